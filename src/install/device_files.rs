@@ -48,6 +48,12 @@ pub fn give_device_file(file: &Path, user: u32) -> io::Result<()> {
     }
 }
 
+/// Whether a device file is restricted to root, so that it can be given to a job's user.
+pub fn is_restricted_device_file(file: &Path) -> bool {
+    let found = own(file).ok().flatten().and_then(|handle| handle.metadata().ok());
+    found.is_some_and(|found| found.uid() == 0 && device_files::is_closed(found.mode()))
+}
+
 /// `None` for a file that is not the container's own. Nothing of the device is opened.
 fn own(file: &Path) -> io::Result<Option<File>> {
     let handle = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(file)?;

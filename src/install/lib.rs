@@ -29,7 +29,7 @@ pub use accounts::{AccountError, check_accounts, install_accounts, leaving_users
 pub use applied::{keep_applied, keep_held, read_applied, read_former, read_held, restore_applied};
 pub use copies::note_copies;
 pub use daemon_directory::make_daemon_directory;
-pub use device_files::{LOOKERS, close_device_file, give_device_file};
+pub use device_files::{LOOKERS, close_device_file, give_device_file, is_restricted_device_file};
 pub use directories::{make_directories, make_simulated_gpus};
 pub use environments::{install_environments, read_login_files};
 pub use hosts::{Writer, install_address, install_host_name, install_nodes_names, writer_of_nodes_names};

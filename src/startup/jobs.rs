@@ -74,11 +74,15 @@ pub fn account(node: &str, held: bool) -> anyhow::Result<()> {
 /// Cancels or requeues jobs that ended while slurmctld was down.
 pub fn reclaim(node: &str) -> anyhow::Result<()> {
     std::thread::scope(|both| {
-        both.spawn(|| {
-            if let Err(error) = duplicate_launch::watch(node) {
-                eprintln!("warning: cannot check whether slurmctld started a job twice: {error:#}");
-            }
-        });
+        let complain = |error: &dyn std::fmt::Display| {
+            eprintln!("warning: cannot check whether slurmctld started a job twice: {error:#}");
+        };
+        let watch = move || {
+            let _ = duplicate_launch::watch(node).inspect_err(|error| complain(error));
+        };
+        if let Err(error) = std::thread::Builder::new().spawn_scoped(both, watch) {
+            complain(&error);
+        }
         reclaim::run(node)
     })
 }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod free_port;
+pub mod gpu_handover;
 pub mod health;
 pub mod jobs;
 pub mod liveness;
@@ -10,6 +11,7 @@ pub mod oom_score;
 pub mod prepare;
 pub mod start;
 pub mod state_disk;
+pub mod stopped;
 pub mod take_token;
 pub mod take_variables;
 pub mod up;

@@ -3,10 +3,13 @@
 //! PID 1 runs this in a child for as long as the cluster lives. The kernel has no unprivileged event for a new
 //! process. But each dynamically linked program opens the loader's cache when it starts, and that wakes this process.
 //! Children inherit the raised value, so only the first process of a family has to be caught in time. What the kernel kills all the same
-//! is reported with its job.
+//! is reported with its job. `reserve` handles memory that no kill frees: files in a tmpfs.
 
 mod kills;
 mod people;
+mod reserve;
+
+pub use reserve::keep_memory;
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -31,6 +34,7 @@ pub fn keep(spared: &[String]) -> ! {
     let starts = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
     let spared = people::uids(spared);
     let mut kills = Kills::watch();
+    reserve::start(&spared, kills.planned());
     loop {
         if let Some(starts) = &starts {
             // ldconfig replaces the file.

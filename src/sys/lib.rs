@@ -3,9 +3,9 @@
 pub mod inherited;
 pub mod leftovers;
 pub mod lock;
+pub mod open_files;
 pub mod proc;
 pub mod secret_variables;
-pub mod socket_owners;
 pub mod sockets;
 pub mod system_calls;
 pub mod tool;

@@ -1,5 +1,7 @@
 //! Environment variables that may contain secrets. Docker passes them to every process that it executes in the container.
 
+use std::ffi::{OsStr, OsString};
+
 /// May hold the configuration: the text of a slurminit.toml.
 pub const TOML: &str = "SLURMINIT_TOML";
 /// May hold munge's key.
@@ -9,3 +11,50 @@ pub const JOIN: &str = "SLURMINIT_JOIN";
 
 /// The variables that are removed from the environment of other programs.
 pub const ALL: [&str; 3] = [TOML, MUNGE_KEY, JOIN];
+
+/// What a process that gives up root's rights keeps: the other variables of the container may be secrets too (`docker run --env`). A
+/// prefix ends with `_`.
+const KEPT: [&str; 16] = [
+    "PATH",
+    "LANG",
+    "LC_",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "SLURM_CONF",
+    "SLURMINIT_",
+    "NVIDIA_",
+    "CUDA_",
+    "ROCR_",
+    "HIP_",
+    "HSA_",
+    "ZE_",
+    "ONEAPI_",
+    "FAKE_NVML",
+    "RUST_BACKTRACE",
+];
+
+/// Whether a process without rights may keep the variable.
+pub fn is_kept(name: &OsStr) -> bool {
+    let is_listed = |name: &str| KEPT.iter().any(|kept| *kept == name || kept.ends_with('_') && name.starts_with(kept));
+    name.to_str().is_some_and(|name| is_listed(name) && !ALL.contains(&name))
+}
+
+/// The variables of this process that one without rights may keep.
+pub fn kept() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| is_kept(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_kept() {
+        for kept in ["PATH", "LC_ALL", "SLURMINIT_LOG_LEVEL", "NVIDIA_VISIBLE_DEVICES"] {
+            assert!(is_kept(OsStr::new(kept)), "{kept}");
+        }
+        for secret in ["SLURMINIT_MUNGE_KEY", "SLURMINIT_JOIN", "API_KEY", "PATH_TO", "HF_TOKEN", "SLURM_JWT", ""] {
+            assert!(!is_kept(OsStr::new(secret)), "{secret}");
+        }
+    }
+}

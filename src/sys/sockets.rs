@@ -3,6 +3,7 @@
 //! Uses netlink (sock_diag(7)). `/proc/net/tcp` shows less, and the kernel scans its whole connection table for
 //! it: 6 ms on a machine with 24 GiB, against 25 microseconds for one port here.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use nix::libc;
@@ -28,6 +29,8 @@ pub struct Tcp {
     pub local: u16,
     /// The remote port.
     pub remote: u16,
+    /// The remote address; unspecified for a listening socket.
+    pub peer: IpAddr,
     /// Whether the socket is listening.
     pub listens: bool,
     /// The backlog of a listening socket: connections not yet accepted.
@@ -167,7 +170,13 @@ fn inet(body: &[u8]) -> Option<Tcp> {
     let listens = *body.get(1)? == LISTEN;
     let waiting = if listens { u32_at(body, 56)? } else { 0 };
     let (uid, inode) = (u32_at(body, 64)?, u32_at(body, 68)?);
-    Some(Tcp { local: port(4)?, remote: port(6)?, listens, waiting, uid, inode, cgroup })
+    let address: [u8; 16] = body.get(24..40)?.try_into().ok()?;
+    let peer = match i32::from(*body.first()?) == libc::AF_INET {
+        true => IpAddr::from(<[u8; 4]>::try_from(address.get(..4)?).ok()?),
+        // An IPv4 peer of an IPv6 socket has a mapped address.
+        false => Ipv6Addr::from(address).to_canonical(),
+    };
+    Some(Tcp { local: port(4)?, remote: port(6)?, peer, listens, waiting, uid, inode, cgroup })
 }
 
 /// `struct nlmsghdr` and `struct unix_diag_req`; asks for name, peer, backlog and owner.
@@ -233,6 +242,7 @@ mod tests {
             assert_eq!(listeners(port).unwrap()[0].waiting, 1);
             let clients = connected_to(port).unwrap();
             assert!(clients.len() == 1 && clients[0].uid == own && clients[0].inode != 0, "{clients:?}");
+            assert_eq!(clients[0].peer, socket.local_addr().unwrap().ip());
             drop(socket);
             assert_eq!(listeners(port).unwrap(), []);
         }

@@ -73,6 +73,14 @@ fn is_local(line: &str) -> bool {
     !is_about_users || sources.split_ascii_whitespace().all(own)
 }
 
+/// For a message: `nobody (uid 65534)`. Uses NSS.
+pub fn shown(uid: u32) -> String {
+    match nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)) {
+        Ok(Some(user)) => format!("{} (uid {uid})", crate::leftovers::printable(&user.name)),
+        _ => format!("uid {uid}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

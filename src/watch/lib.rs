@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod memory_guard;
+pub mod memory_use;
 pub mod metrics;
 pub mod overview;
 pub mod top;

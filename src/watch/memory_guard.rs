@@ -16,8 +16,37 @@ pub enum Action {
     Close(String),
     /// Resume the node.
     Open,
-    /// Cancel a job, with this note to its user.
+    /// Cancel a job that uses more than it requested, with this note to its user.
     Cancel(Victim, String),
+}
+
+/// A running job, and its memory on this node in MiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JobMemory {
+    /// The job ID.
+    pub job: u64,
+    /// The user ID.
+    pub uid: u32,
+    /// What it may use; `None` if the cluster allocates no memory.
+    pub requested: Option<u64>,
+    /// What its processes use.
+    pub used: u64,
+}
+
+impl JobMemory {
+    fn exceeds(&self) -> bool {
+        self.requested.is_some_and(|requested| self.used > requested)
+    }
+}
+
+/// The job to cancel: only one that uses more than it requested. `jobs` are sorted by their start.
+pub fn victim(jobs: &[JobMemory], which: Victim) -> Option<JobMemory> {
+    let mut exceeding = jobs.iter().copied().filter(JobMemory::exceeds);
+    match which {
+        Victim::Youngest => exceeding.next_back(),
+        Victim::Oldest => exceeding.next(),
+        Victim::None => None,
+    }
 }
 
 /// The state.
@@ -101,6 +130,16 @@ mod tests {
         );
         let none = Memory { cancel: Victim::None, ..Memory::default() };
         assert_eq!(guard.step(900_000, &sample(1, None), &none), []);
+    }
+
+    #[test]
+    fn only_a_job_above_its_request_is_a_victim() {
+        let job = |job, requested, used| JobMemory { job, uid: 0, requested, used };
+        let jobs =
+            [job(1, Some(10), 11), job(2, Some(10), 10), job(3, Some(10), 900), job(4, None, 900), job(5, Some(0), 0)];
+        let of = |which| victim(&jobs, which).map(|job| job.job);
+        assert_eq!([of(Victim::Youngest), of(Victim::Oldest), of(Victim::None)], [Some(3), Some(1), None]);
+        assert_eq!(victim(&jobs[1..2], Victim::Youngest), None);
     }
 
     proptest! {

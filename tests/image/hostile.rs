@@ -53,17 +53,37 @@ fn who_kills_slurmctld_by_a_request_again_and_again_does_not_end_the_container()
 }
 
 /// A process that keeps four others which take the port whenever it is free, and kills every process of its user with slurminit's name.
-/// The four may hide their descriptors.
+/// The four may hide the socket: by PR_SET_DUMPABLE, among all descriptors that a process can have, or in a Unix socket that nothing reads.
 const SQUATTER: &str = r#"
+    use POSIX ();
     use Socket;
     my ($port, $hides) = @ARGV;
     my $family = $$;
+    sub send_to_self { # sendmsg(2) of x86-64, with the file as SCM_RIGHTS
+        my $file = fileno shift;
+        socketpair(my $one, my $other, AF_UNIX, SOCK_STREAM, 0);
+        my ($byte, $control) = ("x", pack("Qiiix4", 20, SOL_SOCKET, 1, $file));
+        my $text = pack("PQ", $byte, 1);
+        my $message = pack("QIx4PQPQix4", 0, 0, $text, 1, $control, 24, 0);
+        syscall(46, fileno $one, $message, 0) == 1 or die "sendmsg: $!";
+        return ($one, $other);
+    }
     sub take {
-        syscall(157, 4, 0, 0, 0, 0) if $hides; # prctl(PR_SET_DUMPABLE, 0) of x86-64
+        syscall(157, 4, 0, 0, 0, 0) if $hides eq "dumpable"; # prctl(PR_SET_DUMPABLE, 0) of x86-64
+        if ($hides eq "many") {
+            my @last;
+            while (defined(my $copy = POSIX::dup(0))) { push @last, $copy; shift @last if @last > 9 }
+            POSIX::close($_) for @last;
+        }
+        if (open my $ready, ">>", "/tmp/ready") { syswrite $ready, "ready\n" }
         while (kill 0, $family) {
             socket(my $s, PF_INET, SOCK_STREAM, 0);
             setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1);
-            select(undef, undef, undef, 3600) if bind($s, sockaddr_in($port, INADDR_ANY)) && listen($s, 5);
+            if (bind($s, sockaddr_in($port, INADDR_ANY)) && listen($s, 5)) {
+                my @pair = send_to_self($s) if $hides eq "flight";
+                close($s) if $hides eq "flight";
+                select(undef, undef, undef, 3600);
+            }
             close($s);
             select(undef, undef, undef, 0.001);
         }
@@ -87,7 +107,7 @@ const SQUATTER: &str = r#"
 #[ignore = "needs Docker and the images: run docker/test"]
 fn slurmctld_gets_its_port_back_while_a_user_takes_it_again_and_again_on_each_debian() {
     for image in debians(PLAIN) {
-        for hides in ["", "1"] {
+        for hides in ["", "dumpable", "many", "flight"] {
             let container = Image::new(image).with(["--hostname", "node1"]).serve();
             let spawn = |user: &str, command: &[&str]| {
                 let options = ["exec", "--detach", "--user", user, &container.name];
@@ -96,7 +116,7 @@ fn slurmctld_gets_its_port_back_while_a_user_takes_it_again_and_again_on_each_de
             spawn("nobody", &["sleep", "7001"]);
             spawn("daemon", &["sleep", "7002"]);
             spawn("nobody", &["perl", "-e", SQUATTER, "6817", hides]);
-            container.until("pgrep --uid nobody --count perl | grep -q 5");
+            container.until("[ \"$(wc -l </tmp/ready)\" -ge 4 ]");
             let begin = std::time::Instant::now();
             container.sh("pkill -KILL -x slurmctld");
             let outcome = container.exec(&[
@@ -108,12 +128,90 @@ fn slurmctld_gets_its_port_back_while_a_user_takes_it_again_and_again_on_each_de
             ]);
             let took = begin.elapsed();
             let log = container.log();
-            assert_eq!(outcome.code, 0, "{image}: {log}");
-            assert!(took.as_secs() < 10, "{image}: {took:?} until a job runs\n{log}");
+            assert_eq!(outcome.code, 0, "{image} {hides}: {log}");
+            assert!(took.as_secs() < 10, "{image} {hides}: {took:?} until a job runs\n{log}");
             assert!(log.contains("was taken by process"), "{image}: {log}");
             // Those without the port live, and run again.
             container.until("! ps -o stat= -u nobody | grep -q T");
             assert_eq!(container.sh("pgrep -c -f \"^sleep 700[12]\""), "2", "{image}: {log}");
         }
     }
+}
+
+/// Kills `slurminit free-port` as soon as it has stopped the processes of the port's owner.
+const KILLER: &str = r#"
+    use POSIX ":sys_wait_h";
+    my $victim = shift;
+    sub state { open(my $f, "<", "/proc/$victim/stat") or return ""; (<$f> =~ /\) (\S)/)[0] }
+    for (1 .. 50) {
+        my $child = fork // die;
+        exec qw(slurminit free-port --port 7777 --unit test --again) unless $child;
+        while (!waitpid($child, WNOHANG)) { if (state() eq "T") { kill 9, $child; waitpid($child, 0); last } }
+        if (($? & 127) == 9) { print "killed\n"; exit }
+        # Until the port is taken again.
+        select(undef, undef, undef, 0.1);
+    }
+"#;
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn processes_stopped_for_a_port_run_again_if_free_port_is_killed() {
+    let container = Image::new(PLAIN).with(["--hostname", "node1"]).serve();
+    let spawn = |command: &[&str]| {
+        let options = ["exec", "--detach", "--user", "nobody", &container.name];
+        docker(options.into_iter().chain(command.iter().copied())).ok();
+    };
+    spawn(&["sleep", "7001"]);
+    for _ in 0..30 {
+        spawn(&["sleep", "7002"]);
+    }
+    spawn(&["perl", "-e", SQUATTER, "7777", ""]);
+    container.until("pgrep --uid nobody --count perl | grep -q 5 && [ \"$(pgrep -c -f \"^sleep 700[12]\")\" = 31 ]");
+    let victim = container.sh("pgrep -f '^sleep 7001'");
+    let killed = container.exec(&["timeout", "60", "perl", "-e", KILLER, &victim]);
+    assert_eq!(killed.stdout, "killed\n", "{killed:?}\n{}", container.log());
+    container.until("! ps -o stat= -u nobody | grep -q T");
+    assert_eq!(container.sh("pgrep -c -f \"^sleep 700[12]\""), "31");
+}
+
+/// Holds so many connections that say nothing, and makes each again that was closed.
+const NEIGHBOUR: &str = r#"
+    use IO::Socket::INET;
+    my ($address, $port, $count) = @ARGV;
+    my @held;
+    while (1) {
+        @held = grep { my $bits = ""; vec($bits, fileno $_, 1) = 1; !(select($bits, undef, undef, 0) && !sysread($_, my $byte, 1)) } @held;
+        while (@held < $count) {
+            my $new = IO::Socket::INET->new(PeerAddr => $address, PeerPort => $port, Timeout => 1) or last;
+            push @held, $new;
+        }
+        select(undef, undef, undef, 0.1);
+    }
+"#;
+
+/// A container on the same network without the cluster's key cannot have daemons restarted.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn connections_of_a_neighbour_restart_no_daemon() {
+    crate::docker::share::hold(2);
+    let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().serve();
+    let neighbour = Image::new(PLAIN).with(["--entrypoint", "sleep"]).command(["infinity"]).start();
+    let address = |container: &Container| {
+        docker(["inspect", "--format", "{{.NetworkSettings.IPAddress}}", &container.name]).ok().trim().to_owned()
+    };
+    let (own, other) = (address(&container), address(&neighbour));
+    // For as long as the restarts of a silent daemon would take.
+    for port in ["6817", "6818"] {
+        let line = ["exec", &neighbour.name, "timeout", "45", "perl", "-e", NEIGHBOUR, &own, port, "3000"];
+        assert_eq!(docker(line).code, 124);
+        let begin = std::time::Instant::now();
+        container.until("timeout 5 srun true");
+        let took = begin.elapsed();
+        assert!(took.as_secs() < 10, "{port}: {took:?} until a job runs\n{}", container.log());
+    }
+    for daemon in ["munged", "slurmctld", "slurmd"] {
+        assert_eq!(container.unit(daemon)["starts"], 1, "{daemon}: {}", container.log());
+    }
+    let log = container.log();
+    assert!(log.contains(&format!(" from {other}, another machine or container")), "{log}");
 }

@@ -54,6 +54,23 @@ fn nothing_is_left_undead() {
     container.sh(zombies);
 }
 
+/// Metrics and the watcher of GPUs read what others send, and give up root's rights.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn processes_without_rights_have_no_secret_in_their_environment() {
+    let config = directory(&[("slurminit.toml", "[metrics]\nlisten = '127.0.0.1:9835'\n")]);
+    let image = Image::new(DEMO).with(["--env", "API_KEY=secret"]).mount(config.path(), "/config");
+    let container = image.serve();
+    for program in ["slurminit metrics ", "slurminit look "] {
+        container.until(&format!("pgrep -f \"^[^ ]*{program}\""));
+        let all = docker(["top", &container.name, "-eo", "pid,args"]).ok();
+        let pid = all.lines().find(|line| line.contains(program)).and_then(|line| line.split_whitespace().next());
+        let environment = std::fs::read(format!("/proc/{}/environ", pid.expect(&all))).expect("the test is root's");
+        let environment = String::from_utf8_lossy(&environment).into_owned();
+        assert!(environment.contains("PATH=") && !environment.contains("secret"), "{program}: {environment:?}");
+    }
+}
+
 const PEOPLE: &str = "[[user]]\nname = \"alice\"\nuid = 1234\n[[user]]\nname = \"bob\"\nuid = 1235\n";
 
 /// A demo cluster with alice and bob.
@@ -157,4 +174,59 @@ fn files_of_the_host_and_files_that_jobs_share_are_left_alone() {
         assert_eq!(lab.user("alice", &format!("srun --gres=gpu:1 sh -c '{OPENED}'")).ok(), "01\n", "{toml}");
         assert_eq!(lab.files(), CLOSED.replace("slurminit 660", "root 666"), "{toml}");
     }
+}
+
+/// Opens both GPUs and keeps them. The title makes it findable; `hides` hides its descriptors.
+const HOLD: &str = r#"exec perl -e 'syscall(157, 4, 0, 0, 0, 0) if $ARGV[0] eq "hides"; open $f{$_}, "+<", "/dev/nvidia$_" for 0, 1; sleep 600' "#;
+
+/// Whoever has a GPU open when another user gets it is ended, and nothing else is.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_gpu_is_given_to_another_user_only_when_no_other_process_has_it() {
+    let lab = Lab::demo("");
+    let meanwhile = |user: &str, line: &str| {
+        docker(["exec", "--detach", "--user", user, &lab.container.name, "sh", "-c", line]).ok();
+    };
+    let lives = |title: &str| lab.container.exec(&["pgrep", "-f", &format!("^perl .* {title}$")]).code == 0;
+    let until_alive = |title: &str| lab.container.until(&format!("pgrep -f \"^perl .* {title}$\""));
+    let submit = |line: &str| {
+        let line =
+            format!("cd /tmp; sbatch --parsable --gres=gpu:1 -o /dev/null --wrap \"$(cat <<'END'\n{line}\nEND\n)\"");
+        lab.user("alice", &line).ok().trim().to_owned()
+    };
+    let until_ended = |job: &str| {
+        lab.container.until(&format!("! squeue --noheader --jobs={job} 2>/dev/null | grep -q ."));
+    };
+    // Job 8 runs all the time, and has the other GPU.
+    let other = submit("exec sleep 600");
+    lab.container.until(&format!("squeue --noheader --jobs={other} --format=%T | grep -q RUNNING"));
+    let first = submit(&format!(
+        "chmod 0666 /dev/nvidia[01]; (export SLURM_JOB_ID={other}; setsid sh -c '{}' &); touch /tmp/open; exec sleep 600",
+        format!("{HOLD} shows claims").replace('\'', "'\\''")
+    ));
+    lab.container.until("[ -e /tmp/open ]");
+    meanwhile("alice", &format!("{HOLD} shows shell"));
+    meanwhile("alice", &format!("{} hides hidden", HOLD.replace("exec", "exec env -i")));
+    meanwhile("daemon", &format!("{HOLD} shows foreign"));
+    let holders = ["claims", "shell", "hidden", "foreign"];
+    holders.iter().for_each(|title| until_alive(title));
+    lab.user("alice", &format!("scancel {first}")).ok();
+    until_ended(&first);
+    // They cannot open the GPU any more.
+    meanwhile("alice", &format!("{HOLD} shows innocent"));
+    meanwhile("bob", &format!("{HOLD} hides innocent-of-bob"));
+    meanwhile("daemon", &format!("{HOLD} hides innocent-of-daemon"));
+    let innocent = ["innocent", "innocent-of-bob", "innocent-of-daemon"];
+    innocent.iter().for_each(|title| until_alive(title));
+    // The same user keeps them.
+    lab.user("alice", "srun --gres=gpu:1 true").ok();
+    let log = lab.container.log();
+    assert_eq!(holders.map(lives), [true, true, true, false], "{log}");
+    lab.user("bob", "srun --gres=gpu:1 true").ok();
+    let log = lab.container.log();
+    assert_eq!(holders.map(lives), [false; 4], "{log}");
+    assert_eq!(innocent.map(lives), [true; 3], "{log}");
+    assert_eq!(lab.container.sh(&format!("squeue --noheader --jobs={other} --format=%T")), "RUNNING", "{log}");
+    assert_eq!(log.matches("which still had it open").count(), 3, "{log}");
+    assert_eq!(log.matches("hides what it has open").count(), 1, "{log}");
 }

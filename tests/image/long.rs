@@ -8,6 +8,7 @@ mod change_rounds;
 mod cluster_failures;
 #[path = "faults/matrix.rs"]
 mod faults;
+mod forged_records;
 #[path = "gpu_faults/computes.rs"]
 mod gpu_faults;
 mod hosts;

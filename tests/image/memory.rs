@@ -4,9 +4,13 @@ use crate::docker::{Container, Image, PLAIN, directory, docker};
 
 /// A gigabyte of memory, and a guard that looks twice a second.
 fn serve(toml: &str) -> (Container, tempfile::TempDir) {
+    serve_with(toml, [])
+}
+
+fn serve_with<const N: usize>(toml: &str, options: [&str; N]) -> (Container, tempfile::TempDir) {
     let text = format!("[agent]\ninterval = 0.5\n[memory]\nguard = true\n{toml}");
     let config = directory(&[("slurminit.toml", &text)]);
-    let image = Image::new(PLAIN).with(["--memory", "1g", "--memory-swap", "1g"]);
+    let image = Image::new(PLAIN).with(["--memory", "1g", "--memory-swap", "1g"]).with(options);
     (image.mount(config.path(), "/config").serve(), config)
 }
 
@@ -54,6 +58,35 @@ fn the_youngest_job_is_cancelled_before_the_kernel_ends_any() {
     container.until(&format!("scontrol show job {second} | grep -q JobState=CANCELLED"));
     let job = container.sh(&format!("scontrol show job {second}"));
     assert!(job.contains("AdminComment=slurminit: "), "{job}");
+    assert!(container.log().contains(&format!("cancelled job {second}, which uses 39")), "{}", container.log());
     assert_eq!(container.sh(&format!("squeue --noheader --jobs {first} --format %T")), "RUNNING");
     container.until("sinfo --noheader --format %T | grep -q -e mixed -e draining");
+}
+
+/// A user without a job fills /dev/shm, and starts processes that claim to belong to root's job. The job stays within its request.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_job_within_its_request_survives_a_user_who_fills_memory() {
+    let (container, _config) = serve_with("close_below = 30\ncancel_below = 25\n", ["--shm-size", "900m"]);
+    let line = "exec perl -e \"read(STDIN, \\$x, 20 << 20); sleep 600\" </dev/zero";
+    let job = container.sh(&format!("sbatch --parsable --mem 100 --output /dev/null --wrap '{line}'"));
+    container.until(&format!("squeue --noheader --jobs {job} --format %T | grep -q RUNNING"));
+    let claims = format!("SLURM_JOB_ID={job} exec perl -e 'read(STDIN, $x, 150 << 20); sleep 600' </dev/zero");
+    docker(["exec", "--detach", "--user", "nobody", &container.name, "sh", "-c", &claims]).ok();
+    docker(["exec", "--user", "nobody", &container.name, "sh", "-c", "head -c 600M /dev/zero >/dev/shm/full"]).ok();
+    let is_said = || {
+        let log = container.log();
+        log.lines().any(|line| {
+            line.contains("no job uses more than it requested")
+                && line.contains("nobody (uid 65534): 600 MiB of files in /dev/shm, ")
+                && line.contains(" MiB of processes")
+        })
+    };
+    let begin = std::time::Instant::now();
+    while !is_said() {
+        assert!(begin.elapsed().as_secs() < 60, "{}", container.log());
+    }
+    docker(["exec", "--user", "nobody", &container.name, "rm", "/dev/shm/full"]).ok();
+    assert_eq!(container.sh(&format!("squeue --noheader --jobs {job} --format %T")), "RUNNING");
+    assert!(!container.log().contains("cancelled job"), "{}", container.log());
 }

@@ -2,6 +2,7 @@
 
 use model::exit_code;
 use startup::free_port::{self, Port};
+use startup::stopped;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -17,15 +18,15 @@ pub(crate) struct Args {
     /// It was taken before: stop the processes of its owner's user until the unit listens
     #[arg(long)]
     again: bool,
-    /// Wait until the port's unit listens, and resume these processes, as PID:START,...
+    /// Read stopped processes from the input, and resume them once it has ended and the port's unit listens
     #[arg(long)]
-    resume: Option<String>,
+    resume: bool,
 }
 
 /// Exits with 0 if the port is free.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    if let Some(list) = args.resume {
-        free_port::resume_once_it_listens(args.port, &list);
+    if args.resume {
+        stopped::resume_once_it_listens(args.port, std::io::stdin().lock());
         return Ok(exit_code::SUCCESS);
     }
     let port = Port { number: args.port, unit: &args.unit, spare: &args.spare };

@@ -1,9 +1,12 @@
 //! `slurminit metrics`: serves metrics and the page.
 
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 
 use model::exit_code;
+use sys::secret_variables;
 use watch::metrics;
 
 #[derive(Debug, clap::Args)]
@@ -26,6 +29,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    if std::env::vars_os().any(|(name, _)| !secret_variables::is_kept(&name)) {
+        // A process cannot remove what it was started with.
+        let mut again = Command::new(std::env::current_exe()?);
+        return Err(again.args(std::env::args_os().skip(1)).env_clear().envs(secret_variables::kept()).exec().into());
+    }
     let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let Args { listen, hosts, run, dcgm, accounting } = args;
     metrics::run(metrics::Settings { listen, hosts, run, dcgm, host, accounting })?;

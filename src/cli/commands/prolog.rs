@@ -5,6 +5,7 @@
 //! uses addresses. A Docker network resolves containers by their host names, so there is nothing to do. Kubernetes resolves a pod only
 //! with the name of its Service as a suffix.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use anyhow::Context as _;
 use model::exit_code;
 use probe::own_name::is_container_id;
 use slurm::client::{Client, limit};
+use startup::gpu_handover;
+use sys::leftovers::Job;
 use sys::tool;
 use sys::tool::answer::Answer;
 
@@ -31,9 +34,11 @@ pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
     };
     match super::epilog::job() {
         Ok((job, _)) => {
-            for file in &job.devices {
-                if let Err(error) = install::give_device_file(Path::new(file), job.uid) {
-                    tell("may fail to open one of its GPUs", &anyhow::Error::from(error).context(file.clone()));
+            if take_from_others(&job) {
+                for file in &job.devices {
+                    if let Err(error) = install::give_device_file(Path::new(file), job.uid) {
+                        tell("may fail to open one of its GPUs", &anyhow::Error::from(error).context(file.clone()));
+                    }
                 }
             }
         }
@@ -43,6 +48,25 @@ pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
         tell("may fail to resolve the names of its nodes", &error);
     }
     Ok(exit_code::SUCCESS)
+}
+
+/// Ends what other users still have open of the job's GPUs. Returns whether the job may have them.
+fn take_from_others(job: &Job) -> bool {
+    let is_restricted = |file: &&String| install::is_restricted_device_file(Path::new(file));
+    let devices: BTreeSet<String> = job.devices.iter().filter(is_restricted).cloned().collect();
+    if devices.is_empty() {
+        return true;
+    }
+    let run = install::load_config::load(None).unwrap_or_default().paths.run;
+    let handover =
+        gpu_handover::take_from_others(job.id, &devices, job.uid, &gpu_handover::former_users(&run, &devices));
+    handover.lines.iter().for_each(|line| super::epilog::tell(line));
+    if handover.is_clear {
+        if let Err(error) = gpu_handover::note_user(&run, &devices, job.uid) {
+            super::epilog::tell(&format!("warning: the users of GPUs cannot be noted in {}: {error}", run.display()));
+        }
+    }
+    handover.is_clear
 }
 
 fn names() -> anyhow::Result<()> {

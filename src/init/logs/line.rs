@@ -6,6 +6,8 @@ use model::log::Level;
 
 /// Longer lines are split into pieces of this many bytes.
 const LONGEST: usize = 4 << 20;
+/// Bytes that are kept of a daemon's message: the text of a user in it can be a megabyte, in several messages for one request.
+const LONGEST_MESSAGE: usize = 16 << 10;
 /// The kernel splits longer writes into pieces of this many bytes (`PIPE_BUF`).
 const PIECE: usize = 4096;
 /// The C library writes a message to standard error in pieces of this many bytes (glibc 2.37 and later: `Xprintf_buffer_to_file`).
@@ -24,6 +26,8 @@ pub enum Origin {
 #[derive(Debug, Default)]
 pub struct LineSplitter {
     partial: Vec<u8>,
+    /// How many bytes of the message were dropped.
+    dropped: usize,
     /// Whether the last write ended with a newline and may have been only a piece of its message.
     is_ambiguous: bool,
 }
@@ -54,11 +58,19 @@ impl LineSplitter {
     pub fn push_write(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8], Origin)) {
         let ends = bytes.len() < PIECE && bytes.ends_with(b"\n");
         let text = bytes.iter().rposition(|byte| *byte != b'\n').map_or(0, |last| last + 1);
-        self.partial.extend_from_slice(if ends { bytes.get(..text).unwrap_or_default() } else { bytes });
-        if ends || self.partial.len() >= LONGEST {
+        let new = if ends { bytes.get(..text).unwrap_or_default() } else { bytes };
+        let (kept, rest) = new.split_at(new.len().min(LONGEST_MESSAGE.saturating_sub(self.partial.len())));
+        self.partial.extend_from_slice(kept);
+        self.dropped += rest.len();
+        if ends {
             let origin = if self.is_ambiguous { Origin::Continuation } else { Origin::Message };
-            line(&std::mem::take(&mut self.partial), origin);
-            self.is_ambiguous = !ends || bytes.len() == STAGE;
+            let mut message = std::mem::take(&mut self.partial);
+            match std::mem::take(&mut self.dropped) {
+                0 => {}
+                dropped => message.extend_from_slice(format!("... ({dropped} more bytes)").as_bytes()),
+            }
+            line(&message, origin);
+            self.is_ambiguous = bytes.len() == STAGE;
         }
     }
 
@@ -184,6 +196,18 @@ mod tests {
         }
         let long = [&forged[..], b"a: forged"].concat();
         assert_eq!(seen, [&b"a: x\na: forged"[..], b"a: b", &long, b""]);
+    }
+
+    #[test]
+    fn the_rest_of_a_long_message_is_dropped_and_counted() {
+        let mut splitter = LineSplitter::default();
+        let mut seen = Vec::new();
+        for write in [&[b'x'; PIECE][..]; 300].into_iter().chain([&b"the end\n"[..], b"next\n"]) {
+            splitter.push_write(write, |line, origin| seen.push((line.to_vec(), origin)));
+        }
+        let more = 300 * PIECE + 7 - LONGEST_MESSAGE;
+        let long = [&[b'x'; LONGEST_MESSAGE][..], format!("... ({more} more bytes)").as_bytes()].concat();
+        assert_eq!(seen, [(long, Origin::Message), (b"next".to_vec(), Origin::Message)]);
     }
 
     proptest! {

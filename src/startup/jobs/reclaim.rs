@@ -244,7 +244,7 @@ mod tests {
     /// A process with its parent and session.
     fn process(pid: i32, parent: i32, name: &str, state: char, session: i32, title: &str) -> Option<Process> {
         let start = u64::from(pid.unsigned_abs());
-        Process::new(Stat { pid, name: name.to_owned(), state, parent, session, start }, title)
+        Process::new(Stat { pid, name: name.to_owned(), state, has_threads: false, parent, session, start }, title)
     }
 
     fn srun(pid: i32, session: i32) -> Option<Process> {

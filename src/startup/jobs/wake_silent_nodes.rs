@@ -53,7 +53,10 @@ pub fn run(port: u16) -> anyhow::Result<()> {
     nodes.rotate_left(first);
     let back: Vec<(Need, &str)> = std::thread::scope(|all| {
         let ask = |(need, name, address)| answers(address, port).then_some((need, name));
-        let threads: Vec<_> = nodes.iter().take(AT_ONCE).map(|node| all.spawn(move || ask(*node))).collect();
+        // Under a process limit the other nodes wait for a later round.
+        let asked = nodes.iter().copied().take(AT_ONCE);
+        let threads: Vec<_> =
+            asked.filter_map(|node| std::thread::Builder::new().spawn_scoped(all, move || ask(node)).ok()).collect();
         threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
     });
     let names = |of: &dyn Fn(Need) -> bool| {

@@ -1,28 +1,41 @@
 //! Reports the users other than the cluster's own whose connections keep a daemon busy.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::free_port::{name_of, named};
+use crate::free_port::named;
 use config::ReadinessTest;
+use sys::open_files::{self, Wanted};
 use sys::proc;
 use sys::proc::parse;
-use sys::socket_owners;
 use sys::sockets;
-use sys::sockets::Unix;
+use sys::sockets::{Tcp, Unix};
+use sys::users;
 
 /// From this number on, connections of other users count as high load. A daemon that hangs collects a few, from commands
 /// that wait for it.
 const MANY: usize = 8;
 /// Reading the descriptors of many processes must not delay the round too much.
 const NAMING: Duration = Duration::from_secs(1);
-/// Maximum number of users named in a message.
-const USERS: usize = 3;
+/// Maximum number of clients named in a message.
+const CLIENTS: usize = 3;
 
-/// The sockets at the other ends, by user; `None` if unknown (Unix sockets before Linux 5.3).
-type Ends = BTreeMap<Option<u32>, Vec<u32>>;
+/// Who holds a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Client {
+    /// A user of this container.
+    User(u32),
+    /// A user of this container; before Linux 5.3 the kernel does not report that of a Unix socket.
+    Unknown,
+    /// Another machine or container.
+    Address(IpAddr),
+}
+
+/// The sockets at the other ends, by client; the own ends for an address.
+type Ends = BTreeMap<Client, Vec<u32>>;
 
 /// Describes a high load on this socket; `None` if there is none. `own` are the users of the daemons themselves.
 pub(super) fn at(door: &ReadinessTest, own: &BTreeSet<u32>) -> Option<String> {
@@ -31,38 +44,61 @@ pub(super) fn at(door: &ReadinessTest, own: &BTreeSet<u32>) -> Option<String> {
         ReadinessTest::Socket(path) => (at_socket(path, &sockets::unix()?), path.display().to_string()),
         ReadinessTest::Started | ReadinessTest::Command(_) => return None,
     };
-    ends.retain(|uid, _| uid.is_none_or(|uid| !own.contains(&uid)));
+    // A node of the cluster has few connections to a daemon, each for a moment.
+    ends.retain(|client, ends| match client {
+        Client::User(uid) => !own.contains(uid),
+        Client::Unknown => true,
+        Client::Address(_) => ends.len() >= MANY,
+    });
     let count: usize = ends.values().map(Vec::len).sum();
     if count < MANY {
         return None;
     }
-    let mut users: Vec<_> = ends.into_iter().collect();
-    users.sort_by_key(|(_, inodes)| std::cmp::Reverse(inodes.len()));
+    let mut clients: Vec<_> = ends.into_iter().collect();
+    clients.sort_by_key(|(_, inodes)| std::cmp::Reverse(inodes.len()));
     let begin = Instant::now();
-    let told = |(uid, inodes)| told(uid, inodes, begin.elapsed() < NAMING);
-    let told: Vec<String> = users.into_iter().take(USERS).map(told).collect();
-    Some(format!("{count} connections to {place} are held by other users: {}", told.join("; ")))
+    let told = |(client, inodes)| told(client, inodes, begin.elapsed() < NAMING);
+    let told: Vec<String> = clients.into_iter().take(CLIENTS).map(told).collect();
+    Some(format!("{count} connections to {place} are held by other clients: {}", told.join("; ")))
 }
 
-/// Describes one user: `60 by www-data (uid 33), process 123 (perl); to kill all processes of that user: pkill -KILL -U 33`.
-fn told(uid: Option<u32>, inodes: Vec<u32>, has_time: bool) -> String {
-    let Some(uid) = uid else { return format!("{} by an unknown user (needs Linux 5.3)", inodes.len()) };
+/// Describes one client: `60 by www-data (uid 33), process 123 (perl); to kill all processes of that user: pkill -KILL -U 33`.
+fn told(client: Client, inodes: Vec<u32>, has_time: bool) -> String {
     let count = inodes.len();
-    let of_user = socket_owners::processes().into_iter().filter(|process| has_time && process.uid == uid).collect();
-    let found = socket_owners::find(of_user, &inodes.into_iter().collect()).proven;
+    let uid = match client {
+        Client::User(uid) => uid,
+        Client::Unknown => return format!("{count} by an unknown user (needs Linux 5.3)"),
+        Client::Address(address) => {
+            return format!(
+                "{count} from {address}, another machine or container; end what connects there, or its network"
+            );
+        }
+    };
+    let of_user = open_files::processes().into_iter().filter(|process| has_time && process.uid == uid).collect();
+    let found = open_files::find(of_user, &Wanted::Sockets(inodes.into_iter().collect())).proven;
     let who = if found.is_empty() { "whose processes were not found".to_owned() } else { named(&found) };
     format!(
         "{count} by {}, {who}; to end all that runs as that user in the container: `pkill -KILL -U {uid}`",
-        name_of(uid)
+        users::shown(uid)
     )
 }
 
 fn at_port(port: u16) -> Option<Ends> {
+    Some(by_client(&sockets::connected_to(port)?, &sockets::bound(port)?))
+}
+
+/// `clients` are the client ends in this network namespace, `servers` the daemon's ends of all connections.
+fn by_client(clients: &[Tcp], servers: &[Tcp]) -> Ends {
     let mut ends = Ends::new();
-    for client in sockets::connected_to(port)?.into_iter().filter(|client| client.inode != 0) {
-        ends.entry(Some(client.uid)).or_default().push(client.inode);
+    for client in clients.iter().filter(|client| client.inode != 0) {
+        ends.entry(Client::User(client.uid)).or_default().push(client.inode);
     }
-    Some(ends)
+    let here: BTreeSet<u16> = clients.iter().map(|client| client.local).collect();
+    let is_remote = |server: &&Tcp| !server.listens && server.remote != 0 && !here.contains(&server.remote);
+    for server in servers.iter().filter(is_remote) {
+        ends.entry(Client::Address(server.peer)).or_default().push(server.inode);
+    }
+    ends
 }
 
 /// An accepted connection has the name of the listening socket.
@@ -73,7 +109,8 @@ fn at_socket(path: &Path, all: &[Unix]) -> Ends {
     let mut ends = Ends::new();
     for client in all {
         if waiting.contains(&client.inode) || client.peer.is_some_and(|peer| accepted.contains(&peer)) {
-            ends.entry(client.uid).or_default().push(client.inode);
+            let user = client.uid.map_or(Client::Unknown, Client::User);
+            ends.entry(user).or_default().push(client.inode);
         }
     }
     ends
@@ -106,7 +143,7 @@ mod tests {
             socket(30, "", None),
             socket(40, "", Some(3)),
         ];
-        assert_eq!(at_socket(Path::new("/a"), &all), Ends::from([(Some(7), vec![20, 30])]));
+        assert_eq!(at_socket(Path::new("/a"), &all), Ends::from([(Client::User(7), vec![20, 30])]));
     }
 
     #[test]
@@ -121,5 +158,30 @@ mod tests {
         let said = at(&door, &BTreeSet::new()).unwrap();
         assert!(said.contains("8 by") && said.contains(&format!("uid {own}")), "{said}");
         assert_eq!(at(&door, &BTreeSet::from([own])), None);
+    }
+
+    #[test]
+    fn counts_connections_from_other_containers() {
+        let [here, there] = [[127, 0, 0, 1], [172, 17, 0, 9]].map(IpAddr::from);
+        let tcp = |local, remote, peer, inode| Tcp {
+            local,
+            remote,
+            peer,
+            inode,
+            listens: remote == 0,
+            waiting: 0,
+            uid: 5,
+            cgroup: None,
+        };
+        let clients = [tcp(40_000, 6817, here, 1), tcp(40_001, 6817, here, 2)];
+        let servers = [
+            tcp(6817, 0, here, 9),
+            tcp(6817, 40_000, here, 10),
+            tcp(6817, 40_001, here, 0),
+            tcp(6817, 50_000, there, 11),
+            tcp(6817, 50_001, there, 0),
+        ];
+        let ends = Ends::from([(Client::User(5), vec![1, 2]), (Client::Address(there), vec![11, 0])]);
+        assert_eq!(by_client(&clients, &servers), ends);
     }
 }

@@ -40,7 +40,15 @@ mod tests {
     #[test]
     fn detects_broken_helper_among_children() {
         let fault = |name: &str, state| {
-            fault(&Stat { pid: 80, name: name.to_owned(), state, parent: 13, session: 13, start: 1 })
+            fault(&Stat {
+                pid: 80,
+                name: name.to_owned(),
+                state,
+                has_threads: false,
+                parent: 13,
+                session: 13,
+                start: 1,
+            })
         };
         assert_eq!(
             ["Z", "T", "S"].map(|state| fault(NAME, state.chars().next().unwrap())),

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use model::printable;
@@ -34,6 +36,7 @@ type Key = (i32, u64);
 pub(super) struct Kills {
     file: Option<File>,
     count: u64,
+    planned: Arc<AtomicU64>,
     processes: BTreeMap<Key, Process>,
 }
 
@@ -54,6 +57,11 @@ impl Kills {
         self.counted() != self.count
     }
 
+    /// Counts the kills of processes that are there to be killed; they are not reported.
+    pub(super) fn planned(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.planned)
+    }
+
     fn counted(&self) -> u64 {
         use std::os::unix::fs::FileExt as _;
         let mut text = [0; 512];
@@ -68,6 +76,7 @@ impl Kills {
         }
         let count = self.counted();
         let now = processes();
+        self.count += self.planned.swap(0, Ordering::Relaxed);
         let kills = usize::try_from(count.saturating_sub(self.count)).unwrap_or(usize::MAX);
         let victims = victims(&self.processes, &now, kills);
         victims.iter().for_each(|(pid, victim)| report(*pid, victim));

@@ -6,20 +6,20 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use nix::unistd::User;
 
 use sys::leftovers::look;
 use sys::proc;
+use sys::proc::parse;
 
 /// Equivalent to half of the container's limit on top of a process's own memory: more than any daemon uses.
 const FIRST: i32 = 500;
 /// Killed after its tasks but before the daemons: without slurmstepd a job cannot end in order.
 const STEP: i32 = 250;
 /// Accounts with smaller IDs belong to the system.
-const PEOPLE: u32 = 1000;
+pub(super) const PEOPLE: u32 = 1000;
 /// slurmctld's account, which has a larger ID in Debian.
 const SLURM: &str = "slurm";
 
@@ -34,9 +34,10 @@ pub(super) fn uids(names: &[String]) -> BTreeSet<u32> {
 pub(super) fn offer(spared: &BTreeSet<u32>) {
     for pid in proc::pids() {
         let process = Path::new("/proc").join(pid.to_string());
-        let Ok(uid) = fs::metadata(&process).map(|process| process.uid()) else { continue };
+        // The owner of /proc/PID is root if the process hides (`PR_SET_DUMPABLE`).
+        let Some([uid]) = proc::status(pid).and_then(|status| parse::numbers(&status, "Uid")) else { continue };
         let value = match uid {
-            PEOPLE.. if !spared.contains(&uid) && !proc::is_roots(pid) => Some(FIRST),
+            PEOPLE.. if !spared.contains(&uid) => Some(FIRST),
             _ if !look::is_slurmds(pid) => None,
             _ => of_slurmds(&fs::read_to_string(process.join("comm")).unwrap_or_default()),
         };

@@ -9,6 +9,8 @@ pub struct Stat {
     pub name: String,
     /// The state: `S` is sleeping, `Z` is a zombie.
     pub state: char,
+    /// Whether it has more threads than the first.
+    pub has_threads: bool,
     /// Parent PID.
     pub parent: i32,
     /// The session ID: the PID of the session leader.
@@ -28,15 +30,16 @@ impl Stat {
             pid: pid.parse().ok()?,
             name: name.to_owned(),
             state: fields.first()?.chars().next()?,
+            has_threads: fields.get(17)?.parse().is_ok_and(|threads: u32| threads > 1),
             parent: number(1)?,
             session: number(3)?,
             start: fields.get(19)?.parse().ok()?,
         })
     }
 
-    /// Whether the process is a zombie.
+    /// Whether the process is a zombie. If only its first thread has ended, the kernel shows the same state, and the process runs.
     pub fn is_dead(&self) -> bool {
-        matches!(self.state, 'Z' | 'X')
+        matches!(self.state, 'Z' | 'X') && !self.has_threads
     }
 }
 
@@ -112,9 +115,12 @@ mod tests {
         for name in ["slurmctld", "a) R 1 1 1 (\n", "", "\n", "\u{fffd}"] {
             let (name, state) = (name.to_owned(), 'S');
             let stat = Stat::parse(&format!("42 ({name}) {rest}\n"));
-            assert_eq!(stat, Some(Stat { pid: 42, name, state, parent: 5, session: 7, start: 99 }));
+            assert_eq!(stat, Some(Stat { pid: 42, name, state, has_threads: false, parent: 5, session: 7, start: 99 }));
         }
         assert!(Stat::parse(&format!("7 (a) {}", rest.replace('S', "Z"))).unwrap().is_dead());
+        let first_ended =
+            Stat::parse(&format!("7 (a) {}", rest.replace('S', "Z").replace("0 1 0 99", "0 2 0 99"))).unwrap();
+        assert!(!first_ended.is_dead() && first_ended.has_threads);
         assert_eq!([Stat::parse("42 (x) S 1"), Stat::parse("")], [None, None]);
     }
 

@@ -4,9 +4,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::{say, slurm};
-use crate::memory_guard::{Action, Guard};
-use config::Config;
+use crate::memory_guard::{self, Action, Guard, JobMemory};
+use crate::memory_use::{self, ProcessMemory};
+use config::{Config, Victim};
 use probe::memory;
+use sys::users;
 
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
@@ -54,10 +56,7 @@ impl<'a> Watch<'a> {
                 say(true, "memory recovered; node resumed");
                 slurm::open_after_memory(node)
             }
-            Action::Cancel(victim, why) => slurm::cancel(node, victim, &why).map(|job| match job {
-                Some(job) => say(false, &format!("{why}; cancelled job {job} to avoid an OOM kill")),
-                None => say(false, &format!("{why}; no running job to cancel")),
-            }),
+            Action::Cancel(which, why) => cancel(node, which, &why),
         };
         if let Err(why) = outcome {
             say(false, &format!("the action failed: {why}; will retry"));
@@ -65,4 +64,25 @@ impl<'a> Watch<'a> {
             self.guard = None;
         }
     }
+}
+
+/// Cancels a job that uses more than it requested, if there is one, and names the users with the most memory.
+fn cancel(node: &str, which: Victim, why: &str) -> Result<(), String> {
+    let mut jobs = slurm::running(node)?;
+    let processes = memory_use::processes();
+    for job in &mut jobs {
+        // A process can claim to belong to another user's job.
+        let is_its = |process: &&ProcessMemory| process.job == Some(job.job) && process.uid == job.uid;
+        job.used = processes.iter().filter(is_its).map(|process| process.bytes).sum::<u64>() >> 20;
+    }
+    let most = memory_use::words(&memory_use::by_user(&processes), users::shown);
+    match memory_guard::victim(&jobs, which) {
+        Some(JobMemory { job, requested, used, .. }) => {
+            slurm::cancel(job, why)?;
+            let requested = requested.unwrap_or_default();
+            say(false, &format!("{why}; cancelled job {job}, which uses {used} MiB and requested {requested}; {most}"));
+        }
+        None => say(false, &format!("{why}; no job uses more than it requested, so none is cancelled; {most}")),
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! The agent's queries and updates of Slurm.
 
-use config::Victim;
+use crate::memory_guard::JobMemory;
 use machine::node_report::{GPUS_REASON, MEMORYS_REASON, NodeReport, OUR_REASON};
 use model::faults::ward::{Drained, OnNode};
 use slurm::client::{Client, Jobs, limit};
@@ -57,23 +57,43 @@ pub(super) fn open_after_memory(node: &str) -> Result<(), String> {
     resume_from(node, MEMORYS_REASON)
 }
 
-/// Cancels the node's youngest or oldest job with a note to its user; returns the job's ID.
-pub(super) fn cancel(node: &str, victim: Victim, why: &str) -> Result<Option<String>, String> {
-    // Sorted by start time.
+/// The node's running jobs by their start, with the memory that they have been allocated here.
+pub(super) fn running(node: &str) -> Result<Vec<JobMemory>, String> {
+    const COLUMNS: [(&str, usize); 3] = [("JobID", 30), ("UserID", 30), ("tres-alloc", 1000)];
     let which = Jobs { states: &["RUNNING"], node: Some(node), options: &["--sort=S"] };
-    let mut jobs = SLURM.jobs(&which)?.into_iter().map(|job| job.number.to_string());
-    let job = match victim {
-        Victim::Youngest => jobs.next_back(),
-        Victim::Oldest => jobs.next(),
-        Victim::None => None,
+    let jobs = SLURM.job_columns(&which, &COLUMNS)?;
+    let memory = |[job, uid, tres]: [String; 3]| {
+        let (job, uid) = (job.parse().ok()?, uid.parse().ok()?);
+        Some(JobMemory { job, uid, requested: mib_per_node(&tres), used: 0 })
     };
-    let Some(job) = job else { return Ok(None) };
-    let word = format!("slurminit: cancelled, because the node's {why}");
+    Ok(jobs.into_iter().filter_map(memory).collect())
+}
+
+/// `cpu=2,mem=1.50G,node=2,billing=2`: a job of several nodes gets an equal part on each.
+fn mib_per_node(tres: &str) -> Option<u64> {
+    let value = |key: &str| tres.split(',').find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
+    let memory = value("mem")?;
+    let (number, unit) = memory.split_at_checked(memory.len().checked_sub(1)?)?;
+    let (number, exponent) = match unit {
+        "M" => (number, 0),
+        "G" => (number, 1),
+        "T" => (number, 2),
+        "P" => (number, 3),
+        _ => (memory, 0),
+    };
+    let nodes = value("node").and_then(|nodes| nodes.parse::<f64>().ok()).filter(|nodes| *nodes >= 1.0).unwrap_or(1.0);
+    let mib = number.parse::<f64>().ok()? * 1024_f64.powi(exponent) / nodes;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
+    Some(mib.ceil() as u64)
+}
+
+/// Cancels a job with a note to its user.
+pub(super) fn cancel(job: u64, why: &str) -> Result<(), String> {
+    let (job, word) = (job.to_string(), format!("slurminit: cancelled, because the node's {why}"));
     // Only srun shows it; the comment stays with the job.
     let _ = SLURM.run("scontrol", &["notify", &job, &word]);
     let _ = SLURM.update_job(&job, &[format!("admincomment={word}")]);
-    SLURM.run("scancel", &[&job])?;
-    Ok(Some(job))
+    Ok(SLURM.run("scancel", &[&job])?)
 }
 
 /// The jobs that have GPUs of the node.
@@ -95,4 +115,18 @@ fn report(node: &str) -> Option<NodeReport> {
 
 fn update(node: &str, what: &[&str]) -> Result<(), String> {
     Ok(SLURM.update_node(node, what)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_job_is_read_from_its_allocation() {
+        let of = |tres| mib_per_node(tres);
+        assert_eq!(of("cpu=1,mem=10M,node=1,billing=1"), Some(10));
+        assert_eq!(of("cpu=2,mem=1.50G,node=2,billing=2,gres/gpu=1"), Some(768));
+        assert_eq!((of("mem=2T"), of("mem=7")), (Some(2 << 20), Some(7)));
+        assert_eq!([of("cpu=1,node=1"), of(""), of("mem="), of("mem=M"), of("N/A")], [None; 5]);
+    }
 }

@@ -11,6 +11,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use config::Config;
 use model::faults::look::{Key, Line};
 use model::inventory::Vendor;
+use sys::secret_variables;
 
 /// The longest line, in bytes.
 const LONGEST: usize = 1 << 20;
@@ -140,6 +141,7 @@ impl Watcher {
         for key in self.skipped(now) {
             command.args(["--skip", &key]);
         }
+        command.env_clear().envs(secret_variables::kept());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let Some(out) = child.stdout.take() else { return Ok(()) };
         fcntl(&out, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;

@@ -75,6 +75,8 @@ impl Attack {
 
     fn watch(&self, container: &Container) -> Result<Seen, String> {
         shell(container, SUBMIT)?;
+        // A job of the last five seconds is lost with slurmctld (docs/operations.md).
+        container.until_saved();
         let seconds = seconds().to_string();
         let line = format!(". /config/library; cd /tmp; timeout --kill-after=1 {seconds} sh /config/attack");
         let beside = format!(". /config/library; {}", self.beside);

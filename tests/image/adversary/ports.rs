@@ -2,12 +2,13 @@
 
 use super::attack::Attack;
 
-/// Several processes that bind the port and keep it: one listens, one only binds, one lets go after a moment.
+/// Several processes that bind the port and keep it: one listens, one only binds, one lets go after a moment, and one hides.
 const THIEF: &str = r#"
 thief() { # PORT HOW
     perl -e '
         use Socket;
         my ($port, $how) = @ARGV;
+        syscall(157, 4, 0, 0, 0, 0) if $how eq "hides"; # prctl(PR_SET_DUMPABLE, 0) of x86-64
         while (1) {
             socket(my $s, PF_INET, SOCK_STREAM, 0);
             setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1) if $how ne "bound";
@@ -24,7 +25,7 @@ thief() { # PORT HOW
 pub(super) fn attacks() -> Vec<Attack> {
     // root kills the daemon again and again, for nobody can make it restart; so seldom that it is not given up.
     let attack = |what, port: u16, daemon: &str| {
-        let script = format!("{THIEF}for how in listens listens bound short; do thief {port} $how; done; wait");
+        let script = format!("{THIEF}for how in listens hides bound short; do thief {port} $how; done; wait");
         let again = format!("for i in 1 2 3 4 5; do sleep 16; pkill -KILL -x {daemon}; done");
         Attack { beside: again, ..Attack::new(what, &script, "was taken by process") }
     };

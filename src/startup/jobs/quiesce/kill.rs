@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     fn process(pid: i32, parent: i32, state: char, step: Option<&str>) -> Process {
-        let stat = Stat { pid, name: String::new(), state, parent, session: 0, start: 0 };
+        let stat = Stat { pid, name: String::new(), state, has_threads: false, parent, session: 0, start: 0 };
         (stat, step.map(str::to_owned))
     }
 

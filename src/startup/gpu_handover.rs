@@ -1,0 +1,145 @@
+//! Ends what other users still have open of a GPU when it is given to a job.
+//!
+//! Only where the GPU's device file belongs to the job's user meanwhile (`install::give_device_file`). The file was closed at the end of
+//! the former job, so no process can open it any more; one that has it open, or mapped, keeps it. Processes that show it are killed,
+//! whoever's they are. Processes that hide what they have open (PR_SET_DUMPABLE, and `open_files::Evidence::Hidden`) are killed if their
+//! user has had this GPU since the container's start; those of other users are left alone, because one user could have them killed.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use sys::leftovers::look;
+use sys::open_files::{self, Process, Wanted};
+use sys::{proc, users};
+
+use crate::stopped::{self, Stopped};
+
+/// The time for ending all of them.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// Processes named in the log; the others are counted.
+const NAMED: usize = 10;
+
+/// The former users of the GPUs, one for each line: `UID DEVICE`.
+const RECORD: &str = "gpu-users";
+
+/// What was ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Handover {
+    /// Lines for the log.
+    pub lines: Vec<String>,
+    /// Whether no other user has the GPUs open any more.
+    pub is_clear: bool,
+}
+
+/// Ends the processes of other users that have one of these device files open. `had` are the users of former jobs with them.
+pub fn take_from_others(job: u32, devices: &BTreeSet<String>, user: u32, had: &BTreeSet<u32>) -> Handover {
+    let begin = Instant::now();
+    // Only root can create or rename a file in /dev.
+    let wanted = Wanted::Files(devices.clone());
+    // The GPU watchers have no other rights than to open GPUs.
+    let watcher = users::local(install::LOOKERS).map(|user| user.uid);
+    let others = |one: &Process| one.uid != user && Some(one.uid) != watcher;
+    let holders = || -> Vec<(Process, bool)> {
+        let found = open_files::find(open_files::processes().into_iter().filter(others).collect(), &wanted);
+        let hidden = found.hidden.into_iter().filter(|one| had.contains(&one.uid) && !is_login(one));
+        found.proven.into_iter().map(|one| (one, true)).chain(hidden.map(|one| (one, false))).collect()
+    };
+    let (mut stopped, mut ended) = (Stopped::until_end(), Vec::new());
+    let mut left = holders();
+    while !left.is_empty() && begin.elapsed() < DEADLINE {
+        // What is stopped cannot fork, or pass the file on.
+        stopped.stop_all(&left.iter().map(|(one, _)| one.uid).collect(), &[]);
+        for (one, is_proven) in holders() {
+            if let Some(handle) = one.handle() {
+                handle.send(Signal::SIGKILL);
+                stopped::await_end(&handle);
+                ended.push((one, is_proven));
+            }
+        }
+        left = holders();
+    }
+    stopped.finish();
+    Handover { lines: lines(job, devices, &ended, &left), is_clear: left.is_empty() }
+}
+
+/// A process that a daemon of root's keeps for a session, such as sshd's: it hides because it had root's rights. A job's process has
+/// slurmstepd as its parent, and a user's own one none of root's.
+fn is_login(one: &Process) -> bool {
+    one.parent > 1 && proc::is_roots(one.parent) && !look::is_slurmds(one.pid)
+}
+
+fn lines(job: u32, devices: &BTreeSet<String>, ended: &[(Process, bool)], left: &[(Process, bool)]) -> Vec<String> {
+    let devices = devices.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let shown = |one: &Process| format!("process {} ({}) of {}", one.pid, one.name, users::shown(one.uid));
+    let mut lines: Vec<String> = ended
+        .iter()
+        .take(NAMED)
+        .map(|(one, is_proven)| {
+            let how = if *is_proven { "still had it open" } else { "hides what it has open, and its user has had it" };
+            format!("warning: {devices} is given to job {job}: killed {}, which {how}", shown(one))
+        })
+        .collect();
+    if ended.len() > NAMED {
+        lines.push(format!("warning: {devices} is given to job {job}: killed {} more processes", ended.len() - NAMED));
+    }
+    if let Some((one, _)) = left.first() {
+        lines.push(format!(
+            "error: {devices} is withheld from job {job}: {} could not be killed, and may have it open; a process that hangs in a \
+             driver ends only with the host or a reset of the GPU",
+            shown(one)
+        ));
+    }
+    lines
+}
+
+/// The users that have had one of these since the container's start.
+pub fn former_users(run: &Path, devices: &BTreeSet<String>) -> BTreeSet<u32> {
+    let text = fs::read_to_string(record(run)).unwrap_or_default();
+    let entries = text.lines().filter_map(|line| line.split_once(' '));
+    entries.filter(|(_, device)| devices.contains(*device)).filter_map(|(uid, _)| uid.parse().ok()).collect()
+}
+
+/// Notes that a user gets these.
+///
+/// # Errors
+/// The record cannot be written.
+pub fn note_user(run: &Path, devices: &BTreeSet<String>, user: u32) -> io::Result<()> {
+    let is_new = |device: &&String| !former_users(run, &BTreeSet::from([(*device).clone()])).contains(&user);
+    let new: String = devices.iter().filter(is_new).map(|device| format!("{user} {device}\n")).collect();
+    if new.is_empty() {
+        return Ok(());
+    }
+    // A short line is appended as a whole, also if prologs of several jobs run at the same time.
+    let mut options = OpenOptions::new();
+    let mut file = options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(record(run))?;
+    file.write_all(new.as_bytes())
+}
+
+fn record(run: &Path) -> PathBuf {
+    run.join(RECORD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_of_a_gpu_are_noted_once() {
+        let run = tempfile::tempdir().unwrap();
+        let set = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<String>>();
+        assert_eq!(former_users(run.path(), &set(&["/dev/nvidia0"])), BTreeSet::new());
+        for _ in 0..2 {
+            note_user(run.path(), &set(&["/dev/nvidia0", "/dev/nvidia1"]), 1000).unwrap();
+            note_user(run.path(), &set(&["/dev/nvidia1"]), 1001).unwrap();
+        }
+        assert_eq!(former_users(run.path(), &set(&["/dev/nvidia0"])), [1000].into());
+        assert_eq!(former_users(run.path(), &set(&["/dev/nvidia1"])), [1000, 1001].into());
+        assert_eq!(fs::read_to_string(record(run.path())).unwrap().lines().count(), 3);
+    }
+}

@@ -1,0 +1,250 @@
+//! Memory that becomes free when the container's limit is reached.
+//!
+//! The kernel kills processes when memory runs out, but files in a tmpfs stay: the next process is killed, and at last PID 1. So a child
+//! keeps some memory, and is the first that the kernel kills (`oom_score_adj` 1000). Its end is the event that memory has run out, and what
+//! it had is enough for emptying the files of the user who has most of them. Only where the tmpfs mounts can exceed the limit.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use model::printable::{count, short};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use super::people::PEOPLE;
+use crate::stopped::{self, Stopped};
+use probe::{memory, tmpfs};
+use sys::open_files::{self, Wanted};
+use sys::proc::{self, parse};
+use sys::system_calls::pidfd_open;
+use sys::users;
+use watch::memory_use::{self, FileInMemory};
+
+/// The most that is kept, in MiB: what a process fills in the time that it takes to stop it.
+const MOST: u64 = 64;
+/// It is at most this part of the container's limit.
+const PART: u64 = 8;
+/// Files are emptied until this much is free, in percent.
+const ENOUGH: u64 = 25;
+/// The limit for the start of the child, in ms.
+const START: u16 = 1_000;
+/// The pause before another attempt to keep memory.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What is done when memory has run out.
+#[derive(Debug)]
+struct Reserve {
+    mib: u64,
+    limit_mib: u64,
+    spared: BTreeSet<u32>,
+    /// How often memory has run out because of files.
+    times: u32,
+}
+
+/// Starts a thread that reacts at once when memory has run out; `planned` counts the kills of its child. Not where files in memory cannot
+/// exceed the container's limit, and not before Linux 5.3.
+pub(super) fn start(spared: &BTreeSet<u32>, planned: Arc<AtomicU64>) {
+    let root = Path::new("/");
+    let found = memory::detect(root);
+    if let Some(limit_mib) = found.limit_mib.filter(|_| tmpfs::detect(root, &found).is_some()) {
+        let reserve = Reserve { mib: MOST.min(limit_mib / PART), limit_mib, spared: spared.clone(), times: 0 };
+        // Without a thread there is no reserve.
+        let _ = std::thread::Builder::new().spawn(move || reserve.run(&planned));
+    }
+}
+
+impl Reserve {
+    fn run(mut self, planned: &AtomicU64) -> ! {
+        let mut child = None;
+        // Starting a process takes as long as filling the reserve.
+        let mut stopped = Stopped::prepared();
+        loop {
+            child = child.or_else(|| self.start_child());
+            let Some((process, descriptor)) = &mut child else {
+                pause();
+                continue;
+            };
+            let _ = poll(&mut [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
+            let status = process.try_wait().ok().flatten();
+            child = None;
+            if status.is_some_and(|status| status.signal() == Some(Signal::SIGKILL as i32)) {
+                planned.fetch_add(1, Ordering::Relaxed);
+                self.relieve(&mut stopped);
+                // There is memory again for the next time before the processes run.
+                child = self.start_child();
+                std::mem::replace(&mut stopped, Stopped::prepared()).finish();
+            }
+        }
+    }
+
+    /// `None` while there is too little memory.
+    fn start_child(&self) -> Option<(Child, OwnedFd)> {
+        let free = memory::free(Path::new("/"))?.free_mib;
+        (free >= 2 * self.mib).then(|| start_child(self.mib).ok().flatten())?
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and may have children")]
+fn start_child(mib: u64) -> io::Result<Option<(Child, OwnedFd)>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["oom-score", "--reserve", &mib.to_string()]).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn()?;
+    if let Some(output) = child.stdout.take() {
+        // It writes a line when it has the memory.
+        let _ = poll(&mut [PollFd::new(output.as_fd(), PollFlags::POLLIN)], PollTimeout::from(START));
+    }
+    let descriptor = i32::try_from(child.id()).ok().and_then(pidfd_open);
+    Ok(descriptor.map(|descriptor| (child, descriptor)))
+}
+
+/// The child: keeps so much memory until its parent ends.
+pub fn keep_memory(mib: u64) -> io::Result<()> {
+    std::fs::write("/proc/self/oom_score_adj", "1000")?;
+    let memory = vec![1_u8; usize::try_from(mib << 20).unwrap_or_default()];
+    println!("ready");
+    let mut end = [0];
+    // Standard input is a pipe that nothing is written to.
+    let _ = io::Read::read(&mut io::stdin(), &mut end);
+    drop(std::hint::black_box(memory));
+    Ok(())
+}
+
+/// A user's memory in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Usage {
+    files: u64,
+    processes: u64,
+}
+
+/// The user with most memory, if it is mostly files and these are at least `least` bytes. Otherwise the kernel's kills free memory, and a
+/// user whose processes fill it must not have the files of another one emptied.
+fn user_of_files(usage: &BTreeMap<u32, Usage>, least: u64) -> Option<(u32, u64)> {
+    let (uid, most) = usage.iter().max_by_key(|(_, usage)| usage.files + usage.processes)?;
+    (most.files >= most.processes && most.files >= least).then_some((*uid, most.files))
+}
+
+/// What only this process has, and no file shows.
+fn private_bytes(pid: i32) -> u64 {
+    let status = proc::status(pid).unwrap_or_default();
+    let kib = parse::field(&status, "RssAnon").and_then(|text| text.strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+impl Reserve {
+    /// Empties files of the user who has most memory, and ends this user's processes that have them open, or hide what they have open.
+    /// The processes of users stay stopped.
+    fn relieve(&mut self, stopped: &mut Stopped) {
+        let is_users = |uid: u32| uid >= PEOPLE && !self.spared.contains(&uid);
+        stopped.stop_users(is_users);
+        let all = open_files::processes();
+        let mut files: Vec<FileInMemory> =
+            memory_use::writable_tmpfs().iter().flat_map(|place| memory_use::files(place)).collect();
+        files.retain(|file| is_users(file.uid));
+        let mut usage: BTreeMap<u32, Usage> = BTreeMap::new();
+        for file in &files {
+            usage.entry(file.uid).or_default().files += file.bytes;
+        }
+        for one in all.iter().filter(|one| is_users(one.uid)) {
+            usage.entry(one.uid).or_default().processes += private_bytes(one.pid);
+        }
+        let Some((uid, bytes)) = user_of_files(&usage, (self.limit_mib << 20) / PART) else {
+            // Processes have the memory: the kernel ends them, and that frees it.
+            return;
+        };
+        files.retain(|file| file.uid == uid);
+        files.sort_by_key(|file| std::cmp::Reverse(file.bytes));
+        let is_enough = || memory::free(Path::new("/")).is_some_and(|sample| sample.free_percent() >= ENOUGH);
+        let emptied: Vec<FileInMemory> =
+            files.into_iter().take_while(|_| !is_enough()).filter(|file| empty(file).is_ok()).collect();
+        let paths: BTreeSet<String> = emptied.iter().filter_map(|file| Some(file.path.to_str()?.to_owned())).collect();
+        let own = all.into_iter().filter(|one| one.uid == uid).collect();
+        let writers = open_files::find(own, &Wanted::Files(paths));
+        let writers = stopped::handles(writers.proven.into_iter().chain(writers.hidden).collect());
+        for (_, handle) in &writers {
+            handle.send(Signal::SIGKILL);
+            stopped::await_end(handle);
+        }
+        self.times += 1;
+        // A user who fills memory for days must not fill the log.
+        if self.times.is_power_of_two() {
+            let freed = emptied.iter().map(|file| file.bytes).sum::<u64>() >> 20;
+            let first = emptied.first().map(|file| file.path.display().to_string()).unwrap_or_default();
+            eprintln!(
+                "warning: memory ran out: {} had {} MiB of files in memory, in a container of {} MiB; emptied {} of {freed} MiB, such as \
+                 {}, and killed {}; give each tmpfs and /dev/shm a size that leaves the daemons 64 MiB",
+                users::shown(uid),
+                bytes >> 20,
+                self.limit_mib,
+                count(emptied.len(), "file"),
+                short(&first, 200),
+                if writers.len() == 1 { "1 process".to_owned() } else { format!("{} processes", writers.len()) },
+            );
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "there is no event for free memory")]
+fn pause() {
+    std::thread::sleep(PAUSE);
+}
+
+/// Empties a file that processes may have open, so that its memory is free at once. Its path may lead elsewhere by now.
+fn empty(file: &FileInMemory) -> io::Result<()> {
+    let found = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(&file.path)?;
+    let metadata = found.metadata()?;
+    if !metadata.is_file() || (metadata.uid(), metadata.ino()) != (file.uid, file.inode) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let file: File = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    file.set_len(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_emptied_only_if_the_user_with_most_memory_has_it_in_files() {
+        let of = |users: &[(u32, u64, u64)]| {
+            let usage =
+                users.iter().map(|(uid, files, processes)| (*uid, Usage { files: *files, processes: *processes }));
+            user_of_files(&usage.collect(), 64)
+        };
+        assert_eq!(of(&[(1, 300, 10), (2, 200, 0)]), Some((1, 300)));
+        assert_eq!(of(&[(1, 0, 300), (2, 200, 0)]), None, "the processes of 1 end, and 2 keeps its files");
+        assert_eq!(of(&[(1, 63, 0)]), None);
+        assert_eq!(of(&[(1, 100, 101)]), None);
+        assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn only_the_file_that_was_found_is_emptied() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, other] = ["file", "other"].map(|name| directory.path().join(name));
+        for path in [&path, &other] {
+            std::fs::write(path, "text").unwrap();
+        }
+        let found = memory_use::files(directory.path());
+        let file = found.iter().find(|file| file.path == path).unwrap();
+        std::fs::rename(&path, directory.path().join("moved")).unwrap();
+        assert!(empty(file).is_err());
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert!(empty(file).is_err());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert!(empty(file).is_err(), "another file");
+        std::fs::rename(directory.path().join("moved"), &path).unwrap();
+        empty(file).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+    }
+}

@@ -1,0 +1,356 @@
+//! Finds the processes that have a socket or a file open.
+//!
+//! Root without CAP_SYS_PTRACE, which Docker withholds, may not read the descriptors of other users' processes; a process
+//! of that user may. So a thread takes on that user and group for file access (setfsuid(2)) and keeps root's other IDs: no
+//! signal of the user reaches it, and the user cannot forge what it reads.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
+
+use crate::leftovers::{Handle, printable};
+use crate::proc::{self, Stat, parse};
+
+/// The limit for reading all descriptors.
+const DEADLINE: Duration = Duration::from_millis(800);
+/// The inode of the host's cgroup namespace (`PROC_CGROUP_INIT_INO`, `linux/proc_ns.h`).
+const HOST_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
+
+/// A living process of a user other than root.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Process {
+    /// The PID.
+    pub pid: i32,
+    /// The start time in clock ticks, to detect a reused PID.
+    pub start: u64,
+    /// The real user ID.
+    pub uid: u32,
+    gid: u32,
+    /// The size of its table of descriptors.
+    slots: u32,
+    /// The name that the process chose, in printable characters.
+    pub name: String,
+    /// The parent's PID.
+    pub parent: i32,
+    /// The session ID, which a unit's processes share.
+    pub session: i32,
+    /// Whether it is stopped.
+    pub is_stopped: bool,
+    /// The inode of its cgroup (version 2).
+    pub cgroup: Option<u64>,
+}
+
+impl Process {
+    /// PID and start time, which no other process has.
+    pub const fn key(&self) -> (i32, u64) {
+        (self.pid, self.start)
+    }
+
+    /// `None` if it has ended.
+    pub fn handle(&self) -> Option<Handle> {
+        Handle::of(self.pid, self.start)
+    }
+}
+
+/// What is searched for.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    /// Sockets with these inodes.
+    Sockets(BTreeSet<u32>),
+    /// Files with these paths, also if they are only mapped.
+    Files(BTreeSet<String>),
+}
+
+impl Wanted {
+    fn has(&self, link: &str) -> bool {
+        match self {
+            Self::Sockets(inodes) => inode(link).is_some_and(|inode| inodes.contains(&inode)),
+            Self::Files(paths) => paths.contains(link),
+        }
+    }
+}
+
+/// The processes that have what was searched for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owners {
+    /// They have it open.
+    pub proven: Vec<Process>,
+    /// They may have it open: see [`Evidence::Hidden`].
+    pub hidden: Vec<Process>,
+}
+
+/// What the descriptors of a process show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Evidence {
+    /// One of them is searched for.
+    Proven,
+    /// They cannot be read: the process has other rights than its user, or chose it (prctl(2), `PR_SET_DUMPABLE`). Or one of them can
+    /// hold files that have no descriptor.
+    Hidden,
+    /// None of them is searched for.
+    Nothing,
+}
+
+/// The processes among these that have it open. One with so many descriptors that they cannot be read in time is
+/// hidden.
+pub fn find(among: Vec<Process>, wanted: &Wanted) -> Owners {
+    let until = Instant::now() + DEADLINE;
+    let (tell, told) = mpsc::channel();
+    let wanted = wanted.clone();
+    let is_root = Uid::effective().is_root();
+    let mut left = among.clone();
+    // Those with few descriptors first, so that one with a million of them delays no other.
+    left.sort_by_key(|process| process.slots);
+    let in_order = left.clone();
+    // If the thread hangs, it ends with the program.
+    let thread = std::thread::Builder::new().spawn(move || {
+        for process in in_order {
+            if is_root {
+                setfsgid(Gid::from_raw(process.gid));
+                setfsuid(Uid::from_raw(process.uid));
+            }
+            let evidence = evidence(process.pid, &wanted);
+            if tell.send(evidence).is_err() {
+                return;
+            }
+        }
+    });
+    let mut owners = Owners::default();
+    let mut left = left.into_iter();
+    if thread.is_ok() {
+        while let Ok(evidence) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            let Some(process) = left.next() else { break };
+            match evidence {
+                Evidence::Proven => owners.proven.push(process),
+                Evidence::Hidden => owners.hidden.push(process),
+                Evidence::Nothing => {}
+            }
+        }
+    }
+    owners.hidden.extend(left);
+    owners
+}
+
+/// Each thread can have descriptors of its own (clone(2) without `CLONE_FILES`), and the first one, whose descriptors `/proc/PID/fd`
+/// shows, may have ended.
+fn evidence(pid: i32, wanted: &Wanted) -> Evidence {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut found = match wanted {
+        Wanted::Files(_) => evidence_of_maps(pid, wanted),
+        Wanted::Sockets(_) => Evidence::Nothing,
+    };
+    if found == Evidence::Proven {
+        return found;
+    }
+    for thread in threads {
+        match evidence_of_thread(&thread.path(), wanted) {
+            Evidence::Proven => return Evidence::Proven,
+            Evidence::Hidden => found = Evidence::Hidden,
+            Evidence::Nothing => {}
+        }
+    }
+    found
+}
+
+/// A mapping outlives its descriptor.
+fn evidence_of_maps(pid: i32, wanted: &Wanted) -> Evidence {
+    match fs::read_to_string(format!("/proc/{pid}/maps")) {
+        Ok(maps) => match maps
+            .lines()
+            .filter_map(|line| line.find('/').and_then(|at| line.get(at..)))
+            .any(|path| wanted.has(path))
+        {
+            true => Evidence::Proven,
+            false => Evidence::Nothing,
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Evidence::Hidden,
+        Err(_) => Evidence::Nothing,
+    }
+}
+
+fn evidence_of_thread(thread: &Path, wanted: &Wanted) -> Evidence {
+    let is_denied = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+    let descriptors = match fs::read_dir(thread.join("fd")) {
+        Ok(descriptors) => descriptors,
+        Err(error) if is_denied(&error) => return Evidence::Hidden,
+        Err(_) => return Evidence::Nothing,
+    };
+    let mut found = Evidence::Nothing;
+    for descriptor in descriptors.flatten() {
+        let link = match fs::read_link(descriptor.path()) {
+            Ok(link) => link,
+            Err(error) if is_denied(&error) => return Evidence::Hidden,
+            Err(_) => continue,
+        };
+        let info = || fs::read_to_string(thread.join("fdinfo").join(descriptor.file_name())).unwrap_or_default();
+        match link.to_str() {
+            Some(link) if wanted.has(link) => return Evidence::Proven,
+            Some(link) if may_hold_files(link, info) => found = Evidence::Hidden,
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Whether a descriptor may hold files that have none: a Unix socket with unread ones (`SCM_RIGHTS`), and a ring with registered ones
+/// (io_uring_register(2)).
+fn may_hold_files(link: &str, info: impl FnOnce() -> String) -> bool {
+    link == "anon_inode:[io_uring]"
+        || link.starts_with("socket:") && parse::field(&info(), "scm_fds").is_some_and(|count| count != "0")
+}
+
+/// All living processes of this container of users other than root.
+pub fn processes() -> Vec<Process> {
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let namespace = fs::read_link("/proc/self/ns/cgroup").unwrap_or_default();
+    let is_hosts = namespace.as_os_str() == HOST_CGROUP_NAMESPACE;
+    let is_here = |process: &Process| {
+        let other = fs::read_to_string(format!("/proc/{}/cgroup", process.pid));
+        other.is_ok_and(|other| is_same_container(&own, &other, is_hosts))
+    };
+    proc::pids().filter_map(process).filter(|process| process.uid != 0).filter(is_here).collect()
+}
+
+fn process(pid: i32) -> Option<Process> {
+    let stat = proc::stat(pid).filter(|stat| !stat.is_dead())?;
+    let status = proc::status(pid)?;
+    // The real user, and the effective group.
+    let ([uid], [_, gid]) = (parse::numbers(&status, "Uid")?, parse::numbers(&status, "Gid")?);
+    let slots = parse::numbers(&status, "FDSize").map_or(0, |[slots]| slots);
+    let (start, session, is_stopped) = (stat.start, stat.session, is_stopped(&stat));
+    Some(Process {
+        pid,
+        start,
+        uid,
+        gid,
+        slots,
+        name: printable(&stat.name),
+        parent: stat.parent,
+        session,
+        is_stopped,
+        cgroup: cgroup(pid),
+    })
+}
+
+/// If the first thread has ended, the others show whether the process is stopped.
+fn is_stopped(stat: &Stat) -> bool {
+    if stat.state != 'Z' {
+        return matches!(stat.state, 'T' | 't');
+    }
+    let threads = fs::read_dir(format!("/proc/{}/task", stat.pid)).into_iter().flatten().flatten();
+    let states = threads.filter_map(|thread| {
+        let text = fs::read(thread.path().join("stat")).ok()?;
+        Some(Stat::parse(&String::from_utf8_lossy(&text))?.state)
+    });
+    states.filter(|state| *state != 'Z').all(|state| matches!(state, 'T' | 't'))
+}
+
+/// The socket of a process has the inode of the process's cgroup (`INET_DIAG_CGROUP_ID`).
+fn cgroup(pid: i32) -> Option<u64> {
+    let lines = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path = lines.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let unified = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+    let found = unified.iter().find(|root| root.join("cgroup.procs").exists())?.join(path);
+    (!path.starts_with("..")).then(|| fs::metadata(found).ok().map(|found| found.ino())).flatten()
+}
+
+/// Compares `/proc/PID/cgroup` of two processes: with a shared PID namespace, processes of other containers are visible.
+/// Those are outside the root of the own cgroup namespace, or outside the own cgroup where the namespace is the host's.
+fn is_same_container(own: &str, other: &str, is_hosts: bool) -> bool {
+    fn split(line: &str) -> Option<(&str, &str)> {
+        let (hierarchy, rest) = line.split_once(':')?;
+        Some((hierarchy, rest.split_once(':')?.1))
+    }
+    let is_outside = |(hierarchy, path): (&str, &str)| {
+        let own = own.lines().filter_map(split).find(|(name, _)| *name == hierarchy).map_or("/", |(_, path)| path);
+        let below = path.strip_prefix(own.trim_end_matches('/'));
+        let is_below = below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        path == "/.." || path.starts_with("/../") || is_hosts && !is_below
+    };
+    !other.lines().filter_map(split).any(is_outside)
+}
+
+/// `socket:[123]`.
+fn inode(link: &str) -> Option<u32> {
+    link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets;
+
+    #[test]
+    fn finds_the_process_that_has_a_device_open() {
+        let has = |path: &str| {
+            let own = process(i32::try_from(std::process::id()).unwrap()).unwrap();
+            !find(vec![own], &Wanted::Files(BTreeSet::from([path.to_owned()]))).proven.is_empty()
+        };
+        let file = fs::File::open("/dev/full").unwrap();
+        assert!(has("/dev/full") && !has("/dev/nvidia0"));
+        drop(file);
+        assert!(!has("/dev/full"));
+        // Of the program's file only the mapping is left.
+        assert!(has(std::env::current_exe().unwrap().to_str().unwrap()));
+    }
+
+    #[test]
+    fn reads_the_inode_of_a_socket_only() {
+        assert_eq!(inode("socket:[123]"), Some(123));
+        assert_eq!(inode("pipe:[123]"), None);
+    }
+
+    #[test]
+    fn finds_the_process_that_has_the_socket_and_no_other() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let inodes: BTreeSet<u32> = sockets::bound(port).unwrap().iter().map(|tcp| tcp.inode).collect();
+        let own = process(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let among = vec![own.clone(), process(nix::unistd::getppid().as_raw()).unwrap()];
+        assert_eq!(find(among.clone(), &Wanted::Sockets(inodes)).proven, [own]);
+        assert_eq!(find(among, &Wanted::Sockets(BTreeSet::from([1]))).proven, []);
+    }
+
+    #[test]
+    fn a_descriptor_that_can_hold_files_without_one_is_recognized() {
+        let info = |count: &str| format!("pos:\t0\nflags:\t02\nscm_fds:\t{count}\n");
+        assert!(may_hold_files("socket:[7]", || info("1")) && may_hold_files("anon_inode:[io_uring]", String::new));
+        assert!(!may_hold_files("socket:[7]", || info("0")) && !may_hold_files("socket:[7]", String::new));
+        assert!(!may_hold_files("pipe:[7]", || info("1")) && !may_hold_files("/dev/null", || info("1")));
+    }
+
+    #[test]
+    fn a_socket_that_waits_in_another_socket_is_hidden() {
+        use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+        use std::os::fd::AsRawFd as _;
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let inodes: BTreeSet<u32> =
+            sockets::bound(socket.local_addr().unwrap().port()).unwrap().iter().map(|tcp| tcp.inode).collect();
+        let wanted = Wanted::Sockets(inodes);
+        let (sender, _receiver) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (files, text) = ([socket.as_raw_fd()], [std::io::IoSlice::new(b"x")]);
+        sendmsg::<()>(sender.as_raw_fd(), &text, &[ControlMessage::ScmRights(&files)], MsgFlags::empty(), None)
+            .unwrap();
+        let own = process(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert_eq!(find(vec![own.clone()], &wanted).proven, vec![own.clone()]);
+        drop(socket);
+        assert_eq!(find(vec![own.clone()], &wanted), Owners { hidden: vec![own], ..Owners::default() });
+    }
+
+    #[test]
+    fn a_process_of_another_container_is_recognized_by_its_cgroup() {
+        let same = |own, other| is_same_container(own, other, false);
+        assert!(same("0::/\n", "0::/\n") && same("0::/init\n", "0::/system.slice/job_1\n"));
+        assert!(!same("0::/\n", "0::/../other\n") && !same("0::/\n", "0::/..\n"));
+        assert!(same("4:memory:/\n0::/\n", "4:memory:/\n0::/\n") && same("", ""));
+        assert!(!same("4:memory:/\n0::/\n", "4:memory:/../b\n0::/\n"));
+        let host = |other| is_same_container("0::/docker/a\n", other, true);
+        assert!(host("0::/docker/a\n") && host("0::/docker/a/job\n"));
+        assert!(!host("0::/docker/ab\n") && !host("0::/user.slice\n") && !host("0::/\n"));
+    }
+}
