@@ -77,9 +77,11 @@ pub(super) fn plan(
 }
 
 /// Slurm starts no batch job at once; it checks every second for new ones, and by default waits three seconds.
-/// `sched_interval` limits the wait of a job whose start time has come, such as a requeued one.
-const SCHEDULER: &str = "batch_sched_delay=0,sched_interval=5";
-const SCHEDULER_WHY: &str = "a batch job starts within 1 s and a requeued job within 16 s, instead of 3 s and minutes";
+/// `sched_interval` limits the wait of a job whose start time has come, such as a requeued one. Without `nohold_on_prolog_fail` slurmd
+/// has a job held if its launch fails, also when the node is being stopped, and the job then waits for `scontrol release`.
+const SCHEDULER: &str = "batch_sched_delay=0,sched_interval=5,nohold_on_prolog_fail";
+const SCHEDULER_WHY: &str =
+    "batch jobs start within 1 s, requeued ones within 16 s; a job whose launch fails is requeued instead of held";
 /// The backfill scheduler runs on its own clock; these values limit the cost of a long queue. slurmctld does not save
 /// the jobs that it starts; `slurminit jobs follow` makes it save when its log reports one.
 const BACKFILL: &str = "bf_interval=1,bf_max_time=30,bf_continue,bf_yield_interval=20000";
