@@ -60,7 +60,7 @@ RUN if [ -n "${EXTRA_CA_CERTS}" ]; then \
 # reads whole, is packed, as glibc can read it since 2.36: PID 1 has 200 KiB less in memory.
 ENV RUSTFLAGS="-C link-arg=-Wl,--defsym=pidfd_spawnp=0 -C link-arg=-Wl,--defsym=pidfd_getpid=0 -C link-arg=-Wl,-z,pack-relative-relocs"
 WORKDIR /src
-# The dependencies are a layer of their own, built again only when a manifest changes, and so are all crates but cli, which most changes leave alone.
+# No cache mounts: the classic builder, Docker 20.10's own, refuses them. The dependencies are a layer of their own, built again only when a manifest changes, and so are all crates but cli, which most changes leave alone.
 COPY --from=manifests /src ./
 RUN cargo build --release --locked --package slurminit --package init --package fake-nvml
 COPY --from=libraries /src src
