@@ -354,18 +354,17 @@ fn the_dashboards_find_what_they_ask_for() {
 }
 
 #[test]
-fn our_dashboard_asks_for_what_there_is() {
-    let file = harness::root().join("docker/grafana/slurminit.json");
-    let text_of_it = fs::read_to_string(file).unwrap();
-    serde_json::from_str::<serde_json::Value>(&text_of_it).unwrap();
-    let told = parsed(&text());
-    let words = text_of_it.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let asked: BTreeSet<&str> = words
-        .filter(|word| ["slurminit_", "nvidia_smi_", "slurm_"].iter().any(|start| word.starts_with(start)))
-        .collect();
-    assert!(asked.len() > 15, "{asked:?}");
-    for name in asked {
-        assert!(told.contains_key(name), "{name}");
+fn dashboard_and_alert_rules_use_metrics_that_exist() {
+    let exported = parsed(&text());
+    for (file, least) in [("slurminit.json", 15), ("alerts.yaml", 5)] {
+        let used = fs::read_to_string(harness::root().join("docker/grafana").join(file)).unwrap();
+        let words = used.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let used: BTreeSet<&str> = words
+            .filter(|word| ["slurminit_", "nvidia_smi_", "slurm_"].iter().any(|start| word.starts_with(start)))
+            .collect();
+        assert!(used.len() > least, "{file}: {used:?}");
+        let missing: Vec<_> = used.iter().filter(|name| !exported.contains_key(**name)).collect();
+        assert!(missing.is_empty(), "{file}: {missing:?}");
     }
 }
 
