@@ -102,7 +102,7 @@ verbs! {
     Detect(detect),
     /// Show the Slurm files that a start would write; changes nothing
     Render(render),
-    /// On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env
+    /// Check Docker and the GPUs of this host, and write compose.gpus.yaml and .env
     Configure(configure),
     /// Check for all known faults, on the host or in the container, and show the repairs
     Doctor(doctor),
@@ -188,7 +188,7 @@ verbs! {
     Stop(stop),
     /// Show the last lines of a daemon, of a service, or of slurminit itself
     Logs(logs),
-    /// In a controller's container: print the command that joins another machine to the cluster (it contains the cluster's key)
+    /// Print the command that joins another machine to this controller's cluster (it contains the cluster's key)
     JoinCommand(join_command),
     /// Print the arguments of sbatch for the resources of a method.json
     SbatchArgs(sbatch_args),

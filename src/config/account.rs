@@ -63,7 +63,7 @@ pub struct AccountName(String);
 
 model::text_type!(
     AccountName,
-    "`{}` is not a valid name: want a letter or `_`, then letters, digits, `_`, `-` and `.`, at most 32",
+    "`{}` is not a valid name: expected a letter or `_`, then letters, digits, `_`, `-` and `.`, at most 32",
     |text| {
         let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -77,7 +77,7 @@ fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     match u32::try_from(id) {
         Ok(id) if ![0, u32::from(u16::MAX), u32::MAX].contains(&id) => Ok(id),
         _ => Err(de::Error::custom(format_args!(
-            "want a number from 1 to {}, not {id}; 0 is root, and 65535 means no ID",
+            "expected a number from 1 to {}, got {id}; 0 is root, and 65535 means no ID",
             u32::MAX - 1
         ))),
     }
@@ -92,7 +92,7 @@ fn optional_home<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pa
     match value::whole_path(&text) {
         Some(path) => Ok(Some(path)),
         None => Err(de::Error::custom(format_args!(
-            "`{}` is not a home directory: want a path from /, without `..`, `:` and control characters",
+            "`{}` is not a home directory: expected a path from /, without `..`, `:` and control characters",
             text.escape_default()
         ))),
     }

@@ -56,13 +56,13 @@ impl Autoscale {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CloudNodes {
-    /// Their names.
+    /// The names of these nodes.
     pub name: NodeRange,
-    /// CPUs.
+    /// CPUs of each node.
     pub cpus: u32,
     /// Memory for jobs, in MiB.
     pub memory_mib: u64,
-    /// GPUs.
+    /// GPUs of each node.
     #[serde(default)]
     pub gpus: Option<GpuCount>,
     /// Features, by which partitions choose nodes.
@@ -75,12 +75,12 @@ pub struct CloudNodes {
 #[serde(try_from = "String")]
 pub struct NodeRange(String);
 
-model::text_type!(NodeRange, "`{}` is not a node name: want a name, or a range such as burst-[1-4]", |text| {
+model::text_type!(NodeRange, "`{}` is not a node name: expected a name, or a range such as burst-[1-4]", |text| {
     hostlist::range(text).is_some()
 });
 
 impl NodeRange {
-    /// Each name.
+    /// The single names of the range.
     pub fn names(&self) -> Vec<String> {
         hostlist::range(&self.0).unwrap_or_default()
     }
@@ -103,7 +103,7 @@ impl TryFrom<String> for GpuCount {
         let parts = text.split_once(':');
         let gres_type = parts.and_then(|(name, _)| FeatureName::try_from(name.to_owned()).ok());
         let count = parts.and_then(|(_, count)| count.parse().ok()).filter(|count| (1..=1024).contains(count));
-        let wrong = || format!("`{}` is not a GPU count: want TYPE:COUNT, such as nvidia:2", text.escape_default());
+        let wrong = || format!("`{}` is not a GPU count: expected TYPE:COUNT, such as nvidia:2", text.escape_default());
         gres_type.zip(count).map(|(gres_type, count)| Self { gres_type, count }).ok_or_else(wrong)
     }
 }

@@ -81,7 +81,7 @@ impl<F: Fn(&str) -> Option<String>> Environment<'_, F> {
         (self.variable)(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
-    /// One of an enum's values, in any case.
+    /// Parses a value of an enum, in upper or lower case.
     fn optional_word<T: for<'de> Deserialize<'de>>(&self, name: &'static str) -> Result<Option<T>, ConfigError> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let lower = text.to_lowercase();
@@ -109,12 +109,12 @@ impl<F: Fn(&str) -> Option<String>> Environment<'_, F> {
 
     fn number(&self, name: &'static str) -> Result<Option<u64>, ConfigError> {
         let Some(text) = self.text(name) else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| ConfigError::variable(name, &text, "want a whole number"))
+        text.parse().map(Some).map_err(|_| ConfigError::variable(name, &text, "expected a whole number"))
     }
 
     fn seconds(&self, name: &'static str) -> Result<Option<Duration>, ConfigError> {
         let Some(text) = self.text(name) else { return Ok(None) };
-        let number: f64 = text.parse().map_err(|_| ConfigError::variable(name, &text, "want seconds"))?;
+        let number: f64 = text.parse().map_err(|_| ConfigError::variable(name, &text, "expected seconds"))?;
         let deserializer: F64Deserializer<ValueError> = number.into_deserializer();
         value::seconds(deserializer).map(Some).map_err(|error| ConfigError::variable(name, &text, error))
     }
@@ -124,7 +124,7 @@ impl<F: Fn(&str) -> Option<String>> Environment<'_, F> {
         match text.to_lowercase().as_str() {
             "true" | "yes" | "1" => Ok(Some(true)),
             "false" | "no" | "0" => Ok(Some(false)),
-            _ => Err(ConfigError::variable(name, &text, "want true or false")),
+            _ => Err(ConfigError::variable(name, &text, "expected true or false")),
         }
     }
 }

@@ -118,7 +118,7 @@ pub(super) fn list_for_a_table(text: &str) -> Option<Fault> {
     let path = list_in_list(table.get_ref())?;
     let names: Vec<&str> =
         path.iter().filter_map(|step| if let Step::Key(name) = step { Some(&**name) } else { None }).collect();
-    let what = format!("want a table, not a list: write [[{}]] with one line per key", names.join("."));
+    let what = format!("expected a table, not a list: write [[{}]] with one line per key", names.join("."));
     Some(Fault::new(path, what))
 }
 

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// The `min_...` keys of `[gpu]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Floors {
-    /// CUDA compute capability.
+    /// The minimum CUDA compute capability.
     pub compute: Option<ComputeCapability>,
-    /// Memory in MiB.
+    /// The minimum memory in MiB.
     pub memory_mib: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl FromStr for ComputeCapability {
             Some(Self { major: number(major)?, minor: number(minor)? })
         };
         parse()
-            .ok_or_else(|| format!("`{}` is not a compute capability: want one such as \"8.0\"", text.escape_default()))
+            .ok_or_else(|| format!("`{}` is not a compute capability: expected a value such as \"8.0\"", text.escape_default()))
     }
 }
 

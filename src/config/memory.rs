@@ -35,7 +35,7 @@ pub enum Victim {
     Youngest,
     /// The job that started first.
     Oldest,
-    /// None.
+    /// No job is cancelled.
     None,
 }
 
@@ -46,8 +46,7 @@ pub(super) fn check(memory: &Memory) -> Result<(), Fault> {
         return Ok(());
     }
     let what = format!(
-        "the levels are percent of free memory, in order: cancel_below ({cancel_below}) < close_below ({close_below}) < open_above \
-         ({open_above}) <= 100"
+        "expected cancel_below ({cancel_below}) < close_below ({close_below}) < open_above ({open_above}) <= 100 percent"
     );
     Err(Fault::new(vec![Step::from("memory"), Step::from("close_below")], what))
 }

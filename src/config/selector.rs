@@ -69,8 +69,7 @@ impl TryFrom<String> for GpuSelector {
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let lower = text.trim().to_ascii_lowercase();
         let kind = parse(&lower).filter(|_| text.len() <= LONGEST && !text.contains(char::is_control));
-        let wanted = "want a GPU's number (\"0\", \"amd 0\"), UUID, PCI address (\"0000:17:00.0\"), model (\"NVIDIA H200\") or \
-                      vendor, as `slurminit detect` shows them";
+        let wanted = "expected a number (\"0\", \"amd 0\"), UUID, PCI address, model (\"NVIDIA H200\") or vendor from `slurminit detect`";
         kind.map(|kind| Self { kind, text: text.clone() })
             .ok_or_else(|| format!("`{}` is not a GPU selector: {wanted}", text.escape_default()))
     }

@@ -42,7 +42,7 @@ impl TryFrom<u32> for Shards {
     fn try_from(count: u32) -> Result<Self, Self::Error> {
         match count {
             1..=1024 => Ok(Self(count)),
-            _ => Err(format!("invalid shard count {count}: want 1 to 1024 per GPU")),
+            _ => Err(format!("invalid shard count {count}: expected 1 to 1024 per GPU")),
         }
     }
 }

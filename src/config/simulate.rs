@@ -35,15 +35,15 @@ pub struct Simulate {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OtherNodes {
-    /// Their names.
+    /// The names of these nodes.
     pub name: NodeRange,
-    /// CPUs.
+    /// CPUs of each node.
     #[serde(default)]
     pub cpus: Option<u32>,
-    /// Memory, in MiB.
+    /// Memory of each node, in MiB.
     #[serde(default)]
     pub memory_mib: Option<u64>,
-    /// Simulated GPUs.
+    /// Simulated GPUs of each node.
     #[serde(default)]
     pub gpus: Option<u32>,
     /// The GRES type of the simulated GPUs.
@@ -156,7 +156,7 @@ fn wrong(config: &Config) -> Option<(Vec<Step>, String)> {
             return at(key, "requires nodes in [simulate]".to_owned());
         }
         Some(nodes) if !(1..=MOST).contains(&(nodes as usize)) => {
-            return at("nodes", format!("want 1 to {MOST} nodes"));
+            return at("nodes", format!("expected 1 to {MOST} nodes"));
         }
         _ => {}
     }

@@ -51,7 +51,7 @@ impl std::fmt::Debug for Token {
 pub struct Says {
     /// The controller's host name in slurm.conf.
     pub controller: String,
-    /// Its address.
+    /// The controller's address.
     pub address: Ipv4Addr,
     /// Whether the address overrides name servers; otherwise it is used only if the name does not resolve.
     pub pinned: bool,
@@ -71,7 +71,7 @@ pub struct Says {
 pub enum TokenError {
     #[error("not a token: a token begins with {NAME}{FORMAT}-")]
     NoToken,
-    #[error("unsupported token format {0} (want {FORMAT}): use the same image release on all machines")]
+    #[error("unsupported token format {0} (expected {FORMAT}): use the same image release on all machines")]
     OtherFormat(String),
     #[error("truncated token ({have} of {want} bytes): copy all of it")]
     CutOff { have: usize, want: usize },

@@ -244,7 +244,7 @@ pub struct Port {
 /// The process that listens on a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// No process.
+    /// No process listens on the port.
     Free,
     /// A process of this container, by name.
     Process(String),

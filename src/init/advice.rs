@@ -27,10 +27,11 @@ pub(super) fn repair(last_lines: &[String], state: &Path) -> Option<String> {
     let (_, name) = last_lines.iter().rev().find_map(named)?;
     let file = state.join("slurmctld").join(name);
     let file = file.display();
+    let moved = format!("--entrypoint mv IMAGE {file} {file}.cut");
+    let commands =
+        format!("docker stop CONTAINER; docker run --rm --volumes-from CONTAINER {moved}; docker start CONTAINER");
     Some(format!(
-        "{file} is truncated. Move it away, so that slurmctld reads the previous version, {name}.old, if there is one; changes \
-         since then are lost. On the host: docker stop CONTAINER; docker run --rm \
-         --volumes-from CONTAINER --entrypoint mv IMAGE {file} {file}.cut; docker start CONTAINER"
+        "{file} is truncated; move it away, so that slurmctld reads {name}.old: {commands}"
     ))
 }
 

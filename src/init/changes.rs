@@ -35,8 +35,7 @@ pub(super) fn watch_for_changes(task: &Task, events: &UnboundedSender<Event>) {
     match Changes::new(task) {
         Ok(changes) => drop(tokio::task::spawn_local(changes.run(events.clone()))),
         Err(error) => warn!(
-            "cannot watch the configuration and /etc/passwd for changes: {error}; raise the host's \
-             fs.inotify.max_user_instances, or use `slurminit reload`"
+            "cannot watch files for changes: {error}; raise the host's fs.inotify.max_user_instances, or use `slurminit reload`"
         ),
     }
 }

@@ -115,7 +115,7 @@ fn order(words: &mut impl Iterator<Item = OsString>) -> Result<Order, String> {
     let (option, number, end) = (word(), word(), word());
     let number = number.to_str().and_then(|number| number.parse().ok()).filter(|number| *number > STDERR_FILENO);
     let (true, Some(number)) = (option == OsStr::new(OPTION) && end == OsStr::new("--"), number) else {
-        return Err(format!("want {OPTION} DESCRIPTOR -- CMD..."));
+        return Err(format!("expected {OPTION} DESCRIPTOR -- CMD..."));
     };
     let mut text = String::new();
     File::from(inherited_descriptor(number)).read_to_string(&mut text).map_err(|error| error.to_string())?;
@@ -162,7 +162,7 @@ mod tests {
     fn rejects_a_start_without_a_task() {
         for descriptor in ["", "0", "2", "x", "-1"] {
             let refused = order(&mut words(descriptor)).unwrap_err();
-            assert_eq!(refused, "want --task DESCRIPTOR -- CMD...");
+            assert_eq!(refused, "expected --task DESCRIPTOR -- CMD...");
         }
         assert!(order(&mut ["--help"].map(OsString::from).into_iter()).is_err());
         let other = File::open("Cargo.toml").unwrap();

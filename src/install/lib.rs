@@ -59,11 +59,11 @@ pub enum InstallError {
     #[error("cannot make the directory {path}: {source}; {repair}")]
     Directory { path: PathBuf, source: io::Error, repair: &'static str },
     #[error(
-        "user not found in this container: `{user}`, the owner of {path}; install the package that creates it, or set `user` in [daemon.{daemon}]"
+        "user not found: `{user}`, the owner of {path}; install its package in the image, or set `user` in [daemon.{daemon}]"
     )]
     NoUser { user: String, path: PathBuf, daemon: &'static str },
     #[error(
-        "cannot give {path} to user `{user}`: {source}; start the container as root, with the capabilities CHOWN and DAC_OVERRIDE"
+        "cannot give {path} to user `{user}`: {source}; start as root, with the capabilities CHOWN and DAC_OVERRIDE"
     )]
     Owner { path: PathBuf, user: String, source: io::Error },
     #[error(
@@ -71,8 +71,7 @@ pub enum InstallError {
     )]
     Occupied { path: PathBuf, uid: u32 },
     #[error(
-        "cannot make root the owner of {path}, whose files root uses: {source}; start the container with the capability CHOWN, \
-         run `chown root` on the directory on the host, or use a Docker volume"
+        "cannot make root the owner of {path}: {source}; add the capability CHOWN, or run `chown root` on the host's directory"
     )]
     Take { path: PathBuf, source: io::Error },
     #[error("the munge key {path} has {length} bytes, but munged requires 32 to 1024; {repair}")]
@@ -80,8 +79,7 @@ pub enum InstallError {
     #[error(transparent)]
     UntrustedPath(UntrustedPath),
     #[error(
-        "no munge key: a compute or login container needs the controller's key. Mount the same volume at the directory of {path} \
-         in both containers, mount the same secret at {secret}, or set the same SLURMINIT_MUNGE_KEY"
+        "no munge key: mount the controller's at {path} or as the secret {secret}, or set the same SLURMINIT_MUNGE_KEY"
     )]
     NoKey { path: PathBuf, secret: PathBuf },
     #[error("SLURMINIT_MUNGE_KEY and {secret} hold two different keys: remove one of them")]
@@ -93,8 +91,7 @@ pub enum InstallError {
     #[error("cannot add the node's name to {path}: {source}; start the container with --add-host {name}:127.0.0.1")]
     Hosts { path: PathBuf, name: String, source: io::Error },
     #[error(
-        "the accounting database's password in {path} cannot be used: {why}; mount the file as a secret, or name another file with \
-         `password_secret` of [accounting]"
+        "unusable password of the accounting database in {path}: {why}; mount it as a secret, or set [accounting] password_secret"
     )]
     Password { path: PathBuf, why: String },
     #[error("cannot read random bytes for a new key: {source}")]
@@ -135,8 +132,7 @@ fn repair(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space",
         io::ErrorKind::ReadOnlyFilesystem => {
-            "the directory is mounted read-only: mount it writable (without :ro), or as a tmpfs. With `--read-only` Docker needs \
-             --tmpfs /run:size=32m --tmpfs /etc/slurm:exec,size=4m, and volumes at /etc/munge and /var/lib/slurm"
+            "mount it writable (with --read-only: --tmpfs /run --tmpfs /etc/slurm:exec, volumes at /etc/munge and /var/lib/slurm)"
         }
         io::ErrorKind::PermissionDenied => "no write permission: start the container as root, or correct the owner",
         io::ErrorKind::ResourceBusy => {

@@ -131,8 +131,7 @@ fn unreadable(origin: &Path, error: &io::Error) -> ConfigError {
         ErrorKind::NotFound => "file not found; correct --config (or SLURMINIT_CONFIG)".to_owned(),
         ErrorKind::InvalidData => "not UTF-8 text; save it as UTF-8".to_owned(),
         ErrorKind::PermissionDenied if origin == Path::new(secret_variables::TOML) => {
-            "only root may read the configuration from this variable, because it may hold secrets; run this as root \
-             (docker exec -u root, or sudo)"
+            "only root may read the configuration from this variable; run this as root (docker exec -u root, or sudo)"
                 .to_owned()
         }
         _ => format!("cannot read it: {error}"),

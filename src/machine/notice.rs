@@ -16,8 +16,7 @@ pub enum Notice {
     #[error("still detecting GPUs; a driver can take seconds to initialise")]
     PrepareSlow,
     #[error(
-        "the preparation timed out after {limit:?}: a driver or a disk hangs; \
-         run `slurminit detect` in the container, or raise supervise.prepare_timeout"
+        "the preparation timed out after {limit:?}: a driver or a disk hangs; run `slurminit detect`, or raise prepare_timeout"
     )]
     PrepareTooSlow { limit: Duration },
     #[error("pre-start hook {} timed out after {limit:?}; fix it, or raise its `timeout`", index + 1)]
@@ -33,14 +32,13 @@ pub enum Notice {
     #[error("{name} {exit}{}; restarting {}", after(*ran), when(*pause))]
     UnitDied { name: String, exit: Exit, ran: Duration, pause: Duration },
     #[error(
-        "{name} is in a crash loop ({deaths} crashes in a row), but it worked before: the cause is probably a request, not the \
-         configuration; will keep restarting. See its output above and `slurminit logs {name}`"
+        "{name} is in a crash loop ({deaths} crashes), probably caused by a request; restarting; see `slurminit logs {name}`"
     )]
     CrashLoop { name: String, deaths: u32 },
     #[error("{name} {exit}; will not be restarted")]
     UnitFinished { name: String, exit: Exit },
     #[error(
-        "{name} is not started: its dependency {need} has failed; correct {need}, then run `slurminit restart {need}`"
+        "{name} is not started, because its dependency {need} has failed; correct {need}, then run `slurminit restart {need}`"
     )]
     NeedFailed { name: String, need: String },
     #[error("{name} {exit}")]
@@ -61,8 +59,7 @@ pub enum Notice {
     #[error("{name} is running but not responding ({why}); restarting")]
     Unresponsive { name: String, why: String },
     #[error(
-        "{name} is not responding after a restart ({why}); next restart in {} s at the earliest. To restart it now: \
-         `slurminit restart {name}`",
+        "{name} is not responding after a restart ({why}); next restart in {} s, or now with `slurminit restart {name}`",
         pause.as_secs()
     )]
     StillUnresponsive { name: String, why: String, pause: Duration },
@@ -73,15 +70,13 @@ pub enum Notice {
     #[error("could not check whether {name} is responding: {why}")]
     NotChecked { name: String, why: String },
     #[error(
-        "the last {rounds} liveness checks timed out or could not start; check the machine for a shortage of CPU, memory \
-         or processes"
+        "the last {rounds} liveness checks timed out or did not start; check whether CPU, memory or processes have run out"
     )]
     NoVerdict { rounds: u32 },
     #[error("resuming the node: the cause of its drain is repaired (\"{reason}\")")]
     Resuming { reason: String },
     #[error(
-        "the node is drained (\"{reason}\"), not by slurminit, so it stays drained; to resume it: \
-         scontrol update nodename={node} state=resume"
+        "the node stays drained, not by slurminit (\"{reason}\"); to resume it: scontrol update nodename={node} state=resume"
     )]
     DrainedByAdministrator { node: String, reason: String },
     #[error(
@@ -90,7 +85,7 @@ pub enum Notice {
         node.as_ref().map(|node| format!(" (the node is {node})")).unwrap_or_default()
     )]
     NotReady { after: Duration, node: Option<NodeReport>, waiting_for: String },
-    /// A container without a node of its own has no GRES.
+    /// `gres` is `None` in a container without a node.
     #[error("ready: {}", ready(gres.as_deref()))]
     Ready { gres: Option<String> },
     #[error("{}", .0.message)]
@@ -104,14 +99,12 @@ pub enum Notice {
     #[error("{name} did not end in time; killing it")]
     Killing { name: String },
     #[error(
-        "could not account for the jobs within {:.0} s: slurmctld is not responding; the next start accounts for \
-         them",
+        "could not account for jobs within {:.0} s: slurmctld is not responding; the next start accounts for them",
         within.as_secs_f64()
     )]
     JobsNotAccountedAtStop { within: Duration },
     #[error(
-        "could not notify running jobs of the stop (`slurminit jobs quiesce` {exit}); they end with the container, and \
-         the next start requeues them, or fails those with --no-requeue"
+        "could not notify running jobs of the stop (`slurminit jobs quiesce` {exit}); the next start requeues or fails them"
     )]
     JobsNotNotified { exit: Exit },
     #[error("the command has ended; waiting for the jobs in the queue")]
@@ -119,32 +112,27 @@ pub enum Notice {
     #[error("could not wait for the jobs in the queue (`slurminit jobs wait` {exit}); stopping the container")]
     JobsNotAwaited { exit: Exit },
     #[error(
-        "could not report lost jobs to slurmctld (`slurminit jobs recover` {exit}); jobs that squeue lists as running hold \
-         their GPUs until you run `scontrol requeue` or `scancel`"
+        "could not requeue lost jobs (`slurminit jobs recover` {exit}); they hold their GPUs until scontrol requeue or scancel"
     )]
     JobsNotRecovered { exit: Exit },
     #[error(
-        "could not report started jobs to slurmctld after its crash (`slurminit jobs account` {exit}); a job with --no-requeue \
-         may run twice"
+        "could not find jobs that slurmctld has forgotten (`slurminit jobs account` {exit}); --no-requeue jobs may run twice"
     )]
     JobsNotAccounted { exit: Exit },
     #[error(
-        "could not report ended jobs to slurmctld after its crash (`slurminit jobs reclaim` {exit}); a job that squeue lists as \
-         running but that has no process holds its GPUs until you run `scontrol requeue` or `scancel`"
+        "could not find jobs without a process (`slurminit jobs reclaim` {exit}); they hold their GPUs until scancel"
     )]
     JobsNotReclaimed { exit: Exit },
     #[error(
-        "could not update the login environments after a change of /etc/passwd (`slurminit environments` {exit}): batch jobs \
-         of new users with --export=NONE have neither HOME nor PATH"
+        "could not write login environments (`slurminit environments` {exit}); new users' jobs with --export=NONE have no HOME"
     )]
     EnvironmentsNotWritten { exit: Exit },
     #[error(
-        "could not add all accounts of slurminit.toml to the accounting database (`slurminit associations` {exit}); jobs of their \
-         users may be rejected. Correct the error above, then run `slurminit reload`"
+        "could not create all accounts (`slurminit associations` {exit}); see the error above, then `slurminit reload`"
     )]
     AssociationsNotMade { exit: Exit },
     #[error(
-        "a process survives SIGKILL (it is blocked in the kernel, or root is missing the capability KILL); exiting without it"
+        "a process survived SIGKILL (blocked in the kernel, or the capability KILL is missing); exiting anyway"
     )]
     Unkillable,
     #[error(
@@ -280,16 +268,13 @@ fn when(pause: Duration) -> String {
 fn external_failure(shortage: Shortage, pause: Duration) -> String {
     let why = match shortage {
         Shortage::Processes => {
-            "the container's process limit was reached: end the processes that use it up (`ps -eo user,pid,comm`), or raise \
-             it (--pids-limit, `ulimit -u`)"
+            "the container's process limit was reached: end processes (`ps -eo user,pid,comm`), or raise --pids-limit or `ulimit -u`"
         }
         Shortage::UserProcesses => {
-            "the process limit of its user was reached (RLIMIT_NPROC, --ulimit nproc), which counts this user ID's processes \
-             in all containers of the host: remove or raise it, and limit the container with --pids-limit instead"
+            "its user's process limit was reached (all containers of the host): raise --ulimit nproc, or use --pids-limit instead"
         }
         Shortage::Memory => {
-            "out of memory (OOM kill): end the processes that use most (`ps -eo user,pid,rss,comm --sort=-rss`), or raise the \
-             limit (--memory)"
+            "out of memory (OOM kill): end the largest processes (`ps -eo user,pid,rss,comm --sort=-rss`), or raise --memory"
         }
         Shortage::Descriptors => "no file descriptors left: raise --ulimit nofile, or the machine's fs.file-max",
         Shortage::Port(port) => return format!("port {port} is in use by another process; looking for the owner"),

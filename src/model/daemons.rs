@@ -155,12 +155,12 @@ pub struct Service {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RestartPolicy {
-    /// After every exit.
+    /// The process is restarted after every exit.
     #[default]
     Always,
-    /// When it exits with a code other than 0, or is killed by a signal.
+    /// The process is restarted if it exits with a code other than 0, or is killed by a signal.
     OnFailure,
-    /// Never.
+    /// The process is not restarted.
     Never,
 }
 
@@ -228,7 +228,7 @@ impl<'de> Visitor<'de> for ReadinessVisitor {
             (Some(path), None, None) => ReadinessTest::Socket(path),
             (None, Some(port), None) if port != 0 => ReadinessTest::Port(port),
             (None, None, Some(command)) => ReadinessTest::Command(command),
-            _ => return Err(de::Error::custom(format_args!("want exactly one of {READINESS_FORMS}"))),
+            _ => return Err(de::Error::custom(format_args!("expected exactly one of {READINESS_FORMS}"))),
         };
         Ok(Readiness { test, timeout })
     }

@@ -18,7 +18,7 @@ pub struct Supervise {
     pub restart_max_delay: Duration,
     /// The number of failures within `give_up_window` after which a daemon gives up.
     pub give_up_after: u32,
-    /// See `give_up_after`.
+    /// The period in which `give_up_after` failures are counted.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub give_up_window: Duration,
     /// After this run time, a daemon's failure count is reset.

@@ -19,7 +19,7 @@ impl Default for NodeName {
 
 text_type!(
     NodeName,
-    "`{}` is not a valid name: want letters, digits, `-`, `_`, `.`, at most 63, not ALL or DEFAULT",
+    "`{}` is not a valid name: expected letters, digits, `-`, `_`, `.`, at most 63, not ALL or DEFAULT",
     |text| {
         // ALL and DEFAULT have a meaning of their own in slurm.conf.
         let reserved = ["all", "default"].contains(&text.to_ascii_lowercase().as_str());
@@ -48,7 +48,7 @@ impl FeatureName {
     }
 }
 
-text_type!(FeatureName, "`{}` is not a Feature: want letters, digits, `-`, `_` and `.`, at most 64", |text| is_name(
+text_type!(FeatureName, "`{}` is not a Feature: expected letters, digits, `-`, `_` and `.`, at most 64", |text| is_name(
     text, 64
 ));
 
@@ -70,7 +70,7 @@ pub fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D
     if (0.0..=LONGEST).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {
-        Err(de::Error::custom(format_args!("want seconds from 0 to {LONGEST}, not {seconds}")))
+        Err(de::Error::custom(format_args!("expected seconds from 0 to {LONGEST}, got {seconds}")))
     }
 }
 
@@ -95,7 +95,7 @@ const SHORTEST_PROBE: Duration = Duration::from_millis(100);
 /// Like [`seconds`], for the time limit of an answer.
 pub fn probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     match seconds(deserializer)? {
-        time if time < SHORTEST_PROBE => Err(de::Error::custom("want at least 0.1 seconds")),
+        time if time < SHORTEST_PROBE => Err(de::Error::custom("expected at least 0.1 seconds")),
         time => Ok(time),
     }
 }
@@ -104,7 +104,7 @@ pub fn probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Durat
 pub fn probe_seconds_or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     match seconds(deserializer)? {
         time if !time.is_zero() && time < SHORTEST_PROBE => {
-            Err(de::Error::custom("want 0 (never) or at least 0.1 seconds"))
+            Err(de::Error::custom("expected 0 (never) or at least 0.1 seconds"))
         }
         time => Ok(time),
     }
@@ -119,7 +119,7 @@ pub fn optional_probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Res
 pub fn command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let command = Vec::<String>::deserialize(deserializer)?;
     if command.first().is_none_or(String::is_empty) {
-        return Err(de::Error::custom("an empty command; want [\"/path/to/program\", \"argument\"]"));
+        return Err(de::Error::custom("an empty command; expected [\"/path/to/program\", \"argument\"]"));
     }
     if command.iter().any(|argument| argument.contains('\0')) {
         return Err(de::Error::custom("NUL character in a command"));
@@ -141,8 +141,8 @@ pub fn optional_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
 /// The path of a directory.
 pub fn directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let want = "want a path from /, without `..`, `:` and control characters";
-    whole_path(&text).ok_or_else(|| de::Error::custom(format_args!("{text:?} is not a directory: {want}")))
+    let expected = "expected a path from /, without `..`, `:` and control characters";
+    whole_path(&text).ok_or_else(|| de::Error::custom(format_args!("{text:?} is not a directory: {expected}")))
 }
 
 /// Like [`command`], for an optional key.

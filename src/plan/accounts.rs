@@ -17,7 +17,7 @@ const USER_MARK: &str = "made by slurminit";
 /// The mark in the password field of a group that we added, because groups have no comment field. No real password
 /// begins with `!`.
 const GROUP_MARK: &str = "!slurminit";
-/// Every Debian has it.
+/// The shell of new accounts, which every Debian has.
 const SHELL: &str = "/bin/bash";
 
 /// The text of the three files. Some images have no /etc/shadow.

@@ -10,7 +10,7 @@ use super::customized::parse;
 /// A generated file of Slurm, or the user's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
-    /// Which file.
+    /// The file's name.
     pub name: FileName,
     /// Its content.
     pub text: String,

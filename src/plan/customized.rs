@@ -38,7 +38,7 @@ pub enum Origin {
 pub struct UserFile {
     /// The file name.
     pub name: FileName,
-    /// Where.
+    /// The directory in which the file was found.
     pub origin: Origin,
     /// Its path.
     pub path: PathBuf,

@@ -214,8 +214,7 @@ fn auto_detect(
 /// The vendor whose plugin could name all devices; else why the lines do.
 fn vendor_to_detect(config: &Config, inventory: &Inventory, gpus: &[Offer<'_>]) -> Result<Vendor, &'static str> {
     if config.gpu.gres == GresMode::Explicit {
-        return Err("explicit lines match the devices that this container can open; a plugin that is missing or \
-                   finds others would drain the node");
+        return Err("explicit lines match the devices that this container can open; a plugin that finds others would drain the node");
     }
     let vendor = gpus.first().map(|offer| offer.gpu.vendor).ok_or("no GPU to detect")?;
     let is_chosen = |obstacle| matches!(obstacle, Obstacle::NotChosen | Obstacle::Integrated | Obstacle::Faulty);
@@ -249,8 +248,7 @@ pub(super) fn auto_detect_fault(vendor: Vendor, inventory: &Inventory, node: &No
     let machine: usize = inventory.cpu.sockets.iter().flatten().map(|core| core.len()).sum();
     if machine > node.cpus as usize {
         let cause = format!(
-            "Slurm's plugin uses the cores of the whole machine ({machine} CPUs), but the node has {}: jobs for \
-             GPUs near other cores would be rejected",
+            "Slurm's plugin uses the cores of all {machine} CPUs, but the node has {}: jobs for some GPUs would be rejected",
             node.cpus
         );
         return fault(Severity::Warning, cause, "assign all CPUs to the container");

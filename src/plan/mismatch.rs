@@ -44,8 +44,7 @@ fn of_platform(finding: Finding, expected: GpuType, platform: Platform) -> Findi
     let (cause, repair) = match platform {
         Platform::Linux => return finding,
         Platform::DockerDesktop => (
-            "Docker Desktop's virtual machine (macOS, or Windows without WSL2) passes no GPU; a Mac's GPU \
-             supports Metal, but not CUDA or ROCm",
+            "Docker Desktop's virtual machine (macOS, or Windows without WSL2) passes no GPU; a Mac's GPU has no CUDA or ROCm",
             "use a machine with Linux, or Windows with WSL2 and an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
         ),
         Platform::Wsl2 => vendor.traits().mismatch.unseen_in_wsl.unwrap_or((

@@ -240,7 +240,7 @@ fn default_reserve(usable: u64) -> u64 {
     generous.min(usable.saturating_sub(1024).max(usable / 8))
 }
 
-/// Vendor, model, compute capability and driver of the GPUs, each once, then the operator's features, and those of such nodes.
+/// Vendor, model, compute capability and driver of the GPUs, each once, then the operator's features, and those of these simulated nodes.
 fn features(config: &Config, inventory: &Inventory, of_group: &[FeatureName]) -> Vec<FeatureName> {
     let of_gpu = |gpu: &Gpu| {
         let slurm = &gpu.vendor.traits().slurm;

@@ -216,8 +216,7 @@ impl Settings {
             reasons.decide(format!("DefMemPerCPU={share}"), why);
             reasons.decide(
                 "no MaxMemPerCPU",
-                "it would allocate more CPUs than requested, and a job with one GPU could not use most of the \
-                 memory; set it in [slurm.conf] if you want it",
+                "not set: it would allocate more CPUs than requested, and one-GPU jobs could not use most of the memory",
             );
             self.add_because("DefMemPerCPU", share, why);
         }

@@ -32,8 +32,7 @@ pub fn detect(root: &Path) -> Option<Finding> {
     Some(Finding::warning(
         Kind::Container,
         format!("missing capabilities of root in this container: {}", missing.join(", ")),
-        "started with --cap-drop; without CHOWN, DAC_OVERRIDE, SETGID and SETUID the daemons do not start, \
-                without KILL neither jobs of other users nor the container can be stopped",
+        "started with --cap-drop; daemons need CHOWN, DAC_OVERRIDE, SETGID and SETUID to start, and KILL to stop",
         missing.iter().map(|name| format!("--cap-add {name}")).collect::<Vec<_>>().join(" "),
     ))
 }

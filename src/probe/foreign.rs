@@ -22,8 +22,7 @@ fn wsl(root: &Path, gpus: &[Gpu]) -> Option<Finding> {
             Kind::GpuNotGiven,
             "WSL2's GPU device is in this container, but no NVIDIA GPU responds",
             "WSL2 supports only NVIDIA GPUs: AMD's kernel interface (KFD) is missing there, as are Intel's render nodes",
-            "NVIDIA: install the current driver in Windows, then `wsl --update` and `docker run --gpus all`; AMD and Intel: \
-             use Linux itself",
+            "NVIDIA: install the driver in Windows, then `wsl --update` and `docker run --gpus all`; AMD and Intel: use Linux itself",
         )
     })
 }
@@ -91,8 +90,7 @@ fn accelerators(root: &Path) -> Option<Finding> {
         format!("unsupported accelerators: {}", files.join(", ")),
         "automatic detection supports only GPUs of NVIDIA, AMD and Intel",
         format!(
-            "no action if jobs do not need them; otherwise define a separate GRES: your own gres.conf (USER_CUSTOMIZED) with \
-             Name=accel File={first}, and in slurminit.toml GresTypes = \"gpu,accel\" under [slurm.conf]"
+            "none if jobs do not need them; else your own gres.conf (Name=accel File={first}), [slurm.conf] GresTypes = \"gpu,accel\""
         ),
     ))
 }

@@ -31,8 +31,7 @@ pub(super) fn of_groups(vendor: Vendor, groups: &BTreeMap<u32, &Path>) -> Option
              from docker's --group-add"
         ),
         format!(
-            "in the image or a pre-start hook: groupadd -g {first} {vendor}-gpu && usermod -aG {vendor}-gpu USER; or open \
-             the files to all on the host by a udev rule (MODE=\"0666\")"
+            "groupadd -g {first} {vendor}-gpu && usermod -aG {vendor}-gpu USER in the image; or a udev rule on the host (MODE=\"0666\")"
         ),
     ))
 }

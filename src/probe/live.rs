@@ -11,7 +11,7 @@ use model::faults::fault::FaultKind;
 use model::faults::look::{Identity, Line, Seen};
 use model::inventory::{Access, Gpu, Obstacle, Vendor};
 
-/// 100 kW. A power above cannot be.
+/// The maximum plausible power draw: 100 kW.
 pub(crate) const MOST_MW: u64 = 100_000_000;
 
 /// The parameters of a watcher.

@@ -33,8 +33,7 @@ fn finding(mountinfo: &str, memory: &Memory) -> Option<Finding> {
             shown.join(", ")
         ),
         "a tmpfs without a size limit, or with one that is too large: its files count against the container's memory",
-        "give each a size that leaves the daemons 64 MiB: `--tmpfs /tmp:size=256m`, `--shm-size 64m` (compose: `tmpfs: /tmp:size=256m`, \
-                 `shm_size`; Kubernetes: `sizeLimit`), or raise the memory limit",
+        "leave the daemons 64 MiB: `--tmpfs /tmp:size=256m`, `--shm-size 64m` (Kubernetes: sizeLimit), or raise the memory limit",
     ))
 }
 

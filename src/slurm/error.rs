@@ -9,7 +9,7 @@ const NOT_OF_THAT_KIND: &str = "presently disabled";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// The command cannot be executed.
-    #[error("{0} is not here")]
+    #[error("{0} is not installed in this container")]
     Missing(&'static str),
     /// The command timed out.
     #[error("{0} did not respond in time")]
@@ -19,7 +19,7 @@ pub enum QueryError {
     Failed {
         /// The command.
         program: &'static str,
-        /// Its output.
+        /// The command's output.
         said: String,
     },
 }

@@ -60,7 +60,7 @@ fn each_is_there(wanted: &Resources, place: Place<'_>) -> Result<(), String> {
     let most = |of: &dyn Fn(&NodeSize) -> u64| nodes.iter().map(|node| of(node)).max().unwrap_or(0);
     let missing = |what: String, has: u64, key: &str| {
         let largest = if has == 0 { "no node has any".to_owned() } else { format!("the largest node has {has}") };
-        Err(format!("asks for {what}, {largest} (partition {name}); lower resources.{key}, {elsewhere}"))
+        Err(format!("requests {what}, {largest} (partition {name}); lower resources.{key}, {elsewhere}"))
     };
     let most_gpus = most(&|node| node.gpus);
     if wanted.gpus > most_gpus {
@@ -77,7 +77,7 @@ fn each_is_there(wanted: &Resources, place: Place<'_>) -> Result<(), String> {
     let (Some(limit), Some(most)) = (wanted.time_limit, partition.max_time) else { return Ok(()) };
     if limit.minutes() > most.minutes() {
         return Err(format!(
-            "asks for a time of {limit}, the partition {name} allows {most} (MaxTime); lower resources.time_limit, {elsewhere}"
+            "requests a time limit of {limit}, the partition {name} allows {most} (MaxTime); lower resources.time_limit, {elsewhere}"
         ));
     }
     Ok(())
@@ -101,7 +101,7 @@ fn all_are_together(wanted: &Resources, place: Place<'_>) -> Result<u64, String>
         ];
         let asked = asked.into_iter().flatten().collect::<Vec<_>>().join(", ");
         let name = &place.partition.name;
-        format!("asks for {asked}: no node of the partition {name} has all of these; lower one of them in resources")
+        format!("requests {asked}: no node of the partition {name} has all of these; lower one of them in resources")
     })
 }
 

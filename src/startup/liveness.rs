@@ -30,7 +30,7 @@ pub fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
         let (index, said) = (*index, said.clone());
         let (question, running) = (waiting.question.clone(), Arc::clone(&waiting.running));
         let pid = u32::try_from(waiting.question.pid).unwrap_or_default();
-        // By then PID 1 no longer waits for the result, unless this process has hardly run.
+        // After this time PID 1 no longer waits for the result, unless this process has hardly run.
         let deadline = 2 * waiting.question.timeout();
         let attempt = move || ask(&question, &running, deadline).and_then(|()| helper::look(pid));
         std::thread::Builder::new().spawn(move || ask_until_it_answers(index, attempt, &said))?;
@@ -212,9 +212,9 @@ fn gave_up(program: &str, stderr: &[u8]) -> bool {
     String::from_utf8_lossy(stderr).lines().any(|line| line.starts_with(&word))
 }
 
-/// The most of it that is read.
+/// How much of a command's message is read, in bytes.
 const LONGEST: usize = 1 << 20;
-/// How much of a command's message is kept.
+/// How much of a command's message is kept, in characters.
 const LINE: usize = 200;
 
 fn first_line(text: &[u8]) -> Option<String> {

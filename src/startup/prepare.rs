@@ -163,10 +163,10 @@ fn is_own_state(config: &Config, root: &Path, files: &[Text]) -> Result<(), Refu
     }
     let state = state.display();
     let what =
-        format!("the saved jobs belong to another cluster: {state} is that of {saved}, and this one is named {name}");
+        format!("the saved jobs in {state} belong to cluster {saved}, but this cluster is {name}");
     let cause = "slurmctld exits with CLUSTER NAME MISMATCH to protect them";
     let repair = format!(
-        "set cluster_name = \"{saved}\"; to keep the jobs under the new name, remove {state}/clustername; to lose them, use a new volume"
+        "set cluster_name = \"{saved}\"; to keep the jobs under the new name, remove {state}/clustername; else use a new volume"
     );
     Err(Refusal::new(exit_code::CONFIG, what, cause, repair))
 }

@@ -116,7 +116,7 @@ pub struct Start {
     /// The options of the cluster.
     #[command(flatten)]
     pub cluster: Cluster,
-    /// After CMD has ended, continue until no job is left that can still run
+    /// Continue after the end of CMD until no job is left that can still run
     #[arg(long)]
     wait_jobs: bool,
     /// The command to run when the cluster is ready; its exit code becomes the container's

@@ -24,13 +24,13 @@ const OLDER: &str = ".old";
 #[expect(missing_docs, reason = "each message states it")]
 pub enum CannotSave {
     #[error(
-        "slurmctld cannot save its jobs: the disk is full: {} has {free_kib} KiB free and needs {needed_kib}. Free some space on that disk",
+        "slurmctld cannot save its jobs: disk full: {} has {free_kib} KiB free, and needs {needed_kib}; free some space",
         path.display()
     )]
     Full { path: PathBuf, free_kib: u64, needed_kib: u64 },
-    #[error("slurmctld cannot save its jobs: the disk has no inodes left: {}. Remove files on that disk", path.display())]
+    #[error("slurmctld cannot save its jobs: no inodes left on the disk of {}; remove files there", path.display())]
     NoInodes { path: PathBuf },
-    #[error("slurmctld cannot save its jobs: {}: {why}. Make that directory writable", path.display())]
+    #[error("slurmctld cannot save its jobs: {}: {why}; make that directory writable", path.display())]
     Io { path: PathBuf, why: io::Error },
 }
 

@@ -35,13 +35,11 @@ pub enum Untaken {
     #[error("{place}: {source}")]
     Settings { place: &'static str, source: Box<ConfigError> },
     #[error(
-        "{SECRET} must be root's alone, for who can read it has the key of the cluster (it is uid {uid}'s, mode {mode:04o}): chown root and \
-         chmod 0400 where it comes from"
+        "other users can read the token {SECRET} (uid {uid}, mode {mode:04o}); run chown root and chmod 0400 on its source"
     )]
     Open { uid: u32, mode: u32 },
     #[error(
-        "the process that started slurminit shows the token to every user of this container in its command line: start the container \
-         without an init in front (docker run without --init), or give the token in the file {SECRET}"
+        "the parent process shows the token in its command line; start without docker run --init, or use the file {SECRET}"
     )]
     Shown,
     #[error("{SECRET} cannot be read: {0}")]
@@ -83,8 +81,7 @@ pub fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inherited>) 
     keep(&token).map_err(Untaken::Keep)?;
     if given.iter().any(|(place, _)| *place == JOIN) {
         eprintln!(
-            "slurminit: `docker exec` hands {JOIN}, and the cluster's key in it, to what it starts, and srun and sbatch to their jobs; \
-             behind the image's name ({OPTION} TOKEN), or in the file {SECRET}, it stays here"
+            "slurminit: {JOIN}, which holds the cluster's key, is visible to docker exec and its jobs; use {OPTION} TOKEN or {SECRET}"
         );
     }
     let has_option = given.iter().any(|(place, _)| *place == OPTION);

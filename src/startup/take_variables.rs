@@ -57,10 +57,10 @@ pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>)
         return if is_kept { Ok(()) } else { keep(root, TOML_FILE, None).map_err(Untaken::Keep) };
     }
     if config.is_some_and(|config| config.holds_secrets()) && is_handed_on(TOML) {
-        eprintln!("slurminit: {}", handed_on(TOML, "what is secret in it"));
+        eprintln!("slurminit: {}", handed_on(TOML, "secrets of the configuration"));
     }
     if key.is_some() && is_handed_on(MUNGE_KEY) {
-        eprintln!("slurminit: {}", handed_on(MUNGE_KEY, "the key of the cluster"));
+        eprintln!("slurminit: {}", handed_on(MUNGE_KEY, "the cluster's key"));
     }
     let kept = keep(root, TOML_FILE, toml.as_deref().map(str::as_bytes)).and_then(|()| keep(root, KEY_FILE, key));
     kept.map_err(Untaken::Keep)?;
@@ -92,8 +92,7 @@ fn is_handed_on(name: &str) -> bool {
 
 fn handed_on(name: &str, what: &str) -> String {
     format!(
-        "`docker exec` hands {name}, and {what}, to all that it starts, and srun and sbatch hand it to their jobs; in the environment of \
-         `slurminit up` alone, or as a file, it stays with slurminit"
+        "{name}, which holds {what}, is visible to docker exec and its jobs; use a file, or set it for `slurminit up` alone"
     )
 }
 

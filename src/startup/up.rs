@@ -39,7 +39,7 @@ pub enum Outcome {
     Ready(Box<Status>),
     /// slurminit has exited with this code.
     Ended(u8),
-    /// It was not ready in time, for this reason, and was stopped.
+    /// The cluster was not ready in time, for this reason, and was stopped.
     Late(String),
 }
 

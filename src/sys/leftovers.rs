@@ -32,7 +32,7 @@ pub enum Role {
     Daemon,
     /// A slurmstepd, with its job ID once its title shows it.
     Step(Option<u32>),
-    /// Anything else.
+    /// Another process.
     Other,
 }
 

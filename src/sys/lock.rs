@@ -29,8 +29,7 @@ pub struct Lock {
 /// Another slurminit holds the lock.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "slurminit runs this cluster already (pid {pid}); nothing was changed. See `slurminit status`. To run a command in the \
-     cluster, run it without slurminit; to apply new files, run `slurminit reload`"
+    "slurminit already runs this cluster (pid {pid}); run your command without slurminit, or see `slurminit status`"
 )]
 pub struct Running {
     pid: String,

@@ -35,13 +35,11 @@ const LONGEST: u64 = 64 << 20;
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum UntrustedPath {
     #[error(
-        "untrusted path: {path} belongs to uid {uid}, who could replace files that root uses; \
-         run `chown root {path}`, or choose another directory in [paths]"
+        "untrusted path: {path} belongs to uid {uid}; run `chown root {path}`, or choose another directory in [paths]"
     )]
     Foreign { path: PathBuf, uid: u32 },
     #[error(
-        "untrusted path: {path} is writable for other users (mode {mode:04o}), who could replace its files; run \
-         `chmod go-w {path}`, or choose another directory in [paths]"
+        "untrusted path: {path} is writable for others (mode {mode:04o}); run `chmod go-w {path}`, or choose another in [paths]"
     )]
     Open { path: PathBuf, mode: u32 },
     #[error("untrusted symbolic link: {path} may have been created by a user other than root; remove it")]

@@ -37,10 +37,10 @@ pub(crate) struct Args {
     /// On the host: the image for testing the GPUs, if the engine has it
     #[arg(long, default_value = "slurminit:latest")]
     image: String,
-    /// On the host: start no container
+    /// Skip the container that tests the GPUs, on the host
     #[arg(long)]
     no_trial: bool,
-    /// The directory given with --root is a container's, not a host's
+    /// Examine the directory of --root as a container, not as a host
     #[arg(long, hide = true)]
     container: bool,
 }

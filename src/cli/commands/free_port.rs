@@ -15,7 +15,7 @@ pub(crate) struct Args {
     /// The session of another unit, which may keep the port
     #[arg(long)]
     spare: Vec<i32>,
-    /// It was taken before: stop the processes of its owner's user until the unit listens
+    /// Stop the processes of the owner's user until the unit listens, because the port was taken before
     #[arg(long)]
     again: bool,
     /// Read stopped processes from the input, and resume them once it has ended and the port's unit listens

@@ -27,13 +27,13 @@ enum What {
         /// The action for jobs that are still running then: requeue or cancel
         #[arg(long, value_parser = parse_on_stop)]
         on_stop: OnStop,
-        /// The container's command has ended, and the container with it
+        /// Report a stop that the end of the container's command has caused
         #[arg(long)]
         after_command: bool,
-        /// The node leaves the cluster of another container's controller
+        /// Remove the node from the cluster of another container's controller
         #[arg(long)]
         leave: bool,
-        /// The controller is in this container, too
+        /// Keep the node in the cluster, because its controller is in this container
         #[arg(long, requires = "leave")]
         with_controller: bool,
     },
@@ -47,7 +47,7 @@ enum What {
         /// Its GPUs, for `slurminit nodes`
         #[arg(long, default_value = "")]
         gpus: String,
-        /// A slurmd of this container was ready before
+        /// Restart slurmd: one of this container was ready before
         #[arg(long)]
         again: bool,
         /// slurmd's port
@@ -91,7 +91,7 @@ enum What {
     },
     /// Keep non-requeueable jobs from running twice, and report jobs that slurmctld has forgotten
     Account {
-        /// slurmd is suspended, and has handled no request of this slurmctld
+        /// Assume that slurmd is suspended and has handled no request of this slurmctld
         #[arg(long)]
         held: bool,
     },

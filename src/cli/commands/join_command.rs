@@ -77,7 +77,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     eprint!("{}", line.advice(&token.says, config.slurm.controller_port, config.slurm.daemon_port));
     if has_own_files(&config) {
         eprintln!(
-            "warning: your own slurm.conf is not in the token: mount it in the new container, too, at {}",
+            "warning: the token does not contain your own slurm.conf; mount it in the new container, too, at {}",
             config.paths.config.display()
         );
     }
@@ -87,8 +87,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 fn is_a_controllers(config: &Config) -> anyhow::Result<()> {
     ensure!(
         config.role == Role::Controller || (config.role == Role::All && config.shares_a_cluster()),
-        "this container has the role {}, and a cluster that others can join has a container with the role controller; run this there \
-         (docs/cluster.md)",
+        "not a controller (role {}); run this in the container with the role controller (docs/cluster.md)",
         config.role
     );
     Ok(())
@@ -99,11 +98,7 @@ fn network(args: &Args) -> anyhow::Result<Network> {
         Some("host") => Network::Host,
         Some(name) => Network::Named(name.to_owned()),
         None if network::is_the_engines() => bail!(
-            "this container is in a network of the container engine, whose name only the engine knows.\n\
-             For a node on the same host: docker inspect -f '{{{{json .NetworkSettings.Networks}}}}' CONTROLLER says the name; then\n\
-             \x20   slurminit join-command --network NAME\n\
-             For a node on another host, with the ports of this container published there (docker run -p):\n\
-             \x20   slurminit join-command --network host --address ADDRESS-OF-THIS-HOST"
+            "cannot read the name of this container's network from inside; set --network.\nFor a node on the same host: docker inspect -f '{{{{json .NetworkSettings.Networks}}}}' CONTROLLER prints the name; then\n\x20   slurminit join-command --network NAME\nFor a node on another host, with the ports of this container published there (docker run -p):\n\x20   slurminit join-command --network host --address ADDRESS-OF-THIS-HOST"
         ),
         None => Network::Host,
     })

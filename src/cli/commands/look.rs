@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// A GPU to skip; can be repeated
     #[arg(long, value_name = "GPU")]
     skip: Vec<String>,
-    /// Also measure values that need calls of their own: tensor cores, PCI Express, MIG instances
+    /// Measure values that need extra calls, too: tensor cores, PCI Express, MIG instances
     #[arg(long)]
     meters: bool,
 }

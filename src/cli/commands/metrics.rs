@@ -20,10 +20,10 @@ pub(crate) struct Args {
     /// The run directory
     #[arg(long)]
     run: PathBuf,
-    /// Also serve GPU metrics under the names of dcgm-exporter
+    /// Serve GPU metrics under the names of dcgm-exporter, too
     #[arg(long)]
     dcgm: bool,
-    /// The cluster has accounting
+    /// Query the accounting database
     #[arg(long)]
     accounting: bool,
 }

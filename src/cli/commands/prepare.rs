@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Compare with the running configuration, and refuse a change that would fail
     #[arg(long)]
     reload: bool,
-    /// Standard input has the checksums of the configuration that PID 1 uses, and a dead daemon's last log lines
+    /// Read checksums of PID 1's configuration, and a dead daemon's last log lines, from standard input
     #[arg(long)]
     given: bool,
     /// At a reload: the node's current name

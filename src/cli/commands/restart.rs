@@ -117,7 +117,7 @@ fn is_ready(directory: &Path) -> bool {
 enum Fate {
     UnderWay,
     Ready,
-    /// It ended, as a task does.
+    /// The service ended with 0, as one that runs once does.
     Ended,
     Failed,
 }

@@ -137,8 +137,7 @@ fn understand(start: &mut Start) -> anyhow::Result<Option<u8>> {
         Meaning::Option => {
             let option = start.cmd.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
             let why = format!(
-                "`{option}` is no command; options of `docker run` stand before the image's name, and \
-                 `docker run IMAGE --help` says what can follow it"
+                "`{option}` is not a command; put options of `docker run` before the image's name, or see `docker run IMAGE --help`"
             );
             return Ok(Some(refuse(&why, exit_code::CMD_NOT_FOUND)));
         }

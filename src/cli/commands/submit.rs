@@ -66,7 +66,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     for (target, request) in requests {
         let job = submit(&args, target, &request).with_context(|| {
             let before = if jobs.is_empty() { "nothing".to_owned() } else { format!("only {}", jobs.join(", ")) };
-            format!("{}: not submitted, and {before} before it", target.node)
+            format!("{}: job not submitted ({before} submitted before it)", target.node)
         })?;
         super::print(&format!("{job}\n"))?;
         tell(&args, target, &request, &job);

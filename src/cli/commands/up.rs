@@ -66,7 +66,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         Outcome::Ended(exit_code::FAILURE) if lock::holder_other_than_parent(Path::new("/"), run).is_some() => {
             return Ok(there_is_one(&args, run));
         }
-        // It was stopped by a user.
+        // A user stopped the cluster.
         Outcome::Ended(exit_code::SUCCESS) => (exit_code::FAILURE, "stopped before it was ready".to_owned()),
         Outcome::Ended(code) => (code, format!("exit code {code}; see the lines above")),
         Outcome::Late(why) => {

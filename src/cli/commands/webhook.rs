@@ -34,7 +34,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 }
 
 fn post(url: &WebhookUrl, message: &str, timeout: Duration) -> anyhow::Result<()> {
-    // A redirect would be followed by a GET without the message.
+    // A redirected POST becomes a GET without the message.
     let config =
         ureq::Agent::config_builder().timeout_global(Some(timeout)).max_redirects(0).http_status_as_error(false);
     let config = config.tls_config(TlsConfig::builder().root_certs(authorities()).build());

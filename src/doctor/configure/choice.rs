@@ -13,7 +13,7 @@ use model::inventory::{Finding, Kind};
 pub enum Selection {
     /// All GPUs.
     All,
-    /// These GPUs.
+    /// Only these GPUs.
     Ids(Vec<GpuId>),
 }
 
@@ -58,7 +58,7 @@ fn parse_id(text: &str) -> Result<GpuId, String> {
     if is_index || is_name {
         return Ok(GpuId(text.trim_start_matches('0').to_owned()).or_zero());
     }
-    Err(format!("`{text}` is not a GPU list: want all, or comma-separated numbers, GPU-... or MIG-... IDs"))
+    Err(format!("`{text}` is not a GPU list: expected all, or comma-separated numbers, GPU-... or MIG-... IDs"))
 }
 
 impl GpuId {

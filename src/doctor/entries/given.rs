@@ -76,8 +76,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "NCCL falls back to sockets",
         ],
         looks_at: "the limit on locked memory (RLIMIT_MEMLOCK), where there is InfiniBand (/dev/infiniband)",
-        cause: "InfiniBand and RoCE lock their buffers, and the container's limit is low; a job inherits the limit of the shell \
-                that submits it",
+        cause: "InfiniBand and RoCE lock their buffers, and the limit is low; a job inherits the limit of the shell that submits it",
         repair: "`docker run --ulimit memlock=-1 ...`; compose: `ulimits: {memlock: -1}`",
         judge: Judge::Container(|_, container| locked_memory(container)),
     },
@@ -155,8 +154,7 @@ fn variables(facts: &Facts) -> Observations {
     let mig = environment.mig_variables.iter().map(|name| {
         Observations::warn(
             format!("{name} is set"),
-            "with CAP_SYS_ADMIN it lets root in this container change the host's MIG instances; without it, \
-             NVIDIA's runtime refuses to create the container",
+            "root in this container can change the host's MIG instances; without CAP_SYS_ADMIN NVIDIA's runtime rejects the variable",
             format!("remove {name} from the container's environment; slurminit finds MIG instances without it"),
         )
     });

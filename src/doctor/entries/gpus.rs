@@ -19,8 +19,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         looks_at: "the GPUs in NVML, /proc/driver/nvidia and KFD, and their device files",
         cause: "the container was created without GPUs; in Kubernetes: the pod does not request any",
-        repair: "`slurminit configure && docker compose up -d --force-recreate`; Kubernetes: `limits: {nvidia.com/gpu: 1}` and a \
-                 toleration of the nodes' taint in the pod",
+        repair: "`slurminit configure && docker compose up -d --force-recreate`; Kubernetes: `limits: {nvidia.com/gpu: 1}` in the pod",
         judge: Judge::FindingsAnd(&[Kind::GpuNotGiven], no_gpu),
     },
     Entry {
@@ -49,8 +48,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`Driver/library version mismatch`", "Driver mismatch"],
         looks_at: "nvmlInit",
         cause: "the host's driver was updated and the old kernel module is still loaded, or the image contains its own library",
-        repair: "reboot the host, or `sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia`; then \
-                 `docker compose up -d --force-recreate`",
+        repair: "reboot the host, or reload its NVIDIA kernel modules; then `docker compose up -d --force-recreate`",
         judge: Judge::FindingsAnd(&[Kind::NvmlVersions], |facts, _, found| {
             of_driver(facts, found, "the library and the kernel driver have the same version")
         }),
@@ -98,10 +96,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "left-out",
         symptoms: &["fewer GPUs than the machine has"],
         looks_at: "each GPU that a driver lists",
-        cause: "only some GPUs were passed to the container; `[gpu] only` or `except` excludes one; a GPU is integrated into the \
-                processor, is lost, or shares its file or UUID with another",
-        repair: "see `slurminit detect`; if it was not passed: `slurminit configure --gpus all && docker compose up -d \
-                 --force-recreate`",
+        cause: "a GPU was not passed to the container, is excluded by `[gpu] only` or `except`, is integrated, lost, or a duplicate",
+        repair: "see `slurminit detect`; to pass all: `slurminit configure --gpus all && docker compose up -d --force-recreate`",
         judge: Judge::FindingsAnd(&[Kind::GpuLeftOut], left_out),
     },
     Entry {
@@ -121,8 +117,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`nvidia-smi: command not found`",
         ],
         looks_at: "libcuda.so.1 and nvidia-smi in the container, NVIDIA_DRIVER_CAPABILITIES",
-        cause: "NVIDIA_DRIVER_CAPABILITIES lacks `compute` (libcuda.so.1) or `utility` (nvidia-smi), or single device files were \
-                passed in without the NVIDIA runtime",
+        cause: "NVIDIA_DRIVER_CAPABILITIES lacks `compute` (libcuda.so.1) or `utility` (nvidia-smi), or NVIDIA's runtime was not used",
         repair: "`docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`; PyTorch brings the rest: \
                  `pip install torch`",
         judge: Judge::Start(cuda_libraries),
@@ -131,7 +126,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "cuda-version",
         symptoms: &["`CUDA driver version is insufficient for CUDA runtime version`", "CUDA version mismatch"],
         looks_at: "CUDA_VERSION, /usr/local/cuda, libcudart.so.*, and the CUDA version of the driver",
-        cause: "the CUDA in the image is newer than the host's driver: CUDA 11 needs 470.57.02, CUDA 12 needs 525.60.13, CUDA 13 needs 580",
+        cause: "the image's CUDA is newer than the host's driver: CUDA 11 needs 470.57.02, CUDA 12 needs 525.60.13, CUDA 13 needs 580",
         repair: "a newer driver on the host (`sudo apt-get install nvidia-driver-535`, reboot), or an image with an older CUDA",
         judge: Judge::Start(cuda_version),
     },
@@ -158,8 +153,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "isolation",
         symptoms: &["a job sees all GPUs though it asked for one"],
         looks_at: "the container's cgroup",
-        cause: "the job did not use --gres, or opens the device files directly: without a writable cgroup the kernel does not restrict \
-                it to its GPUs",
+        cause: "the job did not use --gres, or opens the device files directly, which only a writable cgroup prevents",
         repair: "`srun --gres=gpu:1 env | grep VISIBLE` shows the job's GPUs; see [security](security.md)",
         judge: Judge::FindingsAnd(&[Kind::JobsNotHeld], |facts, container, found| {
             Observations::all(found, || match facts.inventory.usable_gpus().next() {
@@ -219,8 +213,7 @@ fn no_gpu(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Observ
         Observations::warn(
             "this pod has no GPU",
             "the pod does not request GPUs, or runs on a node without GPUs",
-            "set limits: {nvidia.com/gpu: 1} (or amd.com/gpu) in the pod's container, and a toleration of the nodes' taint; \
-             kubectl describe nodes | grep -A 10 Capacity shows the available GPUs",
+            "set limits: {nvidia.com/gpu: 1} (or amd.com/gpu) and a toleration of the nodes' taint; kubectl describe nodes shows GPUs",
         )
     });
     Observations::all(found.into_iter().chain(pod), || match usable.len() {

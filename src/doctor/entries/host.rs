@@ -45,8 +45,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         looks_at: "nvidia-smi -L, /proc/driver/nvidia, the PCI bus, /dev/kfd and /dev/dri",
         cause: "the driver is not installed, was not built for this kernel, is refused by Secure Boot, or was updated without a restart",
-        repair: "`nvidia-smi` (AMD: `rocm-smi`) on the host must list the GPUs: `sudo apt-get install nvidia-driver` (AMD: \
-                 `sudo amdgpu-install --usecase=rocm`) and reboot; `dmesg | grep -i -e nvrm -e xid`, `mokutil --sb-state` show details",
+        repair: "`sudo apt-get install nvidia-driver` (AMD: `sudo amdgpu-install --usecase=rocm`) and reboot; see `mokutil --sb-state`",
         judge: Judge::Host(|_, host| driver(&host.situation)),
     },
     Entry {
@@ -56,9 +55,8 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`could not select device driver \"\" with capabilities: [[gpu]]`",
         ],
         looks_at: "docker info, /etc/docker/daemon.json, /etc/cdi, the toolkit's programs; the groups of AMD's devices",
-        cause: "nvidia-container-toolkit is not installed, or is not registered with Docker; AMD's devices belong to no group that can be passed",
-        repair: "`sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker`; AMD: \
-                 `sudo usermod -a -G video,render $USER`",
+        cause: "nvidia-container-toolkit is not installed or not registered with Docker; AMD's devices have no group that can be passed",
+        repair: "`sudo nvidia-ctk runtime configure --runtime=docker`, restart docker; AMD: `sudo usermod -a -G video,render $USER`",
         judge: Judge::Host(|_, host| toolkit(host)),
     },
     Entry {
@@ -93,8 +91,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         looks_at: "kubectl get nodes, kubectl get daemonsets --all-namespaces",
         cause: "no node has GPUs, their label is missing, or the device plugin does not run on them",
-        repair: "`kubectl label node NODE nvidia.com/gpu=true`; `kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds` \
-                 restarts the plugin",
+        repair: "`kubectl label node NODE nvidia.com/gpu=true`; `kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds`",
         judge: Judge::Host(|_, host| device_plugin(host)),
     },
     Entry {
@@ -204,8 +201,7 @@ fn device_plugin(host: &HostFacts) -> Observations {
             if *wanted == 0 {
                 "kubectl label node NODE nvidia.com/gpu=true"
             } else {
-                "kubectl describe daemonset -n kube-system nvidia-device-plugin-daemonset; then kubectl delete pods -n kube-system \
-                 -l name=nvidia-device-plugin-ds"
+                "kubectl describe daemonset -n kube-system; then kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds"
             },
         )
     });

@@ -18,8 +18,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         looks_at: "slurminit's status file",
         cause: "a daemon or service crashes or cannot start, or no cluster was started in this container",
-        repair: "see its last lines in `docker compose logs slurm`; `SLURMINIT_ON_GIVE_UP=hold` keeps the container for inspection; if \
-                 another program is the entry point: `slurminit up`",
+        repair: "see `docker compose logs slurm`; SLURMINIT_ON_GIVE_UP=hold keeps the container; with another entry point: `slurminit up`",
         judge: Judge::Container(daemons),
     },
     Entry {
@@ -55,10 +54,8 @@ pub(super) const ENTRIES: &[Entry] = &[
             "Invalid GPU ID",
         ],
         looks_at: "the node's GRES (sinfo -o '%n %G') and the usable GPUs",
-        cause: "your own slurm.conf or gres.conf does not match the GPUs, or the job requests a type or a count that \
-                the node does not have",
-        repair: "`sinfo -o '%n %G'` shows the available GPUs; `slurminit render --diff` shows how to correct your files; or remove \
-                 them from `config/` (or their marker line) and `docker compose restart slurm` to have them generated",
+        cause: "your own slurm.conf or gres.conf does not match the GPUs, or the job requests GPUs that the node does not have",
+        repair: "correct your files as `slurminit render --diff` shows, or remove them from config/; then `docker compose restart slurm`",
         judge: Judge::FindingsAnd(&[Kind::Gres], gres),
     },
     Entry {
@@ -66,7 +63,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`Low RealMemory`, the node is `inval` or `drained`"],
         looks_at: "RealMemory in slurm.conf, the container's memory, the node's reason",
         cause: "your own slurm.conf has more memory than the container",
-        repair: "`slurminit render --diff` shows the correct value; correct or remove the file in `config/`, then `docker compose restart slurm`",
+        repair: "correct your file as `slurminit render --diff` shows, or remove it from `config/`; then `docker compose restart slurm`",
         judge: Judge::FindingsAnd(&[Kind::RealMemory], real_memory),
     },
     Entry {

@@ -34,8 +34,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`Munge decode failed`", "`Unable to contact slurm controller`", "exit code 100"],
         looks_at: "munge -n | unmunge",
         cause: "munged is not running, or rejects its key or its directories",
-        repair: "`slurminit status`, and munged's lines in `docker compose logs slurm`; `docker compose down && docker volume rm slurminit_munge-key` for a new key, \
-                 or `chmod 0400` on your secret",
+        repair: "see munged's lines in `docker compose logs slurm`; `chmod 0400` your secret, or remove the volume for a new key",
         judge: Judge::Container(munge),
     },
     Entry {
@@ -73,8 +72,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         looks_at: "the cluster's name in slurmctld's saved state, and in slurm.conf",
         cause: "the state volume belongs to a cluster with another name; or a full disk or a power failure truncated a file",
-        repair: "use the old `cluster_name`, or discard the old jobs with `docker compose down && docker volume rm slurminit_state`; a \
-                 truncated file is moved away with the command in the container's last lines; slurmctld then uses the previous file",
+        repair: "use the old `cluster_name`, or remove the state volume with its jobs; truncated file: see the last log lines",
         judge: Judge::Start(saved_state),
     },
     Entry {
@@ -222,7 +220,7 @@ fn foreign(credential: &Credential) -> Observations {
 
 fn apart(seconds: i64) -> String {
     let way = if seconds < 0 { "after" } else { "before" };
-    format!("it was made {} s {way} this machine's time", seconds.abs())
+    format!("the credential was made {} s {way} this machine's time", seconds.abs())
 }
 
 fn ports(start: &Start<'_>) -> Observations {

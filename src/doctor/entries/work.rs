@@ -18,8 +18,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`RuntimeError: CUDA out of memory`", "`CUDA error: out of memory`"],
         looks_at: "the memory of each GPU, through NVML",
         cause: "the program needs more memory than the GPU has, or other processes use it",
-        repair: "see the processes in `nvidia-smi`; use a smaller batch, mixed precision, `torch.cuda.empty_cache()`; one job per \
-                 GPU (`--gres=gpu:1`)",
+        repair: "see the processes in `nvidia-smi`; use a smaller batch or mixed precision, and one job per GPU (`--gres=gpu:1`)",
         judge: Judge::Anywhere(|facts| each(facts, memory)),
     },
     Entry {
@@ -67,8 +66,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "numa_node of each GPU in /sys/bus/pci/devices",
         cause: "the firmware does not report the GPU's NUMA node (-1 means unknown). Most often a virtual machine \
                 without virtual NUMA",
-        repair: "harmless on one socket. Else turn on virtual NUMA (VMware: `chipset.motherboardLayout = \"acpi\"`), or \
-                 `echo 0 | sudo tee /sys/bus/pci/devices/ADDRESS/numa_node` on the host, and report it to the vendor of the machine",
+        repair: "none on one socket; else turn on virtual NUMA (VMware: `chipset.motherboardLayout = \"acpi\"`), or update the firmware",
         judge: Judge::Anywhere(numa),
     },
 ];

@@ -15,7 +15,7 @@ use model::inventory::{Finding, Inventory};
 use plan::{FileName, in_use};
 use watch::agent;
 
-/// No credential is longer.
+/// The maximum size of a credential, in bytes.
 const LONGEST_CREDENTIAL: u64 = 1 << 20;
 
 pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {

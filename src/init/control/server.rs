@@ -109,7 +109,7 @@ async fn attend(
             Err(_) => refused(format!("no request within {} s; closing the connection", DEADLINE.as_secs())),
         }
     } else {
-        refused("only root may ask".to_owned())
+        refused("only root may send requests".to_owned())
     };
     let mut news = answer.news.take();
     let following = news.is_some().then(|| followers.try_acquire_owned());

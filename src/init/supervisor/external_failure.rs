@@ -17,8 +17,7 @@ impl Supervisor {
         readiness::port_listens(port, &|_| true).then(|| SpawnFailure {
             code: model::exit_code::FAILURE,
             message: format!(
-                "port {port} is in use by another process in this network; end that process, give the container its own network \
-                 (no `--network host`), or set controller_port and daemon_port under [slurm]"
+                "port {port} is in use by another process in this network; end it, or set controller_port and daemon_port under [slurm]"
             ),
             shortage: Some(Shortage::Port(port)),
         })

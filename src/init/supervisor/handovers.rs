@@ -36,8 +36,7 @@ impl Supervisor {
             Err(error) => {
                 let (file, directory) = (path.display(), self.task.paths.run.display());
                 warn!(
-                    "cannot create {file}: {error}; {} starts without it, and exits if `scontrol reconfigure` reads a broken slurm.conf. \
-                     Make {directory} writable for slurminit, with a path under 90 characters",
+                    "cannot create {file}: {error}; `scontrol reconfigure` may end {}. Make {directory} writable (a path under 90 characters)",
                     spec.name
                 );
                 None

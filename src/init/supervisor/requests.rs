@@ -70,7 +70,7 @@ impl Supervisor {
 
     fn unknown(&self, name: &str) -> FullReply {
         let names: Vec<_> = self.machine.units().iter().map(|unit| unit.spec.name.as_str()).collect();
-        let why = format!("no daemon or service is called `{name}`; there is {}", names.join(", "));
+        let why = format!("no daemon or service named `{name}`; known: {}", names.join(", "));
         Reply::Refused { why }.into()
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::fault::FaultKind;
 use crate::inventory::{Condition, Gpu, PciAddress, Readings, Vendor};
 
-/// A GPU's name for as long as the machine runs: its UUID, else its PCI address, else its place.
+/// A GPU's name for as long as the machine runs: its UUID, otherwise its PCI address, otherwise its position in the driver's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Key(String);
@@ -20,7 +20,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Which GPU.
+/// The identity of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The vendor.
@@ -66,12 +66,12 @@ pub enum Line {
     },
     /// A query for this GPU begins.
     Asking {
-        /// Which.
+        /// The GPU.
         gpu: Key,
     },
     /// The driver responded.
     Seen {
-        /// Which.
+        /// The GPU.
         gpu: Key,
         /// The sample.
         seen: Box<Seen>,
@@ -82,12 +82,12 @@ pub enum Line {
     Event {
         /// The GPU; `None` if unknown.
         gpu: Option<Key>,
-        /// Its number.
+        /// The error number (XID).
         xid: u32,
     },
     /// The driver resets a GPU.
     Reset {
-        /// Which.
+        /// The GPU.
         gpu: Key,
         /// The phase of the reset.
         phase: Phase,
@@ -96,7 +96,7 @@ pub enum Line {
     Trouble {
         /// The fault of each GPU.
         kind: FaultKind,
-        /// In words.
+        /// The driver's answer, for people.
         what: String,
     },
 }
@@ -117,10 +117,10 @@ pub enum Phase {
 /// A sample of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Its condition.
+    /// The condition of the GPU.
     pub condition: Condition,
-    /// Its measurements.
+    /// The measurements of the GPU.
     pub readings: Readings,
-    /// Why it cannot be used.
+    /// Why the GPU cannot be used, if so.
     pub trouble: Option<FaultKind>,
 }

@@ -12,32 +12,32 @@ use super::policy;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Faults {
-    /// NVIDIA's XIDs by their number.
+    /// Policies for NVIDIA's XIDs, by number.
     #[serde(deserialize_with = "xids")]
     pub xid: BTreeMap<u32, Policy>,
-    /// The driver's recovery action.
+    /// Policy for a recovery action that the driver requests.
     pub recovery_action: Policy,
-    /// Fallen off the bus.
+    /// Policy for a GPU that fell off the bus.
     pub lost: Policy,
-    /// No answer.
+    /// Policy for a driver that does not respond.
     pub silent: Policy,
-    /// Device rules rewritten.
+    /// Policy for a GPU that the container's device rules now deny.
     pub device_denied: Policy,
-    /// No spare row of memory.
+    /// Policy for a failed row remapping: no spare row of memory is left.
     pub row_remap_failed: Policy,
-    /// Uncorrectable errors of memory.
+    /// Policy for uncorrectable memory errors.
     pub ecc_uncorrected: Policy,
-    /// Slow because of heat.
+    /// Policy for clocks throttled by temperature.
     pub heat: Policy,
-    /// Slow because of the power supply.
+    /// Policy for clocks throttled by the power supply.
     pub power_brake: Policy,
-    /// NVLinks that went down.
+    /// Policy for NVLinks that went down.
     pub nvlink_down: Policy,
-    /// In use without a job.
+    /// Policy for GPU memory that is in use without a job.
     pub leftover: Policy,
-    /// Reset by the driver.
+    /// Policy for a reset by the driver.
     pub reset: Policy,
-    /// A reset that did not end.
+    /// Policy for a reset that did not end in time.
     pub reset_unfinished: Policy,
 }
 

@@ -44,8 +44,7 @@ pub fn words(kind: FaultKind) -> (String, &'static str) {
         FaultKind::Lost => ("the GPU is lost: it fell off the bus, or needs a reset", REBOOT),
         FaultKind::Silent => ("the driver does not respond for this GPU: it hangs, or is being reset", RESET),
         FaultKind::DeviceDenied => (
-            "the container can no longer open the device file (NVML's \"Unknown Error\"): systemd or the runtime on the host rewrote \
-             the container's device rules",
+            "the container can no longer open the device file: the host rewrote its device rules (NVML: \"Unknown Error\")",
             "re-create the container (docker compose up -d --force-recreate); for a permanent fix see `slurminit doctor`",
         ),
         FaultKind::RowRemapFailed => ("no spare memory row left (row remapping failed)", "replace the card"),

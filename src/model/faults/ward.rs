@@ -60,14 +60,14 @@ pub enum Act {
     },
     /// Drain the node, unless an administrator did. Answered by [`Ward::drained`].
     Drain {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Query the jobs on GPUs. Answered by [`Ward::on_node`].
     Ask,
     /// Reload the configuration without these GPUs. Answered by [`Ward::reloaded`].
     Reload {
-        /// Which.
+        /// The GPUs.
         without: Vec<Out>,
     },
     /// Resume the node after our own drain.
@@ -79,9 +79,9 @@ pub enum Act {
 /// A GPU that is excluded from jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Out {
-    /// Which.
+    /// The GPU.
     pub gpu: Identity,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 

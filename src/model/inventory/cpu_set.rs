@@ -79,7 +79,7 @@ impl FromStr for CpuSet {
         for part in text.trim().split(',').filter(|part| !part.is_empty()) {
             let (first, last) = range(part).filter(|(first, last)| first <= last).ok_or_else(|| {
                 let shown: String = text.chars().take(80).collect();
-                format!("`{shown}` is not a CPU list (want numbers and ranges up to {HIGHEST_CPU}, as in 0-3,8)")
+                format!("`{shown}` is not a CPU list (expected numbers and ranges up to {HIGHEST_CPU}, as in 0-3,8)")
             })?;
             cpus.extend(first..=last);
         }

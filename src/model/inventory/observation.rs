@@ -8,7 +8,7 @@ use super::{Finding, Kind, Severity};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// No problem.
+    /// The check found no problem.
     Ok,
     /// Information; no problem.
     Note,
@@ -69,7 +69,7 @@ impl Observations {
         Self(vec![Observation { verdict, seen: seen.into(), cause: None, repair: None }])
     }
 
-    /// No problem.
+    /// The check found no problem.
     pub fn ok(seen: impl Into<String>) -> Self {
         Self::plain(Verdict::Ok, seen)
     }

@@ -54,7 +54,7 @@ impl FromStr for PciAddress {
             })
         };
         parse()
-            .ok_or_else(|| format!("`{text}` is not a PCI address (want domain:bus:device.function, all hexadecimal)"))
+            .ok_or_else(|| format!("`{text}` is not a PCI address (expected domain:bus:device.function, all hexadecimal)"))
     }
 }
 

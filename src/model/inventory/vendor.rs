@@ -60,7 +60,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// In words, for a table.
+    /// The source as text, for a table.
     pub const fn through(self) -> &'static str {
         match self {
             Self::Nvml => "NVML",
@@ -87,7 +87,7 @@ pub enum GpuType {
 }
 
 impl GpuType {
-    /// All of them.
+    /// All GPU types.
     pub const ALL: [Self; 4] = [Self::Nvidia, Self::Amd, Self::Intel, Self::None];
 
     /// The vendor; `None` for an image without GPU support.
@@ -188,7 +188,7 @@ pub struct Runtime {
     /// Whether the runtime identifies a GPU by its number among those that can be opened, in driver order, rather than
     /// by UUID.
     pub counts: bool,
-    /// The same as a sentence, for the script that sets the variable.
+    /// How the runtime identifies GPUs, as a sentence for the script that sets the variable.
     pub finds: &'static str,
     /// Whether it ignores a GPU whose device file the user may not open (EACCES). NVML counts such GPUs and refuses to open
     /// them (nvmlDeviceGetHandleByIndex: NVML_ERROR_NO_PERMISSION); libhsakmt ends at the first (topology.c).

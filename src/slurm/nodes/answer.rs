@@ -31,7 +31,7 @@ pub struct ClusterNodes {
 pub struct ClusterNode {
     /// Its name in Slurm.
     pub name: String,
-    /// Its state and reason.
+    /// The node's state and reason.
     #[serde(flatten)]
     pub report: NodeReport,
     /// Whether it is drained or draining, in addition to any other state.
@@ -60,12 +60,12 @@ pub struct ClusterNode {
 pub struct NodeGpu {
     /// Slurm's index on the node, from 0.
     pub index: usize,
-    /// Its GRES type.
+    /// The GPU's GRES type.
     #[serde(rename = "type")]
     pub gres_type: String,
     /// The model, or the GPU's model and the profile of a MIG instance; `None` if the node has not reported it.
     pub model: Option<String>,
-    /// Its memory, in MiB, if known.
+    /// The GPU's memory, in MiB, if known.
     pub memory_mib: Option<u64>,
     /// Its state.
     #[serde(flatten)]
@@ -78,7 +78,7 @@ pub struct NodeGpu {
 pub enum GpuState {
     /// Free for jobs.
     Free,
-    /// A job holds it.
+    /// Allocated to a job.
     Allocated {
         /// The job, if known.
         #[serde(flatten)]
@@ -199,7 +199,7 @@ impl ClusterNodes {
             let mut all: Value = serde_json::from_str(text)?;
             match all.get_mut(key).map(Value::take) {
                 Some(Value::Array(list)) => Ok(list),
-                _ => anyhow::bail!("it has no {key}"),
+                _ => anyhow::bail!("missing key: {key}"),
             }
         };
         let mut nodes: Vec<ClusterNode> = list(nodes, "nodes")?.iter().filter_map(ClusterNode::parse).collect();

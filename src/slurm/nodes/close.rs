@@ -34,9 +34,9 @@ pub fn drain(node: &ClusterNode, reason: Option<&str>) -> Step {
     if node.report.is_closed_for_good() || node.drained && as_drained().is_closed_for_good() {
         return Step::Nothing(format!("{name} is {} already", node.report));
     }
-    let reason = reason.unwrap_or("drained by hand");
+    let reason = reason.unwrap_or("drained by an administrator");
     let still = match jobs(node).as_str() {
-        "" => "no job is on it".to_owned(),
+        "" => "no jobs on the node".to_owned(),
         jobs => format!("no new jobs start; running jobs continue: {jobs}"),
     };
     let arguments = vec!["state=drain".to_owned(), format!("reason={reason}")];
@@ -56,9 +56,9 @@ pub fn resume(node: &ClusterNode) -> Step {
                 "{name} is no longer drained ({was}), but does not respond to the controller; check that its container is running"
             ),
         ),
-        (true, true) => Step::Update(vec!["state=resume".to_owned()], format!("{name} takes jobs again; {was}")),
+        (true, true) => Step::Update(vec!["state=resume".to_owned()], format!("{name} accepts jobs again; {was}")),
         (false, true) if is_down => {
-            Step::Update(vec!["state=resume".to_owned()], format!("{name} takes jobs again; it was {report}"))
+            Step::Update(vec!["state=resume".to_owned()], format!("{name} accepts jobs again; it was {report}"))
         }
         (false, true) if node.takes_jobs() => Step::Nothing(format!("{name} is {}; nothing to resume", report.state)),
         // slurmctld pings a node that it has just resumed.
@@ -66,8 +66,7 @@ pub fn resume(node: &ClusterNode) -> Step {
             Step::Nothing(format!("{name} is {}, waiting for its response to the controller", report.state))
         }
         (false, _) => Step::Refused(format!(
-            "{name} is {report}, and no drain keeps it: it comes back by itself when its container runs and reaches the \
-             controller (docker logs there)"
+            "{name} is {report}, not drained: it returns when its container reaches the controller; see docker logs there"
         )),
     }
 }
@@ -125,7 +124,7 @@ mod tests {
         assert_eq!(failed, ["nothing", "c1 is fail (disk) already"]);
         // slurminit's own reason, which the next start would remove, becomes a person's.
         let ours = ClusterNode::empty("drained", true, "slurminit: the container stops");
-        assert_eq!(self::arguments(drain(&ours, None)), ["state=drain", "reason=drained by hand"]);
+        assert_eq!(self::arguments(drain(&ours, None)), ["state=drain", "reason=drained by an administrator"]);
     }
 
     #[test]

@@ -97,7 +97,7 @@ pub struct OwnGpu {
 pub enum OwnGpuState {
     /// Free for jobs.
     Free,
-    /// A job holds it.
+    /// Allocated to a job.
     Allocated {
         /// The job ID, if known.
         job: Option<String>,

@@ -15,7 +15,7 @@ use model::inventory::gres;
 pub struct Target {
     /// The node's name.
     pub node: String,
-    /// Its GPUs.
+    /// The selected GPUs.
     pub gpus: Gpus,
 }
 
@@ -75,11 +75,11 @@ pub struct GpuRequest {
     pub gres: Option<String>,
     /// The indices of the GPUs.
     pub gpus: Vec<usize>,
-    /// The GPUs that it has to wait for: `GPU 0 (job 17 of alice)`.
+    /// The GPUs that the request has to wait for: `GPU 0 (job 17 of alice)`.
     pub busy: Vec<String>,
 }
 
-/// Why there is no such request.
+/// Why Slurm cannot be asked for exactly these GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NoRequest(String);
@@ -105,7 +105,7 @@ impl Target {
         }
         if let Some(missing) = wanted.iter().find(|index| **index >= node.gpus.len()) {
             let there_are = match node.gpus.len() {
-                1 => "its only one is 0".to_owned(),
+                1 => "its only GPU is 0".to_owned(),
                 count => format!("it has 0-{}", count - 1),
             };
             return Err(NoRequest(format!("{} has no GPU {missing}; {there_are}", node.name)));
@@ -138,9 +138,7 @@ fn exactly(node: &ClusterNode, wanted: &[usize]) -> Result<String, NoRequest> {
     }
     if let Some((name, (_, all))) = counts.iter().find(|(_, (chosen, all))| *chosen > 0 && chosen < all) {
         return Err(NoRequest(format!(
-            "Slurm chooses itself among the {all} GPUs of the type {name} of {0}. Where each is to have a type of its own, set \
-             type_name = \"index\" under [gpu] (SLURMINIT_GPU_TYPE_NAME=index) and restart the container of {0}; `{0}::all` and \
-             `sbatch --gres=gpu:{1}` need no such thing",
+            "Slurm chooses among the {all} GPUs of type {name}; use {0}::all, --gres=gpu:{1}, or [gpu] type_name = \"index\"",
             node.name,
             wanted.len()
         )));
@@ -221,7 +219,7 @@ mod tests {
     #[test]
     fn impossible_request_names_available_gpus() {
         assert_eq!(gres("c1::0,3", &["a", "a"]).unwrap_err(), "c1 has no GPU 3; it has 0-1");
-        assert_eq!(gres("c1::1", &["a"]).unwrap_err(), "c1 has no GPU 1; its only one is 0");
+        assert_eq!(gres("c1::1", &["a"]).unwrap_err(), "c1 has no GPU 1; its only GPU is 0");
         assert_eq!(gres("c1::all", &[]).unwrap_err(), "c1 has no GPU");
         let mut closed = node(&["a"]);
         closed.report = NodeReport { state: "drained".to_owned(), responding: true, reason: "fan".to_owned() };

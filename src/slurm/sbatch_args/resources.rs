@@ -4,11 +4,11 @@ use serde_json::{Map, Value};
 
 use super::TimeLimit;
 
-/// Slurm's maximum (16 bits).
+/// The maximum number of CPUs: Slurm's (16 bits).
 const MOST_CPUS: u64 = 65_533;
-/// More than any machine has.
+/// The maximum number of GPUs, more than any machine has.
 const MOST_GPUS: u64 = 1024;
-/// 64 TiB.
+/// The maximum memory, in MiB: 64 TiB.
 const MOST_MIB: u64 = 64 << 20;
 /// The keys of `resources`.
 const KEYS: [&str; 6] = ["cpus", "min_memory_mb", "memory_mb", "gpus", "time_limit", "exclusive"];
@@ -29,7 +29,7 @@ pub struct Resources {
 pub(super) enum Cpus {
     /// All CPUs of a node.
     All,
-    /// This many.
+    /// This number of CPUs.
     Count(u64),
 }
 
@@ -124,8 +124,7 @@ fn time_limit(value: Option<&Value>) -> Result<Option<TimeLimit>, String> {
     };
     let want = || {
         format!(
-            "resources.time_limit: expected minutes, \"minutes:seconds\", \"hours:minutes:seconds\", \"days-hours\", \
-             \"days-hours:minutes\", \"days-hours:minutes:seconds\" (more than 0, up to 10 years) or \"UNLIMITED\", got {}",
+            "resources.time_limit: expected minutes, \"[DAYS-]HOURS:MINUTES:SECONDS\" or \"UNLIMITED\" (0 < limit <= 10 years), got {}",
             shown(value)
         )
     };

@@ -15,6 +15,7 @@ use init::control::protocol::Request;
 use init::status;
 use machine::PhaseName;
 use machine::node_report::{OUR_REASON, TWICE};
+use model::inventory::{Finding, Kind};
 use slurm::node_record::NodeRecord;
 
 /// Timeout of a connection within a cluster.
@@ -70,11 +71,13 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
         }
         said = Some(Instant::now());
         let (address, port) = known.place(port);
-        eprintln!(
-            "error: the controller does not reach this node: it connects to {address}, port {port}, and slurmd, which listens here on that \
-             port, receives nothing; cause: {address} is not this machine's address for the controller, or a firewall blocks the port; repair: \
-             open port {port} from the controller to this machine, or let both use one network (--network host on both)"
+        let unreachable = Finding::error(
+            Kind::Container,
+            "the controller does not reach this node",
+            format!("{address} is not this machine's address for the controller, or a firewall blocks port {port}"),
+            format!("open port {port} from the controller to this machine, or use one network for both (--network host)"),
         );
+        eprintln!("error: {unreachable}");
     }
 }
 
@@ -139,11 +142,13 @@ pub(super) fn taken(node: &str, known: &NodeRecord, port: u16) -> Option<String>
     if known.is_silent() || is_own(at) || is_another_nodes(node, address) || !answers(at, port) {
         return None;
     }
-    Some(format!(
-        "error: the name {node} is taken: the controller knows a node {node} at {address}, and its slurmd responds there; cause: two containers \
-         have one host name; repair: give this one another name (--hostname, or -e SLURMINIT_NODE_NAME=NAME with --network host), or stop the other \
-         container. Waiting until the name is free"
-    ))
+    let taken = Finding::error(
+        Kind::Container,
+        format!("the node name {node} is already in use, by a slurmd at {address}; waiting until the name is free"),
+        "two containers have the same host name",
+        "give this one another name (--hostname, or -e SLURMINIT_NODE_NAME=NAME with --network host)",
+    );
+    Some(format!("error: {taken}"))
 }
 
 /// Adds the conflict to the controller's log, where slurmctld writes each new reason. An existing reason is kept.

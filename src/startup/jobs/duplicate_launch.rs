@@ -11,7 +11,7 @@ use machine::node_report::TWICE;
 use model::queued_job::PENDING;
 use slurm::client::Jobs;
 
-/// By then slurmctld has begun to schedule (seen: 5 s) and has slurmd's answer.
+/// How long to wait after slurmctld's start: it then has begun to schedule (seen: 5 s) and has slurmd's answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -26,8 +26,7 @@ pub(super) fn watch(node: &str) -> anyhow::Result<()> {
             drained = true;
             SLURM.update_node(node, &["state=undrain"])?;
             eprintln!(
-                "warning: slurmctld lost the start of a running job, launched it again and drained the node (\"{TWICE}\"); resumed \
-                 the node"
+                "warning: slurmctld launched a running job again and drained the node (\"{TWICE}\"); resumed the node"
             );
         }
         if drained {

@@ -29,7 +29,7 @@ use model::exit_code;
 
 /// `15`: a job that slurmd has begun; `15 12_3`: job ID and name of a task that slurmctld assigned to the node.
 pub(super) const BEGUN: &str = "slurminit.begun";
-/// PID 1 keeps no more.
+/// The number of log lines to request, which is more than PID 1 keeps.
 pub(super) const LINES: u32 = 1000;
 /// Jobs that start within this time are saved together. slurmctld itself saves at most every five seconds.
 const TOGETHER: Duration = Duration::from_millis(500);

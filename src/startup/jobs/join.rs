@@ -13,6 +13,7 @@ use anyhow::Context as _;
 
 use super::{SLURM, STOPS, closed_for_good, controller_reachability, requeue_ghosts, wanted};
 use machine::node_report::OUR_REASON;
+use model::inventory::{Finding, Kind};
 use plan::in_use;
 use slurm::error::QueryError;
 use slurm::node_record::NodeRecord;
@@ -80,10 +81,13 @@ fn with_no_more_promised(node: &str, first: Option<NodeRecord>, conf: &str) -> a
         }
         if said.is_none_or(|said| said.elapsed() >= SAY) {
             said = Some(Instant::now());
-            eprintln!(
-                "error: this node has less than [autoscale] promises ({short}) and is down; repair: correct [[autoscale.nodes]] for all \
-                 containers, restart the controller, and run `slurminit resume {node}` there"
+            let down = Finding::error(
+                Kind::Container,
+                format!("this node has fewer resources than [[autoscale.nodes]] ({short}), and is down"),
+                "[[autoscale.nodes]] does not match this machine",
+                format!("correct it for all containers, restart the controller, run `slurminit resume {node}` there"),
             );
+            eprintln!("error: {down}");
         }
         (0..10).for_each(|_| pause());
         now = known(node, None)?;
@@ -146,18 +150,17 @@ fn cause(error: &QueryError) -> String {
 const REPAIRS: [(&str, &str); 6] = [
     (
         "Invalid credential",
-        "use one munge key in all containers: one volume at /etc/munge, one secret at /run/secrets/munge.key, or a new token (slurminit \
-         join-command on the controller)",
+        "use one munge key in all containers: one secret at /run/secrets/munge.key, or a new token (slurminit join-command)",
     ),
     ("Rewound credential", "the clocks of the two machines differ: set them (chrony, systemd-timesyncd)"),
     ("Expired credential", "the clocks of the two machines differ: set them (chrony, systemd-timesyncd)"),
     (
         "authentication",
-        "use one munge key in all containers, and clocks that agree: one volume at /etc/munge, or one secret at /run/secrets/munge.key",
+        "use one munge key in all containers (one secret at /run/secrets/munge.key), and synchronized clocks",
     ),
     (
         "resolve",
-        "SLURMINIT_CONTROLLER must be a name that this container can look up: put both into one network, or use --add-host NAME:ADDRESS",
+        "set SLURMINIT_CONTROLLER to a name that resolves here: use one network for both, or --add-host NAME:ADDRESS",
     ),
     (
         "Unable to contact slurm controller",

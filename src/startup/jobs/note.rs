@@ -6,15 +6,15 @@ use machine::node_report::OUR_REASON;
 /// An event in the life of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobNote {
-    /// An ordered stop has notified it.
+    /// An ordered stop has notified the job.
     Stopped,
     /// The previous start ended without an ordered stop.
     Ended,
-    /// It may run only once, and had started already.
+    /// The job may run only once, and had started already.
     HadBegun,
-    /// Its srun or salloc has ended.
+    /// The job's srun or salloc has ended.
     WithoutClient,
-    /// Its batch script has ended or never started.
+    /// The job's batch script has ended or never started.
     WithoutScript,
 }
 

@@ -31,10 +31,9 @@ pub(super) fn hint() {
     let Backlog { running, waiting, .. } = Backlog::of(&queue);
     if running + waiting > 0 {
         eprintln!(
-            "warning: the command has ended and the container stops, with jobs in the queue ({running} running, {waiting} \
-             waiting); the next start has them only if the state directory is a volume. To wait for them: docker run --env \
-             SLURMINIT_WAIT_JOBS=true, or sbatch --wait"
+            "warning: stopping with jobs in the queue ({running} running, {waiting} waiting), which only a state volume keeps"
         );
+        eprintln!("to wait for jobs: docker run --env SLURMINIT_WAIT_JOBS=true, or sbatch --wait");
     }
 }
 
@@ -147,9 +146,9 @@ fn requeue(jobs: &[&QueuedJob], own: Option<&str>) -> anyhow::Result<Vec<String>
 /// How the jobs were notified of the stop.
 #[derive(Debug, Default)]
 struct Noticed {
-    /// By being requeued.
+    /// The requeue itself was the notice.
     requeued: Vec<String>,
-    /// By TERM alone.
+    /// Only TERM was sent.
     told: Vec<String>,
 }
 

@@ -38,7 +38,7 @@ const LAUNCH_MARGIN: Duration = Duration::from_secs(10);
 
 /// How often uncertain jobs are checked again: an srun that gives up has no event.
 const LOOK: Duration = Duration::from_secs(3);
-/// By then an srun has given up (seen: 17 s), and a batch script exists or is missing.
+/// How long jobs can be uncertain: an srun then has given up (seen: 17 s), and a batch script exists or is missing.
 const PATIENCE: Duration = Duration::from_secs(50);
 
 #[derive(Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ enum Holder {
 /// Evidence that a job may be lost.
 #[derive(Debug, PartialEq, Eq)]
 enum Suspect {
-    /// One of these, which lived when slurmctld came back, must be the job's srun or salloc.
+    /// One of these processes, which were alive when slurmctld came back, must be the job's srun or salloc.
     HeldByOneOf(BTreeSet<Client>),
     /// A missing batch script.
     WithoutScript,

@@ -16,7 +16,7 @@ use sys::leftovers::Handle;
 use sys::proc;
 use sys::proc::parse;
 
-/// By then a regular file is usually open; a cancelled job loses nothing either way. The time is short because
+/// How long a step may wait for a file. A regular file is usually open by then; a cancelled job loses nothing either way. The time is short because
 /// slurmctld waits 10 s for the node's answer to the cancellation, and retries only a minute later.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -45,9 +45,8 @@ pub fn end() {
         let (Some(user), Some(handle)) = (completing.get(&step.job), Handle::of(*pid, step.start)) else { continue };
         handle.send(Signal::SIGKILL);
         eprintln!(
-            "warning: job {} of {user} could not end: its slurmstepd (process {pid}) was blocked on an input or output file, probably a \
-             FIFO (see `scontrol show job {}`), which kept other jobs from starting; killed that slurmstepd",
-            step.job, step.job
+            "warning: killed slurmstepd (process {pid}) of ended job {} of {user}: blocked on an input or output file (a FIFO?)",
+            step.job
         );
     }
 }

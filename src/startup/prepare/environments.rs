@@ -14,7 +14,6 @@ use plan::FileName;
 use sys::under;
 
 /// Writes the files to the state directory of the installed slurm.conf. Drops root's rights in this process.
-/// rights.
 pub fn write(config: Option<&Path>, root: &Path) -> anyhow::Result<()> {
     let config = load_config::load(config)?;
     let slurm_conf = config.paths.slurm.join(FileName::SlurmConf.as_str());

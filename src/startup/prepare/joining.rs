@@ -91,8 +91,7 @@ fn other_key(path: &Path) -> Refusal {
         format!("the munge key {path} differs from the key of the token"),
         "the key belongs to another cluster, or the controller has a new key; slurminit does not overwrite existing keys",
         format!(
-            "leave out the volume or secret with {path}, or remove that file where nothing else needs it; or take the token of the cluster \
-             that the key belongs to"
+            "remove that file, or its volume or secret; or use a token of the cluster that the key belongs to"
         ),
     )
 }
@@ -143,8 +142,7 @@ fn name_controller(controller: &str, says: &Says, root: &Path, port: u16) {
         Ok(true) => eprintln!("added the controller {controller} at {address} to /etc/hosts, from the token"),
         Ok(false) => {}
         Err(error) => eprintln!(
-            "warning: /etc/hosts cannot be written ({error}), and this container may not find the controller; repair: start it with \
-             --add-host {controller}:{address}"
+            "warning: cannot add the controller's name to /etc/hosts ({error}); start with --add-host {controller}:{address}"
         ),
     }
 }

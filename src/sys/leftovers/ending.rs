@@ -149,10 +149,13 @@ impl Search<'_> {
         }
         if let Some(one) = left.first() {
             lines.push(format!(
-                "error: job {job} of {user} left processes behind that still run, and may hold its GPUs: {}, the first is {} ({}); \
-                 they fork faster than they can be killed, or hang in a driver. To kill all processes of {user}: \
-                 docker exec --user {user} CONTAINER sh -c 'kill -KILL -1'",
-                left.len(), one.pid, one.name
+                "error: job {job} of {user} left {} processes that survive SIGKILL and may hold its GPUs: {} ({})",
+                left.len(),
+                one.pid,
+                one.name
+            ));
+            lines.push(format!(
+                "to kill all processes of {user}: docker exec --user {user} CONTAINER sh -c 'kill -KILL -1'"
             ));
         }
         lines

@@ -40,15 +40,12 @@ pub struct StateLock {
 #[expect(missing_docs, reason = "each message states it")]
 pub enum StateInUse {
     #[error(
-        "the state directory is in use by another container: {}, host name {holder}. Two containers with one state lose jobs; nothing was \
-         changed. Run a command in the cluster's own container (docker exec, docker compose exec), stop that container first, or give \
-         this one a volume of its own",
+        "state directory in use by another container: {}, host name {holder}; stop that one, use docker exec, or another volume",
         path.display()
     )]
     Held { path: PathBuf, holder: String },
     #[error(
-        "the state directory does not respond: {directories}, no lock after {} s. Check the file server of the volume; NFSv3 also needs \
-         its lock manager (lockd)",
+        "state directory not responding: {directories}, no lock after {} s; check the file server (NFSv3 also needs lockd)",
         LIMIT.as_secs()
     )]
     Timeout { directories: String },

@@ -11,9 +11,9 @@ pub enum Answer {
     Ended {
         /// Whether its exit code was 0.
         succeeded: bool,
-        /// Its standard output.
+        /// The program's standard output.
         stdout: String,
-        /// Its standard error.
+        /// The program's standard error.
         stderr: String,
     },
 }
@@ -30,7 +30,7 @@ impl Answer {
     /// The standard output of `program`, or why there is none.
     pub fn output_of(self, program: &str) -> Result<String, String> {
         match self {
-            Self::Missing => Err(format!("{program} is not here")),
+            Self::Missing => Err(format!("{program} is not installed here")),
             Self::Silent => Err(format!("{program} timed out")),
             Self::Ended { succeeded: true, stdout, .. } => Ok(stdout),
             Self::Ended { stdout, stderr, .. } => {
@@ -43,6 +43,6 @@ impl Answer {
 /// The first non-empty line of `texts`, shortened for a report.
 pub fn first_line<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let mut lines = texts.into_iter().flat_map(str::lines).map(str::trim);
-    let line = lines.find(|line| !line.is_empty()).unwrap_or("it says nothing");
+    let line = lines.find(|line| !line.is_empty()).unwrap_or("no output");
     line.chars().take(300).collect()
 }

@@ -224,8 +224,8 @@ pub(crate) enum LinkEnd {
 
 impl Gpu {
     fn check(&self) -> Result<(), String> {
-        self.pci().ok_or("pci: want domain:bus:device.function")?;
-        self.cpus().ok_or("cpus: want a list such as 0-15,32")?;
+        self.pci().ok_or("pci: expected domain:bus:device.function")?;
+        self.cpus().ok_or("cpus: expected a list such as 0-15,32")?;
         for peer in self.links.iter().flat_map(BTreeMap::keys) {
             peer.parse::<u32>().map_err(|_| format!("links: `{peer}` is not an index"))?;
         }

@@ -63,8 +63,7 @@ impl Line {
         let hours = says.expires.saturating_sub(says.issued).div_ceil(3600);
         let more = match self.network {
             Network::Host => format!(
-                "The new node uses its host's name. It must reach {address}:{controller_port}, and the controller its port {daemon_port}; \
-                 use --address for another address of {controller}.\n{}",
+                "The node has the name of its host. Open {address}:{controller_port} for it, and its port {daemon_port} for {controller}.\nFor another address of {controller}: --address.\n{}",
                 self.shared_advice()
             ),
             Network::Named(_) => String::new(),
@@ -76,9 +75,7 @@ impl Line {
             _ => "",
         };
         format!(
-            "SECRET: the command contains the munge key of this cluster. Anyone who reads it can act as any user here, including root, even \
-             after it has expired; only a new key on all machines revokes that.\n\
-             Run it on the new machine within {hours} h, with the same image as {}. {more}{gpus}",
+            "SECRET: the command contains the munge key of this cluster: anyone who reads it can act as any user here, even as root.\nThat does not end when the token expires; only a new key on all machines revokes it.\nRun the command on the new machine within {hours} h, with the same image as {}. {more}{gpus}",
             self.image
         )
     }

@@ -28,8 +28,7 @@ pub(super) enum Meaning {
 const SLURM_VERSION: &str = "/usr/share/slurminit/slurm-version";
 
 /// For users who know only the image's name.
-const HELP: &str = "\
-A Slurm cluster in one container, with the GPUs that this container can use.
+const HELP: &str = "A Slurm cluster in one container, with the GPUs that this container can use.
 
   docker run -d --name slurm IMAGE             a cluster that stays
   docker run --rm IMAGE srun hostname          a cluster for one command; its exit code is the container's
@@ -47,10 +46,10 @@ In a running container:
   docker exec slurm slurminit logs slurmctld   the last lines of a daemon; -f follows it
   docker exec slurm slurminit --help           all verbs
 
-A verb in place of a command (docker run --rm IMAGE detect) runs as `slurminit detect` once the cluster is ready, unless the
-image has a program of that name. Without a cluster: docker run --rm --entrypoint slurminit IMAGE detect
+A verb in place of a command (docker run --rm IMAGE detect) runs as `slurminit detect` once the cluster is ready, unless
+the image has a program of that name. Without a cluster: docker run --rm --entrypoint slurminit IMAGE detect
 
-A node of another machine's cluster: docker exec CONTROLLER slurminit join-command prints the whole command, with --join TOKEN.
+To join another machine's cluster: docker exec CONTROLLER slurminit join-command prints the command, with --join TOKEN.
 
 Configuration: a slurminit.toml in a directory that is mounted at /config (-v \"$PWD/config:/config\"); none is needed.
 Persistent state: volumes at /var/lib/slurm and /etc/munge.

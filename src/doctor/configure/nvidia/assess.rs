@@ -15,9 +15,7 @@ const OLDEST_DRIVER: u32 = 470;
 const CUDA_12_DRIVER: Version = Version(525, 60, 13);
 
 const REGISTER: &str = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker";
-const INSTALL: &str = "install nvidia-container-toolkit \
-    (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html), then \
-    sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker";
+const INSTALL: &str = "install nvidia-container-toolkit, sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker";
 const NO_CGROUPS: &str = "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place";
 const OWN_CGROUPS: &str = "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups=false --in-place && \
     sudo systemctl restart docker";
@@ -247,8 +245,7 @@ fn not_registered(nvidia: &Nvidia, seen: &Situation, info: &EngineInfo) -> Obser
                 "CDI is disabled in engine {}: it is an option since 25 and on by default since 28.2",
                 info.version
             ),
-            "add {\"features\": {\"cdi\": true}} to /etc/docker/daemon.json and sudo systemctl restart docker; \
-             or install nvidia-container-toolkit",
+            "add {\"features\": {\"cdi\": true}} to /etc/docker/daemon.json, then sudo systemctl restart docker",
         );
     }
     missing()
@@ -265,8 +262,7 @@ fn missing() -> Observations {
 fn unnamed(engine: &Engine) -> Observations {
     let repair = match engine.info() {
         Some(info) if info.is_rootless => {
-            "nvidia-ctk runtime configure --runtime=docker --config=$HOME/.config/docker/daemon.json && \
-             systemctl --user restart docker"
+            "nvidia-ctk runtime configure --runtime=docker --config=$HOME/.config/docker/daemon.json; systemctl --user restart docker"
         }
         _ => REGISTER,
     };
@@ -281,8 +277,7 @@ fn repairs(seen: &Situation) -> Repairs<'static> {
     Repairs {
         tool: Vendor::Nvidia.traits().mismatch.tool,
         toolkit: REGISTER,
-        device: "check /dev/nvidia* on the host (created by nvidia-modprobe -u -c 0), and that Docker's engine runs on \
-                 this host (docker context ls)",
+        device: "create /dev/nvidia* with nvidia-modprobe -u -c 0; check that Docker's engine runs on this host (docker context ls)",
         permission: if seen.is_rootless() { NO_CGROUPS } else { OWN_CGROUPS },
     }
 }

@@ -40,12 +40,12 @@ pub struct NvidiaGpu {
 /// The result of `nvidia-smi -L`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Smi {
-    /// The program is missing, which proves nothing.
+    /// The program is missing, so the state of the driver is unknown.
     #[default]
     Missing,
-    /// It lists GPUs.
+    /// The program lists GPUs.
     Works,
-    /// It fails; the text is the first line of its message.
+    /// The program fails; the text is the first line of its message.
     Fails(String),
 }
 

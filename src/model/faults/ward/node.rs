@@ -23,7 +23,7 @@ const BACK_WAITS: u64 = 3_600_000;
 pub(super) enum Stage {
     /// The node is not drained because of GPUs.
     Open {
-        /// The wait of a recovered GPU.
+        /// Since when a recovered GPU waits until no job has a GPU; `None` without such a GPU.
         back: Option<Back>,
     },
     /// The node is drained and waits for the jobs that prevent a change of its GPU count.

@@ -42,23 +42,17 @@ pub(super) const TRAITS: Traits = Traits {
         )),
         incomplete: (
             "the amdgpu driver is not loaded or has no KFD, or this GPU does not support ROCm (most integrated GPUs)",
-            "for a GPU that ROCm supports: sudo modprobe amdgpu, or install the driver as \
-             https://rocm.docs.amd.com/projects/install-on-linux/en/latest/ says; rocm-smi then lists it",
+            "sudo modprobe amdgpu, or install the driver (https://rocm.docs.amd.com/projects/install-on-linux); then see rocm-smi",
         ),
-        groups: "sudo groupadd --force --system render; a udev rule gives it the files: \
-                 KERNEL==\"kfd\", GROUP=\"render\", MODE=\"0660\" and SUBSYSTEM==\"drm\", KERNEL==\"renderD*\", \
-                 GROUP=\"render\", MODE=\"0660\" in /etc/udev/rules.d/70-amdgpu.rules; then sudo udevadm control --reload \
-                 && sudo udevadm trigger, and run this again",
+        groups: "add udev rules for kfd and renderD* (GROUP=\"render\", MODE=\"0660\"), sudo udevadm trigger, then run this again",
         missing: "see that Docker's engine runs on this host (docker context ls); sudo modprobe amdgpu",
-        rootless: "add the engine's user to the groups of /dev/kfd and /dev/dri/renderD* \
-                   (sudo usermod -aG video,render $USER), log out and in again; or use an engine that runs as root",
+        rootless: "sudo usermod -aG video,render $USER for the engine's user, log out and in again; or use an engine that runs as root",
     }),
     mismatch: MismatchWords {
         start: "docker run --device /dev/kfd --device /dev/dri --group-add $(stat -c %g /dev/kfd) \
                 --security-opt seccomp=unconfined ...",
         tool: "rocm-smi",
-        unseen: "the container was started without /dev/kfd and /dev/dri, its processes are not in the \
-                 group of these files, or the host's amdgpu driver is not loaded; GPU jobs are rejected",
+        unseen: "started without /dev/kfd and /dev/dri or their group, or the host's amdgpu driver is not loaded; GPU jobs are rejected",
         lacks: "the image has no ROCm for them",
         withhold: "do not pass /dev/kfd and /dev/dri to this container",
         unseen_in_wsl: None,

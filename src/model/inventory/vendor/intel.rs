@@ -40,19 +40,14 @@ pub(super) const TRAITS: Traits = Traits {
             "neither xe nor i915 drives the GPU, or this kernel is older than the GPU",
             "lspci -nnk on the host shows its driver; sudo modprobe xe (or i915), or install a newer kernel",
         ),
-        groups: "sudo groupadd --force --system render; a udev rule gives it the files: \
-                 SUBSYSTEM==\"drm\", KERNEL==\"renderD*\", GROUP=\"render\", MODE=\"0660\" in /etc/udev/rules.d/70-render.rules; \
-                 then sudo udevadm control --reload && sudo udevadm trigger, and run this again",
+        groups: "add a udev rule for renderD* (GROUP=\"render\", MODE=\"0660\"), sudo udevadm trigger, then run this again",
         missing: "see that Docker's engine runs on this host (docker context ls); sudo modprobe xe",
-        rootless: "add the engine's user to the groups of /dev/dri/renderD* (sudo usermod -aG video,render $USER), log \
-                   out and in again; or use an engine that runs as root",
+        rootless: "sudo usermod -aG video,render $USER for the engine's user, log out and in again; or use an engine that runs as root",
     }),
     mismatch: MismatchWords {
         start: "docker run --device /dev/dri --group-add $(stat -c %g /dev/dri/renderD128) ...",
         tool: "clinfo -l",
-        unseen: "the container was started without /dev/dri, its processes are not in the group of its files, the host's driver xe \
-                 or i915 has no discrete GPU, or the only one is integrated into the processor; GPU jobs are \
-                 refused",
+        unseen: "started without /dev/dri or its group, or the host's driver (xe, i915) has no discrete GPU; GPU jobs are rejected",
         lacks: "the image has no Level Zero for them",
         withhold: "do not pass their files of /dev/dri to this container",
         unseen_in_wsl: None,

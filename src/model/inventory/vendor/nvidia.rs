@@ -19,8 +19,7 @@ pub(super) const TRAITS: Traits = Traits {
         plugin_names_models: true,
         plugin_source: Some((
             Source::Nvml,
-            "Slurm's plugin requires NVML (libnvidia-ml.so.1), which does not work in this container: slurmd \
-             would find no GPU, and Slurm would drain the node",
+            "Slurm's plugin requires NVML (libnvidia-ml.so.1), which does not work in this container: Slurm would drain the node",
             "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         )),
         plugin_order: None,
@@ -36,17 +35,14 @@ pub(super) const TRAITS: Traits = Traits {
     },
     files: None,
     mismatch: MismatchWords {
-        start: "docker run --gpus all ... (compose: deploy.resources.reservations.devices with driver nvidia), after \
-                `nvidia-ctk runtime configure --runtime=docker` on the host",
+        start: "docker run --gpus all ..., after `nvidia-ctk runtime configure --runtime=docker` on the host",
         tool: "nvidia-smi",
-        unseen: "the container was started without GPUs, the NVIDIA container toolkit is not set up for Docker, or the \
-                 host's driver is not loaded; GPU jobs are rejected",
+        unseen: "started without GPUs, the container toolkit is not set up, or the host's driver is not loaded; GPU jobs are rejected",
         lacks: "the image has no NVIDIA software except the container runtime's",
         withhold: "start the container without --gpus (NVIDIA_VISIBLE_DEVICES=void)",
         unseen_in_wsl: Some((
             "the container was started without GPUs, or Windows has no NVIDIA driver that serves WSL2",
-            "docker run --gpus all ...; `nvidia-smi` in WSL2 must work: install the current driver in Windows (no Linux driver in \
-             WSL2), then `wsl --update`; without GPUs on purpose, set GPU_TYPE=none",
+            "docker run --gpus all ...; install the current driver in Windows, then `wsl --update`; without GPUs set GPU_TYPE=none",
         )),
     },
     obstacles: ObstacleWords {

@@ -184,8 +184,7 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
             Kind::DriverFails,
             format!("unusable entries of the AMD kernel driver (KFD): {nodes}"),
             "the GPU failed or is being reset, or this kernel's topology format is not supported",
-            "look for amdgpu messages on the host (dmesg | grep -i amdgpu) and compare with `rocminfo` there; where it \
-             has the GPU, report the contents of /sys/class/kfd/kfd/topology/nodes/N/properties",
+            "see dmesg | grep -i amdgpu on the host; if `rocminfo` lists the GPU there, report /sys/class/kfd/kfd/topology/nodes",
         ));
     }
     if topology.hidden > 0 {

@@ -151,8 +151,7 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
             format!("NVIDIA GPU {index} is in MIG mode without an instance; no job can use it"),
             "in MIG mode only instances can be used, and none was created or passed to this container",
             format!(
-                "on the host: `nvidia-smi mig -i {index} -lgip` lists the profiles, `nvidia-smi mig -i {index} -cgi PROFILE -C` \
-                 creates an instance, `nvidia-smi -i {index} -mig 0` turns the mode off; then restart the container"
+                "on the host: `nvidia-smi mig -i {index} -cgi PROFILE -C`, or `nvidia-smi -i {index} -mig 0`; then restart the container"
             ),
         ));
     }
@@ -177,8 +176,7 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
     })
 }
 
-const GIVE_INSTANCES: &str = "to use them, pass them to the container with NVIDIA's library: \
-                              NVIDIA_VISIBLE_DEVICES=all, or their UUIDs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility";
+const GIVE_INSTANCES: &str = "to use them: NVIDIA_VISIBLE_DEVICES=all, or their UUIDs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility";
 
 /// The one GPU of a Jetson.
 fn from_tegra(root: &Path, deadline: Instant) -> Option<Found> {

@@ -39,7 +39,7 @@ const AFFINITY_WORDS: usize = 512;
 const MOST_CPUS: u32 = 8192;
 /// More links than any GPU has (18 on H100 and B200).
 const MOST_LINKS: u32 = 64;
-/// 16 TiB.
+/// The maximum plausible memory of a GPU: 16 TiB.
 const MOST_MEMORY_MIB: u64 = 16 << 20;
 /// NVML's own limit in bytes (NVML_DEVICE_NAME_V2_BUFFER_SIZE, minus the NUL). A longer text was not terminated.
 const LONGEST_TEXT: usize = 95;

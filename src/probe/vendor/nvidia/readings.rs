@@ -17,7 +17,7 @@ const REMAPPED_FAILURE: u32 = 145;
 const RECOVERY_ACTION: u32 = 230;
 /// More links than any GPU has.
 const MOST_LINKS: u32 = 18;
-/// 100 GHz.
+/// The maximum plausible clock: 100 GHz.
 const MOST_MHZ: u32 = 100_000;
 
 /// NVML's answers for one GPU.

@@ -46,10 +46,8 @@ impl Request {
             _ if gpus.is_empty() => Some(Finding::info(
                 Kind::GpuNotGiven,
                 format!("NVIDIA_VISIBLE_DEVICES={shown} requests GPUs, but none is available"),
-                "only NVIDIA's container runtime uses this variable, which many images set by default; the container \
-                        was started by another runtime",
-                "`docker run --gpus all` (or --runtime=nvidia), in Kubernetes runtimeClassName: nvidia or a limit \
-                         nvidia.com/gpu: 1; without GPUs on purpose, NVIDIA_VISIBLE_DEVICES=void",
+                "only NVIDIA's container runtime uses this variable, which many images set; another runtime started the container",
+                "`docker run --gpus all`, in Kubernetes a limit nvidia.com/gpu: 1; without GPUs on purpose NVIDIA_VISIBLE_DEVICES=void",
             )),
             "all" => None,
             _ => missing(asked, gpus, usable).map(|what| {

@@ -74,8 +74,7 @@ fn of_no_answer(why: &NoAnswer) -> (&'static str, &'static str) {
     match why {
         NoAnswer::TimedOut(_) => (
             "the driver hangs: a GPU that failed or is being reset, or the first use of many GPUs without persistence mode",
-            "check NVRM and Xid messages on the host (dmesg); enable nvidia-persistenced; otherwise reboot the host. \
-             If the driver is only slow, increase the timeout",
+            "check NVRM and Xid messages on the host (dmesg); enable nvidia-persistenced, or reboot the host",
         ),
         NoAnswer::Crashed(_) => (
             "the library and the kernel driver do not match, or the library is damaged",

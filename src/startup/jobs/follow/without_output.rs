@@ -41,8 +41,7 @@ pub(super) fn name(jobs: &Receiver<String>) {
         let (out, err) = (field(" StdOut=").unwrap_or_default(), field(" StdErr=").unwrap_or_default());
         let files = if out == err { out } else { format!("{out} and {err}") };
         let line = format!(
-            "warning: output file of job {job} cannot be opened (RaisedSignal:53): {files}, user {user}, node {node}; submit the job \
-             from a directory that exists on the node and that the user may write to, or set --output and --error"
+            "warning: cannot open output file of job {job}: {files}, user {user}, node {node}; set --output and --error"
         );
         eprintln!("{}", printable::line(&line));
     }
