@@ -35,7 +35,7 @@ fn lines<'a>(dockerfile: &'a str, instruction: &str) -> Vec<&'a str> {
 
 #[test]
 #[ignore = "needs docker buildx: run docker/test --only bake"]
-fn the_tags_are_those_of_the_page() {
+fn tags_are_those_of_page() {
     let printed = printed(&[("IMAGE", "slurminit"), ("VERSION", "1.2.3"), ("REVISION", "abc")]);
     let mut tags: Vec<String> =
         printed.values().flat_map(|target| strings(&target["tags"])).map(|tag| format!("{tag}\n")).collect();
@@ -52,7 +52,7 @@ fn the_tags_are_those_of_the_page() {
 
 #[test]
 #[ignore = "needs docker buildx: run docker/test --only bake"]
-fn a_target_is_a_stage_with_arguments_that_exist() {
+fn target_is_stage_with_arguments_that_exist() {
     let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
     let stages: Vec<&str> =
         lines(&dockerfile, "FROM ").iter().filter_map(|line| line.split_once(" AS ").map(|(_, name)| name)).collect();
@@ -77,7 +77,7 @@ fn a_target_is_a_stage_with_arguments_that_exist() {
 /// One table says which releases there are.
 #[test]
 #[ignore = "needs docker buildx: run docker/test --only bake"]
-fn the_releases_are_those_that_slurminit_is_tested_with() {
+fn releases_are_those_that_slurminit_is_tested_with() {
     let printed = printed(&[]);
     for release in RELEASES {
         let name = format!("slurm-{}", release.version.to_string().replace('.', "-"));

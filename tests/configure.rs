@@ -87,7 +87,7 @@ fn print_prints_the_file_alone_and_writes_nothing() {
 }
 
 #[test]
-fn a_second_run_touches_no_file() {
+fn second_run_touches_no_file() {
     let host = Host::with_docker(&["nvidia"]).nvidia(1, "NVIDIA H200", "550.127.05").toolkit(true);
     let times = || {
         let modified = |name: &str| fs::metadata(host.path("project").join(name)).unwrap().modified().unwrap();
@@ -100,7 +100,7 @@ fn a_second_run_touches_no_file() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_and_nothing_is_written() {
+fn refuses_ambiguous_input_and_writes_nothing() {
     let two = || Host::with_docker(&["nvidia"]).nvidia(2, "NVIDIA H200", "550.127.05").toolkit(true);
     for (host, code, words) in [
         (two().argument(["--gpus", "2"]), 1, "this host has GPUs 0 to 1"),

@@ -147,7 +147,7 @@ fn nvml_tells_everything() {
 }
 
 #[test]
-fn a_gpu_without_its_device_file_is_listed_with_the_reason() {
+fn gpu_without_its_device_file_is_listed_with_reason() {
     let inventory = Machine::new(Some("gpus = 2")).with_devices(&[1]).detect();
     assert!(reason(&inventory.gpus[0]).ends_with("dev/nvidia0 is not in this container"));
     assert_eq!(inventory.gpus[1].access, Access::Usable);
@@ -159,7 +159,7 @@ fn a_gpu_without_its_device_file_is_listed_with_the_reason() {
 }
 
 #[test]
-fn a_gpu_that_nvml_does_not_hand_out_costs_no_other() {
+fn gpu_that_nvml_does_not_hand_out_costs_no_other() {
     let inventory = Machine::new(Some("[[gpu]]\ndenied = true\n[[gpu]]")).with_devices(&[0, 1]).detect();
     assert!(reason(&inventory.gpus[0]).contains("permission"), "{}", reason(&inventory.gpus[0]));
     assert_eq!(inventory.gpus[1].access, Access::Usable);
@@ -184,7 +184,7 @@ const FAULTS: [(&str, &str, &str, &str); 13] = [
 ];
 
 #[test]
-fn every_fault_of_the_driver_ends_in_a_verdict_and_the_kernels_files() {
+fn every_fault_of_driver_ends_in_verdict_and_kernels_files() {
     for (at, kind, verdict, repair) in FAULTS {
         let toml = format!("gpus = 1\n[[fault]]\nat = '{at}'\nkind = '{kind}'");
         let timeout = if ["hang", "spin"].contains(&kind) { TIMEOUT } else { PATIENCE };
@@ -199,7 +199,7 @@ fn every_fault_of_the_driver_ends_in_a_verdict_and_the_kernels_files() {
 }
 
 #[test]
-fn a_fact_that_is_nonsense_or_fails_is_lost_alone() {
+fn loses_only_implausible_or_failed_fact() {
     for at in ["driver-version", "cuda-version", "uuid", "name", "pci", "memory", "compute", "affinity", "numa"] {
         for kind in ["nonsense", "unterminated", "untouched", "noise", "unknown", "not-supported"] {
             let toml = format!("[[gpu]]\nnuma = 0\n[[fault]]\nat = '{at}'\nkind = '{kind}'");
@@ -228,7 +228,7 @@ fn a_fact_that_is_nonsense_or_fails_is_lost_alone() {
 }
 
 #[test]
-fn a_lost_minor_is_looked_up_in_proc_and_two_gpus_never_share_a_file() {
+fn finds_lost_minor_in_proc_and_shares_no_file() {
     let fault = "gpus = 2\n[[fault]]\nat = 'minor'\nkind = 'not-supported'";
     let machine = Machine::new(Some(fault))
         .with_devices(&[3])
@@ -244,7 +244,7 @@ fn a_lost_minor_is_looked_up_in_proc_and_two_gpus_never_share_a_file() {
 }
 
 #[test]
-fn the_kernels_files_are_enough() {
+fn kernels_files_are_enough() {
     let information =
         "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-1c1d\nBus Location: \t 0000:81:00.0\nDevice Minor: \t 0\n";
     let machine = Machine::new(None)
@@ -287,13 +287,13 @@ fn drivers_whose_files_hang_end_in_a_verdict_each() {
 }
 
 #[test]
-fn a_machine_without_gpus_is_no_fault() {
+fn machine_without_gpus_is_no_fault() {
     let inventory = Machine::new(None).detect();
     assert_eq!((inventory.gpus, inventory.drivers, inventory.findings), (vec![], vec![], vec![]));
 }
 
 #[test]
-fn a_library_that_was_named_and_is_missing_is_said() {
+fn reports_missing_configured_library() {
     let machine = Machine::new(None);
     let output = machine.command().env("SLURMINIT_NVML_LIBRARY", machine.path("none.so")).output().unwrap();
     let text = succeeded(output);
@@ -301,7 +301,7 @@ fn a_library_that_was_named_and_is_missing_is_said() {
 }
 
 #[test]
-fn a_hostile_name_does_not_reach_the_terminal() {
+fn hostile_name_does_not_reach_terminal() {
     let hostile = "[[gpu]]\nname = \"\\u001b[2Jx\\r\\n,#=\\u202e\"\n[[gpu]]\nname = [78, 10, 255]";
     let machine = Machine::new(Some(hostile)).with_devices(&[0, 1]);
     let text = succeeded(machine.command().output().unwrap());
@@ -311,7 +311,7 @@ fn a_hostile_name_does_not_reach_the_terminal() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_panic() {
+fn reader_that_goes_away_is_no_panic() {
     let machine = Machine::new(Some("gpus = 8"));
     let mut child = machine.command().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -322,7 +322,7 @@ fn a_reader_that_goes_away_is_no_panic() {
 }
 
 #[test]
-fn a_probe_does_not_outlive_a_killed_detection() {
+fn probe_does_not_outlive_killed_detection() {
     let machine = Machine::new(Some(""));
     let mut command = machine.command();
     // The library reads its machine from a pipe that never ends: a probe that hangs, and that can be watched.
@@ -337,7 +337,7 @@ fn a_probe_does_not_outlive_a_killed_detection() {
 }
 
 #[test]
-fn a_wrong_command_line_says_what_is_wanted() {
+fn wrong_command_line_names_expected_arguments() {
     for (arguments, want) in
         [(["--timeout", "soon"], "expected seconds"), (["--root", "/no/such"], "no such directory")]
     {

@@ -58,7 +58,7 @@ fn code(verdict: &str) -> i32 {
 }
 
 #[test]
-fn every_fault_on_a_host_has_its_answer() {
+fn every_fault_on_host_has_its_answer() {
     answer::compare(hosts::all().into_iter().map(|(name, entry, host)| {
         let output = hosts::examine(&host);
         let report = report(&output);
@@ -68,7 +68,7 @@ fn every_fault_on_a_host_has_its_answer() {
 }
 
 #[test]
-fn every_fault_in_a_container_has_its_answer() {
+fn every_fault_in_container_has_its_answer() {
     answer::compare(containers::all().into_iter().map(|(name, entry, container)| {
         let output = container.examine();
         let report = report(&output);
@@ -79,7 +79,7 @@ fn every_fault_in_a_container_has_its_answer() {
 
 /// A check that cries wolf is worse than none.
 #[test]
-fn where_nothing_is_wrong_nothing_is_said_to_be() {
+fn reports_nothing_without_problems() {
     for report in [report(&container::Container::healthy().examine()), report(&hosts::examine(&hosts::healthy()))] {
         let bad: Vec<String> = report
             .entries
@@ -93,7 +93,7 @@ fn where_nothing_is_wrong_nothing_is_said_to_be() {
 
 /// Both halves of a fault: a person reads the same as a program.
 #[test]
-fn the_text_has_what_was_looked_at_seen_and_repairs_it_and_no_control_characters() {
+fn text_shows_check_observation_and_repair_without_control_characters() {
     let evil = "fan \u{1b}[31mbroken\u{7}\u{202e}";
     let container = container::Container::healthy().answer("sinfo", "node", &format!("gpu:nvidia:1|drained|{evil}\n"));
     let output = container.command_as_text().output().unwrap();
@@ -113,7 +113,7 @@ fn the_text_has_what_was_looked_at_seen_and_repairs_it_and_no_control_characters
 
 /// Every tool hangs, and the driver too: the answer still comes.
 #[test]
-fn a_check_that_hangs_costs_its_deadline_and_no_other_check() {
+fn check_that_hangs_costs_its_deadline_and_no_other_check() {
     let names = ["ping", "munge", "address"];
     let container = names.into_iter().fold(container::Container::healthy(), container::Container::hangs);
     let output = container.fault("init", "hang").command_as_json().args(["--timeout", "0.5"]).output().unwrap();
@@ -125,7 +125,7 @@ fn a_check_that_hangs_costs_its_deadline_and_no_other_check() {
 
 /// Who adds a fault records its answer, and who removes one removes that too.
 #[test]
-fn every_record_belongs_to_a_fault() {
+fn every_record_belongs_to_fault() {
     let files = std::fs::read_dir(answer::folder()).unwrap().map(|file| file.unwrap().path());
     let records: BTreeSet<String> = files
         .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
@@ -150,6 +150,6 @@ fn every_entry_has_seen_its_fault() {
 }
 
 #[test]
-fn the_documents_are_made_of_the_entries() {
+fn documents_are_made_of_entries() {
     docs::compare();
 }

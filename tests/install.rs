@@ -39,7 +39,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn only_what_changed_is_written_and_one_generation_is_kept() {
+fn writes_only_changes_and_keeps_one_generation() {
     let (root, config) = fixture();
     let slurm = root.path().join("etc/slurm");
     let both = [PathBuf::from("/etc/slurm/slurm.conf"), PathBuf::from("/etc/slurm/gres.conf")];
@@ -60,7 +60,7 @@ fn only_what_changed_is_written_and_one_generation_is_kept() {
 }
 
 #[test]
-fn what_a_killed_start_left_behind_does_no_harm() {
+fn files_of_killed_start_are_harmless() {
     let (root, config) = fixture();
     let slurm = root.path().join("etc/slurm");
     fs::create_dir_all(&slurm).unwrap();
@@ -73,7 +73,7 @@ fn what_a_killed_start_left_behind_does_no_harm() {
 }
 
 #[test]
-fn what_is_in_the_way_is_named_with_what_to_do() {
+fn names_obstacle_with_repair() {
     let (root, config) = fixture();
     fs::create_dir_all(root.path().join("etc")).unwrap();
     fs::write(root.path().join("etc/slurm"), "a file").unwrap();
@@ -87,7 +87,7 @@ fn what_is_in_the_way_is_named_with_what_to_do() {
 }
 
 #[test]
-fn a_user_s_file_that_is_not_text_is_refused_by_name() {
+fn user_s_file_that_is_not_text_is_refused_by_name() {
     let (root, config) = fixture();
     fs::create_dir(root.path().join("config")).unwrap();
     fs::write(root.path().join("config/gres.conf"), [0xff, 0xfe]).unwrap();
@@ -96,7 +96,7 @@ fn a_user_s_file_that_is_not_text_is_refused_by_name() {
 }
 
 #[test]
-fn a_new_key_is_random_and_munge_s_alone() {
+fn new_key_is_random_and_munge_s_alone() {
     let (root, config) = fixture();
     let key = root.path().join("etc/munge/munge.key");
     assert_eq!(install::install_munge_key(&config, root.path()).unwrap().source, KeySource::Generated);
@@ -119,7 +119,7 @@ fn a_new_key_is_random_and_munge_s_alone() {
 }
 
 #[test]
-fn a_mounted_secret_is_the_key() {
+fn mounted_secret_is_key() {
     let (root, config) = fixture();
     install::install_munge_key(&config, root.path()).unwrap();
     let secret = root.path().join("run/secrets/munge.key");
@@ -135,7 +135,7 @@ fn a_mounted_secret_is_the_key() {
 }
 
 #[test]
-fn a_key_from_a_variable_and_another_mounted_one_are_refused_and_the_same_one_is_taken() {
+fn refuses_two_different_keys_and_accepts_two_equal_ones() {
     let (root, config) = fixture();
     let write = |place: &str, key: &[u8]| {
         let file = root.path().join(place);
@@ -155,7 +155,7 @@ fn a_key_from_a_variable_and_another_mounted_one_are_refused_and_the_same_one_is
 }
 
 #[test]
-fn a_key_that_others_can_read_is_closed_and_said_aloud() {
+fn restricts_readable_key_and_reports_it() {
     let (root, config) = fixture();
     let key = root.path().join("etc/munge/munge.key");
     fs::create_dir_all(key.parent().unwrap()).unwrap();
@@ -171,7 +171,7 @@ fn a_key_that_others_can_read_is_closed_and_said_aloud() {
 }
 
 #[test]
-fn a_key_that_munged_would_refuse_is_an_error_and_not_replaced() {
+fn key_that_munged_would_refuse_is_error_and_not_replaced() {
     let (root, config) = fixture();
     let key = root.path().join("etc/munge/munge.key");
     fs::create_dir_all(key.parent().unwrap()).unwrap();
@@ -193,7 +193,7 @@ fn a_key_that_munged_would_refuse_is_an_error_and_not_replaced() {
 }
 
 #[test]
-fn the_daemons_find_their_directories_and_old_state_is_theirs() {
+fn daemons_find_their_directories_and_old_state_is_theirs() {
     let (root, config) = fixture();
     let state = root.path().join("var/lib/slurm/slurmctld");
     fs::create_dir_all(&state).unwrap();
@@ -212,7 +212,7 @@ fn the_daemons_find_their_directories_and_old_state_is_theirs() {
 }
 
 #[test]
-fn a_full_record_of_ended_jobs_is_put_aside() {
+fn full_record_of_ended_jobs_is_put_aside() {
     let (root, config) = fixture();
     let jobcomp = root.path().join("var/lib/slurm/jobcomp");
     let record = jobcomp.join("jobs");
@@ -243,7 +243,7 @@ fn a_full_record_of_ended_jobs_is_put_aside() {
 }
 
 #[test]
-fn a_missing_user_is_named() {
+fn missing_user_is_named() {
     let (root, _) = fixture();
     let config = Config::parse("[daemon.munged]\nuser = \"no-such-user\"\n", Path::new("test.toml")).unwrap();
     let outcome = install::install_munge_key(&config, root.path());
@@ -261,7 +261,7 @@ fn a_missing_user_is_named() {
 }
 
 #[test]
-fn what_somebody_else_owns_of_slurms_directories_becomes_roots() {
+fn gives_foreign_slurm_directories_to_root() {
     assert!(geteuid().is_root(), "{NEEDS_ROOT}");
     let (root, config) = fixture();
     let (slurm, state) = (root.path().join("etc/slurm"), root.path().join("var/lib/slurm"));
@@ -297,7 +297,7 @@ fn what_somebody_else_owns_of_slurms_directories_becomes_roots() {
 
 /// Somebody else's file of the same text is not taken for ours: they could change it at any time.
 #[test]
-fn a_file_of_somebody_else_is_written_anew() {
+fn replaces_file_of_another_user() {
     assert!(geteuid().is_root(), "{NEEDS_ROOT}");
     let (root, config) = fixture();
     install(root.path(), &config, "one\n").unwrap();

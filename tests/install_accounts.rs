@@ -61,7 +61,7 @@ fn nobody_wanted_writes_nothing() {
 }
 
 #[test]
-fn an_account_comes_is_kept_and_goes() {
+fn adds_keeps_and_removes_account() {
     let root = fixture();
     let findings = install(root.path(), ALICE).unwrap();
     // Without root's rights a home cannot be given away, and the operator is told.
@@ -87,7 +87,7 @@ fn an_account_comes_is_kept_and_goes() {
 }
 
 #[test]
-fn a_refusal_writes_nothing_at_all() {
+fn refusal_writes_nothing_at_all() {
     let root = fixture();
     let before = stamps(root.path());
     let toml = format!("{ALICE}[[user]]\nname = \"root\"\nuid = 1002\n");
@@ -97,7 +97,7 @@ fn a_refusal_writes_nothing_at_all() {
 }
 
 #[test]
-fn a_file_that_cannot_be_staged_leaves_all_as_they_were() {
+fn file_that_cannot_be_staged_leaves_all_as_they_were() {
     let root = fixture();
     let before = passwd(root.path());
     fs::create_dir(root.path().join("etc/shadow.new")).unwrap();
@@ -127,7 +127,7 @@ fn files_of_somebody_else_are_left_alone_and_said() {
 }
 
 #[test]
-fn a_home_that_is_there_stays_as_it_is() {
+fn keeps_existing_home() {
     let root = fixture();
     let home = root.path().join("home/alice");
     fs::create_dir_all(&home).unwrap();

@@ -59,7 +59,7 @@ fn failure(output: &Output) -> (u8, String) {
 }
 
 #[test]
-fn the_first_start_writes_everything_and_the_second_nothing() {
+fn first_start_writes_everything_and_second_nothing() {
     let root = fixture("gpu_type = \"nvidia\"");
     // What the NVIDIA runtime brings in.
     let libraries = root.path().join("usr/lib/x86_64-linux-gnu");
@@ -75,7 +75,7 @@ fn the_first_start_writes_everything_and_the_second_nothing() {
 }
 
 #[test]
-fn a_mismatch_stops_the_start_where_the_operator_wants_that() {
+fn mismatch_prevents_start_if_configured() {
     let root = fixture("gpu_type = \"amd\"\non_mismatch = \"fail\"");
     let (code, words) = failure(&slurminit(root.path(), "true", "prepare", &[]));
     assert_eq!(code, exit_code::MISMATCH);
@@ -84,7 +84,7 @@ fn a_mismatch_stops_the_start_where_the_operator_wants_that() {
 }
 
 #[test]
-fn a_wrong_configuration_stops_the_start_with_its_place() {
+fn wrong_configuration_stops_start_with_its_place() {
     let root = fixture("on_mismatch = \"explode\"");
     let (code, words) = failure(&slurminit(root.path(), "true", "prepare", &[]));
     assert_eq!(code, exit_code::CONFIG);
@@ -92,7 +92,7 @@ fn a_wrong_configuration_stops_the_start_with_its_place() {
 }
 
 #[test]
-fn a_file_that_is_named_must_be_there() {
+fn requires_named_file() {
     let root = fixture("");
     fs::remove_file(root.path().join("slurminit.toml")).unwrap();
     let (code, words) = failure(&slurminit(root.path(), "true", "prepare", &[]));
@@ -101,7 +101,7 @@ fn a_file_that_is_named_must_be_there() {
 }
 
 #[test]
-fn no_verb_goes_on_without_the_file_that_it_is_given() {
+fn every_verb_requires_its_named_file() {
     for verb in [
         &["status"][..],
         &["health"],
@@ -120,7 +120,7 @@ fn no_verb_goes_on_without_the_file_that_it_is_given() {
 }
 
 #[test]
-fn a_disk_that_takes_no_more_leaves_the_old_files() {
+fn disk_that_takes_no_more_leaves_old_files() {
     let root = fixture("");
     prepared(root.path());
     let path = root.path().join("etc/slurm/slurm.conf");
@@ -136,7 +136,7 @@ fn a_disk_that_takes_no_more_leaves_the_old_files() {
 }
 
 #[test]
-fn a_file_of_the_user_is_installed_as_it_is_and_never_overwritten() {
+fn file_of_user_is_installed_as_it_is_and_never_overwritten() {
     let root = fixture("");
     let own = "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\nGresTypes=gpu\n\
                NodeName=gpu-box CPUs=1 Gres=gpu:nvidia:2\n";
@@ -150,7 +150,7 @@ fn a_file_of_the_user_is_installed_as_it_is_and_never_overwritten() {
 
 /// Its copy has the marker line too, and must not stay the user's for ever.
 #[test]
-fn a_file_that_came_from_the_operators_directory_goes_with_it() {
+fn file_that_came_from_operators_directory_goes_with_it() {
     let root = fixture("");
     let own = |name: &str| {
         format!(
@@ -184,7 +184,7 @@ fn a_file_that_came_from_the_operators_directory_goes_with_it() {
 
 /// A reload that was taken back installed the former copy again.
 #[test]
-fn a_copy_that_a_reload_brought_back_goes_with_the_original_as_well() {
+fn copy_restored_by_reload_is_removed_with_its_original() {
     let root = fixture("");
     let own = |cpus: u32| {
         format!(
@@ -208,7 +208,7 @@ fn a_copy_that_a_reload_brought_back_goes_with_the_original_as_well() {
 
 /// With Slurm's words, as PID 1 gives them to it.
 #[test]
-fn the_line_that_a_daemon_died_of_is_named() {
+fn line_that_daemon_died_of_is_named() {
     let root = fixture("[slurm.conf]\nMaxJobCuont = 5\n");
     prepared(root.path());
     let explain = |words: &str| {
@@ -240,7 +240,7 @@ fn refuses_saved_state_of_another_cluster() {
 
 /// slurmctld takes the older file where the newer one is missing, and looks where slurm.conf says.
 #[test]
-fn jobs_of_a_former_start_are_seen_where_slurmctld_will_find_them() {
+fn sees_jobs_of_previous_start_where_slurmctld_reads_them() {
     let root = fixture("");
     let save = |directory: &str, name: &str| {
         let directory = root.path().join(directory);
@@ -267,7 +267,7 @@ fn jobs_of_a_former_start_are_seen_where_slurmctld_will_find_them() {
 
 /// PID 1 learns from the files what it cannot know of the configuration.
 #[test]
-fn tells_pid_1_the_user_and_the_node_of_an_own_slurm_conf() {
+fn passes_user_and_node_of_own_slurm_conf_to_pid_1() {
     let root = tempfile::tempdir().unwrap();
     let toml = "[node]\nname = \"n2\"\n[daemon.munged]\nuser = \"nobody\"\n";
     fs::write(root.path().join("slurminit.toml"), toml).unwrap();

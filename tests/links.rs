@@ -114,7 +114,7 @@ fn every_link_leads_somewhere() {
 }
 
 #[test]
-fn every_row_of_a_table_has_the_cells_of_its_head() {
+fn every_row_of_table_has_cells_of_its_head() {
     let (mut wrong, mut seen) = (String::new(), 0);
     for (name, page) in pages() {
         let mut head = None;
@@ -161,7 +161,7 @@ fn every_page_that_code_names_exists() {
 }
 
 #[test]
-fn every_decision_has_its_headings_and_a_line_in_the_index() {
+fn every_decision_has_its_headings_and_line_in_index() {
     let pages = pages();
     let folder = Path::new("docs/decisions");
     let index = &pages[&folder.join("README.md")];
@@ -240,7 +240,7 @@ fn pages_keep_their_word_budgets() {
 
 /// But for those with a placeholder in capital letters.
 #[test]
-fn every_file_that_the_how_to_page_names_exists() {
+fn every_file_that_how_to_page_names_exists() {
     let pages = pages();
     let page = &pages[Path::new("docs/contributing.md")];
     let spans = text(page).flat_map(|line| line.split('`').skip(1).step_by(2));

@@ -262,7 +262,7 @@ fn every_line_is_valid_and_every_name_fits_its_type() {
 }
 
 #[test]
-fn what_is_not_known_is_left_out_and_why_is_told() {
+fn omits_unknown_facts_with_reason() {
     let away = metrics::text(&files(), Err("slurmctld is away"), None);
     assert!(away.contains("\nslurminit_slurm_up 0\n") && !away.contains("\nslurm_"), "{away}");
     assert!(!away.contains("DCGM_"));
@@ -299,7 +299,7 @@ fn page() -> std::path::PathBuf {
 
 /// A table for each kind of name, made of the text itself. `UPDATE=1` writes it.
 #[test]
-fn the_page_has_every_metric() {
+fn page_has_every_metric() {
     let (told, text) = (parsed(&text()), text());
     let mut page = fs::read_to_string(page()).unwrap();
     let old = page.clone();
@@ -338,7 +338,7 @@ fn labels(start: &str, series: &BTreeSet<String>) -> String {
 /// tests/metrics/asked has the names in the dashboards' expressions, extracted from each dashboard's JSON (for 4323 from its exporter's sources) with
 /// `grep -ohE '\b(nvidia_smi|DCGM|slurm)_[A-Za-z0-9_]+' dashboard.json | sort -u`.
 #[test]
-fn the_dashboards_find_what_they_ask_for() {
+fn dashboards_use_existing_metrics() {
     let told = parsed(&text());
     for dashboard in ["14574", "25547", "12239", "4323"] {
         let file = harness::root().join(format!("tests/metrics/asked/{dashboard}.txt"));
@@ -370,7 +370,7 @@ fn dashboard_and_alert_rules_use_metrics_that_exist() {
 
 /// The agent knows only jobs whose GPUs work.
 #[test]
-fn slurmctld_says_who_has_a_gpu_and_the_queue_for_how_long() {
+fn slurmctld_reports_gpu_user_and_queue_time() {
     let mut files = files();
     let prepared = Prepared { node_name: "c1".to_owned(), ..Prepared::default() };
     files.snapshot.as_mut().unwrap().prepared = Some(prepared);
@@ -397,7 +397,7 @@ fn slurmctld_says_who_has_a_gpu_and_the_queue_for_how_long() {
 }
 
 #[test]
-fn the_page_has_safe_texts_and_no_old_measurements() {
+fn page_has_safe_texts_and_no_old_measurements() {
     let state = State::of(&files(), Ok(&slurm()));
     assert_eq!((state.gpus.len(), state.is_stale, state.report_age), (3, false, Some(3)));
     assert_eq!((state.gpus[0].watts, state.gpus[0].for_seconds), (Some(627), Some(90)));
@@ -417,7 +417,7 @@ fn the_page_has_safe_texts_and_no_old_measurements() {
 }
 
 #[test]
-fn a_node_that_takes_no_jobs_is_not_ready_and_says_why() {
+fn node_that_accepts_no_jobs_is_not_ready_with_reason() {
     let on = |name: &str, slurm: Result<&Slurm, &str>| {
         let mut files = files();
         let snapshot = files.snapshot.as_mut().unwrap();

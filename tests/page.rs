@@ -24,7 +24,7 @@ fn texts(value: &Value) -> Vec<&str> {
 
 #[test]
 #[ignore = "needs Chromium: run docker/test --only page"]
-fn a_browser_shows_everything_on_each_screen_and_asks_nobody_else() {
+fn browser_renders_every_view_without_external_requests() {
     let mut site = Site::start();
     let mut browser = Browser::start();
     let mut backgrounds = Vec::new();

@@ -147,12 +147,12 @@ fn row(name: &str, verb: &Command, who: &str) -> String {
 }
 
 #[test]
-fn the_table_of_verbs_is_that_of_the_command_line() {
+fn table_of_verbs_is_that_of_command_line() {
     a_page_has("reference/commands.md", BEGIN, &table_of_verbs());
 }
 
 #[test]
-fn the_tables_of_releases_are_those_of_the_program() {
+fn tables_of_releases_are_those_of_program() {
     a_page_has("reference/versions.md", releases::BEGIN, &releases::tables());
 }
 
@@ -172,7 +172,7 @@ fn a_page_has(page: &str, begin: &str, table: &str) {
 }
 
 #[test]
-fn every_verb_has_a_page_and_the_hidden_ones_are_nowhere() {
+fn every_verb_has_page_and_hidden_ones_are_nowhere() {
     let made = made();
     for verb in ["run", "detect", "render", "configure", "status", "health"] {
         assert!(made[&format!("man/slurminit-{verb}.1")].contains(".SH DESCRIPTION"), "{verb}");

@@ -50,7 +50,7 @@ fn outcome(case: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn every_case_gives_the_expected_files() {
+fn every_case_gives_expected_files() {
     let root = harness::root().join("tests/render");
     let update = std::env::var_os("UPDATE").is_some();
     let mut cases: Vec<_> = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -122,7 +122,7 @@ fn resident() -> usize {
 }
 
 #[test]
-fn a_day_costs_no_memory_and_no_wake_up_but_for_questions() {
+fn day_costs_no_memory_and_no_wake_up_but_for_questions() {
     let mut world = World::new();
     world.give(Event::Tick);
     let mut after_two_hours = 0;

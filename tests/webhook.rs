@@ -48,7 +48,7 @@ fn why(output: &Output) -> String {
 }
 
 #[test]
-fn the_message_is_posted_as_json() {
+fn message_is_posted_as_json() {
     let (url, server) = server("HTTP/1.1 204 No Content\r\n\r\n");
     let output = post(&url, "10");
     assert!(output.status.success(), "{output:?}");
@@ -59,7 +59,7 @@ fn the_message_is_posted_as_json() {
 }
 
 #[test]
-fn a_refusal_a_redirect_and_a_closed_port_are_named_without_the_secret() {
+fn names_refusal_redirect_and_closed_port_without_secret() {
     for (answer, said) in [
         ("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n", "403"),
         ("HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n", "302"),
@@ -74,7 +74,7 @@ fn a_refusal_a_redirect_and_a_closed_port_are_named_without_the_secret() {
 }
 
 #[test]
-fn a_server_that_says_nothing_costs_the_timeout() {
+fn silent_server_costs_only_the_timeout() {
     let (url, server) = server("");
     let text = why(&post(&url, "0.5"));
     assert!(text.contains("timeout"), "{text}");

@@ -132,7 +132,7 @@ mod tests {
     use crate::Config;
 
     #[test]
-    fn a_name_number_or_home_cannot_leave_its_field() {
+    fn name_number_or_home_cannot_leave_its_field() {
         let refusals = [
             "[[user]]\nname = \"alice:x:0:0\"\nuid = 1000",
             "[[user]]\nname = \"alice\\nroot2\"\nuid = 1000",

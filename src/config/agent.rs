@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_is_written_counts_and_the_others_are_ours() {
+    fn configured_policy_overrides_default() {
         let config = parse("[faults]\nheat = 'drain'\n[faults.xid]\n79 = 'warn'\n").unwrap();
         let policy = |kind| config.faults.policy(kind);
         assert_eq!(policy(FaultKind::Xid(79)), Policy::Warn);

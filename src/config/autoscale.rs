@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_could_not_take_is_refused_with_its_place() {
+    fn refuses_values_that_slurm_cannot_read_with_place() {
         let parse = |more: &str| Config::parse(&format!("{NODES}{more}"), Path::new("x.toml"));
         assert_eq!(parse("gpus = 'h200:8'").unwrap().autoscale.nodes[0].gpus.as_ref().unwrap().count, 8);
         for (more, words) in [

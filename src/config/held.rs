@@ -98,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn it_survives_the_command_line() {
+    fn round_trips_through_command_line() {
         let before = held("[[service]]\nname = 'api'\ncommand = ['a=b;c']\n[daemon.slurmd]\nuser = 'x'\n");
         assert_eq!(before.to_string().parse(), Ok(before));
         assert!("[log]".parse::<Held>().is_err());
     }
 
     #[test]
-    fn what_changed_is_named_and_nothing_else() {
+    fn names_only_changes() {
         let before = held("[[service]]\nname = 'api'\ncommand = ['a']\n[supervise]\nstop_timeout = 4\n");
         let after = held(
             "[[service]]\nname = 'web'\ncommand = ['a']\n[daemon.slurmd]\nstop_timeout = 4\n[supervise]\nstop_timeout = 5\n\

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn reads_what_it_wrote() {
         let text = "a = \"x\\n\\u007f\\\"\\\\é\"\nb = -3\nc = 1.0\nd = 1e300\ne = true\nf = [1, \"y\"]\ninf = -inf\n\"odd key\" = 1979-05-27\n\
                     [t]\nu = {}\n[[t.v]]\nw = 2\n[[t.v]]\nw = 2.5\n";
         let table: Table = text.parse().unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_share_leaves_the_controller_and_nothing_else_does() {
+    fn only_shared_settings_leave_controller() {
         let settings = shared(FILE, &config(FILE), "head").unwrap();
         for kept in
             ["lab", "max_nodes = 4", "MaxJobCount", "h200", "/state", "shards = 4", "boss", "controller = \"head\""]
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn it_becomes_the_same_cluster_beside_what_is_the_machines_own() {
+    fn joined_configuration_merges_shared_and_local_settings() {
         let own = "[node]\nfeatures = ['fast']\n[gpu]\nonly = [1]\n[paths]\nmunge_secret = '/own'\n";
         let own = joined().apply(config(own), own, Path::new("own.toml")).unwrap();
         let controller = config(FILE);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_the_token_is_refused_with_its_place() {
+    fn refuses_contradictions_to_token_with_place() {
         let refused = |text: &str| joined().apply(config(text), text, Path::new("own.toml")).unwrap_err().to_string();
         for (text, key) in [
             ("cluster_name = 'other'", "cluster_name"),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_sets_nothing_but_what_is_shared() {
+    fn token_sets_nothing_but_what_is_shared() {
         for hostile in [
             "[[service]]\nname = 'x'\ncommand = ['sh']",
             "[[hooks.pre_start]]\ncommand = ['sh']",

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_http_and_does_not_show_its_secret() {
+    fn url_is_http_and_does_not_show_its_secret() {
         let url = |text: &str| WebhookUrl::try_from(text.to_owned());
         let known = url("https://hooks.example.org:8443/T000/s3cret?x=1").unwrap();
         let shown = format!("{known:?} {}", Receiver::Url(known.clone()));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_is_needed() {
+    fn receiver_is_needed() {
         let parse = |text: &str| toml::from_str::<Notify>(text).map_err(|error| error.to_string());
         assert!(parse("url = 'https://a.example/x'\nuser = 'nobody'").is_ok());
         assert!(parse("url_file = '/run/secrets/webhook'").is_ok());

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_read_as_people_write_it() {
+    fn entry_is_read_as_people_write_it() {
         let pci = |text: &str| text.parse().ok().map(Kind::Pci);
         let model = |text: &[&str]| Some(Kind::Model(text.iter().map(|word| (*word).to_owned()).collect()));
         for (text, want) in [
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_models_words_are_whole_words() {
+    fn matches_whole_words_of_model() {
         let is = |model: &str, text: &str| {
             let own = words(model);
             matches!(kind(text), Some(Kind::Model(wanted)) if own.windows(wanted.len()).any(|part| part == wanted))

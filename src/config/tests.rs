@@ -26,12 +26,12 @@ fn uncommented(examples: bool) -> String {
 }
 
 #[test]
-fn the_example_as_it_is_changes_nothing() {
+fn example_as_it_is_changes_nothing() {
     assert_eq!(parse(EXAMPLE).unwrap(), Config::default());
 }
 
 #[test]
-fn the_example_tells_the_true_defaults() {
+fn example_states_true_defaults() {
     let text = uncommented(false);
     assert_eq!(parse(&text).unwrap(), Config::default());
     // If uncommenting failed, the test above would pass too.
@@ -41,7 +41,7 @@ fn the_example_tells_the_true_defaults() {
 }
 
 #[test]
-fn the_examples_in_the_example_are_valid() {
+fn examples_in_example_are_valid() {
     let config = parse(&uncommented(true)).unwrap();
     assert_eq!(config.gpu_type, Some(GpuType::Nvidia));
     assert_eq!(config.partitions[0].settings.get("maxtime").unwrap().as_str(), "01:00:00");
@@ -57,7 +57,7 @@ fn the_examples_in_the_example_are_valid() {
 }
 
 #[test]
-fn a_refusal_names_file_line_column_key_and_what_is_wanted() {
+fn refusal_names_file_line_column_key_and_what_is_wanted() {
     let refusals = [
         "role = \"al\"",
         "rol = \"all\"",
@@ -96,7 +96,7 @@ fn with_environment(text: &str, variables: &[(&str, &str)]) -> Result<Config, Co
 }
 
 #[test]
-fn own_variables_win_over_the_file_and_the_image_s_stand_behind_it() {
+fn own_variables_override_file_and_image() {
     let gpu_type = |text, variables: &[(&str, &str)]| with_environment(text, variables).unwrap().gpu_type;
     assert_eq!(gpu_type("", &[("DSHPC_GPU_TYPE", "amd")]), Some(GpuType::Amd));
     assert_eq!(gpu_type("", &[("DSHPC_GPU_TYPE", "amd"), ("GPU_TYPE", "none")]), Some(GpuType::None));
@@ -110,13 +110,13 @@ fn own_variables_win_over_the_file_and_the_image_s_stand_behind_it() {
 }
 
 #[test]
-fn an_empty_variable_is_an_unset_one() {
+fn empty_variable_is_unset_one() {
     let empty = [("SLURMINIT_ROLE", ""), ("GPU_TYPE", " "), ("CLUSTER_NAME", ""), ("USER_CUSTOMIZED", "")];
     assert_eq!(with_environment("", &empty).unwrap(), Config::default());
 }
 
 #[test]
-fn a_wrong_variable_is_named() {
+fn wrong_variable_is_named() {
     let refused = |name, value| with_environment("", &[(name, value)]).unwrap_err().to_string();
     insta::assert_snapshot!(
         [

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_back_whole_and_is_one_word() {
+    fn token_round_trips_as_one_word() {
         let text = token().encode();
         assert!(text.starts_with("sj1-") && text.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_".contains(&c)));
         assert_eq!(Token::decode(&text), Ok(token()));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_cut_off_says_so_at_every_length() {
+    fn reports_truncation_at_every_length() {
         let text = token().encode();
         for end in 5..text.len() {
             let error = Token::decode(&text[..end]).unwrap_err();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_changed_says_so_wherever_it_was_changed() {
+    fn detects_change_at_every_position() {
         let text = token().encode();
         for at in 4..text.len() {
             let mut other = text.clone().into_bytes();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_told_from_one_of_another_release() {
+    fn distinguishes_invalid_token_from_one_of_another_release() {
         for text in ["", "x", "--gpus", "sj-", "sj1", "sjx-AAAA", "SJ1-AAAA", "sj1234-AAAA"] {
             assert_eq!(Token::decode(text), Err(TokenError::NoToken), "{text}");
         }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_none_and_json_that_says_more_are_nonsense() {
+    fn rejects_invalid_key_and_json_with_unknown_fields() {
         let mut short = token();
         short.key.truncate(31);
         assert!(matches!(Token::decode(&short.encode()), Err(TokenError::Nonsense(_))));
@@ -220,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_in_no_debug_output() {
+    fn key_is_in_no_debug_output() {
         let shown = format!("{:?}", token());
         assert!(shown.contains("head") && !shown.contains("key") && !shown.contains("126"), "{shown}");
     }
 
     #[test]
-    fn the_checksum_is_the_usual_one() {
+    fn checksum_is_usual_one() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
     }
 

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_pen_is_said_with_what_was_meant() {
+    fn reports_misspelled_variable_with_intended_one() {
         let found =
             unknown_variables(["SLURMINIT_ROL", "SLURMINIT_LOGLEVEL", "SLURMINIT_API_HOST", "PATH", "SLURMINIT_ROLE"]);
         let said: Vec<String> = found.iter().map(|finding| format!("{}: {}", finding.what, finding.repair)).collect();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_platform_makes_of_a_service_of_our_name_is_none() {
+    fn ignores_service_variables_of_platform() {
         let made = [
             "SLURMINIT_SERVICE_HOST",
             "SLURMINIT_SERVICE_PORT_SLURMCTLD",
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn every_documented_variable_is_known() {
+    fn documents_every_known_variable() {
         let words = crate::EXAMPLE.split(|c: char| !c.is_ascii_uppercase() && c != '_');
         for word in words.filter(|word| word.starts_with("SLURMINIT_")) {
             assert!(KNOWN.contains(&word), "{word}");

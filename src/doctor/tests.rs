@@ -10,7 +10,7 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
 }
 
 #[test]
-fn every_entry_has_a_name_of_its_own_and_says_everything() {
+fn every_entry_has_unique_name_and_all_texts() {
     let mut names = BTreeSet::new();
     for entry in entries() {
         assert!(names.insert(entry.id), "{} is there twice", entry.id);
@@ -32,7 +32,7 @@ fn every_kind_of_finding_has_one_entry() {
 
 /// The log of a start reports faults, but not what is merely worth knowing.
 #[test]
-fn a_start_says_what_is_wrong_and_nothing_else() {
+fn start_reports_only_problems() {
     let (inventory, mut environment) = (Inventory::default(), Environment::default());
     environment.proxy = Some("http_proxy");
     let healthy = CheapFacts {
@@ -61,7 +61,7 @@ fn a_start_says_what_is_wrong_and_nothing_else() {
 }
 
 #[test]
-fn the_worst_verdict_stands_for_all() {
+fn worst_verdict_stands_for_all() {
     let order = [Verdict::Ok, Verdict::Note, Verdict::CouldNotLook, Verdict::Warn, Verdict::Fail];
     assert!(order.is_sorted());
     let both = Observations::all([Observations::ok("a"), Observations::warn("b", "c", "d")], || Observations::ok(""));

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_cut_short_has_a_repair_and_nothing_else_has() {
+    fn file_that_is_cut_short_has_repair_and_nothing_else_has() {
         let advice = |words: &str| repair(&["x".to_owned(), words.to_owned()], Path::new("/var/lib/slurm"));
         let tail =
             "file, start with '-i' to ignore this. Warning: using -i will lose the data that can't be recovered.";

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_rings_when_it_is_time_and_not_before() {
+    fn expires_at_deadline_and_not_before() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
         runtime.block_on(async {
             let alarm = Alarm::new();

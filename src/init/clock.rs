@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_set_is_told_from_one_that_is_corrected() {
+    fn distinguishes_set_clock_from_slewed_clock() {
         assert_eq!(jump(5_000_000, 5_000_500), None);
         assert_eq!(jump(5_000_000, 8_600_000), Some("3600 s ahead".to_owned()));
         assert_eq!(jump(5_000_000, 1_400_000), Some("3600 s back".to_owned()));

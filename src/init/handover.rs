@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_process_id_is_refused() {
+    fn rejects_invalid_process_id() {
         let bad = ["", "0", "-1", "+7", " 7", "7 ", "x", "99999999999", "\u{662}", "7\0"];
         for value in bad {
             assert_eq!(main_pid(format!("MAINPID={value}").as_bytes()), Err(NoHandover::NoPid), "{value:?}");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_the_daemons_session_follows() {
+    fn process_of_daemons_session_follows() {
         let next = Ok(Some(Successor { pid: 50, started: 8674 }));
         assert_eq!(judge(&claim(Some(NEXT))), next, "an orphan, as Slurm makes it");
         assert_eq!(judge(&claim(Some(Process { parent: MAIN, ..NEXT }))), next, "still the main process's child");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_claim_is_refused() {
+    fn forged_claim_is_refused() {
         assert_eq!(judge(&claim(None)), Err(NoHandover::Gone(50)));
         assert_eq!(judge(&claim(Some(Process { session: 41, ..NEXT }))), Err(NoHandover::Unrelated(50)));
         assert_eq!(judge(&claim(Some(Process { parent: 45, ..NEXT }))), Err(NoHandover::Foreign(50, 45)));
@@ -174,7 +174,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_message_panics_and_an_accepted_pid_was_written_there(
+        fn no_message_panics_and_accepted_pid_was_in_it(
             message in prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..5000),
                 "((MAINPID|READY|BARRIER|X)(=|)[0-9+-]{0,12}\n?){0,8}".prop_map(String::into_bytes),
@@ -187,7 +187,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_outside_the_session_is_ever_accepted(
+        fn accepts_nothing_outside_session(
             sender in (0..6_i32, proptest::option::of((0..6_i32, 0..6_i32))),
             named in (0..6_i32, proptest::option::of((0..6_i32, 0..6_i32))),
         ) {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_task_comes_through_a_memory_file_and_the_command_word_for_word() {
+    fn passes_task_through_memory_file_and_command_word_for_word() {
         let config = Config::parse("", std::path::Path::new("x")).unwrap();
         let task = plan::task::task(&config, &Held::of(&config), Target::of(&config), true, 7);
         let inherited: Inherited = serde_json::from_str(r#"{"mask":9223372036854775809,"ignored":[1,13]}"#).unwrap();

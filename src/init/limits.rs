@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_room_is_less_than_a_daemon_needs_or_a_quarter_of_the_limit() {
+    fn too_little_room_is_less_than_daemon_needs_or_quarter_of_limit() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(too_little_room(root.path()), None, "there is no limit");
         fs::create_dir(root.path().join("pids")).unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_is_a_limits_if_its_count_has_risen() {
+    fn death_is_limits_if_its_count_has_risen() {
         let (before, after) = (Counts { refused: 1, killed: 1 }, Counts { refused: 2, killed: 2 });
         let kill = Exit::Signal(libc::SIGKILL);
         assert_eq!(before.shortage(&kill, after), Some(Shortage::Memory));

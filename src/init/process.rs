@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exec_that_must_be_tried_again_is_a_limit_of_the_user() {
+    fn exec_error_eagain_is_user_limit() {
         assert_eq!(exec_shortage(nix::Error::EAGAIN), Some(Shortage::UserProcesses));
         assert_eq!(shortage(nix::Error::EAGAIN), Some(Shortage::Processes), "a fork");
         assert_eq!(exec_shortage(nix::Error::ENOMEM), Some(Shortage::Memory));

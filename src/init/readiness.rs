@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listening_port_is_told_from_a_connected_one_and_one_users_from_anothers() {
+    fn distinguishes_listening_ports_and_their_users() {
         let table =
             b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
             0: 00000000:1AA1 00000000:0000 0A 00000000:00000000 00:00000000 00000000   996        0 12 1\n\
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_agrees_about_sockets_of_our_own() {
+    fn kernel_reports_own_sockets() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let test = ReadinessTest::Socket(path.clone());

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_back_leads_to_what_the_daemons_ran_with() {
+    fn rollback_restores_files_that_daemons_ran_with() {
         let root = tempfile::tempdir().unwrap();
         let (paths, root) = (Paths::default(), root.path());
         let installed = root.join("etc/slurm/slurm.conf");

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_empty_directory_or_one_with_state_may_be_given() {
+    fn only_empty_directory_or_one_with_state_may_be_given() {
         for (content, expected) in [
             (&[][..], true),
             (&[LOST_AND_FOUND, lock::state::FILE], true),

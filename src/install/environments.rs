@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn each_user_has_a_file_and_a_former_one_has_none() {
+    fn writes_file_for_each_user_and_removes_stale_ones() {
         let state = tempfile::tempdir().unwrap();
         let directory = state.path().join(DIRECTORY);
         for users in [vec![("alice", "A=1\n"), ("bob", "B=1\n")], vec![("alice", "A=2\n")], vec![]] {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_write_left_that_was_cut_short_is_no_obstacle() {
+    fn ignores_partial_file_of_interrupted_write() {
         let state = tempfile::tempdir().unwrap();
         let directory = state.path().join(DIRECTORY);
         fs::create_dir(&directory).unwrap();

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_known_who_wrote_the_names_of_nodes() {
+    fn identifies_writer_of_node_names() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("etc")).unwrap();
         let text = format!("10.0.0.2\tc2.lab c2\n10.0.0.3\tc3 {MARK}\n10.0.0.4 c4\n");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_lacks_is_added_once() {
+    fn adds_missing_name_once() {
         let root = tempfile::tempdir().unwrap();
         let hosts = root.path().join("etc/hosts");
         fs::create_dir(root.path().join("etc")).unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_comes_before_what_else_is_said_of_the_name() {
+    fn address_precedes_other_entries_of_name() {
         let root = tempfile::tempdir().unwrap();
         let hosts = root.path().join("etc/hosts");
         fs::create_dir(root.path().join("etc")).unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_without_the_file_gets_one() {
+    fn container_without_file_gets_one() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("etc")).unwrap();
         assert!(install_host_name(root.path(), "gpu1").unwrap());

@@ -72,7 +72,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn a_key_that_others_could_have_planted_is_replaced() {
+    fn key_that_others_could_have_planted_is_replaced() {
         let root = tempfile::tempdir().unwrap();
         let text =
             "[rest]\nlisten = '127.0.0.1:6820'\n[paths]\nstate = '/state'\n[daemon.slurmctld]\nuser = 'nobody'\n";

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_comes_before_the_variables_and_these_before_what_was_kept_and_the_default_file() {
+    fn command_line_precedes_variables_saved_and_default_file() {
         let all = Machine::new(&["line", "named", "kept", "default"]);
         assert_eq!(all.text(Some("line"), Some("named"), None), "# line");
         // A start refuses these two; a verb takes what its user typed.
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_called_by_the_variable_it_came_in() {
+    fn names_variable_as_origin_of_saved_configuration() {
         let machine = Machine::new(&["kept", "default"]);
         assert_eq!(machine.read(None, None, None).unwrap().origin, Path::new(secret_variables::TOML));
         // PID 1 passes this path when it re-executes itself.
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_taken_is_refused_with_its_place() {
+    fn refuses_unacceptable_values_with_place() {
         let machine = Machine::new(&["named"]);
         assert!(machine.text(None, Some("named"), Some("# variable")).contains("remove one of them"));
         assert!(machine.text(None, Some("gone"), None).contains("file not found"));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_read_what_root_kept_is_told_what_to_do() {
+    fn explains_missing_permission_for_saved_configuration() {
         let denied = io::Error::from(ErrorKind::PermissionDenied);
         let error = unreadable(Path::new(secret_variables::TOML), &denied).to_string();
         assert!(
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_or_a_directory_in_place_of_the_file_is_refused_at_once() {
+    fn pipe_or_directory_in_place_of_file_is_refused_at_once() {
         let root = tempfile::tempdir().unwrap();
         let pipe = root.path().join("slurminit.toml");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_users_file_stays_the_users() {
+    fn keeps_users_file() {
         let directory = tempfile::tempdir().unwrap();
         let (file, link) = (directory.path().join("real"), directory.path().join("link"));
         fs::write(&file, "A=1\n").unwrap();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_belongs_to_the_owner_of_the_directory() {
+    fn new_file_belongs_to_owner_of_directory() {
         let directory = tempfile::tempdir().unwrap();
         if nix::unistd::geteuid().is_root() {
             std::os::unix::fs::chown(directory.path(), Some(1234), Some(1235)).unwrap();

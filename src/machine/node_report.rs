@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_closed_is_theirs_also_where_slurmd_is_silent() {
+    fn keeps_persons_drain_of_unresponsive_node() {
         let closed = |line: &str| NodeReport::parse(line).unwrap().is_closed_for_good();
         assert!(closed("drained|upgrade") && closed("draining|upgrade") && closed("drained*|upgrade"));
         assert!(closed("fail|disk") && closed("failing|disk") && closed("fail*|slurminit: GPU 1"));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_that_is_not_ours_belongs_to_others() {
+    fn keeps_reasons_of_others() {
         let others = |line: &str| NodeReport::parse(line).unwrap().is_closed_by_others();
         for line in
             ["fail|disk", "failing|disk", "drained|fan", "down|fan", "down*|Not responding", "draining@|Reboot ASAP"]
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_answers_and_is_not_drained_is_usable() {
+    fn node_that_answers_and_is_not_drained_is_usable() {
         assert_eq!(verdict("idle|none"), NodeVerdict::Usable);
         assert_eq!(verdict("mixed-|none\n"), NodeVerdict::Usable);
         assert_eq!(verdict("idle*|none"), NodeVerdict::NotYet);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_drain_that_this_start_repaired_is_taken_back() {
+    fn removes_only_repaired_drains() {
         assert_eq!(verdict("drained|gres/gpu count reported lower than configured (0 < 1)"), NodeVerdict::Repaired);
         assert_eq!(verdict("drained|Low RealMemory (reported:900 < 90.00% of configured:1000)"), NodeVerdict::Repaired);
         assert_eq!(verdict("drained*|gres/gpu count"), NodeVerdict::NotYet);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epilogs_failure_is_told_from_a_persons_drain() {
+    fn distinguishes_failed_epilog_from_administrators_drain() {
         let blames = |line| NodeReport::parse(line).unwrap().blames_the_epilog();
         assert!(blames("drained|Epilog error") && blames("draining|Epilog error"));
         assert!(
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_as_ready_as_its_last_node() {
+    fn cluster_is_as_ready_as_its_last_node() {
         let worst =
             |text: &str| text.lines().map(NodeReport::parse).fold(None, NodeReport::worse).map(|report| report.state);
         assert_eq!(worst("idle|none\nunknown*|none\ndrained|fan"), Some("unknown".to_owned()));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_one_short_line_that_does_nothing() {
+    fn reason_is_one_short_line_that_does_nothing() {
         let reason = NodeReport::parse(&format!("drained|\u{202e}\x1b[2J {}", "x".repeat(1000))).unwrap().reason;
         assert!(reason.starts_with("\\u{202e}\\x1b[2J x") && reason.len() < 500, "{reason}");
     }

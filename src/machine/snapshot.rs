@@ -228,7 +228,7 @@ mod tests {
 
     /// Programs read these names in status.json; people see the same names in the table.
     #[test]
-    fn what_is_shown_and_what_is_serialized_are_the_same_words() {
+    fn displays_and_serializes_the_same_words() {
         fn both<T>(value: T, words: &str)
         where
             T: Serialize + serde::de::DeserializeOwned + fmt::Display + fmt::Debug + PartialEq,

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_memory_limit_above_the_machine_is_no_limit() {
+    fn memory_limit_above_machine_is_no_limit() {
         let memory = Memory { total_mib: 1000, limit_mib: Some(8_796_093_022_207), ..Memory::default() };
         assert_eq!(memory.usable_mib(), 1000);
     }

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_acts_is_shown_and_the_rest_stays() {
+    fn shows_control_characters_and_keeps_the_rest() {
         assert_eq!(
             line("\x1b]0;pwn\x07 \u{9b}2J \u{202e}a\nb\x7f"),
             "\\x1b]0;pwn\\x07 \\u{9b}2J \\u{202e}a\\x0ab\\x7f"
@@ -112,7 +112,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn nothing_that_acts_is_left(text in proptest::collection::vec(proptest::char::any(), 0..40)) {
+        fn removes_all_control_characters(text in proptest::collection::vec(proptest::char::any(), 0..40)) {
             let text: String = text.into_iter().collect();
             proptest::prop_assert!(!line(&text).contains(is_active));
             let mut out = Vec::new();
@@ -126,7 +126,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_are_passed_on_as_they_are(bytes in proptest::collection::vec(0_u8.., 0..60)) {
+        fn escapes_all_bytes(bytes in proptest::collection::vec(0_u8.., 0..60)) {
             let mut out = Vec::new();
             push(&mut out, &bytes);
             proptest::prop_assert!(!String::from_utf8(out).unwrap().contains(is_active));

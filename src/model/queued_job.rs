@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_follows_the_columns_is_returned_whole() {
+    fn returns_text_after_columns_unchanged() {
         let line = "18|17_3|RUNNING|2|1-02:03:04|main|alice|1000|c[1-2]||c9|afterok:5(unfulfilled)|None|a|b";
         let (job, rest) = QueuedJob::parse(line).unwrap();
         assert_eq!((job.number, job.id.as_str(), job.seconds(), job.uid), (18, "17_3", Some(93_784), 1000));

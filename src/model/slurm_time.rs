@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_that_a_job_has_run_is_read() {
+    fn time_that_job_has_run_is_read() {
         let times = ["0:02", "2:03", "1:02:03", "1-01:00:01", "2-00:00:01", "INVALID"];
         let want = [Some(2), Some(123), Some(3723), Some(90_001), Some(172_801), None];
         assert_eq!(times.map(seconds), want);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_as_the_same() {
+    fn round_trips_written_value() {
         for seconds in [1, 59, 60, 3599, 86_399, 86_400, 90_061, LONGEST] {
             let limit = TimeLimit::Seconds(seconds);
             assert_eq!(TimeLimit::parse(&limit.to_string()), Some(limit));

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_capacity_is_there_while_no_node_runs() {
+    fn capacity_exists_while_no_node_runs() {
         let shared = "[slurm]\ncontroller = 'head'\n";
         let controller = files(&format!("role = 'controller'\n{shared}{COMMANDS}{NODES}")).unwrap();
         let conf = text(&controller, FileName::SlurmConf);

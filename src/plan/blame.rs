@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_an_own_file_is_found_by_its_number_or_its_key() {
+    fn finds_line_of_own_file_by_number_or_key() {
         let text = "# USER_CUSTOMIZED=true\nClusterName=c\nFooBar=1\n";
         let path = PathBuf::from("/config/slurm.conf");
         let file = UserFile::new(FileName::SlurmConf, Origin::Config, path.clone(), text, &|_| Err(String::new()));

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_files_take_nothing() {
+    fn same_files_take_nothing() {
         assert_eq!(of(CONF, CONF), Change::default());
     }
 
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greatest_need_decides_and_every_change_is_named() {
+    fn greatest_need_decides_and_every_change_is_named() {
         let change = of(CONF, &CONF.replace("debug", "short").replace("CPUs=2", "CPUs=1"));
         assert_eq!(change.apply, Apply::Restart);
         assert_eq!(change.news, ["the nodes", "the partitions"]);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_not_what_it_was_takes_a_restart_and_says_what_is_new() {
+    fn changed_node_requires_restart_and_reports_changes() {
         let mut change = Change::default();
         change.renew_node("CPUs=2 Gres=gpu:nvidia:4", "CPUs=2 Gres=gpu:nvidia:3");
         assert_eq!((change.apply, change.node), (Apply::Restart, true));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_running_container_cannot_take_is_named() {
+    fn names_changes_that_need_a_new_container() {
         assert_eq!(of(CONF, &CONF.replace("ClusterName=c", "clustername=d")).fixed, ["ClusterName"]);
         assert_eq!(of(CONF, &format!("{CONF}SlurmctldPort=7000\n")).fixed, ["SlurmctldPort"]);
     }
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn another_gres_conf_takes_a_restart_and_a_task_prolog_nothing() {
+    fn another_gres_conf_takes_restart_and_task_prolog_nothing() {
         let of = |name, old: &str, new: &str| {
             let file = |text: &str| [Text { name, text: text.to_owned() }];
             change(&file(old), &file(new)).apply
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_a_key_is_found() {
+    fn line_of_key_is_found() {
         assert_eq!(line_of_key(CONF, "selecttype"), Some(4));
         assert_eq!(line_of_key(CONF, "Gres"), Some(5));
         assert_eq!(line_of_key("# Foo=1\nNote=Foo\n", "Foo"), None);

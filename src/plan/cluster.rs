@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slurm_conf_serves_machines_that_differ() {
+    fn one_slurm_conf_serves_different_machines() {
         let more = "[[partition]]\nname = \"big\"\nfeature = \"h200\"\n";
         let head = slurm_conf("controller", &inventory("head", "0-3", (24, 11)), more);
         let mut other = inventory("c1", "0-63", (24, 11));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compute_is_called_what_its_container_is_called() {
+    fn compute_is_called_what_its_container_is_called() {
         let machine = inventory("c1.lab", "0-3", (24, 11));
         let node = |more| crate::plan(&config("compute", more), &machine).unwrap().nodes.node;
         assert_eq!(node("").name.as_str(), "c1");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_repair() {
+    fn refuses_impossible_requests_with_repair() {
         let refusal = |role: &str, host: &str, version| {
             crate::plan(&config(role, ""), &inventory(host, "0", version)).map(drop).unwrap_err().finding
         };

@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_new_slurm_without_the_right_to_namespaces_dies_of_it() {
+    fn only_new_slurm_without_right_to_namespaces_dies_of_it() {
         for (version, makes_namespaces, fatal) in [
             (Some((24, 11)), false, true),
             (Some((23, 11)), false, true),
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_who_sets_it_otherwise_is_told() {
+    fn reports_operators_deviating_setting() {
         let of = |value: Option<&str>| {
             let setting = |value: &str| Setting { key: KEY.to_lowercase(), value: value.to_owned(), why: None };
             check(&value.map(setting).into_iter().collect::<Vec<_>>(), &inventory(Some((24, 11)), false))

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cell_of_the_table_has_its_own_words() {
+    fn every_cell_of_table_has_its_message() {
         let mut table = String::new();
         let mut words = std::collections::BTreeSet::new();
         let of = [GpuType::None, GpuType::Nvidia, GpuType::Amd, GpuType::Intel];
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_gpu_cannot_be_that_is_the_cause() {
+    fn names_platform_without_gpus_as_cause() {
         for (platform, expected, words) in [
             (Platform::DockerDesktop, GpuType::Nvidia, "Metal"),
             (Platform::DockerDesktop, GpuType::Amd, "Metal"),

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_given_where_there_are_several_users_and_the_files_are_ours() {
+    fn gives_gpus_to_job_users_if_files_are_container_owned() {
         const NO_CGROUP: &str = "proctrack/linuxproc";
         let user = |uid: u32| format!("[[user]]\nname = \"u{uid}\"\nuid = {uid}\n");
         let two = format!("{}{}", user(1001), user(1002));

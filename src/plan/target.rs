@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn each_role_has_the_units_of_its_row() {
+    fn each_role_has_units_of_its_row() {
         let mut config = Config::parse(
             "[[service]]\nname = 'api'\ncommand = ['api']\nafter = ['slurmd']\n",
             std::path::Path::new("x"),

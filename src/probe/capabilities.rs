@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_root_lacks_is_named_with_its_repair() {
+    fn names_missing_capability_with_repair() {
         assert_eq!(finding(0, 0b1110_0011), None);
         let finding = finding(0, 0b0100_0011).unwrap();
         assert!(finding.what.contains("KILL, SETUID"), "{finding:?}");

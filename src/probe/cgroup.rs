@@ -85,12 +85,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_mounted_is_none() {
+    fn no_mount_means_none() {
         assert_eq!(detect(tempfile::tempdir().unwrap().path()), Cgroup::default());
     }
 
     #[test]
-    fn a_v2_container_uses_its_own_root_also_after_slurmd_moved_it() {
+    fn v2_container_uses_own_root_after_slurmd_moved_it() {
         let files = [
             ("sys/fs/cgroup/cgroup.type", "domain\n"),
             ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n"),
@@ -105,7 +105,7 @@ mod tests {
 
     /// Docker's `--cgroupns host` mounts the machine's whole tree, but only our own group belongs to us.
     #[test]
-    fn in_the_machines_tree_the_own_group_counts() {
+    fn uses_own_group_in_machines_tree() {
         let files = [
             ("sys/fs/cgroup/cgroup.controllers", "cpu memory\n"),
             ("sys/fs/cgroup/docker/4f2/cgroup.controllers", "memory\n"),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_cannot_be_seen_is_foreign() {
+    fn process_that_cannot_be_seen_is_foreign() {
         let foreign = |processes| {
             let files = [("sys/fs/cgroup/cgroup.type", "domain\n"), ("sys/fs/cgroup/cgroup.procs", processes)];
             detect(container(V2, "0::/\n", &files).path()).foreign_processes

@@ -68,19 +68,19 @@ mod tests {
     }
 
     #[test]
-    fn a_character_device_opens() {
+    fn character_device_opens() {
         assert_eq!(access(Path::new("/dev/null")), Access::Usable);
     }
 
     #[test]
-    fn what_others_may_not_write_is_for_the_group_alone() {
+    fn file_not_writable_by_others_is_for_group() {
         assert_eq!([0o020_660, 0o020_664, 0o020_666, 0o020_600].map(closed_to_others), [true, true, false, true]);
         assert_eq!(only_for_group(Path::new("/dev/null")), None);
         assert_eq!(only_for_group(Path::new("/no/such")), None);
     }
 
     #[test]
-    fn each_way_to_fail_has_its_own_reason() {
+    fn each_failure_has_its_reason() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("nvidia0");
         assert!(reason(&file).ends_with("nvidia0 is not in this container"));

@@ -77,12 +77,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_jobs_user_has_opened_to_all_is_still_isolated() {
+    fn file_that_jobs_user_has_opened_to_all_is_still_isolated() {
         assert!(is_isolated(0o660, 0) && is_isolated(0o666, 1001) && !is_isolated(0o666, 0));
     }
 
     #[test]
-    fn a_link_a_plain_file_and_the_hosts_dev_are_not_ours() {
+    fn link_regular_file_and_hosts_dev_are_not_container_devices() {
         for kind in ["tmpfs", "devtmpfs", "ext4"] {
             let mount = format!("29 28 0:26 / /dev rw,nosuid - {kind} {kind} rw\n");
             for file in ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "relative"] {

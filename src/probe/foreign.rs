@@ -102,7 +102,7 @@ mod tests {
     use crate::vendor::nvidia::proc::nameless_gpu;
 
     #[test]
-    fn a_device_of_wsl2_without_nvidia_is_said_and_with_nvidia_is_not() {
+    fn reports_wsl2_device_only_without_nvidia() {
         let root = root(&[("dev/dxg", "")]);
         let found = findings(root.path(), &[]);
         assert!(found[0].cause.contains("only NVIDIA GPUs"), "{found:?}");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_without_its_driver_is_one_line_for_each_maker() {
+    fn gpu_without_its_driver_is_one_line_for_each_maker() {
         let device = |address: &str, file: &str| format!("sys/bus/pci/devices/{address}/{file}");
         let root = tempfile::tempdir().unwrap();
         for (address, vendor, class, driver) in [

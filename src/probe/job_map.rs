@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_come_and_go_and_a_start_clears_only_its_own() {
+    fn maps_jobs_and_start_clears_only_its_gpus() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path();
         let seen = |name: &str| fs::read_to_string(dir.join(name)).ok();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mig_instance_is_named_by_its_gpu_and_gpu_instance() {
+    fn mig_instance_is_named_by_its_gpu_and_gpu_instance() {
         let minors = MigMinors::parse("gpu2/gi9/access 84\ngpu2/gi9/ci0/access 85\ngpu2/gi9/ci1/access 86\n");
         let name = |device: &str| place(device, &minors).map(|(name, _)| name);
         for compute_instance in ["85", "86"] {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn amds_exporter_reads_json_and_a_hostile_name_is_a_text_in_it() {
+    fn amds_exporter_reads_json_and_hostile_name_is_text_in_it() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path();
         let variable = |name: &str| (name == "SLURM_JOB_USER").then(|| "a\",\n\"x".to_owned());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_where_others_write_or_through_a_link() {
+    fn writes_nothing_to_foreign_directories_or_through_links() {
         use std::os::unix::fs::{PermissionsExt as _, symlink};
         let temporary = tempfile::tempdir().unwrap();
         let target = temporary.path().join("target");

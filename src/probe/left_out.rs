@@ -39,7 +39,7 @@ mod tests {
     use model::inventory::Severity;
 
     #[test]
-    fn each_fault_has_its_own_cause_and_what_was_not_given_has_none() {
+    fn each_fault_has_its_cause_and_missing_gpus_have_none() {
         let gpu = |vendor, index, obstacle| Gpu {
             vendor,
             access: Access::unusable(obstacle, format!("reason {index}")),

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_is_the_containers_and_the_kernels_cache_counts_as_free() {
+    fn counts_reclaimable_cache_of_container_as_free() {
         let free =
             |files: &[(&str, &str)]| free(tree(files).path()).map(|it| (it.free_mib, it.usable_mib, it.pressure));
         let v1 = |file: &'static str, text: &'static str| (file, text);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_gpus_that_are_numa_nodes_is_not_the_machines() {
+    fn memory_of_gpus_that_are_numa_nodes_is_not_machines() {
         let root = tree(&[
             MEMINFO,
             ("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal:       16390244 kB\nNode 0 MemFree: 1 kB\n"),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_v1_limit_is_read_and_its_unlimited_is_none() {
+    fn v1_limit_is_read_and_its_unlimited_is_none() {
         let limit = |text| memory(&[MEMINFO, V1, ("sys/fs/cgroup/memory/memory.limit_in_bytes", text)]);
         assert_eq!(limit("536870912\n"), Memory { total_mib: 32_012, gpu_mib: 0, limit_mib: Some(512) });
         assert_eq!(limit("9223372036854771712\n").limit_mib, None);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_v1_ancestor_outside_of_the_mount_counts() {
+    fn v1_ancestor_outside_of_mount_counts() {
         let files = [
             MEMINFO,
             V1,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_v2_limit_counts() {
+    fn tightest_v2_limit_counts() {
         let files = [
             MEMINFO,
             ("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n"),

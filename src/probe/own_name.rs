@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replica_has_the_name_of_its_service_and_number() {
+    fn replica_has_name_of_its_service_and_number() {
         for (answer, expected) in [
             ("lab-compute-3.lab_default.", Some("compute-3")),
             ("lab-compute-3.lab_default", Some("compute-3")),

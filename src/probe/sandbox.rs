@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_comes_back_whole() {
+    fn answer_round_trips() {
         let text = "a\nb\0\u{7f}".repeat(100_000);
         assert_eq!(Sandbox::start(|| text.clone()).finish(later()), Ok(text));
     }
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_never_ends_is_killed_at_the_deadline() {
+    fn kills_endless_program_at_deadline() {
         let started = Instant::now();
         let limit = Duration::from_millis(100);
         let sandbox = Sandbox::<u8>::start(|| {
@@ -300,13 +300,13 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_names_its_signal() {
+    fn crash_names_its_signal() {
         assert_eq!(no_answer::<u8>(|| std::process::abort()), NoAnswer::Crashed(Signal::SIGABRT));
         assert_eq!(no_answer(|| nix::sys::signal::raise(Signal::SIGFPE).is_ok()), NoAnswer::Crashed(Signal::SIGFPE));
     }
 
     #[test]
-    fn an_early_exit_is_no_answer() {
+    fn early_exit_is_no_answer() {
         assert_eq!(no_answer::<u8>(|| exit_now(0)), NoAnswer::Exited(0));
         assert_eq!(no_answer::<u8>(|| exit_now(9)), NoAnswer::Exited(9));
     }
@@ -322,13 +322,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_the_wrong_kind_or_size_is_nonsense() {
+    fn rejects_answer_of_wrong_type_or_size() {
         assert!(matches!(no_answer(|| Liar(7)), NoAnswer::Nonsense(why) if why.contains("seven")));
         assert_eq!(no_answer(|| "x".repeat(LONGEST_ANSWER + 9)), NoAnswer::Nonsense("more than 4 MiB".to_owned()));
     }
 
     #[test]
-    fn what_a_library_prints_does_not_reach_the_answer_or_us() {
+    fn library_output_reaches_neither_answer_nor_caller() {
         // Writes to the descriptors directly, as a C library does.
         let printed = Sandbox::start(|| {
             let junk = b"{\"junk\": 1}\n";

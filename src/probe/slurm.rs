@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_note_and_the_plugins_are_found() {
+    fn note_and_plugins_are_found() {
         let root = tempfile::tempdir().unwrap();
         for path in [
             "usr/lib/x86_64-linux-gnu/slurm-wlm/gpu_nvml.so",

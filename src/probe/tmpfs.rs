@@ -73,14 +73,14 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_the_limit_or_has_none_is_no_news() {
+    fn reports_no_problem_within_or_without_limit() {
         assert_eq!(said("", Some(300)), None);
         assert_eq!(said("5 0 0:9 / /tmp rw - tmpfs tmpfs rw,size=102400k\n", Some(300)), None);
         assert_eq!(said("5 0 0:9 / /tmp rw - tmpfs tmpfs rw\n", None), None);
     }
 
     #[test]
-    fn what_may_be_too_much_is_named_with_its_size() {
+    fn names_oversized_mount_with_size() {
         let unsized_one = said("5 0 0:9 / /tmp rw,nosuid - tmpfs tmpfs rw\n", Some(300)).unwrap();
         assert!(
             unsized_one.contains("300 MiB") && unsized_one.ends_with(": /tmp 12000 MiB, /dev/shm 64 MiB"),

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_with_real_time_signals_is_read_back_as_it_was_set() {
+    fn mask_with_real_time_signals_is_read_back_as_it_was_set() {
         // Of this thread alone.
         let before = block_all();
         let mask = bit(libc::SIGTERM) | bit(64);

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_one_for_each_run_directory_and_it_ends_with_its_holder() {
+    fn holds_one_lock_per_run_directory_until_holder_ends() {
         let root = tempfile::tempdir().unwrap();
         let run = root.path().join("run");
         let first = Lock::take(&run).unwrap();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_its_place_writes_nowhere_else() {
+    fn link_in_its_place_writes_nowhere_else() {
         let root = tempfile::tempdir().unwrap();
         let (run, victim) = (root.path().join("run"), root.path().join("victim"));
         fs::create_dir(&run).unwrap();

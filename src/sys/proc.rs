@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test, in which nothing else reaps")]
-    fn only_a_process_of_roots_is_a_slurmstepd() {
+    fn only_process_of_roots_is_slurmstepd() {
         let directory = tempfile::tempdir().unwrap();
         set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
         let program = directory.path().join("slurmstepd");

@@ -231,7 +231,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_kernel_tells_of_a_port_of_our_own_and_of_who_is_connected_to_it() {
+    fn kernel_reports_own_port_and_its_connections() {
         let own = nix::unistd::Uid::current().as_raw();
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let socket = std::net::TcpListener::bind(address).unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_of_unix_sockets_of_our_own() {
+    fn kernel_reports_own_unix_sockets() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();

@@ -158,7 +158,7 @@ mod tests {
     const SOME_TIME: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_program_ends_hangs_or_is_missing() {
+    fn program_ends_hangs_or_is_missing() {
         assert_eq!(
             ask("sh", &["-c", "echo out; echo err >&2; exit 3"], SOME_TIME),
             Answer::Ended { succeeded: false, stdout: "out\n".to_owned(), stderr: "err\n".to_owned() }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn returns_when_the_program_exits_and_leaves_its_background_process_alone() {
+    fn returns_when_program_exits_and_leaves_its_background_process_alone() {
         let said = output(Command::new("sh").args(["-c", "sleep 600 & echo $!; exit 3"]), 9 * SOME_TIME).unwrap();
         assert_eq!(said.status.code(), Some(3));
         let background: i32 = String::from_utf8(said.stdout).unwrap().trim().parse().unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_kills_the_descendants_and_leaves_no_zombie() {
+    fn timeout_kills_descendants_and_leaves_no_zombie() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("pids");
         // One in a session of its own, too.
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_secret_here_no_tool_gets() {
+    fn passes_secrets_to_no_tool() {
         let mut command = Command::new("env");
         let said = output(command.env(secret_variables::MUNGE_KEY, "x").env("OTHER", "y"), SOME_TIME).unwrap();
         let said = String::from_utf8(said.stdout).unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_babbles_is_cut_off() {
+    fn truncates_excessive_output() {
         let output = Running::start(Command::new("sh").args(["-c", "cat; exec yes"]), b"fed\n").unwrap();
         let output = output.finish(SOME_TIME, 4096).unwrap();
         assert!(output.stdout.starts_with(b"fed\ny\n") && output.stdout.len() < 3 * 8192, "{}", output.stdout.len());

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_the_groups_that_name_it_and_its_own() {
+    fn user_has_primary_and_supplementary_groups() {
         let passwd = "root:x:0:0:root:/root:/bin/bash\nbroken\nalice:x:1000:100:A:/home/alice:/bin/sh\n+::::::\n";
         let group = "root:x:0:\nusers:x:100:alice\nvideo:x:44:bob,alice\nalice:x:7:\nbad:x:y:alice\n";
         let alice = parse("alice", passwd, group).unwrap();

@@ -19,7 +19,7 @@ fn with_character_device(machine: Machine, file: &str) -> Machine {
 }
 
 #[test]
-fn a_jetson_is_one_gpu() {
+fn jetson_is_one_gpu() {
     for (file, has_nvml) in
         [("dev/nvgpu/igpu0/ctrl", true), ("dev/nvhost-ctrl-gpu", false), ("dev/nvgpu/igpu0/ctrl", false)]
     {
@@ -66,7 +66,7 @@ fn docker_desktops_machine_is_known_by_its_kernel() {
 
 /// A pod with `nvidia.com/gpu: 1` on a machine of eight: CDI hides nothing of /proc and sets `void`.
 #[test]
-fn a_pod_with_one_of_eight_gpus_has_that_one() {
+fn pod_with_one_of_eight_gpus_has_that_one() {
     let all = |machine: Machine| {
         (0..8).fold(machine, |machine, gpu| {
             let text = format!("Model: NVIDIA H200\nGPU UUID: GPU-0{gpu}\nDevice Minor: {gpu}\n");
@@ -90,7 +90,7 @@ fn a_pod_with_one_of_eight_gpus_has_that_one() {
 }
 
 #[test]
-fn the_request_explains_what_is_missing() {
+fn request_explains_what_is_missing() {
     let one = || Machine::new(Some("gpus = 1")).with_devices(&[0]);
     for (machine, devices, words) in [
         (one(), "all", ""),
@@ -114,7 +114,7 @@ fn the_request_explains_what_is_missing() {
 
 /// The files of a GPU are here, and NVIDIA's library is not: three causes.
 #[test]
-fn a_missing_library_is_explained_by_the_capabilities() {
+fn missing_library_is_explained_by_capabilities() {
     for (capabilities, words) in [
         ("compute", "lacks \"utility\""),
         ("compute,utility", "passed manually"),

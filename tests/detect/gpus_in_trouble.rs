@@ -8,7 +8,7 @@ use crate::{Machine, TIMEOUT, fake_nvml, succeeded};
 
 /// Whichever call it is that says so, and however well the others answer.
 #[test]
-fn a_gpu_that_is_lost_to_one_call_is_lost() {
+fn gpu_that_is_lost_to_one_call_is_lost() {
     for at in
         ["handle", "uuid", "name", "pci", "memory", "compute", "affinity", "numa", "minor", "link-state", "mig-mode"]
     {
@@ -27,7 +27,7 @@ fn a_gpu_that_is_lost_to_one_call_is_lost() {
 
 /// The calls about its condition come last, and can be the first to notice.
 #[test]
-fn a_gpu_that_is_lost_to_a_call_about_its_condition_is_lost() {
+fn gpu_that_is_lost_to_call_about_its_condition_is_lost() {
     for at in ["processes", "clocks", "ecc", "persistence"] {
         let toml = format!("gpus = 2\n[[fault]]\nat = '{at}'\ngpu = 1\nkind = 'gpu-is-lost'");
         let machine = Machine::new(Some(&toml)).with_devices(&[0, 1]);
@@ -43,7 +43,7 @@ fn a_gpu_that_is_lost_to_a_call_about_its_condition_is_lost() {
 
 /// A driver before 510 has the first version of the call alone. The library is a copy with the second one's name changed.
 #[test]
-fn an_old_driver_tells_the_memory_too() {
+fn old_driver_reports_memory() {
     let machine = Machine::new(Some("[[gpu]]\nmemory_mib = 16384\ncondition = { used_mib = 5 }\n")).with_devices(&[0]);
     let (mut library, name) = (fs::read(fake_nvml()).unwrap(), b"nvmlDeviceGetMemoryInfo_v2\0");
     let at = library.windows(name.len()).position(|window| window == name).unwrap();
@@ -59,7 +59,7 @@ fn an_old_driver_tells_the_memory_too() {
 
 /// A driver that gives one name to two GPUs, or to two MIG instances.
 #[test]
-fn a_uuid_that_is_there_twice_is_one_gpus() {
+fn duplicate_uuid_belongs_to_one_gpu() {
     let inventory =
         Machine::new(Some("[[gpu]]\nuuid = 'GPU-1'\n[[gpu]]\nuuid = 'GPU-1'\n")).with_devices(&[0, 1]).detect();
     assert_eq!(inventory.gpus[1].access.obstacle(), Some(Obstacle::SharedName));
@@ -68,7 +68,7 @@ fn a_uuid_that_is_there_twice_is_one_gpus() {
 
 /// The memory of a V100 in a POWER9, or of a GH200, is a NUMA node without CPUs; memory on CXL is one that is no GPU's.
 #[test]
-fn the_memory_of_gpus_is_not_the_machines() {
+fn memory_of_gpus_is_not_machines() {
     let tree = |machine: Machine| {
         machine
             .with_file("proc/meminfo", "MemTotal:       100663296 kB\n")
@@ -98,7 +98,7 @@ fn the_memory_of_gpus_is_not_the_machines() {
 
 /// Nothing outside of the sandbox waits for a file: each of them may be a pipe that nobody writes to.
 #[test]
-fn a_pipe_in_place_of_a_file_holds_nobody() {
+fn pipe_in_place_of_file_does_not_block() {
     for file in [
         "proc/meminfo",
         "proc/self/mountinfo",

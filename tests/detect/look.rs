@@ -65,7 +65,7 @@ impl Drop for Killed {
 }
 
 #[test]
-fn a_gpu_tells_its_fabric_and_what_crosses_pci_express() {
+fn reports_fabric_and_pci_express_traffic() {
     // GPM knows the traffic of the first one, the second one counts it, the third one counts with 32 bits, the fourth one does neither.
     let machine = |bytes: u64| {
         format!(
@@ -117,14 +117,14 @@ fn mig_instances_tell_their_memory_and_how_busy_they_are() {
 }
 
 #[test]
-fn nothing_that_takes_calls_of_its_own_is_asked_without_need() {
+fn skips_extra_calls_unless_requested() {
     let machine = "[[gpu]]\ncondition = { tensor = 1.0 }\n[[gpu.mig]]\nbusy = [1.0, 1.0]\n";
     let looks = looks(&[machine, machine], &[]);
     assert_eq!((looks[1][0].tensor_ppm, looks[1][0].instances.len()), (None, 0));
 }
 
 #[test]
-fn an_old_driver_tells_what_it_can() {
+fn old_driver_reports_available_facts() {
     let machine = "[[gpu]]\ncondition = { fabric = 2, tensor = 1.0 }\n[[gpu.mig]]\nused_mib = 5\nbusy = [1.0, 1.0]\n";
     let calls = ["nvmlDeviceGetGpuFabricInfoV", "nvmlGpmQueryDeviceSupport", "nvmlDeviceGetFieldValues"];
     let looks = looks_without(&calls, &[machine, machine], &["--meters"]);
@@ -135,7 +135,7 @@ fn an_old_driver_tells_what_it_can() {
 
 /// No measurement is worth a GPU.
 #[test]
-fn a_driver_that_refuses_them_is_no_fault() {
+fn driver_that_refuses_them_is_no_fault() {
     for kind in ["unknown", "not-supported", "nonsense", "invalid-argument"] {
         let faults: String = ["gpm", "fabric", "fields", "mig-device", "mig-instance"]
             .map(|at| format!("[[fault]]\nat = '{at}'\nkind = '{kind}'\n"))

@@ -64,7 +64,7 @@ fn mig_instances_are_found_with_their_files() {
 }
 
 #[test]
-fn a_mig_instance_whose_capability_is_not_listed_is_not_used() {
+fn mig_instance_whose_capability_is_not_listed_is_not_used() {
     let inventory = Machine::new(Some("[[gpu]]\n[[gpu.mig]]\ngi = 7")).with_devices(&[0]).detect();
     assert_eq!(inventory.usable_gpus().count(), 0);
     assert!(
@@ -76,7 +76,7 @@ fn a_mig_instance_whose_capability_is_not_listed_is_not_used() {
 
 /// CUDA finds an instance by its UUID alone: without one, or with another's, none is offered.
 #[test]
-fn an_instance_without_a_name_of_its_own_is_not_used() {
+fn excludes_instance_without_unique_name() {
     let toml = "[[gpu]]\n[[gpu.mig]]\ngi = 1\nuuid = 'MIG-1'\n[[gpu.mig]]\ngi = 1\nuuid = 'MIG-1'\n[[gpu.mig]]\ngi = 1\nuuid = ''\n";
     let machine = Machine::new(Some(toml))
         .with_devices(&[0])
@@ -94,7 +94,7 @@ fn an_instance_without_a_name_of_its_own_is_not_used() {
 
 /// Whatever the driver says of its instances: the GPU next to them stays, and none is offered without what a job needs.
 #[test]
-fn a_fault_at_the_instances_costs_no_other_gpu() {
+fn fault_at_instances_costs_no_other_gpu() {
     for at in ["mig-mode", "mig-device", "mig-instance", "name", "uuid", "memory", "index"] {
         for kind in ["nonsense", "unterminated", "untouched", "unknown", "not-supported", "not-found"] {
             let fault = format!("[[fault]]\nat = '{at}'\ngpu = 0\nkind = '{kind}'");

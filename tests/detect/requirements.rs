@@ -54,7 +54,7 @@ fn each_gpu_is_measured() {
 
 /// A driver that answers nothing of it has no verdict, one that lies has none that speaks of a fault, and neither costs a GPU.
 #[test]
-fn a_driver_that_does_not_tell_is_not_blamed() {
+fn does_not_blame_driver_without_report() {
     let of = |kind: &str| {
         let faults = ["persistence", "pci", "clocks", "ecc", "processes"]
             .map(|at| format!("[[fault]]\nat = '{at}'\nkind = '{kind}'\n"));
@@ -80,7 +80,7 @@ fn a_driver_that_does_not_tell_is_not_blamed() {
 
 /// The table says what jobs are to have; the JSON what there is.
 #[test]
-fn a_gpu_that_the_operator_leaves_out_is_said() {
+fn reports_gpu_excluded_by_operator() {
     let machine = Machine::new(Some("gpus = 2")).with_devices(&[0, 1]).with_file("own.toml", "[gpu]\nexcept = [1]\n");
     let config = machine.path("own.toml");
     let text = succeeded(machine.command().arg("--config").arg(&config).output().unwrap());

@@ -50,7 +50,7 @@ fn jobs_are_counted_and_survive_the_container() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn accounts_and_limits_are_those_of_the_configuration_and_others_stay() {
+fn applies_accounts_and_limits_and_keeps_others() {
     let config = directory(&[("slurminit.toml", ACCOUNTS)]);
     let image = Image::new(ACCOUNTING).mount(config.path(), "/config");
     let container = image.serve();
@@ -124,7 +124,7 @@ fn gpu_hours_are_those_of_the_jobs_of_all_nodes() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_database_elsewhere_is_used_with_its_password() {
+fn database_elsewhere_is_used_with_its_password() {
     let network = Network::new();
     let secret = directory(&[("password", "s3cret-of-ours\n")]);
     let mode = |mode| fs::set_permissions(secret.path().join("password"), fs::Permissions::from_mode(mode)).unwrap();
@@ -161,7 +161,7 @@ fn a_database_elsewhere_is_used_with_its_password() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_database_that_is_broken_ends_the_start_and_the_cluster_starts_without_it() {
+fn database_that_is_broken_ends_start_and_cluster_starts_without_it() {
     let state = Volume::new("accounting");
     let image = || Image::new(ACCOUNTING).volume(&state, "/var/lib/slurm");
     assert_eq!(image().run(&["srun", "true"]).code, 0);
@@ -176,7 +176,7 @@ fn a_database_that_is_broken_ends_the_start_and_the_cluster_starts_without_it() 
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_is_missing_is_said() {
+fn reports_missing_parts() {
     let outcome = Image::new(PLAIN).with(["--env", "SLURMINIT_ACCOUNTING=embedded"]).run(&["true"]);
     assert_eq!(outcome.code, 78);
     assert!(outcome.stderr.contains("slurmdbd") || outcome.stdout.contains("slurmdbd"));

@@ -24,7 +24,7 @@ fn compute(cluster: &Cluster, name: &str, gpus: u32, config: &Path) -> Image {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_starts_a_node_that_was_not_there_and_it_is_stopped_when_idle() {
+fn job_starts_missing_node_which_stops_when_idle() {
     let cluster = cluster();
     let config = directory(&[("slurminit.toml", &format!("[autoscale]\n{NODES}"))]);
     // The capacity can be seen while nothing runs, and asked for.
@@ -62,7 +62,7 @@ fn a_job_starts_a_node_that_was_not_there_and_it_is_stopped_when_idle() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_command_that_fails_is_said_and_tried_again() {
+fn reports_and_retries_failed_command() {
     let cluster = cluster();
     let notice = "[[service]]\nname = 'notice'\nrestart = 'never'\n\
         command = ['sh', '-c', 'until test -e /tmp/notice; do sleep 0.2; done; slurminit stop']\n";
@@ -87,7 +87,7 @@ fn a_command_that_fails_is_said_and_tried_again() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_node_that_never_comes_or_has_less_than_promised_is_not_waited_for() {
+fn does_not_wait_for_node_that_is_missing_or_too_small() {
     let cluster = cluster();
     let config = directory(&[("slurminit.toml", &format!("[autoscale]\n{NODES}"))]);
     let job = cluster.submit("--gres=gpu:2");

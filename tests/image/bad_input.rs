@@ -26,26 +26,26 @@ fn broken_toml() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_unknown_key() {
+fn unknown_key() {
     assert_refused(&with_toml("# fine\n[gpu]\ntype_nam = \"model\"\n"), 78, &["/config/slurminit.toml:3:", "type_nam"]);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_value_of_the_wrong_type() {
+fn value_of_wrong_type() {
     assert_refused(&with_toml("[node]\ncpus = \"many\"\n"), 78, &["/config/slurminit.toml:2:", "cpus"]);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_environment_variable_that_means_nothing() {
+fn environment_variable_that_means_nothing() {
     let outcome = Image::new(PLAIN).with(["--env", "GPU_TYPE=voodoo"]).run(&["srun", "hostname"]);
     assert_refused(&outcome, 78, &["GPU_TYPE", "voodoo"]);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_variable_that_there_is_not_is_said() {
+fn reports_unknown_variable() {
     let outcome = Image::new(PLAIN).with(["--env", "SLURMINIT_ROL=none"]).run(&["srun", "hostname"]);
     assert_eq!(outcome.code, 0, "{outcome:?}");
     assert!(
@@ -57,13 +57,13 @@ fn a_variable_that_there_is_not_is_said() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_grace_that_is_longer_than_the_stop() {
+fn grace_that_is_longer_than_stop() {
     assert_refused(&with_toml("[jobs]\ngrace = 20\n"), 78, &["/config/slurminit.toml:2:9: jobs.grace", "stop_timeout"]);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_directory_that_cannot_be_written() {
+fn directory_that_cannot_be_written() {
     let slurm = Volume::new("etc-slurm");
     let image = Image::new(PLAIN).with(["--volume", &format!("{}:/etc/slurm:ro", slurm.name)]);
     assert_refused(&image.run(&["srun", "hostname"]), 104, &["/etc/slurm", "ead-only"]);
@@ -71,7 +71,7 @@ fn a_directory_that_cannot_be_written() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_disk_that_is_full() {
+fn disk_that_is_full() {
     let outcome = Image::new(PLAIN).with(["--tmpfs", "/etc/slurm:size=4k"]).run(&["srun", "hostname"]);
     assert_refused(&outcome, 104, &["/etc/slurm", "No space left"]);
 }
@@ -79,7 +79,7 @@ fn a_disk_that_is_full() {
 /// The old files are still whole when the new ones do not fit.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_full_disk_leaves_the_old_files() {
+fn full_disk_leaves_old_files() {
     let script = "slurminit prepare >/dev/null 2>&1; sum=$(cat /etc/slurm/*.conf | md5sum); \
                   dd if=/dev/zero of=/etc/slurm/filler bs=1k >/dev/null 2>&1; \
                   SLURMINIT_RESERVE_MIB=1000 slurminit prepare >/dev/null 2>&1 && exit 1; \
@@ -92,14 +92,14 @@ fn a_full_disk_leaves_the_old_files() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_daemon_that_is_missing() {
+fn daemon_that_is_missing() {
     let outcome = with_toml("[daemon.slurmctld]\ncommand = [\"/opt/slurm/sbin/slurmctld\", \"-D\"]\n");
     assert_refused(&outcome, 101, &["/opt/slurm/sbin/slurmctld"]);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_port_that_is_taken() {
+fn port_in_use() {
     let first = Image::new(PLAIN).serve();
     let outcome =
         Image::new(PLAIN).with(["--network", &format!("container:{}", first.name)]).run(&["srun", "hostname"]);
@@ -109,7 +109,7 @@ fn a_port_that_is_taken() {
 /// What only Slurm can judge: one death, the line of the operator's file, 78.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_slurm_refuses_at_the_start_is_named_in_the_operators_file_on_each_debian() {
+fn names_operators_line_that_slurm_rejects_at_start_on_each_debian() {
     for image in debians(PLAIN) {
         for (toml, place) in [
             ("[slurm.conf]\nMaxJobCuont = 5\n", "slurminit.toml:2:15: slurm.conf.MaxJobCuont"),
@@ -136,7 +136,7 @@ fn what_slurm_refuses_at_the_start_is_named_in_the_operators_file_on_each_debian
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_slurm_refuses_in_an_own_file_is_named_there() {
+fn names_line_of_own_file_that_slurm_rejects() {
     let own = "# USER_CUSTOMIZED=true\nNameX=gpu File=/dev/null\n";
     let directory = directory(&[("gres.conf", own)]);
     let outcome = Image::new(PLAIN).mount(directory.path(), "/config").run(&["srun", "hostname"]);
@@ -146,7 +146,7 @@ fn what_slurm_refuses_in_an_own_file_is_named_there() {
 /// munged would refuse such keys with a message that few understand.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_munge_key_that_others_can_read_is_never_used() {
+fn munge_key_that_others_can_read_is_never_used() {
     let script = "head -c 64 /dev/urandom > /etc/munge/munge.key; chmod 0644 /etc/munge/munge.key; chown root /etc/munge/munge.key; \
                   before=$(md5sum < /etc/munge/munge.key); slurminit run -- srun true; code=$?; \
                   echo code=$code $(stat -c '%U %a' /etc/munge/munge.key) same=$([ \"$before\" = \"$(md5sum < /etc/munge/munge.key)\" ]; echo $?)";

@@ -8,7 +8,7 @@ const CUDA: &str = "slurminit:test-cuda";
 /// The base's entry point would print, and would not start a cluster.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_entry_point_is_ours_and_the_rest_is_the_bases() {
+fn entry_point_is_slurminit_and_rest_comes_from_base() {
     let image = Image::new(CUDA).with(["--device", "/dev/null:/dev/nvidia0"]);
     let job = "command -v nvcc; nvcc; echo $LD_LIBRARY_PATH $CUDA_VERSION $CUDA_VISIBLE_DEVICES";
     let outcome = image.run(&["srun", "--gres=gpu:nvidia:1", "sh", "-c", job]);
@@ -19,7 +19,7 @@ fn the_entry_point_is_ours_and_the_rest_is_the_bases() {
 /// A job of sbatch has the image's variables, and one with `--export=NONE` what the image has in /etc/environment.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_batch_job_finds_the_compiler() {
+fn batch_job_finds_compiler() {
     let login = directory(&[("environment", "PATH=/usr/local/cuda/bin:/usr/bin:/bin\n")]);
     let as_it_is = Image::new(CUDA);
     let with_a_login = Image::new(CUDA).mount(&login.path().join("environment"), "/etc/environment");
@@ -36,7 +36,7 @@ fn a_batch_job_finds_the_compiler() {
 /// Ubuntu's images have a user `ubuntu` with the number that the first user of most hosts has.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_bases_user_1000_is_named_in_the_refusal() {
+fn bases_user_1000_is_named_in_refusal() {
     let config = directory(&[("slurminit.toml", "[[user]]\nname = \"alice\"\nuid = 1000\n")]);
     let outcome = Image::new(CUDA).mount(config.path(), "/config").run(&["true"]);
     assert_eq!(outcome.code, 78, "{outcome:?}");

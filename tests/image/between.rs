@@ -51,7 +51,7 @@ const CASES: [Case; 14] = [
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_controller_that_fails_or_moves_needs_no_repair() {
+fn controller_that_fails_or_moves_needs_no_repair() {
     check(|what| what == "controller");
 }
 
@@ -69,7 +69,7 @@ fn network_key_and_clock_faults_need_no_repair() {
 
 /// The record has a row for each case and no other.
 #[test]
-fn the_record_lists_every_case() {
+fn record_lists_every_case() {
     let names: Vec<String> = CASES.iter().map(|case| format!("| {} | {}", case.what, case.fault)).collect();
     assert_eq!(report::row_names(&record(), &MARKS, 2), names, "make it again with the command in {:?}", record());
 }

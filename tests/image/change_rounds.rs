@@ -138,7 +138,7 @@ fn serve(config: &Path, slurm: &Volume) -> Container {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_job_is_lost_or_becomes_node_fail_when_the_configuration_changes() {
+fn configuration_change_loses_no_job() {
     crate::docker::share::hold_all();
     let (rounds, seed) = rounds_and_seed(3, 27);
     let mut random = Random::of(seed);
@@ -206,7 +206,7 @@ const PINNED: [&str; 5] = [
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_job_is_lost_or_becomes_node_fail_when_the_members_of_a_cluster_come_and_go() {
+fn membership_change_loses_no_job() {
     crate::docker::share::hold_all();
     let (rounds, seed) = rounds_and_seed(3, 27);
     let mut random = Random::of(seed);

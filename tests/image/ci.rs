@@ -18,7 +18,7 @@ fn bare() -> Container {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_jobs_container_runs_the_workflow_that_is_printed() {
+fn jobs_container_runs_workflow_that_is_printed() {
     let job = Job::start(&printed(".github/workflows/container.yml"));
     let said = job.run_all();
     assert!(said[0].lines().count() == 1, "{said:?}");
@@ -28,7 +28,7 @@ fn a_jobs_container_runs_the_workflow_that_is_printed() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_service_takes_jobs_of_the_jobs_container_and_no_job_has_the_key() {
+fn service_accepts_jobs_of_job_container_and_hides_key() {
     let job = Job::start(&printed(".github/workflows/service.yml"));
     let said = job.run_all();
     assert_eq!((said[1].as_str(), said[2].as_str()), ("slurm\n", "from standard input\n"), "{said:?}");
@@ -76,7 +76,7 @@ fn a_service_takes_jobs_of_the_jobs_container_and_no_job_has_the_key() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn up_starts_a_cluster_that_stays_and_says_what_it_finds() {
+fn up_starts_persistent_cluster_and_reports_gpus() {
     let container = bare();
     // One command first, in a cluster of its own.
     assert_eq!(container.exec(&["slurminit", "run", "--", "srun", "sh", "-c", "exit 7"]).code, 7);
@@ -122,7 +122,7 @@ fn up_starts_a_cluster_that_stays_and_says_what_it_finds() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_cluster_that_does_not_come_up_says_why_with_its_own_exit_code() {
+fn reports_failed_start_with_reason_and_exit_code() {
     let container = bare();
     let up = |toml: &str, more: &str| {
         container.exec(&["env", &format!("SLURMINIT_TOML={toml}"), "sh", "-c", &format!("slurminit up {more}")])
@@ -152,7 +152,7 @@ fn a_cluster_that_does_not_come_up_says_why_with_its_own_exit_code() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_configuration_in_a_variable_is_the_whole_one_and_nobody_elses() {
+fn uses_configuration_variable_as_whole_configuration_and_hides_it() {
     let toml = "cluster_name = \"variable\"\n[[service]]\nname = \"bot\"\ncommand = [\"sleep\", \"inf\"]\nenv = { PASSWORD = \"of-the-bot\" }\n\
                 [[partition]]\nname = \"short\"\n";
     let config = directory(&[("slurminit.toml", "cluster_name = \"file\"\n")]);
@@ -241,7 +241,7 @@ impl Runner {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_action_puts_slurms_commands_within_reach_of_the_runners_user() {
+fn action_puts_slurms_commands_within_reach_of_runners_user() {
     let runner = Runner::new();
     // The runner of GitHub is user 1001.
     let id = "#!/bin/sh\necho 1001\n";
@@ -278,7 +278,7 @@ fn the_action_puts_slurms_commands_within_reach_of_the_runners_user() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_action_starts_the_cluster_of_a_jobs_container() {
+fn action_starts_cluster_of_jobs_container() {
     let job = Job::start(&printed(".github/workflows/container.yml"));
     let action = harness::root().join("docker/action");
     docker(["cp", &action.display().to_string(), &format!("{}:/__w/action", job.container.name)]).ok();
@@ -291,7 +291,7 @@ fn the_action_starts_the_cluster_of_a_jobs_container() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_image_with_ssh_lets_a_client_log_in_and_submit() {
+fn image_with_ssh_lets_client_log_in_and_submit() {
     let files = directory(&[
         ("Dockerfile", &printed("ssh/Dockerfile").replace("slurminit:latest", &tag(PLAIN))),
         ("slurminit.toml", &printed("ssh/slurminit.toml")),

@@ -5,7 +5,7 @@ use crate::members::Cluster;
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn nodes_add_themselves_with_their_own_gpus_and_one_slurm_conf_serves_all() {
+fn nodes_register_their_gpus_with_one_shared_slurm_conf() {
     let cluster = Cluster::new("[[partition]]\nname = \"big\"\nfeature = \"nvidia\"\n[[partition]]\nname = \"any\"\n");
     let toml = "[[partition]]\nname = \"big\"\nfeature = \"nvidia\"\n[[partition]]\nname = \"any\"\n";
     let config = directory(&[("slurminit.toml", toml)]);
@@ -33,7 +33,7 @@ fn nodes_add_themselves_with_their_own_gpus_and_one_slurm_conf_serves_all() {
 /// Who runs a job on a node has its slurm.conf and its munged, and neither takes a node away nor adds one of their own.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_user_on_a_node_changes_no_node() {
+fn user_on_node_changes_no_node() {
     let cluster = Cluster::new("");
     let compute = cluster.compute("c1", 1);
     for command in [
@@ -58,7 +58,7 @@ fn a_user_on_a_node_changes_no_node() {
 /// "gres/gpu count reported lower than configured" is what Slurm says of such a node.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_node_that_comes_back_with_fewer_gpus_is_idle_with_those() {
+fn node_returning_with_fewer_gpus_is_idle_with_those() {
     let cluster = Cluster::new("");
     let first = cluster.compute("c1", 2);
     let job = cluster.submit("--gres=gpu:2");
@@ -77,7 +77,7 @@ fn a_node_that_comes_back_with_fewer_gpus_is_idle_with_those() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_node_that_is_stopped_leaves_and_its_job_runs_elsewhere() {
+fn node_that_is_stopped_leaves_and_its_job_runs_elsewhere() {
     let cluster = Cluster::new("");
     let first = cluster.compute("c1", 1);
     let idle = cluster.compute("c2", 1);
@@ -98,7 +98,7 @@ fn a_node_that_is_stopped_leaves_and_its_job_runs_elsewhere() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_controller_that_is_stopped_or_killed_costs_no_job_and_a_persons_drain_outlives_a_node() {
+fn controller_that_is_stopped_or_killed_costs_no_job_and_persons_drain_outlives_node() {
     let cluster = Cluster::new("");
     let compute = cluster.compute("c1", 2);
     let job = cluster.submit("--gres=gpu:1");
@@ -140,7 +140,7 @@ fn several_containers_are_refused_on_debian12() {
 /// The first container of a lab is controller and node in one.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_first_container_is_controller_and_node_and_a_stop_of_either_costs_no_job() {
+fn first_container_is_controller_and_node_and_stop_of_either_costs_no_job() {
     let (network, key, state) = (Network::new(), Volume::new("key"), Volume::new("state"));
     let member = |name: &str| {
         Image::new(DEMO)

@@ -5,7 +5,7 @@ use crate::members::Cluster;
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_vanishes_is_down_in_time_and_its_job_goes_back_to_the_queue() {
+fn vanished_node_is_down_in_time_and_its_job_requeued() {
     let cluster = Cluster::new("");
     let first = cluster.compute("c1", 1);
     let job = cluster.submit("--gres=gpu:1");
@@ -22,7 +22,7 @@ fn what_vanishes_is_down_in_time_and_its_job_goes_back_to_the_queue() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_keeps_a_node_away_is_said_with_its_repair() {
+fn reports_obstacles_of_joining_node_with_repair() {
     let cluster = Cluster::new("");
     // Another key.
     let key = Volume::new("other-key");
@@ -52,7 +52,7 @@ fn what_keeps_a_node_away_is_said_with_its_repair() {
 /// `docker compose up --scale` gives replicas no host name: the host name is the id, and Docker's name server resolves the container's name.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_replica_is_called_what_its_container_is_called_and_jobs_find_its_nodes_by_name() {
+fn replica_is_called_what_its_container_is_called_and_jobs_find_its_nodes_by_name() {
     let cluster = Cluster::new("");
     let image = Image::new(DEMO)
         .with(["--network", &cluster.network.0, "--env", "DEMO_GPUS=1"])

@@ -11,7 +11,7 @@ fn standard_output_is_the_commands_alone() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_exit_code_is_the_commands_own() {
+fn exit_code_is_that_of_command() {
     let image = Image::new(PLAIN);
     for (command, code) in [
         (&["srun", "false"][..], 1),
@@ -28,7 +28,7 @@ fn the_exit_code_is_the_commands_own() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_command_that_is_not_there_is_named() {
+fn names_missing_command() {
     let outcome = Image::new(PLAIN).run(&["no-such-command"]);
     assert!(outcome.stderr.contains("no-such-command"), "{}", outcome.stderr);
 }
@@ -43,7 +43,7 @@ fn two_tasks_run_at_once() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_is_given_a_gpu() {
+fn job_is_given_gpu() {
     let outcome = Image::new(DEMO).run(&["srun", "--gres=gpu:nvidia:1", "env"]);
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
     assert!(outcome.stdout.lines().any(|line| line == "CUDA_VISIBLE_DEVICES=0"), "{}", outcome.stdout);
@@ -82,7 +82,7 @@ fn docker_stop_is_clean_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_stop_during_the_start_is_a_clean_stop() {
+fn stop_during_start_is_clean_stop() {
     let container = Image::new(PLAIN).start();
     // Before slurminit has its handlers the kernel drops what comes for PID 1.
     container.wait_for_handlers();
@@ -93,7 +93,7 @@ fn a_stop_during_the_start_is_a_clean_stop() {
 /// Docker withholds CAP_SYS_NICE: what needs it must not be asked of Slurm.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_user_who_is_not_root_runs_jobs() {
+fn user_who_is_not_root_runs_jobs() {
     let outcome = Image::new(PLAIN).run(&["runuser", "-u", "nobody", "--", "srun", "id", "-un"]);
     assert_eq!((outcome.code, outcome.stdout.trim()), (0, "nobody"), "{outcome:?}");
 }

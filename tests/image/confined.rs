@@ -26,7 +26,7 @@ const JOBS: &str = "set -e; cd /; \
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_read_only_root_with_the_least_capabilities_runs_jobs_of_every_user_on_each_debian() {
+fn read_only_root_with_least_capabilities_runs_jobs_of_every_user_on_each_debian() {
     for image in debians(PLAIN) {
         let (state, key) = (Volume::new("state"), Volume::new("key"));
         let image = with_capabilities(read_only(image), &NEEDED).with(["--security-opt=no-new-privileges"]);
@@ -48,7 +48,7 @@ fn a_read_only_root_with_the_least_capabilities_runs_jobs_of_every_user_on_each_
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn each_capability_is_needed_and_is_named_where_it_lacks() {
+fn requires_each_capability_and_names_missing_one() {
     for lacking in NEEDED {
         let others: Vec<&str> = NEEDED.into_iter().filter(|name| *name != lacking).collect();
         let image = with_capabilities(Image::new(PLAIN), &others).with(["--env", "SLURMINIT_LOG_LEVEL=warn"]);
@@ -61,7 +61,7 @@ fn each_capability_is_needed_and_is_named_where_it_lacks() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_read_only_root_says_what_must_be_writable() {
+fn read_only_root_reports_what_must_be_writable() {
     let bare = Image::new(PLAIN).with(["--read-only"]).run(&["true"]);
     assert_eq!(bare.code, 104, "{}", bare.stderr);
     assert!(bare.stderr.contains("--tmpfs /run"), "{}", bare.stderr);
@@ -72,7 +72,7 @@ fn a_read_only_root_says_what_must_be_writable() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_tmpfs_that_jobs_cannot_use_or_could_write_to_is_seen() {
+fn tmpfs_that_jobs_cannot_use_or_could_write_to_is_seen() {
     let image = read_only(PLAIN).with(["--tmpfs", "/etc/munge"]).with(["--tmpfs", "/var/lib/slurm"]);
     let open = image.with(["--tmpfs", "/etc/slurm:mode=1777"]).run(&["stat", "--format=%a", "/etc/slurm"]);
     assert_eq!((open.code, open.stdout.trim()), (0, "755"), "{}", open.stderr);
@@ -82,7 +82,7 @@ fn a_tmpfs_that_jobs_cannot_use_or_could_write_to_is_seen() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_plain_init_runs_as_any_user_without_any_right() {
+fn plain_init_runs_as_any_user_without_any_right() {
     let image = Image::new(PLAIN).with(["--env", "SLURMINIT_ROLE=none"]).with(["--user", "1234:99"]);
     let confined = image.clone().with(["--read-only"]).with(["--cap-drop=ALL"]);
     for image in [image, confined.with(["--security-opt=no-new-privileges"])] {
@@ -95,7 +95,7 @@ fn a_plain_init_runs_as_any_user_without_any_right() {
 /// A cluster is root's; whoever starts one as another user is told so.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_cluster_as_another_user_is_refused() {
+fn cluster_as_another_user_is_refused() {
     let outcome = Image::new(PLAIN).with(["--user", "1234"]).run(&["true"]);
     assert_eq!(outcome.code, 104, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("root"), "{}", outcome.stderr);

@@ -11,7 +11,7 @@ fn shell(image: &str, line: &str) -> String {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_munge_key_is_in_an_image() {
+fn image_contains_no_munge_key() {
     for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         assert_eq!(shell(image, "find / -xdev -name 'munge.key*' -o -xdev -name munge.seed"), "", "{image}");
     }
@@ -19,7 +19,7 @@ fn no_munge_key_is_in_an_image() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_layers_hold_no_munge_key_either() {
+fn layers_hold_no_munge_key_either() {
     // A file that a later layer removes is still in the image that people download.
     // Layers are NAME/layer.tar, and since Docker 25 blobs, which may be compressed.
     let directory = tempfile::TempDir::new().expect("a temporary directory");
@@ -34,7 +34,7 @@ fn the_layers_hold_no_munge_key_either() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_type_of_gpu_is_recorded() {
+fn type_of_gpu_is_recorded() {
     for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         let gpu_type = match image {
             PLAIN => "none",
@@ -51,7 +51,7 @@ fn the_type_of_gpu_is_recorded() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn nothing_in_an_image_makes_anybody_root() {
+fn nothing_in_image_gives_root_rights() {
     for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         assert_eq!(shell(image, "find / -xdev -type f -perm /6000"), "", "{image}");
         shell(image, "su -s /bin/sh nobody -c true");
@@ -60,7 +60,7 @@ fn nothing_in_an_image_makes_anybody_root() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_image_says_which_version_and_commit_it_is() {
+fn image_has_labels_of_version_and_commit() {
     let git = Command::new("git").args(["rev-parse", "HEAD"]).output();
     let in_git = git.is_ok_and(|git| git.status.success());
     for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
@@ -79,7 +79,7 @@ fn an_image_says_which_version_and_commit_it_is() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_vendors_pieces_are_there() {
+fn vendors_parts_exist() {
     let plugins = "find / -xdev -name gpu_nvml.so -o -xdev -name gpu_rsmi.so | xargs -r -n1 basename";
     for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         // Debian 12's NVML plugin cannot work in a container (see the Dockerfile).
@@ -95,7 +95,7 @@ fn the_vendors_pieces_are_there() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_manual_is_in_the_image() {
+fn manual_is_in_image() {
     let pages = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/man")).expect("docs/man is there");
     let mut pages: Vec<_> =
         pages.map(|page| page.expect("an entry").file_name().into_string().expect("text")).collect();
@@ -109,7 +109,7 @@ fn the_manual_is_in_the_image() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn only_the_demo_simulates() {
+fn only_demo_simulates() {
     for image in built([PLAIN, AMD, ACCOUNTING]) {
         assert_eq!(shell(image, "find / -xdev -name 'libnvidia-ml*' -o -xdev -name demo-gpus"), "", "{image}");
     }
@@ -129,7 +129,7 @@ fn symbols(program: &str) -> String {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_programs_run_on_debian_12s_libc() {
+fn programs_run_on_debian_12s_libc() {
     for program in ["slurminit", "slurminit-init"] {
         let newest = symbols(program)
             .split_whitespace()
@@ -170,7 +170,7 @@ fn slurms_version_is_noted() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_unknown_type_of_gpu_is_refused_by_the_build() {
+fn unknown_type_of_gpu_is_refused_by_build() {
     // Any local image will do as the base: the build ends before it matters.
     let bases = ["BASE_IMAGE", "BUILDER_IMAGE"].map(|name| format!("{name}={}", tag(PLAIN)));
     let [base, builder] = bases.each_ref().map(String::as_str);

@@ -4,7 +4,7 @@ use crate::docker::{Image, PLAIN, debians};
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn each_daemon_is_started_again_on_request_and_a_running_step_goes_on_on_each_debian() {
+fn restarts_each_daemon_on_request_and_step_continues_on_each_debian() {
     for image in debians(PLAIN) {
         let container = Image::new(image).serve();
         let count = "for i in $(seq 150); do echo $i >> /tmp/count; sleep 0.1; done";

@@ -47,7 +47,7 @@ fn held(image: &str) -> Image {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_healthy_cluster_has_no_fault() {
+fn healthy_cluster_has_no_fault() {
     for image in [PLAIN, DEMO] {
         let container = Image::new(image).serve();
         // The daemons are others afterwards, by other names.
@@ -61,14 +61,14 @@ fn a_healthy_cluster_has_no_fault() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_image_without_gpu_support_that_has_a_gpu() {
+fn image_without_gpu_support_that_has_gpu() {
     let container = Image::new(PLAIN).with(["--device", "/dev/null:/dev/nvidia0"]).serve();
     record("image-built-without-gpu", &report(&container, "").of("gpu-type"));
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_invalid_gres_specification() {
+fn invalid_gres_specification() {
     let refused = |container: &Container, words: &str| {
         let refused = container.exec(&["srun", "--gres=gpu:1", "true"]);
         assert!(refused.stderr.contains(words), "{refused:?}");
@@ -89,7 +89,7 @@ fn an_invalid_gres_specification() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_missing_library() {
+fn missing_library() {
     let image = Image::new(PLAIN).with(["--device", "/dev/null:/dev/nvidia0"]).with(["--env", "GPU_TYPE=nvidia"]);
     record("image-library-missing", &report(&image.serve(), "").of("nvml-library"));
 }
@@ -97,7 +97,7 @@ fn a_missing_library() {
 /// The driver of a cluster that runs changes under it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_driver_that_changes_under_a_running_cluster() {
+fn driver_that_changes_under_running_cluster() {
     let container = Image::new(DEMO).serve();
     for (kind, case, entry) in [
         ("unknown", "image-unknown-error", "device-rules"),
@@ -112,7 +112,7 @@ fn a_driver_that_changes_under_a_running_cluster() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_device_file_that_does_not_open() {
+fn device_file_that_does_not_open() {
     let container = Image::new(DEMO).serve();
     container.sh("rm /dev/nvidia0 && touch /dev/nvidia0");
     let report = report(&container, "");
@@ -182,7 +182,7 @@ fn more_memory_than_there_is() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_munge_key_that_came_with_the_image() {
+fn munge_key_that_came_with_image() {
     let script =
         "head -c 128 /dev/urandom > /etc/munge/munge.key; touch -d 2020-01-01 /etc/munge/munge.key; exec slurminit run";
     let container = Image::new(PLAIN).with(["--entrypoint", "sh"]).command(["-c", script]).serve();
@@ -214,7 +214,7 @@ fn another_machines_key_and_clock() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_port_that_somebody_else_has() {
+fn port_owned_by_another_process() {
     let first = Image::new(PLAIN).serve();
     assert_eq!(report(&first, "").of("ports").verdict, "ok");
     let second = held(PLAIN).with(["--network", &format!("container:{}", first.name)]).start();
@@ -225,7 +225,7 @@ fn a_port_that_somebody_else_has() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_state_of_a_cluster_of_another_name() {
+fn state_of_cluster_of_another_name() {
     let state = Volume::new("state");
     let image = |name: &str| {
         held(PLAIN)
@@ -243,7 +243,7 @@ fn the_state_of_a_cluster_of_another_name() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_disk_that_is_nearly_full() {
+fn disk_that_is_nearly_full() {
     let container = Image::new(PLAIN).with(["--tmpfs", "/var/lib/slurm:size=8m"]).serve();
     record("image-disk-full", &with_n_for_numbers(report(&container, "").of("disk")));
     assert_eq!(container.log().matches("MiB free").count(), 1, "{}", container.log());
@@ -251,7 +251,7 @@ fn a_disk_that_is_nearly_full() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_container_with_dockers_own_shared_memory() {
+fn container_with_dockers_default_shared_memory() {
     let container = Image::new(DEMO).serve();
     record("image-shared-memory", &report(&container, "").of("shared-memory"));
     let container = Image::new(DEMO).with(["--shm-size", "1g"]).with(["--ulimit", "memlock=65536"]).serve();
@@ -262,7 +262,7 @@ fn a_container_with_dockers_own_shared_memory() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_container_without_network() {
+fn container_without_network() {
     let container = held(PLAIN).with(["--network", "none"]).start();
     container.until("test -e /run/slurminit/status.json");
     record("image-no-address", &report(&container, "").of("address"));

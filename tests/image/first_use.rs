@@ -20,7 +20,7 @@ const FRIGHTENING: [&str; 6] =
 /// srun has mostly ended by itself when slurmctld tells it that its job is over.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_command_that_works_leaves_nothing_on_standard_error_on_each_debian() {
+fn command_that_works_leaves_nothing_on_standard_error_on_each_debian() {
     for image in debians(PLAIN) {
         let image = Image::new(image).with(["--hostname", "node1"]).json_log();
         for round in 0..12 {
@@ -38,7 +38,7 @@ fn a_command_that_works_leaves_nothing_on_standard_error_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_first_start_frightens_nobody_and_a_second_one_neither_on_each_debian() {
+fn first_and_second_start_log_no_warnings_on_each_debian() {
     for image in debians(PLAIN) {
         let container = Image::new(image).json_log().serve();
         container.sh("srun hostname");
@@ -61,7 +61,7 @@ fn a_first_start_frightens_nobody_and_a_second_one_neither_on_each_debian() {
 /// Also one that never had a job.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_restart_before_the_first_job_is_an_ordered_one() {
+fn restart_before_first_job_is_ordered_one() {
     let container = Image::new(PLAIN).json_log().serve();
     docker(["restart", &container.name]).ok();
     container.wait_until_healthy();
@@ -71,7 +71,7 @@ fn a_restart_before_the_first_job_is_an_ordered_one() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_later_start_with_lost_state_says_so() {
+fn later_start_reports_lost_state() {
     let state = Volume::new("lost");
     let image = Image::new(PLAIN).volume(&state, "/var/lib/slurm");
     let first = image.serve();
@@ -92,7 +92,7 @@ fn a_later_start_with_lost_state_says_so() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_person_who_reads_anothers_credential_is_in_the_log() {
+fn person_who_reads_anothers_credential_is_in_log() {
     let container = Image::new(PLAIN).serve();
     let read = container.exec(&["sh", "-c", "munge -n -u root -U games | runuser -u nobody -- unmunge"]);
     assert_ne!(read.code, 0);
@@ -106,7 +106,7 @@ fn a_person_who_reads_anothers_credential_is_in_the_log() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_image_helps() {
+fn image_helps() {
     for image in [PLAIN, DEMO] {
         for word in ["--help", "-h", "help"] {
             let outcome = Image::new(image).run(&[word]);
@@ -124,7 +124,7 @@ fn the_image_helps() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_verb_in_place_of_a_command_is_slurminits() {
+fn verb_in_place_of_command_is_slurminits() {
     let image = Image::new(DEMO);
     let status = image.run(&["status"]).ok();
     assert!(status.contains(" · ready") && status.contains("2 Simulated NVIDIA H200"), "{status}");
@@ -141,7 +141,7 @@ fn a_verb_in_place_of_a_command_is_slurminits() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_option_behind_the_images_name_is_named() {
+fn option_behind_images_name_is_named() {
     let outcome = Image::new(PLAIN).run(&["--gpus", "all", "srun", "hostname"]);
     assert_eq!(outcome.code, 127);
     assert!(outcome.stderr.contains("`--gpus`"), "{outcome:?}");
@@ -152,7 +152,7 @@ const JOB: &str = "sbatch -o /dev/null --wrap 'sleep 1; echo the job has ended >
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_command_that_leaves_jobs_behind_is_told_how_to_wait_for_them() {
+fn tells_how_to_wait_when_command_leaves_jobs() {
     let outcome = Image::new(PLAIN).run(&["sh", "-c", JOB]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "Submitted batch job 1\n"), "{outcome:?}");
     assert_eq!(outcome.stderr.matches("SLURMINIT_WAIT_JOBS=true").count(), 1, "{outcome:?}");
@@ -160,7 +160,7 @@ fn a_command_that_leaves_jobs_behind_is_told_how_to_wait_for_them() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn jobs_are_waited_for_and_the_exit_code_stays_the_commands() {
+fn waits_for_jobs_and_keeps_commands_exit_code() {
     let image = Image::new(PLAIN).with(["--env", "SLURMINIT_WAIT_JOBS=true"]);
     // One that needs a person is named, and not waited for.
     let outcome = image.run(&["sh", "-c", &format!("{JOB}; {JOB}; sbatch --hold --wrap true; exit 5")]);
@@ -191,7 +191,7 @@ fn sorted(text: &str) -> Vec<&str> {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_stop_ends_the_wait_for_jobs_and_is_no_success() {
+fn stop_ends_wait_for_jobs_and_is_no_success() {
     let image = Image::new(PLAIN).with(["--env", "SLURMINIT_WAIT_JOBS=true", "--env", "SLURMINIT_LOG_LEVEL=info"]);
     let container = image.json_log().command(["sbatch", "-o", "/dev/null", "--wrap", "sleep 1000"]).start();
     container.until_logged("waiting-for-jobs", None);
@@ -205,7 +205,7 @@ fn a_stop_ends_the_wait_for_jobs_and_is_no_success() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_daemons_log_is_followed() {
+fn daemons_log_is_followed() {
     let container = Image::new(PLAIN).serve();
     container.sh("slurminit logs -f slurmd -n 0 > /tmp/followed 2>&1 & echo $! > /tmp/follower");
     container.sh("srun hostname; slurminit restart slurmd; srun hostname");

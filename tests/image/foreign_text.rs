@@ -10,7 +10,7 @@ const HOSTILE: &str =
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_users_write_does_nothing_to_a_terminal() {
+fn users_text_does_not_affect_terminal() {
     for format in ["text", "json"] {
         let log_format = format!("SLURMINIT_LOG_FORMAT={format}");
         let container = Image::new(PLAIN).with(["--hostname", "node1", "--env", &log_format]).serve();
@@ -55,7 +55,7 @@ const FORGED: [&str; 3] = [
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_line_end_of_a_user_begins_a_message_of_a_daemons() {
+fn users_newline_does_not_begin_a_daemon_message() {
     let container = Image::new(PLAIN).with(["--hostname", "node1"]).serve();
     let forged = FORGED.join("\\n");
     // Longer than what the kernel keeps together of a write.

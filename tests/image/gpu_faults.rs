@@ -63,7 +63,7 @@ pub(crate) fn count(container: &Container, name: &str) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human_on_each_debian() {
+fn loses_and_regains_one_gpu_without_intervention_on_each_debian() {
     for image in debians(DEMO) {
         let (container, _config) = serve(image, 4, "");
         count(&container, "step");
@@ -95,7 +95,7 @@ fn a_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn each_fault_is_in_slurm_and_an_error_of_a_program_never() {
+fn each_fault_is_in_slurm_and_error_of_program_never() {
     const DRAINING: [u32; 18] = [46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158];
     let (container, _config) = serve(DEMO, 20, "");
     for xid_of_program in [13, 31, 43, 45, 63, 94] {
@@ -116,7 +116,7 @@ fn each_fault_is_in_slurm_and_an_error_of_a_program_never() {
 /// What only a look can tell.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_driver_that_hangs_and_one_that_denies_are_told_from_one_that_answers() {
+fn distinguishes_hanging_and_denying_driver_from_working_one() {
     let (container, _config) = serve(DEMO, 2, "");
     let back =
         |count: u32| container.until(&format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{count}$"));
@@ -138,7 +138,7 @@ fn a_driver_that_hangs_and_one_that_denies_are_told_from_one_that_answers() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_administrators_drain_stays_and_an_agent_that_dies_remembers() {
+fn keeps_administrators_drain_across_agent_restart() {
     let (container, _config) = serve(DEMO, 2, "");
     container.sh("scontrol update nodename=localhost state=drain reason=fan");
     append(&container, &xid(0, 79));
@@ -165,7 +165,7 @@ fn an_administrators_drain_stays_and_an_agent_that_dies_remembers() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_gpu_that_a_reload_added_is_looked_after() {
+fn monitors_gpu_added_by_reload() {
     let (container, _config) = serve(DEMO, 1, "");
     container.sh("mknod -m 666 /dev/nvidia1 c 1 3");
     append(&container, "[[gpu]]\\nname = \"Simulated NVIDIA H200\"\\n");
@@ -182,7 +182,7 @@ fn a_gpu_that_a_reload_added_is_looked_after() {
 /// Whoever wants to know is told, and a command that hangs or is too slow holds up nothing.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn commands_and_webhooks_are_told_of_faults_by_a_user_without_rights() {
+fn notifies_commands_and_webhooks_as_unprivileged_user() {
     let notify = "[[notify]]\ncommand = ['sh', '-c', 'cat >>/tmp/told; id -u >>/tmp/told']\nper_hour = 2\n\
                   [[notify]]\ncommand = ['sleep', '600']\nat_least = 'drain'\ntimeout = 1\n\
                   [[notify]]\ncommand = ['/no/such']\nurl = 'http://127.0.0.1:9099/s3cret'\nper_hour = 1\n";
@@ -218,7 +218,7 @@ const SERVER: &str = "$| = 1; $s = IO::Socket::INET->new(Listen => 1, LocalAddr 
 /// The attacker inside: a user, and the library that the driver's vendor wrote.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn who_looks_has_no_rights_and_a_user_can_neither_forge_nor_hinder() {
+fn watcher_has_no_rights_and_users_cannot_interfere() {
     let (container, _config) = serve(DEMO, 2, "[[user]]\nname = 'eve'\nuid = 1501\n");
     let status = container.sh("cat /proc/$(pgrep -f \"^[^ ]*slurminit look\")/status");
     for right in ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1", "Uid:\t643"] {

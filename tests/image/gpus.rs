@@ -50,7 +50,7 @@ fn two_jobs_get_different_gpus() {
 /// With a type for each GPU, a job can say which ones it wants.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn with_types_by_index_a_job_gets_exactly_the_gpus_that_it_names() {
+fn with_types_by_index_job_gets_exactly_gpus_that_it_names() {
     let directory = directory(&[("slurminit.toml", "[gpu]\ntype_name = \"index\"\n")]);
     let config = directory.path().join("slurminit.toml");
     let container = demo("4").mount(&config, "/config/slurminit.toml").serve();
@@ -64,7 +64,7 @@ fn with_types_by_index_a_job_gets_exactly_the_gpus_that_it_names() {
 /// 2, then 1, then 0, then 4 GPUs on the same volumes.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_number_of_gpus_changes_and_nothing_is_lost() {
+fn number_of_gpus_changes_and_nothing_is_lost() {
     let (slurm, key) = (Volume::new("state"), Volume::new("key"));
     let image =
         |gpus| demo(gpus).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").volume(&key, "/etc/munge");
@@ -100,7 +100,7 @@ fn the_number_of_gpus_changes_and_nothing_is_lost() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_administrators_drain_stays() {
+fn keeps_administrators_drain() {
     let slurm = Volume::new("state");
     let image = demo("2").with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm");
     let first = image.serve();
@@ -113,7 +113,7 @@ fn an_administrators_drain_stays() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_denied_gpu_is_left_out_and_named() {
+fn excludes_and_names_denied_gpu() {
     let directory = directory(&[("machine.toml", "[[gpu]]\n[[gpu]]\ndenied = true\n[[gpu]]\n")]);
     let container = machine(&directory.path().join("machine.toml"), 3).serve();
     assert_eq!(gres(&container), "localhost gpu:nvidia:2", "{}", container.log());
@@ -124,7 +124,7 @@ fn a_denied_gpu_is_left_out_and_named() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_gpu_without_its_device_file_is_left_out() {
+fn excludes_gpu_without_device_file() {
     let directory = directory(&[("machine.toml", "[[gpu]]\n[[gpu]]\n")]);
     let container = machine(&directory.path().join("machine.toml"), 1).serve();
     assert_eq!(gres(&container), "localhost gpu:nvidia:1", "{}", container.log());
@@ -152,7 +152,7 @@ name = [255, 254, 10, 44, 61, 35]
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_driver_that_hangs_costs_its_deadline_and_no_more() {
+fn driver_that_hangs_costs_its_deadline_and_no_more() {
     let machine_toml = "[[gpu]]\n[[fault]]\nat = \"init\"\nkind = \"hang\"\n";
     let directory = directory(&[("machine.toml", machine_toml), ("slurminit.toml", "[gpu]\ndetect_timeout = 1\n")]);
     let image = machine(&directory.path().join("machine.toml"), 1);
@@ -164,7 +164,7 @@ fn a_driver_that_hangs_costs_its_deadline_and_no_more() {
 /// Built for NVIDIA, and none is there: says so, and runs; or ends, if the operator prefers that.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_missing_gpu_is_said_and_can_be_fatal() {
+fn reports_missing_gpu_which_can_be_fatal() {
     let warned = demo("0").run(&["srun", "true"]);
     assert_eq!(warned.code, 0, "{}", warned.stderr);
     assert!(warned.stderr.contains("GPU_TYPE") && warned.stderr.contains("nvidia"), "{}", warned.stderr);
@@ -192,7 +192,7 @@ fn customized_files_are_taken_as_they_are() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_file_without_the_marker_is_not_the_users() {
+fn file_without_marker_is_not_users() {
     let directory = directory(&[("gres.conf", "Name=gpu Type=nvidia File=/dev/nvidia1\n")]);
     let outcome = demo("2").mount(directory.path(), "/config").run(&["sinfo", "--noheader", "-o", "%n %G"]);
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);

@@ -60,7 +60,7 @@ fn twenty_in_a_row(container: &Container) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn twenty_reconfigurations_in_a_row_cause_no_restart_and_touch_no_job() {
+fn twenty_reconfigurations_in_row_cause_no_restart_and_touch_no_job() {
     let container = Image::new(DEMO).json_log().serve();
     twenty_in_a_row(&container);
     let handed_over = container.records("unit-handed-over");
@@ -89,7 +89,7 @@ fn twenty_reconfigurations_in_a_row_on_debian12() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_broken_file_at_a_reconfiguration_ends_nothing() {
+fn broken_file_at_reconfiguration_ends_nothing() {
     let container = Image::new(DEMO).json_log().serve();
     let job = counting_job(&container);
 
@@ -125,7 +125,7 @@ fn a_broken_file_at_a_reconfiguration_ends_nothing() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_operators_own_command_or_user_stays_as_it_is() {
+fn keeps_operators_command_and_user() {
     let toml = "[daemon.slurmctld]\nuser = \"slurm\"\n[daemon.slurmd]\ncommand = [\"slurmd\", \"--systemd\", \"-v\"]\n";
     let directory = directory(&[("slurminit.toml", toml)]);
     let container = Image::new(DEMO).mount(directory.path(), "/config").json_log().serve();
@@ -138,7 +138,7 @@ fn an_operators_own_command_or_user_stays_as_it_is() {
 /// Slurm's daemons ask it for the name of 0.0.0.0 when they start, and wait for its answer.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_name_server_that_never_answers_has_no_daemon_restarted_on_each_debian() {
+fn name_server_that_never_answers_has_no_daemon_restarted_on_each_debian() {
     // It takes questions and says nothing. Without it the kernel would say that nobody is there.
     let listen =
         "$s = IO::Socket::INET->new(Proto => 'udp', LocalPort => 53) or die; $| = 1; print qq(listens\n); sleep";

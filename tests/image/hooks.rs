@@ -30,7 +30,7 @@ fn serve(image: &str) -> (Container, tempfile::TempDir) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn they_run_as_root_around_each_job_and_what_fails_is_said_on_each_debian() {
+fn hooks_run_as_root_around_each_job_and_failures_are_logged_on_each_debian() {
     for image in debians(DEMO) {
         let (container, _config) = serve(image);
         container.sh("srun true; srun --gres=gpu:1 true");

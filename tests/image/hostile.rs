@@ -9,7 +9,7 @@ fn as_nobody(container: &Container, line: &str) -> Outcome {
 /// slurmstepd opens the FIFO, and nothing but KILL gets it out of that.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_cancelled_job_that_waits_for_a_fifo_holds_up_nobody_on_each_debian() {
+fn cancelled_job_that_waits_for_fifo_blocks_no_other_job_on_each_debian() {
     for image in debians(PLAIN) {
         let container = Image::new(image).with(["--hostname", "node1"]).serve();
         let submit = "mkfifo /tmp/$NAME && sbatch --parsable --exclusive --output=/tmp/$NAME --wrap 'echo written'";
@@ -37,7 +37,7 @@ fn a_cancelled_job_that_waits_for_a_fifo_holds_up_nobody_on_each_debian() {
 /// More than 262,144 ranges are fatal to slurmctld, whoever names them.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn who_kills_slurmctld_by_a_request_again_and_again_does_not_end_the_container() {
+fn crashing_slurmctld_by_requests_does_not_end_container() {
     crate::docker::share::hold(2);
     let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().serve();
     let attack = "{ printf '#!/bin/sh\\n#SBATCH --exclude=n['; yes 1, | head -n 270000 | tr -d '\\n'; printf '1]\\ntrue\\n'; } >/tmp/many; \
@@ -105,7 +105,7 @@ const SQUATTER: &str = r#"
 /// Nothing that judges the squatter runs with its user ID, and nothing is killed but what has the port.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn slurmctld_gets_its_port_back_while_a_user_takes_it_again_and_again_on_each_debian() {
+fn slurmctld_gets_its_port_back_while_user_takes_it_again_and_again_on_each_debian() {
     for image in debians(PLAIN) {
         for hides in ["", "dumpable", "many", "flight"] {
             let container = Image::new(image).with(["--hostname", "node1"]).serve();

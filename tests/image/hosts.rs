@@ -56,7 +56,7 @@ impl Drop for Router {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn hosts_with_a_firewall_between_them_make_a_cluster_on_ports_of_their_own() {
+fn hosts_behind_firewall_form_cluster_on_configured_ports() {
     crate::docker::share::hold(3);
     let toml = "[slurm]\ncontroller_port = 7817\ndaemon_port = 7818\n[slurm.conf]\nSrunPortRange = \"60001-60100\"\n";
     let (config, key) = (directory(&[("slurminit.toml", toml)]), Volume::new("key"));

@@ -6,7 +6,7 @@ use crate::docker::{Container, DEMO, Image, Outcome, PLAIN, directory, docker};
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn every_daemon_runs_as_its_own_user() {
+fn every_daemon_runs_as_its_user() {
     let container = Image::new(PLAIN).serve();
     let line = "for p in /proc/[0-9]*; do echo $(cat $p/comm) $(stat -c %U $p) ${p#/proc/}; done 2>/dev/null";
     let processes = container.sh(line);
@@ -23,7 +23,7 @@ fn every_daemon_runs_as_its_own_user() {
 /// What `slurminit run` leaves open for PID 1, its task and the lock, is PID 1's alone.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_pid_1_was_given_is_its_alone() {
+fn passes_secrets_only_to_pid_1() {
     let container = Image::new(PLAIN).serve();
     let open = container.sh("for p in /proc/[0-9]*; do ls -l $p/fd | sed \"s|^|${p#/proc/} |\"; done 2>/dev/null");
     assert!(!open.contains("slurminit task"), "it was read: {open}");
@@ -33,7 +33,7 @@ fn what_pid_1_was_given_is_its_alone() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn nothing_special_is_asked_of_docker() {
+fn requires_no_special_docker_options() {
     let image = Image::new(PLAIN).with(["--hostname", "node1"]);
     for option in
         ["--security-opt=no-new-privileges", "--cap-drop=NET_RAW", "--cgroupns=private", "--memory=2g", "--cpus=1.5"]
@@ -45,7 +45,7 @@ fn nothing_special_is_asked_of_docker() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn nothing_is_left_undead() {
+fn leaves_no_zombie() {
     let container = Image::new(PLAIN).serve();
     for _ in 0..5 {
         container.sh("srun sh -c 'sh -c \"(sleep 0.05 &)\" &'");
@@ -104,7 +104,7 @@ const CLOSED: &str = "/dev/nvidia0 root:slurminit 660\n/dev/nvidia1 root:slurmin
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_jobs_gpu_can_be_opened_by_its_user_alone() {
+fn jobs_gpu_can_be_opened_by_its_user_alone() {
     let lab = Lab::demo("");
     assert_eq!(lab.files(), CLOSED);
     assert_eq!(lab.user("alice", OPENED).ok(), "\n", "without a job");
@@ -126,7 +126,7 @@ fn a_jobs_gpu_can_be_opened_by_its_user_alone() {
 /// What an owner can do to a file outlives neither the job nor the daemons' death.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_gpu_is_taken_back_whatever_its_user_did_to_it() {
+fn takes_gpu_back_despite_users_changes() {
     let lab = Lab::demo("");
     // An access control list: version 2, and entries of tag, permission and id. 1234 may read and write.
     let acl = "$e = pack 'L', 2; $e .= pack 'SSL', @$_ for [1,6,~0], [2,6,1234], [4,6,~0], [16,6,~0], [32,6,~0];\n\
@@ -159,7 +159,7 @@ fn a_gpu_is_taken_back_whatever_its_user_did_to_it() {
 /// What is not ours alone stays as it is.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn files_of_the_host_and_files_that_jobs_share_are_left_alone() {
+fn leaves_host_and_shared_device_files_unchanged() {
     let devices = tempfile::tempdir().unwrap();
     let file = devices.path().join("nvidia0");
     let made =

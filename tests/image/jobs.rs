@@ -29,7 +29,7 @@ fn cluster(slurm: &Volume) -> Image {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_stop_gives_jobs_notice_and_the_next_start_has_no_ghost() {
+fn stop_gives_jobs_notice_and_next_start_has_no_ghost() {
     let slurm = Volume::new("state");
     let first = cluster(&slurm).serve();
     let willing = submit(&first, "willing", "", WILLING);
@@ -57,7 +57,7 @@ const FAILS: &str = "trap 'echo notice; exit 3' TERM; echo up; while :; do sleep
 /// `docker stop` and start: what a crash would requeue, a stop requeues too.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_stop_costs_a_job_no_more_than_a_crash_on_each_debian() {
+fn stop_costs_job_no_more_than_crash_on_each_debian() {
     for image in debians(DEMO) {
         let slurm = Volume::new("state");
         let partition =
@@ -129,7 +129,7 @@ fn a_stop_costs_a_job_no_more_than_a_crash_on_each_debian() {
 /// The child that speaks for the jobs needs a process. Where there is none, the log says what becomes of them.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_stop_without_a_process_to_spare_says_so() {
+fn reports_stop_without_free_process() {
     let slurm = Volume::new("state");
     let container = cluster(&slurm).json_log().serve();
     let job = submit(&container, "job", "", WILLING);
@@ -152,7 +152,7 @@ fn a_stop_without_a_process_to_spare_says_so() {
 /// closed stays closed, with that person's reason.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_drain_by_an_administrator_outlives_a_stop_and_a_kill_with_jobs() {
+fn drain_by_administrator_outlives_stop_and_kill_with_jobs() {
     for how in ["stop", "kill"] {
         let slurm = Volume::new("state");
         let first = cluster(&slurm).serve();
@@ -174,7 +174,7 @@ fn a_drain_by_an_administrator_outlives_a_stop_and_a_kill_with_jobs() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_killed_container_leaves_no_ghost() {
+fn killed_container_leaves_no_ghost() {
     let slurm = Volume::new("state");
     let first = cluster(&slurm).serve();
     let job = submit(&first, "job", "", DEAF);
@@ -194,7 +194,7 @@ fn a_killed_container_leaves_no_ghost() {
 /// Ids go on without a gap after a stop; after a kill no id comes twice, though nobody knows what was given out last.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn ids_go_on_after_a_stop_and_jump_after_a_kill_on_each_debian() {
+fn job_ids_continue_after_stop_and_skip_after_kill_on_each_debian() {
     for image in debians(DEMO) {
         let slurm = Volume::new("state");
         let container = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").serve();
@@ -222,7 +222,7 @@ fn ids_go_on_after_a_stop_and_jump_after_a_kill_on_each_debian() {
 /// What slurmd had of a job when the container was killed: Slurm's commands complain of it at each question.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_killed_container_leaves_nothing_in_the_spool_on_each_debian() {
+fn killed_container_leaves_nothing_in_spool_on_each_debian() {
     for image in debians(DEMO) {
         let slurm = Volume::new("state");
         let cluster = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm");
@@ -291,7 +291,7 @@ running() { squeue --noheader --states=RUNNING --format=%A; }
 /// An srun that ended just before slurmctld was killed: the next slurmctld believes it to run, and Slurm itself never ends it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_srun_that_ended_just_before_slurmctld_died_holds_nothing_on_each_debian() {
+fn srun_that_ended_just_before_slurmctld_died_holds_nothing_on_each_debian() {
     let files = directory(&[("library", SHELL)]);
     for image in debians(DEMO) {
         let container = server(image, &files);
@@ -316,7 +316,7 @@ fn an_srun_that_ended_just_before_slurmctld_died_holds_nothing_on_each_debian() 
 /// The same of batch jobs, of which Slurm asks the node every half hour.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_batch_job_that_ended_just_before_slurmctld_died_runs_again_or_ends_on_each_debian() {
+fn batch_job_that_ended_just_before_slurmctld_died_runs_again_or_ends_on_each_debian() {
     // A script that is not there yet is missing after this and 10 s; Slurm's own default would make it 20.
     let files = directory(&[("library", SHELL), ("slurminit.toml", "[slurm.conf]\nBatchStartTimeout = \"1\"\n")]);
     for image in debians(DEMO) {

@@ -6,7 +6,7 @@ use crate::jobs::SHELL;
 /// slurmctld has saved that the jobs wait, and is killed before it has saved that they ran: its successor launches them again.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_that_has_run_is_not_launched_again_by_a_slurmctld_that_has_forgotten_it_on_each_debian() {
+fn job_that_has_run_is_not_launched_again_by_slurmctld_that_has_forgotten_it_on_each_debian() {
     let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let script = "#!/bin/sh\necho ${SLURM_ARRAY_TASK_ID:-alone} >>/tmp/ran\n";
     for image in debians(DEMO) {
@@ -37,7 +37,7 @@ fn a_job_that_has_run_is_not_launched_again_by_a_slurmctld_that_has_forgotten_it
 /// An array's last task has the array's own number: what is done to it must not be done to the array.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_task_that_runs_again_leaves_the_others_of_its_array_alone() {
+fn task_that_runs_again_leaves_others_of_its_array_alone() {
     let toml = "[slurm.conf]\nBatchStartTimeout = 5\n[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let script = "#!/bin/sh\necho $SLURM_ARRAY_TASK_ID >>/tmp/ran\nuntil [ -e /tmp/end-$SLURM_ARRAY_TASK_ID ]; do sleep 0.1; done\n";
     let files = directory(&[("slurminit.toml", toml), ("job.sh", script), ("library", SHELL)]);
@@ -64,7 +64,7 @@ fn a_task_that_runs_again_leaves_the_others_of_its_array_alone() {
 /// it again. It is told to save, so that the job goes on.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_that_backfill_has_started_goes_on_under_the_next_slurmctld_on_each_debian() {
+fn job_started_by_backfill_continues_under_next_slurmctld_on_each_debian() {
     let script = "#!/bin/sh\necho $$ >>/tmp/ran\nexec sleep 1000\n";
     for image in debians(DEMO) {
         let files = directory(&[("job.sh", script), ("library", SHELL)]);
@@ -89,7 +89,7 @@ fn a_job_that_backfill_has_started_goes_on_under_the_next_slurmctld_on_each_debi
 /// slurmctld alone knows which task of an array has which number, and saves it late; what was noted of it outlives the container.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_task_that_began_just_before_a_kill_of_the_container_runs_once_on_each_debian() {
+fn task_that_began_just_before_kill_of_container_runs_once_on_each_debian() {
     let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let script = "#!/bin/sh\necho $SLURM_ARRAY_TASK_ID >>/var/lib/slurm/ran\nexec sleep 1000\n";
     for image in debians(DEMO) {

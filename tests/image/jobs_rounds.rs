@@ -128,7 +128,7 @@ fn fault(container: &Container, random: &mut Random) -> &'static str {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_job_is_lost_silently_or_runs_twice_and_no_id_is_given_twice() {
+fn loses_no_job_silently_and_reuses_no_id() {
     crate::docker::share::hold_all();
     let (rounds, seed) = rounds_and_seed(4, 301);
     let mut random = Random::of(seed);

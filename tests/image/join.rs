@@ -65,7 +65,7 @@ impl Cluster {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn one_printed_line_makes_a_node_and_no_job_finds_the_key() {
+fn printed_line_creates_node_and_hides_key() {
     let cluster = Cluster::new();
     let begin = Instant::now();
     let node = Container { name: unique("joined") };
@@ -118,7 +118,7 @@ fn one_printed_line_makes_a_node_and_no_job_finds_the_key() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_token_that_cannot_be_right_is_refused_before_anything_starts() {
+fn token_that_cannot_be_right_is_refused_before_anything_starts() {
     let cluster = Cluster::new();
     let token = cluster.token();
     let text = token.encode();
@@ -171,7 +171,7 @@ fn a_token_that_cannot_be_right_is_refused_before_anything_starts() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_name_is_not_taken_from_a_node_that_lives_and_a_killed_one_gets_it_back() {
+fn name_stays_with_running_node_and_returns_to_killed_node() {
     let cluster = Cluster::new();
     let token = cluster.token().encode();
     let first = cluster.with_token("c1", &token).serve();
@@ -194,7 +194,7 @@ fn a_name_is_not_taken_from_a_node_that_lives_and_a_killed_one_gets_it_back() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_node_that_the_controller_cannot_call_says_so() {
+fn reports_node_that_controller_cannot_reach() {
     let cluster = Cluster::new();
     let mut token = cluster.token();
     // slurmd listens where the controller does not call.
@@ -209,7 +209,7 @@ fn a_node_that_the_controller_cannot_call_says_so() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_secret_file_will_do_and_a_login_joins_like_a_compute() {
+fn secret_file_will_do_and_login_joins_like_compute() {
     let cluster = Cluster::new();
     let mut token = cluster.token();
     token.says.pinned = true;

@@ -6,7 +6,7 @@ use crate::docker::{Container, Image, Network, PLAIN, Volume, directory, docker,
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn gives_a_joined_node_the_volumes_and_users_of_the_cluster() {
+fn gives_joined_node_volumes_and_users_of_cluster() {
     let data = Volume::new("data");
     let config = directory(&[("slurminit.toml", "[[user]]\nname = \"alice\"\nuid = 1000\n")]);
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);

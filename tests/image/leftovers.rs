@@ -67,7 +67,7 @@ impl Cluster {
 /// Whoever is there when the next job on the GPU starts would share it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_gpu_is_given_on_when_nobody_of_the_last_job_holds_it_on_each_debian() {
+fn reassigns_gpu_only_after_last_process_released_it_on_each_debian() {
     for image in debians(DEMO) {
         let cluster = Cluster::new(image, "1");
         let found = cluster.alice(
@@ -99,7 +99,7 @@ fn a_gpu_is_given_on_when_nobody_of_the_last_job_holds_it_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn only_what_the_ended_job_left_ends_on_each_debian() {
+fn ends_only_leftovers_of_ended_job_on_each_debian() {
     for image in debians(DEMO) {
         let cluster = Cluster::new(image, "2");
         cluster.alice_meanwhile("SLURM_JOB_ID=1 exec sleep 9002");
@@ -168,7 +168,7 @@ const FORKER: &str = r#"
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_forks_for_ever_ends_and_the_node_goes_on() {
+fn ends_fork_bomb_and_keeps_node() {
     crate::docker::share::hold_all();
     let cluster = Cluster::new(DEMO, "1");
     // Not even a shell is alice's here, but a process that the job did not leave: no signal may go to all of them.
@@ -193,7 +193,7 @@ fn what_forks_for_ever_ends_and_the_node_goes_on() {
 /// At a reconfiguration slurmd starts itself again, by Debian's other name for it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_end_of_a_job_of_roots_leaves_slurmd_alone() {
+fn end_of_job_of_roots_leaves_slurmd_alone() {
     let cluster = Cluster::new(DEMO, "1");
     cluster.container.sh("old=$(pgrep -o slurmd); scontrol reconfigure; \
          timeout 120 sh -c \"until new=\\$(pgrep -o slurmd) && [ \\$new != $old ]; do sleep 0.05; done\"");

@@ -28,7 +28,7 @@ const LIMITS: [(&[&str], u32, u32); 6] = [
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_node_never_promises_more_than_the_container_may_use_on_each_debian() {
+fn node_never_promises_more_than_container_may_use_on_each_debian() {
     for (image, (options, cpus, memory)) in debians(PLAIN).into_iter().flat_map(|image| LIMITS.map(|row| (image, row)))
     {
         let container = options.iter().fold(Image::new(image), |image, option| image.with([*option]));
@@ -51,7 +51,7 @@ fn a_node_never_promises_more_than_the_container_may_use_on_each_debian() {
 /// An operator who asks for more than there is gets what there is, and is told.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_node_that_the_operator_makes_too_large_is_cut_on_each_debian() {
+fn node_that_operator_makes_too_large_is_cut_on_each_debian() {
     let config = directory(&[("slurminit.toml", "[node]\ncpus = 64\nmemory_mib = 1000000\n")]);
     for image in debians(PLAIN) {
         let image = Image::new(image).mount(config.path(), "/config").with(["--cpus=1.5", "--memory=2g"]);
@@ -65,7 +65,7 @@ fn a_node_that_the_operator_makes_too_large_is_cut_on_each_debian() {
 /// Whoever runs it, a job goes before the daemons when memory is used up; its slurmstepd goes after it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_goes_before_the_daemons_when_memory_is_used_up() {
+fn job_goes_before_daemons_when_memory_is_used_up() {
     let container = Image::new(PLAIN).serve();
     container.sh("sbatch --output=/dev/null --wrap 'exec sleep 612' >/dev/null
         sbatch --uid=nobody --chdir=/ --output=/dev/null --wrap 'exec tail -f /dev/null' >/dev/null");

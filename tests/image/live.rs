@@ -18,7 +18,7 @@ fn health(container: &Container) -> (i32, String) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn health_is_false_as_soon_as_no_job_can_run_and_says_why_on_each_debian() {
+fn health_fails_as_soon_as_no_job_can_run_with_reason_on_each_debian() {
     for image in debians(DEMO) {
         let container = cluster(image);
         assert_eq!(health(&container), (0, "ready".to_owned()));
@@ -126,7 +126,7 @@ fn nanoseconds(time: &str) -> u64 {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_cluster_can_be_started_beside_another_pid_1() {
+fn cluster_can_be_started_beside_another_pid_1() {
     let container = Image::new(PLAIN)
         .with(["--hostname", "node1"])
         .with(["--entrypoint", "tail"])

@@ -34,7 +34,7 @@ fn hang(container: &Container, daemon: &str) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_hung_daemon_is_restarted_alone_on_each_debian() {
+fn hung_daemon_is_restarted_alone_on_each_debian() {
     for image in debians(DEMO) {
         let container = cluster(image);
         container.sh("sbatch --output /tmp/count --wrap 'i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done'; \
@@ -60,7 +60,7 @@ fn a_hung_daemon_is_restarted_alone_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_paused_container_restarts_nothing() {
+fn paused_container_restarts_nothing() {
     let container = cluster(DEMO);
     let controller = pid(&container, "slurmctld");
     // The pause comes while a question is under way, and is longer than any answer may take.

@@ -19,7 +19,7 @@ use machine::{Machine, Seen};
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_on_the_first_and_last_device_of_every_machine_sees_the_right_variable_on_each_debian() {
+fn job_on_first_and_last_device_of_every_machine_sees_right_variable_on_each_debian() {
     let machines = rows::machines();
     let mut wrong = String::new();
     // SLURMINIT_MACHINE: a part of the name of the machines to look at.
@@ -41,7 +41,7 @@ fn a_job_on_the_first_and_last_device_of_every_machine_sees_the_right_variable_o
 /// without a GPU none.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn each_step_of_a_job_on_both_vendors_sees_its_own_variables_on_each_debian() {
+fn each_step_on_both_vendors_sees_its_variables_on_each_debian() {
     let machines = rows::machines();
     let names = ["2 H200 and 2 MI210", "2 H200 and 2 MI210, Debian 12 (Slurm 22.05)"];
     for machine in machines.iter().filter(|machine| names.contains(&machine.name) && machine.is_built()) {

@@ -96,7 +96,7 @@ fn read(path: &Path) -> String {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn both_files_by_hand_a_rebuild_and_back_again() {
+fn both_files_by_hand_rebuild_and_back_again() {
     let cluster = Cluster::new();
     // Built without a GPU, and now there is one: it says which build to make.
     let first = cluster.with_gpu(PLAIN).serve();
@@ -136,7 +136,7 @@ fn both_files_by_hand_a_rebuild_and_back_again() {
 /// "If automatic detection doesn't work for your setup": NVML counts no GPU, and the device file is there.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_files_hold_where_detection_finds_nothing() {
+fn files_hold_where_detection_finds_nothing() {
     let cluster = Cluster::new();
     let nothing = directory(&[("machine.toml", "")]);
     let image = || {

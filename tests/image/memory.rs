@@ -26,7 +26,7 @@ fn state(container: &Container) -> String {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_node_closes_before_memory_runs_out_and_opens_when_there_is_some() {
+fn drains_node_before_memory_runs_out_and_resumes_it() {
     let (container, _config) = serve("");
     let first = fill(&container, 680);
     container.until("sinfo --noheader --format %T | grep -q draining");
@@ -50,7 +50,7 @@ fn the_node_closes_before_memory_runs_out_and_opens_when_there_is_some() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_youngest_job_is_cancelled_before_the_kernel_ends_any() {
+fn youngest_job_is_cancelled_before_kernel_ends_any() {
     let (container, _config) = serve("close_below = 20\n");
     let first = fill(&container, 500);
     container.until(&format!("squeue --noheader --jobs {first} --format %T | grep -q RUNNING"));

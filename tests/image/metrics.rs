@@ -97,7 +97,7 @@ const EIGHT: &str = "for i in 0 1 2 3 4 5 6 7; do \
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_crowd_a_slow_reader_and_kill_stop_no_scrape() {
+fn crowd_slow_reader_and_kill_stop_no_scrape() {
     let config =
         directory(&[("slurminit.toml", &format!("{CONFIG}[agent]\ninterval = 0\n[supervise]\nprobe_interval = 0\n"))]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
@@ -171,7 +171,7 @@ const TENSORS: &str = "printf '[[gpu]]\\nname = \"Simulated NVIDIA H200\"\\ncond
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn dcgms_names_have_the_tensor_cores_of_gpus_that_measure_them() {
+fn dcgms_names_have_tensor_cores_of_gpus_that_measure_them() {
     let agent = "[agent]\ninterval = 0.2\n";
     let serve = |dcgm: &str| {
         let config = directory(&[("slurminit.toml", &format!("{}{agent}", CONFIG.replacen('\n', dcgm, 1)))]);

@@ -72,14 +72,14 @@ fn jobs_get_their_instances(image: &str) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_gets_the_uuid_of_its_instance() {
+fn job_gets_uuid_of_its_instance() {
     jobs_get_their_instances(DEMO);
 }
 
 /// Slurm 22.05, and an image without Slurm's NVML plugin.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_gets_the_uuid_of_its_instance_on_debian12() {
+fn job_gets_uuid_of_its_instance_on_debian12() {
     jobs_get_their_instances(BOOKWORM);
 }
 
@@ -107,7 +107,7 @@ fn mig_mode_without_an_instance_offers_nothing() {
 /// Slurm sorts the GPUs of a node by type, so a position is not CUDA's number any more.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn with_two_models_in_turn_a_job_gets_the_gpu_of_its_type() {
+fn with_two_models_in_turn_job_gets_gpu_of_its_type() {
     let machine_toml = "[[gpu]]\n[[gpu]]\nname = 'NVIDIA L40S'\n[[gpu]]\n";
     let files = directory(&[
         ("machine.toml", machine_toml),

@@ -26,7 +26,7 @@ const AS_NOBODY: &str = "su -s /bin/sh nobody -c";
 /// One container, of Slurm 24.11 and 22.05 alike.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn one_container_shows_its_gpus_with_job_and_user_and_is_drained_and_resumed_on_each_debian() {
+fn shows_gpus_with_job_and_user_and_drains_and_resumes_on_each_debian() {
     for image in debians(DEMO) {
         let container = Image::new(image).with(["--env", "DEMO_GPUS=4"]).serve();
         assert_eq!(gpus(&container, "localhost"), ["0 free -", "1 free -", "2 free -", "3 free -"]);
@@ -75,7 +75,7 @@ fn one_container_shows_its_gpus_with_job_and_user_and_is_drained_and_resumed_on_
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn every_container_of_a_cluster_sees_all_nodes_and_closes_them() {
+fn every_container_of_cluster_sees_all_nodes_and_closes_them() {
     let cluster = Cluster::new("");
     let controller = &cluster.controller;
     assert!(controller.sh("slurminit nodes").contains("1024"));
@@ -106,7 +106,7 @@ fn every_container_of_a_cluster_sees_all_nodes_and_closes_them() {
 /// Twenty jobs for random GPUs of a node whose GPUs have a type each: every one gets just its own, and no GPU is used by two at once.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_for_particular_gpus_gets_exactly_these_on_each_debian() {
+fn job_for_particular_gpus_gets_exactly_these_on_each_debian() {
     let image = |image| Image::new(image).with(["--env", "DEMO_GPUS=4", "--env", "SLURMINIT_GPU_TYPE_NAME=index"]);
     for container in debians(DEMO).into_iter().map(|debian| image(debian).serve()) {
         let script = "for gpu in $(echo $SLURM_JOB_GPUS | tr , \" \"); do mkdir /tmp/busy.$gpu || touch /tmp/twice; done; \
@@ -133,7 +133,7 @@ fn a_job_for_particular_gpus_gets_exactly_these_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn several_targets_are_a_job_each_and_what_cannot_be_submits_none() {
+fn several_targets_are_job_each_and_what_cannot_be_submits_none() {
     let cluster = Cluster::new("");
     let index = cluster.member(DEMO, "compute", "c1");
     let index = index.with(["--env", "DEMO_GPUS=3", "--env", "SLURMINIT_GPU_TYPE_NAME=index"]).serve();
@@ -186,7 +186,7 @@ fn several_targets_are_a_job_each_and_what_cannot_be_submits_none() {
 /// A job for a whole GPU would wait for it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_gpu_of_which_jobs_have_shards_is_not_shown_as_free_on_each_debian() {
+fn gpu_of_which_jobs_have_shards_is_not_shown_as_free_on_each_debian() {
     let config = directory(&[("slurminit.toml", "[gpu]\nshards = 4\n")]);
     for image in debians(DEMO) {
         let image = Image::new(image).mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml");

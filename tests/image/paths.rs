@@ -48,7 +48,7 @@ fn links_in_a_volume_give_nothing_away() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_state_directory_of_somebody_else_becomes_roots() {
+fn gives_foreign_state_directory_to_root() {
     let volume = Volume::new("state");
     let (victim, before) = victim(&volume);
     // A user's bind mount: what is in it may be forged, and the names in it may be changed at any time.
@@ -103,7 +103,7 @@ fn a_state_directory_of_somebody_else_becomes_roots() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_run_directory_that_is_everybodys_starts_and_is_safe_on_each_debian() {
+fn starts_safely_with_world_writable_run_directory_on_each_debian() {
     for (mode, image) in debians(PLAIN).into_iter().flat_map(|image| [("0777", image), ("1777", image)]) {
         let volume = Volume::new("run");
         let (victim, before) = victim(&volume);
@@ -143,7 +143,7 @@ fn a_run_directory_that_is_everybodys_starts_and_is_safe_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_mounted_secret_keeps_its_owner_and_is_taken() {
+fn mounted_secret_keeps_owner_and_is_used() {
     let directory = directory(&[("munge.key", "0123456789abcdef0123456789abcdef")]);
     let file = directory.path().join("munge.key");
     std::os::unix::fs::chown(&file, Some(1000), Some(1000)).expect("these tests run as root");
@@ -163,7 +163,7 @@ fn a_mounted_secret_keeps_its_owner_and_is_taken() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_second_slurminit_beside_the_first_is_refused() {
+fn second_slurminit_beside_first_is_refused() {
     let container = Image::new(PLAIN).serve();
     let seen = "stat -c '%i' /run/slurminit/control /run/munge/munge.socket.2 /etc/slurm/slurm.conf; \
                 slurminit status --json | grep -o '\"pid\": *[0-9]*'";
@@ -185,7 +185,7 @@ fn a_second_slurminit_beside_the_first_is_refused() {
 /// Under another PID 1 there is nothing to be in the way of.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn it_runs_under_another_init_and_after_one_that_was_killed() {
+fn runs_under_another_init_and_after_a_killed_one() {
     let container = Image::new(PLAIN).with(["--init"]).serve();
     container.sh("srun true");
     docker(["kill", &container.name]).ok();
@@ -196,7 +196,7 @@ fn it_runs_under_another_init_and_after_one_that_was_killed() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_pipe_in_place_of_a_file_is_not_waited_for() {
+fn pipe_in_place_of_file_is_not_waited_for() {
     for name in ["slurminit.toml", "slurm.conf"] {
         let directory = directory(&[]);
         nix::unistd::mkfifo(&directory.path().join(name), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
@@ -209,7 +209,7 @@ fn a_pipe_in_place_of_a_file_is_not_waited_for() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_directory_that_root_cannot_take_is_refused_with_what_to_do() {
+fn directory_that_root_cannot_take_is_refused_with_what_to_do() {
     let volume = Volume::new("state");
     lay(&volume, &Volume::new("none"), "mkdir /v/theirs; chown 1000:1000 /v/theirs");
     let config = directory(&[("slurminit.toml", "[paths]\nstate = \"/data/theirs/state\"\n")]);

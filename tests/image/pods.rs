@@ -66,7 +66,7 @@ impl Cluster {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_pods_of_the_manifests_are_a_cluster() {
+fn pods_of_manifests_are_cluster() {
     let mut cluster = Cluster::new();
     let nodes = "slurm-compute-0 idle gpu:nvidia:1\nslurm-compute-1 idle gpu:nvidia:1";
     let all = "sinfo --noheader -N -o '%N %T %G' | sort";
@@ -108,7 +108,7 @@ fn the_pods_of_the_manifests_are_a_cluster() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_change_of_the_config_map_is_taken_and_ends_no_job() {
+fn applies_config_map_change_without_ending_jobs() {
     let cluster = Cluster::new();
     let job = cluster.sh("cd /tmp; sbatch --parsable --output=/dev/null --gres=gpu:1 --wrap 'exec sleep 1000'");
     cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
@@ -132,7 +132,7 @@ fn a_change_of_the_config_map_is_taken_and_ends_no_job() {
 /// `kubectl delete -k`: all pods get TERM at once, but for the controller's hook.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_cluster_that_is_deleted_is_there_again_without_its_old_nodes() {
+fn recreated_cluster_has_no_stale_nodes() {
     let mut cluster = Cluster::new();
     let job = cluster.sh("cd /tmp; sbatch --parsable --output=/dev/null -N2 --wrap 'exec sleep 1000'");
     cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
@@ -154,7 +154,7 @@ fn a_cluster_that_is_deleted_is_there_again_without_its_old_nodes() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn every_field_of_the_manifests_is_known_and_no_other_is() {
+fn manifests_use_only_known_fields() {
     for overlay in OVERLAYS {
         let objects = template::objects(overlay);
         let templates = template::templates(&objects);

@@ -49,7 +49,7 @@ const TWO_PARTITIONS: &str =
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_new_partition_is_noticed_and_taken_by_the_daemons_that_run_on_each_debian() {
+fn detects_new_partition_and_applies_it_without_restart_on_each_debian() {
     for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "")]);
         let container = serve(image, config.path());
@@ -64,7 +64,7 @@ fn a_new_partition_is_noticed_and_taken_by_the_daemons_that_run_on_each_debian()
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn another_gpu_restarts_the_daemons_and_a_running_step_loses_no_number_on_each_debian() {
+fn another_gpu_restarts_daemons_and_running_step_loses_no_number_on_each_debian() {
     for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "")]);
         let container = serve(image, config.path());
@@ -82,7 +82,7 @@ fn another_gpu_restarts_the_daemons_and_a_running_step_loses_no_number_on_each_d
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_restart_leaves_a_job_with_a_gpu_alone_and_another_gpu_waits_for_its_end_on_each_debian() {
+fn restart_leaves_job_with_gpu_alone_and_another_gpu_waits_for_its_end_on_each_debian() {
     for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "")]);
         let container = serve(image, config.path());
@@ -108,7 +108,7 @@ fn a_restart_leaves_a_job_with_a_gpu_alone_and_another_gpu_waits_for_its_end_on_
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_broken_slurm_conf_is_refused_and_everything_goes_on_on_each_debian() {
+fn refuses_broken_slurm_conf_and_keeps_running_on_each_debian() {
     for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
         let container = serve(image, config.path());
@@ -132,7 +132,7 @@ fn a_broken_slurm_conf_is_refused_and_everything_goes_on_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn files_that_the_daemons_die_of_are_taken_back_on_each_debian() {
+fn rolls_back_files_that_crash_daemons_on_each_debian() {
     for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
         let container = serve(image, config.path());
@@ -167,7 +167,7 @@ fn twenty_reloads_in_a_row_restart_nothing() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_dry_run_refuses_what_a_reload_refuses_and_changes_nothing() {
+fn dry_run_refuses_what_reload_refuses_and_changes_nothing() {
     let quiet = "[supervise]\nreload_on_change = false\n";
     let config = directory(&[("slurminit.toml", quiet)]);
     let container = serve(DEMO, config.path());
@@ -196,7 +196,7 @@ fn a_dry_run_refuses_what_a_reload_refuses_and_changes_nothing() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_own_slurm_conf_that_is_removed_is_generated_again() {
+fn regenerates_slurm_conf_after_removal_of_own_one() {
     let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
     let container = serve(DEMO, config.path());
     let generated = container.sh("cat /etc/slurm/slurm.conf");

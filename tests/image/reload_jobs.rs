@@ -111,7 +111,7 @@ fn refuses_reload_that_would_end_jobs() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_node_that_jobs_name_outlives_the_stop_of_all_containers() {
+fn node_that_jobs_name_outlives_stop_of_all_containers() {
     let cluster = Cluster::new("");
     let computes = ["c1", "c2", "c3"].map(|name| cluster.compute(name, 1));
     let pinned = cluster.submit("--hold --nodelist=c1");

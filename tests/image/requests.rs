@@ -47,7 +47,7 @@ fn is_a_login(seen: &BTreeMap<String, String>, user: &str, home: &str, shell: &s
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_has_the_environment_that_its_export_asks_for_on_each_debian() {
+fn job_gets_environment_requested_by_export_on_each_debian() {
     let config = directory(&[("slurminit.toml", PEOPLE)]);
     for image in debians(PLAIN) {
         let container = Image::new(image).with(NODE).mount(config.path(), "/config").serve();
@@ -105,7 +105,7 @@ fn a_job_has_the_environment_that_its_export_asks_for_on_each_debian() {
 /// The files are slurm's to write, and so are their names: a link there leads root nowhere.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_link_in_place_of_an_environment_is_not_followed_as_root() {
+fn link_in_place_of_environment_is_not_followed_as_root() {
     let container = Image::new(PLAIN).with(NODE).serve();
     let cache = "/var/lib/slurm/slurmctld/env_cache";
     container.sh("install -m 600 /dev/null /root/secret");
@@ -375,7 +375,7 @@ echo "$n requests"
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_request_of_an_ordinary_user_ends_a_daemon_on_each_debian() {
+fn requests_of_ordinary_user_end_no_daemon_on_each_debian() {
     crate::docker::share::hold(2);
     let files = [("slurminit.toml", PEOPLE), ("requests", REQUESTS), ("driver", DRIVER)];
     let config = directory(&files);
@@ -406,7 +406,7 @@ fn no_request_of_an_ordinary_user_ends_a_daemon_on_each_debian() {
 /// young to be missing: BatchStartTimeout and 10 s.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_batch_job_whose_process_never_came_is_found_when_slurmd_is_back() {
+fn batch_job_whose_process_never_came_is_found_when_slurmd_is_back() {
     let toml = "[slurm.conf]\nProlog = \"/config/prolog\"\nBatchStartTimeout = 20\n[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let prolog = "#!/bin/sh\n[ -e /tmp/slow ] || exit 0\necho $SLURM_JOB_ID >> /tmp/in-prolog\nexec sleep 600\n";
     let config = directory(&[("slurminit.toml", toml), ("prolog", prolog)]);

@@ -14,7 +14,7 @@ fn ask(container: &Container, path: &str, token: &str) -> String {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_token_opens_it_and_nothing_else_does() {
+fn token_opens_it_and_nothing_else_does() {
     let config = directory(&[("slurminit.toml", REST)]);
     let state = Volume::new("rest");
     let image = Image::new(ACCOUNTING).mount(config.path(), "/config").volume(&state, "/var/lib/slurm").json_log();
@@ -57,7 +57,7 @@ fn a_token_opens_it_and_nothing_else_does() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_image_without_it_says_so() {
+fn reports_image_without_feature() {
     let config = directory(&[("slurminit.toml", REST)]);
     let outcome = Image::new(PLAIN).mount(config.path(), "/config").run(&["true"]);
     let said = outcome.stderr + &outcome.stdout;

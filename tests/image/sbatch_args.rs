@@ -30,7 +30,7 @@ fn given(container: &Container, resources: &str, fields: &[&str]) -> (String, Ve
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_gets_what_its_method_asks_for_on_each_debian() {
+fn job_gets_resources_of_its_method_on_each_debian() {
     for image in debians(DEMO) {
         let container = Image::new(image).with(["--env", "DEMO_GPUS=2"]).serve();
         let fields = ["TresPerNode", "CPUs/Task", "MinMemoryNode", "TimeLimit"];
@@ -52,7 +52,7 @@ fn a_job_gets_what_its_method_asks_for_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_the_cluster_does_not_have_is_said_and_never_submitted() {
+fn reports_missing_resources_without_submitting() {
     let container = Image::new(DEMO).with(["--env", "DEMO_GPUS=2"]).serve();
     for (resources, why) in [
         (r#"{"gpus": 4}"#, "/tmp/method.json: asks for 4 GPUs, the largest node has 2"),

@@ -54,7 +54,7 @@ command = ["sh", "-c", "useradd --create-home worker && usermod --append --group
 
 #[test]
 #[ignore = "needs Docker and the images of docker/test"]
-fn services_run_as_their_user_after_what_they_need_and_survive_a_hanging_readiness_command() {
+fn services_run_as_their_user_after_what_they_need_and_survive_hanging_readiness_command() {
     let config = directory(&[("slurminit.toml", &CONFIG.replace("WHO", &WHO.replace('"', "\\\"")))]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").start();
     let unit = |name: &str| -> Value {

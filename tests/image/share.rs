@@ -94,7 +94,7 @@ pub(crate) fn hold_one() {
 }
 
 #[test]
-fn a_machine_runs_as_many_containers_as_its_cores_threads_and_memory_allow() {
+fn machine_runs_as_many_containers_as_its_cores_threads_and_memory_allow() {
     let meminfo = |kib: usize| format!("MemTotal: 99 kB\nMemAvailable:   {kib} kB\n");
     assert_eq!(size(None, 2, &meminfo(64 << 20)), 6);
     assert_eq!(size(Some(4), 2, &meminfo(64 << 20)), 4);

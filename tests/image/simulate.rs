@@ -13,7 +13,7 @@ fn sorted(text: &str) -> Vec<&str> {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_command_runs_on_several_nodes_on_each_debian() {
+fn command_runs_on_several_nodes_on_each_debian() {
     for image in debians(PLAIN) {
         let said = Image::new(image).run(&["--nodes", "4", "srun", "-N4", "sh", "-c", "echo $SLURMD_NODENAME"]);
         assert_eq!((said.code, sorted(&said.stdout)), (0, vec!["node1", "node2", "node3", "node4"]), "{}", said.stderr);
@@ -30,7 +30,7 @@ fn a_command_runs_on_several_nodes_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn nodes_have_what_is_said_of_them_and_fail_one_by_one() {
+fn simulated_nodes_have_configured_resources_and_fail_one_by_one() {
     let config = directory(&[("slurminit.toml", CONFIG)]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
     let nodes = container.sh("sinfo --noheader --Node --format '%N %T %c %m %G'");

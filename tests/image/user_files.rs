@@ -96,7 +96,7 @@ fn gives_an_empty_state_directory_to_the_user_of_slurmctld() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_configured_name_selects_a_node_of_the_file() {
+fn configured_name_selects_node_of_file() {
     let conf = BASE.replace("NodeName=box", "NodeName=n[1-2] NodeAddr=127.0.0.1");
     let (_files, image) = image(&[("slurm.conf", &conf)]);
     let container = image.with(["--env", "SLURMINIT_NODE_NAME=n2"]).serve();

@@ -37,7 +37,7 @@ fn batch(container: &Container, user: &str, options: &str, script: &str) -> Stri
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_runs_under_the_ids_of_the_host_on_each_debian() {
+fn job_runs_under_ids_of_host_on_each_debian() {
     let config = directory(&[("slurminit.toml", PEOPLE)]);
     for image in debians(PLAIN) {
         let data = directory(&[]);
@@ -113,7 +113,7 @@ fn nobody_reads_or_ends_what_is_another_s() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_mounted_passwd_is_left_alone_and_that_is_said_once() {
+fn leaves_mounted_passwd_unchanged_and_reports_it_once() {
     let own = Image::new(PLAIN).with(["--entrypoint", "cat"]).run(&["/etc/passwd"]).ok();
     let host = directory(&[("passwd", &format!("{own}alice:x:1501:1501::/tmp:/bin/sh\n"))]);
     let config = directory(&[("slurminit.toml", PEOPLE)]);
@@ -129,7 +129,7 @@ fn a_mounted_passwd_is_left_alone_and_that_is_said_once() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_read_only_container_says_that_it_has_nobody() {
+fn reports_read_only_container_without_users() {
     let config = directory(&[("slurminit.toml", PEOPLE)]);
     let mut image = with_people(PLAIN, config.path()).with(["--read-only"]);
     for writable in ["/run", "/tmp", "/etc/slurm", "/etc/munge", "/var/lib/slurm", "/var/log"] {
@@ -142,7 +142,7 @@ fn a_read_only_container_says_that_it_has_nobody() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_account_of_the_image_is_not_given_to_somebody_else() {
+fn keeps_account_of_image_for_its_user() {
     let config = directory(&[("slurminit.toml", "[[user]]\nname = \"munge\"\nuid = 1501\n")]);
     let outcome = Image::new(PLAIN).mount(config.path(), "/config").run(&["true"]);
     assert_eq!(outcome.code, 78, "{outcome:?}");

@@ -29,7 +29,7 @@ fn http(container: &Container, port: u16, path: &str) -> String {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_release_does_what_the_table_says_on_each_debian() {
+fn release_behaves_as_in_table_on_each_debian() {
     for image in debians(DEMO) {
         let container = Image::new(image).serve();
         let slurm = slurm(&container);
@@ -69,7 +69,7 @@ fn nobody_waits_for_the_reader_of_a_handover() {
 /// Those that an operator's configuration can name, and that a build without their library leaves out.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_plugins_that_matter_load() {
+fn plugins_that_matter_load() {
     let container = Image::new(DEMO).serve();
     let kinds = container.sh("srun --mpi=list 2>&1");
     assert!(kinds.contains("pmix") && kinds.contains("pmi2"), "{kinds}");
@@ -84,7 +84,7 @@ fn the_plugins_that_matter_load() {
 /// What builds Slurm stays behind.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_compiler_is_in_the_image() {
+fn image_contains_no_compiler() {
     let container = Image::new(DEMO).serve();
     let found = container.sh("for tool in gcc cc make ld curl dpkg-shlibdeps build-slurm; do command -v $tool || true; done; ls -d /usr/src/slurm* /slurm 2>/dev/null || true");
     assert_eq!(found, "");

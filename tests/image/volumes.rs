@@ -6,7 +6,7 @@ const KEY: &str = "sha256sum < /etc/munge/munge.key";
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn every_cluster_has_its_own_key() {
+fn every_cluster_has_a_different_key() {
     let image = Image::new(PLAIN);
     let (first, second) = (image.run(&["sh", "-c", KEY]).ok(), image.run(&["sh", "-c", KEY]).ok());
     assert_ne!(first, second);
@@ -14,7 +14,7 @@ fn every_cluster_has_its_own_key() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn only_munge_can_read_the_key() {
+fn only_munge_can_read_key() {
     let outcome = Image::new(PLAIN).run(&["stat", "-c", "%U %a %s", "/etc/munge/munge.key"]);
     let words: Vec<&str> = outcome.stdout.split_whitespace().collect();
     assert_eq!(words[..2], ["munge", "400"], "{outcome:?}");
@@ -23,7 +23,7 @@ fn only_munge_can_read_the_key() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_secret_is_everyones_key() {
+fn secret_is_everyones_key() {
     let secret = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     let directory = directory(&[("munge.key", secret)]);
     let image = Image::new(PLAIN).mount(&directory.path().join("munge.key"), "/run/secrets/munge.key");
@@ -34,7 +34,7 @@ fn a_secret_is_everyones_key() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_log_holds_the_key() {
+fn no_log_contains_the_key() {
     let container = Image::new(PLAIN).with(["--env", "SLURMINIT_LOG_LEVEL=trace"]).serve();
     container.sh("srun true");
     let spelled =
@@ -48,7 +48,7 @@ fn no_log_holds_the_key() {
 /// The container dies without a chance to say goodbye; its successor on the same volumes is a working cluster.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_killed_container_leaves_a_usable_state() {
+fn killed_container_leaves_usable_state() {
     let slurm = Volume::new("state");
     let image = Image::new(DEMO).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm");
     let first = image.serve();
@@ -65,7 +65,7 @@ fn a_killed_container_leaves_a_usable_state() {
 /// The repair in the container's last words is one that can be typed as it is.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_saved_state_that_is_cut_short_is_repaired_by_what_the_last_words_say_on_each_debian() {
+fn printed_repair_fixes_truncated_state_on_each_debian() {
     for image in debians(DEMO) {
         let slurm = Volume::new("state");
         let container = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").serve();

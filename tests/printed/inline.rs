@@ -44,7 +44,7 @@ fn why_not(program: &Command, words: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn every_verb_and_option_in_the_text_is_there() {
+fn every_verb_and_option_in_text_exists() {
     let program = Cli::command();
     let (mut seen, mut wrong) = (0, String::new());
     for (path, text) in crate::pages() {
@@ -60,7 +60,7 @@ fn every_verb_and_option_in_the_text_is_there() {
 }
 
 #[test]
-fn a_wrong_one_is_seen() {
+fn wrong_one_is_seen() {
     let program = Cli::command();
     let found = commands("`docker compose exec slurm slurminit logs --tail 3 | cat` and `slurminit detekt`");
     let why: Vec<_> = found.iter().filter_map(|words| why_not(&program, words)).collect();

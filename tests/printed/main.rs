@@ -77,7 +77,7 @@ fn readme_states_how_many_command_blocks_are_typed() {
 
 #[test]
 #[ignore = "needs Docker, compose and the images: run docker/test"]
-fn what_is_printed_works() {
+fn printed_commands_work() {
     let wanted = env::var("PRINTED").unwrap_or_default();
     let mut failures = Vec::new();
     let mut pages = pages();
@@ -98,7 +98,7 @@ fn what_is_printed_works() {
 
 #[test]
 #[ignore = "needs Docker, compose and the images: run docker/test"]
-fn the_examples_of_the_manual_work() {
+fn examples_of_manual_work() {
     let mut reader = Reader::new(root());
     let verbs = sections::sections().verb;
     let examples = verbs.values().flat_map(|verb| &verb.examples).filter(|example| example.skip.is_none());

@@ -100,7 +100,7 @@ pub(crate) fn session(text: &str) -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn a_block_that_says_nothing_is_typed_on_the_host() {
+fn types_unmarked_block_on_host() {
     let page = "text\n\n```bash\ntrue\n```\n```toml\na = 1\n```\n";
     let found = blocks(page).expect("a good page");
     assert_eq!(found.len(), 1, "{found:?}");
@@ -108,7 +108,7 @@ fn a_block_that_says_nothing_is_typed_on_the_host() {
 }
 
 #[test]
-fn a_marker_is_for_the_next_line() {
+fn marker_is_for_next_line() {
     let page = "<!-- test: file=job.sh -->\n```toml\na = 1\n```\n  <!-- test: in=container fails -->\n  ```sh\n  false\n  ```\n";
     let found = blocks(page).expect("a good page");
     assert_eq!(found[0].how, How::File("job.sh".to_owned()));

@@ -172,7 +172,7 @@ fn reference() -> Vec<Part> {
 }
 
 #[test]
-fn the_reference_is_of_the_types_and_of_the_file() {
+fn reference_is_of_types_and_of_file() {
     let made = document_text(&reference());
     let old = fs::read_to_string(document()).unwrap();
     let (before, rest) = old.split_once(BEGIN).unwrap();
@@ -187,7 +187,7 @@ fn the_reference_is_of_the_types_and_of_the_file() {
 }
 
 #[test]
-fn the_manual_page_is_of_the_same() {
+fn manual_page_is_of_same() {
     let path = harness::root().join("docs/man/slurminit.toml.5");
     let made = manual::page(&reference());
     if std::env::var_os("UPDATE").is_some() {
@@ -201,7 +201,7 @@ fn the_manual_page_is_of_the_same() {
 
 /// The test above would be worth nothing if the recorder saw no keys, or all were optional.
 #[test]
-fn the_recorder_sees_what_is_there() {
+fn recorder_sees_existing_processes() {
     let example = Example::parse(EXAMPLE);
     let file = toml::Value::Table(toml::from_str(&example.uncommented).unwrap());
     let types = asked(&file, None).unwrap();

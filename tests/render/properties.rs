@@ -116,7 +116,7 @@ fn claimed(gres: &str) -> usize {
 
 proptest! {
     #[test]
-    fn no_name_breaks_a_file_and_the_counts_agree(
+    fn no_name_breaks_file_and_counts_agree(
         inventory in inventory(),
         type_name in prop_oneof![Just(TypeName::Vendor), Just(TypeName::Model), Just(TypeName::Index)],
         // 0 stands for MPS.
@@ -228,7 +228,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_machine_gives_the_same_bytes(inventory in inventory()) {
+    fn same_machine_gives_same_bytes(inventory in inventory()) {
         let config = Config::default();
         prop_assert_eq!(render(&plan(&config, &inventory).unwrap()), render(&plan(&config, &inventory).unwrap()));
     }

@@ -131,7 +131,7 @@ fn daemons_start_in_order_and_stop_in_reverse() {
 }
 
 #[test]
-fn the_command_runs_when_the_cluster_is_ready_and_its_code_is_kept() {
+fn runs_command_when_cluster_is_ready_and_keeps_its_code() {
     let cluster = Cluster::new("");
     let events = cluster.directory.join("events");
     // They count as ready when they are started, which is before they say so.
@@ -161,7 +161,7 @@ fn term_at_any_moment_of_the_start_ends_it_soon() {
 }
 
 #[test]
-fn a_killed_daemon_is_started_again_and_the_others_stay() {
+fn restarts_killed_daemon_without_affecting_others() {
     let cluster = Cluster::new("");
     let init = cluster.start();
     cluster.wait_until_ready();
@@ -177,7 +177,7 @@ fn a_killed_daemon_is_started_again_and_the_others_stay() {
 }
 
 #[test]
-fn a_port_that_the_rest_of_a_dead_daemon_still_holds_is_waited_for() {
+fn port_that_rest_of_dead_daemon_still_holds_is_waited_for() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     // The kernel takes back a dead process's memory first, and its port later.
     let script = r#"use Socket; socket(S, PF_INET, SOCK_STREAM, 0); setsockopt(S, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -205,7 +205,7 @@ fn a_port_that_the_rest_of_a_dead_daemon_still_holds_is_waited_for() {
 }
 
 #[test]
-fn a_restart_of_slurmd_leaves_job_steps_alone() {
+fn restart_of_slurmd_leaves_job_steps_alone() {
     // The stand-in for a job step has a session of its own, as slurmstepd has.
     let step = "[daemon.slurmd]\nuser = 'root'\nreadiness = 'started'\n\
         command = ['sh', '-c', 'setsid sh -c \"echo \\$\\$ >> DIR/steps; exec sleep 1000\" & exec sleep 1000']\n";
@@ -226,7 +226,7 @@ fn a_restart_of_slurmd_leaves_job_steps_alone() {
 }
 
 #[test]
-fn a_daemon_that_cannot_live_ends_the_container_with_its_code_and_its_last_words() {
+fn daemon_in_crash_loop_ends_container_with_its_code_and_last_lines() {
     let cluster = Cluster::new(
         "[daemon.slurmctld]\nuser = 'root'\nreadiness = 'started'\n\
          command = ['sh', '-c', 'echo slurmctld: error: no state directory >&2; exit 3']\n\
@@ -240,7 +240,7 @@ fn a_daemon_that_cannot_live_ends_the_container_with_its_code_and_its_last_words
 }
 
 #[test]
-fn on_give_up_hold_keeps_the_container_for_a_look_inside() {
+fn on_give_up_hold_keeps_container_for_inspection() {
     let cluster = Cluster::new(
         "[daemon.slurmctld]\nuser = 'root'\nreadiness = 'started'\ncommand = ['false']\n\
          [supervise]\nrestart_initial_delay = 0.01\non_give_up = 'hold'\n",
@@ -252,7 +252,7 @@ fn on_give_up_hold_keeps_the_container_for_a_look_inside() {
 }
 
 #[test]
-fn a_missing_daemon_is_named() {
+fn missing_daemon_is_named() {
     let cluster = Cluster::new(
         "[daemon.munged]\nuser = 'root'\nreadiness = 'started'\ncommand = ['/nonexistent/munged']\n\
          [supervise]\nrestart_initial_delay = 0.01\n",
@@ -283,7 +283,7 @@ fn fifty_services_that_end_at_once_are_all_attributed() {
 }
 
 #[test]
-fn hooks_run_before_all_else_and_a_failing_one_stops_the_start() {
+fn runs_hooks_first_and_failing_hook_prevents_start() {
     let cluster = Cluster::new("[[hooks.pre_start]]\ncommand = ['sh', '-c', 'echo hook >> DIR/events']\n");
     let init = cluster.start();
     cluster.wait_until_ready();
@@ -309,7 +309,7 @@ fn term_during_a_hook_ends_it() {
 }
 
 #[test]
-fn a_daemon_that_ignores_term_is_killed_at_its_deadline_and_a_second_term_hurries() {
+fn daemon_that_ignores_term_is_killed_at_its_deadline_and_second_term_hurries() {
     let deaf = "[daemon.slurmd]\nuser = 'root'\nreadiness = 'started'\nstop_timeout = TIME\n\
         command = ['sh', '-c', 'trap \"\" TERM; echo up > DIR/deaf; while :; do sleep 0.1; done']\n";
     for (time, second) in [("0.5".to_owned(), false), (NEVER.to_string(), true)] {
@@ -350,7 +350,7 @@ fn health_and_status_tell_the_truth() {
 }
 
 #[test]
-fn a_bad_configuration_is_refused_with_file_and_line() {
+fn bad_configuration_is_refused_with_file_and_line() {
     let cases = [
         ("nonsense = ", ":1:"),
         ("[gpu]\ntype_nam = 'x'", "type_nam"),

@@ -10,14 +10,14 @@ fn every_exit_code_is_passed_on() {
 }
 
 #[test]
-fn a_command_that_a_signal_ended_gives_128_and_the_signal() {
+fn command_that_signal_ended_gives_128_and_signal() {
     for signal in [1, 2, 3, 6, 9, 11, 13, 15, 31, 34, 64] {
         assert_eq!(run(sh(&format!("kill -{signal} $$"))).code, 128 + signal, "signal {signal}");
     }
 }
 
 #[test]
-fn a_command_that_cannot_be_executed_is_named_with_the_shells_codes() {
+fn command_that_cannot_be_executed_is_named_with_shells_codes() {
     let (_keep, directory) = scratch();
     let no_format = directory.join("no-format");
     fs::write(&no_format, "no program\n").unwrap();
@@ -66,7 +66,7 @@ fn signals_reach_the_command() {
 }
 
 #[test]
-fn the_command_starts_with_the_mask_and_the_ignored_signals_of_slurminit() {
+fn command_starts_with_mask_and_ignored_signals_of_slurminit() {
     let field = |status: &str, name: &str| {
         status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned()).unwrap()
     };
@@ -114,7 +114,7 @@ fn keeps_sigterm_that_arrives_before_it_has_handlers() {
 }
 
 #[test]
-fn the_command_inherits_three_descriptors_and_what_the_operator_passed() {
+fn command_inherits_three_descriptors_and_what_operator_passed() {
     // What surrounds the tests may have leaked some into all of us: those are passed on purpose, too.
     let list = "exec ls /proc/self/fd";
     let shell = |script: &str| {
@@ -128,7 +128,7 @@ fn the_command_inherits_three_descriptors_and_what_the_operator_passed() {
 }
 
 #[test]
-fn the_command_keeps_directory_input_and_environment() {
+fn command_keeps_directory_input_and_environment() {
     let mut command = sh("pwd; echo $GREETING; cat");
     command.current_dir("/usr").env("GREETING", "hello").stdin(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -137,7 +137,7 @@ fn the_command_keeps_directory_input_and_environment() {
 }
 
 #[test]
-fn what_the_command_leaves_behind_is_ended_with_it() {
+fn ends_processes_left_by_command() {
     let (_keep, directory) = scratch();
     let said = directory.join("said");
     // One that takes TERM and has something to say first, one that ignores it.
@@ -153,7 +153,7 @@ fn what_the_command_leaves_behind_is_ended_with_it() {
 }
 
 #[test]
-fn as_another_process_than_pid_1_it_is_the_subreaper_of_its_command() {
+fn as_another_process_than_pid_1_it_is_subreaper_of_its_command() {
     let (_keep, directory) = scratch();
     let file = directory.join("orphan");
     let script = format!("(sleep 1000 & echo $! > {}) ; exit 3", file.display());
@@ -177,7 +177,7 @@ fn stop(pid: i32) {
 }
 
 #[test]
-fn a_stopped_command_acts_on_term() {
+fn stopped_command_acts_on_term() {
     let (_keep, directory) = scratch();
     let up = directory.join("up");
     let init = Init::start(sh(&waits("exit 9", &up)));
@@ -189,7 +189,7 @@ fn a_stopped_command_acts_on_term() {
 }
 
 #[test]
-fn a_command_that_runs_gets_no_cont() {
+fn command_that_runs_gets_no_cont() {
     let (_keep, directory) = scratch();
     let up = directory.join("up");
     let script = "trap 'echo cont' CONT; ".to_owned() + &waits("echo term; exit 9", &up);
@@ -200,7 +200,7 @@ fn a_command_that_runs_gets_no_cont() {
 }
 
 #[test]
-fn a_chosen_limit_ends_a_command_that_ignores_term() {
+fn chosen_limit_ends_command_that_ignores_term() {
     let (_keep, directory) = scratch();
     let up = directory.join("up");
     let mut command = sh(&waits("", &up));

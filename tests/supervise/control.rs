@@ -71,7 +71,7 @@ fn restart_starts_one_daemon_again_and_waits_until_it_is_ready() {
 }
 
 #[test]
-fn a_restart_of_what_cannot_live_says_so() {
+fn reports_restart_of_unit_in_crash_loop() {
     let cluster = Cluster::new(
         "[[service]]\nname = 'api'\ncommand = ['sh', '-c', 'echo no port left; test -e DIR/ok && exec sleep 1000; exit 3']\n\
          readiness = { command = ['test', '-e', 'DIR/ok'] }\n\
@@ -113,7 +113,7 @@ fn stop_stops_as_term_does() {
 }
 
 #[test]
-fn logs_are_the_last_lines_of_one_daemon_also_those_that_the_log_leaves_out() {
+fn logs_are_last_lines_of_one_daemon_also_those_that_log_leaves_out() {
     let cluster = Cluster::new(
         "[[service]]\nname = 'api'\ncommand = ['sh', '-c', 'i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done; \
          head -c 300000 /dev/zero | tr \"\\\\0\" x; echo; echo last; touch DIR/said; exec sleep 1000']\n[log]\nlevel = 'error'\n",
@@ -148,7 +148,7 @@ fn following(cluster: &Cluster, name: &str, more: &[&str], file: &Path) -> Child
 }
 
 #[test]
-fn a_log_is_followed_over_a_restart_of_its_daemon_until_ctrl_c() {
+fn log_is_followed_over_restart_of_its_daemon_until_ctrl_c() {
     let cluster = Cluster::new(
         "[[service]]\nname = 'api'\ncommand = ['sh', '-c', 'echo start $$; exec cat DIR/pipe']\n\
          [supervise]\nrestart_initial_delay = 0.01\n",
@@ -252,7 +252,7 @@ fn health_tells_alive_from_ready() {
 }
 
 #[test]
-fn a_pid_1_that_does_not_answer_is_not_alive() {
+fn pid_1_that_does_not_answer_is_not_alive() {
     let cluster = Cluster::new("");
     let init = cluster.start();
     cluster.wait_until_ready();
@@ -287,7 +287,7 @@ fn status_shows_memory_and_is_watched() {
 }
 
 #[test]
-fn garbage_is_answered_with_one_line_that_says_what_is_wrong() {
+fn answers_garbage_with_one_line_of_explanation() {
     let cluster = Cluster::new("");
     let init = cluster.start();
     cluster.wait_until_ready();
@@ -311,7 +311,7 @@ fn garbage_is_answered_with_one_line_that_says_what_is_wrong() {
 }
 
 #[test]
-fn a_client_that_sends_without_end_is_cut_off() {
+fn client_that_sends_without_end_is_cut_off() {
     let cluster = Cluster::new("");
     let init = cluster.start();
     cluster.wait_until_ready();
@@ -326,7 +326,7 @@ fn a_client_that_sends_without_end_is_cut_off() {
 }
 
 #[test]
-fn a_hundred_clients_that_say_nothing_are_sent_away() {
+fn disconnects_hundred_silent_clients() {
     let cluster = Cluster::new("");
     let init = cluster.start();
     cluster.wait_until_ready();
@@ -358,7 +358,7 @@ fn clients_that_do_not_take_their_answer_hold_nothing_up() {
 }
 
 #[test]
-fn a_thousand_quick_connections_change_nothing() {
+fn thousand_quick_connections_change_nothing() {
     let cluster = Cluster::new("");
     let init = cluster.start();
     cluster.wait_until_ready();
@@ -372,7 +372,7 @@ fn a_thousand_quick_connections_change_nothing() {
 }
 
 #[test]
-fn who_is_not_root_is_refused_by_the_mode_and_then_by_the_server() {
+fn refuses_other_users_by_mode_and_by_server() {
     let cluster = Cluster::new("");
     let init = cluster.start();
     cluster.wait_until_ready();
@@ -415,7 +415,7 @@ fn without_a_place_for_the_socket_the_cluster_still_runs() {
 }
 
 #[test]
-fn a_full_run_directory_hides_nothing() {
+fn full_run_directory_hides_nothing() {
     let cluster = Cluster::new("");
     let run = cluster.directory().join("run");
     fs::create_dir_all(&run).unwrap();

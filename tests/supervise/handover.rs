@@ -177,7 +177,7 @@ fn twenty_handovers_in_a_row_are_no_restart() {
 }
 
 #[test]
-fn the_old_process_is_the_daemon_until_it_ends() {
+fn old_process_is_daemon_until_it_ends() {
     let cast = Cast::start("");
     let before = cast.pid();
     cast.write("mode", "lingers");
@@ -191,7 +191,7 @@ fn the_old_process_is_the_daemon_until_it_ends() {
 }
 
 #[test]
-fn a_stop_during_a_handover_reaches_the_new_process() {
+fn stop_during_handover_reaches_new_process() {
     let cast = Cast::start("");
     cast.write("mode", "lingers");
     cast.signal(1);
@@ -206,7 +206,7 @@ fn a_stop_during_a_handover_reaches_the_new_process() {
 }
 
 #[test]
-fn a_successor_that_dies_before_the_old_process_is_a_death() {
+fn successor_that_dies_before_old_process_is_death() {
     let cast = Cast::start("");
     cast.write("mode", "fatal");
     cast.signal(1);
@@ -217,7 +217,7 @@ fn a_successor_that_dies_before_the_old_process_is_a_death() {
 }
 
 #[test]
-fn an_end_without_a_word_is_a_death_and_leaves_no_second_process() {
+fn silent_end_counts_as_death_and_leaves_no_process() {
     let cast = Cast::start("");
     cast.write("mode", "silent");
     cast.signal(1);
@@ -227,7 +227,7 @@ fn an_end_without_a_word_is_a_death_and_leaves_no_second_process() {
 }
 
 #[test]
-fn the_socket_is_for_root_and_the_daemons_user_alone() {
+fn socket_is_for_root_and_daemons_user_alone() {
     let cast = Cast::start("");
     let mode = fs::metadata(cast.cluster.directory.join("run/notify-slurmctld")).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);
@@ -235,7 +235,7 @@ fn the_socket_is_for_root_and_the_daemons_user_alone() {
 }
 
 #[test]
-fn what_the_daemon_itself_forges_is_refused() {
+fn rejects_forged_claim_of_daemon() {
     let cast = Cast::start("");
     let other = cast.cluster.unit("slurmd")["pid"].as_i64().unwrap();
     let forged = format!(
@@ -275,7 +275,7 @@ while not os.path.exists(directory + '/enough'):
 ";
 
 #[test]
-fn a_flood_by_a_forger_changes_nothing_and_stops_nothing() {
+fn flood_by_forger_changes_nothing_and_stops_nothing() {
     let cast = Cast::start(&format!(
         "[[service]]\nname = 'forger'\nrestart = 'never'\nafter = ['slurmctld']\ncommand = ['python3', '-c', '''{FORGER}''', 'DIR']\n"
     ));

@@ -21,7 +21,7 @@ fn pids(cluster: &Cluster) -> Vec<String> {
 }
 
 #[test]
-fn a_service_that_hangs_is_restarted_alone_and_status_says_why() {
+fn restarts_only_hung_service_and_status_shows_reason() {
     let cluster = cluster("rm -f DIR/hung; echo up >> DIR/up; exec sleep 1000");
     let init = cluster.start_with_json_log();
     cluster.wait_until_ready();
@@ -75,7 +75,7 @@ fn probes_that_hang_never_pile_up_and_leave_no_zombie() {
 }
 
 #[test]
-fn a_service_that_answers_is_left_alone_and_the_log_quiet() {
+fn healthy_service_causes_no_restart_and_no_log() {
     let cluster = cluster("exec sleep 1000");
     let init = cluster.start_with_json_log();
     cluster.wait_until_ready();
@@ -92,7 +92,7 @@ fn a_service_that_answers_is_left_alone_and_the_log_quiet() {
 }
 
 #[test]
-fn a_round_costs_two_wake_ups_and_nothing_else_costs_any() {
+fn round_costs_two_wake_ups_and_nothing_else_costs_any() {
     // Where slurminit does not look for changes.
     let cluster = Cluster::new(
         "[supervise]\nprobe_interval = 0.3\n[[service]]\nname = 'api'\ncommand = ['sleep', '1000']\n\

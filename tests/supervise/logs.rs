@@ -36,7 +36,7 @@ fn json_lines_are_one_object_each() {
 }
 
 #[test]
-fn a_line_of_a_mebibyte_passes_whole() {
+fn line_of_mebibyte_passes_whole() {
     let cluster = chatty("head -c 1048576 /dev/zero | tr \"\\\\0\" x; echo");
     let init = cluster.start();
     cluster.wait_until_ready();
@@ -49,7 +49,7 @@ fn a_line_of_a_mebibyte_passes_whole() {
 }
 
 #[test]
-fn a_reader_that_stops_reading_stops_nothing() {
+fn reader_that_stops_reading_stops_nothing() {
     let cluster = chatty("while :; do echo flood; done");
     let mut init = cluster.start();
     cluster.wait_until_ready();
@@ -61,7 +61,7 @@ fn a_reader_that_stops_reading_stops_nothing() {
 }
 
 #[test]
-fn a_flood_that_nobody_reads_is_bounded_and_the_loss_is_counted() {
+fn bounds_unread_flood_and_counts_lost_lines() {
     let cluster =
         chatty("i=0; while [ $i -lt 400 ]; do head -c 65536 /dev/zero | tr \"\\\\0\" x; echo; i=$((i+1)); done");
     let mut init = cluster.start();

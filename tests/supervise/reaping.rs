@@ -52,7 +52,7 @@ fn three_hundred_orphans_that_die_at_once_are_reaped_at_once() {
 }
 
 #[test]
-fn a_thousand_orphans_in_a_row_leave_nothing_and_cost_no_memory() {
+fn thousand_orphans_in_row_leave_nothing_and_cost_no_memory() {
     let (_keep, directory) = scratch();
     let half = directory.join("half");
     let done = directory.join("done");

@@ -58,7 +58,7 @@ fn stop(init: Init) -> String {
 const QUIET: &str = "[supervise]\nreload_on_change = false\n";
 
 #[test]
-fn nothing_changed_and_every_process_stays() {
+fn unchanged_configuration_keeps_every_process() {
     let cluster = cluster(QUIET, "exit 0");
     let init = serve(&cluster);
     let before = pids(&cluster);
@@ -72,7 +72,7 @@ fn nothing_changed_and_every_process_stays() {
 }
 
 #[test]
-fn a_new_partition_is_for_scontrol_and_a_new_node_line_for_both_daemons() {
+fn new_partition_is_for_scontrol_and_new_node_line_for_both_daemons() {
     let cluster = cluster(QUIET, "exit 0");
     let init = serve(&cluster);
     let before = pids(&cluster);
@@ -98,7 +98,7 @@ fn a_new_partition_is_for_scontrol_and_a_new_node_line_for_both_daemons() {
 }
 
 #[test]
-fn a_broken_file_is_refused_with_its_line_and_everything_stays() {
+fn refuses_broken_file_with_its_line_and_keeps_running() {
     let cluster = cluster(QUIET, "exit 0");
     let init = serve(&cluster);
     let before = pids(&cluster);
@@ -152,7 +152,7 @@ fn files_that_a_daemon_dies_of_are_taken_back() {
 }
 
 #[test]
-fn what_only_a_start_can_take_is_named() {
+fn names_changes_that_need_a_start() {
     let cluster = cluster(QUIET, "exit 0");
     let init = serve(&cluster);
     add(&cluster, "[[service]]\nname = 'api'\ncommand = ['sleep', '1000']\n");
@@ -214,7 +214,7 @@ fn however_a_file_is_put_there_it_is_noticed() {
 }
 
 #[test]
-fn a_stop_during_a_reload_wins() {
+fn stop_during_reload_wins() {
     let patient = format!("{QUIET}prepare_timeout = {NEVER}\n");
     let cluster = cluster(&patient, "echo > $(dirname $3)/../asked; exec sleep 1000");
     let init = serve(&cluster);
@@ -225,7 +225,7 @@ fn a_stop_during_a_reload_wins() {
 }
 
 #[test]
-fn with_a_command_a_hangup_is_the_commands_and_the_verb_still_reloads() {
+fn with_command_hangup_is_commands_and_verb_still_reloads() {
     let cluster = cluster(QUIET, "exit 0");
     let script = format!(
         "trap 'echo hangup; exit 0' HUP; echo > {}/up; while :; do sleep 0.05; done",

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selection_cannot_leave_its_quotes() {
+    fn selection_cannot_leave_its_quotes() {
         let ids = |text: &str| match text.parse() {
             Ok(Selection::Ids(ids)) => Some(ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
             _ => None,

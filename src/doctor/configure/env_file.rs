@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compose_file_variable_is_seen() {
+    fn compose_file_variable_is_seen() {
         assert_eq!(compose_file("A=1\nCOMPOSE_FILE=compose.yaml:b.yaml\n"), Some("compose.yaml:b.yaml"));
         assert_eq!(compose_file("# COMPOSE_FILE=compose.yaml\n"), None);
     }

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_refuses_its_library_is_blamed_in_a_trial_without_gpus() {
+    fn driver_that_refuses_its_library_is_blamed_in_trial_without_gpus() {
         let judged = |kind| {
             let finding = Finding::warning(kind, "no answer", "of two releases", "reboot");
             let inventory = Inventory { findings: vec![finding], ..Inventory::default() };
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hooks_own_line_is_shown() {
+    fn shows_hooks_last_line() {
         let Trial::Fails(failure) = failed(
             "docker: Error response from daemon: OCI runtime create failed: stderr: Auto-detected mode as 'legacy'\n\
              nvidia-container-cli: mount error: open failed: /sys/fs/cgroup/devices/user.slice/devices.allow: permission denied\n",

@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_requirement_is_met_if_one_alternative_holds() {
+    fn requirement_is_met_if_one_alternative_holds() {
         let met = |wanted: &str| is_met(wanted, Some("12.4"), Some("550.127.05"));
         for (wanted, expected) in [
             ("", true),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_gpu_is_known_by_the_end_of_its_name() {
+    fn recognizes_virtual_gpu_by_suffix() {
         for (model, expected) in [
             ("GRID A100-40C", Some('C')),
             ("NVIDIA A100-4-20C", Some('C')),

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_the_images_if_it_is_older_than_the_container_and_on_no_mount() {
+    fn key_is_images_if_it_is_older_than_container_and_on_no_mount() {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = root.path().join(path);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_saved_clusters_name_is_read_as_each_slurm_writes_it() {
+    fn saved_clusters_name_is_read_as_each_slurm_writes_it() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(saved_cluster(root.path()), None);
         for (text, want) in [("lab", Some("lab")), ("lab|89\n", Some("lab")), ("", None)] {

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_behind_a_port_is_named() {
+    fn process_behind_port_is_named() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let own = fs::read_to_string("/proc/self/comm").unwrap();

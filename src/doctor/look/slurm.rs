@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_credential_is_read_also_where_it_is_refused() {
+    fn credential_is_read_also_where_it_is_refused() {
         let text = "STATUS:          Expired credential (15)\nENCODE_TIME:     2026-11-21 16:24:58 +0000 (1795278298)\n\
                     DECODE_TIME:     2026-11-21 16:25:08 +0000 (1795278308)\nTTL:             1\n";
         let read = parse_credential(text).unwrap();

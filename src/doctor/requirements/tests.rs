@@ -89,7 +89,7 @@ fn each_requirement_has_its_verdict() {
 }
 
 #[test]
-fn a_driver_that_tells_nothing_has_no_verdict() {
+fn gives_no_verdict_without_driver_report() {
     let silent = Condition { index: 0, ..Condition::default() };
     let inventory = Inventory {
         drivers: vec![nvidia(None, None)],
@@ -121,7 +121,7 @@ fn drivers_are_measured_by_what_cuda_needs() {
 }
 
 #[test]
-fn a_broken_configuration_is_no_verdict_on_gpus() {
+fn broken_configuration_is_no_verdict_on_gpus() {
     let inventory = Inventory { gpus: vec![gpu("nvidia", 0, Some("3.5"), None, None)], ..Inventory::default() };
     let said = verdicts(&inventory, None, &Err("slurminit.toml:1: no".to_owned()));
     assert_eq!(said, "configuration: CouldNotLook: slurminit.toml:1: no\n");
@@ -129,7 +129,7 @@ fn a_broken_configuration_is_no_verdict_on_gpus() {
 
 /// "In order" is said only of GPUs that answered.
 #[test]
-fn a_gpu_that_did_not_answer_is_not_spoken_for() {
+fn gpu_that_did_not_answer_is_not_spoken_for() {
     let (told, silent) = (healthy(0), Condition { index: 1, ..Condition::default() });
     let seen = |answer: &Observations| answer.observations()[0].seen.clone();
     let awake = work::persistence_of(&[&Condition { is_persistent: Some(true), ..told }, &silent]).unwrap();

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_told_why() {
+    fn explains_invalid_request() {
         let refused = |bytes: &[u8]| take_request(bytes, true).unwrap().unwrap_err().to_string();
         assert!(refused(b"").contains("empty"));
         assert!(refused(b"\r\n").contains("empty"));
@@ -140,19 +140,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_break_the_parser(bytes in proptest::collection::vec(any::<u8>(), 0..6_000), ended in any::<bool>()) {
+        fn arbitrary_bytes_do_not_break_parser(bytes in proptest::collection::vec(any::<u8>(), 0..6_000), ended in any::<bool>()) {
             let _ = take_request(&bytes, ended);
             let _ = parse_answer(&bytes);
         }
 
         #[test]
-        fn no_text_that_is_nearly_a_request_breaks_it(text in r#"\{("(verb|name|lines)":("?[a-z0-9\\\[]{0,9}"?),?){0,4}\}?\n?"#) {
+        fn almost_valid_request_does_not_break_parser(text in r#"\{("(verb|name|lines)":("?[a-z0-9\\\[]{0,9}"?),?){0,4}\}?\n?"#) {
             let _ = take_request(text.as_bytes(), true);
         }
 
         /// However the bytes arrive, the request is taken exactly when its line is complete.
         #[test]
-        fn a_request_is_taken_when_its_line_ends(request in request(), garbage in proptest::collection::vec(any::<u8>(), 0..50)) {
+        fn accepts_request_at_end_of_line(request in request(), garbage in proptest::collection::vec(any::<u8>(), 0..50)) {
             let mut bytes = line(&request);
             for cut in 0..bytes.len() {
                 prop_assert_eq!(take_request(&bytes[..cut], false), None);
@@ -162,7 +162,7 @@ mod tests {
         }
 
         #[test]
-        fn a_reply_and_what_follows_it_come_apart_again(why in ".{0,80}", lines in proptest::collection::vec(any::<u8>(), 0..99)) {
+        fn splits_reply_from_following_lines(why in ".{0,80}", lines in proptest::collection::vec(any::<u8>(), 0..99)) {
             let reply = Reply::Refused { why };
             let answer = [line(&reply), lines.clone()].concat();
             prop_assert_eq!(parse_answer(&answer).unwrap(), (reply, &lines[..]));

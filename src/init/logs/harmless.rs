@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_of_the_table_has_a_daemon_and_known_circumstances() {
+    fn every_table_line_names_daemon_and_circumstances() {
         assert_eq!(known().count(), KNOWN.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count());
         for (daemon, when, pattern) in known() {
             assert!(["munged", "slurmctld", "slurmd", "slurmdbd"].contains(&daemon), "{daemon}");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_harmless_at_the_first_start_alone() {
+    fn missing_files_are_harmless_only_at_first_start() {
         let later = Circumstances { new_state: false, ..first_start() };
         for line in [
             MISSING,
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_srun_that_is_gone_is_no_news() {
+    fn ended_srun_causes_no_report() {
         let line = "slurm_send_node_msg: [socket:[61600]] slurm_bufs_sendto(msg_type=SRUN_JOB_COMPLETE) failed: Connection reset by peer";
         assert!(is_harmless("slurmctld", line, &Circumstances::default()));
         let old = "slurm_msg_sendto: address:port=127.0.0.1:40000 msg_type=7004: Connection reset by peer";
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_that_a_person_tries_to_read_is_news() {
+    fn reports_rejected_credential_of_a_user() {
         let of = |uid: &str| format!("Unauthorized credential for client UID={uid} GID=100");
         for (uid, harmless) in
             [("0", true), ("64030", true), ("1000", false), ("6403", false), ("", false), ("0x", false)]
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_anything_and_the_rest_for_itself() {
+    fn star_stands_for_anything_and_rest_for_itself() {
         for (pattern, text, expected) in [
             ("a", "a", true),
             ("a", "ab", false),

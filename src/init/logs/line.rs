@@ -157,7 +157,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_daemons_word_for_the_level_becomes_the_level() {
+    fn uses_daemons_level_prefix_as_level() {
         let parse = |name: &str, line: &'static [u8]| parse_daemon_line(name, line, &Circumstances::default());
         assert_eq!(parse("slurmd", b"slurmd: error: no"), (Level::Error, &b"no"[..]));
         assert_eq!(parse("slurmd", b"slurmd: debug:  yes"), (Level::Debug, &b"yes"[..]));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_harmless_line_is_for_those_who_debug() {
+    fn harmless_line_is_for_those_who_debug() {
         let line = b"slurmctld: error: Could not open job state file /var/job_state: No such file or directory";
         let level = |new_state| {
             let now = Circumstances { new_state, ..Circumstances::default() };
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_one_message_whatever_is_in_it() {
+    fn write_is_one_message_whatever_is_in_it() {
         let mut splitter = LineSplitter::default();
         let mut seen = Vec::new();
         let forged = [&[b'x'; PIECE - 1][..], b"\n"].concat();
@@ -213,7 +213,7 @@ mod tests {
     proptest! {
         /// The C library's pieces of messages with a user's text, in which newlines are where the user wants them.
         #[test]
-        fn no_text_of_a_user_begins_a_message(
+        fn users_text_does_not_begin_a_message(
             texts in proptest::collection::vec(("[a-z]{0,300}", "[a-z]{0,300}", 0..400_usize), 1..8),
         ) {
             let mut splitter = LineSplitter::default();

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_acts_reaches_the_terminal() {
+    fn no_control_character_reaches_terminal() {
         let message = "a\x1b[2Jb\u{9b}\u{202e}c\n".as_bytes();
         let record = Record::line(Level::Info, "slurmd", message);
         let line = String::from_utf8(record.format(LogFormat::Text, &now())).unwrap();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_line_can_be_taken_apart_again() {
+    fn parses_its_own_text_line() {
         for (level, word) in [(Level::Info, "info"), (Level::Error, "error")] {
             let line = Record::line(level, "slurmd", b"a: b ").format(LogFormat::Text, &now());
             let line = String::from_utf8(line).unwrap();

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn each_name_has_its_own_lines_and_a_process_too() {
+    fn separates_lines_of_names_and_processes() {
         let mut tails = tails();
         tails.add("a", b"1\n");
         tails.add("b", b"2\n");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_gets_what_comes_and_is_told_of_what_there_was_no_room_for() {
+    fn follower_gets_new_lines_and_count_of_dropped_ones() {
         let mut tails = tails();
         tails.add("a", b"before\n");
         assert!(tails.follow("other").is_none());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_the_last_ones() {
+    fn last_lines_are_last_ones() {
         for (count, expected) in [(0, ""), (1, "c\n"), (2, "b\nc\n"), (3, "a\nb\nc\n"), (9, "a\nb\nc\n")] {
             assert_eq!(last_lines(b"a\nb\nc\n", count), expected.as_bytes(), "{count}");
         }
@@ -212,7 +212,7 @@ mod tests {
     proptest! {
         /// The end of the output is kept: as many whole lines as fit.
         #[test]
-        fn what_is_kept_is_the_end_of_what_was_said(lengths in proptest::collection::vec(0..6_000_usize, 1..60)) {
+        fn keeps_end_of_output(lengths in proptest::collection::vec(0..6_000_usize, 1..60)) {
             let mut tails = tails();
             let mut all = Vec::new();
             for (index, length) in lengths.iter().enumerate() {

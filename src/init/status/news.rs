@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_put_into_place_is_news() {
+    fn reports_renamed_file_as_change() {
         let directory = tempfile::tempdir().unwrap();
         let news = News::of(directory.path());
         let path = directory.path().join("status.json");

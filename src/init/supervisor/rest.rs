@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_that_panics_is_handled_ever_more_rarely_until_a_step_succeeds() {
+    fn deadline_that_panics_is_handled_ever_more_rarely_until_step_succeeds() {
         let (mut rest, mut now) = (Rest::default(), Duration::from_secs(100));
         let deadline = Duration::from_secs(1);
         assert_eq!(rest.wake(deadline), deadline);

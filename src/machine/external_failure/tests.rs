@@ -27,7 +27,7 @@ fn wait_for(sim: &mut Sim, child: Child) {
 }
 
 #[test]
-fn who_cannot_be_started_for_want_of_processes_is_tried_again_for_ever_and_soon_after_the_end() {
+fn retries_forever_without_free_processes_and_soon_after_recovery() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
@@ -45,7 +45,7 @@ fn who_cannot_be_started_for_want_of_processes_is_tried_again_for_ever_and_soon_
 }
 
 #[test]
-fn who_dies_of_requests_is_started_again_for_ever_and_soon_after_the_last() {
+fn restarts_forever_after_crashes_by_requests() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     for _ in 0..100 {
@@ -61,7 +61,7 @@ fn who_dies_of_requests_is_started_again_for_ever_and_soon_after_the_last() {
 }
 
 #[test]
-fn who_dies_before_it_has_ever_answered_dies_of_its_configuration() {
+fn death_before_first_answer_is_blamed_on_configuration() {
     let mut sim = Sim::new(cluster(false));
     sim.prepared();
     sim.give(Event::ReadinessChecked(MUNGED, true));
@@ -75,7 +75,7 @@ fn who_dies_before_it_has_ever_answered_dies_of_its_configuration() {
 }
 
 #[test]
-fn a_port_that_was_taken_from_a_unit_is_got_back_and_counts_nothing() {
+fn frees_port_taken_from_unit_without_counting_a_failure() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     for code in [0, 1] {
@@ -97,7 +97,7 @@ fn a_port_that_was_taken_from_a_unit_is_got_back_and_counts_nothing() {
 }
 
 #[test]
-fn gives_up_if_a_protected_process_owns_the_port_from_the_start() {
+fn gives_up_if_protected_process_owns_port_from_start() {
     for (code, gives_up) in [(0, false), (1, true)] {
         let mut sim = Sim::new(cluster(false));
         sim.prepared();
@@ -116,7 +116,7 @@ fn gives_up_if_a_protected_process_owns_the_port_from_the_start() {
 }
 
 #[test]
-fn a_long_run_makes_up_for_setbacks() {
+fn long_run_makes_up_for_setbacks() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     for _ in 0..6 {
@@ -173,7 +173,7 @@ proptest! {
 
     /// No history of silences, overloads, fatal requests, taken ports and exhausted limits ends a cluster that has served.
     #[test]
-    fn nothing_that_others_do_is_ever_given_up_on(attacks in proptest::collection::vec(attack(), 0..80)) {
+    fn never_gives_up_after_external_failures(attacks in proptest::collection::vec(attack(), 0..80)) {
         let mut sim = Sim::new(probed(cluster(false)));
         sim.ready();
         for attack in attacks {

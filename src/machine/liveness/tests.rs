@@ -58,7 +58,7 @@ fn restarts(sim: &Sim) -> Vec<u32> {
 }
 
 #[test]
-fn the_first_round_comes_soon_and_each_starts_the_watchers_that_do_not_live() {
+fn first_round_is_early_and_restarts_missing_watchers() {
     let mut sim = answering();
     let ready = sim.now;
     begin(&mut sim);
@@ -76,7 +76,7 @@ fn the_first_round_comes_soon_and_each_starts_the_watchers_that_do_not_live() {
 }
 
 #[test]
-fn a_hang_is_found_and_cured_within_two_intervals() {
+fn detects_and_repairs_hang_within_two_intervals() {
     for (unit, code) in [(MUNGED, Exit::Code(0)), (SLURMCTLD, Exit::Code(0)), (SLURMD, Exit::Signal(libc::SIGKILL))] {
         let mut sim = answering();
         let hung = sim.now;
@@ -101,7 +101,7 @@ fn a_hang_is_found_and_cured_within_two_intervals() {
 }
 
 #[test]
-fn who_cannot_answer_because_another_does_not_is_not_blamed() {
+fn does_not_blame_unit_whose_dependency_does_not_respond() {
     let mut sim = answering();
     round(&mut sim, &[(MUNGED, silent()), (SLURMCTLD, silent()), (SLURMD, silent())]);
     assert_eq!(sim.stopped, [Child::Unit(MUNGED)], "all questions need munged");
@@ -112,7 +112,7 @@ fn who_cannot_answer_because_another_does_not_is_not_blamed() {
 }
 
 #[test]
-fn a_unit_that_died_in_the_round_is_not_judged_and_neither_are_those_that_need_it() {
+fn unit_that_died_in_round_is_not_judged_and_neither_are_those_that_need_it() {
     let mut sim = answering();
     begin(&mut sim);
     sim.exits(Child::Unit(MUNGED), Exit::Signal(libc::SIGKILL));
@@ -125,7 +125,7 @@ fn a_unit_that_died_in_the_round_is_not_judged_and_neither_are_those_that_need_i
 }
 
 #[test]
-fn a_slow_unit_has_a_minute_and_one_that_answers_in_between_has_another() {
+fn slow_unit_has_minute_and_one_that_answers_in_between_has_another() {
     let mut sim = answering();
     for _ in 0..3 {
         for _ in 1..SLOW_ROUNDS {
@@ -144,7 +144,7 @@ fn a_slow_unit_has_a_minute_and_one_that_answers_in_between_has_another() {
 }
 
 #[test]
-fn a_tick_that_comes_late_and_a_probe_that_says_nothing_are_no_evidence() {
+fn late_tick_and_silent_probe_are_no_evidence() {
     let mut sim = answering();
     for _ in 1..UNHEARD_ROUNDS {
         begin(&mut sim);
@@ -160,7 +160,7 @@ fn a_tick_that_comes_late_and_a_probe_that_says_nothing_are_no_evidence() {
 }
 
 #[test]
-fn a_unit_that_never_answered_has_the_time_of_a_start() {
+fn unit_that_never_answered_has_time_of_start() {
     // slurmctld listens, but reports a node that has not responded since.
     let mut sim = up_with(probed(cluster(false)), "unknown*|none");
     sim.give(Event::Node(NodeReport::parse("unknown*|none").unwrap()));
@@ -173,7 +173,7 @@ fn a_unit_that_never_answered_has_the_time_of_a_start() {
 }
 
 #[test]
-fn a_question_that_cannot_be_asked_is_told_once() {
+fn reports_failed_query_once() {
     let mut sim = answering();
     for _ in 0..3 {
         round(&mut sim, &[(MUNGED, Liveness::Unknown("no such program".to_owned()))]);
@@ -190,7 +190,7 @@ fn cured(sim: &mut Sim, unit: UnitId) {
 }
 
 #[test]
-fn hangs_are_no_failures_and_each_restart_comes_later_than_the_one_before() {
+fn hangs_are_no_failures_and_restarts_back_off() {
     let mut sim = answering();
     let mut at = vec![];
     while sim.now < 7200 * SECOND {
@@ -211,7 +211,7 @@ fn hangs_are_no_failures_and_each_restart_comes_later_than_the_one_before() {
 }
 
 #[test]
-fn one_that_answered_for_long_is_restarted_at_once_again() {
+fn restarts_at_once_after_long_responsive_period() {
     let mut sim = answering();
     for _ in 0..3 {
         round(&mut sim, &[(SLURMCTLD, silent())]);
@@ -225,7 +225,7 @@ fn one_that_answered_for_long_is_restarted_at_once_again() {
 }
 
 #[test]
-fn an_overloaded_unit_goes_on_for_long_and_is_told_once() {
+fn reports_overload_once_and_tolerates_it_long() {
     let mut sim = answering();
     let overload = || Liveness::Overloaded("60 connections".to_owned());
     let begin = sim.now;
@@ -245,7 +245,7 @@ fn an_overloaded_unit_goes_on_for_long_and_is_told_once() {
 }
 
 #[test]
-fn a_stopped_unit_is_no_question_of_time() {
+fn stopped_unit_is_no_question_of_time() {
     let mut setup = probed(cluster(false));
     setup.units[3].liveness = setup.units[1].liveness.clone();
     // The service has never answered, and is still within the time of a start.
@@ -257,7 +257,7 @@ fn a_stopped_unit_is_no_question_of_time() {
 }
 
 #[test]
-fn a_unit_that_is_stopped_again_and_again_is_cured_each_time() {
+fn restarts_unit_each_time_it_is_stopped() {
     let mut sim = answering();
     for times in 1..=5 {
         round(&mut sim, &[(SLURMCTLD, Liveness::Stopped("it was stopped".to_owned()))]);
@@ -268,7 +268,7 @@ fn a_unit_that_is_stopped_again_and_again_is_cured_each_time() {
 }
 
 #[test]
-fn zero_turns_the_probes_off_and_what_is_never_restarted_is_not_asked() {
+fn zero_disables_probes_and_skips_units_without_restart() {
     let mut setup = probed(cluster(false));
     setup.supervise.probe_interval = Duration::ZERO;
     let sim = up(setup);

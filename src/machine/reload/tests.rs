@@ -60,7 +60,7 @@ fn last(sim: &Sim) -> (Outcome, String) {
 }
 
 #[test]
-fn nothing_changed_and_nothing_is_touched() {
+fn unchanged_configuration_touches_nothing() {
     let mut sim = serving();
     sim.give(Event::Signal(libc::SIGHUP));
     assert_eq!(sim.spawned, [Child::Reload]);
@@ -72,7 +72,7 @@ fn nothing_changed_and_nothing_is_touched() {
 }
 
 #[test]
-fn a_refusal_touches_nothing_and_is_told() {
+fn refusal_changes_nothing_and_is_reported() {
     let mut sim = serving();
     sim.give(Event::Command(Command::Reload));
     let finding = Finding::error(Kind::Other, "slurminit.toml:3:1: no", "c", "r");
@@ -86,7 +86,7 @@ fn a_refusal_touches_nothing_and_is_told() {
 }
 
 #[test]
-fn a_preparation_that_dies_or_hangs_is_a_refusal() {
+fn preparation_that_dies_or_hangs_is_refusal() {
     let mut sim = serving();
     sim.give(Event::Command(Command::Reload));
     sim.exits(Child::Reload, Exit::Signal(libc::SIGSEGV));
@@ -111,7 +111,7 @@ fn scontrol_reconfigure_is_enough_where_it_is() {
 }
 
 #[test]
-fn a_failing_reconfigure_becomes_a_restart() {
+fn failing_reconfigure_becomes_restart() {
     for hangs in [false, true] {
         let mut sim = serving();
         sim.give(Event::Command(Command::Reload));
@@ -129,7 +129,7 @@ fn a_failing_reconfigure_becomes_a_restart() {
 }
 
 #[test]
-fn a_restart_takes_slurmd_and_slurmctld_in_order_and_nothing_else() {
+fn restart_takes_slurmd_and_slurmctld_in_order_and_nothing_else() {
     let mut sim = serving();
     reload(&mut sim, Apply::Restart);
     daemons_end(&mut sim);
@@ -145,7 +145,7 @@ fn a_restart_takes_slurmd_and_slurmctld_in_order_and_nothing_else() {
 }
 
 #[test]
-fn a_daemon_that_dies_twice_of_the_new_files_gets_the_former_ones() {
+fn restores_previous_files_after_second_death() {
     let mut sim = serving();
     reload(&mut sim, Apply::Restart);
     daemons_end(&mut sim);
@@ -169,7 +169,7 @@ fn a_daemon_that_dies_twice_of_the_new_files_gets_the_former_ones() {
 }
 
 #[test]
-fn a_slurmctld_that_gets_ready_while_it_is_to_end_loses_no_job() {
+fn slurmctld_that_gets_ready_while_it_is_to_end_loses_no_job() {
     let mut sim = serving();
     sim.give(Event::Command(Command::Reload));
     let saved = Prepared { apply: Apply::Reconfigure, saved_jobs: true, ..Prepared::default() };
@@ -181,7 +181,7 @@ fn a_slurmctld_that_gets_ready_while_it_is_to_end_loses_no_job() {
 }
 
 #[test]
-fn bad_files_in_a_row_are_no_reason_to_give_a_daemon_up() {
+fn bad_files_in_row_are_no_reason_to_give_daemon_up() {
     let mut sim = serving();
     for _ in 0..10 {
         sim.give(Event::Command(Command::Reload));
@@ -197,7 +197,7 @@ fn bad_files_in_a_row_are_no_reason_to_give_a_daemon_up() {
 }
 
 #[test]
-fn a_daemon_that_dies_after_a_reconfigure_gets_the_former_files_too() {
+fn restores_previous_files_after_death_following_reconfigure() {
     let mut sim = serving();
     reload(&mut sim, Apply::Reconfigure);
     sim.exits(Child::Reconfigure, Exit::Code(0));
@@ -212,7 +212,7 @@ fn a_daemon_that_dies_after_a_reconfigure_gets_the_former_files_too() {
 }
 
 #[test]
-fn a_node_that_does_not_come_back_gets_the_former_files() {
+fn restores_previous_files_if_node_does_not_return() {
     let mut sim = serving();
     reload(&mut sim, Apply::Restart);
     daemons_end(&mut sim);
@@ -238,7 +238,7 @@ fn requests_during_a_reload_are_one_that_follows_it() {
 }
 
 #[test]
-fn a_daemon_that_is_slow_while_it_takes_new_files_is_not_taken_for_hung() {
+fn slow_daemon_during_reconfigure_does_not_count_as_hung() {
     let mut sim = serving_with(probed(cluster(false)));
     sim.wait(Duration::from_secs(5));
     for unit in DAEMONS {
@@ -256,7 +256,7 @@ fn a_daemon_that_is_slow_while_it_takes_new_files_is_not_taken_for_hung() {
 }
 
 #[test]
-fn a_munged_that_hangs_during_a_reload_is_restarted() {
+fn munged_that_hangs_during_reload_is_restarted() {
     let mut sim = serving_with(probed(cluster(false)));
     reload(&mut sim, Apply::Reconfigure);
     sim.wait(Duration::from_secs(5));
@@ -268,7 +268,7 @@ fn a_munged_that_hangs_during_a_reload_is_restarted() {
 }
 
 #[test]
-fn a_daemon_that_hangs_before_the_node_is_back_is_restarted() {
+fn daemon_that_hangs_before_node_is_back_is_restarted() {
     let mut sim = serving_with(probed(cluster(false)));
     reload(&mut sim, Apply::Reconfigure);
     sim.exits(Child::Reconfigure, Exit::Code(0));
@@ -282,7 +282,7 @@ fn a_daemon_that_hangs_before_the_node_is_back_is_restarted() {
 }
 
 #[test]
-fn a_daemon_that_never_gets_ready_with_the_new_files_gets_the_former_ones() {
+fn restores_previous_files_if_daemon_never_gets_ready() {
     let mut setup = cluster(false);
     setup.units[1].ready_timeout = Duration::from_secs(2);
     let mut sim = Sim::new(setup);
@@ -312,7 +312,7 @@ fn changes_settle_for_a_second_and_are_one_reload() {
 }
 
 #[test]
-fn a_reload_waits_for_the_start_to_be_over() {
+fn reload_waits_for_start_to_be_over() {
     let mut sim = Sim::new(cluster(false));
     sim.give(Event::Signal(libc::SIGHUP));
     sim.prepared();
@@ -343,7 +343,7 @@ fn reload_repairs_an_overdue_start() {
 }
 
 #[test]
-fn a_stop_wins_over_a_reload_at_any_moment_of_it() {
+fn stop_wins_over_reload_at_any_moment_of_it() {
     for moment in 0..5 {
         let mut sim = serving();
         sim.give(Event::Command(Command::Reload));
@@ -369,7 +369,7 @@ fn a_stop_wins_over_a_reload_at_any_moment_of_it() {
 }
 
 #[test]
-fn with_a_command_a_hangup_is_the_commands_and_the_verb_still_reloads() {
+fn with_command_hangup_is_commands_and_verb_still_reloads() {
     let mut sim = Sim::new(cluster(true));
     sim.ready();
     sim.give(Event::Signal(libc::SIGHUP));

@@ -40,7 +40,7 @@ fn slurmctld_waits_for_it_once_and_the_cluster_outlives_it() {
 }
 
 #[test]
-fn one_that_does_not_come_up_ends_the_container_also_if_it_has_listened_for_a_moment() {
+fn unit_that_never_gets_ready_ends_container() {
     for listens in [false, true] {
         let mut setup = accounting();
         // Its next daemon never gets ready.
@@ -63,7 +63,7 @@ fn one_that_does_not_come_up_ends_the_container_also_if_it_has_listened_for_a_mo
 }
 
 #[test]
-fn the_command_waits_for_the_accounts_of_the_configuration() {
+fn command_waits_for_accounts_of_configuration() {
     for exit in [0, 1] {
         let mut sim = Sim::new(Setup { has_associations: true, ..cluster(true) });
         sim.ready();
@@ -78,7 +78,7 @@ fn the_command_waits_for_the_accounts_of_the_configuration() {
 
 /// mariadbd can hang if SIGTERM comes in its first second.
 #[test]
-fn kills_a_database_soon_if_it_is_stopped_while_it_starts() {
+fn kills_database_soon_if_it_is_stopped_while_it_starts() {
     for is_ready in [false, true] {
         let mut setup = accounting();
         (setup.units[4].name, setup.units[4].daemon) = ("slurmdbd".to_owned(), Some(DaemonName::Mariadbd));

@@ -5,7 +5,7 @@ use model::daemons::ReadinessTest;
 use model::unit::Gate;
 
 #[test]
-fn the_daemons_start_one_after_the_other_each_when_the_one_before_is_ready() {
+fn daemons_start_one_after_other_each_when_one_before_is_ready() {
     let mut sim = Sim::new(cluster(true));
     assert_eq!(sim.spawned, [Child::Prepare], "munged waits for its key");
     sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
@@ -35,7 +35,7 @@ fn slurmctld_runs_as_the_user_that_the_preparation_names() {
 }
 
 #[test]
-fn optional_units_start_after_the_command_or_when_the_node_is_overdue() {
+fn optional_units_start_after_command_or_when_node_is_overdue() {
     let setup = |has_cmd| {
         let mut setup = cluster(has_cmd);
         (setup.units[3].gate, setup.units[3].readiness) = (Gate::Served, ReadinessTest::Started);
@@ -59,7 +59,7 @@ fn optional_units_start_after_the_command_or_when_the_node_is_overdue() {
 }
 
 #[test]
-fn a_commands_code_is_the_containers_and_a_command_that_never_ran_is_no_success() {
+fn commands_code_is_containers_and_command_that_never_ran_is_no_success() {
     let mut sim = Sim::new(cluster(true));
     sim.ready();
     sim.exits(Child::Cmd, Exit::Code(42));
@@ -73,7 +73,7 @@ fn a_commands_code_is_the_containers_and_a_command_that_never_ran_is_no_success(
 }
 
 #[test]
-fn a_preparation_that_fails_or_hangs_ends_the_container_with_its_code() {
+fn preparation_that_fails_or_hangs_ends_container_with_its_code() {
     let mut sim = Sim::new(cluster(false));
     sim.wait(Duration::from_secs(1));
     assert!(matches!(sim.said.last(), Some(Notice::PrepareSlow)), "a wait of a second is worth a word");
@@ -88,7 +88,7 @@ fn a_preparation_that_fails_or_hangs_ends_the_container_with_its_code() {
 }
 
 #[test]
-fn a_service_waits_for_one_that_comes_later_in_the_file() {
+fn service_waits_for_later_entry_of_file() {
     let mut setup = cluster(false);
     let mut later = setup.units[3].clone();
     later.name = "cache".to_owned();

@@ -9,7 +9,7 @@ fn state(sim: &Sim, unit: UnitId) -> String {
 }
 
 #[test]
-fn a_restart_ends_one_unit_and_starts_it_again_without_a_mark() {
+fn restart_ends_one_unit_and_starts_it_again_without_mark() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     let spawned = sim.spawned.len();
@@ -30,7 +30,7 @@ fn a_restart_ends_one_unit_and_starts_it_again_without_a_mark() {
 }
 
 #[test]
-fn a_restart_starts_what_does_not_run_and_forgets_its_failures() {
+fn restart_starts_what_does_not_run_and_forgets_its_failures() {
     let hold = Supervise { on_give_up: OnGiveUp::Hold, ..Supervise::default() };
     let mut sim = Sim::new(Setup { supervise: hold, ..cluster(false) });
     sim.ready();
@@ -49,7 +49,7 @@ fn a_restart_starts_what_does_not_run_and_forgets_its_failures() {
 }
 
 #[test]
-fn a_restart_keeps_the_order_and_a_unit_that_is_stopped_is_stopped_once() {
+fn restart_keeps_order_and_unit_that_is_stopped_is_stopped_once() {
     let mut sim = Sim::new(cluster(false));
     sim.give(Event::Command(Command::Restart(SLURMD)));
     assert_eq!(sim.spawned, [Child::Prepare], "it waits for what it needs");
@@ -63,7 +63,7 @@ fn a_restart_keeps_the_order_and_a_unit_that_is_stopped_is_stopped_once() {
 }
 
 #[test]
-fn a_service_that_is_never_started_again_is_when_somebody_asks() {
+fn restarts_finished_service_on_request() {
     let mut setup = cluster(false);
     setup.units[3].restart = RestartPolicy::Never;
     setup.units[3].readiness = ReadinessTest::Started;
@@ -79,7 +79,7 @@ fn a_service_that_is_never_started_again_is_when_somebody_asks() {
 }
 
 #[test]
-fn during_the_stop_a_restart_is_refused_and_a_second_stop_hurries() {
+fn during_stop_restart_is_refused_and_second_stop_hurries() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     sim.stubborn = sim.living.clone();
@@ -95,7 +95,7 @@ fn during_the_stop_a_restart_is_refused_and_a_second_stop_hurries() {
 }
 
 #[test]
-fn the_timeline_has_each_part_of_the_start_once_and_does_not_change_later() {
+fn timeline_has_each_part_of_start_once_and_does_not_change_later() {
     let mut sim = Sim::new(Setup { hooks: vec![hook(Duration::from_secs(5))], ..cluster(true) });
     let after = |sim: &mut Sim, ms: u64, event| {
         sim.now += Duration::from_millis(ms);
@@ -137,7 +137,7 @@ fn the_timeline_has_each_part_of_the_start_once_and_does_not_change_later() {
 }
 
 #[test]
-fn a_daemon_that_ends_during_the_stop_without_being_told_to_is_said() {
+fn reports_daemon_that_ends_unexpectedly_during_stop() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     sim.give(Event::Signal(libc::SIGTERM));

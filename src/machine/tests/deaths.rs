@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_daemon_that_dies_starts_again_at_once_then_ever_later_and_then_is_given_up() {
+fn daemon_that_dies_starts_again_at_once_then_ever_later_and_then_is_given_up() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     let mut pauses = vec![];
@@ -29,7 +29,7 @@ fn refused() -> Event {
 }
 
 #[test]
-fn a_first_death_at_the_start_is_explained_once_and_what_the_configuration_is_to_blame_for_ends_it() {
+fn first_death_at_start_is_explained_once_and_what_configuration_is_to_blame_for_ends_it() {
     let explained = |sim: &Sim| sim.spawned.iter().filter(|child| matches!(child, Child::Explain(_))).count();
     for on_give_up in [OnGiveUp::Exit, OnGiveUp::Hold] {
         let supervise = Supervise { on_give_up, ..Supervise::default() };

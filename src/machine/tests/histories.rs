@@ -59,7 +59,7 @@ proptest! {
 
     /// In any order of events, the promises in `Sim` hold after every step, and a stop ends.
     #[test]
-    fn no_order_of_events_breaks_a_promise(
+    fn any_order_of_events_keeps_invariants(
         has_cmd in any::<bool>(),
         hooks in 0..2_usize,
         chances in proptest::collection::vec(chance(), 0..60),

@@ -9,7 +9,7 @@ fn no_process() -> Exit {
 }
 
 #[test]
-fn jobs_that_get_no_notice_of_the_stop_are_told_of_and_the_stop_goes_on() {
+fn reports_jobs_not_notified_of_stop_and_continues_stop() {
     for exit in [no_process(), Exit::Code(exit_code::FAILURE), Exit::Signal(libc::SIGKILL)] {
         let mut sim = Sim::new(cluster(false));
         sim.ready();
@@ -24,7 +24,7 @@ fn jobs_that_get_no_notice_of_the_stop_are_told_of_and_the_stop_goes_on() {
 }
 
 #[test]
-fn jobs_that_had_their_notice_need_no_word_and_those_that_were_not_asked_in_time_one() {
+fn reports_only_jobs_not_notified_in_time() {
     for code in [0, exit_code::JOBS_LEFT] {
         let mut sim = Sim::new(cluster(false));
         sim.ready();
@@ -90,7 +90,7 @@ fn each_later_slurmctld_is_queried_for_stale_allocations() {
 }
 
 #[test]
-fn a_look_for_allocations_that_hangs_or_fails_has_its_time_and_is_told_of() {
+fn limits_and_reports_allocation_scan_that_hangs_or_fails() {
     for exit in [None, Some(no_process()), Some(Exit::Code(1))] {
         let mut sim = until_slurmctld(false);
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
@@ -116,7 +116,7 @@ fn a_look_for_allocations_that_hangs_or_fails_has_its_time_and_is_told_of() {
 }
 
 #[test]
-fn a_slurmctld_that_comes_up_while_the_jobs_are_accounted_for_is_asked_after_that() {
+fn accounts_again_for_slurmctld_started_during_accounting() {
     for saved_jobs in [false, true] {
         let mut sim = until_slurmctld(saved_jobs);
         if !saved_jobs {
@@ -148,7 +148,7 @@ fn a_slurmctld_that_comes_up_while_the_jobs_are_accounted_for_is_asked_after_tha
 }
 
 #[test]
-fn each_slurmd_after_the_first_is_asked_for_batch_jobs_that_never_began() {
+fn each_later_slurmd_is_queried_for_batch_jobs_that_never_began() {
     for saved_jobs in [false, true] {
         let mut sim = until_slurmctld(saved_jobs);
         let asked = |sim: &Sim| sim.spawned.iter().filter(|child| **child == Child::JobsAccount).count();
@@ -182,7 +182,7 @@ fn served() -> Sim {
 }
 
 #[test]
-fn slurmd_takes_no_order_of_a_slurmctld_that_may_have_forgotten_until_jobs_are_accounted_for() {
+fn slurmd_takes_no_order_of_slurmctld_that_may_have_forgotten_until_jobs_are_accounted_for() {
     for exit in [Exit::Code(0), Exit::Code(1), no_process()] {
         let mut sim = served();
         sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
@@ -227,7 +227,7 @@ fn slurmd_is_stopped_no_longer_than_somebody_accounts_for_jobs() {
 }
 
 #[test]
-fn slurmd_is_not_silent_while_it_is_kept_from_taking_orders() {
+fn suspended_slurmd_does_not_count_as_silent() {
     let mut setup = probed(cluster(false));
     setup.units[2].gate = Gate::Jobs;
     let mut sim = Sim::new(setup);
@@ -250,7 +250,7 @@ fn slurmd_is_not_silent_while_it_is_kept_from_taking_orders() {
 }
 
 #[test]
-fn the_jobs_of_a_command_are_waited_for_where_somebody_wants_it() {
+fn waits_for_commands_jobs_if_requested() {
     let waiting = || {
         let mut sim = Sim::new(Setup { wait_jobs: true, ..cluster(true) });
         sim.ready();
@@ -298,7 +298,7 @@ fn state_is_new_for_the_first_slurmctld_alone() {
 
 /// Without a state of a former start, nothing was given to it that a successor could give again.
 #[test]
-fn a_slurmctld_that_never_answered_leaves_no_jobs() {
+fn slurmctld_that_never_answered_leaves_no_jobs() {
     let follows = |sim: &Sim| sim.machine.units()[SLURMCTLD].follows(sim.machine.prepared());
     for saved_jobs in [false, true] {
         let mut sim = Sim::new(cluster(false));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_drain_that_this_start_repaired_is_taken_back_once() {
+fn removes_repaired_drain_once() {
     let mut sim = Sim::new(cluster(true));
     sim.prepared();
     for unit in DAEMONS {
@@ -22,7 +22,7 @@ fn a_drain_that_this_start_repaired_is_taken_back_once() {
 /// slurmctld saves a change with a delay of five seconds: if it is killed before that, its successor drains the node
 /// again.
 #[test]
-fn a_drain_that_another_slurmctld_remembers_is_taken_back_again() {
+fn removes_drain_again_after_slurmctld_restored_it() {
     let mut sim = Sim::new(cluster(true));
     sim.prepared();
     for unit in DAEMONS {
@@ -42,7 +42,7 @@ fn a_drain_that_another_slurmctld_remembers_is_taken_back_again() {
 
 /// At a start all GPUs are looked at; later the agent knows better.
 #[test]
-fn the_agents_drain_is_taken_back_at_a_start_and_never_later() {
+fn removes_agents_drain_only_at_start() {
     let mut sim = Sim::new(cluster(true));
     sim.prepared();
     for unit in DAEMONS {
@@ -64,7 +64,7 @@ fn the_agents_drain_is_taken_back_at_a_start_and_never_later() {
 }
 
 #[test]
-fn a_drain_for_an_epilog_that_ended_with_slurmd_is_taken_back_if_it_is_our_own() {
+fn removes_drain_of_own_epilog_that_ended_with_slurmd() {
     for own_epilog in [true, false] {
         let mut sim = Sim::new(cluster(false));
         sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
@@ -82,7 +82,7 @@ fn a_drain_for_an_epilog_that_ended_with_slurmd_is_taken_back_if_it_is_our_own()
 }
 
 #[test]
-fn a_drain_by_an_administrator_stays_and_the_container_serves() {
+fn keeps_administrators_drain_and_serves() {
     let mut sim = Sim::new(cluster(false));
     sim.prepared();
     for unit in DAEMONS {

@@ -26,7 +26,7 @@ fn until_asked(sim: &mut Sim) {
 }
 
 #[test]
-fn a_readiness_command_that_hangs_is_killed_at_its_deadline_and_run_again() {
+fn readiness_command_that_hangs_is_killed_at_its_deadline_and_run_again() {
     let mut sim = with_command(60);
     until_asked(&mut sim);
     let asked = sim.now;
@@ -42,7 +42,7 @@ fn a_readiness_command_that_hangs_is_killed_at_its_deadline_and_run_again() {
 }
 
 #[test]
-fn a_readiness_command_that_fails_is_run_ever_more_rarely() {
+fn readiness_command_that_fails_is_run_ever_more_rarely() {
     let mut sim = with_command(60);
     let start = sim.now;
     let mut runs = 0;
@@ -55,7 +55,7 @@ fn a_readiness_command_that_fails_is_run_ever_more_rarely() {
 }
 
 #[test]
-fn a_readiness_command_ends_with_its_unit_and_its_late_success_does_not_count_for_the_next_start() {
+fn readiness_command_ends_with_its_unit_and_its_late_success_does_not_count_for_next_start() {
     // The unit dies, is stopped, or exceeds its time to become ready.
     let ends: [fn(&mut Sim); 3] = [
         |sim| sim.exits(Child::Unit(API), Exit::Code(1)),
@@ -107,7 +107,7 @@ fn says_why(sim: &Sim) -> usize {
 }
 
 #[test]
-fn a_service_starts_when_the_one_shot_that_it_needs_has_succeeded() {
+fn service_starts_when_one_shot_that_it_needs_has_succeeded() {
     let mut sim = one_shot();
     assert!(!sim.living.contains(&Child::Unit(NEXT)), "it has only begun");
     sim.exits(Child::Unit(API), Exit::Code(0));
@@ -127,7 +127,7 @@ fn a_service_starts_when_the_one_shot_that_it_needs_has_succeeded() {
 }
 
 #[test]
-fn a_service_does_not_start_after_a_one_shot_that_failed_until_that_has_succeeded() {
+fn service_does_not_start_after_one_shot_that_failed_until_that_has_succeeded() {
     for exit in [Exit::Code(1), Exit::Signal(libc::SIGKILL)] {
         let mut sim = one_shot();
         sim.exits(Child::Unit(API), exit);

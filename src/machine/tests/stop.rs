@@ -9,7 +9,7 @@ use model::role::Role;
 use plan::target::Target;
 
 #[test]
-fn the_stop_takes_the_reverse_order_and_waits_for_each() {
+fn stop_takes_reverse_order_and_waits_for_each() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     sim.give(Event::Signal(libc::SIGTERM));
@@ -26,7 +26,7 @@ fn the_stop_takes_the_reverse_order_and_waits_for_each() {
 }
 
 #[test]
-fn what_is_left_has_time_to_end_and_less_after_jobs_that_had_theirs() {
+fn leftover_processes_get_time_to_end() {
     for (code, limit) in [(0, 2_000), (1, 2_000), (exit_code::JOBS_LEFT, 200)] {
         let mut sim = Sim::new(cluster(false));
         sim.ready();
@@ -57,7 +57,7 @@ fn member(role: Role) -> Sim {
 }
 
 #[test]
-fn a_compute_gives_its_jobs_notice_and_a_controller_notes_the_next_id() {
+fn compute_gives_its_jobs_notice_and_controller_notes_next_id() {
     for (role, asks) in [(Role::Compute, true), (Role::Controller, true), (Role::Login, false)] {
         let mut sim = member(role);
         sim.give(Event::Signal(libc::SIGTERM));
@@ -68,7 +68,7 @@ fn a_compute_gives_its_jobs_notice_and_a_controller_notes_the_next_id() {
 }
 
 #[test]
-fn a_slurmctld_that_dies_has_no_jobs_accounted_for_that_run_elsewhere() {
+fn slurmctld_that_dies_has_no_jobs_accounted_for_that_run_elsewhere() {
     let mut sim = member(Role::Controller);
     let slurmctld = sim.machine.units().iter().find(|unit| unit.is(DaemonName::Slurmctld)).map(|unit| unit.id).unwrap();
     sim.exits(Child::Unit(slurmctld), Exit::Signal(libc::SIGKILL));
@@ -77,7 +77,7 @@ fn a_slurmctld_that_dies_has_no_jobs_accounted_for_that_run_elsewhere() {
 }
 
 #[test]
-fn a_plain_init_leaves_term_to_its_command() {
+fn plain_init_leaves_term_to_its_command() {
     let mut sim = Sim::new(Setup { units: vec![], has_cluster: false, ..cluster(true) });
     assert_eq!(sim.spawned, [Child::Cmd]);
     sim.give(Event::Signal(libc::SIGTERM));
@@ -89,7 +89,7 @@ fn a_plain_init_leaves_term_to_its_command() {
 }
 
 #[test]
-fn term_at_any_moment_of_the_start_ends_in_bounded_time() {
+fn term_at_any_moment_of_start_ends_in_bounded_time() {
     for steps in 0..5 {
         for stubborn in [false, true] {
             let mut sim = Sim::new(Setup { hooks: vec![hook(Duration::from_secs(300))], ..cluster(false) });
@@ -116,7 +116,7 @@ fn term_at_any_moment_of_the_start_ends_in_bounded_time() {
 }
 
 #[test]
-fn a_second_term_ends_everything_now() {
+fn second_term_ends_everything_now() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     sim.stubborn = sim.living.clone();
@@ -128,7 +128,7 @@ fn a_second_term_ends_everything_now() {
 }
 
 #[test]
-fn a_stop_keeps_the_deadline_of_a_daemon_that_is_being_stopped_already() {
+fn stop_keeps_deadline_of_daemon_that_is_being_stopped_already() {
     let mut sim = Sim::new(cluster(true));
     sim.ready();
     sim.exits(Child::Unit(MUNGED), Exit::Signal(libc::SIGSEGV));
@@ -142,7 +142,7 @@ fn a_stop_keeps_the_deadline_of_a_daemon_that_is_being_stopped_already() {
 }
 
 #[test]
-fn a_look_that_was_under_way_when_the_stop_began_starts_nothing() {
+fn scan_in_progress_at_stop_starts_nothing() {
     let mut sim = Sim::new(cluster(true));
     sim.prepared();
     sim.give(Event::ReadinessChecked(MUNGED, true));
@@ -160,7 +160,7 @@ fn a_look_that_was_under_way_when_the_stop_began_starts_nothing() {
 
 /// `slurminit jobs join` compares what the controller knows until then.
 #[test]
-fn a_slurmd_that_died_while_it_joined_has_not_been_ready() {
+fn slurmd_that_died_while_it_joined_has_not_been_ready() {
     let config = Config { role: Role::Compute, ..Config::default() };
     let target = Target::of(&config);
     let mut sim = Sim::new(Setup { units: target.units(&config), jobs: target.jobs, ..cluster(false) });

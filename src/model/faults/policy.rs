@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_xid_of_the_catalogue_has_nvidias_action() {
+    fn every_xid_of_catalogue_has_nvidias_action() {
         let resets = [46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158, 79, 151, 48, 74];
         let of_programs =
             [8, 11, 13, 25, 31, 32, 39, 41, 60, 68, 69, 72, 77, 80, 86, 88, 89, 94, 96, 105, 126, 135, 139];

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_survives_the_file() {
+    fn round_trips_through_file() {
         let fault = OpenFault {
             kind: FaultKind::Xid(79),
             policy: Policy::Drain,

@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(cpus in proptest::collection::btree_set(0..9000_u32, 0..64)) {
+        fn written_text_reads_back(cpus in proptest::collection::btree_set(0..9000_u32, 0..64)) {
             let set = CpuSet::from_iter(cpus);
             prop_assert_eq!(set.to_string().parse::<CpuSet>().unwrap(), set);
         }

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_of_another_version_is_read() {
+    fn finding_of_another_version_is_read() {
         let read = |kind: &str| {
             let json = format!(r#"{{{kind}"severity":"error","what":"a","cause":"b","repair":"c"}}"#);
             serde_json::from_str::<Finding>(&json).unwrap().kind

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_behavior_begins_with_its_release() {
+    fn behavior_begins_with_its_release() {
         for behavior in Behavior::ALL {
             let since = behavior.since();
             let before = SlurmVersion { month: since.release.month - 1, ..since.release };

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_what_is_read() {
+    fn reported_facts_equal_read_facts() {
         let gpus =
             [gpu("NVIDIA H200", Some(143_771)), gpu("NVIDIA H200", Some(143_771)), gpu("AMD\n\u{202e}\"x", None)];
         let told = text(&gpus);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_anybody_writes_there_is_bounded() {
+    fn bounds_content_written_by_others() {
         for other in ["", "somebody's own text", "[]", "{}", r#"{"gpus":[{"n":-1,"model":"x"}]}"#, &"{".repeat(8000)] {
             assert_eq!(parse(other), [], "{other:.40}");
         }

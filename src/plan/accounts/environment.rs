@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_what_a_login_gives() {
+    fn user_has_what_login_gives() {
         let files =
             files("root:x:0:0:root:/root:/bin/bash\nalice:x:1501:1501:made by slurminit:/home/alice:/bin/zsh\n");
         let root = "HOME=/root\nLOGNAME=root\nPATH=/sbin:/bin\nSHELL=/bin/bash\nUSER=root\n";
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passwd_leaves_out_has_the_systems_defaults() {
+    fn fills_missing_passwd_fields_with_defaults() {
         let files = LoginFiles { passwd: "x:x:1:1:::\n".to_owned(), ..LoginFiles::default() };
         assert_eq!(of(&files, "x"), "HOME=/\nLOGNAME=x\nPATH=/bin:/usr/bin\nSHELL=/bin/sh\nUSER=x\n");
     }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_user_is_left_out() {
+    fn ignores_line_that_is_no_user() {
         let files = files("+\n+::::::\n-x:x:1:1::/:/bin/sh\n../y:x:1:1::/:/bin/sh\n..:x:1:1::/:/\na:b\n:x:1:1::/:/\n");
         assert_eq!(files.environments(), BTreeMap::new());
         let files = self::files("a:x:1:1::/first:/bin/sh\na:x:2:2::/second:/bin/sh\n");

@@ -55,7 +55,7 @@ fn people_get_their_lines() {
 }
 
 #[test]
-fn a_second_start_changes_nothing_and_one_without_people_brings_the_image_s_back() {
+fn second_start_changes_nothing_and_one_without_people_brings_image_s_back() {
     let made = with(&image(), PEOPLE);
     assert!(made.has_ours() && !image().has_ours());
     assert_eq!(with(&made, PEOPLE), made);
@@ -67,7 +67,7 @@ fn a_second_start_changes_nothing_and_one_without_people_brings_the_image_s_back
 }
 
 #[test]
-fn what_the_image_has_with_the_same_values_is_taken() {
+fn accepts_identical_account_of_image() {
     let taken = with(&image(), "[[user]]\nname = \"app\"\nuid = 1000\nhome = \"/srv/app\"\ngroups = [\"munge\"]");
     assert_eq!(taken.passwd, image().passwd);
     assert!(taken.group.contains("munge:x:640:app\n"), "{}", taken.group);
@@ -77,13 +77,13 @@ fn what_the_image_has_with_the_same_values_is_taken() {
 }
 
 #[test]
-fn an_image_without_shadow_gets_none() {
+fn image_without_shadow_gets_none() {
     let bare = AccountFiles { shadow: None, ..image() };
     assert_eq!(with(&bare, PEOPLE).shadow, None);
 }
 
 #[test]
-fn what_is_somebody_else_s_is_refused_with_its_line() {
+fn refuses_foreign_values_with_line() {
     let refusals = [
         "[[user]]\nname = \"munge\"\nuid = 1001",
         "[[user]]\nname = \"alice\"\nuid = 640",
@@ -112,7 +112,7 @@ fn drops_memberships_and_passwords_of_missing_accounts() {
 proptest! {
     /// Whatever an image's files contain: nothing panics, a second start changes nothing, and other lines stay.
     #[test]
-    fn any_files_are_left_as_they_are(
+    fn leaves_other_files_unchanged(
         passwd in "([a-c]{1,2}(:[a-c0-2:, !]{0,6}){0,7}\n){0,5}",
         group in "((alice|[a-c]{1,2})(:[a-c0-2, ]{0,4}){0,2}(:(alice|bob|[a-c]),?){0,2}\n){0,5}",
         shadow in proptest::option::of("((alice|[a-c]):[*!]:\n){0,3}"),

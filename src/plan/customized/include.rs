@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_includes_stays_the_same() {
+    fn keeps_text_without_includes() {
         let text = "# Include x\nIncludes=1\r\nA=1";
         assert_eq!(expanded(text, Inlined::All).unwrap().text, text);
     }

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configured_name_counts_if_the_file_has_it() {
+    fn configured_name_counts_if_file_has_it() {
         let node = |name: &str, is_told| Some((name.to_owned(), String::new(), is_told));
         assert_eq!(found("NodeName=n[1-2]\n", Some("n2")), node("n2", true));
         assert_eq!(found("NodeName=n1,dgx2\n", Some("n1")), node("n1", true));

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_value_counts() {
+    fn last_value_counts() {
         let conf = "StateSaveLocation=/a\n#StateSaveLocation=/b\nstatesavelocation = /c # here\n";
         assert_eq!(last_value(conf, "StateSaveLocation").as_deref(), Some("/c"));
         assert_eq!(last_value("NEXT_JOB_ID             = 5\n", "NEXT_JOB_ID").as_deref(), Some("5"));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_read_as_slurm_reads_it() {
+    fn line_is_read_as_slurm_reads_it() {
         let text = "\nNodeName=a  CPUs=8 \\\r\n RealMemory = 16G gres=\"gpu:x:1\" # Gres=gpu:9\n\n#NodeName=b\nPort=1";
         let lines = lines(text);
         assert_eq!(lines.iter().map(Line::number_in_file).collect::<Vec<_>>(), [2, 6]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mig_instances_of_a_gpu_are_devices_of_their_own() {
+    fn mig_instances_are_separate_devices() {
         let own = gres_lines(
             "Name=gpu Type=a MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap1,/dev/nvidia-caps/nvidia-cap2\n\
              Name=gpu Type=a MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap1,/dev/nvidia-caps/nvidia-cap3\n",

@@ -26,7 +26,7 @@ fn saved(text: &str) -> Saved {
 }
 
 #[test]
-fn a_partition_that_stays_takes_no_new_jobs() {
+fn kept_partition_accepts_no_new_jobs() {
     let gone = gone(FORMER, "PartitionName=short Nodes=ALL Default=YES\n");
     let lines: Vec<String> =
         gone.iter().map(|gone| gone.settings.iter().map(|(key, value)| format!(" {key}={value}")).collect()).collect();
@@ -36,7 +36,7 @@ fn a_partition_that_stays_takes_no_new_jobs() {
 }
 
 #[test]
-fn a_partition_stays_for_the_jobs_that_wait_in_it_or_run_in_it_or_asked_for_it_among_others() {
+fn keeps_partition_for_its_waiting_running_and_requesting_jobs() {
     let none = Saved::default();
     assert_eq!(users("debug", "7|0|PENDING|0:00|debug||\n8|0|RUNNING|5:00|short|a1|", &none).unwrap(), ["7"]);
     assert_eq!(users("debug", "12_[1-3]|0|PENDING|0:00|short,debug||", &none).unwrap(), ["12_[1-3]"]);
@@ -70,7 +70,7 @@ fn nodes_of_jobs_stay_as_they_are() {
 }
 
 #[test]
-fn a_node_that_stays_is_down_and_stays_as_long_as_a_job_names_it() {
+fn kept_node_is_down_and_remains_while_jobs_name_it() {
     let now = FORMER.replace("NodeName=b CPUs=2", "NodeName=c CPUs=2");
     let gone = gone_nodes(FORMER, &now);
     let line = |node: &GoneNode| node.settings.iter().map(|(key, value)| format!(" {key}={value}")).collect::<String>();
@@ -90,7 +90,7 @@ fn a_node_that_stays_is_down_and_stays_as_long_as_a_job_names_it() {
 }
 
 #[test]
-fn where_localhost_is_the_only_node_it_has_every_name() {
+fn localhost_as_only_node_matches_every_name() {
     let one = "SlurmctldHost=host1(127.0.0.1)\nNodeName=localhost CPUs=2\n";
     let named = "SlurmctldHost=host1(127.0.0.1)\nNodeName=gpu1 NodeHostname=host1 CPUs=2\n";
     let names = |gone: Vec<GoneNode>| gone.into_iter().map(|node| node.name).collect::<Vec<_>>();

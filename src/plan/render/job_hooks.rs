@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_reaches_the_hook_word_by_word() {
+    fn passes_command_to_hook_word_by_word() {
         let words = ["/bin/x", "a b", "it's", "$(reboot)", "`id`", "\\", "", "new\nline", ";", "\u{fc}"];
         let command: Vec<String> = words.iter().map(ToString::to_string).collect();
         for (on_failure, last) in [(OnHookFailure::Warn, "went on"), (OnHookFailure::Drain, "")] {

@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_job_that_needs_it_waits_for_more_than_a_shell() {
+    fn only_job_that_needs_it_waits_for_more_than_shell() {
         for (gpus, nodes, gives, names) in [
             (Some("0,3"), "gpu0", true, false),
             (Some("10"), "gpu[0-1]", true, true),

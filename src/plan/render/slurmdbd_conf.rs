@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_external_database_gets_host_user_and_password_and_an_own_one_needs_none() {
+    fn external_database_gets_host_user_and_password() {
         let conf = |toml: &str, password| slurmdbd_conf(&Config::parse(toml, Path::new("x")).unwrap(), password);
         let external = "[accounting]\nmode = 'external'\ndatabase_host = 'db.lab'\ndatabase_user = 'acct'\n";
         let text = conf(external, Some("s3cret")).unwrap();

@@ -20,7 +20,7 @@ fn layout(cpu: &Cpu) -> Vec<Vec<String>> {
 const V2_MOUNT: &str = "30 23 0:26 / /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw,nsdelegate\n";
 
 #[test]
-fn threads_of_a_core_are_together_and_offline_cpus_are_not_counted() {
+fn threads_of_core_are_together_and_offline_cpus_are_not_counted() {
     let root = machine(&[("sys/devices/system/cpu/online", "0-6\n")]);
     for cpu in 0..8_u32 {
         let core = format!("{},{}", cpu % 4, cpu % 4 + 4);
@@ -58,7 +58,7 @@ fn cores_follow_their_numa_node_before_their_number() {
 
 /// slurmd 24.11.5 maps `0 8 2 10 1 9 3 11 4 12 6 14 5 13 7 15` on this machine (`slurmd -G -vvvvv` with HWLOC_FSROOT).
 #[test]
-fn cores_of_a_machine_with_nodes_caches_and_threads_are_in_slurmds_own_order() {
+fn numbers_cores_like_slurmd_with_nodes_caches_and_threads() {
     let root = machine(&[
         ("sys/devices/system/cpu/online", "0-15\n"),
         ("sys/devices/system/node/node0/cpulist", "0-3,8-11\n"),
@@ -93,14 +93,14 @@ fn efficiency_cores_are_left_out_as_slurm_does() {
 }
 
 #[test]
-fn a_cpu_without_topology_gives_no_layout_rather_than_a_wrong_one() {
+fn cpu_without_topology_gives_no_layout_rather_than_wrong_one() {
     let root = machine(&[("sys/devices/system/cpu/online", "0-1\n")]);
     add_cpu(root.path(), 0, "0", "0-1", "0-1");
     assert_eq!(detect(root.path()).sockets, Vec::<Vec<CpuSet>>::new());
 }
 
 #[test]
-fn affinity_and_cpuset_narrow_what_is_allowed_and_the_tightest_quota_counts() {
+fn affinity_and_cpuset_narrow_what_is_allowed_and_tightest_quota_counts() {
     let root = machine(&[
         ("sys/devices/system/cpu/online", "0-15\n"),
         ("proc/self/status", "Name:\tslurminit\nCpus_allowed_list:\t0-7\n"),
@@ -119,7 +119,7 @@ fn affinity_and_cpuset_narrow_what_is_allowed_and_the_tightest_quota_counts() {
 /// Docker with cgroup v1 mounts the container's group itself, so the path from `/proc/self/cgroup` is not below the
 /// mount.
 #[test]
-fn a_docker_container_with_cgroup_v1_reads_the_root_of_its_mounts() {
+fn docker_container_with_cgroup_v1_reads_root_of_its_mounts() {
     let root = machine(&[
         ("sys/devices/system/cpu/online", "0-3\n"),
         (
@@ -139,7 +139,7 @@ fn a_docker_container_with_cgroup_v1_reads_the_root_of_its_mounts() {
 }
 
 #[test]
-fn no_limit_is_no_quota() {
+fn unlimited_quota_is_none() {
     for text in ["max 100000", "-1 100000", "", "100000", "100000 0", "0 100000", "nan 1"] {
         assert_eq!(parse_quota(text), None, "{text}");
     }

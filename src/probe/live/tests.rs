@@ -74,7 +74,7 @@ fn seen(look: &[Line]) -> Vec<Seen> {
 }
 
 #[test]
-fn amd_gpus_are_looked_at_in_the_kernels_files_and_one_that_goes_is_no_longer_listed() {
+fn samples_amd_gpus_from_kernel_files_and_drops_lost_one() {
     let root = machine();
     let looks = looks(root.path(), 3, &[], |look| match look {
         0 => {
@@ -91,7 +91,7 @@ fn amd_gpus_are_looked_at_in_the_kernels_files_and_one_that_goes_is_no_longer_li
 }
 
 #[test]
-fn a_gpu_that_does_not_answer_is_listed_and_not_asked() {
+fn lists_unresponsive_gpu_without_query() {
     let root = machine();
     let looks = looks(root.path(), 1, &["GPU-0000000000000002"], |_| ());
     assert_eq!((listed(&looks[0]).len(), seen(&looks[0]).len()), (2, 1));
@@ -100,7 +100,7 @@ fn a_gpu_that_does_not_answer_is_listed_and_not_asked() {
 }
 
 #[test]
-fn a_file_that_does_not_open_means_what_the_kernel_says_and_its_mode_nothing() {
+fn reports_open_error_instead_of_file_mode() {
     for (obstacle, fault) in [
         (Obstacle::Denied, Some(FaultKind::DeviceDenied)),
         (Obstacle::NoDriver, Some(FaultKind::Lost)),

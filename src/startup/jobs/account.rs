@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_with_the_id_of_another_job_has_not_begun() {
+    fn task_with_id_of_another_job_has_not_begun() {
         let time = "2026-11-22T10:10:55.002778Z  info slurmctld: ";
         let log = format!("{time}sched: Allocate JobId=1_2(5) NodeList=localhost\n");
         let row = |row: [&str; 7]| row.map(str::to_owned);

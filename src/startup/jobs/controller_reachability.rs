@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn registers_again_after_lost_hardware_change_if_no_job_is_there() {
+    fn registers_again_after_lost_hardware_change_without_jobs() {
         let told = "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:3 Feature=h200";
         let known = |gres: u32, allocated: u32, state: &str| {
             record(&format!(

@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test waits for its own child; the rule is PID 1's")]
-    fn one_that_ends_by_itself_does_not_go_on() {
+    fn finished_process_is_not_continued() {
         let process = |pid: u32| {
             let pid = i32::try_from(pid).unwrap();
             let start = proc::stat(pid).unwrap().start;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_is_the_hard_limit() {
+    fn mark_is_hard_limit() {
         let line =
             |hard: &str| format!("Limit  Soft Limit\nMax file locks            5            {hard}        locks \n");
         assert_eq!(parse_hard_limit(&line("unlimited")), Some(u64::MAX));

@@ -43,7 +43,7 @@ fn left(all: &Processes, told: &BTreeMap<i32, Evidence>) -> Vec<i32> {
 }
 
 #[test]
-fn an_orphan_of_the_job_is_left_and_one_of_a_running_job_is_not() {
+fn orphan_of_ended_job_is_leftover_and_of_running_job_is_not() {
     let all = machine(&[orphan(30)]);
     assert_eq!(left(&all, &told(30, Some(7), &[])), [30]);
     assert_eq!(left(&all, &told(30, Some(8), &[])), [0; 0]);
@@ -51,7 +51,7 @@ fn an_orphan_of_the_job_is_left_and_one_of_a_running_job_is_not() {
 }
 
 #[test]
-fn one_that_says_nothing_is_left_if_it_holds_a_gpu_of_the_job_or_its_user_has_no_other_job() {
+fn silent_process_is_leftover_if_it_holds_job_gpu_or_user_has_no_other_job() {
     for silent in [None, Some(999)] {
         assert_eq!(left(&machine(&[orphan(30)]), &told(30, silent, &[])), [0; 0]);
         assert_eq!(left(&machine(&[orphan(30)]), &told(30, silent, &["/dev/nvidia1"])), [0; 0]);
@@ -62,7 +62,7 @@ fn one_that_says_nothing_is_left_if_it_holds_a_gpu_of_the_job_or_its_user_has_no
 }
 
 #[test]
-fn what_is_near_speaks_for_one_that_says_nothing() {
+fn infers_owner_of_silent_process_from_relatives() {
     // A daemon of job 8 that overwrote its environment and opened every GPU, with a child in its own session.
     let ray = [orphan(30), process(31, 30, 31, ALICE, Role::Other)];
     let mut evidence = told(30, Some(8), &[]);
@@ -87,7 +87,7 @@ fn processes_outside_slurmd_are_no_leftovers() {
 
 /// Its parent was gone when it was read.
 #[test]
-fn slurmds_own_scripts_are_no_leftovers_if_they_run_as_root() {
+fn slurmds_root_scripts_are_no_leftovers() {
     let script = |uid| {
         let orphan = Process { uid, ..orphan(30) };
         let told = [(30, Evidence { job: Some(7), is_script: true, ..Evidence::default() })].into();
@@ -103,7 +103,7 @@ fn another_user_is_left_alone() {
 }
 
 #[test]
-fn what_slurm_looks_after_is_left_to_it() {
+fn leaves_slurms_own_duties_to_slurm() {
     let task = process(31, 30, 31, ALICE, Role::Other);
     let starting = process(30, 10, 30, 0, Role::Step(None));
     assert_eq!(left(&alone(&[starting.clone(), task]), &told(31, Some(7), &[])), [0; 0]);
@@ -118,7 +118,7 @@ fn what_slurm_looks_after_is_left_to_it() {
 }
 
 #[test]
-fn a_script_that_started_slurmd_is_not_left_by_a_job_of_roots() {
+fn script_that_started_slurmd_is_no_leftover_of_root_job() {
     let root = Job { uid: 0, ..job() };
     let script = Process { is_marked: true, ..process(9, 1, 9, 0, Role::Other) };
     let slurmd = Process { is_marked: true, ..process(10, 9, 9, 0, Role::Daemon) };
@@ -128,13 +128,13 @@ fn a_script_that_started_slurmd_is_not_left_by_a_job_of_roots() {
 }
 
 #[test]
-fn a_user_may_name_a_process_slurmstepd() {
+fn user_may_name_process_slurmstepd() {
     // Only root's processes get the role, so a forged name does not protect a process.
     assert_eq!(left(&alone(&[Process { name: "slurmstepd".to_owned(), ..orphan(30) }]), &told(30, Some(7), &[])), [30]);
 }
 
 #[test]
-fn a_gpu_is_known_by_its_path() {
+fn recognizes_gpu_by_path() {
     for gpu in ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12", "/dev/dri/renderD128", "/dev/kfd", "/dev/dxg"] {
         assert!(is_gpu(gpu), "{gpu}");
     }
@@ -145,6 +145,6 @@ fn a_gpu_is_known_by_its_path() {
 }
 
 #[test]
-fn a_foreign_name_cannot_move_the_cursor() {
+fn foreign_name_cannot_move_cursor() {
     assert_eq!(printable("a\x1b[2J\n\u{202e}b"), "a?[2J??b");
 }

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_pretend_to_be_other_fields() {
+    fn name_cannot_pretend_to_be_other_fields() {
         let rest = "S 5 6 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 99 0";
         for name in ["slurmctld", "a) R 1 1 1 (\n", "", "\n", "\u{fffd}"] {
             let (name, state) = (name.to_owned(), 'S');
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_is_known_by_its_place_and_its_kind() {
+    fn recognizes_mount_by_path_and_type() {
         let table = "1 0 0:1 /a /my\\040disk rw,relatime shared:1 - ext4 /dev/a ro,x\n\n2 1 0:2 / /tmp\n";
         let disk = Mount { from: "/a".into(), at: "/my disk".into(), kind: "ext4", options: "ro,x", read_only: true };
         assert_eq!(Mount::all(table).collect::<Vec<_>>(), [disk]);

@@ -39,7 +39,7 @@ fn below(uid: u32, bits: u32) -> TempDir {
 }
 
 #[test]
-fn a_path_through_directories_of_roots_is_gone_and_made() {
+fn walks_and_creates_path_through_directories_of_root() {
     let root = below(0, 0o755);
     assert_eq!(open(root.path(), Path::new("/srv/deep")).unwrap().path(), Path::new("/srv/deep"));
     assert!(open(root.path(), Path::new("/srv/none")).unwrap_err().is_missing());
@@ -51,7 +51,7 @@ fn a_path_through_directories_of_roots_is_gone_and_made() {
 }
 
 #[test]
-fn what_lies_in_a_directory_of_somebody_else_is_not_opened() {
+fn opens_no_file_in_foreign_directory() {
     let root = below(OTHER, 0o755);
     for outcome in [
         open(root.path(), Path::new("/srv/deep")),
@@ -63,7 +63,7 @@ fn what_lies_in_a_directory_of_somebody_else_is_not_opened() {
 }
 
 #[test]
-fn a_parent_that_others_may_write_is_closed() {
+fn closes_parent_that_others_may_write() {
     let root = below(0, 0o777);
     let outcome = open(root.path(), Path::new("/srv/deep"));
     assert!(matches!(outcome, Err(UntrustedPath::Open { mode: 0o777, .. })), "{outcome:?}");
@@ -75,7 +75,7 @@ fn a_parent_that_others_may_write_is_closed() {
 }
 
 #[test]
-fn a_directory_for_all_gets_the_sticky_bit_and_no_other_does() {
+fn directory_for_all_gets_sticky_bit_and_no_other_does() {
     for (before, after) in [(0o777, 0o1777), (0o1777, 0o1777), (0o755, 0o755)] {
         let root = tempfile::tempdir().unwrap();
         let tmp = root.path().join("tmp");
@@ -88,7 +88,7 @@ fn a_directory_for_all_gets_the_sticky_bit_and_no_other_does() {
 }
 
 #[test]
-fn a_sticky_parent_stays_but_what_others_put_there_goes() {
+fn keeps_sticky_parent_and_removes_planted_files() {
     let root = below(0, 0o1777);
     let (srv, victim) = (root.path().join("srv"), root.path().join("victim"));
     fs::create_dir(&victim).unwrap();
@@ -123,7 +123,7 @@ fn only_links_that_root_made_are_followed() {
 }
 
 #[test]
-fn a_name_of_our_own_is_never_a_link() {
+fn own_name_is_never_a_link() {
     let root = below(0, 0o755);
     symlink("deep", root.path().join("srv/slurmctld")).unwrap();
     let srv = open(root.path(), Path::new("/srv")).unwrap();
@@ -133,7 +133,7 @@ fn a_name_of_our_own_is_never_a_link() {
 }
 
 #[test]
-fn a_secret_counts_by_its_place_and_not_by_its_owner() {
+fn secret_counts_by_its_place_and_not_by_its_owner() {
     let root = below(0, 0o755);
     let srv = root.path().join("srv");
     let read = |name: &str| {
@@ -171,7 +171,7 @@ fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
 }
 
 #[test]
-fn a_pipe_is_no_file_and_nothing_to_wait_for() {
+fn pipe_is_no_file_and_nothing_to_wait_for() {
     let root = tempfile::tempdir().unwrap();
     let pipe = root.path().join("pipe");
     mkfifo(&pipe, Mode::S_IRWXU).unwrap();
@@ -184,7 +184,7 @@ fn a_pipe_is_no_file_and_nothing_to_wait_for() {
 }
 
 #[test]
-fn a_tree_is_given_without_what_was_laid_as_a_trap() {
+fn tree_is_given_without_what_was_laid_as_trap() {
     let root = fixture();
     let (tree, shadow) = (root.path().join("tree"), root.path().join("shadow"));
     fs::create_dir_all(tree.join("hash.0")).unwrap();
@@ -224,7 +224,7 @@ fn a_tree_is_given_without_what_was_laid_as_a_trap() {
 }
 
 #[test]
-fn what_is_cleared_ends_at_its_own_edge() {
+fn clears_each_fault_at_its_threshold() {
     let root = tempfile::tempdir().unwrap();
     let (spool, outside) = (root.path().join("spool"), root.path().join("outside"));
     fs::create_dir_all(spool.join("job1/deeper")).unwrap();

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_own_names_and_names_without_a_dot_are_this_machine() {
+    fn only_addresses_own_names_and_dotless_names_are_this_machine() {
         let names = ["gpu1.example.org".to_owned()];
         for own in ["127.0.0.1:9835", "[::1]:9835", "localhost", "slurm:9835", "10.0.0.7", "GPU1.example.org:9835"] {
             assert!(is_own(own, &names), "{own}");

@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_alone_gives_gpus_that_differ() {
+    fn count_alone_gives_gpus_that_differ() {
         let machine = Machine::parse("gpus = 2").unwrap();
         let (first, second) = (machine.gpu(0).unwrap(), machine.gpu(1).unwrap());
         assert_eq!(machine.count(), 2);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_makes_no_sense_is_refused() {
+    fn file_that_makes_no_sense_is_refused() {
         for (text, word) in [
             ("gpus = 1\n[[gpu]]\n", "exclude"),
             ("[[gpu]]\npci = '17:00.0'", "pci"),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_be_bytes() {
+    fn name_may_be_bytes() {
         let machine = Machine::parse("[[gpu]]\nname = [78, 10, 255]").unwrap();
         assert_eq!(machine.gpu(0).unwrap().name(), [78, 10, 255]);
     }

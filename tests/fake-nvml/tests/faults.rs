@@ -67,13 +67,13 @@ fn child() {
 }
 
 #[test]
-fn a_crash_is_a_signal() {
+fn crash_is_signal() {
     assert_eq!(end_of_a_child_that_meets("crash").signal(), Some(libc::SIGSEGV));
     assert_eq!(end_of_a_child_that_meets("abort").signal(), Some(libc::SIGABRT));
 }
 
 #[test]
-fn a_hang_lasts_until_somebody_ends_it() {
+fn hang_lasts_until_it_is_ended() {
     for kind in ["hang", "spin"] {
         let (machine, mut child) = child_that_meets(kind);
         let start = Instant::now();
@@ -89,7 +89,7 @@ fn a_hang_lasts_until_somebody_ends_it() {
 }
 
 #[test]
-fn an_exit_looks_like_success() {
+fn exit_without_report_looks_like_success() {
     assert_eq!(end_of_a_child_that_meets("exit").code(), Some(0));
 }
 

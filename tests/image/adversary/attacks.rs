@@ -55,7 +55,7 @@ fn no_attack_by_memory_ends_the_cluster() {
 
 /// The record has a row for each attack and no other.
 #[test]
-fn the_record_lists_every_attack() {
+fn record_lists_every_attack() {
     let attackers = [requests::attacks, connections::attacks, ports::attacks, processes::attacks, memory::attacks];
     let names: Vec<String> =
         attackers.into_iter().flat_map(|attacks| attacks()).map(|attack| format!("| {}", attack.what)).collect();

@@ -56,7 +56,7 @@ fn no_fault_of_the_surroundings_hangs_or_goes_unreported() {
 
 /// The record has a row for each case and no other.
 #[test]
-fn the_record_lists_every_case() {
+fn record_lists_every_case() {
     let cases = [at_the_start::cases(), while_ready::cases(), while_reloading::cases(), at_the_stop::cases()].concat();
     let cases = [cases, surroundings::cases()].concat();
     let names: Vec<String> = cases.iter().map(report::row_name).collect();

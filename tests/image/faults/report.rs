@@ -97,7 +97,7 @@ fn without_times(text: &str) -> String {
 }
 
 #[test]
-fn a_row_is_compared_with_its_outcome_and_without_its_times() {
+fn row_is_compared_with_its_outcome_and_without_its_times() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let text = "| slurmd | ready | KILL | recovered within 1.5 s | none | said |\n";
     fs::write(file.path(), format!("{}{text}{}", MARKS.begin, MARKS.end)).expect("own file");

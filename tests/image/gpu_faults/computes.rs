@@ -6,7 +6,7 @@ use crate::members::Cluster;
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_computes_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human() {
+fn compute_loses_and_regains_one_gpu_without_intervention() {
     let cluster = Cluster::new("");
     let config = directory(&[("slurminit.toml", "[agent]\ninterval = 1\n")]);
     let image = cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=4"]);
@@ -60,7 +60,7 @@ fn a_computes_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human() {
 /// slurmctld saves within 5 s that a node is another one and takes jobs; one that is killed before that has forgotten some of it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_controller_that_is_killed_just_after_a_compute_lost_a_gpu_comes_to_know_it() {
+fn controller_killed_after_lost_gpu_learns_of_it() {
     let cluster = Cluster::new("");
     let config = directory(&[("slurminit.toml", "[agent]\ninterval = 1\n")]);
     let image = cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=4"]);
@@ -92,7 +92,7 @@ fn a_controller_that_is_killed_just_after_a_compute_lost_a_gpu_comes_to_know_it(
 /// What changes a compute's hardware otherwise: only a drained node can be another one.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_reload_on_a_drained_compute_takes_a_gpu_that_was_added() {
+fn reload_on_drained_compute_takes_gpu_that_was_added() {
     let cluster = Cluster::new("");
     let compute = cluster.compute("c1", 1);
     compute.sh("mknod -m 666 /dev/nvidia1 c 1 3");

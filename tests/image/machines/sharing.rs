@@ -44,7 +44,7 @@ fn two_jobs_are_on_one_gpu_by_shards_on_each_debian() {
 /// Beside MIG only the whole GPU is shared; the names that jobs get are CUDA's in every case.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_is_cut_by_mig_is_not_shared_on_each_debian() {
+fn does_not_share_mig_instances_on_each_debian() {
     let nvml = "[[gpu]]\n[[gpu]]\n[[gpu.mig]]\ngi = 9\n";
     let machine = || {
         Machine::nvidia("shards beside MIG", nvml)
@@ -83,7 +83,7 @@ fn jobs_share_gpus_by_percent_on_each_debian() {
 /// AMD's have shards, too, and the number that ROCr counts.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_shard_of_an_amd_gpu_is_the_number_that_rocr_counts() {
+fn shard_of_amd_gpu_is_number_that_rocr_counts() {
     let chips = [RYZEN, Chip { bus: 0x83, minor: 129, ..MI210 }];
     let container = Machine::amd("shards of AMD", &chips).config("[gpu]\nshards = 3").serve();
     assert_eq!(gres(&container), "idle gpu:amd:1,shard:amd:3", "{}", container.log());

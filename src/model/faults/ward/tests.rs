@@ -188,7 +188,7 @@ proptest! {
     /// Whatever happens: no job is aborted (the world asserts it), and when all is well again, all GPUs are offered and nothing is
     /// drained.
     #[test]
-    fn it_always_ends_well(history in proptest::collection::vec((0..10_u8, 0..3_usize), 1..60)) {
+    fn always_ends_consistently(history in proptest::collection::vec((0..10_u8, 0..3_usize), 1..60)) {
         let mut world = World::new(3);
         for (what, gpu) in history {
             match what {

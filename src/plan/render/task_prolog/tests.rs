@@ -25,7 +25,7 @@ const NVIDIA: [(Vendor, &str); 4] =
     [(Vendor::Nvidia, "GPU-a"), (Vendor::Nvidia, "MIG-b"), (Vendor::Nvidia, "7"), (Vendor::Nvidia, "MIG-d")];
 
 #[test]
-fn a_position_becomes_a_name_and_all_else_stays() {
+fn replaces_position_by_name_and_keeps_everything_else() {
     for (given, expected) in [
         ("0", "export CUDA_VISIBLE_DEVICES=GPU-a\n"),
         ("3,1", "export CUDA_VISIBLE_DEVICES=MIG-d,MIG-b\n"),
@@ -67,7 +67,7 @@ fn mixed(counts_from_zero: bool, given: &str, step: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_job_sees_the_variable_of_its_own_vendor() {
+fn job_gets_variable_of_its_vendor() {
     let nvidia = ["export CUDA_VISIBLE_DEVICES=GPU-b", "unset ROCR_VISIBLE_DEVICES"];
     assert_eq!(mixed(false, "1", "1"), nvidia);
     assert_eq!(mixed(false, "3", "3"), ["unset CUDA_VISIBLE_DEVICES", "export ROCR_VISIBLE_DEVICES=2"]);
@@ -86,13 +86,13 @@ fn rocr_counts_the_gpus_that_a_step_can_open() {
 }
 
 #[test]
-fn a_machine_with_amd_alone_has_amds_variable() {
+fn machine_with_amd_alone_has_amds_variable() {
     let names = [(Vendor::Amd, "1"), (Vendor::Amd, "0")];
     assert_eq!(said(&names, false, ["", "0", "0", ""]), "export ROCR_VISIBLE_DEVICES=1\n");
 }
 
 #[test]
-fn what_jobs_are_not_to_have_is_counted_all_the_same() {
+fn counts_gpus_that_jobs_may_not_use() {
     // Number 0 is no GRES, so no device rule keeps a step from opening it.
     let names = [(Vendor::Amd, "1"), (Vendor::Amd, "2")];
     assert_eq!(said(&names, true, ["", "0", "1", ""]), "export ROCR_VISIBLE_DEVICES=1\n");
@@ -119,7 +119,7 @@ fn intels_runtime_is_told_how_to_count() {
 }
 
 #[test]
-fn a_job_without_a_gpu_gets_nothing() {
+fn job_without_gpu_gets_nothing() {
     for names in [&NVIDIA[..], &MIXED[..]] {
         let script = said(names, false, ["", "", "", ""]);
         assert_eq!(script, "");

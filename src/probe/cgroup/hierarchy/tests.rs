@@ -14,7 +14,7 @@ fn hierarchies(root: &Path, mountinfo: &str, membership: &str) -> Hierarchies {
 }
 
 #[test]
-fn the_hybrid_layout_is_v1_and_foreign_mounts_do_not_count() {
+fn hybrid_layout_is_v1_and_foreign_mounts_do_not_count() {
     let found = hierarchies(Path::new("/nowhere"), DOCKER_V1, "0::/\n");
     assert_eq!(found.version(), CgroupVersion::V1);
     let controllers: Vec<&str> = found.mounts().flat_map(|mount| &mount.controllers).map(String::as_str).collect();
@@ -23,7 +23,7 @@ fn the_hybrid_layout_is_v1_and_foreign_mounts_do_not_count() {
 }
 
 #[test]
-fn a_group_is_found_below_the_group_that_is_mounted() {
+fn group_is_found_below_group_that_is_mounted() {
     let root = tempfile::tempdir().unwrap();
     let memory = root.path().join("sys/fs/cgroup/memory");
     fs::create_dir_all(memory.join("job")).unwrap();
@@ -43,7 +43,7 @@ fn a_group_is_found_below_the_group_that_is_mounted() {
 }
 
 #[test]
-fn the_later_mount_hides_the_earlier() {
+fn later_mount_hides_earlier() {
     let text =
         "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n31 23 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
     let found = hierarchies(Path::new("/"), text, "");

@@ -60,7 +60,7 @@ mod tests {
     const LIST: &str = "# List of AMDGPU IDs\n1.0.0\n740F,\t02,\tAMD Instinct MI210\n740F,\t03,\tAnother, with comma\n";
 
     #[test]
-    fn the_list_is_exact_about_the_revision() {
+    fn list_is_exact_about_revision() {
         assert_eq!(in_list(LIST, 0x740f, 2).as_deref(), Some("AMD Instinct MI210"));
         assert_eq!(in_list(LIST, 0x740f, 3).as_deref(), Some("Another, with comma"));
         assert_eq!(in_list(LIST, 0x740f, 4), None);

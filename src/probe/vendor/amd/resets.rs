@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_gpus_descriptor_says_is_told_also_in_pieces() {
+    fn reads_each_gpus_descriptor_even_in_pieces() {
         let (mut resets, mut kernels) = two();
         kernels[1].write_all(b"3 1 HWS hang\n").unwrap();
         kernels[0].write_all(b"2 8:1a\ngarb\xffage\n3 1 RAS").unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_ends_is_given_up_and_asked_for_again() {
+    fn reopens_descriptor_that_ended() {
         let (mut resets, mut kernels) = two();
         kernels[0].write_all(b"4 1\n").unwrap();
         drop(kernels.remove(0));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_these_events_is_no_fault_and_is_not_asked_at_every_look() {
+    fn kernel_without_events_is_no_fault_and_is_not_queried_again() {
         let root = tempfile::tempdir().unwrap();
         let node = root.path().join(super::super::NODES).join("1");
         std::fs::create_dir_all(&node).unwrap();

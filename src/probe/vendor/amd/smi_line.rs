@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_lines_are_understood_with_a_cause_and_without() {
+    fn parses_kernel_lines_with_and_without_cause() {
         // "%x %x\n" of Linux 5.10 and newer; "%x %x %s\n" of Linux 6.11 and newer, with the texts of amdgpu_reset_get_desc.
         assert_eq!(parse(b"3 1"), begins(None));
         assert_eq!(parse(b"4 1"), Some(Phase::Ends));

@@ -60,12 +60,12 @@ impl Fixture {
 }
 
 #[test]
-fn a_machine_without_kfd_has_no_driver() {
+fn machine_without_kfd_has_no_driver() {
     assert_eq!(probe(tempfile::tempdir().unwrap().path()), Found::default());
 }
 
 #[test]
-fn gpus_come_in_the_order_of_the_nodes_numbers_beside_a_foreign_render_node() {
+fn orders_gpus_by_node_number_beside_foreign_render_node() {
     let fixture = Fixture::new();
     fixture.add_device("dri/renderD128");
     fixture.add_gpu(10, 0x1900, 130, 10);
@@ -115,7 +115,7 @@ fn partitions_share_a_serial_number_that_names_none_of_them() {
 }
 
 #[test]
-fn a_render_node_is_given_out_once() {
+fn render_node_is_given_out_once() {
     let fixture = Fixture::new();
     fixture.add_gpu(1, 0x0a00, 128, 7);
     fs::remove_file(fixture.path().join("dev/dri/renderD128")).unwrap();
@@ -129,7 +129,7 @@ fn a_render_node_is_given_out_once() {
 }
 
 #[test]
-fn a_missing_render_node_is_that_gpus_and_a_missing_kfd_is_everyones() {
+fn missing_render_node_is_that_gpus_and_missing_kfd_is_everyones() {
     let fixture = Fixture::new();
     fixture.add_gpu(1, 0x0a00, 128, 1);
     fixture.add_gpu(2, 0x1900, 129, 2);
@@ -144,7 +144,7 @@ fn a_missing_render_node_is_that_gpus_and_a_missing_kfd_is_everyones() {
 }
 
 #[test]
-fn a_group_that_jobs_need_is_named_by_its_number() {
+fn group_that_jobs_need_is_named_by_its_number() {
     assert_eq!(groups::of_groups(Vendor::Amd, &BTreeMap::new()), None);
     let groups = [(110, Path::new("/dev/kfd")), (44, Path::new("/dev/dri/renderD128"))].into();
     let finding = groups::of_groups(Vendor::Amd, &groups).unwrap();
@@ -153,7 +153,7 @@ fn a_group_that_jobs_need_is_named_by_its_number() {
 }
 
 #[test]
-fn a_processors_gpu_has_its_own_memory_and_not_what_it_may_borrow() {
+fn integrated_gpu_has_own_memory_without_borrowed() {
     let fixture = Fixture::new();
     fixture.add_gpu(1, 0x0a00, 128, 1);
     fixture.add_gpu(2, 0x1900, 129, 2);
@@ -173,7 +173,7 @@ fn a_processors_gpu_has_its_own_memory_and_not_what_it_may_borrow() {
 }
 
 #[test]
-fn the_memory_of_an_mi300a_is_its_nodes_and_it_is_no_small_gpu() {
+fn memory_of_mi300a_is_its_nodes_and_it_is_no_small_gpu() {
     let fixture = Fixture::new();
     fixture.add_gpu(1, 0x0a00, 128, 1);
     let properties = fs::read_to_string(fixture.path().join(format!("{NODES}/1/properties"))).unwrap();
@@ -190,7 +190,7 @@ fn the_memory_of_an_mi300a_is_its_nodes_and_it_is_no_small_gpu() {
 }
 
 #[test]
-fn a_node_that_cannot_be_understood_or_read_is_named() {
+fn names_unreadable_or_unknown_node() {
     let fixture = Fixture::new();
     fixture.add_gpu(1, 0x0a00, 128, 1);
     fixture.add_node(2, "simd_count 4\nvendor_id 4098\ndrm_render_minor 0\nlocation_id 9\n");
@@ -211,7 +211,7 @@ fn hidden_gpus_are_told_apart_from_none() {
 }
 
 #[test]
-fn without_a_pci_device_the_lightest_link_to_a_cpu_tells_the_place() {
+fn lightest_cpu_link_locates_gpu_without_pci_device() {
     let fixture = Fixture::new();
     fixture.add_node(1, "cpu_cores_count 8\nsimd_count 0\n");
     fixture.add_gpu(2, 0x0a00, 128, 1);
@@ -246,7 +246,7 @@ fn numa_nodes(gpus: &[Gpu]) -> Vec<Option<u32>> {
 }
 
 #[test]
-fn eight_mi210_are_eight_gpus_without_a_word_of_their_memory() {
+fn eight_mi210_are_eight_gpus_without_memory_size() {
     let Found { gpus, findings, .. } = listed(listing::EIGHT_MI210).probe();
     assert_eq!((gpus.len(), findings), (8, vec![]));
     assert!(gpus.iter().all(|gpu| gpu.access == Access::Usable && gpu.compute.as_deref() == Some("gfx90a")));
@@ -260,7 +260,7 @@ fn eight_mi210_are_eight_gpus_without_a_word_of_their_memory() {
 }
 
 #[test]
-fn four_mi308x_in_four_partitions_are_sixteen_gpus_with_a_render_node_each() {
+fn four_mi308x_in_four_partitions_are_sixteen_gpus_with_render_node_each() {
     let Found { gpus, findings, .. } = listed(listing::FOUR_MI308X_IN_FOUR_PARTITIONS).probe();
     assert_eq!(findings, []);
     assert_eq!(numa_nodes(&gpus), [[Some(0); 8], [Some(1); 8]].concat());

@@ -189,12 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_name_of_a_property_counts() {
+    fn only_whole_name_of_property_counts() {
         assert_eq!(value("simd_count_x 3\nsimd_count 4\n", "simd_count"), Some(4));
     }
 
     #[test]
-    fn a_node_that_may_not_be_read_is_counted_and_one_that_cannot_be_is_named() {
+    fn node_that_may_not_be_read_is_counted_and_one_that_cannot_be_is_named() {
         let nodes = tempfile::tempdir().unwrap();
         for node in ["0", "1", "2", "10", "x"] {
             fs::create_dir(nodes.path().join(node)).unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_node_of_the_kernels_has_a_reason() {
+    fn unrecognized_kernel_node_has_reason() {
         let gpu = "simd_count 8\nvendor_id 4098\ndrm_render_minor 128\nlocation_id 2560\n";
         assert!(matches!(parse_node(gpu), Node::Gpu(_)));
         for (text, word) in [

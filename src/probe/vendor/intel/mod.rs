@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_come_in_the_order_of_the_bus_with_their_memory() {
+    fn lists_cards_in_bus_order_with_memory() {
         let machine = Machine::new()
             .gpu("0000:83:00.0", "0x56a0", "i915", 128)
             .gpu("0000:03:00.0", "0xe20b", "xe", 129)
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processors_gpu_is_known_by_its_place_and_lack_of_memory() {
+    fn recognizes_integrated_gpu_by_location_and_missing_memory() {
         let machine = Machine::new()
             // Integrated GPUs with either driver, and a virtual function.
             .gpu("0000:00:02.0", "0x46a6", "i915", 128)
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_container_was_given_is_counted_and_only_intels() {
+    fn counts_only_intel_devices_passed_to_container() {
         let machine =
             Machine::new().gpu("0000:03:00.0", "0x56a0", "i915", 128).gpu("0000:04:00.0", "0x56a0", "i915", 129);
         fs::remove_file(machine.root.path().join("dev/dri/renderD128")).unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_device_is_said_with_the_repair() {
+    fn reports_file_that_is_no_device_with_repair() {
         let machine = Machine::new().gpu("0000:03:00.0", "0x56a0", "xe", 128);
         let node = machine.root.path().join("dev/dri/renderD128");
         fs::remove_file(&node).unwrap();

@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_gpus_never_share_a_device_file() {
+    fn two_gpus_never_share_device_file() {
         let gpu = |index, file: &str| Gpu { device_file: Some(file.into()), ..proc::nameless_gpu(index) };
         let mut gpus = [gpu(0, "/dev/nvidia0"), gpu(1, "/dev/nvidia0"), gpu(2, "/dev/dxg"), gpu(3, "/dev/dxg")];
         refuse_twins(&mut gpus);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_is_one_gpus_only() {
+    fn uuid_is_one_gpus_only() {
         let gpu = |index, uuid: &str| Gpu { uuid: Some(uuid.to_owned()), ..proc::nameless_gpu(index) };
         let mut gpus = [gpu(0, "GPU-a"), gpu(1, "GPU-b"), gpu(2, "GPU-a")];
         refuse_twins(&mut gpus);

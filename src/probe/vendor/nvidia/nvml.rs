@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_affinity_mask_becomes_cpus_and_nonsense_becomes_nothing() {
+    fn parses_affinity_mask_and_rejects_invalid_one() {
         let mut words = vec![0; AFFINITY_WORDS];
         assert_eq!(cpu_set(&words), None);
         (words[0], words[1]) = (0b1011, 1);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identifier_holds_nothing_that_a_file_or_terminal_minds() {
+    fn identifier_contains_no_special_characters() {
         assert!(identifier("GPU-1c1d-90".to_owned()).is_some());
         for bad in ["", "a b", "a\n", "\u{1b}[2J", "ÿÿ"] {
             assert_eq!(identifier(bad.to_owned()), None, "{bad:?}");

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_read_as_the_driver_writes_it() {
+    fn entry_is_read_as_driver_writes_it() {
         let entry = Entry::parse(
             "Model: \t\t NVIDIA H200\nIRQ:   \t\t 77\nGPU UUID: \t GPU-1c1d0000-0000-0000-0000-000000000003\n\
              Bus Location: \t 0000:17:00.0\nDevice Minor: \t 3\nGPU Excluded:\t No\n",
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kernel_modules_tell_their_version() {
+    fn reads_version_of_both_kernel_modules() {
         let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.154.05  Thu Dec 28 15:37:48 UTC 2023\nGCC version:  gcc 12.3.0\n";
         let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  590.48.01  Release Build\n";
         assert_eq!(driver_version(closed).as_deref(), Some("535.154.05"));
@@ -218,7 +218,7 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
         #[test]
-        fn no_content_panics_or_gives_a_name_that_is_none(
+        fn no_content_panics_or_yields_invalid_name(
             text in "(?s).{0,64}",
             value in "(?s)[^\n]{0,40}",
             name in "nvidia[0-9+]{0,12}",

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_here_needs_no_word() {
+    fn reports_nothing_if_nothing_is_missing() {
         for devices in
             ["", "all", "void", "none", "0", "0,1", "GPU-aaaa", "GPU-a,MIG-7", "GPU-bbbb", "nvidia.com/gpu=all"]
         {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absence_has_its_reason() {
+    fn absence_has_its_reason() {
         for (devices, gpus, words) in [
             ("void", vec![], "requests no GPU"),
             ("none", vec![], "requests no GPU"),
@@ -161,14 +161,14 @@ mod tests {
     }
 
     #[test]
-    fn the_library_comes_with_the_capability_utility() {
+    fn capability_utility_mounts_library() {
         let utility = |text: &str| Request { devices: None, capabilities: Some(text.to_owned()) }.utility();
         assert_eq!(["compute", "compute,utility", "all", ""].map(utility), [Some(false), Some(true), Some(true), None]);
     }
 
     proptest::proptest! {
         #[test]
-        fn no_value_panics_or_reaches_a_terminal(value in "(?s).{0,200}") {
+        fn no_value_panics_or_reaches_terminal(value in "(?s).{0,200}") {
             for gpus in [vec![], gpus()] {
                 let said = said(value.trim(), &gpus);
                 proptest::prop_assert!(!said.contains(char::is_control), "{said:?}");

@@ -98,7 +98,7 @@ fn partly_used_gpu_is_not_free() {
 }
 
 #[test]
-fn gpu_claimed_by_two_jobs_has_no_owner_and_malformed_json_is_an_error() {
+fn gpu_claimed_by_two_jobs_has_no_owner_and_malformed_json_is_error() {
     let claim = r#"{"job_id": 9, "job_state": ["RUNNING"], "user_name": "eve", "gres_detail": ["gpu:nvidia:1(IDX:1)"],
         "job_resources": {"nodes": {"allocation": [{"name": "c2"}]}}}"#;
     let jobs = JOBS.replacen("{\"jobs\": [", &format!("{{\"jobs\": [{claim}, "), 1);

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_page_of_the_address_with_the_most_gives_way() {
+    fn closes_oldest_page_of_busiest_address() {
         let [one, other] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
         assert_eq!(surplus(&[one, other, other, one, other]), Some(1));
         assert_eq!(surplus(&[one]), Some(0));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_error_of_a_program_is_told_with_its_job_and_drains_nothing() {
+fn reports_program_error_with_job_without_drain() {
     let mut world = World::new(2);
     world.jobs[1] = Some(17);
     for xid in [13, 31, 43] {
@@ -19,7 +19,7 @@ fn an_error_of_a_program_is_told_with_its_job_and_drains_nothing() {
 }
 
 #[test]
-fn an_xid_for_which_the_gpu_is_to_be_reset_drains_until_the_driver_says_that_it_is_well() {
+fn xid_requiring_reset_drains_until_driver_reports_recovery() {
     let mut world = World::new(2);
     world.event(0, 79);
     assert_eq!((world.offered.clone(), world.drained.clone()), (vec![1], None));
@@ -53,7 +53,7 @@ fn policies_are_the_operators() {
 }
 
 #[test]
-fn a_gpu_that_is_no_longer_listed_is_lost_and_one_that_was_never_there_is_not() {
+fn reports_gpu_lost_only_if_it_was_listed_before() {
     let mut world = World::new(3);
     world.pass(5000);
     world.ward.listed(world.now, NVIDIA, world.gpus[..2].to_vec());
@@ -64,7 +64,7 @@ fn a_gpu_that_is_no_longer_listed_is_lost_and_one_that_was_never_there_is_not() 
 }
 
 #[test]
-fn what_a_look_shows_has_its_fault() {
+fn every_sampled_condition_has_its_fault() {
     let seen = |readings: Readings, slowdowns: Vec<Slowdown>| Seen {
         condition: Condition { slowdowns: Some(slowdowns), ..Condition::default() },
         readings,
@@ -106,7 +106,7 @@ fn what_a_look_shows_has_its_fault() {
 }
 
 #[test]
-fn memory_that_is_in_use_without_a_job_is_told_and_a_jobs_is_not() {
+fn reports_memory_in_use_only_without_job() {
     let used = |index| {
         let memory_mib = Some((20_480, 143_771));
         (index, Seen { condition: Condition { memory_mib, ..Condition::default() }, ..World::well() })

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_lost_gpu_costs_one_gpu_and_it_comes_back() {
+fn loses_and_regains_one_gpu() {
     let mut world = World::new(4);
     world.jobs[1] = Some(7);
     world.lost(3);
@@ -30,7 +30,7 @@ fn a_lost_gpu_costs_one_gpu_and_it_comes_back() {
 }
 
 #[test]
-fn a_gpu_that_is_well_again_does_not_wait_for_ever() {
+fn recovered_gpu_does_not_wait_forever() {
     let mut world = World::new(2);
     world.lost(1);
     assert_eq!(world.offered, [0]);
@@ -45,7 +45,7 @@ fn a_gpu_that_is_well_again_does_not_wait_for_ever() {
 }
 
 #[test]
-fn an_administrators_drain_stays() {
+fn keeps_administrators_drain() {
     let mut world = World::new(2);
     world.drained = Some("fan".to_owned());
     world.lost(0);
@@ -55,7 +55,7 @@ fn an_administrators_drain_stays() {
 }
 
 #[test]
-fn a_node_whose_number_of_gpus_cannot_change_is_drained_until_the_gpu_is_back() {
+fn node_whose_number_of_gpus_cannot_change_is_drained_until_gpu_is_back() {
     let mut world = World::with(2, "", Recount::Never);
     world.lost(0);
     (0..20).for_each(|_| world.lost(0));
@@ -73,7 +73,7 @@ fn a_node_whose_number_of_gpus_cannot_change_is_drained_until_the_gpu_is_back() 
 }
 
 #[test]
-fn a_node_that_the_controller_has_to_forget_waits_for_all_of_its_jobs() {
+fn node_that_controller_has_to_forget_waits_for_all_of_its_jobs() {
     let mut world = World::with(2, "", Recount::WithoutJobs);
     (world.jobs[1], world.has_other_job) = (Some(7), true);
     world.lost(0);
@@ -96,7 +96,7 @@ fn a_node_that_the_controller_has_to_forget_waits_for_all_of_its_jobs() {
 }
 
 #[test]
-fn a_reload_that_fails_is_tried_again_ever_later() {
+fn retries_failed_reload_with_backoff() {
     let mut world = World::new(1);
     world.reload_fails = true;
     (0..1000).for_each(|_| world.lost(0));
@@ -109,7 +109,7 @@ fn a_reload_that_fails_is_tried_again_ever_later() {
 }
 
 #[test]
-fn an_agent_that_was_killed_leaves_nothing_behind() {
+fn agent_that_was_killed_leaves_nothing_behind() {
     let mut world = World::new(2);
     world.jobs[1] = Some(3);
     world.event(0, 79);
@@ -134,7 +134,7 @@ fn an_agent_that_was_killed_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_resume_that_slurmctld_forgot_or_never_heard_is_repeated_until_it_holds() {
+fn repeats_resume_until_slurmctld_keeps_it() {
     let mut world = World::new(2);
     world.lost(1);
     assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0], None));
@@ -164,7 +164,7 @@ fn a_resume_that_slurmctld_forgot_or_never_heard_is_repeated_until_it_holds() {
 }
 
 #[test]
-fn a_person_who_drains_the_node_after_it_was_resumed_is_not_overruled() {
+fn person_who_drains_node_after_it_was_resumed_is_not_overruled() {
     let mut world = World::new(2);
     world.lost(1);
     world.drained = Some("fan".to_owned());

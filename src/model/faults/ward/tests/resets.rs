@@ -8,7 +8,7 @@ fn answers(index: usize) -> (usize, Seen) {
 }
 
 #[test]
-fn a_reset_is_told_with_the_job_that_had_the_gpu_and_costs_no_gpu() {
+fn reports_reset_with_job_and_keeps_gpu() {
     let mut world = World::new(2);
     world.jobs[1] = Some(17);
     world.reset(1, Some("HWS hang\n\u{1b}[31m"));
@@ -35,7 +35,7 @@ fn a_reset_is_told_with_the_job_that_had_the_gpu_and_costs_no_gpu() {
 }
 
 #[test]
-fn a_reset_that_does_not_end_drains_until_it_does() {
+fn reset_that_does_not_end_drains_until_it_does() {
     let mut world = World::new(2);
     world.jobs[1] = Some(7);
     world.reset(0, Some("RAS error"));
@@ -77,7 +77,7 @@ fn detects_a_missed_reset_end_by_the_gpus_answers() {
 }
 
 #[test]
-fn the_agent_wakes_for_it_and_the_policy_is_the_operators() {
+fn agent_wakes_for_it_and_policy_is_operators() {
     let mut world = World::with(2, "[faults]\nreset = 'drain'\nreset-unfinished = 'count'\n", Recount::WithoutGpuJobs);
     world.jobs[0] = Some(3);
     world.reset(0, Some("user trigger"));

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentage_is_one_from_0_to_100() {
+    fn percentage_is_one_from_0_to_100() {
         assert_eq!([0.0, 40.5, 100.0].map(ppm), [Some(0), Some(405_000), Some(1_000_000)]);
         assert_eq!([f64::NAN, -0.1, 100.1, f64::INFINITY].map(ppm), [None; 4]);
     }

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_is_the_tail_of_the_name_and_nothing_else() {
+    fn profile_is_tail_of_name_and_nothing_else() {
         for (name, expected) in [
             ("NVIDIA H200 MIG 1g.18gb", Some("1g.18gb")),
             ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", Some("1c.3g.20gb")),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_is_safe_in_a_shell_script() {
+    fn uuid_is_safe_in_shell_script() {
         assert!(is_uuid("MIG-fa4e0000-0000-0000-0000-000000000001") && is_uuid("MIG-GPU-fa4e/1/0"));
         for bad in ["", "GPU-1", "MIG-$(x)", "MIG-1\n", "MIG-1;"] {
             assert!(!is_uuid(bad), "{bad:?}");

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_takes_a_counter_that_only_grows() {
+    fn rate_takes_counter_that_only_grows() {
         let start = 1 << 33;
         let of = |former, now| rate(former, now, Duration::from_millis(500));
         assert_eq!((of(start, start + 1000), of(start, start)), (Some(2000), Some(0)));
