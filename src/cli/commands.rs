@@ -196,7 +196,7 @@ verbs! {
 
 // Paths that a verb reads and writes. A doc comment here would become clap's description of the verb.
 #[derive(Debug, clap::Args)]
-struct Where {
+struct PathArgs {
     /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<std::path::PathBuf>,

@@ -34,7 +34,7 @@ pub const KEPT: &str = "token";
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     /// The public part.
-    pub says: Says,
+    pub says: TokenContents,
     /// The munge key.
     pub key: Vec<u8>,
 }
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Token {
 /// The public part of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Says {
+pub struct TokenContents {
     /// The controller's host name in slurm.conf.
     pub controller: String,
     /// The controller's address.
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     fn token() -> Token {
-        let says = Says {
+        let says = TokenContents {
             controller: "head".to_owned(),
             address: Ipv4Addr::new(10, 0, 0, 1),
             pinned: true,

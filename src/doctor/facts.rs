@@ -9,7 +9,7 @@ use model::inventory::{Condition, Finding, Inventory, Kind, Observations};
 use model::queued_job::QueuedJob;
 
 /// An observation, or why it could not be made.
-pub type Looked<T> = Result<T, String>;
+pub type Observed<T> = Result<T, String>;
 
 /// All observations.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct Facts {
     /// The result of detection.
     pub inventory: Inventory,
     /// The condition of NVIDIA's GPUs.
-    pub conditions: Looked<Vec<Condition>>,
+    pub conditions: Observed<Vec<Condition>>,
     /// The environment variables that entries refer to.
     pub environment: Environment,
     /// The observations that exist only on this side.
@@ -69,13 +69,13 @@ pub struct HostFacts {
     /// The result of passing the GPUs to a trial container.
     pub trials: Trials,
     /// The requested image; `None` if it does not exist.
-    pub image: Looked<Option<ImageFacts>>,
+    pub image: Observed<Option<ImageFacts>>,
     /// The running containers of slurminit's image.
-    pub containers: Looked<Vec<RunningContainer>>,
+    pub containers: Observed<Vec<RunningContainer>>,
     /// Kubernetes; `None` if there is no cluster.
-    pub kubernetes: Looked<Option<Kubernetes>>,
+    pub kubernetes: Observed<Option<Kubernetes>>,
     /// Whether the clock is synchronized (NTP).
-    pub clock: Looked<bool>,
+    pub clock: Observed<bool>,
 }
 
 /// An image.
@@ -120,23 +120,23 @@ pub struct KubernetesNode {
 #[derive(Debug)]
 pub struct ContainerFacts {
     /// The error in slurminit.toml or a variable, if any.
-    pub configuration: Looked<()>,
+    pub configuration: Observed<()>,
     /// The findings of plan and detection, or the reason why there is no plan.
     pub findings: Vec<Finding>,
     /// Installed files that differ from what a start would write now.
-    pub stale_files: Looked<Vec<String>>,
+    pub stale_files: Observed<Vec<String>>,
     /// The status of PID 1, or why it is missing.
-    pub status: Looked<Snapshot>,
+    pub status: Observed<Snapshot>,
     /// What Slurm's commands report.
     pub slurm: SlurmFacts,
     /// The result of encoding and decoding a credential.
-    pub munge: Looked<Credential>,
+    pub munge: Observed<Credential>,
     /// The result of decoding a credential from another machine.
-    pub foreign_credential: Option<Looked<Credential>>,
+    pub foreign_credential: Option<Observed<Credential>>,
     /// Whether this host's name resolves to an address.
-    pub has_address: Looked<bool>,
+    pub has_address: Observed<bool>,
     /// The agent's report about the GPUs.
-    pub gpu_health: Looked<Report>,
+    pub gpu_health: Observed<Report>,
     /// The cheap observations of disk and kernel.
     pub cheap: CheapFacts,
 }
@@ -171,22 +171,22 @@ pub struct CheapFacts {
     /// The controller's state directory.
     pub state: String,
     /// The file system of the state directory.
-    pub state_disk: Looked<Disk>,
+    pub state_disk: Observed<Disk>,
     /// The daemons' ports, with the process that listens on each.
     pub ports: Vec<Port>,
     /// CUDA in this container.
     pub cuda: CudaFacts,
     /// How many processes in this container the OOM killer has killed.
-    pub memory_kills: Looked<u64>,
+    pub memory_kills: Observed<u64>,
     /// Whether AMD's compute device exists in the container.
     pub has_kfd: bool,
     /// Container settings besides GPUs.
-    pub given: Given,
+    pub given: ContainerSettings,
 }
 
 /// Container settings besides GPUs; `None` if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct ContainerSettings {
     /// Whether InfiniBand devices exist in the container.
     pub has_infiniband: bool,
     /// The size of /dev/shm.
@@ -267,18 +267,18 @@ pub struct CudaFacts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlurmFacts {
     /// Whether the controller responds.
-    pub controller: Looked<bool>,
+    pub controller: Observed<bool>,
     /// The node.
-    pub node: Looked<NodeFacts>,
+    pub node: Observed<NodeFacts>,
     /// Running jobs with GPUs.
-    pub gpu_jobs: Looked<Vec<QueuedJob>>,
+    pub gpu_jobs: Observed<Vec<QueuedJob>>,
     /// Pending jobs, with the reason.
-    pub waiting_jobs: Looked<Vec<QueuedJob>>,
+    pub waiting_jobs: Observed<Vec<QueuedJob>>,
 }
 
 impl SlurmFacts {
     /// Facts that were not queried, for this reason.
-    pub fn unasked(why: &str) -> Self {
+    pub fn not_queried(why: &str) -> Self {
         let nothing = || why.to_owned();
         Self {
             controller: Err(nothing()),

@@ -8,7 +8,7 @@ mod host;
 mod ports;
 mod slurm;
 
-pub use cheap::{Places, cheap, cuda};
+pub use cheap::{ExaminedPaths, cheap, cuda};
 pub use cheap::{look_cheaply, saved_cluster};
 pub use environment::environment;
 pub use host::{clock, containers, image, kubernetes};

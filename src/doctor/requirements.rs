@@ -6,14 +6,14 @@
 use serde::Serialize;
 
 use super::entries::{cuda, work};
-use super::facts::{CudaFacts, Environment, Looked};
+use super::facts::{CudaFacts, Environment, Observed};
 use super::{Observation, Observations};
 use config::{ComputeCapability, Floors};
 use model::inventory::{Access, Condition, Gpu, Inventory};
 
 /// The facts to judge.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
+pub struct RequirementFacts<'a> {
     /// The result of detection, with the condition of the GPUs.
     pub inventory: &'a Inventory,
     /// The variables of the environment.
@@ -21,7 +21,7 @@ pub struct Known<'a> {
     /// CUDA in this container.
     pub cuda: &'a CudaFacts,
     /// The operator's minimum requirements.
-    pub floors: &'a Looked<Floors>,
+    pub floors: &'a Observed<Floors>,
 }
 
 /// A requirement and the observation about it.
@@ -35,7 +35,7 @@ pub struct Requirement {
 }
 
 /// A verdict on each requirement for which facts are known.
-pub fn requirements(known: &Known<'_>) -> Vec<Requirement> {
+pub fn requirements(known: &RequirementFacts<'_>) -> Vec<Requirement> {
     let gpus: Vec<&Gpu> = known.inventory.usable_gpus().collect();
     let conditions: Vec<&Condition> = gpus.iter().filter_map(|gpu| gpu.condition.as_ref()).collect();
     let (floors, unread) = match known.floors {
@@ -61,7 +61,7 @@ pub fn requirements(known: &Known<'_>) -> Vec<Requirement> {
 }
 
 /// Compares the driver with the container's CUDA; if the container has none, with CUDA releases in general.
-fn driver(known: &Known<'_>) -> Option<Observations> {
+fn driver(known: &RequirementFacts<'_>) -> Option<Observations> {
     let driver = known.inventory.cuda_driver()?;
     let of_image = known.environment.cuda_version.as_deref().or(known.cuda.toolkit.as_deref());
     of_image.map(|of_image| cuda::cuda_of(Some(driver), of_image)).or_else(|| cuda::driver_alone(driver))

@@ -45,7 +45,7 @@ fn start_reports_only_problems() {
         cuda: CudaFacts::default(),
         memory_kills: Ok(0),
         has_kfd: false,
-        given: facts::Given::default(),
+        given: facts::ContainerSettings::default(),
     };
     let said = |cheap: &CheapFacts| at_start(&Start { inventory: &inventory, environment: &environment, cheap });
     assert_eq!(said(&healthy), []);

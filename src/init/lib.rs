@@ -139,7 +139,7 @@ fn refuse(why: &str) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config::{Config, Held};
+    use config::{Config, StartOnlyTables};
     use plan::target::Target;
 
     fn words(descriptor: &str) -> impl Iterator<Item = OsString> + use<> {
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn passes_task_through_memory_file_and_command_word_for_word() {
         let config = Config::parse("", std::path::Path::new("x")).unwrap();
-        let task = plan::task::task(&config, &Held::of(&config), Target::of(&config), true, 7);
+        let task = plan::task::task(&config, &StartOnlyTables::of(&config), Target::of(&config), true, 7);
         let inherited: Inherited = serde_json::from_str(r#"{"mask":9223372036854775809,"ignored":[1,13]}"#).unwrap();
         let file = memory_file(&Order { task: task.clone(), inherited: inherited.clone(), locks: Vec::new() }).unwrap();
         let mut words = words(&std::os::fd::IntoRawFd::into_raw_fd(file).to_string());

@@ -9,7 +9,7 @@ mod handovers;
 mod programs;
 mod reap;
 mod requests;
-mod rest;
+mod panic_backoff;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -33,7 +33,7 @@ use sys::inherited::Inherited;
 use sys::users;
 
 /// A running child.
-pub(super) struct Living {
+pub(super) struct RunningChild {
     child: Child,
     program: Program,
     started: Started,
@@ -50,10 +50,10 @@ pub(super) struct Supervisor {
     pub(super) events: UnboundedSender<Event>,
     start: Instant,
     machine: Machine,
-    living: BTreeMap<Pid, Living>,
-    dying: Vec<reap::Dying>,
+    living: BTreeMap<Pid, RunningChild>,
+    dying: Vec<reap::DyingUnit>,
     status: status::Publisher,
-    rest: rest::Rest,
+    panic_backoff: panic_backoff::PanicBackoff,
     exit: Option<u8>,
 }
 
@@ -75,8 +75,8 @@ impl Supervisor {
             }
         }
         let (living, dying) = (BTreeMap::new(), Vec::new());
-        let rest = rest::Rest::default();
-        Self { task, cmd, inherited, logs, events, start, machine, living, dying, status, rest, exit: None }
+        let panic_backoff = panic_backoff::PanicBackoff::default();
+        Self { task, cmd, inherited, logs, events, start, machine, living, dying, status, panic_backoff, exit: None }
     }
 
     pub(super) async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
@@ -96,7 +96,7 @@ impl Supervisor {
                 warn!("the system clock was set {jump}; Slurm's timestamps change with it");
             }
             self.publish();
-            let wake = self.machine.next_wake().map(|at| self.start + self.rest.wake(at));
+            let wake = self.machine.next_wake().map(|at| self.start + self.panic_backoff.wake(at));
             let wake = self.dying.iter().map(|dying| dying.until).chain(wake).min();
             let deadline = wake.unwrap_or(self.start);
             tokio::select! {
@@ -131,10 +131,10 @@ impl Supervisor {
             self.apply_all(effects);
         });
         if catch_unwind(step).is_ok() {
-            return self.rest.end();
+            return self.panic_backoff.end();
         }
         error!("internal error in slurminit (please report it); continuing");
-        self.rest.begin(now);
+        self.panic_backoff.begin(now);
         // The event itself may have had its effect before another part of the machine failed.
         let rest = AssertUnwindSafe(|| {
             let effects = self.machine.effects_of_panic();
@@ -184,7 +184,7 @@ impl Supervisor {
         }
     }
 
-    fn find(&self, child: Child) -> Option<&Living> {
+    fn find(&self, child: Child) -> Option<&RunningChild> {
         self.living.values().find(|living| living.child == child)
     }
 
@@ -236,7 +236,7 @@ impl Supervisor {
                 Some(pump)
             })
             .collect();
-        self.living.insert(started.pid, Living { child, program, started, outputs, notify });
+        self.living.insert(started.pid, RunningChild { child, program, started, outputs, notify });
     }
 
     /// What decides whether a log line of this child is harmless.

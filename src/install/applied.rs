@@ -64,21 +64,21 @@ pub fn read_former(paths: &Paths, root: &Path) -> Result<Option<String>, Install
     }
 }
 
-/// Stores what is fixed until the container ends, for `slurminit reload --dry-run`: [`config::Held`] and the
+/// Stores what is fixed until the container ends, for `slurminit reload --dry-run`: [`config::StartOnlyTables`] and the
 /// node's name, one line each.
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn keep_held(paths: &Paths, root: &Path, held: &str) -> Result<(), InstallError> {
+pub fn keep_start_only(paths: &Paths, root: &Path, held: &str) -> Result<(), InstallError> {
     // Readable for root only: a checksum of a short secret in [daemon.*] would reveal it.
     replace_in(root, &paths.run, HELD, held, 0o600).map(drop)
 }
 
-/// Reads what [`keep_held`] stored.
+/// Reads what [`keep_start_only`] stored.
 ///
 /// # Errors
 /// The file exists but cannot be read.
-pub fn read_held(paths: &Paths, root: &Path) -> Result<Option<String>, InstallError> {
+pub fn read_start_only(paths: &Paths, root: &Path) -> Result<Option<String>, InstallError> {
     read_text(root, &paths.run.join(HELD))
 }
 

@@ -25,7 +25,7 @@ pub(super) fn replace(dir: &Dir, name: &str, content: &[u8], mode: u32) -> io::R
             return Ok(false);
         }
     }
-    let install = |new: &New| {
+    let install = |new: &NewFile| {
         if old.is_some() {
             new.file.sync_all()?;
             keep_previous(dir, name)?;
@@ -50,12 +50,12 @@ fn is_mounted(error: &io::Error) -> bool {
 }
 
 /// The existing file.
-struct Old {
+struct ExistingFile {
     /// The file and its content. Pipes are not read, nor are targets of links that root does not own.
     readable: Option<(File, Vec<u8>)>,
 }
 
-fn old(dir: &Dir, name: &str) -> io::Result<Option<Old>> {
+fn old(dir: &Dir, name: &str) -> io::Result<Option<ExistingFile>> {
     let found = match dir.metadata_of(name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         found => found?,
@@ -67,7 +67,7 @@ fn old(dir: &Dir, name: &str) -> io::Result<Option<Old>> {
     let file = if is_operators_link { dir.open_linked(name) } else { dir.open_file(name) };
     let readable =
         file.and_then(|file| Ok((trusted_path::read_whole(&file)?, file))).map(|(bytes, file)| (file, bytes));
-    Ok(Some(Old { readable: readable.ok() }))
+    Ok(Some(ExistingFile { readable: readable.ok() }))
 }
 
 /// Replaces `name` with `content`, `mode` and `owner` (user and group), without keeping a copy.
@@ -81,7 +81,7 @@ pub(super) fn replace_as(dir: &Dir, name: &str, content: &[u8], mode: u32, owner
 pub(super) struct Staged<'a> {
     dir: &'a Dir,
     name: &'a str,
-    new: New,
+    new: NewFile,
 }
 
 /// Prepares to replace `name` without keeping a copy.
@@ -136,13 +136,13 @@ pub(super) fn sync(dir: &Dir, name: &str) -> io::Result<()> {
 
 /// A file that still has its temporary name.
 #[derive(Debug)]
-struct New {
+struct NewFile {
     name: String,
     file: File,
 }
 
 /// Writes a new file in the same directory; removes it on error.
-fn write_beside(dir: &Dir, name: &str, content: &[u8], mode: u32, owner: Option<&Owner>) -> io::Result<New> {
+fn write_beside(dir: &Dir, name: &str, content: &[u8], mode: u32, owner: Option<&Owner>) -> io::Result<NewFile> {
     let new = format!("{name}.new");
     // A killed start may have left the file, or another user something else.
     dir.remove(&new)?;
@@ -156,7 +156,7 @@ fn write_beside(dir: &Dir, name: &str, content: &[u8], mode: u32, owner: Option<
         Ok(file)
     };
     let file = write().inspect_err(|_: &io::Error| drop(dir.remove(&new)))?;
-    Ok(New { name: new, file })
+    Ok(NewFile { name: new, file })
 }
 
 /// Gives the old file a second name; `name` itself stays until the rename.

@@ -37,7 +37,7 @@ pub fn read_login_files(root: &Path) -> LoginFiles {
 /// # Errors
 /// The first file that cannot be written.
 pub fn install_environments(state: &Path, root: &Path, owner: &Owner, files: &LoginFiles) -> Result<(), InstallError> {
-    owner.become_it().map_err(|error| owner.error(state, error))?;
+    owner.become_user().map_err(|error| owner.error(state, error))?;
     let directory = state.join(DIRECTORY);
     write_all(&under(root, &directory), &files.environments()).map_err(|error| InstallError::write(&directory, error))
 }

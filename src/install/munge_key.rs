@@ -82,7 +82,7 @@ pub fn munge_keys(config: &Config, root: &Path) -> Result<[Option<Vec<u8>>; 2], 
 /// The directory cannot be written.
 pub fn install_token_key(config: &Config, root: &Path, key: &[u8]) -> Result<MungeKey, InstallError> {
     let mut findings = Vec::new();
-    let place = Place::prepare(config, root, &mut findings)?;
+    let place = KeyPlace::prepare(config, root, &mut findings)?;
     place.give(key, KeySource::Token, findings)
 }
 
@@ -92,7 +92,7 @@ pub fn install_token_key(config: &Config, root: &Path, key: &[u8]) -> Result<Mun
 /// munged would refuse the key and it is not ours to replace, or a directory cannot be written.
 pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
     let mut findings = Vec::new();
-    let place = Place::prepare(config, root, &mut findings)?;
+    let place = KeyPlace::prepare(config, root, &mut findings)?;
     if let Some((key, source)) = foreign(root, &config.paths.munge_secret, &mut findings)? {
         let installed = place.give(&key, source, findings)?;
         // Removes PID 1's copy of the variable.
@@ -123,14 +123,14 @@ pub(super) fn fill_randomly(key: &mut [u8]) -> Result<(), InstallError> {
 }
 
 /// The place of munged's key.
-struct Place {
+struct KeyPlace {
     directory: Dir,
     name: String,
     path: PathBuf,
     owner: Owner,
 }
 
-impl Place {
+impl KeyPlace {
     /// If the directory is munge's own, it is restricted to munge. Any other directory is not changed, but must belong
     /// to root or munge.
     fn prepare(config: &Config, root: &Path, findings: &mut Vec<Finding>) -> Result<Self, InstallError> {

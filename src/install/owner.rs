@@ -49,7 +49,7 @@ impl Owner {
     }
 
     /// Switches this process to the user permanently.
-    pub(super) fn become_it(&self) -> io::Result<()> {
+    pub(super) fn become_user(&self) -> io::Result<()> {
         let Some((user, group)) = self.ids.filter(|(user, _)| *user != 0) else { return Ok(()) };
         let group = Gid::from_raw(group);
         setgroups(&[group])?;

@@ -9,7 +9,7 @@ use crate::load_config;
 use config::{Config, DaemonName, Fault, NodeName};
 use model::exit_code;
 use model::inventory::Inventory;
-use plan::in_use::{Gone, GoneNode};
+use plan::in_use::{RemovedPartition, RemovedNode};
 use plan::render;
 use plan::{Culprit, Customized, Fatal, FileName, Names, Plan, Refusal, Text};
 
@@ -31,7 +31,7 @@ impl Planned {
     }
 
     /// Keeps partitions and nodes of the former slurm.conf. The user's own file cannot.
-    pub fn keep(&mut self, gone: &[Gone], nodes: &[GoneNode]) {
+    pub fn keep(&mut self, gone: &[RemovedPartition], nodes: &[RemovedNode]) {
         self.plan.keep(gone, nodes);
         self.files = texts(&self.plan, &self.customized);
     }

@@ -5,7 +5,7 @@ use model::supervise::OnGiveUp;
 
 use super::cluster::Cluster;
 use super::unit::end::AfterDeath;
-use super::unit::{Again, Unit};
+use super::unit::{RestartIntent, Unit};
 use super::{Child, Cmd, Exit, Machine, Notice, Phase, Shortage};
 use crate::UnitId;
 
@@ -58,7 +58,7 @@ impl Machine {
             units[id].finish(run);
             return step.report(Notice::UnitStopped { name, exit, expected: told.is_some() || may_end });
         }
-        let is_asked = matches!(told, Some(Again::AsAsked | Again::AfterSilence));
+        let is_asked = matches!(told, Some(RestartIntent::AsAsked | RestartIntent::AfterSilence));
         if self.reload.takes_exit(id, told, &mut self.cluster) || is_asked {
             let Cluster { units, step, .. } = &mut self.cluster;
             units[id].wait_after(run);

@@ -17,14 +17,14 @@ pub(super) enum LaunchHold {
     /// slurmd was never suspended.
     #[default]
     Never,
-    Held,
+    StartOnlyTables,
     /// slurmd was resumed at this moment.
     Released(Moment),
 }
 
 impl LaunchHold {
     pub(super) fn hold(&mut self, units: &Units, step: &mut Step) {
-        *self = Self::Held;
+        *self = Self::StartOnlyTables;
         for slurmd in units.daemons(DaemonName::Slurmd).filter(|slurmd| slurmd.is_ready()) {
             step.signal(Child::Unit(slurmd.id), libc::SIGSTOP);
         }
@@ -41,7 +41,7 @@ impl LaunchHold {
     }
 
     pub(super) fn is_held(&self) -> bool {
-        matches!(self, Self::Held)
+        matches!(self, Self::StartOnlyTables)
     }
 
     /// Whether this unit is suspended, or must not start.
@@ -53,7 +53,7 @@ impl LaunchHold {
     pub(super) fn has_held(&self, unit: &Unit, start: Moment) -> bool {
         match self {
             Self::Never => false,
-            Self::Held => self.holds(unit),
+            Self::StartOnlyTables => self.holds(unit),
             Self::Released(at) => *at >= start && unit.is(DaemonName::Slurmd),
         }
     }

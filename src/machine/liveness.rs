@@ -8,7 +8,7 @@ use model::supervise::Supervise;
 
 use super::cluster::Cluster;
 use super::step::Step;
-use super::unit::{Again, Unit, doubling};
+use super::unit::{RestartIntent, Unit, doubling};
 use super::units::Units;
 use super::{Child, Moment, Notice};
 use crate::UnitId;
@@ -281,7 +281,7 @@ impl Unit {
         (self.liveness_history.slow, self.liveness_history.overloaded_since) = (0, None);
         self.liveness_history.silence = Some(why.clone());
         step.report(Notice::Unresponsive { name: self.name(), why });
-        self.stop(Again::AfterSilence, step);
+        self.stop(RestartIntent::AfterSilence, step);
         self.hurry(step.now + probe_timeout(&self.spec, policy) / 2);
     }
 }

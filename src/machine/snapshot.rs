@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use model::prepared::Prepared;
 
-use super::unit::{Again, End, State};
+use super::unit::{RestartIntent, End, State};
 use super::{Exit, Machine, Moment, Phase, ReloadSnapshot, Span, Unit};
 use crate::node_report::NodeReport;
 use model::unit::JobCare;
@@ -140,7 +140,7 @@ impl Machine {
                 restarts: unit.starts().saturating_sub(1),
                 essential: self.cluster.units.essential(unit).is_some(),
                 last_exit: end.map(|end| last_exit(&end.exit)),
-                last_exit_why: end.and_then(why_told),
+                last_exit_why: end.and_then(stop_reason),
                 last_exit_ms: end.map(|end| ms(end.at)),
             }
         });
@@ -197,13 +197,13 @@ fn last_exit(exit: &Exit) -> LastExit {
     if *exit == Exit::Code(0) { LastExit::Success } else { LastExit::Failure(exit.to_string()) }
 }
 
-fn why_told(end: &End) -> Option<StopReason> {
+fn stop_reason(end: &End) -> Option<StopReason> {
     match (end.told?, &end.silence) {
-        (Again::No, _) => None,
-        (Again::AfterSilence, Some(silence)) => Some(StopReason::Silent(format!("it did not answer ({silence})"))),
-        (Again::AfterSilence, None) => Some(StopReason::Silent("it did not answer".to_owned())),
-        (Again::AfterFailure, _) => Some(StopReason::NeverReady),
-        (Again::AsAsked, _) => Some(StopReason::RestartAsked),
+        (RestartIntent::No, _) => None,
+        (RestartIntent::AfterSilence, Some(silence)) => Some(StopReason::Silent(format!("it did not answer ({silence})"))),
+        (RestartIntent::AfterSilence, None) => Some(StopReason::Silent("it did not answer".to_owned())),
+        (RestartIntent::AfterFailure, _) => Some(StopReason::NeverReady),
+        (RestartIntent::AsAsked, _) => Some(StopReason::RestartAsked),
     }
 }
 

@@ -7,7 +7,7 @@ use model::exit_code;
 
 use super::cluster::Cluster;
 use super::step::Step;
-use super::unit::{Again, Unit};
+use super::unit::{RestartIntent, Unit};
 use super::units::Units;
 use super::{Child, Cmd, Effect, Exit, Machine, Moment, Notice, Phase};
 use model::unit::JobCare;
@@ -242,7 +242,7 @@ fn stop_units(units: &mut Units, step: &mut Step, late: bool) {
         let unit = &mut units[id];
         unit.cancel();
         if unit.runs() && (late || !is_needed) {
-            unit.stop(Again::No, step);
+            unit.stop(RestartIntent::No, step);
         }
         if late {
             unit.hurry(step.now);

@@ -44,14 +44,14 @@ pub(super) struct End {
     pub(super) began: Moment,
     pub(super) exit: Exit,
     /// Why slurminit told the process to end; `None` if it did not.
-    pub(super) told: Option<Again>,
+    pub(super) told: Option<RestartIntent>,
     /// How the unit failed to answer, if that was the reason.
     pub(super) silence: Option<String>,
 }
 
 /// Whether and why a unit that was told to end is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum RestartIntent {
     /// It is not restarted.
     No,
     /// It is restarted because it did not become ready. This counts as a failure.
@@ -72,7 +72,7 @@ pub(super) enum State {
     /// The unit is ready.
     Ready { since: Moment },
     /// The process was told to end. SIGTERM is repeated at `nudge`; SIGKILL follows at the deadline.
-    Stopping { since: Moment, deadline: Moment, nudge: Option<Moment>, killed: bool, again: Again },
+    Stopping { since: Moment, deadline: Moment, nudge: Option<Moment>, killed: bool, again: RestartIntent },
     /// The unit failed and is started again at this moment.
     BackingOff { until: Moment },
     /// The unit ended and is not started again.
@@ -240,7 +240,7 @@ impl Unit {
             State::Starting { since, until, .. } if now >= *until => {
                 let after = now.saturating_sub(*since);
                 step.report(Notice::NeverReady { name: self.name(), after });
-                self.stop(Again::AfterFailure, step);
+                self.stop(RestartIntent::AfterFailure, step);
             }
             State::Starting { since, until, told, .. } => {
                 if now >= *since + SLOW_START && !std::mem::replace(told, true) {
@@ -265,7 +265,7 @@ impl Unit {
     }
 
     /// Tells the process to end. SIGCONT follows, because a stopped process does not act on SIGTERM.
-    pub(super) fn stop(&mut self, again: Again, step: &mut Step) {
+    pub(super) fn stop(&mut self, again: RestartIntent, step: &mut Step) {
         step.kill_task(Child::Probe(self.id));
         let nudge = self.spec.daemon.is_some().then(|| step.now + NUDGE);
         let limit = if self.is(DaemonName::Mariadbd) && self.is_starting() { STARTING_DATABASE } else { Duration::MAX };
@@ -295,8 +295,8 @@ impl Unit {
         self.forget_failures();
         step.report(Notice::RestartAsked { name: self.name() });
         match &mut self.state {
-            State::Starting { .. } | State::Ready { .. } => self.stop(Again::AsAsked, step),
-            State::Stopping { again, .. } => *again = Again::AsAsked,
+            State::Starting { .. } | State::Ready { .. } => self.stop(RestartIntent::AsAsked, step),
+            State::Stopping { again, .. } => *again = RestartIntent::AsAsked,
             State::Waiting | State::BackingOff { .. } | State::Finished | State::GivenUp => self.wait(),
         }
     }

@@ -141,25 +141,25 @@ fn from_files<'a>(files: &'a [Text], own: &'a Customized) -> impl Iterator<Item 
 }
 
 /// The place named in a message: `Parse error in file /etc/slurm/slurm.conf line 40: ...`.
-struct Named {
+struct NamedLine {
     file: FileName,
     line: usize,
     partition: Option<String>,
 }
 
-fn place(complaint: &str, files: &[Text]) -> Option<Named> {
+fn place(complaint: &str, files: &[Text]) -> Option<NamedLine> {
     let (before, after) = complaint.split_once(" line ")?;
     let file = files.iter().find(|file| before.ends_with(file.name.as_str()))?;
     let line: usize = after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
     let text = file.text.lines().nth(line.checked_sub(1)?)?;
     let partition = parse::lines(text).first().and_then(|line| line.get("PartitionName")).map(str::to_owned);
-    Some(Named { file: file.name, line, partition })
+    Some(NamedLine { file: file.name, line, partition })
 }
 
 impl Candidate {
     /// How well this candidate matches; 0 means not at all.
-    fn score(&self, complaint: &str, named: Option<&Named>) -> u8 {
-        let is_there = |named: &Named| {
+    fn score(&self, complaint: &str, named: Option<&NamedLine>) -> u8 {
+        let is_there = |named: &NamedLine| {
             let same_line = self.line == Some(named.line) && self.file == named.file;
             same_line || self.partition.is_some() && self.partition == named.partition
         };

@@ -17,7 +17,7 @@ pub use fatal::Fatal;
 pub use own_node::{Names, OwnNode};
 pub use parse::{gpu_files, last_value};
 
-use include::{Expanded, Inlined, Missing, Read};
+use include::{Expanded, Inlined, MissingInclude, Read};
 
 use super::{Culprit, Decision, Plan};
 
@@ -49,7 +49,7 @@ pub struct UserFile {
     /// The source of each line of `text`, if files were included.
     written: Expanded,
     /// The missing file of an `Include` line.
-    missing: Option<Missing>,
+    missing: Option<MissingInclude>,
 }
 
 /// The byte order mark. Slurm reads it as part of the first line.

@@ -11,7 +11,7 @@ use model::queued_job::QueuedJob;
 use super::customized::parse::{self, Line};
 use super::{PartitionPlan, Plan, Refusal};
 
-pub use nodes::{GoneNode, check_nodes, gone_nodes, has_same_nodes};
+pub use nodes::{RemovedNode, check_nodes, gone_nodes, has_same_nodes};
 pub use saved::Saved;
 
 /// The jobs whose partitions or nodes a new slurm.conf may lack.
@@ -25,7 +25,7 @@ pub struct InUse {
 
 /// A partition of the previous slurm.conf that the new one lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gone {
+pub struct RemovedPartition {
     /// Its name.
     pub name: String,
     /// Whether it accepts new jobs.
@@ -36,11 +36,11 @@ pub struct Gone {
 }
 
 /// The partitions that the new slurm.conf no longer has.
-pub fn gone(former: &str, now: &str) -> Vec<Gone> {
+pub fn gone(former: &str, now: &str) -> Vec<RemovedPartition> {
     let (former, now) = (parse::lines(former), parse::lines(now));
     let has = |name: &str| partitions(&now).any(|(known, _)| known == name);
     let sets: Vec<&str> = former.iter().filter_map(|line| line.get("NodeSet")).collect();
-    partitions(&former).filter(|(name, _)| !has(name)).map(|(name, line)| Gone::of(name, line, &sets)).collect()
+    partitions(&former).filter(|(name, _)| !has(name)).map(|(name, line)| RemovedPartition::of(name, line, &sets)).collect()
 }
 
 fn partitions(lines: &[Line]) -> impl Iterator<Item = (&str, &Line)> {
@@ -52,7 +52,7 @@ fn partitions(lines: &[Line]) -> impl Iterator<Item = (&str, &Line)> {
         .filter(|(name, _)| !name.eq_ignore_ascii_case("DEFAULT"))
 }
 
-impl Gone {
+impl RemovedPartition {
     fn of(name: &str, line: &Line, sets: &[&str]) -> Self {
         let is = |key: &str, known: &str| key.eq_ignore_ascii_case(known);
         let state = line.get("State").filter(|state| !is(state, "UP"));
@@ -85,9 +85,9 @@ impl Gone {
 
 impl Plan {
     /// Adds partitions and nodes of the previous slurm.conf, which accept no new jobs.
-    pub fn keep(&mut self, gone: &[Gone], nodes: &[GoneNode]) {
+    pub fn keep(&mut self, gone: &[RemovedPartition], nodes: &[RemovedNode]) {
         self.kept_nodes.extend(nodes.iter().cloned());
-        for Gone { name, settings, sets, .. } in gone {
+        for RemovedPartition { name, settings, sets, .. } in gone {
             self.partitions.push(PartitionPlan { name: name.clone(), settings: settings.clone(), is_kept: true });
             if let Some(known) = &mut self.node_sets {
                 let new: Vec<FeatureName> = sets.iter().filter(|set| !known.contains(set)).cloned().collect();

@@ -70,7 +70,7 @@ pub struct Plan {
     /// Autoscaled nodes.
     pub autoscale: Option<Autoscale>,
     /// Nodes of the previous slurm.conf that jobs request by name.
-    pub kept_nodes: Vec<in_use::GoneNode>,
+    pub kept_nodes: Vec<in_use::RemovedNode>,
     /// The PartitionName lines.
     pub partitions: Vec<PartitionPlan>,
     /// The script that translates Slurm's device numbers for CUDA, if they differ.

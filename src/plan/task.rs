@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 
 use super::target::Target;
-use config::{Config, Held, Level};
+use config::{Config, StartOnlyTables, Level};
 use model::task::{Setup, Task};
 
 /// The task of PID 1, without file names. `seed` is the seed of the jitter.
-pub fn task(config: &Config, held: &Held, target: &Target, has_cmd: bool, seed: u64) -> Task {
+pub fn task(config: &Config, held: &StartOnlyTables, target: &Target, has_cmd: bool, seed: u64) -> Task {
     let usual_level = if has_cmd { Level::Warn } else { Level::Info };
     Task {
         setup: Setup {
@@ -60,7 +60,7 @@ mod tests {
     fn pid_1_gets_what_the_configuration_says() {
         for text in CONFIGURATIONS {
             let config = Config::parse(text, Path::new("x")).unwrap();
-            let mut task = task(&config, &Held::of(&config), Target::of(&config), true, u64::MAX);
+            let mut task = task(&config, &StartOnlyTables::of(&config), Target::of(&config), true, u64::MAX);
             task.config_file = Some("/x y.toml".into());
             task.warnings.push("odd".to_owned());
             let handed_over: Task = serde_json::from_str(&serde_json::to_string(&task).unwrap()).unwrap();

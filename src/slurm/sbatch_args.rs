@@ -13,7 +13,7 @@ use resources::Cpus;
 
 /// Where a job can be placed: the nodes of one partition.
 #[derive(Clone, Copy, Debug)]
-struct Place<'a> {
+struct Placement<'a> {
     partition: &'a Partition,
     nodes: &'a [&'a NodeSize],
 }
@@ -29,7 +29,7 @@ pub fn line(wanted: &Resources, cluster: Option<&Capacity>, partition: Option<&s
         Some(cluster) => {
             let own = cluster.partition(partition)?;
             let nodes: Vec<&NodeSize> = cluster.nodes_of(own).collect();
-            let place = Place { partition: own, nodes: &nodes };
+            let place = Placement { partition: own, nodes: &nodes };
             each_is_there(wanted, place)?;
             let largest = all_are_together(wanted, place)?;
             wanted.cpus.map(|cpus| cpus.count().unwrap_or(largest))
@@ -50,8 +50,8 @@ pub fn line(wanted: &Resources, cluster: Option<&Capacity>, partition: Option<&s
 }
 
 /// Checks that some node has each resource by itself, so that a refusal can name the missing one.
-fn each_is_there(wanted: &Resources, place: Place<'_>) -> Result<(), String> {
-    let Place { partition, nodes } = place;
+fn each_is_there(wanted: &Resources, place: Placement<'_>) -> Result<(), String> {
+    let Placement { partition, nodes } = place;
     let name = &partition.name;
     let elsewhere = "or name another partition (--partition NAME)";
     if nodes.is_empty() {
@@ -88,7 +88,7 @@ fn counted(count: u64, what: &str) -> String {
 }
 
 /// Checks that one node has all resources together. Returns the maximum CPUs of such a node.
-fn all_are_together(wanted: &Resources, place: Place<'_>) -> Result<u64, String> {
+fn all_are_together(wanted: &Resources, place: Placement<'_>) -> Result<u64, String> {
     let cpus = wanted.cpus.and_then(Cpus::count).unwrap_or(1);
     let memory = wanted.memory_mib().unwrap_or(0);
     let fits = |node: &&&NodeSize| node.gpus >= wanted.gpus && node.cpus >= cpus && node.memory_mib >= memory;

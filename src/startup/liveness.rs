@@ -24,7 +24,7 @@ mod work;
 pub fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
     let (said, hear) = channel();
     let own: Rc<BTreeSet<u32>> = Rc::new(client_load::own_users(questions.iter().map(|question| question.pid)));
-    let waiting = questions.into_iter().map(|question| Waiting::new(question, Rc::clone(&own)));
+    let waiting = questions.into_iter().map(|question| PendingTest::new(question, Rc::clone(&own)));
     let waiting: BTreeMap<_, _> = waiting.enumerate().collect();
     for (index, waiting) in &waiting {
         let (index, said) = (*index, said.clone());
@@ -49,7 +49,7 @@ enum Failure {
 }
 
 /// The result of one attempt: the index of the test, and its outcome.
-type Try = (usize, Result<(), Failure>);
+type Attempt = (usize, Result<(), Failure>);
 
 /// The pause before a repetition: a daemon that reconfigures itself closes its port for a moment.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
@@ -60,7 +60,7 @@ const CERTAIN: u32 = 5;
 const SLICE: Duration = Duration::from_millis(100);
 
 /// A test without a result yet.
-struct Waiting {
+struct PendingTest {
     question: Question,
     /// The command that is running.
     running: Arc<AtomicU32>,
@@ -73,7 +73,7 @@ struct Waiting {
     broken: u32,
 }
 
-impl Waiting {
+impl PendingTest {
     fn new(question: Question, own: Rc<BTreeSet<u32>>) -> Self {
         Self { question, running: Arc::default(), work: None, own, why: None, broken: 0 }
     }
@@ -84,12 +84,12 @@ impl Waiting {
 
     /// The work so far of the daemon and of the command that tests it.
     fn done(&self) -> (work::Work, u64) {
-        let [daemon, _] = self.who_works();
-        (work::Work::of(&self.who_works()), work::turns(daemon))
+        let [daemon, _] = self.worked_processes();
+        (work::Work::of(&self.worked_processes()), work::turns(daemon))
     }
 
     /// The daemon, and the command that tests it, which may not have had CPU time either.
-    fn who_works(&self) -> [u32; 2] {
+    fn worked_processes(&self) -> [u32; 2] {
         let daemon = u32::try_from(self.question.pid).unwrap_or_default();
         [daemon, self.running.load(Ordering::Relaxed)]
     }
@@ -109,7 +109,7 @@ impl Waiting {
     }
 }
 
-fn listen(mut waiting: BTreeMap<usize, Waiting>, hear: &Receiver<Try>) -> Vec<Probed> {
+fn listen(mut waiting: BTreeMap<usize, PendingTest>, hear: &Receiver<Attempt>) -> Vec<Probed> {
     let mut answers = Vec::new();
     let mut waited = Duration::ZERO;
     while !waiting.is_empty() {
@@ -128,7 +128,7 @@ fn listen(mut waiting: BTreeMap<usize, Waiting>, hear: &Receiver<Try>) -> Vec<Pr
             }
             Err(_) => {}
         }
-        let is_over = |waiting: &Waiting| waited >= waiting.question.timeout() || waiting.broken >= CERTAIN;
+        let is_over = |waiting: &PendingTest| waited >= waiting.question.timeout() || waiting.broken >= CERTAIN;
         let (over, rest): (BTreeMap<_, _>, _) = waiting.into_iter().partition(|(_, waiting)| is_over(waiting));
         answers.extend(over.into_values().map(|waiting| waiting.answer(waiting.liveness())));
         waiting = rest;
@@ -142,7 +142,7 @@ fn listen(mut waiting: BTreeMap<usize, Waiting>, hear: &Receiver<Try>) -> Vec<Pr
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test that fails at once can only be repeated after a pause")]
-fn ask_until_it_answers(index: usize, attempt: impl Fn() -> Result<(), Failure>, said: &Sender<Try>) {
+fn ask_until_it_answers(index: usize, attempt: impl Fn() -> Result<(), Failure>, said: &Sender<Attempt>) {
     loop {
         let result = attempt();
         let again = matches!(result, Err(Failure::Failed { .. }));
@@ -250,7 +250,7 @@ mod tests {
         };
         let (said, hear) = channel();
         let asked = question.clone();
-        let waiting = Waiting::new(question, Rc::default());
+        let waiting = PendingTest::new(question, Rc::default());
         let running = Arc::clone(&waiting.running);
         std::thread::spawn(move || ask_until_it_answers(0, || ask(&asked, &running, Duration::from_secs(9)), &said));
         let mut answers = listen(BTreeMap::from([(0, waiting)]), &hear);
@@ -343,7 +343,7 @@ mod tests {
     fn broken_working_process_is_silent() {
         let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
         let pid = i32::try_from(busy.0.id()).unwrap();
-        let waiting = Waiting::new(
+        let waiting = PendingTest::new(
             Question {
                 unit: unit(),
                 pid,

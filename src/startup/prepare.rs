@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use config::{Config, ConfigError, DaemonName, Held, JobHook, OnHookFailure, Role};
+use config::{Config, ConfigError, DaemonName, StartOnlyTables, JobHook, OnHookFailure, Role};
 use doctor::facts::Start;
 use install::load_config;
 use install::planned::{Planned, cluster_name, plan_files, state_directory, with_slurm_user};
@@ -48,16 +48,16 @@ pub struct Sources<'a> {
     /// An inventory that replaces detection.
     pub inventory: Option<&'a Path>,
     /// Checksums of the configuration that PID 1 uses.
-    pub held: Option<&'a Held>,
+    pub held: Option<&'a StartOnlyTables>,
     /// At a reload: the node's current name.
     pub node: Option<&'a str>,
 }
 
 /// Reports progress to PID 1.
-pub type Tell<'a> = &'a dyn Fn(&PrepareEvent) -> anyhow::Result<()>;
+pub type ReportProgress<'a> = &'a dyn Fn(&PrepareEvent) -> anyhow::Result<()>;
 
 /// Prepares a start. The caller must still sync the key to disk.
-pub fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, MungeKey), Refusal> {
+pub fn start(sources: &Sources<'_>, tell: ReportProgress<'_>) -> Result<(Prepared, MungeKey), Refusal> {
     let config = load(sources)?;
     plan::names_a_controller(&config)?;
     let (what, cause) = ("slurminit already runs this cluster", "two instances would overwrite each other's files");
@@ -102,7 +102,7 @@ pub fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, MungeKe
     if let Some(held) = sources.held {
         let alike = config.simulate.nodes.unwrap_or_default();
         let kept = format!("{held}\n{}\n{alike}", prepared.node_name);
-        if let Err(error) = install::keep_held(&config.paths, sources.root, &kept) {
+        if let Err(error) = install::keep_start_only(&config.paths, sources.root, &kept) {
             eprintln!("warning: {error}; `slurminit reload --dry-run` will not show changes that need a restart");
         }
     }
@@ -340,7 +340,7 @@ fn is_empty(state: &Path) -> bool {
     }
 }
 
-fn tell_or_fail(tell: Tell<'_>, event: &PrepareEvent) -> Result<(), Refusal> {
+fn tell_or_fail(tell: ReportProgress<'_>, event: &PrepareEvent) -> Result<(), Refusal> {
     tell(event).map_err(|error| {
         Refusal::new(exit_code::INTERNAL, error, "PID 1 does not read the events", "report this as a bug")
     })

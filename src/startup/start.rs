@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use config::{Config, ConfigError, DaemonName, Held, Role};
+use config::{Config, ConfigError, DaemonName, StartOnlyTables, Role};
 use install::load_config;
 use machine::Snapshot;
 use model::text_type::word;
@@ -47,9 +47,9 @@ impl Cluster {
     ///
     /// # Errors
     /// The configuration is invalid.
-    pub fn load(&self) -> anyhow::Result<(Config, Held)> {
+    pub fn load(&self) -> anyhow::Result<(Config, StartOnlyTables)> {
         let mut config = self.configured()?;
-        let held = Held::of(&config);
+        let held = StartOnlyTables::of(&config);
         if let Some(role) = self.role {
             config.role = role;
             if let Some(joined) = load_config::joined()? {
@@ -129,7 +129,7 @@ impl Start {
     ///
     /// # Errors
     /// The configuration is invalid, or there is nothing to do.
-    pub fn configuration(&self) -> anyhow::Result<(Config, Held, &'static Target)> {
+    pub fn configuration(&self) -> anyhow::Result<(Config, StartOnlyTables, &'static Target)> {
         let (mut config, held) = self.cluster.load()?;
         config.jobs.wait |= self.wait_jobs;
         let target = Target::of(&config);

@@ -25,7 +25,7 @@ const SECRET: &str = "/run/secrets/slurminit.join";
 /// Why the token cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message states it")]
-pub enum Untaken {
+pub enum TokenRejection {
     #[error("{place}: {source}")]
     Token { place: &'static str, source: TokenError },
     #[error("{0} requires a token; run `slurminit join-command` in the controller's container to get one")]
@@ -54,9 +54,9 @@ pub enum Untaken {
 
 /// Saves the token, if there is one. `given`: the option is on the command line, with or without a value. Does not return if the
 /// token came by command line or environment: this process is then executed again.
-pub fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inherited>) -> Result<(), Untaken> {
+pub fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inherited>) -> Result<(), TokenRejection> {
     let option = match given {
-        Some(None) => return Err(Untaken::Nothing(OPTION)),
+        Some(None) => return Err(TokenRejection::Nothing(OPTION)),
         given => given.flatten().map(|text| (OPTION, text.to_string_lossy().into_owned())),
     };
     let variable = std::env::var_os(JOIN).map(|text| text.to_string_lossy().into_owned());
@@ -67,29 +67,29 @@ pub fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inherited>) 
     let given: Vec<(&'static str, String)> = [option, variable, secret].into_iter().flatten().collect();
     let Some((place, text)) = given.first() else { return Ok(()) };
     let decoded =
-        |(place, text): &(&'static str, String)| Token::decode(text).map_err(|source| Untaken::Token { place, source });
+        |(place, text): &(&'static str, String)| Token::decode(text).map_err(|source| TokenRejection::Token { place, source });
     let token = decoded(&given[0])?;
     for other in &given[1..] {
         if decoded(other)? != token {
-            return Err(Untaken::Two(place, other.0));
+            return Err(TokenRejection::Two(place, other.0));
         }
     }
-    Joined::parse(&token.says.settings).map_err(|error| Untaken::Settings { place, source: Box::new(error) })?;
+    Joined::parse(&token.says.settings).map_err(|error| TokenRejection::Settings { place, source: Box::new(error) })?;
     if *place == OPTION && is_in_the_parents_command(text) {
-        return Err(Untaken::Shown);
+        return Err(TokenRejection::Shown);
     }
-    keep(&token).map_err(Untaken::Keep)?;
+    keep(&token).map_err(TokenRejection::Keep)?;
     if given.iter().any(|(place, _)| *place == JOIN) {
         eprintln!(
             "slurminit: {JOIN}, which holds the cluster's key, is visible to docker exec and its jobs; use {OPTION} TOKEN or {SECRET}"
         );
     }
     let has_option = given.iter().any(|(place, _)| *place == OPTION);
-    if is_shown { Err(Untaken::Exec(execute_without_token(has_option, inherited))) } else { Ok(()) }
+    if is_shown { Err(TokenRejection::Exec(execute_without_token(has_option, inherited))) } else { Ok(()) }
 }
 
 /// The token in the file, which an orchestrator mounts.
-fn secret() -> Result<Option<String>, Untaken> {
+fn secret() -> Result<Option<String>, TokenRejection> {
     let file = match trusted_path::open_file(Path::new("/"), Path::new(SECRET)) {
         Ok(file) => file,
         Err(untrusted) if untrusted.is_missing() => return Ok(None),
@@ -102,11 +102,11 @@ fn secret() -> Result<Option<String>, Untaken> {
         }
         Err(untrusted) => return Err(untrusted.into()),
     };
-    let failed = |source| Untaken::Secret(UntrustedPath::Io { path: SECRET.into(), source });
+    let failed = |source| TokenRejection::Secret(UntrustedPath::Io { path: SECRET.into(), source });
     let metadata = file.metadata().map_err(failed)?;
     let (uid, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     if uid != 0 || mode & 0o077 != 0 {
-        return Err(Untaken::Open { uid, mode });
+        return Err(TokenRejection::Open { uid, mode });
     }
     read(&file).map_err(failed)
 }

@@ -22,7 +22,7 @@ const KEY: std::ops::RangeInclusive<usize> = 32..=1024;
 /// Why a variable cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message states it")]
-pub enum Untaken {
+pub enum VariableRejection {
     #[error(transparent)]
     Toml(#[from] ConfigError),
     #[error("{TOML} and --config are two complete configurations; use one of them")]
@@ -41,7 +41,7 @@ pub enum Untaken {
 }
 
 /// Saves the variables, if set. Does not return then: this process is executed again. `config_file`: the file named on the command line.
-pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>) -> Result<(), Untaken> {
+pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>) -> Result<(), VariableRejection> {
     // Only root can start a cluster, and only root can save the files.
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
@@ -54,7 +54,7 @@ pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>)
     if toml.is_none() && key.is_none() {
         // An earlier start may have saved a configuration.
         let is_kept = config_file == Some(&kept_toml());
-        return if is_kept { Ok(()) } else { keep(root, TOML_FILE, None).map_err(Untaken::Keep) };
+        return if is_kept { Ok(()) } else { keep(root, TOML_FILE, None).map_err(VariableRejection::Keep) };
     }
     if config.is_some_and(|config| config.holds_secrets()) && is_handed_on(TOML) {
         eprintln!("slurminit: {}", handed_on(TOML, "secrets of the configuration"));
@@ -63,17 +63,17 @@ pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>)
         eprintln!("slurminit: {}", handed_on(MUNGE_KEY, "the cluster's key"));
     }
     let kept = keep(root, TOML_FILE, toml.as_deref().map(str::as_bytes)).and_then(|()| keep(root, KEY_FILE, key));
-    kept.map_err(Untaken::Keep)?;
-    Err(Untaken::Exec(execute_without_variables(toml.is_some(), inherited)))
+    kept.map_err(VariableRejection::Keep)?;
+    Err(VariableRejection::Exec(execute_without_variables(toml.is_some(), inherited)))
 }
 
 /// Checks the values of the variables; returns the configuration in them.
-fn check(config_file: Option<&Path>, toml: Option<&str>, key: Option<&[u8]>) -> Result<Option<Config>, Untaken> {
+fn check(config_file: Option<&Path>, toml: Option<&str>, key: Option<&[u8]>) -> Result<Option<Config>, VariableRejection> {
     if toml.is_some() && config_file.is_some() {
-        return Err(Untaken::Two);
+        return Err(VariableRejection::Two);
     }
     if let Some(length) = key.map(<[u8]>::len).filter(|length| !KEY.contains(length)) {
-        return Err(Untaken::Key(length));
+        return Err(VariableRejection::Key(length));
     }
     Ok(toml.map(|toml| Config::parse(toml, Path::new(TOML))).transpose()?)
 }
@@ -190,10 +190,10 @@ mod tests {
         // A directory that cannot be created.
         std::fs::remove_dir(file.parent().unwrap()).unwrap();
         std::fs::write(file.parent().unwrap(), "").unwrap();
-        let error = Untaken::Keep(keep(root.path(), TOML_FILE, Some(b"x")).unwrap_err()).to_string();
+        let error = VariableRejection::Keep(keep(root.path(), TOML_FILE, Some(b"x")).unwrap_err()).to_string();
         assert!(error.contains(DIRECTORY) && error.contains("--tmpfs /run"), "{error}");
         assert!(
-            Untaken::Exec(io::ErrorKind::NotFound.into())
+            VariableRejection::Exec(io::ErrorKind::NotFound.into())
                 .to_string()
                 .contains("cannot execute itself without SLURMINIT_TOML")
         );

@@ -140,7 +140,7 @@ impl Processes {
 
 /// The owner of a suspect, by its own evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
+enum SuspectOwner {
     /// The ended job.
     Ended,
     /// A job that has a step here, and will clean up when it ends.
@@ -154,12 +154,12 @@ enum Whose {
 /// The suspects that the ended job left behind. `known` are those that an earlier pass found.
 pub fn leftovers(all: &Processes, job: &Job, told: &BTreeMap<i32, Evidence>, known: &BTreeSet<i32>) -> BTreeSet<i32> {
     let (running, suspects) = (all.jobs_with_steps(), all.suspects(job));
-    let whose: BTreeMap<i32, Whose> =
+    let whose: BTreeMap<i32, SuspectOwner> =
         suspects.iter().map(|process| (process.pid, whose(job, &running, told.get(&process.pid)))).collect();
     // If the user has nothing else on the node, nothing else can be hit.
     let is_alone = !all.has_other_steps(job);
-    let ended = |pid: i32| whose.get(&pid) == Some(&Whose::Ended) || known.contains(&pid);
-    let runs = |pid: i32| whose.get(&pid) == Some(&Whose::Running);
+    let ended = |pid: i32| whose.get(&pid) == Some(&SuspectOwner::Ended) || known.contains(&pid);
+    let runs = |pid: i32| whose.get(&pid) == Some(&SuspectOwner::Running);
     let sessions = |of: &dyn Fn(i32) -> bool| -> BTreeSet<i32> {
         suspects.iter().filter(|process| of(process.pid)).map(|process| process.session).collect()
     };
@@ -167,26 +167,26 @@ pub fn leftovers(all: &Processes, job: &Job, told: &BTreeMap<i32, Evidence>, kno
     let near = |process: &Process, of: &dyn Fn(i32) -> bool, sessions: &BTreeSet<i32>| {
         sessions.contains(&process.session) || all.ancestors(process).any(|ancestor| of(ancestor.pid))
     };
-    let is_left = |process: &&&Process| match whose.get(&process.pid).copied().unwrap_or(Whose::Unknown) {
-        Whose::Ended => true,
-        Whose::Running => false,
+    let is_left = |process: &&&Process| match whose.get(&process.pid).copied().unwrap_or(SuspectOwner::Unknown) {
+        SuspectOwner::Ended => true,
+        SuspectOwner::Running => false,
         _ if known.contains(&process.pid) => true,
         _ if near(process, &runs, &running_sessions) => false,
-        Whose::HoldsDevice => true,
-        Whose::Unknown => is_alone || near(process, &ended, &ended_sessions),
+        SuspectOwner::HoldsDevice => true,
+        SuspectOwner::Unknown => is_alone || near(process, &ended, &ended_sessions),
     };
     suspects.iter().filter(is_left).map(|process| process.pid).collect()
 }
 
-fn whose(job: &Job, running: &BTreeSet<u32>, told: Option<&Evidence>) -> Whose {
+fn whose(job: &Job, running: &BTreeSet<u32>, told: Option<&Evidence>) -> SuspectOwner {
     match told {
         // Prologs and epilogs of other jobs and simulated nodes start and end during the scan, and their parent may be gone by then.
         // Only root runs such processes.
-        Some(told) if told.is_script && job.uid == 0 => Whose::Running,
-        Some(told) if told.job == Some(job.id) => Whose::Ended,
-        Some(told) if told.job.is_some_and(|other| running.contains(&other)) => Whose::Running,
-        Some(told) if told.devices.iter().any(|device| job.devices.contains(device)) => Whose::HoldsDevice,
-        _ => Whose::Unknown,
+        Some(told) if told.is_script && job.uid == 0 => SuspectOwner::Running,
+        Some(told) if told.job == Some(job.id) => SuspectOwner::Ended,
+        Some(told) if told.job.is_some_and(|other| running.contains(&other)) => SuspectOwner::Running,
+        Some(told) if told.devices.iter().any(|device| job.devices.contains(device)) => SuspectOwner::HoldsDevice,
+        _ => SuspectOwner::Unknown,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::docker::{BOOKWORM, Image, PLAIN, Volume, debians, directory};
 /// With Slurm's own settings two to three minutes pass.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_requeued_batch_job_starts_soon_on_each_debian() {
+fn requeued_batch_job_starts_soon_on_each_debian() {
     for image in debians(PLAIN) {
         let container = Image::new(image).serve();
         let job = container.sh("sbatch --parsable --output=/dev/null --wrap 'echo up >>/tmp/starts; exec sleep 1000'");
@@ -19,7 +19,7 @@ fn a_requeued_batch_job_starts_soon_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn srun_tells_the_tasks_of_an_mpi_program_of_each_other() {
+fn srun_connects_tasks_of_mpi_program() {
     let container = Image::new(PLAIN).serve();
     // What an MPI library asks for: its rank, and the server that knows the others.
     let ranks =
@@ -38,7 +38,7 @@ fn mpi_has_no_default_on_debian12() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_ended_is_known_to_sacct_also_in_the_next_container_on_each_debian() {
+fn sacct_shows_ended_jobs_in_next_container_on_each_debian() {
     for image in debians(PLAIN) {
         let state = Volume::new("state");
         let cluster = Image::new(image).with(["--hostname", "node1"]).volume(&state, "/var/lib/slurm");
@@ -64,7 +64,7 @@ fn what_ended_is_known_to_sacct_also_in_the_next_container_on_each_debian() {
 /// What docs/configuration.md has for who wants memory to be held without cgroups.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn memory_is_held_where_the_operator_says_so_on_each_debian() {
+fn limits_memory_where_configured_on_each_debian() {
     let conf = "[slurm.conf]\nJobAcctGatherType = \"jobacct_gather/linux\"\n\
                 JobAcctGatherParams = \"OverMemoryKill,UsePss\"\nJobAcctGatherFrequency = \"task=1\"\n";
     let config = directory(&[("slurminit.toml", conf)]);
@@ -86,7 +86,7 @@ fn memory_is_held_where_the_operator_says_so_on_each_debian() {
 /// Slurm takes any name for a node that is called localhost, and is the only one.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_node_with_a_name_of_its_own_is_found_by_it_and_by_no_other() {
+fn finds_node_with_own_name_only_by_that_name() {
     for (host, address) in [("box", "127.0.0.1"), ("gpu1", "172.")] {
         let container = Image::new(PLAIN).with(["--env", "SLURMINIT_NODE_NAME=gpu1", "--hostname", host]).serve();
         let first = "srun sh -c 'getent hosts \"$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\"'";
@@ -102,7 +102,7 @@ fn a_node_with_a_name_of_its_own_is_found_by_it_and_by_no_other() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn with_config_overrides_a_node_may_claim_more_cpus() {
+fn with_config_overrides_node_may_claim_more_cpus() {
     let conf = Image::new(PLAIN).with(["--hostname", "node1"]).run(&["cat", "/etc/slurm/slurm.conf"]).ok();
     let lines = conf.lines().filter(|line| !line.starts_with("SlurmdParameters="));
     let lines = lines.map(|line| match line.starts_with("NodeName=") {
@@ -121,7 +121,7 @@ fn with_config_overrides_a_node_may_claim_more_cpus() {
 /// Slurm refuses every `--tmp` on a node that claims none.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_can_ask_for_room_in_tmp_on_each_debian() {
+fn job_can_request_space_in_tmp_on_each_debian() {
     for image in debians(PLAIN) {
         let container = Image::new(image).with(["--tmpfs", "/tmp:size=2500m,exec"]).serve();
         let said = container

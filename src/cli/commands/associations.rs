@@ -1,6 +1,6 @@
 //! `slurminit associations`: creates the accounts, users and QOS of the configuration.
 
-use super::Where;
+use super::PathArgs;
 use install::load_config;
 use model::exit_code;
 use plan::FileName;
@@ -10,7 +10,7 @@ use sys::trusted_path;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: Where,
+    at: PathArgs,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {

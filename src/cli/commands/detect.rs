@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use doctor::facts::CudaFacts;
 use doctor::look;
-use doctor::requirements::{Known, Requirement, requirements};
+use doctor::requirements::{RequirementFacts, Requirement, requirements};
 use install::load_config;
 use model::inventory::Inventory;
 use model::{exit_code, printable};
@@ -67,7 +67,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let floors = config.as_ref().map(|config| config.gpu.floors()).map_err(ToString::to_string);
     let has_cuda = inventory.cuda_driver().is_some();
     let (environment, cuda) = (look::environment(), if has_cuda { look::cuda(&root) } else { CudaFacts::default() });
-    let known = Known { inventory: &inventory, environment: &environment, cuda: &cuda, floors: &floors };
+    let known = RequirementFacts { inventory: &inventory, environment: &environment, cuda: &cuda, floors: &floors };
     let requirements = requirements(&known);
     let text = if args.json {
         let json = serde_json::to_string_pretty(&Report { inventory: &inventory, requirements: &requirements })?;

@@ -1,13 +1,13 @@
 //! `slurminit environments`: writes each user's login environment for Slurm.
 
-use super::Where;
+use super::PathArgs;
 use model::exit_code;
 use startup::prepare::environments;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: Where,
+    at: PathArgs,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {

@@ -11,14 +11,14 @@ use startup::jobs;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: JobsVerb,
     /// The node's name in slurm.conf
     #[arg(long, global = true, default_value = "localhost")]
     node: String,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum JobsVerb {
     /// Notify running jobs, wait for the grace period, then requeue or cancel them
     Quiesce {
         /// The grace period, in seconds
@@ -71,7 +71,7 @@ enum What {
     /// Record which jobs slurmctld assigns to the node, and make it save the jobs started by backfill
     Follow {
         #[command(flatten)]
-        place: Place,
+        place: StateArgs,
         /// PID 1's control socket
         #[arg(long)]
         socket: PathBuf,
@@ -81,7 +81,7 @@ enum What {
     /// Raise the next job ID if slurmctld ended without saving it, and execute slurmctld
     Number {
         #[command(flatten)]
-        place: Place,
+        place: StateArgs,
         /// The previous slurmctld ended in order: its state is complete if it was saved within this many seconds
         #[arg(long, value_name = "SECONDS")]
         saved_within: Option<u64>,
@@ -101,7 +101,7 @@ enum What {
 
 /// The directory of slurmctld, read from the files.
 #[derive(Debug, clap::Args)]
-struct Place {
+struct StateArgs {
     /// slurm.conf
     #[arg(long)]
     slurm_conf: PathBuf,
@@ -117,27 +117,27 @@ fn parse_on_stop(text: &str) -> Result<OnStop, &'static str> {
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let node = &args.node;
     match args.what {
-        What::Quiesce { grace, on_stop, after_command, leave, with_controller } => {
+        JobsVerb::Quiesce { grace, on_stop, after_command, leave, with_controller } => {
             let grace = Duration::try_from_secs_f64(grace)?;
             return match leave {
                 true => jobs::leave(node, grace, on_stop, with_controller),
                 false => jobs::quiesce(node, grace, on_stop, after_command),
             };
         }
-        What::NoteNext => {
+        JobsVerb::NoteNext => {
             jobs::note_next_id();
             Ok(())
         }
-        What::Join { conf, gpus, again, port, command } => jobs::join::run(node, conf, &gpus, again, port, &command),
-        What::Reached { port, socket } => jobs::controller_reachability::watch(node, port, &socket),
-        What::Recover => jobs::recover(node),
-        What::Follow { place, socket } => jobs::follow::run(&place.slurm_conf, &place.state, &socket),
-        What::Wait => jobs::wait(),
-        What::Number { place, saved_within, command } => {
+        JobsVerb::Join { conf, gpus, again, port, command } => jobs::join::run(node, conf, &gpus, again, port, &command),
+        JobsVerb::Reached { port, socket } => jobs::controller_reachability::watch(node, port, &socket),
+        JobsVerb::Recover => jobs::recover(node),
+        JobsVerb::Follow { place, socket } => jobs::follow::run(&place.slurm_conf, &place.state, &socket),
+        JobsVerb::Wait => jobs::wait(),
+        JobsVerb::Number { place, saved_within, command } => {
             jobs::ids::run(&place.slurm_conf, &place.state, saved_within.map(Duration::from_secs), &command)
         }
-        What::Account { held } => jobs::account(node, held),
-        What::Reclaim => jobs::reclaim(node),
+        JobsVerb::Account { held } => jobs::account(node, held),
+        JobsVerb::Reclaim => jobs::reclaim(node),
     }
     .map(|()| exit_code::SUCCESS)
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
-use config::token::{Says, Token};
+use config::token::{TokenContents, Token};
 use config::{Config, Role};
 use install::load_config;
 use line::{Line, Network};
@@ -112,7 +112,7 @@ fn token(args: &Args, config: &Config, address: Ipv4Addr, pinned: bool) -> anyho
     config::Joined::parse(&settings).context("cannot read back the shared settings")?;
     let version = probe::slurm::detect(Path::new("/"), PATIENCE).version;
     let issued = now();
-    let says = Says {
+    let says = TokenContents {
         controller,
         address,
         pinned,

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use super::Where;
-use config::Held;
+use super::PathArgs;
+use config::StartOnlyTables;
 use model::exit_code;
 use model::prepared::{PrepareEvent, PrepareInput};
 use plan::{FileName, Refusal};
@@ -14,7 +14,7 @@ use startup::prepare::Sources;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: Where,
+    at: PathArgs,
     /// Use this inventory (the output of `slurminit detect --json`) instead of detection
     #[arg(long, value_name = "FILE", hide = true)]
     inventory: Option<PathBuf>,
@@ -41,10 +41,10 @@ fn parse_file_name(text: &str) -> Result<FileName, String> {
 
 /// The last event is the error; the exit code corresponds to it.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let Args { at: Where { config, root }, inventory, node, .. } = &args;
+    let Args { at: PathArgs { config, root }, inventory, node, .. } = &args;
     let given: PrepareInput =
         if args.given { serde_json::from_reader(std::io::stdin().lock())? } else { PrepareInput::default() };
-    let held: Option<Held> = given.held.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
+    let held: Option<StartOnlyTables> = given.held.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     let (config, inventory) = (config.as_deref(), inventory.as_deref());
     let sources = Sources { config, root, inventory, held: held.as_ref(), node: node.as_deref() };
     let is_restore = !args.restore.is_empty();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use super::Where;
+use super::PathArgs;
 use config::Config;
 use install::load_config;
 use install::planned::{PlanError, Planned, plan_files};
@@ -17,7 +17,7 @@ use startup::prepare::inventory;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: Where,
+    at: PathArgs,
     /// Use this inventory (the output of `slurminit detect --json`) instead of detection
     #[arg(long, value_name = "FILE")]
     inventory: Option<PathBuf>,

@@ -59,22 +59,22 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         let unit = status.snapshot.units.iter().find(|unit| unit.name == *name);
         let unit = unit.with_context(|| format!("{name} no longer exists"))?;
         match fate(unit, starts) {
-            Fate::Ready => {
+            RestartOutcome::Ready => {
                 let pid = unit.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
                 wait_for_node(directory, &status.snapshot, name, was_ready, start + limit);
                 println!("{name} is ready again after {} ms{pid}", start.elapsed().as_millis());
                 return Ok(exit_code::SUCCESS);
             }
-            Fate::Ended => {
+            RestartOutcome::Ended => {
                 println!("{name} ran and {}", unit.how_it_ended());
                 return Ok(exit_code::SUCCESS);
             }
-            Fate::Failed => anyhow::bail!(
+            RestartOutcome::Failed => anyhow::bail!(
                 "{name} was restarted and is {}: it {}; see `slurminit logs {name}`",
                 unit.state,
                 unit.how_it_ended(),
             ),
-            Fate::UnderWay => {}
+            RestartOutcome::UnderWay => {}
         }
         let left = limit.checked_sub(start.elapsed()).filter(|left| !left.is_zero());
         let late = || format!("{name} is {} after {} s; see `slurminit logs {name}`", unit.state, limit.as_secs());
@@ -114,7 +114,7 @@ fn is_ready(directory: &Path) -> bool {
 
 /// The outcome of a restart.
 #[derive(Debug, PartialEq, Eq)]
-enum Fate {
+enum RestartOutcome {
     UnderWay,
     Ready,
     /// The service ended with 0, as one that runs once does.
@@ -123,13 +123,13 @@ enum Fate {
 }
 
 /// `starts`: number of earlier starts.
-fn fate(unit: &UnitSnapshot, starts: u32) -> Fate {
+fn fate(unit: &UnitSnapshot, starts: u32) -> RestartOutcome {
     match unit.state {
-        _ if unit.starts <= starts => Fate::UnderWay,
-        UnitState::Ready => Fate::Ready,
-        UnitState::Finished if unit.last_exit == Some(LastExit::Success) => Fate::Ended,
-        UnitState::BackingOff | UnitState::GivenUp | UnitState::Finished => Fate::Failed,
-        UnitState::Waiting | UnitState::Starting | UnitState::Stopping => Fate::UnderWay,
+        _ if unit.starts <= starts => RestartOutcome::UnderWay,
+        UnitState::Ready => RestartOutcome::Ready,
+        UnitState::Finished if unit.last_exit == Some(LastExit::Success) => RestartOutcome::Ended,
+        UnitState::BackingOff | UnitState::GivenUp | UnitState::Finished => RestartOutcome::Failed,
+        UnitState::Waiting | UnitState::Starting | UnitState::Stopping => RestartOutcome::UnderWay,
     }
 }
 
@@ -144,12 +144,12 @@ mod tests {
             let unit = UnitSnapshot { state, starts, last_exit: Some(last_exit), ..UnitSnapshot::default() };
             fate(&unit, 3)
         };
-        assert_eq!(fate(3, UnitState::Ready, None), Fate::UnderWay, "it has not ended yet");
-        assert_eq!(fate(3, UnitState::BackingOff, Some("exited with code 1")), Fate::UnderWay, "it failed before");
-        assert_eq!(fate(4, UnitState::Starting, None), Fate::UnderWay);
-        assert_eq!(fate(4, UnitState::Ready, None), Fate::Ready);
-        assert_eq!(fate(4, UnitState::Finished, None), Fate::Ended);
-        assert_eq!(fate(4, UnitState::Finished, Some("exited with code 2")), Fate::Failed);
-        assert_eq!(fate(4, UnitState::BackingOff, Some("was killed by signal 9 (SIGKILL)")), Fate::Failed);
+        assert_eq!(fate(3, UnitState::Ready, None), RestartOutcome::UnderWay, "it has not ended yet");
+        assert_eq!(fate(3, UnitState::BackingOff, Some("exited with code 1")), RestartOutcome::UnderWay, "it failed before");
+        assert_eq!(fate(4, UnitState::Starting, None), RestartOutcome::UnderWay);
+        assert_eq!(fate(4, UnitState::Ready, None), RestartOutcome::Ready);
+        assert_eq!(fate(4, UnitState::Finished, None), RestartOutcome::Ended);
+        assert_eq!(fate(4, UnitState::Finished, Some("exited with code 2")), RestartOutcome::Failed);
+        assert_eq!(fate(4, UnitState::BackingOff, Some("was killed by signal 9 (SIGKILL)")), RestartOutcome::Failed);
     }
 }

@@ -83,7 +83,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let task = Task {
         config_file: file.map(|file| file.as_os_str().to_owned()),
         watched_file: load_config::file(file).into(),
-        warnings: what_is_odd(&config, file, &lock, &state),
+        warnings: warnings(&config, file, &lock, &state),
         ..task(&config, &held, target, !start.cmd.is_empty(), status::monotonic_ms())
     };
     Err(become_init(task, inherited, &lock, &state, &start.cmd))
@@ -157,7 +157,7 @@ fn in_the_running_cluster(start: &Start) -> anyhow::Result<Option<u8>> {
 }
 
 /// The first log lines of PID 1.
-fn what_is_odd(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock) -> Vec<String> {
+fn warnings(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock) -> Vec<String> {
     let mut odd = Vec::new();
     if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {
         odd.push("DEMO: the GPUs of this cluster are SIMULATED; jobs cannot compute on them".to_owned());

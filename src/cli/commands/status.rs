@@ -15,7 +15,7 @@ use init::status::{News, Status};
 use install::load_config;
 use model::{exit_code, printable};
 use slurm::nodes::own;
-use slurm::nodes::own::Now;
+use slurm::nodes::own::NodeStatus;
 use table::table;
 use watch::agent;
 
@@ -98,7 +98,7 @@ fn text(directory: &Path, status: &Status, lost: &[Option<String>]) -> String {
 }
 
 /// The contents of the file, plus each process's memory beside its PID, and Slurm's current report of the node.
-fn json(status: &Status, now: &Now) -> anyhow::Result<serde_json::Value> {
+fn json(status: &Status, now: &NodeStatus) -> anyhow::Result<serde_json::Value> {
     let mut value = serde_json::to_value(status)?;
     value["gpus"] = serde_json::to_value(&now.gpus)?;
     if let (true, Some(why)) = (status.snapshot.ready, now.why_closed()) {

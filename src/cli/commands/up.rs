@@ -36,7 +36,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let directory = load_config::run_directory(args.cluster.file())?;
     if let Some(status) = status::of_the_living(&directory) {
         if status.snapshot.phase != PhaseName::Stopping {
-            return Ok(there_is_one(&args, &directory));
+            return Ok(report_running(&args, &directory));
         }
         let stop = args.cluster.configured().unwrap_or_default().supervise.stop_timeout();
         anyhow::ensure!(
@@ -64,7 +64,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         }
         // A concurrent `slurminit up` was faster.
         Outcome::Ended(exit_code::FAILURE) if lock::holder_other_than_parent(Path::new("/"), run).is_some() => {
-            return Ok(there_is_one(&args, run));
+            return Ok(report_running(&args, run));
         }
         // A user stopped the cluster.
         Outcome::Ended(exit_code::SUCCESS) => (exit_code::FAILURE, "stopped before it was ready".to_owned()),
@@ -88,7 +88,7 @@ fn up_and_ready(status: &Status) -> String {
 }
 
 /// Reports the running cluster; starts nothing.
-fn there_is_one(args: &Args, directory: &Path) -> u8 {
+fn report_running(args: &Args, directory: &Path) -> u8 {
     match serving(&args.cluster, directory, args.limit()) {
         Ok(status) => {
             println!("the cluster is already running (pid {})", status.pid);

@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
 /// What one user used in one account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-struct Used {
+struct Usage {
     user: String,
     account: String,
     /// Jobs that ran in this period.
@@ -49,8 +49,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 }
 
 /// Sorted by GPU time, largest first. A pending job has no TRES yet.
-fn sums(said: &str) -> Vec<Used> {
-    let mut sums: BTreeMap<(String, String), Used> = BTreeMap::new();
+fn sums(said: &str) -> Vec<Usage> {
+    let mut sums: BTreeMap<(String, String), Usage> = BTreeMap::new();
     for line in said.lines() {
         let mut fields = line.split('|');
         let mut field = || fields.next().unwrap_or_default();
@@ -61,17 +61,17 @@ fn sums(said: &str) -> Vec<Used> {
         }
         let count =
             |name: &str| tres.split(',').find_map(|part| part.strip_prefix(name)?.parse::<u64>().ok()).unwrap_or(0);
-        let sum = sums.entry((user.clone(), account.clone())).or_insert(Used { user, account, ..Used::default() });
+        let sum = sums.entry((user.clone(), account.clone())).or_insert(Usage { user, account, ..Usage::default() });
         sum.jobs += 1;
         sum.gpu_seconds += seconds * count("gres/gpu=");
         sum.cpu_seconds += seconds * count("cpu=");
     }
-    let mut used: Vec<Used> = sums.into_values().collect();
+    let mut used: Vec<Usage> = sums.into_values().collect();
     used.sort_by_key(|used| std::cmp::Reverse((used.gpu_seconds, used.cpu_seconds)));
     used
 }
 
-fn table(used: &[Used]) -> String {
+fn table(used: &[Usage]) -> String {
     let columns = [
         Column::left("USER", 10, 32),
         Column::left("ACCOUNT", 10, 32),
@@ -81,7 +81,7 @@ fn table(used: &[Used]) -> String {
     ];
     #[expect(clippy::cast_precision_loss, reason = "it is shown with one digit")]
     let hours = |seconds: u64| format!("{:.1}", seconds as f64 / 3600.0);
-    let row = |used: &Used| {
+    let row = |used: &Usage| {
         let (gpu, cpu) = (hours(used.gpu_seconds), hours(used.cpu_seconds));
         [used.user.clone(), used.account.clone(), used.jobs.to_string(), gpu, cpu]
     };
@@ -99,7 +99,7 @@ mod tests {
         let used = sums(said);
         assert_eq!(
             used[0],
-            Used {
+            Usage {
                 user: "alice".to_owned(),
                 account: "lab".to_owned(),
                 jobs: 2,

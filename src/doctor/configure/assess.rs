@@ -5,7 +5,7 @@ mod files;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::choice::{GpuType, Selection};
-use super::gpu_file::Wanted;
+use super::gpu_file::WantedGpus;
 use super::passthrough::{Failure, Part, Trial};
 use super::situation::{Compose, Engine, PlatformKind, Situation, Version};
 use model::inventory::{Observations, Vendor, Verdict};
@@ -81,14 +81,14 @@ impl Assessment {
     }
 
     /// The GPUs to pass to the container: the working ones, or those that the user insists on.
-    pub fn wanted(&self, seen: &Situation, gpu_type: Option<GpuType>, selection: &Selection) -> Wanted {
+    pub fn wanted(&self, seen: &Situation, gpu_type: Option<GpuType>, selection: &Selection) -> WantedGpus {
         let is_wanted = |vendor: Vendor| match gpu_type {
             None => self.usable.contains(&vendor),
             Some(gpu_type) => gpu_type.vendor() == Some(vendor),
         };
         let found = Vendor::ALL.into_iter().find(|vendor| is_wanted(*vendor)).map_or(GpuType::None, GpuType::from);
         let given = seen.gpus.iter().filter(|gpus| is_wanted(gpus.vendor()));
-        Wanted {
+        WantedGpus {
             gpu_type: gpu_type.unwrap_or(found),
             given: given.map(|gpus| (gpus.vendor(), gpus.way(seen))).collect(),
             selection: selection.clone(),
@@ -122,7 +122,7 @@ pub fn assess(seen: &Situation, trials: &Trials) -> Assessment {
 pub fn platform(seen: &Situation) -> Vec<Observations> {
     let name = &seen.platform.name;
     // Without a GPU on the host, the platform does not matter.
-    let has_gpus = seen.gpus.iter().any(|gpus| gpus.can_be_meant());
+    let has_gpus = seen.gpus.iter().any(|gpus| gpus.is_default_choice());
     let verdict = if has_gpus { Verdict::Fail } else { Verdict::Warn };
     let no_gpu = |what: String| {
         let cause = "Docker's virtual machine has no GPU";

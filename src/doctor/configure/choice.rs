@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::gpu_file::Wanted;
+use super::gpu_file::WantedGpus;
 use super::host_gpus::HostGpus;
 use super::situation::Situation;
 pub use config::GpuType;
@@ -73,12 +73,12 @@ impl GpuId {
 /// The first GPU that does not exist.
 pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation) -> Result<(), String> {
     let Selection::Ids(ids) = selection else { return Ok(()) };
-    let can_be_meant = |gpus: &&dyn HostGpus| match gpu_type {
+    let is_default_choice = |gpus: &&dyn HostGpus| match gpu_type {
         Some(gpu_type) => gpu_type.vendor() == Some(gpus.vendor()),
-        None => gpus.can_be_meant(),
+        None => gpus.is_default_choice(),
     };
     let all = || seen.gpus.iter().map(Box::as_ref);
-    let meant: Vec<&dyn HostGpus> = all().filter(can_be_meant).collect();
+    let meant: Vec<&dyn HostGpus> = all().filter(is_default_choice).collect();
     let whose = meant.first().copied().or_else(|| all().next());
     for id in ids {
         if meant.len() > 1 {
@@ -93,7 +93,7 @@ pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation)
 }
 
 /// Reports a request that this host cannot meet. The files are still written, because they may be for another host.
-pub fn unmet(selection: &Selection, gpu_type: Option<GpuType>, wanted: &Wanted, seen: &Situation) -> Option<Finding> {
+pub fn unmet(selection: &Selection, gpu_type: Option<GpuType>, wanted: &WantedGpus, seen: &Situation) -> Option<Finding> {
     let can_be_here = |vendor| seen.gpus.iter().any(|gpus| gpus.vendor() == vendor && gpus.may_be_present());
     let option = match (gpu_type.and_then(GpuType::vendor), selection) {
         (Some(vendor), _) if !can_be_here(vendor) => format!("--gpu-type {vendor}"),

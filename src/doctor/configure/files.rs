@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::gpu_file::{self, Wanted};
+use super::gpu_file::{self, WantedGpus};
 use super::{env_file, text};
 use install::replace_users_file;
 
@@ -19,7 +19,7 @@ pub struct Place<'a> {
 }
 
 /// Writes both files, or prints the changes. Returns the text, and whether everything succeeded.
-pub fn write_both(place: Place<'_>, wanted: &Wanted) -> anyhow::Result<(String, bool)> {
+pub fn write_both(place: Place<'_>, wanted: &WantedGpus) -> anyhow::Result<(String, bool)> {
     let mut lines = String::from("\nFiles\n");
     let text = gpu_file::render(wanted);
     let path = place.directory.join(gpu_file::NAME);
@@ -61,7 +61,7 @@ pub fn write_both(place: Place<'_>, wanted: &Wanted) -> anyhow::Result<(String, 
 }
 
 /// Skips the extension of compose.yaml if the user's own override file already passes the GPUs.
-fn people_give_it(place: Place<'_>, wanted: &Wanted) -> anyhow::Result<Option<&'static str>> {
+fn people_give_it(place: Place<'_>, wanted: &WantedGpus) -> anyhow::Result<Option<&'static str>> {
     for name in gpu_file::OVERRIDES.into_iter().filter(|_| !wanted.is_plain()) {
         let text = read(&place.directory.join(name))?;
         if text.is_some_and(|text| !gpu_file::is_ours(&text) && wanted.is_met_by(&text)) {

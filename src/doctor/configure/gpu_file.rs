@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use super::choice::{GpuType, Selection};
-use super::passthrough::{CDI_ALL, Way};
+use super::passthrough::{CDI_ALL, PassMethod};
 use super::situation::FileGpus;
 use model::inventory::Vendor;
 
@@ -20,16 +20,16 @@ pub const MARK: &str = "# Written by slurminit configure";
 
 /// What to pass to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedGpus {
     /// What the image is built for.
     pub gpu_type: GpuType,
     /// The vendors whose GPUs are passed, and how.
-    pub given: Vec<(Vendor, Way)>,
+    pub given: Vec<(Vendor, PassMethod)>,
     /// The selected GPUs.
     pub selection: Selection,
 }
 
-impl Wanted {
+impl WantedGpus {
     /// Whether compose.yaml is enough.
     pub fn is_plain(&self) -> bool {
         self.given.is_empty()
@@ -45,8 +45,8 @@ impl Wanted {
 }
 
 /// Renders the file.
-pub fn render(wanted: &Wanted) -> String {
-    let Wanted { gpu_type, given, selection } = wanted;
+pub fn render(wanted: &WantedGpus) -> String {
+    let WantedGpus { gpu_type, given, selection } = wanted;
     let mut text = format!(
         "{MARK} for the GPUs of this host; `slurminit configure` replaces it.\n\
          # slurminit does not replace a file without the first line.\n\
@@ -56,9 +56,9 @@ pub fn render(wanted: &Wanted) -> String {
     let mut by_files = Vec::new();
     for (_, way) in given {
         match way {
-            Way::Gpus => text += &reservation("nvidia", "count: all", "", selection),
-            Way::Cdi => text += &reservation("cdi", &device_ids([CDI_ALL.to_owned()]), "nvidia.com/gpu=", selection),
-            Way::Files(gpus) => by_files.push(gpus),
+            PassMethod::Gpus => text += &reservation("nvidia", "count: all", "", selection),
+            PassMethod::Cdi => text += &reservation("cdi", &device_ids([CDI_ALL.to_owned()]), "nvidia.com/gpu=", selection),
+            PassMethod::Files(gpus) => by_files.push(gpus),
         }
     }
     text + &files_section(&by_files, selection)

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::choice::GpuId;
-use super::passthrough::{Trial, Way};
+use super::passthrough::{Trial, PassMethod};
 use super::situation::Situation;
 use model::inventory::{Observations, Vendor};
 
@@ -21,7 +21,7 @@ pub trait HostGpus: fmt::Debug {
     }
 
     /// Whether they are selected without a preference of the user.
-    fn can_be_meant(&self) -> bool {
+    fn is_default_choice(&self) -> bool {
         self.is_present()
     }
 
@@ -38,7 +38,7 @@ pub trait HostGpus: fmt::Debug {
     fn check(&self, id: &GpuId) -> Result<(), String>;
 
     /// The method by which Docker passes the GPUs.
-    fn way(&self, seen: &Situation) -> Way;
+    fn way(&self, seen: &Situation) -> PassMethod;
 
     /// The hardware and its driver.
     fn hardware(&self, seen: &Situation) -> Vec<Observations>;

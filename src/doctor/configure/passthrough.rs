@@ -9,7 +9,7 @@ pub const CDI_ALL: &str = "nvidia.com/gpu=all";
 
 /// How Docker passes GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum PassMethod {
     /// `--gpus all`: through NVIDIA's runtime hook.
     Gpus,
     /// `--device nvidia.com/gpu=all`: the engine reads the toolkit's CDI specification itself.
@@ -67,13 +67,13 @@ impl Part {
 }
 
 /// The arguments of `docker` for a trial.
-pub fn arguments(way: &Way, image: &str, container: &str) -> Vec<String> {
+pub fn arguments(way: &PassMethod, image: &str, container: &str) -> Vec<String> {
     let mut arguments = vec!["run".to_owned(), "--rm".to_owned(), "--name".to_owned(), container.to_owned()];
     let mut option = |name: &str, value: &str| arguments.extend([name.to_owned(), value.to_owned()]);
     match way {
-        Way::Gpus => option("--gpus", "all"),
-        Way::Cdi => option("--device", CDI_ALL),
-        Way::Files(gpus) => {
+        PassMethod::Gpus => option("--gpus", "all"),
+        PassMethod::Cdi => option("--device", CDI_ALL),
+        PassMethod::Files(gpus) => {
             for device in gpus.files.shared.into_iter().chain(["/dev/dri"]) {
                 option("--device", device);
             }

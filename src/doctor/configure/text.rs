@@ -6,7 +6,7 @@ use similar::TextDiff;
 
 use super::assess::Assessment;
 use super::choice::GpuType;
-use super::gpu_file::{MARK, NAME, VARIABLE, Wanted};
+use super::gpu_file::{MARK, NAME, VARIABLE, WantedGpus};
 use model::inventory::{Finding, Observation, Observations, Vendor};
 use model::printable;
 
@@ -99,7 +99,7 @@ pub fn unread(cause: &str) -> String {
 }
 
 /// The result: the GPUs that the container gets.
-pub fn result(wanted: &Wanted) -> String {
+pub fn result(wanted: &WantedGpus) -> String {
     let whose: Vec<Vendor> = wanted.given.iter().map(|(vendor, _)| *vendor).collect();
     let given = match whose.as_slice() {
         [] => "the container gets no GPU".to_owned(),

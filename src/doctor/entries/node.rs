@@ -1,7 +1,7 @@
 //! Slurm's daemons, node and jobs.
 
 use crate::entry::{Entry, Judge};
-use crate::facts::{ContainerFacts, Facts, Looked, NodeFacts};
+use crate::facts::{ContainerFacts, Facts, Observed, NodeFacts};
 use config::DaemonName;
 use machine::node_report::NodeVerdict;
 use machine::{StopReason, UnitSnapshot, UnitState};
@@ -97,7 +97,7 @@ pub(super) const ENTRIES: &[Entry] = &[
 ];
 
 /// The observation, if a cluster is running and it could be made; otherwise the reason.
-fn seen<'a, T>(container: &ContainerFacts, looked: &'a Looked<T>) -> Result<&'a T, Observations> {
+fn seen<'a, T>(container: &ContainerFacts, looked: &'a Observed<T>) -> Result<&'a T, Observations> {
     container.status.as_ref().map_err(|why| Observations::note(why.as_str()))?;
     looked.as_ref().map_err(|why| Observations::could_not_look(why.as_str()))
 }

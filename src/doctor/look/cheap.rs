@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::ports;
-use crate::facts::{CheapFacts, CudaFacts, Disk, Given, Holder, KeyFacts, Limit, Looked, Port};
+use crate::facts::{CheapFacts, CudaFacts, Disk, ContainerSettings, Holder, KeyFacts, Limit, Observed, Port};
 use config::{Config, Role};
 use model::inventory::Inventory;
 use sys::proc::parse::Mount;
@@ -17,7 +17,7 @@ use sys::trusted_path::Dir;
 
 /// The paths, names and ports to examine.
 #[derive(Clone, Copy, Debug)]
-pub struct Places<'a> {
+pub struct ExaminedPaths<'a> {
     /// The root directory of all paths.
     pub root: &'a Path,
     /// The munge key.
@@ -34,7 +34,7 @@ pub struct Places<'a> {
 
 /// The paths, names and ports of a start.
 pub fn look_cheaply(root: &Path, config: &Config, inventory: &Inventory, cluster: &str) -> CheapFacts {
-    let places = Places {
+    let places = ExaminedPaths {
         root,
         key: &config.paths.munge_key,
         state: &config.paths.state,
@@ -56,7 +56,7 @@ pub fn look_cheaply(root: &Path, config: &Config, inventory: &Inventory, cluster
 }
 
 /// Makes the observations. `listens` returns whether a process listens on a port.
-pub fn cheap(places: &Places<'_>, listens: &dyn Fn(u16) -> Option<bool>) -> CheapFacts {
+pub fn cheap(places: &ExaminedPaths<'_>, listens: &dyn Fn(u16) -> Option<bool>) -> CheapFacts {
     let root = places.root;
     let port = |(daemon, number): (&'static str, u16)| {
         let holder = match listens(number) {
@@ -80,9 +80,9 @@ pub fn cheap(places: &Places<'_>, listens: &dyn Fn(u16) -> Option<bool>) -> Chea
     }
 }
 
-fn given(root: &Path) -> Given {
+fn given(root: &Path) -> ContainerSettings {
     let limits = read(&root.join("proc/self/limits")).unwrap_or_default();
-    Given {
+    ContainerSettings {
         has_infiniband: root.join("dev/infiniband").exists(),
         shared_memory_mib: disk(&root.join("dev/shm")).ok().map(|disk| disk.whole_mib),
         locked_memory: limit(&limits, "Max locked memory"),
@@ -148,7 +148,7 @@ pub fn saved_cluster(controller: &Path) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-fn disk(path: &Path) -> Looked<Disk> {
+fn disk(path: &Path) -> Observed<Disk> {
     let of = statvfs(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mib = |blocks: u64| blocks.saturating_mul(of.fragment_size()) >> 20;
     Ok(Disk {
@@ -195,7 +195,7 @@ fn toolkit(root: &Path) -> Option<String> {
     noted.or_else(|| majors.into_iter().find(has).map(|major| major.to_string()))
 }
 
-fn memory_kills(root: &Path) -> Looked<u64> {
+fn memory_kills(root: &Path) -> Observed<u64> {
     let files = ["sys/fs/cgroup/memory.events", "sys/fs/cgroup/memory/memory.oom_control"];
     let text = files.into_iter().find_map(|file| read(&root.join(file)));
     let text = text.ok_or("the container's cgroup has no memory.events")?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{Ask, Scope};
 use super::{address, credential, look_cheaply, own_credential, slurm, within};
-use crate::facts::{CheapFacts, ContainerFacts, Credential, Looked, SlurmFacts};
+use crate::facts::{CheapFacts, ContainerFacts, Credential, Observed, SlurmFacts};
 use config::{Config, DaemonName, NodeName, Role};
 use init::status;
 use install::load_config;
@@ -34,7 +34,7 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
     let node = planned.node.clone();
     let slurm = match &status {
         Ok(_) => slurm(&ask, &node),
-        Err(why) => SlurmFacts::unasked(why),
+        Err(why) => SlurmFacts::not_queried(why),
     };
     let munge = if status.is_ok() { own_credential(&ask) } else { Err("no cluster in this container".to_owned()) };
     ContainerFacts {
@@ -72,14 +72,14 @@ fn as_it_runs(mut config: Config, status: &Snapshot, root: &Path) -> Config {
 }
 
 /// The result of a start now.
-struct WouldDo {
+struct StartPreview {
     findings: Vec<Finding>,
-    stale_files: Looked<Vec<String>>,
+    stale_files: Observed<Vec<String>>,
     cluster: String,
     node: String,
 }
 
-impl WouldDo {
+impl StartPreview {
     /// The facts that need no plan.
     fn unplanned(config: &Config, inventory: &Inventory) -> Self {
         let (findings, node) = (inventory.findings.clone(), config.node.name.to_string());
@@ -87,20 +87,20 @@ impl WouldDo {
     }
 }
 
-fn planned(scope: &Scope, config: &Config, inventory: &Inventory) -> WouldDo {
+fn planned(scope: &Scope, config: &Config, inventory: &Inventory) -> StartPreview {
     let look = {
         let (config, inventory, root) = (config.clone(), inventory.clone(), scope.root.clone());
         let config_file = scope.config.clone();
         move || would_do(&config, config_file.as_deref(), &inventory, &root)
     };
-    within(scope.deadline, look).unwrap_or_else(|| WouldDo {
+    within(scope.deadline, look).unwrap_or_else(|| StartPreview {
         stale_files: Err("timeout while reading Slurm's files: the file system hangs".to_owned()),
-        ..WouldDo::unplanned(config, inventory)
+        ..StartPreview::unplanned(config, inventory)
     })
 }
 
-fn would_do(config: &Config, config_file: Option<&Path>, inventory: &Inventory, root: &Path) -> WouldDo {
-    let mut would_do = WouldDo::unplanned(config, inventory);
+fn would_do(config: &Config, config_file: Option<&Path>, inventory: &Inventory, root: &Path) -> StartPreview {
+    let mut would_do = StartPreview::unplanned(config, inventory);
     match plan_files(config, config_file, inventory, root) {
         Ok(mut planned) => {
             keep_for_jobs(config, root, &mut planned);
@@ -135,7 +135,7 @@ fn keep_for_jobs(config: &Config, root: &Path, planned: &mut Planned) {
     planned.keep(&partitions, &nodes);
 }
 
-fn snapshot(config: &Config, root: &Path) -> Looked<Snapshot> {
+fn snapshot(config: &Config, root: &Path) -> Observed<Snapshot> {
     let directory = sys::under(root, &config.paths.run);
     let status = status::read(&directory)
         .map_err(|_| "no cluster in this container: PID 1 is not slurminit, or is still starting".to_owned())?;
@@ -163,12 +163,12 @@ fn cheap(scope: &Scope, config: &Config, inventory: &Inventory, cluster: String)
         cuda: crate::facts::CudaFacts::default(),
         memory_kills: Err("not checked".to_owned()),
         has_kfd: false,
-        given: crate::facts::Given::default(),
+        given: crate::facts::ContainerSettings::default(),
     })
 }
 
 /// Copies standard input to a file, so that unmunge can run with a timeout.
-fn foreign_credential(ask: Ask<'_>, file: &Path) -> Looked<Credential> {
+fn foreign_credential(ask: Ask<'_>, file: &Path) -> Observed<Credential> {
     if file != Path::new("-") {
         return credential(ask, file);
     }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Ask, Scope, output};
 use crate::configure::look;
-use crate::facts::{HostFacts, ImageFacts, Kubernetes, KubernetesNode, Looked, RunningContainer};
+use crate::facts::{HostFacts, ImageFacts, Kubernetes, KubernetesNode, Observed, RunningContainer};
 use model::inventory::{Inventory, Vendor};
 use sys::tool::answer::Answer;
 
@@ -26,7 +26,7 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> HostFacts {
 }
 
 /// The image's label.
-pub fn image(ask: Ask<'_>, name: &str) -> Looked<Option<ImageFacts>> {
+pub fn image(ask: Ask<'_>, name: &str) -> Observed<Option<ImageFacts>> {
     match ask("docker", &["image", "inspect", "--format", "{{json .Config.Labels}}", name]) {
         Answer::Ended { succeeded: false, stderr, .. } if stderr.to_lowercase().contains("no such") => Ok(None),
         answer => {
@@ -41,7 +41,7 @@ fn text(value: Option<&Value>) -> Option<String> {
 }
 
 /// Running containers of slurminit's images.
-pub fn containers(ask: Ask<'_>) -> Looked<Vec<RunningContainer>> {
+pub fn containers(ask: Ask<'_>) -> Observed<Vec<RunningContainer>> {
     let ids = output(ask, "docker", &["ps", "--quiet", "--filter", &format!("label={GPU_TYPE}")])?;
     let ids: Vec<&str> = ids.split_whitespace().collect();
     if ids.is_empty() {
@@ -68,7 +68,7 @@ fn container(json: &Value) -> RunningContainer {
 }
 
 /// What Kubernetes reports about nodes and device plugins; `None` without kubectl or a configured cluster.
-pub fn kubernetes(ask: Ask<'_>) -> Looked<Option<Kubernetes>> {
+pub fn kubernetes(ask: Ask<'_>) -> Observed<Option<Kubernetes>> {
     let get = |what: &[&str]| ask("kubectl", &[&["get"], what, &["--output=json", "--request-timeout=5s"]].concat());
     let json = |answer: Answer| {
         serde_json::from_str::<Value>(&answer.output_of("kubectl")?).map_err(|error| format!("kubectl: {error}"))
@@ -110,7 +110,7 @@ fn plugin(json: &Value) -> Option<(String, u64, u64)> {
 }
 
 /// Whether the clock is synchronized (NTP).
-pub fn clock(ask: Ask<'_>) -> Looked<bool> {
+pub fn clock(ask: Ask<'_>) -> Observed<bool> {
     let answer = output(ask, "timedatectl", &["show", "--property=NTPSynchronized", "--value"])?;
     match answer.trim() {
         "yes" => Ok(true),

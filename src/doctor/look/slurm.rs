@@ -1,7 +1,7 @@
 //! What Slurm's and munge's own commands report.
 
 use super::{Ask, output};
-use crate::facts::{Credential, Looked, NodeFacts, SlurmFacts};
+use crate::facts::{Credential, Observed, NodeFacts, SlurmFacts};
 use model::queued_job::{PENDING, QueuedJob};
 use slurm::client::{Client, Jobs};
 use sys::tool::answer::{Answer, first_line};
@@ -11,7 +11,7 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
     let client = Client::with(ask);
     // If the controller does not answer, every other command would block until its own deadline.
     if client.ping().is_err() {
-        let nothing = SlurmFacts::unasked("the controller does not respond");
+        let nothing = SlurmFacts::not_queried("the controller does not respond");
         return SlurmFacts { controller: Ok(false), ..nothing };
     }
     let jobs = |state: &str| {
@@ -28,18 +28,18 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
     }
 }
 
-fn node(client: &Client, name: &str) -> Looked<NodeFacts> {
+fn node(client: &Client, name: &str) -> Observed<NodeFacts> {
     let (gres, report) = client.node_with_gres(name)?.ok_or_else(|| format!("the controller knows no node {name}"))?;
     Ok(NodeFacts { name: name.to_owned(), report, gres })
 }
 
 /// Encodes and decodes a credential with munged.
-pub fn own_credential(ask: Ask<'_>) -> Looked<Credential> {
+pub fn own_credential(ask: Ask<'_>) -> Observed<Credential> {
     parse_credential(&output_even_if_refused(ask, "munge --no-input | unmunge"))
 }
 
 /// Decodes a credential from another machine, stored in `file`.
-pub fn credential(ask: Ask<'_>, file: &std::path::Path) -> Looked<Credential> {
+pub fn credential(ask: Ask<'_>, file: &std::path::Path) -> Observed<Credential> {
     let file = file.to_str().filter(|name| !name.contains('\'')).ok_or("the file name is not valid for unmunge")?;
     parse_credential(&output_even_if_refused(ask, &format!("unmunge --input='{file}'")))
 }
@@ -50,7 +50,7 @@ fn output_even_if_refused(ask: Ask<'_>, line: &str) -> String {
     output(ask, "sh", &["-c", &line]).unwrap_or_else(|why| why)
 }
 
-fn parse_credential(text: &str) -> Looked<Credential> {
+fn parse_credential(text: &str) -> Observed<Credential> {
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
     // `2026-11-21 16:24:58 +0000 (1795278298)`
     let time = |key: &str| value(key)?.rsplit_once('(')?.1.trim_end_matches(')').parse().ok();
@@ -72,7 +72,7 @@ fn parse_credential(text: &str) -> Looked<Credential> {
 }
 
 /// Whether this host's name resolves to an address.
-pub fn address(ask: Ask<'_>, host: &str) -> Looked<bool> {
+pub fn address(ask: Ask<'_>, host: &str) -> Observed<bool> {
     match ask("getent", &["hosts", host]) {
         // getent prints nothing if there is no address.
         Answer::Ended { succeeded: false, stdout, stderr } if stdout.is_empty() && stderr.is_empty() => Ok(false),

@@ -41,10 +41,10 @@ fn ill(index: u32) -> Condition {
 }
 
 /// One line for each verdict.
-fn verdicts(inventory: &Inventory, of_image: Option<&str>, floors: &Looked<Floors>) -> String {
+fn verdicts(inventory: &Inventory, of_image: Option<&str>, floors: &Observed<Floors>) -> String {
     let environment = Environment { cuda_version: of_image.map(str::to_owned), ..Environment::default() };
     let cuda = CudaFacts::default();
-    let known = Known { inventory, environment: &environment, cuda: &cuda, floors };
+    let known = RequirementFacts { inventory, environment: &environment, cuda: &cuda, floors };
     let line = |Requirement { name, observation: Observation { verdict, seen, cause, repair } }: Requirement| {
         let why = cause.zip(repair).map(|(cause, repair)| format!("\n    {cause}\n    {repair}")).unwrap_or_default();
         format!("{name}: {verdict:?}: {seen}{why}\n")
@@ -52,7 +52,7 @@ fn verdicts(inventory: &Inventory, of_image: Option<&str>, floors: &Looked<Floor
     requirements(&known).into_iter().map(line).collect()
 }
 
-fn floors(compute: &str, memory_mib: u64) -> Looked<Floors> {
+fn floors(compute: &str, memory_mib: u64) -> Observed<Floors> {
     Ok(Floors { compute: compute.parse().ok(), memory_mib: Some(memory_mib) })
 }
 

@@ -33,7 +33,7 @@ const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
 
 /// A request, and the channel for its answer.
 #[derive(Debug)]
-pub struct Asked {
+pub struct ReceivedRequest {
     /// The request.
     pub request: Request,
     /// The channel for the answer.
@@ -75,7 +75,7 @@ pub fn listen(socket: &Path) -> std::io::Result<UnixListener> {
 }
 
 /// Serves clients as long as requests are received.
-pub async fn serve(listener: UnixListener, requests: UnboundedSender<Asked>) {
+pub async fn serve(listener: UnixListener, requests: UnboundedSender<ReceivedRequest>) {
     let (places, followers) = (Arc::new(Semaphore::new(CLIENTS)), Arc::new(Semaphore::new(FOLLOWERS)));
     while !requests.is_closed() {
         match listener.accept().await {
@@ -97,7 +97,7 @@ pub async fn serve(listener: UnixListener, requests: UnboundedSender<Asked>) {
 
 async fn attend(
     mut stream: UnixStream,
-    requests: &UnboundedSender<Asked>,
+    requests: &UnboundedSender<ReceivedRequest>,
     place: OwnedSemaphorePermit,
     followers: Arc<Semaphore>,
 ) {
@@ -160,9 +160,9 @@ async fn receive(stream: &mut UnixStream) -> Option<Result<Request, String>> {
     }
 }
 
-async fn ask(request: Request, requests: &UnboundedSender<Asked>) -> FullReply {
+async fn ask(request: Request, requests: &UnboundedSender<ReceivedRequest>) -> FullReply {
     let (answer, answered) = oneshot::channel();
-    let _ = requests.send(Asked { request, answer });
+    let _ = requests.send(ReceivedRequest { request, answer });
     answered.await.unwrap_or_else(|_| refused("the container ends".to_owned()))
 }
 

@@ -5,7 +5,7 @@ use nix::libc;
 
 use model::daemons::ReadinessTest;
 
-use super::{Living, Supervisor};
+use super::{RunningChild, Supervisor};
 use crate::{limits, readiness};
 use machine::UnitId;
 use machine::{Child, Exit, Shortage, SpawnFailure};
@@ -44,7 +44,7 @@ impl Supervisor {
     }
 
     /// The external cause that ended this process, if any.
-    pub(super) fn shortage(&self, living: &Living, exit: &Exit) -> Option<Shortage> {
+    pub(super) fn shortage(&self, living: &RunningChild, exit: &Exit) -> Option<Shortage> {
         let id = living.child.unit()?;
         if let Exit::NotStarted(failure) = exit {
             return failure.shortage;

@@ -3,7 +3,7 @@
 use nix::unistd::Pid;
 use tracing::{info, warn};
 
-use super::{Living, Program, Supervisor};
+use super::{RunningChild, Program, Supervisor};
 use crate::notify::{Notify, VARIABLE};
 use machine::Child;
 use model::unit::{HANDS_OVER, Handover};
@@ -45,7 +45,7 @@ impl Supervisor {
     }
 
     /// A daemon's main process has ended, and `next` replaces it. Pipes, process group and state stay the same.
-    pub(super) fn hand_over(&mut self, next: Pid, mut living: Living) {
+    pub(super) fn hand_over(&mut self, next: Pid, mut living: RunningChild) {
         let name = self.source(living.child);
         info!(kind = "unit-handed-over", unit = name, "{name} has handed over to process {next}");
         living.started.pid = next;

@@ -19,7 +19,7 @@ use sys::system_calls;
 /// process would find it taken. The remaining processes are reparented to PID 1 as they die, so each death triggers a
 /// new check.
 #[derive(Debug)]
-pub(super) struct Dying {
+pub(super) struct DyingUnit {
     group: Pid,
     /// After this, processes stuck in the kernel are no longer waited for.
     pub(super) until: Instant,
@@ -73,7 +73,7 @@ impl Supervisor {
         match living.child {
             Child::Unit(_) => {
                 let until = Instant::now() + GROUP;
-                self.dying.push(Dying { group: living.started.group, until, event });
+                self.dying.push(DyingUnit { group: living.started.group, until, event });
             }
             _ => self.send(event),
         }

@@ -5,14 +5,14 @@ use tracing::warn;
 
 use super::Supervisor;
 use crate::control::protocol::{Reply, Request};
-use crate::control::server::{self, Asked, FullReply};
+use crate::control::server::{self, ReceivedRequest, FullReply};
 use crate::logs::{Circumstances, Record, parse_daemon_line};
 use machine::{Command, Event};
 use model::daemons::DaemonName;
 
 impl Supervisor {
     /// Opens the control socket. If that fails the container works but takes no requests. A plain init has no socket.
-    pub(super) fn open_control(&self) -> UnboundedReceiver<Asked> {
+    pub(super) fn open_control(&self) -> UnboundedReceiver<ReceivedRequest> {
         let (requests, incoming) = unbounded_channel();
         if self.task.setup.has_cluster {
             let socket = crate::control::socket(&self.task.paths.run);
@@ -27,7 +27,7 @@ impl Supervisor {
         incoming
     }
 
-    pub(super) fn answer(&mut self, asked: Asked) {
+    pub(super) fn answer(&mut self, asked: ReceivedRequest) {
         let answer = match asked.request {
             Request::Ping => Reply::Done.into(),
             Request::Stop => self.command(Command::Stop, Reply::Done),

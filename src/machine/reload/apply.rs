@@ -8,7 +8,7 @@ use model::prepared::Apply;
 
 use super::super::cluster::Cluster;
 use super::super::step::Step;
-use super::super::unit::Again;
+use super::super::unit::RestartIntent;
 use super::super::{Child, Notice};
 use super::state::{Rollback, Stage, Work};
 use super::{Outcome, Reload, ReloadNotice};
@@ -24,7 +24,7 @@ const DEATHS: u32 = 2;
 impl Reload {
     /// Handles the end of slurmctld or slurmd. Returns whether the unit now waits until the reload starts it. A daemon that was told to end
     /// because it was not ready or did not answer counts as dead.
-    pub(in super::super) fn takes_exit(&mut self, id: UnitId, told: Option<Again>, cluster: &mut Cluster) -> bool {
+    pub(in super::super) fn takes_exit(&mut self, id: UnitId, told: Option<RestartIntent>, cluster: &mut Cluster) -> bool {
         if !cluster.units[id].reads_slurms_files() {
             return false;
         }
@@ -33,7 +33,7 @@ impl Reload {
             Stage::Stopping { .. } | Stage::Restoring { .. } => return true,
             Stage::Reconfiguring { work, .. } | Stage::Starting { work, .. } | Stage::Watching { work, .. } => work,
         };
-        let is_asked = told == Some(Again::AsAsked);
+        let is_asked = told == Some(RestartIntent::AsAsked);
         work.deaths += u32::from(!is_asked);
         if is_asked || work.deaths < DEATHS || work.rollback.is_some() {
             return false;
@@ -98,7 +98,7 @@ pub(super) fn advance_stopping(work: Work, cluster: &mut Cluster) -> Stage {
     for id in cluster.units.slurm() {
         let unit = &mut cluster.units[id];
         if unit.runs() {
-            unit.stop(Again::AsAsked, &mut cluster.step);
+            unit.stop(RestartIntent::AsAsked, &mut cluster.step);
         }
         if unit.is_stopping() {
             return Stage::Stopping { work };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::daemons::{ReadinessTest, RestartPolicy};
 use model::supervise::Supervise;
 
-use super::{Again, End, State, Unit, doubling};
+use super::{RestartIntent, End, State, Unit, doubling};
 use crate::external_failure::LONGEST_PAUSE;
 use crate::step::Step;
 use crate::{Exit, Moment, Notice, Shortage};
@@ -23,7 +23,7 @@ pub(crate) struct Run {
     ended_at: Moment,
     exit: Exit,
     /// Why slurminit stopped the process; `None` if it did not.
-    pub(crate) told: Option<Again>,
+    pub(crate) told: Option<RestartIntent>,
     /// When the process was told to stop, or the earliest time at which it may have begun to exit by itself.
     end_began: Moment,
     /// How long the process ran; zero if it was told to end.
@@ -79,7 +79,7 @@ impl Unit {
         let (name, exit, ran, was_ready) = (self.name(), run.exit.clone(), run.ran, run.was_ready);
         let runs_again = match self.spec.restart {
             RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => exit != Exit::Code(0) || run.told == Some(Again::AfterFailure),
+            RestartPolicy::OnFailure => exit != Exit::Code(0) || run.told == Some(RestartIntent::AfterFailure),
             RestartPolicy::Never => false,
         };
         if !runs_again {

@@ -73,7 +73,7 @@ pub enum Behavior {
 
 /// A row of the table of behaviors.
 #[derive(Clone, Copy, Debug)]
-pub struct Since {
+pub struct BehaviorRow {
     /// The first release with the behavior.
     pub release: SlurmVersion,
     /// The assumption for an unknown release.
@@ -99,51 +99,51 @@ impl Behavior {
 
     /// The row of the table. The sources are Slurm's RELEASE_NOTES, cgroup.conf(5) of 23.02, and `env.c` of 23.11 (23.02 only
     /// forks).
-    pub const fn since(self) -> Since {
+    pub const fn since(self) -> BehaviorRow {
         match self {
-            Self::EnablesControllers => Since {
+            Self::EnablesControllers => BehaviorRow {
                 release: SlurmVersion::new(23, 2),
                 if_unknown: true,
                 what: "`EnableControllers` in cgroup.conf",
                 here: "older: no cgroups for jobs",
             },
-            Self::FollowsAddresses => Since {
+            Self::FollowsAddresses => BehaviorRow {
                 release: SlurmVersion::new(23, 11),
                 if_unknown: true,
                 what: "the controller accepts a node's new address",
                 here: "older: the roles controller, compute and login are rejected",
             },
-            Self::HandsOver => Since {
+            Self::HandsOver => BehaviorRow {
                 release: SlurmVersion::new(23, 11),
                 if_unknown: false,
                 what: "`--systemd`: a daemon hands over to a successor on `scontrol reconfigure`",
                 here: "older: a daemon re-executes itself, and exits at a broken file",
             },
-            Self::MakesNamespaces => Since {
+            Self::MakesNamespaces => BehaviorRow {
                 release: SlurmVersion::new(23, 11),
                 if_unknown: true,
                 what: "slurmd creates namespaces to read the login environment",
                 here: "without CAP_SYS_ADMIN: `GetEnvTimeout=0`, and slurminit writes the login environments",
             },
-            Self::DisablesCgroups => Since {
+            Self::DisablesCgroups => BehaviorRow {
                 release: SlurmVersion::new(24, 5),
                 if_unknown: true,
                 what: "`CgroupPlugin=disabled`",
                 here: "older: `cgroup/v1`, with task/none",
             },
-            Self::IgnoresGetEnvTimeout => Since {
+            Self::IgnoresGetEnvTimeout => BehaviorRow {
                 release: SlurmVersion::new(25, 5),
                 if_unknown: false,
                 what: "`GetEnvTimeout` is gone: without CAP_SYS_ADMIN `sbatch --export=NONE` makes slurmd exit",
                 here: "not set; the patch of `docker/build-slurm` reads the environment without namespaces",
             },
-            Self::WaitsForTheReader => Since {
+            Self::WaitsForTheReader => BehaviorRow {
                 release: SlurmVersion::new(25, 11),
                 if_unknown: true,
                 what: "`BARRIER=1`: a daemon waits until its successor message was read",
                 here: "the passed descriptor is closed after reading, with every release",
             },
-            Self::AnswersHttp => Since {
+            Self::AnswersHttp => BehaviorRow {
                 release: SlurmVersion::new(25, 11),
                 if_unknown: true,
                 what: "`/metrics`, `/livez` and `/readyz` on the ports of slurmctld and slurmd",

@@ -8,7 +8,7 @@ use crate::{Culprit, FileName, Plan, cgroups};
 use model::inventory::Behavior;
 
 use super::check::Context;
-use super::include::Missing;
+use super::include::MissingInclude;
 use super::{Customized, parse};
 
 /// A setting at which a daemon certainly exits.
@@ -25,7 +25,7 @@ pub struct Fatal {
 }
 
 /// A file that a plugin requires.
-struct Companion {
+struct RequiredFile {
     key: &'static str,
     plugin: &'static str,
     /// One of them must be in Slurm's directory.
@@ -34,16 +34,16 @@ struct Companion {
     is_controllers: bool,
 }
 
-const fn companion(key: &'static str, plugin: &'static str, files: &'static [&'static str]) -> Companion {
-    Companion { key, plugin, files, is_controllers: false }
+const fn companion(key: &'static str, plugin: &'static str, files: &'static [&'static str]) -> RequiredFile {
+    RequiredFile { key, plugin, files, is_controllers: false }
 }
 
-const fn of_controller(key: &'static str, plugin: &'static str, files: &'static [&'static str]) -> Companion {
-    Companion { key, plugin, files, is_controllers: true }
+const fn of_controller(key: &'static str, plugin: &'static str, files: &'static [&'static str]) -> RequiredFile {
+    RequiredFile { key, plugin, files, is_controllers: true }
 }
 
 /// Tried with 24.11.5: the daemons wait a minute for a configuration file, and exit without a script or key.
-const COMPANIONS: [Companion; 8] = [
+const COMPANIONS: [RequiredFile; 8] = [
     companion("TopologyPlugin", "topology/tree", &["topology.conf", "topology.yaml"]),
     companion("TopologyPlugin", "topology/block", &["topology.conf", "topology.yaml"]),
     companion("JobContainerType", "job_container/tmpfs", &["job_container.conf"]),
@@ -64,8 +64,8 @@ pub(super) fn find(plan: &Plan, customized: &Customized, context: &Context<'_>) 
     find.no_node().or_else(|| find.cgroups()).or_else(|| find.companions())
 }
 
-fn no_included_file(missing: &Missing) -> Fatal {
-    let Missing { path, line, name, why } = missing;
+fn no_included_file(missing: &MissingInclude) -> Fatal {
+    let MissingInclude { path, line, name, why } = missing;
     Fatal {
         culprit: Some(Culprit::File(path.clone(), *line)),
         what: format!("Include {name}: {why}"),
@@ -196,14 +196,14 @@ impl Find<'_> {
     /// A plugin whose file is missing.
     fn companions(&self) -> Option<Fatal> {
         let directory = &self.context.config.paths.slurm;
-        let is_missing = |one: &&Companion| !one.files.iter().any(|file| (self.context.exists)(&directory.join(file)));
-        let is_used = |one: &&Companion| {
+        let is_missing = |one: &&RequiredFile| !one.files.iter().any(|file| (self.context.exists)(&directory.join(file)));
+        let is_used = |one: &&RequiredFile| {
             let short = one.plugin.rsplit('/').next().unwrap_or(one.plugin);
             let mut names = self.value(one.key).unwrap_or_default().split(',').map(str::trim);
             names.any(|name| name == one.plugin || name == short)
         };
-        let is_here = |one: &&Companion| !one.is_controllers || self.context.has_controller();
-        let Companion { key, plugin, files, .. } =
+        let is_here = |one: &&RequiredFile| !one.is_controllers || self.context.has_controller();
+        let RequiredFile { key, plugin, files, .. } =
             COMPANIONS.iter().filter(is_here).filter(is_used).find(is_missing)?;
         let file: PathBuf = directory.join(files.first()?);
         let what = format!("{key}={plugin} requires the file {}, which is missing", file.display());

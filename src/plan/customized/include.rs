@@ -21,7 +21,7 @@ pub(super) struct Expanded {
 
 /// An `Include` line whose file cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Missing {
+pub(super) struct MissingInclude {
     /// The file with the line.
     pub(super) path: PathBuf,
     /// The line, counted from 1.
@@ -49,13 +49,13 @@ impl Expanded {
     ///
     /// # Errors
     /// The first file that cannot be read.
-    pub(super) fn new(path: &Path, text: &str, inlined: Inlined, read: Read<'_>) -> Result<Self, Missing> {
+    pub(super) fn new(path: &Path, text: &str, inlined: Inlined, read: Read<'_>) -> Result<Self, MissingInclude> {
         let mut expanded = Self::default();
         expanded.add(path, text, (inlined, read), 0)?;
         Ok(expanded)
     }
 
-    fn add(&mut self, path: &Path, text: &str, how: (Inlined, Read<'_>), depth: u32) -> Result<(), Missing> {
+    fn add(&mut self, path: &Path, text: &str, how: (Inlined, Read<'_>), depth: u32) -> Result<(), MissingInclude> {
         let (inlined, read) = how;
         for (index, line) in text.split_inclusive('\n').enumerate() {
             let wanted = |name: &&str| inlined == Inlined::All || !Path::new(name).is_absolute();
@@ -65,7 +65,7 @@ impl Expanded {
             };
             // %c is the name of the cluster (slurm.conf(5)).
             let name = name.replace("%c", &last_value(&self.text, "ClusterName").unwrap_or_default());
-            let missing = |why: String| Missing { path: path.to_owned(), line: index + 1, name: name.clone(), why };
+            let missing = |why: String| MissingInclude { path: path.to_owned(), line: index + 1, name: name.clone(), why };
             if depth >= DEEPEST {
                 return Err(missing("circular Include".to_owned()));
             }
@@ -113,7 +113,7 @@ mod tests {
         Ok((Path::new("/config").join(name), text.to_owned()))
     }
 
-    fn expanded(text: &str, inlined: Inlined) -> Result<Expanded, Missing> {
+    fn expanded(text: &str, inlined: Inlined) -> Result<Expanded, MissingInclude> {
         Expanded::new(Path::new("/config/slurm.conf"), text, inlined, &read)
     }
 

@@ -16,7 +16,7 @@ const OWN: [&str; 6] = ["NodeName", "NodeHostname", "NodeAddr", "Port", "State",
 
 /// A node of the previous slurm.conf that the new one lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GoneNode {
+pub struct RemovedNode {
     /// Its name.
     pub name: String,
     /// Whether it was kept only for the jobs that request it.
@@ -26,17 +26,17 @@ pub struct GoneNode {
 }
 
 /// The nodes that the new slurm.conf no longer has.
-pub fn gone_nodes(former: &str, now: &str) -> Vec<GoneNode> {
+pub fn gone_nodes(former: &str, now: &str) -> Vec<RemovedNode> {
     let (was, is) = (Nodes::parse(former), Nodes::parse(now));
     let named = was.known.into_iter().chain(was.by_host);
     // slurmctld exits if a node has the name of another node's host.
     named
         .filter(|(name, _)| !is.finds(name) && !is.by_host.contains_key(name))
-        .map(|(name, pairs)| GoneNode::of(name, &pairs))
+        .map(|(name, pairs)| RemovedNode::of(name, &pairs))
         .collect()
 }
 
-impl GoneNode {
+impl RemovedNode {
     fn of(name: String, pairs: &[(String, String)]) -> Self {
         let is_own = |key: &str| OWN.iter().any(|own| own.eq_ignore_ascii_case(key));
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());

@@ -73,7 +73,7 @@ fn nodes_of_jobs_stay_as_they_are() {
 fn kept_node_is_down_and_remains_while_jobs_name_it() {
     let now = FORMER.replace("NodeName=b CPUs=2", "NodeName=c CPUs=2");
     let gone = gone_nodes(FORMER, &now);
-    let line = |node: &GoneNode| node.settings.iter().map(|(key, value)| format!(" {key}={value}")).collect::<String>();
+    let line = |node: &RemovedNode| node.settings.iter().map(|(key, value)| format!(" {key}={value}")).collect::<String>();
     assert_eq!(gone.len(), 1);
     let first = line(&gone[0]);
     assert_eq!(
@@ -93,7 +93,7 @@ fn kept_node_is_down_and_remains_while_jobs_name_it() {
 fn localhost_as_only_node_matches_every_name() {
     let one = "SlurmctldHost=host1(127.0.0.1)\nNodeName=localhost CPUs=2\n";
     let named = "SlurmctldHost=host1(127.0.0.1)\nNodeName=gpu1 NodeHostname=host1 CPUs=2\n";
-    let names = |gone: Vec<GoneNode>| gone.into_iter().map(|node| node.name).collect::<Vec<_>>();
+    let names = |gone: Vec<RemovedNode>| gone.into_iter().map(|node| node.name).collect::<Vec<_>>();
     assert_eq!(names(gone_nodes(one, named)), ["localhost"]);
     assert_eq!(names(gone_nodes(one, &named.replace("host1", "host2"))), ["localhost", "host1"]);
     assert_eq!(names(gone_nodes(named, one)), [""; 0]);

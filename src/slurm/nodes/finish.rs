@@ -21,7 +21,7 @@ const COLUMNS: [(&str, usize); 3] = [("JobArrayID", 24), ("State", 24), ("exit_c
 /// slurmctld does not respond, or no longer has a record of a job.
 pub fn wait(jobs: &[String]) -> anyhow::Result<Vec<String>> {
     let (mut answered, mut pause) = (Instant::now(), FIRST_PAUSE);
-    let mut waiting = Waiting { open: jobs.to_vec(), failed: BTreeMap::new() };
+    let mut waiting = PendingJobs { open: jobs.to_vec(), failed: BTreeMap::new() };
     loop {
         let list = format!("--jobs={}", waiting.open.join(","));
         let which = Jobs { states: &["all"], options: &[&list], ..Jobs::default() };
@@ -43,14 +43,14 @@ fn sleep(pause: Duration) {
 }
 
 /// The results of earlier polls: slurmctld forgets a job while others still run.
-struct Waiting {
+struct PendingJobs {
     /// The jobs that have not ended.
     open: Vec<String>,
     /// A line for each failed job, by its number and that of its array task.
     failed: BTreeMap<(u64, Option<u64>), String>,
 }
 
-impl Waiting {
+impl PendingJobs {
     fn update(&mut self, said: &[[String; 3]]) -> anyhow::Result<()> {
         let mut known: BTreeMap<&str, bool> = BTreeMap::new();
         for [name, state, code] in said {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     fn after(jobs: &[&str], said: &[&str]) -> (Vec<String>, Vec<String>) {
-        let mut waiting = Waiting { open: jobs.iter().map(ToString::to_string).collect(), failed: BTreeMap::new() };
+        let mut waiting = PendingJobs { open: jobs.iter().map(ToString::to_string).collect(), failed: BTreeMap::new() };
         for said in said {
             waiting.update(&rows(said)).unwrap();
         }
@@ -131,7 +131,7 @@ mod tests {
     fn counts_job_that_slurmctld_has_forgotten() {
         let (open, failed) = after(&["1", "2"], &["1 FAILED 1:0\n2 RUNNING 0:0\n", "2 COMPLETED 0:0\n"]);
         assert_eq!((open.len(), failed), (0, vec!["job 1 is FAILED, exit code 1".to_owned()]));
-        let mut waiting = Waiting { open: vec!["1".to_owned(), "2".to_owned()], failed: BTreeMap::new() };
+        let mut waiting = PendingJobs { open: vec!["1".to_owned(), "2".to_owned()], failed: BTreeMap::new() };
         assert!(waiting.update(&rows("1 COMPLETED 0:0\n")).unwrap_err().to_string().contains("job 2"));
     }
 

@@ -27,14 +27,14 @@ const SINFO: &str = "--format=%a|%T|%E";
 
 /// The current state.
 #[derive(Clone, Debug)]
-pub struct Now {
+pub struct NodeStatus {
     /// slurmctld's report about the node, or why there is none.
     pub node: Result<OwnNode, String>,
     /// The node's GPUs.
     pub gpus: Vec<OwnGpu>,
 }
 
-impl Now {
+impl NodeStatus {
     /// Why no job can start, in one line; `None` if jobs can start.
     pub fn why_closed(&self) -> Option<String> {
         self.node.as_ref().map_or_else(|why| Some(why.clone()), OwnNode::why_closed)
@@ -114,7 +114,7 @@ pub enum OwnGpuState {
 }
 
 /// Asks slurmctld, if the cluster is ready. `lost` is the result of [`lost`].
-pub fn now(snapshot: &Snapshot, lost: &[Option<String>]) -> Now {
+pub fn now(snapshot: &Snapshot, lost: &[Option<String>]) -> NodeStatus {
     let (name, gpus) =
         snapshot.prepared.as_ref().map_or(("", &[][..]), |prepared| (&prepared.node_name, &prepared.gpus));
     let node = if snapshot.ready { node(name) } else { Err(snapshot.why.clone()) };
@@ -122,7 +122,7 @@ pub fn now(snapshot: &Snapshot, lost: &[Option<String>]) -> Now {
     let is_simulated = snapshot.prepared.as_ref().is_some_and(|prepared| prepared.simulated_nodes > 0);
     let gpus = if is_simulated { &[][..] } else { gpus };
     let states = (node.is_ok() && !name.is_empty()).then(|| states(name)).flatten();
-    Now { gpus: uses(gpus, lost, states.as_deref()), node }
+    NodeStatus { gpus: uses(gpus, lost, states.as_deref()), node }
 }
 
 /// The node and its partitions.

@@ -35,7 +35,7 @@ const COLUMNS: [(&str, usize); 7] = [
 
 /// Jobs that have started on this node, as far back as the daemons' logs reach.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Begun {
+pub(super) struct StartedJobs {
     /// Jobs, by ID.
     pub(super) ids: BTreeSet<String>,
     /// Array tasks, as `ARRAY_TASK`, and their job IDs: a task that slurmctld has forgotten gets another job ID.
@@ -44,9 +44,9 @@ pub(super) struct Begun {
 
 /// The jobs that slurmctld knows: job IDs with the array tasks that have them, if any.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Listed(BTreeSet<(String, Option<String>)>);
+struct KnownJobs(BTreeSet<(String, Option<String>)>);
 
-impl Listed {
+impl KnownJobs {
     /// From squeue's rows.
     fn of(rows: Vec<[String; 7]>) -> Self {
         let one = |[id, array, task, ..]: [String; 7]| (id, is_number(&task).then(|| format!("{array}_{task}")));
@@ -82,7 +82,7 @@ impl Allocated {
     }
 }
 
-impl Begun {
+impl StartedJobs {
     /// Combines slurmd's records, slurmctld's log, which alone has both names of a task, and the notes.
     fn of(mut ids: BTreeSet<String>, slurmctld: &str, noted: &str) -> Self {
         ids.extend(noted.lines().filter(|line| is_number(line)).map(str::to_owned));
@@ -96,7 +96,7 @@ impl Begun {
 
     /// Removes what slurmctld contradicts: the log claims that a task has the ID of a job that slurmctld knows as another one.
     /// Only IDs that slurmctld has forgotten are taken from the log.
-    fn without_contradictions(mut self, listed: &Listed) -> Self {
+    fn without_contradictions(mut self, listed: &KnownJobs) -> Self {
         self.tasks.retain(|(task, id)| listed.allows(task, id));
         self
     }
@@ -157,7 +157,7 @@ fn is_number(word: &str) -> bool {
 /// Keeps non-requeueable jobs from running twice, and reports the jobs that slurmctld has forgotten. If slurmd was suspended,
 /// every job found here started before this slurmctld.
 pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
-    let begun = begun(node)?.without_contradictions(&Listed::of(rows()?));
+    let begun = begun(node)?.without_contradictions(&KnownJobs::of(rows()?));
     let boot = SLURM.config()?.get("BOOT_TIME").unwrap_or_default();
     let mut ordered = BTreeSet::new();
     // A job that is pending at the first look may be assigned before it is cancelled. The second look finds it.
@@ -196,7 +196,7 @@ pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
 }
 
 /// The jobs that slurmd has begun.
-pub(super) fn begun(node: &str) -> anyhow::Result<Begun> {
+pub(super) fn begun(node: &str) -> anyhow::Result<StartedJobs> {
     let config = SLURM.config()?;
     let mut ids = BTreeSet::new();
     for (node, number) in names(node).iter().zip(1..) {
@@ -205,7 +205,7 @@ pub(super) fn begun(node: &str) -> anyhow::Result<Begun> {
         ids.extend(last_lines(&slurmd).lines().filter_map(|line| launched(&slurmd, line)).map(str::to_owned));
     }
     let noted = noted(&config).unwrap_or_default();
-    Ok(Begun::of(ids, &last_lines("slurmctld"), &noted))
+    Ok(StartedJobs::of(ids, &last_lines("slurmctld"), &noted))
 }
 
 /// The job that slurmd launches, according to this line of `slurminit logs`. Once a job has ended, this is the only
@@ -256,11 +256,11 @@ fn end_slurmd() {
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, Listed, OnceJob, split_text};
+    use super::{StartedJobs, KnownJobs, OnceJob, split_text};
 
     fn tasks(slurmctld: &str) -> Vec<String> {
         let ids = ["15", "16", "5"].map(str::to_owned).into();
-        Begun::of(ids, slurmctld, "").tasks.into_iter().map(|(task, _)| task).collect()
+        StartedJobs::of(ids, slurmctld, "").tasks.into_iter().map(|(task, _)| task).collect()
     }
 
     #[test]
@@ -270,8 +270,8 @@ mod tests {
         let row = |row: [&str; 7]| row.map(str::to_owned);
         let waiting = row(["1", "1", "2", "0", "PENDING", "N/A", ""]);
         let has_begun = |others: &[[String; 7]]| {
-            let listed = Listed::of(others.iter().cloned().chain([waiting.clone()]).collect());
-            let begun = Begun::of(["5".to_owned()].into(), &log, "").without_contradictions(&listed);
+            let listed = KnownJobs::of(others.iter().cloned().chain([waiting.clone()]).collect());
+            let begun = StartedJobs::of(["5".to_owned()].into(), &log, "").without_contradictions(&listed);
             begun.contains(&OnceJob::of(waiting.clone()).unwrap())
         };
         assert!(has_begun(&[row(["1", "1", "1", "0", "PENDING", "N/A", ""])]), "slurmctld has forgotten job 5");
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn finds_task_in_notes() {
-        let begun = Begun::of(["15".to_owned()].into(), "", "15 12_3\n16 12_4\n17 12_5\n17\n18\nx\n\n");
+        let begun = StartedJobs::of(["15".to_owned()].into(), "", "15 12_3\n16 12_4\n17 12_5\n17\n18\nx\n\n");
         let tasks: Vec<_> = begun.tasks.into_iter().map(|(task, _)| task).collect();
         assert_eq!(tasks, ["12_3", "12_5"], "slurmd has not begun 16");
         assert_eq!(begun.ids.into_iter().collect::<Vec<_>>(), ["15", "17", "18"]);

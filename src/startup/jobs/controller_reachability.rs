@@ -33,7 +33,7 @@ const MOST: u32 = 128;
 /// controller does not know it.
 pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
     let (mut silent, mut unknown, mut said): (u32, u32, Option<Instant>) = (0, 0, None);
-    let mut other = Other::default();
+    let mut other = OutdatedAnswers::default();
     loop {
         pause();
         let Ok(known) = SLURM.node(node) else { continue };
@@ -51,8 +51,8 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
             eprintln!("the cause of the drain is gone; resuming the node");
             let _ = SLURM.update_node(node, &["state=resume"]);
         }
-        let told = told(socket);
-        if other.is_to_be_told(told.is_some_and(|told| is_another(&known, &told))) {
+        let registered_line = registered_line(socket);
+        if other.is_restart_due(registered_line.is_some_and(|registered_line| is_another(&known, &registered_line))) {
             let hardware = known.hardware();
             register_again(socket, &format!("the controller has outdated hardware for node {node} ({hardware})"));
             continue;
@@ -94,25 +94,25 @@ fn is_ready(socket: &Path) -> bool {
 }
 
 /// The node line with which slurmd registered this node.
-fn told(socket: &Path) -> Option<String> {
+fn registered_line(socket: &Path) -> Option<String> {
     status::read(socket.parent()?).ok()?.snapshot.prepared?.dynamic_node
 }
 
 /// Whether slurmctld has outdated hardware for a node and can delete it, which requires that no job is there.
-fn is_another(known: &NodeRecord, told: &str) -> bool {
-    !known.is_in_use() && !known.is_cloud() && (known.is_invalid() || !known.has_hardware(told))
+fn is_another(known: &NodeRecord, registered_line: &str) -> bool {
+    !known.is_in_use() && !known.is_cloud() && (known.is_invalid() || !known.has_hardware(registered_line))
 }
 
 /// Counts how often in a row slurmctld had an outdated record.
 #[derive(Debug, Default)]
-struct Other {
+struct OutdatedAnswers {
     answers: u32,
     tries: u32,
 }
 
-impl Other {
+impl OutdatedAnswers {
     /// Takes an answer. Returns whether slurmd has to be restarted: after two such answers, and later each time that does not help.
-    fn is_to_be_told(&mut self, is_another: bool) -> bool {
+    fn is_restart_due(&mut self, is_another: bool) -> bool {
         if !is_another {
             *self = Self::default();
             return false;
@@ -152,7 +152,7 @@ pub(super) fn taken(node: &str, known: &NodeRecord, port: u16) -> Option<String>
 }
 
 /// Adds the conflict to the controller's log, where slurmctld writes each new reason. An existing reason is kept.
-pub(super) fn tell_controller(node: &str, known: &NodeRecord) {
+pub(super) fn report_conflict(node: &str, known: &NodeRecord) {
     if known.get("Reason").is_none() {
         let host = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
         let reason = format!(
@@ -207,32 +207,32 @@ mod tests {
 
     #[test]
     fn registers_again_after_lost_hardware_change_without_jobs() {
-        let told = "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:3 Feature=h200";
+        let registered_line = "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:3 Feature=h200";
         let known = |gres: u32, allocated: u32, state: &str| {
             record(&format!(
                 "NodeName=c1 CPUAlloc={allocated} CPUTot=2 Gres=gpu:nvidia:{gres}(S:0) RealMemory=8000 State={state}"
             ))
         };
-        assert!(is_another(&known(4, 0, "IDLE+DRAIN+DYNAMIC_NORM+INVALID_REG"), told));
-        assert!(is_another(&known(2, 0, "IDLE+DYNAMIC_NORM"), told), "the GPU that is back");
-        assert!(is_another(&known(3, 0, "IDLE+DYNAMIC_NORM+INVALID_REG"), told), "what it refused, it shows");
-        assert!(!is_another(&known(3, 0, "IDLE+DYNAMIC_NORM"), told));
+        assert!(is_another(&known(4, 0, "IDLE+DRAIN+DYNAMIC_NORM+INVALID_REG"), registered_line));
+        assert!(is_another(&known(2, 0, "IDLE+DYNAMIC_NORM"), registered_line), "the GPU that is back");
+        assert!(is_another(&known(3, 0, "IDLE+DYNAMIC_NORM+INVALID_REG"), registered_line), "what it refused, it shows");
+        assert!(!is_another(&known(3, 0, "IDLE+DYNAMIC_NORM"), registered_line));
         for (allocated, state) in [
             (1, "MIXED+DYNAMIC_NORM+INVALID_REG"),
             (0, "IDLE+COMPLETING+DYNAMIC_NORM"),
             (0, "IDLE+DYNAMIC_NORM+RESERVED"),
             (0, "IDLE+CLOUD"),
         ] {
-            assert!(!is_another(&known(4, allocated, state), told), "{state}");
+            assert!(!is_another(&known(4, allocated, state), registered_line), "{state}");
         }
     }
 
     #[test]
     fn restarts_after_repeated_answers_with_backoff() {
-        let mut other = Other::default();
-        let after = |other: &mut Other| (1..1000).find(|_| other.is_to_be_told(true)).unwrap();
+        let mut other = OutdatedAnswers::default();
+        let after = |other: &mut OutdatedAnswers| (1..1000).find(|_| other.is_restart_due(true)).unwrap();
         assert_eq!([(); 9].map(|()| after(&mut other)), [2, 4, 8, 16, 32, 64, 128, 128, 128]);
-        assert!(!other.is_to_be_told(false) && !other.is_to_be_told(true) && other.is_to_be_told(true));
+        assert!(!other.is_restart_due(false) && !other.is_restart_due(true) && other.is_restart_due(true));
     }
 
     #[test]

@@ -34,9 +34,9 @@ const RELEASE: Duration = Duration::from_secs(2);
 /// Waits for the controller, deletes an outdated node record there, and execs slurmd. `again`: a slurmd of this container was
 /// ready before.
 pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, command: &[String]) -> anyhow::Result<()> {
-    let mut known = if again { known(node, Some(AGAIN))? } else { with_the_name_free(node, port)? };
+    let mut known = if again { known(node, Some(AGAIN))? } else { once_name_is_free(node, port)? };
     if known.as_ref().is_some_and(NodeRecord::is_cloud) {
-        known = with_no_more_promised(node, known, &conf)?;
+        known = once_promised_resources_exist(node, known, &conf)?;
     }
     let is_known = known.is_some();
     let is_cloud = known.as_ref().is_some_and(NodeRecord::is_cloud);
@@ -71,7 +71,7 @@ pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, com
 
 /// The controller's record of the node, once the node has the promised resources. Until then no slurmd registers: slurmctld would
 /// mark the node invalid without an explanation.
-fn with_no_more_promised(node: &str, first: Option<NodeRecord>, conf: &str) -> anyhow::Result<Option<NodeRecord>> {
+fn once_promised_resources_exist(node: &str, first: Option<NodeRecord>, conf: &str) -> anyhow::Result<Option<NodeRecord>> {
     let (mut now, mut said) = (first, None::<Instant>);
     while let Some(short) = now.as_ref().and_then(|known| known.shortfall(conf)) {
         if said.is_none() {
@@ -96,13 +96,13 @@ fn with_no_more_promised(node: &str, first: Option<NodeRecord>, conf: &str) -> a
 }
 
 /// The controller's record of the node, once no other container answers under its name.
-fn with_the_name_free(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>> {
+fn once_name_is_free(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>> {
     let mut said: Option<Instant> = None;
     loop {
         let Some(known) = known(node, None)? else { return Ok(None) };
         let Some(why) = controller_reachability::taken(node, &known, port) else { return Ok(Some(known)) };
         if said.is_none() {
-            controller_reachability::tell_controller(node, &known);
+            controller_reachability::report_conflict(node, &known);
         }
         if said.is_none_or(|said| said.elapsed() >= SAY) {
             said = Some(Instant::now());

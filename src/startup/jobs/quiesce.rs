@@ -58,7 +58,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
     }
     let running: Vec<&QueuedJob> = met.iter().filter(|job| !job.is_completing()).collect();
     let waiting = dependents()?;
-    let noticed = if running.is_empty() { Noticed::default() } else { give_notice(&running, own, grace, on_stop)? };
+    let noticed = if running.is_empty() { NotifiedJobs::default() } else { give_notice(&running, own, grace, on_stop)? };
 
     // slurmctld must receive the completion of a job from slurmd: otherwise it waits long for slurmd when it stops.
     let mut left = wait_for_end(own, begin + grace, |_| true)?;
@@ -145,18 +145,18 @@ fn requeue(jobs: &[&QueuedJob], own: Option<&str>) -> anyhow::Result<Vec<String>
 
 /// How the jobs were notified of the stop.
 #[derive(Debug, Default)]
-struct Noticed {
+struct NotifiedJobs {
     /// The requeue itself was the notice.
     requeued: Vec<String>,
     /// Only TERM was sent.
     told: Vec<String>,
 }
 
-fn give_notice(running: &[&QueuedJob], own: Option<&str>, grace: Duration, on_stop: OnStop) -> anyhow::Result<Noticed> {
+fn give_notice(running: &[&QueuedJob], own: Option<&str>, grace: Duration, on_stop: OnStop) -> anyhow::Result<NotifiedJobs> {
     JobNote::Stopped.write(&names_of(running.iter().copied()));
     let requeued = match on_stop {
         OnStop::Requeue => {
-            let own_way = scripts::that_hear_term();
+            let own_way = scripts::handling_term();
             let others: Vec<&QueuedJob> =
                 running.iter().copied().filter(|job| !own_way.contains(&job.number.to_string())).collect();
             requeue(&others, own)?
@@ -175,7 +175,7 @@ fn give_notice(running: &[&QueuedJob], own: Option<&str>, grace: Duration, on_st
         let _ = SLURM.run("scancel", &[&["--full", "--signal=TERM"], told.as_slice()].concat());
     }
     let told = told.into_iter().map(str::to_owned).collect();
-    Ok(Noticed { requeued, told })
+    Ok(NotifiedJobs { requeued, told })
 }
 
 /// Requeues those of the ended jobs that failed because of TERM. Slurm refuses this for allocations and for jobs with

@@ -27,7 +27,7 @@ const AT_ONCE: usize = 64;
 
 /// What a node needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Need {
+enum NodeNeed {
     /// A registration request, if it is reachable at this address.
     Asked,
     /// Another registration request: it did not register after the one of the previous round.
@@ -39,19 +39,19 @@ enum Need {
 /// One round: resumes the nodes that have registered, and requests a registration from those that are reachable again.
 pub fn run(port: u16) -> anyhow::Result<()> {
     let list = SLURM.output("sinfo", &["--noheader", "--Node", "--states=down,drain", "--format=%N|%o|%T|%E"])?;
-    let mut nodes: Vec<(Need, &str, &str)> = list.lines().filter_map(need).collect();
+    let mut nodes: Vec<(NodeNeed, &str, &str)> = list.lines().filter_map(need).collect();
     // A node has a line for each of its partitions.
     nodes.sort_unstable();
     nodes.dedup();
-    let open = nodes.iter().filter(|node| node.0 == Need::Opened).map(|node| node.1).collect::<Vec<_>>().join(",");
+    let open = nodes.iter().filter(|node| node.0 == NodeNeed::Opened).map(|node| node.1).collect::<Vec<_>>().join(",");
     if !open.is_empty() {
         SLURM.update_node(&open, &["state=undrain"])?;
     }
-    nodes.retain(|node| node.0 != Need::Opened);
+    nodes.retain(|node| node.0 != NodeNeed::Opened);
     let chance = usize::try_from(RandomState::new().hash_one(port) >> 32).unwrap_or_default();
     let first = chance.checked_rem(nodes.len()).unwrap_or_default();
     nodes.rotate_left(first);
-    let back: Vec<(Need, &str)> = std::thread::scope(|all| {
+    let back: Vec<(NodeNeed, &str)> = std::thread::scope(|all| {
         let ask = |(need, name, address)| answers(address, port).then_some((need, name));
         // Under a process limit the other nodes wait for a later round.
         let asked = nodes.iter().copied().take(AT_ONCE);
@@ -59,10 +59,10 @@ pub fn run(port: u16) -> anyhow::Result<()> {
             asked.filter_map(|node| std::thread::Builder::new().spawn_scoped(all, move || ask(node)).ok()).collect();
         threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
     });
-    let names = |of: &dyn Fn(Need) -> bool| {
+    let names = |of: &dyn Fn(NodeNeed) -> bool| {
         back.iter().filter(|node| of(node.0)).map(|node| node.1).collect::<Vec<_>>().join(",")
     };
-    let (new, all) = (names(&|need| need == Need::Asked), names(&|_| true));
+    let (new, all) = (names(&|need| need == NodeNeed::Asked), names(&|_| true));
     if !new.is_empty() {
         eprintln!("unresponsive nodes are reachable again on port {port}: {new}; requesting registration");
     }
@@ -74,15 +74,15 @@ pub fn run(port: u16) -> anyhow::Result<()> {
 }
 
 /// Name and address of a node that slurmctld marked as unresponsive, or that is about to register again.
-fn need(line: &str) -> Option<(Need, &str, &str)> {
+fn need(line: &str) -> Option<(NodeNeed, &str, &str)> {
     let mut fields = line.splitn(4, '|');
     let (name, address, state, reason) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?.trim_end());
     let returns = reason.strip_prefix(OUR_REASON) == Some(RETURNS);
     match state {
         // slurmctld keeps an existing reason, and each of slurminit's reasons has a cause that is gone.
-        "down*" if reason == SILENT || reason.starts_with(OUR_REASON) => Some((Need::Asked, name, address)),
-        "drained*" if returns => Some((Need::AskedAgain, name, address)),
-        "drained" | "draining" if returns => Some((Need::Opened, name, address)),
+        "down*" if reason == SILENT || reason.starts_with(OUR_REASON) => Some((NodeNeed::Asked, name, address)),
+        "drained*" if returns => Some((NodeNeed::AskedAgain, name, address)),
+        "drained" | "draining" if returns => Some((NodeNeed::Opened, name, address)),
         _ => None,
     }
 }
@@ -98,12 +98,12 @@ mod tests {
 
     #[test]
     fn contacts_only_unresponsive_nodes() {
-        assert_eq!(need("c1|10.0.0.2|down*|Not responding"), Some((Need::Asked, "c1", "10.0.0.2")));
+        assert_eq!(need("c1|10.0.0.2|down*|Not responding"), Some((NodeNeed::Asked, "c1", "10.0.0.2")));
         let ours = "slurminit: it was unresponsive, and registers again";
-        assert_eq!(need(&format!("c1|a|drained*|{ours}")), Some((Need::AskedAgain, "c1", "a")));
+        assert_eq!(need(&format!("c1|a|drained*|{ours}")), Some((NodeNeed::AskedAgain, "c1", "a")));
         // Another container had wanted its name.
-        assert_eq!(need("c1|a|down*|slurminit: another container"), Some((Need::Asked, "c1", "a")));
-        assert_eq!(need(&format!("c1|a|drained|{ours}\n")), Some((Need::Opened, "c1", "a")));
+        assert_eq!(need("c1|a|down*|slurminit: another container"), Some((NodeNeed::Asked, "c1", "a")));
+        assert_eq!(need(&format!("c1|a|drained|{ours}\n")), Some((NodeNeed::Opened, "c1", "a")));
         for other in [
             "c1|10.0.0.2|down*|fan broken",
             "c1|10.0.0.2|down|Not responding",

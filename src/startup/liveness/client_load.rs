@@ -35,7 +35,7 @@ enum Client {
 }
 
 /// The sockets at the other ends, by client; the own ends for an address.
-type Ends = BTreeMap<Client, Vec<u32>>;
+type RemoteSockets = BTreeMap<Client, Vec<u32>>;
 
 /// Describes a high load on this socket; `None` if there is none. `own` are the users of the daemons themselves.
 pub(super) fn at(door: &ReadinessTest, own: &BTreeSet<u32>) -> Option<String> {
@@ -57,13 +57,13 @@ pub(super) fn at(door: &ReadinessTest, own: &BTreeSet<u32>) -> Option<String> {
     let mut clients: Vec<_> = ends.into_iter().collect();
     clients.sort_by_key(|(_, inodes)| std::cmp::Reverse(inodes.len()));
     let begin = Instant::now();
-    let told = |(client, inodes)| told(client, inodes, begin.elapsed() < NAMING);
-    let told: Vec<String> = clients.into_iter().take(CLIENTS).map(told).collect();
-    Some(format!("{count} connections to {place} are held by other clients: {}", told.join("; ")))
+    let described = |(client, inodes)| describe(client, inodes, begin.elapsed() < NAMING);
+    let described: Vec<String> = clients.into_iter().take(CLIENTS).map(described).collect();
+    Some(format!("{count} connections to {place} are held by other clients: {}", described.join("; ")))
 }
 
 /// Describes one client: `60 by www-data (uid 33), process 123 (perl); to kill all processes of that user: pkill -KILL -U 33`.
-fn told(client: Client, inodes: Vec<u32>, has_time: bool) -> String {
+fn describe(client: Client, inodes: Vec<u32>, has_time: bool) -> String {
     let count = inodes.len();
     let uid = match client {
         Client::User(uid) => uid,
@@ -83,13 +83,13 @@ fn told(client: Client, inodes: Vec<u32>, has_time: bool) -> String {
     )
 }
 
-fn at_port(port: u16) -> Option<Ends> {
+fn at_port(port: u16) -> Option<RemoteSockets> {
     Some(by_client(&sockets::connected_to(port)?, &sockets::bound(port)?))
 }
 
 /// `clients` are the client ends in this network namespace, `servers` the daemon's ends of all connections.
-fn by_client(clients: &[Tcp], servers: &[Tcp]) -> Ends {
-    let mut ends = Ends::new();
+fn by_client(clients: &[Tcp], servers: &[Tcp]) -> RemoteSockets {
+    let mut ends = RemoteSockets::new();
     for client in clients.iter().filter(|client| client.inode != 0) {
         ends.entry(Client::User(client.uid)).or_default().push(client.inode);
     }
@@ -102,11 +102,11 @@ fn by_client(clients: &[Tcp], servers: &[Tcp]) -> Ends {
 }
 
 /// An accepted connection has the name of the listening socket.
-fn at_socket(path: &Path, all: &[Unix]) -> Ends {
+fn at_socket(path: &Path, all: &[Unix]) -> RemoteSockets {
     let here: Vec<&Unix> = all.iter().filter(|socket| socket.name == path.as_os_str().as_bytes()).collect();
     let accepted: BTreeSet<u32> = here.iter().filter(|socket| !socket.listens).map(|socket| socket.inode).collect();
     let waiting: BTreeSet<u32> = here.iter().flat_map(|socket| socket.waiting.iter().copied()).collect();
-    let mut ends = Ends::new();
+    let mut ends = RemoteSockets::new();
     for client in all {
         if waiting.contains(&client.inode) || client.peer.is_some_and(|peer| accepted.contains(&peer)) {
             let user = client.uid.map_or(Client::Unknown, Client::User);
@@ -143,7 +143,7 @@ mod tests {
             socket(30, "", None),
             socket(40, "", Some(3)),
         ];
-        assert_eq!(at_socket(Path::new("/a"), &all), Ends::from([(Client::User(7), vec![20, 30])]));
+        assert_eq!(at_socket(Path::new("/a"), &all), RemoteSockets::from([(Client::User(7), vec![20, 30])]));
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
             tcp(6817, 50_000, there, 11),
             tcp(6817, 50_001, there, 0),
         ];
-        let ends = Ends::from([(Client::User(5), vec![1, 2]), (Client::Address(there), vec![11, 0])]);
+        let ends = RemoteSockets::from([(Client::User(5), vec![1, 2]), (Client::Address(there), vec![11, 0])]);
         assert_eq!(by_client(&clients, &servers), ends);
     }
 }

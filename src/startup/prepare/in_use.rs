@@ -9,7 +9,7 @@ use model::exit_code;
 use model::inventory::{Finding, Kind};
 use model::queued_job::QueuedJob;
 use plan::in_use;
-use plan::in_use::{Gone, GoneNode, InUse, Saved};
+use plan::in_use::{RemovedPartition, RemovedNode, InUse, Saved};
 use plan::{FileName, Refusal};
 use slurm::client::{Client, Jobs, limit};
 use slurm::error::QueryError;
@@ -38,7 +38,7 @@ pub(super) fn keep_at_start(config: &Config, root: &Path, planned: &mut Planned)
 
 /// A partition or node that is no longer configured, and the jobs that use it.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct KeptEntry {
     /// Such as `the partition debug`.
     what: String,
     state: &'static str,
@@ -47,7 +47,7 @@ pub struct Kept {
     own: Option<String>,
 }
 
-impl Kept {
+impl KeptEntry {
     pub fn finding(&self) -> Finding {
         let Self { what, state, jobs, own } = self;
         let jobs = if jobs.is_empty() { "saved jobs".to_owned() } else { format!("jobs {}", in_use::list(jobs)) };
@@ -68,12 +68,12 @@ impl Kept {
     }
 }
 
-fn keep(planned: &mut Planned, mut gone: Vec<Gone>, mut nodes: Vec<GoneNode>, used: &InUse) -> Vec<Kept> {
+fn keep(planned: &mut Planned, mut gone: Vec<RemovedPartition>, mut nodes: Vec<RemovedNode>, used: &InUse) -> Vec<KeptEntry> {
     let own = planned.customized.get(FileName::SlurmConf).map(|file| file.path.display().to_string());
     let mut kept = Vec::new();
     let mut stays = |what: String, state, users: Option<Vec<String>>| {
         let is_used = users.is_some();
-        kept.extend(users.map(|jobs| Kept { what, state, jobs, own: own.clone() }));
+        kept.extend(users.map(|jobs| KeptEntry { what, state, jobs, own: own.clone() }));
         is_used
     };
     gone.retain(|gone| stays(format!("the partition {}", gone.name), "DRAIN", gone.users(used)));
@@ -91,8 +91,8 @@ pub(super) fn keep_at_reload(
     root: &Path,
     former: &str,
     planned: &mut Planned,
-    closed: &mut Closed,
-) -> Result<Vec<Kept>, Refusal> {
+    closed: &mut ClosedPartitions,
+) -> Result<Vec<KeptEntry>, Refusal> {
     let now = slurm_conf(&planned.files);
     let (gone, mut nodes) = (in_use::gone(former, now), in_use::gone_nodes(former, now));
     if !has_slurmctld(config) || (gone.is_empty() && in_use::has_same_nodes(former, now)) {
@@ -166,18 +166,18 @@ pub(super) fn jobs() -> Result<Option<Vec<QueuedJob>>, Refusal> {
 
 /// Partitions that accept no new jobs while a reload removes them; they are opened again if it fails.
 #[derive(Debug)]
-pub(super) struct Closed {
+pub(super) struct ClosedPartitions {
     is_dry: bool,
     names: Vec<String>,
 }
 
-impl Closed {
+impl ClosedPartitions {
     /// `is_dry`: change nothing.
     pub(super) fn new(is_dry: bool) -> Self {
         Self { is_dry, names: Vec::new() }
     }
 
-    fn close(&mut self, gone: &[Gone]) {
+    fn close(&mut self, gone: &[RemovedPartition]) {
         if !self.is_dry {
             let open = gone.iter().filter(|gone| gone.is_up && update(&gone.name, "DRAIN"));
             self.names.extend(open.map(|gone| gone.name.clone()));
@@ -190,7 +190,7 @@ impl Closed {
     }
 }
 
-impl Drop for Closed {
+impl Drop for ClosedPartitions {
     fn drop(&mut self) {
         for name in &self.names {
             update(name, "UP");

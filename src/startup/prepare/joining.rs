@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::Config;
-use config::token::{DIRECTORY, KEPT, Says, Token};
+use config::token::{DIRECTORY, KEPT, TokenContents, Token};
 use install::{InstallError, MungeKey};
 use model::exit_code;
 use plan::Refusal;
@@ -97,7 +97,7 @@ fn other_key(path: &Path) -> Refusal {
 }
 
 /// Fails if the token has expired, or if this clock is behind the controller's.
-fn check_time(says: &Says, now: u64) -> Result<(), Refusal> {
+fn check_time(says: &TokenContents, now: u64) -> Result<(), Refusal> {
     let clocks = "set this machine's clock (chrony, timedatectl set-ntp true)";
     if says.issued > now.saturating_add(CREDENTIAL) {
         let behind = span(says.issued - now);
@@ -133,8 +133,8 @@ fn span(seconds: u64) -> String {
 }
 
 /// Lets this container resolve the controller's name.
-fn name_controller(controller: &str, says: &Says, root: &Path, port: u16) {
-    let Says { address, pinned, .. } = says;
+fn name_controller(controller: &str, says: &TokenContents, root: &Path, port: u16) {
+    let TokenContents { address, pinned, .. } = says;
     if !pinned && (controller, port).to_socket_addrs().is_ok_and(|mut found| found.next().is_some()) {
         return;
     }
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn token_is_valid_within_lifetime_and_clock_tolerance() {
-        let says = Says {
+        let says = TokenContents {
             controller: "head".to_owned(),
             address: [10, 0, 0, 1].into(),
             pinned: true,

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use super::ask_slurm::ask_slurm;
 use super::held_gpus::check_no_job_holds_gpus;
-use super::in_use::{Closed, Kept, check_accounts_in_use, keep_at_reload};
+use super::in_use::{ClosedPartitions, KeptEntry, check_accounts_in_use, keep_at_reload};
 use super::jobs_on_node::check_no_job_is_on;
 use super::{Sources, accounts, detected, load, no_accounts, report};
 use crate::state_disk;
-use config::{Config, Held, Paths};
+use config::{Config, StartOnlyTables, Paths};
 use init::status;
 use install::planned::{Planned, cluster_name, plan_files, slurm_conf, state_directory};
 use model::exit_code;
@@ -22,14 +22,14 @@ use probe::own_name;
 use slurm::associations;
 
 /// The effect of a reload.
-pub struct Weighed {
+pub struct ReloadEffect {
     pub change: Change,
     /// A unified diff against the files that the daemons use.
     pub difference: String,
     /// Changed tables that take effect only at the next start.
     pub deferred: Vec<String>,
     /// The partitions that are kept for their jobs.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<KeptEntry>,
     planned: Planned,
     /// The node's name.
     node: String,
@@ -41,13 +41,13 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let deferred = deferred(&config, sources.held)?;
     let inventory = detected(&config, sources.root, sources.inventory)?;
     // The partitions are opened again if this fails.
-    let mut closed = Closed::new(false);
+    let mut closed = ClosedPartitions::new(false);
     let weighed = weigh(&config, sources.config, &inventory, sources.root, sources.node, &mut closed)?;
     for line in weighed.difference.lines() {
         eprintln!("{line}");
     }
     check(&config, sources.config, sources.root, &weighed)?;
-    let Weighed { planned, change, kept, .. } = weighed;
+    let ReloadEffect { planned, change, kept, .. } = weighed;
     let before = people(sources.root);
     let accounts = accounts(&config, sources)?;
     let associations = associations(&config, &planned);
@@ -64,7 +64,7 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     prepared.findings.extend(isolated_later(&config, &inventory));
     prepared.findings.extend(device_files);
     (prepared.apply, prepared.news, prepared.deferred) = (change.apply, change.news, deferred);
-    for finding in kept.iter().map(Kept::finding) {
+    for finding in kept.iter().map(KeptEntry::finding) {
         prepared.news.push(finding.what.clone());
         prepared.findings.push(finding);
     }
@@ -96,12 +96,12 @@ fn associations(config: &Config, planned: &Planned) -> Option<Finding> {
 }
 
 /// The effect that a reload would have. Changes nothing, and refuses what a reload would refuse.
-pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Weighed, Refusal> {
+pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<ReloadEffect, Refusal> {
     let root = Path::new("/");
-    let kept = match install::read_held(&config.paths, root)? {
+    let kept = match install::read_start_only(&config.paths, root)? {
         Some(kept) => kept,
         // The run directory itself may have changed.
-        None => install::read_held(&Paths::default(), root)?.unwrap_or_default(),
+        None => install::read_start_only(&Paths::default(), root)?.unwrap_or_default(),
     };
     let mut kept = kept.lines();
     // The start may have taken its configuration from the command line.
@@ -112,15 +112,15 @@ pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Weighed, R
     };
     let deferred = deferred(config, kept.next().and_then(|held| held.parse().ok()).as_ref())?;
     let inventory = detected(config, root, None)?;
-    let mut closed = Closed::new(true);
-    let weighed = Weighed { deferred, ..weigh(config, config_file, &inventory, root, kept.next(), &mut closed)? };
+    let mut closed = ClosedPartitions::new(true);
+    let weighed = ReloadEffect { deferred, ..weigh(config, config_file, &inventory, root, kept.next(), &mut closed)? };
     check(config, config_file, root, &weighed)?;
     install::check_accounts(config, root).map_err(|error| no_accounts(error, config_file))?;
     Ok(weighed)
 }
 
 /// Runs every check that could refuse the change.
-fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &Weighed) -> Result<(), Refusal> {
+fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &ReloadEffect) -> Result<(), Refusal> {
     if weighed.change.apply != Apply::Nothing {
         ask_slurm(config, config_file, root, &weighed.planned)?;
         if Target::of(config).has_state() {
@@ -158,9 +158,9 @@ pub fn restore(sources: &Sources<'_>, files: &[FileName]) -> Result<(), Refusal>
 }
 
 /// The changed tables that take effect only at the next start.
-fn deferred(config: &Config, held: Option<&Held>) -> Result<Vec<String>, Refusal> {
-    let changed = held.map(|held| held.changed(&Held::of(config))).unwrap_or_default();
-    let needed: Vec<&str> = changed.iter().map(String::as_str).filter(|name| Held::is_needed(name)).collect();
+fn deferred(config: &Config, held: Option<&StartOnlyTables>) -> Result<Vec<String>, Refusal> {
+    let changed = held.map(|held| held.changed(&StartOnlyTables::of(config))).unwrap_or_default();
+    let needed: Vec<&str> = changed.iter().map(String::as_str).filter(|name| StartOnlyTables::is_needed(name)).collect();
     if !needed.is_empty() {
         return Err(only_at_a_start(&format!("{} in slurminit.toml changed", needed.join(" and "))));
     }
@@ -179,14 +179,14 @@ fn weigh(
     inventory: &Inventory,
     root: &Path,
     node: Option<&str>,
-    closed: &mut Closed,
-) -> Result<Weighed, Refusal> {
+    closed: &mut ClosedPartitions,
+) -> Result<ReloadEffect, Refusal> {
     let known = node.filter(|_| own_name::is_container_id(&inventory.hostname)).map(str::to_owned);
     let container_name = inventory.container_name.clone().or(known);
     let inventory = &Inventory { container_name, ..inventory.clone() };
     let mut config = config.clone();
     // Running jobs have opened their GPUs' files, and may open them again: open files stay accessible until the next start.
-    config.gpu.isolate = Some(config.isolates() && inventory.device_files == DeviceFiles::Closed);
+    config.gpu.isolate = Some(config.isolates() && inventory.device_files == DeviceFiles::ClosedPartitions);
     let config = &config;
     let mut planned = plan_files(config, config_file, inventory, root)?;
     // At a start these are only logged errors, because no job can be lost. Here they refuse the reload.
@@ -213,7 +213,7 @@ fn weigh(
         return Err(only_at_a_start(&format!("{} in slurm.conf changed", change.fixed.join(" and "))));
     }
     let difference = difference(&old, &planned.files);
-    Ok(Weighed { difference, deferred: Vec::new(), kept, planned, change, node: name })
+    Ok(ReloadEffect { difference, deferred: Vec::new(), kept, planned, change, node: name })
 }
 
 /// The node line with which slurmd registered.

@@ -43,7 +43,7 @@ pub enum StateInUse {
         "state directory in use by another container: {}, host name {holder}; stop that one, use docker exec, or another volume",
         path.display()
     )]
-    Held { path: PathBuf, holder: String },
+    StartOnlyTables { path: PathBuf, holder: String },
     #[error(
         "state directory not responding: {directories}, no lock after {} s; check the file server (NFSv3 also needs lockd)",
         LIMIT.as_secs()
@@ -92,7 +92,7 @@ impl StateLock {
                 return Ok(());
             }
             Ok(Err((file, nix::Error::EWOULDBLOCK))) => {
-                return Err(StateInUse::Held { path: path.to_owned(), holder: noted_host(&file) });
+                return Err(StateInUse::StartOnlyTables { path: path.to_owned(), holder: noted_host(&file) });
             }
             Ok(Err((_, errno))) => errno.into(),
             Err(error) => error,
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!((first.files().count(), first.warnings.len()), (2, 0));
         let host = nix::unistd::gethostname().unwrap().to_string_lossy().into_owned();
         for refused in [take(&state, &[]).unwrap_err(), take(&third, &[&own]).unwrap_err()] {
-            assert!(matches!(refused, StateInUse::Held { holder, .. } if holder == host));
+            assert!(matches!(refused, StateInUse::StartOnlyTables { holder, .. } if holder == host));
         }
         drop(first);
         assert_eq!(take(&state, &[&own]).unwrap().files().count(), 2);

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use config::Held;
+use config::StartOnlyTables;
 use init::control::protocol::{line, parse_answer, take_request};
 use sys::proc::Stat;
 use init::handover::{Claim, Process, judge, main_pid};
@@ -26,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
 
-    if let Ok(held) = String::from_utf8_lossy(bytes).parse::<Held>() {
+    if let Ok(held) = String::from_utf8_lossy(bytes).parse::<StartOnlyTables>() {
         assert_eq!(held.to_string().parse(), Ok(held));
     }
 });

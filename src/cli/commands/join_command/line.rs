@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use config::token::Says;
+use config::token::TokenContents;
 use model::inventory::GpuType;
 
 use super::mounts::Shared;
@@ -58,8 +58,8 @@ impl Line {
     }
 
     /// Advice for the operator, for standard error.
-    pub(super) fn advice(&self, says: &Says, controller_port: u16, daemon_port: u16) -> String {
-        let Says { controller, address, .. } = says;
+    pub(super) fn advice(&self, says: &TokenContents, controller_port: u16, daemon_port: u16) -> String {
+        let TokenContents { controller, address, .. } = says;
         let hours = says.expires.saturating_sub(says.issued).div_ceil(3600);
         let more = match self.network {
             Network::Host => format!(

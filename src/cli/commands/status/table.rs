@@ -6,7 +6,7 @@ use crate::commands::columns::{Column, aligned, dash, wrapped};
 use init::status::Status;
 use machine::UnitSnapshot;
 use model::prepared::Prepared;
-use slurm::nodes::own::{Now, OwnGpu, OwnGpuState, OwnNode};
+use slurm::nodes::own::{NodeStatus, OwnGpu, OwnGpuState, OwnNode};
 
 const DAEMONS: [Column; 6] = [
     Column::left("DAEMON", 12, 31),
@@ -26,7 +26,7 @@ const GPUS: [Column; 5] = [
 ];
 
 /// `now_ms` is on the monotonic clock; `memory` returns a process's memory in KiB.
-pub(super) fn table(status: &Status, now: &Now, now_ms: u64, memory: impl Fn(i32) -> Option<u64>) -> String {
+pub(super) fn table(status: &Status, now: &NodeStatus, now_ms: u64, memory: impl Fn(i32) -> Option<u64>) -> String {
     let snapshot = &status.snapshot;
     let up = now_ms.saturating_sub(status.started_ms);
     let mut text =
@@ -47,7 +47,7 @@ pub(super) fn table(status: &Status, now: &Now, now_ms: u64, memory: impl Fn(i32
     text
 }
 
-fn node(prepared: &Prepared, now: &Now) -> String {
+fn node(prepared: &Prepared, now: &NodeStatus) -> String {
     if prepared.node_name.is_empty() {
         let state = now.node.as_ref().map_or_else(|why| format!("is unknown: {why}"), |_| "responds".to_owned());
         return format!("no local node; the controller {state}");
@@ -101,7 +101,7 @@ fn last_exit(unit: &UnitSnapshot, up: u64) -> Option<String> {
     Some(wrapped(&format!("{} {how}{ago}{why}", unit.name), "  "))
 }
 
-fn headline(status: &Status, now: &Now) -> String {
+fn headline(status: &Status, now: &NodeStatus) -> String {
     let snapshot = &status.snapshot;
     if !snapshot.ready {
         return format!("{}: {}", snapshot.phase, snapshot.why);
@@ -198,7 +198,7 @@ mod tests {
             gpu(3, "NVIDIA H200", OwnGpuState::Lost { why: "/dev/nvidia3 is gone".to_owned() }),
         ];
         let now =
-            Now { node: node("drained|fan broken, ask Eve about it before anybody touches the machine again"), gpus };
+            NodeStatus { node: node("drained|fan broken, ask Eve about it before anybody touches the machine again"), gpus };
         let text = table(&status, &now, 3_726_090, memory);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         insta::assert_snapshot!(text);

@@ -3,7 +3,7 @@
 use super::{Repairs, failed_trial};
 use crate::configure::choice::{GpuId, no_such, numbers};
 use crate::configure::host_gpus::HostGpus;
-use crate::configure::passthrough::{Trial, Way};
+use crate::configure::passthrough::{Trial, PassMethod};
 use crate::configure::situation::{FileGpus, PlatformKind, Situation};
 use model::inventory::{Observations, Vendor};
 
@@ -16,7 +16,7 @@ impl HostGpus for FileGpus {
         self.on_pci > 0 || self.has_files()
     }
 
-    fn can_be_meant(&self) -> bool {
+    fn is_default_choice(&self) -> bool {
         self.has_files()
     }
 
@@ -40,8 +40,8 @@ impl HostGpus for FileGpus {
         }
     }
 
-    fn way(&self, _: &Situation) -> Way {
-        Way::Files(self.clone())
+    fn way(&self, _: &Situation) -> PassMethod {
+        PassMethod::Files(self.clone())
     }
 
     fn hardware(&self, _: &Situation) -> Vec<Observations> {

@@ -4,7 +4,7 @@ use super::{Nvidia, Smi, Toolkit};
 use crate::configure::assess::{Repairs, failed_trial};
 use crate::configure::choice::{GpuId, no_such};
 use crate::configure::host_gpus::HostGpus;
-use crate::configure::passthrough::{Part, Trial, Way};
+use crate::configure::passthrough::{Part, Trial, PassMethod};
 use crate::configure::situation::{Engine, EngineInfo, PlatformKind, Situation, Version};
 use model::inventory::gres::counted;
 use model::inventory::{Observations, Vendor};
@@ -53,7 +53,7 @@ impl HostGpus for Nvidia {
         if knows || self.gpus.is_empty() { Ok(()) } else { Err(no_such(id, self.gpus.len())) }
     }
 
-    fn way(&self, seen: &Situation) -> Way {
+    fn way(&self, seen: &Situation) -> PassMethod {
         way(&self.toolkit, seen)
     }
 
@@ -150,13 +150,13 @@ impl HostGpus for Nvidia {
 }
 
 /// The method that works on this host: NVIDIA's runtime if Docker has it, because every version of compose supports it.
-fn way(toolkit: &Toolkit, seen: &Situation) -> Way {
+fn way(toolkit: &Toolkit, seen: &Situation) -> PassMethod {
     let (has_runtime, has_cdi) = match seen.engine.info() {
         Some(info) => (info.runtimes.iter().any(|name| name == "nvidia"), info.has_cdi),
         // Docker cannot be asked, so its files decide.
         None => (toolkit.is_in_daemon_json, toolkit.programs.is_empty()),
     };
-    if has_cdi && !has_runtime && !toolkit.cdi_specs.is_empty() { Way::Cdi } else { Way::Gpus }
+    if has_cdi && !has_runtime && !toolkit.cdi_specs.is_empty() { PassMethod::Cdi } else { PassMethod::Gpus }
 }
 
 /// `2x NVIDIA H200, 1x NVIDIA A100`, in order of first appearance.
@@ -206,12 +206,12 @@ fn toolkit(nvidia: &Nvidia, seen: &Situation) -> Observations {
         if info.runtimes.iter().any(|name| name == "nvidia") {
             return Observations::ok("the NVIDIA runtime is registered with Docker".to_owned());
         }
-        if way(&nvidia.toolkit, seen) == Way::Cdi {
+        if way(&nvidia.toolkit, seen) == PassMethod::Cdi {
             return Observations::ok(format!("Docker passes the GPUs by CDI ({})", toolkit.cdi_specs.join(", ")));
         }
         return not_registered(nvidia, seen, info);
     }
-    if way(&nvidia.toolkit, seen) == Way::Cdi {
+    if way(&nvidia.toolkit, seen) == PassMethod::Cdi {
         return Observations::note(format!(
             "CDI specification found ({}): Docker 28.2 and newer use it, older versions with the feature \"cdi\"",
             toolkit.cdi_specs.join(", ")
@@ -288,12 +288,12 @@ fn cgroups(nvidia: &Nvidia, seen: &Situation) -> Option<Observations> {
     seen.engine.info()?;
     let leaves_alone = nvidia.toolkit.leaves_cgroups_alone;
     match (seen.is_rootless(), leaves_alone, way(&nvidia.toolkit, seen)) {
-        (true, false, Way::Gpus) => Some(Observations::fail(
+        (true, false, PassMethod::Gpus) => Some(Observations::fail(
             "the toolkit fails under a rootless Docker",
             "the toolkit sets device rules in cgroups, which a rootless engine cannot change",
             NO_CGROUPS,
         )),
-        (false, true, Way::Gpus) => Some(Observations::fail(
+        (false, true, PassMethod::Gpus) => Some(Observations::fail(
             "containers cannot open the GPUs that the toolkit passes",
             "the toolkit sets no device rules (no-cgroups = true), which only a rootless Docker needs",
             OWN_CGROUPS,

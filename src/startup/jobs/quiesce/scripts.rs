@@ -8,7 +8,7 @@ use sys::proc::parse::field;
 
 /// The jobs whose batch script catches or ignores TERM. TERM would end all others. That includes a script that has not
 /// reached its `trap` yet, but it has done nothing so far.
-pub(super) fn that_hear_term() -> BTreeSet<String> {
+pub(super) fn handling_term() -> BTreeSet<String> {
     let script = |pid: i32| {
         let title = proc::step_title(&proc::stat(pid)?)?;
         let (job, step) = parse::step(&title)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// A pause that doubles while every step panics.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
+pub(super) struct PanicBackoff {
     panics: u32,
     until: Option<Duration>,
 }
@@ -15,7 +15,7 @@ pub(super) struct Rest {
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 
-impl Rest {
+impl PanicBackoff {
     /// Starts or doubles the pause, after a step has panicked.
     pub(super) fn begin(&mut self, now: Duration) {
         let doubled = 1_u32.checked_shl(self.panics).unwrap_or(u32::MAX);
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn deadline_that_panics_is_handled_ever_more_rarely_until_step_succeeds() {
-        let (mut rest, mut now) = (Rest::default(), Duration::from_secs(100));
+        let (mut rest, mut now) = (PanicBackoff::default(), Duration::from_secs(100));
         let deadline = Duration::from_secs(1);
         assert_eq!(rest.wake(deadline), deadline);
         let mut pauses = Vec::new();

@@ -9,7 +9,7 @@ use super::Config;
 /// Tables that take effect only when the container starts, each with a checksum of its values. PID 1 passes it to the
 /// preparation of a reload, which reports what has changed since.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held(Vec<(String, u64)>);
+pub struct StartOnlyTables(Vec<(String, u64)>);
 
 /// A reload is not possible if these change, because the rendered files would not match the running daemons.
 const NEEDED: [&str; 5] = ["role", "[paths]", "[accounting]", "[rest]", SIMULATED];
@@ -17,7 +17,7 @@ const NEEDED: [&str; 5] = ["role", "[paths]", "[accounting]", "[rest]", SIMULATE
 /// The names of the simulated nodes. Their resources may change.
 const SIMULATED: &str = "name in [[simulate.node]]";
 
-impl Held {
+impl StartOnlyTables {
     /// The checksums of `config`.
     pub fn of(config: &Config) -> Self {
         let entry = |name: &str, value: &dyn fmt::Debug| (name.to_owned(), checksum(value));
@@ -68,13 +68,13 @@ fn checksum(value: &dyn fmt::Debug) -> u64 {
     hasher.finish()
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for StartOnlyTables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|(name, sum)| write!(f, "{name}={sum:x};"))
     }
 }
 
-impl FromStr for Held {
+impl FromStr for StartOnlyTables {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -93,15 +93,15 @@ mod tests {
 
     use super::*;
 
-    fn held(text: &str) -> Held {
-        Held::of(&Config::parse(text, Path::new("x")).unwrap())
+    fn held(text: &str) -> StartOnlyTables {
+        StartOnlyTables::of(&Config::parse(text, Path::new("x")).unwrap())
     }
 
     #[test]
     fn round_trips_through_command_line() {
         let before = held("[[service]]\nname = 'api'\ncommand = ['a=b;c']\n[daemon.slurmd]\nuser = 'x'\n");
         assert_eq!(before.to_string().parse(), Ok(before));
-        assert!("[log]".parse::<Held>().is_err());
+        assert!("[log]".parse::<StartOnlyTables>().is_err());
     }
 
     #[test]
@@ -114,6 +114,6 @@ mod tests {
         let changed = before.changed(&after);
         assert_eq!(changed, ["[supervise]", "[[service]] api", "[daemon.slurmd]", "[[service]] web"]);
         assert_eq!(before.changed(&before), [] as [&str; 0]);
-        assert!(!Held::is_needed("[supervise]") && Held::is_needed("[paths]"));
+        assert!(!StartOnlyTables::is_needed("[supervise]") && StartOnlyTables::is_needed("[paths]"));
     }
 }
