@@ -250,10 +250,7 @@ fn missing_user_is_named() {
     match outcome {
         Err(error) => {
             let error = error.to_string();
-            assert!(
-                error.contains("user not found in this container: `no-such-user`") && error.contains("[daemon.munged]"),
-                "{error}"
-            );
+            assert!(error.contains("user not found: `no-such-user`") && error.contains("[daemon.munged]"), "{error}");
         }
         // Without root's rights nothing can be given away, and nobody is looked up.
         Ok(installed) => assert!(!geteuid().is_root() && installed.source == KeySource::Generated),

@@ -35,7 +35,7 @@ _arguments "${_arguments_options[@]}" : \
 '--nodes=[Simulate a cluster with this number of nodes in this container]:N:_default' \
 '--join=[Join the cluster of this token, which \`slurminit join-command\` prints in the controller'\''s container]:TOKEN:_default' \
 '--inherited=[The signal mask and ignored signals of the process that executes itself again without a join token]:INHERITED:_default' \
-'--wait-jobs[After CMD has ended, continue until no job is left that can still run]' \
+'--wait-jobs[Continue after the end of CMD until no job is left that can still run]' \
 '--detached[Leave the terminal and session of the parent process\: for \`slurminit up\`]' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -101,8 +101,8 @@ _arguments "${_arguments_options[@]}" : \
 '--image=[On the host\: the image for testing the GPUs, if the engine has it]:IMAGE:_default' \
 '--json[Print everything as JSON]' \
 '(--json)--brief[Show only faults, warnings and checks that failed to run]' \
-'--no-trial[On the host\: start no container]' \
-'--container[The directory given with --root is a container'\''s, not a host'\''s]' \
+'--no-trial[Skip the container that tests the GPUs, on the host]' \
+'--container[Examine the directory of --root as a container, not as a host]' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -490,7 +490,7 @@ _slurminit_commands() {
 'up:Start the cluster in a container whose PID 1 is another program, and wait until it is ready' \
 'detect:Show the GPUs, CPUs and memory that this container can use' \
 'render:Show the Slurm files that a start would write; changes nothing' \
-'configure:On the host\: check Docker and the GPUs, and write compose.gpus.yaml and .env' \
+'configure:Check Docker and the GPUs of this host, and write compose.gpus.yaml and .env' \
 'doctor:Check for all known faults, on the host or in the container, and show the repairs' \
 'reload:Detect again and apply changes of hardware and configuration, with as few restarts as possible' \
 'status:Show the daemons, the node and the GPUs' \
@@ -506,7 +506,7 @@ _slurminit_commands() {
 'restart:Restart a daemon or service, and wait until it is ready' \
 'stop:Stop the container in order, as \`docker stop\` does' \
 'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
-'join-command:In a controller'\''s container\: print the command that joins another machine to the cluster (it contains the cluster'\''s key)' \
+'join-command:Print the command that joins another machine to this controller'\''s cluster (it contains the cluster'\''s key)' \
 'sbatch-args:Print the arguments of sbatch for the resources of a method.json' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
@@ -544,7 +544,7 @@ _slurminit__subcmd__help_commands() {
 'up:Start the cluster in a container whose PID 1 is another program, and wait until it is ready' \
 'detect:Show the GPUs, CPUs and memory that this container can use' \
 'render:Show the Slurm files that a start would write; changes nothing' \
-'configure:On the host\: check Docker and the GPUs, and write compose.gpus.yaml and .env' \
+'configure:Check Docker and the GPUs of this host, and write compose.gpus.yaml and .env' \
 'doctor:Check for all known faults, on the host or in the container, and show the repairs' \
 'reload:Detect again and apply changes of hardware and configuration, with as few restarts as possible' \
 'status:Show the daemons, the node and the GPUs' \
@@ -560,7 +560,7 @@ _slurminit__subcmd__help_commands() {
 'restart:Restart a daemon or service, and wait until it is ready' \
 'stop:Stop the container in order, as \`docker stop\` does' \
 'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
-'join-command:In a controller'\''s container\: print the command that joins another machine to the cluster (it contains the cluster'\''s key)' \
+'join-command:Print the command that joins another machine to this controller'\''s cluster (it contains the cluster'\''s key)' \
 'sbatch-args:Print the arguments of sbatch for the resources of a method.json' \
 'help:Print this message or the help of the given subcommand(s)' \
     )

@@ -39,8 +39,9 @@ impl FromStr for ComputeCapability {
             let (major, minor) = text.split_once('.')?;
             Some(Self { major: number(major)?, minor: number(minor)? })
         };
-        parse()
-            .ok_or_else(|| format!("`{}` is not a compute capability: expected a value such as \"8.0\"", text.escape_default()))
+        parse().ok_or_else(|| {
+            format!("`{}` is not a compute capability: expected a value such as \"8.0\"", text.escape_default())
+        })
     }
 }
 

@@ -62,7 +62,7 @@ mod tests {
         assert!(!parse("").unwrap().memory.guard);
         for wrong in ["close_below = 50", "cancel_below = 35", "open_above = 101", "close_below = 10"] {
             let error = parse(&format!("[memory]\n{wrong}\n")).unwrap_err().to_string();
-            assert!(error.contains("in order"), "{error}");
+            assert!(error.contains("expected cancel_below"), "{error}");
         }
     }
 }

@@ -30,9 +30,7 @@ pub(super) fn repair(last_lines: &[String], state: &Path) -> Option<String> {
     let moved = format!("--entrypoint mv IMAGE {file} {file}.cut");
     let commands =
         format!("docker stop CONTAINER; docker run --rm --volumes-from CONTAINER {moved}; docker start CONTAINER");
-    Some(format!(
-        "{file} is truncated; move it away, so that slurmctld reads {name}.old: {commands}"
-    ))
+    Some(format!("{file} is truncated; move it away, so that slurmctld reads {name}.old: {commands}"))
 }
 
 #[cfg(test)]

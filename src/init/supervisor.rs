@@ -6,10 +6,10 @@
 mod command_line;
 mod external_failure;
 mod handovers;
+mod panic_backoff;
 mod programs;
 mod reap;
 mod requests;
-mod panic_backoff;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -9,7 +9,7 @@ use crate::load_config;
 use config::{Config, DaemonName, Fault, NodeName};
 use model::exit_code;
 use model::inventory::Inventory;
-use plan::in_use::{RemovedPartition, RemovedNode};
+use plan::in_use::{RemovedNode, RemovedPartition};
 use plan::render;
 use plan::{Culprit, Customized, Fatal, FileName, Names, Plan, Refusal, Text};
 

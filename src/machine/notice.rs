@@ -99,7 +99,7 @@ pub enum Notice {
     #[error("{name} did not end in time; killing it")]
     Killing { name: String },
     #[error(
-        "could not account for jobs within {:.0} s: slurmctld is not responding; the next start accounts for them",
+        "could not account for the jobs within {:.0} s: slurmctld is not responding; the next start accounts for them",
         within.as_secs_f64()
     )]
     JobsNotAccountedAtStop { within: Duration },
@@ -131,9 +131,7 @@ pub enum Notice {
         "could not create all accounts (`slurminit associations` {exit}); see the error above, then `slurminit reload`"
     )]
     AssociationsNotMade { exit: Exit },
-    #[error(
-        "a process survived SIGKILL (blocked in the kernel, or the capability KILL is missing); exiting anyway"
-    )]
+    #[error("a process survived SIGKILL (blocked in the kernel, or the capability KILL is missing); exiting anyway")]
     Unkillable,
     #[error(
         "stopped; exit code {code}{}",

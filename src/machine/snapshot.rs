@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use model::prepared::Prepared;
 
-use super::unit::{RestartIntent, End, State};
+use super::unit::{End, RestartIntent, State};
 use super::{Exit, Machine, Moment, Phase, ReloadSnapshot, Span, Unit};
 use crate::node_report::NodeReport;
 use model::unit::JobCare;
@@ -200,7 +200,9 @@ fn last_exit(exit: &Exit) -> LastExit {
 fn stop_reason(end: &End) -> Option<StopReason> {
     match (end.told?, &end.silence) {
         (RestartIntent::No, _) => None,
-        (RestartIntent::AfterSilence, Some(silence)) => Some(StopReason::Silent(format!("it did not answer ({silence})"))),
+        (RestartIntent::AfterSilence, Some(silence)) => {
+            Some(StopReason::Silent(format!("it did not answer ({silence})")))
+        }
         (RestartIntent::AfterSilence, None) => Some(StopReason::Silent("it did not answer".to_owned())),
         (RestartIntent::AfterFailure, _) => Some(StopReason::NeverReady),
         (RestartIntent::AsAsked, _) => Some(StopReason::RestartAsked),

@@ -214,7 +214,9 @@ fn auto_detect(
 /// The vendor whose plugin could name all devices; else why the lines do.
 fn vendor_to_detect(config: &Config, inventory: &Inventory, gpus: &[Offer<'_>]) -> Result<Vendor, &'static str> {
     if config.gpu.gres == GresMode::Explicit {
-        return Err("explicit lines match the devices that this container can open; a plugin that finds others would drain the node");
+        return Err(
+            "explicit lines match the devices that this container can open; a plugin that finds others would drain the node",
+        );
     }
     let vendor = gpus.first().map(|offer| offer.gpu.vendor).ok_or("no GPU to detect")?;
     let is_chosen = |obstacle| matches!(obstacle, Obstacle::NotChosen | Obstacle::Integrated | Obstacle::Faulty);

@@ -40,7 +40,10 @@ pub fn gone(former: &str, now: &str) -> Vec<RemovedPartition> {
     let (former, now) = (parse::lines(former), parse::lines(now));
     let has = |name: &str| partitions(&now).any(|(known, _)| known == name);
     let sets: Vec<&str> = former.iter().filter_map(|line| line.get("NodeSet")).collect();
-    partitions(&former).filter(|(name, _)| !has(name)).map(|(name, line)| RemovedPartition::of(name, line, &sets)).collect()
+    partitions(&former)
+        .filter(|(name, _)| !has(name))
+        .map(|(name, line)| RemovedPartition::of(name, line, &sets))
+        .collect()
 }
 
 fn partitions(lines: &[Line]) -> impl Iterator<Item = (&str, &Line)> {

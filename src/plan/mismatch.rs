@@ -145,8 +145,8 @@ mod tests {
     #[test]
     fn names_platform_without_gpus_as_cause() {
         for (platform, expected, words) in [
-            (Platform::DockerDesktop, GpuType::Nvidia, "Metal"),
-            (Platform::DockerDesktop, GpuType::Amd, "Metal"),
+            (Platform::DockerDesktop, GpuType::Nvidia, "passes no GPU"),
+            (Platform::DockerDesktop, GpuType::Amd, "passes no GPU"),
             (Platform::Wsl2, GpuType::Amd, "WSL2 supports only"),
             (Platform::Wsl2, GpuType::Nvidia, "Windows has no NVIDIA driver"),
             (Platform::Linux, GpuType::Amd, "/dev/kfd"),

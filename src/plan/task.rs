@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use super::target::Target;
-use config::{Config, StartOnlyTables, Level};
+use config::{Config, Level, StartOnlyTables};
 use model::task::{Setup, Task};
 
 /// The task of PID 1, without file names. `seed` is the seed of the jitter.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use config::{Config, ConfigError, DaemonName, StartOnlyTables, JobHook, OnHookFailure, Role};
+use config::{Config, ConfigError, DaemonName, JobHook, OnHookFailure, Role, StartOnlyTables};
 use doctor::facts::Start;
 use install::load_config;
 use install::planned::{Planned, cluster_name, plan_files, state_directory, with_slurm_user};
@@ -162,8 +162,7 @@ fn is_own_state(config: &Config, root: &Path, files: &[Text]) -> Result<(), Refu
         return Ok(());
     }
     let state = state.display();
-    let what =
-        format!("the saved jobs in {state} belong to cluster {saved}, but this cluster is {name}");
+    let what = format!("the saved jobs in {state} belong to cluster {saved}, but this cluster is {name}");
     let cause = "slurmctld exits with CLUSTER NAME MISMATCH to protect them";
     let repair = format!(
         "set cluster_name = \"{saved}\"; to keep the jobs under the new name, remove {state}/clustername; else use a new volume"

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use config::{Config, ConfigError, DaemonName, StartOnlyTables, Role};
+use config::{Config, ConfigError, DaemonName, Role, StartOnlyTables};
 use install::load_config;
 use machine::Snapshot;
 use model::text_type::word;

@@ -66,8 +66,9 @@ pub fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inherited>) 
     let secret = secret()?.map(|text| (SECRET, text));
     let given: Vec<(&'static str, String)> = [option, variable, secret].into_iter().flatten().collect();
     let Some((place, text)) = given.first() else { return Ok(()) };
-    let decoded =
-        |(place, text): &(&'static str, String)| Token::decode(text).map_err(|source| TokenRejection::Token { place, source });
+    let decoded = |(place, text): &(&'static str, String)| {
+        Token::decode(text).map_err(|source| TokenRejection::Token { place, source })
+    };
     let token = decoded(&given[0])?;
     for other in &given[1..] {
         if decoded(other)? != token {

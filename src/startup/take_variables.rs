@@ -68,7 +68,11 @@ pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>)
 }
 
 /// Checks the values of the variables; returns the configuration in them.
-fn check(config_file: Option<&Path>, toml: Option<&str>, key: Option<&[u8]>) -> Result<Option<Config>, VariableRejection> {
+fn check(
+    config_file: Option<&Path>,
+    toml: Option<&str>,
+    key: Option<&[u8]>,
+) -> Result<Option<Config>, VariableRejection> {
     if toml.is_some() && config_file.is_some() {
         return Err(VariableRejection::Two);
     }

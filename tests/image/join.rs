@@ -176,7 +176,7 @@ fn name_stays_with_running_node_and_returns_to_killed_node() {
     let token = cluster.token().encode();
     let first = cluster.with_token("c1", &token).serve();
     let second = cluster.with_token("c1", &token).start();
-    second.until_said("the name c1 is taken");
+    second.until_said("the node name c1 is already in use");
     cluster.controller.until_said("uses the name of this node");
     assert_eq!(cluster.controller.sh("srun -w c1 cat /etc/hostname"), "c1");
     assert_eq!(first.sh("slurminit health --ready"), "ready");
@@ -202,7 +202,7 @@ fn reports_node_that_controller_cannot_reach() {
     assert_ne!(settings, token.says.settings);
     token.says.settings = settings;
     let node = cluster.with_token("c1", &token.encode()).start();
-    node.until_said("the controller does not reach this node: it connects to");
+    node.until_said("the controller does not reach this node; cause: ");
     assert!(node.log().contains("port 6818"), "{}", node.log());
     cluster.controller.until_said("Nodes c1 not responding");
 }

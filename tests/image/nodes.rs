@@ -55,7 +55,7 @@ fn shows_gpus_with_job_and_user_and_drains_and_resumes_on_each_debian() {
         container.sh(&format!("scancel {job}"));
         container.sh("slurminit drain localhost --wait 60");
         let resumed = container.sh("slurminit resume localhost");
-        assert!(resumed.starts_with("localhost takes jobs again; it was drained (by hand: Low"), "{resumed}");
+        assert!(resumed.starts_with("localhost accepts jobs again; it was drained (by hand: Low"), "{resumed}");
         container.sh("srun --gres=gpu:1 true");
         container.until("sinfo --noheader --format %T | grep -qx idle");
         container.sh("slurminit resume localhost");
@@ -99,7 +99,7 @@ fn every_container_of_cluster_sees_all_nodes_and_closes_them() {
     let refused = second.exec(&["slurminit", "resume", "c1", "c9"]);
     assert!(refused.code == 1 && refused.stderr.contains("c9"), "{refused:?}");
     assert_eq!(controller.sh("sinfo --noheader --nodes c1 --format '%T %E'"), "draining a fan");
-    assert_eq!(second.sh("slurminit resume 'c[1-2]' | grep -c 'takes jobs again; it was draining (a fan)'"), "2");
+    assert_eq!(second.sh("slurminit resume 'c[1-2]' | grep -c 'accepts jobs again; it was draining (a fan)'"), "2");
     cluster.until("slurminit nodes | grep -q \"c1 *mixed *1 .* free\"");
 }
 

@@ -22,7 +22,8 @@ fn command_runs_on_several_nodes_on_each_debian() {
     let demo = Image::new(DEMO).with(["--env", "DEMO_GPUS=2", "--env", "SLURMINIT_NODES=2"]);
     let said = demo.run(&["srun", "-N2", "--gres=gpu:2", "sh", "-c", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"]);
     assert_eq!((said.code, sorted(&said.stdout)), (0, vec!["node1 0,1", "node2 0,1"]), "{}", said.stderr);
-    for (words, why) in [(["--nodes", "0"], "expected 1 to 512 nodes"), (["--nodes", "x"], "--nodes requires a number")] {
+    for (words, why) in [(["--nodes", "0"], "expected 1 to 512 nodes"), (["--nodes", "x"], "--nodes requires a number")]
+    {
         let said = Image::new(PLAIN).run(&words);
         assert!(said.code == 78 && said.stderr.contains(why), "{words:?}: {}", said.stderr);
     }

@@ -395,7 +395,7 @@ fn refuses_other_users_by_mode_and_by_server() {
     fs::set_permissions(socket(&cluster), fs::Permissions::from_mode(0o666)).unwrap();
     let refused = as_nobody(&["restart", "slurmctld"]);
     assert_eq!(refused.code, 1);
-    assert!(refused.stderr.contains("only root may ask"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("only root may send requests"), "{}", refused.stderr);
     assert_eq!(cluster.unit("slurmctld")["restarts"], 0);
     still_serves(&cluster, init);
 }

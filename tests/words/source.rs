@@ -4,33 +4,33 @@ use std::path::Path;
 
 /// A text of a source file, and the line where it begins, counted from 1.
 #[derive(Clone, Debug)]
-pub struct Text {
-    pub line: usize,
-    pub text: String,
+pub(crate) struct Text {
+    pub(crate) line: usize,
+    pub(crate) text: String,
     /// For a comment, the line of code that follows.
-    pub next: String,
+    pub(crate) next: String,
 }
 
 /// The messages and comments of a file.
 #[derive(Debug, Default)]
-pub struct Texts {
-    pub messages: Vec<Text>,
-    pub comments: Vec<Text>,
+pub(crate) struct Texts {
+    pub(crate) messages: Vec<Text>,
+    pub(crate) comments: Vec<Text>,
 }
 
 /// Whether the file contains only tests.
-pub fn is_test(path: &Path) -> bool {
+pub(crate) fn is_test(path: &Path) -> bool {
     path.iter().any(|part| part == "tests" || part == "tests.rs" || part == "snapshots")
 }
 
 /// The part of a file before its module of tests.
-pub fn without_tests(source: &str) -> &str {
+fn without_tests(source: &str) -> &str {
     let tests = source.find("#[cfg(test)]\nmod tests {");
     &source[..tests.unwrap_or(source.len())]
 }
 
 /// Scans a file. A message is a string of at least three words that is neither a reason of a lint nor of `expect`.
-pub fn texts(source: &str) -> Texts {
+pub(crate) fn texts(source: &str) -> Texts {
     let source = without_tests(source);
     let mut texts = Texts::default();
     let (mut at, mut last_comment) = (0, None);
@@ -51,7 +51,12 @@ pub fn texts(source: &str) -> Texts {
             last_comment = is_alone.then_some((line, marker));
             at += whole.len();
             let code = source[at..].lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("//"));
-            texts.comments.iter_mut().last().into_iter().for_each(|last| last.next = code.unwrap_or_default().to_owned());
+            texts
+                .comments
+                .iter_mut()
+                .last()
+                .into_iter()
+                .for_each(|last| last.next = code.unwrap_or_default().to_owned());
         } else if let Some(end) = raw_string(rest).filter(|_| !is_word) {
             at += end;
         } else if rest.starts_with('"') {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use doctor::facts::CudaFacts;
 use doctor::look;
-use doctor::requirements::{RequirementFacts, Requirement, requirements};
+use doctor::requirements::{Requirement, RequirementFacts, requirements};
 use install::load_config;
 use model::inventory::Inventory;
 use model::{exit_code, printable};

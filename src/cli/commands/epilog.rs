@@ -62,7 +62,7 @@ const LONGEST: usize = LONGEST_REQUEST / 2 - 100;
 /// pass on the path of the configuration, so the control socket is not found if a configuration in another place moves it.
 pub(super) fn tell(line: &str) {
     let kept = line.char_indices().take_while(|(begin, _)| *begin < LONGEST).map(|(_, c)| c);
-    let request = Request::ReportProgress { line: kept.collect() };
+    let request = Request::Tell { line: kept.collect() };
     // If the file has become invalid, the default path is used.
     let config = install::load_config::load(None).unwrap_or_default();
     if let Err(error) = client::ask(&control::socket(&config.paths.run), &request) {

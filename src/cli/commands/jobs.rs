@@ -128,7 +128,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             jobs::note_next_id();
             Ok(())
         }
-        JobsVerb::Join { conf, gpus, again, port, command } => jobs::join::run(node, conf, &gpus, again, port, &command),
+        JobsVerb::Join { conf, gpus, again, port, command } => {
+            jobs::join::run(node, conf, &gpus, again, port, &command)
+        }
         JobsVerb::Reached { port, socket } => jobs::controller_reachability::watch(node, port, &socket),
         JobsVerb::Recover => jobs::recover(node),
         JobsVerb::Follow { place, socket } => jobs::follow::run(&place.slurm_conf, &place.state, &socket),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
-use config::token::{TokenContents, Token};
+use config::token::{Token, TokenContents};
 use config::{Config, Role};
 use install::load_config;
 use line::{Line, Network};

@@ -44,7 +44,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let Args { at: PathArgs { config, root }, inventory, node, .. } = &args;
     let given: PrepareInput =
         if args.given { serde_json::from_reader(std::io::stdin().lock())? } else { PrepareInput::default() };
-    let held: Option<StartOnlyTables> = given.held.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
+    let held: Option<StartOnlyTables> =
+        given.held.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     let (config, inventory) = (config.as_deref(), inventory.as_deref());
     let sources = Sources { config, root, inventory, held: held.as_ref(), node: node.as_deref() };
     let is_restore = !args.restore.is_empty();

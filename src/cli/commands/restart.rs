@@ -145,7 +145,11 @@ mod tests {
             fate(&unit, 3)
         };
         assert_eq!(fate(3, UnitState::Ready, None), RestartOutcome::UnderWay, "it has not ended yet");
-        assert_eq!(fate(3, UnitState::BackingOff, Some("exited with code 1")), RestartOutcome::UnderWay, "it failed before");
+        assert_eq!(
+            fate(3, UnitState::BackingOff, Some("exited with code 1")),
+            RestartOutcome::UnderWay,
+            "it failed before"
+        );
         assert_eq!(fate(4, UnitState::Starting, None), RestartOutcome::UnderWay);
         assert_eq!(fate(4, UnitState::Ready, None), RestartOutcome::Ready);
         assert_eq!(fate(4, UnitState::Finished, None), RestartOutcome::Ended);

@@ -179,7 +179,8 @@ pub fn engine(engine: &Engine) -> Observations {
 
 /// Docker Compose.
 pub fn compose(compose: Compose) -> Observations {
-    let install = "sudo apt-get install docker-compose-v2 (Ubuntu), or see https://docs.docker.com/compose/install/linux/";
+    let install =
+        "sudo apt-get install docker-compose-v2 (Ubuntu), or see https://docs.docker.com/compose/install/linux/";
     match compose {
         Compose::Version { command, version } if version < OLDEST_COMPOSE => Observations::fail(
             format!("{command} {version} is too old"),

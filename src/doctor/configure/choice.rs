@@ -93,7 +93,12 @@ pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation)
 }
 
 /// Reports a request that this host cannot meet. The files are still written, because they may be for another host.
-pub fn unmet(selection: &Selection, gpu_type: Option<GpuType>, wanted: &WantedGpus, seen: &Situation) -> Option<Finding> {
+pub fn unmet(
+    selection: &Selection,
+    gpu_type: Option<GpuType>,
+    wanted: &WantedGpus,
+    seen: &Situation,
+) -> Option<Finding> {
     let can_be_here = |vendor| seen.gpus.iter().any(|gpus| gpus.vendor() == vendor && gpus.may_be_present());
     let option = match (gpu_type.and_then(GpuType::vendor), selection) {
         (Some(vendor), _) if !can_be_here(vendor) => format!("--gpu-type {vendor}"),

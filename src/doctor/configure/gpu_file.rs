@@ -57,7 +57,9 @@ pub fn render(wanted: &WantedGpus) -> String {
     for (_, way) in given {
         match way {
             PassMethod::Gpus => text += &reservation("nvidia", "count: all", "", selection),
-            PassMethod::Cdi => text += &reservation("cdi", &device_ids([CDI_ALL.to_owned()]), "nvidia.com/gpu=", selection),
+            PassMethod::Cdi => {
+                text += &reservation("cdi", &device_ids([CDI_ALL.to_owned()]), "nvidia.com/gpu=", selection)
+            }
             PassMethod::Files(gpus) => by_files.push(gpus),
         }
     }

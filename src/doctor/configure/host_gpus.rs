@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::choice::GpuId;
-use super::passthrough::{Trial, PassMethod};
+use super::passthrough::{PassMethod, Trial};
 use super::situation::Situation;
 use model::inventory::{Observations, Vendor};
 

@@ -1,7 +1,7 @@
 //! Slurm's daemons, node and jobs.
 
 use crate::entry::{Entry, Judge};
-use crate::facts::{ContainerFacts, Facts, Observed, NodeFacts};
+use crate::facts::{ContainerFacts, Facts, NodeFacts, Observed};
 use config::DaemonName;
 use machine::node_report::NodeVerdict;
 use machine::{StopReason, UnitSnapshot, UnitState};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::ports;
-use crate::facts::{CheapFacts, CudaFacts, Disk, ContainerSettings, Holder, KeyFacts, Limit, Observed, Port};
+use crate::facts::{CheapFacts, ContainerSettings, CudaFacts, Disk, Holder, KeyFacts, Limit, Observed, Port};
 use config::{Config, Role};
 use model::inventory::Inventory;
 use sys::proc::parse::Mount;

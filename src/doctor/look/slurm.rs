@@ -1,7 +1,7 @@
 //! What Slurm's and munge's own commands report.
 
 use super::{Ask, output};
-use crate::facts::{Credential, Observed, NodeFacts, SlurmFacts};
+use crate::facts::{Credential, NodeFacts, Observed, SlurmFacts};
 use model::queued_job::{PENDING, QueuedJob};
 use slurm::client::{Client, Jobs};
 use sys::tool::answer::{Answer, first_line};

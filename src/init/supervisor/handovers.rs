@@ -3,7 +3,7 @@
 use nix::unistd::Pid;
 use tracing::{info, warn};
 
-use super::{RunningChild, Program, Supervisor};
+use super::{Program, RunningChild, Supervisor};
 use crate::notify::{Notify, VARIABLE};
 use machine::Child;
 use model::unit::{HANDS_OVER, Handover};

@@ -5,7 +5,7 @@ use tracing::warn;
 
 use super::Supervisor;
 use crate::control::protocol::{Reply, Request};
-use crate::control::server::{self, ReceivedRequest, FullReply};
+use crate::control::server::{self, FullReply, ReceivedRequest};
 use crate::logs::{Circumstances, Record, parse_daemon_line};
 use machine::{Command, Event};
 use model::daemons::DaemonName;

@@ -24,7 +24,12 @@ const DEATHS: u32 = 2;
 impl Reload {
     /// Handles the end of slurmctld or slurmd. Returns whether the unit now waits until the reload starts it. A daemon that was told to end
     /// because it was not ready or did not answer counts as dead.
-    pub(in super::super) fn takes_exit(&mut self, id: UnitId, told: Option<RestartIntent>, cluster: &mut Cluster) -> bool {
+    pub(in super::super) fn takes_exit(
+        &mut self,
+        id: UnitId,
+        told: Option<RestartIntent>,
+        cluster: &mut Cluster,
+    ) -> bool {
         if !cluster.units[id].reads_slurms_files() {
             return false;
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::daemons::{ReadinessTest, RestartPolicy};
 use model::supervise::Supervise;
 
-use super::{RestartIntent, End, State, Unit, doubling};
+use super::{End, RestartIntent, State, Unit, doubling};
 use crate::external_failure::LONGEST_PAUSE;
 use crate::step::Step;
 use crate::{Exit, Moment, Notice, Shortage};

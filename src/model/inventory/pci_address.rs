@@ -53,8 +53,9 @@ impl FromStr for PciAddress {
                 function: u8::from_str_radix(function, 16).ok().filter(|function| *function < 8)?,
             })
         };
-        parse()
-            .ok_or_else(|| format!("`{text}` is not a PCI address (expected domain:bus:device.function, all hexadecimal)"))
+        parse().ok_or_else(|| {
+            format!("`{text}` is not a PCI address (expected domain:bus:device.function, all hexadecimal)")
+        })
     }
 }
 

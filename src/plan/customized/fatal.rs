@@ -196,7 +196,8 @@ impl Find<'_> {
     /// A plugin whose file is missing.
     fn companions(&self) -> Option<Fatal> {
         let directory = &self.context.config.paths.slurm;
-        let is_missing = |one: &&RequiredFile| !one.files.iter().any(|file| (self.context.exists)(&directory.join(file)));
+        let is_missing =
+            |one: &&RequiredFile| !one.files.iter().any(|file| (self.context.exists)(&directory.join(file)));
         let is_used = |one: &&RequiredFile| {
             let short = one.plugin.rsplit('/').next().unwrap_or(one.plugin);
             let mut names = self.value(one.key).unwrap_or_default().split(',').map(str::trim);

@@ -65,7 +65,8 @@ impl Expanded {
             };
             // %c is the name of the cluster (slurm.conf(5)).
             let name = name.replace("%c", &last_value(&self.text, "ClusterName").unwrap_or_default());
-            let missing = |why: String| MissingInclude { path: path.to_owned(), line: index + 1, name: name.clone(), why };
+            let missing =
+                |why: String| MissingInclude { path: path.to_owned(), line: index + 1, name: name.clone(), why };
             if depth >= DEEPEST {
                 return Err(missing("circular Include".to_owned()));
             }

@@ -73,7 +73,8 @@ fn nodes_of_jobs_stay_as_they_are() {
 fn kept_node_is_down_and_remains_while_jobs_name_it() {
     let now = FORMER.replace("NodeName=b CPUs=2", "NodeName=c CPUs=2");
     let gone = gone_nodes(FORMER, &now);
-    let line = |node: &RemovedNode| node.settings.iter().map(|(key, value)| format!(" {key}={value}")).collect::<String>();
+    let line =
+        |node: &RemovedNode| node.settings.iter().map(|(key, value)| format!(" {key}={value}")).collect::<String>();
     assert_eq!(gone.len(), 1);
     let first = line(&gone[0]);
     assert_eq!(

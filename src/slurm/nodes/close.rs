@@ -132,7 +132,7 @@ mod tests {
         let Step::Update(arguments, what) = resume(&ClusterNode::empty("draining", true, "fan")) else { panic!() };
         assert_eq!(
             (arguments, what.as_str()),
-            (vec!["state=resume".to_owned()], "c1 takes jobs again; it was draining (fan)")
+            (vec!["state=resume".to_owned()], "c1 accepts jobs again; it was draining (fan)")
         );
         assert_eq!(
             self::arguments(resume(&ClusterNode::empty("drained", false, "fan"))),

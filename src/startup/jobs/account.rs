@@ -256,7 +256,7 @@ fn end_slurmd() {
 
 #[cfg(test)]
 mod tests {
-    use super::{StartedJobs, KnownJobs, OnceJob, split_text};
+    use super::{KnownJobs, OnceJob, StartedJobs, split_text};
 
     fn tasks(slurmctld: &str) -> Vec<String> {
         let ids = ["15", "16", "5"].map(str::to_owned).into();

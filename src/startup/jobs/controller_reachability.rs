@@ -75,7 +75,9 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
             Kind::Container,
             "the controller does not reach this node",
             format!("{address} is not this machine's address for the controller, or a firewall blocks port {port}"),
-            format!("open port {port} from the controller to this machine, or use one network for both (--network host)"),
+            format!(
+                "open port {port} from the controller to this machine, or use one network for both (--network host)"
+            ),
         );
         eprintln!("error: {unreachable}");
     }
@@ -215,7 +217,10 @@ mod tests {
         };
         assert!(is_another(&known(4, 0, "IDLE+DRAIN+DYNAMIC_NORM+INVALID_REG"), registered_line));
         assert!(is_another(&known(2, 0, "IDLE+DYNAMIC_NORM"), registered_line), "the GPU that is back");
-        assert!(is_another(&known(3, 0, "IDLE+DYNAMIC_NORM+INVALID_REG"), registered_line), "what it refused, it shows");
+        assert!(
+            is_another(&known(3, 0, "IDLE+DYNAMIC_NORM+INVALID_REG"), registered_line),
+            "what it refused, it shows"
+        );
         assert!(!is_another(&known(3, 0, "IDLE+DYNAMIC_NORM"), registered_line));
         for (allocated, state) in [
             (1, "MIXED+DYNAMIC_NORM+INVALID_REG"),

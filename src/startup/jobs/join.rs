@@ -71,7 +71,11 @@ pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, com
 
 /// The controller's record of the node, once the node has the promised resources. Until then no slurmd registers: slurmctld would
 /// mark the node invalid without an explanation.
-fn once_promised_resources_exist(node: &str, first: Option<NodeRecord>, conf: &str) -> anyhow::Result<Option<NodeRecord>> {
+fn once_promised_resources_exist(
+    node: &str,
+    first: Option<NodeRecord>,
+    conf: &str,
+) -> anyhow::Result<Option<NodeRecord>> {
     let (mut now, mut said) = (first, None::<Instant>);
     while let Some(short) = now.as_ref().and_then(|known| known.shortfall(conf)) {
         if said.is_none() {

@@ -58,7 +58,8 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
     }
     let running: Vec<&QueuedJob> = met.iter().filter(|job| !job.is_completing()).collect();
     let waiting = dependents()?;
-    let noticed = if running.is_empty() { NotifiedJobs::default() } else { give_notice(&running, own, grace, on_stop)? };
+    let noticed =
+        if running.is_empty() { NotifiedJobs::default() } else { give_notice(&running, own, grace, on_stop)? };
 
     // slurmctld must receive the completion of a job from slurmd: otherwise it waits long for slurmd when it stops.
     let mut left = wait_for_end(own, begin + grace, |_| true)?;
@@ -152,7 +153,12 @@ struct NotifiedJobs {
     told: Vec<String>,
 }
 
-fn give_notice(running: &[&QueuedJob], own: Option<&str>, grace: Duration, on_stop: OnStop) -> anyhow::Result<NotifiedJobs> {
+fn give_notice(
+    running: &[&QueuedJob],
+    own: Option<&str>,
+    grace: Duration,
+    on_stop: OnStop,
+) -> anyhow::Result<NotifiedJobs> {
     JobNote::Stopped.write(&names_of(running.iter().copied()));
     let requeued = match on_stop {
         OnStop::Requeue => {

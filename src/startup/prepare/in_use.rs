@@ -9,7 +9,7 @@ use model::exit_code;
 use model::inventory::{Finding, Kind};
 use model::queued_job::QueuedJob;
 use plan::in_use;
-use plan::in_use::{RemovedPartition, RemovedNode, InUse, Saved};
+use plan::in_use::{InUse, RemovedNode, RemovedPartition, Saved};
 use plan::{FileName, Refusal};
 use slurm::client::{Client, Jobs, limit};
 use slurm::error::QueryError;
@@ -68,7 +68,12 @@ impl KeptEntry {
     }
 }
 
-fn keep(planned: &mut Planned, mut gone: Vec<RemovedPartition>, mut nodes: Vec<RemovedNode>, used: &InUse) -> Vec<KeptEntry> {
+fn keep(
+    planned: &mut Planned,
+    mut gone: Vec<RemovedPartition>,
+    mut nodes: Vec<RemovedNode>,
+    used: &InUse,
+) -> Vec<KeptEntry> {
     let own = planned.customized.get(FileName::SlurmConf).map(|file| file.path.display().to_string());
     let mut kept = Vec::new();
     let mut stays = |what: String, state, users: Option<Vec<String>>| {

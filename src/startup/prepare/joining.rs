@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::Config;
-use config::token::{DIRECTORY, KEPT, TokenContents, Token};
+use config::token::{DIRECTORY, KEPT, Token, TokenContents};
 use install::{InstallError, MungeKey};
 use model::exit_code;
 use plan::Refusal;
@@ -90,9 +90,7 @@ fn other_key(path: &Path) -> Refusal {
         exit_code::CONFIG,
         format!("the munge key {path} differs from the key of the token"),
         "the key belongs to another cluster, or the controller has a new key; slurminit does not overwrite existing keys",
-        format!(
-            "remove that file, or its volume or secret; or use a token of the cluster that the key belongs to"
-        ),
+        "remove that file, or its volume or secret; or use a token of the cluster that the key belongs to",
     )
 }
 

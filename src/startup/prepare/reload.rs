@@ -9,7 +9,7 @@ use super::in_use::{ClosedPartitions, KeptEntry, check_accounts_in_use, keep_at_
 use super::jobs_on_node::check_no_job_is_on;
 use super::{Sources, accounts, detected, load, no_accounts, report};
 use crate::state_disk;
-use config::{Config, StartOnlyTables, Paths};
+use config::{Config, Paths, StartOnlyTables};
 use init::status;
 use install::planned::{Planned, cluster_name, plan_files, slurm_conf, state_directory};
 use model::exit_code;
@@ -160,7 +160,8 @@ pub fn restore(sources: &Sources<'_>, files: &[FileName]) -> Result<(), Refusal>
 /// The changed tables that take effect only at the next start.
 fn deferred(config: &Config, held: Option<&StartOnlyTables>) -> Result<Vec<String>, Refusal> {
     let changed = held.map(|held| held.changed(&StartOnlyTables::of(config))).unwrap_or_default();
-    let needed: Vec<&str> = changed.iter().map(String::as_str).filter(|name| StartOnlyTables::is_needed(name)).collect();
+    let needed: Vec<&str> =
+        changed.iter().map(String::as_str).filter(|name| StartOnlyTables::is_needed(name)).collect();
     if !needed.is_empty() {
         return Err(only_at_a_start(&format!("{} in slurminit.toml changed", needed.join(" and "))));
     }
@@ -186,7 +187,7 @@ fn weigh(
     let inventory = &Inventory { container_name, ..inventory.clone() };
     let mut config = config.clone();
     // Running jobs have opened their GPUs' files, and may open them again: open files stay accessible until the next start.
-    config.gpu.isolate = Some(config.isolates() && inventory.device_files == DeviceFiles::ClosedPartitions);
+    config.gpu.isolate = Some(config.isolates() && inventory.device_files == DeviceFiles::Closed);
     let config = &config;
     let mut planned = plan_files(config, config_file, inventory, root)?;
     // At a start these are only logged errors, because no job can be lost. Here they refuse the reload.

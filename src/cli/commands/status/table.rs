@@ -197,8 +197,10 @@ mod tests {
             gpu(2, "NVIDIA A100-SXM4-80GB MIG 1g.10gb+me", allocated(None, None)),
             gpu(3, "NVIDIA H200", OwnGpuState::Lost { why: "/dev/nvidia3 is gone".to_owned() }),
         ];
-        let now =
-            NodeStatus { node: node("drained|fan broken, ask Eve about it before anybody touches the machine again"), gpus };
+        let now = NodeStatus {
+            node: node("drained|fan broken, ask Eve about it before anybody touches the machine again"),
+            gpus,
+        };
         let text = table(&status, &now, 3_726_090, memory);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         insta::assert_snapshot!(text);

@@ -3,7 +3,7 @@
 use super::{Repairs, failed_trial};
 use crate::configure::choice::{GpuId, no_such, numbers};
 use crate::configure::host_gpus::HostGpus;
-use crate::configure::passthrough::{Trial, PassMethod};
+use crate::configure::passthrough::{PassMethod, Trial};
 use crate::configure::situation::{FileGpus, PlatformKind, Situation};
 use model::inventory::{Observations, Vendor};
 

@@ -4,7 +4,7 @@ use super::{Nvidia, Smi, Toolkit};
 use crate::configure::assess::{Repairs, failed_trial};
 use crate::configure::choice::{GpuId, no_such};
 use crate::configure::host_gpus::HostGpus;
-use crate::configure::passthrough::{Part, Trial, PassMethod};
+use crate::configure::passthrough::{Part, PassMethod, Trial};
 use crate::configure::situation::{Engine, EngineInfo, PlatformKind, Situation, Version};
 use model::inventory::gres::counted;
 use model::inventory::{Observations, Vendor};

@@ -176,7 +176,8 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
     })
 }
 
-const GIVE_INSTANCES: &str = "to use them: NVIDIA_VISIBLE_DEVICES=all, or their UUIDs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility";
+const GIVE_INSTANCES: &str =
+    "to use them: NVIDIA_VISIBLE_DEVICES=all, or their UUIDs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility";
 
 /// The one GPU of a Jetson.
 fn from_tegra(root: &Path, deadline: Instant) -> Option<Found> {
