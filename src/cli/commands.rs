@@ -68,7 +68,7 @@ impl Configuration {
     }
 }
 
-/// Prints on standard output. A reader that closes the pipe (`| head`) is no error.
+/// Prints on standard output. A reader that closes the pipe (`| head`) is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

@@ -53,7 +53,7 @@ pub fn shared(text: &str, config: &Config, controller: &str) -> Result<String, S
     Ok(shared.iter().map(|(key, value)| format!("{} = {}\n", word(key), inline(value))).collect())
 }
 
-/// A value on one line. The crate's own writer takes fmod from the C library, in a version that Debian 12's lacks.
+/// A value on one line. The crate's own writer needs a newer C library than Debian 12's (fmod).
 fn inline(value: &Value) -> String {
     let list = |all: Vec<String>| all.join(", ");
     match value {

@@ -190,7 +190,7 @@ fn wrong_among_others(config: &Config) -> Option<(Vec<Step>, String)> {
         };
         let names = other.name.names();
         if names.len() + seen.len() > MOST {
-            return at("name", format!("want at most {MOST} nodes in all"));
+            return at("name", format!("expected at most {MOST} nodes in all"));
         }
         if names.iter().any(|name| *name == NodeName::default().as_str()) {
             return at("name", "a node named `localhost` matches every node name in Slurm".to_owned());

@@ -83,7 +83,7 @@ impl FromStr for StartOnlyTables {
             Some((name.to_owned(), u64::from_str_radix(sum, 16).ok()?))
         };
         let entries = text.split_terminator(';').map(entry).collect::<Option<Vec<_>>>();
-        entries.map(Self).ok_or_else(|| "expected NAME=CHECKSUM; of each table".to_owned())
+        entries.map(Self).ok_or_else(|| "expected NAME=CHECKSUM; for each table".to_owned())
     }
 }
 

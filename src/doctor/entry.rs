@@ -29,7 +29,7 @@ pub enum Judge {
     Host(fn(&Facts, &HostFacts) -> Observations),
     /// Only in the container.
     Container(fn(&Facts, &ContainerFacts) -> Observations),
-    /// In the container: findings of these kinds, and the text if there are none.
+    /// In the container: reports findings of these kinds, or the text if there are none.
     Findings(&'static [Kind], &'static str),
     /// Like `Findings`, with further checks.
     FindingsAnd(&'static [Kind], fn(&Facts, &ContainerFacts, Vec<Observations>) -> Observations),

@@ -70,7 +70,7 @@ pub fn worst(examined: &[Examined]) -> Verdict {
     examined.iter().map(|it| it.observed.verdict()).max().unwrap_or(Verdict::Ok)
 }
 
-/// Warnings and errors of the cheap checks, for the start of a container. Mere notes are left to the verb.
+/// Warnings and errors of the cheap checks, for the start of a container. Notes are reported only by `slurminit doctor`.
 pub fn at_start(start: &Start<'_>) -> Vec<Finding> {
     let answer = |entry: &Entry| match entry.judge {
         Judge::Start(judge) => Some(judge(start)),

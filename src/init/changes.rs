@@ -99,7 +99,7 @@ impl Changes {
     fn is_of_configuration(&self, event: &InotifyEvent) -> bool {
         match &event.name {
             Some(name) => self.names.contains(name),
-            // An event of the file itself.
+            // A file that is watched directly reports its own events.
             None => is_lost(event) || (!is_gone(event) && self.accounts[1] != Some(event.wd)),
         }
     }

@@ -28,7 +28,7 @@ const BATCH: usize = 32;
 const LAST_BATCH: usize = 2048;
 /// How many refusals are logged: a flood must not fill the log.
 const REFUSALS_LOGGED: u32 = 5;
-/// The variable that tells Slurm's daemons where to send messages.
+/// The variable that names the socket to which Slurm's daemons send messages.
 pub(super) const VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// A daemon's notification socket. Dropping it closes the socket.

@@ -52,8 +52,8 @@ pub fn monotonic_ms() -> u64 {
 }
 
 impl Status {
-    /// Whether the process that wrote it is alive. After a restart of the container, another one may have its PID, this process too; but a
-    /// PID 1 lives for as long as anyone can ask.
+    /// Whether the process that wrote it is alive. After a restart of the container another process, even the caller,
+    /// may have its PID. PID 1 itself is always alive.
     pub fn is_of_the_living(&self) -> bool {
         let has_started = |stat: &Stat| self.pid == 1 || self.start_ticks.is_none_or(|ticks| ticks == stat.start);
         self.pid != std::process::id() && living(self.pid).is_some_and(|stat| has_started(&stat))

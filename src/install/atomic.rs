@@ -144,7 +144,7 @@ struct NewFile {
 /// Writes a new file in the same directory; removes it on error.
 fn write_beside(dir: &Dir, name: &str, content: &[u8], mode: u32, owner: Option<&Owner>) -> io::Result<NewFile> {
     let new = format!("{name}.new");
-    // A killed start may have left the file, or another user something else.
+    // The name may be taken: by a killed start, or by another user.
     dir.remove(&new)?;
     let write = || {
         let mut file = dir.create(&new, mode)?;

@@ -183,7 +183,7 @@ fn read_included(paths: &Paths, root: &Path, origin: Origin, name: &str) -> Resu
             return Ok((path, text));
         }
     }
-    Err("there is no such file".to_owned())
+    Err("file not found".to_owned())
 }
 
 /// Installs `files` into Slurm's directory, and returns those that changed.

@@ -142,7 +142,7 @@ fn unreadable(origin: &Path, error: &io::Error) -> ConfigError {
 /// The text of the variable `SLURMINIT_TOML`.
 ///
 /// # Errors
-/// It is no text, or `SLURMINIT_CONFIG` is set, too.
+/// It is not text, or `SLURMINIT_CONFIG` is set, too.
 pub fn variable() -> Result<Option<String>, ConfigError> {
     Variables::of_this_process().text()
 }

@@ -164,7 +164,7 @@ impl KeyPlace {
         read_key(&file, &self.path, repair)
     }
 
-    /// Puts a key of somebody else's in place, unless it is there.
+    /// Installs a key from outside, unless it is installed already.
     fn give(self, key: &[u8], source: KeySource, findings: Vec<Finding>) -> Result<MungeKey, InstallError> {
         let is_same = self.read(TOO_SHORT).ok().flatten().is_some_and(|own| own == key);
         if !is_same {

@@ -101,7 +101,7 @@ pub fn with_slurm_user(config: &Config, config_file: Option<&Path>, root: &Path)
     let Some(user) = own.map(|user| user.unwrap_or_default()).or_else(of_toml) else { return Ok(config.clone()) };
     let refused = || {
         let (what, file) =
-            at(config_file, customized.culprit(config, SLURM_USER).as_ref(), &format!("there is no user {user}"));
+            at(config_file, customized.culprit(config, SLURM_USER).as_ref(), &format!("no such user: {user}"));
         let repair = format!("write SlurmUser=slurm in {}, or create the account in the image", file.display());
         Refusal::new(exit_code::CONFIG, what, "slurmctld runs as SlurmUser", repair)
     };

@@ -18,7 +18,7 @@ pub const QUESTIONS: &str = "SLURMINIT_QUESTIONS";
 pub struct Question {
     /// The unit to check.
     pub unit: UnitId,
-    /// The main process, whose activity tells a slow daemon from a hung one.
+    /// The main process, whose activity distinguishes a slow daemon from a hung one.
     pub pid: i32,
     /// Where the unit listens, if that is how it gets ready. The clients that keep it busy are connected there.
     #[serde(default)]

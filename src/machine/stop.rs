@@ -32,7 +32,7 @@ enum Stage {
     Command { kill_at: Moment },
     /// Jobs are notified and get time to end. Skipped if the daemons are down.
     Jobs { kill_at: Moment },
-    /// Each unit ends once no living unit needs it.
+    /// Each unit ends once no running unit depends on it.
     Units,
     /// Everything else ends: job steps, orphans.
     Rest { kill_at: Moment },
@@ -235,7 +235,7 @@ impl Machine {
     }
 }
 
-/// Stops each unit that no living unit needs; if `late`, all of them at once.
+/// Stops each unit that no running unit depends on; if `late`, all units at once.
 fn stop_units(units: &mut Units, step: &mut Step, late: bool) {
     for id in units.ids() {
         let is_needed = units.is_needed(id);

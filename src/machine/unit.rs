@@ -43,13 +43,13 @@ pub(super) struct End {
     /// When the process was told to stop, or the earliest time at which it may have begun to exit by itself.
     pub(super) began: Moment,
     pub(super) exit: Exit,
-    /// Why slurminit told the process to end; `None` if it did not.
+    /// Why slurminit stopped the process; `None` if it did not.
     pub(super) told: Option<RestartIntent>,
     /// How the unit failed to answer, if that was the reason.
     pub(super) silence: Option<String>,
 }
 
-/// Whether and why a unit that was told to end is started again.
+/// Whether and why a unit that was stopped is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestartIntent {
     /// It is not restarted.
@@ -71,7 +71,7 @@ pub(super) enum State {
     Starting { since: Moment, check: Check, until: Moment, told: bool },
     /// The unit is ready.
     Ready { since: Moment },
-    /// The process was told to end. SIGTERM is repeated at `nudge`; SIGKILL follows at the deadline.
+    /// The process was sent SIGTERM. SIGTERM is repeated at `nudge`; SIGKILL follows at the deadline.
     Stopping { since: Moment, deadline: Moment, nudge: Option<Moment>, killed: bool, again: RestartIntent },
     /// The unit failed and is started again at this moment.
     BackingOff { until: Moment },
@@ -161,7 +161,7 @@ impl Unit {
         }
     }
 
-    /// Whether the main process is alive and was not told to end.
+    /// Whether the main process is alive and is not being stopped.
     pub(super) fn runs(&self) -> bool {
         self.is_starting() || self.is_ready()
     }

@@ -103,7 +103,7 @@ impl Units {
         self[id].failed_need = failed;
     }
 
-    /// Whether a living unit needs this one, so that it must end first.
+    /// Whether a running unit depends on this one, so that it must end first.
     pub(super) fn is_needed(&self, id: UnitId) -> bool {
         self.iter().any(|other| other.is_alive() && other.needs.contains(&id))
     }

@@ -5,7 +5,7 @@ use crate::value::NodeName;
 /// Slurm's maximum number of nodes.
 const MOST: u32 = 65_536;
 
-/// The names of a list; `None` if a part of it is no name and no range.
+/// The names of a list; `None` if a part of it is neither a name nor a range.
 pub fn names(list: &str) -> Option<Vec<String>> {
     let (mut ranges, mut is_within) = (vec![String::new()], false);
     for letter in list.chars() {
@@ -18,7 +18,7 @@ pub fn names(list: &str) -> Option<Vec<String>> {
     Some(ranges.iter().map(|text| range(text)).collect::<Option<Vec<_>>>()?.concat())
 }
 
-/// The names of one range such as `burst-[1-4]`, or the name itself; `None` if that is no range and no name.
+/// The names of one range such as `burst-[1-4]`, or the name itself; `None` if that is not a range and no name.
 pub fn range(text: &str) -> Option<Vec<String>> {
     let is_name = |name: &String| NodeName::try_from(name.clone()).is_ok();
     expanded(text).filter(|names| names.iter().all(is_name))

@@ -78,7 +78,7 @@ pub enum ProbeTest {
 }
 
 impl ProbeTest {
-    /// The commands to run; all must exit with 0. For slurmd, the controller's view is no evidence: it takes five
+    /// The commands to run; all must exit with 0. For slurmd, the controller's view is not evidence: it takes five
     /// minutes to notice.
     pub fn commands(&self, munge_socket: &Path, node: &str) -> Vec<Vec<String>> {
         let command = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -114,7 +114,7 @@ pub enum Gate {
 /// The jobs that a container handles when it starts and stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobCare {
-    /// All jobs of the cluster: slurmctld and the only slurmd are here.
+    /// All jobs of the cluster: slurmctld and the only slurmd run in this container.
     #[default]
     Cluster,
     /// The jobs of this node: the controller is another container and is notified.

@@ -44,7 +44,7 @@ pub(super) fn plan(inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons
             "tasks are not bound to CPUs: without CAP_SYS_NICE, jobs of users other than root would fail"
         }
         (true, _) => "the container has the whole machine, so tasks can be bound to CPUs",
-        (false, _) => "tasks are not bound to CPUs: the container has a part of the machine",
+        (false, _) => "tasks are not bound to CPUs: the container has only a part of the machine",
     };
     reasons.decide(format!("TaskPlugin={}", plan.task), why);
     plan

@@ -223,7 +223,7 @@ impl Plan {
         self.settings.iter().find(|setting| setting.key == key).map_or("", |setting| setting.value.as_str())
     }
 
-    /// Adapts the generated files to the user's, and reports problems with the latter. `exists` tells whether a file
+    /// Adapts the generated files to the user's, and reports problems with the latter. `exists` returns whether a file
     /// exists.
     pub fn respect(
         &mut self,

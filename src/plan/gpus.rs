@@ -260,7 +260,7 @@ pub(super) fn auto_detect_fault(vendor: Vendor, inventory: &Inventory, node: &No
 
 fn gres_type(config: &Config, auto_detect: AutoDetect, offer: &Offer<'_>, position: usize) -> GresType {
     let gpu = offer.gpu;
-    // Instances differ in size, which the vendor's name does not tell.
+    // Instances differ in size, which a type named after the vendor would hide.
     if let Some(of_instance) = offer.mig_type() {
         if auto_detect != AutoDetect::Off || config.gpu.type_name != TypeName::Index {
             return of_instance;

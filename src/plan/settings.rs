@@ -162,7 +162,7 @@ impl Settings {
         self.add_because("SlurmctldParameters", "conmgr_max_connections=1024", why);
         match config.simulated() {
             Some(_) => {
-                let why = "simulated nodes use the configured resources; connections as for slurmctld";
+                let why = "simulated nodes use the configured resources; connection limit as for slurmctld";
                 self.add_because("SlurmdParameters", "conmgr_max_connections=1024,config_overrides", why);
             }
             None => self.add_because("SlurmdParameters", "conmgr_max_connections=1024", why),

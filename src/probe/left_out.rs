@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::inventory::{Access, Finding, Gpu, Kind, Obstacle, Vendor};
 
-/// One finding per kind of fault. A device that was not passed to the container is no fault, and a hung driver is reported
+/// One finding per kind of fault. A device that was not passed to the container is not a fault, and a hung driver is reported
 /// where it was detected.
 pub(super) fn findings(gpus: &[Gpu]) -> Vec<Finding> {
     let mut reasons: BTreeMap<(Vendor, Obstacle), Vec<String>> = BTreeMap::new();

@@ -45,7 +45,7 @@ pub(crate) fn look(options: &Options, identity: &Identity, say: Say<'_>, see: im
     say(&Line::Seen { gpu, seen })
 }
 
-/// The fault for a device file that cannot be opened. A permission error of this user is no fault.
+/// The fault for a device file that cannot be opened. A permission error of this user is not a fault.
 pub(crate) fn trouble_of(access: &Access) -> Option<FaultKind> {
     match access.obstacle()? {
         Obstacle::Denied => Some(FaultKind::DeviceDenied),

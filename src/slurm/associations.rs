@@ -8,8 +8,8 @@ use sys::tool::answer::first_line;
 
 use crate::client::{Client, limit};
 
-/// Applies the configuration to the cluster called `cluster`. slurmctld must have registered it: only then does slurmdbd know GPUs, which
-/// can be limited.
+/// Applies the configuration to the cluster called `cluster`. slurmctld must have registered it: only then can slurmdbd
+/// limit GPUs.
 ///
 /// # Errors
 /// The first request that fails; later requests are not made.

@@ -52,7 +52,7 @@ impl Jobs<'_> {
         let mut all = vec!["--noheader".to_owned()];
         all.extend(self.options.iter().map(|option| (*option).to_owned()));
         all.extend((!self.states.is_empty()).then(|| format!("--states={}", self.states.join(","))));
-        // squeue replaces `localhost` by this machine's name, which is no node name (24.11, "Invalid node name").
+        // squeue replaces `localhost` by this machine's name, which is not a node name (24.11, "Invalid node name").
         let node = self.node.filter(|node| *node != "localhost");
         all.extend(node.map(|node| format!("--nodelist={node}")));
         all

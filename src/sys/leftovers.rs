@@ -1,6 +1,6 @@
 //! Finds processes that a job leaves behind where no cgroup contains its processes.
 //!
-//! `ending`, `look` and `handle` are edge. Slurm's proctrack/linuxproc ends the descendants of slurmstepd. A process that
+//! The modules `ending`, `look` and `handle` do IO; the rest is pure. Slurm's proctrack/linuxproc ends the descendants of slurmstepd. A process that
 //! called setsid() and outlived its parent becomes a child of PID 1, where Slurm no longer finds it. To tell it from
 //! the same user's `docker exec` shell, service or waiting srun, slurmd's descendants inherit a mark that they cannot
 //! remove: docs/decisions/mark-job-processes-with-a-resource-limit.md.
@@ -145,7 +145,7 @@ enum SuspectOwner {
     Ended,
     /// A job that has a step here, and will clean up when it ends.
     Running,
-    /// The ended job, unless a relative says otherwise: the process holds one of its GPUs.
+    /// The ended job, unless a related process proves otherwise: the process holds one of the job's GPUs.
     HoldsDevice,
     /// The environment cannot be read, or names a job without a step here.
     Unknown,

@@ -95,7 +95,7 @@ pub(crate) fn replace_signal_mask(mask: u64) -> u64 {
     }
 }
 
-/// kill(2), also with a real-time signal, which nix does not support. A process that has ended is no error.
+/// kill(2), also with a real-time signal, which nix does not support. A process that has ended is not an error.
 pub fn kill(pid: i32, signal: i32) {
     // SAFETY: a system call without pointers.
     unsafe { libc::kill(pid, signal) };
@@ -111,7 +111,7 @@ pub fn pidfd_open(pid: i32) -> Option<OwnedFd> {
     }
 }
 
-/// Sends a signal, also a real-time one. A process that has ended is no error.
+/// Sends a signal, also a real-time one. A process that has ended is not an error.
 pub fn pidfd_send_signal(handle: &OwnedFd, signal: i32) {
     // SAFETY: with a null siginfo the kernel fills it in as kill(2) does.
     unsafe {

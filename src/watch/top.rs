@@ -83,7 +83,8 @@ fn look(directory: &Path, states: &SyncSender<State>) {
             let own = files.snapshot.as_ref().and_then(|snapshot| snapshot.prepared.as_ref());
             answer = Some((Instant::now(), slurm::ask(own, false)));
         }
-        let slurm = answer.as_ref().map_or(Err("not asked yet"), |(_, answer)| answer.as_ref().map_err(String::as_str));
+        let slurm =
+            answer.as_ref().map_or(Err("not queried yet"), |(_, answer)| answer.as_ref().map_err(String::as_str));
         allocations.apply(&mut files, slurm);
         if states.send(State::of(&files, slurm)).is_err() {
             return;

@@ -115,16 +115,18 @@ fn character(rest: &str) -> Option<usize> {
     body[first.len_utf8()..].starts_with('\'').then_some(first.len_utf8() + 2)
 }
 
+/// Prose: at least three words with blanks between them, apart from placeholders.
 fn is_message(text: &str) -> bool {
     let mut depth = 0;
-    let words: String = text
+    let prose: String = text
         .chars()
         .map(|character| {
             depth += i32::from(character == '{') - i32::from(character == '}');
-            if depth == 0 && character.is_alphabetic() { character } else { ' ' }
+            if depth == 0 && character != '}' { character } else { ' ' }
         })
         .collect();
-    words.split_whitespace().filter(|word| word.len() > 1).count() >= 3
+    let is_word = |word: &&str| word.chars().filter(|character| character.is_alphabetic()).count() > 1;
+    prose.split_whitespace().filter(is_word).count() >= 3
 }
 
 fn is_reason(before: &str) -> bool {

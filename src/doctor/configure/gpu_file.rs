@@ -35,7 +35,7 @@ impl WantedGpus {
         self.given.is_empty()
     }
 
-    /// Whether the user's own file contains all of our lines, as the report asks, whatever else it contains.
+    /// Whether the user's own file contains all lines of the generated file, possibly among others.
     pub fn is_met_by(&self, theirs: &str) -> bool {
         let ours = render(self);
         let is_telling = |line: &&str| !line.starts_with('#') && !line.starts_with("image:");

@@ -129,7 +129,7 @@ fn is_met(wanted: &str, cuda: Option<&str>, driver: Option<&str>) -> bool {
         let value = rest.trim_start_matches(['<', '>', '=', '!']);
         let operator = rest.get(..rest.len() - value.len()).unwrap_or_default();
         let (Some(have), Some(value)) = (have.and_then(numbers), numbers(value)) else { return true };
-        // `driver=535` matches every 535.
+        // `driver=535` matches every version 535.x.
         let same = have.starts_with(&value);
         match operator {
             ">=" => have >= value || same,

@@ -151,7 +151,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         id: "isolation",
-        symptoms: &["a job sees all GPUs though it asked for one"],
+        symptoms: &["a job sees all GPUs although it requested one"],
         looks_at: "the container's cgroup",
         cause: "the job did not use --gres, or opens the device files directly, which only a writable cgroup prevents",
         repair: "`srun --gres=gpu:1 env | grep VISIBLE` shows the job's GPUs; see [security](security.md)",

@@ -29,7 +29,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         id: "compose",
-        symptoms: &["`docker compose` is no command, or refuses `deploy.resources.reservations.devices`"],
+        symptoms: &["`docker compose` is not a command, or refuses `deploy.resources.reservations.devices`"],
         looks_at: "docker compose version, docker-compose version",
         cause: "compose is missing or older than 1.28",
         repair: "`sudo apt-get install docker-compose-v2`",

@@ -139,7 +139,7 @@ fn daemons(_: &Facts, container: &ContainerFacts) -> Observations {
                 "it is starting, or a dependency is not ready",
                 log,
             )),
-            // A restart on request is no fault.
+            // A restart on request is not a fault.
             _ if *restarts > 0 && why != Some(&StopReason::RestartAsked) => Some(Observations::warn(
                 format!("{name} is running after {restarts} restarts: {last}"),
                 why.map_or_else(|| "it crashed".to_owned(), ToString::to_string),

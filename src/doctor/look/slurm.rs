@@ -29,7 +29,8 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
 }
 
 fn node(client: &Client, name: &str) -> Observed<NodeFacts> {
-    let (gres, report) = client.node_with_gres(name)?.ok_or_else(|| format!("the controller knows no node {name}"))?;
+    let (gres, report) =
+        client.node_with_gres(name)?.ok_or_else(|| format!("the controller has no record of node {name}"))?;
     Ok(NodeFacts { name: name.to_owned(), report, gres })
 }
 

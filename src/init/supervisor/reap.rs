@@ -55,7 +55,7 @@ impl Supervisor {
             trace!(pid = pid.as_raw(), "reaped a process that has handed over ({exit:?})");
             return self.hand_over(next, living);
         }
-        // A zombie keeps its PID and group ID reserved, so this hits no other process. Processes left behind by the command or a
+        // A zombie keeps its PID and group ID reserved, so the signal reaches no other process. Processes left behind by the command or a
         // hook may be meant to keep running.
         if !matches!(living.child, Child::Cmd | Child::Hook(_)) {
             process::send_group(&living.started, libc::SIGKILL);

@@ -26,7 +26,7 @@ pub(crate) struct Run {
     pub(crate) told: Option<RestartIntent>,
     /// When the process was told to stop, or the earliest time at which it may have begun to exit by itself.
     end_began: Moment,
-    /// How long the process ran; zero if it was told to end.
+    /// How long the process ran; zero if slurminit stopped it.
     ran: Duration,
     was_ready: bool,
 }

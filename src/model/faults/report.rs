@@ -72,7 +72,7 @@ pub struct OpenFault {
     pub kind: FaultKind,
     /// The policy.
     pub policy: Policy,
-    /// Since when.
+    /// The time at which it began, in seconds since 1970.
     pub since: u64,
     /// The description.
     pub what: String,
@@ -92,7 +92,7 @@ pub struct Count {
 /// A reported fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// When.
+    /// The time, in seconds since 1970.
     pub at: u64,
     /// The GPU's position in the driver's order.
     pub gpu: u32,

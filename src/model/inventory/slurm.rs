@@ -156,7 +156,7 @@ impl Behavior {
 /// A release that slurminit is tested with.
 #[derive(Clone, Copy, Debug)]
 pub struct Release {
-    /// The file name.
+    /// The release.
     pub version: SlurmVersion,
     /// The source of the packages.
     pub from: &'static str,

@@ -1,6 +1,6 @@
 //! Slurm's hostlists: `dgx[1-4],login` and `/dev/nvidia[0-7]`.
 
-/// The largest range that is expanded; a larger one is taken for a typing error.
+/// The largest range that is expanded; a larger one is treated as a typing error.
 const LARGEST_RANGE: u32 = 4096;
 /// The maximum number of names from one list.
 const MOST_NAMES: usize = 1 << 16;

@@ -67,7 +67,7 @@ pub(super) fn find(lines: &[parse::Line], names: &Names) -> Option<OwnNode> {
     Some(OwnNode { name, gres, is_told, line: line.clone() })
 }
 
-/// Whether a line of gres.conf with this NodeName is for the node. Without a known name those with a name of the host are.
+/// Whether a line of gres.conf with this NodeName is for the node. If the node's name is unknown, lines with a name of the host are.
 pub(super) fn is_among(hosts: &str, node: Option<&str>, names: &Names) -> bool {
     match node {
         Some(node) => hostlist::expand(node).iter().any(|node| hostlist::contains(hosts, node)),

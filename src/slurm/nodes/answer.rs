@@ -193,7 +193,7 @@ impl ClusterNodes {
     /// Parses the JSON of the nodes and of the jobs that hold GPUs.
     ///
     /// # Errors
-    /// It is no JSON, or has no nodes or no jobs.
+    /// It is not JSON, or has no nodes or no jobs.
     pub fn parse(nodes: &str, jobs: &str) -> anyhow::Result<Self> {
         let list = |text: &str, key: &str| -> anyhow::Result<Vec<Value>> {
             let mut all: Value = serde_json::from_str(text)?;

@@ -113,7 +113,7 @@ struct OutdatedAnswers {
 }
 
 impl OutdatedAnswers {
-    /// Takes an answer. Returns whether slurmd has to be restarted: after two such answers, and later each time that does not help.
+    /// Takes one answer of the controller: whether its record is outdated. Returns whether slurmd has to be restarted.
     fn is_restart_due(&mut self, is_another: bool) -> bool {
         if !is_another {
             *self = Self::default();

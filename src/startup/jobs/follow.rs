@@ -113,7 +113,7 @@ fn save_together(starts: &Receiver<String>) {
         pause(TOGETHER);
         let last = starts.try_iter().last().unwrap_or(first);
         let name = last.split('(').next().unwrap_or_default();
-        // The log is no evidence, and the change has an effect on a job that waits.
+        // The log is not evidence, and the change has an effect on a job that waits.
         let states = SLURM.output("squeue", &["--noheader", "--states=all", "--format=%T", "--jobs", name]);
         if states.is_ok_and(|states| states.split_whitespace().any(|state| state == "RUNNING")) {
             let _ = SLURM.update_job(name, &["delayboot=0"]);

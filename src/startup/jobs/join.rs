@@ -172,8 +172,9 @@ const REPAIRS: [(&str, &str); 6] = [
     ),
 ];
 
-/// The reason of a drain that must survive the deletion of the node, in the format of `slurmd --conf`: at a start a person's drain, later
-/// any drain. The state of an invalid node does not show its drain; the flags do. A person's FAIL becomes a drain with its reason.
+/// The reason of a drain that must survive the deletion of the node: at a start an administrator's drain, later any
+/// drain. An invalid node shows its drain only in its flags. An administrator's FAIL becomes a drain with the same
+/// reason.
 fn reason_to_keep(node: &str, known: &NodeRecord, again: bool) -> anyhow::Result<Option<String>> {
     let is_drained = known.is(&["DRAIN", "FAIL"]);
     let report = match again {

@@ -129,7 +129,7 @@ fn end_now(left: &[QueuedJob], own: Option<&str>, on_stop: OnStop) -> anyhow::Re
     Ok(requeued)
 }
 
-/// Requeues those of these jobs that Slurm lets run again, and returns them. A requeued job never becomes FAILED.
+/// Requeues the jobs among these that Slurm may run again, and returns them. A requeued job never becomes FAILED.
 fn requeue(jobs: &[&QueuedJob], own: Option<&str>) -> anyhow::Result<Vec<String>> {
     let mut requeued: Vec<String> = jobs.iter().map(|job| job.id.clone()).collect();
     if requeued.is_empty() {

@@ -38,7 +38,7 @@ const LAUNCH_MARGIN: Duration = Duration::from_secs(10);
 
 /// How often uncertain jobs are checked again: an srun that gives up has no event.
 const LOOK: Duration = Duration::from_secs(3);
-/// How long jobs can be uncertain: an srun then has given up (seen: 17 s), and a batch script exists or is missing.
+/// How long to check uncertain jobs: by then a lost srun has given up (seen: 17 s), and a batch script has started or never will.
 const PATIENCE: Duration = Duration::from_secs(50);
 
 #[derive(Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ fn parse([id, name, batch, used, session, node, host]: [String; 7]) -> Option<He
 }
 
 /// Ends an allocation without a client. `salloc --no-shell` and slurmrestd leave such allocations on purpose.
-/// slurmctld delivers a message only if there was a client to receive it, which tells them apart. A client that does
+/// slurmctld delivers a message only if there was a client to receive it, which distinguishes the two cases. A client that does
 /// exist learns why the job ends.
 fn release(job: &str) -> anyhow::Result<()> {
     let note = JobNote::WithoutClient;

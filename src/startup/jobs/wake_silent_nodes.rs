@@ -30,7 +30,7 @@ const AT_ONCE: usize = 64;
 enum NodeNeed {
     /// A registration request, if it is reachable at this address.
     Asked,
-    /// Another registration request: it did not register after the one of the previous round.
+    /// A second registration request: the node did not register after the first one.
     AskedAgain,
     /// A resume: it has registered.
     Opened,

@@ -205,7 +205,9 @@ fn weigh(
         let now = render::dynamic_node(&planned.plan);
         if let Some(told) = told(config, root).filter(|told| *told != now) {
             if config.autoscale.has(&name) || without_features(&told).eq(without_features(&now)) {
-                return Err(only_at_a_start(&format!("this node changed since its registration: {told} became {now}")));
+                return Err(only_at_a_start(&format!(
+                    "this node has changed since its registration: from {told} to {now}"
+                )));
             }
             change.renew_node(&told, &now);
         }

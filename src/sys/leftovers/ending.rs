@@ -94,7 +94,7 @@ impl Search<'_> {
         let known: BTreeSet<i32> = self.found.keys().copied().collect();
         let left = leftovers(&all, self.job, &self.evidence, &known);
         self.is_all = all.is_all_of_user(self.job, &left);
-        // A process that is exiting is no leftover: the parent that identifies another job's epilog may be gone before it.
+        // A process that is exiting is not a leftover: the parent that identifies another job's epilog may be gone before it.
         let (left, ending): (Vec<Process>, Vec<Process>) =
             left.into_iter().filter_map(|pid| all.get(pid).cloned()).partition(|process| {
                 known.contains(&process.pid) || self.holds_gpu(process.pid) || look::is_running(process)

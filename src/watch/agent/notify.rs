@@ -143,7 +143,7 @@ fn launch(rated: &Rated<'_>, message: &Message<'_>) -> anyhow::Result<Child> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     serde_json::to_writer(&mut input, message)?;
     input.push(b'\n');
-    // A fault's line is far shorter than a pipe's buffer, so this does not wait for a reader; a command that does not read is no error.
+    // A fault's line is far shorter than a pipe's buffer, so this does not wait for a reader; a command that does not read is not an error.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(&input));
     Ok(child)
 }

@@ -214,7 +214,9 @@ impl Watcher {
         self.end(now);
         // The next process queries the driver at once, which shows whether it still responds.
         if is_idle {
-            return heard.push(WatcherEvent::Restarted("waiting for events did not return; restarted".to_owned()));
+            return heard.push(WatcherEvent::Restarted(
+                "the driver's wait for events did not return; watcher restarted".to_owned(),
+            ));
         }
         self.rest(now, asking.as_ref());
         if asking.is_none() {

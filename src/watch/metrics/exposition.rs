@@ -1,6 +1,6 @@
 //! Prometheus's text format, version 0.0.4.
 //!
-//! Each family occurs once, with HELP and TYPE; each series occurs once; a value that is no number is left out.
+//! Each family occurs once, with HELP and TYPE; each series occurs once; a value that is not a number is left out.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -119,7 +119,7 @@ impl Server {
         }
     }
 
-    /// A web page could have its own name lead here, and a browser that shows it read this server for it (DNS rebinding).
+    /// Rejects foreign host names: a web page could point its own name here and read this server through a browser (DNS rebinding).
     fn is_meant(&self, request: &Request<Incoming>) -> bool {
         let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
         host.is_none_or(|host| is_own(host, &self.hosts))

@@ -71,7 +71,7 @@ fn notes(state: &State) -> Vec<Line<'static>> {
         notes.push(Line::from(span("the GPUs are simulated", WARN)));
     }
     if state.simulated_nodes > 0 {
-        notes.push(Line::from(span("the nodes are simulated: all of them are this container", WARN)));
+        notes.push(Line::from(span("all nodes are simulated: they run in this container", WARN)));
     }
     if let Some(notice) = &state.notice {
         notes.push(Line::from(span(notice, WARN)));

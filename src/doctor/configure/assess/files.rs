@@ -99,7 +99,7 @@ fn tried(gpus: &FileGpus, trial: &Trial) -> Observations {
     }
 }
 
-/// This is no error: nearly every processor has an integrated GPU that no runtime supports.
+/// This is not an error: nearly every processor has an integrated GPU that no runtime supports.
 fn incomplete(gpus: &FileGpus) -> Observations {
     let missing = match gpus.files.shared {
         Some(path) if gpus.shared.is_none() => format!("{path} is missing"),

@@ -44,7 +44,7 @@ fn value(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// The uncorrectable errors of all blocks: lines `ue: N` of `ras/*_err_count`. "Query currently inaccessible" is no error.
+/// The uncorrectable errors of all blocks: lines `ue: N` of `ras/*_err_count`. "Query currently inaccessible" is not an error.
 fn ras(directory: &Path) -> Option<u64> {
     let files = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
     let counts = files.filter(|file| file.to_string_lossy().ends_with("_err_count")).filter_map(|file| {

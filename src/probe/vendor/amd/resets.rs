@@ -95,7 +95,7 @@ impl Events for Resets {
 }
 
 impl Resets {
-    /// A kernel without these events, or missing access, is no fault.
+    /// A kernel without these events, or missing access, is not a fault.
     fn complain(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.complained, true) {
             eprintln!("debug: no reset events of the AMD driver: /dev/kfd: {error}");

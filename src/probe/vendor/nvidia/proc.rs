@@ -50,7 +50,7 @@ pub(crate) fn nameless_gpu(index: u32) -> Gpu {
 }
 
 /// The driver has a directory for each GPU instance: `/proc/driver/nvidia/capabilities/gpu0/mig/gi9` (NVIDIA's MIG
-/// guide). `None` if there is none, which does not tell whether MIG mode is on.
+/// guide). `None` if there is none; MIG mode may be on nevertheless.
 fn mig_instances(root: &Path, minor: u32) -> Option<Vec<MigInstance>> {
     let directory = fs::read_dir(root.join(format!("proc/driver/nvidia/capabilities/gpu{minor}/mig"))).ok()?;
     let number = |name: &str| name.strip_prefix("gi")?.parse().ok();

@@ -82,7 +82,7 @@ fn missing(asked: &str, gpus: &[Gpu], usable: usize) -> Option<String> {
     let instances = gpus.iter().filter_map(|gpu| gpu.mig.as_ref()).flatten();
     let instances = instances.filter(|instance| instance.access == Access::Usable).count();
     let (asked_for, here) = (numbers.len() + uuids.len(), usable.max(instances));
-    (!numbers.is_empty() && here < asked_for).then(|| format!("{here} of these {asked_for} usable here"))
+    (!numbers.is_empty() && here < asked_for).then(|| format!("only {here} of {asked_for} requested GPUs usable here"))
 }
 
 /// Whether a usable GPU or instance has this UUID or prefix. A GPU whose UUID is unknown may match.

@@ -28,7 +28,7 @@ pub(super) fn parse(line: &str) -> Option<String> {
 /// Reports each such job until the channel closes.
 pub(super) fn name(jobs: &Receiver<String>) {
     while let Ok(job) = jobs.recv() {
-        // The log is no evidence.
+        // The log is not evidence.
         let state = SLURM
             .output("squeue", &["--noheader", "--states=all", "--format=%T %r", "--jobs", &job])
             .unwrap_or_default();

@@ -40,7 +40,7 @@ impl Viewers {
         viewers
     }
 
-    /// A new page, and what it is sent. Where there are too many, one gives way.
+    /// Adds a page, and returns its events. If there are too many pages, one is closed.
     pub(super) async fn join(&self, peer: IpAddr) -> Receiver<Bytes> {
         let (sender, receiver) = channel(1);
         self.with(|open| {
@@ -51,7 +51,7 @@ impl Viewers {
             }
             open.push(Page { peer, events: sender.clone() });
         });
-        // If somebody was faster, there is a state in it already.
+        // Another task may have sent a state already.
         let _ = sender.try_send(event(&self.source.state().await));
         self.come.notify_one();
         receiver

@@ -1,6 +1,6 @@
 //! Utilization of a GPU or MIG instance between two samples, from NVML's GPM (GPU performance monitoring): Hopper and newer, driver 525 and newer.
 //!
-//! A GPM error is no fault of the GPU; the value is missing.
+//! A GPM error is not a fault of the GPU; the value is missing.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

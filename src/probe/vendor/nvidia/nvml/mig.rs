@@ -49,7 +49,7 @@ fn handles<'nvml>(device: &Device<'nvml>, answers: &Answers) -> Vec<Device<'nvml
     for slot in 0..slots {
         match device.mig_device_by_index(slot) {
             Ok(instance) => handles.push(instance),
-            // A slot can be empty while a later one is not. Only a driver that lacks the call has no more instances.
+            // A later slot can be in use after an empty one, so the search ends early only if the driver lacks the call.
             Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::NotSupported) => break,
             other @ Err(_) => drop(answers.of(other)),
         }
