@@ -56,11 +56,11 @@ fn messages_have_at_most_120_characters() {
 }
 
 /// The first words of help texts of verbs and switches.
-const VERBS: [&str; 44] = [
+const VERBS: [&str; 47] = [
     "Assume", "Cancel", "Change", "Check", "Compare", "Continue", "Create", "Detect", "Do", "Drain", "Examine",
-    "Execute", "Exit", "Free", "Keep", "Kill", "Leave", "Let", "Make", "Measure", "Monitor", "Notify", "Post", "Print",
-    "Query", "Raise", "Read", "Record", "Refresh", "Remove", "Report", "Requeue", "Restart", "Resume", "Run", "Sample",
-    "Serve", "Show", "Skip", "Start", "Stop", "Submit", "Wait", "Write",
+    "Execute", "Exit", "Free", "Import", "Keep", "Kill", "Leave", "Let", "List", "Make", "Measure", "Monitor",
+    "Notify", "Post", "Print", "Query", "Raise", "Read", "Record", "Refresh", "Remove", "Replace", "Report", "Requeue",
+    "Restart", "Resume", "Run", "Sample", "Serve", "Show", "Skip", "Start", "Stop", "Submit", "Wait", "Write",
 ];
 
 #[test]

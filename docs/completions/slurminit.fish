@@ -30,7 +30,7 @@ complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "run" -d 'Start 
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "up" -d 'Start the cluster in a container whose PID 1 is another program, and wait until it is ready'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "detect" -d 'Show the GPUs, CPUs and memory that this container can use'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "render" -d 'Show the Slurm files that a start would write; changes nothing'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "configure" -d 'Check Docker and the GPUs of this host, and write compose.gpus.yaml and .env'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "doctor" -d 'Check for all known faults, on the host or in the container, and show the repairs'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "reload" -d 'Detect again and apply changes of hardware and configuration, with as few restarts as possible'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "status" -d 'Show the daemons, the node and the GPUs'
@@ -46,7 +46,7 @@ complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "health" -d 'Exi
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "restart" -d 'Restart a daemon or service, and wait until it is ready'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "stop" -d 'Stop the container in order, as `docker stop` does'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "logs" -d 'Show the last lines of a daemon, of a service, or of slurminit itself'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "join-command" -d 'In a controller\'s container: print the command that joins another machine to the cluster (it contains the cluster\'s key)'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "join-command" -d 'Print the command that joins another machine to this controller\'s cluster (it contains the cluster\'s key)'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "sbatch-args" -d 'Print the arguments of sbatch for the resources of a method.json'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l role -d 'Which daemons to run: all, controller, compute, login, or none for a plain init of CMD' -r
@@ -54,7 +54,7 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l config -d 'T
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l nodes -d 'Simulate a cluster with this number of nodes in this container' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l join -d 'Join the cluster of this token, which `slurminit join-command` prints in the controller\'s container' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l inherited -d 'The signal mask and ignored signals of the process that executes itself again without a join token' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l wait-jobs -d 'After CMD has ended, continue until no job is left that can still run'
+complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l wait-jobs -d 'Continue after the end of CMD until no job is left that can still run'
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l detached -d 'Leave the terminal and session of the parent process: for `slurminit up`'
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l role -d 'Which daemons to run: all, controller, compute, login, or none for a plain init of CMD' -r
@@ -94,8 +94,8 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l credentia
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l image -d 'On the host: the image for testing the GPUs, if the engine has it' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l json -d 'Print everything as JSON'
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l brief -d 'Show only faults, warnings and checks that failed to run'
-complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l no-trial -d 'On the host: start no container'
-complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l container -d 'The directory given with --root is a container\'s, not a host\'s'
+complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l no-trial -d 'Skip the container that tests the GPUs, on the host'
+complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l container -d 'Examine the directory of --root as a container, not as a host'
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand reload" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand reload" -l dry-run -d 'Show what would change and how it would be applied; changes nothing'
@@ -181,7 +181,7 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "up" -d 'Start the cluster in a container whose PID 1 is another program, and wait until it is ready'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "detect" -d 'Show the GPUs, CPUs and memory that this container can use'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "render" -d 'Show the Slurm files that a start would write; changes nothing'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "configure" -d 'Check Docker and the GPUs of this host, and write compose.gpus.yaml and .env'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "doctor" -d 'Check for all known faults, on the host or in the container, and show the repairs'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "reload" -d 'Detect again and apply changes of hardware and configuration, with as few restarts as possible'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "status" -d 'Show the daemons, the node and the GPUs'
@@ -197,7 +197,7 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "restart" -d 'Restart a daemon or service, and wait until it is ready'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "stop" -d 'Stop the container in order, as `docker stop` does'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "logs" -d 'Show the last lines of a daemon, of a service, or of slurminit itself'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "join-command" -d 'In a controller\'s container: print the command that joins another machine to the cluster (it contains the cluster\'s key)'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "join-command" -d 'Print the command that joins another machine to this controller\'s cluster (it contains the cluster\'s key)'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "sbatch-args" -d 'Print the arguments of sbatch for the resources of a method.json'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and __fish_seen_subcommand_from image" -f -a "import" -d 'Import an image: for all users as root, otherwise for this user'

@@ -37,7 +37,6 @@ pub use autoscale::{Autoscale, CloudNodes, GpuCount, NodeRange};
 pub use error::{ConfigError, Fault, Step};
 pub use floors::{ComputeCapability, Floors};
 pub use images::Images;
-pub use start_only::StartOnlyTables;
 pub use joined::{Joined, shared};
 pub use memory::{Memory, Victim};
 pub use metrics::Metrics;

@@ -48,9 +48,9 @@ impl FeatureName {
     }
 }
 
-text_type!(FeatureName, "`{}` is not a Feature: expected letters, digits, `-`, `_` and `.`, at most 64", |text| is_name(
-    text, 64
-));
+text_type!(FeatureName, "`{}` is not a Feature: expected letters, digits, `-`, `_` and `.`, at most 64", |text| {
+    is_name(text, 64)
+});
 
 fn is_name(text: &str, longest: usize) -> bool {
     let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric());

@@ -97,7 +97,7 @@ fn request_explains_what_is_missing() {
         (one(), "0", ""),
         (one(), "GPU-fa4e0000", ""),
         (one(), "GPU-0bad", "GPU-0bad not usable here"),
-        (one(), "0,1", "1 of these 2 usable here"),
+        (one(), "0,1", "only 1 of 2 requested GPUs usable here"),
         (one(), "MIG-0bad", "MIG-0bad not usable here"),
         (Machine::new(None), "void", "requests no GPU"),
         (Machine::new(None), "none", "requests no GPU"),

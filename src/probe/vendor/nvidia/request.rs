@@ -153,7 +153,7 @@ mod tests {
             ("0", vec![], "requests GPUs, but none is available"),
             ("GPU-cccc,GPU-aaaa", gpus(), ": GPU-cccc not usable here"),
             ("MIG-8", gpus(), ": MIG-8 not usable here"),
-            ("0,1,5", gpus(), "2 of these 3 usable here"),
+            ("0,1,5", gpus(), "only 2 of 3 requested GPUs usable here"),
             ("nvidia.com/gpu=GPU-cccc", gpus(), ": GPU-cccc not"),
         ] {
             assert!(said(devices, &gpus).contains(words), "{devices}: {}", said(devices, &gpus));
