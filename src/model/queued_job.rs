@@ -66,6 +66,12 @@ pub struct QueuedJob {
     /// The requested GRES; empty unless queried.
     #[serde(skip)]
     pub gres: String,
+    /// The job's name; untrusted text, empty unless queried.
+    pub name: String,
+    /// The number of requested or allocated GPUs; 0 unless queried.
+    pub gpus: u64,
+    /// What a pending job waits for, in plain words; empty unless queried.
+    pub waits_for: String,
 }
 
 impl QueuedJob {
@@ -103,6 +109,59 @@ impl QueuedJob {
         self.state == PENDING
     }
 
+    /// Slurm's reason in plain words, such as `waits for job 9`; an unknown reason is returned unchanged.
+    pub fn plain_reason(&self) -> String {
+        let waits_for = |what: &str| format!("waits for {what}");
+        match self.reason.as_str() {
+            _ if !self.waits() => String::new(),
+            "None" | "" => String::new(),
+            "Dependency" => waits_for(&self.awaited_jobs()),
+            "Resources" => waits_for(&self.resources()),
+            "Priority" => waits_for("jobs with a higher priority"),
+            "BeginTime" => waits_for("its start time"),
+            "JobHeldUser" => "held by its user".to_owned(),
+            "JobHeldAdmin" => "held by an administrator".to_owned(),
+            "JobArrayTaskLimit" => waits_for("other tasks of its array"),
+            "Licenses" => waits_for("a license"),
+            "Reservation" => waits_for("its reservation"),
+            "PartitionDown" | "PartitionInactive" => waits_for("its partition, which is closed"),
+            "PartitionNodeLimit" => "requests more nodes than its partition allows".to_owned(),
+            "PartitionTimeLimit" => "requests more time than its partition allows".to_owned(),
+            "BadConstraints" => "no node has what it requests".to_owned(),
+            reason if reason.starts_with("QOS") || reason.starts_with("Assoc") => {
+                format!("waits for a limit of its account or QOS ({reason})")
+            }
+            reason if reason.starts_with("ReqNodeNotAvail") || reason.starts_with("Nodes required for job are") => {
+                format!("waits for {}; nodes are down, drained or reserved", self.resources())
+            }
+            reason => reason.to_owned(),
+        }
+    }
+
+    /// The requested GPUs; for a job without GPUs its CPUs.
+    fn resources(&self) -> String {
+        let count = |number: u64, noun| printable::count(usize::try_from(number).unwrap_or(usize::MAX), noun);
+        match self.gpus {
+            0 => count(self.cpus, "CPU"),
+            gpus => count(gpus, "GPU"),
+        }
+    }
+
+    /// The jobs of `afterok:5(unfulfilled),afterany:6_*(unfulfilled)`: `jobs 5, 6`.
+    fn awaited_jobs(&self) -> String {
+        let id = |one: &str| {
+            let (_, job) = one.trim_start_matches('?').split_once(':')?;
+            let digits: String = job.chars().take_while(char::is_ascii_digit).collect();
+            (!digits.is_empty()).then_some(digits)
+        };
+        let jobs: Vec<String> = self.dependency.split([',', '?']).filter_map(id).collect();
+        match jobs.as_slice() {
+            [] => "another job".to_owned(),
+            [job] => format!("job {job}"),
+            jobs => format!("jobs {}", printable::short(&jobs.join(", "), LONGEST)),
+        }
+    }
+
     /// Whether the job has ended but is not yet reported to slurmctld.
     pub fn is_completing(&self) -> bool {
         self.state == COMPLETING
@@ -117,6 +176,41 @@ impl QueuedJob {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn explains_reasons_in_plain_words() {
+        let job = |reason: &str, gpus, dependency: &str| QueuedJob {
+            state: PENDING.to_owned(),
+            cpus: 4,
+            gpus,
+            reason: reason.to_owned(),
+            dependency: dependency.to_owned(),
+            ..QueuedJob::default()
+        };
+        for (job, expected) in [
+            (job("Dependency", 0, "afterok:9(unfulfilled)"), "waits for job 9"),
+            (job("Dependency", 0, "afterok:9(unfulfilled),afterany:10_*(unfulfilled)"), "waits for jobs 9, 10"),
+            (job("Dependency", 0, "singleton(unfulfilled)"), "waits for another job"),
+            (job("Resources", 2, ""), "waits for 2 GPUs"),
+            (job("Resources", 0, ""), "waits for 4 CPUs"),
+            (
+                job(
+                    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+                    1,
+                    "",
+                ),
+                "waits for 1 GPU; nodes are down, drained or reserved",
+            ),
+            (job("QOSMaxGRESPerUser", 1, ""), "waits for a limit of its account or QOS (QOSMaxGRESPerUser)"),
+            (job("JobHeldUser", 0, ""), "held by its user"),
+            (job("SomethingNew", 0, ""), "SomethingNew"),
+            (job("None", 0, ""), ""),
+        ] {
+            assert_eq!(job.plain_reason(), expected);
+        }
+        let running = QueuedJob { state: "RUNNING".to_owned(), ..job("Resources", 0, "") };
+        assert_eq!(running.plain_reason(), "");
+    }
 
     #[test]
     fn returns_text_after_columns_unchanged() {

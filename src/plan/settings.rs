@@ -152,7 +152,7 @@ impl Settings {
         self.add_because("ProctrackType", cgroup.proctrack, &cgroup.why);
         self.add("TaskPlugin", cgroup.task);
         if inventory.slurm.has_plugin("mpi_pmix") {
-            let why = "`srun` starts the ranks of one MPI job instead of separate one-rank jobs; none would be about 20 ms faster";
+            let why = "`srun` starts the ranks of one MPI job instead of separate one-rank jobs; `none` would start about 20 ms faster";
             reasons.decide("MpiDefault=pmix", "Slurm's PMIx plugin and its library are installed");
             self.add_because("MpiDefault", "pmix", why);
         } else {

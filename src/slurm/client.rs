@@ -5,6 +5,7 @@
 
 pub mod limit;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,14 @@ use crate::sbatch_args::Capacity;
 use crate::scheduler::Scheduler;
 use crate::shares::{self, FairShare};
 use machine::node_report::{NodeReport, SINFO_FORMAT};
+use model::inventory::gres;
+use model::printable;
 use model::queued_job::{COLUMNS, HOLDING, QueuedJob};
 use sys::tool;
 use sys::tool::answer::Answer;
+
+/// The maximum length of a displayed job name, in characters.
+const LONGEST_NAME: usize = 60;
 
 /// Runs a program with arguments.
 pub type Run<'a> = &'a dyn Fn(&str, &[&str]) -> Answer;
@@ -216,12 +222,18 @@ impl<'a> Client<'a> {
         self.jobs_with(which, "", |_, _| ())
     }
 
-    /// The jobs of the queue and their accounts, which users may choose.
+    /// The jobs of the queue with account, name and requested GPUs, for people.
+    ///
+    /// Users choose accounts and names, and a name can contain a newline. So each line begins with a random mark, without which it is
+    /// part of the name before it.
     ///
     /// # Errors
     /// As [`Self::output`].
-    pub fn jobs_with_accounts(&self, which: &Jobs) -> Result<Vec<QueuedJob>, QueryError> {
-        self.jobs_with(which, "|%a", |job, account| job.account = account.to_owned())
+    pub fn jobs_for_display(&self, which: &Jobs) -> Result<Vec<QueuedJob>, QueryError> {
+        let mark = format!("{:016x}:", RandomState::new().hash_one(0));
+        let mut arguments = which.arguments();
+        arguments.push(format!("--format={mark}{COLUMNS}|%D|%b|%a|%j"));
+        Ok(self.output("squeue", &arguments)?.lines().filter_map(|line| displayed(line.strip_prefix(&mark)?)).collect())
     }
 
     /// The jobs of the queue and the GRES that they request.
@@ -313,6 +325,21 @@ fn address(line: &str) -> Option<(String, SocketAddr)> {
     Some((name.to_string(), address.trim().parse().ok()?))
 }
 
+/// A job of [`Client::jobs_for_display`].
+fn displayed(line: &str) -> Option<QueuedJob> {
+    let (mut job, rest) = QueuedJob::parse(line)?;
+    let mut fields = rest.splitn(4, '|');
+    let mut next = || fields.next().unwrap_or_default();
+    let (nodes, gres, account, name) = (next(), next(), next(), next());
+    // `gres:gpu:2`, and `gres/gpu:2` in newer releases, for each node.
+    let per_node = gres::gpus(&gres.replace("gres/", "").replace("gres:", ""));
+    job.gpus = per_node.saturating_mul(nodes.parse().unwrap_or(1).max(1));
+    job.account = account.to_owned();
+    job.name = printable::short(name, LONGEST_NAME);
+    job.waits_for = job.plain_reason();
+    Some(job)
+}
+
 /// The columns of a line of `squeue --Format`.
 fn cut<const N: usize>(line: &str, columns: &[(&str, usize); N]) -> [String; N] {
     let mut from = 0;
@@ -335,6 +362,23 @@ mod tests {
         for other in ["", "compute-1: x:6818", "a b: 172.18.0.3:6818", "172.18.0.3:6818"] {
             assert_eq!(pair(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn ignores_lines_that_a_job_name_forges() {
+        let line = |mark: &str, id: u64, name: &str| {
+            format!("{mark}{id}|{id}|PENDING|2|0:00|main|bob|1000|||||Resources|2|gres/gpu:nvidia:2|lab|{name}\n")
+        };
+        let run = |_: &str, arguments: &[&str]| {
+            let format = arguments.last().and_then(|format| format.strip_prefix("--format=")).unwrap_or_default();
+            let mark = format.split_once('%').unwrap_or_default().0;
+            let text = line(mark, 7, &format!("train|a\n{}", line("", 8, "forged")));
+            Answer::Ended { succeeded: true, stdout: text, stderr: String::new() }
+        };
+        let jobs = Client::with(&run).jobs_for_display(&Jobs::default()).unwrap();
+        let [job] = jobs.as_slice() else { panic!("{jobs:?}") };
+        assert_eq!((job.number, job.name.as_str(), job.gpus), (7, "train|a", 4));
+        assert_eq!((job.account.as_str(), job.waits_for.as_str()), ("lab", "waits for 4 GPUs"));
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Inherited {
         Self { mask, ignored }
     }
 
-    /// Applies them to this process, a child about to exec. Handlers need no reset: `execve` resets them.
+    /// Applies the mask and the ignored signals to this process, a child about to exec. Handlers need no reset: `execve` resets them.
     pub fn restore(&self) {
         for signal in 1..=HIGHEST {
             let action = if self.ignored.contains(&signal) { SignalAction::Ignore } else { SignalAction::Default };

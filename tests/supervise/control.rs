@@ -91,7 +91,7 @@ fn reports_restart_of_unit_in_crash_loop() {
     assert_eq!(verb(&cluster, &["restart", "api"]).code, 0, "what was given up is tried anew");
     let nobody = verb(&cluster, &["restart", "slurmdbd"]);
     assert_eq!(nobody.code, 1);
-    assert!(nobody.stderr.contains("`slurmdbd`; there is munged, slurmctld, slurmd, api"), "{}", nobody.stderr);
+    assert!(nobody.stderr.contains("`slurmdbd`; known: munged, slurmctld, slurmd, api"), "{}", nobody.stderr);
     init.signal(15);
     init.end();
 }
@@ -134,6 +134,8 @@ fn logs_are_last_lines_of_one_daemon_also_those_that_log_leaves_out() {
     assert!(all.lines().all(|line| line.contains(" info api: ")), "whole lines");
     let own = verb(&cluster, &["logs", "slurminit"]).stdout;
     assert!(own.contains("slurminit: ready"), "{own}");
+    let names = verb(&cluster, &["logs"]).stdout;
+    assert!(names.starts_with("slurminit\nmunged\n") && names.ends_with("api\n"), "{names}");
     assert_eq!(verb(&cluster, &["logs", "nobody"]).code, 1);
     init.signal(15);
     assert_eq!(init.end().stderr, "", "the log itself has errors only");

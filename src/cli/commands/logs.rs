@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::Configuration;
+use super::{Configuration, status};
 use init::control;
 use init::control::client;
 use init::control::client::ControlError;
@@ -15,9 +15,10 @@ use startup::up;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The daemon or service; slurminit for its own lines. For the whole log see `docker logs`, or after `slurminit up`
-    /// /var/log/slurminit.log
-    name: String,
+    /// The daemon or service; slurminit for its own lines; without a name: the list of names. For the whole log see `docker logs`,
+    /// or after `slurminit up` /var/log/slurminit.log
+    #[arg(required_if_eq("follow", "true"))]
+    name: Option<String>,
     /// The maximum number of lines; 64 KiB are kept
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
     lines: u32,
@@ -32,6 +33,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = args.at.load()?;
     let socket = control::socket(&config.paths.run);
     let Args { name, lines, follow, .. } = args;
+    let Some(name) = name else { return super::print(&names(&config.paths.run)?).map(|()| exit_code::SUCCESS) };
     let mut write = |lines: &[u8]| {
         let mut out = std::io::stdout().lock();
         out.write_all(lines).and_then(|()| out.flush())
@@ -47,4 +49,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     };
     write(&lines)?;
     Ok(exit_code::SUCCESS)
+}
+
+/// The names that have a log, one on each line.
+fn names(run: &Path) -> anyhow::Result<String> {
+    let status = status::current(run)?;
+    let units = status.snapshot.units.iter().map(|unit| unit.name.as_str());
+    Ok(std::iter::once("slurminit").chain(units).map(|name| format!("{name}\n")).collect())
 }

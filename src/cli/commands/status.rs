@@ -77,7 +77,10 @@ fn watch(directory: &Path, lost: &[Option<String>]) -> anyhow::Result<u8> {
 /// There is none; the error names the file.
 pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
     let status = status::read(directory).with_context(|| {
-        format!("{}: no slurminit runs here as PID 1 of a cluster", directory.join(status::FILE).display())
+        format!(
+            "{}: no slurminit runs here as PID 1 of a cluster; start one: slurminit up",
+            directory.join(status::FILE).display()
+        )
     })?;
     anyhow::ensure!(
         status.is_of_the_living(),

@@ -79,8 +79,13 @@ fn table(used: &[Usage]) -> String {
         Column::right("GPU HOURS", 12),
         Column::right("CPU HOURS", 12),
     ];
-    #[expect(clippy::cast_precision_loss, reason = "it is shown with one digit")]
-    let hours = |seconds: u64| format!("{:.1}", seconds as f64 / 3600.0);
+    #[expect(clippy::cast_precision_loss, reason = "it is shown with three digits at most")]
+    let hours = |seconds: u64| match seconds {
+        0 => "0".to_owned(),
+        // A job of a second or two must not look like none.
+        1..3600 => format!("{:.3}", (seconds as f64 / 3600.0).max(0.001)),
+        _ => format!("{:.1}", seconds as f64 / 3600.0),
+    };
     let row = |used: &Usage| {
         let (gpu, cpu) = (hours(used.gpu_seconds), hours(used.cpu_seconds));
         [used.user.clone(), used.account.clone(), used.jobs.to_string(), gpu, cpu]
@@ -110,5 +115,7 @@ mod tests {
         assert_eq!((used[1].user.as_str(), used[1].gpu_seconds, used[1].cpu_seconds), ("bob", 0, 3600));
         let table = table(&used);
         assert!(table.contains("alice") && table.contains(" 1.5 ") && table.contains(" 3.0"), "{table}");
+        let short = self::table(&sums("eve|lab|12|cpu=2,gres/gpu=1\neve|lab|1|cpu=1\n"));
+        assert!(short.contains(" 0.003 ") && short.contains(" 0.007"), "{short}");
     }
 }

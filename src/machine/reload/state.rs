@@ -93,7 +93,7 @@ pub(super) enum Stage {
         until: Moment,
         work: Work,
     },
-    /// The files are applied. A daemon that dies of them can still show that.
+    /// The files are applied. The daemons are watched for a crash that the new files cause.
     Watching {
         until: Moment,
         work: Work,

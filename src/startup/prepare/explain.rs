@@ -16,7 +16,7 @@ pub fn explain(sources: &Sources<'_>, daemon: &str, words: &str, is_reload: bool
     let files = install::read_applied(&config.paths, sources.root).ok()?;
     let own = plan::choose(&config, &install::find_user_files(&config.paths, sources.root).ok()?);
     let words: Vec<&str> = words.lines().collect();
-    let cause = format!("{daemon} does not start with it");
+    let cause = format!("{daemon} exits because of this setting");
     refusal(&config, sources.config, &files, &own, &words, &cause)
         .or_else(|| no_network(daemon, &words))
         .or_else(|| last_words(is_reload, &words, &cause))

@@ -34,6 +34,8 @@ const FOR_THE_HEADER: Duration = Duration::from_secs(5);
 const LONGEST_HEADER: usize = 8192;
 /// The pause after a failed accept, when no file descriptors are left.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long the page waits for its first state; without one it is sent as it is, and gets the state as an event.
+const FOR_THE_FIRST_STATE: Duration = Duration::from_secs(1);
 /// The page.
 const PAGE: &str = include_str!("page.html");
 
@@ -110,7 +112,11 @@ impl Server {
             );
         }
         match request.uri().path() {
-            "/" => answer(StatusCode::OK, Content::Page, PAGE),
+            "/" if is_head => answer(StatusCode::OK, Content::Page, PAGE),
+            "/" => {
+                let state = tokio::time::timeout(FOR_THE_FIRST_STATE, self.source.state()).await;
+                answer(StatusCode::OK, Content::Page, page(state.ok().as_deref()))
+            }
             "/metrics" => answer(StatusCode::OK, Content::Metrics, self.source.metrics().await),
             "/api/state" => answer(StatusCode::OK, Content::Json, self.source.state().await),
             "/events" if is_head => answer(StatusCode::OK, Content::Events, ""),
@@ -126,6 +132,15 @@ impl Server {
     }
 }
 
+/// The page with its first state, so that it shows data at once.
+fn page(state: Option<&str>) -> String {
+    // In JSON `<` occurs only in strings. It is escaped, because `</script>` would end the element.
+    state.map_or_else(
+        || PAGE.to_owned(),
+        |state| PAGE.replacen(">null<", &format!(">{}<", state.replace('<', "\\u003c")), 1),
+    )
+}
+
 /// Whether a Host header, with or without a port, is an address, one of the names of this machine, or a name without a dot, which no web
 /// page has.
 fn is_own(host: &str, names: &[String]) -> bool {
@@ -139,6 +154,14 @@ fn is_own(host: &str, names: &[String]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn page_contains_its_first_state_which_cannot_end_the_element() {
+        let page = page(Some(r#"{"why":"</script><b>"}"#));
+        assert!(page.contains(r#"id="first">{"why":"\u003c/script>\u003cb>"}</script>"#), "{page}");
+        assert_eq!(super::page(None), PAGE);
+        assert!(PAGE.matches(">null<").count() == 1);
+    }
 
     #[test]
     fn only_addresses_own_names_and_dotless_names_are_this_machine() {

@@ -22,7 +22,7 @@ pub fn ask(own: Option<&Prepared>, has_shares: bool) -> Result<Slurm, String> {
     let client = Client::together(limit::SCRAPE);
     // Arrays are listed task by task.
     let which = Jobs { states: &["all"], options: &["--all", "--array"], ..Jobs::default() };
-    let mut jobs = client.jobs_with_accounts(&which)?;
+    let mut jobs = client.jobs_for_display(&which)?;
     for job in &mut jobs {
         for text in [&mut job.id, &mut job.partition, &mut job.account] {
             *text = printable::short(text, LONGEST);

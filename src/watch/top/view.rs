@@ -59,7 +59,7 @@ fn body_lines(state: &State, width: usize) -> Vec<Line<'static>> {
             Line::from(vec![span(&format!("{:>6} ago ", age(fault.age)), SOFT), span(&fault.line, Style::new())])
         }));
     }
-    lines.extend(cluster(state));
+    lines.extend(cluster(state, width));
     lines.extend(title("DAEMON           STATE          FOR RESTARTS"));
     lines.extend(state.daemons.iter().map(daemon));
     lines
@@ -103,17 +103,19 @@ fn gpu_lines(gpu: &GpuView, is_ready: bool, width: usize) -> Vec<Line<'static>> 
     };
     let since = gpu.for_seconds.map(|seconds| format!(" {}", age(seconds))).unwrap_or_default();
     let used = |(used, total): (u64, u64)| format!("{}/{} GiB", used / 1024, total / 1024);
+    let is_narrow = width < 80;
+    let watts = if is_narrow { String::new() } else { format!(" {:>5}", known(gpu.watts, "W")) };
     let cells = format!(
-        " {:>4} {:>11} {:>5} {:>5}  ",
+        " {:>4} {:>11}{watts} {:>5}  ",
         known(gpu.utilization, "%"),
         gpu.memory_mib.map_or_else(dash, used),
-        known(gpu.watts, "W"),
         known(gpu.temperature, "C"),
     );
+    let meter = if is_narrow { String::new() } else { meter(gpu.utilization) };
     let head = format!("{:>3} {:<room$} ", gpu.index, clipped(&gpu.model, room));
     let mut lines = vec![Line::from(vec![
         span(&head, Style::new()),
-        span(&meter(gpu.utilization), GOOD),
+        span(&meter, GOOD),
         span(&cells, Style::new()),
         span(&job, style),
         span(&since, SOFT),
@@ -122,7 +124,7 @@ fn gpu_lines(gpu: &GpuView, is_ready: bool, width: usize) -> Vec<Line<'static>> 
     lines
 }
 
-fn cluster(state: &State) -> Vec<Line<'static>> {
+fn cluster(state: &State, width: usize) -> Vec<Line<'static>> {
     let known = match &state.slurm {
         Ok(known) => known,
         Err(why) => {
@@ -132,24 +134,58 @@ fn cluster(state: &State) -> Vec<Line<'static>> {
         }
     };
     let mut lines = title(&format!("QUEUE: {} running, {} waiting", known.running, known.pending));
-    lines.extend(known.jobs.iter().take(20).map(job));
+    lines.extend(rows(&known.jobs).iter().take(20).flat_map(|tasks| job_lines(tasks, width)));
     lines.extend(title(&format!("NODES: {}", known.node_count)));
     lines.extend(known.nodes.iter().take(40).map(node));
     lines
 }
 
-fn job(job: &QueuedJob) -> Line<'static> {
-    let waits = if job.state == "PENDING" { job.reason.as_str() } else { "" };
-    let text = format!(
-        "{:>9} {:<10} {:<10} {:>4} CPU {:>11} {:<10} {waits}",
-        clipped(&job.id, 9),
-        clipped(&job.user, 10),
-        clipped(&job.state.to_lowercase(), 10),
-        job.cpus,
-        clipped(&job.time, 11),
-        clipped(&job.partition, 10),
+/// The jobs, with the tasks of an array in one row.
+fn rows(jobs: &[QueuedJob]) -> Vec<Vec<&QueuedJob>> {
+    let mut rows: Vec<Vec<&QueuedJob>> = Vec::new();
+    for job in jobs {
+        let array = job.id.split_once('_').map(|(array, _)| array);
+        let is_same = |row: &&mut Vec<&QueuedJob>| {
+            row.first().and_then(|first| first.id.split_once('_')).map(|(own, _)| own) == array && array.is_some()
+        };
+        match rows.iter_mut().find(is_same) {
+            Some(row) => row.push(job),
+            None => rows.push(vec![job]),
+        }
+    }
+    rows
+}
+
+/// A job, or all tasks of an array. What it waits for is on a second line if the first one has no room for it.
+fn job_lines(tasks: &[&QueuedJob], width: usize) -> Vec<Line<'static>> {
+    let Some(first) = tasks.first() else { return Vec::new() };
+    let running = tasks.iter().filter(|task| !task.waits()).count();
+    let (id, state) = match tasks.len() {
+        1 => (first.id.clone(), first.state.to_lowercase()),
+        all => {
+            let array = first.id.split_once('_').map_or(first.id.as_str(), |(array, _)| array);
+            (format!("{array}_*"), format!("{running} of {all} run"))
+        }
+    };
+    let gpus = if first.gpus == 0 { dash() } else { first.gpus.to_string() };
+    let is_narrow = width < 80;
+    let (of_user, of_name) = if is_narrow { (8, 11) } else { (10, 16) };
+    let mut text = format!(
+        "{:>8} {:<of_user$} {:<of_name$} {:<11} {gpus:>3} GPU {:>10}",
+        clipped(&id, 8),
+        clipped(&first.user, of_user),
+        clipped(&first.name, of_name),
+        clipped(&state, 11),
+        clipped(&first.time, 10),
     );
-    Line::from(span(&text, if job.state == "PENDING" { SOFT } else { Style::new() }))
+    let waits_for = tasks.iter().find(|task| task.waits()).map(|task| task.waits_for.as_str()).unwrap_or_default();
+    let style = if running == 0 { SOFT } else { Style::new() };
+    let fits = text.chars().count() + 2 + waits_for.chars().count() <= width;
+    if fits && !waits_for.is_empty() {
+        text += &format!("  {waits_for}");
+    }
+    let second = (!fits && !waits_for.is_empty()).then(|| format!("{:>8} {waits_for}", ""));
+    std::iter::once(text).chain(second).map(|line| Line::from(span(&line, style))).collect()
 }
 
 fn node(node: &ClusterNode) -> Line<'static> {

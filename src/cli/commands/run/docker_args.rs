@@ -79,7 +79,7 @@ pub(super) fn token(cmd: &[OsString]) -> Option<Option<&OsStr>> {
     }
 }
 
-/// Removes `--nodes N` from the front of `docker run IMAGE --nodes N CMD`.
+/// Removes `--nodes N` from the front of `docker run IMAGE --nodes N CMD`, and of `docker run IMAGE --nodes N -- CMD`.
 pub(super) fn take_nodes(cmd: &mut Vec<OsString>) -> Result<Option<u32>, String> {
     let Some(first) = cmd.first().and_then(|word| word.to_str()) else { return Ok(None) };
     let (number, taken) = match first.strip_prefix("--nodes=") {
@@ -91,6 +91,9 @@ pub(super) fn take_nodes(cmd: &mut Vec<OsString>) -> Result<Option<u32>, String>
     let nodes =
         parsed.ok_or("--nodes requires a number of simulated nodes: docker run IMAGE --nodes 4 srun -N4 hostname")?;
     cmd.drain(..taken);
+    if cmd.first().is_some_and(|word| word == "--") {
+        cmd.remove(0);
+    }
     Ok(Some(nodes))
 }
 
@@ -163,6 +166,15 @@ mod tests {
     fn prefers_program_with_that_name() {
         for name in ["status", "help", "-x"] {
             assert_eq!(of(&[name], &[name]), Meaning::Command, "{name}");
+        }
+    }
+
+    #[test]
+    fn takes_nodes_with_and_without_dashes_before_the_command() {
+        for cmd in [&["--nodes", "4", "srun", "hostname"][..], &["--nodes=4", "--", "srun", "hostname"]] {
+            let mut cmd: Vec<OsString> = cmd.iter().map(OsString::from).collect();
+            assert_eq!(take_nodes(&mut cmd), Ok(Some(4)));
+            assert_eq!(cmd, ["srun", "hostname"]);
         }
     }
 

@@ -65,7 +65,7 @@ impl Content {
 }
 
 /// Allows only the page's own style and script; a test computes their hashes.
-const POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'sha256-kPtTLJKTBJoVhCRn7AT9bTZNQ8ADJPvblWPIlN+tc4I='; script-src 'sha256-akeiptwc86DWieFOicuNjUZLDwutEpuug9oyZAu+uaE='; \
+const POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'sha256-MoEAIam6LsVJl6vcI+BveXAewmg7J6x6+vKhao9+3as='; script-src 'sha256-NLIZLKNoSvjBhqNGwfK4Kp3Xvbtp1erR3k2zU6GsKWk='; \
     img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const HEADERS: [(HeaderName, &str); 5] = [

@@ -33,6 +33,9 @@ fn state() -> State {
         user: "bob".to_owned(),
         time: "0:00".to_owned(),
         partition: "debug".to_owned(),
+        name: "train".to_owned(),
+        gpus: 2,
+        waits_for: "waits for 2 GPUs".to_owned(),
         reason: "Resources".to_owned(),
         ..QueuedJob::default()
     };
@@ -84,6 +87,39 @@ fn drawn(state: Option<&State>, width: u16, height: u16, scroll: u16) -> String 
 #[test]
 fn fits_into_80_columns_and_24_lines() {
     insta::assert_snapshot!(drawn(Some(&state()), 80, 24, 0));
+}
+
+#[test]
+fn loses_nothing_important_in_60_columns() {
+    let text = drawn(Some(&state()), 60, 40, 0);
+    for said in [
+        "17 alice 1m",
+        "free 1m",
+        "33/140 GiB",
+        "18_[1-3] bob      train",
+        "  2 GPU",
+        "waits for 2 GPUs",
+        "drained (fan)",
+        "killed by",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+}
+
+#[test]
+fn shows_tasks_of_an_array_in_one_row() {
+    let mut state = state();
+    let task = |id: &str, state: &str| QueuedJob {
+        id: id.to_owned(),
+        state: state.to_owned(),
+        user: "bob".to_owned(),
+        ..QueuedJob::default()
+    };
+    let Ok(slurm) = &mut state.slurm else { panic!() };
+    slurm.jobs = vec![task("20_1", "RUNNING"), task("20_2", "PENDING"), task("21", "RUNNING"), task("20_3", "PENDING")];
+    let text = drawn(Some(&state), 80, 40, 0);
+    assert!(text.contains("20_* bob") && text.contains("1 of 3 run") && !text.contains("20_2"), "{text}");
+    assert!(text.contains("      21 bob"), "{text}");
 }
 
 #[test]
