@@ -316,7 +316,7 @@ _arguments "${_arguments_options[@]}" : \
 '--follow[Continue with each new line, across restarts of the daemon, until Ctrl-C]' \
 '-h[Print help]' \
 '--help[Print help]' \
-':name -- The daemon or service; slurminit for its own lines. For the whole log see `docker logs`, or after `slurminit up` /var/log/slurminit.log:_default' \
+'::name -- The daemon or service; slurminit for its own lines; without a name\: the list of names. For the whole log see `docker logs`, or after `slurminit up` /var/log/slurminit.log:_default' \
 && ret=0
 ;;
 (join-command)
