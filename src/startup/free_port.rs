@@ -95,16 +95,13 @@ impl Attempt<'_> {
         let (roots, others): (Vec<_>, Vec<_>) = bound.iter().filter(|tcp| tcp.inode != 0).partition(|tcp| tcp.uid == 0);
         if !roots.is_empty() {
             eprintln!(
-                "warning: port {number} of {unit} is taken by a process of root's; `ss -ltnp sport = :{number}` on the host or in \
-                 the container shows it. End it, or set another port under [slurm]"
+                "warning: port {number} of {unit} is taken by a process of root; see `ss -ltnp sport = :{number}`, or set another port"
             );
         }
         if others.is_empty() {
             if roots.is_empty() {
                 eprintln!(
-                    "warning: port {number} of {unit} is in use, and the kernel lists no socket for it: a process that binds it \
-                     without listening (listed since Linux 6.8), or one outside of this container. End it, or set another port under \
-                     [slurm]"
+                    "warning: port {number} of {unit} is in use by a process that the kernel does not list; end it, or set another port"
                 );
             }
             return Outcome::Taken;
@@ -122,8 +119,7 @@ impl Attempt<'_> {
             owners.proven.into_iter().partition(|one| spare.contains(&one.session));
         if let Some(owner) = spared.first() {
             eprintln!(
-                "warning: port {number} of {unit} is taken by process {} ({}) of {who}, which is another unit of this container; \
-                 give one of them another port",
+                "warning: port {number} of {unit} is taken by another unit, process {} ({}) of {who}; give one of them another port",
                 owner.pid, owner.name
             );
             return Outcome::Taken;
@@ -138,9 +134,7 @@ impl Attempt<'_> {
                 return Outcome::Free;
             }
             eprintln!(
-                "warning: port {number} of {unit} is taken by {who}, and no process of this container shows it: it is outside of this \
-                 container (the network is shared with it). End it there, give the container a network of its own (no `--network \
-                 host`), or set another port under [slurm]"
+                "warning: port {number} of {unit} is taken by a process of {who} outside of this container; end it, or set another port"
             );
             return Outcome::Taken;
         }

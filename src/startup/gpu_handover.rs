@@ -90,8 +90,7 @@ fn lines(job: u32, devices: &BTreeSet<String>, ended: &[(Process, bool)], left: 
     }
     if let Some((one, _)) = left.first() {
         lines.push(format!(
-            "error: {devices} is withheld from job {job}: {} could not be killed, and may have it open; a process that hangs in a \
-             driver ends only with the host or a reset of the GPU",
+            "error: {devices} is withheld from job {job}: {} could not be killed and may use it; reset the GPU, or reboot the host",
             shown(one)
         ));
     }

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_container_is_recognized_by_its_cgroup() {
+    fn process_of_another_container_is_recognized_by_its_cgroup() {
         let same = |own, other| is_same_container(own, other, false);
         assert!(same("0::/\n", "0::/\n") && same("0::/init\n", "0::/system.slice/job_1\n"));
         assert!(!same("0::/\n", "0::/../other\n") && !same("0::/\n", "0::/..\n"));

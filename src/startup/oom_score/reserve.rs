@@ -179,8 +179,7 @@ impl Reserve {
             let freed = emptied.iter().map(|file| file.bytes).sum::<u64>() >> 20;
             let first = emptied.first().map(|file| file.path.display().to_string()).unwrap_or_default();
             eprintln!(
-                "warning: memory ran out: {} had {} MiB of files in memory, in a container of {} MiB; emptied {} of {freed} MiB, such as \
-                 {}, and killed {}; give each tmpfs and /dev/shm a size that leaves the daemons 64 MiB",
+                "warning: memory ran out: {} had {} MiB of files (limit {} MiB); emptied {} of {freed} MiB, such as {}, killed {}",
                 users::shown(uid),
                 bytes >> 20,
                 self.limit_mib,
@@ -188,6 +187,7 @@ impl Reserve {
                 short(&first, 200),
                 if writers.len() == 1 { "1 process".to_owned() } else { format!("{} processes", writers.len()) },
             );
+            eprintln!("repair: give each tmpfs and /dev/shm a size that leaves the daemons 64 MiB");
         }
     }
 }
