@@ -72,9 +72,9 @@ fn check(seen: &Value, width: u32, on: &str) {
     has("gpus", 2, &["GPU 2", "NVIDIA H200", "0 %", "no job", "free"]);
     has("faults", 0, &["XID 79", "fell off the bus"]);
     has("titles", 2, &["2 running, 2 waiting"]);
-    has("queue", 0, &["17 | alice | running | 3"]);
-    has("queue", 2, &["bob", "pending", "Dependency"]);
-    has("queue", 3, &[EVIL_USER]);
+    has("queue", 0, &["17 | train | alice | running | 1 | 3"]);
+    has("queue", 2, &["after", "bob", "pending", "job 17"]);
+    has("queue", 3, &[EVIL_USER, "2 GPUs"]);
     has("titles", 3, &["3 nodes"]);
     has("nodes", 2, &["gpu-node-1", "mixed", "GPU 0: 17 (alice)"]);
     has("nodes", 0, &["drained", "the fan of the power supply"]);

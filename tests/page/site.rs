@@ -53,14 +53,17 @@ impl Site {
             open(&path);
         };
         let queue = format!(
-            "17|17|RUNNING|3|1:02|gpu|alice|1|||||None|lab\n18|18|RUNNING|64|2-03:04:05|gpu|{EVIL_USER}|2|||||None|lab\n\
-             19|19_[1-99]|PENDING|2|0:00|main,gpu|bob|3|||||Dependency|\n20|20|PENDING|2|0:00|main|{EVIL_USER}|2|||||Resources|\n"
+            "17|17|RUNNING|3|1:02|gpu|alice|1|||||None|1|gres/gpu:1|lab|train\n18|18|RUNNING|64|2-03:04:05|gpu|{EVIL_USER}|2|||||None|1|gres/gpu:1|lab|{EVIL_USER}\n\
+             19|19_[1-99]|PENDING|2|0:00|main,gpu|bob|3||||afterok:17(unfulfilled)|Dependency|1|N/A|lab|after\n20|20|PENDING|2|0:00|main|{EVIL_USER}|2|||||Resources|1|gres/gpu:2|lab|more\n"
         );
         for (file, text) in [("nodes", NODES), ("jobs", &JOBS.replace("EVIL", EVIL_USER)), ("queue", &queue)] {
             fs::write(run.path().join(file), text).unwrap();
         }
         tool("scontrol", "cat \"${0%/*}/nodes\"");
-        tool("squeue", "case \"$*\" in *--json*) cat \"${0%/*}/jobs\" ;; *) cat \"${0%/*}/queue\" ;; esac");
+        tool(
+            "squeue",
+            "case \"$*\" in *--json*) cat \"${0%/*}/jobs\" ;; *) mark=${*#*--format=}; sed \"s/^/${mark%%%*}/\" \"${0%/*}/queue\" ;; esac",
+        );
         tool("sdiag", "echo");
         // Free until the server takes it.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
