@@ -99,14 +99,29 @@ enum Evidence {
 /// The processes among these that have it open. One with so many descriptors that they cannot be read in time is
 /// hidden.
 pub fn find(among: Vec<Process>, wanted: &Wanted) -> Owners {
-    let until = Instant::now() + DEADLINE;
-    let (tell, told) = mpsc::channel();
     let wanted = wanted.clone();
-    let is_root = Uid::effective().is_root();
-    let mut left = among.clone();
+    let mut owners = Owners::default();
+    for (process, found) in read_as_owner(among, move |process| evidence(process.pid, &wanted)) {
+        match found.unwrap_or(Evidence::Hidden) {
+            Evidence::Proven => owners.proven.push(process),
+            Evidence::Hidden => owners.hidden.push(process),
+            Evidence::Nothing => {}
+        }
+    }
+    owners
+}
+
+/// Reads each process with its owner's rights to files; `None` for what is not read in time.
+pub(crate) fn read_as_owner<T: Send + 'static>(
+    mut among: Vec<Process>,
+    read: impl Fn(&Process) -> T + Send + 'static,
+) -> Vec<(Process, Option<T>)> {
+    let until = Instant::now() + DEADLINE;
     // Those with few descriptors first, so that one with a million of them delays no other.
-    left.sort_by_key(|process| process.slots);
-    let in_order = left.clone();
+    among.sort_by_key(|process| process.slots);
+    let (tell, told) = mpsc::channel();
+    let in_order = among.clone();
+    let is_root = Uid::effective().is_root();
     // If the thread hangs, it ends with the program.
     let thread = std::thread::Builder::new().spawn(move || {
         for process in in_order {
@@ -114,26 +129,15 @@ pub fn find(among: Vec<Process>, wanted: &Wanted) -> Owners {
                 setfsgid(Gid::from_raw(process.gid));
                 setfsuid(Uid::from_raw(process.uid));
             }
-            let evidence = evidence(process.pid, &wanted);
-            if tell.send(evidence).is_err() {
+            if tell.send(read(&process)).is_err() {
                 return;
             }
         }
     });
-    let mut owners = Owners::default();
-    let mut left = left.into_iter();
-    if thread.is_ok() {
-        while let Ok(evidence) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            let Some(process) = left.next() else { break };
-            match evidence {
-                Evidence::Proven => owners.proven.push(process),
-                Evidence::Hidden => owners.hidden.push(process),
-                Evidence::Nothing => {}
-            }
-        }
-    }
-    owners.hidden.extend(left);
-    owners
+    // Without a thread there is no sender.
+    drop(thread);
+    let next = || told.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+    among.into_iter().map(|process| (process, next())).collect()
 }
 
 /// Each thread can have descriptors of its own (clone(2) without `CLONE_FILES`), and the first one, whose descriptors `/proc/PID/fd`

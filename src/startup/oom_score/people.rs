@@ -16,6 +16,8 @@ use sys::proc::parse;
 
 /// Equivalent to half of the container's limit on top of a process's own memory: more than any daemon uses.
 const FIRST: i32 = 500;
+/// The value for processes of a user who has filled memory.
+const BEFORE: i32 = 900;
 /// Killed after its tasks but before the daemons: without slurmstepd a job cannot end in order.
 const STEP: i32 = 250;
 /// Accounts with smaller IDs belong to the system.
@@ -54,6 +56,14 @@ fn of_slurmds(name: &str) -> Option<i32> {
         "slurmstepd" => Some(STEP),
         _ => Some(FIRST),
     }
+}
+
+/// Has the kernel kill this user's processes before those of other users: their children inherit the value.
+pub(super) fn offer_user(uid: u32) {
+    let is_its = |pid: &i32| proc::status(*pid).and_then(|status| parse::numbers(&status, "Uid")) == Some([uid]);
+    proc::pids()
+        .filter(is_its)
+        .for_each(|pid| raise(&Path::new("/proc").join(pid.to_string()).join("oom_score_adj"), BEFORE));
 }
 
 /// Raises the value, unless the process has ended or the kernel refuses. A root process with a negative value keeps it;

@@ -20,12 +20,14 @@ use model::printable::{count, short};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use super::people::PEOPLE;
+use super::people::{self, PEOPLE};
 use crate::stopped::{self, Stopped};
 use probe::{memory, tmpfs};
-use sys::open_files::{self, Wanted};
+use sys::leftovers::Handle;
+use sys::open_files::{self, Process, Wanted};
 use sys::proc::{self, parse};
 use sys::system_calls::pidfd_open;
+use sys::unnamed_files::{self, UnnamedFile};
 use sys::users;
 use watch::memory_use::{self, FileInMemory};
 
@@ -153,6 +155,10 @@ impl Reserve {
         for file in &files {
             usage.entry(file.uid).or_default().files += file.bytes;
         }
+        let unnamed = unnamed(&all);
+        for file in unnamed.iter().map(|(_, file)| file).collect::<BTreeSet<_>>() {
+            usage.entry(file.owner).or_default().files += file.bytes;
+        }
         for one in all.iter().filter(|one| is_users(one.uid)) {
             usage.entry(one.uid).or_default().processes += private_bytes(one.pid);
         }
@@ -160,7 +166,9 @@ impl Reserve {
             // Processes have the memory: the kernel ends them, and that frees it.
             return;
         };
-        files.retain(|file| file.uid == uid);
+        // If the next time memory is filled faster than this takes, the kernel's choice is this user's.
+        people::offer_user(uid);
+        files.retain(|file| file.uid == uid && file.bytes > 0);
         files.sort_by_key(|file| std::cmp::Reverse(file.bytes));
         let is_enough = || memory::free(Path::new("/")).is_some_and(|sample| sample.free_percent() >= ENOUGH);
         let emptied: Vec<FileInMemory> =
@@ -168,28 +176,50 @@ impl Reserve {
         let paths: BTreeSet<String> = emptied.iter().filter_map(|file| Some(file.path.to_str()?.to_owned())).collect();
         let own = all.into_iter().filter(|one| one.uid == uid).collect();
         let writers = open_files::find(own, &Wanted::Files(paths));
-        let writers = stopped::handles(writers.proven.into_iter().chain(writers.hidden).collect());
-        for (_, handle) in &writers {
-            handle.send(Signal::SIGKILL);
-            stopped::await_end(handle);
+        let mut ended = stopped::handles(writers.proven.into_iter().chain(writers.hidden).collect());
+        ended.iter().for_each(|(_, handle)| kill(handle));
+        // A file without a name is freed when the last process that has it open ends.
+        for (one, _) in unnamed.into_iter().filter(|(one, file)| one.uid == uid && file.owner == uid) {
+            if !is_enough() && ended.iter().all(|(other, _)| other.key() != one.key()) {
+                let handles = stopped::handles(vec![one]);
+                handles.iter().for_each(|(_, handle)| kill(handle));
+                ended.extend(handles);
+            }
         }
         self.times += 1;
         // A user who fills memory for days must not fill the log.
         if self.times.is_power_of_two() {
             let freed = emptied.iter().map(|file| file.bytes).sum::<u64>() >> 20;
-            let first = emptied.first().map(|file| file.path.display().to_string()).unwrap_or_default();
+            let first = emptied.first().map(|file| short(&file.path.display().to_string(), 200));
+            let first =
+                first.map(|path| format!("emptied {} of {freed} MiB, such as {path}, ", count(emptied.len(), "file")));
             eprintln!(
-                "warning: memory ran out: {} had {} MiB of files (limit {} MiB); emptied {} of {freed} MiB, such as {}, killed {}",
+                "warning: memory ran out: {} had {} MiB of files (limit {} MiB); {}killed {}",
                 users::shown(uid),
                 bytes >> 20,
                 self.limit_mib,
-                count(emptied.len(), "file"),
-                short(&first, 200),
-                if writers.len() == 1 { "1 process".to_owned() } else { format!("{} processes", writers.len()) },
+                first.unwrap_or_default(),
+                if ended.len() == 1 { "1 process".to_owned() } else { format!("{} processes", ended.len()) },
             );
             eprintln!("repair: give each tmpfs and /dev/shm a size that leaves the daemons 64 MiB");
         }
     }
+}
+
+fn kill(handle: &Handle) {
+    handle.send(Signal::SIGKILL);
+    stopped::await_end(handle);
+}
+
+/// The files in memory without a name that these have open, the largest first.
+fn unnamed(all: &[Process]) -> Vec<(Process, UnnamedFile)> {
+    let devices: BTreeSet<u64> =
+        memory_use::writable_tmpfs().iter().filter_map(|place| Some(place.symlink_metadata().ok()?.dev())).collect();
+    let files = unnamed_files::of(all.to_vec()).into_iter();
+    let files = files.flat_map(|(one, files)| files.into_iter().map(move |file| (one.clone(), file)));
+    let mut files: Vec<_> = files.filter(|(_, file)| file.is_memfd || devices.contains(&file.device)).collect();
+    files.sort_by_key(|(_, file)| std::cmp::Reverse(file.bytes));
+    files
 }
 
 #[expect(clippy::disallowed_methods, reason = "there is no event for free memory")]

@@ -16,8 +16,9 @@ pub(super) fn attacks() -> Vec<Attack> {
     tmp.image = tmp.image.with(LIMIT).with(["--tmpfs=/scratch:size=100m"]);
     let mut processes = Attack::new("250 small processes until 300 MiB are full", small, "ready");
     processes.image = processes.image.with(LIMIT);
-    // Each round has a file of its own, and ends with the processes that have it open.
-    let more = "i=0; while :; do i=$((i + 1)); sh -c \"exec head -c 1000M /dev/zero >/dev/shm/full-$i\"; done";
+    // Each round has a file of its own, every second one without a name, and ends with the processes that have it open.
+    let more = "i=0; while :; do i=$((i + 1)); \
+                sh -c \"exec 3>/dev/shm/full-$i; [ $((i % 2)) = 1 ] || rm /dev/shm/full-$i; exec head -c 1000M /dev/zero >&3\"; done";
     let mut beyond = Attack::new("fills /dev/shm, 1 GiB of 512 MiB", more, "memory ran out: nobody");
     beyond.image = beyond.image.with(["--memory=512m", "--memory-swap=512m", "--shm-size=1g"]);
     vec![shm, tmp, processes, beyond]
