@@ -98,6 +98,8 @@ RUN groupadd --gid 640 --system munge \
 # start, because its include matches no file. PMIx plugins whose library the packages do not bring (Debian 12, Ubuntu 24.04)
 # log errors at every start. A Slurm built from source lists the packages it needs, and its user gets Debian's user ID of slurm.
 #
+# PRoot runs jobs in container images where user namespaces are refused. libX11, a dependency of a dependency, needs no locales here.
+#
 # The base image's packages are upgraded first: it is built less often than Debian publishes fixes. Of their set-user-id
 # and set-group-id bits nothing here needs one: accounts have no passwords, and root, who calls su, needs none.
 RUN apt-get update \
@@ -108,9 +110,9 @@ RUN apt-get update \
       && useradd --uid 64030 --user-group --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin slurm \
       && mkdir -p /etc/slurm /var/lib/slurm; \
     fi \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends munge ${packages} ${sysusers} \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends munge proot ${packages} ${sysusers} \
  && rm -rf /etc/munge/munge.key /var/lib/munge/munge.seed /var/lib/apt/lists/* /var/cache/apt/*.bin \
-      /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /var/log/alternatives.log \
+      /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /usr/share/X11/locale \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && echo '# optional and required SPANK plugins: man spank' > /etc/slurm/plugstack.conf \
  && mkdir -p /usr/share/slurminit \
@@ -158,6 +160,7 @@ RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log
 COPY --from=builder /src/target/release/slurminit /src/target/release/slurminit-init /usr/local/bin/
+COPY docker/image-client /usr/share/slurminit/client
 # For an image that has man: Debian's slim ones leave out man and all pages of packages, which these are not.
 COPY docs/man/*.1 /usr/local/share/man/man1/
 COPY docs/man/*.5 /usr/local/share/man/man5/

@@ -46,6 +46,8 @@ mod handover;
 mod hooks;
 #[path = "image/hostile.rs"]
 mod hostile;
+#[path = "image/images.rs"]
+mod images;
 #[path = "image/isolation.rs"]
 mod isolation;
 #[path = "image/jobs.rs"]

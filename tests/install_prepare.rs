@@ -66,7 +66,7 @@ fn first_start_writes_everything_and_second_nothing() {
     fs::create_dir_all(&libraries).unwrap();
     fs::write(libraries.join("libcuda.so.1"), "").unwrap();
     let first = prepared(root.path());
-    assert_eq!(first.changed.len(), 4);
+    assert_eq!(first.changed.len(), 5);
     assert_eq!((first.node_name.as_str(), first.gres.as_str()), ("localhost", "gpu:nvidia:2"));
     assert_eq!(first.summary, "2 NVIDIA H200, 4 CPUs, 20009 MiB");
     let said: Vec<&str> = first.findings.iter().map(|finding| finding.cause.as_str()).collect();

@@ -23,6 +23,7 @@ mod look;
 mod mariadb;
 mod metrics;
 mod nodes;
+mod oci;
 mod oom_score;
 mod power;
 mod prepare;
@@ -148,6 +149,9 @@ verbs! {
     /// Kill processes that a job left behind; slurmd runs it at the end of each job
     #[command(hide = true)]
     Epilog(epilog),
+    /// Run a step of a job in a container image; slurmstepd runs it
+    #[command(hide = true)]
+    Oci(oci),
     /// Run an operator's command before or after a job; slurmd runs it
     #[command(hide = true)]
     Hook(hook),

@@ -11,7 +11,7 @@ use model::value;
 #[serde(default, deny_unknown_fields)]
 pub struct Images {
     /// The directory of the images that root imports for all users.
-    #[serde(deserialize_with = "value::directory")]
+    #[serde(deserialize_with = "value::plain_directory")]
     pub directory: PathBuf,
 }
 

@@ -137,6 +137,10 @@ pub struct ContainerFacts {
     pub has_address: Observed<bool>,
     /// The agent's report about the GPUs.
     pub gpu_health: Observed<Report>,
+    /// Whether jobs in container images can have user namespaces.
+    pub namespaces: Observed<()>,
+    /// Whether PRoot is installed.
+    pub has_proot: bool,
     /// The cheap observations of disk and kernel.
     pub cheap: CheapFacts,
 }

@@ -19,8 +19,27 @@ use super::tree::{Budget, Tree};
 use super::{ImageError, ImageName, ImageRecord, copy};
 
 /// The directories and files that a job in an image finds from outside. A mount needs something to be mounted on.
-const DIRECTORIES: [&str; 12] =
-    [".slurminit", "proc", "sys", "dev", "tmp", "var/tmp", "home", "root", "data", "etc/slurm", "run/munge", "mnt"];
+const DIRECTORIES: [&str; 15] = [
+    ".slurminit",
+    "proc",
+    "sys",
+    "dev",
+    "tmp",
+    "var/tmp",
+    "home",
+    "root",
+    "data",
+    "etc/slurm",
+    "run/munge",
+    "mnt",
+    "usr/lib/slurm",
+    if cfg!(target_arch = "aarch64") {
+        "usr/lib/aarch64-linux-gnu/slurm-wlm"
+    } else {
+        "usr/lib/x86_64-linux-gnu/slurm-wlm"
+    },
+    if cfg!(target_arch = "aarch64") { "usr/lib/aarch64-linux-gnu/pmix2" } else { "usr/lib/x86_64-linux-gnu/pmix2" },
+];
 const FILES: [&str; 5] = ["etc/hosts", "etc/resolv.conf", "etc/passwd", "etc/group", "etc/localtime"];
 
 /// What is imported.

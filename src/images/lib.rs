@@ -13,6 +13,7 @@ mod layer;
 mod manifest;
 mod name;
 mod record;
+pub mod runtime;
 mod source;
 mod store;
 mod tar;

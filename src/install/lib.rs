@@ -10,6 +10,7 @@ mod accounting;
 mod accounts;
 mod applied;
 mod atomic;
+mod bundles;
 mod copies;
 mod daemon_directory;
 mod device_files;
@@ -27,6 +28,7 @@ mod users_file;
 pub use accounting::install_accounting;
 pub use accounts::{AccountError, check_accounts, install_accounts, leaving_users};
 pub use applied::{keep_applied, keep_start_only, read_applied, read_former, read_start_only, restore_applied};
+pub use bundles::make_bundle_directories;
 pub use copies::note_copies;
 pub use daemon_directory::make_daemon_directory;
 pub use device_files::{LOOKERS, close_device_file, give_device_file, is_restricted_device_file};
@@ -193,11 +195,19 @@ fn read_included(paths: &Paths, root: &Path, origin: Origin, name: &str) -> Resu
 pub fn install_files(paths: &Paths, root: &Path, files: &[Text]) -> Result<Vec<PathBuf>, InstallError> {
     let mut changed = Vec::new();
     for Text { name, text } in files {
+        if *name == FileName::OciConf && is_users(root, &paths.slurm.join(name.as_str()))? {
+            continue;
+        }
         if replace_in(root, &paths.slurm, name.as_str(), text, name.mode())? {
             changed.push(paths.slurm.join(name.as_str()));
         }
     }
     Ok(changed)
+}
+
+/// Whether somebody else wrote the file.
+fn is_users(root: &Path, path: &Path) -> Result<bool, InstallError> {
+    Ok(read_text(root, path)?.is_some_and(|text| !text.starts_with(plan::HEADER)))
 }
 
 /// Replaces a file in a directory of root's, which is created if missing. Returns whether anything was written.

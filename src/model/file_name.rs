@@ -21,6 +21,8 @@ pub enum FileName {
     Resume,
     /// The script that stops nodes.
     Suspend,
+    /// oci.conf.
+    OciConf,
 }
 
 impl FileName {
@@ -28,7 +30,7 @@ impl FileName {
     pub const ALL: [Self; 3] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf];
 
     /// All files that slurminit writes.
-    pub const WRITTEN: [Self; 8] = [
+    pub const WRITTEN: [Self; 9] = [
         Self::SlurmConf,
         Self::GresConf,
         Self::CgroupConf,
@@ -37,6 +39,7 @@ impl FileName {
         Self::Epilog,
         Self::Resume,
         Self::Suspend,
+        Self::OciConf,
     ];
 
     /// The name.
@@ -50,13 +53,14 @@ impl FileName {
             Self::Epilog => "epilog",
             Self::Resume => "resume",
             Self::Suspend => "suspend",
+            Self::OciConf => "oci.conf",
         }
     }
 
     /// The file's mode. Slurm runs the task prolog as the job's user.
     pub const fn mode(self) -> u32 {
         match self {
-            Self::SlurmConf | Self::GresConf | Self::CgroupConf => 0o644,
+            Self::SlurmConf | Self::GresConf | Self::CgroupConf | Self::OciConf => 0o644,
             _ => 0o755,
         }
     }

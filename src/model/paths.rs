@@ -44,6 +44,11 @@ impl Paths {
     /// The file with one line per finished job.
     pub const ENDED_JOBS: &str = "jobs";
 
+    /// PRoot, which runs jobs in container images where the engine refuses user namespaces.
+    pub const PROOT: &str = "/usr/bin/proot";
+    /// What slurmstepd tells the runtime of container images, in the run directory: a directory for each user.
+    pub const BUNDLES: &str = "oci";
+
     /// The embedded accounting database, in the state directory.
     pub const DATABASE: &str = "mysql";
     /// Its socket, where MariaDB's client library looks for it.

@@ -138,8 +138,20 @@ pub fn optional_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     directory(deserializer).map(Some)
 }
 
+/// The path of a directory that needs quotes nowhere.
+pub fn plain_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    let path = directory(deserializer)?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+');
+    match path.to_str().is_some_and(|text| text.chars().all(is_plain)) {
+        true => Ok(path),
+        false => Err(de::Error::custom(format_args!(
+            "{path:?} is not plain: expected letters, digits, `/`, `.`, `_`, `-` and `+`"
+        ))),
+    }
+}
+
 /// The path of a directory.
-pub fn directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+fn directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     let text = String::deserialize(deserializer)?;
     let expected = "expected a path from /, without `..`, `:` and control characters";
     whole_path(&text).ok_or_else(|| de::Error::custom(format_args!("{text:?} is not a directory: {expected}")))

@@ -15,6 +15,7 @@ mod cluster;
 mod customized;
 mod epilog;
 mod gpus;
+mod images;
 pub mod in_use;
 mod login;
 mod mismatch;
@@ -39,6 +40,7 @@ pub use cluster::{controller, names_a_controller};
 pub use customized::{Customized, Fatal, FileName, Names, Origin, OwnNode, UserFile, choose, gpu_files, last_value};
 pub use epilog::Epilog;
 pub use gpus::{AutoDetect, GresLine, GresPlan, select};
+pub use images::Images;
 pub use mismatch::Mismatch;
 pub use names::{DevicePath, GresType, HostName};
 pub use node::{NodePlan, Topology};
@@ -79,6 +81,8 @@ pub struct Plan {
     pub prolog: Option<Prolog>,
     /// The script that kills a job's leftover processes, if no cgroup does.
     pub epilog: Option<Epilog>,
+    /// Jobs in container images, if this Slurm can.
+    pub images: Option<Images>,
     /// cgroup.conf, and the settings in slurm.conf that depend on it.
     pub cgroup: CgroupPlan,
     /// All decisions, in the order of the files.
@@ -231,6 +235,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
         task_prolog,
         prolog,
         epilog,
+        images: Images::plan(config, common),
         cgroup,
         decisions,
         findings,

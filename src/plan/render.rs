@@ -8,6 +8,7 @@ mod epilog;
 mod explain;
 mod gres_conf;
 mod job_hooks;
+mod oci_conf;
 mod power;
 mod prolog;
 mod slurm_conf;
@@ -15,11 +16,12 @@ mod slurmdbd_conf;
 mod task_prolog;
 
 pub use explain::explain;
+pub(crate) use oci_conf::is_plain;
 pub use slurmdbd_conf::slurmdbd_conf;
 
 use crate::{FileName, HEADER, Plan, Text};
 
-/// slurm.conf, gres.conf and cgroup.conf; task prolog, prolog and epilog if needed.
+/// slurm.conf, gres.conf and cgroup.conf; task prolog, prolog, epilog and oci.conf if needed.
 pub fn render(plan: &Plan) -> Vec<Text> {
     let mut files = vec![
         Text { name: FileName::SlurmConf, text: slurm_conf::text(plan) },
@@ -30,6 +32,7 @@ pub fn render(plan: &Plan) -> Vec<Text> {
     files.extend(plan.task_prolog.as_ref().map(script));
     files.extend(plan.prolog.as_ref().map(|prolog| Text { name: FileName::Prolog, text: prolog::text(prolog) }));
     files.extend(plan.epilog.as_ref().map(|epilog| Text { name: FileName::Epilog, text: epilog::text(epilog) }));
+    files.extend(plan.images.as_ref().map(|images| Text { name: FileName::OciConf, text: oci_conf::text(images) }));
     let scripts = plan.autoscale.iter().flat_map(|autoscale| &autoscale.scripts);
     files.extend(scripts.map(|script| Text { name: script.name, text: power::text(script) }));
     files

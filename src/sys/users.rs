@@ -36,7 +36,12 @@ impl User {
 
 /// The user of this name, if NSS would use only the two files.
 pub fn complete(name: &str) -> Option<User> {
-    local(name).filter(|_| read("/etc/nsswitch.conf").lines().all(is_local))
+    local(name).filter(|_| are_local())
+}
+
+/// Whether all users are in the two files.
+pub fn are_local() -> bool {
+    read("/etc/nsswitch.conf").lines().all(is_local)
 }
 
 /// The user of this name in the two files, which is enough for a Slurm daemon.

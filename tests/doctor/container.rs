@@ -30,7 +30,7 @@ impl Container {
         for name in ["root", "tools", "answers"] {
             fs::create_dir(container.path(name)).unwrap();
         }
-        for tool in ["scontrol", "sinfo", "squeue", "sh", "getent"] {
+        for tool in ["scontrol", "sinfo", "squeue", "sh", "getent", "slurminit"] {
             let fake = harness::root().join("tests/doctor/fake-tool");
             symlink(fake, container.path("tools").join(tool)).unwrap();
         }
@@ -50,6 +50,7 @@ impl Container {
             .answer("squeue", "running", "")
             .answer("squeue", "waiting", "")
             .answer("sh", "munge", &credential("Success (0)", 0))
+            .answer("slurminit", "images", "")
             .answer("getent", "address", "172.17.0.2 here\n")
             .toml("[slurm]\ncontroller_port = 1\ndaemon_port = 2\n")
     }

@@ -55,6 +55,7 @@ fn given() -> Vec<Case> {
         ("share-by-variable", "gpu-share", healthy().variable("CUDA_DEVICE_MEMORY_LIMIT_0", "4g")),
         ("share-by-library", "gpu-share", healthy().file("etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so\n")),
         ("little-locked-memory", "locked-memory", limits("65536", "8388608").device("dev/infiniband/uverbs0")),
+        ("no-way-into-images", "container-images", healthy().failure("images", 1, "unshare: EPERM")),
         ("small-stack", "stack-limit", limits("unlimited", "1048576")),
     ]
 }

@@ -2,12 +2,13 @@
 
 pub(super) mod table;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use doctor::facts::CudaFacts;
 use doctor::look;
 use doctor::requirements::{Requirement, RequirementFacts, requirements};
+use images::runtime::{self, Backend};
 use install::load_config;
 use model::inventory::Inventory;
 use model::{exit_code, printable};
@@ -39,6 +40,34 @@ struct Report<'a> {
     #[serde(flatten)]
     inventory: &'a Inventory,
     requirements: &'a [Requirement],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    images: Option<Images>,
+}
+
+/// How jobs of this container run in container images.
+#[derive(serde::Serialize)]
+pub(super) struct Images {
+    backend: Option<Backend>,
+    reason: String,
+}
+
+impl Images {
+    pub(super) fn find() -> Self {
+        match runtime::backend() {
+            Ok((backend, reason)) => Self { backend: Some(backend), reason },
+            Err(reason) => Self { backend: None, reason },
+        }
+    }
+
+    /// For a person.
+    pub(super) fn text(&self) -> String {
+        let reason = printable::line(&self.reason);
+        match self.backend {
+            Some(Backend::Namespaces) => "user namespaces".to_owned(),
+            Some(Backend::Proot) => format!("PRoot; no user namespaces ({reason})"),
+            None => format!("none: no PRoot, and no user namespaces ({reason})"),
+        }
+    }
 }
 
 pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
@@ -69,13 +98,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let (environment, cuda) = (look::environment(), if has_cuda { look::cuda(&root) } else { CudaFacts::default() });
     let known = RequirementFacts { inventory: &inventory, environment: &environment, cuda: &cuda, floors: &floors };
     let requirements = requirements(&known);
+    // Of this container alone, not of what another one looked like.
+    let images = (root == Path::new("/")).then(Images::find);
     let text = if args.json {
-        let json = serde_json::to_string_pretty(&Report { inventory: &inventory, requirements: &requirements })?;
+        let report = Report { inventory: &inventory, requirements: &requirements, images };
+        let json = serde_json::to_string_pretty(&report)?;
         printable::json(&json).into_owned() + "\n"
     } else {
         // The JSON contains all facts, without the limits for jobs.
         let offered = config.as_ref().ok().map(|config| plan::select(config, &inventory, &mut Vec::new()));
-        table::render(offered.as_ref().unwrap_or(&inventory), &requirements)
+        table::render(offered.as_ref().unwrap_or(&inventory), &requirements, images.as_ref())
     };
     super::print(&text).map(|()| exit_code::SUCCESS)
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::Configuration;
+use super::detect::Images;
 use init::status;
 use init::status::{News, Status};
 use install::load_config;
@@ -39,19 +40,22 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let mut out = std::io::stdout();
     let status = current(directory)?;
     let lost = lost(&status);
+    let has_node = status.snapshot.prepared.as_ref().is_some_and(|prepared| !prepared.node_name.is_empty());
+    let images = has_node.then(Images::find);
     if args.json {
         let mut value = json(&status, &own::now(&status.snapshot, &lost))?;
         value["gpu_health"] = serde_json::to_value(agent::files::report(directory))?;
+        value["images"] = serde_json::to_value(&images)?;
         writeln!(out, "{}", printable::json(&serde_json::to_string_pretty(&value)?))?;
     } else if args.watch {
-        return watch(directory, &lost);
+        return watch(directory, &lost, images.as_ref());
     } else {
-        out.write_all(text(directory, &status, &lost).as_bytes())?;
+        out.write_all(text(directory, &status, &lost, images.as_ref()).as_bytes())?;
     }
     Ok(exit_code::SUCCESS)
 }
 
-fn watch(directory: &Path, lost: &[Option<String>]) -> anyhow::Result<u8> {
+fn watch(directory: &Path, lost: &[Option<String>], images: Option<&Images>) -> anyhow::Result<u8> {
     let mut out = std::io::stdout();
     let in_place = out.is_terminal();
     let news = News::of(directory);
@@ -59,7 +63,7 @@ fn watch(directory: &Path, lost: &[Option<String>]) -> anyhow::Result<u8> {
         out.write_all(b"\x1b[2J")?;
     }
     loop {
-        let text = text(directory, &current(directory)?, lost);
+        let text = text(directory, &current(directory)?, lost, images);
         if in_place {
             // Overwrites the old text without flicker: from the top, each line to its end, then whatever is below.
             write!(out, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
@@ -94,10 +98,11 @@ fn lost(status: &Status) -> Vec<Option<String>> {
     status.snapshot.prepared.as_ref().map(|prepared| own::lost(Path::new("/"), &prepared.gpus)).unwrap_or_default()
 }
 
-fn text(directory: &Path, status: &Status, lost: &[Option<String>]) -> String {
+fn text(directory: &Path, status: &Status, lost: &[Option<String>], images: Option<&Images>) -> String {
     let table = table(status, &own::now(&status.snapshot, lost), status::monotonic_ms(), memory_kib);
     let faults = agent::files::report(directory).map(|report| faults::faults(&report, agent::unix(), table::age));
-    table + &faults.unwrap_or_default()
+    let images = images.map(|images| super::columns::wrapped(&format!("container images: {}", images.text()), "  "));
+    table + &images.unwrap_or_default() + &faults.unwrap_or_default()
 }
 
 /// The contents of the file, plus each process's memory beside its PID, and Slurm's current report of the node.

@@ -81,6 +81,17 @@ pub(super) const ENTRIES: &[Entry] = &[
         judge: Judge::Container(|_, container| locked_memory(container)),
     },
     Entry {
+        id: "container-images",
+        symptoms: &[
+            "`srun --container`: `this container can neither create user namespaces (...) nor run PRoot (...)`",
+            "a job in a container image is slow with many files",
+        ],
+        looks_at: "whether an ordinary user can create user and mount namespaces; /usr/bin/proot",
+        cause: "the engine's seccomp profile or AppArmor refuses namespaces; PRoot replaces them, and slows system calls on files",
+        repair: "docker run --security-opt seccomp=docker/seccomp-userns.json (with AppArmor also apparmor=unconfined), or install proot in the image",
+        judge: Judge::Container(|_, container| container_images(container)),
+    },
+    Entry {
         id: "stack-limit",
         symptoms: &["`Segmentation fault` of Fortran, OpenMP or deeply recursive programs"],
         looks_at: "the limit on the stack (RLIMIT_STACK)",
@@ -212,6 +223,18 @@ fn share(facts: &Facts, container: &ContainerFacts) -> Observations {
         "Slurm counts a whole GPU, but all jobs together are limited to the share",
         "size jobs to the share, one at a time (--gres=gpu:1); to use more, request a whole GPU in the pod",
     )
+}
+
+fn container_images(container: &ContainerFacts) -> Observations {
+    match &container.namespaces {
+        Ok(()) => Observations::ok("jobs run in container images by user namespaces"),
+        Err(_) if container.has_proot => Observations::ok("jobs run in container images by PRoot"),
+        Err(why) => Observations::warn(
+            format!("jobs cannot run in container images: no user namespaces ({why}), and no PRoot"),
+            "the engine's seccomp profile or AppArmor refuses namespaces, and /usr/bin/proot is missing",
+            "docker run --security-opt seccomp=docker/seccomp-userns.json ..., or install proot in the image",
+        ),
+    }
 }
 
 fn shared_memory(facts: &Facts, container: &ContainerFacts) -> Observations {

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Ask, Scope};
 use super::{address, credential, look_cheaply, own_credential, slurm, within};
 use crate::facts::{CheapFacts, ContainerFacts, Credential, Observed, SlurmFacts};
-use config::{Config, DaemonName, NodeName, Role};
+use config::{Config, DaemonName, NodeName, Paths, Role};
 use init::status;
 use install::load_config;
 use install::planned::{PlanError, Planned, cluster_name, plan_files, slurm_conf};
@@ -44,6 +44,8 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
         stale_files: planned.stale_files,
         foreign_credential: scope.credential.as_deref().map(|file| foreign_credential(&ask, file)),
         has_address: address(&ask, &inventory.hostname),
+        namespaces: ask("slurminit", &["oci", "--probe"]).output_of("slurminit oci --probe").map(drop),
+        has_proot: sys::under(&scope.root, Path::new(Paths::PROOT)).exists(),
         status,
         slurm,
         munge,

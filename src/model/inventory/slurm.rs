@@ -55,6 +55,8 @@ impl fmt::Display for SlurmVersion {
 pub enum Behavior {
     /// slurmd enables the controllers of a cgroup v2 by itself, where there is no systemd (`EnableControllers`).
     EnablesControllers,
+    /// oci.conf supports `IgnoreFileConfigJson`.
+    RunsImages,
     /// slurmctld accepts a node that returns with another address.
     FollowsAddresses,
     /// With `--systemd`, a daemon hands over to a successor on `scontrol reconfigure`, and keeps running if that fails.
@@ -65,6 +67,8 @@ pub enum Behavior {
     DisablesCgroups,
     /// GetEnvTimeout was removed, and with it the file with the login environment.
     IgnoresGetEnvTimeout,
+    /// `ContainerPath` of oci.conf is a directory, in which Slurm names those of jobs, steps and tasks.
+    NamesBundles,
     /// A daemon waits until its announcement of a successor was read (`BARRIER=1`).
     WaitsForTheReader,
     /// slurmctld and slurmd serve HTTP on their own ports.
@@ -86,13 +90,15 @@ pub struct BehaviorRow {
 
 impl Behavior {
     /// All behaviors, by release.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::EnablesControllers,
+        Self::RunsImages,
         Self::FollowsAddresses,
         Self::HandsOver,
         Self::MakesNamespaces,
         Self::DisablesCgroups,
         Self::IgnoresGetEnvTimeout,
+        Self::NamesBundles,
         Self::WaitsForTheReader,
         Self::AnswersHttp,
     ];
@@ -106,6 +112,12 @@ impl Behavior {
                 if_unknown: true,
                 what: "`EnableControllers` in cgroup.conf",
                 here: "older: no cgroups for jobs",
+            },
+            Self::RunsImages => BehaviorRow {
+                release: SlurmVersion::new(23, 2),
+                if_unknown: true,
+                what: "`IgnoreFileConfigJson` in oci.conf",
+                here: "older: no jobs in container images",
             },
             Self::FollowsAddresses => BehaviorRow {
                 release: SlurmVersion::new(23, 11),
@@ -136,6 +148,12 @@ impl Behavior {
                 if_unknown: false,
                 what: "`GetEnvTimeout` is gone: without CAP_SYS_ADMIN `sbatch --export=NONE` makes slurmd exit",
                 here: "not set; the patch of `docker/build-slurm` reads the environment without namespaces",
+            },
+            Self::NamesBundles => BehaviorRow {
+                release: SlurmVersion::new(25, 5),
+                if_unknown: false,
+                what: "`ContainerPath` in oci.conf is a directory; before, a pattern",
+                here: "written in the form of the release",
             },
             Self::WaitsForTheReader => BehaviorRow {
                 release: SlurmVersion::new(25, 11),

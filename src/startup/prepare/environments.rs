@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use config::DaemonName;
 use install::load_config;
 use install::planned::as_slurm_user;
-use install::{Owner, install_environments, read_login_files};
+use install::{Owner, install_environments, make_bundle_directories, read_login_files};
 use plan::FileName;
-use sys::under;
+use sys::{under, users};
 
 /// Writes the files to the state directory of the installed slurm.conf. Drops root's rights in this process.
 pub fn write(config: Option<&Path>, root: &Path) -> anyhow::Result<()> {
@@ -23,5 +23,8 @@ pub fn write(config: Option<&Path>, root: &Path) -> anyhow::Result<()> {
     let user = plan::last_value(&slurm_conf, "SlurmUser").unwrap_or_default();
     let config = as_slurm_user(&config, &user).unwrap_or(config);
     let owner = Owner::of(DaemonName::Slurmctld, &config, &state)?;
-    Ok(install_environments(&state, root, &owner, &read_login_files(root))?)
+    let files = read_login_files(root);
+    // The same accounts need a directory for steps in container images, which only root can make.
+    make_bundle_directories(&config.paths.run, root, &files.passwd, !users::are_local())?;
+    Ok(install_environments(&state, root, &owner, &files)?)
 }

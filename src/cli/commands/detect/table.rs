@@ -1,12 +1,13 @@
 //! The inventory as text. Hardware names are untrusted, so all text is escaped for the terminal.
 
+use super::Images;
 use doctor::requirements::Requirement;
 use doctor::{Observation, Verdict};
 use model::inventory::{Access, CgroupVersion, CpuSet, Driver, Gpu, Inventory, MigInstance, Severity};
 use model::printable;
 
 /// The whole text, with a newline at the end.
-pub(super) fn render(inventory: &Inventory, all: &[Requirement]) -> String {
+pub(super) fn render(inventory: &Inventory, all: &[Requirement], images: Option<&Images>) -> String {
     let mut lines = vec![];
     if inventory.gpus.is_empty() {
         lines.push("no GPU".to_owned());
@@ -18,6 +19,7 @@ pub(super) fn render(inventory: &Inventory, all: &[Requirement]) -> String {
     lines.push(String::new());
     lines.extend(inventory.drivers.iter().map(driver));
     lines.extend(host(inventory).map(|(name, value)| format!("{name:<8} {}", printable::line(&value))));
+    lines.extend(images.map(|images| format!("{:<8} {}", "images", images.text())));
     lines.extend(requirements(all));
     for finding in &inventory.findings {
         let severity = match finding.severity {
@@ -240,7 +242,7 @@ mod tests {
             requirement("gpu-speed", Verdict::Ok, "GPU 2 is fast", None),
             requirement("ecc", Verdict::Fail, "bad", Some("x")),
         ];
-        insta::assert_snapshot!(render(&inventory, &requirements), @r#"
+        insta::assert_snapshot!(render(&inventory, &requirements, None), @r#"
         GPU       DEVICE        MODEL                     MEMORY      COMPUTE  PCI           NUMA  CPUS  ACCESS
         nvidia 0  /dev/nvidia0  NVIDIA H200               143771 MiB  9.0      0000:17:00.0  -     0-3   usable
         nvidia 1  /dev/nvidia1  H\x0a\x1b[31m\u{202e}"x"  143771 MiB  9.0      0000:17:00.0  -     0-3   UNUSABLE: /dev/nvidia1 is not in this container

@@ -1,0 +1,47 @@
+//! `slurminit oci`: runs a step of a job in a container image. slurmstepd runs it as the job's user (`oci.conf`).
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use images::runtime::{self, Setup};
+use model::exit_code;
+use sys::inherited::Inherited;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The directory of the images of all users
+    #[arg(long, default_value = "/data/images")]
+    images: PathBuf,
+    /// A directory of Slurm that commands in an image need
+    #[arg(long)]
+    bind: Vec<PathBuf>,
+    /// The file with the step's environment
+    #[arg(long, required_unless_present_any = ["probe", "inside"])]
+    environment: Option<PathBuf>,
+    /// Exit with 0 if jobs can have user namespaces here; otherwise print the reason
+    #[arg(long)]
+    probe: bool,
+    /// Run a program inside, and report to this descriptor
+    #[arg(long, hide = true)]
+    inside: Option<i32>,
+    /// The signal state for the program
+    #[arg(long, hide = true, value_parser = |text: &str| serde_json::from_str::<Inherited>(text))]
+    inherited: Option<Inherited>,
+    /// The program and its arguments
+    #[arg(last = true, hide = true)]
+    program: Vec<OsString>,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    if args.probe {
+        return runtime::probe().map(|()| exit_code::SUCCESS).map_err(anyhow::Error::msg);
+    }
+    if let Some((report, inherited)) = args.inside.zip(args.inherited) {
+        return Ok(runtime::run_inside(report, &args.program, &inherited)?);
+    }
+    let setup = Setup { images: args.images, binds: args.bind, environment: args.environment.unwrap_or_default() };
+    Ok(runtime::run(&setup).unwrap_or_else(|error| {
+        eprintln!("slurminit: {}", model::printable::line(&error.to_string()));
+        runtime::NOT_STARTED
+    }))
+}

@@ -1,0 +1,241 @@
+//! Runs a step of a job in an image. slurmstepd calls it as its OCI runtime, as the job's user: nothing here has more rights than the job.
+//!
+//! In namespaces the step's process becomes the program in the image by exec, so signals, terminals and exit codes are those of a step
+//! without one. Under PRoot it is the parent of PRoot (`proot/process`).
+
+mod binds;
+mod bundle;
+mod driver;
+mod environment;
+mod namespaces;
+mod proot;
+mod step;
+
+pub use namespaces::probe;
+pub use proot::run_inside;
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use sys::inherited::Inherited;
+use sys::system_calls::{SignalAction, kill, set_action};
+
+use super::{ImageError, Store};
+use binds::Binds;
+use bundle::Bundle;
+use step::Step;
+
+/// The variable with the text of slurmstepd's command, which contains the arguments of the step.
+pub const STEP_VARIABLE: &str = "SLURMINIT_STEP";
+
+/// A step cannot run in its image.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message describes the variant")]
+pub enum RuntimeError {
+    #[error("{STEP_VARIABLE} has not the form that slurmstepd writes; this command is for slurmstepd alone (oci.conf)")]
+    NotAStep,
+    #[error(
+        "no image {name}: looked in {directories}; `slurminit image list` shows the images, and a path must contain `/`"
+    )]
+    NoImage { name: String, directories: String },
+    #[error("no directory at {path}: {source}; name an image, or the directory of an OCI bundle")]
+    NoBundle { path: PathBuf, source: std::io::Error },
+    #[error("invalid config.json in {path}: {why}")]
+    Configuration { path: PathBuf, why: String },
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error(
+        "this container can neither create user namespaces ({namespaces}) nor run PRoot ({proot}); install the package proot in the \
+         image, or start the container with --security-opt seccomp=docker/seccomp-userns.json"
+    )]
+    NoBackend { namespaces: String, proot: String },
+    #[error("cannot execute {program} in the image: {source}; the image may not contain it")]
+    Execute { program: String, source: std::io::Error },
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+/// How a program gets another root directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// User and mount namespaces: native speed.
+    Namespaces,
+    /// PRoot: it traces the programs and changes their paths.
+    Proot,
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Namespaces => "namespaces",
+            Self::Proot => "proot",
+        })
+    }
+}
+
+/// What oci.conf tells the runtime.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The directory of the images of all users.
+    pub images: PathBuf,
+    /// Directories of Slurm that commands in an image need: its configuration, and munge's socket.
+    pub binds: Vec<PathBuf>,
+    /// The step's environment, written by slurmstepd.
+    pub environment: PathBuf,
+}
+
+/// What is executed.
+#[derive(Debug)]
+struct Program {
+    root: PathBuf,
+    directory: PathBuf,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    binds: Binds,
+}
+
+/// The exit code of a step that could not be started, as of a shell.
+pub const NOT_STARTED: u8 = 126;
+
+/// Runs the step's program in its image. In namespaces this process becomes the program; with PRoot it returns the exit code.
+///
+/// # Errors
+/// It could not be executed.
+pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
+    // The signals of the step: Rust ignores SIGPIPE.
+    let inherited = Inherited::capture();
+    let text = std::env::var_os(STEP_VARIABLE).ok_or(RuntimeError::NotAStep)?;
+    let step = Step::parse(text.as_bytes()).ok_or(RuntimeError::NotAStep)?;
+    let environment = environment::read(&setup.environment)?;
+    let home = environment.iter().find(|(name, _)| name == "HOME").map(|(_, value)| PathBuf::from(value));
+    let stores: Vec<Store> =
+        home.iter().map(|home| Store::own(home)).chain([Store::shared(setup.images.clone())]).collect();
+    let bundle = Bundle::find(&step.bundle, &stores)?;
+    let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    let mut arguments = step.arguments;
+    forget_path(&mut arguments, &environment);
+    let mut binds = Binds::new(setup, &bundle.root, home.as_deref(), &directory);
+    binds.add_script(&mut arguments);
+    let driver = driver::find(&mut binds);
+    bundle.mounts.iter().for_each(|(from, to)| binds.add(from, to));
+    let environment = environment::merge(environment, &bundle.environment, driver);
+    let program = Program { root: bundle.root, directory, arguments, environment, binds };
+    let namespaces = match namespaces::enter(&program) {
+        Ok(()) => {
+            inherited.restore();
+            return Err(execute(&program.arguments, &program.environment));
+        }
+        Err(why) => why,
+    };
+    let status = proot::run(&program, &inherited).map_err(|proot| RuntimeError::NoBackend { namespaces, proot })?;
+    Ok(end_like(status))
+}
+
+/// Ends this process by the signal that ended the program; otherwise returns its exit code.
+fn end_like(status: ExitStatus) -> u8 {
+    if let Some(signal) = status.signal() {
+        // A core of this program would not be one of the user's.
+        let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0);
+        set_action(signal, SignalAction::Default);
+        kill(nix::unistd::getpid().as_raw(), signal);
+        sys::inherited::set_mask(0);
+    }
+    u8::try_from(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))).unwrap_or(u8::MAX)
+}
+
+/// Executes a program in the root directory of this process.
+fn execute(arguments: &[OsString], environment: &[(OsString, OsString)]) -> RuntimeError {
+    let fault = |source| {
+        let name = arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        RuntimeError::Execute { program: name, source }
+    };
+    let Some(name) = arguments.first() else { return fault(nix::Error::ENOENT.into()) };
+    let (Some(texts), Some(variables)) = (strings(arguments), variables(environment)) else {
+        return fault(nix::Error::EINVAL.into());
+    };
+    let mut error = nix::Error::ENOENT;
+    for path in candidates(name, environment) {
+        let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { continue };
+        let Err(found) = nix::unistd::execve(&path, &texts, &variables);
+        // As in a shell: a directory of PATH that has no such file, or one that may not be executed, is not the end.
+        if found != nix::Error::ENOENT && found != nix::Error::ENOTDIR {
+            error = found;
+        }
+    }
+    fault(error.into())
+}
+
+/// slurmstepd looks a program's name up in the directories of PATH outside. If the path is what it found there, the name counts: the
+/// image has its own `python`.
+fn forget_path(arguments: &mut [OsString], environment: &[(OsString, OsString)]) {
+    let Some(first) = arguments.first_mut() else { return };
+    let path = PathBuf::from(&*first);
+    let Some(name) = path.file_name().filter(|_| path.is_absolute()) else { return };
+    let found = candidates(name, environment).into_iter().find(|candidate| candidate.is_file());
+    if found.is_some_and(|found| found == path) {
+        *first = name.to_owned();
+    }
+}
+
+/// Where a program may be: in the directories of PATH, unless its name is a path.
+fn candidates(name: &OsStr, environment: &[(OsString, OsString)]) -> Vec<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return vec![PathBuf::from(name)];
+    }
+    let path = environment.iter().find(|(variable, _)| variable == "PATH");
+    let path = path.map_or_else(|| environment::DEFAULT_PATH.into(), |(_, value)| value.clone());
+    std::env::split_paths(&path).map(|directory| directory.join(name)).collect()
+}
+
+fn strings(values: &[OsString]) -> Option<Vec<CString>> {
+    values.iter().map(|value| CString::new(value.as_bytes()).ok()).collect()
+}
+
+fn variables(environment: &[(OsString, OsString)]) -> Option<Vec<CString>> {
+    let text =
+        |(name, value): &(OsString, OsString)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok();
+    environment.iter().map(text).collect()
+}
+
+/// Whether a path is a directory or in it.
+fn is_below(path: &Path, directory: &Path) -> bool {
+    path.starts_with(directory)
+}
+
+/// How jobs of this container would run in images, and why not in namespaces; or why they cannot.
+///
+/// # Errors
+/// There is neither.
+pub fn backend() -> Result<(Backend, String), String> {
+    const DEADLINE: std::time::Duration = std::time::Duration::from_secs(5);
+    let refused =
+        match sys::tool::ask("/proc/self/exe", &["oci", "--probe"], DEADLINE).output_of("slurminit oci --probe") {
+            Ok(_) => return Ok((Backend::Namespaces, String::new())),
+            Err(why) => why.rsplit("slurminit: ").next().unwrap_or_default().to_owned(),
+        };
+    if proot::is_installed() { Ok((Backend::Proot, refused)) } else { Err(refused) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_looked_up_in_the_image_and_a_path_is_kept() {
+        let environment = [(OsString::from("PATH"), OsString::from("/nowhere:/bin:/usr/bin"))];
+        let forget = |text: &str| {
+            let mut arguments = [OsString::from(text)];
+            forget_path(&mut arguments, &environment);
+            arguments[0].clone()
+        };
+        assert_eq!(forget("/bin/sh"), "sh");
+        assert_eq!(forget("/usr/bin/sh"), "/usr/bin/sh");
+        assert_eq!(forget("/opt/sh"), "/opt/sh");
+        assert_eq!(forget("sh"), "sh");
+    }
+}

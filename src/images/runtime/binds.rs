@@ -1,0 +1,128 @@
+//! What a job in an image finds from outside.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::{Setup, is_below};
+
+/// The directory in an image that has files of slurminit's.
+pub(super) const OWN: &str = "/.slurminit";
+/// Directories with the same content as outside, also what is mounted in them.
+const DIRECTORIES: [&str; 7] = ["/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/home", "/data"];
+/// Names of hosts and accounts, and the time zone.
+const FILES: [&str; 5] = ["/etc/hosts", "/etc/resolv.conf", "/etc/passwd", "/etc/group", "/etc/localtime"];
+/// Slurm's commands. A script runs them with this container's own libraries, because the image may have another libc.
+const CLIENTS: [&str; 11] =
+    ["sacct", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "sinfo", "squeue", "srun", "sstat"];
+const CLIENT_SCRIPT: &str = "/usr/share/slurminit/client";
+/// Debian's directory of libraries.
+const LIBRARIES: &str =
+    if cfg!(target_arch = "aarch64") { "/usr/lib/aarch64-linux-gnu" } else { "/usr/lib/x86_64-linux-gnu" };
+/// The loader there.
+pub(super) const LOADER: &str =
+    if cfg!(target_arch = "aarch64") { "ld-linux-aarch64.so.1" } else { "ld-linux-x86-64.so.2" };
+/// Slurm loads its plugins from the directories that it was built with.
+const PLUGINS: [&str; 2] = if cfg!(target_arch = "aarch64") {
+    ["/usr/lib/aarch64-linux-gnu/slurm-wlm", "/usr/lib/slurm"]
+} else {
+    ["/usr/lib/x86_64-linux-gnu/slurm-wlm", "/usr/lib/slurm"]
+};
+/// The file of a batch job in slurmd's spool directory.
+const SCRIPT: &str = "slurm_script";
+
+/// A path outside, and where it is in the image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Bind {
+    pub(super) from: PathBuf,
+    pub(super) to: PathBuf,
+}
+
+/// All binds, in order: a later one may be inside an earlier one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Binds(pub(super) Vec<Bind>);
+
+impl Binds {
+    /// The binds of every step.
+    pub(super) fn new(setup: &Setup, root: &Path, home: Option<&Path>, directory: &Path) -> Self {
+        let mut binds = Self::default();
+        DIRECTORIES.iter().chain(&FILES).for_each(|path| binds.add_same(Path::new(path)));
+        home.into_iter().for_each(|home| binds.add_unless_there(home));
+        binds.add_unless_there(directory);
+        setup.binds.iter().for_each(|path| binds.add_same(path));
+        if let Some(directory) = std::env::var_os("PMIX_SERVER_TMPDIR") {
+            binds.add_unless_there(Path::new(&directory));
+        }
+        binds.add_clients(root);
+        binds
+    }
+
+    /// Adds a bind if the path exists outside.
+    pub(super) fn add(&mut self, from: &Path, to: &Path) {
+        if from.is_absolute() && from.exists() && to.is_absolute() {
+            self.0.push(Bind { from: from.to_owned(), to: to.to_owned() });
+        }
+    }
+
+    fn add_same(&mut self, path: &Path) {
+        self.add(path, path);
+    }
+
+    fn add_unless_there(&mut self, path: &Path) {
+        let is_there = self.0.iter().any(|bind| bind.from == bind.to && is_below(path, &bind.to));
+        if !is_there && path != Path::new("/") {
+            self.add_same(path);
+        }
+    }
+
+    fn add_clients(&mut self, root: &Path) {
+        let (libraries, own) = (Path::new(LIBRARIES), Path::new(OWN));
+        self.add(libraries, &own.join("lib"));
+        if !Path::new(CLIENT_SCRIPT).exists() {
+            return;
+        }
+        self.add(Path::new("/usr/bin"), &own.join("host-bin"));
+        PLUGINS.iter().for_each(|plugins| self.add_same(Path::new(plugins)));
+        // The image's own is left to its programs.
+        let pmix = libraries.join("pmix2");
+        if !root.join(pmix.strip_prefix("/").unwrap_or(&pmix)).join("lib/libpmix.so.2").exists() {
+            self.add_same(&pmix);
+        }
+        for client in CLIENTS {
+            if Path::new("/usr/bin").join(client).exists() {
+                self.add(Path::new(CLIENT_SCRIPT), &own.join("bin").join(client));
+            }
+        }
+    }
+
+    /// A batch script is in slurmd's spool directory, which images do not have.
+    pub(super) fn add_script(&mut self, arguments: &mut [OsString]) {
+        let Some(first) = arguments.first_mut() else { return };
+        let path = PathBuf::from(&*first);
+        if path.is_absolute() && path.file_name().is_some_and(|name| name == SCRIPT) && path.exists() {
+            let inside = Path::new(OWN).join(SCRIPT);
+            self.add(&path, &inside);
+            *first = inside.into_os_string();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_bound_once_and_a_script_is_moved() {
+        let directory = crate::tests::scratch();
+        let (home, script) = (directory.path().join("home"), directory.path().join(SCRIPT));
+        std::fs::create_dir(&home).unwrap();
+        std::fs::write(&script, "").unwrap();
+        let setup = Setup { images: "/x".into(), binds: vec!["/missing".into()], environment: "/x".into() };
+        let mut binds = Binds::new(&setup, directory.path(), Some(Path::new("/tmp")), Path::new("/"));
+        let count = |binds: &Binds, path: &str| binds.0.iter().filter(|bind| bind.to == Path::new(path)).count();
+        assert_eq!((count(&binds, "/tmp"), count(&binds, "/"), count(&binds, "/missing")), (1, 0, 0));
+        let mut arguments = vec![script.clone().into_os_string(), "a".into()];
+        binds.add_script(&mut arguments);
+        assert_eq!(arguments, ["/.slurminit/slurm_script", "a"]);
+        assert_eq!(binds.0.last().unwrap(), &Bind { from: script, to: "/.slurminit/slurm_script".into() });
+    }
+}

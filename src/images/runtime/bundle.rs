@@ -1,0 +1,133 @@
+//! Finds the files of an image by the value of `--container`.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::RuntimeError;
+use crate::{ImageName, Store};
+
+/// What a step runs in.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Bundle {
+    pub(super) root: PathBuf,
+    /// The image's variables, `NAME=VALUE`.
+    pub(super) environment: Vec<String>,
+    /// Bind mounts: from outside, to inside.
+    pub(super) mounts: Vec<(PathBuf, PathBuf)>,
+}
+
+/// The part of an OCI bundle's config.json that is used (OCI runtime-spec 1.2). The rest is Slurm's, or needs rights that jobs do not have.
+#[derive(Debug, Deserialize)]
+struct Configuration {
+    root: Root,
+    #[serde(default)]
+    process: Process,
+    #[serde(default)]
+    mounts: Vec<Mount>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Root {
+    path: PathBuf,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Process {
+    #[serde(default)]
+    env: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Mount {
+    destination: PathBuf,
+    #[serde(default)]
+    source: PathBuf,
+    #[serde(default)]
+    options: Vec<String>,
+}
+
+impl Bundle {
+    /// A name is an image, in the first store that has one. Everything with a `/` is a path, as in Slurm.
+    pub(super) fn find(value: &OsStr, stores: &[Store]) -> Result<Self, RuntimeError> {
+        let path = Path::new(value);
+        if value.as_encoded_bytes().contains(&b'/') {
+            return Self::at(path);
+        }
+        let no_image = || {
+            let directories: Vec<String> = stores.iter().map(|store| store.path().display().to_string()).collect();
+            let name = model::printable::short(&value.to_string_lossy(), 80);
+            RuntimeError::NoImage { name, directories: directories.join(" and ") }
+        };
+        let name: ImageName = value.to_str().and_then(|text| text.parse().ok()).ok_or_else(no_image)?;
+        for store in stores {
+            if let Some(record) = store.find(&name)? {
+                return Ok(Self { root: store.rootfs(&name), environment: record.environment, mounts: Vec::new() });
+            }
+        }
+        Err(no_image())
+    }
+
+    /// An OCI bundle; a directory of an image; or a file tree.
+    fn at(path: &Path) -> Result<Self, RuntimeError> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let metadata = fs::metadata(&path).and_then(|metadata| match metadata.is_dir() {
+            true => Ok(()),
+            false => Err(nix::Error::ENOTDIR.into()),
+        });
+        metadata.map_err(|source| RuntimeError::NoBundle { path: path.clone(), source })?;
+        let file = path.join("config.json");
+        if file.is_file() {
+            let read = |source| RuntimeError::Read { path: file.clone(), source };
+            let text = fs::read_to_string(&file).map_err(read)?;
+            let parsed = serde_json::from_str(&text);
+            let parsed: Configuration =
+                parsed.map_err(|error| RuntimeError::Configuration { path: path.clone(), why: error.to_string() })?;
+            let is_bind = |mount: &Mount| mount.options.iter().any(|option| option == "bind" || option == "rbind");
+            let mounts = parsed.mounts.into_iter().filter(is_bind).map(|mount| (mount.source, mount.destination));
+            return Ok(Self {
+                root: path.join(parsed.root.path),
+                environment: parsed.process.env,
+                mounts: mounts.collect(),
+            });
+        }
+        let rootfs = path.join(crate::store::ROOTFS);
+        let root = if rootfs.is_dir() { rootfs } else { path };
+        Ok(Self { root, ..Self::default() })
+    }
+}
+
+/// A variable's name and value.
+pub(super) fn variable(text: &str) -> Option<(OsString, OsString)> {
+    let (name, value) = text.split_once('=')?;
+    Some((name.into(), value.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_a_bundle_or_a_file_tree() {
+        let directory = crate::tests::scratch();
+        let path = directory.path().join("tree");
+        fs::create_dir_all(&path).unwrap();
+        let find = |path: &Path| Bundle::find(path.as_os_str(), &[]);
+        assert_eq!(find(&path).unwrap().root, path);
+        fs::create_dir(path.join("rootfs")).unwrap();
+        assert_eq!(find(&path).unwrap().root, path.join("rootfs"));
+        let text = r#"{"ociVersion":"1.0.0","root":{"path":"other"},"process":{"env":["A=1"],"args":["x"]},
+            "mounts":[{"destination":"/b","source":"/a","options":["bind","ro"]},{"destination":"/proc","type":"proc"}]}"#;
+        fs::write(path.join("config.json"), text).unwrap();
+        let bundle = find(&path).unwrap();
+        assert_eq!(bundle.root, path.join("other"));
+        assert_eq!(bundle.environment, ["A=1"]);
+        assert_eq!(bundle.mounts, [(PathBuf::from("/a"), PathBuf::from("/b"))]);
+        fs::write(path.join("config.json"), "{").unwrap();
+        assert!(matches!(find(&path), Err(RuntimeError::Configuration { .. })));
+        assert!(matches!(find(&directory.path().join("missing")), Err(RuntimeError::NoBundle { .. })));
+        assert!(matches!(Bundle::find("missing".as_ref(), &[]), Err(RuntimeError::NoImage { .. })));
+    }
+}

@@ -1,0 +1,179 @@
+//! The processes of a step under PRoot.
+//!
+//! slurmstepd knows this process as the step's task. PRoot is its child, PRoot's is slurminit again (`run_inside`), and the program is
+//! that one's. That closes three gaps:
+//!
+//! 1. PRoot does not report the signal that ended a program. `run_inside` does, through a pipe, and this process ends by the same signal.
+//! 2. PRoot waits for all processes that it traces, a step only for its program. So when the program has ended, SIGQUIT has PRoot kill the
+//!    others.
+//! 3. A signal that slurmstepd sends to the task alone (`--signal=B:USR1`) must reach the program. But most signals are sent to all
+//!    processes of the step, and must not reach it twice. A witness, another child, distinguishes them: it reports what it receives.
+//!
+//! All but the program block all signals.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, pipe2, read, write};
+use sys::system_calls::{adopt_descriptor, fork, kill, reap};
+
+/// How long the witness may take to receive the same signal.
+const WITNESS: Duration = Duration::from_millis(100);
+
+/// A signal to this process, and when it is forwarded unless the witness received it too.
+struct Received {
+    signal: i32,
+    due: Instant,
+}
+
+/// Runs `proot` in a child, which must exec it. It gets the number of the descriptor for [`run_inside`]. All signals must be blocked.
+pub(super) fn run(proot: impl FnOnce(i32) -> i32) -> io::Result<ExitStatus> {
+    let signals = signals()?;
+    let (sightings, witness_end) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    let (reports, inner_end) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    let witness = fork(|| witness(&witness_end))?;
+    let proot = fork(|| match fcntl(&inner_end, FcntlArg::F_SETFD(FdFlag::empty())) {
+        Ok(_) => proot(inner_end.as_raw_fd()),
+        Err(_) => i32::from(super::NOT_STARTED),
+    })?;
+    drop(inner_end);
+    let status =
+        Step { proot, program: None, signals, sightings, reports, is_closed: false, received: Vec::new() }.wait();
+    kill(witness.as_raw(), libc::SIGKILL);
+    let _ = waitpid(witness, None);
+    Ok(status)
+}
+
+/// Runs the program in a child, which must exec it, and reports its PID and its exit status. PRoot traces this process, too.
+pub(super) fn run_inside(report: i32, program: impl FnOnce() -> i32) -> io::Result<u8> {
+    let report = adopt_descriptor(report);
+    fcntl(&report, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    let program = fork(program)?;
+    write(&report, &program.as_raw().to_le_bytes())?;
+    // Blocks until it has ended, and leaves the zombie.
+    let _ = nix::sys::wait::waitid(nix::sys::wait::Id::Pid(program), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+    let status = reap(program);
+    write(&report, &status.into_raw().to_le_bytes())?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(super::NOT_STARTED))
+}
+
+fn signals() -> nix::Result<SignalFd> {
+    SignalFd::with_flags(&SigSet::all(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+}
+
+/// Reports the signals that processes send.
+fn witness(sightings: &OwnedFd) -> i32 {
+    let Ok(signals) = signals() else { return 1 };
+    let _ = set_pdeathsig(Signal::SIGKILL);
+    loop {
+        let mut ready = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut ready, PollTimeout::NONE);
+        for signal in sent(&signals) {
+            let _ = write(sightings, &[signal.to_le_bytes()[0]]);
+        }
+    }
+}
+
+/// The signals that processes sent since the last call. Those of a terminal come from the kernel, and reach the program itself.
+fn sent(signals: &SignalFd) -> Vec<i32> {
+    let mut all = Vec::new();
+    while let Ok(Some(info)) = signals.read_signal() {
+        if info.ssi_code <= 0 {
+            all.extend(i32::try_from(info.ssi_signo));
+        }
+    }
+    all
+}
+
+struct Step {
+    proot: Pid,
+    /// The program's process.
+    program: Option<i32>,
+    signals: SignalFd,
+    sightings: OwnedFd,
+    reports: OwnedFd,
+    is_closed: bool,
+    received: Vec<Received>,
+}
+
+impl Step {
+    /// Waits for the end of PRoot; returns the exit status of the program, or PRoot's if it could not start it.
+    fn wait(mut self) -> ExitStatus {
+        let mut status = None;
+        loop {
+            // The end of PRoot is a signal, too. A closed pipe would be ready for ever.
+            let descriptors = [self.signals.as_fd(), self.reports.as_fd()];
+            let open = if self.is_closed || status.is_some() { &descriptors[..1] } else { &descriptors };
+            let mut ready: Vec<PollFd<'_>> = open.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+            let _ = poll(&mut ready, self.timeout());
+            while let Some(number) = self.report().filter(|_| status.is_none()) {
+                if self.program.is_none() {
+                    self.program = Some(number);
+                } else {
+                    status = Some(ExitStatus::from_raw(number));
+                    kill(self.proot.as_raw(), libc::SIGQUIT);
+                }
+            }
+            self.forward();
+            if let Some(own) = ended(self.proot) {
+                return status.or_else(|| self.report().map(ExitStatus::from_raw)).unwrap_or(own);
+            }
+        }
+    }
+
+    /// The next number that [`run_inside`] wrote.
+    fn report(&mut self) -> Option<i32> {
+        let mut bytes = [0; 4];
+        let length = read(&self.reports, &mut bytes);
+        self.is_closed |= length == Ok(0);
+        (length == Ok(4)).then(|| i32::from_le_bytes(bytes))
+    }
+
+    fn timeout(&self) -> PollTimeout {
+        let due = self.received.iter().map(|received| received.due.saturating_duration_since(Instant::now())).min();
+        // The next millisecond, so that the due time has passed.
+        let wait = due.map(|wait| wait + Duration::from_millis(1));
+        wait.map_or(PollTimeout::NONE, |wait| PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX))
+    }
+
+    /// Forwards the signals that were sent to this process alone.
+    fn forward(&mut self) {
+        let now = Instant::now();
+        self.received.extend(sent(&self.signals).into_iter().map(|signal| Received { signal, due: now + WITNESS }));
+        let mut buffer = [0; 64];
+        while let Ok(length @ 1..) = read(&self.sightings, &mut buffer) {
+            for signal in &buffer[..length] {
+                if let Some(at) = self.received.iter().position(|received| received.signal == i32::from(*signal)) {
+                    self.received.remove(at);
+                }
+            }
+        }
+        let program = self.program;
+        self.received.retain(|received| {
+            if let Some(program) = program.filter(|_| received.due <= now) {
+                kill(program, received.signal);
+            }
+            received.due > now
+        });
+    }
+}
+
+/// The exit status of a child, if it has ended.
+fn ended(child: Pid) -> Option<ExitStatus> {
+    match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
+        Ok(WaitStatus::Exited(_, code)) => Some(ExitStatus::from_raw(code << 8)),
+        Ok(WaitStatus::Signaled(_, signal, _)) => Some(ExitStatus::from_raw(signal as i32)),
+        Ok(_) | Err(nix::Error::EINTR) => None,
+        Err(_) => Some(ExitStatus::from_raw(libc::SIGKILL)),
+    }
+}

@@ -1,0 +1,57 @@
+//! Jobs in container images.
+
+use std::path::PathBuf;
+
+use config::{Config, Paths};
+use model::inventory::{Behavior, Inventory};
+
+use crate::render::is_plain;
+
+/// How slurmstepd runs a step in an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Images {
+    /// The directory of the images of all users.
+    pub directory: PathBuf,
+    /// What commands of Slurm need in an image: its configuration, and munge's socket.
+    pub binds: Vec<PathBuf>,
+    /// The directory with a directory for each user, where slurmstepd puts what it tells the runtime.
+    pub bundles: PathBuf,
+    /// Whether Slurm adds names for job, step and task to that directory.
+    pub names_parent: bool,
+}
+
+impl Images {
+    /// `None` if this Slurm cannot.
+    pub(super) fn plan(config: &Config, inventory: &Inventory) -> Option<Self> {
+        let bundles = config.paths.run.join(Paths::BUNDLES);
+        if !inventory.slurm.does(Behavior::RunsImages) || !is_plain(&bundles) {
+            return None;
+        }
+        let socket = config.paths.munge_socket.parent().map(PathBuf::from);
+        let binds = [Some(config.paths.slurm.clone()), socket].into_iter().flatten().filter(|path| is_plain(path));
+        Some(Self {
+            directory: config.images.directory.clone(),
+            binds: binds.collect(),
+            bundles,
+            names_parent: inventory.slurm.does(Behavior::NamesBundles),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::inventory::{SlurmInstall, SlurmVersion};
+
+    use super::*;
+
+    #[test]
+    fn a_release_that_needs_a_config_json_runs_no_images() {
+        let images = |year, month| {
+            let slurm = SlurmInstall { version: Some(SlurmVersion { year, month }), ..SlurmInstall::default() };
+            Images::plan(&Config::default(), &Inventory { slurm, ..Inventory::default() })
+        };
+        assert_eq!(images(22, 5), None);
+        assert_eq!(images(24, 11).map(|images| images.names_parent), Some(false));
+        assert_eq!(images(25, 5).map(|images| images.names_parent), Some(true));
+    }
+}

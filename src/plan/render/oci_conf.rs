@@ -1,0 +1,34 @@
+//! oci.conf: what slurmstepd runs for a step with `--container`.
+
+use std::path::Path;
+
+use crate::{FileName, HEADER, Images};
+
+/// The name, where the user's text begins, is fixed: the runtime looks for its first occurrence.
+///
+/// slurmstepd puts the step's arguments (`%@`) and the value of `--container` (`%r`) into a command for sh, and quotes an apostrophe
+/// wrongly. So they are in a comment, which sh does not read; the runtime finds them in the text of the command. They must be nowhere
+/// else: slurmstepd runs the other commands of this file as root.
+pub(super) fn text(images: &Images) -> String {
+    let binds: String = images.binds.iter().map(|path| format!(" --bind {}", path.display())).collect();
+    let container_path = if images.names_parent { "%U/%n" } else { "%U/%j-%s-%n/task-%t/" };
+    format!(
+        "{HEADER}\n\
+         # Jobs in container images: slurminit image import NAME, then srun --container=NAME. {name} without this first line is kept.\n\n\
+         IgnoreFileConfigJson=true\n\
+         CreateEnvFile=null\n\
+         ContainerPath={bundles}/{container_path}\n\
+         # In %@ an apostrophe is quoted wrongly, and %r is any text: both are in a comment of this command, which slurminit decodes.\n\
+         RunTimeRun=\"SLURMINIT_STEP=$(/usr/bin/tr '\\\\0' '\\\\n' </proc/$$/cmdline) exec slurminit oci --images {directory}{binds} \
+         --environment %e \\# slurminit %@ %r\"\n",
+        name = FileName::OciConf,
+        bundles = images.bundles.display(),
+        directory = images.directory.display(),
+    )
+}
+
+/// Whether a path needs no quotes, neither for Slurm nor for sh.
+pub(crate) fn is_plain(path: &Path) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+');
+    path.to_str().is_some_and(|text| text.chars().all(is_plain))
+}

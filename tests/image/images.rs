@@ -1,0 +1,149 @@
+//! Jobs in container images: by PRoot in a plain container, and in user namespaces where the engine allows them.
+
+use crate::docker::{Container, Image, Outcome, PLAIN, directory, docker};
+
+const PEOPLE: &str = r#"
+[[user]]
+name = "alice"
+uid = 1501
+[[user]]
+name = "bob"
+uid = 1502
+"#;
+
+/// A file system with a shell and a few programs, as `docker export` gives one.
+const EXPORT: &str = r#"set -e
+mkdir -p /tmp/image/etc && echo inside >/tmp/image/etc/mark && ln -s usr/bin usr/lib usr/lib64 /tmp/image/
+cd / && programs=$(for name in sh env id cat sleep echo stat tty yes; do echo "usr/bin/$name"; done)
+libraries=$(for name in $programs; do ldd "$name"; done | grep -o '/[^ ]*' | sort -u | xargs -n 1 readlink -f)
+for library in $libraries; do mkdir -p "/tmp/image$(dirname "$library")"; done
+for name in $programs; do mkdir -p /tmp/image/usr/bin && cp -L "$name" /tmp/image/usr/bin/; done
+for name in $(for name in $programs; do ldd "$name"; done | grep -o '/[^ ]*' | sort -u); do
+    target=$(readlink -f "$(dirname "$name")"); mkdir -p "/tmp/image$target" && cp -L "$name" "/tmp/image$target/"
+done
+tar -C /tmp/image -c . >/tmp/image.tar && chmod 644 /tmp/image.tar"#;
+
+fn serve(options: &[&str]) -> Container {
+    let config = directory(&[("slurminit.toml", PEOPLE)]);
+    let image = Image::new(PLAIN).mount(config.path(), "/config").with(["--hostname", "node1"]);
+    let image = image.with(["--device", "/dev/null:/dev/nvidia0"]).with(["--env", "GPU_TYPE=nvidia"]);
+    let image = options.iter().fold(image, |image, option| image.with([option]));
+    let container = image.serve();
+    container.sh(EXPORT);
+    container.sh("slurminit image import small /tmp/image.tar");
+    container
+}
+
+/// `docker exec -u alice -w /home/alice NAME sh -c LINE`
+fn alice(container: &Container, line: &str) -> Outcome {
+    docker(["exec", "--user", "alice", "--workdir", "/home/alice", &container.name, "sh", "-c", line])
+}
+
+/// A line runs with the same result in the image and without it.
+#[track_caller]
+fn same(container: &Container, line: &str) -> String {
+    let run = |options: &str| {
+        let Outcome { code, stdout, .. } = alice(container, &line.replace("OPTIONS", options));
+        (code, stdout)
+    };
+    let outside = run("");
+    let inside = run("--container=small");
+    assert_eq!(inside, outside, "{line}");
+    inside.1
+}
+
+fn jobs_behave_as_without_an_image(container: &Container) {
+    let ok = |line: &str| alice(container, line).ok();
+    assert_eq!(ok("srun --container=small cat /etc/mark"), "inside\n");
+    // What the user typed arrives: quotes, spaces, empty and shell text.
+    let typed = r#"srun OPTIONS sh -c 'for a; do echo "[$a]"; done' x "it's" "''" 'a  b' '$(id)' '' '"' '\' '*' "a
+b""#;
+    assert_eq!(same(container, typed), "[it's]\n['']\n[a  b]\n[$(id)]\n[]\n[\"]\n[\\]\n[*]\n[a\nb]\n");
+    for script in ["exit 7", "exit 0", "kill -TERM $$", "kill -KILL $$", "kill -SEGV $$"] {
+        same(container, &format!("srun OPTIONS sh -c '{script}'; echo $?"));
+    }
+    same(container, "srun OPTIONS /no/such/program; test $? -ne 0; echo $?");
+    assert_eq!(same(container, "srun OPTIONS id -u"), "1501\n");
+    same(container, "srun OPTIONS sh -c 'id; pwd; echo $HOME; umask; ulimit -n; stat -c %U:%a ~'");
+    same(container, "echo typed | srun OPTIONS cat");
+    same(container, "srun --ntasks=2 --overcommit OPTIONS sh -c 'echo $SLURM_PROCID' | sort");
+    same(container, "srun --gres=gpu:1 OPTIONS sh -c 'echo $CUDA_VISIBLE_DEVICES; stat -c %U:%F /dev/nvidia0'");
+    same(container, "srun --chdir=/data OPTIONS sh -c pwd");
+    same(container, "srun OPTIONS sh -c 'sleep 1000 & exit 4'; echo $?");
+    same(container, "srun OPTIONS sh -c 'yes | { read -r line; echo $line; }'");
+    same(
+        container,
+        "script -qec 'srun --pty OPTIONS sh -c \"tty >/dev/null && echo terminal\"' /dev/null | grep -c terminal",
+    );
+    ok("srun --container=small sh -c 'echo made >~/made && echo data >/data/made'");
+    assert_eq!(ok("cat ~/made /data/made"), "made\ndata\n");
+    assert_eq!(ok("srun --container=small sh -c 'scontrol show job $SLURM_JOB_ID' | grep -c Container=small"), "1\n");
+    assert_eq!(ok("srun --container=small sh -c 'srun --overlap --container=small cat /etc/mark'"), "inside\n");
+    let missing = alice(container, "srun --container=missing true");
+    assert!(missing.code != 0 && missing.stderr.contains("missing"), "{missing:?}");
+}
+
+fn batch_jobs_behave_as_without_an_image(container: &Container) {
+    let ok = |line: &str| alice(container, line).ok();
+    let script = "#!/bin/sh\ncat /etc/mark\necho \"it's $1 $SLURM_ARRAY_TASK_ID\"\nexit 3\n";
+    ok(&format!("printf '%s' '{}' >job && chmod 755 job", script.replace('\'', "'\\''")));
+    let job = "sbatch --parsable --wait --array=1-2 --output=out-%a --container=small job \"o'ne\"";
+    assert_eq!(alice(container, job).code, 3);
+    assert_eq!(ok("cat out-1 out-2"), "inside\nit's o'ne 1\ninside\nit's o'ne 2\n");
+    // A signal for the batch script alone reaches it once, and so does one for all processes.
+    ok("printf '#!/bin/sh\ntrap \"echo heard\" USR1\necho up\nwhile :; do sleep 0.1; done\n' >listener");
+    let id = ok("sbatch --parsable --output=heard.out --container=small listener");
+    container.until("grep -qs up /home/alice/heard.out");
+    for (option, count) in [("--batch", 1), ("--full", 2)] {
+        ok(&format!("scancel {option} --signal=USR1 {id}"));
+        container.until(&format!("test \"$(grep -c heard /home/alice/heard.out)\" -ge {count}"));
+    }
+    ok(&format!("scancel --full {id}"));
+    container.until("test -z \"$(squeue --noheader)\"");
+    assert_eq!(ok("grep -c heard heard.out"), "2\n");
+    // A job that is cancelled gets its notice, and nothing of it stays.
+    ok("printf '#!/bin/sh\ntrap \"echo notice; exit 0\" TERM\necho up\nwhile :; do sleep 0.1; done\n' >long");
+    let id = ok("sbatch --parsable --output=long.out --container=small long");
+    container.until("grep -qs up /home/alice/long.out");
+    ok(&format!("scancel --full {id}"));
+    container.until("grep -qs notice /home/alice/long.out");
+    container.until("test -z \"$(squeue --noheader)\"");
+    let state = ok(&format!("scontrol show job {} | grep -o JobState=[A-Z]*", id.trim()));
+    assert_eq!(state, "JobState=CANCELLED\n");
+    container.until("test \"$(pgrep -c -u alice)\" = 0");
+    assert_eq!(container.sh("find /run/slurminit/oci -mindepth 2 | wc -l"), "0", "slurmstepd cleans up");
+}
+
+fn images_belong_to_their_users(container: &Container) {
+    let ok = |line: &str| alice(container, line).ok();
+    ok("slurminit image import mine /tmp/image.tar && srun --container=mine cat /etc/mark");
+    assert!(ok("slurminit image list").contains("mine"));
+    assert!(!container.sh("slurminit image list").contains("mine"));
+    let denied = alice(container, "slurminit image remove small");
+    assert_eq!(denied.code, 1, "{denied:?}");
+    // A path is a bundle or a file system, as in Slurm.
+    assert_eq!(ok("srun --container=/tmp/image cat /etc/mark"), "inside\n");
+    ok("slurminit image remove mine");
+    assert_eq!(container.sh("find /home/alice/.local /data/images -perm /6022 ! -type l | wc -l"), "0");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn images_run_in_a_plain_container() {
+    let container = serve(&[]);
+    assert_ne!(container.exec(&["slurminit", "oci", "--probe"]).code, 0, "the default profile refuses namespaces");
+    jobs_behave_as_without_an_image(&container);
+    batch_jobs_behave_as_without_an_image(&container);
+    images_belong_to_their_users(&container);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn images_run_in_user_namespaces() {
+    let profile = format!("seccomp={}", harness::root().join("docker/seccomp-userns.json").display());
+    let container = serve(&["--security-opt", &profile]);
+    assert_eq!(container.exec(&["slurminit", "oci", "--probe"]).code, 0);
+    jobs_behave_as_without_an_image(&container);
+    batch_jobs_behave_as_without_an_image(&container);
+    images_belong_to_their_users(&container);
+}
