@@ -10,6 +10,8 @@ mod gpus_in_trouble;
 mod look;
 #[path = "detect/mig.rs"]
 mod mig;
+#[path = "detect/profiles.rs"]
+mod profiles;
 #[path = "detect/requirements.rs"]
 mod requirements;
 
@@ -169,7 +171,7 @@ fn gpu_that_nvml_does_not_hand_out_costs_no_other() {
 /// Each fault: where, what, a word of the verdict, a word of its repair.
 const FAULTS: [(&str, &str, &str, &str); 13] = [
     ("init", "hang", "timed out after 1.", "dmesg"),
-    ("name", "spin", "timed out after 1.", "dmesg"),
+    ("count", "spin", "timed out after 1.", "dmesg"),
     ("init", "crash", "crashed (SIGSEGV)", "re-install"),
     ("count", "abort", "crashed (SIGABRT)", "re-install"),
     ("uuid", "exit", "exited with code 0", "remove copies"),

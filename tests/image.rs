@@ -36,6 +36,8 @@ mod drains;
 mod first_use;
 #[path = "image/foreign_text.rs"]
 mod foreign_text;
+#[path = "image/gpu_drivers.rs"]
+mod gpu_drivers;
 #[path = "image/gpu_faults.rs"]
 mod gpu_faults;
 #[path = "image/gpus.rs"]

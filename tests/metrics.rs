@@ -30,6 +30,7 @@ fn instance(compute_instance: u32, memory_used: Option<u64>) -> InstanceReadings
         compute_instance,
         profile: Some("1c.2g.35gb".to_owned()),
         memory_used,
+        memory_free: memory_used.map(|used| (35 << 30) - used),
         sm_ppm: (compute_instance == 0).then_some(900_000),
         tensor_ppm: (compute_instance == 0).then_some(200_000),
     }
@@ -38,6 +39,7 @@ fn instance(compute_instance: u32, memory_used: Option<u64>) -> InstanceReadings
 fn measured() -> (Condition, Readings) {
     let condition = Condition {
         memory_mib: Some((33_934, 143_771)),
+        memory_free_mib: Some(109_223),
         processes: Some(vec![
             Process { pid: 10_291, memory_mib: Some(2566) },
             Process { pid: 10_293, memory_mib: None },

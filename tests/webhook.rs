@@ -43,6 +43,7 @@ fn post(url: &str, timeout: &str) -> Output {
 fn why(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "it succeeded");
+    assert!(text.starts_with("error: "), "the log takes it for information: {text}");
     assert!(!text.contains("s3cret") && text.contains("127.0.0.1"), "{text}");
     text
 }

@@ -28,6 +28,9 @@ _slurminit() {
             slurminit,drain)
                 cmd="slurminit__subcmd__drain"
                 ;;
+            slurminit,gpu)
+                cmd="slurminit__subcmd__gpu"
+                ;;
             slurminit,health)
                 cmd="slurminit__subcmd__health"
                 ;;
@@ -85,6 +88,24 @@ _slurminit() {
             slurminit,usage)
                 cmd="slurminit__subcmd__usage"
                 ;;
+            slurminit__subcmd__gpu,help)
+                cmd="slurminit__subcmd__gpu__subcmd__help"
+                ;;
+            slurminit__subcmd__gpu,release)
+                cmd="slurminit__subcmd__gpu__subcmd__release"
+                ;;
+            slurminit__subcmd__gpu,return)
+                cmd="slurminit__subcmd__gpu__subcmd__return"
+                ;;
+            slurminit__subcmd__gpu__subcmd__help,help)
+                cmd="slurminit__subcmd__gpu__subcmd__help__subcmd__help"
+                ;;
+            slurminit__subcmd__gpu__subcmd__help,release)
+                cmd="slurminit__subcmd__gpu__subcmd__help__subcmd__release"
+                ;;
+            slurminit__subcmd__gpu__subcmd__help,return)
+                cmd="slurminit__subcmd__gpu__subcmd__help__subcmd__return"
+                ;;
             slurminit__subcmd__help,configure)
                 cmd="slurminit__subcmd__help__subcmd__configure"
                 ;;
@@ -96,6 +117,9 @@ _slurminit() {
                 ;;
             slurminit__subcmd__help,drain)
                 cmd="slurminit__subcmd__help__subcmd__drain"
+                ;;
+            slurminit__subcmd__help,gpu)
+                cmd="slurminit__subcmd__help__subcmd__gpu"
                 ;;
             slurminit__subcmd__help,health)
                 cmd="slurminit__subcmd__help__subcmd__health"
@@ -154,6 +178,12 @@ _slurminit() {
             slurminit__subcmd__help,usage)
                 cmd="slurminit__subcmd__help__subcmd__usage"
                 ;;
+            slurminit__subcmd__help__subcmd__gpu,release)
+                cmd="slurminit__subcmd__help__subcmd__gpu__subcmd__release"
+                ;;
+            slurminit__subcmd__help__subcmd__gpu,return)
+                cmd="slurminit__subcmd__help__subcmd__gpu__subcmd__return"
+                ;;
             slurminit__subcmd__help__subcmd__image,import)
                 cmd="slurminit__subcmd__help__subcmd__image__subcmd__import"
                 ;;
@@ -203,7 +233,7 @@ _slurminit() {
 
     case "${cmd}" in
         slurminit)
-            opts="-h -V --help --version run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help"
+            opts="-h -V --help --version run up detect render configure doctor reload status nodes top drain resume gpu token usage image submit health restart stop logs join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -344,6 +374,108 @@ _slurminit() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        slurminit__subcmd__gpu)
+            opts="-h --config --help release return help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__gpu__subcmd__help)
+            opts="release return help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__gpu__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__gpu__subcmd__help__subcmd__release)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__gpu__subcmd__help__subcmd__return)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__gpu__subcmd__release)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__gpu__subcmd__return)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         slurminit__subcmd__health)
             opts="-h --ready --live --wait --hold --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -371,7 +503,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help)
-            opts="run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help"
+            opts="run up detect render configure doctor reload status nodes top drain resume gpu token usage image submit health restart stop logs join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -429,6 +561,48 @@ _slurminit() {
         slurminit__subcmd__help__subcmd__drain)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__gpu)
+            opts="release return"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__gpu__subcmd__release)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__gpu__subcmd__return)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

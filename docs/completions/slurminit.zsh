@@ -157,6 +157,67 @@ _arguments "${_arguments_options[@]}" : \
 '*::nodes -- The nodes\: compute-1, or compute-\[1-3\]:_default' \
 && ret=0
 ;;
+(gpu)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'-h[Print help]' \
+'--help[Print help]' \
+":: :_slurminit__subcmd__gpu_commands" \
+"*::: :->gpu" \
+&& ret=0
+
+    case $state in
+    (gpu)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:slurminit-gpu-command-$line[1]:"
+        case $line[1] in
+            (release)
+_arguments "${_arguments_options[@]}" : \
+'-h[Print help]' \
+'--help[Print help]' \
+':gpu -- The number, as in `slurminit status`:_default' \
+&& ret=0
+;;
+(return)
+_arguments "${_arguments_options[@]}" : \
+'-h[Print help]' \
+'--help[Print help]' \
+':gpu -- The number, as in `slurminit status`:_default' \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+":: :_slurminit__subcmd__gpu__subcmd__help_commands" \
+"*::: :->help" \
+&& ret=0
+
+    case $state in
+    (help)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:slurminit-gpu-help-command-$line[1]:"
+        case $line[1] in
+            (release)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(return)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+        esac
+    ;;
+esac
+;;
+        esac
+    ;;
+esac
+;;
 (token)
 _arguments "${_arguments_options[@]}" : \
 '--lifespan=[Validity]:SECONDS:_default' \
@@ -402,6 +463,30 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(gpu)
+_arguments "${_arguments_options[@]}" : \
+":: :_slurminit__subcmd__help__subcmd__gpu_commands" \
+"*::: :->gpu" \
+&& ret=0
+
+    case $state in
+    (gpu)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:slurminit-help-gpu-command-$line[1]:"
+        case $line[1] in
+            (release)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(return)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+        esac
+    ;;
+esac
+;;
 (token)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -498,6 +583,7 @@ _slurminit_commands() {
 'top:Show GPUs, queue, nodes and daemons in the terminal, live (q quits)' \
 'drain:Drain nodes\: no new jobs start there, running jobs continue' \
 'resume:Resume drained nodes' \
+'gpu:Release a GPU for a reset on the host, and give it back to jobs' \
 'token:Make a token for the REST API, which authenticates its holder as that user' \
 'usage:Show how many GPU and CPU hours each user has used' \
 'image:Import, list and remove container images for jobs (\`srun --container=NAME\`)' \
@@ -532,6 +618,49 @@ _slurminit__subcmd__drain_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit drain commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__gpu_commands] )) ||
+_slurminit__subcmd__gpu_commands() {
+    local commands; commands=(
+'release:Keep the GPU from jobs, wait until none has it, and close it, so that the host can reset it' \
+'return:Check the GPU, and give it to jobs again' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'slurminit gpu commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__gpu__subcmd__help_commands] )) ||
+_slurminit__subcmd__gpu__subcmd__help_commands() {
+    local commands; commands=(
+'release:Keep the GPU from jobs, wait until none has it, and close it, so that the host can reset it' \
+'return:Check the GPU, and give it to jobs again' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'slurminit gpu help commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__gpu__subcmd__help__subcmd__help_commands] )) ||
+_slurminit__subcmd__gpu__subcmd__help__subcmd__help_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit gpu help help commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__gpu__subcmd__help__subcmd__release_commands] )) ||
+_slurminit__subcmd__gpu__subcmd__help__subcmd__release_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit gpu help release commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__gpu__subcmd__help__subcmd__return_commands] )) ||
+_slurminit__subcmd__gpu__subcmd__help__subcmd__return_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit gpu help return commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__gpu__subcmd__release_commands] )) ||
+_slurminit__subcmd__gpu__subcmd__release_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit gpu release commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__gpu__subcmd__return_commands] )) ||
+_slurminit__subcmd__gpu__subcmd__return_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit gpu return commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__health_commands] )) ||
 _slurminit__subcmd__health_commands() {
     local commands; commands=()
@@ -552,6 +681,7 @@ _slurminit__subcmd__help_commands() {
 'top:Show GPUs, queue, nodes and daemons in the terminal, live (q quits)' \
 'drain:Drain nodes\: no new jobs start there, running jobs continue' \
 'resume:Resume drained nodes' \
+'gpu:Release a GPU for a reset on the host, and give it back to jobs' \
 'token:Make a token for the REST API, which authenticates its holder as that user' \
 'usage:Show how many GPU and CPU hours each user has used' \
 'image:Import, list and remove container images for jobs (\`srun --container=NAME\`)' \
@@ -585,6 +715,24 @@ _slurminit__subcmd__help__subcmd__doctor_commands() {
 _slurminit__subcmd__help__subcmd__drain_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help drain commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__gpu_commands] )) ||
+_slurminit__subcmd__help__subcmd__gpu_commands() {
+    local commands; commands=(
+'release:Keep the GPU from jobs, wait until none has it, and close it, so that the host can reset it' \
+'return:Check the GPU, and give it to jobs again' \
+    )
+    _describe -t commands 'slurminit help gpu commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__gpu__subcmd__release_commands] )) ||
+_slurminit__subcmd__help__subcmd__gpu__subcmd__release_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help gpu release commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__gpu__subcmd__return_commands] )) ||
+_slurminit__subcmd__help__subcmd__gpu__subcmd__return_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help gpu return commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__help__subcmd__health_commands] )) ||
 _slurminit__subcmd__help__subcmd__health_commands() {

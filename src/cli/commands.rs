@@ -11,6 +11,7 @@ mod drain;
 mod environments;
 mod epilog;
 mod free_port;
+mod gpu;
 mod health;
 mod hook;
 mod image;
@@ -176,6 +177,8 @@ verbs! {
     Drain(drain),
     /// Resume drained nodes
     Resume(resume),
+    /// Release a GPU for a reset on the host, and give it back to jobs
+    Gpu(gpu),
     /// Make a token for the REST API, which authenticates its holder as that user
     Token(token),
     /// Show how many GPU and CPU hours each user has used

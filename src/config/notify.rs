@@ -26,6 +26,16 @@ pub struct Notify {
     pub per_hour: u32,
 }
 
+impl Notify {
+    /// The full URLs of its webhooks.
+    pub(crate) fn urls(&self) -> impl Iterator<Item = &str> {
+        self.receivers.iter().filter_map(|receiver| match receiver {
+            Receiver::Url(url) => Some(url.as_str()),
+            Receiver::Command(_) | Receiver::UrlFile(_) => None,
+        })
+    }
+}
+
 /// The target of a `[[notify]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Receiver {

@@ -10,11 +10,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::inventory::Finding;
+use crate::inventory::{Finding, PciAddress, Vendor};
 
 /// A line of the preparation's standard output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "event")]
+#[expect(clippy::large_enum_variant, reason = "there are a few of them in each start")]
 pub enum PrepareEvent {
     /// The munge key is in place: munged may start before detection ends.
     MungeKeyReady,
@@ -70,6 +71,17 @@ pub struct OfferedGpu {
     pub line: String,
 }
 
+/// A GPU that did not answer in time, and is added once it does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AwaitedGpu {
+    /// The vendor.
+    pub vendor: Vendor,
+    /// The position in the driver's order.
+    pub index: u32,
+    /// The PCI address, if known.
+    pub pci_address: Option<PciAddress>,
+}
+
 /// The result of a finished preparation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -106,6 +118,9 @@ pub struct Prepared {
     pub summary: String,
     /// The GPUs that jobs can get, in Slurm's order.
     pub gpus: Vec<OfferedGpu>,
+    /// The GPUs that the driver was still initializing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub awaited: Vec<AwaitedGpu>,
     /// The files whose content changed at this start.
     pub changed: Vec<PathBuf>,
     /// All findings, worst first.

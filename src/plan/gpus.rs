@@ -121,7 +121,7 @@ impl GresLine {
 pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons) -> GresPlan {
     let offers = offers(inventory, reasons);
     let auto_detect = auto_detect(config, inventory, node, &offers, reasons);
-    let gpus = in_slurms_order(config, auto_detect, offers);
+    let gpus = in_slurms_order(config, auto_detect, offers, inventory);
     let cores = match gpus.iter().map(|offer| cores(offer, inventory, node)).collect::<Result<Vec<_>, _>>() {
         Ok(cores) => cores.into_iter().map(Some).collect(),
         Err(why) => {
@@ -133,7 +133,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reas
     let mut lines = Vec::new();
     for (((position, offer), cores), runtime_name) in gpus.iter().enumerate().zip(cores).zip(numbering.names) {
         lines.push(GresLine {
-            gres_type: gres_type(config, auto_detect, offer, position),
+            gres_type: gres_type(config, auto_detect, offer, inventory),
             files: offer.files.clone(),
             cores,
             links: links(position, &gpus),
@@ -156,10 +156,14 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reas
 /// Whole GPUs come before MIG instances, and instances are sorted by their GPU's minor, as in Slurm's own detection, so
 /// that the link matrix stays square. Then they are grouped by type: Slurm sorts the lines like that anyway, but not
 /// the links.
-fn in_slurms_order<'a>(config: &Config, auto_detect: AutoDetect, mut offers: Vec<Offer<'a>>) -> Vec<Offer<'a>> {
+fn in_slurms_order<'a>(
+    config: &Config,
+    auto_detect: AutoDetect,
+    mut offers: Vec<Offer<'a>>,
+    inventory: &Inventory,
+) -> Vec<Offer<'a>> {
     offers.sort_by_key(|offer| offer.instance.map(|_| offer.gpu.minor));
-    let types: Vec<GresType> =
-        offers.iter().enumerate().map(|(position, offer)| gres_type(config, auto_detect, offer, position)).collect();
+    let types: Vec<GresType> = offers.iter().map(|offer| gres_type(config, auto_detect, offer, inventory)).collect();
     let mut ranked: Vec<_> = offers.into_iter().zip(&types).collect();
     ranked.sort_by_key(|(_, own)| types.iter().position(|known| known == *own));
     ranked.into_iter().map(|(offer, _)| offer).collect()
@@ -219,7 +223,9 @@ fn vendor_to_detect(config: &Config, inventory: &Inventory, gpus: &[Offer<'_>]) 
         );
     }
     let vendor = gpus.first().map(|offer| offer.gpu.vendor).ok_or("no GPU to detect")?;
-    let is_chosen = |obstacle| matches!(obstacle, Obstacle::NotChosen | Obstacle::Integrated | Obstacle::Faulty);
+    let is_chosen = |obstacle| {
+        matches!(obstacle, Obstacle::NotChosen | Obstacle::Integrated | Obstacle::Faulty | Obstacle::Starting)
+    };
     if gpus.iter().any(|offer| offer.gpu.vendor != vendor) {
         Err("Slurm detects only one vendor, but the node has two")
     } else if inventory.gpus.iter().filter_map(|gpu| gpu.access.obstacle()).any(is_chosen) {
@@ -258,7 +264,7 @@ pub(super) fn auto_detect_fault(vendor: Vendor, inventory: &Inventory, node: &No
     None
 }
 
-fn gres_type(config: &Config, auto_detect: AutoDetect, offer: &Offer<'_>, position: usize) -> GresType {
+fn gres_type(config: &Config, auto_detect: AutoDetect, offer: &Offer<'_>, inventory: &Inventory) -> GresType {
     let gpu = offer.gpu;
     // Instances differ in size, which a type named after the vendor would hide.
     if let Some(of_instance) = offer.mig_type() {
@@ -279,7 +285,7 @@ fn gres_type(config: &Config, auto_detect: AutoDetect, offer: &Offer<'_>, positi
     match config.gpu.type_name {
         TypeName::Vendor => vendor,
         TypeName::Model => model.unwrap_or(vendor),
-        TypeName::Index => GresType::own(format_args!("gpu{position}")),
+        TypeName::Index => GresType::own(format_args!("gpu{}", offer.number(inventory))),
     }
 }
 

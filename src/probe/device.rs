@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use nix::unistd::AccessFlags;
+
 use model::inventory::{Access, Obstacle};
 
 /// Opens the device file at `path` for reading and writing, as a job would, and closes it again.
@@ -18,6 +20,25 @@ pub fn access(path: &Path) -> Access {
 /// Like [`access`], but read-only, as for NVIDIA's capability files (mode 0444).
 pub fn access_for_reading(path: &Path) -> Access {
     open(path, false)
+}
+
+/// Whether this process may open the device file, without opening it: opening initialises a GPU without persistence mode, or wakes one
+/// that sleeps. The kernel also checks the device cgroup here (fs/namei.c, `inode_permission`). A driver that is gone or
+/// a GPU that fell off the bus is not noticed.
+pub fn reachable(path: &Path) -> Access {
+    let is_device = path.metadata().map(|metadata| metadata.file_type().is_char_device());
+    match is_device {
+        Ok(false) => no_device(path),
+        Ok(true) => match nix::unistd::access(path, AccessFlags::R_OK | AccessFlags::W_OK) {
+            Ok(()) => Access::Usable,
+            Err(errno) => why_not(path, &errno.into()),
+        },
+        Err(error) => why_not(path, &error),
+    }
+}
+
+fn no_device(path: &Path) -> Access {
+    Access::unusable(Obstacle::NoDevice, format!("{} is not a device file", path.display()))
 }
 
 /// The group that may open the device file at `path`, if only its members and root may.
@@ -34,9 +55,7 @@ fn open(path: &Path, write: bool) -> Access {
     let opened = File::options().read(true).write(write).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     match opened.and_then(|file| file.metadata()) {
         // slurmd accepts nothing else as a GRES file ("not a valid character or block device").
-        Ok(metadata) if !metadata.file_type().is_char_device() => {
-            Access::unusable(Obstacle::NoDevice, format!("{} is not a device file", path.display()))
-        }
+        Ok(metadata) if !metadata.file_type().is_char_device() => no_device(path),
         Ok(_) => Access::Usable,
         Err(error) => why_not(path, &error),
     }
@@ -70,6 +89,19 @@ mod tests {
     #[test]
     fn character_device_opens() {
         assert_eq!(access(Path::new("/dev/null")), Access::Usable);
+        assert_eq!(reachable(Path::new("/dev/null")), Access::Usable);
+        let obstacle = |path: &Path| reachable(path).obstacle();
+        assert_eq!(obstacle(Path::new("/dev/no/such")), Some(Obstacle::NotGiven));
+        assert_eq!(obstacle(Path::new("/proc/self/status")), Some(Obstacle::NoDevice));
+    }
+
+    /// What opens it would wait for a writer.
+    #[test]
+    fn nothing_is_opened_to_see_whether_it_could_be() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("nvidia0");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(reachable(&pipe).obstacle(), Some(Obstacle::NoDevice));
     }
 
     #[test]

@@ -1,17 +1,18 @@
 //! Maps GPUs to jobs for exporters on the host, with one file per GPU in a mounted directory.
 //!
-//! The file's name is the GPU's number on the host. NVIDIA's dcgm-exporter (`--hpc-job-mapping-dir`) reads a job's number from each of
+//! The file's name is the GPU's number on the host, as the vendor's exporter counts. NVIDIA's dcgm-exporter (`--hpc-job-mapping-dir`) reads a job's number from each of
 //! its lines, and knows a MIG instance by `GPU.INSTANCE`, where the second number is that of the GPU instance (4.8.2 and newer; older ones pass
-//! over such a file). AMD's device-metrics-exporter reads the JSON that AMD's own prolog writes (`example/slurm`).
+//! over such a file). AMD's device-metrics-exporter reads the JSON that AMD's own prolog writes (`example/slurm`): the GPU's number is in
+//! `CUDA_VISIBLE_DEVICES`.
 
-use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::{Value, json};
 
-use model::inventory::{MIG_MINORS, MigMinors};
+use crate::vendor;
+use model::inventory::Vendor;
 use sys::leftovers::Job;
 use sys::trusted_path;
 use sys::trusted_path::{Dir, UntrustedPath};
@@ -19,12 +20,6 @@ use sys::trusted_path::{Dir, UntrustedPath};
 /// The lock file of the map. Exporters ignore it, because its name is not a GPU's.
 const LOCK: &str = ".slurminit.lock";
 const NEW: &str = ".slurminit.new";
-
-/// The device file of a MIG instance is that of its capability.
-const CAPABILITY: &str = "/dev/nvidia-caps/nvidia-cap";
-
-/// The first of the kernel's numbers of render nodes.
-const FIRST_RENDER_NODE: u32 = 128;
 
 /// The job variables that AMD's exporter reads, by Slurm's names.
 const TOLD: [&str; 4] = ["SLURM_JOB_USER", "SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME", "SLURM_JOB_GPUS"];
@@ -42,7 +37,7 @@ pub enum Failed {
 
 /// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+pub enum Format {
     /// A job's number on each line.
     Lines,
     /// A JSON object.
@@ -54,10 +49,10 @@ enum Format {
 /// # Errors
 /// The directory is not usable, or a file cannot be written.
 pub fn begin(dir: &Path, job: &Job, variable: &dyn Fn(&str) -> Option<String>) -> Result<(), Failed> {
-    change(dir, job, &|format, former| match format {
+    change(dir, job, &|name, format, former| match format {
         Format::Lines => Some(lines(former, job.id, true)),
         Format::Json => {
-            let mut told = json!({ "SLURM_JOB_ID": job.id.to_string() });
+            let mut told = json!({ "SLURM_JOB_ID": job.id.to_string(), "CUDA_VISIBLE_DEVICES": name });
             for name in TOLD {
                 told[name] = Value::String(variable(name).unwrap_or_default());
             }
@@ -71,7 +66,7 @@ pub fn begin(dir: &Path, job: &Job, variable: &dyn Fn(&str) -> Option<String>) -
 /// # Errors
 /// As for [`begin`].
 pub fn end(dir: &Path, job: &Job) -> Result<(), Failed> {
-    change(dir, job, &|format, former| match format {
+    change(dir, job, &|_, format, former| match format {
         Format::Lines => Some(lines(former, job.id, false)).filter(|lines| !lines.is_empty()),
         Format::Json => {
             let told: Value = serde_json::from_str(former).unwrap_or_default();
@@ -87,22 +82,20 @@ pub fn end(dir: &Path, job: &Job) -> Result<(), Failed> {
 /// As for [`begin`].
 pub fn clear(root: &Path, dir: &Path, devices: &[String]) -> Result<(), Failed> {
     let (dir, _lock) = open(root, dir)?;
-    let minors = minors(root, devices);
-    let files = devices.iter().filter_map(|device| place(device, &minors));
+    let files = devices.iter().filter_map(|device| place(root, device));
     files.into_iter().try_for_each(|(name, _)| dir.remove(&name)).map_err(Failed::from)
 }
 
 /// Replaces the file of each GPU of the job by the result of `now`; `None` removes it.
-fn change(dir: &Path, job: &Job, now: &dyn Fn(Format, &str) -> Option<String>) -> Result<(), Failed> {
+fn change(dir: &Path, job: &Job, now: &dyn Fn(&str, Format, &str) -> Option<String>) -> Result<(), Failed> {
     let root = Path::new("/");
     let (dir, _lock) = open(root, dir)?;
-    let minors = minors(root, &job.devices);
-    for (name, format) in job.devices.iter().filter_map(|device| place(device, &minors)) {
+    for (name, format) in job.devices.iter().filter_map(|device| place(root, device)) {
         let former = match dir.read(&name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             read => read?,
         };
-        match now(format, &String::from_utf8_lossy(&former)) {
+        match now(&name, format, &String::from_utf8_lossy(&former)) {
             None => dir.remove(&name)?,
             Some(text) => {
                 dir.remove(NEW)?;
@@ -127,28 +120,15 @@ fn lines(former: &str, job: u32, has: bool) -> String {
     others.chain(has.then_some(job)).map(|job| format!("{job}\n")).collect()
 }
 
-/// The driver's list, if one of these is a MIG instance.
-fn minors<'a>(root: &Path, devices: impl IntoIterator<Item = &'a String>) -> MigMinors {
-    let is_mig = devices.into_iter().any(|device| device.starts_with(CAPABILITY));
-    let text = is_mig.then(|| fs::read_to_string(root.join(MIG_MINORS)).ok()).flatten();
-    text.map(|text| MigMinors::parse(&text)).unwrap_or_default()
-}
-
-/// The name of a GPU's or a MIG instance's file.
-fn place(device: &str, minors: &MigMinors) -> Option<(String, Format)> {
-    let number = |text: &str| text.parse::<u32>().ok();
-    if let Some(capability) = device.strip_prefix(CAPABILITY) {
-        let (gpu, instance) = minors.instance(number(capability)?)?;
-        return Some((format!("{gpu}.{instance}"), Format::Lines));
-    }
-    let nvidia = device.strip_prefix("/dev/nvidia").and_then(number).map(|number| (number, Format::Lines));
-    let render = || number(device.strip_prefix("/dev/dri/renderD")?)?.checked_sub(FIRST_RENDER_NODE);
-    let (number, format) = nvidia.or_else(|| Some((render()?, Format::Json)))?;
-    Some((number.to_string(), format))
+/// The name and format of a GPU's or a MIG instance's file.
+fn place(root: &Path, device: &str) -> Option<(String, Format)> {
+    Vendor::ALL.into_iter().find_map(|vendor| vendor::of(vendor).map_entry(root, device))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn job(id: u32, devices: &[&str]) -> Job {
@@ -177,17 +157,6 @@ mod tests {
     }
 
     #[test]
-    fn mig_instance_is_named_by_its_gpu_and_gpu_instance() {
-        let minors = MigMinors::parse("gpu2/gi9/access 84\ngpu2/gi9/ci0/access 85\ngpu2/gi9/ci1/access 86\n");
-        let name = |device: &str| place(device, &minors).map(|(name, _)| name);
-        for compute_instance in ["85", "86"] {
-            let name = name(&format!("/dev/nvidia-caps/nvidia-cap{compute_instance}"));
-            assert_eq!(name.as_deref(), Some("2.9"));
-        }
-        assert_eq!((name("/dev/nvidia-caps/nvidia-cap1"), name("/dev/nvidia-caps/nvidia-cap")), (None, None));
-    }
-
-    #[test]
     fn amds_exporter_reads_json_and_hostile_name_is_text_in_it() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path();
@@ -195,6 +164,7 @@ mod tests {
         begin(dir, &job(7, &["/dev/dri/renderD130"]), &variable).unwrap();
         let told: Value = serde_json::from_str(&fs::read_to_string(dir.join("2")).unwrap()).unwrap();
         assert_eq!((&told["SLURM_JOB_ID"], &told["SLURM_JOB_USER"]), (&json!("7"), &json!("a\",\n\"x")));
+        assert_eq!(told["CUDA_VISIBLE_DEVICES"], json!("2"));
         end(dir, &job(6, &["/dev/dri/renderD130"])).unwrap();
         assert!(dir.join("2").exists());
         end(dir, &job(7, &["/dev/dri/renderD130"])).unwrap();

@@ -80,7 +80,8 @@ impl Options {
 /// Detects everything within the deadline. It forks, so the process must be single-threaded.
 ///
 /// The probes run while the host's files are read. NVML gets six tenths of the time, every other probe seven; reasons
-/// and the kernel's files need the rest.
+/// and the kernel's files need the rest. As long as NVML answers for one GPU after the other, each of them has six tenths, and all
+/// of them together two and a half times the whole.
 pub fn detect(options: &Options) -> Inventory {
     let Options { root, deadline, asks_name, .. } = options;
     let began = Instant::now();
@@ -104,7 +105,8 @@ pub fn detect(options: &Options) -> Inventory {
         Some(Err(finding)) => inventory.findings.push(finding),
         None => {}
     }
-    let deadlines = Deadlines { library: tenths(6), files: tenths(7) };
+    let deadlines =
+        Deadlines { library: tenths(6), files: tenths(7), each_gpu: *deadline / 10 * 6, all_gpus: tenths(25) };
     for found in started.into_iter().map(|finish| finish(deadlines)) {
         inventory.drivers.extend(found.driver);
         inventory.gpus.extend(found.gpus);

@@ -25,8 +25,10 @@ pub struct Options {
     pub vendor: Vendor,
     /// The sampling interval.
     pub interval: Duration,
-    /// Unresponsive GPUs, which are not queried.
-    pub skip: Vec<String>,
+    /// GPUs that are listed but neither opened nor queried: they do not respond, or are left to the host's administrator.
+    pub closed: Vec<Identity>,
+    /// The only GPU to sample, once.
+    pub only: Option<Identity>,
     /// Whether to take the measurements that need extra calls: tensor cores, PCI Express, MIG instances.
     pub meters: bool,
 }
@@ -34,10 +36,10 @@ pub struct Options {
 /// Receives the events. An error ends the watcher.
 pub type Say<'a> = &'a mut dyn FnMut(&Line) -> io::Result<()>;
 
-/// Samples one GPU, unless it is unresponsive.
+/// Samples one GPU, unless it is closed.
 pub(crate) fn look(options: &Options, identity: &Identity, say: Say<'_>, see: impl FnOnce() -> Seen) -> io::Result<()> {
     let gpu = identity.key();
-    if options.skip.contains(&gpu.to_string()) {
+    if options.closed.iter().any(|closed| closed.key() == gpu) {
         return Ok(());
     }
     say(&Line::Asking { gpu: gpu.clone() })?;
@@ -61,7 +63,7 @@ pub(crate) fn watch_files(options: &Options, say: Say<'_>) -> io::Result<()> {
     loop {
         let next = Instant::now() + options.interval;
         // A GPU that was not passed to this container is not monitored.
-        let mut gpus = vendor.probe(root).gpus;
+        let mut gpus = vendor.list(root);
         gpus.retain(|gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven));
         let names: Vec<Identity> = gpus.iter().map(identity).collect();
         say(&Line::Listed { gpus: names.clone() })?;

@@ -38,24 +38,30 @@ pub fn detect(root: &Path) -> Memory {
 /// The free memory of the container if it has a limit, otherwise of the machine. Reclaimable memory
 /// counts as free.
 pub fn free(root: &Path) -> Option<Sample> {
-    let group =
-        Hierarchies::read(root).groups("memory").and_then(|(version, groups)| Some((version, groups.first()?.clone())));
-    let pressure = group.as_ref().and_then(|(_, group)| pressure(&regular::text(&group.join("memory.pressure")).ok()?));
-    if let Some((limit, (version, group))) = limit_bytes(root).zip(group) {
-        let number = |file: &str| regular::text(&group.join(file)).ok()?.trim().parse::<u64>().ok();
-        let (used, cache) = match version {
-            CgroupVersion::V2 => ("memory.current", "inactive_file"),
-            _ => ("memory.usage_in_bytes", "total_inactive_file"),
-        };
-        let stat = regular::text(&group.join("memory.stat")).unwrap_or_default();
-        let cache = stat.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse().ok()).unwrap_or(0);
-        let free = limit.saturating_sub(number(used)?.saturating_sub(cache));
+    let (version, groups) = Hierarchies::read(root).groups("memory").unwrap_or_default();
+    let pressure = groups.first().and_then(|own| pressure(&regular::text(&own.join("memory.pressure")).ok()?));
+    // A pod's container shares the pod's limit with the other containers of the pod.
+    let limited = groups.iter().filter_map(|group| free_of(version, group));
+    if let Some((free, limit)) = limited.min() {
         return Some(Sample { free_mib: free >> 20, usable_mib: limit >> 20, pressure });
     }
     let meminfo = regular::text(&root.join("proc/meminfo")).ok()?;
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let free = available.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
     Some(Sample { free_mib: free >> 10, usable_mib: parse_total_kib(&meminfo)? >> 10, pressure })
+}
+
+/// What is free of the limit of a group, and the limit, in bytes; `None` without a limit. A group's use contains that of its descendants.
+fn free_of(version: CgroupVersion, group: &Path) -> Option<(u64, u64)> {
+    let limit = limit_of(version, group)?;
+    let number = |file: &str| regular::text(&group.join(file)).ok()?.trim().parse::<u64>().ok();
+    let (used, cache) = match version {
+        CgroupVersion::V2 => ("memory.current", "inactive_file"),
+        _ => ("memory.usage_in_bytes", "total_inactive_file"),
+    };
+    let stat = regular::text(&group.join("memory.stat")).unwrap_or_default();
+    let cache = stat.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse().ok()).unwrap_or(0);
+    Some((limit.saturating_sub(number(used)?.saturating_sub(cache)), limit))
 }
 
 /// `some avg10=0.00 avg60=...`
@@ -79,18 +85,19 @@ pub fn leave_out_gpus(root: &Path, gpus: &[Gpu], memory: &mut Memory) {
 /// The tightest limit of this group and all visible ancestors.
 fn limit_bytes(root: &Path) -> Option<u64> {
     let (version, groups) = Hierarchies::read(root).groups("memory")?;
-    let limit = |group: &Path| {
-        let text = |file: &str| regular::text(&group.join(file)).unwrap_or_default();
-        match version {
-            CgroupVersion::V2 => parse_limit(&text("memory.max")),
-            // memory.stat includes limits of ancestors outside the mount.
-            _ => [parse_limit(&text("memory.limit_in_bytes")), parse_hierarchical_limit(&text("memory.stat"))]
-                .into_iter()
-                .flatten()
-                .min(),
-        }
-    };
-    groups.iter().filter_map(|group| limit(group)).min()
+    groups.iter().filter_map(|group| limit_of(version, group)).min()
+}
+
+fn limit_of(version: CgroupVersion, group: &Path) -> Option<u64> {
+    let text = |file: &str| regular::text(&group.join(file)).unwrap_or_default();
+    match version {
+        CgroupVersion::V2 => parse_limit(&text("memory.max")),
+        // memory.stat includes limits of ancestors outside the mount.
+        _ => [parse_limit(&text("memory.limit_in_bytes")), parse_hierarchical_limit(&text("memory.stat"))]
+            .into_iter()
+            .flatten()
+            .min(),
+    }
 }
 
 /// `MemTotal:       32780488 kB`
@@ -144,6 +151,23 @@ mod tests {
         );
         assert_eq!(free(&[]), None);
         assert_eq!(pressure("some avg10=1.25 avg60=0.00\nfull avg10=9.00\n"), Some(1.25));
+    }
+
+    /// The other containers of a pod use its limit, too.
+    #[test]
+    fn what_is_free_of_a_pods_limit_is_what_the_whole_pod_leaves() {
+        let file = |path: &'static str, text: &'static str| (path, text);
+        let pod = tree(&[
+            file("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n"),
+            file("proc/self/cgroup", "0::/pod/own\n"),
+            file("sys/fs/cgroup/pod/memory.max", "2147483648\n"),
+            file("sys/fs/cgroup/pod/memory.current", "1610612736\n"),
+            file("sys/fs/cgroup/pod/own/memory.max", "4294967296\n"),
+            file("sys/fs/cgroup/pod/own/memory.current", "104857600\n"),
+            file("sys/fs/cgroup/pod/own/memory.pressure", "some avg10=1.25 avg60=0.00\n"),
+        ]);
+        let sample = free(pod.path()).unwrap();
+        assert_eq!((sample.free_mib, sample.usable_mib, sample.pressure), (512, 2048, Some(1.25)));
     }
 
     #[test]

@@ -36,6 +36,12 @@ pub(super) fn memory_node(root: &Path, nodes: impl IntoIterator<Item = Option<u3
     nodes.into_iter().flatten().find(has_no_cpus)
 }
 
+/// Whether the device sleeps, so that most reads of its files would wake it (Linux, Documentation/ABI/testing/sysfs-devices-power).
+pub(super) fn is_asleep(root: &Path, address: PciAddress) -> bool {
+    let status = root.join("sys/bus/pci/devices").join(address.to_string()).join("power/runtime_status");
+    fs::read_to_string(status).is_ok_and(|status| matches!(status.trim(), "suspended" | "suspending"))
+}
+
 /// `node`, if it is plausible: drivers return 0xffffffff for "unknown".
 pub fn numa_node(node: u32) -> Option<u32> {
     (node <= HIGHEST_NUMA_NODE).then_some(node)

@@ -1,6 +1,6 @@
 //! Runs a probe in a child process, so that a driver that hangs, crashes or sends invalid data affects only the child.
 //!
-//! The child sends one line of JSON per question over a pipe. Several sandboxes can run at the same time.
+//! The child sends one line of JSON per answer over a pipe. Several sandboxes can run at the same time.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -71,24 +71,25 @@ impl<T: Serialize + DeserializeOwned> Sandbox<T> {
         Self::of(Child::fork(|pipe| say(pipe, &probe())))
     }
 
-    /// Like [`Self::start`], with a second question for the same child: see [`Self::first`].
-    pub fn start_both<U: Serialize>(probe: impl FnOnce() -> T, then: impl FnOnce() -> U) -> Self {
-        Self::of(Child::fork(|pipe| say(pipe, &probe()).and_then(|()| say(pipe, &then()))))
+    /// Like [`Self::start`] for a probe that answers several times: see [`Self::next`].
+    pub fn start_steps(probe: impl FnOnce(&mut dyn FnMut(&T) -> io::Result<()>) -> io::Result<()>) -> Self {
+        Self::of(Child::fork(|pipe| probe(&mut |answer| say(pipe, answer))))
     }
 
     fn of(child: Result<Child, Errno>) -> Self {
         Self { child, started: Instant::now(), answer: PhantomData }
     }
 
-    /// Waits for the first of two answers until `deadline`, and returns the child for the second.
+    /// Waits for the next answer until `deadline`. After an error there is none.
     ///
     /// # Errors
     /// As for [`Self::finish`].
-    pub fn first<U>(self, deadline: Instant) -> Result<(T, Sandbox<U>), NoAnswer> {
-        let started = self.started;
-        let mut child = self.child?;
-        let answer = child.answer(started, deadline)?;
-        Ok((answer, Sandbox { child: Ok(child), started, answer: PhantomData }))
+    pub fn next(&mut self, deadline: Instant) -> Result<T, NoAnswer> {
+        let started = std::mem::replace(&mut self.started, Instant::now());
+        match &mut self.child {
+            Ok(child) => child.answer(started, deadline),
+            Err(errno) => Err(NoAnswer::NotStarted(*errno)),
+        }
     }
 
     /// Waits for the answer until `deadline`. Afterwards the child is gone or killed.

@@ -6,11 +6,11 @@ pub mod nvidia;
 
 use std::io;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::live::{self, Say, pause};
 use super::sandbox::{NoAnswer, Sandbox};
-use super::{Found, Options};
+use super::{Found, Options, job_map};
 use model::faults::look::Identity;
 use model::inventory::{Condition, Finding, Gpu, Kind, Obstacle, Readings, Traits, Vendor};
 
@@ -30,6 +30,17 @@ pub struct Deadlines {
     pub library: Instant,
     /// The deadline of the kernel's files.
     pub files: Instant,
+    /// The time that a vendor's library has for each GPU: the first use of one can take seconds.
+    pub each_gpu: Duration,
+    /// The deadline of all GPUs of a library that answers for one after the other.
+    pub all_gpus: Instant,
+}
+
+impl Deadlines {
+    /// The deadline of the kernel's files that are read after a library has failed, perhaps late.
+    pub fn for_files(&self) -> Instant {
+        self.files.max(Instant::now() + self.each_gpu / 6)
+    }
 }
 
 /// Completes a started detection.
@@ -42,6 +53,9 @@ pub trait VendorProbe: Sync {
 
     /// Reads the kernel's files, and opens each device as a job would. Call it only inside the sandbox.
     fn probe(&self, root: &Path) -> Found;
+
+    /// The GPUs, from the kernel's files alone: no device is opened, which would wake it or initialise it.
+    fn list(&self, root: &Path) -> Vec<Gpu>;
 
     /// Starts a detection in a child process; `None` if there is nothing to detect.
     fn start(&'static self, vendor: Vendor, options: &Options) -> Option<Finish> {
@@ -60,9 +74,19 @@ pub trait VendorProbe: Sync {
         live::watch_files(options, say)
     }
 
+    /// Whether the host's tools refuse to repair a GPU that a process has open.
+    fn must_close(&self) -> bool {
+        false
+    }
+
     /// The condition and measurements of a GPU.
     fn sample(&self, _root: &Path, gpu: &Gpu) -> (Condition, Readings) {
         (Condition { index: gpu.index, ..Condition::default() }, Readings::default())
+    }
+
+    /// The name and format of the file of a device in the map of jobs to GPUs; `None` for a device of another vendor.
+    fn map_entry(&self, _root: &Path, _device: &str) -> Option<(String, job_map::Format)> {
+        None
     }
 
     /// The events that the kernel's driver reports.

@@ -25,8 +25,8 @@ use install::load_config;
 use install::planned::{Planned, cluster_name, plan_files, state_directory, with_slurm_user};
 use install::{AccountError, InstallError, MungeKey};
 use model::exit_code;
-use model::inventory::{Behavior, Finding, Inventory, Kind};
-use model::prepared::{OfferedGpu, PrepareEvent, Prepared};
+use model::inventory::{Behavior, Finding, Gpu, Inventory, Kind, Obstacle};
+use model::prepared::{AwaitedGpu, OfferedGpu, PrepareEvent, Prepared};
 use plan::Text;
 use plan::render;
 use plan::target::Target;
@@ -240,6 +240,9 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
     };
     let gpus = plan.nodes.gres.lines.iter().map(gpu).collect();
     let hands_over = inventory.slurm.does(Behavior::HandsOver);
+    let is_awaited = |gpu: &&Gpu| gpu.access.obstacle() == Some(Obstacle::Starting);
+    let awaited = |gpu: &Gpu| AwaitedGpu { vendor: gpu.vendor, index: gpu.index, pci_address: gpu.pci_address };
+    let awaited = inventory.gpus.iter().filter(is_awaited).map(awaited).collect();
     let summary = plan.summary;
     Prepared {
         node_name,
@@ -254,6 +257,7 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
         own_epilog,
         summary,
         gpus,
+        awaited,
         changed,
         findings,
         ..Prepared::default()

@@ -8,8 +8,10 @@ mod memory;
 mod notify;
 pub mod rights;
 mod slurm;
+mod tasks;
 mod watcher;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,17 +21,16 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use config::Config;
-use init::reloading;
 use init::status;
-use machine::Outcome;
 use model::faults::fault::FaultKind;
-use model::faults::look::Line;
+use model::faults::look::{Key, Line};
 use model::faults::report::Report;
 use model::faults::ward::{Act, Clock, Offered, Recount, Ward};
 use model::inventory::Vendor;
 use model::prepared::Prepared;
 use model::printable;
 use probe::vendor;
+use tasks::{Done, Task, Worker};
 use watcher::{Watcher, WatcherEvent};
 
 /// Monitors the GPUs until SIGTERM.
@@ -43,6 +44,10 @@ pub fn run(config: &Config, root: &Path) -> anyhow::Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&ends))?;
     }
     let mut agent = Agent::new(config, root, interval)?;
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGUSR1] {
+        // A signal may interrupt another thread.
+        signal_hook::low_level::pipe::register(signal, agent.worker.wake()?)?;
+    }
     while !ends.load(Ordering::Relaxed) {
         agent.turn();
     }
@@ -50,13 +55,18 @@ pub fn run(config: &Config, root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The interval between two checks of a GPU that is closed, in sampling intervals.
+const CHECK_EACH: u32 = 12;
+
 struct Agent<'a> {
     config: &'a Config,
     node: String,
     ward: Ward,
     watchers: Vec<Watcher>,
-    memory: Option<memory::Watch<'a>>,
+    worker: Worker,
     notifier: notify::Notifier<'a>,
+    /// The next check of each GPU that is closed; `None` while one is made.
+    checks: BTreeMap<Key, Option<Instant>>,
     began: Instant,
     last: Option<Report>,
     complained: bool,
@@ -65,30 +75,43 @@ struct Agent<'a> {
 impl<'a> Agent<'a> {
     fn new(config: &'a Config, root: &Path, interval: Duration) -> anyhow::Result<Self> {
         let run = &config.paths.run;
-        let prepared = prepared(config)?;
+        let prepared = prepared(&config.paths.run)?;
         let interval_ms = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
         let (former, applied) = (files::former_report(run), files::left_out(run));
         let recount = recount(config, &prepared.node_name);
         let mut ward = Ward::new(config.faults.clone(), interval_ms, recount, former.as_ref(), &applied);
         ward.offer(offered(&prepared));
+        ward.await_gpus(prepared.awaited.clone());
         let node = prepared.node_name.clone();
         let vendors = Vendor::ALL.into_iter().filter(|vendor| vendor::of(*vendor).has_traces(root));
         let began = Instant::now();
-        Ok(Self {
+        if guards(config, &prepared) {
+            memory::watch(config, interval, &node)?;
+        }
+        let mut agent = Self {
             config,
+            worker: Worker::start(config, &node)?,
             node,
             ward,
-            memory: guards(config, &prepared).then(|| memory::Watch::new(config, interval, began)),
             watchers: vendors.map(|vendor| Watcher::new(vendor, config, interval)).collect(),
             notifier: notify::Notifier::new(&config.notifies),
+            checks: BTreeMap::new(),
             began,
             last: None,
             complained: false,
-        })
+        };
+        // The first process must not open what the former agent had closed.
+        agent.close_and_check(began);
+        Ok(agent)
     }
 
     fn now(&self) -> Clock {
-        Clock { ms: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX), unix: unix() }
+        self.clock(Instant::now())
+    }
+
+    fn clock(&self, at: Instant) -> Clock {
+        let ms = at.saturating_duration_since(self.began).as_millis();
+        Clock { ms: u64::try_from(ms).unwrap_or(u64::MAX), unix: unix() }
     }
 
     /// Waits for the next event or deadline, and handles it.
@@ -102,35 +125,49 @@ impl<'a> Agent<'a> {
                 self.take(vendor, heard);
             }
         }
-        // An action can have a result that requires further actions.
-        for _ in 0..8 {
-            let acts = self.ward.step(self.now());
-            if acts.is_empty() {
-                break;
-            }
-            acts.into_iter().for_each(|act| self.act(act));
+        for done in self.worker.results() {
+            self.finish(done);
         }
-        let (now, node) = (self.now(), &self.node);
-        self.memory.iter_mut().for_each(|memory| memory.step(instant, now.ms, node));
-        self.notifier.step(instant, node);
+        self.close_and_check(instant);
+        let acts = self.ward.step(self.now());
+        acts.into_iter().for_each(|act| self.act(act));
+        self.notifier.step(instant, &self.node);
         self.write();
+    }
+
+    /// Keeps GPUs that jobs cannot get closed, apart from a short check now and then.
+    fn close_and_check(&mut self, now: Instant) {
+        self.ward.release(&files::released(&self.config.paths.run));
+        let mut closed = BTreeSet::new();
+        let mut wanted = Vec::new();
+        for watcher in self.watchers.iter_mut().filter(|watcher| vendor::of(watcher.vendor).must_close()) {
+            watcher.close(now, self.ward.to_close(watcher.vendor));
+            closed.extend(watcher.is_closed());
+            wanted.extend(self.ward.to_check(watcher.vendor));
+        }
+        self.checks.retain(|key, _| wanted.iter().any(|gpu| gpu.key() == *key));
+        for gpu in wanted {
+            let key = gpu.key();
+            let later = now + self.config.agent.interval.unwrap_or_default() * CHECK_EACH;
+            let due = self.checks.entry(key.clone()).or_insert(Some(later));
+            if due.is_some_and(|due| due <= now || self.ward.is_returning(&key)) {
+                *due = self.worker.check(&gpu, self.config.agent.timeout).is_err().then_some(later);
+            }
+        }
+        // One that is being checked is open.
+        closed.retain(|key| self.checks.get(key).is_none_or(Option::is_some));
+        self.ward.closed(closed);
     }
 
     fn wait(&self) {
         let waits: Vec<_> = self.watchers.iter().map(Watcher::waits).collect();
         let now = Instant::now();
         let due = self.ward.next().map(|ms| self.began + Duration::from_millis(ms));
-        let until = waits
-            .iter()
-            .map(|(_, until)| *until)
-            .chain(due)
-            .chain(self.memory.as_ref().map(memory::Watch::due))
-            .chain(self.notifier.due(now))
-            .min();
+        let until = waits.iter().map(|(_, until)| *until).chain(due).chain(self.notifier.due(now)).min();
         // Without GPUs there is nothing to monitor.
         let left = until.map_or(Duration::from_secs(3600), |until| until.saturating_duration_since(now));
         let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-        let pipes = waits.iter().filter_map(|(pipe, _)| *pipe);
+        let pipes = waits.iter().filter_map(|(pipe, _)| *pipe).chain([self.worker.wakes()]);
         let mut fds: Vec<PollFd<'_>> = pipes.map(|pipe: BorrowedFd<'_>| PollFd::new(pipe, PollFlags::POLLIN)).collect();
         // A signal ends the wait, too.
         let _ = poll(&mut fds, timeout);
@@ -148,8 +185,9 @@ impl<'a> Agent<'a> {
             WatcherEvent::Line(Line::Seen { gpu, seen }) => self.ward.seen(now, &gpu, *seen),
             WatcherEvent::Line(Line::Done) => {
                 // A reload by another caller may have changed the list.
-                if let Ok(prepared) = prepared(self.config) {
+                if let Ok(prepared) = prepared(&self.config.paths.run) {
                     self.ward.offer(offered(&prepared));
+                    self.ward.await_gpus(prepared.awaited);
                 }
                 self.ward.done(now, vendor);
             }
@@ -158,12 +196,19 @@ impl<'a> Agent<'a> {
             WatcherEvent::Line(Line::Trouble { kind, what }) => {
                 self.ward.trouble(now, vendor, None, kind, &printable::line(&what))
             }
-            WatcherEvent::Line(Line::Asking { .. }) => {}
+            WatcherEvent::Line(Line::Opening { gpu }) if gpu.vendor == vendor => self.ward.opening(now, gpu),
+            WatcherEvent::Line(Line::Opening { .. } | Line::Asking { .. }) => {}
+            WatcherEvent::Waiting(gpu) => {
+                let (name, maker) = (self.ward.name_of(&gpu), vendor.traits().maker);
+                say(true, &format!("waiting for the {maker} driver to initialize {name}"));
+            }
             WatcherEvent::TimedOut(gpu, time) => {
+                let gpu = gpu.map(|gpu| self.ward.key_of(&gpu));
                 let what = format!("no answer within {:.1} s", time.as_secs_f64());
                 self.ward.trouble(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
             }
             WatcherEvent::Crashed(gpu, how) => {
+                let gpu = gpu.map(|gpu| self.ward.key_of(&gpu));
                 let what = format!("the process that queries it crashes ({how})");
                 self.ward.trouble(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
             }
@@ -176,50 +221,54 @@ impl<'a> Agent<'a> {
     fn act(&mut self, act: Act) {
         match act {
             Act::Say { is_good, line } => say(is_good, &line),
-            Act::Drain { reason } => {
-                let outcome = slurm::drain(&self.node, &printable::line(&reason));
-                self.ward.drained(self.now(), &outcome);
-            }
-            Act::Ask => {
-                let asked = self.now();
-                let answer = slurm::on_node(&self.node);
-                if let Err(error) = &answer {
-                    if !std::mem::replace(&mut self.complained, true) {
-                        say(false, &format!("cannot determine which jobs have GPUs: {error:#}"));
-                    }
-                }
-                self.complained &= answer.is_err();
-                self.ward.on_node(self.now(), asked, answer.ok().as_ref());
-            }
-            Act::Reload { without } => {
-                let outcome = self.reload(&without);
-                self.ward.reloaded(self.now(), outcome);
-            }
+            Act::Drain { reason } => self.worker.give(Task::Drain(printable::line(&reason).into_owned())),
+            Act::Ask => self.worker.give(Task::Ask),
+            Act::Reload { without } => self.worker.give(Task::Reload(without)),
+            Act::Resume => self.worker.give(Task::Resume),
             Act::Notify(told) => self.notifier.tell(Instant::now(), &told),
-            Act::Resume => {
-                if let Err(why) = slurm::resume(&self.node) {
-                    say(false, &format!("cannot resume the node: {why}; will retry"));
-                }
-            }
         }
     }
 
-    fn reload(&self, without: &[model::faults::ward::Out]) -> Result<Vec<Offered>, String> {
-        let run = &self.config.paths.run;
-        let former = files::left_out(run);
-        files::write_out(run, without).map_err(|error| format!("{}: {error}", run.display()))?;
-        let outcome = match reloading::reload(&self.config.paths.run, &self.config.supervise) {
-            Ok(last) if matches!(last.outcome, Outcome::Applied | Outcome::Unchanged) => {
-                prepared(self.config).map(|prepared| offered(&prepared))
+    /// Handles the result of a task.
+    fn finish(&mut self, done: Done) {
+        let now = self.now();
+        match done {
+            Done::Drained(outcome) => self.ward.drained(now, &outcome),
+            Done::OnNode(began, answer) => {
+                if let Err(why) = &answer {
+                    if !std::mem::replace(&mut self.complained, true) {
+                        say(false, &format!("cannot determine which jobs have GPUs: {why}"));
+                    }
+                }
+                self.complained &= answer.is_err();
+                self.ward.on_node(now, self.clock(began), answer.ok().as_ref());
             }
-            Ok(last) => Err(anyhow::anyhow!("{}", last.text)),
-            Err(error) => Err(error),
-        };
-        outcome.map_err(|error| {
-            // A later reload by another caller must find the list that is in use.
-            let _ = files::write_out(run, &former);
-            format!("{error:#}")
-        })
+            Done::Reloaded(outcome) => {
+                let outcome = outcome.map(|prepared| {
+                    self.ward.await_gpus(prepared.awaited.clone());
+                    offered(&prepared)
+                });
+                self.ward.reloaded(now, outcome);
+            }
+            Done::Checked(gpu, line) => {
+                let key = self.ward.key_of(&gpu);
+                let later = Instant::now() + self.config.agent.interval.unwrap_or_default() * CHECK_EACH;
+                self.checks.entry(key.clone()).and_modify(|due| *due = Some(later));
+                match line {
+                    Ok(Line::Seen { seen, .. }) => self.ward.seen(now, &key, *seen),
+                    Ok(Line::Trouble { kind, what }) => {
+                        self.ward.trouble(now, gpu.vendor, Some(&key), kind, &printable::line(&what));
+                    }
+                    Ok(_) => {}
+                    Err(why) => {
+                        let what = format!("the check of it failed: {}", printable::line(&why));
+                        self.ward.trouble(now, gpu.vendor, Some(&key), FaultKind::Silent, &what);
+                    }
+                }
+            }
+            Done::Resumed(Err(why)) => say(false, &format!("cannot resume the node: {why}; will retry")),
+            Done::Resumed(Ok(())) => {}
+        }
     }
 
     fn write(&mut self) {
@@ -257,8 +306,8 @@ fn guards(config: &Config, prepared: &Prepared) -> bool {
     config.memory.guard && prepared.without_cgroups
 }
 
-fn prepared(config: &Config) -> anyhow::Result<Prepared> {
-    let status = status::read(&config.paths.run)?;
+fn prepared(run: &Path) -> anyhow::Result<Prepared> {
+    let status = status::read(run)?;
     status.snapshot.prepared.ok_or_else(|| anyhow::anyhow!("the start has not finished"))
 }
 

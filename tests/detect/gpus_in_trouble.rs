@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use fake_nvml::profile;
 use model::inventory::{Access, Finding, Inventory, Obstacle, Source};
 
 use crate::{Machine, TIMEOUT, fake_nvml, succeeded};
@@ -45,9 +46,7 @@ fn gpu_that_is_lost_to_call_about_its_condition_is_lost() {
 #[test]
 fn old_driver_reports_memory() {
     let machine = Machine::new(Some("[[gpu]]\nmemory_mib = 16384\ncondition = { used_mib = 5 }\n")).with_devices(&[0]);
-    let (mut library, name) = (fs::read(fake_nvml()).unwrap(), b"nvmlDeviceGetMemoryInfo_v2\0");
-    let at = library.windows(name.len()).position(|window| window == name).unwrap();
-    library[at + name.len() - 2] = b'X';
+    let library = profile::without(fs::read(fake_nvml()).unwrap(), &["nvmlDeviceGetMemoryInfo_v2"]);
     fs::write(machine.path("libnvidia-ml.so.1"), library).unwrap();
     let mut command = machine.command();
     command.env("SLURMINIT_NVML_LIBRARY", machine.path("libnvidia-ml.so.1")).arg("--json");
@@ -55,6 +54,29 @@ fn old_driver_reports_memory() {
     assert_eq!((inventory.drivers[0].source, inventory.gpus[0].memory_mib), (Source::Nvml, Some(16_384)));
     let condition = inventory.gpus[0].condition.as_ref().unwrap();
     assert_eq!(condition.memory_mib, Some((5, 16_384)));
+}
+
+/// Without persistence mode the driver initialises each GPU at its first use.
+#[test]
+fn gpus_that_are_initialised_one_after_the_other_are_waited_for_while_they_answer() {
+    let detect = |toml: &str| {
+        let machine = Machine::new(Some(toml)).with_devices(&[0, 1, 2, 3]);
+        let output = machine.command().args(["--json", "--timeout", "2"]).output().unwrap();
+        let inventory: Inventory = serde_json::from_slice(&output.stdout).unwrap();
+        (inventory, String::from_utf8(output.stderr).unwrap())
+    };
+    let slow = |init_ms: u32| format!("[[gpu]]\ninit_ms = {init_ms}\n");
+    // Together they take longer than the timeout of one.
+    let (inventory, said) = detect(&slow(700).repeat(4));
+    assert_eq!(inventory.usable_gpus().count(), 4, "{said}");
+    assert!(said.contains("3 of 4 NVIDIA GPUs initialized; waiting for GPU 3"), "{said}");
+    // One of them takes too long: what answered is there, with all that is known of it.
+    let (inventory, said) = detect(&[slow(100), slow(100), slow(60_000), slow(100)].concat());
+    let obstacles: Vec<_> = inventory.gpus.iter().map(|gpu| gpu.access.obstacle()).collect();
+    assert_eq!(obstacles, [None, None, Some(Obstacle::Starting), Some(Obstacle::Starting)], "{said}");
+    assert_eq!((inventory.gpus[1].memory_mib, inventory.drivers[0].source), (Some(143_771), Source::Nvml));
+    assert!(said.contains("not waiting for GPU 2, GPU 3"), "{said}");
+    assert!(inventory.findings.iter().any(|it| it.cause.contains("persistence mode")), "{:?}", inventory.findings);
 }
 
 /// A driver that gives one name to two GPUs, or to two MIG instances.

@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
 
+use fake_nvml::profile;
 use model::faults::look::Line;
 use model::inventory::{InstanceReadings, Readings};
 use tempfile::TempDir;
@@ -22,12 +23,7 @@ fn looks_without(calls: &[&str], machines: &[&str], arguments: &[&str]) -> Vec<V
     // The process gives up root.
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let library = directory.path().join("libnvidia-ml.so.1");
-    let mut bytes = fs::read(fake_nvml()).unwrap();
-    for name in calls.iter().map(|call| format!("{call}\0")) {
-        let at = bytes.windows(name.len()).position(|window| window == name.as_bytes()).expect("it has the call");
-        bytes[at] = b'X';
-    }
-    fs::write(&library, bytes).unwrap();
+    fs::write(&library, profile::without(fs::read(fake_nvml()).unwrap(), calls)).unwrap();
     let machine = directory.path().join("machine.toml");
     let write = |text: &str| {
         fs::write(directory.path().join("new"), text).unwrap();

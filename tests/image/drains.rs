@@ -25,7 +25,7 @@ fn keeps_an_administrators_fail_state_and_its_reason() {
     let config = directory(&[("slurminit.toml", "[agent]\ninterval = 1\ntimeout = 2\n")]);
     let container = Image::new(DEMO).with(["--env", "DEMO_GPUS=2"]).mount(config.path(), "/config").serve();
     let gpus = |count: u32| container.until(&format!("sinfo --noheader --format %G | grep -qx gpu:nvidia:{count}"));
-    container.until("grep -q recovery_action /run/slurminit/gpus.json");
+    container.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
     // What the agent reports last, after it has decided about the node.
     let left_out = |is: bool| {
         container.until(match is {

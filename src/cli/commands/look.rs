@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use nix::unistd::getppid;
 
 use model::exit_code;
-use model::faults::look::Line;
+use model::faults::look::{Identity, Line};
 use model::inventory::Vendor;
 use probe::{live, vendor};
 use watch::agent::rights;
@@ -20,9 +20,12 @@ pub(crate) struct Args {
     /// The sampling interval
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 5000)]
     interval_ms: u64,
-    /// A GPU to skip; can be repeated
-    #[arg(long, value_name = "GPU")]
-    skip: Vec<String>,
+    /// A GPU to leave closed, as JSON; can be repeated
+    #[arg(long, value_name = "GPU", value_parser = parse_identity)]
+    closed: Vec<Identity>,
+    /// Sample only this GPU, once
+    #[arg(long, value_name = "GPU", value_parser = parse_identity)]
+    only: Option<Identity>,
     /// Measure values that need extra calls, too: tensor cores, PCI Express, MIG instances
     #[arg(long)]
     meters: bool,
@@ -31,6 +34,10 @@ pub(crate) struct Args {
 fn parse_vendor(word: &str) -> Result<Vendor, String> {
     let known = Vendor::ALL.into_iter().find(|vendor| vendor.as_str() == word);
     known.ok_or_else(|| format!("not a vendor: {word:?}"))
+}
+
+fn parse_identity(text: &str) -> Result<Identity, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
@@ -43,7 +50,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         library: detection.nvml_library,
         vendor: args.vendor,
         interval: Duration::from_millis(args.interval_ms),
-        skip: args.skip,
+        closed: args.closed,
+        only: args.only,
         meters: args.meters,
     };
     let mut say = |line: &Line| {

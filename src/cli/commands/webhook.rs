@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 use config::WebhookUrl;
-use model::exit_code;
+use model::{exit_code, printable};
 
 /// Debian's path of the trusted certificate authorities.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -29,8 +29,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let (url, message) = input.split_once('\n').context("standard input must contain the URL and the message")?;
     let url = WebhookUrl::try_from(url.to_owned()).map_err(anyhow::Error::msg)?;
     let timeout = Duration::try_from_secs_f64(args.timeout).unwrap_or(Duration::from_secs(10));
-    post(&url, message.trim_end(), timeout).with_context(|| format!("cannot post to the webhook {url:?}"))?;
-    Ok(exit_code::SUCCESS)
+    match post(&url, message.trim_end(), timeout) {
+        Ok(()) => Ok(exit_code::SUCCESS),
+        Err(error) => {
+            // The log takes the level from the first word.
+            eprintln!("error: cannot post to the webhook {url:?}: {}", printable::line(&format!("{error:#}")));
+            Ok(exit_code::FAILURE)
+        }
+    }
 }
 
 fn post(url: &WebhookUrl, message: &str, timeout: Duration) -> anyhow::Result<()> {

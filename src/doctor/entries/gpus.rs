@@ -127,7 +127,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`CUDA driver version is insufficient for CUDA runtime version`", "CUDA version mismatch"],
         looks_at: "CUDA_VERSION, /usr/local/cuda, libcudart.so.*, and the CUDA version of the driver",
         cause: "the image's CUDA is newer than the host's driver: CUDA 11 needs 470.57.02, CUDA 12 needs 525.60.13, CUDA 13 needs 580",
-        repair: "a newer driver on the host (`sudo apt-get install nvidia-driver-535`, reboot), or an image with an older CUDA",
+        repair: "a newer driver on the host (`sudo ubuntu-drivers install` on Ubuntu, reboot), or an image with an older CUDA",
         judge: Judge::Start(cuda_version),
     },
     Entry {

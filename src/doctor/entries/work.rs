@@ -7,6 +7,8 @@ use model::queued_job::QueuedJob;
 
 /// Above this percentage of used memory, a GPU counts as full.
 const FULL: u64 = 95;
+/// From this utilization on, in percent, a GPU has no reason to lower the speed of its link.
+const BUSY: u32 = 50;
 /// Memory use below this, in MiB, may be the driver's own.
 const DRIVERS_OWN: u64 = 1024;
 /// How long a program may load data before it uses the GPU, in seconds.
@@ -224,7 +226,7 @@ pub(crate) fn speed(condition: &Condition) -> Option<Observations> {
             "sudo nvidia-smi -pl WATTS sets another limit",
         ),
     };
-    let is_busy = utilization.is_some_and(|percent| percent > 0);
+    let busy = utilization.filter(|percent| *percent >= BUSY);
     let narrow = condition.pcie.filter(|link| link.lanes < link.most_lanes).map(|link| {
         Observations::warn(
             format!("GPU {index} has {} of {} PCI Express lanes", link.lanes, link.most_lanes),
@@ -232,14 +234,18 @@ pub(crate) fn speed(condition: &Condition) -> Option<Observations> {
             "re-seat it, or use another slot; nvidia-smi -q | grep -A 3 PCIe",
         )
     });
-    // A sleeping GPU lowers the speed of its link, but not the number of lanes.
-    let slow = condition.pcie.filter(|link| is_busy && link.generation < link.highest_generation).map(|link| {
-        Observations::warn(
-            format!("GPU {index} uses PCI Express {}, but supports {}", link.generation, link.highest_generation),
-            "the link has errors, or the firmware limits its speed",
-            "dmesg | grep -i -e aer -e pcie on the host; re-seat the card",
-        )
-    });
+    // A GPU with little work lowers the speed of its link, but not the number of lanes.
+    let slow =
+        condition.pcie.zip(busy).filter(|(link, _)| link.generation < link.highest_generation).map(|(link, busy)| {
+            Observations::warn(
+                format!(
+                    "GPU {index} uses PCI Express {} at a utilization of {busy} %, but supports {}",
+                    link.generation, link.highest_generation
+                ),
+                "the link has errors, or the firmware limits its speed",
+                "dmesg | grep -i -e aer -e pcie on the host; re-seat the card",
+            )
+        });
     let percent = utilization.map_or_else(|| "unknown".to_owned(), |percent| format!("{percent} %"));
     Some(Observations::all(slowdowns.map(of_slowdown).chain(narrow).chain(slow), || {
         Observations::ok(format!("GPU {index} is not throttled, {heat}, utilization {percent}"))

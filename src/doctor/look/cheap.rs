@@ -158,8 +158,8 @@ fn disk(path: &Path) -> Observed<Disk> {
     })
 }
 
-/// Library directories of Debian, Ubuntu and RHEL, and those of CUDA images and WSL2.
-const LIBRARIES: [&str; 9] = [
+/// Library directories of Debian, Ubuntu and RHEL, and those of CUDA images, WSL2 and NixOS.
+const LIBRARIES: [&str; 10] = [
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
     "usr/lib64",
@@ -168,6 +168,7 @@ const LIBRARIES: [&str; 9] = [
     "usr/local/cuda/lib64",
     "usr/local/cuda/compat",
     "usr/lib/wsl/lib",
+    "run/opengl-driver/lib",
     "usr/local/lib",
 ];
 const PROGRAMS: [&str; 4] = ["usr/bin", "usr/local/bin", "usr/local/nvidia/bin", "usr/lib/wsl/lib"];

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::fault::FaultKind;
 use crate::inventory::{Condition, Gpu, PciAddress, Readings, Vendor};
 
-/// A GPU's name for as long as the machine runs: its UUID, otherwise its PCI address, otherwise its position in the driver's order.
+/// A GPU's name for as long as the machine runs: its UUID, otherwise its PCI address and device file, otherwise its position in the
+/// driver's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Key(String);
@@ -41,16 +42,29 @@ impl Identity {
     /// Whether this identity comes from a detection, which may have fewer details than an earlier sample.
     pub fn is(&self, gpu: &Gpu) -> bool {
         let file = gpu.device_file.as_ref().map(|file| file.display().to_string());
+        // Partitions of a GPU share its address.
+        let is_other_part = || self.file.as_ref().zip(file.as_ref()).is_some_and(|(own, other)| own != other);
         match (self.uuid.as_ref().zip(gpu.uuid.as_ref()), self.pci_address.zip(gpu.pci_address)) {
             (Some((own, other)), _) => own == other,
-            (None, Some((own, other))) => own == other,
+            (None, Some((own, other))) => own == other && !is_other_part(),
             (None, None) => self.vendor == gpu.vendor && self.file.is_some() && self.file == file,
         }
     }
 
+    /// Whether this is the name of the same GPU before the driver told its UUID.
+    pub fn is_earlier_name_of(&self, other: &Self) -> bool {
+        let is_place = match (self.pci_address, other.pci_address) {
+            (Some(own), Some(known)) => own == known && (self.file.is_none() || self.file == other.file),
+            (None, _) => self.index == other.index && self.file.is_none(),
+            (Some(_), None) => false,
+        };
+        self.vendor == other.vendor && self.uuid.is_none() && is_place
+    }
+
     /// The key that identifies the GPU across samples.
     pub fn key(&self) -> Key {
-        let address = || self.pci_address.map(|address| address.to_string());
+        let file = || self.file.as_ref().map(|file| format!(" {file}")).unwrap_or_default();
+        let address = || self.pci_address.map(|address| format!("{address}{}", file()));
         Key(self.uuid.clone().or_else(address).unwrap_or_else(|| format!("{:?} {}", self.vendor, self.index)))
     }
 }
@@ -63,6 +77,11 @@ pub enum Line {
     Listed {
         /// In the driver's order.
         gpus: Vec<Identity>,
+    },
+    /// The driver initialises this GPU, which can take seconds. Only its place is known.
+    Opening {
+        /// Which.
+        gpu: Identity,
     },
     /// A query for this GPU begins.
     Asking {

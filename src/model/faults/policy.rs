@@ -5,13 +5,17 @@
 
 use super::fault::{FaultKind, Policy};
 
-const RESET: &str = "reset the GPU (nvidia-smi --gpu-reset -i GPU on the host), or reboot the host; see dmesg there";
+const RESET: &str = "`slurminit gpu release N`, reset it on the host (nvidia-smi --gpu-reset -i GPU), `slurminit gpu return N`; or reboot the \
+                     host; see dmesg there";
 const REBOOT: &str = "reboot the host; if the fault recurs, check the card and its slot";
 const PROGRAM: &str = "no action on the node: check the job's program and output";
 const HARDWARE: &str = "run NVIDIA's field diagnostics; if they fail, replace the card";
 const LINK: &str =
     "reset the GPUs that the link joins, or reboot the host; if the fault recurs, check the bridge or the switch";
 const NOTHING: &str = "nothing";
+
+/// NVML's number for an error without one (nvml.h, `nvmlEventData_t`).
+pub const UNKNOWN_XID: u32 = 999;
 
 /// The policy of a fault that `[faults]` does not name.
 pub const fn default(kind: FaultKind) -> Policy {
@@ -96,7 +100,6 @@ const fn xid(number: u32) -> (Policy, &'static str, &'static str) {
         74 => (Drain, "NVLink error", LINK),
         79 => (Drain, "GPU fell off the bus", REBOOT),
         95 => (Drain, "uncontained memory error", RESET),
-        109 => (Drain, "context switch timeout", RESET),
         110 => (Drain, "a security fault", RESET),
         119 => (Drain, "GPU system processor (GSP) timeout", RESET),
         120 => (Drain, "GPU system processor (GSP) error", RESET),
@@ -112,6 +115,8 @@ const fn xid(number: u32) -> (Policy, &'static str, &'static str) {
         63 => (Warn, "memory row remapping pending until the next reset", "reset the GPU when no job needs it"),
         92 => (Warn, "high rate of corrected memory errors", HARDWARE),
         157 => (Warn, "", HARDWARE),
+        // A program's kernel that never yields raises it. Where the GPU is to be reset, the recovery action says so.
+        109 => (Warn, "context switch timeout", PROGRAM),
         13 => (Warn, "graphics engine exception", PROGRAM),
         31 => (Warn, "MMU fault (illegal address)", PROGRAM),
         43 => (Count, "GPU stopped processing for one program", PROGRAM),
@@ -123,6 +128,9 @@ const fn xid(number: u32) -> (Policy, &'static str, &'static str) {
         }
         14 | 37 | 38 | 44 | 66 | 67 | 93 | 106..=108 | 121 | 137 | 141 | 152 | 153 | 160 | 161 => (Count, "", NOTHING),
         54 => (Warn, "auxiliary power not connected", "check the power cables of the card"),
+        UNKNOWN_XID => {
+            (Warn, "the driver does not know its number", "see Xid messages on the host (dmesg | grep -i xid)")
+        }
         _ => (Warn, "", "see NVIDIA's XID catalog"),
     }
 }
@@ -133,9 +141,9 @@ mod tests {
 
     #[test]
     fn every_xid_of_catalogue_has_nvidias_action() {
-        let resets = [46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158, 79, 151, 48, 74];
+        let resets = [46, 62, 64, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158, 79, 151, 48, 74];
         let of_programs =
-            [8, 11, 13, 25, 31, 32, 39, 41, 60, 68, 69, 72, 77, 80, 86, 88, 89, 94, 96, 105, 126, 135, 139];
+            [8, 11, 13, 25, 31, 32, 39, 41, 60, 68, 69, 72, 77, 80, 86, 88, 89, 94, 96, 105, 109, 126, 135, 139];
         for number in 0..200 {
             let policy = default(FaultKind::Xid(number));
             assert_eq!(policy == Policy::Drain, resets.contains(&number), "{number}");
@@ -145,6 +153,7 @@ mod tests {
         }
         assert_eq!(words(FaultKind::Xid(79)).0, "XID 79, GPU fell off the bus");
         assert_eq!(words(FaultKind::Xid(171)).0, "XID 171");
+        assert_eq!(default(FaultKind::Xid(UNKNOWN_XID)), Policy::Warn);
         assert!(words(FaultKind::RecoveryAction(2)).0.contains("reboot"));
     }
 }

@@ -63,6 +63,21 @@ pub struct GpuReport {
     pub counts: BTreeMap<FaultKind, Count>,
     /// Whether it is excluded from jobs because of its faults.
     pub is_out: bool,
+    /// Whether it is released for work on the host, or is to be checked after that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release: Option<Release>,
+}
+
+/// The release of a GPU for work on the host: the host's tools refuse to reset a GPU that a process has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Release {
+    /// Jobs still have it, or slurminit still has it open.
+    Pending,
+    /// Neither does.
+    Done,
+    /// It is given back, and will be checked.
+    Returning,
 }
 
 /// A fault that a GPU has.

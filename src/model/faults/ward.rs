@@ -5,8 +5,10 @@
 //! Slurm can only drain a whole node, and aborts every job with a GPU when the node's GPU count changes. So a node with a
 //! broken GPU is drained until its GPU jobs, or all jobs, have ended ([`Recount`]); then it is resumed without that GPU.
 
+mod absent;
 mod gpu;
 mod node;
+mod release;
 mod resets;
 mod tell;
 
@@ -17,9 +19,10 @@ use super::look::{Identity, Key, Seen};
 use super::policies::Faults;
 use super::report::{Report, Told};
 use crate::inventory::Vendor;
+use crate::prepared::AwaitedGpu;
 use gpu::Gpu;
 use node::Stage;
-use tell::Pending;
+use tell::{Pending, WithoutJobs};
 
 pub use node::{Drained, OnNode};
 
@@ -104,12 +107,24 @@ pub struct Ward {
     offered: Vec<Offered>,
     /// The GPUs that the last reload excluded.
     applied: BTreeSet<Key>,
+    /// The GPUs that the last start or reload did not wait for.
+    awaited: Vec<AwaitedGpu>,
+    /// The GPUs that an administrator released, and those that are to be checked after that.
+    released: BTreeSet<Key>,
+    returning: BTreeSet<Key>,
+    /// The GPUs that no process of slurminit has open.
+    closed: BTreeSet<Key>,
     stage: Stage,
     recount: Recount,
     /// When slurmctld has certainly saved the resume, in ms; `None` if confirmed.
     resumed: Option<u64>,
     interval_ms: u64,
     pending: Vec<Pending>,
+    without_jobs: Vec<WithoutJobs>,
+    /// Whether a query for jobs, or a drain, has not been answered yet.
+    is_asking: bool,
+    is_draining: bool,
+    has_failed_to_drain: bool,
     last_told: BTreeMap<(Key, FaultKind), u64>,
     recent: VecDeque<Told>,
     /// The time of the last query for jobs of GPUs in use, in ms.
@@ -137,12 +152,20 @@ impl Ward {
             looked: BTreeSet::new(),
             offered: Vec::new(),
             applied: applied.iter().map(|out| out.gpu.key()).collect(),
+            awaited: Vec::new(),
+            released: BTreeSet::new(),
+            returning: BTreeSet::new(),
+            closed: BTreeSet::new(),
             // The previous agent may have left the node drained.
             stage: Stage::at_start(former.is_some()),
             recount,
             resumed: None,
             interval_ms,
             pending: Vec::new(),
+            without_jobs: Vec::new(),
+            is_asking: false,
+            is_draining: false,
+            has_failed_to_drain: false,
             last_told: BTreeMap::new(),
             recent: former.map(|report| report.recent.clone().into()).unwrap_or_default(),
             asked_use: None,
@@ -167,6 +190,7 @@ impl Ward {
         let gpus_of_others = &self.gpus;
         self.looked.retain(|key| gpus_of_others.get(key).is_some_and(|gpu| gpu.identity.vendor != vendor));
         for identity in gpus {
+            self.adopt(&identity);
             let key = identity.key();
             let known = self.gpus.entry(key.clone()).or_insert_with(|| Gpu::new(identity.clone(), now));
             known.identity = identity;
@@ -179,6 +203,8 @@ impl Ward {
     /// A GPU was sampled.
     pub fn seen(&mut self, now: Clock, key: &Key, seen: Seen) {
         self.fault(now, key, seen, None);
+        // If it still has a fault, that keeps it from jobs.
+        self.returning.remove(key);
     }
 
     /// A GPU, or all of them, cannot be sampled.
@@ -189,6 +215,7 @@ impl Ward {
         };
         for key in keys {
             self.fault(now, &key, Seen { trouble: Some(kind), ..Seen::default() }, Some(what));
+            self.returning.remove(&key);
         }
     }
 
@@ -241,9 +268,10 @@ impl Ward {
     /// The pending actions.
     pub fn step(&mut self, now: Clock) -> Vec<Act> {
         self.check_resets(now);
+        self.tell_due(now);
         self.decide(now);
         let acts = std::mem::take(&mut self.acts);
-        // The node first, because notifications may take longer.
+        // Drains first, so that no query waits before one.
         let (mut first, rest): (Vec<Act>, Vec<Act>) =
             acts.into_iter().partition(|act| matches!(act, Act::Drain { .. } | Act::Resume));
         first.extend(rest);
@@ -252,13 +280,18 @@ impl Ward {
 
     /// The time of the next action, in ms.
     pub fn next(&self) -> Option<u64> {
-        let dates = self.stage.next().into_iter().chain(self.must_check_resumed());
-        dates.chain(self.gpus.values().filter_map(Gpu::reset_is_due)).min()
+        // These wait for Slurm's answer.
+        let dates = self.stage.next().into_iter().chain(self.must_check_resumed()).filter(|_| !self.is_asking);
+        dates.chain(self.must_tell()).chain(self.gpus.values().filter_map(Gpu::reset_is_due)).min()
     }
 
     /// The report of this process.
     pub fn report(&self, pid: u32) -> Report {
-        let gpus = self.gpus.iter().map(|(key, gpu)| gpu.report(self.is_out(key)));
+        let report = |(key, gpu): (&Key, &Gpu)| {
+            let release = self.release_of(key);
+            super::report::GpuReport { release, ..gpu.report(self.is_out(key)) }
+        };
+        let gpus = self.gpus.iter().map(report);
         let mut gpus: Vec<_> = gpus.collect();
         gpus.sort_by_key(|gpu| (gpu.vendor, gpu.index));
         Report {
@@ -276,12 +309,22 @@ impl Identity {
     /// Slurm's indices of the GPU.
     fn indices(&self, offered: &[Offered]) -> Vec<usize> {
         let address = self.pci_address.map(|address| address.to_string());
-        let is_this = |offered: &Offered| match (&address, &offered.pci_address) {
-            (Some(own), Some(other)) => own == other,
-            _ => self.file.as_deref() == Some(offered.file.as_str()),
+        let is_this = |offered: &Offered| {
+            // A MIG instance has a file of another kind; another number of the same kind is another partition.
+            let is_sibling =
+                self.file.as_ref().is_some_and(|own| *own != offered.file && kind(own) == kind(&offered.file));
+            match (&address, &offered.pci_address) {
+                (Some(own), Some(other)) => own == other && !is_sibling,
+                _ => self.file.as_deref() == Some(offered.file.as_str()),
+            }
         };
         offered.iter().enumerate().filter(|(_, offered)| is_this(offered)).map(|(index, _)| index).collect()
     }
+}
+
+/// `/dev/dri/renderD` of `/dev/dri/renderD128`.
+fn kind(file: &str) -> &str {
+    file.trim_end_matches(|last: char| last.is_ascii_digit())
 }
 
 #[cfg(test)]

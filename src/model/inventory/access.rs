@@ -57,6 +57,8 @@ pub enum Obstacle {
     Refused,
     /// The driver does not answer.
     Hang,
+    /// The driver is still initializing the GPU.
+    Starting,
     /// Another GPU has the same device file.
     SharedFile,
     /// The device file is unknown.
@@ -83,7 +85,7 @@ impl Obstacle {
 
     /// Whether the vendor's runtime still sees and counts the GPU.
     pub const fn is_seen_by_runtime(self) -> bool {
-        matches!(self, Self::NotChosen | Self::Integrated | Self::Faulty)
+        matches!(self, Self::NotChosen | Self::Integrated | Self::Faulty | Self::Starting)
     }
 
     /// Cause and repair.
@@ -103,6 +105,10 @@ impl Obstacle {
             Self::NoDriver => ("the device file exists, but the kernel no longer has a driver for it", words.no_driver),
             Self::Lost => ("the GPU fell off the bus or needs a reset (power, heat, slot or card)", words.lost),
             Self::Hang => ("the driver hangs: a GPU failed or is being reset", words.hang),
+            Self::Starting => (
+                "the driver initializes each GPU at its first use, which takes seconds without persistence mode",
+                "no action: jobs get the GPU as soon as it responds; nvidia-persistenced on the host makes it faster",
+            ),
             Self::Refused => (
                 "the driver denies this container access to the GPU, or could not initialize it",
                 "run nvidia-smi on the host; if it works, start the container with --gpus all",
@@ -125,7 +131,7 @@ impl Obstacle {
             ),
             Self::Faulty => (
                 "excluded because of a fault ([faults] of slurminit.toml)",
-                "see `slurminit status`: the GPU returns automatically after recovery; `slurminit restart agent` checks it again now",
+                "see `slurminit status`: the GPU returns automatically after recovery, or after a repair with `slurminit gpu release` and `return`",
             ),
             Self::NotChosen => (
                 "excluded by [gpu] only or except of slurminit.toml",

@@ -11,6 +11,9 @@ pub struct Condition {
     pub index: u32,
     /// Used and total memory in MiB.
     pub memory_mib: Option<(u64, u64)>,
+    /// Free memory in MiB: neither used nor kept by the driver for itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_free_mib: Option<u64>,
     /// The compute processes on the GPU.
     pub processes: Option<Vec<Process>>,
     /// What limits the clocks.

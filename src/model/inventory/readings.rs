@@ -85,6 +85,8 @@ pub struct InstanceReadings {
     pub profile: Option<String>,
     /// Memory in use, in bytes.
     pub memory_used: Option<u64>,
+    /// Free memory, in bytes.
+    pub memory_free: Option<u64>,
     /// The share of time in which its multiprocessors were busy since the previous sample, in parts per million.
     pub sm_ppm: Option<u32>,
     /// The share of time in which its tensor cores were busy, in parts per million.

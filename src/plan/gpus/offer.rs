@@ -23,6 +23,28 @@ impl Offer<'_> {
         name.filter(|name| is_cuda_name(name))
     }
 
+    /// Its position among what jobs could get if no GPU had a fault: the name of a type must not come to mean another GPU while one has.
+    /// Whole GPUs come before MIG instances, as in [`super::in_slurms_order`].
+    pub(super) fn number(&self, inventory: &Inventory) -> usize {
+        let counts = |access: &Access| access.obstacle().is_none_or(Obstacle::is_fault);
+        let mut all: Vec<(&Gpu, Option<&MigInstance>)> = Vec::new();
+        for gpu in inventory.gpus.iter().filter(|gpu| counts(&gpu.access)) {
+            match &gpu.mig {
+                None => all.push((gpu, None)),
+                Some(mig) => {
+                    let instances = mig.iter().filter(|instance| counts(&instance.access));
+                    all.extend(instances.map(|instance| (gpu, Some(instance))));
+                }
+            }
+        }
+        // Stable: the GPUs of a vendor keep the driver's order.
+        all.sort_by_key(|(gpu, instance)| (instance.map(|_| gpu.minor), gpu.vendor));
+        let is_own = |gpu: &Gpu, instance: Option<&MigInstance>| {
+            std::ptr::eq(gpu, self.gpu) && instance.map(std::ptr::from_ref) == self.instance.map(std::ptr::from_ref)
+        };
+        all.iter().position(|(gpu, instance)| is_own(gpu, *instance)).unwrap_or_default()
+    }
+
     pub(super) fn mig_type(&self) -> Option<GresType> {
         let instance = self.instance?;
         Some(GresType::of_instance(self.gpu.vendor, self.gpu.model.as_deref(), instance.profile.as_deref()))

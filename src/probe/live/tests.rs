@@ -40,8 +40,9 @@ fn looks(root: &Path, count: usize, skip: &[&str], mut between: impl FnMut(usize
         library: None,
         vendor: Vendor::Amd,
         interval: Duration::from_millis(1),
-        skip: skip.iter().map(ToString::to_string).collect(),
+        closed: skip.iter().map(|uuid| Identity { uuid: Some((*uuid).to_owned()), ..Identity::default() }).collect(),
         meters: false,
+        only: None,
     };
     let mut looks = vec![Vec::new()];
     let ended = vendor::of(Vendor::Amd).watch(&options, &mut |line| {

@@ -7,14 +7,18 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use init::status;
+use model::faults::look::Identity;
 use model::faults::report::{FILE, Report};
 use model::faults::ward::Out;
-use model::inventory::{Access, Inventory, Obstacle};
+use model::inventory::{Access, Gpu, Inventory, Obstacle};
 use sys::trusted_path;
 use sys::trusted_path::Dir;
 
 /// The GPUs that the next start or reload leaves out.
 const OUT: &str = "gpus-out.json";
+
+/// The GPUs that an administrator released for work on the host.
+const RELEASED: &str = "gpus-released.json";
 
 /// Replaces the report.
 pub(super) fn write_report(run: &Path, report: &Report) -> io::Result<()> {
@@ -42,9 +46,41 @@ pub fn left_out(run: &Path) -> Vec<Out> {
     read(run, OUT).unwrap_or_default()
 }
 
-/// Marks the GPUs to leave out.
+/// The GPUs that are released.
+pub fn released(run: &Path) -> Vec<Identity> {
+    read(run, RELEASED).unwrap_or_default()
+}
+
+/// Replaces the list of released GPUs.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_released(run: &Path, released: &[Identity]) -> io::Result<()> {
+    replace(run, RELEASED, &released, 0o600)
+}
+
+/// Marks the GPUs to leave out. One that its driver no longer lists keeps its place among the others.
 pub fn leave_out(run: &Path, inventory: &mut Inventory) {
-    for out in left_out(run) {
+    mark(&left_out(run), inventory);
+}
+
+fn mark(outs: &[Out], inventory: &mut Inventory) {
+    for out in outs {
+        if !inventory.gpus.iter().any(|gpu| out.gpu.is(gpu)) {
+            let missing = Gpu {
+                vendor: out.gpu.vendor,
+                index: out.gpu.index,
+                uuid: out.gpu.uuid.clone(),
+                pci_address: out.gpu.pci_address,
+                model: out.gpu.model.clone(),
+                device_file: out.gpu.file.as_ref().map(Into::into),
+                access: Access::unusable(Obstacle::Lost, "the driver no longer lists it"),
+                ..Gpu::default()
+            };
+            let is_later = |gpu: &Gpu| gpu.vendor == missing.vendor && gpu.pci_address > missing.pci_address;
+            let place = inventory.gpus.iter().position(is_later).unwrap_or(inventory.gpus.len());
+            inventory.gpus.insert(place, missing);
+        }
         for gpu in inventory.gpus.iter_mut().filter(|gpu| gpu.is_usable() && out.gpu.is(gpu)) {
             gpu.access = Access::unusable(Obstacle::Faulty, out.reason.clone());
         }
@@ -55,6 +91,7 @@ pub fn leave_out(run: &Path, inventory: &mut Inventory) {
 pub fn forget(run: &Path) -> io::Result<()> {
     let run = directory(run)?;
     run.remove(OUT)?;
+    run.remove(RELEASED)?;
     run.remove(FILE)
 }
 
@@ -74,4 +111,28 @@ fn replace(run: &Path, name: &str, value: &impl Serialize, mode: u32) -> io::Res
     run.remove(&new)?;
     run.create(&new, mode)?.write_all(&serde_json::to_vec(value)?)?;
     run.rename(&new, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_that_is_no_longer_listed_keeps_its_place() {
+        let gpu = |index: u32, bus: u32| Gpu {
+            index,
+            pci_address: format!("0000:{bus:02x}:00.0").parse().ok(),
+            ..Gpu::default()
+        };
+        let out = |bus: u32| Out {
+            gpu: Identity { pci_address: gpu(0, bus).pci_address, ..Identity::default() },
+            ..Out::default()
+        };
+        // The driver renumbers the GPUs behind the one that is gone.
+        let mut inventory = Inventory { gpus: vec![gpu(0, 0x11), gpu(1, 0x12)], ..Inventory::default() };
+        mark(&[out(0x10), out(0x12)], &mut inventory);
+        let of = |gpu: &Gpu| (gpu.pci_address.map(|address| address.bus), gpu.access.obstacle());
+        let want = [(Some(0x10), Some(Obstacle::Lost)), (Some(0x11), None), (Some(0x12), Some(Obstacle::Faulty))];
+        assert_eq!(inventory.gpus.iter().map(of).collect::<Vec<_>>(), want);
+    }
 }

@@ -1,6 +1,8 @@
 //! Watches the container's memory, and applies the decisions of the guard.
 
+use std::io;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{say, slurm};
@@ -10,42 +12,46 @@ use config::{Config, Victim};
 use probe::memory;
 use sys::users;
 
-#[derive(Debug)]
-pub(super) struct Watch<'a> {
-    config: &'a Config,
-    interval: Duration,
-    due: Instant,
+/// Starts a thread that watches the memory until the agent ends: Slurm's answers can take long, and so can those about GPUs.
+pub(super) fn watch(config: &Config, interval: Duration, node: &str) -> io::Result<()> {
+    let mut watch = Watch { config: config.clone(), node: node.to_owned(), guard: None };
+    let began = Instant::now();
+    let body = move || {
+        loop {
+            watch.step(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+            pause(interval);
+        }
+    };
+    thread::Builder::new().name("memory".to_owned()).spawn(body).map(drop)
+}
+
+#[expect(clippy::disallowed_methods, reason = "memory causes no event; this thread does nothing else")]
+fn pause(time: Duration) {
+    thread::sleep(time);
+}
+
+struct Watch {
+    config: Config,
+    node: String,
     /// `None` until it is known whether an earlier agent drained the node.
     guard: Option<Guard>,
 }
 
-impl<'a> Watch<'a> {
-    pub(super) const fn new(config: &'a Config, interval: Duration, now: Instant) -> Self {
-        Self { config, interval, due: now, guard: None }
-    }
-
-    /// Time of the next sample.
-    pub(super) const fn due(&self) -> Instant {
-        self.due
-    }
-
-    pub(super) fn step(&mut self, now: Instant, now_ms: u64, node: &str) {
-        if now < self.due {
-            return;
-        }
-        self.due = now + self.interval;
+impl Watch {
+    fn step(&mut self, now_ms: u64) {
         let Some(sample) = memory::free(Path::new("/")) else { return };
         if self.guard.is_none() {
-            self.guard = slurm::is_closed_for_memory(node).map(Guard::new);
+            self.guard = slurm::is_closed_for_memory(&self.node).map(Guard::new);
         }
         let acts =
             self.guard.as_mut().map(|guard| guard.step(now_ms, &sample, &self.config.memory)).unwrap_or_default();
         for act in acts {
-            self.act(act, node);
+            self.act(act);
         }
     }
 
-    fn act(&mut self, act: Action, node: &str) {
+    fn act(&mut self, act: Action) {
+        let node = &self.node;
         let outcome = match act {
             Action::Close(why) => {
                 let level = self.config.memory.open_above;

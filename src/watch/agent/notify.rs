@@ -1,4 +1,4 @@
-//! Runs the operator's commands and calls their webhooks for faults, one at a time.
+//! Runs the operator's commands and calls their webhooks for faults, one at a time for each of them.
 //!
 //! The agent does not wait for a command: one that hangs is killed at its deadline, and one that runs too often is skipped and counted.
 
@@ -21,7 +21,7 @@ use sys::tool;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Polling interval of a running command.
 const LOOK: Duration = Duration::from_millis(100);
-/// Maximum number of waiting faults per command; further ones are skipped.
+/// Maximum number of waiting faults per receiver; further ones are skipped.
 const MOST: usize = 100;
 
 /// The standard input of a command, and the body of a webhook: one line of JSON.
@@ -41,8 +41,6 @@ struct Message<'a> {
 #[derive(Debug)]
 pub(super) struct Notifier<'a> {
     receivers: Vec<Rated<'a>>,
-    waiting: VecDeque<(usize, Told)>,
-    running: Option<Running>,
 }
 
 #[derive(Debug)]
@@ -51,44 +49,62 @@ struct Rated<'a> {
     receiver: &'a Receiver,
     runs: VecDeque<Instant>,
     skipped: u64,
+    waiting: VecDeque<Told>,
+    running: Option<Running>,
 }
 
 #[derive(Debug)]
 struct Running {
     child: Child,
-    receiver: String,
     until: Instant,
 }
 
 impl<'a> Notifier<'a> {
     pub(super) fn new(all: &'a [Notify]) -> Self {
         let pairs = all.iter().flat_map(|notify| notify.receivers.iter().map(move |receiver| (notify, receiver)));
-        let rated = pairs.map(|(notify, receiver)| Rated { notify, receiver, runs: VecDeque::new(), skipped: 0 });
-        Self { receivers: rated.collect(), waiting: VecDeque::new(), running: None }
+        let rated = |(notify, receiver)| Rated {
+            notify,
+            receiver,
+            runs: VecDeque::new(),
+            skipped: 0,
+            waiting: VecDeque::new(),
+            running: None,
+        };
+        Self { receivers: pairs.map(rated).collect() }
     }
 
     /// Time of the next action.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
-        self.running.as_ref().map(|running| running.until.min(now + LOOK))
+        let running = self.receivers.iter().filter_map(|rated| rated.running.as_ref());
+        running.map(|running| running.until.min(now + LOOK)).min()
     }
 
     pub(super) fn tell(&mut self, now: Instant, told: &Told) {
-        for (index, rated) in self.receivers.iter_mut().enumerate() {
-            if told.policy < rated.notify.at_least {
-                continue;
-            }
-            rated.runs.retain(|run| now.saturating_duration_since(*run) < HOUR);
-            let most = usize::try_from(rated.notify.per_hour).unwrap_or(usize::MAX);
-            if rated.runs.len() >= most || self.waiting.len() >= MOST {
-                rated.skipped += 1;
-            } else {
-                rated.runs.push_back(now);
-                self.waiting.push_back((index, told.clone()));
-            }
-        }
+        self.receivers
+            .iter_mut()
+            .filter(|rated| told.policy >= rated.notify.at_least)
+            .for_each(|rated| rated.tell(now, told));
     }
 
     pub(super) fn step(&mut self, now: Instant, node: &str) {
+        self.receivers.iter_mut().for_each(|rated| rated.step(now, node));
+    }
+}
+
+impl Rated<'_> {
+    fn tell(&mut self, now: Instant, told: &Told) {
+        self.runs.retain(|run| now.saturating_duration_since(*run) < HOUR);
+        let most = usize::try_from(self.notify.per_hour).unwrap_or(usize::MAX);
+        if self.runs.len() >= most || self.waiting.len() >= MOST {
+            self.skipped += 1;
+        } else {
+            self.runs.push_back(now);
+            self.waiting.push_back(told.clone());
+        }
+    }
+
+    fn step(&mut self, now: Instant, node: &str) {
+        let receiver = self.receiver.to_string();
         if let Some(running) = &mut self.running {
             let why = match running.child.try_wait() {
                 Ok(None) if now < running.until => return,
@@ -97,19 +113,17 @@ impl<'a> Notifier<'a> {
                 Err(error) => Some(error.to_string()),
             };
             if let Some(why) = why {
-                say(false, &format!("{} of [[notify]] failed: {why}", running.receiver));
+                say(false, &format!("{receiver} of [[notify]] failed: {why}"));
             }
             // Kills a command that is late.
             self.running.take().into_iter().for_each(|running| tool::end(running.child));
         }
-        let Some((index, told)) = self.waiting.pop_front() else { return };
-        let Some(rated) = self.receivers.get_mut(index) else { return };
-        let receiver = rated.receiver.to_string();
-        let is_command = matches!(rated.receiver, Receiver::Command(_));
+        let Some(told) = self.waiting.pop_front() else { return };
+        let is_command = matches!(self.receiver, Receiver::Command(_));
         let text = (!is_command).then_some(told.line.as_str());
-        let message = Message { node, told: &told, text, skipped: std::mem::take(&mut rated.skipped) };
-        match launch(rated, &message) {
-            Ok(child) => self.running = Some(Running { child, receiver, until: now + rated.notify.timeout }),
+        let message = Message { node, told: &told, text, skipped: std::mem::take(&mut self.skipped) };
+        match launch(self, &message) {
+            Ok(child) => self.running = Some(Running { child, until: now + self.notify.timeout }),
             Err(error) => say(false, &format!("{receiver} of [[notify]] cannot be run: {error:#}")),
         }
     }
@@ -168,7 +182,7 @@ fn program(rated: &Rated<'_>) -> anyhow::Result<(Command, Vec<u8>)> {
     Ok((command, format!("{}\n", url.as_str()).into_bytes()))
 }
 
-impl Drop for Notifier<'_> {
+impl Drop for Rated<'_> {
     fn drop(&mut self) {
         self.running.take().into_iter().for_each(|running| tool::end(running.child));
     }

@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use config::Config;
-use model::faults::look::{Key, Line};
+use model::faults::look::{Identity, Key, Line};
 use model::inventory::Vendor;
 use sys::secret_variables;
 
+/// After this time, the log tells which GPU the driver initialises.
+const SLOW: Duration = Duration::from_secs(5);
 /// The longest line, in bytes.
 const LONGEST: usize = 1 << 20;
 /// The backoff before a process that ended is started again: the first, and the longest; it doubles.
@@ -28,10 +30,12 @@ pub(super) enum WatcherEvent {
     /// The process was started.
     Started,
     Line(Line),
+    /// The driver takes long to initialise this GPU.
+    Waiting(Identity),
     /// The driver timed out, for this GPU or as a whole.
-    TimedOut(Option<Key>, Duration),
+    TimedOut(Option<Identity>, Duration),
     /// The process crashed repeatedly while it queried the driver for this GPU or as a whole.
-    Crashed(Option<Key>, String),
+    Crashed(Option<Identity>, String),
     /// The process was restarted, for this reason.
     Restarted(String),
 }
@@ -39,6 +43,7 @@ pub(super) enum WatcherEvent {
 /// A GPU that did not respond.
 #[derive(Debug)]
 struct Resting {
+    gpu: Identity,
     until: Instant,
     rest: Duration,
 }
@@ -51,11 +56,17 @@ pub(super) struct Watcher {
     /// Whether to read values that need calls of their own.
     meters: bool,
     running: Option<Running>,
+    /// The process before, which has GPUs open that are to be closed.
+    former: Option<Running>,
     /// When to start the process.
     start: Instant,
     pause: Duration,
     deaths: u32,
     resting: BTreeMap<Key, Resting>,
+    /// The GPUs that are not to be open.
+    closed: Vec<Identity>,
+    /// The GPUs that the process listed or opened last.
+    known: BTreeMap<Key, Identity>,
     /// Killed processes that are stuck in the kernel.
     stuck: Vec<Child>,
 }
@@ -67,6 +78,8 @@ struct Running {
     unread: Vec<u8>,
     /// The GPU that the driver is being queried for.
     asking: Option<Key>,
+    /// When it was started; `None` once it has listed the GPUs.
+    began: Option<Instant>,
     /// Whether the process only waits for events.
     is_idle: bool,
     /// Deadline of the next line.
@@ -81,10 +94,13 @@ impl Watcher {
             timeout: config.agent.timeout,
             meters: config.metrics.listen.is_some(),
             running: None,
+            former: None,
             start: Instant::now(),
             pause: PAUSE,
             deaths: 0,
             resting: BTreeMap::new(),
+            closed: Vec::new(),
+            known: BTreeMap::new(),
             stuck: Vec::new(),
         }
     }
@@ -123,11 +139,51 @@ impl Watcher {
         heard
     }
 
-    /// The GPUs that are not queried.
-    fn skipped(&self, now: Instant) -> Vec<String> {
+    /// The GPUs that are neither opened nor queried.
+    fn closed(&self, now: Instant) -> impl Iterator<Item = &Identity> {
         // A date far in the future marks a GPU that is being queried again.
-        let is_resting = |resting: &Resting| resting.until > now && resting.until <= now + LONGEST_REST;
-        self.resting.iter().filter(|(_, resting)| is_resting(resting)).map(|(key, _)| key.to_string()).collect()
+        let is_resting = move |resting: &&Resting| resting.until > now && resting.until <= now + LONGEST_REST;
+        self.resting.values().filter(is_resting).map(|resting| &resting.gpu).chain(&self.closed)
+    }
+
+    /// Closes these GPUs and no others: the driver has no other way than the end of the process.
+    pub(super) fn close(&mut self, now: Instant, closed: Vec<Identity>) {
+        if self.closed == closed {
+            return;
+        }
+        self.closed = closed;
+        self.end_former();
+        // It ends once the next process has opened the others, so that the driver keeps them initialised, and no event is missed.
+        self.former = self.running.take();
+        if self.former.is_some() && self.launch(now).is_err() {
+            self.end_former();
+            self.start = now + self.pause;
+        }
+    }
+
+    /// Ends the process that has GPUs open which are to be closed. Returns the events that it received last.
+    fn end_former(&mut self) -> Vec<Line> {
+        let Some(mut former) = self.former.take() else { return Vec::new() };
+        let mut rest = std::mem::take(&mut former.unread);
+        let _ = former.child.kill();
+        let mut chunk = [0; 16 * 1024];
+        while let Ok(count @ 1..) = former.out.read(&mut chunk) {
+            rest.extend_from_slice(chunk.get(..count).unwrap_or_default());
+        }
+        self.stuck.push(former.child);
+        self.reap();
+        let lines = rest.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+        lines.filter(|line| matches!(line, Line::Event { .. })).collect()
+    }
+
+    /// The GPUs that no process has open.
+    pub(super) fn is_closed(&mut self) -> Vec<Key> {
+        self.reap();
+        if self.stuck.is_empty() && self.former.is_none() {
+            self.closed.iter().map(Identity::key).collect()
+        } else {
+            Vec::new()
+        }
     }
 
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and may have children")]
@@ -138,15 +194,22 @@ impl Watcher {
         if self.meters {
             command.arg("--meters");
         }
-        for key in self.skipped(now) {
-            command.args(["--skip", &key]);
+        for gpu in self.closed(now) {
+            command.arg("--closed").arg(serde_json::to_string(gpu)?);
         }
         command.env_clear().envs(secret_variables::kept());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let Some(out) = child.stdout.take() else { return Ok(()) };
         fcntl(&out, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        self.running =
-            Some(Running { child, out, unread: Vec::new(), asking: None, is_idle: false, due: now + self.timeout });
+        self.running = Some(Running {
+            child,
+            out,
+            unread: Vec::new(),
+            asking: None,
+            began: Some(now),
+            is_idle: false,
+            due: now + self.timeout,
+        });
         Ok(())
     }
 
@@ -179,6 +242,17 @@ impl Watcher {
             running.due = now + patience;
             running.is_idle = matches!(line, Line::Done | Line::Event { .. } | Line::Reset { .. });
             match &line {
+                Line::Opening { gpu } => {
+                    running.asking = Some(gpu.key());
+                    self.known.entry(gpu.key()).or_insert_with(|| gpu.clone());
+                    if running.began.is_some_and(|began| now.saturating_duration_since(began) >= SLOW) {
+                        heard.push(WatcherEvent::Waiting(gpu.clone()));
+                    }
+                }
+                Line::Listed { gpus } => {
+                    (running.asking, running.began) = (None, None);
+                    self.known = gpus.iter().map(|gpu| (gpu.key(), gpu.clone())).collect();
+                }
                 Line::Asking { gpu } => running.asking = Some(gpu.clone()),
                 Line::Seen { gpu, .. } => {
                     running.asking = None;
@@ -192,6 +266,9 @@ impl Watcher {
         if has_ended {
             self.died(now, heard);
         }
+        if heard.iter().any(|event| matches!(event, WatcherEvent::Line(Line::Listed { .. }))) {
+            heard.extend(self.end_former().into_iter().map(WatcherEvent::Line));
+        }
     }
 
     fn died(&mut self, now: Instant, heard: &mut Vec<WatcherEvent>) {
@@ -204,7 +281,7 @@ impl Watcher {
         if self.deaths >= 3 {
             self.deaths = 0;
             self.rest(now, asking.as_ref());
-            heard.push(WatcherEvent::Crashed(asking, how));
+            heard.push(WatcherEvent::Crashed(self.identity_of(asking), how));
         }
     }
 
@@ -223,19 +300,24 @@ impl Watcher {
             self.start = now + self.pause;
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         }
-        heard.push(WatcherEvent::TimedOut(asking, self.timeout));
+        heard.push(WatcherEvent::TimedOut(self.identity_of(asking), self.timeout));
+    }
+
+    fn identity_of(&self, key: Option<Key>) -> Option<Identity> {
+        self.known.get(&key?).cloned()
     }
 
     fn rest(&mut self, now: Instant, key: Option<&Key>) {
-        let Some(key) = key else { return };
-        let known = self.resting.entry(key.clone());
+        let Some((key, gpu)) = key.and_then(|key| Some((key.clone(), self.known.get(key)?.clone()))) else { return };
+        let known = self.resting.entry(key);
         let resting = known.and_modify(|resting| resting.rest = (resting.rest * 2).min(LONGEST_REST));
-        let resting = resting.or_insert(Resting { until: now, rest: REST });
+        let resting = resting.or_insert(Resting { gpu, until: now, rest: REST });
         resting.until = now + resting.rest;
     }
 
     /// Kills the process; returns how it ended, if it has. It is started again at once.
     fn end(&mut self, now: Instant) -> Option<String> {
+        self.end_former();
         let mut running = self.running.take()?;
         self.start = now;
         // The PID cannot have been reused: only this process reaps it.

@@ -76,6 +76,11 @@ fn queue(slurm: &Slurm) -> Vec<Family> {
     JOB_STATES.iter().map(state).chain([waiting]).collect()
 }
 
+/// Whether the node accepts no jobs.
+fn is_closed(node: &ClusterNode) -> bool {
+    node.drained || ["down", "fail", "inval"].contains(&node.report.state.as_str())
+}
+
 /// CPUs as in `sinfo --format=%C`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cpus {
@@ -88,8 +93,7 @@ struct Cpus {
 impl Cpus {
     fn of(node: &ClusterNode) -> Self {
         let rest = node.cpus.saturating_sub(node.cpus_allocated);
-        let is_closed = node.drained || ["down", "fail", "inval"].contains(&node.report.state.as_str());
-        let (idle, other) = if is_closed { (0, rest) } else { (rest, 0) };
+        let (idle, other) = if is_closed(node) { (0, rest) } else { (rest, 0) };
         Self { allocated: node.cpus_allocated, idle, other, total: node.cpus }
     }
 
@@ -108,6 +112,8 @@ fn cpus_and_gpus(slurm: &Slurm) -> Vec<Family> {
     let cpus = nodes.iter().map(Cpus::of).fold(Cpus::default(), Cpus::plus);
     let gpus = || nodes.iter().flat_map(|node| &node.gpus);
     let (total, used) = (gpus().count() as u64, gpus().filter(|gpu| gpu.state.is_held()).count() as u64);
+    let open = nodes.iter().filter(|node| !is_closed(node)).flat_map(|node| &node.gpus);
+    let idle = open.filter(|gpu| !gpu.state.is_held()).count() as u64;
     #[expect(clippy::cast_precision_loss, reason = "no cluster has so many GPUs")]
     let ratio = (total > 0).then(|| used as f64 / total as f64);
     vec![
@@ -116,7 +122,8 @@ fn cpus_and_gpus(slurm: &Slurm) -> Vec<Family> {
         gauge("slurm_cpus_other".to_owned(), "CPUs of nodes that accept no jobs.", cpus.other),
         Family::new("slurm_cpus_total", Untyped, "All CPUs.").with(&[], cpus.total),
         gauge("slurm_gpus_alloc".to_owned(), "GPUs allocated to jobs, in whole or in part.", used),
-        gauge("slurm_gpus_idle".to_owned(), "GPUs not allocated to a job.", total - used),
+        gauge("slurm_gpus_idle".to_owned(), "GPUs available to jobs.", idle),
+        gauge("slurm_gpus_other".to_owned(), "GPUs of nodes that accept no jobs.", total - used - idle),
         Family::new("slurm_gpus_total", Untyped, "All GPUs.").with(&[], total),
         gauge("slurm_gpus_utilization".to_owned(), "Fraction of the GPUs allocated to jobs.", ratio),
     ]

@@ -2,10 +2,11 @@
 //!
 //! DCGM's units: MHz, MiB, percent, watts, mJ; a ratio from 0 to 1 for what its profiling measures (`DCGM_FI_PROF_...`).
 
-use super::exposition::{Family, Kind};
-use super::gpus::{Row, bus_id};
+use super::exposition::{Family, Kind, Value};
+use super::gpus::{Row, bus_id, free_mib};
 use model::faults::fault::FaultKind;
 use model::faults::report::GpuReport;
+use model::inventory::InstanceReadings;
 
 use Kind::{Counter, Gauge};
 
@@ -23,9 +24,7 @@ const ROWS: [Row; 16] = [
         gpu.readings.memory_utilization.into()
     }),
     ("DEV_FB_USED", Gauge, "Memory in use (MiB).", |gpu| gpu.condition.memory_mib.map(|(used, _)| used).into()),
-    ("DEV_FB_FREE", Gauge, "Free memory (MiB).", |gpu| {
-        gpu.condition.memory_mib.map(|(used, total)| total.saturating_sub(used)).into()
-    }),
+    ("DEV_FB_FREE", Gauge, "Free memory (MiB).", |gpu| free_mib(gpu).into()),
     ("DEV_ECC_DBE_VOL_TOTAL", Counter, "Uncorrected errors since the driver was loaded.", |gpu| {
         gpu.condition.ecc.and_then(|ecc| ecc.uncorrected).into()
     }),
@@ -54,27 +53,58 @@ pub(super) fn families(gpus: &[GpuReport], is_fresh: bool, host: &str) -> Vec<Fa
     let mut families: Vec<Family> = rows
         .map(|(name, kind, help, value)| {
             let mut family = Family::new(named(name), *kind, help);
-            nvidia().for_each(|gpu| labelled(gpu, host, |labels| family.add(labels, value(gpu))));
+            let of_instance = OF_INSTANCES.iter().find(|(of, _)| of == name).map(|(_, value)| value);
+            for gpu in nvidia() {
+                let Some(of_instance) = of_instance.filter(|_| !gpu.readings.instances.is_empty()) else {
+                    labelled(gpu, host, None, |labels| family.add(labels, value(gpu)));
+                    continue;
+                };
+                // The family keeps one series per GPU instance.
+                for one in &gpu.readings.instances {
+                    labelled(gpu, host, Some(one), |labels| family.add(labels, of_instance(one)));
+                }
+            }
             family
         })
         .collect();
     let mut xid = Family::new(named("DEV_XID_ERRORS"), Gauge, "The last XID error; 0 is none.");
-    nvidia().for_each(|gpu| labelled(gpu, host, |labels| xid.add(labels, last_xid(gpu))));
+    nvidia().for_each(|gpu| labelled(gpu, host, None, |labels| xid.add(labels, last_xid(gpu))));
     families.push(xid);
     families
 }
 
-fn labelled(gpu: &GpuReport, host: &str, mut add: impl FnMut(&[(&str, &str)])) {
+/// The value of a family for an instance.
+type OfInstance = fn(&InstanceReadings) -> Value;
+
+/// DCGM has these of each GPU instance, where a GPU is in MIG mode.
+const OF_INSTANCES: [(&str, OfInstance); 3] = [
+    ("DEV_FB_USED", |instance| instance.memory_used.map(|bytes| bytes >> 20).into()),
+    ("DEV_FB_FREE", |instance| instance.memory_free.map(|bytes| bytes >> 20).into()),
+    ("PROF_PIPE_TENSOR_ACTIVE", |instance| instance.tensor_ppm.map(|ppm| f64::from(ppm) / 1e6).into()),
+];
+
+fn labelled(gpu: &GpuReport, host: &str, instance: Option<&InstanceReadings>, mut add: impl FnMut(&[(&str, &str)])) {
     let (index, address) = (gpu.index.to_string(), gpu.pci_address.as_ref().map(bus_id).unwrap_or_default());
     let device = gpu.file.as_deref().unwrap_or_default().trim_start_matches("/dev/");
-    add(&[
-        ("gpu", &index),
+    let mut labels = vec![
+        ("gpu", index.as_str()),
         ("UUID", gpu.uuid.as_deref().unwrap_or_default()),
-        ("pci_bus_id", &address),
+        ("pci_bus_id", address.as_str()),
         ("device", device),
         ("modelName", gpu.model.as_deref().unwrap_or_default()),
-        ("Hostname", host),
-    ]);
+    ];
+    let number = instance.map(|instance| instance.gpu_instance.to_string());
+    if let Some((instance, number)) = instance.zip(number.as_deref()) {
+        labels.push(("GPU_I_PROFILE", of_gpu_instance(instance.profile.as_deref().unwrap_or_default())));
+        labels.push(("GPU_I_ID", number));
+    }
+    labels.push(("Hostname", host));
+    add(&labels);
+}
+
+/// The profile of the GPU instance: `2g.35gb` of `1c.2g.35gb`, which names a compute instance in it.
+fn of_gpu_instance(profile: &str) -> &str {
+    profile.split_once("c.").filter(|(slices, _)| slices.parse::<u32>().is_ok()).map_or(profile, |(_, rest)| rest)
 }
 
 fn last_xid(gpu: &GpuReport) -> u32 {
@@ -86,6 +116,6 @@ fn last_xid(gpu: &GpuReport) -> u32 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "no GPU draws so much")]
-fn watts(mw: Option<u64>) -> super::exposition::Value {
+fn watts(mw: Option<u64>) -> Value {
     mw.map(|mw| mw as f64 / 1000.0).into()
 }

@@ -28,8 +28,8 @@ const MEASURED: [Row; 42] = [
     ("memory_total_bytes", Gauge, "Total memory.", |gpu| {
         gpu.condition.memory_mib.map(|(_, total)| total.saturating_mul(MIB)).into()
     }),
-    ("memory_free_bytes", Gauge, "Free memory.", |gpu| {
-        gpu.condition.memory_mib.map(|(used, total)| total.saturating_sub(used).saturating_mul(MIB)).into()
+    ("memory_free_bytes", Gauge, "Free memory, without what the driver keeps for itself.", |gpu| {
+        free_mib(gpu).map(|free| free.saturating_mul(MIB)).into()
     }),
     ("temperature_gpu", Gauge, "The temperature in degrees Celsius.", |gpu| gpu.condition.temperature.into()),
     ("power_draw_watts", Gauge, "The power draw.", |gpu| thousandth(gpu.readings.power_mw)),
@@ -229,10 +229,12 @@ fn xids(gpus: &[GpuReport]) -> [Family; 2] {
     [total, last]
 }
 
-/// The label: the driver's name in lower case without `GPU-`; else the PCI address, else the index.
+/// The label: the driver's name in lower case without `GPU-`; else the PCI address and render node, which partitions do not share; else
+/// the index.
 pub(super) fn uuid(gpu: &GpuReport) -> String {
     let own = gpu.uuid.as_deref().map(|uuid| bare(uuid, "gpu-"));
-    let address = || gpu.pci_address.as_ref().map(ToString::to_string);
+    let node = || gpu.file.as_deref().and_then(|file| file.strip_prefix("/dev/dri/")).map(|node| format!("-{node}"));
+    let address = || gpu.pci_address.as_ref().map(|address| format!("{address}{}", node().unwrap_or_default()));
     own.filter(|uuid| !uuid.is_empty()).or_else(address).unwrap_or_else(|| gpu.index.to_string())
 }
 
@@ -245,6 +247,12 @@ pub(super) fn bare(uuid: &str, kind: &str) -> String {
 /// As NVML writes it: `00000000:17:00.0`.
 pub(super) fn bus_id(address: &PciAddress) -> String {
     format!("{:0>16}", address.to_string().to_uppercase())
+}
+
+/// Free memory; a driver without a number of its own keeps nothing for itself.
+pub(super) fn free_mib(gpu: &GpuReport) -> Option<u64> {
+    let rest = || gpu.condition.memory_mib.map(|(used, total)| total.saturating_sub(used));
+    gpu.condition.memory_free_mib.or_else(rest)
 }
 
 fn percent(percent: Option<u32>) -> Value {

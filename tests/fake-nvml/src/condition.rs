@@ -39,6 +39,8 @@ pub(crate) struct Condition {
     pub(crate) fabric: Option<u8>,
     /// Whether no spare memory row left (row remapping failed).
     pub(crate) remap_failed: bool,
+    /// Whether a row is to be remapped at the next reset.
+    pub(crate) remap_pending: bool,
 }
 
 impl Default for Condition {
@@ -61,6 +63,7 @@ impl Default for Condition {
             pcie_mib: None,
             fabric: None,
             remap_failed: false,
+            remap_pending: false,
         }
     }
 }
@@ -139,7 +142,7 @@ condition_values! {
     /// How many processes may compute on it.
     nvmlDeviceGetComputeMode, Processes, sys::nvmlComputeMode_t, condition => condition.compute_mode();
     /// In percent of the last moment.
-    nvmlDeviceGetUtilizationRates, Clocks, sys::nvmlUtilization_t, condition =>
+    nvmlDeviceGetUtilizationRates, Utilization, sys::nvmlUtilization_t, condition =>
         sys::nvmlUtilization_t { gpu: condition.utilization, memory: 0 };
     /// In mW.
     nvmlDeviceGetPowerUsage, Power, c_uint, condition => condition.power.0;
@@ -150,17 +153,17 @@ condition_values! {
     /// In mW.
     nvmlDeviceGetPowerManagementDefaultLimit, Power, c_uint, condition => condition.power.1;
     /// In mJ.
-    nvmlDeviceGetTotalEnergyConsumption, Power, c_ulonglong, condition => c_ulonglong::from(condition.power.0) * 60;
+    nvmlDeviceGetTotalEnergyConsumption, Energy, c_ulonglong, condition => c_ulonglong::from(condition.power.0) * 60;
     /// The fastest one.
     nvmlDeviceGetPerformanceState, Clocks, sys::nvmlPstates_t, _condition => sys::nvmlPStates_enum_NVML_PSTATE_0;
     /// PCI Express generation now.
-    nvmlDeviceGetCurrPcieLinkGeneration, Pci, c_uint, condition => condition.pcie.0;
+    nvmlDeviceGetCurrPcieLinkGeneration, Link, c_uint, condition => condition.pcie.0;
     /// The highest that GPU and machine can do.
-    nvmlDeviceGetMaxPcieLinkGeneration, Pci, c_uint, condition => condition.pcie.1;
+    nvmlDeviceGetMaxPcieLinkGeneration, Link, c_uint, condition => condition.pcie.1;
     /// Lanes now.
-    nvmlDeviceGetCurrPcieLinkWidth, Pci, c_uint, condition => condition.pcie.2;
+    nvmlDeviceGetCurrPcieLinkWidth, Link, c_uint, condition => condition.pcie.2;
     /// The most that GPU and machine can do.
-    nvmlDeviceGetMaxPcieLinkWidth, Pci, c_uint, condition => condition.pcie.3;
+    nvmlDeviceGetMaxPcieLinkWidth, Link, c_uint, condition => condition.pcie.3;
 }
 
 /// `fn(device, which, *mut T)`: one of several values of one GPU.
@@ -186,7 +189,7 @@ chosen_values! {
     /// In MHz, of each kind of clock.
     nvmlDeviceGetMaxClockInfo, Clocks, sys::nvmlClockType_t, condition => condition.clock;
     /// In percent: it has a fan that stands still.
-    nvmlDeviceGetFanSpeed_v2, Clocks, c_uint, _condition => 0;
+    nvmlDeviceGetFanSpeed_v2, Fan, c_uint, _condition => 0;
 }
 
 /// Whether errors of its memory are corrected: now, and from the next boot on.
@@ -233,7 +236,7 @@ pub unsafe extern "C" fn nvmlDeviceGetTemperature(
     _sensor: sys::nvmlTemperatureSensors_t,
     out: *mut c_uint,
 ) -> Code {
-    with_gpu(device, At::Clocks, |_, gpu, answer| {
+    with_gpu(device, At::Temperature, |_, gpu, answer| {
         // SAFETY: the caller's contract, which is NVML's.
         unsafe { put(answer, out, gpu.condition.temperature) }
     })

@@ -39,6 +39,9 @@ pub(crate) fn with_device(
         let slot = lower(handle >> 16);
         let instance = slot.map(|slot| gpu.mig.instance(slot).ok_or(invalid)).transpose()?;
         let answer = machine.meet(at, Some(gpu.index))?;
+        if gpu.unsupported.contains(&at) || gpu.unsupported.contains(&at.group()) {
+            return Err(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
+        }
         body(&machine, gpu, instance, answer)
     })
 }
@@ -60,6 +63,7 @@ unsafe fn hand_out(out: *mut nvmlDevice_t, not_found: Code, wanted: impl Fn(&Gpu
         if gpu.denied {
             return Err(sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION);
         }
+        crate::opened::open(gpu);
         // SAFETY: the caller's contract.
         unsafe { put(answer, out, without_provenance_mut(gpu.index as usize + 1)) }
     })
@@ -119,7 +123,7 @@ gpu_values! {
 
 /// `fn(device, *mut T)`: the memory of a GPU or an instance.
 macro_rules! memory_values {
-    ($($(#[$doc:meta])* $name:ident, $type:ty, $total:ident, $used:ident => $value:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident, $type:ty, $total:ident, $used:ident, $reserved:ident => $value:expr;)*) => {$(
         $(#[$doc])*
         /// # Safety
         /// `out` is null or may be written.
@@ -128,6 +132,7 @@ macro_rules! memory_values {
             with_device(device, At::Memory, |_, gpu, instance, answer| {
                 let $total = instance.map_or_else(|| gpu.memory_bytes(), |instance| instance.memory_mib() << 20);
                 let $used = instance.map_or(gpu.condition.used_mib << 20, |instance| instance.used_mib << 20).min($total);
+                let $reserved = if instance.is_some() { 0 } else { gpu.reserved_mib << 20 }.min($total - $used);
                 // SAFETY: the caller's contract, which is NVML's.
                 unsafe { put(answer, out, $value) }
             })
@@ -136,12 +141,13 @@ macro_rules! memory_values {
 }
 
 memory_values! {
-    /// In bytes.
-    nvmlDeviceGetMemoryInfo, sys::nvmlMemory_t, total, used => sys::nvmlMemory_t { total, free: total - used, used };
+    /// In bytes. What the driver keeps for itself counts as used.
+    nvmlDeviceGetMemoryInfo, sys::nvmlMemory_t, total, used, reserved =>
+        sys::nvmlMemory_t { total, free: total - used - reserved, used: used + reserved };
     /// In bytes, with what the driver keeps for itself.
-    nvmlDeviceGetMemoryInfo_v2, sys::nvmlMemory_v2_t, total, used => {
+    nvmlDeviceGetMemoryInfo_v2, sys::nvmlMemory_v2_t, total, used, reserved => {
         let version = (size_of::<sys::nvmlMemory_v2_t>() | 2 << 24) as c_uint;
-        sys::nvmlMemory_v2_t { version, total, reserved: 0, free: total - used, used }
+        sys::nvmlMemory_v2_t { version, total, reserved, free: total - used - reserved, used }
     };
 }
 

@@ -48,6 +48,11 @@ pub(crate) enum At {
     MigDevice,
     MigInstance,
     Processes,
+    Utilization,
+    Fan,
+    Link,
+    Temperature,
+    Energy,
     Clocks,
     Ecc,
     Events,
@@ -55,6 +60,18 @@ pub(crate) enum At {
     Fields,
     Gpm,
     Power,
+}
+
+impl At {
+    /// The larger group that fails together with it.
+    pub(crate) const fn group(self) -> Self {
+        match self {
+            Self::Utilization | Self::Fan | Self::Temperature => Self::Clocks,
+            Self::Link => Self::Pci,
+            Self::Energy => Self::Power,
+            alone => alone,
+        }
+    }
 }
 
 /// What happens there. In the file also each NVML error by its name: `unknown`, `driver-not-loaded`, ...

@@ -12,7 +12,9 @@ use crate::machine::Gpu;
 fn value(gpu: &Gpu, field: c_uint) -> Option<Value> {
     let condition = &gpu.condition;
     match field {
-        142..=144 => Some(Value::Short(0)),
+        field if gpu.lacks_fields.contains(&field) => None,
+        142 | 143 => Some(Value::Short(0)),
+        144 => Some(Value::Short(condition.remap_pending.into())),
         145 => Some(Value::Short(condition.remap_failed.into())),
         197 => condition.pcie_bytes.map(|(sent, _)| Value::Long(sent)),
         198 => condition.pcie_bytes.map(|(_, received)| Value::Long(received)),

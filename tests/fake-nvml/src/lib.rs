@@ -27,6 +27,10 @@
 //! persistence = false
 //! condition = {}                # how it fares: see `condition::Condition`
 //! denied = false                # true: counted, but its handle answers NO_PERMISSION
+//! init_ms = 0                   # how long its first handle takes in each process, without persistence
+//! reserved_mib = 0              # what the driver keeps of the memory for itself
+//! unsupported = ["fan"]         # calls that answer NOT_SUPPORTED: see `fault::At`
+//! lacks_fields = [230]          # the same for nvmlDeviceGetFieldValues, by number
 //!
 //! [[gpu.mig]]                   # a MIG instance of the GPU above; the defaults of instance number i are:
 //! profile = "1g.18gb"           # also "1c.3g.71gb", "1g.18gb+me"
@@ -48,7 +52,8 @@
 //! code = 79
 //! ```
 //!
-//! A driver that lacks a call is a copy of the library with the call's name changed in it (tests/detect/gpus_in_trouble.rs).
+//! A driver that lacks a call is a copy of the library with the call's name changed in it: [`profile::without`]. Driver branches
+//! and cards as they are in the field are in [`profile`].
 //!
 //! A name that TOML's text cannot hold is given as bytes: `name = [78, 10, 255]`.
 
@@ -62,5 +67,7 @@ mod gpm;
 mod machine;
 mod mig;
 mod nvlink;
+mod opened;
+pub mod profile;
 mod state;
 mod system;

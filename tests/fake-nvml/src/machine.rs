@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings::NVML_NVLINK_MAX_LINKS;
 use serde::Deserialize;
 
 use crate::condition::Condition;
-use crate::fault::Fault;
+use crate::fault::{At, Fault};
 
 /// What the file says, defaults filled in by [`Machine::gpu`]'s accessors.
 #[derive(Debug, Default, Deserialize)]
@@ -40,7 +40,7 @@ impl Machine {
         }
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut machine: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         match machine.gpus {
             Some(_) if !machine.gpu.is_empty() => return Err("`gpus` and `[[gpu]]` exclude each other".to_owned()),
@@ -102,6 +102,14 @@ pub(crate) struct Gpu {
     pub(crate) persistence: bool,
     pub(crate) condition: Condition,
     pub(crate) denied: bool,
+    /// The calls that this model or this driver does not support.
+    pub(crate) unsupported: Vec<At>,
+    /// The numbers of the fields that it does not know.
+    pub(crate) lacks_fields: Vec<u32>,
+    /// How long its first use in a process takes.
+    pub(crate) init_ms: u64,
+    /// What the driver keeps of the memory for itself.
+    pub(crate) reserved_mib: u64,
 }
 
 /// A text, or the bytes of what is none.
@@ -244,6 +252,11 @@ impl Gpu {
     pub(crate) fn uuid(&self) -> Vec<u8> {
         let default = || format!("GPU-fa4e0000-0000-0000-0000-{:012x}", self.index).into_bytes();
         self.uuid.as_ref().map_or_else(default, Text::bytes)
+    }
+
+    /// Whether the driver has to initialise it for the first process that uses it.
+    pub(crate) fn is_cold(&self) -> bool {
+        !self.persistence && self.init_ms > 0
     }
 
     pub(crate) fn minor(&self) -> u32 {

@@ -49,6 +49,7 @@ pub(crate) fn shutdown() -> Result<(), Code> {
     state.inits = state.inits.saturating_sub(1);
     if state.inits == 0 {
         state.machine = None;
+        crate::opened::close_all();
     }
     Ok(())
 }
@@ -70,7 +71,7 @@ impl Machine {
     /// Lets the first fault that fits this call happen.
     pub(crate) fn meet(&self, at: At, gpu: Option<u32>) -> Result<Answer, Code> {
         let fits = |on: Option<u32>| on.is_none() || on == gpu;
-        match self.fault.iter().find(|fault| fault.at == at && fits(fault.gpu)) {
+        match self.fault.iter().find(|fault| (fault.at == at || fault.at == at.group()) && fits(fault.gpu)) {
             Some(fault) => fault.happen(),
             None => Ok(Answer::Honest),
         }

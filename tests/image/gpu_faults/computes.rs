@@ -11,7 +11,7 @@ fn compute_loses_and_regains_one_gpu_without_intervention() {
     let config = directory(&[("slurminit.toml", "[agent]\ninterval = 1\n")]);
     let image = cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=4"]);
     let compute = image.mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml").serve();
-    compute.until("grep -q recovery_action /run/slurminit/gpus.json");
+    compute.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
     let shows = |line: &str| cluster.until(&format!("sinfo -h -N -o \"%N %T %G\" | grep -q \"^{line}$\""));
     count(&cluster.controller, "step");
     let other = cluster.submit("--mem 100");
@@ -65,7 +65,7 @@ fn controller_killed_after_lost_gpu_learns_of_it() {
     let config = directory(&[("slurminit.toml", "[agent]\ninterval = 1\n")]);
     let image = cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=4"]);
     let compute = image.mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml").serve();
-    compute.until("grep -q recovery_action /run/slurminit/gpus.json");
+    compute.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
     let shows = |gpus: u32, seconds: u32| {
         let line = format!("sinfo -h -N -o \"%N %T %G\" | grep -q \"^c1 idle gpu:nvidia:{gpus}$\"");
         let line = format!("timeout {seconds} sh -c 'until {line}; do sleep 0.2; done'");

@@ -79,12 +79,13 @@ impl HostGpus for Nvidia {
             Some(version) if version.0 < OLDEST_DRIVER => checks.push(Observations::fail(
                 format!("{list}: the driver is too old"),
                 format!("CUDA 11 needs {OLDEST_DRIVER}.57.02, and CUDA 12 needs {CUDA_12_DRIVER}"),
-                "install a newer driver (Ubuntu: sudo apt-get install nvidia-driver-535) and reboot",
+                "install a newer driver (Ubuntu: sudo ubuntu-drivers install; Debian: sudo apt-get install nvidia-driver) and reboot",
             )),
             Some(version) if version < CUDA_12_DRIVER => checks.push(Observations::warn(
                 format!("{list}: CUDA 12 programs will not run"),
                 format!("CUDA 12 requires driver {CUDA_12_DRIVER} or newer"),
-                "install a newer driver (Ubuntu: sudo apt-get install nvidia-driver-535) and reboot, if you need CUDA 12",
+                "install a newer driver (Ubuntu: sudo ubuntu-drivers install; Debian: sudo apt-get install nvidia-driver) and reboot, if \
+                 you need CUDA 12",
             )),
             _ => checks.push(Observations::ok(list)),
         }
@@ -178,7 +179,8 @@ fn no_driver(nvidia: &Nvidia, seen: &Situation) -> Observations {
         );
     }
     let what = format!("{} on the PCI bus, but NVIDIA's driver is not loaded", plural(nvidia.on_pci));
-    let install = "(Ubuntu, Debian: sudo apt-get install nvidia-driver) and reboot; then nvidia-smi lists the GPUs";
+    let install = "(Ubuntu: sudo ubuntu-drivers install; Debian: sudo apt-get install nvidia-driver) and reboot; then \
+                   nvidia-smi lists the GPUs";
     if nvidia.has_nouveau {
         return Observations::fail(
             what,

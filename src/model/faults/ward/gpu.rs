@@ -18,6 +18,10 @@ const FLOOR_MIB: u64 = 1024;
 const UNOWNED: u32 = 2;
 /// The delay after an XID before a recovery action of "none" counts, in ms: the driver may update it late.
 const XID_RESTS: u64 = 60_000;
+/// The time without an error after which a GPU is offered again whose driver has no recovery action (before 570), in ms: doubles with
+/// each XID of the same number up to the maximum.
+const UNTOLD_RESTS: u64 = 600_000;
+const LONGEST_UNTOLD_REST: u64 = 6 * 3_600_000;
 /// The timeout of a reset, in ms: all GPUs connected by XGMI are reset together.
 const RESET_TAKES: u64 = 30_000;
 
@@ -36,6 +40,9 @@ pub(super) struct Gpu {
     unowned: u32,
     /// Whether the end of its reset may have been missed.
     is_end_unheard: bool,
+    /// Whether it was sampled, at this time or later.
+    pub(super) has_answered: bool,
+    pub(super) counts_from: u64,
     /// The NVLinks that were down and the error counts in the first sample.
     first: Option<(Option<u32>, Option<u64>)>,
 }
@@ -87,6 +94,7 @@ impl Gpu {
         let is_read = seen.trouble.is_none();
         if is_read {
             (self.condition, self.readings) = (seen.condition, seen.readings);
+            self.has_answered |= now.ms >= self.counts_from;
         }
         let new: Vec<FaultKind> = kinds.iter().copied().filter(|kind| self.meet(now, *kind, policy(*kind))).collect();
         let mut over = Vec::new();
@@ -103,6 +111,12 @@ impl Gpu {
             self.open.retain(|kind, _| !over.contains(kind));
         }
         (new, over)
+    }
+
+    /// The administrator has repaired it: only what the next samples show counts.
+    pub(super) fn is_returned(&mut self) {
+        self.open.clear();
+        (self.has_answered, self.first) = (false, None);
     }
 
     /// Applies an event.
@@ -161,18 +175,42 @@ impl Gpu {
 
     /// Whether a fault that is missing in a sample is cleared.
     fn miss(&mut self, now: Clock, kind: FaultKind) -> bool {
-        let says_nothing_is_to_be_done = self.readings.recovery_action == Some(0);
+        let xid_rests = self.xid_rests(kind);
         // AMD's power management processor does not respond during a reset or after a failed one.
         let answers = self.condition.temperature.is_some() || self.condition.utilization.is_some();
         let Some(open) = self.open.get_mut(&kind) else { return false };
         open.good_looks += 1;
         let can_end = match kind {
-            FaultKind::Xid(_) => now.ms.saturating_sub(open.seen_ms) >= XID_RESTS && says_nothing_is_to_be_done,
+            FaultKind::Xid(_) => xid_rests.is_some_and(|rest| now.ms.saturating_sub(open.seen_ms) >= rest),
             // The driver itself reports when this fault ends.
             FaultKind::Reset | FaultKind::ResetUnfinished => self.is_end_unheard && answers,
             _ => true,
         };
         open.good_looks >= GOOD_LOOKS && can_end
+    }
+
+    /// How long an XID's fault lasts without a new one, in ms; `None` while the driver wants a repair.
+    fn xid_rests(&self, kind: FaultKind) -> Option<u64> {
+        match self.readings.recovery_action {
+            Some(0) => Some(XID_RESTS),
+            Some(_) => None,
+            None if self.readings.remapped_rows.is_some_and(|rows| rows.is_pending) => None,
+            None => {
+                let again = self.counts.get(&kind).map_or(0, |count| count.count.saturating_sub(1)).min(6);
+                Some((UNTOLD_RESTS << again).min(LONGEST_UNTOLD_REST))
+            }
+        }
+    }
+
+    /// When a GPU with an XID is offered again, where the driver does not say that it is well.
+    pub(super) fn returns_untold(&self, kind: FaultKind) -> Option<String> {
+        let is_untold =
+            matches!(kind, FaultKind::Xid(_)) && self.first.is_some() && self.readings.recovery_action.is_none();
+        let rest = self.xid_rests(kind).filter(|_| is_untold)?;
+        Some(format!(
+            "this driver does not report whether a GPU needs a repair: available again after {} min without an error",
+            rest / 60_000
+        ))
     }
 
     /// The faults in a sample.
@@ -199,6 +237,10 @@ impl Gpu {
         add(FaultKind::NvlinkDown, more(readings.nvlinks_down, links));
         add(FaultKind::EccUncorrected, more(uncorrected, errors) || readings.ras_uncorrected > Some(0));
         kinds
+    }
+
+    pub(super) fn is_open(&self, kind: FaultKind) -> bool {
+        self.open.contains_key(&kind)
     }
 
     /// Whether it must be excluded from jobs.
@@ -253,6 +295,7 @@ impl Gpu {
             faults: self.open.iter().filter(|(_, open)| open.policy != Policy::Ignore).map(fault).collect(),
             counts: self.counts.clone(),
             is_out,
+            release: None,
         }
     }
 }

@@ -109,25 +109,27 @@ impl OnNode {
 impl Ward {
     /// The GPUs to exclude: the faulty ones that are or were available to jobs.
     fn wanted(&self) -> BTreeSet<Key> {
-        let bad = self.gpus.iter().filter(|(_, gpu)| gpu.is_bad());
-        let theirs = bad.filter(|(key, gpu)| !gpu.offered.is_empty() || self.applied.contains(*key));
-        theirs.map(|(key, _)| key.clone()).collect()
+        let bad = self.gpus.iter().filter(|(key, gpu)| gpu.is_bad() || self.is_kept(key));
+        let out = self.out();
+        let theirs = bad.filter(|(key, gpu)| !gpu.offered.is_empty() || out.contains(*key));
+        let missing = self.gpus.iter().filter(|(_, gpu)| self.is_missing(gpu));
+        theirs.chain(missing).map(|(key, _)| key.clone()).collect()
     }
 
     /// Whether the configuration excludes it.
     pub(super) fn is_out(&self, key: &Key) -> bool {
-        self.applied.contains(key)
+        self.out().contains(key)
     }
 
     /// Decides the next stage from the current faults.
     pub(super) fn decide(&mut self, now: Clock) {
-        let wanted = self.wanted();
+        let (wanted, out) = (self.wanted(), self.out());
         if self.must_check_resumed().is_some_and(|due| now.ms >= due) {
             self.ask();
         }
         match self.stage.clone() {
-            Stage::Open { .. } if !wanted.is_subset(&self.applied) => self.drain(now, self.reason_of_loss(&wanted)),
-            Stage::Open { back } if wanted != self.applied => {
+            Stage::Open { .. } if !wanted.is_subset(&out) => self.drain(now, self.reason_of_loss(&wanted)),
+            Stage::Open { back } if wanted != out => {
                 let back = back.unwrap_or(Back { since: now.ms, next: now.ms + SETTLES });
                 self.stage = Stage::Open { back: Some(back) };
                 if now.ms.saturating_sub(back.since) >= BACK_WAITS {
@@ -137,7 +139,7 @@ impl Ward {
                 }
             }
             Stage::Open { .. } => self.stage = Stage::OPEN,
-            Stage::Draining { is_ours: Some(is_ours), .. } if wanted == self.applied => self.resume(now, is_ours),
+            Stage::Draining { is_ours: Some(is_ours), .. } if wanted == out => self.resume(now, is_ours),
             Stage::Draining { next, .. } if now.ms >= next => self.ask(),
             Stage::Draining { .. } | Stage::Reloading { .. } => {}
         }
@@ -152,9 +154,14 @@ impl Ward {
     }
 
     fn drain(&mut self, now: Clock, reason: String) {
-        self.acts.push(Act::Drain { reason });
+        self.push_drain(reason);
         self.resumed = None;
         self.stage = Stage::Draining { since: now.ms, is_ours: None, next: now.ms, retry: RETRY };
+    }
+
+    fn push_drain(&mut self, reason: String) {
+        self.is_draining = true;
+        self.acts.push(Act::Drain { reason });
     }
 
     fn resume(&mut self, now: Clock, is_ours: bool) {
@@ -189,6 +196,8 @@ impl Ward {
     /// The answer to [`Act::Drain`].
     pub fn drained(&mut self, now: Clock, outcome: &Drained) {
         let pause = self.pause();
+        let has_failed = std::mem::replace(&mut self.has_failed_to_drain, matches!(outcome, Drained::Failed(_)));
+        self.is_draining = false;
         let Stage::Draining { is_ours, next, .. } = &mut self.stage else { return };
         *next = now.ms + SETTLES;
         match outcome {
@@ -197,8 +206,10 @@ impl Ward {
             Drained::Others(_) => *is_ours = Some(false),
             Drained::Failed(why) => {
                 *next = now.ms + pause;
-                let line = format!("could not drain the node: {why}; retrying");
-                self.acts.push(Act::Say { is_good: false, line });
+                if !has_failed {
+                    let line = format!("could not drain the node: {why}; retrying");
+                    self.acts.push(Act::Say { is_good: false, line });
+                }
             }
         }
         self.decide(now);
@@ -206,6 +217,7 @@ impl Ward {
 
     /// The answer to [`Act::Ask`], sent at `asked`.
     pub fn on_node(&mut self, now: Clock, asked: Clock, node: Option<&OnNode>) {
+        self.is_asking = false;
         if let Some(node) = node {
             for gpu in self.gpus.values_mut() {
                 let jobs = gpu.offered.iter().filter_map(|index| node.gpus.get(*index)).flatten();
@@ -215,6 +227,9 @@ impl Ward {
             }
         }
         self.tell_pending(now);
+        if node.is_some() {
+            self.tell_jobs();
+        }
         self.check_resumed(now, asked, node);
         let wanted = self.wanted();
         if let Stage::Open { back: Some(back) } = &mut self.stage {
@@ -226,21 +241,22 @@ impl Ward {
             return;
         }
         let recount = self.recount;
-        let reason = self.reason_of_loss(&wanted);
+        let (reason, out) = (self.reason_of_loss(&wanted), self.out());
         let pause = self.pause();
         let Stage::Draining { since, is_ours, next, retry } = &mut self.stage else { return };
         *next = now.ms + pause;
         let Some(node) = node else { return };
-        if !node.is_closed && wanted.is_subset(&self.applied) {
+        if !node.is_closed && wanted.is_subset(&out) {
             // A recovered GPU does not drain a node that an administrator resumed.
             self.stage = Stage::OPEN;
-        } else if !node.is_closed && is_ours.is_some() {
-            // The node was resumed externally, such as by a daemon's restart.
+        } else if !node.is_closed && !self.is_draining {
+            // The node was resumed externally, such as by a daemon's restart, or the drain failed.
             *is_ours = None;
-            self.acts.push(Act::Drain { reason });
+            self.push_drain(reason);
         } else if asked.ms >= *since && node.can_be_recounted(recount) && is_ours.is_some() {
             let (is_ours, retry) = (*is_ours == Some(true), *retry);
-            let without = wanted.iter().filter_map(|key| Some(self.gpus.get(key)?.out())).collect();
+            let without: Vec<Out> = wanted.iter().filter_map(|key| self.out_of(key)).collect();
+            let wanted = without.iter().map(|out| out.gpu.key()).collect();
             self.stage = Stage::Reloading { without: wanted, is_ours, retry };
             self.acts.push(Act::Reload { without });
         }
@@ -253,8 +269,9 @@ impl Ward {
             Ok(offered) => {
                 self.applied = without;
                 self.offer(offered);
+                self.rest_awaited(now);
                 let gpus = self.offered.len();
-                let line = match self.names(&self.applied) {
+                let line = match self.names(&self.out()) {
                     names if names.is_empty() => format!("all {gpus} GPUs available to jobs again"),
                     names if is_ours => format!("node resumed with {gpus} GPUs: {names} excluded"),
                     names => format!("node has {gpus} GPUs and stays drained by an administrator: {names} excluded"),
@@ -281,11 +298,11 @@ impl Ward {
 
     /// The node's drain reason in Slurm.
     fn reason_of_loss(&self, wanted: &BTreeSet<Key>) -> String {
-        let each = wanted.difference(&self.applied).chain(wanted.intersection(&self.applied));
+        let out = self.out();
+        let each = wanted.difference(&out).chain(wanted.intersection(&out));
         let gpu = |key: &Key| {
             let gpu = self.gpus.get(key)?;
-            let kinds = gpu.bad_kinds();
-            let what = kinds.iter().map(|kind| policy::words(*kind).0).collect::<Vec<_>>().join("; ");
+            let what = self.out_of(key)?.reason;
             let place = gpu.identity.pci_address.map(|address| format!(" ({address})")).unwrap_or_default();
             Some(format!("GPU {}{place}: {what}", gpu.identity.index))
         };
@@ -293,7 +310,7 @@ impl Ward {
     }
 
     fn reason_of_return(&self, wanted: &BTreeSet<Key>) -> String {
-        let back = self.applied.difference(wanted).cloned().collect();
+        let back = self.out().difference(wanted).cloned().collect();
         format!("{} recovered; will be offered {}", self.names(&back), self.when())
     }
 
@@ -304,6 +321,15 @@ impl Ward {
             Recount::WithoutJobs => "once no job is on the node",
             Recount::Never => "at the next start of this container",
         }
+    }
+
+    /// How to leave a GPU out; `None` for one that is only awaited.
+    fn out_of(&self, key: &Key) -> Option<Out> {
+        let gpu = self.gpus.get(key)?;
+        let kinds = gpu.bad_kinds();
+        let released = self.is_kept(key).then(|| "released for work on the host (slurminit gpu release)".to_owned());
+        let words: Vec<String> = kinds.into_iter().map(|kind| policy::words(kind).0).chain(released).collect();
+        (!words.is_empty()).then(|| Out { gpu: gpu.identity.clone(), reason: words.join("; ") })
     }
 
     /// The stage of the node as text.
@@ -317,13 +343,13 @@ impl Ward {
         };
         match &self.stage {
             Stage::Open { back: Some(_) } => {
-                let back = self.applied.difference(&wanted).cloned().collect();
+                let back = self.out().difference(&wanted).cloned().collect();
                 let jobs = Some(holders()).filter(|jobs| !jobs.is_empty());
                 let jobs = jobs.map(|jobs| format!(" ({jobs})")).unwrap_or_default();
                 Some(format!("{} recovered; will be offered {}{jobs}", self.names(&back), self.when()))
             }
-            Stage::Open { back: None } if self.applied.is_empty() => None,
-            Stage::Open { back: None } => Some(format!("{} excluded", self.names(&self.applied))),
+            Stage::Open { back: None } if self.out().is_empty() => None,
+            Stage::Open { back: None } => Some(format!("{} excluded", self.names(&self.out()))),
             Stage::Draining { .. } if self.recount == Recount::Never => Some(format!(
                 "drained because of {}; restart this container to use the other GPUs",
                 self.names(&wanted)
@@ -340,15 +366,8 @@ impl Ward {
     }
 
     pub(super) fn ask(&mut self) {
-        if !self.acts.contains(&Act::Ask) {
+        if !std::mem::replace(&mut self.is_asking, true) {
             self.acts.push(Act::Ask);
         }
-    }
-}
-
-impl super::Gpu {
-    fn out(&self) -> Out {
-        let words = self.bad_kinds().into_iter().map(|kind| policy::words(kind).0);
-        Out { gpu: self.identity.clone(), reason: words.collect::<Vec<_>>().join("; ") }
     }
 }

@@ -7,34 +7,82 @@ use crate::queued_job::OwnedJob;
 /// The minimum interval between two reports of one fault of one GPU, in ms.
 const AGAIN: u64 = 60_000;
 
-/// A fault that is reported once the jobs on the GPU are known.
+/// How long a report waits for Slurm's answer about the jobs on the GPU, in ms.
+const WAITS_FOR_JOBS: u64 = 400;
+
+/// A fault that is reported once the jobs on the GPU are known, or at a deadline.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
-    pub(super) key: Key,
-    pub(super) kind: FaultKind,
-    pub(super) policy: Policy,
+    key: Key,
+    kind: FaultKind,
+    policy: Policy,
     /// Details in addition to the kind.
-    pub(super) detail: Option<String>,
+    detail: Option<String>,
+    /// The deadline, in ms.
+    due: u64,
+    /// Whether it is the second report within [`AGAIN`], which is made only if the fault lasts.
+    is_repeat: bool,
+}
+
+/// A reported fault, before Slurm told the jobs.
+#[derive(Clone, Debug)]
+pub(super) struct WithoutJobs {
+    key: Key,
+    kind: FaultKind,
+    at: u64,
+    jobs: Vec<OwnedJob>,
 }
 
 impl Ward {
-    /// Queues a fault for reporting, unless it was reported recently.
+    /// Queues a fault for reporting. One that was reported recently is reported later, if it lasts.
     pub(super) fn note(&mut self, now: Clock, key: &Key, kind: FaultKind, policy: Policy, detail: Option<&str>) {
-        if policy < Policy::Warn {
+        if policy < Policy::Warn || self.pending.iter().any(|pending| pending.kind == kind && pending.key == *key) {
             return;
         }
-        let last = self.last_told.insert((key.clone(), kind), now.ms);
-        if last.is_some_and(|last| now.ms.saturating_sub(last) < AGAIN) {
-            // The interval starts at the reported line.
-            self.last_told.extend(last.map(|last| ((key.clone(), kind), last)));
-            return;
+        let last = self.last_told.get(&(key.clone(), kind)).copied();
+        let again = last.map(|last| last + AGAIN).filter(|again| now.ms < *again);
+        let pending = Pending {
+            key: key.clone(),
+            kind,
+            policy,
+            detail: detail.map(str::to_owned),
+            due: again.unwrap_or(now.ms + WAITS_FOR_JOBS),
+            is_repeat: again.is_some(),
+        };
+        self.pending.push(pending);
+        if again.is_none() {
+            self.last_told.insert((key.clone(), kind), now.ms);
+            self.ask();
         }
-        self.pending.push(Pending { key: key.clone(), kind, policy, detail: detail.map(str::to_owned) });
-        self.ask();
     }
 
+    /// When the next report is due, in ms.
+    pub(super) fn must_tell(&self) -> Option<u64> {
+        self.pending.iter().map(|pending| pending.due).min()
+    }
+
+    /// Reports what waited for the jobs, which are now known or cannot be determined.
     pub(super) fn tell_pending(&mut self, now: Clock) {
-        for pending in std::mem::take(&mut self.pending) {
+        let (repeats, new) = std::mem::take(&mut self.pending).into_iter().partition(|pending| pending.is_repeat);
+        self.pending = repeats;
+        self.tell(now, new, true);
+    }
+
+    /// Reports what is due without knowing the jobs.
+    pub(super) fn tell_due(&mut self, now: Clock) {
+        let (due, later): (Vec<_>, _) =
+            std::mem::take(&mut self.pending).into_iter().partition(|one| now.ms >= one.due);
+        self.pending = later;
+        let lasts = |one: &Pending| !one.is_repeat || self.gpus.get(&one.key).is_some_and(|gpu| gpu.is_open(one.kind));
+        let due: Vec<Pending> = due.into_iter().filter(lasts).collect();
+        for repeat in due.iter().filter(|one| one.is_repeat) {
+            self.last_told.insert((repeat.key.clone(), repeat.kind), now.ms);
+        }
+        self.tell(now, due, false);
+    }
+
+    fn tell(&mut self, now: Clock, all: Vec<Pending>, knows_jobs: bool) {
+        for pending in all {
             let Some(gpu) = self.gpus.get(&pending.key) else { continue };
             let jobs = gpu.jobs.clone();
             let (what, repair) = policy::words(pending.kind);
@@ -50,27 +98,51 @@ impl Ward {
                 (Policy::Drain, Recount::Never, _) => "; draining the node",
                 _ => "",
             };
-            let line = format!("{}: {what}{}{end}. Repair: {repair}", self.name(&pending.key), whose(&jobs));
+            let returns = (pending.policy == Policy::Drain).then(|| gpu.returns_untold(pending.kind)).flatten();
+            let returns = returns.map(|returns| format!("; {returns}")).unwrap_or_default();
+            let line = format!("{}: {what}{}{end}{returns}. Repair: {repair}", self.name(&pending.key), whose(&jobs));
             let told = Told {
                 at: now.unix,
                 gpu: gpu.identity.index,
                 kind: pending.kind,
                 policy: pending.policy,
-                jobs,
+                jobs: jobs.clone(),
                 line: line.clone(),
             };
             self.recent.push_back(told.clone());
             while self.recent.len() > RECENT {
                 self.recent.pop_front();
             }
+            if !knows_jobs {
+                self.without_jobs.push(WithoutJobs { key: pending.key, kind: pending.kind, at: now.unix, jobs });
+            }
             self.acts.push(Act::Say { is_good: false, line });
             self.acts.push(Act::Notify(told));
         }
     }
 
+    /// Adds the jobs to what was reported without them.
+    pub(super) fn tell_jobs(&mut self) {
+        for told in std::mem::take(&mut self.without_jobs) {
+            let Some(gpu) = self.gpus.get(&told.key).filter(|gpu| !gpu.jobs.is_empty() && gpu.jobs != told.jobs) else {
+                continue;
+            };
+            let (index, jobs) = (gpu.identity.index, gpu.jobs.clone());
+            let line = format!("{}: {}{}", self.name(&told.key), policy::words(told.kind).0, whose(&jobs));
+            let is_it = |recent: &&mut Told| (recent.at, recent.gpu, recent.kind) == (told.at, index, told.kind);
+            self.recent.iter_mut().filter(is_it).for_each(|recent| recent.jobs = jobs.clone());
+            self.acts.push(Act::Say { is_good: false, line });
+        }
+    }
+
+    /// Reports that a fault is over, if its last occurrence was reported.
     pub(super) fn say_over(&mut self, key: &Key, kind: FaultKind) {
+        let before = self.pending.len();
+        self.pending.retain(|pending| !(pending.is_repeat && pending.kind == kind && pending.key == *key));
+        if self.pending.len() < before {
+            return;
+        }
         let (what, _) = policy::words(kind);
-        self.last_told.remove(&(key.clone(), kind));
         self.acts.push(Act::Say { is_good: true, line: format!("{}: cleared: {what}", self.name(key)) });
     }
 

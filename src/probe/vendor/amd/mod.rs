@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use crate::job_map::Format;
 use crate::pci::{self, Place};
 use crate::vendor::{Events, VendorProbe};
 use crate::{Found, device, groups, left_out, regular};
@@ -25,6 +26,9 @@ use model::inventory::{
 use product_name::Names;
 use resets::Resets;
 use topology::{GpuNode, Topology};
+
+/// The first of the kernel's numbers of render nodes.
+const FIRST_RENDER_NODE: u32 = 128;
 
 const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
 
@@ -41,9 +45,20 @@ impl VendorProbe for Amd {
         probe(root)
     }
 
+    fn list(&self, root: &Path) -> Vec<Gpu> {
+        gpus(root, &topology::read(&root.join(NODES), |path| fs::read_to_string(path)), device::reachable)
+    }
+
     fn sample(&self, root: &Path, gpu: &Gpu) -> (Condition, Readings) {
         let nothing = || (Condition { index: gpu.index, ..Condition::default() }, Readings::default());
-        gpu.pci_address.map_or_else(nothing, |address| readings::of(root, gpu.index, address))
+        // Reading a value wakes a GPU that sleeps.
+        let address = gpu.pci_address.filter(|address| !pci::is_asleep(root, *address));
+        address.map_or_else(nothing, |address| readings::of(root, gpu.index, address))
+    }
+
+    fn map_entry(&self, root: &Path, device: &str) -> Option<(String, Format)> {
+        let minor = device.strip_prefix("/dev/dri/renderD")?.parse().ok()?;
+        Some((host_number(root, minor)?.to_string(), Format::Json))
     }
 
     fn events(&self) -> Box<dyn Events> {
@@ -60,10 +75,22 @@ pub fn probe(root: &Path) -> Found {
     let topology = topology::read(&nodes, |path| fs::read_to_string(path));
     let driver = Driver { vendor: Vendor::Amd, source: Source::Kfd, version: version(root), cuda_version: None };
     let mut findings = findings(&topology, root.join("dev/kfd").exists());
-    let gpus = gpus(root, &topology);
+    let gpus = gpus(root, &topology, device::access);
     findings.extend(left_out::findings(&gpus));
     findings.extend(groups::finding(root, Vendor::Amd, &gpus));
     Found { driver: Some(driver), gpus, findings }
+}
+
+/// The GPU's number on the host, by which AMD's exporter knows it: its position among KFD's GPUs, also those that this container may not
+/// use. A render node's number is no such position: each MI300X has eight render nodes. Without KFD, it is the best guess.
+fn host_number(root: &Path, minor: u32) -> Option<usize> {
+    let topology = topology::read(&root.join(NODES), |path| fs::read_to_string(path));
+    if topology.gpus.is_empty() {
+        return usize::try_from(minor.checked_sub(FIRST_RENDER_NODE)?).ok();
+    }
+    let own = topology.gpus.iter().find(|node| node.properties.render_minor == minor)?;
+    let seen = topology.gpus.iter().filter(|node| node.number < own.number).count();
+    Some(seen + topology.hidden.iter().filter(|number| **number < own.number).count())
 }
 
 /// The numbers by which KFD's ioctls know the GPUs, in the order of [`probe`].
@@ -78,13 +105,13 @@ fn version(root: &Path) -> Option<String> {
     regular::line(&root.join("sys/module/amdgpu/version"))
 }
 
-fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
+fn gpus(root: &Path, topology: &Topology, reach: fn(&Path) -> Access) -> Vec<Gpu> {
     if topology.gpus.is_empty() {
         return Vec::new();
     }
     let names = Names::read(root);
     let nodes_with_cpus = nodes_with_cpus(root);
-    let kfd = device::access(&root.join("dev/kfd"));
+    let kfd = reach(&root.join("dev/kfd"));
     // Cached, because all partitions of a chip share a location. With 64 partitions the links alone are thousands of
     // files.
     let mut places: BTreeMap<PciAddress, Place> = BTreeMap::new();
@@ -94,7 +121,7 @@ fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
         let address = node.properties.pci_address;
         let place = || place(root, node, &topology.cpu_nodes, &nodes_with_cpus);
         let place = places.entry(address).or_insert_with(place).clone();
-        let access = access(root, &kfd, node, &gpus);
+        let access = access(root, &kfd, node, &gpus, reach);
         let memory = memory::of(root, node, place.numa_node);
         gpus.push(Gpu {
             vendor: Vendor::Amd,
@@ -119,7 +146,7 @@ fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
 }
 
 /// A job needs `/dev/kfd`, which all GPUs share, and the GPU's own render node.
-fn access(root: &Path, kfd: &Access, node: &GpuNode, before: &[Gpu]) -> Access {
+fn access(root: &Path, kfd: &Access, node: &GpuNode, before: &[Gpu], reach: fn(&Path) -> Access) -> Access {
     let minor = node.properties.render_minor;
     // slurmd exits if two gres.conf lines name the same file.
     if let Some(same) = before.iter().find(|gpu| gpu.minor == Some(minor)) {
@@ -127,7 +154,7 @@ fn access(root: &Path, kfd: &Access, node: &GpuNode, before: &[Gpu]) -> Access {
         return Access::unusable(Obstacle::SharedFile, reason);
     }
     match kfd {
-        Access::Usable => device::access(&root.join(format!("dev/dri/renderD{minor}"))),
+        Access::Usable => reach(&root.join(format!("dev/dri/renderD{minor}"))),
         Access::Unusable { .. } => kfd.clone(),
     }
 }
@@ -187,14 +214,14 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
             "see dmesg | grep -i amdgpu on the host; if `rocminfo` lists the GPU there, report /sys/class/kfd/kfd/topology/nodes",
         ));
     }
-    if topology.hidden > 0 {
+    if !topology.hidden.is_empty() {
         let repair = match has_kfd {
             true => "to use them, pass their render nodes: --device /dev/dri, or --device /dev/dri/renderDN for each",
             false => "to use them, start it with --device /dev/kfd --device /dev/dri",
         };
         findings.push(Finding::info(
             Kind::AmdDevices,
-            format!("{} AMD GPU(s) of this machine are hidden from this container", topology.hidden),
+            format!("{} AMD GPU(s) of this machine are hidden from this container", topology.hidden.len()),
             "the container's device rules deny their render nodes",
             repair,
         ));

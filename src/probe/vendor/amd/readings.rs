@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::live::MOST_MW;
+use crate::regular;
 use model::inventory::{Condition, PciAddress, Readings};
 
 /// The measurements of an AMD GPU in the kernel's files.
@@ -16,7 +17,7 @@ pub(super) fn of(root: &Path, index: u32, address: PciAddress) -> (Condition, Re
     // In microwatts.
     let power = |name: &str| sensor(name).map(|microwatts| microwatts / 1000).filter(|mw| *mw <= MOST_MW);
     let memory = number("mem_info_vram_used").zip(number("mem_info_vram_total"));
-    let celsius = sensor("temp1_input").and_then(|thousandths| u32::try_from(thousandths / 1000).ok());
+    let celsius = temperature(&device).and_then(|thousandths| u32::try_from(thousandths / 1000).ok());
     let readings = Readings {
         memory_utilization: percent("mem_busy_percent"),
         power_mw: power("power1_average").or_else(|| power("power1_input")),
@@ -34,6 +35,22 @@ pub(super) fn of(root: &Path, index: u32, address: PciAddress) -> (Condition, Re
         ..Condition::default()
     };
     (condition, readings)
+}
+
+/// The temperature of the chip's edge; otherwise, as on MI300 which hides that sensor (GC 9.4.3, `hwmon_attributes_visible`), that of its
+/// hottest point. In thousandths of a degree.
+fn temperature(device: &Path) -> Option<u64> {
+    let labelled = |wanted: &str| {
+        sensors(device).find_map(|sensors| {
+            let is_it = |number: &u32| {
+                regular::line(&sensors.join(format!("temp{number}_label"))).is_some_and(|label| label == wanted)
+            };
+            let number = (1..=3).find(is_it)?;
+            value(&sensors.join(format!("temp{number}_input")))
+        })
+    };
+    let unlabelled = || sensors(device).find_map(|sensors| value(&sensors.join("temp1_input")));
+    labelled("edge").or_else(|| labelled("junction")).or_else(unlabelled)
 }
 
 fn sensors(device: &Path) -> impl Iterator<Item = std::path::PathBuf> + use<> {
@@ -74,6 +91,9 @@ mod tests {
         write("mem_info_vram_used", "1073741824\n");
         write("mem_info_vram_total", "68702699520\n");
         write("hwmon/hwmon4/temp1_input", "45000\n");
+        write("hwmon/hwmon4/temp1_label", "edge\n");
+        write("hwmon/hwmon4/temp2_label", "junction\n");
+        write("hwmon/hwmon4/temp2_input", "61000\n");
         write("hwmon/hwmon4/power1_average", "93000000\n");
         write("ras/umc_err_count", "ue: 2\nce: 7\nde: 0\n");
         write("ras/gfx_err_count", "Query currently inaccessible\n");
@@ -83,5 +103,10 @@ mod tests {
         assert_eq!(seen, (Some(37), Some((1024, 65520)), Some(45)));
         assert_eq!((readings.power_mw, readings.memory_utilization), (Some(93_000), None));
         assert_eq!(readings.ras_uncorrected, Some(2));
+        // An MI300X has no first sensor.
+        for file in ["temp1_input", "temp1_label"] {
+            fs::remove_file(device.join("hwmon/hwmon4").join(file)).unwrap();
+        }
+        assert_eq!(of(root.path(), 1, address).0.temperature, Some(61));
     }
 }

@@ -204,7 +204,7 @@ fn names_unreadable_or_unknown_node() {
 
 #[test]
 fn hidden_gpus_are_told_apart_from_none() {
-    let hidden = Topology { hidden: 7, ..Topology::default() };
+    let hidden = Topology { hidden: (0..7).collect(), ..Topology::default() };
     let found = findings(&hidden, true);
     assert_eq!(found[0].what, "7 AMD GPU(s) of this machine are hidden from this container");
     assert_eq!(findings(&Topology::default(), false), []);
@@ -290,5 +290,35 @@ proptest::proptest! {
         fixture.write("sys/devices/system/node/node0/cpulist", &text);
         fixture.write("usr/share/libdrm/amdgpu.ids", &text);
         fixture.probe();
+    }
+}
+
+/// An MI300X has eight render nodes, and a container may see a part of the machine's GPUs.
+#[test]
+fn the_exporters_number_of_a_gpu_is_its_position_on_the_host() {
+    let fixture = Fixture::new();
+    assert_eq!(host_number(fixture.path(), 130), Some(2), "without KFD's list");
+    fixture.add_gpu(2, 0x0a00, 128, 7);
+    fixture.add_gpu(3, 0x1a00, 136, 8);
+    fixture.add_gpu(5, 0x2a00, 152, 9);
+    let numbers = [128, 136, 152, 129].map(|minor| host_number(fixture.path(), minor));
+    assert_eq!(numbers, [Some(0), Some(1), Some(2), None]);
+    assert_eq!(Amd.map_entry(fixture.path(), "/dev/dri/renderD152"), Some(("2".to_owned(), Format::Json)));
+    assert_eq!(Amd.map_entry(fixture.path(), "/dev/nvidia0"), None);
+}
+
+/// Reading its files would wake it.
+#[test]
+fn a_gpu_that_sleeps_is_left_alone() {
+    let fixture = Fixture::new();
+    fixture.add_gpu(1, 0x0a00, 128, 7);
+    let device = "sys/bus/pci/devices/0000:0a:00.0";
+    fixture.write(&format!("{device}/gpu_busy_percent"), "40\n");
+    let sampled = || Amd.sample(fixture.path(), &Amd.list(fixture.path())[0]).0.utilization;
+    for (status, utilization) in
+        [("active", Some(40)), ("suspended", None), ("suspending", None), ("unsupported", Some(40))]
+    {
+        fixture.write(&format!("{device}/power/runtime_status"), &format!("{status}\n"));
+        assert_eq!(sampled(), utilization, "{status}");
     }
 }

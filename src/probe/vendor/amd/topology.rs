@@ -23,8 +23,8 @@ pub(super) struct Topology {
     pub(super) gpus: Vec<GpuNode>,
     /// The numbers of the CPU nodes, ascending.
     pub(super) cpu_nodes: Vec<u64>,
-    /// The number of nodes that the device cgroup hides from this container.
-    pub(super) hidden: usize,
+    /// The numbers of the nodes that the device cgroup hides from this container.
+    pub(super) hidden: Vec<u64>,
     /// Nodes that cannot be read or parsed, each with the reason.
     pub(super) unrecognized_nodes: Vec<(u64, String)>,
 }
@@ -32,6 +32,8 @@ pub(super) struct Topology {
 /// A GPU, or one partition of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GpuNode {
+    /// The kernel's number of the node.
+    pub(super) number: u64,
     pub(super) directory: PathBuf,
     pub(super) properties: GpuProperties,
 }
@@ -71,11 +73,11 @@ pub(super) fn read(directory: &Path, read: impl Fn(&Path) -> io::Result<String>)
         match read(&directory.join("properties")) {
             Ok(text) => match parse_node(&text) {
                 Node::Cpu => topology.cpu_nodes.push(number),
-                Node::Gpu(properties) => topology.gpus.push(GpuNode { directory, properties }),
+                Node::Gpu(properties) => topology.gpus.push(GpuNode { number, directory, properties }),
                 Node::Unrecognized(why) => topology.unrecognized_nodes.push((number, why.to_owned())),
             },
             // The open succeeds; only the read is checked against the device cgroup.
-            Err(error) if error.raw_os_error() == Some(Errno::EPERM as i32) => topology.hidden += 1,
+            Err(error) if error.raw_os_error() == Some(Errno::EPERM as i32) => topology.hidden.push(number),
             Err(error) => topology.unrecognized_nodes.push((number, format!("unreadable: {error}"))),
         }
     }
@@ -206,7 +208,7 @@ mod tests {
             other => panic!("{other:?} was read"),
         };
         let unrecognized_nodes = vec![(2, "unreadable: No such file or directory (os error 2)".to_owned())];
-        let want = Topology { gpus: Vec::new(), cpu_nodes: vec![0, 10], hidden: 1, unrecognized_nodes };
+        let want = Topology { gpus: Vec::new(), cpu_nodes: vec![0, 10], hidden: vec![1], unrecognized_nodes };
         assert_eq!(read(nodes.path(), answers), want);
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::vendor::VendorProbe;
 use crate::{Found, device, groups, left_out, pci, regular};
-use model::inventory::{Driver, Gpu, PciAddress, Source, Vendor};
+use model::inventory::{Access, Driver, Gpu, PciAddress, Source, Vendor};
 
 /// The discrete GPUs by PCI device ID (compute-runtime, devices_base.inl). If the driver does not report memory, this
 /// is the only sign of a discrete card on the root bus of a virtual machine.
@@ -56,15 +56,16 @@ impl VendorProbe for Intel {
     fn probe(&self, root: &Path) -> Found {
         probe(root)
     }
+
+    fn list(&self, root: &Path) -> Vec<Gpu> {
+        gpus(root, &nodes(root), device::reachable)
+    }
 }
 
 /// Reads sysfs, and opens each device as a job would. Call it only inside the sandbox.
 fn probe(root: &Path) -> Found {
-    let entries = fs::read_dir(root.join("sys/class/drm")).into_iter().flatten().flatten();
-    let mut nodes: Vec<Node> = entries.filter_map(|entry| node(root, &entry)).collect();
-    // The order in which the runtime numbers them; its device selector uses these numbers.
-    nodes.sort_by_key(|node| (node.address, node.minor));
-    let gpus: Vec<Gpu> = (0..).zip(&nodes).map(|(index, node)| gpu(root, index, node)).collect();
+    let nodes = nodes(root);
+    let gpus = gpus(root, &nodes, device::access);
     let driver = nodes.first().map(|node| Driver {
         vendor: Vendor::Intel,
         source: Source::Drm,
@@ -76,6 +77,18 @@ fn probe(root: &Path) -> Found {
     });
     let findings = left_out::findings(&gpus).into_iter().chain(groups::finding(root, Vendor::Intel, &gpus)).collect();
     Found { driver, gpus, findings }
+}
+
+/// The render nodes, in the order in which the runtime numbers them; its device selector uses these numbers.
+fn nodes(root: &Path) -> Vec<Node> {
+    let entries = fs::read_dir(root.join("sys/class/drm")).into_iter().flatten().flatten();
+    let mut nodes: Vec<Node> = entries.filter_map(|entry| node(root, &entry)).collect();
+    nodes.sort_by_key(|node| (node.address, node.minor));
+    nodes
+}
+
+fn gpus(root: &Path, nodes: &[Node], reach: fn(&Path) -> Access) -> Vec<Gpu> {
+    (0..).zip(nodes).map(|(index, node)| gpu(root, index, node, reach)).collect()
 }
 
 /// A render node in this container.
@@ -128,7 +141,7 @@ fn memory_mib(device: &Path) -> Option<u64> {
     (all > 0).then_some(all >> 20)
 }
 
-fn gpu(root: &Path, index: u32, node: &Node) -> Gpu {
+fn gpu(root: &Path, index: u32, node: &Node, reach: fn(&Path) -> Access) -> Gpu {
     let file = format!("dev/dri/renderD{}", node.minor);
     let place = node.address.map(|address| pci::place(root, address)).unwrap_or_default();
     Gpu {
@@ -141,7 +154,7 @@ fn gpu(root: &Path, index: u32, node: &Node) -> Gpu {
         integrated: node.is_integrated(),
         cpus: place.cpus,
         numa_node: place.numa_node,
-        access: device::access(&root.join(&file)),
+        access: reach(&root.join(&file)),
         device_file: Some(format!("/{file}").into()),
         ..Gpu::default()
     }
@@ -152,7 +165,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use model::inventory::{Access, Obstacle};
+    use model::inventory::Obstacle;
 
     /// A machine with Intel's GPUs, in the kernel's format.
     struct Machine {

@@ -44,12 +44,13 @@ pub(super) fn probe(root: &Path, library: Option<&Path>) -> Result<Vec<Condition
 /// The condition of one GPU.
 pub(super) fn condition(index: u32, device: &Device<'_>) -> Condition {
     let answers = Answers::default();
-    let memory = answers.of(nvml::memory(device));
+    let memory = answers.of(nvml::memory(device)).filter(|memory| memory.used.max(memory.free) <= memory.total);
     let processes = answers.of(device.running_compute_processes());
     let utilization = answers.of(device.utilization_rates()).map(|rates| rates.gpu);
     Condition {
         index,
-        memory_mib: memory.filter(|(whole, used)| used <= whole).map(|(whole, used)| (used >> 20, whole >> 20)),
+        memory_mib: memory.map(|memory| (memory.used >> 20, memory.total >> 20)),
+        memory_free_mib: memory.map(|memory| memory.free >> 20),
         processes: processes.map(|all| all.iter().take(MOST_PROCESSES).map(process).collect()),
         slowdowns: answers.of(device.current_throttle_reasons()).and_then(slowdowns),
         temperature: answers.of(device.temperature(TemperatureSensor::Gpu)).filter(|degrees| *degrees <= HOTTEST),

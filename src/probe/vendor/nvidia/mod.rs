@@ -1,7 +1,10 @@
 //! NVIDIA GPUs, from NVML or otherwise the kernel's files, and findings about both.
 
+mod answers;
 pub mod condition;
+mod job_map;
 pub mod nvml;
+mod places;
 pub mod proc;
 mod readings;
 pub mod request;
@@ -17,9 +20,9 @@ use std::time::Instant;
 use crate::live::{self, Say};
 use crate::sandbox::{NoAnswer, Sandbox};
 use crate::vendor::{Deadlines, Finish, VendorProbe};
-use crate::{Found, Options, left_out};
+use crate::{Found, Options, device, left_out};
 use model::inventory::{Access, Condition, Driver, Finding, Gpu, Kind, Obstacle, Source, Vendor, WSL_DEVICE};
-use nvml::NvmlTrouble;
+use nvml::{NvmlTrouble, Step};
 use request::Request;
 
 /// NVIDIA's GPUs, through NVML or otherwise the kernel's files.
@@ -32,26 +35,40 @@ impl VendorProbe for Nvidia {
     }
 
     fn probe(&self, root: &Path) -> Found {
-        let proc::Probe { driver, gpus } = proc::probe(root);
+        let proc::Probe { driver, gpus } = proc::probe(root, device::access);
         Found { driver, gpus, findings: Vec::new() }
+    }
+
+    fn list(&self, root: &Path) -> Vec<Gpu> {
+        proc::probe(root, device::reachable).gpus
+    }
+
+    fn map_entry(&self, root: &Path, device: &str) -> Option<(String, crate::job_map::Format)> {
+        job_map::name(root, device).map(|name| (name, crate::job_map::Format::Lines))
     }
 
     /// Always starts, because requested GPUs may be missing.
     fn start(&'static self, _: Vendor, options: &Options) -> Option<Finish> {
         let Options { root, request, nvml_library, conditions, left_out, .. } = options.clone();
         let library = nvml_library.as_deref();
-        let probe = || nvml::probe(&root, library, &left_out);
-        let nvml = if conditions {
-            Sandbox::start_both(probe, || condition::probe(&root, library))
-        } else {
-            Sandbox::start(probe)
-        };
+        let nvml = Sandbox::start_steps(|say| {
+            nvml::probe(&root, library, &left_out, say)?;
+            if conditions { say(&Step::Conditions(condition::probe(&root, library))) } else { Ok(()) }
+        });
         let detection = Detection { root, library_is_named: library.is_some(), request, conditions, nvml };
         Some(Box::new(move |deadlines| detection.finish(deadlines)))
     }
 
     fn watch(&self, options: &live::Options, say: Say<'_>) -> io::Result<()> {
-        watch::watch(options, say)
+        match &options.only {
+            Some(gpu) => watch::check(options, gpu, say),
+            None => watch::watch(options, say),
+        }
+    }
+
+    /// `nvidia-smi --gpu-reset` and changes of the MIG mode.
+    fn must_close(&self) -> bool {
+        true
     }
 }
 
@@ -72,20 +89,18 @@ struct Detection {
     request: Request,
     /// Whether the child also reads the condition of the GPUs.
     conditions: bool,
-    nvml: Sandbox<Result<nvml::Probe, NvmlTrouble>>,
+    nvml: Sandbox<Step>,
 }
 
 impl Detection {
     /// Waits for NVML, and then for the kernel's files.
-    fn finish(self, deadlines: Deadlines) -> Found {
-        let Deadlines { library: nvml_deadline, files: deadline } = deadlines;
-        let (answer, conditions) = match self.nvml.first(nvml_deadline) {
-            Ok((answer, child)) => (answer.map_err(NoNvml::from), self.conditions.then_some(child)),
-            Err(why) => (Err(NoNvml::from(why)), None),
-        };
-        let mut found = match answer {
+    fn finish(mut self, deadlines: Deadlines) -> Found {
+        let mut found = match answers::wait(&self.root, &mut self.nvml, deadlines) {
             Ok(mut probe) => {
-                give(&mut probe.gpus, conditions, nvml_deadline);
+                if self.conditions {
+                    let until = deadlines.library.max(Instant::now() + deadlines.each_gpu / 2);
+                    give(&mut probe.gpus, answers::conditions(&mut self.nvml, until).unwrap_or_default());
+                }
                 from_nvml(probe)
             }
             Err(why) => {
@@ -93,14 +108,14 @@ impl Detection {
                 if is_absent && !self.library_is_named && !has_traces(&self.root) && !tegra::is_here(&self.root) {
                     return Found { findings: self.request.finding(&[]).into_iter().collect(), ..Found::default() };
                 }
-                from_kernel(&self.root, &why, &self.request, deadline)
+                from_kernel(&self.root, &why, &self.request, deadlines.for_files())
             }
         };
         // On a Jetson, NVML and /dev/nvidia0 describe the display, if they exist at all.
         if tegra::is_here(&self.root)
             && !found.gpus.iter().any(|gpu| gpu.access == Access::Usable && gpu.memory_mib.is_some())
         {
-            found = from_tegra(&self.root, deadline).unwrap_or(found);
+            found = from_tegra(&self.root, deadlines.for_files()).unwrap_or(found);
         }
         refuse_twins(&mut found.gpus);
         found.findings.extend(found.gpus.iter().filter_map(mig_finding));
@@ -112,8 +127,7 @@ impl Detection {
 }
 
 /// Adds its condition to each GPU. If the driver crashes on these questions, the list of GPUs was already received.
-fn give(gpus: &mut [Gpu], child: Option<Sandbox<Result<Vec<Condition>, NvmlTrouble>>>, deadline: Instant) {
-    let Some(Ok(Ok(conditions))) = child.map(|child| child.finish(deadline)) else { return };
+fn give(gpus: &mut [Gpu], conditions: Vec<Condition>) {
     for condition in conditions {
         let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.index == condition.index) else { continue };
         if condition.obstacle == Some(Obstacle::Lost) && gpu.access == Access::Usable {
@@ -281,7 +295,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("dev")).unwrap();
         std::fs::write(root.path().join("dev/nvidia0"), "").unwrap();
-        let gpus = proc::probe(root.path()).gpus;
+        let gpus = proc::probe(root.path(), device::access).gpus;
         assert_eq!(none_given(&gpus), None, "it is given, and no device");
         let gpu = Gpu { access: Access::unusable(Obstacle::NotGiven, ""), ..proc::nameless_gpu(0) };
         assert!(none_given(&[gpu]).unwrap().what.contains("access to none"));

@@ -5,6 +5,7 @@
 mod answers;
 mod fabric;
 mod gpm;
+mod library;
 mod memory;
 mod meters;
 mod mig;
@@ -12,7 +13,7 @@ mod pcie;
 mod raw_calls;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::path::Path;
 
@@ -23,13 +24,15 @@ use serde::{Deserialize, Serialize};
 pub(super) use answers::Answers;
 pub(super) use answers::refused;
 pub(super) use fabric::fabric_state;
+pub(super) use library::load;
 pub(super) use memory::memory;
 pub(super) use meters::Meters;
 
+use super::places::Places;
 use super::proc;
-use crate::pci;
+use crate::{device, pci};
 use model::faults::ward::Out;
-use model::inventory::{Access, CpuSet, Driver, Gpu, Obstacle, PciAddress, Source, Vendor};
+use model::inventory::{Access, Condition, CpuSet, Driver, Gpu, Obstacle, PciAddress, Source, Vendor};
 
 /// More GPUs than any machine has. A larger count is implausible.
 const MOST_GPUS: u32 = 1024;
@@ -84,11 +87,7 @@ impl NvmlTrouble {
     fn new(call: &str, error: NvmlError) -> Self {
         let call = call.to_owned();
         match error {
-            NvmlError::LibloadingError(error) => {
-                let error = error.to_string();
-                let missing = error.contains("No such file");
-                if missing { Self::LibraryMissing(error) } else { Self::LibraryBroken(error) }
-            }
+            NvmlError::LibloadingError(error) => library::trouble(error.to_string()),
             NvmlError::FailedToLoadSymbol(error) => Self::LibraryBroken(error),
             NvmlError::LibRmVersionMismatch => Self::VersionMismatch,
             NvmlError::DriverNotLoaded => Self::DriverNotLoaded,
@@ -101,23 +100,57 @@ impl NvmlTrouble {
     }
 }
 
+/// An answer of the process that queries NVML, in this order.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Step {
+    /// NVML has this many GPUs.
+    Counted(u32),
+    /// The next one, as far as it is known by itself.
+    Gpu(Box<Gpu>),
+    /// All of them.
+    Done(Box<Probe>),
+    /// NVML failed.
+    Failed(NvmlTrouble),
+    /// The condition of all GPUs, if it was requested.
+    Conditions(Result<Vec<Condition>, NvmlTrouble>),
+}
+
 /// Queries NVML for everything. Uses the library at `library`, otherwise the default one.
-///
-/// # Errors
-/// NVML failed, for this reason.
-pub fn probe(root: &Path, library: Option<&Path>, left_out: &[Out]) -> Result<Probe, NvmlTrouble> {
+pub(super) fn probe(
+    root: &Path,
+    library: Option<&Path>,
+    left_out: &[Out],
+    say: &mut dyn FnMut(&Step) -> io::Result<()>,
+) -> io::Result<()> {
     // NVML is never shut down: that can block in the driver for long or for ever, and this process is about to exit
     // anyway.
-    let nvml = ManuallyDrop::new(load(root, library)?);
-    let count = count(&nvml)?;
-    let devices: Vec<_> = (0..count).map(|index| nvml.device_by_index(index)).collect();
-    let answers: Vec<Answers> = devices.iter().map(|_| Answers::default()).collect();
-    let of_each = || devices.iter().zip(&answers);
-    let mut gpus: Vec<Gpu> =
-        (0..).zip(of_each()).map(|(index, (device, answers))| gpu(root, index, device, answers, left_out)).collect();
+    let loaded = load(root, library).and_then(|nvml| {
+        let nvml = ManuallyDrop::new(nvml);
+        count(&nvml).map(|count| (nvml, count))
+    });
+    let (nvml, count) = match loaded {
+        Ok(loaded) => loaded,
+        Err(trouble) => return say(&Step::Failed(trouble)),
+    };
+    say(&Step::Counted(count))?;
+    let places = Places::read(root, count);
+    let (mut devices, mut gpus) = (Vec::new(), Vec::new());
+    for index in 0..count {
+        // What opens a GPU keeps the host from resetting it.
+        let closed = left_out.iter().find(|out| places.is_at(index, &out.gpu));
+        let device = closed.is_none().then(|| nvml.device_by_index(index));
+        let answers = Answers::default();
+        let gpu = match (&device, closed) {
+            (Some(device), _) => gpu(root, index, device, &answers, left_out),
+            (None, out) => out.map(|out| closed_gpu(root, index, out)).unwrap_or_default(),
+        };
+        say(&Step::Gpu(Box::new(gpu.clone())))?;
+        gpus.push(gpu);
+        devices.push((device, answers));
+    }
     let index_of = gpus.iter().filter_map(|gpu| Some((gpu.pci_address?, gpu.index))).collect();
-    for (gpu, (device, answers)) in gpus.iter_mut().zip(of_each()) {
-        let Ok(device) = device else { continue };
+    for (gpu, (device, answers)) in gpus.iter_mut().zip(&devices) {
+        let Some(Ok(device)) = device else { continue };
         if gpu.access.obstacle() == Some(Obstacle::Faulty) {
             continue;
         }
@@ -129,32 +162,27 @@ pub fn probe(root: &Path, library: Option<&Path>, left_out: &[Out]) -> Result<Pr
         }
     }
     // A file that no GPU claims most likely belongs to a GPU that NVML counts but does not hand out.
-    let all_known = devices.iter().all(Result::is_ok);
+    let all_known = devices.iter().all(|(device, _)| !matches!(device, Some(Err(_))));
     let unknown_to_nvml = if all_known { unknown_minors(root, &gpus) } else { Vec::new() };
-    Ok(Probe { driver: driver(&nvml), gpus, unknown_to_nvml })
+    say(&Step::Done(Box::new(Probe { driver: driver(&nvml), gpus, unknown_to_nvml })))
+}
+
+/// A GPU with a fault, which is not opened.
+fn closed_gpu(root: &Path, index: u32, out: &Out) -> Gpu {
+    let mut gpu = Gpu {
+        uuid: out.gpu.uuid.clone(),
+        model: out.gpu.model.clone(),
+        pci_address: out.gpu.pci_address,
+        ..proc::nameless_gpu(index)
+    };
+    leave_out(root, out, &mut gpu);
+    gpu
 }
 
 /// The number of GPUs.
 pub(super) fn count(nvml: &Nvml) -> Result<u32, NvmlTrouble> {
     let count = nvml.device_count().map_err(|error| NvmlTrouble::new("nvmlDeviceGetCount", error))?;
     if count > MOST_GPUS { Err(NvmlTrouble::ImpossibleCount(count)) } else { Ok(count) }
-}
-
-/// Loads the library and initialises it.
-pub(super) fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlTrouble> {
-    let init =
-        |path: &OsStr| Nvml::builder().lib_path(path).init().map_err(|error| NvmlTrouble::new("nvmlInit", error));
-    // WSL2's own path, which the dynamic loader does not search.
-    let wsl = root.join("usr/lib/wsl/lib/libnvidia-ml.so.1");
-    match library {
-        Some(path) => init(path.as_os_str()),
-        // The default library would describe this machine, not the one under `root`.
-        None if root != Path::new("/") => Err(NvmlTrouble::LibraryMissing("not searched in another root".into())),
-        None => init(OsStr::new("libnvidia-ml.so.1")).or_else(|trouble| match trouble {
-            NvmlTrouble::LibraryMissing(_) if wsl.exists() => init(wsl.as_os_str()),
-            _ => Err(trouble),
-        }),
-    }
 }
 
 fn driver(nvml: &Nvml) -> Driver {
@@ -197,7 +225,7 @@ fn leave_out(root: &Path, out: &Out, gpu: &mut Gpu) {
 }
 
 fn describe(root: &Path, device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
-    gpu.memory_mib = answers.of(memory(device)).map(|(whole, _)| whole >> 20).filter(plausible_memory);
+    gpu.memory_mib = answers.of(memory(device)).map(|memory| memory.total >> 20).filter(plausible_memory);
     gpu.compute = answers
         .of(device.cuda_compute_capability())
         .filter(|it| (1..100).contains(&it.major) && (0..10).contains(&it.minor))
@@ -211,7 +239,7 @@ fn describe(root: &Path, device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) 
     gpu.memory_node = pci::memory_node(root, [listed, named, place.numa_node]);
     let minor = answers.of(device.minor_number()).filter(|minor| *minor <= HIGHEST_MINOR);
     gpu.minor = minor.or_else(|| proc::minor_of(root, gpu.pci_address?));
-    (gpu.device_file, gpu.access) = proc::device_file(root, gpu.minor);
+    (gpu.device_file, gpu.access) = proc::device_file(root, gpu.minor, device::access);
 }
 
 fn plausible_memory(mib: &u64) -> bool {
@@ -256,7 +284,7 @@ fn links(device: &Device<'_>, own: u32, index_of: &BTreeMap<PciAddress, u32>, an
 
 fn unknown_minors(root: &Path, gpus: &[Gpu]) -> Vec<u32> {
     let known: BTreeSet<u32> = gpus.iter().filter_map(|gpu| gpu.minor).collect();
-    let opens = |minor: &u32| proc::device_file(root, Some(*minor)).1 == Access::Usable;
+    let opens = |minor: &u32| proc::device_file(root, Some(*minor), device::access).1 == Access::Usable;
     proc::device_minors(root).into_iter().filter(|minor| !known.contains(minor)).filter(opens).collect()
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::nvml;
-use crate::{device, pci};
+use crate::pci;
 use model::inventory::{Access, Driver, Gpu, MigInstance, Obstacle, PciAddress, Source, Vendor, WSL_DEVICE};
 
 /// The data from the kernel's files.
@@ -21,13 +21,17 @@ pub struct Probe {
     pub gpus: Vec<Gpu>,
 }
 
-/// Reads everything, and opens each device file once.
-pub fn probe(root: &Path) -> Probe {
-    let mut gpus: Vec<Gpu> = entries(root).into_iter().map(|(address, entry)| entry.into_gpu(root, address)).collect();
+/// Whether a device file can be used.
+type Reach = fn(&Path) -> Access;
+
+/// Reads everything, and asks `reach` of each device file once.
+pub fn probe(root: &Path, reach: Reach) -> Probe {
+    let own = |(address, entry): (PciAddress, Entry)| entry.into_gpu(root, address, reach);
+    let mut gpus: Vec<Gpu> = entries(root).into_iter().map(own).collect();
     // /proc lists neither a fake device (`docker run --device /dev/null:/dev/nvidia0`) nor WSL2's.
     for minor in device_minors(root) {
         if gpus.iter().all(|gpu| gpu.minor != Some(minor)) {
-            gpus.push(with_minor(root, minor));
+            gpus.push(with_minor(root, minor, reach));
         }
     }
     for (index, gpu) in (0..).zip(&mut gpus) {
@@ -64,8 +68,8 @@ fn mig_instances(root: &Path, minor: u32) -> Option<Vec<MigInstance>> {
     (!found.is_empty()).then(|| found.into_iter().map(instance).collect())
 }
 
-fn with_minor(root: &Path, minor: u32) -> Gpu {
-    let (device_file, access) = device_file(root, Some(minor));
+fn with_minor(root: &Path, minor: u32, reach: Reach) -> Gpu {
+    let (device_file, access) = device_file(root, Some(minor), reach);
     Gpu { minor: Some(minor), device_file, access, ..nameless_gpu(0) }
 }
 
@@ -88,15 +92,15 @@ fn is_minor(minor: &u32) -> bool {
     *minor <= nvml::HIGHEST_MINOR
 }
 
-/// The device file of the GPU with this minor, as named in the container, and whether it opens.
-pub(super) fn device_file(root: &Path, minor: Option<u32>) -> (Option<PathBuf>, Access) {
+/// The device file of the GPU with this minor, as named in the container, and whether it can be used.
+pub(super) fn device_file(root: &Path, minor: Option<u32>, reach: Reach) -> (Option<PathBuf>, Access) {
     let own = minor.map(|minor| format!("dev/nvidia{minor}"));
     // WSL2 has one device for all GPUs and no /dev/nvidiaN.
     let wsl = WSL_DEVICE.trim_start_matches('/');
     let is_wsl = root.join(wsl).exists() && !own.as_ref().is_some_and(|own| root.join(own).exists());
     let name = if is_wsl { Some(wsl.to_owned()) } else { own };
     match name {
-        Some(name) => (Some(Path::new("/").join(&name)), device::access(&root.join(&name))),
+        Some(name) => (Some(Path::new("/").join(&name)), reach(&root.join(&name))),
         None => (None, Access::unusable(Obstacle::UnknownFile, "the driver does not report its /dev/nvidiaN")),
     }
 }
@@ -138,8 +142,8 @@ impl Entry {
         entry
     }
 
-    fn into_gpu(self, root: &Path, address: PciAddress) -> Gpu {
-        let (device_file, access) = device_file(root, self.minor);
+    fn into_gpu(self, root: &Path, address: PciAddress, reach: Reach) -> Gpu {
+        let (device_file, access) = device_file(root, self.minor, reach);
         let place = pci::place(root, address);
         Gpu {
             minor: self.minor,
@@ -154,6 +158,11 @@ impl Entry {
             ..nameless_gpu(0)
         }
     }
+}
+
+/// The minors of the GPUs in /proc, by PCI address.
+pub(super) fn minors(root: &Path) -> Vec<(PciAddress, Option<u32>)> {
+    entries(root).into_iter().map(|(address, entry)| (address, entry.minor)).collect()
 }
 
 fn entries(root: &Path) -> BTreeMap<PciAddress, Entry> {
@@ -183,6 +192,7 @@ pub(super) fn is_version(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device;
 
     #[test]
     fn entry_is_read_as_driver_writes_it() {
@@ -236,7 +246,7 @@ mod tests {
             write("sys/bus/pci/devices/0000:17:00.0/numa_node", &value);
             write("proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", &text);
             write(&format!("dev/{name}"), "");
-            for gpu in probe(root.path()).gpus {
+            for gpu in probe(root.path(), device::access).gpus {
                 let uuid = gpu.uuid.unwrap_or_default();
                 proptest::prop_assert!(uuid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'), "{uuid:?}");
                 proptest::prop_assert!(gpu.minor.is_none_or(|minor| is_minor(&minor)));

@@ -1,5 +1,6 @@
 //! Samples NVIDIA's GPUs through NVML, and receives its events.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -11,11 +12,13 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, EventSet, Nvml};
 
 use super::nvml::{self, Answers, Meters, NvmlTrouble};
+use super::places::Places;
 use super::{condition, proc, readings};
 use crate::device;
 use crate::live::{self, Options, Say, look, pause, trouble_of};
 use model::faults::fault::FaultKind;
 use model::faults::look::{Identity, Key, Line, Seen};
+use model::faults::policy::UNKNOWN_XID;
 use model::inventory::{Obstacle, Vendor};
 
 /// The longest wait for an event in one call.
@@ -35,6 +38,26 @@ pub(super) fn watch(options: &Options, say: Say<'_>) -> io::Result<()> {
     }
 }
 
+/// Samples one GPU once, and opens no other.
+pub(super) fn check(options: &Options, gpu: &Identity, say: Say<'_>) -> io::Result<()> {
+    let nvml = match nvml::load(&options.root, options.library.as_deref()) {
+        Ok(nvml) => ManuallyDrop::new(nvml),
+        Err(trouble) => return say(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
+    };
+    let count = match nvml::count(&nvml) {
+        Ok(count) => count,
+        Err(trouble) => return say(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
+    };
+    let places = Places::read(&options.root, count);
+    let index = (0..count).find(|index| places.is_at(*index, gpu));
+    let found = index.and_then(|index| identify(options, &nvml, index));
+    // Another card in its place is not this one.
+    let found = found.filter(|(own, _)| gpu.uuid.is_none() || own.uuid == gpu.uuid);
+    let lost = || Seen { trouble: Some(FaultKind::Lost), ..Seen::default() };
+    let seen = found.map_or_else(lost, |(identity, device)| see(&options.root, &identity, &device));
+    say(&Line::Seen { gpu: gpu.key(), seen: Box::new(seen) })
+}
+
 fn kind_of(trouble: &NvmlTrouble) -> FaultKind {
     match trouble {
         NvmlTrouble::UnknownError { .. } => FaultKind::DeviceDenied,
@@ -46,18 +69,35 @@ fn kind_of(trouble: &NvmlTrouble) -> FaultKind {
 fn watch_nvml(options: &Options, nvml: &Nvml, say: Say<'_>) -> io::Result<()> {
     let mut events: Option<EventSet<'_>> = None;
     let mut registered = 0;
+    let mut opened = BTreeSet::new();
     let mut meters = options.meters.then(|| Meters::new(nvml));
     loop {
         let next = Instant::now() + options.interval;
-        let devices: Vec<(Identity, Device<'_>)> = match nvml::count(nvml) {
-            Ok(count) => (0..count).filter_map(|index| identify(options, nvml, index)).collect(),
+        let count = match nvml::count(nvml) {
+            Ok(count) => count,
             Err(trouble) => return say(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
         };
+        let places = Places::read(&options.root, count);
+        let (mut devices, mut gpus) = (Vec::new(), Vec::new());
+        for index in 0..count {
+            if let Some(closed) = options.closed.iter().find(|closed| places.is_at(index, closed)) {
+                gpus.push(closed.clone());
+                continue;
+            }
+            // The first use of a GPU can take seconds.
+            if opened.insert(index) {
+                say(&Line::Opening { gpu: places.identity(&options.root, index) })?;
+            }
+            if let Some((identity, device)) = identify(options, nvml, index) {
+                gpus.push(identity.clone());
+                devices.push((identity, device));
+            }
+        }
         if devices.len() != registered || events.is_none() {
             registered = devices.len();
             events = register(nvml, &devices);
         }
-        say(&Line::Listed { gpus: devices.iter().map(|(identity, _)| identity.clone()).collect() })?;
+        say(&Line::Listed { gpus })?;
         for (identity, device) in &devices {
             look(options, identity, say, || {
                 let mut seen = see(&options.root, identity, device);
@@ -92,13 +132,15 @@ fn identify<'a>(options: &Options, nvml: &'a Nvml, index: u32) -> Option<(Identi
 }
 
 fn file_of(root: &Path, minor: u32) -> Option<String> {
-    proc::device_file(root, Some(minor)).0.map(|file| file.display().to_string())
+    proc::device_file(root, Some(minor), device::reachable).0.map(|file| file.display().to_string())
 }
 
 fn see(root: &Path, identity: &Identity, device: &Device<'_>) -> Seen {
     // The driver still answers a process that has the device open after new processes are denied access.
-    if let Some(trouble) =
-        identity.file.as_deref().and_then(|file| trouble_of(&device::access(&root.join(file.trim_start_matches('/')))))
+    if let Some(trouble) = identity
+        .file
+        .as_deref()
+        .and_then(|file| trouble_of(&device::reachable(&root.join(file.trim_start_matches('/')))))
     {
         return Seen { trouble: Some(trouble), ..Seen::default() };
     }
@@ -149,8 +191,12 @@ fn hear(
         match events.wait(u32::try_from(timeout).unwrap_or(u32::MAX)) {
             Ok(event) => {
                 let key = event.device.uuid().ok().and_then(|uuid| key_of(devices, &uuid));
-                if let Some(XidError::Value(xid)) = event.event_data {
-                    say(&Line::Event { gpu: key, xid: u32::try_from(xid).unwrap_or(u32::MAX) })?;
+                let xid = event.event_data.map(|xid| match xid {
+                    XidError::Value(xid) => u32::try_from(xid).unwrap_or(u32::MAX),
+                    XidError::Unknown => UNKNOWN_XID,
+                });
+                if let Some(xid) = xid {
+                    say(&Line::Event { gpu: key, xid })?;
                     next = next.min(Instant::now() + AFTER_EVENT);
                 }
             }

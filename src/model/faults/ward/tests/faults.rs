@@ -32,11 +32,32 @@ fn xid_requiring_reset_drains_until_driver_reports_recovery() {
     assert_eq!(world.offered, [1]);
     (0..3).for_each(|_| world.look(&[]));
     assert_eq!(world.offered, [0, 1]);
-    // A driver that has no such word: it stays out.
-    let silent = |index| (index, Seen::default());
-    world.event(1, 48);
-    (0..100).for_each(|_| world.look(&[silent(0), silent(1)]));
-    assert_eq!(world.offered, [0]);
+}
+
+/// Before driver 570 nothing tells that a GPU is well; a row that waits for a reset tells that it is not.
+#[test]
+fn an_xid_of_a_driver_without_a_recovery_action_ends_after_a_time_that_doubles() {
+    let mut world = World::new(2);
+    let silent = || [(0, Seen::default()), (1, Seen::default())];
+    let pending = RemappedRows { is_pending: true, ..RemappedRows::default() };
+    let readings = Readings { remapped_rows: Some(pending), ..Readings::default() };
+    for (minutes, is_pending) in [(10, false), (20, true)] {
+        world.look(&silent());
+        world.event(1, 48);
+        let told = world.said.iter().rfind(|line| line.contains("XID 48")).unwrap();
+        assert!(told.contains(&format!("available again after {minutes} min without an error")), "{told}");
+        // A look takes 5.3 s.
+        (0..minutes * 11).for_each(|_| world.look(&silent()));
+        assert_eq!(world.offered, [0], "{minutes}");
+        if is_pending {
+            let waits = Seen { readings: readings.clone(), ..Seen::default() };
+            (0..100).for_each(|_| world.look(&[(0, Seen::default()), (1, waits.clone())]));
+            assert_eq!(world.offered, [0], "{minutes}");
+        }
+        (0..9).for_each(|_| world.look(&silent()));
+        assert_eq!(world.offered, [0, 1], "{minutes}");
+    }
+    assert_eq!(world.drained, None);
 }
 
 #[test]
@@ -124,4 +145,67 @@ fn reports_memory_in_use_only_without_job() {
     (0..3).for_each(|_| world.look(&[]));
     assert!(world.ward.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty()));
     assert_eq!((world.offered.len(), world.drained), (2, None));
+}
+
+/// slurmctld is stopped: its answers come much later, or not at all.
+#[test]
+fn a_fault_is_told_before_slurm_answers_and_its_jobs_afterwards() {
+    let mut world = World::new(2);
+    world.pass(1000);
+    world.ward.event(world.now, Some(&identity(1).key()), 79);
+    let acts = world.ward.step(world.now);
+    assert!(matches!(acts.as_slice(), [Act::Drain { .. }, Act::Ask]), "{acts:?}");
+    let due = world.ward.next().unwrap();
+    assert!(due <= world.now.ms + 500, "{due}");
+    world.now.ms = due;
+    let acts = world.ward.step(world.now);
+    let [Act::Say { line, .. }, Act::Notify(told)] = acts.as_slice() else { panic!("{acts:?}") };
+    assert!(line.contains("XID 79") && told.jobs.is_empty(), "{line}");
+    // Nothing spins meanwhile, and another fault does not wait either.
+    assert_eq!(world.ward.next(), None);
+    world.ward.event(world.now, Some(&identity(0).key()), 31);
+    world.now.ms = world.ward.next().unwrap();
+    assert!(matches!(world.ward.step(world.now).as_slice(), [Act::Say { .. }, Act::Notify(_)]));
+    // It is back, and was told twice to drain the node.
+    for outcome in ["no answer", "no answer"] {
+        world.ward.drained(world.now, &Drained::Failed(outcome.to_owned()));
+        world.pass(10_000);
+        let acts = world.ward.step(world.now);
+        assert!(acts.iter().filter(|act| matches!(act, Act::Say { .. })).count() <= 1, "{acts:?}");
+        let node = OnNode { gpus: vec![vec![], vec![]], ..OnNode::default() };
+        world.ward.on_node(world.now, world.now, Some(&node));
+        let acts = world.ward.step(world.now);
+        assert!(matches!(acts.as_slice(), [Act::Drain { .. }, ..]), "{acts:?}");
+    }
+    world.ward.drained(world.now, &Drained::Ours);
+    let job = OwnedJob { job: 17, user: "alice".to_owned() };
+    let node = OnNode { is_closed: true, is_ours: true, held: 1, gpus: vec![vec![], vec![job]], is_empty: false };
+    world.ward.event(world.now, Some(&identity(1).key()), 79);
+    world.pass(1000);
+    world.ward.step(world.now);
+    world.ward.on_node(world.now, world.now, Some(&node));
+    assert!(world.ward.report(1).gpus[1].jobs.len() == 1);
+}
+
+/// A fault that comes and goes is told once a minute, with its end; one that stays is not forgotten.
+#[test]
+fn a_fault_that_flaps_is_told_once_a_minute() {
+    let hot = || Seen {
+        condition: Condition { slowdowns: Some(vec![Slowdown::Heat]), ..Condition::default() },
+        ..World::well()
+    };
+    let mut world = World::new(2);
+    for _ in 0..12 {
+        world.look(&[(1, hot())]);
+        (0..2).for_each(|_| world.look(&[]));
+    }
+    let told = |world: &World, word: &str| {
+        world.said.iter().filter(|line| line.contains("throttled") && line.contains(word)).count()
+    };
+    // Twelve times in 190 s.
+    assert!((3..=4).contains(&told(&world, "Repair")), "{:?}", world.said);
+    assert!(told(&world, "cleared") <= told(&world, "Repair"), "{:?}", world.said);
+    let before = told(&world, "Repair");
+    (0..13).for_each(|_| world.look(&[(1, hot())]));
+    assert_eq!(told(&world, "Repair"), before + 1, "{:?}", world.said);
 }

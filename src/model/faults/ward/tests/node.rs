@@ -1,5 +1,8 @@
 //! What happens to the node, and when its GPUs come back.
 
+use crate::faults::report::Release;
+use crate::prepared::AwaitedGpu;
+
 use super::*;
 
 #[test]
@@ -170,4 +173,144 @@ fn person_who_drains_node_after_it_was_resumed_is_not_overruled() {
     world.drained = Some("fan".to_owned());
     (0..10).for_each(|_| world.lost(1));
     assert_eq!((world.drained.as_deref(), world.ward.next()), (Some("fan"), None));
+}
+
+/// AMD's partitions have one address and no UUID.
+#[test]
+fn partitions_of_a_gpu_are_told_apart_by_their_render_nodes() {
+    let part = |index: u32| Identity {
+        vendor: Vendor::Amd,
+        index,
+        pci_address: "0000:0a:00.0".parse().ok(),
+        file: Some(format!("/dev/dri/renderD{}", 128 + index)),
+        ..Identity::default()
+    };
+    let offered = |index: u32| Offered {
+        pci_address: Some("0000:0a:00.0".to_owned()),
+        file: format!("/dev/dri/renderD{}", 128 + index),
+    };
+    let mut ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
+    ward.offer((0..4).map(offered).collect());
+    let now = Clock::default();
+    ward.listed(now, Vendor::Amd, (0..4).map(part).collect());
+    ward.done(now, Vendor::Amd);
+    let report = ward.report(1);
+    assert_eq!(report.gpus.iter().map(|gpu| gpu.offered.clone()).collect::<Vec<_>>(), [[0], [1], [2], [3]]);
+    // One of them goes.
+    ward.listed(now, Vendor::Amd, (0..3).map(part).collect());
+    ward.done(now, Vendor::Amd);
+    let faults: Vec<usize> = ward.report(1).gpus.iter().map(|gpu| gpu.faults.len()).collect();
+    assert_eq!(faults, [0, 0, 0, 1]);
+    // A MIG instance has its GPU's address and a file of its own.
+    let whole = Identity { file: Some("/dev/nvidia0".to_owned()), ..identity(0) };
+    let instance = |file: &str| Offered { pci_address: Some("0000:10:00.0".to_owned()), file: file.to_owned() };
+    let all = [
+        instance("/dev/nvidia-caps/nvidia-cap12"),
+        instance("/dev/nvidia-caps/nvidia-cap21"),
+        instance("/dev/nvidia1"),
+    ];
+    assert_eq!(whole.indices(&all), [0, 1]);
+}
+
+/// The driver takes seconds for each GPU: the start does not wait for all of them.
+#[test]
+fn a_gpu_that_answers_after_the_start_is_offered_without_anybody() {
+    let mut world = World::new(3);
+    world.offered = vec![0];
+    let awaited = |index: u32| AwaitedGpu { vendor: NVIDIA, index, pci_address: identity(index).pci_address };
+    world.ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
+    world.ward.offer(world.offer());
+    world.ward.await_gpus(vec![awaited(1), awaited(2)]);
+    // Only their places are known so far.
+    for index in 0..3 {
+        world.ward.opening(world.now, Identity { uuid: None, ..identity(index) });
+    }
+    world.act();
+    assert_eq!((world.offered.len(), world.drained.clone(), world.said.len()), (1, None, 0));
+    assert_eq!(world.ward.report(1).gpus.len(), 3);
+    // One of them answers while a job has a GPU: it waits, and then both are there.
+    world.jobs[0] = Some(7);
+    world.ward.listed(world.now, NVIDIA, world.gpus.clone());
+    world.ward.seen(world.now, &identity(1).key(), World::well());
+    world.act();
+    assert_eq!((world.offered.len(), world.ward.report(1).gpus.len()), (1, 3), "{:?}", world.said);
+    world.look(&[]);
+    world.jobs[0] = None;
+    world.look(&[]);
+    assert_eq!(world.offered, [0, 1, 2]);
+    world.ward.await_gpus(Vec::new());
+    (0..3).for_each(|_| world.look(&[]));
+    assert_eq!((world.drained.clone(), world.ward.report(1).node), (None, None));
+    assert!(world.ward.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
+}
+
+/// A reload that does not wait for it either is not repeated without end.
+#[test]
+fn a_gpu_that_no_reload_waits_for_is_tried_once_a_minute() {
+    let mut world = World::new(2);
+    world.offered = vec![0];
+    world.ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
+    world.ward.offer(world.offer());
+    world.ward.await_gpus(vec![AwaitedGpu { vendor: NVIDIA, index: 1, pci_address: None }]);
+    (0..60).for_each(|_| world.look(&[]));
+    let reloads =
+        world.said.iter().filter(|line| line.contains("available to jobs") || line.contains("resumed with")).count();
+    assert!((4..=7).contains(&reloads), "{reloads}: {:?}", world.said);
+}
+
+/// The host's tools refuse to reset a GPU that any process has open.
+#[test]
+fn a_gpu_that_is_released_waits_for_its_jobs_and_returns_after_a_check() {
+    let mut world = World::new(2);
+    let gpu = |world: &World| world.ward.report(1).gpus[1].clone();
+    world.jobs[1] = Some(7);
+    world.event(1, 31);
+    world.ward.release(&[identity(1)]);
+    world.look(&[]);
+    assert!(world.drained.as_deref().is_some_and(|reason| reason.contains("released for work")), "{:?}", world.drained);
+    assert_eq!((gpu(&world).release, world.ward.to_close(NVIDIA).len()), (Some(Release::Pending), 0), "a job has it");
+    world.jobs[1] = None;
+    world.look(&[]);
+    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0], None));
+    assert_eq!(world.ward.to_close(NVIDIA), [identity(1)]);
+    assert_eq!(world.ward.to_check(NVIDIA), [], "the host has it");
+    assert_eq!(gpu(&world).release, Some(Release::Pending), "it is still open");
+    world.ward.closed([identity(1).key()].into());
+    assert_eq!(gpu(&world).release, Some(Release::Done));
+    // It is given back, and the first check still finds a fault.
+    world.ward.release(&[]);
+    assert_eq!((gpu(&world).release, world.ward.to_check(NVIDIA)), (Some(Release::Returning), vec![identity(1)]));
+    world.act();
+    assert_eq!(world.offered, [0], "not before it has answered");
+    let broken = Seen { readings: Readings { recovery_action: Some(1), ..Readings::default() }, ..Seen::default() };
+    world.look(&[(1, broken)]);
+    world.look(&[]);
+    assert_eq!((world.offered.clone(), gpu(&world).release), (vec![0], None));
+    (0..3).for_each(|_| world.look(&[]));
+    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0, 1], None));
+}
+
+/// An XID that no driver takes back is over once the administrator says so.
+#[test]
+fn a_gpu_with_a_fault_is_not_kept_open_and_returns_when_it_is_given_back() {
+    let mut world = World::new(2);
+    let silent = || [(0, Seen::default()), (1, Seen::default())];
+    world.look(&silent());
+    world.event(1, 62);
+    assert_eq!((world.offered.clone(), world.ward.to_close(NVIDIA)), (vec![0], vec![identity(1)]));
+    assert_eq!(world.ward.to_check(NVIDIA), [identity(1)]);
+    world.ward.release(&[identity(1)]);
+    world.look(&silent());
+    assert_eq!(world.ward.to_check(NVIDIA), []);
+    // It is given back too early: the check ends, and finds it lost.
+    world.ward.release(&[]);
+    world.look(&[(1, Seen { trouble: Some(FaultKind::Lost), ..Seen::default() })]);
+    assert_eq!(
+        (world.ward.report(1).gpus[1].release, world.faults(1), world.offered.len()),
+        (None, vec![FaultKind::Lost], 1)
+    );
+    world.ward.release(&[identity(1)]);
+    world.ward.release(&[]);
+    (0..2).for_each(|_| world.look(&silent()));
+    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0, 1], None));
 }

@@ -5,10 +5,19 @@ use nvml_wrapper::error::NvmlError;
 
 use super::raw_calls::memory_info_v1;
 
-/// Total and used memory in bytes. Drivers before 510 support only the first version of the call.
-pub(crate) fn memory(device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
+/// The memory of a device, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceMemory {
+    pub(crate) total: u64,
+    pub(crate) used: u64,
+    /// Without what the driver keeps for itself.
+    pub(crate) free: u64,
+}
+
+/// Drivers before 510 support only the first version of the call, which counts the driver's own memory as used.
+pub(crate) fn memory(device: &Device<'_>) -> Result<DeviceMemory, NvmlError> {
     match device.memory_info() {
-        Ok(info) => Ok((info.total, info.used)),
+        Ok(info) => Ok(DeviceMemory { total: info.total, used: info.used, free: info.free }),
         Err(_) => memory_info_v1(device),
     }
 }

@@ -31,12 +31,14 @@ pub(super) fn readings(device: &Device<'_>, answers: &Answers) -> Vec<InstanceRe
     }
     let of = |instance: &Device<'_>| {
         let (gpu_instance, compute_instance) = answers.of(instance_ids(instance))?;
+        let memory = answers.of(memory(instance)).filter(|memory| memory.used.max(memory.free) <= memory.total);
         Some(InstanceReadings {
             uuid: answers.of(instance.uuid()).filter(|uuid| is_uuid(uuid)),
             gpu_instance,
             compute_instance,
             profile: answers.of(instance.name()).and_then(|name| profile(&name)),
-            memory_used: answers.of(memory(instance)).filter(|(whole, used)| used <= whole).map(|(_, used)| used),
+            memory_used: memory.map(|memory| memory.used),
+            memory_free: memory.map(|memory| memory.free),
             ..InstanceReadings::default()
         })
     };
@@ -61,7 +63,7 @@ fn describe(root: &Path, gpu: &Gpu, instance: &Device<'_>, minors: &MigMinors, a
     let mut found = MigInstance {
         profile: answers.of(instance.name()).and_then(|name| profile(&name)),
         uuid: answers.of(instance.uuid()).filter(|uuid| is_uuid(uuid)),
-        memory_mib: answers.of(memory(instance)).map(|(whole, _)| whole >> 20).filter(plausible_memory),
+        memory_mib: answers.of(memory(instance)).map(|memory| memory.total >> 20).filter(plausible_memory),
         ..MigInstance::default()
     };
     match instance_ids(instance) {

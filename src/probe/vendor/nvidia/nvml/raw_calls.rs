@@ -9,17 +9,19 @@ use std::ffi::c_uint;
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 
+use super::memory::DeviceMemory;
+
 /// The second version of `nvmlGpuFabricInfoV_t`: its size, as in nvml.h, which later versions only extend, and the version.
 const FABRIC_INFO_V2: c_uint = 36 | 2 << 24;
 
-/// `nvmlDeviceGetMemoryInfo`: total and used memory in bytes.
-pub(super) fn memory_info_v1(device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
+/// `nvmlDeviceGetMemoryInfo`.
+pub(super) fn memory_info_v1(device: &Device<'_>) -> Result<DeviceMemory, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetMemoryInfo.as_ref())?;
     // SAFETY: nvmlMemory_t has integers only.
     let mut info = unsafe { zeroed_for(*call) };
     // SAFETY: the symbol has the type of NVML's header, and the out-parameter is live for the call.
     unsafe { nvml_try(call(device.handle(), &raw mut info))? };
-    Ok((info.total, info.used))
+    Ok(DeviceMemory { total: info.total, used: info.used, free: info.free })
 }
 
 /// The IDs of a MIG device's GPU instance and, within that, of its compute instance, as used in `mig-minors`.

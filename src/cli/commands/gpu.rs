@@ -1,0 +1,161 @@
+//! `slurminit gpu`: releases a GPU for work on the host, and takes it back.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::Configuration;
+use init::status::News;
+use model::exit_code;
+use model::faults::look::Identity;
+use model::faults::report::{GpuReport, Release, Report};
+use watch::agent::files;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+    #[command(flatten)]
+    at: Configuration,
+}
+
+#[derive(Clone, Copy, Debug, clap::Subcommand)]
+enum What {
+    /// Keep the GPU from jobs, wait until none has it, and close it, so that the host can reset it
+    Release(Gpu),
+    /// Check the GPU, and give it to jobs again
+    Return(Gpu),
+}
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Gpu {
+    /// The number, as in `slurminit status`
+    gpu: u32,
+}
+
+/// The maximum interval of reads of the report.
+const LOOK: Duration = Duration::from_secs(1);
+/// Timeout of the agent's check, which the driver's own timeout limits.
+const CHECK: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let config = args.at.load()?;
+    let run = &config.paths.run;
+    match args.what {
+        What::Release(Gpu { gpu }) => release(run, gpu),
+        What::Return(Gpu { gpu }) => give_back(run, gpu),
+    }
+}
+
+fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
+    let (report, gpu) = find(run, index)?;
+    let mut released = files::released(run);
+    let identity = identity(&gpu);
+    if !released.iter().any(|known| known.key() == identity.key()) {
+        released.push(identity);
+    }
+    tell(run, &report, &released)?;
+    let mut told = None;
+    let (_, gpu) = wait(run, index, None, |report, gpu| {
+        if gpu.release == Some(Release::Done) {
+            return true;
+        }
+        let node = report.node.clone().unwrap_or_else(|| "waiting for the agent".to_owned());
+        if told.as_ref() != Some(&node) {
+            println!("{node}");
+        }
+        told = Some(node);
+        false
+    })?;
+    let address = gpu.pci_address.map_or_else(|| index.to_string(), |address| address.to_string());
+    println!(
+        "GPU {index} is released: no job has it, and slurminit has closed it. Now reset it on the host (nvidia-smi --gpu-reset -i {address}) or \
+         change its MIG mode, then run `slurminit gpu return {index}`"
+    );
+    for (pid, name) in gpu.file.as_deref().map(holders).unwrap_or_default() {
+        println!("warning: process {pid} ({name}) still has {} open", gpu.file.as_deref().unwrap_or_default());
+    }
+    Ok(exit_code::SUCCESS)
+}
+
+fn give_back(run: &Path, index: u32) -> anyhow::Result<u8> {
+    let (report, gpu) = find(run, index)?;
+    let mut released = files::released(run);
+    let key = identity(&gpu).key();
+    let before = released.len();
+    released.retain(|known| known.key() != key);
+    anyhow::ensure!(released.len() < before, "GPU {index} is not released");
+    tell(run, &report, &released)?;
+    let (report, gpu) = wait(run, index, Some(CHECK), |_, gpu| gpu.release.is_none())?;
+    if !gpu.faults.is_empty() {
+        let faults: Vec<&str> = gpu.faults.iter().map(|fault| fault.what.as_str()).collect();
+        anyhow::bail!("GPU {index} still has a fault, and jobs do not get it: {}", faults.join("; "));
+    }
+    match report.node.filter(|_| gpu.is_out) {
+        Some(node) => println!("GPU {index} responds. {node}"),
+        None => println!("GPU {index} responds; jobs can get it"),
+    }
+    Ok(exit_code::SUCCESS)
+}
+
+fn find(run: &Path, index: u32) -> anyhow::Result<(Report, GpuReport)> {
+    let report = files::report(run).context("slurminit agent does not run; see `slurminit status`")?;
+    let gpu = report.gpus.iter().find(|gpu| gpu.index == index).cloned();
+    let known = || report.gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(", ");
+    let gpu = gpu.with_context(|| format!("no GPU {index} here; GPUs: {}", known()))?;
+    Ok((report, gpu))
+}
+
+/// Replaces the list, and wakes the agent.
+fn tell(run: &Path, report: &Report, released: &[Identity]) -> anyhow::Result<()> {
+    files::write_released(run, released).with_context(|| run.display().to_string())?;
+    let agent = Pid::from_raw(i32::try_from(report.pid)?);
+    kill(agent, Signal::SIGUSR1).context("cannot wake slurminit agent")
+}
+
+/// Waits for a report of the agent that fits.
+fn wait(
+    run: &Path,
+    index: u32,
+    limit: Option<Duration>,
+    mut is_it: impl FnMut(&Report, &GpuReport) -> bool,
+) -> anyhow::Result<(Report, GpuReport)> {
+    let news = News::of(run);
+    let start = Instant::now();
+    loop {
+        let (report, gpu) = find(run, index)?;
+        if is_it(&report, &gpu) {
+            return Ok((report, gpu));
+        }
+        let is_late = limit.is_some_and(|limit| start.elapsed() >= limit);
+        anyhow::ensure!(!is_late, "the agent did not check GPU {index} in time; see `slurminit logs agent`");
+        news.wait(LOOK);
+    }
+}
+
+fn identity(gpu: &GpuReport) -> Identity {
+    Identity {
+        vendor: gpu.vendor,
+        index: gpu.index,
+        uuid: gpu.uuid.clone(),
+        pci_address: gpu.pci_address,
+        model: gpu.model.clone(),
+        file: gpu.file.clone(),
+    }
+}
+
+/// The processes of this container that have the device file open.
+fn holders(file: &str) -> Vec<(u32, String)> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let has_it = |pid: &u32| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        files.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|open| open == Path::new(file))
+    };
+    let name = |pid: u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    numbers.filter(has_it).map(|pid| (pid, model::printable::line(name(pid).trim()).into_owned())).collect()
+}

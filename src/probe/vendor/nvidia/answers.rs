@@ -1,0 +1,93 @@
+//! Waits for the process that queries NVML: a driver without persistence mode initialises each GPU at its first use, for seconds.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::NoNvml;
+use super::nvml::{Probe, Step};
+use super::places::Places;
+use super::proc;
+use crate::sandbox::{NoAnswer, Sandbox};
+use crate::vendor::Deadlines;
+use model::inventory::{Access, Condition, Driver, Gpu, Obstacle, Source, Vendor};
+
+/// After this time, the log tells what is waited for.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// All answers until the deadline. The GPUs that have not answered by then are [`Obstacle::Starting`].
+pub(super) fn wait(root: &Path, steps: &mut Sandbox<Step>, deadlines: Deadlines) -> Result<Probe, NoNvml> {
+    let (mut deadline, mut count, mut gpus) = (deadlines.library, None, Vec::new());
+    let began = Instant::now();
+    loop {
+        let step = match steps.next(deadline) {
+            Ok(step) => step,
+            Err(NoAnswer::TimedOut(time)) => {
+                return count
+                    .map(|count| without_rest(root, gpus, count, time))
+                    .ok_or(NoNvml::NoAnswer(NoAnswer::TimedOut(time)));
+            }
+            Err(why) => return Err(NoNvml::NoAnswer(why)),
+        };
+        match step {
+            Step::Counted(all) => count = Some(all),
+            Step::Gpu(gpu) => gpus.push(*gpu),
+            Step::Done(probe) => return Ok(*probe),
+            Step::Failed(trouble) => return Err(NoNvml::Trouble(trouble)),
+            Step::Conditions(_) => {}
+        }
+        deadline = (Instant::now() + deadlines.each_gpu).min(deadlines.all_gpus);
+        if let Some(all) = count.filter(|_| began.elapsed() >= SILENCE) {
+            tell(root, &gpus, all);
+        }
+    }
+}
+
+/// The condition of the GPUs, which comes last.
+pub(super) fn conditions(steps: &mut Sandbox<Step>, deadline: Instant) -> Option<Vec<Condition>> {
+    match steps.next(deadline) {
+        Ok(Step::Conditions(Ok(conditions))) => Some(conditions),
+        _ => None,
+    }
+}
+
+fn tell(root: &Path, gpus: &[Gpu], all: u32) {
+    let next = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+    if next < all {
+        eprintln!("{next} of {all} NVIDIA GPUs initialized; waiting for {}", name(root, next, all));
+    }
+}
+
+/// `GPU 3 (0000:13:00.0)`
+fn name(root: &Path, index: u32, all: u32) -> String {
+    let place = Places::read(root, all).identity(root, index).pci_address;
+    place.map_or_else(|| format!("GPU {index}"), |address| format!("GPU {index} ({address})"))
+}
+
+/// What answered; the others are awaited.
+fn without_rest(root: &Path, mut gpus: Vec<Gpu>, all: u32, time: Duration) -> Probe {
+    let first = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+    let names: Vec<String> = (first..all).map(|index| name(root, index, all)).collect();
+    eprintln!(
+        "warning: {first} of {all} NVIDIA GPUs initialized; not waiting for {}, which jobs get once they respond",
+        names.join(", ")
+    );
+    let known = proc::probe(root, crate::device::reachable);
+    let places = Places::read(root, all);
+    for index in first..all {
+        let identity = places.identity(root, index);
+        let gpu = known.gpus.iter().find(|gpu| gpu.pci_address.is_some() && gpu.pci_address == identity.pci_address);
+        let reason = format!("not initialized by the driver within {:.1} s", time.as_secs_f64());
+        gpus.push(Gpu {
+            index,
+            mig: None,
+            access: Access::unusable(Obstacle::Starting, reason),
+            ..gpu.cloned().unwrap_or_else(|| proc::nameless_gpu(index))
+        });
+    }
+    let driver = Driver { vendor: Vendor::Nvidia, source: Source::Nvml, version: None, cuda_version: None };
+    Probe {
+        driver: known.driver.map_or(driver.clone(), |known| Driver { source: driver.source, ..known }),
+        gpus,
+        unknown_to_nvml: Vec::new(),
+    }
+}

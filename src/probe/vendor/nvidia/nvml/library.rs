@@ -1,0 +1,85 @@
+//! Where NVIDIA's management library is, and why it cannot be loaded.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use nvml_wrapper::Nvml;
+
+use super::NvmlTrouble;
+
+/// The name that the dynamic loader searches.
+const NAME: &str = "libnvidia-ml.so.1";
+
+/// Directories that the dynamic loader of the image may not search. WSL2; GKE and Container-Optimized OS; NixOS; CDI keeps the
+/// host's paths, and another distribution's loader does not search them; NVIDIA's driver container; Debian's alternatives.
+const DIRECTORIES: [&str; 11] = [
+    "usr/lib/wsl/lib",
+    "usr/local/nvidia/lib64",
+    "usr/local/nvidia/lib",
+    "run/opengl-driver/lib",
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/aarch64-linux-gnu/nvidia/current",
+    "run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+];
+
+/// Loads the library and initialises it.
+pub(crate) fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlTrouble> {
+    match library {
+        Some(path) => init(path.as_os_str()),
+        // The default library would describe this machine, not the one under `root`.
+        None if root != Path::new("/") => Err(NvmlTrouble::LibraryMissing("not searched in another root".into())),
+        None => init(OsStr::new(NAME)).or_else(|trouble| match trouble {
+            NvmlTrouble::LibraryMissing(_) => elsewhere(root).map_or(Err(trouble), |path| init(path.as_os_str())),
+            _ => Err(trouble),
+        }),
+    }
+}
+
+/// The library in a directory that the loader does not search.
+fn elsewhere(root: &Path) -> Option<PathBuf> {
+    DIRECTORIES.iter().map(|directory| root.join(directory).join(NAME)).find(|path| path.exists())
+}
+
+fn init(path: &OsStr) -> Result<Nvml, NvmlTrouble> {
+    Nvml::builder().lib_path(path).init().map_err(|error| NvmlTrouble::new("nvmlInit", error))
+}
+
+/// The trouble that the loader's error means. glibc names the file that it could not open first: a file other than NVIDIA's is one
+/// that the library needs (elf/dl-load.c, `_dl_signal_error`).
+pub(super) fn trouble(error: String) -> NvmlTrouble {
+    let names_library = error.split(':').next().is_some_and(|file| file.contains("libnvidia-ml"));
+    match error.contains("No such file") {
+        true if names_library => NvmlTrouble::LibraryMissing(error),
+        _ => NvmlTrouble::LibraryBroken(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn searches_the_directories_of_gke_nixos_and_other_distributions() {
+        for directory in ["usr/local/nvidia/lib64", "run/opengl-driver/lib", "usr/lib64", "usr/lib/wsl/lib"] {
+            let root = tempfile::tempdir().unwrap();
+            assert_eq!(elsewhere(root.path()), None);
+            let path = root.path().join(directory).join(NAME);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            assert_eq!(elsewhere(root.path()), Some(path));
+        }
+    }
+
+    #[test]
+    fn a_library_that_the_library_needs_is_not_the_library() {
+        let error = |file: &str| format!("{file}: cannot open shared object file: No such file or directory");
+        assert!(matches!(trouble(error(NAME)), NvmlTrouble::LibraryMissing(_)));
+        assert!(matches!(trouble(error("/usr/local/nvidia/lib64/libnvidia-ml.so.1")), NvmlTrouble::LibraryMissing(_)));
+        assert!(matches!(trouble(error("libnvidia-ptxjitcompiler.so.1")), NvmlTrouble::LibraryBroken(_)));
+        assert!(matches!(trouble("libnvidia-ml.so.1: file too short".to_owned()), NvmlTrouble::LibraryBroken(_)));
+    }
+}

@@ -1,0 +1,71 @@
+//! Which GPU has which number in NVML, without opening it: NVML counts in the order of the bus, as /proc lists the GPUs.
+
+use std::path::Path;
+
+use super::proc;
+use model::faults::look::Identity;
+use model::inventory::{PciAddress, Vendor};
+
+/// The GPUs of /proc by their number in NVML; empty where /proc does not list as many as NVML counts.
+#[derive(Debug)]
+pub(super) struct Places(Vec<(PciAddress, Option<u32>)>);
+
+impl Places {
+    /// Reads /proc. `count` is NVML's number of GPUs.
+    pub(super) fn read(root: &Path, count: u32) -> Self {
+        let all = proc::minors(root);
+        Self(if u32::try_from(all.len()) == Ok(count) { all } else { Vec::new() })
+    }
+
+    /// Whether the GPU with this number is the one that was known by this name. Without /proc, the number alone decides.
+    pub(super) fn is_at(&self, index: u32, known: &Identity) -> bool {
+        match (self.at(index), known.pci_address) {
+            (Some((address, _)), Some(known)) => *address == known,
+            _ => known.vendor == Vendor::Nvidia && known.index == index,
+        }
+    }
+
+    /// What is known of a GPU that has not answered yet.
+    pub(super) fn identity(&self, root: &Path, index: u32) -> Identity {
+        let place = self.at(index);
+        let file = place.and_then(|(_, minor)| *minor).map(|minor| format!("/dev/nvidia{minor}"));
+        Identity {
+            vendor: Vendor::Nvidia,
+            index,
+            pci_address: place.map(|(address, _)| *address),
+            file: file.filter(|file| root.join(file.trim_start_matches('/')).exists()),
+            ..Identity::default()
+        }
+    }
+
+    fn at(&self, index: u32) -> Option<&(PciAddress, Option<u32>)> {
+        self.0.get(usize::try_from(index).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_a_place_on_the_bus_where_proc_lists_all() {
+        let information = |address: &str| format!("proc/driver/nvidia/gpus/{address}/information");
+        let files =
+            [(information("0000:17:00.0"), "Device Minor: 1\n"), (information("0000:0a:00.0"), "Device Minor: 0\n")];
+        let root = crate::tests::tree(&files);
+        let known = |bus: &str, index: u32| Identity {
+            index,
+            pci_address: format!("0000:{bus}:00.0").parse().ok(),
+            ..Identity::default()
+        };
+        let places = Places::read(root.path(), 2);
+        assert!(
+            places.is_at(1, &known("17", 1)) && places.is_at(1, &known("17", 5)) && !places.is_at(0, &known("17", 0))
+        );
+        assert_eq!(places.identity(root.path(), 1).pci_address, known("17", 1).pci_address);
+        // A GPU of which NVML knows more than /proc.
+        let places = Places::read(root.path(), 3);
+        assert!(places.is_at(1, &known("17", 1)) && !places.is_at(0, &known("17", 1)));
+        assert_eq!(places.identity(root.path(), 2), Identity { index: 2, ..Identity::default() });
+    }
+}

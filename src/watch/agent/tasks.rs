@@ -1,0 +1,160 @@
+//! The thread that queries and updates Slurm, and has PID 1 reload. Each can take long, so the agent itself waits for none of them.
+
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{files, prepared, slurm};
+use config::Config;
+use init::reloading;
+use machine::Outcome;
+use model::faults::look::{Identity, Line};
+use model::faults::ward::{Drained, OnNode, Out};
+use model::prepared::Prepared;
+use model::supervise::Supervise;
+use sys::tool;
+
+/// A task. They are done in this order.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// Drain the node for this reason.
+    Drain(String),
+    /// Query the jobs on the node.
+    Ask,
+    /// Reload without these GPUs.
+    Reload(Vec<Out>),
+    /// Resume the node.
+    Resume,
+}
+
+/// The result of a task.
+#[derive(Debug)]
+pub(super) enum Done {
+    Drained(Drained),
+    /// The answer to the query that began then.
+    OnNode(Instant, Result<OnNode, String>),
+    Reloaded(Result<Box<Prepared>, String>),
+    Resumed(Result<(), String>),
+    /// A sample of a GPU that is closed otherwise.
+    Checked(Identity, Result<Line, String>),
+}
+
+/// The agent's end of the thread.
+#[derive(Debug)]
+pub(super) struct Worker {
+    tasks: Sender<Task>,
+    done: Receiver<Done>,
+    tell: Sender<Done>,
+    wakes: UnixStream,
+    wake: UnixStream,
+}
+
+/// What the thread needs.
+struct Work {
+    node: String,
+    run: PathBuf,
+    supervise: Supervise,
+}
+
+impl Worker {
+    pub(super) fn start(config: &Config, node: &str) -> std::io::Result<Self> {
+        let (tasks, given) = channel();
+        let (tell, done) = channel();
+        let (wakes, wake) = UnixStream::pair()?;
+        wakes.set_nonblocking(true)?;
+        wake.set_nonblocking(true)?;
+        let (told, mut woken) = (tell.clone(), wake.try_clone()?);
+        let work = Work { node: node.to_owned(), run: config.paths.run.clone(), supervise: config.supervise.clone() };
+        thread::Builder::new().name("slurm".to_owned()).spawn(move || {
+            for task in given {
+                if told.send(work.execute(task)).is_err() {
+                    return;
+                }
+                // A full pipe wakes the agent, too.
+                let _ = woken.write(&[0]);
+            }
+        })?;
+        Ok(Self { tasks, done, tell, wakes, wake })
+    }
+
+    /// Queues a task.
+    pub(super) fn give(&self, task: Task) {
+        // The thread ends only with the agent.
+        let _ = self.tasks.send(task);
+    }
+
+    /// Wakes the agent at a signal, too.
+    pub(super) fn wake(&self) -> std::io::Result<UnixStream> {
+        self.wake.try_clone()
+    }
+
+    /// Samples one GPU in a process that opens no other, and ends.
+    pub(super) fn check(&self, gpu: &Identity, timeout: Duration) -> std::io::Result<()> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["look", "--vendor", gpu.vendor.as_str(), "--only"]).arg(serde_json::to_string(gpu)?);
+        let (tell, mut wake, gpu) = (self.tell.clone(), self.wake.try_clone()?, gpu.clone());
+        thread::Builder::new().name("check".to_owned()).spawn(move || {
+            let line = match tool::output(&mut command, timeout) {
+                Ok(output) => {
+                    let lines = output.stdout.split(|byte| *byte == b'\n');
+                    lines
+                        .filter_map(|line| serde_json::from_slice(line).ok())
+                        .next_back()
+                        .ok_or("it ended without an answer".to_owned())
+                }
+                Err(error) => Err(error.to_string()),
+            };
+            let _ = tell.send(Done::Checked(gpu, line));
+            let _ = wake.write(&[0]);
+        })?;
+        Ok(())
+    }
+
+    /// Readable when a task has been done.
+    pub(super) fn wakes(&self) -> BorrowedFd<'_> {
+        self.wakes.as_fd()
+    }
+
+    /// The results since the last call.
+    pub(super) fn results(&mut self) -> Vec<Done> {
+        let mut bytes = [0; 64];
+        while self.wakes.read(&mut bytes).is_ok_and(|count| count > 0) {}
+        self.done.try_iter().collect()
+    }
+}
+
+impl Work {
+    fn execute(&self, task: Task) -> Done {
+        match task {
+            Task::Drain(reason) => Done::Drained(slurm::drain(&self.node, &reason)),
+            Task::Ask => {
+                let began = Instant::now();
+                Done::OnNode(began, slurm::on_node(&self.node).map_err(|error| format!("{error:#}")))
+            }
+            Task::Reload(without) => Done::Reloaded(self.reload(&without)),
+            Task::Resume => Done::Resumed(slurm::resume(&self.node)),
+        }
+    }
+
+    fn reload(&self, without: &[Out]) -> Result<Box<Prepared>, String> {
+        let former = files::left_out(&self.run);
+        files::write_out(&self.run, without).map_err(|error| format!("{}: {error}", self.run.display()))?;
+        let outcome = match reloading::reload(&self.run, &self.supervise) {
+            Ok(last) if matches!(last.outcome, Outcome::Applied | Outcome::Unchanged) => {
+                prepared(&self.run).map(Box::new)
+            }
+            Ok(last) => Err(anyhow::anyhow!("{}", last.text)),
+            Err(error) => Err(error),
+        };
+        outcome.map_err(|error| {
+            // A later reload by another caller must find the list that is in use.
+            let _ = files::write_out(&self.run, &former);
+            format!("{error:#}")
+        })
+    }
+}

@@ -1,0 +1,207 @@
+//! Driver branches and cards as they are in the field: which calls exist, and what answers NOT_SUPPORTED.
+//!
+//! Which call came with which branch is from the headers (NVIDIA/go-nvml has nvml.h of each CUDA release; 11.4 is R470, 12.2
+//! R535, 12.4 R550, 12.8 R570, 13.0 R580). What a card lacks is what `nvidia-smi -q` shows as N/A for it.
+
+use std::fmt::Write as _;
+
+/// The calls and fields of one driver branch.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Branch {
+    /// `R535`.
+    pub name: &'static str,
+    /// A release of it.
+    pub driver: &'static str,
+    /// The highest CUDA version that it supports.
+    pub cuda: &'static str,
+    /// The calls that it lacks.
+    pub missing: &'static [&'static str],
+    /// The fields that it does not know.
+    pub lacks_fields: &'static [u32],
+}
+
+/// A card.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Card {
+    /// A short name.
+    pub name: &'static str,
+    /// Its keys in a `[[gpu]]` table, and the tables below it.
+    keys: &'static str,
+    /// The fields that it does not know with any driver.
+    lacks_fields: &'static [u32],
+    /// The oldest branch that drives it: a number as in the branch's name.
+    since: u32,
+}
+
+/// A card with a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// The driver.
+    pub branch: &'static Branch,
+    /// The card.
+    pub card: &'static Card,
+}
+
+/// Remapped rows: Ampere's data centre cards and newer.
+const ROWS: [u32; 4] = [142, 143, 144, 145];
+
+/// The branches, oldest first. The counters of PCI Express (197, 198) came with R555, the recovery action (230) with R570.
+pub const BRANCHES: [Branch; 5] = [
+    Branch {
+        name: "R470",
+        driver: "470.256.02",
+        cuda: "11.4",
+        missing: &[
+            "nvmlDeviceGetMemoryInfo_v2",
+            "nvmlDeviceGetComputeRunningProcesses_v3",
+            "nvmlDeviceGetGraphicsRunningProcesses_v3",
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            "nvmlGpmQueryDeviceSupport",
+            "nvmlGpmSampleAlloc",
+            "nvmlGpmSampleGet",
+            "nvmlGpmMigSampleGet",
+            "nvmlGpmMetricsGet",
+            "nvmlDeviceGetGpuFabricInfo",
+            "nvmlDeviceGetGpuFabricInfoV",
+            "nvmlDeviceGetNumaNodeId",
+        ],
+        lacks_fields: &[197, 198, 230],
+    },
+    Branch {
+        name: "R535",
+        driver: "535.154.05",
+        cuda: "12.2",
+        missing: &["nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetNumaNodeId"],
+        lacks_fields: &[197, 198, 230],
+    },
+    Branch { name: "R550", driver: "550.54.15", cuda: "12.4", missing: &[], lacks_fields: &[197, 198, 230] },
+    Branch { name: "R570", driver: "570.86.15", cuda: "12.8", missing: &[], lacks_fields: &[] },
+    Branch { name: "R580", driver: "580.65.06", cuda: "13.0", missing: &[], lacks_fields: &[] },
+];
+
+/// The cards.
+pub const CARDS: [Card; 7] = [
+    Card {
+        name: "H100",
+        keys: "name = 'NVIDIA H100 80GB HBM3'\nmemory_mib = 81559\nreserved_mib = 551\ncompute = [9, 0]\nswitch_links = 18\n\
+               unsupported = ['fan']\ncondition = { tensor = 40.0, fabric = 3, pcie_bytes = [8589934592, 8589934592] }\n",
+        lacks_fields: &[],
+        since: 525,
+    },
+    Card {
+        name: "A100-MIG",
+        keys: "name = 'NVIDIA A100-SXM4-40GB'\nmemory_mib = 40960\nreserved_mib = 577\ncompute = [8, 0]\n\
+               unsupported = ['fan', 'utilization']\ncondition = { pcie = [4, 4, 16, 16] }\n\
+               [[gpu.mig]]\nprofile = '3g.20gb'\ngi = 2\nmemory_mib = 19968\n\
+               [[gpu.mig]]\nprofile = '1g.5gb'\ngi = 9\nmemory_mib = 4864\n",
+        lacks_fields: &ROWS,
+        since: 450,
+    },
+    Card {
+        name: "L40S",
+        keys: "name = 'NVIDIA L40S'\nmemory_mib = 46068\nreserved_mib = 598\ncompute = [8, 9]\nmig = 'unsupported'\n\
+               unsupported = ['fan']\ncondition = { pcie = [1, 4, 16, 16], utilization = 2 }\n",
+        lacks_fields: &[],
+        since: 535,
+    },
+    Card {
+        name: "RTX-3080",
+        keys: "name = 'NVIDIA GeForce RTX 3080'\nmemory_mib = 10240\nreserved_mib = 225\ncompute = [8, 6]\nmig = 'unsupported'\n\
+               unsupported = ['ecc']\ncondition = { pcie = [1, 4, 16, 16], utilization = 3 }\n",
+        lacks_fields: &ROWS,
+        since: 455,
+    },
+    Card {
+        name: "T4",
+        keys: "name = 'Tesla T4'\nmemory_mib = 15360\nreserved_mib = 387\ncompute = [7, 5]\nmig = 'unsupported'\n\
+               unsupported = ['fan']\ncondition = { pcie = [1, 3, 16, 16] }\n",
+        lacks_fields: &ROWS,
+        since: 410,
+    },
+    Card {
+        name: "GB200",
+        keys: "name = 'NVIDIA GB200'\nmemory_mib = 189471\nreserved_mib = 700\ncompute = [10, 0]\nswitch_links = 18\n\
+               unsupported = ['fan']\ncondition = { tensor = 10.0, fabric = 3, pcie_bytes = [8589934592, 8589934592] }\n",
+        lacks_fields: &[],
+        since: 570,
+    },
+    // What a guest of a hypervisor sees: no sensor, no link, no error correction of its own.
+    Card {
+        name: "vGPU",
+        keys: "name = 'NVIDIA A100-20C'\nmemory_mib = 20480\nreserved_mib = 1570\ncompute = [8, 0]\nmig = 'unsupported'\n\
+               unsupported = ['fan', 'power', 'temperature', 'link', 'ecc', 'events']\n",
+        lacks_fields: &[142, 143, 144, 145, 197, 198, 230],
+        since: 450,
+    },
+];
+
+impl Profile {
+    /// Each card with each branch that drives it.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let of_branch = |branch: &'static Branch| {
+            let is_driven = move |card: &&Card| card.since <= branch.number();
+            CARDS.iter().filter(is_driven).map(move |card| Self { branch, card })
+        };
+        BRANCHES.iter().flat_map(of_branch)
+    }
+
+    /// `R535 T4`.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.branch.name, self.card.name)
+    }
+
+    /// The machine's file, with so many of the card.
+    pub fn machine(&self, gpus: u32) -> String {
+        let mut text = format!("driver = '{}'\ncuda = '{}'\n", self.branch.driver, self.branch.cuda);
+        let fields = [self.branch.lacks_fields, self.card.lacks_fields].concat();
+        for _ in 0..gpus {
+            let _ = write!(text, "[[gpu]]\nlacks_fields = {fields:?}\n{}", self.card.keys);
+        }
+        text
+    }
+}
+
+impl Branch {
+    /// 535 of `R535`.
+    pub fn number(&self) -> u32 {
+        self.name.trim_start_matches('R').parse().unwrap_or_default()
+    }
+
+    /// Whether the driver says what is to be done about a GPU.
+    pub fn has_recovery_action(&self) -> bool {
+        !self.lacks_fields.contains(&230)
+    }
+}
+
+/// A copy of the library that lacks these calls: their names are changed.
+///
+/// # Panics
+/// The library does not have a call.
+#[expect(clippy::expect_used, reason = "a test fails by panicking")]
+pub fn without(mut library: Vec<u8>, calls: &[&str]) -> Vec<u8> {
+    for name in calls.iter().map(|call| format!("{call}\0")) {
+        let names = |window: &[u8]| window == name.as_bytes();
+        let at = library.windows(name.len()).position(names).expect("the library has the call");
+        if let Some(first) = library.get_mut(at) {
+            *first = b'X';
+        }
+    }
+    library
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+
+    #[test]
+    fn each_profile_is_a_machine() {
+        let all: Vec<Profile> = Profile::all().collect();
+        assert_eq!(all.len(), 30, "{:?}", all.iter().map(Profile::name).collect::<Vec<_>>());
+        for profile in all {
+            let machine =
+                Machine::parse(&profile.machine(2)).unwrap_or_else(|error| panic!("{}: {error}", profile.name()));
+            assert_eq!((machine.count(), machine.driver()), (2, profile.branch.driver));
+        }
+    }
+}

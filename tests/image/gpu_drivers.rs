@@ -1,0 +1,116 @@
+//! Drivers that initialise GPUs slowly, hosts that repair one, and a slurmctld that does not answer.
+
+use std::time::{Duration, Instant};
+
+use crate::docker::{DEMO, Image, directory};
+use crate::gpu_faults::{append, node, repair, serve, xid};
+
+/// What the programs of the container have open of these files, by the number of processes.
+const HOLDERS: &str = "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c \"/dev/nvidia1$\"";
+
+/// Eight GPUs at three seconds each: the container waits while they answer, names those that it waits for, and needs no help.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn eight_gpus_that_are_slow_to_initialise_are_complete_within_half_a_minute() {
+    let list = "[[gpu]]\ninit_ms = 3000\n".repeat(8);
+    let files = directory(&[("machine.toml", &list), ("slurminit.toml", "[gpu]\ntype_name = 'model'\n")]);
+    let image = Image::new(DEMO).with(["--env", "DEMO_GPUS=8"]);
+    let image = image.mount(&files.path().join("machine.toml"), "/etc/fake-nvml.toml");
+    let image = image.mount(&files.path().join("slurminit.toml"), "/config/slurminit.toml");
+    let begin = Instant::now();
+    let container = image.start();
+    container.until("sinfo --noheader --format %T,%G 2>/dev/null | grep -q idle,gpu:nvidia_h200:8");
+    let took = begin.elapsed();
+    let log = container.log();
+    assert!(took < Duration::from_secs(45), "{took:?}: {log}");
+    assert!(log.contains("7 of 8 NVIDIA GPUs initialized; waiting for GPU 7"), "{log}");
+    // The agent's own look takes as long again, and is no fault.
+    container.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
+    assert_eq!(node(&container), "idle gpu:nvidia_h200:8");
+    let log = container.log();
+    assert!(log.contains("waiting for the NVIDIA driver to initialize GPU"), "{log}");
+}
+
+/// Two of four take too long for the start: jobs can run on the others, and get these two without anybody.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn gpus_that_answer_after_the_start_are_added_by_the_agent() {
+    let slow = "[[gpu]]\n[[gpu]]\n[[gpu]]\ninit_ms = 4000\n[[gpu]]\n";
+    let config = "[gpu]\ndetect_timeout = 2\n[agent]\ninterval = 1\n";
+    let files = directory(&[("machine.toml", slow), ("slurminit.toml", config)]);
+    let image = Image::new(DEMO).with(["--env", "DEMO_GPUS=4"]);
+    let image = image.mount(&files.path().join("slurminit.toml"), "/config/slurminit.toml");
+    let list = files.path().join("machine.toml");
+    let container = image.with(["--volume", &format!("{}:/etc/fake-nvml.toml", list.display())]).serve();
+    assert!(container.log().contains("not waiting for GPU 2, GPU 3"), "{}", container.log());
+    // The driver keeps them initialised from now on, as the agent has them open.
+    container.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
+    std::fs::write(list, "[[gpu]]\n".repeat(4)).unwrap();
+    container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:4");
+    container.sh("timeout 60 srun --gres=gpu:4 true");
+}
+
+/// The host's tools refuse to reset a GPU that a process has open.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_gpu_is_released_for_the_host_and_given_back() {
+    let config = directory(&[("slurminit.toml", "[agent]\ninterval = 1\ntimeout = 2\n")]);
+    // To see the open files of another user's process.
+    let image = Image::new(DEMO).with(["--env", "DEMO_GPUS=2", "--cap-add", "SYS_PTRACE"]);
+    let container = image.mount(config.path(), "/config").serve();
+    container.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
+    let holders = |container: &crate::docker::Container| container.sh(&format!("{HOLDERS} || true"));
+    assert_ne!(holders(&container), "0", "the watcher has it open");
+    // A job has it: the release waits for its end.
+    container.sh("srun --job-name step --gres=gpu:2 sleep 600 >/dev/null 2>&1 & timeout 60 sh -c 'until squeue -h -n step -t R | grep -q .; do sleep 0.1; done'");
+    container.sh("slurminit gpu release 1 >/tmp/release 2>&1 &");
+    container.until("sinfo --noheader --format %T | grep -q drain");
+    assert!(!container.sh("cat /tmp/release").contains("is released"));
+    container.sh("scancel --name step");
+    container.until("grep -q \"GPU 1 is released\" /tmp/release");
+    container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
+    assert_eq!(holders(&container), "0", "{}", container.sh("cat /tmp/release"));
+    assert!(container.sh("cat /tmp/release").contains("--gpu-reset -i 0000:11:00.0"));
+    container.sh("timeout 60 srun --gres=gpu:1 true");
+    let returned = container.sh("slurminit gpu return 1");
+    assert!(returned.contains("GPU 1 responds"), "{returned}");
+    container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2");
+    // A GPU with a fault is not kept open either, and one that still has it does not come back.
+    append(&container, &crate::gpu_faults::fault("memory", 1, "gpu-is-lost"));
+    container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
+    container.until(&format!("[ \"$({HOLDERS})\" = 0 ]"));
+    container.sh("slurminit gpu release 1");
+    let refused = container.exec(&["slurminit", "gpu", "return", "1"]);
+    assert!(refused.code != 0 && refused.stderr.contains("still has a fault"), "{refused:?}");
+    repair(&container);
+    container.sh("slurminit gpu release 1 && slurminit gpu return 1");
+    container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2");
+    let unknown = container.exec(&["slurminit", "gpu", "release", "7"]);
+    assert!(unknown.code != 0 && unknown.stderr.contains("GPUs: 0, 1"), "{unknown:?}");
+}
+
+/// Neither the log nor a webhook waits for Slurm.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_fault_is_told_within_a_second_while_slurmctld_is_stopped() {
+    let notify = "[[notify]]\ncommand = ['sh', '-c', 'date +%s%N >>/tmp/told; cat >>/tmp/told']\n\
+                  [supervise]\nprobe_interval = 0\n";
+    let (container, _config) = serve(DEMO, 2, notify);
+    container.sh("install -m 666 /dev/null /tmp/told");
+    container.sh("kill -STOP $(pidof slurmctld)");
+    // The agent is already waiting for an answer when the second fault comes.
+    for (gpu, code, lines) in [(1, 79, 2), (0, 31, 4)] {
+        let begin = container.sh("date +%s%N").parse::<u64>().unwrap();
+        append(&container, &xid(gpu, code));
+        container.until(&format!("[ $(wc -l < /tmp/told) -ge {lines} ]"));
+        let told = container.sh(&format!("sed -n {}p /tmp/told", lines - 1)).parse::<u64>().unwrap();
+        let took = Duration::from_nanos(told.saturating_sub(begin));
+        assert!(took < Duration::from_secs(2), "XID {code}: {took:?}: {}", container.log());
+        assert!(container.log().contains(&format!("XID {code}")), "{}", container.log());
+    }
+    container.sh("kill -CONT $(pidof slurmctld)");
+    let begin = Instant::now();
+    container.until("scontrol show node | grep -q \"Reason=slurminit: GPU 1\"");
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
+}
