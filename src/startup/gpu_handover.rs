@@ -4,11 +4,14 @@
 //! the former job, so no process can open it any more; one that has it open, or mapped, keeps it. Processes that show it are killed,
 //! whoever's they are. Processes that hide what they have open (PR_SET_DUMPABLE, and `open_files::Evidence::Hidden`) are killed if their
 //! user has had this GPU since the container's start; those of other users are left alone, because one user could have them killed.
+//!
+//! NVIDIA's libraries open every GPU that they may, so a program on one GPU of a user also has those of the user's other jobs open. A
+//! process of a running job is therefore left alone if its user has another GPU now; it is logged.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -37,18 +40,25 @@ pub struct Handover {
     pub is_clear: bool,
 }
 
-/// Ends the processes of other users that have one of these device files open. `had` are the users of former jobs with them.
-pub fn take_from_others(job: u32, devices: &BTreeSet<String>, user: u32, had: &BTreeSet<u32>) -> Handover {
+/// Ends the processes of other users that have one of these device files open. `run` is the directory of the record of GPU users.
+pub fn take_from_others(job: u32, devices: &BTreeSet<String>, user: u32, run: &Path) -> Handover {
     let begin = Instant::now();
     // Only root can create or rename a file in /dev.
     let wanted = Wanted::Files(devices.clone());
+    let (former, owners) = (former_users(run, devices), owners_of_other_gpus(run, devices));
     // The GPU watchers have no other rights than to open GPUs.
     let watcher = users::local(install::LOOKERS).map(|user| user.uid);
     let others = |one: &Process| one.uid != user && Some(one.uid) != watcher;
-    let holders = || -> Vec<(Process, bool)> {
+    let mut spared: BTreeSet<(u32, u32)> = BTreeSet::new();
+    let mut holders = || -> Vec<(Process, bool)> {
         let found = open_files::find(open_files::processes().into_iter().filter(others).collect(), &wanted);
-        let hidden = found.hidden.into_iter().filter(|one| had.contains(&one.uid) && !is_login(one));
-        found.proven.into_iter().map(|one| (one, true)).chain(hidden.map(|one| (one, false))).collect()
+        let jobs: BTreeMap<i32, u32> = proc::of_jobs().into_iter().map(|(stat, job)| (stat.pid, job)).collect();
+        let job_with_a_gpu = |one: &Process| jobs.get(&one.pid).filter(|_| owners.contains(&one.uid));
+        let (kept, proven): (Vec<_>, Vec<_>) = found.proven.into_iter().partition(|one| job_with_a_gpu(one).is_some());
+        spared.extend(kept.iter().filter_map(|one| Some((*job_with_a_gpu(one)?, one.uid))));
+        let is_suspect = |one: &Process| former.contains(&one.uid) && !is_login(one) && job_with_a_gpu(one).is_none();
+        let hidden = found.hidden.into_iter().filter(is_suspect);
+        proven.into_iter().map(|one| (one, true)).chain(hidden.map(|one| (one, false))).collect()
     };
     let (mut stopped, mut ended) = (Stopped::until_end(), Vec::new());
     let mut left = holders();
@@ -65,7 +75,16 @@ pub fn take_from_others(job: u32, devices: &BTreeSet<String>, user: u32, had: &B
         left = holders();
     }
     stopped.finish();
-    Handover { lines: lines(job, devices, &ended, &left), is_clear: left.is_empty() }
+    let mut lines = lines(job, devices, &ended, &left);
+    lines.extend(spared.iter().map(|(holder, uid)| {
+        let (devices, user) = (shown(devices), users::shown(*uid));
+        format!("{devices} is given to job {job}: job {holder} of {user} keeps it open until it ends")
+    }));
+    Handover { lines, is_clear: left.is_empty() }
+}
+
+fn shown(devices: &BTreeSet<String>) -> String {
+    devices.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// A process that a daemon of root's keeps for a session, such as sshd's: it hides because it had root's rights. A job's process has
@@ -75,7 +94,7 @@ fn is_login(one: &Process) -> bool {
 }
 
 fn lines(job: u32, devices: &BTreeSet<String>, ended: &[(Process, bool)], left: &[(Process, bool)]) -> Vec<String> {
-    let devices = devices.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let devices = shown(devices);
     let shown = |one: &Process| format!("process {} ({}) of {}", one.pid, one.name, users::shown(one.uid));
     let mut lines: Vec<String> = ended
         .iter()
@@ -98,10 +117,19 @@ fn lines(job: u32, devices: &BTreeSet<String>, ended: &[(Process, bool)], left: 
 }
 
 /// The users that have had one of these since the container's start.
-pub fn former_users(run: &Path, devices: &BTreeSet<String>) -> BTreeSet<u32> {
+fn former_users(run: &Path, devices: &BTreeSet<String>) -> BTreeSet<u32> {
     let text = fs::read_to_string(record(run)).unwrap_or_default();
     let entries = text.lines().filter_map(|line| line.split_once(' '));
     entries.filter(|(_, device)| devices.contains(*device)).filter_map(|(uid, _)| uid.parse().ok()).collect()
+}
+
+/// The users that own another GPU's device file now, because a job of theirs has it.
+fn owners_of_other_gpus(run: &Path, devices: &BTreeSet<String>) -> BTreeSet<u32> {
+    let text = fs::read_to_string(record(run)).unwrap_or_default();
+    let others =
+        text.lines().filter_map(|line| Some(line.split_once(' ')?.1)).filter(|device| !devices.contains(*device));
+    let owner = |device: &str| fs::symlink_metadata(device).ok().map(|file| file.uid());
+    others.filter_map(owner).filter(|uid| *uid != 0).collect()
 }
 
 /// Notes that a user gets these.

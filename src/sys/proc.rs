@@ -2,6 +2,7 @@
 
 pub mod parse;
 
+use std::collections::BTreeMap;
 use std::fs;
 
 pub use parse::Stat;
@@ -44,6 +45,28 @@ pub fn is_roots(pid: i32) -> bool {
 /// The title of a slurmstepd. Any user can forge the title and name, but not the real user root.
 pub fn step_title(stat: &Stat) -> Option<String> {
     (stat.name == "slurmstepd" && is_roots(stat.pid)).then(|| title(stat.pid)).flatten()
+}
+
+/// The processes below each slurmstepd, with its job.
+pub fn of_jobs() -> Vec<(Stat, u32)> {
+    let mut all: BTreeMap<i32, (Stat, Option<u32>)> = BTreeMap::new();
+    for stat in pids().filter_map(stat) {
+        let job = step_title(&stat).and_then(|title| Some(parse::step(&title)?.0));
+        all.insert(stat.pid, (stat, job));
+    }
+    let job = |stat: &Stat| {
+        let mut parent = stat.parent;
+        // The list is no snapshot, so it may contain a cycle.
+        for _ in 0..all.len() {
+            match all.get(&parent)? {
+                (_, Some(job)) => return Some(*job),
+                (stat, None) => parent = stat.parent,
+            }
+        }
+        None
+    };
+    let no_steps = all.values().filter(|(_, step)| step.is_none());
+    no_steps.filter_map(|(stat, _)| Some((stat.clone(), job(stat)?))).collect()
 }
 
 /// Reads a file of the process. Process names may be invalid UTF-8.

@@ -197,8 +197,8 @@ fn a_gpu_is_given_to_another_user_only_when_no_other_process_has_it() {
     let until_ended = |job: &str| {
         lab.container.until(&format!("! squeue --noheader --jobs={job} 2>/dev/null | grep -q ."));
     };
-    // Job 8 runs all the time, and has the other GPU.
-    let other = submit("exec sleep 600");
+    // It runs all the time, and has the other GPU. Like NVIDIA's libraries, it opens all that it may.
+    let other = submit(&format!("until [ -e /tmp/open ]; do sleep 0.1; done; {HOLD} shows job"));
     lab.container.until(&format!("squeue --noheader --jobs={other} --format=%T | grep -q RUNNING"));
     let first = submit(&format!(
         "chmod 0666 /dev/nvidia[01]; (export SLURM_JOB_ID={other}; setsid sh -c '{}' &); touch /tmp/open; exec sleep 600",
@@ -209,7 +209,7 @@ fn a_gpu_is_given_to_another_user_only_when_no_other_process_has_it() {
     meanwhile("alice", &format!("{} hides hidden", HOLD.replace("exec", "exec env -i")));
     meanwhile("daemon", &format!("{HOLD} shows foreign"));
     let holders = ["claims", "shell", "hidden", "foreign"];
-    holders.iter().for_each(|title| until_alive(title));
+    holders.iter().chain(&["job"]).for_each(|title| until_alive(title));
     lab.user("alice", &format!("scancel {first}")).ok();
     until_ended(&first);
     // They cannot open the GPU any more.
@@ -229,4 +229,6 @@ fn a_gpu_is_given_to_another_user_only_when_no_other_process_has_it() {
     assert_eq!(lab.container.sh(&format!("squeue --noheader --jobs={other} --format=%T")), "RUNNING", "{log}");
     assert_eq!(log.matches("which still had it open").count(), 3, "{log}");
     assert_eq!(log.matches("hides what it has open").count(), 1, "{log}");
+    assert!(lives("job"), "{log}");
+    assert!(log.contains(&format!("job {other} of alice")), "{log}");
 }

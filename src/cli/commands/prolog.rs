@@ -58,8 +58,7 @@ fn take_from_others(job: &Job) -> bool {
         return true;
     }
     let run = install::load_config::load(None).unwrap_or_default().paths.run;
-    let handover =
-        gpu_handover::take_from_others(job.id, &devices, job.uid, &gpu_handover::former_users(&run, &devices));
+    let handover = gpu_handover::take_from_others(job.id, &devices, job.uid, &run);
     handover.lines.iter().for_each(|line| super::epilog::tell(line));
     if handover.is_clear {
         if let Err(error) = gpu_handover::note_user(&run, &devices, job.uid) {

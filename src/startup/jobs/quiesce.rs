@@ -33,7 +33,7 @@ pub(super) fn hint() {
         eprintln!(
             "warning: stopping with jobs in the queue ({running} running, {waiting} waiting), which only a state volume keeps"
         );
-        eprintln!("to wait for jobs: docker run --env SLURMINIT_WAIT_JOBS=true, or sbatch --wait");
+        eprintln!("warning: to wait for jobs: docker run --env SLURMINIT_WAIT_JOBS=true, or sbatch --wait");
     }
 }
 

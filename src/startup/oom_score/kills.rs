@@ -4,9 +4,8 @@
 //! counts these kills in the container's cgroup and does not name the process, so the count is compared with the processes that ended.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -119,33 +118,14 @@ fn report(pid: i32, victim: &Process) {
     let _ = thread::Builder::new().spawn(notify);
 }
 
-/// The processes below each slurmstepd.
+/// The jobs' processes.
 fn processes() -> BTreeMap<Key, Process> {
-    let mut all: BTreeMap<i32, (proc::Stat, Option<u32>)> = BTreeMap::new();
-    for stat in proc::pids().filter_map(proc::stat) {
-        let step = proc::step_title(&stat).and_then(|title| Some(parse::step(&title)?.0));
-        all.insert(stat.pid, (stat, step));
-    }
-    let job = |stat: &proc::Stat| {
-        let (mut parent, mut steps) = (stat.parent, 0);
-        // The list is no snapshot, so it may contain a cycle.
-        while steps < all.len() {
-            let (stat, job) = all.get(&parent)?;
-            if job.is_some() {
-                return *job;
-            }
-            (parent, steps) = (stat.parent, steps + 1);
-        }
-        None
-    };
-    let of_jobs = all.values().filter(|(_, step)| step.is_none()).filter_map(|(stat, _)| Some((stat, job(stat)?)));
-    of_jobs
+    proc::of_jobs()
+        .into_iter()
         .map(|(stat, job)| {
-            let status =
-                fs::read_to_string(Path::new("/proc").join(stat.pid.to_string()).join("status")).unwrap_or_default();
+            let status = proc::status(stat.pid).unwrap_or_default();
             let is_ending = stat.is_dead() || has_pending_kill(&status);
-            let process = Process { job, name: stat.name.clone(), resident_kib: resident_kib(&status), is_ending };
-            ((stat.pid, stat.start), process)
+            ((stat.pid, stat.start), Process { job, resident_kib: resident_kib(&status), is_ending, name: stat.name })
         })
         .collect()
 }

@@ -66,21 +66,28 @@ pub(super) fn start(spared: &BTreeSet<u32>, planned: Arc<AtomicU64>) {
 
 impl Reserve {
     fn run(mut self, planned: &AtomicU64) -> ! {
-        let mut child = None;
+        let (mut child, mut is_short) = (None, false);
         // Starting a process takes as long as filling the reserve.
         let mut stopped = Stopped::prepared();
         loop {
             child = child.or_else(|| self.start_child());
             let Some((process, descriptor)) = &mut child else {
+                // Nothing was freed, or it was filled again before the child ran.
+                if is_short {
+                    self.relieve(&mut stopped);
+                    std::mem::replace(&mut stopped, Stopped::prepared()).finish();
+                }
                 pause();
                 continue;
             };
+            is_short = false;
             let _ = poll(&mut [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
             let status = process.try_wait().ok().flatten();
             child = None;
             if status.is_some_and(|status| status.signal() == Some(Signal::SIGKILL as i32)) {
                 planned.fetch_add(1, Ordering::Relaxed);
                 self.relieve(&mut stopped);
+                is_short = true;
                 // There is memory again for the next time before the processes run.
                 child = self.start_child();
                 std::mem::replace(&mut stopped, Stopped::prepared()).finish();
