@@ -78,6 +78,9 @@ start_own_engine() {
     end_former dockerd "$own_engine_run/pid"
     end_former dnsmasq "$own_engine_run/dnsmasq.pid"
     remove_own_network
+    # An engine with address pools that finds its former default network removes docker0, whatever its own bridge is called (20.10 to 28,
+    # initNetworkController).
+    rm -rf "$own_engine_dir/network"
     own_engine_range=$(free_range 2>"$own_engine_run/log") || return
     echo "$own_engine_range.0.0/16" >"$own_engine_run/range"
     mtu=$(cat /sys/class/net/docker0/mtu 2>/dev/null || echo 1500)
