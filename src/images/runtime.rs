@@ -49,8 +49,8 @@ pub enum RuntimeError {
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
     #[error(
-        "this container can neither create user namespaces ({namespaces}) nor run PRoot ({proot}); install the package proot in the \
-         image, or start the container with --security-opt seccomp=docker/seccomp-userns.json"
+        "this container can neither create user namespaces ({namespaces}) nor run PRoot ({proot})\n\
+         repair: install proot in the image, or docker run --security-opt seccomp=docker/seccomp-userns.json"
     )]
     NoBackend { namespaces: String, proot: String },
     #[error("cannot execute {program} in the image: {source}; the image may not contain it")]

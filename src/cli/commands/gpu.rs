@@ -73,8 +73,9 @@ fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
     })?;
     let address = gpu.pci_address.map_or_else(|| index.to_string(), |address| address.to_string());
     println!(
-        "GPU {index} is released: no job has it, and slurminit has closed it. Now reset it on the host (nvidia-smi --gpu-reset -i {address}) or \
-         change its MIG mode, then run `slurminit gpu return {index}`"
+        "GPU {index} is released: no job has it, and slurminit has closed it\n\
+         next: on the host, `nvidia-smi --gpu-reset -i {address}` or a change of its MIG mode\n\
+         then: `slurminit gpu return {index}`"
     );
     for (pid, name) in gpu.file.as_deref().map(holders).unwrap_or_default() {
         println!("warning: process {pid} ({name}) still has {} open", gpu.file.as_deref().unwrap_or_default());

@@ -88,7 +88,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         looks_at: "whether an ordinary user can create user and mount namespaces; /usr/bin/proot",
         cause: "the engine's seccomp profile or AppArmor refuses namespaces; PRoot replaces them, and slows system calls on files",
-        repair: "docker run --security-opt seccomp=docker/seccomp-userns.json (with AppArmor also apparmor=unconfined), or install proot in the image",
+        repair: "--security-opt seccomp=docker/seccomp-userns.json (AppArmor: also apparmor=unconfined), or install proot",
         judge: Judge::Container(|_, container| container_images(container)),
     },
     Entry {

@@ -45,8 +45,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         looks_at: "nvidia-smi -L, /proc/driver/nvidia, the PCI bus, /dev/kfd and /dev/dri",
         cause: "the driver is not installed, was not built for this kernel, is refused by Secure Boot, or was updated without a restart",
-        repair: "`sudo ubuntu-drivers install` on Ubuntu, `sudo apt-get install nvidia-driver` on Debian (AMD: `sudo amdgpu-install --usecase=rocm`) \
-                 and reboot; see `mokutil --sb-state`",
+        repair: "`ubuntu-drivers install`, Debian: `apt-get install nvidia-driver`, AMD: `amdgpu-install --usecase=rocm`; reboot",
         judge: Judge::Host(|_, host| driver(&host.situation)),
     },
     Entry {

@@ -5,8 +5,8 @@
 
 use super::fault::{FaultKind, Policy};
 
-const RESET: &str = "`slurminit gpu release N`, reset it on the host (nvidia-smi --gpu-reset -i GPU), `slurminit gpu return N`; or reboot the \
-                     host; see dmesg there";
+const RESET: &str =
+    "`slurminit gpu release N`, nvidia-smi --gpu-reset -i GPU on the host, `slurminit gpu return N`; or reboot";
 const REBOOT: &str = "reboot the host; if the fault recurs, check the card and its slot";
 const PROGRAM: &str = "no action on the node: check the job's program and output";
 const HARDWARE: &str = "run NVIDIA's field diagnostics; if they fail, replace the card";

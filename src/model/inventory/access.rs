@@ -131,7 +131,7 @@ impl Obstacle {
             ),
             Self::Faulty => (
                 "excluded because of a fault ([faults] of slurminit.toml)",
-                "see `slurminit status`: the GPU returns automatically after recovery, or after a repair with `slurminit gpu release` and `return`",
+                "the GPU returns after its recovery, or after a repair with `slurminit gpu release` and `return`",
             ),
             Self::NotChosen => (
                 "excluded by [gpu] only or except of slurminit.toml",

@@ -84,8 +84,7 @@ impl HostGpus for Nvidia {
             Some(version) if version < CUDA_12_DRIVER => checks.push(Observations::warn(
                 format!("{list}: CUDA 12 programs will not run"),
                 format!("CUDA 12 requires driver {CUDA_12_DRIVER} or newer"),
-                "install a newer driver (Ubuntu: sudo ubuntu-drivers install; Debian: sudo apt-get install nvidia-driver) and reboot, if \
-                 you need CUDA 12",
+                "for CUDA 12, sudo ubuntu-drivers install (Debian: sudo apt-get install nvidia-driver) and reboot",
             )),
             _ => checks.push(Observations::ok(list)),
         }
@@ -179,8 +178,8 @@ fn no_driver(nvidia: &Nvidia, seen: &Situation) -> Observations {
         );
     }
     let what = format!("{} on the PCI bus, but NVIDIA's driver is not loaded", plural(nvidia.on_pci));
-    let install = "(Ubuntu: sudo ubuntu-drivers install; Debian: sudo apt-get install nvidia-driver) and reboot; then \
-                   nvidia-smi lists the GPUs";
+    let install = "(Ubuntu: sudo ubuntu-drivers install; Debian: sudo apt-get install nvidia-driver) and reboot; check \
+                   with nvidia-smi";
     if nvidia.has_nouveau {
         return Observations::fail(
             what,

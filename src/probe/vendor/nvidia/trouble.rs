@@ -44,8 +44,7 @@ fn of_trouble(trouble: &NvmlTrouble) -> (&'static str, &'static str) {
         ),
         NvmlTrouble::LibraryBroken(_) => (
             "the library file is damaged, of another architecture, not NVIDIA's, or needs a library that is not in this container",
-            "install the library that the message names, or remove copies of libnvidia-ml.so.1 from the image (the NVIDIA runtime \
-             mounts the host's library)",
+            "install the library that the message names, or remove copies of libnvidia-ml.so.1 from the image",
         ),
         NvmlTrouble::VersionMismatch => (
             "the host's driver was updated and the old kernel module is still loaded, or the image contains its own library",
