@@ -112,7 +112,7 @@ RUN apt-get update \
     fi \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends munge proot ${packages} ${sysusers} \
  && rm -rf /etc/munge/munge.key /var/lib/munge/munge.seed /var/lib/apt/lists/* /var/cache/apt/*.bin \
-      /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /usr/share/X11/locale \
+      /var/cache/debconf/* /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /usr/share/X11/locale \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && echo '# optional and required SPANK plugins: man spank' > /etc/slurm/plugstack.conf \
  && mkdir -p /usr/share/slurminit \
@@ -158,7 +158,7 @@ RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
  && if [ -n "${SLURM_VERSION}" ]; then packages="$(printf '%s\n' ${packages} | grep -v '^slurm-wlm-' || true)"; fi \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ${packages} \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
- && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log
 COPY --from=builder /src/target/release/slurminit /src/target/release/slurminit-init /usr/local/bin/
 COPY docker/image-client /usr/share/slurminit/client
 # For an image that has man: Debian's slim ones leave out man and all pages of packages, which these are not.
@@ -208,7 +208,7 @@ RUN groupadd --gid 641 --system mysql \
     fi \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mariadb-server-core ${packages} \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
- && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /etc/slurm/slurmdbd.conf \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log /etc/slurm/slurmdbd.conf \
  && install -d -o mysql -g mysql -m 0755 /usr/share/slurminit/mariadb \
  && install -d -o mysql -g mysql -m 0750 /run/mysqld \
  && { echo 'create database mysql;' && echo 'use mysql;' \

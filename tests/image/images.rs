@@ -1,5 +1,7 @@
 //! Jobs in container images: by PRoot in a plain container, and in user namespaces where the engine allows them.
 
+use tempfile::TempDir;
+
 use crate::docker::{Container, Image, Outcome, PLAIN, directory, docker};
 
 const PEOPLE: &str = r#"
@@ -23,7 +25,8 @@ for name in $(for name in $programs; do ldd "$name"; done | grep -o '/[^ ]*' | s
 done
 tar -C /tmp/image -c . >/tmp/image.tar && chmod 644 /tmp/image.tar"#;
 
-fn serve(options: &[&str]) -> Container {
+/// The directory is the container's configuration: its end is a change.
+fn serve(options: &[&str]) -> (TempDir, Container) {
     let config = directory(&[("slurminit.toml", PEOPLE)]);
     let image = Image::new(PLAIN).mount(config.path(), "/config").with(["--hostname", "node1"]);
     let image = image.with(["--device", "/dev/null:/dev/nvidia0"]).with(["--env", "GPU_TYPE=nvidia"]);
@@ -31,7 +34,7 @@ fn serve(options: &[&str]) -> Container {
     let container = image.serve();
     container.sh(EXPORT);
     container.sh("slurminit image import small /tmp/image.tar");
-    container
+    (config, container)
 }
 
 /// `docker exec -u alice -w /home/alice NAME sh -c LINE`
@@ -130,7 +133,7 @@ fn images_belong_to_their_users(container: &Container) {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn images_run_in_a_plain_container() {
-    let container = serve(&[]);
+    let (_config, container) = serve(&[]);
     assert_ne!(container.exec(&["slurminit", "oci", "--probe"]).code, 0, "the default profile refuses namespaces");
     jobs_behave_as_without_an_image(&container);
     batch_jobs_behave_as_without_an_image(&container);
@@ -141,7 +144,7 @@ fn images_run_in_a_plain_container() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn images_run_in_user_namespaces() {
     let profile = format!("seccomp={}", harness::root().join("docker/seccomp-userns.json").display());
-    let container = serve(&["--security-opt", &profile]);
+    let (_config, container) = serve(&["--security-opt", &profile]);
     assert_eq!(container.exec(&["slurminit", "oci", "--probe"]).code, 0);
     jobs_behave_as_without_an_image(&container);
     batch_jobs_behave_as_without_an_image(&container);

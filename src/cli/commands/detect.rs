@@ -59,6 +59,15 @@ impl Images {
         }
     }
 
+    /// What runs them, without the reason.
+    pub(super) fn name(&self) -> &'static str {
+        match self.backend {
+            Some(Backend::Namespaces) => "user namespaces",
+            Some(Backend::Proot) => "PRoot",
+            None => "none",
+        }
+    }
+
     /// For a person.
     pub(super) fn text(&self) -> String {
         let reason = printable::line(&self.reason);

@@ -101,7 +101,7 @@ fn lost(status: &Status) -> Vec<Option<String>> {
 fn text(directory: &Path, status: &Status, lost: &[Option<String>], images: Option<&Images>) -> String {
     let table = table(status, &own::now(&status.snapshot, lost), status::monotonic_ms(), memory_kib);
     let faults = agent::files::report(directory).map(|report| faults::faults(&report, agent::unix(), table::age));
-    let images = images.map(|images| super::columns::wrapped(&format!("container images: {}", images.text()), "  "));
+    let images = images.map(|images| format!("\ncontainer images for jobs: {}\n", images.name()));
     table + &images.unwrap_or_default() + &faults.unwrap_or_default()
 }
 
