@@ -296,7 +296,7 @@ fn image_with_ssh_lets_client_log_in_and_submit() {
         ("Dockerfile", &printed("ssh/Dockerfile").replace("slurminit:latest", &tag(PLAIN))),
         ("slurminit.toml", &printed("ssh/slurminit.toml")),
     ]);
-    let image = format!("{}-my-ssh", tag(PLAIN));
+    let image = format!("{}-ssh-server", tag(PLAIN));
     docker(["build", "--tag", &image, &files.path().display().to_string()]).ok();
     let network = Network::new();
     let server = Container { name: unique("ssh") };
