@@ -12,6 +12,8 @@ mod forged_records;
 #[path = "gpu_faults/computes.rs"]
 mod gpu_faults;
 mod hosts;
+#[path = "images/namespaces.rs"]
+mod images;
 mod jobs_rounds;
 mod join;
 mod machines;
