@@ -34,6 +34,7 @@ pub(super) fn uids(names: &[String]) -> BTreeSet<u32> {
 /// Makes the kernel kill processes of jobs (of any user) and of ordinary users first, before those of `spared`
 /// and the rest of root's.
 pub(super) fn offer(spared: &BTreeSet<u32>) {
+    let of_jobs: BTreeSet<i32> = proc::of_jobs().iter().map(|(stat, _)| stat.pid).collect();
     for pid in proc::pids() {
         let process = Path::new("/proc").join(pid.to_string());
         // The owner of /proc/PID is root if the process hides (`PR_SET_DUMPABLE`).
@@ -41,7 +42,9 @@ pub(super) fn offer(spared: &BTreeSet<u32>) {
         let value = match uid {
             PEOPLE.. if !spared.contains(&uid) => Some(FIRST),
             _ if !look::is_slurmds(pid) => None,
-            _ => of_slurmds(&fs::read_to_string(process.join("comm")).unwrap_or_default()),
+            _ => of_slurmds(&fs::read_to_string(process.join("comm")).unwrap_or_default())
+                // A thread of slurmd that has just forked has a name of its own until it becomes slurmstepd.
+                .filter(|value| *value == STEP || of_jobs.contains(&pid)),
         };
         if let Some(value) = value {
             raise(&process.join("oom_score_adj"), value);
