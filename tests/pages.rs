@@ -137,7 +137,7 @@ fn table_of_verbs() -> String {
 }
 
 fn row(name: &str, verb: &Command, who: &str) -> String {
-    // All verbs have --config; the page says so once.
+    // All verbs have --config; the page shows it once.
     let is_told = |argument: &&Arg| !argument.is_hide_set() && argument.get_long() != Some("config");
     let mut arguments: Vec<&Arg> = verb.get_arguments().filter(is_told).collect();
     arguments.sort_by_key(|argument| (argument.is_last_set(), !argument.is_positional()));

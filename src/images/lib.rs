@@ -59,7 +59,7 @@ pub enum ImageError {
     Read(io::Error),
 }
 
-/// An error that a reader of ours made is passed on as it is.
+/// Passes on an error that one of this crate's readers made.
 impl From<io::Error> for ImageError {
     fn from(error: io::Error) -> Self {
         match error.downcast::<Self>() {

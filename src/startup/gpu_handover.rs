@@ -2,7 +2,7 @@
 //!
 //! Only where the GPU's device file belongs to the job's user meanwhile (`install::give_device_file`). The file was closed at the end of
 //! the former job, so no process can open it any more; one that has it open, or mapped, keeps it. Processes that show it are killed,
-//! whoever's they are. Processes that hide what they have open (PR_SET_DUMPABLE, and `open_files::Evidence::Hidden`) are killed if their
+//! whatever user they belong to. Processes that hide what they have open (PR_SET_DUMPABLE, and `open_files::Evidence::Hidden`) are killed if their
 //! user has had this GPU since the container's start; those of other users are left alone, because one user could have them killed.
 //!
 //! NVIDIA's libraries open every GPU that they may, so a program on one GPU of a user also has those of the user's other jobs open. A

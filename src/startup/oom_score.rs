@@ -18,15 +18,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use kills::Kills;
+use sys::proc;
 
 /// The first file that ld.so(8) opens.
 const LOADERS_CACHE: &str = "/etc/ld.so.cache";
 /// The pause after a look, so that a flood of new processes costs at most five looks per second.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The longest time between two looks, in ms: a program may be statically linked, and a user may lower the value again.
+/// The longest time between two looks: a program may be statically linked, and a user may lower the value again.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
-/// How often the count of OOM kills is read, in ms: cgroup v1 has no event for it.
-const COUNT_EVERY: u16 = 1_000;
+/// How often the count of OOM kills is read on cgroup v1, which has no event for it.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs until it is killed. `spared` are the names of users whose processes are daemons or services.
 pub fn keep(spared: &[String]) -> ! {
@@ -41,8 +42,11 @@ pub fn keep(spared: &[String]) -> ! {
             let _ = starts.add_watch(LOADERS_CACHE, AddWatchFlags::IN_OPEN);
             let _ = starts.read_events();
         }
-        people::offer(&spared);
-        kills.look();
+        // Before the list: a process that is killed afterwards is missing in the next one.
+        let count = kills.counted();
+        let of_jobs = proc::of_jobs();
+        people::offer(&spared, &of_jobs);
+        kills.look(count, of_jobs);
         pause();
         wait(starts.as_ref(), &kills);
     }
@@ -54,8 +58,11 @@ fn wait(starts: Option<&Inotify>, kills: &Kills) {
     let starts = starts.map(|starts| PollFd::new(starts.as_fd(), PollFlags::POLLIN));
     let kill = kills.descriptor().map(|file| PollFd::new(file, PollFlags::POLLPRI));
     let mut news: Vec<PollFd<'_>> = starts.into_iter().chain(kill).collect();
-    while !kills.has_changed() && Instant::now() < until {
-        if poll(&mut news, PollTimeout::from(COUNT_EVERY)).is_ok_and(|ready| ready > 0) {
+    while !kills.has_changed() {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = if kills.has_event() { left } else { left.min(COUNT_EVERY) };
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
+        if left.is_zero() || poll(&mut news, timeout).is_ok_and(|ready| ready > 0) {
             return;
         }
     }

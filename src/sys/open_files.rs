@@ -210,6 +210,11 @@ fn may_hold_files(link: &str, info: impl FnOnce() -> String) -> bool {
 
 /// All living processes of this container of users other than root.
 pub fn processes() -> Vec<Process> {
+    of_container().into_iter().filter(|process| process.uid != 0).collect()
+}
+
+/// All living processes of this container.
+pub fn of_container() -> Vec<Process> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let namespace = fs::read_link("/proc/self/ns/cgroup").unwrap_or_default();
     let is_hosts = namespace.as_os_str() == HOST_CGROUP_NAMESPACE;
@@ -217,7 +222,7 @@ pub fn processes() -> Vec<Process> {
         let other = fs::read_to_string(format!("/proc/{}/cgroup", process.pid));
         other.is_ok_and(|other| is_same_container(&own, &other, is_hosts))
     };
-    proc::pids().filter_map(process).filter(|process| process.uid != 0).filter(is_here).collect()
+    proc::pids().filter_map(process).filter(is_here).collect()
 }
 
 fn process(pid: i32) -> Option<Process> {

@@ -179,7 +179,7 @@ fn leaves_host_and_shared_device_files_unchanged() {
 /// Opens both GPUs and keeps them. The title makes it findable; `hides` hides its descriptors.
 const HOLD: &str = r#"exec perl -e 'syscall(157, 4, 0, 0, 0, 0) if $ARGV[0] eq "hides"; open $f{$_}, "+<", "/dev/nvidia$_" for 0, 1; sleep 600' "#;
 
-/// Whoever has a GPU open when another user gets it is ended, and nothing else is.
+/// At the hand-over of a GPU to another user, the processes that have it open are killed, and no others.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_gpu_is_given_to_another_user_only_when_no_other_process_has_it() {

@@ -62,7 +62,7 @@ fn node_that_operator_makes_too_large_is_cut_on_each_debian() {
     }
 }
 
-/// Whoever runs it, a job goes before the daemons when memory is used up; its slurmstepd goes after it.
+/// When memory runs out, the kernel kills jobs of any user first, then their slurmstepd, then the daemons.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn job_goes_before_daemons_when_memory_is_used_up() {

@@ -1,6 +1,6 @@
 //! `slurminit gpu`: releases a GPU for work on the host, and takes it back.
 
-use std::fs;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use init::status::News;
 use model::exit_code;
 use model::faults::look::Identity;
 use model::faults::report::{GpuReport, Release, Report};
+use sys::open_files::{self, Wanted};
 use watch::agent::files;
 
 #[derive(Debug, clap::Args)]
@@ -77,8 +78,12 @@ fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
          next: on the host, `nvidia-smi --gpu-reset -i {address}` or a change of its MIG mode\n\
          then: `slurminit gpu return {index}`"
     );
-    for (pid, name) in gpu.file.as_deref().map(holders).unwrap_or_default() {
-        println!("warning: process {pid} ({name}) still has {} open", gpu.file.as_deref().unwrap_or_default());
+    if let Some(file) = &gpu.file {
+        // Only root can read what others have open.
+        let holders = open_files::find(open_files::of_container(), &Wanted::Files(BTreeSet::from([file.clone()])));
+        for one in holders.proven {
+            println!("warning: process {} ({}) still has {file} open", one.pid, one.name);
+        }
     }
     Ok(exit_code::SUCCESS)
 }
@@ -147,16 +152,4 @@ fn identity(gpu: &GpuReport) -> Identity {
         model: gpu.model.clone(),
         file: gpu.file.clone(),
     }
-}
-
-/// The processes of this container that have the device file open.
-fn holders(file: &str) -> Vec<(u32, String)> {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let has_it = |pid: &u32| {
-        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        files.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|open| open == Path::new(file))
-    };
-    let name = |pid: u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    numbers.filter(has_it).map(|pid| (pid, model::printable::line(name(pid).trim()).into_owned())).collect()
 }

@@ -115,7 +115,7 @@ const fn xid(number: u32) -> (Policy, &'static str, &'static str) {
         63 => (Warn, "memory row remapping pending until the next reset", "reset the GPU when no job needs it"),
         92 => (Warn, "high rate of corrected memory errors", HARDWARE),
         157 => (Warn, "", HARDWARE),
-        // A program's kernel that never yields raises it. Where the GPU is to be reset, the recovery action says so.
+        // A program's kernel that never yields raises it. If the GPU needs a reset, the recovery action shows it.
         109 => (Warn, "context switch timeout", PROGRAM),
         13 => (Warn, "graphics engine exception", PROGRAM),
         31 => (Warn, "MMU fault (illegal address)", PROGRAM),

@@ -9,13 +9,18 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use model::printable;
 use slurm::client::{Client, limit};
-use sys::proc::{self, parse};
+use sys::proc::{self, Stat, parse};
 
-/// The counts of cgroup v2 and v1. Only that of v2 reports a change to poll(2) without a writable cgroup.
-const COUNTS: [&str; 2] = ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"];
+/// The count of cgroup v2, which reports a change to poll(2).
+const COUNT: &str = "/sys/fs/cgroup/memory.events";
+/// The count of cgroup v1, where an event requires a writable cgroup.
+const COUNT_V1: &str = "/sys/fs/cgroup/memory/memory.oom_control";
+/// A user can cause kills all the time: so often a job's kills are reported at most.
+const REPORT_EVERY: Duration = Duration::from_secs(30);
 
 /// A process of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,22 +39,30 @@ type Key = (i32, u64);
 #[derive(Debug, Default)]
 pub(super) struct Kills {
     file: Option<File>,
+    has_event: bool,
     count: u64,
     planned: Arc<AtomicU64>,
     processes: BTreeMap<Key, Process>,
+    /// When the kills of a job were reported; `None` are those outside of jobs.
+    reported: BTreeMap<Option<u32>, Instant>,
 }
 
 impl Kills {
     pub(super) fn watch() -> Self {
-        let file = COUNTS.iter().find_map(|file| File::open(file).ok());
-        let mut kills = Self { file, ..Self::default() };
+        let file = File::open(COUNT).ok();
+        let has_event = file.is_some();
+        let mut kills = Self { file: file.or_else(|| File::open(COUNT_V1).ok()), has_event, ..Self::default() };
         kills.count = kills.counted();
         kills
     }
 
-    /// Becomes ready with POLLPRI when the count changes, on cgroup v2.
+    /// Becomes ready with POLLPRI when the count changes, if there is an event for it.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(File::as_fd)
+    }
+
+    pub(super) fn has_event(&self) -> bool {
+        self.has_event
     }
 
     pub(super) fn has_changed(&self) -> bool {
@@ -61,28 +74,41 @@ impl Kills {
         Arc::clone(&self.planned)
     }
 
-    fn counted(&self) -> u64 {
+    /// The kernel's count.
+    pub(super) fn counted(&self) -> u64 {
         use std::os::unix::fs::FileExt as _;
         let mut text = [0; 512];
         let length = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
         count(&String::from_utf8_lossy(text.get(..length).unwrap_or_default())).unwrap_or(0)
     }
 
-    /// Updates the processes, and reports the kills since the last look.
-    pub(super) fn look(&mut self) {
+    /// Updates the processes, and reports the kills since the last look. `count` was read before the list of processes.
+    pub(super) fn look(&mut self, count: u64, of_jobs: Vec<(Stat, u32)>) {
         if self.file.is_none() {
             return;
         }
-        let count = self.counted();
-        let now = processes();
+        let now = processes(of_jobs);
         self.count += self.planned.swap(0, Ordering::Relaxed);
         let kills = usize::try_from(count.saturating_sub(self.count)).unwrap_or(usize::MAX);
         let victims = victims(&self.processes, &now, kills);
-        victims.iter().for_each(|(pid, victim)| report(*pid, victim));
-        if victims.len() < kills {
-            eprintln!("warning: OOM kill of {} processes outside of jobs", kills - victims.len());
+        self.reported.retain(|_, at| at.elapsed() < REPORT_EVERY);
+        for (pid, victim) in &victims {
+            if self.is_due(Some(victim.job)) {
+                report(*pid, victim);
+            }
+        }
+        if victims.len() < kills && self.is_due(None) {
+            eprintln!("warning: {} outside of known jobs", printable::count(kills - victims.len(), "OOM kill"));
         }
         (self.count, self.processes) = (count, now);
+    }
+}
+
+impl Kills {
+    fn is_due(&mut self, job: Option<u32>) -> bool {
+        let is_new = !self.reported.contains_key(&job);
+        self.reported.entry(job).or_insert_with(Instant::now);
+        is_new
     }
 }
 
@@ -119,8 +145,8 @@ fn report(pid: i32, victim: &Process) {
 }
 
 /// The jobs' processes.
-fn processes() -> BTreeMap<Key, Process> {
-    proc::of_jobs()
+fn processes(of_jobs: Vec<(Stat, u32)>) -> BTreeMap<Key, Process> {
+    of_jobs
         .into_iter()
         .map(|(stat, job)| {
             let status = proc::status(stat.pid).unwrap_or_default();

@@ -11,8 +11,7 @@ use std::path::Path;
 use nix::unistd::User;
 
 use sys::leftovers::look;
-use sys::proc;
-use sys::proc::parse;
+use sys::proc::{self, Stat, parse};
 
 /// Equivalent to half of the container's limit on top of a process's own memory: more than any daemon uses.
 const FIRST: i32 = 500;
@@ -33,8 +32,8 @@ pub(super) fn uids(names: &[String]) -> BTreeSet<u32> {
 
 /// Makes the kernel kill processes of jobs (of any user) and of ordinary users first, before those of `spared`
 /// and the rest of root's.
-pub(super) fn offer(spared: &BTreeSet<u32>) {
-    let of_jobs: BTreeSet<i32> = proc::of_jobs().iter().map(|(stat, _)| stat.pid).collect();
+pub(super) fn offer(spared: &BTreeSet<u32>, of_jobs: &[(Stat, u32)]) {
+    let of_jobs: BTreeSet<i32> = of_jobs.iter().map(|(stat, _)| stat.pid).collect();
     for pid in proc::pids() {
         let process = Path::new("/proc").join(pid.to_string());
         // The owner of /proc/PID is root if the process hides (`PR_SET_DUMPABLE`).

@@ -34,7 +34,7 @@ const FOR_THE_HEADER: Duration = Duration::from_secs(5);
 const LONGEST_HEADER: usize = 8192;
 /// The pause after a failed accept, when no file descriptors are left.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long the page waits for its first state; without one it is sent as it is, and gets the state as an event.
+/// How long the page waits for its first state; without one it is sent empty, and gets the state as an event.
 const FOR_THE_FIRST_STATE: Duration = Duration::from_secs(1);
 /// The page.
 const PAGE: &str = include_str!("page.html");

@@ -105,7 +105,7 @@ impl NvmlTrouble {
 pub(super) enum Step {
     /// NVML has this many GPUs.
     Counted(u32),
-    /// The next one, as far as it is known by itself.
+    /// The next GPU, without what depends on the others.
     Gpu(Box<Gpu>),
     /// All of them.
     Done(Box<Probe>),

@@ -187,7 +187,7 @@ fn a_fault_is_told_before_slurm_answers_and_its_jobs_afterwards() {
     assert!(world.ward.report(1).gpus[1].jobs.len() == 1);
 }
 
-/// A fault that comes and goes is told once a minute, with its end; one that stays is not forgotten.
+/// A flapping fault is reported once a minute, with its end; a lasting one stays open.
 #[test]
 fn a_fault_that_flaps_is_told_once_a_minute() {
     let hot = || Seen {

@@ -290,7 +290,7 @@ fn a_gpu_that_is_released_waits_for_its_jobs_and_returns_after_a_check() {
     assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0, 1], None));
 }
 
-/// An XID that no driver takes back is over once the administrator says so.
+/// An XID that no driver takes back ends when the administrator ends it.
 #[test]
 fn a_gpu_with_a_fault_is_not_kept_open_and_returns_when_it_is_given_back() {
     let mut world = World::new(2);
