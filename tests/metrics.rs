@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use machine::{Part, Snapshot, Span, UnitSnapshot, UnitState};
 use model::faults::fault::{FaultKind, Policy};
+use model::faults::look::Identity;
 use model::faults::report::{Count, GpuReport, OpenFault, Report};
 use model::inventory::{
     Clocks, Condition, Ecc, InstanceReadings, Pcie, PcieTraffic, Process, Readings, RemappedRows, Vendor,
@@ -88,11 +89,14 @@ fn report() -> Report {
         repair: "reboot the host".to_owned(),
     };
     let whole = GpuReport {
-        index: 0,
-        uuid: Some("GPU-1C67088E-9ecb-4564-bb97-6151ecc2ef64".to_owned()),
-        pci_address: "0000:83:00.0".parse().ok(),
-        model: Some("NVIDIA H200".to_owned()),
-        file: Some("/dev/nvidia0".to_owned()),
+        identity: Identity {
+            index: 0,
+            uuid: Some("GPU-1C67088E-9ecb-4564-bb97-6151ecc2ef64".to_owned()),
+            pci_address: "0000:83:00.0".parse().ok(),
+            model: Some("NVIDIA H200".to_owned()),
+            file: Some("/dev/nvidia0".to_owned()),
+            ..Identity::default()
+        },
         offered: vec![0],
         jobs: vec![OwnedJob { job: 17, user: "alice".to_owned() }],
         since: NOW - 90,
@@ -102,10 +106,13 @@ fn report() -> Report {
         ..GpuReport::default()
     };
     let lost = GpuReport {
-        index: 1,
-        uuid: Some("GPU-2".to_owned()),
-        model: Some("evil\"model\\\n\u{202e}".to_owned()),
-        file: Some("/dev/nvidia1".to_owned()),
+        identity: Identity {
+            index: 1,
+            uuid: Some("GPU-2".to_owned()),
+            model: Some("evil\"model\\\n\u{202e}".to_owned()),
+            file: Some("/dev/nvidia1".to_owned()),
+            ..Identity::default()
+        },
         jobs: vec![OwnedJob { job: 18, user: "bo\"b\n# HELP x".to_owned() }],
         faults: vec![fault],
         counts: [
@@ -117,11 +124,14 @@ fn report() -> Report {
         ..GpuReport::default()
     };
     let amd = GpuReport {
-        vendor: Vendor::Amd,
-        index: 0,
-        pci_address: "0000:03:00.0".parse().ok(),
-        model: Some("AMD Instinct MI300X".to_owned()),
-        file: Some("/dev/dri/renderD128".to_owned()),
+        identity: Identity {
+            vendor: Vendor::Amd,
+            index: 0,
+            pci_address: "0000:03:00.0".parse().ok(),
+            model: Some("AMD Instinct MI300X".to_owned()),
+            file: Some("/dev/dri/renderD128".to_owned()),
+            ..Identity::default()
+        },
         offered: vec![1],
         since: NOW - 5,
         condition: Condition { utilization: Some(0), memory_mib: Some((0, 196_592)), ..Condition::default() },

@@ -2,6 +2,7 @@
 
 use machine::{LastExit, StopReason, UnitSnapshot, UnitState};
 use model::faults::fault::{FaultKind, Policy};
+use model::faults::look::Identity;
 use model::faults::policy;
 use model::faults::report::{GpuReport, OpenFault, Report};
 
@@ -213,7 +214,7 @@ fn faulty() -> Container {
     let (what, repair) = policy::words(kind);
     let (since, repair) = (1_795_278_308, repair.to_owned());
     let gpu = GpuReport {
-        index: 3,
+        identity: Identity { index: 3, ..Identity::default() },
         faults: vec![OpenFault { kind, policy: Policy::Drain, since, what, repair }],
         is_out: true,
         ..GpuReport::default()

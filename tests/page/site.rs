@@ -11,6 +11,7 @@ use init::status;
 use init::status::Status;
 use machine::{Snapshot, UnitSnapshot, UnitState};
 use model::faults::fault::{FaultKind, Policy};
+use model::faults::look::Identity;
 use model::faults::report;
 use model::faults::report::{GpuReport, OpenFault, Report, Told};
 use model::inventory::{Condition, Readings};
@@ -123,10 +124,13 @@ fn report(percent: u32) -> Report {
     };
     let watts = |mw| Readings { power_mw: Some(mw), power_limit_mw: Some(700_000), ..Readings::default() };
     let gpu = |index: u32, model: &str, jobs: Vec<OwnedJob>| GpuReport {
-        index,
-        uuid: Some(format!("GPU-1c67088e-9ecb-4564-bb97-6151ecc2ef6{index}")),
-        model: Some(model.to_owned()),
-        file: Some(format!("/dev/nvidia{index}")),
+        identity: Identity {
+            index,
+            uuid: Some(format!("GPU-1c67088e-9ecb-4564-bb97-6151ecc2ef6{index}")),
+            model: Some(model.to_owned()),
+            file: Some(format!("/dev/nvidia{index}")),
+            ..Identity::default()
+        },
         jobs,
         since: now - 90,
         ..GpuReport::default()

@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
     let (report, gpu) = find(run, index)?;
     let mut released = files::released(run);
-    let identity = identity(&gpu);
+    let identity = gpu.identity.clone();
     if !released.iter().any(|known| known.key() == identity.key()) {
         released.push(identity);
     }
@@ -72,13 +72,13 @@ fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
         told = Some(node);
         false
     })?;
-    let address = gpu.pci_address.map_or_else(|| index.to_string(), |address| address.to_string());
+    let address = gpu.identity.pci_address.map_or_else(|| index.to_string(), |address| address.to_string());
     println!(
         "GPU {index} is released: no job has it, and slurminit has closed it\n\
          next: on the host, `nvidia-smi --gpu-reset -i {address}` or a change of its MIG mode\n\
          then: `slurminit gpu return {index}`"
     );
-    if let Some(file) = &gpu.file {
+    if let Some(file) = &gpu.identity.file {
         // Only root can read what others have open.
         let holders = open_files::find(open_files::of_container(), &Wanted::Files(BTreeSet::from([file.clone()])));
         for one in holders.proven {
@@ -91,7 +91,7 @@ fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
 fn give_back(run: &Path, index: u32) -> anyhow::Result<u8> {
     let (report, gpu) = find(run, index)?;
     let mut released = files::released(run);
-    let key = identity(&gpu).key();
+    let key = gpu.identity.key();
     let before = released.len();
     released.retain(|known| known.key() != key);
     anyhow::ensure!(released.len() < before, "GPU {index} is not released");
@@ -110,8 +110,8 @@ fn give_back(run: &Path, index: u32) -> anyhow::Result<u8> {
 
 fn find(run: &Path, index: u32) -> anyhow::Result<(Report, GpuReport)> {
     let report = files::report(run).context("slurminit agent does not run; see `slurminit status`")?;
-    let gpu = report.gpus.iter().find(|gpu| gpu.index == index).cloned();
-    let known = || report.gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(", ");
+    let gpu = report.gpus.iter().find(|gpu| gpu.identity.index == index).cloned();
+    let known = || report.gpus.iter().map(|gpu| gpu.identity.index.to_string()).collect::<Vec<_>>().join(", ");
     let gpu = gpu.with_context(|| format!("no GPU {index} here; GPUs: {}", known()))?;
     Ok((report, gpu))
 }
@@ -140,16 +140,5 @@ fn wait(
         let is_late = limit.is_some_and(|limit| start.elapsed() >= limit);
         anyhow::ensure!(!is_late, "the agent did not check GPU {index} in time; see `slurminit logs agent`");
         news.wait(LOOK);
-    }
-}
-
-fn identity(gpu: &GpuReport) -> Identity {
-    Identity {
-        vendor: gpu.vendor,
-        index: gpu.index,
-        uuid: gpu.uuid.clone(),
-        pci_address: gpu.pci_address,
-        model: gpu.model.clone(),
-        file: gpu.file.clone(),
     }
 }

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{FaultKind, Policy};
-use crate::inventory::{Condition, PciAddress, Readings, Vendor};
+use super::look::Identity;
+use crate::inventory::{Condition, Readings};
 
 /// The file's name in the run directory.
 pub const FILE: &str = "gpus.json";
@@ -34,18 +35,9 @@ pub struct Report {
 /// One GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuReport {
-    /// The vendor.
-    pub vendor: Vendor,
-    /// The position in the driver's order.
-    pub index: u32,
-    /// The driver's unique name: `GPU-1c1d...`.
-    pub uuid: Option<String>,
-    /// The PCI address.
-    pub pci_address: Option<PciAddress>,
-    /// The model; untrusted text.
-    pub model: Option<String>,
-    /// The device file.
-    pub file: Option<String>,
+    /// Its names.
+    #[serde(flatten)]
+    pub identity: Identity,
     /// Slurm's indices of the GPU, from 0: empty if it is unavailable to jobs, several for MIG instances.
     pub offered: Vec<usize>,
     /// The jobs on the GPU or a part of it.
@@ -154,7 +146,7 @@ mod tests {
         let gpu = GpuReport {
             faults: vec![fault],
             counts: [(FaultKind::Xid(79), Count { count: 2, last: 3 })].into(),
-            pci_address: "00000000:10:00.0".parse().ok(),
+            identity: Identity { pci_address: "00000000:10:00.0".parse().ok(), ..Identity::default() },
             ..GpuReport::default()
         };
         let report = Report { pid: 7, gpus: vec![gpu], ..Report::default() };

@@ -293,7 +293,7 @@ impl Ward {
         };
         let gpus = self.gpus.iter().map(report);
         let mut gpus: Vec<_> = gpus.collect();
-        gpus.sort_by_key(|gpu| (gpu.vendor, gpu.index));
+        gpus.sort_by_key(|gpu| (gpu.identity.vendor, gpu.identity.index));
         Report {
             pid,
             at: self.at,

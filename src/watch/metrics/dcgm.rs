@@ -48,7 +48,7 @@ const ROWS: [Row; 16] = [
 /// The families of the GPUs with a recent sample.
 pub(super) fn families(gpus: &[GpuReport], is_fresh: bool, host: &str) -> Vec<Family> {
     let named = |name: &str| format!("DCGM_FI_{name}");
-    let nvidia = || gpus.iter().filter(|gpu| gpu.vendor.traits().has_cuda);
+    let nvidia = || gpus.iter().filter(|gpu| gpu.identity.vendor.traits().has_cuda);
     let rows = ROWS.iter().filter(|_| is_fresh);
     let mut families: Vec<Family> = rows
         .map(|(name, kind, help, value)| {
@@ -84,14 +84,15 @@ const OF_INSTANCES: [(&str, OfInstance); 3] = [
 ];
 
 fn labelled(gpu: &GpuReport, host: &str, instance: Option<&InstanceReadings>, mut add: impl FnMut(&[(&str, &str)])) {
-    let (index, address) = (gpu.index.to_string(), gpu.pci_address.as_ref().map(bus_id).unwrap_or_default());
-    let device = gpu.file.as_deref().unwrap_or_default().trim_start_matches("/dev/");
+    let (index, address) =
+        (gpu.identity.index.to_string(), gpu.identity.pci_address.as_ref().map(bus_id).unwrap_or_default());
+    let device = gpu.identity.file.as_deref().unwrap_or_default().trim_start_matches("/dev/");
     let mut labels = vec![
         ("gpu", index.as_str()),
-        ("UUID", gpu.uuid.as_deref().unwrap_or_default()),
+        ("UUID", gpu.identity.uuid.as_deref().unwrap_or_default()),
         ("pci_bus_id", address.as_str()),
         ("device", device),
-        ("modelName", gpu.model.as_deref().unwrap_or_default()),
+        ("modelName", gpu.identity.model.as_deref().unwrap_or_default()),
     ];
     let number = instance.map(|instance| instance.gpu_instance.to_string());
     if let Some((instance, number)) = instance.zip(number.as_deref()) {

@@ -187,11 +187,11 @@ fn identity(gpus: &[GpuReport]) -> Vec<Family> {
     let mut info = Family::new("nvidia_smi_gpu_info", Gauge, "Properties of the GPU, as labels.");
     let mut index = Family::new("nvidia_smi_index", Gauge, "The driver's index of the GPU.");
     for gpu in gpus {
-        let (uuid, number) = (uuid(gpu), gpu.index.to_string());
-        let address = gpu.pci_address.as_ref().map(bus_id).unwrap_or_default();
-        let model = gpu.model.as_deref().unwrap_or_default();
+        let (uuid, number) = (uuid(gpu), gpu.identity.index.to_string());
+        let address = gpu.identity.pci_address.as_ref().map(bus_id).unwrap_or_default();
+        let model = gpu.identity.model.as_deref().unwrap_or_default();
         info.add(&[("uuid", &uuid), ("index", &number), ("name", model), ("pci_bus_id", &address)], 1_u64);
-        index.add(&[("uuid", &uuid)], gpu.index);
+        index.add(&[("uuid", &uuid)], gpu.identity.index);
     }
     vec![info, index]
 }
@@ -232,10 +232,12 @@ fn xids(gpus: &[GpuReport]) -> [Family; 2] {
 /// The label: the driver's name in lower case without `GPU-`; else the PCI address and render node, which partitions do not share; else
 /// the index.
 pub(super) fn uuid(gpu: &GpuReport) -> String {
-    let own = gpu.uuid.as_deref().map(|uuid| bare(uuid, "gpu-"));
-    let node = || gpu.file.as_deref().and_then(|file| file.strip_prefix("/dev/dri/")).map(|node| format!("-{node}"));
-    let address = || gpu.pci_address.as_ref().map(|address| format!("{address}{}", node().unwrap_or_default()));
-    own.filter(|uuid| !uuid.is_empty()).or_else(address).unwrap_or_else(|| gpu.index.to_string())
+    let own = gpu.identity.uuid.as_deref().map(|uuid| bare(uuid, "gpu-"));
+    let node =
+        || gpu.identity.file.as_deref().and_then(|file| file.strip_prefix("/dev/dri/")).map(|node| format!("-{node}"));
+    let address =
+        || gpu.identity.pci_address.as_ref().map(|address| format!("{address}{}", node().unwrap_or_default()));
+    own.filter(|uuid| !uuid.is_empty()).or_else(address).unwrap_or_else(|| gpu.identity.index.to_string())
 }
 
 /// A driver's name in lower case without its type prefix.

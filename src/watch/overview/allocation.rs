@@ -24,7 +24,7 @@ impl Allocations {
                 continue;
             }
             gpu.jobs = jobs(node, gpu);
-            let idle = self.0.entry((gpu.vendor.to_string(), gpu.index)).or_insert(files.now);
+            let idle = self.0.entry((gpu.identity.vendor.to_string(), gpu.identity.index)).or_insert(files.now);
             let elapsed = |job: &OwnedJob| slurm.queue.jobs.iter().find(|queued| queued.number == job.job)?.seconds();
             match gpu.jobs.iter().filter_map(elapsed).max() {
                 _ if gpu.jobs.is_empty() => gpu.since = *idle,

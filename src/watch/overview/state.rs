@@ -187,11 +187,11 @@ fn line(text: &str) -> String {
 fn of_report(gpu: &GpuReport, files: &Files) -> GpuView {
     let (condition, readings) = (&gpu.condition, &gpu.readings);
     let is_fresh = !files.is_stale();
-    let address = || gpu.pci_address.as_ref().map(ToString::to_string).unwrap_or_default();
+    let address = || gpu.identity.pci_address.as_ref().map(ToString::to_string).unwrap_or_default();
     GpuView {
-        index: gpu.index,
-        model: line(gpu.model.as_deref().unwrap_or("unknown model")),
-        id: line(&gpu.uuid.clone().unwrap_or_else(address)),
+        index: gpu.identity.index,
+        model: line(gpu.identity.model.as_deref().unwrap_or("unknown model")),
+        id: line(&gpu.identity.uuid.clone().unwrap_or_else(address)),
         memory_mib: condition.memory_mib.filter(|_| is_fresh),
         utilization: condition.utilization.filter(|_| is_fresh),
         temperature: condition.temperature.filter(|_| is_fresh),

@@ -6,18 +6,21 @@ use model::faults::report::{GpuReport, Report};
 /// Empty if no GPU has a fault. `now` is in seconds since 1970.
 pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> String {
     let of_gpu = |gpu: &GpuReport| {
-        let name = gpu.pci_address.map_or_else(String::new, |address| format!(" ({address})"));
+        let name = gpu.identity.pci_address.map_or_else(String::new, |address| format!(" ({address})"));
         let out = if gpu.is_out { "; jobs do not get it" } else { "" };
         let fault = |fault: &model::faults::report::OpenFault| {
             let since = age(now.saturating_sub(fault.since) * 1000);
             wrapped(
-                &format!("GPU {}{name}: {}, since {since}{out}; repair: {}", gpu.index, fault.what, fault.repair),
+                &format!(
+                    "GPU {}{name}: {}, since {since}{out}; repair: {}",
+                    gpu.identity.index, fault.what, fault.repair
+                ),
                 "  ",
             )
         };
         let each: String = gpu.faults.iter().map(fault).collect();
         if each.is_empty() && gpu.is_out {
-            wrapped(&format!("GPU {}{name}: recovered{out} yet", gpu.index), "  ")
+            wrapped(&format!("GPU {}{name}: recovered{out} yet", gpu.identity.index), "  ")
         } else {
             each
         }
@@ -31,6 +34,7 @@ pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> 
 mod tests {
     use super::*;
     use model::faults::fault::{FaultKind, Policy};
+    use model::faults::look::Identity;
     use model::faults::report::OpenFault;
 
     #[test]
@@ -45,9 +49,14 @@ mod tests {
             repair: "reboot the host".to_owned(),
         };
         let address = "0000:13:00.0".parse().ok();
-        let gpu =
-            GpuReport { index: 3, pci_address: address, faults: vec![fault], is_out: true, ..GpuReport::default() };
-        let well = GpuReport { index: 4, is_out: true, ..GpuReport::default() };
+        let gpu = GpuReport {
+            identity: Identity { index: 3, pci_address: address, ..Identity::default() },
+            faults: vec![fault],
+            is_out: true,
+            ..GpuReport::default()
+        };
+        let well =
+            GpuReport { identity: Identity { index: 4, ..Identity::default() }, is_out: true, ..GpuReport::default() };
         let report = Report { gpus: vec![gpu, well], node: Some("GPU 3 left out".to_owned()), ..Report::default() };
         assert_eq!(
             faults(&report, 9, age).split_whitespace().collect::<Vec<_>>().join(" "),

@@ -64,19 +64,17 @@ impl Gpu {
 
     /// Restores the state from an earlier agent's report.
     pub(super) fn restored(report: &GpuReport) -> Self {
-        let identity = Identity {
-            vendor: report.vendor,
-            index: report.index,
-            uuid: report.uuid.clone(),
-            pci_address: report.pci_address,
-            model: report.model.clone(),
-            file: report.file.clone(),
-        };
         let open = report
             .faults
             .iter()
             .map(|fault| (fault.kind, Open { policy: fault.policy, since: fault.since, seen_ms: 0, good_looks: 0 }));
-        Self { identity, open: open.collect(), counts: report.counts.clone(), since: report.since, ..Self::default() }
+        Self {
+            identity: report.identity.clone(),
+            open: open.collect(),
+            counts: report.counts.clone(),
+            since: report.since,
+            ..Self::default()
+        }
     }
 
     /// Applies a sample; returns the new and the cleared faults.
@@ -275,18 +273,12 @@ impl Gpu {
     }
 
     pub(super) fn report(&self, is_out: bool) -> GpuReport {
-        let identity = self.identity.clone();
         let fault = |(kind, open): (&FaultKind, &Open)| {
             let (what, repair) = policy::words(*kind);
             OpenFault { kind: *kind, policy: open.policy, since: open.since, what, repair: repair.to_owned() }
         };
         GpuReport {
-            vendor: identity.vendor,
-            index: identity.index,
-            uuid: identity.uuid,
-            pci_address: identity.pci_address,
-            model: identity.model,
-            file: identity.file,
+            identity: self.identity.clone(),
             offered: self.offered.clone(),
             jobs: self.jobs.clone(),
             since: self.since,
