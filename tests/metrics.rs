@@ -380,6 +380,26 @@ fn dashboard_and_alert_rules_use_metrics_that_exist() {
     }
 }
 
+/// Another vendor's GPU under NVIDIA's names would be counted by a dashboard of theirs.
+#[test]
+fn only_nvidias_gpus_have_nvidias_names() {
+    let mut files = files();
+    let of_amd = |text: &str| {
+        let lines = text.lines().filter(|line| line.contains("uuid=\"0000:03:00.0-renderd128\""));
+        lines.map(|line| line.split('{').next().unwrap().to_owned()).collect::<BTreeSet<_>>()
+    };
+    let names = of_amd(&metrics::text(&files, Ok(&slurm()), Some("host")).to_lowercase());
+    assert!(names.iter().all(|name| name.starts_with("slurminit_gpu_")), "{names:?}");
+    for name in ["info", "utilization_ratio", "memory_total_bytes", "power_watts", "memory_errors_uncorrected"] {
+        assert!(names.contains(&format!("slurminit_gpu_{name}")), "{name}: {names:?}");
+    }
+    files.report.as_mut().unwrap().gpus.retain(|gpu| gpu.identity.vendor == Vendor::Amd);
+    let text = metrics::text(&files, Ok(&slurm()), Some("host"));
+    assert!(!text.contains("nvidia_smi_") && text.contains("slurminit_gpu_info{"), "{text}");
+    let dashboard = fs::read_to_string(harness::root().join("docker/grafana/slurminit.json")).unwrap();
+    assert!(!dashboard.contains("nvidia_smi_"), "the dashboard is for all vendors");
+}
+
 /// The agent knows only jobs whose GPUs work.
 #[test]
 fn slurmctld_reports_gpu_user_and_queue_time() {

@@ -1,4 +1,5 @@
-//! Metrics of the GPUs of all vendors under the names of utkuozdemir/nvidia_gpu_exporter (`nvidia_smi_*`).
+//! Metrics of the GPUs of all vendors (`slurminit_gpu_*`), and of NVIDIA's under the names of
+//! utkuozdemir/nvidia_gpu_exporter (`nvidia_smi_*`).
 //!
 //! Units are Prometheus's own: bytes, watts, joules, hertz, ratios from 0 to 1.
 
@@ -155,27 +156,52 @@ const LINK: [Row; 6] = [
     }),
 ];
 
+/// The measurements of all vendors: name after `slurminit_gpu_`, and the one of NVIDIA's exporter with the same value.
+const NEUTRAL: [(&str, &str); 14] = [
+    ("utilization_ratio", "utilization_gpu_ratio"),
+    ("memory_utilization_ratio", "utilization_memory_ratio"),
+    ("memory_used_bytes", "memory_used_bytes"),
+    ("memory_total_bytes", "memory_total_bytes"),
+    ("memory_free_bytes", "memory_free_bytes"),
+    ("temperature_celsius", "temperature_gpu"),
+    ("power_watts", "power_draw_watts"),
+    ("power_limit_watts", "enforced_power_limit_watts"),
+    ("energy_joules_total", "energy_joules_total"),
+    ("fan_ratio", "fan_speed_ratio"),
+    ("clock_hertz", "clocks_current_graphics_clock_hz"),
+    ("memory_clock_hertz", "clocks_current_memory_clock_hz"),
+    ("memory_errors_uncorrected", "ecc_errors_uncorrected_aggregate_total"),
+    ("processes", "compute_apps"),
+];
+
 /// Prefix of the names of clock limit reasons, and their prefix before NVIDIA's driver 535. Dashboards query either.
 const REASONS: [&str; 2] = ["clocks_event_reasons", "clocks_throttle_reasons"];
 
 /// The families. Measurements are left out if the last sample is too old.
 pub(super) fn families(gpus: &[GpuReport], is_fresh: bool) -> Vec<Family> {
+    let mut all = vec![info("slurminit_gpu_info", gpus, |gpu| gpu.identity.vendor.as_str())];
+    let named = NEUTRAL.iter().filter_map(|(name, known)| Some((name, MEASURED.iter().find(|row| row.0 == *known)?)));
+    all.extend(named.filter(|_| is_fresh).map(|(name, row)| measured(format!("slurminit_gpu_{name}"), row, gpus)));
+    let nvidia: Vec<GpuReport> = gpus.iter().filter(|gpu| gpu.identity.vendor.traits().has_cuda).cloned().collect();
+    if !nvidia.is_empty() {
+        all.extend(of_nvidia(&nvidia, is_fresh));
+    }
+    all
+}
+
+fn of_nvidia(gpus: &[GpuReport], is_fresh: bool) -> Vec<Family> {
     let named = |name: &str| format!("nvidia_smi_{name}");
-    let mut all = identity(gpus);
-    all.push(
-        Family::new(named("last_collect_success"), Gauge, "Whether the agent's report is recent.").with(&[], is_fresh),
-    );
+    let mut index = Family::new(named("index"), Gauge, "The driver's index of the GPU.");
+    gpus.iter().for_each(|gpu| index.add(&[("uuid", &uuid(gpu))], gpu.identity.index));
+    let success = Family::new(named("last_collect_success"), Gauge, "Whether the agent's report is recent.");
+    let mut all = vec![info("nvidia_smi_gpu_info", gpus, |_| ""), index, success.with(&[], is_fresh)];
     if is_fresh {
         let rows = MEASURED.iter().chain(&LINK).map(|row| (row.0.to_owned(), row));
         let older = MEASURED.iter().filter_map(|row| {
             let reason = row.0.strip_prefix(REASONS[0])?;
             Some((format!("{}{reason}", REASONS[1]), row))
         });
-        all.extend(rows.chain(older).map(|(name, (_, kind, help, value))| {
-            let mut family = Family::new(named(&name), *kind, help);
-            gpus.iter().for_each(|gpu| family.add(&[("uuid", &uuid(gpu))], value(gpu)));
-            family
-        }));
+        all.extend(rows.chain(older).map(|(name, row)| measured(named(&name), row, gpus)));
         all.extend(mig::families(gpus));
         all.extend(processes(gpus));
     }
@@ -183,17 +209,24 @@ pub(super) fn families(gpus: &[GpuReport], is_fresh: bool) -> Vec<Family> {
     all
 }
 
-fn identity(gpus: &[GpuReport]) -> Vec<Family> {
-    let mut info = Family::new("nvidia_smi_gpu_info", Gauge, "Properties of the GPU, as labels.");
-    let mut index = Family::new("nvidia_smi_index", Gauge, "The driver's index of the GPU.");
+fn measured(name: String, (_, kind, help, value): &Row, gpus: &[GpuReport]) -> Family {
+    let kind = if *kind == Kind::Untyped && !name.ends_with("_total") { Gauge } else { *kind };
+    let mut family = Family::new(name, kind, help);
+    gpus.iter().for_each(|gpu| family.add(&[("uuid", &uuid(gpu))], value(gpu)));
+    family
+}
+
+/// An empty label is left out.
+fn info(name: &str, gpus: &[GpuReport], vendor: fn(&GpuReport) -> &'static str) -> Family {
+    let mut info = Family::new(name, Gauge, "Properties of the GPU, as labels.");
     for gpu in gpus {
         let (uuid, number) = (uuid(gpu), gpu.identity.index.to_string());
         let address = gpu.identity.pci_address.as_ref().map(bus_id).unwrap_or_default();
         let model = gpu.identity.model.as_deref().unwrap_or_default();
-        info.add(&[("uuid", &uuid), ("index", &number), ("name", model), ("pci_bus_id", &address)], 1_u64);
-        index.add(&[("uuid", &uuid)], gpu.identity.index);
+        let identity = [("uuid", uuid.as_str()), ("vendor", vendor(gpu)), ("index", &number)];
+        info.add(&[&identity[..], &[("name", model), ("pci_bus_id", &address)]].concat(), 1_u64);
     }
-    vec![info, index]
+    info
 }
 
 fn processes(gpus: &[GpuReport]) -> Vec<Family> {
