@@ -278,6 +278,8 @@ pub struct GpuSettings {
     pub type_name: TypeName,
     /// The source of the device list: slurminit or Slurm.
     pub gres: GresMode,
+    /// How jobs select GPUs in CUDA.
+    pub cuda_devices: CudaDevices,
     /// How long a driver may take to answer.
     #[serde(deserialize_with = "value::seconds")]
     pub detect_timeout: Duration,
@@ -315,6 +317,7 @@ impl Default for GpuSettings {
         Self {
             type_name: TypeName::default(),
             gres: GresMode::default(),
+            cuda_devices: CudaDevices::default(),
             detect_timeout: Duration::from_secs(10),
             min_compute: None,
             min_memory_mib: None,
@@ -349,6 +352,17 @@ pub enum GresMode {
     Explicit,
     /// Slurm's own plugin (`AutoDetect=nvml` or `rsmi`), if installed.
     Autodetect,
+}
+
+/// How jobs select GPUs in `CUDA_VISIBLE_DEVICES`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CudaDevices {
+    /// By CUDA's number if it is known, else by UUID.
+    #[default]
+    Number,
+    /// By UUID.
+    Uuid,
 }
 
 /// This node's line in slurm.conf.

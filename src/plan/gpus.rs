@@ -99,8 +99,10 @@ pub struct GresLine {
     pub links: Vec<i64>,
     /// The vendor, which decides the environment variables that a job gets.
     pub vendor: Vendor,
-    /// The name that the vendor's runtime uses: a UUID for CUDA, a number for ROCr.
+    /// The name that the vendor's runtime uses: a number, or a UUID where CUDA's number is unknown.
     pub runtime_name: String,
+    /// The UUID, if CUDA's number depends on the device files that the job's user can open.
+    pub uuid: Option<String>,
     /// A readable name: `NVIDIA H200`, `NVIDIA H200 MIG 1g.18gb`.
     pub name: String,
     /// Its memory, in MiB, if known.
@@ -129,9 +131,10 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reas
             vec![None; gpus.len()]
         }
     };
-    let numbering = numbering::number(inventory, &gpus);
+    let numbering = numbering::number(inventory, config.gpu.cuda_devices, &gpus);
     let mut lines = Vec::new();
-    for (((position, offer), cores), runtime_name) in gpus.iter().enumerate().zip(cores).zip(numbering.names) {
+    let names = numbering.names.into_iter().zip(numbering.uuids);
+    for (((position, offer), cores), (runtime_name, uuid)) in gpus.iter().enumerate().zip(cores).zip(names) {
         lines.push(GresLine {
             gres_type: gres_type(config, auto_detect, offer, inventory),
             files: offer.files.clone(),
@@ -139,6 +142,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reas
             links: links(position, &gpus),
             vendor: offer.gpu.vendor,
             runtime_name,
+            uuid,
             name: offer.display_name(),
             memory_mib: offer.memory_mib(),
             pci_address: offer.gpu.pci_address,

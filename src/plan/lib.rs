@@ -205,10 +205,11 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     // The shared files must not depend on this container.
     let common = if is_shared { &cluster::any_node(inventory) } else { inventory };
     let cgroup = cgroups::plan(common, node, &mut reasons);
-    let task_prolog = TaskProlog::plan(config, gres, &cgroup);
     let epilog = Epilog::plan(config, &cgroup);
     let prolog = Prolog::plan(config, inventory, &cgroup);
-    if prolog.as_ref().is_some_and(|prolog| prolog.gives_gpus) {
+    let gives_gpus = prolog.as_ref().is_some_and(|prolog| prolog.gives_gpus);
+    let task_prolog = TaskProlog::plan(config, gres, &cgroup, gives_gpus);
+    if gives_gpus {
         reasons.findings.retain(|finding| finding.kind != Kind::JobsNotHeld);
     }
     let scripts =

@@ -4,6 +4,9 @@
 //! only its nvml plugin knows UUIDs, and only those of MIG instances), and on a machine with both vendors also
 //! `ROCR_VISIBLE_DEVICES`. Where the position is not the runtime's number, a TaskProlog sets the right value. Slurm
 //! runs it before every task of `srun` and `sbatch`, and applies the variables that it prints.
+//!
+//! Where a job's user can open only the GPUs of their own jobs, CUDA's numbers change whenever another job of that user
+//! begins or ends. UUIDs do not.
 
 use std::path::PathBuf;
 
@@ -27,16 +30,23 @@ impl TaskProlog {
     /// The reason for the script.
     pub(super) const WHY: &'static str = "translates Slurm's device numbers to those of the vendor's runtime";
 
-    /// `None` if positions and runtime numbers agree, or if Slurm's own detection decides.
-    pub(super) fn plan(config: &Config, gres: &GresPlan, cgroup: &CgroupPlan) -> Option<Self> {
-        let has_settings = |line: &GresLine| !line.vendor.traits().runtime.settings.is_empty();
+    /// `None` if positions and runtime numbers agree, or if Slurm's own detection decides. `gives_gpus`: users can open only
+    /// the GPUs of their own jobs.
+    pub(super) fn plan(config: &Config, gres: &GresPlan, cgroup: &CgroupPlan, gives_gpus: bool) -> Option<Self> {
+        let has_settings = |line: &GresLine| {
+            let runtime = &line.vendor.traits().runtime;
+            !runtime.settings.is_empty() && !runtime.equal_models_in_bus_order
+        };
+        let uuid = |line: &GresLine| line.uuid.clone().filter(|_| gives_gpus);
         let is_slurms = gres.auto_detect != AutoDetect::Off && !gres.lines.iter().any(has_settings);
-        if !config.shares_a_cluster() && (is_slurms || gres.counts_as_runtimes) {
+        let is_right = (is_slurms || gres.counts_as_runtimes) && !gres.lines.iter().any(|line| uuid(line).is_some());
+        if !config.shares_a_cluster() && is_right {
             return None;
         }
+        let name = |line: &GresLine| (line.vendor, uuid(line).unwrap_or_else(|| line.runtime_name.clone()));
         Some(Self {
             path: config.paths.slurm.join(FileName::TaskProlog.as_str()),
-            names: gres.lines.iter().map(|line| (line.vendor, line.runtime_name.clone())).collect(),
+            names: gres.lines.iter().map(name).collect(),
             counts_from_zero: cgroup.lines.contains(&("ConstrainDevices", "yes")),
         })
     }

@@ -52,8 +52,7 @@ fn each_step_on_both_vendors_sees_its_variables_on_each_debian() {
         );
         container.sh(&format!("cat > /tmp/job <<'JOB'\n{script}JOB"));
         container.sh("timeout 60 sbatch --wait --output /tmp/out --gres=gpu:nvidia:2,gpu:amd:1 /tmp/job");
-        let gpus = "GPU-fa4e0000-0000-0000-0000-000000000000,GPU-fa4e0000-0000-0000-0000-000000000001";
-        assert_eq!(container.sh("cat /tmp/out"), format!("{gpus} 0\n0"), "{}", container.log());
+        assert_eq!(container.sh("cat /tmp/out"), "0,1 0\n0", "{}", container.log());
         assert_eq!(container.sh(&format!("srun sh -c \"{show}\"")), "");
     }
 }

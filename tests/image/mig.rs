@@ -116,11 +116,9 @@ fn with_two_models_in_turn_job_gets_gpu_of_its_type() {
     ]);
     let image = machine(DEMO, &files).with(["--device", "/dev/null:/dev/nvidia2"]);
     let container = image.mount(&files.path().join("slurminit.toml"), "/config/slurminit.toml").serve();
-    assert_eq!(devices(&container, "gpu:nvidia_l40s:1"), "GPU-fa4e0000-0000-0000-0000-000000000001");
-    assert_eq!(
-        devices(&container, "gpu:nvidia_h200:2"),
-        "GPU-fa4e0000-0000-0000-0000-000000000000,GPU-fa4e0000-0000-0000-0000-000000000002"
-    );
+    assert_eq!(devices(&container, "gpu:nvidia_l40s:1"), "1");
+    assert_eq!(devices(&container, "gpu:nvidia_h200:2"), "0,2");
+    assert_eq!(container.sh("timeout 60 srun --gres=gpu:1 printenv CUDA_DEVICE_ORDER"), "PCI_BUS_ID");
 }
 
 /// dcgm-exporter knows an instance by the number of its GPU and that of its GPU instance.

@@ -88,6 +88,15 @@ impl Obstacle {
         matches!(self, Self::NotChosen | Self::Integrated | Self::Faulty | Self::Starting)
     }
 
+    /// Whether CUDA counts the GPU; `None` if unknown: CUDA may fail to open or to initialize it.
+    pub const fn is_counted(self) -> Option<bool> {
+        match self {
+            Self::NotChosen | Self::Integrated => Some(true),
+            Self::NotGiven | Self::Denied | Self::Mode | Self::NoDevice | Self::NoDriver => Some(false),
+            _ => None,
+        }
+    }
+
     /// Cause and repair.
     pub const fn words(self, vendor: Vendor) -> (&'static str, &'static str) {
         let words = &vendor.traits().obstacles;

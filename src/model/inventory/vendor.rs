@@ -195,6 +195,8 @@ pub struct Runtime {
     pub skips_closed: bool,
     /// Further variables that must be set for the runtime's numbers to be right.
     pub settings: &'static [(&'static str, &'static str)],
+    /// Whether the numbers of GPUs of one model are right without the settings.
+    pub equal_models_in_bus_order: bool,
 }
 
 /// GPUs that are passed by their device files; each has a render node in `/dev/dri`.

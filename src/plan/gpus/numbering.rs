@@ -2,8 +2,10 @@
 //!
 //! Slurm numbers the lines of gres.conf, across all vendors, and puts these positions into a job's environment.
 //!
-//! CUDA orders GPUs by speed by default (CUDA_DEVICE_ORDER); only equal models appear in the driver's order. MIG
-//! instances have no number. A UUID is always right.
+//! CUDA numbers the GPUs whose device files it can open, from 0, whatever their minors are. By default the fastest comes
+//! first; equal models, and with CUDA_DEVICE_ORDER=PCI_BUS_ID all, are in bus order (CUDA C++ Programming Guide, "CUDA
+//! Environment Variables"). It enumerates no whole GPU beside a MIG instance, and an instance has no number (MIG User
+//! Guide, "CUDA Device Enumeration"). A UUID is always right, but programs that expect numbers reject it.
 //!
 //! ROCr numbers the GPU nodes of KFD whose render node can be opened, in KFD's order (ROCR-Runtime, topology.c and
 //! amd_filter_device.cpp, the same in ROCm 6.2 and 7). It also accepts UUIDs, but the partitions of a GPU share one,
@@ -13,6 +15,7 @@
 //! order only with two settings from the vendor's table; by default it counts the stacks of a card (compute-runtime,
 //! execution_environment.cpp; Intel's oneAPI optimization guide, "Exposing the Device Hierarchy").
 
+use config::CudaDevices;
 use model::inventory::{Gpu, Inventory, Obstacle, Vendor};
 
 use super::offer::Offer;
@@ -21,40 +24,55 @@ use super::offer::Offer;
 pub(super) struct Numbering {
     /// For each line, the name in its vendor's runtime.
     pub(super) names: Vec<String>,
+    /// For each line, the UUID for CUDA if `names` has a number that depends on the GPUs that the job's user can open.
+    pub(super) uuids: Vec<Option<String>>,
     /// Whether each position in Slurm's list equals the runtime's number.
     pub(super) is_slurms: bool,
 }
 
 /// Names the devices, in the order of the lines.
-pub(super) fn number(inventory: &Inventory, offers: &[Offer<'_>]) -> Numbering {
+pub(super) fn number(inventory: &Inventory, wanted: CudaDevices, offers: &[Offer<'_>]) -> Numbering {
+    let by_number = wanted == CudaDevices::Number && cuda_counts(inventory, offers);
     let name = |offer: &Offer<'_>| match offer.cuda_name() {
         _ if offer.gpu.vendor.traits().runtime.counts => number_among_open(offer.gpu, inventory).to_string(),
-        Some(uuid) => uuid.to_owned(),
-        None => cuda_number(offer.gpu, inventory).to_string(),
+        Some(uuid) if !by_number => uuid.to_owned(),
+        _ => cuda_number(offer.gpu, inventory).to_string(),
     };
     let names: Vec<String> = offers.iter().map(name).collect();
+    let is_alone = |gpu: &Gpu| seen_by_runtime(inventory, gpu.vendor).nth(1).is_none();
+    let uuid = |(offer, name): (&Offer<'_>, &String)| {
+        let uuid = offer.cuda_name().filter(|uuid| offer.gpu.vendor.traits().has_cuda && uuid != name);
+        uuid.filter(|_| !is_alone(offer.gpu)).map(str::to_owned)
+    };
+    let uuids = offers.iter().zip(&names).map(uuid).collect();
     let one_vendor = offers.windows(2).all(|pair| pair[0].gpu.vendor == pair[1].gpu.vendor);
     let positions_are_names = (0_usize..).zip(&names).all(|(position, name)| position.to_string() == *name);
-    let needs_settings = offers.iter().any(|offer| !offer.gpu.vendor.traits().runtime.settings.is_empty());
-    let is_slurms = one_vendor && !needs_settings && (positions_are_names || is_cudas_order(offers, inventory));
-    Numbering { names, is_slurms }
+    let needs_settings = offers.iter().any(|offer| {
+        let runtime = &offer.gpu.vendor.traits().runtime;
+        let is_in_order = runtime.equal_models_in_bus_order && is_one_model(inventory, offer.gpu.vendor);
+        !runtime.settings.is_empty() && !is_in_order
+    });
+    Numbering { names, uuids, is_slurms: one_vendor && !needs_settings && positions_are_names }
 }
 
-/// True for whole GPUs of a single model that CUDA numbers, with none left out. If a minor differs from the index, the container
-/// sees only part of the machine (such as a pod with one GPU), and CUDA's numbers there are unknown.
-fn is_cudas_order(offers: &[Offer<'_>], inventory: &Inventory) -> bool {
-    let is_next = |(position, offer): (u32, &Offer<'_>)| {
-        let Gpu { vendor, index, minor, .. } = offer.gpu;
-        vendor.traits().has_cuda
-            && offer.instance.is_none()
-            && *index == position
-            && minor.is_none_or(|minor| minor == position)
-    };
-    // CUDA puts a faster GPU first, even if jobs may not use it.
-    let vendor = offers.first().map(|offer| offer.gpu.vendor).unwrap_or_default();
+/// Whether the number of each offered GPU in CUDA is known: no GPU that CUDA may open is in MIG mode, their bus order is
+/// known, and CUDA certainly counts each one before the last offered one.
+fn cuda_counts(inventory: &Inventory, offers: &[Offer<'_>]) -> bool {
+    let counted = |gpu: &Gpu| gpu.access.obstacle().map_or(Some(true), Obstacle::is_counted);
+    let mut gpus: Vec<&Gpu> = inventory.cuda_gpus().filter(|gpu| counted(gpu) != Some(false)).collect();
+    gpus.sort_by_key(|gpu| gpu.pci_address);
+    let in_order = |pair: &[&Gpu]| pair[0].pci_address.is_some() && pair[0].pci_address < pair[1].pci_address;
+    let is_offered = |gpu: &&&Gpu| offers.iter().any(|offer| std::ptr::eq(offer.gpu, **gpu));
+    let mut up_to_last = gpus.iter().rev().skip_while(|gpu| !is_offered(gpu));
+    gpus.iter().all(|gpu| gpu.mig.is_none())
+        && gpus.windows(2).all(in_order)
+        && up_to_last.all(|gpu| counted(gpu) == Some(true))
+}
+
+fn is_one_model(inventory: &Inventory, vendor: Vendor) -> bool {
     let mut seen = seen_by_runtime(inventory, vendor);
     let first = seen.next().map(|gpu| &gpu.model);
-    seen.all(|gpu| Some(&gpu.model) == first) && (0..).zip(offers).all(is_next)
+    seen.all(|gpu| Some(&gpu.model) == first)
 }
 
 /// The GPUs that can be opened in this container, whether or not jobs may use them.
@@ -63,10 +81,10 @@ fn seen_by_runtime(inventory: &Inventory, vendor: Vendor) -> impl Iterator<Item 
     inventory.gpus.iter().filter(move |gpu| gpu.vendor == vendor).filter(is_seen)
 }
 
-/// The best guess for a GPU without a UUID: CUDA counts the GPUs that it can open.
+/// The number in bus order among the GPUs that CUDA can open; a guess where [`cuda_counts`] is false and a UUID missing.
 fn cuda_number(own: &Gpu, inventory: &Inventory) -> usize {
     let whole = seen_by_runtime(inventory, own.vendor).filter(|gpu| gpu.mig.is_none());
-    whole.filter(|gpu| gpu.index < own.index).count()
+    whole.filter(|gpu| (gpu.pci_address, gpu.index) < (own.pci_address, own.index)).count()
 }
 
 fn number_among_open(own: &Gpu, inventory: &Inventory) -> usize {
@@ -88,4 +106,82 @@ pub(super) fn plugin_fault(vendor: Vendor, offers: &[Offer<'_>]) -> Option<&'sta
         return Some(twins);
     }
     (!places.is_sorted()).then_some(order)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::offer::offers;
+    use super::*;
+    use crate::Reasons;
+    use model::inventory::{Access, MigInstance};
+
+    /// A GPU with a minor that no runtime uses.
+    fn gpu(index: u32, bus: u32, access: Access) -> Gpu {
+        Gpu {
+            index,
+            uuid: Some(format!("GPU-{index}")),
+            model: Some("NVIDIA H200".to_owned()),
+            minor: Some(9 - index),
+            device_file: Some(format!("/dev/nvidia{}", 9 - index).into()),
+            pci_address: format!("0000:{bus:02x}:00.0").parse().ok(),
+            access,
+            ..Gpu::default()
+        }
+    }
+
+    fn not(obstacle: Obstacle) -> Access {
+        Access::unusable(obstacle, "")
+    }
+
+    /// The names, whether Slurm's positions are right, and the UUIDs for isolated users.
+    fn named(gpus: &[Gpu], wanted: CudaDevices) -> (Vec<String>, bool, usize) {
+        let inventory = Inventory { gpus: gpus.to_vec(), ..Inventory::default() };
+        let numbering = number(&inventory, wanted, &offers(&inventory, &mut Reasons::default()));
+        (numbering.names, numbering.is_slurms, numbering.uuids.into_iter().flatten().count())
+    }
+
+    #[test]
+    fn cuda_counts_gpus_that_it_can_open_in_bus_order() {
+        let pair = |first: Access| [gpu(0, 1, first), gpu(1, 2, Access::Usable), gpu(2, 3, Access::Usable)];
+        for (first, names, is_slurms) in [
+            (Access::Usable, ["0", "1", "2"].as_slice(), true),
+            (not(Obstacle::NotGiven), &["0", "1"], true),
+            (not(Obstacle::Denied), &["0", "1"], true),
+            (not(Obstacle::NotChosen), &["1", "2"], false),
+            (not(Obstacle::Lost), &["GPU-1", "GPU-2"], false),
+            (not(Obstacle::Faulty), &["GPU-1", "GPU-2"], false),
+            (not(Obstacle::Starting), &["GPU-1", "GPU-2"], false),
+        ] {
+            let (seen, slurms, _) = named(&pair(first.clone()), CudaDevices::Number);
+            assert_eq!(
+                (seen.as_slice(), slurms),
+                (names.iter().map(ToString::to_string).collect::<Vec<_>>().as_slice(), is_slurms),
+                "{first:?}"
+            );
+        }
+        // One that may or may not count has no number before it.
+        let lost_last = [gpu(0, 1, Access::Usable), gpu(1, 2, not(Obstacle::Lost))];
+        assert_eq!(named(&lost_last, CudaDevices::Number), (vec!["0".to_owned()], true, 0));
+        let reversed = [gpu(0, 2, Access::Usable), gpu(1, 1, Access::Usable)];
+        assert_eq!(named(&reversed, CudaDevices::Number), (vec!["1".to_owned(), "0".to_owned()], false, 2));
+    }
+
+    #[test]
+    fn number_needs_known_order_no_mig_and_no_wish_for_uuids() {
+        let two = || [gpu(0, 1, Access::Usable), gpu(1, 2, Access::Usable)];
+        let uuids = (vec!["GPU-0".to_owned(), "GPU-1".to_owned()], false, 0);
+        assert_eq!(named(&two(), CudaDevices::Uuid), uuids);
+        let mut unplaced = two();
+        unplaced[1].pci_address = None;
+        assert_eq!(named(&unplaced, CudaDevices::Number), uuids);
+        let mut mig = two();
+        mig[1].mig = Some(vec![MigInstance::default()]);
+        assert_eq!(named(&mig, CudaDevices::Number).0, ["GPU-0"]);
+        mig[1].access = not(Obstacle::NotGiven);
+        assert_eq!(named(&mig, CudaDevices::Number), (vec!["0".to_owned()], true, 0));
+        // Equal models need no CUDA_DEVICE_ORDER.
+        let mut models = two();
+        models[1].model = Some("NVIDIA L40S".to_owned());
+        assert_eq!(named(&models, CudaDevices::Number), (vec!["0".to_owned(), "1".to_owned()], false, 2));
+    }
 }

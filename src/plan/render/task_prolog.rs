@@ -25,7 +25,7 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
         lists = lists.join(" "),
     );
     if prolog.counts_from_zero {
-        text.push_str(&numbers_within_the_step(prolog));
+        text.push_str(&numbers_within_the_step(prolog, &vendors));
     }
     text.push_str("for device in $devices; do\n");
     if prolog.counts_from_zero {
@@ -41,7 +41,7 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
     text.push_str("    case $device in\n");
     for (position, (vendor, name)) in prolog.names.iter().enumerate() {
         let name = match vendor {
-            _ if prolog.counts_from_zero && vendor.traits().runtime.counts => format!("$number_{position}"),
+            _ if prolog.counts_from_zero && has_numbers(prolog, *vendor) => format!("$number_{position}"),
             _ => name.clone(),
         };
         let _ = writeln!(text, "        {position}) {} ;;", append(*vendor, &name));
@@ -55,7 +55,7 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
             1 => writeln!(text, "{export}"),
             _ => writeln!(text, "if [ -n \"${list}\" ]; then {export}; else echo \"unset {}\"; fi", runtime.variable),
         };
-        for (name, value) in runtime.settings {
+        for (name, value) in runtime.settings.iter().filter(|_| has_numbers(prolog, *vendor)) {
             let _ = writeln!(text, "echo \"export {name}={value}\"");
         }
     }
@@ -67,20 +67,23 @@ fn append(vendor: Vendor, name: &str) -> String {
     format!("{vendor}=${{{vendor}:+${vendor},}}{name}")
 }
 
+/// Whether the runtime selects the vendor's devices by number.
+fn has_numbers(prolog: &TaskProlog, vendor: Vendor) -> bool {
+    prolog.names.iter().filter(|(own, _)| *own == vendor).all(|(_, name)| name.parse::<u32>().is_ok())
+}
+
 /// With a device cgroup a step cannot open other jobs' GPUs. A runtime that uses numbers then counts only the step's
 /// GPUs, in its own order, and GPUs that are not GRES, because Slurm denies only GRES devices (24.11, cgroup/v2,
 /// ebpf.c).
-fn numbers_within_the_step(prolog: &TaskProlog) -> String {
+fn numbers_within_the_step(prolog: &TaskProlog, vendors: &[Vendor]) -> String {
     let mut text = "step=${SLURM_STEP_GPUS-$SLURM_JOB_GPUS}\n".to_owned();
-    for vendor in Vendor::ALL.into_iter().filter(|vendor| vendor.traits().runtime.counts) {
+    for vendor in vendors.iter().copied().filter(|vendor| has_numbers(prolog, *vendor)) {
         let own = prolog.names.iter().enumerate().filter(|(_, (whose, _))| *whose == vendor);
         let mut own: Vec<(u32, usize)> =
             own.map(|(position, (_, name))| (name.parse().unwrap_or(u32::MAX), position)).collect();
         own.sort_unstable();
-        if !own.is_empty() {
-            let maker = vendor.traits().maker;
-            let _ = writeln!(text, "# {maker}'s runtime numbers only the step's GPUs, from 0.\ncount=0");
-        }
+        let maker = vendor.traits().maker;
+        let _ = writeln!(text, "# {maker}'s runtime numbers only the step's GPUs, from 0.\ncount=0");
         let mut next = 0;
         for (number, position) in own {
             if number > next {

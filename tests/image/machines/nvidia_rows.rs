@@ -52,8 +52,8 @@ pub(crate) fn nvidia() -> Vec<Machine> {
         Machine::nvidia("4 H200, minor other than index", minors).gpus(4).offers(
             "gpu:nvidia:4",
             "/dev/nvidia2",
-            &gpu(0),
-            &gpu(3),
+            &cuda(0),
+            &cuda(3),
         ),
         Machine::nvidia("8 H100 behind NVSwitch", &switch).gpus(8).offers(
             "gpu:nvidia:8",
@@ -66,11 +66,21 @@ pub(crate) fn nvidia() -> Vec<Machine> {
             .gpus(4)
             .config("[gpu]\ntype_name = \"index\"")
             .offers("gpu:gpu0:1,gpu:gpu1:1,gpu:gpu2:1,gpu:gpu3:1", "/dev/nvidia3", &cuda(0), &cuda(3)),
-        Machine::nvidia("H200 and L40S", models).gpus(2).offers("gpu:nvidia:2", "/dev/nvidia1", &gpu(0), &gpu(1)),
+        Machine::nvidia("H200 and L40S", models).gpus(2).offers("gpu:nvidia:2", "/dev/nvidia1", &cuda(0), &cuda(1)),
         Machine::nvidia("H200, L40S, H200, `type_name = \"model\"`", in_turn)
             .gpus(3)
             .config("[gpu]\ntype_name = \"model\"")
-            .offers("gpu:nvidia_h200:2,gpu:nvidia_l40s:1", "/dev/nvidia1", &gpu(0), &gpu(1)),
+            .offers("gpu:nvidia_h200:2,gpu:nvidia_l40s:1", "/dev/nvidia1", &cuda(0), &cuda(1)),
+        Machine::nvidia("2 H200, `cuda_devices = \"uuid\"`", "gpus = 2")
+            .gpus(2)
+            .config("[gpu]\ncuda_devices = \"uuid\"")
+            .offers("gpu:nvidia:2", "/dev/nvidia1", &gpu(0), &gpu(1)),
+        Machine::nvidia("2 H200, each for its job's user", "gpus = 2").gpus(2).config("[gpu]\nisolate = true").offers(
+            "gpu:nvidia:2",
+            "/dev/nvidia1",
+            &gpu(0),
+            &gpu(1),
+        ),
         Machine::nvidia("2 H200 in a virtual machine that hides where they are", virtual_machine)
             .gpus(2)
             .sockets(2)
@@ -94,42 +104,41 @@ pub(crate) fn nvidia_in_part() -> Vec<Machine> {
         })
     };
     let pod = "[[gpu]]\nminor = 5\npci = '00000000:15:00.0'\nuuid = 'GPU-05'\n";
-    let uuid_5 = "CUDA_VISIBLE_DEVICES=GPU-05";
     vec![
         Machine::nvidia("3 H200, the second denied by the driver", denied).gpus(3).without("nvidia1").offers(
             "gpu:nvidia:2",
             "/dev/nvidia2",
-            &gpu(0),
-            &gpu(2),
+            &cuda(0),
+            &cuda(1),
         ),
         Machine::nvidia("3 H200, `except = [\"10:00.0\"]`", "gpus = 3")
             .gpus(3)
             .config("[gpu]\nexcept = [\"10:00.0\"]")
-            .offers("gpu:nvidia:2", "/dev/nvidia2", &gpu(1), &gpu(2)),
+            .offers("gpu:nvidia:2", "/dev/nvidia2", &cuda(1), &cuda(2)),
         Machine::nvidia("2 H200, the first not in the container", "gpus = 2").gpus(2).without("nvidia0").offers(
             "gpu:nvidia:1",
             "/dev/nvidia1",
-            &gpu(1),
-            &gpu(1),
+            &cuda(0),
+            &cuda(0),
         ),
         Machine::nvidia("3 H200, the first denied by the device rules", "gpus = 3").gpus(3).denied("nvidia0").offers(
             "gpu:nvidia:2",
             "/dev/nvidia2",
-            &gpu(1),
-            &gpu(2),
+            &cuda(0),
+            &cuda(1),
         ),
         in_proc(Machine::nvidia("pod with one of 8 H200 (CDI: /proc shows all)", pod)).devices(["nvidia5"]).offers(
             "gpu:nvidia:1",
             "/dev/nvidia5",
-            uuid_5,
-            uuid_5,
+            &cuda(0),
+            &cuda(0),
         ),
         in_proc(Machine::nvidia("pod with one of 8 H200, and NVML counts all", "gpus = 8"))
             .devices(["nvidia5"])
-            .offers("gpu:nvidia:1", "/dev/nvidia5", &gpu(5), &gpu(5)),
+            .offers("gpu:nvidia:1", "/dev/nvidia5", &cuda(0), &cuda(0)),
         in_proc(Machine::plain("pod with one of 8 H200, without the library (no `utility`)"))
             .devices(["nvidia5"])
-            .offers("gpu:nvidia:1", "/dev/nvidia5", uuid_5, uuid_5),
+            .offers("gpu:nvidia:1", "/dev/nvidia5", &cuda(0), &cuda(0)),
         Machine::plain("2 device files and nothing else").gpus(2).offers(
             "gpu:nvidia:2",
             "/dev/nvidia1",

@@ -158,19 +158,19 @@ fn mixed() -> Vec<Machine> {
         Machine::nvidia("2 H200 and 2 MI210", "gpus = 2").gpus(2).with_amd(&amd).offers(
             "gpu:nvidia:2,gpu:amd:2",
             "/dev/dri/renderD129",
-            &gpu(0),
+            &cuda(0),
             &rocr(1),
         ),
         Machine::nvidia("2 H200 and 2 MI210, Debian 12 (Slurm 22.05)", "gpus = 2")
             .gpus(2)
             .with_amd(&amd)
             .on_debian_12()
-            .offers("gpu:nvidia:2,gpu:amd:2", "/dev/dri/renderD129", &gpu(0), &rocr(1)),
+            .offers("gpu:nvidia:2,gpu:amd:2", "/dev/dri/renderD129", &cuda(0), &rocr(1)),
         Machine::nvidia("H200 and MI300X in 4 partitions, `type_name = \"model\"`", "gpus = 1")
             .gpus(1)
             .with_amd(&partitions)
             .config("[gpu]\ntype_name = \"model\"")
-            .offers("gpu:nvidia_h200:1,gpu:amd_instinct_mi300x:4", "/dev/dri/renderD131", &gpu(0), &rocr(3)),
+            .offers("gpu:nvidia_h200:1,gpu:amd_instinct_mi300x:4", "/dev/dri/renderD131", &cuda(0), &rocr(3)),
     ]
 }
 

@@ -33,6 +33,7 @@ pub(super) const TRAITS: Traits = Traits {
         finds: "ROCr selects a device by its number among AMD's",
         skips_closed: false,
         settings: &[],
+        equal_models_in_bus_order: false,
     },
     files: Some(Files {
         shared: Some("/dev/kfd"),

@@ -32,6 +32,7 @@ pub(super) const TRAITS: Traits = Traits {
         finds: "Level Zero selects a device by its number among Intel's",
         skips_closed: false,
         settings: &[("ZE_FLAT_DEVICE_HIERARCHY", "COMPOSITE"), ("ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1")],
+        equal_models_in_bus_order: false,
     },
     files: Some(Files {
         shared: None,

@@ -29,9 +29,10 @@ pub(super) const TRAITS: Traits = Traits {
     runtime: Runtime {
         variable: "CUDA_VISIBLE_DEVICES",
         counts: false,
-        finds: "CUDA selects a device by its UUID",
+        finds: "CUDA selects a device by its number in bus order, or by its UUID",
         skips_closed: true,
-        settings: &[],
+        settings: &[("CUDA_DEVICE_ORDER", "PCI_BUS_ID")],
+        equal_models_in_bus_order: true,
     },
     files: None,
     mismatch: MismatchWords {

@@ -86,6 +86,19 @@ fn rocr_counts_the_gpus_that_a_step_can_open() {
 }
 
 #[test]
+fn cuda_counts_the_gpus_that_a_step_can_open_in_bus_order() {
+    let names = [(Vendor::Nvidia, "0"), (Vendor::Nvidia, "2"), (Vendor::Nvidia, "1")];
+    let order = "export CUDA_DEVICE_ORDER=PCI_BUS_ID\n";
+    let seen = |from_zero, given, step| said(&names, from_zero, [given, "", step, ""]);
+    assert_eq!(seen(false, "1,2", "1,2"), format!("export CUDA_VISIBLE_DEVICES=2,1\n{order}"));
+    assert_eq!(seen(true, "0", "1"), format!("export CUDA_VISIBLE_DEVICES=0\n{order}"));
+    assert_eq!(seen(true, "0,1", "1,2"), format!("export CUDA_VISIBLE_DEVICES=1,0\n{order}"));
+    // Number 0 is excluded from jobs, and every step can open it.
+    let beside = [(Vendor::Nvidia, "1"), (Vendor::Nvidia, "2")];
+    assert_eq!(said(&beside, true, ["0", "", "1", ""]), format!("export CUDA_VISIBLE_DEVICES=1\n{order}"));
+}
+
+#[test]
 fn machine_with_amd_alone_has_amds_variable() {
     let names = [(Vendor::Amd, "1"), (Vendor::Amd, "0")];
     assert_eq!(said(&names, false, ["", "0", "0", ""]), "export ROCR_VISIBLE_DEVICES=1\n");
