@@ -4,6 +4,7 @@ mod agent;
 mod as_user;
 mod associations;
 mod columns;
+mod config;
 mod configure;
 mod detect;
 mod doctor;
@@ -49,7 +50,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use config::{Config, ConfigError};
+use ::config::{Config, ConfigError};
 use install::load_config;
 
 /// The options that most verbs have in common.
@@ -104,6 +105,8 @@ verbs! {
     Detect(detect),
     /// Show the Slurm files that a start would write; changes nothing
     Render(render),
+    /// Check a slurminit.toml, or show each effective value and its origin
+    Config(config),
     /// Check Docker and the GPUs of this host, and write compose.gpus.yaml and .env
     Configure(configure),
     /// Check for all known faults, on the host or in the container, and show the repairs

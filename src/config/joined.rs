@@ -54,7 +54,7 @@ pub fn shared(text: &str, config: &Config, controller: &str) -> Result<String, S
 }
 
 /// A value on one line. The crate's own writer needs a newer C library than Debian 12's (fmod).
-fn inline(value: &Value) -> String {
+pub(super) fn inline(value: &Value) -> String {
     let list = |all: Vec<String>| all.join(", ");
     match value {
         Value::String(text) => quoted(text),
@@ -104,6 +104,16 @@ impl Joined {
             return Err(refused("no controller in the token".to_owned()));
         }
         Ok(Self { table, config })
+    }
+
+    /// The keys that the token adds to `file`, with their values; [`Self::apply`] applies them.
+    pub(super) fn settings(&self, file: &Table) -> Vec<(String, Value)> {
+        let role = (!file.contains_key("role")).then(|| ("role".to_owned(), Value::from("compute")));
+        let value = |path: Vec<String>| {
+            let keys: Vec<&str> = path.iter().map(String::as_str).collect();
+            (get(file, &keys).is_none()).then(|| Some((path.join("."), get(&self.table, &keys)?.clone())))?
+        };
+        role.into_iter().chain(leaves(&self.table).into_iter().filter_map(value)).collect()
     }
 
     /// Merges the settings into the container's configuration with the file `text`. Identical values are allowed.
@@ -195,7 +205,7 @@ fn is_shared(path: &[String]) -> bool {
 }
 
 /// The paths of all values; a list is one value.
-fn leaves(table: &Table) -> Vec<Vec<String>> {
+pub(super) fn leaves(table: &Table) -> Vec<Vec<String>> {
     let below = |(key, value): (&String, &Value)| match value {
         Value::Table(table) => {
             leaves(table).into_iter().map(|rest| [vec![key.clone()], rest].concat()).collect::<Vec<_>>()
@@ -205,13 +215,13 @@ fn leaves(table: &Table) -> Vec<Vec<String>> {
     table.iter().flat_map(below).collect()
 }
 
-fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
+pub(super) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
     let (first, rest) = path.split_first()?;
     let value = table.get(*first)?;
     if rest.is_empty() { Some(value) } else { get(value.as_table()?, rest) }
 }
 
-fn set(table: &mut Table, path: &[&str], value: Value) {
+pub(super) fn set(table: &mut Table, path: &[&str], value: Value) {
     match path {
         [] => {}
         [last] => drop(table.insert((*last).to_owned(), value)),

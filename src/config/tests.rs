@@ -1,5 +1,6 @@
 //! Tests of the file and the environment from an operator's view.
 
+use super::example::Example;
 use super::*;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -10,21 +11,6 @@ fn refusal(text: &str) -> String {
     parse(text).unwrap_err().to_string()
 }
 
-/// The example file with its defaults uncommented, or with its examples too.
-fn uncommented(examples: bool) -> String {
-    let line = |line: &str| {
-        let example = line.strip_prefix("#:");
-        let default =
-            line.strip_prefix('#').filter(|rest| rest.starts_with(|c: char| c == '[' || c.is_ascii_lowercase()));
-        match (example, default) {
-            (Some(example), _) if examples => format!("{example}\n"),
-            (None, Some(default)) => format!("{default}\n"),
-            _ => "\n".to_owned(),
-        }
-    };
-    EXAMPLE.lines().map(line).collect()
-}
-
 #[test]
 fn example_as_it_is_changes_nothing() {
     assert_eq!(parse(EXAMPLE).unwrap(), Config::default());
@@ -32,7 +18,7 @@ fn example_as_it_is_changes_nothing() {
 
 #[test]
 fn example_states_true_defaults() {
-    let text = uncommented(false);
+    let text = Example::parse(EXAMPLE).defaults;
     assert_eq!(parse(&text).unwrap(), Config::default());
     // If uncommenting failed, the test above would pass too.
     for key in ["role = ", "detect_timeout = ", "controller_port = ", "ready_timeout = ", "munge_secret = "] {
@@ -42,7 +28,7 @@ fn example_states_true_defaults() {
 
 #[test]
 fn examples_in_example_are_valid() {
-    let config = parse(&uncommented(true)).unwrap();
+    let config = parse(&Example::parse(EXAMPLE).uncommented).unwrap();
     assert_eq!(config.gpu_type, Some(GpuType::Nvidia));
     assert_eq!(config.partitions[0].settings.get("maxtime").unwrap().as_str(), "01:00:00");
     assert_eq!(config.services[0].readiness.as_ref().unwrap().test, ReadinessTest::Port(8000));

@@ -1,15 +1,16 @@
 //! The reference in docs/reference/configuration.md is made of what the program reads (the types, by a deserializer that notes what is
 //! asked of it; the environment, by noting which variables are asked for) and of config/slurminit.toml, which explains
-//! each key. Nothing of the three can be without the others. So is slurminit.toml(5). `UPDATE=1 cargo test --test reference` writes
-//! both anew.
+//! each key. Nothing of the three can be without the others. So are slurminit.toml(5) and config/slurminit.schema.json.
+//! `UPDATE=1 cargo test --test reference` writes them anew.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod example;
 mod manual;
 #[path = "../pages/marked.rs"]
 mod marked;
 mod recorder;
+mod schema;
+mod validator;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -17,8 +18,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
+use config::example::{Entry, Example, Key};
 use config::{Config, EXAMPLE};
-use example::{Entry, Example, Key};
 use recorder::{Asked, Kind};
 use serde::Deserialize as _;
 
@@ -62,7 +63,7 @@ fn keys(
     variables: &BTreeSet<String>,
 ) -> Part {
     let kind = |key: &Key| match types.iter().find(|asked| asked.path == key.path).map(|asked| &asked.kind) {
-        Some(Kind::Whole) if key.path.ends_with("_mib") => "MiB".to_owned(),
+        Some(Kind::Whole(..)) if key.path.ends_with("_mib") => "MiB".to_owned(),
         Some(kind) => kind.to_string(),
         None => String::new(),
     };
@@ -148,7 +149,7 @@ fn reference() -> Vec<Part> {
     let mut parts = Vec::new();
     for entry in &example.entries {
         let (entries, doc) = match entry {
-            Entry::Table { heading, doc } => {
+            Entry::Table { heading, doc, .. } => {
                 parts.push(Part::Table { heading: heading.clone(), doc: doc.replace('\n', " ") });
                 continue;
             }
@@ -173,30 +174,27 @@ fn reference() -> Vec<Part> {
 
 #[test]
 fn reference_is_of_types_and_of_file() {
-    let made = document_text(&reference());
     let old = fs::read_to_string(document()).unwrap();
     let (before, rest) = old.split_once(BEGIN).unwrap();
-    let (written, after) = rest.split_once(END).unwrap();
-    if std::env::var_os("UPDATE").is_some() {
-        fs::write(document(), format!("{before}{BEGIN}{made}\n{END}{after}")).unwrap();
-        return;
-    }
-    let diff = similar::TextDiff::from_lines(written.trim_end(), made.trim_end());
-    let shown = diff.unified_diff().header("docs/reference/configuration.md", "now").to_string();
-    assert!(shown.is_empty(), "{shown}\nTo write it anew: UPDATE=1 cargo test --test reference");
+    let (_, after) = rest.split_once(END).unwrap();
+    let made = document_text(&reference());
+    is_written("docs/reference/configuration.md", &format!("{before}{BEGIN}{made}\n{END}{after}"));
 }
 
 #[test]
 fn manual_page_is_of_same() {
-    let path = harness::root().join("docs/man/slurminit.toml.5");
-    let made = manual::page(&reference());
+    is_written("docs/man/slurminit.toml.5", &manual::page(&reference()));
+}
+
+/// Fails unless the file has this text; with UPDATE=1 it gets it.
+fn is_written(name: &str, made: &str) {
+    let path = harness::root().join(name);
     if std::env::var_os("UPDATE").is_some() {
-        fs::write(&path, &made).unwrap();
+        fs::write(&path, made).unwrap();
     }
     let written = fs::read_to_string(&path).unwrap_or_default();
-    let diff = similar::TextDiff::from_lines(&written, &made);
-    let shown = diff.unified_diff().header("docs/man/slurminit.toml.5", "now").to_string();
-    assert!(shown.is_empty(), "{shown}\nTo write it anew: UPDATE=1 cargo test --test reference");
+    let diff = similar::TextDiff::from_lines(written.as_str(), made).unified_diff().header(name, "now").to_string();
+    assert!(diff.is_empty(), "{diff}\nTo write it anew: UPDATE=1 cargo test --test reference");
 }
 
 /// The test above would be worth nothing if the recorder saw no keys, or all were optional.

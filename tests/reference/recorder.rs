@@ -15,7 +15,7 @@ pub(crate) struct Asked {
     pub(crate) kind: Kind,
     /// Whether the file lacks it.
     pub(crate) is_missing: bool,
-    /// Whether it is in a table that takes any key.
+    /// Whether it is in a table that takes any key. With the name `*`, these words are all that it takes.
     is_free: bool,
 }
 
@@ -30,7 +30,8 @@ impl Asked {
 #[derive(Debug)]
 pub(crate) enum Kind {
     YesOrNo,
-    Whole,
+    /// From the least to the greatest that the type holds.
+    Whole(i64, i64),
     Seconds,
     Text,
     Words(&'static [&'static str]),
@@ -56,7 +57,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::YesOrNo => f.write_str("`true`, `false`"),
-            Self::Whole => f.write_str("whole number"),
+            Self::Whole(..) => f.write_str("whole number"),
             // Every number with a fraction is a time.
             Self::Seconds => f.write_str("seconds"),
             Self::Text => f.write_str("text"),
@@ -102,9 +103,9 @@ impl<'a> Recorder<'a> {
 
 /// Notes the kind, and leaves the rest to TOML's own deserializer.
 macro_rules! leaf {
-    ($($method:ident $kind:ident)*) => {$(
+    ($($method:ident $kind:expr;)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-            self.note(Kind::$kind);
+            self.note($kind);
             self.value.clone().$method(visitor)
         }
     )*};
@@ -114,11 +115,22 @@ impl<'de> Deserializer<'de> for Recorder<'_> {
     type Error = Error;
 
     leaf! {
-        deserialize_any Various deserialize_bool YesOrNo
-        deserialize_i8 Whole deserialize_i16 Whole deserialize_i32 Whole deserialize_i64 Whole
-        deserialize_u8 Whole deserialize_u16 Whole deserialize_u32 Whole deserialize_u64 Whole
-        deserialize_f32 Seconds deserialize_f64 Seconds
-        deserialize_char Text deserialize_str Text deserialize_string Text
+        deserialize_any Kind::Various;
+        deserialize_bool Kind::YesOrNo;
+        deserialize_i8 Kind::Whole(i8::MIN.into(), i8::MAX.into());
+        deserialize_i16 Kind::Whole(i16::MIN.into(), i16::MAX.into());
+        deserialize_i32 Kind::Whole(i32::MIN.into(), i32::MAX.into());
+        deserialize_i64 Kind::Whole(i64::MIN, i64::MAX);
+        deserialize_u8 Kind::Whole(0, u8::MAX.into());
+        deserialize_u16 Kind::Whole(0, u16::MAX.into());
+        deserialize_u32 Kind::Whole(0, u32::MAX.into());
+        // TOML has no greater ones.
+        deserialize_u64 Kind::Whole(0, i64::MAX);
+        deserialize_f32 Kind::Seconds;
+        deserialize_f64 Kind::Seconds;
+        deserialize_char Kind::Text;
+        deserialize_str Kind::Text;
+        deserialize_string Kind::Text;
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -201,6 +213,39 @@ impl<'de> SeqAccess<'de> for Items<'_> {
     }
 }
 
+/// A key, which may be one of some words.
+struct KeyRecorder<'a, 'b> {
+    key: &'a str,
+    table: &'b Recorder<'a>,
+}
+
+impl<'de> Deserializer<'de> for KeyRecorder<'_, '_> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_str(self.key)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        words: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.table.child("*", self.table.value, true).note(Kind::Words(words));
+        visitor.visit_enum(IntoDeserializer::<Error>::into_deserializer(self.key))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct seq tuple
+        tuple_struct map struct identifier ignored_any
+    }
+}
+
 struct Fields<'a> {
     parent: Recorder<'a>,
     /// Still to come.
@@ -220,8 +265,7 @@ impl<'de> MapAccess<'de> for Fields<'_> {
                 continue;
             }
             self.value = Some(child);
-            let key: serde::de::value::StrDeserializer<'_, Error> = key.into_deserializer();
-            return seed.deserialize(key).map(Some);
+            return seed.deserialize(KeyRecorder { key, table: &self.parent }).map(Some);
         }
         Ok(None)
     }

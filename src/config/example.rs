@@ -1,37 +1,55 @@
 //! config/slurminit.toml as a list of tables, keys and what is said about them.
 
 /// The file.
-pub(crate) struct Example {
+#[derive(Debug)]
+pub struct Example {
     /// Its tables and keys, in order.
-    pub(crate) entries: Vec<Entry>,
+    pub entries: Vec<Entry>,
+    /// Its text with the defaults made effective.
+    pub defaults: String,
     /// Its text with all defaults and examples made effective.
-    pub(crate) uncommented: String,
+    pub uncommented: String,
 }
 
-pub(crate) enum Entry {
+/// A table, or keys of it.
+#[derive(Debug)]
+pub enum Entry {
+    /// The line of a table.
     Table {
         /// As in the file: `[gpu]`, `[[user]]`.
         heading: String,
+        /// Whether every configuration has it: it is no example.
+        is_default: bool,
+        /// The comment.
         doc: String,
     },
     /// Keys, one below the other, that one comment explains.
-    Keys { keys: Vec<Key>, doc: String },
+    Keys {
+        /// In order.
+        keys: Vec<Key>,
+        /// The comment.
+        doc: String,
+    },
 }
 
-pub(crate) struct Key {
-    pub(crate) name: String,
+/// A key.
+#[derive(Debug)]
+pub struct Key {
+    /// Without its table.
+    pub name: String,
     /// With its table: `gpu.gres`, `user.uid`.
-    pub(crate) path: String,
+    pub path: String,
     /// `None` for a key whose value here is an example.
-    pub(crate) default: Option<String>,
+    pub default: Option<String>,
 }
 
 impl Example {
-    /// Comments are `# text`, defaults `#key = value`, examples `#:key = value`; `#[table]` and `#:[table]` alike.
-    pub(crate) fn parse(text: &str) -> Self {
-        let mut example = Self { entries: Vec::new(), uncommented: String::new() };
+    /// Comments are `# text`, defaults `#key = value`, examples `#:key = value`; `#[table]` and `#:[table]` alike. The line
+    /// `#:schema FILE` is for editors.
+    pub fn parse(text: &str) -> Self {
+        let mut example = Self { entries: Vec::new(), defaults: String::new(), uncommented: String::new() };
         let (mut doc, mut table) = (Vec::new(), String::new());
-        for line in text.lines() {
+        for line in text.lines().filter(|line| !line.starts_with("#:schema ")) {
             let is_effective = |rest: &&str| rest.starts_with(|c: char| c == '[' || c.is_ascii_lowercase());
             let (effective, is_default) = match (line.strip_prefix("#:"), line.strip_prefix('#').filter(is_effective)) {
                 (Some(effective), _) => (effective, false),
@@ -45,10 +63,13 @@ impl Example {
                 }
             };
             example.uncommented += &format!("{effective}\n");
+            if is_default {
+                example.defaults += &format!("{effective}\n");
+            }
             let said = std::mem::take(&mut doc).join("\n");
             if effective.starts_with('[') {
                 table = format!("{}.", effective.trim_matches(['[', ']']));
-                example.entries.push(Entry::Table { heading: effective.to_owned(), doc: said });
+                example.entries.push(Entry::Table { heading: effective.to_owned(), is_default, doc: said });
                 continue;
             }
             let (name, value) = effective.split_once(" = ").unwrap_or((effective, ""));
@@ -63,14 +84,15 @@ impl Example {
     }
 
     /// The paths of the tables.
-    pub(crate) fn tables(&self) -> impl Iterator<Item = &str> {
+    pub fn tables(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().filter_map(|entry| match entry {
             Entry::Table { heading, .. } => Some(heading.trim_matches(['[', ']'])),
             Entry::Keys { .. } => None,
         })
     }
 
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &Key> {
+    /// The keys, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.entries.iter().flat_map(|entry| match entry {
             Entry::Keys { keys, .. } => keys.as_slice(),
             Entry::Table { .. } => &[],

@@ -1,0 +1,75 @@
+//! `slurminit config`: checks a slurminit.toml, and shows the effective configuration.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::Configuration;
+use config::Config;
+use config::effective::{Origin, Setting, settings};
+use install::load_config;
+use model::{exit_code, printable};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: ConfigVerb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum ConfigVerb {
+    /// Check a slurminit.toml, and print its first error with line and key
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+    /// Show each effective value and its origin: default, file, variable, or the token of a cluster
+    Show {
+        /// Print everything as JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        at: Configuration,
+    },
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    match args.verb {
+        ConfigVerb::Check { file } => check(&file),
+        ConfigVerb::Show { json, at } => show(json, at.file()),
+    }
+}
+
+fn check(file: &Path) -> anyhow::Result<u8> {
+    let source = load_config::source(Some(file))?;
+    Config::parse(&source.text, &source.origin)?;
+    super::print(&printable::lines(&format!("{}: valid\n", file.display())))?;
+    Ok(exit_code::SUCCESS)
+}
+
+fn show(as_json: bool, file: Option<&Path>) -> anyhow::Result<u8> {
+    let config = load_config::load(file)?;
+    let source = load_config::source(file)?;
+    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let settings = settings(&source.text, load_config::joined()?.as_ref(), &variable, &config);
+    let settings: Vec<Setting> = settings.into_iter().map(Setting::without_secrets).collect();
+    let text = match as_json {
+        true => format!("{:#}\n", json!({ "version": 1, "file": source.origin, "settings": all(&settings) })),
+        false => settings.iter().map(|setting| format!("{setting}\n")).collect(),
+    };
+    super::print(&if as_json { printable::json(&text) } else { printable::lines(&text) })?;
+    Ok(exit_code::SUCCESS)
+}
+
+fn all(settings: &[Setting]) -> Vec<serde_json::Value> {
+    let one = |setting: &Setting| {
+        let (origin, variable) = match setting.origin {
+            Origin::Default => ("default", None),
+            Origin::File => ("file", None),
+            Origin::Token => ("token", None),
+            Origin::Variable(name) => ("variable", Some(name)),
+        };
+        json!({ "key": setting.key, "value": setting.value, "origin": origin, "variable": variable })
+    };
+    settings.iter().map(one).collect()
+}

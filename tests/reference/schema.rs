@@ -1,0 +1,287 @@
+//! config/slurminit.schema.json: for editors, by the line `#:schema` of slurminit.toml.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use config::example::{Entry, Example};
+use config::{Config, EXAMPLE};
+use serde_json::{Map, Value, json};
+
+use crate::recorder::{Asked, Kind};
+use crate::{asked, is_written, validator};
+
+const FILE: &str = "config/slurminit.schema.json";
+
+/// What the schema is made of.
+struct Source {
+    /// The file with all its examples.
+    file: toml::Value,
+    types: Vec<Asked>,
+    /// What the file says about a key or table: text and default.
+    told: BTreeMap<String, (String, Option<String>)>,
+}
+
+impl Source {
+    fn new() -> Self {
+        let example = Example::parse(EXAMPLE);
+        let file = toml::Value::Table(toml::from_str(&example.uncommented).unwrap());
+        let mut types = asked(&file, None).unwrap();
+        types.retain(|asked| !asked.is_missing);
+        let told = example.entries.iter().flat_map(|entry| match entry {
+            Entry::Table { heading, doc, .. } => {
+                vec![(heading.trim_matches(['[', ']']).to_owned(), (doc.clone(), None))]
+            }
+            Entry::Keys { keys, doc } => {
+                keys.iter().map(|key| (key.path.clone(), (doc.clone(), key.default.clone()))).collect()
+            }
+        });
+        let told = told.collect();
+        Self { file, types, told }
+    }
+
+    fn schema(&self) -> Value {
+        let Value::Object(mut schema) = self.value("", &Kind::Table) else { unreachable!("a table is an object") };
+        schema.insert("$schema".to_owned(), json!("http://json-schema.org/draft-07/schema#"));
+        schema.insert("title".to_owned(), json!("slurminit.toml"));
+        schema.into()
+    }
+
+    /// The names below `path`, each with its kind.
+    fn children(&self, path: &str) -> BTreeMap<&str, &Asked> {
+        let below = |asked: &'_ Asked| {
+            let rest = match path {
+                "" => &asked.path,
+                path => asked.path.strip_prefix(path)?.strip_prefix('.')?,
+            };
+            (!rest.is_empty() && !rest.contains('.')).then(|| asked.path.len() - rest.len())
+        };
+        self.types.iter().filter_map(|asked| Some((&asked.path[below(asked)?..], asked))).collect()
+    }
+
+    fn value(&self, path: &str, kind: &Kind) -> Value {
+        match kind {
+            Kind::YesOrNo => json!({ "type": "boolean" }),
+            Kind::Whole(least, i64::MAX) => json!({ "type": "integer", "minimum": least }),
+            Kind::Whole(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+            Kind::Seconds => json!({ "type": "number", "minimum": 0 }),
+            Kind::Text => json!({ "type": "string" }),
+            Kind::Words(words) => json!({ "enum": words }),
+            // Their defaults are empty, so nothing in the file says of what they are lists.
+            Kind::List(_) if ["gpu.only", "gpu.except"].contains(&path) => {
+                json!({ "type": "array", "items": { "type": ["integer", "string"] } })
+            }
+            Kind::List(kind) => json!({ "type": "array", "items": self.value(path, kind) }),
+            Kind::Various => various(path),
+            Kind::Table => {
+                let (properties, required) = self.properties(path, |_| true);
+                table(&json!({ "properties": properties, "additionalProperties": false }), &required)
+            }
+            Kind::Free => self.free(path),
+        }
+    }
+
+    /// A table that takes any key: one of some words, or beside those that the type knows.
+    fn free(&self, path: &str) -> Value {
+        let children = self.children(path);
+        if let Some(Kind::Words(words)) = children.get("*").map(|asked| &asked.kind) {
+            let (properties, _) = self.properties(path, |name| name != "*");
+            // The file has only one of them.
+            let any = properties.values().next().cloned().unwrap_or_default();
+            return json!({ "type": "object", "propertyNames": { "enum": words }, "additionalProperties": any });
+        }
+        let is_various = |name: &str| matches!(children[name].kind, Kind::Various);
+        let is_mixed = children.keys().any(|name| is_various(name)) && !children.keys().all(|name| is_various(name));
+        let (properties, required) = self.properties(path, |name| is_mixed && !is_various(name));
+        let any = children.iter().find(|(name, _)| !properties.contains_key(**name));
+        let any = any.map(|(name, asked)| self.value(&format!("{path}.{name}"), &asked.kind)).unwrap_or_default();
+        match properties.is_empty() {
+            true => json!({ "type": "object", "additionalProperties": any }),
+            false => table(&json!({ "properties": properties, "additionalProperties": any }), &required),
+        }
+    }
+
+    /// The schemas of the children that `is_in`, with what the file says about them, and the names of the required ones.
+    fn properties(&self, path: &str, is_in: impl Fn(&str) -> bool) -> (Map<String, Value>, Vec<&str>) {
+        let (mut properties, mut required) = (Map::new(), Vec::new());
+        for (name, asked) in self.children(path) {
+            if !is_in(name) {
+                continue;
+            }
+            let mut schema = self.value(&asked.path, &asked.kind);
+            if let Some((doc, default)) = self.told.get(&asked.path) {
+                if !doc.is_empty() {
+                    schema["description"] = doc.replace('\n', " ").into();
+                }
+                if let Some(default) = default {
+                    let line: toml::Table = toml::from_str(&format!("default = {default}")).unwrap();
+                    schema["default"] = serde_json::to_value(&line["default"]).unwrap();
+                }
+            }
+            properties.insert(name.to_owned(), schema);
+            // Without it the rest is not read.
+            if asked_without(&self.file, &asked.path) {
+                required.push(name);
+            }
+        }
+        (properties, required)
+    }
+}
+
+fn asked_without(file: &toml::Value, path: &str) -> bool {
+    asked(file, Some(path)).is_err()
+}
+
+fn table(table: &Value, required: &[&str]) -> Value {
+    let mut table = table.clone();
+    table["type"] = json!("object");
+    if !required.is_empty() {
+        table["required"] = json!(required);
+    }
+    table
+}
+
+/// Of a value that the type takes in several forms.
+fn various(path: &str) -> Value {
+    let command = json!({ "type": "array", "items": { "type": "string" } });
+    let seconds = json!({ "type": "number", "minimum": 0 });
+    let form = |key: &str, value: &Value| {
+        table(&json!({ "properties": { key: value, "timeout": seconds }, "additionalProperties": false }), &[key])
+    };
+    match path.rsplit('.').next() {
+        Some("readiness") => json!({ "anyOf": [
+            { "enum": ["started"] },
+            form("socket", &json!({ "type": "string" })),
+            form("port", &json!({ "type": "integer", "minimum": 1, "maximum": u16::MAX })),
+            form("command", &command),
+        ] }),
+        Some("liveness") => json!({ "anyOf": [{ "enum": ["off"] }, form("command", &command)] }),
+        _ => json!({ "anyOf": [{ "type": ["boolean", "number", "string"] }, command] }),
+    }
+}
+
+fn read(schema: &Value, text: &str) -> Result<(), String> {
+    let file: toml::Table = toml::from_str(text).map_err(|error| error.to_string())?;
+    validator::check(schema, &serde_json::to_value(file).unwrap(), "")
+}
+
+fn parse(text: &str) -> Result<(), String> {
+    Config::parse(text, Path::new("t")).map(drop).map_err(|error| error.to_string())
+}
+
+#[test]
+fn schema_is_of_types_and_of_file() {
+    let schema = serde_json::to_string_pretty(&Source::new().schema()).unwrap();
+    is_written(FILE, &format!("{schema}\n"));
+    let (line, _) = EXAMPLE.split_once('\n').unwrap();
+    assert_eq!(line, format!("#:schema ./{}", FILE.trim_start_matches("config/")));
+}
+
+/// All files of the checkout with this ending, except in directories that builds and tools make.
+fn files(directory: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.is_dir() && !path.is_symlink() && name != "target" && !name.starts_with('.') {
+            files(&path, ending, found);
+        } else if name.ends_with(ending) {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_example_in_repository_and_docs_is_valid() {
+    let schema = Source::new().schema();
+    let (root, mut tomls, mut pages) = (harness::root(), Vec::new(), Vec::new());
+    files(root, "slurminit.toml", &mut tomls);
+    files(root, ".md", &mut pages);
+    let example = Example::parse(EXAMPLE);
+    let mut texts = vec![("defaults".to_owned(), example.defaults), ("all examples".to_owned(), example.uncommented)];
+    texts.extend(tomls.iter().map(|file| (file.display().to_string(), fs::read_to_string(file).unwrap())));
+    for page in &pages {
+        let text = fs::read_to_string(page).unwrap();
+        let blocks = text.split("\n```toml\n").skip(1).filter_map(|rest| rest.split_once("\n```"));
+        texts.extend(blocks.map(|(block, _)| (page.display().to_string(), block.to_owned())));
+    }
+    assert!(texts.len() > 50, "only {} were found", texts.len());
+    for (origin, text) in texts {
+        assert_eq!(read(&schema, &text), Ok(()), "{origin}:\n{text}");
+        assert_eq!(parse(&text), Ok(()), "{origin}:\n{text}");
+    }
+}
+
+#[test]
+fn schema_refuses_what_program_refuses() {
+    let schema = Source::new().schema();
+    for wrong in [
+        "role = \"al\"",
+        "rol = \"all\"",
+        "user_customized = \"yes\"",
+        "[gpu]\ngres = 3",
+        "[gpu]\ndetect_timeout = -1",
+        "[gpu]\ndetect_timeout = \"10\"",
+        "[gpu]\nonly = \"0\"",
+        "[gpu]\nonly = [true]",
+        "gpu = 1",
+        "[slurm]\ncontroller_port = 65536",
+        "[node]\ncpus = -1",
+        "[node]\ncpus = 1.5",
+        "[slurm.conf]\nMailProg = { a = 1 }",
+        "[slurm.conf]\nMailProg = [1]",
+        "[[partition]]\nMaxTime = 1",
+        "[partition]\nname = \"a\"",
+        "[daemon.sackd]\nuser = \"x\"",
+        "[daemon.slurmd]\nuser = 1",
+        "[daemon.slurmd]\nreadiness = { port = 1, socket = \"/x\" }",
+        "[daemon.slurmd]\nreadiness = \"soon\"",
+        "[daemon.slurmd]\nreadiness = { port = 0 }",
+        "[daemon.slurmd]\nliveness = \"on\"",
+        "[daemon.slurmd]\nliveness = { port = 1 }",
+        "[daemon.slurmd]\nenv = { A = 1 }",
+        "[[service]]\nname = \"api\"",
+        "[[service]]\nname = \"api\"\ncommand = \"serve\"",
+        "[[hooks.pre_job]]\ncommand = [\"x\"]\non_failure = \"stop\"",
+        "[[user]]\nuid = 1",
+        "[[group]]\nname = \"lab\"",
+        "[faults]\nlost = \"repair\"",
+        "[faults.xid]\n31 = \"repair\"",
+        "[memory]\nclose_below = 256",
+    ] {
+        assert!(parse(wrong).is_err(), "the program accepts it:\n{wrong}");
+        assert!(read(&schema, wrong).is_err(), "the schema accepts it:\n{wrong}");
+    }
+}
+
+/// An unknown key in any table whose keys are known.
+#[test]
+fn schema_refuses_unknown_keys_everywhere() {
+    let source = Source::new();
+    let schema = source.schema();
+    let is_table = |kind: &Kind| match kind {
+        Kind::Table => true,
+        Kind::List(kind) => matches!(**kind, Kind::Table),
+        _ => false,
+    };
+    let tables: Vec<&str> =
+        source.types.iter().filter(|asked| is_table(&asked.kind)).map(|asked| asked.path.as_str()).collect();
+    assert!(tables.len() > 20, "{tables:?}");
+    for table in tables {
+        let mut file = source.file.clone();
+        let mut place = &mut file;
+        for name in table.split('.').filter(|name| !name.is_empty()) {
+            place = place.get_mut(name).unwrap();
+            if place.is_array() {
+                place = place.get_mut(0).unwrap();
+            }
+        }
+        place.as_table_mut().unwrap().insert("unknown-key".to_owned(), 1.into());
+        let json = serde_json::to_value(&file).unwrap();
+        assert!(validator::check(&schema, &json, "").is_err(), "the schema accepts an unknown key in [{table}]");
+        assert!(asked(&file, None).is_ok(), "the recorder reads known keys alone");
+        assert!(
+            serde::Deserialize::deserialize(file).map(|_: Config| ()).is_err(),
+            "the program accepts it in [{table}]"
+        );
+    }
+}
