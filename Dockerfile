@@ -115,6 +115,7 @@ RUN apt-get update \
       /var/cache/debconf/* /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /usr/share/X11/locale \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && echo '# optional and required SPANK plugins: man spank' > /etc/slurm/plugstack.conf \
+ && echo '[ ! -r /usr/share/bash-completion/completions/slurminit ] || . /usr/share/bash-completion/completions/slurminit' >> /etc/bash.bashrc \
  && mkdir -p /usr/share/slurminit \
  && slurmd -V > /usr/share/slurminit/slurm-version \
  && if ! ldconfig -p | grep -q libpmix; then find /usr/lib -name 'mpi_pmix*.so' -delete; fi \
@@ -161,9 +162,13 @@ RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log
 COPY --from=builder /src/target/release/slurminit /src/target/release/slurminit-init /usr/local/bin/
 COPY docker/image-client /usr/share/slurminit/client
+COPY config/slurminit.schema.json /usr/share/slurminit/
 # For an image that has man: Debian's slim ones leave out man and all pages of packages, which these are not.
 COPY docs/man/*.1 /usr/local/share/man/man1/
 COPY docs/man/*.5 /usr/local/share/man/man5/
+COPY docs/completions/slurminit.bash /usr/share/bash-completion/completions/slurminit
+COPY docs/completions/slurminit.fish /usr/share/fish/vendor_completions.d/
+COPY docs/completions/slurminit.zsh /usr/share/zsh/vendor-completions/_slurminit
 ENV GPU_TYPE=${GPU_TYPE}
 # Version and commit, set by the builder (docker/engine.sh does); empty otherwise.
 ARG VERSION=

@@ -16,6 +16,9 @@ _slurminit() {
             ",$1")
                 cmd="slurminit"
                 ;;
+            slurminit,config)
+                cmd="slurminit__subcmd__config"
+                ;;
             slurminit,configure)
                 cmd="slurminit__subcmd__configure"
                 ;;
@@ -88,6 +91,24 @@ _slurminit() {
             slurminit,usage)
                 cmd="slurminit__subcmd__usage"
                 ;;
+            slurminit__subcmd__config,check)
+                cmd="slurminit__subcmd__config__subcmd__check"
+                ;;
+            slurminit__subcmd__config,help)
+                cmd="slurminit__subcmd__config__subcmd__help"
+                ;;
+            slurminit__subcmd__config,show)
+                cmd="slurminit__subcmd__config__subcmd__show"
+                ;;
+            slurminit__subcmd__config__subcmd__help,check)
+                cmd="slurminit__subcmd__config__subcmd__help__subcmd__check"
+                ;;
+            slurminit__subcmd__config__subcmd__help,help)
+                cmd="slurminit__subcmd__config__subcmd__help__subcmd__help"
+                ;;
+            slurminit__subcmd__config__subcmd__help,show)
+                cmd="slurminit__subcmd__config__subcmd__help__subcmd__show"
+                ;;
             slurminit__subcmd__gpu,help)
                 cmd="slurminit__subcmd__gpu__subcmd__help"
                 ;;
@@ -105,6 +126,9 @@ _slurminit() {
                 ;;
             slurminit__subcmd__gpu__subcmd__help,return)
                 cmd="slurminit__subcmd__gpu__subcmd__help__subcmd__return"
+                ;;
+            slurminit__subcmd__help,config)
+                cmd="slurminit__subcmd__help__subcmd__config"
                 ;;
             slurminit__subcmd__help,configure)
                 cmd="slurminit__subcmd__help__subcmd__configure"
@@ -178,6 +202,12 @@ _slurminit() {
             slurminit__subcmd__help,usage)
                 cmd="slurminit__subcmd__help__subcmd__usage"
                 ;;
+            slurminit__subcmd__help__subcmd__config,check)
+                cmd="slurminit__subcmd__help__subcmd__config__subcmd__check"
+                ;;
+            slurminit__subcmd__help__subcmd__config,show)
+                cmd="slurminit__subcmd__help__subcmd__config__subcmd__show"
+                ;;
             slurminit__subcmd__help__subcmd__gpu,release)
                 cmd="slurminit__subcmd__help__subcmd__gpu__subcmd__release"
                 ;;
@@ -233,12 +263,114 @@ _slurminit() {
 
     case "${cmd}" in
         slurminit)
-            opts="-h -V --help --version run up detect render configure doctor reload status nodes top drain resume gpu token usage image submit health restart stop logs join-command sbatch-args help"
+            opts="-h -V --help --version run up detect render config configure doctor reload status nodes top drain resume gpu token usage image submit health restart stop logs join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__config)
+            opts="-h --help check show help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__config__subcmd__check)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__config__subcmd__help)
+            opts="check show help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__config__subcmd__help__subcmd__check)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__config__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__config__subcmd__help__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__config__subcmd__show)
+            opts="-h --json --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -503,8 +635,50 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help)
-            opts="run up detect render configure doctor reload status nodes top drain resume gpu token usage image submit health restart stop logs join-command sbatch-args help"
+            opts="run up detect render config configure doctor reload status nodes top drain resume gpu token usage image submit health restart stop logs join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__config)
+            opts="check show"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__config__subcmd__check)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__config__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

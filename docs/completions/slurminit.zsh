@@ -74,6 +74,67 @@ _arguments "${_arguments_options[@]}" : \
 '--help[Print help]' \
 && ret=0
 ;;
+(config)
+_arguments "${_arguments_options[@]}" : \
+'-h[Print help]' \
+'--help[Print help]' \
+":: :_slurminit__subcmd__config_commands" \
+"*::: :->config" \
+&& ret=0
+
+    case $state in
+    (config)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:slurminit-config-command-$line[1]:"
+        case $line[1] in
+            (check)
+_arguments "${_arguments_options[@]}" : \
+'-h[Print help]' \
+'--help[Print help]' \
+':file -- The file:_files' \
+&& ret=0
+;;
+(show)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'--json[Print everything as JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+":: :_slurminit__subcmd__config__subcmd__help_commands" \
+"*::: :->help" \
+&& ret=0
+
+    case $state in
+    (help)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:slurminit-config-help-command-$line[1]:"
+        case $line[1] in
+            (check)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(show)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+        esac
+    ;;
+esac
+;;
+        esac
+    ;;
+esac
+;;
 (configure)
 _arguments "${_arguments_options[@]}" : \
 '--root=[Look for the host'\''s /proc, /sys, /dev, /etc and /usr below this directory]:DIR:_files' \
@@ -431,6 +492,30 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(config)
+_arguments "${_arguments_options[@]}" : \
+":: :_slurminit__subcmd__help__subcmd__config_commands" \
+"*::: :->config" \
+&& ret=0
+
+    case $state in
+    (config)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:slurminit-help-config-command-$line[1]:"
+        case $line[1] in
+            (check)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(show)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+        esac
+    ;;
+esac
+;;
 (configure)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -575,6 +660,7 @@ _slurminit_commands() {
 'up:Start the cluster in a container whose PID 1 is another program, and wait until it is ready' \
 'detect:Show the GPUs, CPUs and memory that this container can use' \
 'render:Show the Slurm files that a start would write; changes nothing' \
+'config:Check a slurminit.toml, or show each effective value and its origin' \
 'configure:Check Docker and the GPUs of this host, and write compose.gpus.yaml and .env' \
 'doctor:Check for all known faults, on the host or in the container, and show the repairs' \
 'reload:Detect again and apply changes of hardware and configuration, with as few restarts as possible' \
@@ -597,6 +683,49 @@ _slurminit_commands() {
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'slurminit commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__config_commands] )) ||
+_slurminit__subcmd__config_commands() {
+    local commands; commands=(
+'check:Check a slurminit.toml, and print its first error with line and key' \
+'show:Show each effective value and its origin\: default, file, variable, or the token of a cluster' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'slurminit config commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__config__subcmd__check_commands] )) ||
+_slurminit__subcmd__config__subcmd__check_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit config check commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__config__subcmd__help_commands] )) ||
+_slurminit__subcmd__config__subcmd__help_commands() {
+    local commands; commands=(
+'check:Check a slurminit.toml, and print its first error with line and key' \
+'show:Show each effective value and its origin\: default, file, variable, or the token of a cluster' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'slurminit config help commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__config__subcmd__help__subcmd__check_commands] )) ||
+_slurminit__subcmd__config__subcmd__help__subcmd__check_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit config help check commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__config__subcmd__help__subcmd__help_commands] )) ||
+_slurminit__subcmd__config__subcmd__help__subcmd__help_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit config help help commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__config__subcmd__help__subcmd__show_commands] )) ||
+_slurminit__subcmd__config__subcmd__help__subcmd__show_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit config help show commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__config__subcmd__show_commands] )) ||
+_slurminit__subcmd__config__subcmd__show_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit config show commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__configure_commands] )) ||
 _slurminit__subcmd__configure_commands() {
@@ -673,6 +802,7 @@ _slurminit__subcmd__help_commands() {
 'up:Start the cluster in a container whose PID 1 is another program, and wait until it is ready' \
 'detect:Show the GPUs, CPUs and memory that this container can use' \
 'render:Show the Slurm files that a start would write; changes nothing' \
+'config:Check a slurminit.toml, or show each effective value and its origin' \
 'configure:Check Docker and the GPUs of this host, and write compose.gpus.yaml and .env' \
 'doctor:Check for all known faults, on the host or in the container, and show the repairs' \
 'reload:Detect again and apply changes of hardware and configuration, with as few restarts as possible' \
@@ -695,6 +825,24 @@ _slurminit__subcmd__help_commands() {
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'slurminit help commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__config_commands] )) ||
+_slurminit__subcmd__help__subcmd__config_commands() {
+    local commands; commands=(
+'check:Check a slurminit.toml, and print its first error with line and key' \
+'show:Show each effective value and its origin\: default, file, variable, or the token of a cluster' \
+    )
+    _describe -t commands 'slurminit help config commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__config__subcmd__check_commands] )) ||
+_slurminit__subcmd__help__subcmd__config__subcmd__check_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help config check commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__config__subcmd__show_commands] )) ||
+_slurminit__subcmd__help__subcmd__config__subcmd__show_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help config show commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__help__subcmd__configure_commands] )) ||
 _slurminit__subcmd__help__subcmd__configure_commands() {

@@ -109,6 +109,22 @@ fn manual_is_in_image() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
+fn bash_completes_verbs() {
+    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
+        let completed = shell(
+            image,
+            "bash -ic 'COMP_WORDS=(slurminit con) COMP_CWORD=1 && _slurminit slurminit con slurminit && echo ${COMPREPLY[*]}' 2>/dev/null",
+        );
+        assert_eq!(completed, "config configure\n", "{image}");
+        shell(
+            image,
+            "test -s /usr/share/zsh/vendor-completions/_slurminit -a -s /usr/share/fish/vendor_completions.d/slurminit.fish",
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
 fn only_demo_simulates() {
     for image in built([PLAIN, AMD, ACCOUNTING]) {
         assert_eq!(shell(image, "find / -xdev -name 'libnvidia-ml*' -o -xdev -name demo-gpus"), "", "{image}");
