@@ -19,7 +19,7 @@ use super::tree::{Budget, Tree};
 use super::{ImageError, ImageName, ImageRecord, copy};
 
 /// The directories and files that a job in an image finds from outside. A mount needs something to be mounted on.
-const DIRECTORIES: [&str; 15] = [
+const DIRECTORIES: [&str; 16] = [
     ".slurminit",
     "proc",
     "sys",
@@ -31,6 +31,7 @@ const DIRECTORIES: [&str; 15] = [
     "data",
     "etc/slurm",
     "run/munge",
+    "run/slurminit/oci",
     "mnt",
     "usr/lib/slurm",
     if cfg!(target_arch = "aarch64") {

@@ -12,7 +12,8 @@ use crate::render::is_plain;
 pub struct Images {
     /// The directory of the images of all users.
     pub directory: PathBuf,
-    /// What commands of Slurm need in an image: its configuration, and munge's socket.
+    /// What Slurm needs in an image: its configuration, munge's socket, and the directories of steps, where its PMIx server shares memory with
+    /// MPI programs (PMIX_NSDIR, PMIX_SERVER_TMPDIR).
     pub binds: Vec<PathBuf>,
     /// The directory with a directory for each user, where slurmstepd puts what it tells the runtime.
     pub bundles: PathBuf,
@@ -28,10 +29,10 @@ impl Images {
             return None;
         }
         let socket = config.paths.munge_socket.parent().map(PathBuf::from);
-        let binds = [Some(config.paths.slurm.clone()), socket].into_iter().flatten().filter(|path| is_plain(path));
+        let binds = [Some(config.paths.slurm.clone()), socket, Some(bundles.clone())].into_iter().flatten();
         Some(Self {
             directory: config.images.directory.clone(),
-            binds: binds.collect(),
+            binds: binds.filter(|path| is_plain(path)).collect(),
             bundles,
             names_parent: inventory.slurm.does(Behavior::NamesBundles),
         })

@@ -38,7 +38,7 @@ pub(crate) fn serve(options: &[&str]) -> (TempDir, Container) {
 }
 
 /// `docker exec -u alice -w /home/alice NAME sh -c LINE`
-fn alice(container: &Container, line: &str) -> Outcome {
+pub(crate) fn alice(container: &Container, line: &str) -> Outcome {
     docker(["exec", "--user", "alice", "--workdir", "/home/alice", &container.name, "sh", "-c", line])
 }
 

@@ -49,9 +49,6 @@ impl Binds {
         home.into_iter().for_each(|home| binds.add_unless_there(home));
         binds.add_unless_there(directory);
         setup.binds.iter().for_each(|path| binds.add_same(path));
-        if let Some(directory) = std::env::var_os("PMIX_SERVER_TMPDIR") {
-            binds.add_unless_there(Path::new(&directory));
-        }
         binds.add_clients(root);
         binds
     }
@@ -116,10 +113,11 @@ mod tests {
         let (home, script) = (directory.path().join("home"), directory.path().join(SCRIPT));
         std::fs::create_dir(&home).unwrap();
         std::fs::write(&script, "").unwrap();
-        let setup = Setup { images: "/x".into(), binds: vec!["/missing".into()], environment: "/x".into() };
+        let setup =
+            Setup { images: "/x".into(), binds: vec!["/missing".into(), "/usr".into()], environment: "/x".into() };
         let mut binds = Binds::new(&setup, directory.path(), Some(Path::new("/tmp")), Path::new("/"));
         let count = |binds: &Binds, path: &str| binds.0.iter().filter(|bind| bind.to == Path::new(path)).count();
-        assert_eq!((count(&binds, "/tmp"), count(&binds, "/"), count(&binds, "/missing")), (1, 0, 0));
+        assert_eq!(["/tmp", "/usr", "/", "/missing"].map(|path| count(&binds, path)), [1, 1, 0, 0]);
         let mut arguments = vec![script.clone().into_os_string(), "a".into()];
         binds.add_script(&mut arguments);
         assert_eq!(arguments, ["/.slurminit/slurm_script", "a"]);
