@@ -82,6 +82,7 @@ ARG SLURM_SHA256=
 ARG EXTRA_CA_CERTS=
 RUN build-slurm tools
 COPY docker/slurm-source /usr/src/slurm-source
+COPY docker/slurm-patches /usr/src/slurm-patches
 RUN build-slurm build
 
 
@@ -170,15 +171,20 @@ COPY docs/completions/slurminit.bash /usr/share/bash-completion/completions/slur
 COPY docs/completions/slurminit.fish /usr/share/fish/vendor_completions.d/
 COPY docs/completions/slurminit.zsh /usr/share/zsh/vendor-completions/_slurminit
 ENV GPU_TYPE=${GPU_TYPE}
-# Version and commit, set by the builder (docker/engine.sh does); empty otherwise.
+# Version, commit and the digest of BASE_IMAGE, set by the builder (docker/engine.sh does); empty otherwise.
 ARG VERSION=
 ARG REVISION=
+ARG BASE_IMAGE
+ARG BASE_DIGEST=
 LABEL org.opencontainers.image.title="slurminit" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.description="Slurm in one container; PID 1 finds the GPUs at every start and configures Slurm for them" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      slurminit.gpu-type="${GPU_TYPE}"
+      org.opencontainers.image.base.name="${BASE_IMAGE}" \
+      org.opencontainers.image.base.digest="${BASE_DIGEST}" \
+      io.slurminit.gpu-type="${GPU_TYPE}" \
+      io.slurminit.slurm-version="${SLURM_VERSION}"
 # Docker detects a change of readiness within two seconds, with one command in ten seconds: each command waits for a change,
 # at most nine seconds. (Engines before 25 know no --start-interval.)
 HEALTHCHECK --interval=1s --timeout=20s --start-period=60s --retries=3 CMD ["slurminit", "health", "--wait", "10", "--hold", "9"]
@@ -195,12 +201,18 @@ COPY docker/demo-gpus /usr/local/bin/demo-gpus
 ENV SLURMINIT_DEMO=1 DEMO_GPUS=2 NVIDIA_VISIBLE_DEVICES=void
 LABEL org.opencontainers.image.title="slurminit (SIMULATED GPUs)"
 ENTRYPOINT ["demo-gpus", "slurminit", "run", "--"]
+# In the last layer of each target, because it differs after each commit.
+ARG REVISION=
+RUN echo "${REVISION}" > /usr/share/slurminit/commit
+
 
 FROM vendor AS image
+ARG REVISION=
+RUN echo "${REVISION}" > /usr/share/slurminit/commit
 
 
 # Accounting and the REST API: slurmdbd and a database of its own, slurmrestd. Its tables are made here, so that the first start copies a directory.
-FROM image AS accounting
+FROM vendor AS accounting
 ARG SLURM_VERSION
 COPY --from=slurm-build /slurm/accounting/ /
 RUN groupadd --gid 641 --system mysql \
@@ -225,6 +237,8 @@ RUN groupadd --gid 641 --system mysql \
       --innodb-log-file-size=4M --innodb-buffer-pool-size=16M \
  && test -e /usr/share/slurminit/mariadb/mysql/global_priv.frm
 ENV ACCOUNTING=embedded
+ARG REVISION=
+RUN echo "${REVISION}" > /usr/share/slurminit/commit
 
 
 # The default target.

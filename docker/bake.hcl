@@ -13,21 +13,32 @@ variable "REVISION" { default = "" }
 variable "SOURCE" { default = "" }
 # Build time, RFC 3339. Empty: now.
 variable "CREATED" { default = "" }
+# The digest of each base: {"debian:trixie-slim": "sha256:..."}. docker/release sets it.
+variable "BASE_DIGESTS" { default = "{}" }
 # Platforms, comma-separated. Building both, as for a release, needs a builder for both: docs/contributing.md.
 variable "PLATFORMS" { default = "linux/amd64,linux/arm64" }
 # CA certificates of a TLS-inspecting proxy, for the stages that download.
 variable "EXTRA_CA_CERTS" { default = "" }
 
-# The Slurm releases of src/model/inventory/slurm.rs: from the base's packages, or from source if `source` names a version.
+# The Slurm releases of src/model/inventory/slurm.rs: from the base's packages, or from source if `source` names a version. `sha256` is that of
+# slurm-VERSION.tar.bz2; docker/release refuses a source without one.
 variable "SLURM" {
   default = [
-    { release = "22.05", base = "debian:bookworm-slim", source = "" },
-    { release = "23.11", base = "ubuntu:24.04", source = "" },
-    { release = "24.11", base = "debian:trixie-slim", source = "" },
-    { release = "25.11", base = "debian:trixie-slim", source = "25.11.7" },
-    { release = "26.05", base = "debian:trixie-slim", source = "26.05.3" },
+    { release = "22.05", base = "debian:bookworm-slim", source = "", sha256 = "" },
+    { release = "23.11", base = "ubuntu:24.04", source = "", sha256 = "" },
+    { release = "24.11", base = "debian:trixie-slim", source = "", sha256 = "" },
+    {
+      release = "25.11", base = "debian:trixie-slim", source = "25.11.7",
+      sha256 = "8f71a55b755e41f07d0fc790e9d0c94bd810dc1b324cd308545b9a0fd5f66df6"
+    },
+    {
+      release = "26.05", base = "debian:trixie-slim", source = "26.05.3",
+      sha256 = ""
+    },
   ]
 }
+# The files of docker/slurm-patches, for the labels.
+variable "SLURM_PATCHES" { default = "25.05-login-environment-without-namespaces.patch" }
 # The release of the tag `latest` and of tags without a release.
 variable "DEFAULT_RELEASE" { default = "24.11" }
 
@@ -42,6 +53,28 @@ function "tags" {
     VERSION == "" ? [] : ["${IMAGE}:${VERSION}-${release}${suffix}"],
     release != DEFAULT_RELEASE ? [] : [suffix == "" ? "${IMAGE}:latest" : "${IMAGE}:${substr(suffix, 1, -1)}"],
   )
+}
+
+# The build arguments for a release and a vendor. The base is pinned, where its digest is known.
+function "of_base" {
+  params = [slurm, gpu]
+  result = {
+    BASE_IMAGE = lookup(jsondecode(BASE_DIGESTS), slurm.base, "") == "" ? slurm.base : "${slurm.base}@${lookup(jsondecode(BASE_DIGESTS), slurm.base, "")}"
+    BASE_DIGEST = lookup(jsondecode(BASE_DIGESTS), slurm.base, "")
+    SLURM_VERSION = slurm.source
+    SLURM_SHA256 = slurm.sha256
+    GPU_TYPE = gpu
+  }
+}
+
+# The labels of a release.
+function "of_slurm" {
+  params = [slurm]
+  result = {
+    "io.slurminit.slurm-version" = slurm.source == "" ? slurm.release : slurm.source
+    "io.slurminit.slurm-source" = slurm.source == "" ? "packages of ${slurm.base}" : "https://download.schedmd.com/slurm/slurm-${slurm.source}.tar.bz2"
+    "io.slurminit.slurm-patches" = slurm.source == "" ? "" : SLURM_PATCHES
+  }
 }
 
 target "_any" {
@@ -69,7 +102,8 @@ target "image" {
     gpu = ["none", "nvidia", "amd", "intel"]
   }
   target = "image"
-  args = { BASE_IMAGE = slurm.base, SLURM_VERSION = slurm.source, GPU_TYPE = gpu }
+  args = of_base(slurm, gpu)
+  labels = of_slurm(slurm)
   # AMD's and Intel's libraries are packaged for this one.
   platforms = gpu == "amd" || gpu == "intel" ? ["linux/amd64"] : split(",", PLATFORMS)
   tags = tags(slurm.release, gpu == "none" ? "" : "-${gpu}")
@@ -83,7 +117,8 @@ target "accounting" {
     gpu = ["none", "nvidia"]
   }
   target = "accounting"
-  args = { BASE_IMAGE = slurm.base, SLURM_VERSION = slurm.source, GPU_TYPE = gpu }
+  args = of_base(slurm, gpu)
+  labels = of_slurm(slurm)
   tags = tags(slurm.release, gpu == "none" ? "-accounting" : "-${gpu}-accounting")
 }
 
@@ -93,6 +128,7 @@ target "demo" {
   name = "slurm-${replace(slurm.release, ".", "-")}-demo"
   matrix = { slurm = SLURM }
   target = "demo"
-  args = { BASE_IMAGE = slurm.base, SLURM_VERSION = slurm.source, GPU_TYPE = "nvidia" }
+  args = of_base(slurm, "nvidia")
+  labels = of_slurm(slurm)
   tags = tags(slurm.release, "-demo")
 }

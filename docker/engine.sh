@@ -242,6 +242,8 @@ build_image() { # TAG, then docker build's arguments
         [ -z "${!variable:-}" ] || arguments+=(--build-arg "$variable")
     done
     arguments+=(--build-arg "VERSION=$(package_version)" --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)")
+    # A local base has none.
+    arguments+=(--build-arg "BASE_DIGEST=$("${docker_cmd[@]}" image inspect --format '{{join .RepoDigests "\n"}}' "$base_image" 2>/dev/null | sed -n '1s/.*@//p')")
     # BuildKit builds stages side by side and leaves out what the target does not need. Before Docker 23 it is not the default.
     [[ ! $(docker --version) =~ 'version '(1[89]|20)\. ]] || export DOCKER_BUILDKIT=1
     # --force-rm: without BuildKit the container of a step that fails would stay.

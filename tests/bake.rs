@@ -57,8 +57,16 @@ fn target_is_stage_with_arguments_that_exist() {
     let stages: Vec<&str> =
         lines(&dockerfile, "FROM ").iter().filter_map(|line| line.split_once(" AS ").map(|(_, name)| name)).collect();
     let arguments: Vec<&str> = lines(&dockerfile, "ARG ").iter().filter_map(|line| line.split('=').next()).collect();
-    let printed = printed(&[("SOURCE", "https://example.org/slurminit"), ("CREATED", "2026-01-02T03:04:05Z")]);
+    let printed = printed(&[
+        ("SOURCE", "https://example.org/slurminit"),
+        ("CREATED", "2026-01-02T03:04:05Z"),
+        ("BASE_DIGESTS", r#"{"debian:trixie-slim": "sha256:0123"}"#),
+    ]);
     assert!(!printed.is_empty());
+    let patches = fs::read_dir(root().join("docker/slurm-patches")).unwrap();
+    let mut patches: Vec<String> = patches.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    patches.sort();
+    let patches = patches.join(" ");
     for (name, target) in &printed {
         assert!(stages.contains(&target["target"].as_str().unwrap()), "{name}: {target}");
         for (argument, value) in target["args"].as_object().unwrap() {
@@ -68,6 +76,16 @@ fn target_is_stage_with_arguments_that_exist() {
         }
         assert_eq!(target["labels"]["org.opencontainers.image.created"], "2026-01-02T03:04:05Z", "{name}");
         assert_eq!(target["labels"]["org.opencontainers.image.source"], "https://example.org/slurminit", "{name}");
+        let base = target["args"]["BASE_IMAGE"].as_str().unwrap();
+        assert_eq!(base.ends_with("@sha256:0123"), base.starts_with("debian:trixie"), "{name}: {base}");
+        let source = target["args"]["SLURM_VERSION"].as_str().unwrap();
+        let version = target["labels"]["io.slurminit.slurm-version"].as_str().unwrap();
+        assert!(
+            if source.is_empty() { name.contains(&version.replace('.', "-")) } else { version == source },
+            "{name}"
+        );
+        let patched = target["labels"]["io.slurminit.slurm-patches"].as_str().unwrap();
+        assert_eq!(patched, if source.is_empty() { "" } else { &patches }, "{name}");
         let attested = target["attest"].to_string();
         assert!(attested.contains("sbom") && attested.contains("provenance"), "{name}: {attested}");
         assert!(strings(&target["platforms"]).contains(&"linux/amd64"), "{name}");

@@ -1373,7 +1373,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__render)
-            opts="-h --config --root --inventory --diff --explain --help"
+            opts="-h --config --root --inventory --diff --explain --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

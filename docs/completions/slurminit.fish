@@ -75,6 +75,7 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l root -d '
 complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l inventory -d 'Use this inventory (the output of `slurminit detect --json`) instead of detection' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l diff -d 'Show the differences from the installed files'
 complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l explain -d 'Show every decision with its reason'
+complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l json -d 'Print files, decisions and findings as JSON'
 complete -c slurminit -n "__fish_slurminit_using_subcommand render" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand config; and not __fish_seen_subcommand_from check show help" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand config; and not __fish_seen_subcommand_from check show help" -f -a "check" -d 'Check a slurminit.toml, and print its first error with line and key'

@@ -70,6 +70,7 @@ _arguments "${_arguments_options[@]}" : \
 '--inventory=[Use this inventory (the output of \`slurminit detect --json\`) instead of detection]:FILE:_files' \
 '--diff[Show the differences from the installed files]' \
 '--explain[Show every decision with its reason]' \
+'(--diff --explain)--json[Print files, decisions and findings as JSON]' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0

@@ -79,6 +79,21 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// The version of the shapes of `--json`, which docs/reference/commands.md lists. A new key keeps it; a changed or removed one does not.
+const SHAPE: u32 = 1;
+
+/// What `--json` prints: the fields of `value`, and the version of their shape.
+fn json(value: &impl serde::Serialize) -> serde_json::Result<String> {
+    #[derive(serde::Serialize)]
+    struct Shaped<'a, T> {
+        shape: u32,
+        #[serde(flatten)]
+        value: &'a T,
+    }
+    let text = serde_json::to_string_pretty(&Shaped { shape: SHAPE, value })?;
+    Ok(model::printable::json(&text).into_owned() + "\n")
+}
+
 macro_rules! verbs {
     ($($(#[$line:meta])* $verb:ident($module:ident),)*) => {
         #[derive(Debug, clap::Subcommand)]

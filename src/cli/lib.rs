@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod version;
 
 use clap::Parser;
 
@@ -14,7 +15,7 @@ use sys::inherited;
 
 /// PID 1 of a GPU-aware Slurm container.
 #[derive(Debug, Parser)]
-#[command(version, about)]
+#[command(version = version::LINE.as_str(), about)]
 pub struct Cli {
     #[command(subcommand)]
     verb: Verb,

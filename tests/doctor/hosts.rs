@@ -16,7 +16,7 @@ pub(crate) fn healthy() -> Host {
     let host =
         Host::with_docker(&["nvidia", "runc"]).nvidia(1, H200, "550.127.05").toolkit(true).trial(Vendor::Nvidia, 1);
     served(host)
-        .answer("docker", "labels", r#"{"slurminit.gpu-type": "nvidia"}"#)
+        .answer("docker", "labels", r#"{"io.slurminit.gpu-type": "nvidia"}"#)
         .answer("docker", "running", "1c1d\n")
         .answer("docker", "containers", &inspected(json!([{ "Driver": "nvidia", "Count": -1 }])))
 }
@@ -108,7 +108,7 @@ pub(crate) fn all() -> Vec<Case> {
         (
             "host-image-without-gpu",
             "image-gpu-type",
-            one().trial(Vendor::Nvidia, 1).answer("docker", "labels", r#"{"slurminit.gpu-type": "none"}"#),
+            one().trial(Vendor::Nvidia, 1).answer("docker", "labels", r#"{"io.slurminit.gpu-type": "none"}"#),
         ),
         ("host-device-plugin-not-ready", "device-plugin", kubernetes(one(), true, "0", 0, 1)),
         ("host-device-plugin-without-nodes", "device-plugin", kubernetes(one(), false, "0", 0, 0)),

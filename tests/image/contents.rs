@@ -41,7 +41,8 @@ fn type_of_gpu_is_recorded() {
             AMD => "amd",
             _ => "nvidia",
         };
-        let format = "{{range .Config.Env}}{{println .}}{{end}}label={{index .Config.Labels \"slurminit.gpu-type\"}}";
+        let format =
+            "{{range .Config.Env}}{{println .}}{{end}}label={{index .Config.Labels \"io.slurminit.gpu-type\"}}";
         let found = docker(["image", "inspect", "--format", format, &tag(image)]).ok();
         assert!(found.contains(&format!("GPU_TYPE={gpu_type}\n")), "{image}: {found}");
         assert!(found.contains(&format!("label={gpu_type}\n")), "{image}: {found}");
@@ -69,6 +70,7 @@ fn image_has_labels_of_version_and_commit() {
             docker(["image", "inspect", "--format", &format, &tag(image)]).ok().trim().to_owned()
         };
         assert_eq!(label("version"), env!("CARGO_PKG_VERSION"), "{image}");
+        assert!(label("base.name").contains(':'), "{image}");
         let revision = label("revision");
         assert!(
             !in_git || revision.len() == 40 && revision.bytes().all(|c| c.is_ascii_hexdigit()),

@@ -1,5 +1,8 @@
 //! The first ten minutes with the image: what a new user types, and reads.
 
+use std::collections::BTreeSet;
+use std::process::Command;
+
 use serde_json::Value;
 
 use crate::docker::{Container, DEMO, Image, PLAIN, Volume, debians, docker, is_of_a_busy_machine};
@@ -119,7 +122,44 @@ fn image_helps() {
         }
         let version = Image::new(image).run(&["--version"]).ok();
         assert!(version.starts_with("slurminit ") && version.contains(", Slurm 24.11"), "{version}");
+        let from_git = Command::new("git").args(["rev-parse", "HEAD"]).output().is_ok_and(|git| git.status.success());
+        assert!(!from_git || version.contains(" (commit "), "{version}");
+        assert_eq!(Image::new(image).with(["--entrypoint", "slurminit"]).run(&["--version"]).ok(), version);
     }
+}
+
+/// The table in docs/reference/commands.md.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn json_has_documented_keys() {
+    let container = Image::new(DEMO).serve();
+    let page = include_str!("../../docs/reference/commands.md");
+    let (_, table) = page.split_once("| verb | keys |\n").expect("the table");
+    let mut verbs = 0;
+    for row in table.lines().skip(1).map_while(|line| line.strip_prefix("| `")) {
+        let (verb, keys) = row.split_once("` | ").expect("a verb");
+        // Those in parentheses are of what is listed.
+        let mut depth = 0;
+        let own: String =
+            keys.chars().filter(|c| (depth += i32::from(*c == '(') - i32::from(*c == ')'), depth == 0).1).collect();
+        let named = |is_optional: bool| -> BTreeSet<&str> {
+            let parts = own.split('`').collect::<Vec<_>>();
+            let keys = parts.chunks_exact(2).zip(parts.iter().skip(2).step_by(2));
+            keys.filter(|(_, after)| after.starts_with('?') == is_optional).map(|(pair, _)| pair[1]).collect()
+        };
+        if verb == "usage" {
+            // It needs a database.
+            continue;
+        }
+        let words: Vec<&str> = ["slurminit"].into_iter().chain(verb.split(' ')).chain(["--json"]).collect();
+        let printed = container.exec(&words).stdout;
+        let json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&printed).expect("an object");
+        let found: BTreeSet<&str> = json.keys().map(String::as_str).filter(|key| !named(true).contains(key)).collect();
+        assert_eq!(found, named(false), "{verb} --json");
+        assert_eq!(json["shape"], 1, "{verb}");
+        verbs += 1;
+    }
+    assert_eq!(verbs, 7);
 }
 
 #[test]

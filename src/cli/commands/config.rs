@@ -53,11 +53,11 @@ fn show(as_json: bool, file: Option<&Path>) -> anyhow::Result<u8> {
     let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let settings = settings(&source.text, load_config::joined()?.as_ref(), &variable, &config);
     let settings: Vec<Setting> = settings.into_iter().map(Setting::without_secrets).collect();
-    let text = match as_json {
-        true => format!("{:#}\n", json!({ "version": 1, "file": source.origin, "settings": all(&settings) })),
-        false => settings.iter().map(|setting| format!("{setting}\n")).collect(),
-    };
-    super::print(&if as_json { printable::json(&text) } else { printable::lines(&text) })?;
+    let lines = || settings.iter().map(|setting| format!("{setting}\n")).collect::<String>();
+    super::print(&match as_json {
+        true => super::json(&json!({ "file": source.origin, "settings": all(&settings) }))?,
+        false => printable::lines(&lines()).into_owned(),
+    })?;
     Ok(exit_code::SUCCESS)
 }
 

@@ -110,9 +110,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     // Of this container alone, not of what another one looked like.
     let images = (root == Path::new("/")).then(Images::find);
     let text = if args.json {
-        let report = Report { inventory: &inventory, requirements: &requirements, images };
-        let json = serde_json::to_string_pretty(&report)?;
-        printable::json(&json).into_owned() + "\n"
+        super::json(&Report { inventory: &inventory, requirements: &requirements, images })?
     } else {
         // The JSON contains all facts, without the limits for jobs.
         let offered = config.as_ref().ok().map(|config| plan::select(config, &inventory, &mut Vec::new()));

@@ -6,13 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::detect::parse_seconds;
+use crate::version;
 use doctor::look;
 use doctor::look::Scope;
 use doctor::{Verdict, examine, worst};
 use model::exit_code;
-
-/// The image contains this file; a host does not.
-const IMAGES_NOTE: &str = "/usr/share/slurminit/slurm-version";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -49,12 +47,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let root = args.root.display();
     anyhow::ensure!(args.root.is_dir(), "--root {root}: no such directory");
-    let is_container = args.container || (args.root == Path::new("/") && Path::new(IMAGES_NOTE).exists());
+    let is_container = args.container || (args.root == Path::new("/") && Path::new(version::SLURM).exists());
     let Args { root, timeout: deadline, config, credential, image, no_trial, .. } = args;
     let facts = look::facts(&Scope { root, deadline, config, credential, image, no_trial }, is_container);
     let examined = examine(&facts);
     let place = if is_container { "in the container" } else { "on the host" };
-    let text = if args.json { text::json(place, &examined)? + "\n" } else { text::text(place, &examined, args.brief) };
+    let text = if args.json { text::json(place, &examined)? } else { text::text(place, &examined, args.brief) };
     super::print(&text)?;
     Ok(match worst(&examined) {
         Verdict::Ok | Verdict::Note => exit_code::SUCCESS,

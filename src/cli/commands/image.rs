@@ -76,7 +76,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             for store in &stores {
                 all.extend(store.list()?.into_iter().map(|record| Listed { store: store.path().to_owned(), record }));
             }
-            print(json, &all, &table(&all))
+            print(json, &serde_json::json!({ "images": all }), &table(&all))
         }
         ImageVerb::Show { name, json } => {
             let (store, record) = find(&stores, &name)?;
@@ -101,7 +101,7 @@ struct Listed {
 
 fn print(json: bool, value: &impl serde::Serialize, text: &str) -> anyhow::Result<u8> {
     let text = match json {
-        true => printable::json(&serde_json::to_string_pretty(value)?).into_owned() + "\n",
+        true => super::json(value)?,
         false => text.to_owned(),
     };
     super::print(&text).map(|()| exit_code::SUCCESS)

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::Configuration;
 use init::status;
 use install::load_config;
-use model::{exit_code, printable};
+use model::exit_code;
 use slurm::nodes;
 use slurm::nodes::ClusterNodes;
 
@@ -23,7 +23,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let cluster = ask(args.at.file())?;
     let text = match args.json {
-        true => printable::json(&serde_json::to_string_pretty(&cluster)?).into_owned() + "\n",
+        true => super::json(&cluster)?,
         false => table::table(&cluster),
     };
     super::print(&text).map(|()| exit_code::SUCCESS)

@@ -10,8 +10,10 @@ use config::Config;
 use install::load_config;
 use install::planned::{PlanError, Planned, plan_files};
 use model::exit_code;
-use plan::Text;
+use model::inventory::Finding;
 use plan::render::explain;
+use plan::{Decision, Text};
+use serde_json::json;
 use startup::prepare::inventory;
 
 #[derive(Debug, clap::Args)]
@@ -27,6 +29,9 @@ pub(crate) struct Args {
     /// Show every decision with its reason
     #[arg(long)]
     explain: bool,
+    /// Print files, decisions and findings as JSON
+    #[arg(long, conflicts_with_all = ["diff", "explain"])]
+    json: bool,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
@@ -42,13 +47,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         Ok(planned) => planned,
         Err(PlanError::Unreadable(error)) => return Err(error.into()),
         Err(PlanError::Refused(refusal)) => {
-            super::print(&explain(&[], &[refusal.finding]))?;
+            let findings = [refusal.finding];
+            super::print(&if args.json { json(&config, &[], &[], &findings)? } else { explain(&[], &findings) })?;
             return Ok(refusal.exit_code);
         }
     };
+    let findings = [plan.findings, inventory.findings].concat();
+    if args.json {
+        super::print(&json(&config, &files, &plan.decisions, &findings)?)?;
+        return Ok(exit_code::SUCCESS);
+    }
     if args.explain {
-        let mut findings = plan.findings;
-        findings.extend(inventory.findings);
         super::print(&explain(&plan.decisions, &findings))?;
     }
     if args.diff {
@@ -62,6 +71,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         super::print(&text)?;
     }
     Ok(exit_code::SUCCESS)
+}
+
+fn json(config: &Config, files: &[Text], decisions: &[Decision], findings: &[Finding]) -> serde_json::Result<String> {
+    let file = |file: &Text| json!({ "path": config.paths.slurm.join(file.name.as_str()), "text": file.text });
+    let decision = |decision: &Decision| json!({ "what": decision.what, "why": decision.why });
+    super::json(&json!({
+        "files": files.iter().map(file).collect::<Vec<_>>(),
+        "decisions": decisions.iter().map(decision).collect::<Vec<_>>(),
+        "findings": findings,
+    }))
 }
 
 /// A unified diff from the installed files to the new ones; empty if they are equal.

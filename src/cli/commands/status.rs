@@ -14,7 +14,7 @@ use super::detect::Images;
 use init::status;
 use init::status::{News, Status};
 use install::load_config;
-use model::{exit_code, printable};
+use model::exit_code;
 use slurm::nodes::own;
 use slurm::nodes::own::NodeStatus;
 use table::table;
@@ -46,7 +46,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         let mut value = json(&status, &own::now(&status.snapshot, &lost))?;
         value["gpu_health"] = serde_json::to_value(agent::files::report(directory))?;
         value["images"] = serde_json::to_value(&images)?;
-        writeln!(out, "{}", printable::json(&serde_json::to_string_pretty(&value)?))?;
+        out.write_all(super::json(&value)?.as_bytes())?;
     } else if args.watch {
         return watch(directory, &lost, images.as_ref());
     } else {

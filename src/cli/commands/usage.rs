@@ -43,7 +43,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let said =
         said.map_err(|why| anyhow::anyhow!("{why}; usage requires an accounting database, see docs/accounting.md"))?;
     let used = sums(&said);
-    let text = if args.json { format!("{:#}\n", serde_json::json!({ "used": used })) } else { table(&used) };
+    let text = if args.json { super::json(&serde_json::json!({ "used": used }))? } else { table(&used) };
     super::print(&text)?;
     Ok(exit_code::SUCCESS)
 }

@@ -78,7 +78,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "image-gpu-type",
         symptoms: &["Container built without GPU, now I have one"],
-        looks_at: "the label slurminit.gpu-type of the image, and the host's GPUs",
+        looks_at: "the label io.slurminit.gpu-type of the image, and the host's GPUs",
         cause: "the image was built with another GPU_TYPE",
         repair: "`slurminit configure && docker compose build && docker compose up -d`",
         judge: Judge::Host(|_, host| image_gpu_type(host)),

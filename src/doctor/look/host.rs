@@ -9,7 +9,7 @@ use model::inventory::{Inventory, Vendor};
 use sys::tool::answer::Answer;
 
 /// The label in slurminit's images with the GPU type that they were built for.
-const GPU_TYPE: &str = "slurminit.gpu-type";
+const GPU_TYPE: &str = "io.slurminit.gpu-type";
 
 pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> HostFacts {
     let ask = scope.ask();

@@ -78,5 +78,5 @@ pub(super) fn json(place: &str, examined: &[Examined]) -> serde_json::Result<Str
         observations: observed.observations(),
     });
     let report = Report { place, verdict: worst(examined), entries: entries.collect() };
-    serde_json::to_string_pretty(&report).map(|json| printable::json(&json).into_owned())
+    crate::commands::json(&report)
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use clap::Subcommand as _;
 
 use crate::commands::Verb;
+use crate::version;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
@@ -23,9 +24,6 @@ pub(super) enum Meaning {
     /// `docker run IMAGE --gpus all`: a Docker option in the wrong place.
     Option,
 }
-
-/// The file in which the image records its Slurm version.
-const SLURM_VERSION: &str = "/usr/share/slurminit/slurm-version";
 
 /// For users who know only the image's name.
 const HELP: &str = "A Slurm cluster in one container, with the GPUs that this container can use.
@@ -120,14 +118,9 @@ pub(super) fn help() -> String {
     format!("{}\n{HELP}", version())
 }
 
-/// slurminit's version, and Slurm's.
+/// As `slurminit --version`.
 pub(super) fn version() -> String {
-    let slurm = std::fs::read_to_string(SLURM_VERSION).unwrap_or_default();
-    // `slurm-wlm 24.11.5`
-    match slurm.trim().rsplit_once(' ') {
-        Some((_, version)) => format!("slurminit {}, Slurm {version}", env!("CARGO_PKG_VERSION")),
-        None => format!("slurminit {}", env!("CARGO_PKG_VERSION")),
-    }
+    format!("slurminit {}", *version::LINE)
 }
 
 #[cfg(test)]
