@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use fake_nvml::profile::{self, Profile};
+
 use crate::docker::{DEMO, Image, directory};
 use crate::gpu_faults::{append, node, repair, serve, xid};
 
@@ -50,17 +52,55 @@ fn gpus_that_answer_after_the_start_are_added_by_the_agent() {
     container.sh("timeout 60 srun --gres=gpu:4 true");
 }
 
-/// The host's tools refuse to reset a GPU that a process has open.
+/// What the host's nvidia-smi says of a reset and of a change of the MIG mode of GPU 1: 0, or NVML's code.
+const HOSTS_TOOL: &str = "/hosts-tool --exact gpu_drivers::hosts_tool --ignored --nocapture | grep -o \"reset.*\"";
+/// `NVML_ERROR_IN_USE`.
+const IN_USE: &str = "reset 19, MIG 19";
+
+/// The second list with the UUIDs of the first.
+const KEEP_UUIDS: &str =
+    "FNR == NR { if (/^uuid/) uuid[n++] = $0; next } { print } $0 == \"[[gpu]]\" { print uuid[m++] }";
+
+/// Runs in the container, beside the cluster.
+#[test]
+#[ignore = "the next test runs it in a container"]
+fn hosts_tool() {
+    if std::path::Path::new("/etc/fake-nvml.toml").exists() {
+        let (reset, mig) = fake_nvml::repair::by_host(1);
+        println!("reset {reset}, MIG {mig}");
+    }
+}
+
+/// The driver refuses to reset a GPU that a process has open.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_gpu_is_released_for_the_host_and_given_back() {
-    let config = directory(&[("slurminit.toml", "[agent]\ninterval = 1\ntimeout = 2\n")]);
+    for branch in ["R535", "R580"] {
+        let is_it = |profile: &Profile| (profile.branch.name, profile.card.name) == (branch, "H100");
+        released_and_given_back(&Profile::all().find(is_it).expect("a profile"));
+    }
+}
+
+fn released_and_given_back(profile: &Profile) {
+    let config =
+        directory(&[("slurminit.toml", "[agent]\ninterval = 1\ntimeout = 2\n"), ("machine.toml", &profile.machine(2))]);
+    let library = profile::without(std::fs::read(harness::fake_nvml()).expect("the library"), profile.branch.missing);
+    std::fs::write(config.path().join("library"), library).expect("a copy");
     // To see the open files of another user's process.
     let image = Image::new(DEMO).with(["--env", "DEMO_GPUS=2", "--cap-add", "SYS_PTRACE"]);
-    let container = image.mount(config.path(), "/config").serve();
-    container.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
+    let image = image.mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml");
+    let image = image.mount(&std::env::current_exe().expect("this program"), "/hosts-tool");
+    let image = image.mount(&config.path().join("library"), "/usr/lib/libnvidia-ml.so.1");
+    let container = image.mount(&config.path().join("machine.toml"), "/profile").serve();
+    let branch = profile.branch.name;
+    // The GPUs keep their UUIDs.
+    container
+        .sh(&format!("awk '{KEEP_UUIDS}' /etc/fake-nvml.toml /profile >/tmp/new && mv /tmp/new /etc/fake-nvml.toml"));
+    container.sh("slurminit reload");
+    container.until("sinfo --noheader --format %T,%f | grep -q idle,.*h100 && grep -q H100 /run/slurminit/gpus.json");
     let holders = |container: &crate::docker::Container| container.sh(&format!("{HOLDERS} || true"));
-    assert_ne!(holders(&container), "0", "the watcher has it open");
+    container.until(&format!("[ \"$({HOLDERS})\" != 0 ]"));
+    assert_eq!(container.sh(HOSTS_TOOL), IN_USE, "{branch}: the watcher has it open");
     // A job has it: the release waits for its end.
     container.sh("srun --job-name step --gres=gpu:2 sleep 600 >/dev/null 2>&1 & timeout 60 sh -c 'until squeue -h -n step -t R | grep -q .; do sleep 0.1; done'");
     container.sh("slurminit gpu release 1 >/tmp/release 2>&1 &");
@@ -70,11 +110,14 @@ fn a_gpu_is_released_for_the_host_and_given_back() {
     container.until("grep -q \"GPU 1 is released\" /tmp/release");
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
     assert_eq!(holders(&container), "0", "{}", container.sh("cat /tmp/release"));
+    assert_eq!(container.sh(HOSTS_TOOL), "reset 0, MIG 0", "{branch}");
     assert!(container.sh("cat /tmp/release").contains("--gpu-reset -i 0000:11:00.0"));
     container.sh("timeout 60 srun --gres=gpu:1 true");
     let returned = container.sh("slurminit gpu return 1");
     assert!(returned.contains("GPU 1 responds"), "{returned}");
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2");
+    container.until(&format!("[ \"$({HOLDERS})\" != 0 ]"));
+    assert_eq!(container.sh(HOSTS_TOOL), IN_USE, "{branch}: it is watched again");
     // A GPU with a fault is not kept open either, and one that still has it does not come back.
     append(&container, &crate::gpu_faults::fault("memory", 1, "gpu-is-lost"));
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");

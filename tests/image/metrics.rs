@@ -166,8 +166,8 @@ fn top_draws_and_gives_the_terminal_back() {
 }
 
 /// The driver's file: the first GPU is a Hopper whose tensor cores work, the second is older.
-const TENSORS: &str = "printf '[[gpu]]\\nname = \"Simulated NVIDIA H200\"\\ncondition = { tensor = 40.5 }\\n[[gpu]]\\nname = \"Simulated NVIDIA A100\"\\n%s' \
-    >/tmp/new && mv /tmp/new /etc/fake-nvml.toml";
+const TENSORS: &str = "{ awk '/^name/ { if (n++) { print \"name = \\\"Simulated NVIDIA A100\\\"\"; next } print; print \"condition = { tensor = 40.5 }\"; next } \
+    !/^condition/' /etc/fake-nvml.toml; printf '%s'; } >/tmp/new && mv /tmp/new /etc/fake-nvml.toml";
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]

@@ -52,6 +52,8 @@
 //! code = 79
 //! ```
 //!
+//! What a host does to a GPU (a reset, a change of the MIG mode) is refused while another process has the device file open: [`repair`].
+//!
 //! A driver that lacks a call is a copy of the library with the call's name changed in it: [`profile::without`]. Driver branches
 //! and cards as they are in the field are in [`profile`].
 //!
@@ -69,5 +71,6 @@ mod mig;
 mod nvlink;
 mod opened;
 pub mod profile;
+pub mod repair;
 mod state;
 mod system;

@@ -2,7 +2,8 @@
 //! `nvmlShutdown`; and the first use of a GPU without persistence mode initialises it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,10 +21,43 @@ pub(crate) fn open(gpu: &Gpu) {
         #[expect(clippy::disallowed_methods, reason = "a slow driver is what is wanted")]
         std::thread::sleep(Duration::from_millis(gpu.init_ms));
     }
-    let file = File::options().read(true).open(format!("/dev/nvidia{}", gpu.minor())).ok();
-    opened.insert(gpu.index, file);
+    opened.insert(gpu.index, File::options().read(true).open(file(gpu)).ok());
 }
 
 pub(crate) fn close_all() {
     OPENED.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+pub(crate) fn file(gpu: &Gpu) -> PathBuf {
+    format!("/dev/nvidia{}", gpu.minor()).into()
+}
+
+/// Whether another process has the file open. The kernel's driver counts; this looks at the processes, with the caller's rights.
+pub(crate) fn is_in_use(file: &Path) -> bool {
+    let own = std::process::id().to_string();
+    let is_other = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit()) && name != own;
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter(|process| process.file_name().to_str().is_some_and(is_other)).any(|process| {
+        let open = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        open.map(|descriptor| fs::read_link(descriptor.path())).any(|target| target.is_ok_and(|target| target == file))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+    fn file_is_in_use_while_another_process_has_it() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(!is_in_use(file.path()), "this process alone has it");
+        let mut child = std::process::Command::new("cat");
+        let input = std::process::Stdio::piped();
+        let mut child = child.stdin(input).stderr(file.reopen().unwrap()).spawn().unwrap();
+        assert!(is_in_use(file.path()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_in_use(file.path()));
+    }
 }

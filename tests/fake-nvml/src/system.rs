@@ -39,6 +39,7 @@ pub extern "C" fn nvmlErrorString(result: Code) -> *const c_char {
         sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND => c"Not Found",
         sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE => c"Insufficient Size",
         sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED => c"Driver Not Loaded",
+        sys::nvmlReturn_enum_NVML_ERROR_IN_USE => c"In use by another client",
         sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST => c"GPU is lost",
         sys::nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH => c"Driver/library version mismatch",
         _ => c"Unknown Error",
