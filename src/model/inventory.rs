@@ -67,6 +67,9 @@ pub struct Inventory {
     /// The origin and access of the usable GPUs' device files.
     #[serde(default, skip_serializing_if = "DeviceFiles::is_hosts")]
     pub device_files: DeviceFiles,
+    /// N of each `/dev/nvidia-caps-imex-channels/channelN` that the container can open: for GPU memory of other nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub imex_channels: Vec<u32>,
     /// Every GPU that a driver reports, in driver order, NVIDIA first; including GPUs that cannot be opened.
     pub gpus: Vec<Gpu>,
     /// Messages for the operator: missing details, denied devices, a driver that hung.
@@ -180,6 +183,9 @@ pub struct Gpu {
     /// The MIG instances; `None` if MIG mode is off. In MIG mode jobs can use only the instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Vec<MigInstance>>,
+    /// The NVLink domain that it shares with GPUs of other nodes: cluster UUID and clique (GB200). `None` without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvlink_domain: Option<String>,
     /// The current condition, if it was requested and the driver reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,

@@ -16,6 +16,7 @@ mod customized;
 mod epilog;
 mod gpus;
 mod images;
+mod imex;
 pub mod in_use;
 mod login;
 mod mismatch;
@@ -216,6 +217,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
         settings::Scripts { task_prolog: task_prolog.as_ref(), prolog: prolog.as_ref(), epilog: epilog.as_ref() };
     let settings =
         settings::plan(config, &host, tightest(&nodes, &other_nodes), &cgroup, &scripts, common, &mut reasons);
+    imex::plan(config, inventory, &settings, &mut reasons);
     reasons.findings.extend(task_prolog.as_ref().and_then(|prolog| prolog.check(&settings)));
     reasons.findings.extend(login::check(&settings, common));
     reasons.findings.extend(epilog.as_ref().and_then(|epilog| epilog.check(&settings)));

@@ -10,6 +10,7 @@ pub mod device;
 pub mod device_files;
 pub mod foreign;
 mod groups;
+mod imex;
 pub mod job_map;
 mod left_out;
 pub mod live;
@@ -113,6 +114,7 @@ pub fn detect(options: &Options) -> Inventory {
         inventory.findings.extend(found.findings);
     }
     inventory.device_files = device_files::detect(root, &inventory);
+    inventory.imex_channels = imex::channels(root);
     memory::leave_out_gpus(root, &inventory.gpus, &mut inventory.memory);
     inventory.findings.extend(foreign::findings(root, &inventory.gpus));
     inventory.findings.extend(capabilities::detect(root));

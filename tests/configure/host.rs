@@ -247,6 +247,7 @@ pub(crate) fn gpu(vendor: Vendor, index: u32, access: Access) -> Gpu {
         links: BTreeMap::new(),
         mig: None,
         condition: None,
+        nvlink_domain: None,
         access,
     }
 }

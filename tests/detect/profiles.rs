@@ -1,13 +1,15 @@
 //! Each card with each driver branch that drives it, and each verb that reads GPUs.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::SystemTime;
 
-use fake_nvml::profile::{self, Profile};
-use model::faults::look::{Line, Seen};
+use fake_nvml::profile::{self, BRANCHES, Profile};
+use model::faults::look::{Identity, Line, Seen};
+use model::faults::report::{GpuReport, Report};
 use model::inventory::{Inventory, Source};
 
 use crate::{Machine, fake_nvml, succeeded};
@@ -30,15 +32,18 @@ fn machine(profile: &Profile) -> (Machine, PathBuf) {
 }
 
 /// One sample of each GPU by `slurminit look`.
-fn look(machine: &Machine, library: &PathBuf) -> Vec<Seen> {
+fn look(machine: &Machine, library: &PathBuf) -> Vec<(Identity, Seen)> {
     let mut command = Command::new(harness::slurminit());
     command.args(["look", "--vendor", "nvidia", "--interval-ms", "200", "--meters"]);
     command.env("SLURMINIT_NVML_LIBRARY", library).env("FAKE_NVML", machine.path("fake-nvml.toml"));
     let mut child: Child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut seen = Vec::new();
+    let (mut listed, mut seen) = (Vec::new(), Vec::new());
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         match serde_json::from_str(&line.unwrap()).unwrap() {
-            Line::Seen { seen: one, .. } => seen.push(*one),
+            Line::Listed { gpus } => listed = gpus,
+            Line::Seen { gpu, seen: one } => {
+                seen.push((listed.iter().find(|listed| listed.key() == gpu).unwrap().clone(), *one));
+            }
             Line::Done => break,
             line => assert!(!matches!(line, Line::Trouble { .. }), "{line:?}"),
         }
@@ -66,9 +71,10 @@ fn each_card_with_each_driver_branch_is_read_by_each_verb() {
             "{name}: {inventory:#?}"
         );
         let total = inventory.gpus[0].memory_mib.unwrap();
-        // No advice names a branch: that of the machine may be newer.
         let text = run(&[]) + &format!("{:?}", inventory.findings);
-        assert!(!text.contains("nvidia-driver-"), "{name}: {text}");
+        names_no_other_branch(&profile, &text);
+        let domain = (profile.card.name == "GB200").then(|| format!("{}.7", "abababab-abab-abab-abab-abababababab"));
+        assert_eq!(inventory.gpus[0].nvlink_domain, domain, "{name}");
         for idle in inventory.gpus.iter().filter_map(|gpu| gpu.condition.as_ref()) {
             let (used, whole) = idle.memory_mib.unwrap();
             let free = idle.memory_free_mib.unwrap();
@@ -78,7 +84,10 @@ fn each_card_with_each_driver_branch_is_read_by_each_verb() {
 
         let seen = look(&machine, &library);
         assert_eq!(seen.len(), 2, "{name}");
-        for Seen { condition, readings, trouble } in seen {
+        reads_report(&profile, &machine, &seen);
+        plans(&profile, &machine, &run(&["--json"]));
+        examines(&profile, &machine, &library);
+        for (_, Seen { condition, readings, trouble }) in seen {
             assert_eq!(trouble, None, "{name}");
             let can_say = profile.branch.has_recovery_action() && profile.card.name != "vGPU";
             assert_eq!(readings.recovery_action.is_some(), can_say, "{name}");
@@ -94,4 +103,98 @@ fn each_card_with_each_driver_branch_is_read_by_each_verb() {
             assert!(in_order, "{name}: {readings:?}");
         }
     }
+}
+
+/// Advice for another driver branch than the machine's cannot be followed there.
+fn names_no_other_branch(profile: &Profile, text: &str) {
+    let name = profile.name();
+    assert!(!text.contains("nvidia-driver-") && !text.contains("panicked"), "{name}: {text}");
+    let words: Vec<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    for other in BRANCHES.iter().filter(|branch| branch.name != profile.branch.name) {
+        let number = other.number().to_string();
+        assert!(!words.contains(&number.as_str()) && !words.contains(&other.name), "{name}: {number}: {text}");
+    }
+}
+
+/// The files that a start would write, with their reasons.
+fn plans(profile: &Profile, machine: &Machine, inventory: &str) {
+    let file = machine.path("inventory.json");
+    fs::write(&file, inventory).unwrap();
+    let mut command = Command::new(harness::slurminit());
+    command.args(["render", "--explain", "--root"]).arg(machine.path(".")).arg("--inventory").arg(file);
+    let explained = succeeded(command.output().unwrap());
+    names_no_other_branch(profile, &explained);
+    let gres = if profile.card.name == "A100-MIG" { "gpu:nvidia_a100_" } else { "gpu:nvidia:2" };
+    assert!(explained.contains(&format!("Gres={gres}")), "{}: {explained}", profile.name());
+}
+
+/// `slurminit doctor`, whatever it finds in this machine.
+fn examines(profile: &Profile, machine: &Machine, library: &PathBuf) {
+    let mut command = Command::new(harness::slurminit());
+    command.args(["doctor", "--container", "--root"]).arg(machine.path("."));
+    command.env("SLURMINIT_NVML_LIBRARY", library).env("FAKE_NVML", machine.path("fake-nvml.toml"));
+    let output = command.output().unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    assert!(output.status.code().is_some_and(|code| code < 100), "{}: {}: {text}", profile.name(), output.status);
+    names_no_other_branch(profile, &text);
+}
+
+/// The metrics, the page's data and `slurminit top`, from what the agent reports of these samples.
+fn reads_report(profile: &Profile, machine: &Machine, seen: &[(Identity, Seen)]) {
+    let name = profile.name();
+    let gpu = |(identity, seen): &(Identity, Seen)| GpuReport {
+        identity: identity.clone(),
+        condition: seen.condition.clone(),
+        readings: seen.readings.clone(),
+        ..GpuReport::default()
+    };
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let gpus = seen.iter().map(gpu).collect();
+    let report = Report { pid: std::process::id(), at: now, interval_ms: 60_000, gpus, ..Report::default() };
+    let run = machine.path("run");
+    fs::create_dir(&run).unwrap();
+    fs::write(run.join("gpus.json"), serde_json::to_string(&report).unwrap()).unwrap();
+    let files = watch::overview::files(&run);
+    let text = watch::metrics::text(&files, Err("away"), Some("host"));
+    names_no_other_branch(profile, &text.lines().filter(|line| line.starts_with('#')).collect::<String>());
+    let values = |metric: &str| -> Vec<f64> {
+        let lines = text.lines().filter(|line| line.starts_with(&format!("{metric}{{")));
+        lines.map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap()).collect()
+    };
+    let is_guest = profile.card.name == "vGPU";
+    let total = seen[0].1.condition.memory_mib.unwrap().1 * 1024 * 1024;
+    #[expect(clippy::cast_precision_loss, reason = "a GPU's memory is below 2^53 bytes")]
+    let bounds = [
+        ("memory_total_bytes", total as f64, total as f64, 2),
+        ("memory_free_bytes", total as f64 / 2.0, total as f64, 2),
+        ("temperature_celsius", 1.0, 120.0, if is_guest { 0 } else { 2 }),
+        ("power_watts", 1.0, 2000.0, if is_guest { 0 } else { 2 }),
+        ("clock_hertz", 1e8, 5e9, 2),
+        ("utilization_ratio", 0.0, 1.0, if profile.card.name == "A100-MIG" { 0 } else { 2 }),
+    ];
+    for (metric, least, most, count) in bounds {
+        let found = values(&format!("slurminit_gpu_{metric}"));
+        assert_eq!(found.len(), count, "{name}: {metric}: {text}");
+        assert!(found.iter().all(|value| (least..=most).contains(value)), "{name}: {metric}: {found:?}");
+    }
+    let config = machine.path("top.toml");
+    fs::write(&config, format!("[paths]\nrun = \"{}\"\n", run.display())).unwrap();
+    // script gives it a terminal.
+    let command =
+        format!("stty cols 120 rows 40; {} top --config {}", harness::slurminit().display(), config.display());
+    let mut top = Command::new("script");
+    top.args(["-qec", &command, "/dev/null"]).env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut top = top.spawn().unwrap();
+    let (mut output, mut drawn) = (top.stdout.take().unwrap(), Vec::new());
+    let model = seen[0].0.model.clone().unwrap();
+    let last = model.split(' ').next_back().unwrap();
+    let mut buffer = [0; 4096];
+    while !String::from_utf8_lossy(&drawn).contains(last) {
+        let read = output.read(&mut buffer).unwrap();
+        assert!(read > 0, "{name}: {}", String::from_utf8_lossy(&drawn));
+        drawn.extend_from_slice(&buffer[..read]);
+    }
+    top.stdin.take().unwrap().write_all(b"q").unwrap();
+    output.read_to_end(&mut drawn).unwrap();
+    assert!(top.wait().unwrap().success() && !String::from_utf8_lossy(&drawn).contains("panicked"), "{name}");
 }

@@ -63,7 +63,7 @@ prop_compose! {
         let access = if usable { Access::Usable } else { Access::unusable(Obstacle::NotGiven, "a\nb") };
         Gpu {
             vendor, index, minor: None, device_file, uuid, model, pci_address: None, memory_mib: None, shares_memory: false, memory_node: None, integrated, compute,
-            cpus: cpus.map(CpuSet::from_iter), numa_node: None, links, mig, condition: None, access,
+            cpus: cpus.map(CpuSet::from_iter), numa_node: None, links, mig, condition: None, nvlink_domain: None, access,
         }
     }
 }

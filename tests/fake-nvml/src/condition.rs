@@ -37,6 +37,8 @@ pub(crate) struct Condition {
     pub(crate) pcie_mib: Option<(f64, f64)>,
     /// `NVML_GPU_FABRIC_STATE_...`; absent: the call is not supported.
     pub(crate) fabric: Option<u8>,
+    /// The NVLink domain with other machines: each byte of the cluster's UUID, and the clique; absent: none.
+    pub(crate) fabric_cluster: Option<(u8, u32)>,
     /// Whether no spare memory row left (row remapping failed).
     pub(crate) remap_failed: bool,
     /// Whether a row is to be remapped at the next reset.
@@ -62,6 +64,7 @@ impl Default for Condition {
             pcie_bytes: None,
             pcie_mib: None,
             fabric: None,
+            fabric_cluster: None,
             remap_failed: false,
             remap_pending: false,
         }

@@ -113,9 +113,9 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
         }
         let info = sys::nvmlGpuFabricInfo_v2_t {
             version,
-            clusterUuid: [0; 16],
+            clusterUuid: [gpu.condition.fabric_cluster.map_or(0, |cluster| cluster.0); 16],
             status: sys::nvmlReturn_enum_NVML_SUCCESS,
-            cliqueId: 0,
+            cliqueId: gpu.condition.fabric_cluster.map_or(0, |cluster| cluster.1),
             state: gpu.condition.fabric.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?,
             healthMask: 0,
         };
@@ -132,9 +132,9 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
 pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfo(device: nvmlDevice_t, out: *mut sys::nvmlGpuFabricInfo_t) -> Code {
     with_gpu(device, At::Fabric, |_, gpu, answer| {
         let info = sys::nvmlGpuFabricInfo_t {
-            clusterUuid: [0; 16],
+            clusterUuid: [gpu.condition.fabric_cluster.map_or(0, |cluster| cluster.0); 16],
             status: sys::nvmlReturn_enum_NVML_SUCCESS,
-            cliqueId: 0,
+            cliqueId: gpu.condition.fabric_cluster.map_or(0, |cluster| cluster.1),
             state: gpu.condition.fabric.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?,
         };
         // SAFETY: the caller's contract, which is NVML's.

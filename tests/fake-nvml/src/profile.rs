@@ -121,7 +121,7 @@ pub const CARDS: [Card; 7] = [
     Card {
         name: "GB200",
         keys: "name = 'NVIDIA GB200'\nmemory_mib = 189471\nreserved_mib = 700\ncompute = [10, 0]\nswitch_links = 18\n\
-               unsupported = ['fan']\ncondition = { tensor = 10.0, fabric = 3, pcie_bytes = [8589934592, 8589934592] }\n",
+               unsupported = ['fan']\ncondition = { tensor = 10.0, fabric = 3, fabric_cluster = [171, 7], pcie_bytes = [8589934592, 8589934592] }\n",
         lacks_fields: &[],
         since: 570,
     },

@@ -191,6 +191,7 @@ mod tests {
             links: [(1 - index, 18)].into(),
             mig: None,
             condition: None,
+            nvlink_domain: None,
             access,
         }
     }
@@ -203,6 +204,7 @@ mod tests {
             hostname: "node\u{1b}[2J".to_owned(),
             container_name: None,
             device_files: model::inventory::DeviceFiles::Hosts,
+            imex_channels: Vec::new(),
             cpu: Cpu {
                 allowed: "0-3".parse().unwrap(),
                 quota: Some(1.5),

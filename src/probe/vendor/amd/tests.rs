@@ -96,6 +96,7 @@ fn orders_gpus_by_node_number_beside_foreign_render_node() {
         links: BTreeMap::new(),
         mig: None,
         condition: None,
+        nvlink_domain: None,
         access: Access::Usable,
     };
     assert_eq!(found.gpus[0], want);

@@ -240,6 +240,7 @@ fn describe(root: &Path, device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) 
     let minor = answers.of(device.minor_number()).filter(|minor| *minor <= HIGHEST_MINOR);
     gpu.minor = minor.or_else(|| proc::minor_of(root, gpu.pci_address?));
     (gpu.device_file, gpu.access) = proc::device_file(root, gpu.minor, device::access);
+    gpu.nvlink_domain = fabric::nvlink_domain(device);
 }
 
 fn plausible_memory(mib: &u64) -> bool {

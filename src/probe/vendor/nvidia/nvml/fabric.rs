@@ -2,13 +2,33 @@
 
 use nvml_wrapper::Device;
 
-use super::raw_calls::{fabric_state_v1, fabric_state_v2};
+use super::raw_calls::{fabric_v1, fabric_v2};
 
 /// `NVML_GPU_FABRIC_STATE_COMPLETED`.
 const COMPLETED: u32 = 3;
 
+/// NVML's answer.
+pub(super) struct Fabric {
+    pub(super) state: u32,
+    /// All zero if the fabric ends at this machine (HGX).
+    pub(super) cluster: [u8; 16],
+    pub(super) clique: u32,
+}
+
 /// 1: not started, 2: in progress, 3: completed; `None` for a GPU that joins none.
 pub(crate) fn fabric_state(device: &Device<'_>) -> Option<u32> {
-    let state = fabric_state_v2(device).or_else(|_| fabric_state_v1(device)).ok()?;
-    (1..=COMPLETED).contains(&state).then_some(state)
+    fabric(device).map(|fabric| fabric.state).filter(|state| (1..=COMPLETED).contains(state))
+}
+
+/// The NVLink domain that the GPU shares with other machines, as NVIDIA's GPU feature discovery names it (`nvidia.com/gpu.clique`):
+/// the cluster's UUID, a dot, the clique.
+pub(super) fn nvlink_domain(device: &Device<'_>) -> Option<String> {
+    let Fabric { cluster, clique, .. } =
+        fabric(device).filter(|fabric| fabric.state == COMPLETED && fabric.cluster != [0; 16])?;
+    let hex: String = cluster.iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(format!("{}-{}-{}-{}-{}.{clique}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
+}
+
+fn fabric(device: &Device<'_>) -> Option<Fabric> {
+    fabric_v2(device).or_else(|_| fabric_v1(device)).ok()
 }

@@ -9,6 +9,7 @@ use std::ffi::c_uint;
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 
+use super::fabric::Fabric;
 use super::memory::DeviceMemory;
 
 /// The second version of `nvmlGpuFabricInfoV_t`: its size, as in nvml.h, which later versions only extend, and the version.
@@ -38,25 +39,25 @@ pub(super) fn instance_ids(mig_device: &Device<'_>) -> Result<(u32, u32), NvmlEr
     Ok((gpu, compute))
 }
 
-/// `nvmlDeviceGetGpuFabricInfoV`: the state of the registration with the NVLink fabric. From driver 545 on.
-pub(super) fn fabric_state_v2(device: &Device<'_>) -> Result<u32, NvmlError> {
+/// `nvmlDeviceGetGpuFabricInfoV`: the registration with the NVLink fabric. From driver 545 on.
+pub(super) fn fabric_v2(device: &Device<'_>) -> Result<Fabric, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref())?;
     // SAFETY: nvmlGpuFabricInfoV_t has integers only.
     let mut info = unsafe { zeroed_for(*call) };
     info.version = FABRIC_INFO_V2;
     // SAFETY: the symbol has the type of NVML's header, and the out-parameter, no smaller than its version says, is live for the call.
     unsafe { nvml_try(call(device.handle(), &raw mut info))? };
-    Ok(info.state.into())
+    Ok(Fabric { state: info.state.into(), cluster: info.clusterUuid, clique: info.cliqueId })
 }
 
-/// `nvmlDeviceGetGpuFabricInfo`: as [`fabric_state_v2`].
-pub(super) fn fabric_state_v1(device: &Device<'_>) -> Result<u32, NvmlError> {
+/// `nvmlDeviceGetGpuFabricInfo`: as [`fabric_v2`].
+pub(super) fn fabric_v1(device: &Device<'_>) -> Result<Fabric, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfo.as_ref())?;
     // SAFETY: nvmlGpuFabricInfo_t has integers only.
     let mut info = unsafe { zeroed_for(*call) };
     // SAFETY: the symbol has the type of NVML's header, and the out-parameter is live for the call.
     unsafe { nvml_try(call(device.handle(), &raw mut info))? };
-    Ok(info.state.into())
+    Ok(Fabric { state: info.state.into(), cluster: info.clusterUuid, clique: info.cliqueId })
 }
 
 /// An out-parameter for this call, whose type nvml-wrapper does not name.
