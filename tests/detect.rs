@@ -12,6 +12,8 @@ mod look;
 mod mig;
 #[path = "detect/profiles.rs"]
 mod profiles;
+#[path = "detect/real_library.rs"]
+mod real_library;
 #[path = "detect/requirements.rs"]
 mod requirements;
 
