@@ -231,7 +231,7 @@ ensure_base_image() {
 
 # Builds and shows one line for each step; the whole output only when it fails. Later arguments override earlier ones.
 build_image() { # TAG, then docker build's arguments
-    local tag=$1 log status=0 arguments=() certs variable digest
+    local tag=$1 log status=0 arguments=() argument base certs variable digest
     shift
     ensure_base_image || return
     arguments=(--build-arg "BASE_IMAGE=$base_image" --build-arg "BUILDER_IMAGE=$base_image")
@@ -242,8 +242,10 @@ build_image() { # TAG, then docker build's arguments
         [ -z "${!variable:-}" ] || arguments+=(--build-arg "$variable")
     done
     arguments+=(--build-arg "VERSION=$(package_version)" --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)")
+    base=$base_image
+    for argument; do [[ $argument != BASE_IMAGE=* ]] || base=${argument#BASE_IMAGE=}; done
     # A base that was made or will be pulled has none.
-    digest=$("${docker_cmd[@]}" image inspect --format '{{join .RepoDigests " "}}' "$base_image" 2>/dev/null) || digest=''
+    digest=$("${docker_cmd[@]}" image inspect --format '{{join .RepoDigests " "}}' "$base" 2>/dev/null) || digest=''
     digest=${digest#*@}
     arguments+=(--build-arg "BASE_DIGEST=${digest%% *}")
     # BuildKit builds stages side by side and leaves out what the target does not need. Before Docker 23 it is not the default.
