@@ -13,10 +13,13 @@ pub struct Images {
     /// The directory of the images that root imports for all users.
     #[serde(deserialize_with = "value::plain_directory")]
     pub directory: PathBuf,
+    /// Directories of the container that jobs in images have under the same path.
+    #[serde(deserialize_with = "value::plain_directories")]
+    pub mounts: Vec<PathBuf>,
 }
 
 impl Default for Images {
     fn default() -> Self {
-        Self { directory: "/data/images".into() }
+        Self { directory: "/data/images".into(), mounts: Vec::new() }
     }
 }

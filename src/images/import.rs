@@ -83,6 +83,8 @@ pub struct Importer {
     pub now: u64,
     /// Whether an image of the same name is replaced.
     pub replaces: bool,
+    /// Directories that jobs find in the image from outside, beside the usual ones.
+    pub mounts: Vec<PathBuf>,
 }
 
 impl Importer {
@@ -122,7 +124,7 @@ impl Importer {
             Contents::Tree(from) => copy::copy(&from, &mut tree)?,
         }
         check_programs(&tree)?;
-        make_mount_points(&mut tree)?;
+        make_mount_points(&mut tree, &self.mounts)?;
         manifest::ARCHITECTURE.clone_into(&mut record.architecture);
         name.as_str().clone_into(&mut record.name);
         self.user.clone_into(&mut record.imported_by);
@@ -281,9 +283,8 @@ fn check_programs(tree: &Tree) -> Result<(), ImageError> {
     }
 }
 
-fn make_mount_points(tree: &mut Tree) -> Result<(), ImageError> {
-    for directory in DIRECTORIES {
-        tree.ensure_directory(directory)?;
-    }
+fn make_mount_points(tree: &mut Tree, mounts: &[PathBuf]) -> Result<(), ImageError> {
+    let configured = mounts.iter().filter_map(|path| path.strip_prefix("/").ok()?.to_str());
+    DIRECTORIES.into_iter().chain(configured).try_for_each(|directory| tree.ensure_directory(directory))?;
     FILES.iter().try_for_each(|file| tree.ensure_file(file))
 }

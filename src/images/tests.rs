@@ -19,7 +19,7 @@ use archive::{Layout, Tar, layout, save};
 pub(super) fn importer(directory: &TempDir, bytes: u64) -> Importer {
     let limits = Limits { reserve: 1, bytes, entries: 1000 };
     let store = Store::shared(directory.path().join("images"));
-    Importer { store, limits, user: "alice".to_owned(), now: 1, replaces: false }
+    Importer { store, limits, user: "alice".to_owned(), now: 1, replaces: false, mounts: Vec::new() }
 }
 
 /// The directories of the tests must not be writable for others, which umask 0002 makes them.

@@ -140,21 +140,33 @@ pub fn optional_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
 
 /// The path of a directory that needs quotes nowhere.
 pub fn plain_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-    let path = directory(deserializer)?;
+    plain(directory(deserializer)?)
+}
+
+/// The paths of directories that need quotes nowhere.
+pub fn plain_directories<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|text| plain(whole_directory(text)?)).collect()
+}
+
+fn plain<E: de::Error>(path: PathBuf) -> Result<PathBuf, E> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+');
     match path.to_str().is_some_and(|text| text.chars().all(is_plain)) {
         true => Ok(path),
-        false => Err(de::Error::custom(format_args!(
-            "{path:?} is not plain: expected letters, digits, `/`, `.`, `_`, `-` and `+`"
-        ))),
+        false => {
+            Err(E::custom(format_args!("{path:?} is not plain: expected letters, digits, `/`, `.`, `_`, `-` and `+`")))
+        }
     }
 }
 
 /// The path of a directory.
 fn directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-    let text = String::deserialize(deserializer)?;
+    whole_directory(&String::deserialize(deserializer)?)
+}
+
+fn whole_directory<E: de::Error>(text: &str) -> Result<PathBuf, E> {
     let expected = "expected a path from /, without `..`, `:` and control characters";
-    whole_path(&text).ok_or_else(|| de::Error::custom(format_args!("{text:?} is not a directory: {expected}")))
+    whole_path(text).ok_or_else(|| E::custom(format_args!("{text:?} is not a directory: {expected}")))
 }
 
 /// Like [`command`], for an optional key.

@@ -13,7 +13,7 @@ pub struct Images {
     /// The directory of the images of all users.
     pub directory: PathBuf,
     /// What Slurm needs in an image: its configuration, munge's socket, and the directories of steps, where its PMIx server shares memory with
-    /// MPI programs (PMIX_NSDIR, PMIX_SERVER_TMPDIR).
+    /// MPI programs (PMIX_NSDIR, PMIX_SERVER_TMPDIR). Then `[images] mounts`.
     pub binds: Vec<PathBuf>,
     /// The directory with a directory for each user, where slurmstepd puts what it tells the runtime.
     pub bundles: PathBuf,
@@ -29,7 +29,8 @@ impl Images {
             return None;
         }
         let socket = config.paths.munge_socket.parent().map(PathBuf::from);
-        let binds = [Some(config.paths.slurm.clone()), socket, Some(bundles.clone())].into_iter().flatten();
+        let own = [Some(config.paths.slurm.clone()), socket, Some(bundles.clone())].into_iter().flatten();
+        let binds = own.chain(config.images.mounts.iter().cloned());
         Some(Self {
             directory: config.images.directory.clone(),
             binds: binds.filter(|path| is_plain(path)).collect(),
@@ -49,10 +50,13 @@ mod tests {
     fn a_release_that_needs_a_config_json_runs_no_images() {
         let images = |year, month| {
             let slurm = SlurmInstall { version: Some(SlurmVersion { year, month }), ..SlurmInstall::default() };
-            Images::plan(&Config::default(), &Inventory { slurm, ..Inventory::default() })
+            let images = config::Images { mounts: vec!["/srv/reference".into()], ..config::Images::default() };
+            Images::plan(&Config { images, ..Config::default() }, &Inventory { slurm, ..Inventory::default() })
         };
         assert_eq!(images(22, 5), None);
         assert_eq!(images(24, 11).map(|images| images.names_parent), Some(false));
         assert_eq!(images(25, 5).map(|images| images.names_parent), Some(true));
+        let binds = images(25, 5).unwrap().binds;
+        assert_eq!(binds, ["/etc/slurm", "/run/munge", "/run/slurminit/oci", "/srv/reference"].map(PathBuf::from));
     }
 }

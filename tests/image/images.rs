@@ -4,7 +4,9 @@ use tempfile::TempDir;
 
 use crate::docker::{Container, Image, Outcome, PLAIN, directory, docker};
 
-const PEOPLE: &str = r#"
+const CONFIGURATION: &str = r#"
+[images]
+mounts = ["/srv/reference"]
 [[user]]
 name = "alice"
 uid = 1501
@@ -27,12 +29,13 @@ tar -C /tmp/image -c . >/tmp/image.tar && chmod 644 /tmp/image.tar"#;
 
 /// The directory is the container's configuration: its end is a change.
 pub(crate) fn serve(options: &[&str]) -> (TempDir, Container) {
-    let config = directory(&[("slurminit.toml", PEOPLE)]);
+    let config = directory(&[("slurminit.toml", CONFIGURATION)]);
     let image = Image::new(PLAIN).mount(config.path(), "/config").with(["--hostname", "node1"]);
     let image = image.with(["--device", "/dev/null:/dev/nvidia0"]).with(["--env", "GPU_TYPE=nvidia"]);
     let image = options.iter().fold(image, |image, option| image.with([option]));
     let container = image.serve();
     container.sh(EXPORT);
+    container.sh("mkdir --parents /srv/reference && echo genome >/srv/reference/file");
     container.sh("slurminit image import small /tmp/image.tar");
     (config, container)
 }
@@ -72,6 +75,7 @@ b""#;
     same(container, "srun --ntasks=2 --overcommit OPTIONS sh -c 'echo $SLURM_PROCID' | sort");
     same(container, "srun --gres=gpu:1 OPTIONS sh -c 'echo $CUDA_VISIBLE_DEVICES; stat -c %U:%F /dev/nvidia0'");
     same(container, "srun --chdir=/data OPTIONS sh -c pwd");
+    assert_eq!(same(container, "srun OPTIONS cat /srv/reference/file"), "genome\n");
     same(container, "srun OPTIONS sh -c 'sleep 1000 & exit 4'; echo $?");
     same(container, "srun OPTIONS sh -c 'yes | { read -r line; echo $line; }'");
     same(

@@ -60,10 +60,12 @@ enum ImageVerb {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let stores = stores(&args.at);
+    // Users may not be able to read the operator's file, and a broken one must not keep them from their images.
+    let configuration = args.at.load().unwrap_or_default().images;
+    let stores = stores(configuration.directory);
     match args.verb {
         ImageVerb::Import { name, from, replace, json } => {
-            let record = import(stores, &name, from, replace)?;
+            let record = import(stores, &name, from, replace, configuration.mounts)?;
             let line = format!(
                 "imported {name}: {} files, {}; use it with `srun --container={name}`\n",
                 record.files,
@@ -108,9 +110,8 @@ fn print(json: bool, value: &impl serde::Serialize, text: &str) -> anyhow::Resul
 }
 
 /// The stores in the order in which a name is looked up: the user's own first.
-fn stores(at: &Configuration) -> Vec<Store> {
-    // Users may not be able to read the operator's file, and a broken one must not keep them from their images.
-    let shared = Store::shared(at.load().unwrap_or_default().images.directory);
+fn stores(shared: PathBuf) -> Vec<Store> {
+    let shared = Store::shared(shared);
     let is_root = nix::unistd::geteuid().is_root();
     let home = std::env::var_os("HOME").filter(|home| !is_root && !home.is_empty());
     home.map(|home| Store::own(home.as_ref())).into_iter().chain([shared]).collect()
@@ -126,7 +127,13 @@ fn find<'a>(stores: &'a [Store], name: &ImageName) -> anyhow::Result<(&'a Store,
     anyhow::bail!("no image {name} in {}; `slurminit image list` shows the images", directories.join(" or "))
 }
 
-fn import(mut stores: Vec<Store>, name: &ImageName, from: PathBuf, replaces: bool) -> anyhow::Result<ImageRecord> {
+fn import(
+    mut stores: Vec<Store>,
+    name: &ImageName,
+    from: PathBuf,
+    replaces: bool,
+    mounts: Vec<PathBuf>,
+) -> anyhow::Result<ImageRecord> {
     let source = if from.as_os_str() == "-" {
         let input = std::io::stdin();
         anyhow::ensure!(
@@ -142,7 +149,7 @@ fn import(mut stores: Vec<Store>, name: &ImageName, from: PathBuf, replaces: boo
     let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
     let user = user.map_or_else(|| nix::unistd::getuid().to_string(), |user| user.name);
     let now = agent::unix();
-    let importer = Importer { store: stores.remove(0), limits: Limits::default(), user, now, replaces };
+    let importer = Importer { store: stores.remove(0), limits: Limits::default(), user, now, replaces, mounts };
     importer.import(name, source).with_context(|| format!("cannot import image {name}"))
 }
 
