@@ -40,6 +40,22 @@ fn texts() -> Vec<(String, Texts)> {
     paths.iter().filter(is_source).map(texts).collect()
 }
 
+/// All messages in a row, a section for each crate.
+fn list() -> String {
+    let (mut list, mut last) = (String::new(), String::new());
+    for (file, texts) in texts() {
+        let of = file.split('/').nth(1).unwrap_or_default();
+        if of != last {
+            list += &format!("\n## {of}\n\n");
+            of.clone_into(&mut last);
+        }
+        for Text { line, text, .. } in &texts.messages {
+            list += &format!("- {}   <- {file}:{line}\n", text.replace('\n', "\\n"));
+        }
+    }
+    list
+}
+
 #[test]
 fn messages_have_at_most_120_characters() {
     let (mut long, mut seen) = (String::new(), 0);
@@ -53,6 +69,7 @@ fn messages_have_at_most_120_characters() {
         }
     }
     assert!(seen > 1500, "only {seen} messages are found");
+    harness::write_evidence(&list());
     assert!(long.is_empty(), "split these into message and repair, or shorten them:\n{long}");
 }
 
