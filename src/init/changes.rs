@@ -14,10 +14,11 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
-use tracing::warn;
 
+use crate::logs::warn;
 use machine::Event;
 use model::file_name::FileName;
+use model::message;
 use model::task::Task;
 use sys::system_calls::async_fd;
 
@@ -34,9 +35,11 @@ pub(super) fn watch_for_changes(task: &Task, events: &UnboundedSender<Event>) {
     }
     match Changes::new(task) {
         Ok(changes) => drop(tokio::task::spawn_local(changes.run(events.clone()))),
-        Err(error) => warn!(
-            "cannot watch files for changes: {error}; raise the host's fs.inotify.max_user_instances, or use `slurminit reload`"
-        ),
+        Err(error) => warn(&message!(
+            "files-not-watched",
+            "cannot watch files for changes: {error}; raise the host's fs.inotify.max_user_instances, or use `slurminit reload`",
+            error = error
+        )),
     }
 }
 

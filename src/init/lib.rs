@@ -34,11 +34,10 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc::STDERR_FILENO;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
-use tracing::warn;
 
 use crate::logs::Logs;
 use model::task::Task;
-use model::{exit_code, printable};
+use model::{exit_code, message, printable};
 use sys::inherited::{Inherited, become_program};
 use sys::lock::Lock;
 use sys::lock::state::StateLock;
@@ -104,7 +103,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     let _locks: Vec<OwnedFd> = locks.into_iter().map(inherited_descriptor).collect();
     let logs = Logs::install(task.log_format, task.log_level);
     for warning in &task.warnings {
-        warn!("{warning}");
+        logs::warn(&message!("start-warning", "{warning}", warning = warning));
     }
     supervise::run(task, cmd, inherited, logs).unwrap_or_else(|error| refuse(&format!("{error:#}")))
 }

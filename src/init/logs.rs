@@ -16,15 +16,12 @@ pub use harmless::Circumstances;
 pub use line::{LineSplitter, Origin, parse_daemon_line};
 pub use record::{Record, split_text};
 
-use std::fmt::{self, Write as _};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::mpsc::Receiver;
-use tracing::field::{Field, Visit};
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
-use tracing_subscriber::util::SubscriberInitExt as _;
 
 use model::log::{Level, LogFormat};
+use model::message::Message;
 use sink::Sink;
 use tail::{Tails, last_lines};
 
@@ -33,6 +30,20 @@ const OWN_NAME: &str = "slurminit";
 /// The number of last lines reported of a failed daemon, and the maximum length of each.
 const LAST_LINES: usize = 8;
 const LAST_LINE_CHARS: usize = 400;
+
+static LOGS: OnceLock<Logs> = OnceLock::new();
+
+/// Logs a message of slurminit, which may be about a daemon or service. Before [`Logs::install`] there is no log.
+pub fn report(level: Level, unit: Option<&str>, message: &Message) {
+    if let Some(logs) = LOGS.get() {
+        logs.write(&Record::own(level, OWN_NAME, unit, message));
+    }
+}
+
+/// Logs a warning of slurminit.
+pub fn warn(message: &Message) {
+    report(Level::Warn, None, message);
+}
 
 /// The destination of all log lines.
 #[derive(Clone, Debug)]
@@ -50,14 +61,12 @@ struct Shared {
 }
 
 impl Logs {
-    /// Opens the log and installs it as the subscriber of `tracing`.
+    /// Opens the log, for [`report`] and for the output of children.
     pub fn install(format: LogFormat, level: Level) -> Self {
-        let sink = Mutex::new(Sink::standard_error());
+        let sink = Mutex::new(Sink::standard_error(format));
         let (tails, has_backlog) = (Mutex::default(), tokio::sync::Notify::new());
         let logs = Self { shared: Arc::new(Shared { format, level, sink, tails, has_backlog }) };
-        // Installing a second subscriber is a bug. It costs log lines, but must not cost the container.
-        let _ = tracing_subscriber::registry().with(logs.clone()).try_init();
-        logs
+        LOGS.get_or_init(|| logs).clone()
     }
 
     /// Writes a line or queues it; never blocks.
@@ -139,52 +148,5 @@ impl Logs {
 
     fn sink(&self) -> MutexGuard<'_, Sink> {
         self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<S: tracing::Subscriber> Layer<S> for Logs {
-    fn on_event(&self, event: &tracing::Event<'_>, _context: Context<'_, S>) {
-        // Libraries also use tracing, but their internals do not concern an operator.
-        if event.metadata().target().split("::").next() != Some(env!("CARGO_CRATE_NAME")) {
-            return;
-        }
-        let mut message = Message::default();
-        event.record(&mut message);
-        let level = match *event.metadata().level() {
-            tracing::Level::ERROR => Level::Error,
-            tracing::Level::WARN => Level::Warn,
-            tracing::Level::INFO => Level::Info,
-            tracing::Level::DEBUG => Level::Debug,
-            tracing::Level::TRACE => Level::Trace,
-        };
-        let Message { text, kind, unit } = &message;
-        let (kind, unit) = (kind.as_deref(), unit.as_deref());
-        self.write(&Record { level, source: OWN_NAME, message: text.as_bytes(), kind, unit, is_continuation: false });
-    }
-}
-
-/// The text of an event: its message, then the fields but `kind` and `unit` as `name=value`.
-#[derive(Default)]
-struct Message {
-    text: String,
-    kind: Option<String>,
-    unit: Option<String>,
-}
-
-impl Visit for Message {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        match field.name() {
-            "kind" => self.kind = Some(value.to_owned()),
-            "unit" => self.unit = Some(value.to_owned()),
-            _ => self.record_debug(field, &value),
-        }
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Writing to a String cannot fail.
-        let _ = match field.name() {
-            "message" => write!(self.text, "{value:?}"),
-            name => write!(self.text, " {name}={value:?}"),
-        };
     }
 }

@@ -15,11 +15,12 @@ use nix::unistd::{Pid, getpid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
-use tracing::warn;
 
 use super::handover::{Claim, LONGEST, NoHandover, Process, Successor, judge, main_pid};
+use crate::logs::warn;
 use machine::SpawnFailure;
 use model::exit_code::FAILURE;
+use model::message;
 use sys::system_calls::{async_fd, receive_with_sender};
 
 /// How many messages are read before other tasks get their turn.
@@ -141,10 +142,17 @@ impl Channel {
         let before = self.refused.get();
         self.refused.set(before.saturating_add(1));
         match before {
-            ..REFUSALS_LOGGED => warn!("rejected a message to NOTIFY_SOCKET of {}: {refusal}", self.name),
-            REFUSALS_LOGGED => {
-                warn!("rejecting further messages to NOTIFY_SOCKET of {} without logging them", self.name)
-            }
+            ..REFUSALS_LOGGED => warn(&message!(
+                "notification-rejected",
+                "rejected a message to NOTIFY_SOCKET of {name}: {reason}",
+                name = self.name,
+                reason = refusal
+            )),
+            REFUSALS_LOGGED => warn(&message!(
+                "notifications-rejected",
+                "rejecting further messages to NOTIFY_SOCKET of {name} without logging them",
+                name = self.name
+            )),
             _ => {}
         }
     }

@@ -7,12 +7,13 @@ use std::rc::Rc;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tokio::io::Interest;
 use tokio::sync::mpsc::UnboundedSender;
-use tracing::warn;
 
-use crate::logs::{Circumstances, LineSplitter, Logs, Origin, Record, parse_daemon_line};
+use crate::logs::{Circumstances, LineSplitter, Logs, Origin, Record, parse_daemon_line, warn};
 use machine::Event;
 use machine::liveness_result::Probed;
 use machine::node_report::NodeReport;
+use model::message;
+use model::message::{RECORD, Report};
 use sys::system_calls::async_fd;
 
 /// Bytes per read. Other tasks get their turn between two reads.
@@ -23,8 +24,8 @@ const LAST_READS: usize = 64;
 /// What happens to the lines.
 #[derive(Debug)]
 pub(super) enum Reader {
-    /// Log them under this name. With `is_apart`, each read is one write.
-    Log { source: String, is_apart: bool, now: RefCell<Circumstances> },
+    /// Log them under this name. With `is_apart`, each read is one write. `reports`: the program is slurminit's own, and sends reports.
+    Log { source: String, is_apart: bool, now: RefCell<Circumstances>, reports: bool },
     /// Each line is an event of the preparation.
     Prepare,
     /// Each line is the state of a node; the worst one is reported.
@@ -113,16 +114,19 @@ impl Pump {
 
     fn take(&self, bytes: &[u8]) {
         let mut lines = self.lines.borrow_mut();
-        let Reader::Log { source, is_apart, now } = &self.reader else {
+        let Reader::Log { source, is_apart, now, reports } = &self.reader else {
             return lines.push(bytes, |line| self.line(line));
         };
         let (mut batch, now) = (self.logs.batch(source), now.borrow());
         let mut add = |line: &[u8], origin| match origin {
             Origin::Continuation => batch.add_continuation(line),
-            Origin::Message => {
-                let (level, message) = parse_daemon_line(source, line, &now);
-                batch.add(level, message);
-            }
+            Origin::Message => match report(*reports, line) {
+                Some(Report { level, message }) => batch.push(&Record::own(level, source, None, &message)),
+                None => {
+                    let (level, message) = parse_daemon_line(source, line, &now);
+                    batch.add(level, message);
+                }
+            },
         };
         match is_apart {
             true => lines.push_write(bytes, add),
@@ -133,17 +137,28 @@ impl Pump {
 
     fn line(&self, line: &[u8]) {
         match &self.reader {
-            Reader::Log { source, now, .. } => {
-                let (level, message) = parse_daemon_line(source, line, &now.borrow());
-                self.logs.write(&Record::line(level, source, message));
-            }
+            Reader::Log { source, now, reports, .. } => match report(*reports, line) {
+                Some(Report { level, message }) => self.logs.write(&Record::own(level, source, None, &message)),
+                None => {
+                    let (level, message) = parse_daemon_line(source, line, &now.borrow());
+                    self.logs.write(&Record::line(level, source, message));
+                }
+            },
             Reader::Prepare => match serde_json::from_slice(line) {
                 Ok(event) => drop(self.events.send(Event::Prepare(event))),
-                Err(error) => warn!("the preparation sent an unparsable event: {error}"),
+                Err(error) => warn(&message!(
+                    "unparsable-output",
+                    "the preparation sent an unparsable event: {error}",
+                    error = error
+                )),
             },
             Reader::Liveness => match serde_json::from_slice(line) {
                 Ok(Probed { unit, liveness }) => drop(self.events.send(Event::Liveness(unit, liveness))),
-                Err(error) => warn!("a liveness check sent an unparsable reply: {error}"),
+                Err(error) => warn(&message!(
+                    "unparsable-output",
+                    "a liveness check sent an unparsable reply: {error}",
+                    error = error
+                )),
             },
             Reader::Node(worst) => {
                 let line = String::from_utf8_lossy(line);
@@ -152,4 +167,10 @@ impl Pump {
             }
         }
     }
+}
+
+/// The report in a line of a program of slurminit's.
+fn report(reports: bool, line: &[u8]) -> Option<Report> {
+    let report = line.strip_prefix(&[RECORD]).filter(|_| reports)?;
+    serde_json::from_slice(report).ok()
 }

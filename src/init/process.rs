@@ -20,6 +20,7 @@ use nix::unistd::{
 use super::limits::Counts;
 use machine::{Shortage, SpawnFailure};
 use model::exit_code::{CMD_NOT_EXECUTABLE, CMD_NOT_FOUND, FAILURE};
+use model::message::REPORTS;
 use sys::inherited::{Inherited, block_all, set_mask};
 use sys::proc;
 use sys::system_calls::{fork, kill, pidfd_open, pidfd_send_signal};
@@ -60,6 +61,19 @@ pub(super) struct Program {
     pub(super) is_cmd: bool,
     /// Whether to mark the process and all its descendants permanently (see [`leftovers`](sys::leftovers)).
     pub(super) is_marked: bool,
+    /// Whether the program is slurminit's own and sends [reports](model::message::Report).
+    pub(super) reports: bool,
+}
+
+impl Program {
+    /// With the variable that requests reports, if the program is slurminit's own. It is not the command, whose messages are for its user.
+    pub(super) fn with_reports(mut self) -> Self {
+        self.reports &= !self.is_cmd;
+        if self.reports {
+            self.env.push(format!("{REPORTS}=1").into_bytes());
+        }
+        self
+    }
 }
 
 /// A process that was started.

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
-use tracing::warn;
 
+use crate::logs::warn;
 use machine::Snapshot;
+use model::message;
 use sys::proc;
 use sys::proc::Stat;
 use sys::trusted_path;
@@ -109,11 +110,13 @@ impl Publisher {
             // An outdated status must not pass for the current one. The next event tries again.
             let _ = run_directory(directory).and_then(|run| run.remove(FILE));
             if !self.complained {
-                warn!(
-                    "{}: {error}; `status` and `health` will not work; make {} writable",
-                    file.display(),
-                    directory.display()
-                );
+                warn(&message!(
+                    "status-not-written",
+                    "{file}: {error}; `status` and `health` will not work; make {directory} writable",
+                    file = file.display(),
+                    error = error,
+                    directory = directory.display()
+                ));
             }
             self.complained = true;
             return;

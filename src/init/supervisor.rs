@@ -19,15 +19,15 @@ use nix::libc;
 use nix::unistd::Pid;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::Instant;
-use tracing::{debug, error, info, trace, warn};
 
 use super::output::{Pump, Reader};
 use super::process::{self, Output, Program, Started};
 use super::signals::Signals;
 use super::{advice, alarm, clock, limits, notify, readiness, status};
-use crate::logs::{Circumstances, Logs};
+use crate::logs::{Circumstances, Logs, report, warn};
 use machine::{Child, Effect, Event, Exit, Machine, Notice, ReloadNotice, Unit};
 use model::log::Level;
+use model::message;
 use model::task::Task;
 use sys::inherited::Inherited;
 use sys::users;
@@ -71,7 +71,11 @@ impl Supervisor {
         let status = status::Publisher::new(&task.paths.run, has_cluster);
         if has_cluster {
             if let Err(error) = logs.keep(machine.units().iter().map(|unit| unit.spec.name.clone())) {
-                warn!("cannot create a memory file for recent log lines: {error}; `slurminit logs` will show nothing");
+                warn(&message!(
+                    "recent-lines-not-kept",
+                    "cannot create a memory file for recent log lines: {error}; `slurminit logs` will show nothing",
+                    error = error
+                ));
             }
         }
         let (living, dying) = (BTreeMap::new(), Vec::new());
@@ -93,7 +97,11 @@ impl Supervisor {
                 return code;
             }
             if let Some(jump) = clock.jump().filter(|_| self.task.setup.has_cluster) {
-                warn!("the system clock was set {jump}; Slurm's timestamps change with it");
+                warn(&message!(
+                    "clock-set",
+                    "the system clock was set {jump}; Slurm's timestamps change with it",
+                    jump = jump
+                ));
             }
             self.publish();
             let wake = self.machine.next_wake().map(|at| self.start + self.panic_backoff.wake(at));
@@ -133,7 +141,8 @@ impl Supervisor {
         if catch_unwind(step).is_ok() {
             return self.panic_backoff.end();
         }
-        error!("internal error in slurminit (please report it); continuing");
+        let error = message!("internal-error", "internal error in slurminit (please report it); continuing");
+        report(Level::Error, None, &error);
         self.panic_backoff.begin(now);
         // The event itself may have had its effect before another part of the machine failed.
         let rest = AssertUnwindSafe(|| {
@@ -141,7 +150,11 @@ impl Supervisor {
             self.apply_all(effects);
         });
         if catch_unwind(rest).is_err() {
-            error!("internal error in slurminit (please report it); some effects of the last event are lost");
+            let error = message!(
+                "internal-error",
+                "internal error in slurminit (please report it); some effects of the last event are lost"
+            );
+            report(Level::Error, None, &error);
         }
     }
 
@@ -212,11 +225,13 @@ impl Supervisor {
     }
 
     fn adopt(&mut self, child: Child, program: Program, mut started: Started, notify: Option<notify::Notify>) {
-        trace!(pid = started.pid.as_raw(), "started {child:?}");
+        let (what, pid) = (format!("{child:?}"), started.pid);
+        report(Level::Trace, None, &message!("process-started", "started {what} pid={pid}", what = what, pid = pid));
         let log = Reader::Log {
             source: self.source(child),
             is_apart: started.is_apart,
             now: self.circumstances(child).into(),
+            reports: program.reports,
         };
         let captured = match child {
             Child::Prepare | Child::Explain(_) | Child::Reload | Child::Restore => Reader::Prepare,
@@ -281,7 +296,7 @@ impl Supervisor {
                 say_finding(finding);
             }
             for gpu in &prepared.gpus {
-                info!("{}", gpu.line);
+                report(Level::Info, None, &message!("gpu", "{gpu}", gpu = gpu.line));
             }
         }
         let failed = match notice {
@@ -296,13 +311,15 @@ impl Supervisor {
         if let Some(name) = failed {
             let lines = self.logs.lines_of_last_run(name);
             for line in &lines {
-                error!("last output of {name}: {line}");
+                let last = message!("last-output", "last output of {name}: {line}", name = name, line = line);
+                report(Level::Error, Some(name), &last);
             }
             if let Some(repair) = advice::repair(&lines, &self.task.paths.state) {
-                error!("repair: {repair}");
+                let repair = message!("repair", "repair: {repair}", repair = repair);
+                report(Level::Error, Some(name), &repair);
             }
         }
-        log(notice.level(), Some(notice.kind()), notice.unit(), notice);
+        report(notice.level(), notice.unit(), &notice.message());
     }
 
     fn source(&self, child: Child) -> String {
@@ -330,16 +347,6 @@ impl Supervisor {
     }
 }
 
-fn log(level: Level, kind: Option<&str>, unit: Option<&str>, message: &impl std::fmt::Display) {
-    match level {
-        Level::Error => error!(kind, unit, "{message}"),
-        Level::Warn => warn!(kind, unit, "{message}"),
-        Level::Info => info!(kind, unit, "{message}"),
-        Level::Debug => debug!(kind, unit, "{message}"),
-        Level::Trace => trace!(kind, unit, "{message}"),
-    }
-}
-
 fn say_finding(finding: &model::inventory::Finding) {
     use model::inventory::Severity;
     let level = match finding.severity {
@@ -347,5 +354,5 @@ fn say_finding(finding: &model::inventory::Finding) {
         Severity::Warning => Level::Warn,
         Severity::Info => Level::Info,
     };
-    log(level, Some(&finding.kind.to_string()), None, finding);
+    report(level, None, &finding.message(finding.kind.to_string()));
 }

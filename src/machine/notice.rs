@@ -1,192 +1,384 @@
 //! Messages to the operator: the event, its cause, and the command that fixes it.
 
+use std::fmt;
 use std::time::Duration;
 
 use model::inventory::Finding;
 use model::log::Level;
+use model::message;
+use model::message::Message;
 use model::prepared::Prepared;
 
 use super::{Exit, ReloadNotice, Shortage, SpawnFailure};
 use crate::node_report::NodeReport;
 
-/// A message to the operator. `thiserror` only generates `Display`; not every message is an error.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// A message to the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum Notice {
-    #[error("still detecting GPUs; a driver can take seconds to initialise")]
     PrepareSlow,
-    #[error(
-        "the preparation timed out after {limit:?}: a driver or a disk hangs; run `slurminit detect`, or raise prepare_timeout"
-    )]
-    PrepareTooSlow { limit: Duration },
-    #[error("pre-start hook {} timed out after {limit:?}; fix it, or raise its `timeout`", index + 1)]
-    HookTooSlow { index: usize, limit: Duration },
-    #[error("pre-start hook {} {exit}; nothing was started", index + 1)]
-    HookFailed { index: usize, exit: Exit },
-    #[error("this start: {}", .0.summary)]
+    PrepareTooSlow {
+        limit: Duration,
+    },
+    HookTooSlow {
+        index: usize,
+        limit: Duration,
+    },
+    HookFailed {
+        index: usize,
+        exit: Exit,
+    },
     Prepared(Box<Prepared>),
-    #[error("{0}")]
     Refused(Finding),
-    #[error("{name} is ready after {} ms", after.as_millis())]
-    UnitReady { name: String, after: Duration },
-    #[error("{name} {exit}{}; restarting {}", after(*ran), when(*pause))]
-    UnitDied { name: String, exit: Exit, ran: Duration, pause: Duration },
-    #[error(
-        "{name} is in a crash loop ({deaths} crashes), probably caused by a request; restarting; see `slurminit logs {name}`"
-    )]
-    CrashLoop { name: String, deaths: u32 },
-    #[error("{name} {exit}; will not be restarted")]
-    UnitFinished { name: String, exit: Exit },
-    #[error(
-        "{name} is not started, because its dependency {need} has failed; correct {need}, then run `slurminit restart {need}`"
-    )]
-    NeedFailed { name: String, need: String },
-    #[error("{name} {exit}")]
-    UnitStopped { name: String, exit: Exit, expected: bool },
-    #[error("{name} is still starting (timeout {} s)", patience.as_secs())]
-    SlowStart { name: String, patience: Duration },
-    #[error("restart requested: {name}")]
-    RestartAsked { name: String },
-    #[error("{name} is not ready after {:.1} s; restarting", after.as_secs_f64())]
-    NeverReady { name: String, after: Duration },
-    #[error(
-        "{name} failed {failures} times within {} s (last: {last}); {}", within.as_secs(),
-        if *hold { "the container continues without it" } else { "stopping the container" }
-    )]
-    GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool },
-    #[error("{name} {exit}; {}", external_failure(*shortage, *pause))]
-    FailedExternally { name: String, exit: Exit, shortage: Shortage, pause: Duration },
-    #[error("{name} is running but not responding ({why}); restarting")]
-    Unresponsive { name: String, why: String },
-    #[error(
-        "{name} is not responding after a restart ({why}); next restart in {} s, or now with `slurminit restart {name}`",
-        pause.as_secs()
-    )]
-    StillUnresponsive { name: String, why: String, pause: Duration },
-    #[error("{name} is overloaded by clients ({why}); not restarting, because a restart would not help")]
-    Overloaded { name: String, why: String },
-    #[error("{name} is slow ({why}); restarting it if this lasts a minute")]
-    Slow { name: String, why: String },
-    #[error("could not check whether {name} is responding: {why}")]
-    NotChecked { name: String, why: String },
-    #[error(
-        "the last {rounds} liveness checks timed out or did not start; check whether CPU, memory or processes have run out"
-    )]
-    NoVerdict { rounds: u32 },
-    #[error("resuming the node: the cause of its drain is repaired (\"{reason}\")")]
-    Resuming { reason: String },
-    #[error(
-        "the node stays drained, not by slurminit (\"{reason}\"); to resume it: scontrol update nodename={node} state=resume"
-    )]
-    DrainedByAdministrator { node: String, reason: String },
-    #[error(
-        "not ready after {} s: waiting for {waiting_for}{}; see the lines above and `scontrol show node`",
-        after.as_secs(),
-        node.as_ref().map(|node| format!(" (the node is {node})")).unwrap_or_default()
-    )]
-    NotReady { after: Duration, node: Option<NodeReport>, waiting_for: String },
+    UnitReady {
+        name: String,
+        after: Duration,
+    },
+    UnitDied {
+        name: String,
+        exit: Exit,
+        ran: Duration,
+        pause: Duration,
+    },
+    CrashLoop {
+        name: String,
+        deaths: u32,
+    },
+    UnitFinished {
+        name: String,
+        exit: Exit,
+    },
+    NeedFailed {
+        name: String,
+        need: String,
+    },
+    UnitStopped {
+        name: String,
+        exit: Exit,
+        expected: bool,
+    },
+    SlowStart {
+        name: String,
+        patience: Duration,
+    },
+    RestartAsked {
+        name: String,
+    },
+    NeverReady {
+        name: String,
+        after: Duration,
+    },
+    GaveUp {
+        name: String,
+        failures: u32,
+        within: Duration,
+        last: Exit,
+        hold: bool,
+    },
+    FailedExternally {
+        name: String,
+        exit: Exit,
+        shortage: Shortage,
+        pause: Duration,
+    },
+    Unresponsive {
+        name: String,
+        why: String,
+    },
+    StillUnresponsive {
+        name: String,
+        why: String,
+        pause: Duration,
+    },
+    Overloaded {
+        name: String,
+        why: String,
+    },
+    Slow {
+        name: String,
+        why: String,
+    },
+    NotChecked {
+        name: String,
+        why: String,
+    },
+    NoVerdict {
+        rounds: u32,
+    },
+    Resuming {
+        reason: String,
+    },
+    DrainedByAdministrator {
+        node: String,
+        reason: String,
+    },
+    NotReady {
+        after: Duration,
+        node: Option<NodeReport>,
+        waiting_for: String,
+    },
     /// `gres` is `None` in a container without a node.
-    #[error("ready: {}", ready(gres.as_deref()))]
-    Ready { gres: Option<String> },
-    #[error("{}", .0.message)]
+    Ready {
+        gres: Option<String>,
+    },
     CmdNotStarted(SpawnFailure),
-    #[error("received {}; stopping", signal_name(*signal))]
-    StopAsked { signal: i32 },
-    #[error("{0}")]
+    StopAsked {
+        signal: i32,
+    },
     Reload(ReloadNotice),
-    #[error("second stop signal; killing all processes")]
     SecondStopSignal,
-    #[error("{name} did not end in time; killing it")]
-    Killing { name: String },
-    #[error(
-        "could not account for the jobs within {:.0} s: slurmctld is not responding; the next start accounts for them",
-        within.as_secs_f64()
-    )]
-    JobsNotAccountedAtStop { within: Duration },
-    #[error(
-        "could not notify running jobs of the stop (`slurminit jobs quiesce` {exit}); the next start requeues or fails them"
-    )]
-    JobsNotNotified { exit: Exit },
-    #[error("the command has ended; waiting for the jobs in the queue")]
+    Killing {
+        name: String,
+    },
+    JobsNotAccountedAtStop {
+        within: Duration,
+    },
+    JobsNotNotified {
+        exit: Exit,
+    },
     WaitingForJobs,
-    #[error("could not wait for the jobs in the queue (`slurminit jobs wait` {exit}); stopping the container")]
-    JobsNotAwaited { exit: Exit },
-    #[error(
-        "could not requeue lost jobs (`slurminit jobs recover` {exit}); they hold their GPUs until scontrol requeue or scancel"
-    )]
-    JobsNotRecovered { exit: Exit },
-    #[error(
-        "could not find jobs that slurmctld has forgotten (`slurminit jobs account` {exit}); --no-requeue jobs may run twice"
-    )]
-    JobsNotAccounted { exit: Exit },
-    #[error(
-        "could not find jobs without a process (`slurminit jobs reclaim` {exit}); they hold their GPUs until scancel"
-    )]
-    JobsNotReclaimed { exit: Exit },
-    #[error(
-        "could not write login environments (`slurminit environments` {exit}); new users' jobs with --export=NONE have no HOME"
-    )]
-    EnvironmentsNotWritten { exit: Exit },
-    #[error(
-        "could not create all accounts (`slurminit associations` {exit}); see the error above, then `slurminit reload`"
-    )]
-    AssociationsNotMade { exit: Exit },
-    #[error("a process survived SIGKILL (blocked in the kernel, or the capability KILL is missing); exiting anyway")]
+    JobsNotAwaited {
+        exit: Exit,
+    },
+    JobsNotRecovered {
+        exit: Exit,
+    },
+    JobsNotAccounted {
+        exit: Exit,
+    },
+    JobsNotReclaimed {
+        exit: Exit,
+    },
+    EnvironmentsNotWritten {
+        exit: Exit,
+    },
+    AssociationsNotMade {
+        exit: Exit,
+    },
     Unkillable,
-    #[error(
-        "stopped; exit code {code}{}",
-        why.as_ref().map(|why| format!(" (see docs/reference/exit-codes.md): {why}")).unwrap_or_default()
-    )]
-    Ended { code: u8, why: Option<Box<Notice>> },
+    Ended {
+        code: u8,
+        why: Option<Box<Notice>>,
+    },
 }
 
 impl Notice {
-    /// The event, for programs that read the log as JSON. Stable across releases, unlike the message.
-    pub fn kind(&self) -> &'static str {
+    /// The kind, the constant text and the data. The kind is stable across releases.
+    pub fn message(&self) -> Message {
         match self {
-            Self::PrepareSlow => "preparation-slow",
-            Self::PrepareTooSlow { .. } => "preparation-timeout",
-            Self::HookTooSlow { .. } => "hook-timeout",
-            Self::HookFailed { .. } => "hook-failed",
-            Self::Prepared(_) => "prepared",
-            Self::Refused(_) => "start-refused",
-            Self::UnitReady { .. } => "unit-ready",
-            Self::UnitDied { .. } => "unit-died",
-            Self::CrashLoop { .. } => "unit-crash-loop",
-            Self::UnitFinished { .. } => "unit-finished",
-            Self::NeedFailed { .. } => "dependency-failed",
-            Self::UnitStopped { .. } => "unit-stopped",
-            Self::SlowStart { .. } => "unit-starts-slowly",
-            Self::RestartAsked { .. } => "restart-requested",
-            Self::NeverReady { .. } => "unit-never-ready",
-            Self::GaveUp { .. } => "unit-given-up",
-            Self::FailedExternally { .. } => "external-failure",
-            Self::Unresponsive { .. } => "unit-unresponsive",
-            Self::StillUnresponsive { .. } => "unit-left-unresponsive",
-            Self::Overloaded { .. } => "unit-overloaded",
-            Self::Slow { .. } => "unit-slow",
-            Self::NotChecked { .. } => "unit-not-checked",
-            Self::NoVerdict { .. } => "liveness-unknown",
-            Self::Resuming { .. } => "node-resumed",
-            Self::DrainedByAdministrator { .. } => "node-drained-by-administrator",
-            Self::NotReady { .. } => "not-ready",
-            Self::Ready { .. } => "ready",
-            Self::CmdNotStarted(_) => "command-not-started",
-            Self::StopAsked { .. } => "stop-requested",
-            Self::Reload(notice) => notice.kind(),
-            Self::SecondStopSignal => "stop-hurried",
-            Self::Killing { .. } => "unit-killed",
-            Self::JobsNotAccountedAtStop { .. } => "jobs-not-accounted-at-stop",
-            Self::JobsNotNotified { .. } => "jobs-not-notified",
-            Self::WaitingForJobs => "waiting-for-jobs",
-            Self::JobsNotAwaited { .. } => "jobs-not-waited-for",
-            Self::JobsNotRecovered { .. } => "jobs-not-recovered",
-            Self::JobsNotAccounted { .. } => "jobs-not-accounted",
-            Self::JobsNotReclaimed { .. } => "jobs-not-reclaimed",
-            Self::EnvironmentsNotWritten { .. } => "environments-not-written",
-            Self::AssociationsNotMade { .. } => "associations-not-made",
-            Self::Unkillable => "process-survives-kill",
-            Self::Ended { .. } => "stopped",
+            Self::PrepareSlow => {
+                message!("preparation-slow", "still detecting GPUs; a driver can take seconds to initialise")
+            }
+            Self::PrepareTooSlow { limit } => message!(
+                "preparation-timeout",
+                "the preparation timed out after {limit}: a driver or a disk hangs; run `slurminit detect`, or raise prepare_timeout",
+                limit = format!("{limit:?}")
+            ),
+            Self::HookTooSlow { index, limit } => message!(
+                "hook-timeout",
+                "pre-start hook {hook} timed out after {limit}; fix it, or raise its `timeout`",
+                hook = index + 1,
+                limit = format!("{limit:?}")
+            ),
+            Self::HookFailed { index, exit } => message!(
+                "hook-failed",
+                "pre-start hook {hook} {exit}; nothing was started",
+                hook = index + 1,
+                exit = exit
+            ),
+            Self::Prepared(prepared) => message!("prepared", "this start: {summary}", summary = prepared.summary),
+            Self::Refused(finding) => finding.message("start-refused"),
+            Self::UnitReady { name, after } => {
+                message!("unit-ready", "{name} is ready after {ms} ms", name = name, ms = after.as_millis())
+            }
+            // Zero for a process that slurminit stopped.
+            Self::UnitDied { name, exit, ran, pause } if ran.is_zero() => {
+                message!("unit-died", "{name} {exit}; restarting {when}", name = name, exit = exit, when = when(*pause))
+            }
+            Self::UnitDied { name, exit, ran, pause } => message!(
+                "unit-died",
+                "{name} {exit} after {seconds} s; restarting {when}",
+                name = name,
+                exit = exit,
+                seconds = seconds(*ran),
+                when = when(*pause)
+            ),
+            Self::CrashLoop { name, deaths } => message!(
+                "unit-crash-loop",
+                "{name} is in a crash loop ({deaths} crashes), probably caused by a request; restarting; see `slurminit logs {name}`",
+                name = name,
+                deaths = deaths
+            ),
+            Self::UnitFinished { name, exit } => {
+                message!("unit-finished", "{name} {exit}; will not be restarted", name = name, exit = exit)
+            }
+            Self::NeedFailed { name, need } => message!(
+                "dependency-failed",
+                "{name} is not started, because its dependency {need} has failed; correct {need}, then run `slurminit restart {need}`",
+                name = name,
+                need = need
+            ),
+            Self::UnitStopped { name, exit, .. } => {
+                message!("unit-stopped", "{name} {exit}", name = name, exit = exit)
+            }
+            Self::SlowStart { name, patience } => message!(
+                "unit-starts-slowly",
+                "{name} is still starting (timeout {timeout} s)",
+                name = name,
+                timeout = patience.as_secs()
+            ),
+            Self::RestartAsked { name } => message!("restart-requested", "restart requested: {name}", name = name),
+            Self::NeverReady { name, after } => message!(
+                "unit-never-ready",
+                "{name} is not ready after {seconds} s; restarting",
+                name = name,
+                seconds = seconds(*after)
+            ),
+            Self::GaveUp { name, failures, within, last, hold } => message!(
+                "unit-given-up",
+                "{name} failed {failures} times within {seconds} s (last: {last}); {consequence}",
+                name = name,
+                failures = failures,
+                seconds = within.as_secs(),
+                last = last,
+                consequence = if *hold { "the container continues without it" } else { "stopping the container" }
+            ),
+            Self::FailedExternally { name, exit, shortage, pause } => message!(
+                "external-failure",
+                "{name} {exit}; {cause}",
+                name = name,
+                exit = exit,
+                cause = external_failure(*shortage, *pause)
+            ),
+            Self::Unresponsive { name, why } => message!(
+                "unit-unresponsive",
+                "{name} is running but not responding ({why}); restarting",
+                name = name,
+                why = why
+            ),
+            Self::StillUnresponsive { name, why, pause } => message!(
+                "unit-left-unresponsive",
+                "{name} is not responding after a restart ({why}); next restart in {seconds} s, or now with `slurminit restart {name}`",
+                name = name,
+                why = why,
+                seconds = pause.as_secs()
+            ),
+            Self::Overloaded { name, why } => message!(
+                "unit-overloaded",
+                "{name} is overloaded by clients ({why}); not restarting, because a restart would not help",
+                name = name,
+                why = why
+            ),
+            Self::Slow { name, why } => message!(
+                "unit-slow",
+                "{name} is slow ({why}); restarting it if this lasts a minute",
+                name = name,
+                why = why
+            ),
+            Self::NotChecked { name, why } => message!(
+                "unit-not-checked",
+                "could not check whether {name} is responding: {why}",
+                name = name,
+                why = why
+            ),
+            Self::NoVerdict { rounds } => message!(
+                "liveness-unknown",
+                "the last {rounds} liveness checks timed out or did not start; check whether CPU, memory or processes have run out",
+                rounds = rounds
+            ),
+            Self::Resuming { reason } => message!(
+                "node-resumed",
+                "resuming the node: the cause of its drain is repaired (\"{reason}\")",
+                reason = reason
+            ),
+            Self::DrainedByAdministrator { node, reason } => message!(
+                "node-drained-by-administrator",
+                "the node stays drained, not by slurminit (\"{reason}\"); to resume it: scontrol update nodename={node} state=resume",
+                node = node,
+                reason = reason
+            ),
+            Self::NotReady { after, node: None, waiting_for } => message!(
+                "not-ready",
+                "not ready after {seconds} s: waiting for {waiting_for}; see above and `scontrol show node`",
+                seconds = after.as_secs(),
+                waiting_for = waiting_for
+            ),
+            Self::NotReady { after, node: Some(node), waiting_for } => message!(
+                "not-ready",
+                "not ready after {seconds} s: waiting for {waiting_for} (the node is {state}); see above and `scontrol show node`",
+                seconds = after.as_secs(),
+                waiting_for = waiting_for,
+                state = node
+            ),
+            Self::Ready { gres: None } => message!("ready", "ready: the controller responds"),
+            Self::Ready { gres: Some(gres) } => message!(
+                "ready",
+                "ready: the node accepts jobs (GPUs: {gpus})",
+                gpus = if gres.is_empty() { "none" } else { gres }
+            ),
+            Self::CmdNotStarted(failure) => message!("command-not-started", "{why}", why = failure.message),
+            Self::StopAsked { signal } => {
+                message!("stop-requested", "received {signal}; stopping", signal = signal_name(*signal))
+            }
+            Self::Reload(notice) => notice.message(),
+            Self::SecondStopSignal => message!("stop-hurried", "second stop signal; killing all processes"),
+            Self::Killing { name } => {
+                message!("unit-killed", "{name} did not end in time; killing it", name = name)
+            }
+            Self::JobsNotAccountedAtStop { within } => message!(
+                "jobs-not-accounted-at-stop",
+                "could not account for the jobs within {seconds} s: slurmctld is not responding; the next start accounts for them",
+                seconds = format!("{:.0}", within.as_secs_f64())
+            ),
+            Self::JobsNotNotified { exit } => message!(
+                "jobs-not-notified",
+                "could not notify running jobs of the stop (`slurminit jobs quiesce` {exit}); the next start requeues or fails them",
+                exit = exit
+            ),
+            Self::WaitingForJobs => {
+                message!("waiting-for-jobs", "the command has ended; waiting for the jobs in the queue")
+            }
+            Self::JobsNotAwaited { exit } => message!(
+                "jobs-not-waited-for",
+                "could not wait for the jobs in the queue (`slurminit jobs wait` {exit}); stopping the container",
+                exit = exit
+            ),
+            Self::JobsNotRecovered { exit } => message!(
+                "jobs-not-recovered",
+                "could not requeue lost jobs (`slurminit jobs recover` {exit}); they hold their GPUs until scontrol requeue or scancel",
+                exit = exit
+            ),
+            Self::JobsNotAccounted { exit } => message!(
+                "jobs-not-accounted",
+                "could not find jobs that slurmctld has forgotten (`slurminit jobs account` {exit}); --no-requeue jobs may run twice",
+                exit = exit
+            ),
+            Self::JobsNotReclaimed { exit } => message!(
+                "jobs-not-reclaimed",
+                "could not find jobs without a process (`slurminit jobs reclaim` {exit}); they hold their GPUs until scancel",
+                exit = exit
+            ),
+            Self::EnvironmentsNotWritten { exit } => message!(
+                "environments-not-written",
+                "could not write login environments (`slurminit environments` {exit}); new users' jobs with --export=NONE have no HOME",
+                exit = exit
+            ),
+            Self::AssociationsNotMade { exit } => message!(
+                "associations-not-made",
+                "could not create all accounts (`slurminit associations` {exit}); see the error above, then `slurminit reload`",
+                exit = exit
+            ),
+            Self::Unkillable => message!(
+                "process-survives-kill",
+                "a process survived SIGKILL (blocked in the kernel, or the capability KILL is missing); exiting anyway"
+            ),
+            Self::Ended { code, why: None } => message!("stopped", "stopped; exit code {code}", code = code),
+            Self::Ended { code, why: Some(why) } => message!(
+                "stopped",
+                "stopped; exit code {code} (see docs/reference/exit-codes.md): {why}",
+                code = code,
+                why = why
+            ),
         }
     }
 
@@ -246,9 +438,14 @@ impl Notice {
     }
 }
 
-/// The run time, as part of a sentence. It is zero for a process that slurminit stopped.
-fn after(ran: Duration) -> String {
-    if ran.is_zero() { String::new() } else { format!(" after {:.1} s", ran.as_secs_f64()) }
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message().text)
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1}", duration.as_secs_f64())
 }
 
 /// `SIGTERM`, or `signal 40` for a real-time signal.
@@ -279,11 +476,4 @@ fn external_failure(shortage: Shortage, pause: Duration) -> String {
     };
     let further = if pause.as_millis() == 0 { "" } else { "; will keep retrying" };
     format!("{why}; retrying {}{further}", when(pause))
-}
-
-fn ready(gres: Option<&str>) -> String {
-    match gres {
-        Some(gres) => format!("the node accepts jobs (GPUs: {})", if gres.is_empty() { "none" } else { gres }),
-        None => "the controller responds".to_owned(),
-    }
 }

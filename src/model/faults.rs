@@ -2,9 +2,9 @@
 //!
 //! `agent` samples the GPUs and executes the decisions made here.
 
+pub mod controller;
 pub mod fault;
 pub mod look;
 pub mod policies;
 pub mod policy;
 pub mod report;
-pub mod ward;

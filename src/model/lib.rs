@@ -4,6 +4,8 @@
 
 #[macro_use]
 pub mod text_type;
+#[macro_use]
+pub mod message;
 
 pub mod daemons;
 pub mod exit_code;

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use model::faults::ward::Out;
+use model::faults::controller::LeftOutGpu;
 use model::inventory::{Driver, Finding, Gpu, Inventory, Platform, Vendor};
 use vendor::Deadlines;
 use vendor::nvidia::request::Request;
@@ -50,7 +50,7 @@ pub struct Options {
     /// Whether to read the condition of NVIDIA's GPUs, which is too slow for a start.
     pub conditions: bool,
     /// GPUs that are excluded because of their faults; their drivers are not queried for them.
-    pub left_out: Vec<Out>,
+    pub left_out: Vec<LeftOutGpu>,
     /// Whether to query the engine for the container's name, if the host name is only an ID.
     pub asks_name: bool,
 }

@@ -25,6 +25,8 @@ use sys::sockets::{self, Tcp};
 use sys::users;
 
 use crate::stopped::{self, Stopped};
+use model::message;
+use sys::report;
 
 /// Timeout of one attempt.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -54,7 +56,13 @@ pub fn free(port: Port<'_>, again: bool) -> bool {
     while is_taken(port.number) {
         if begin.elapsed() >= PATIENCE {
             let Port { number, unit, .. } = port;
-            eprintln!("warning: port {number} of {unit} is still taken after {} s", PATIENCE.as_secs());
+            report::warn(message!(
+                "port-still-taken",
+                "port {port} of {unit} is still taken after {seconds} s",
+                port = number,
+                unit = unit,
+                seconds = PATIENCE.as_secs()
+            ));
             outcome = Outcome::Taken;
             break;
         }
@@ -94,15 +102,21 @@ impl Attempt<'_> {
         let bound = sockets::bound(number).unwrap_or_default();
         let (roots, others): (Vec<_>, Vec<_>) = bound.iter().filter(|tcp| tcp.inode != 0).partition(|tcp| tcp.uid == 0);
         if !roots.is_empty() {
-            eprintln!(
-                "warning: port {number} of {unit} is taken by a process of root; see `ss -ltnp sport = :{number}`, or set another port"
-            );
+            report::warn(message!(
+                "port-taken",
+                "port {port} of {unit} is taken by a process of root; see `ss -ltnp sport = :{port}`, or set another port",
+                port = number,
+                unit = unit
+            ));
         }
         if others.is_empty() {
             if roots.is_empty() {
-                eprintln!(
-                    "warning: port {number} of {unit} is in use by a process that the kernel does not list; end it, or set another port"
-                );
+                report::warn(message!(
+                    "port-taken",
+                    "port {port} of {unit} is in use by a process that the kernel does not list; end it, or set another port",
+                    port = number,
+                    unit = unit
+                ));
             }
             return Outcome::Taken;
         }
@@ -118,10 +132,15 @@ impl Attempt<'_> {
         let (spared, proven): (Vec<_>, Vec<_>) =
             owners.proven.into_iter().partition(|one| spare.contains(&one.session));
         if let Some(owner) = spared.first() {
-            eprintln!(
-                "warning: port {number} of {unit} is taken by another unit, process {} ({}) of {who}; give one of them another port",
-                owner.pid, owner.name
-            );
+            report::warn(message!(
+                "port-taken",
+                "port {port} of {unit} is taken by another unit, process {pid} ({name}) of {user}; give one of them another port",
+                port = number,
+                unit = unit,
+                pid = owner.pid,
+                name = owner.name,
+                user = who
+            ));
             return Outcome::Taken;
         }
         let ended = match proven.is_empty() {
@@ -133,18 +152,33 @@ impl Attempt<'_> {
             if !is_taken(number) || !std::mem::replace(&mut self.stops, true) {
                 return Outcome::Free;
             }
-            eprintln!(
-                "warning: port {number} of {unit} is taken by a process of {who} outside of this container; end it, or set another port"
-            );
+            report::warn(message!(
+                "port-taken",
+                "port {port} of {unit} is taken by a process of {user} outside of this container; end it, or set another port",
+                port = number,
+                unit = unit,
+                user = who
+            ));
             return Outcome::Taken;
         }
         if is_first {
-            eprintln!("warning: port {number} of {unit} was taken by {} of {who}; killed", named(&ended));
+            report::warn(message!(
+                "port-owner-killed",
+                "port {port} of {unit} was taken by {processes} of {user}; killed",
+                port = number,
+                unit = unit,
+                processes = named(&ended),
+                user = who
+            ));
         }
         if self.stops && !std::mem::replace(&mut self.has_said_stopped, true) {
-            eprintln!(
-                "warning: port {number} of {unit} was taken again by {who}: processes of that user are stopped until it listens"
-            );
+            report::warn(message!(
+                "port-owner-stopped",
+                "port {port} of {unit} was taken again by {user}: processes of that user are stopped until it listens",
+                port = number,
+                unit = unit,
+                user = who
+            ));
         }
         self.said.extend(uids);
         Outcome::Free

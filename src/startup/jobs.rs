@@ -25,9 +25,11 @@ use std::time::Duration;
 use config::OnStop;
 use machine::node_report::{NodeReport, OUR_REASON};
 use model::hostlist;
+use model::message;
 use model::queued_job::QueuedJob;
 use note::JobNote;
 use slurm::client::{Client, Jobs, limit};
+use sys::report;
 
 /// Notifies running jobs, and requeues or cancels those still running after the grace period. The exit code shows
 /// whether jobs are left.
@@ -54,7 +56,11 @@ pub fn leave(node: &str, grace: Duration, on_stop: OnStop, with_controller: bool
 /// Restores the next job ID that the last ordered stop recorded; without that record, slurmctld skips some IDs.
 pub fn note_next_id() {
     if let Err(error) = ids::note_next() {
-        eprintln!("warning: cannot record the next job ID, so the next start skips some IDs: {error:#}");
+        report::warn(message!(
+            "next-id-not-recorded",
+            "cannot record the next job ID, so the next start skips some IDs: {error}",
+            error = format!("{error:#}")
+        ));
     }
 }
 
@@ -75,7 +81,11 @@ pub fn account(node: &str, held: bool) -> anyhow::Result<()> {
 pub fn reclaim(node: &str) -> anyhow::Result<()> {
     std::thread::scope(|both| {
         let complain = |error: &dyn std::fmt::Display| {
-            eprintln!("warning: cannot check whether slurmctld started a job twice: {error:#}");
+            report::warn(message!(
+                "launches-not-checked",
+                "cannot check whether slurmctld started a job twice: {error}",
+                error = format!("{error:#}")
+            ));
         };
         let watch = move || {
             let _ = duplicate_launch::watch(node).inspect_err(|error| complain(error));
@@ -100,10 +110,11 @@ fn requeue_ghosts(node: &str, only: Option<&str>) -> anyhow::Result<()> {
     if ghosts.is_empty() {
         return Ok(());
     }
-    eprintln!(
-        "jobs lost at the last end of the container: {}; requeueing them, those with --no-requeue fail",
-        names_of(&ghosts).join(",")
-    );
+    report::info(message!(
+        "jobs-of-last-start",
+        "jobs lost at the last end of the container: {jobs}; requeueing them, those with --no-requeue fail",
+        jobs = names_of(&ghosts).join(",")
+    ));
     // A person's drain keeps its reason.
     let reason = match closed_for_good(node)? {
         Some(report) => format!("reason={}", report.reason),

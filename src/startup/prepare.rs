@@ -26,6 +26,7 @@ use install::planned::{Planned, cluster_name, plan_files, state_directory, with_
 use install::{AccountError, InstallError, MungeKey};
 use model::exit_code;
 use model::inventory::{Behavior, Finding, Gpu, Inventory, Kind, Obstacle};
+use model::message;
 use model::prepared::{AwaitedGpu, OfferedGpu, PrepareEvent, Prepared};
 use plan::Text;
 use plan::render;
@@ -33,6 +34,7 @@ use plan::target::Target;
 use plan::{DevicePath, FileName, Refusal};
 use probe::job_map;
 use sys::lock;
+use sys::report;
 use watch::agent;
 
 /// Timeout for the key of another container's cluster.
@@ -92,7 +94,11 @@ pub fn start(sources: &Sources<'_>, tell: ReportProgress<'_>) -> Result<(Prepare
     let accounting = install::install_accounting(&config, sources.root)?;
     let jwt_key = install::install_jwt_key(&owners, sources.root)?;
     if let Err(error) = install::keep_applied(&config.paths, sources.root, &planned.files) {
-        eprintln!("warning: {error}; reloads will compare with the installed files");
+        report::warn(message!(
+            "applied-files-not-kept",
+            "{error}; reloads will compare with the installed files",
+            error = error
+        ));
     }
     let device_files = close_device_files(&planned);
     let job_map = clear_job_map(&config, sources.root, &planned);
@@ -103,7 +109,11 @@ pub fn start(sources: &Sources<'_>, tell: ReportProgress<'_>) -> Result<(Prepare
         let alike = config.simulate.nodes.unwrap_or_default();
         let kept = format!("{held}\n{}\n{alike}", prepared.node_name);
         if let Err(error) = install::keep_start_only(&config.paths, sources.root, &kept) {
-            eprintln!("warning: {error}; `slurminit reload --dry-run` will not show changes that need a restart");
+            report::warn(message!(
+                "start-settings-not-kept",
+                "{error}; `slurminit reload --dry-run` will not show changes that need a restart",
+                error = error
+            ));
         }
     }
     if !config.shares_a_cluster() {
@@ -138,10 +148,11 @@ fn munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
             Err(InstallError::NoKey { .. }) if begin.elapsed() < KEY_COMES => {
                 if !told && begin.elapsed() >= Duration::from_secs(1) {
                     told = true;
-                    eprintln!(
-                        "warning: waiting for the controller's container to make {}",
-                        config.paths.munge_key.display()
-                    );
+                    report::warn(message!(
+                        "waiting-for-key",
+                        "waiting for the controller's container to make {file}",
+                        file = config.paths.munge_key.display()
+                    ));
                 }
                 std::thread::sleep(Duration::from_millis(50));
             }

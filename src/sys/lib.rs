@@ -5,6 +5,7 @@ pub mod leftovers;
 pub mod lock;
 pub mod open_files;
 pub mod proc;
+pub mod report;
 pub mod secret_variables;
 pub mod sockets;
 pub mod system_calls;

@@ -22,14 +22,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use config::Config;
 use init::status;
+use model::faults::controller::{Action, Clock, HealthController, Offered, Recount};
 use model::faults::fault::FaultKind;
 use model::faults::look::{Key, Line};
 use model::faults::report::Report;
-use model::faults::ward::{Act, Clock, Offered, Recount, Ward};
 use model::inventory::Vendor;
+use model::message;
 use model::prepared::Prepared;
 use model::printable;
 use probe::vendor;
+use sys::report;
 use tasks::{Done, Task, Worker};
 use watcher::{Watcher, WatcherEvent};
 
@@ -61,7 +63,7 @@ const CHECK_EACH: u32 = 12;
 struct Agent<'a> {
     config: &'a Config,
     node: String,
-    ward: Ward,
+    health: HealthController,
     watchers: Vec<Watcher>,
     worker: Worker,
     notifier: notify::Notifier<'a>,
@@ -79,9 +81,9 @@ impl<'a> Agent<'a> {
         let interval_ms = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
         let (former, applied) = (files::former_report(run), files::left_out(run));
         let recount = recount(config, &prepared.node_name);
-        let mut ward = Ward::new(config.faults.clone(), interval_ms, recount, former.as_ref(), &applied);
-        ward.offer(offered(&prepared));
-        ward.await_gpus(prepared.awaited.clone());
+        let mut health = HealthController::new(config.faults.clone(), interval_ms, recount, former.as_ref(), &applied);
+        health.offer(offered(&prepared));
+        health.await_gpus(prepared.awaited.clone());
         let node = prepared.node_name.clone();
         let vendors = Vendor::ALL.into_iter().filter(|vendor| vendor::of(*vendor).has_traces(root));
         let began = Instant::now();
@@ -92,7 +94,7 @@ impl<'a> Agent<'a> {
             config,
             worker: Worker::start(config, &node)?,
             node,
-            ward,
+            health,
             watchers: vendors.map(|vendor| Watcher::new(vendor, config, interval)).collect(),
             notifier: notify::Notifier::new(&config.notifies),
             checks: BTreeMap::new(),
@@ -129,40 +131,40 @@ impl<'a> Agent<'a> {
             self.finish(done);
         }
         self.close_and_check(instant);
-        let acts = self.ward.step(self.now());
-        acts.into_iter().for_each(|act| self.act(act));
+        let actions = self.health.step(self.now());
+        actions.into_iter().for_each(|action| self.apply(action));
         self.notifier.step(instant, &self.node);
         self.write();
     }
 
     /// Keeps GPUs that jobs cannot get closed, apart from a short check now and then.
     fn close_and_check(&mut self, now: Instant) {
-        self.ward.release(&files::released(&self.config.paths.run));
+        self.health.release(&files::released(&self.config.paths.run));
         let mut closed = BTreeSet::new();
         let mut wanted = Vec::new();
         for watcher in self.watchers.iter_mut().filter(|watcher| vendor::of(watcher.vendor).must_close()) {
-            watcher.close(now, self.ward.to_close(watcher.vendor));
+            watcher.close(now, self.health.to_close(watcher.vendor));
             closed.extend(watcher.is_closed());
-            wanted.extend(self.ward.to_check(watcher.vendor));
+            wanted.extend(self.health.to_check(watcher.vendor));
         }
         self.checks.retain(|key, _| wanted.iter().any(|gpu| gpu.key() == *key));
         for gpu in wanted {
             let key = gpu.key();
             let later = now + self.config.agent.interval.unwrap_or_default() * CHECK_EACH;
             let due = self.checks.entry(key.clone()).or_insert(Some(later));
-            if due.is_some_and(|due| due <= now || self.ward.is_returning(&key)) {
+            if due.is_some_and(|due| due <= now || self.health.is_returning(&key)) {
                 *due = self.worker.check(&gpu, self.config.agent.timeout).is_err().then_some(later);
             }
         }
         // One that is being checked is open.
         closed.retain(|key| self.checks.get(key).is_none_or(Option::is_some));
-        self.ward.closed(closed);
+        self.health.closed(closed);
     }
 
     fn wait(&self) {
         let waits: Vec<_> = self.watchers.iter().map(Watcher::waits).collect();
         let now = Instant::now();
-        let due = self.ward.next().map(|ms| self.began + Duration::from_millis(ms));
+        let due = self.health.next().map(|ms| self.began + Duration::from_millis(ms));
         let until = waits.iter().map(|(_, until)| *until).chain(due).chain(self.notifier.due(now)).min();
         // Without GPUs there is nothing to monitor.
         let left = until.map_or(Duration::from_secs(3600), |until| until.saturating_duration_since(now));
@@ -176,56 +178,66 @@ impl<'a> Agent<'a> {
     fn take(&mut self, vendor: Vendor, heard: WatcherEvent) {
         let now = self.now();
         match heard {
-            WatcherEvent::Started => self.ward.watcher_restarted(vendor),
+            WatcherEvent::Started => self.health.watcher_restarted(vendor),
             WatcherEvent::Line(Line::Listed { gpus }) => {
                 // A process reports only GPUs of its own vendor.
                 let own = gpus.into_iter().filter(|gpu| gpu.vendor == vendor).collect();
-                self.ward.listed(now, vendor, own);
+                self.health.listed(now, vendor, own);
             }
-            WatcherEvent::Line(Line::Seen { gpu, seen }) => self.ward.seen(now, &gpu, *seen),
+            WatcherEvent::Line(Line::Seen { gpu, seen }) => self.health.seen(now, &gpu, *seen),
             WatcherEvent::Line(Line::Done) => {
                 // A reload by another caller may have changed the list.
                 if let Ok(prepared) = prepared(&self.config.paths.run) {
-                    self.ward.offer(offered(&prepared));
-                    self.ward.await_gpus(prepared.awaited);
+                    self.health.offer(offered(&prepared));
+                    self.health.await_gpus(prepared.awaited);
                 }
-                self.ward.done(now, vendor);
+                self.health.done(now, vendor);
             }
-            WatcherEvent::Line(Line::Event { gpu, xid }) => self.ward.event(now, gpu.as_ref(), xid),
-            WatcherEvent::Line(Line::Reset { gpu, phase }) => self.ward.reset(now, vendor, &gpu, &phase),
+            WatcherEvent::Line(Line::Event { gpu, xid }) => self.health.event(now, gpu.as_ref(), xid),
+            WatcherEvent::Line(Line::Reset { gpu, phase }) => self.health.reset(now, vendor, &gpu, &phase),
             WatcherEvent::Line(Line::Trouble { kind, what }) => {
-                self.ward.trouble(now, vendor, None, kind, &printable::line(&what))
+                self.health.trouble(now, vendor, None, kind, &printable::line(&what))
             }
-            WatcherEvent::Line(Line::Opening { gpu }) if gpu.vendor == vendor => self.ward.opening(now, gpu),
+            WatcherEvent::Line(Line::Opening { gpu }) if gpu.vendor == vendor => self.health.opening(now, gpu),
             WatcherEvent::Line(Line::Opening { .. } | Line::Asking { .. }) => {}
             WatcherEvent::Waiting(gpu) => {
-                let (name, maker) = (self.ward.name_of(&gpu), vendor.traits().maker);
-                say(true, &format!("waiting for the {maker} driver to initialize {name}"));
+                let (name, maker) = (self.health.name_of(&gpu), vendor.traits().maker);
+                report::info(message!(
+                    "gpus-initializing",
+                    "waiting for the {maker} driver to initialize {gpu}",
+                    maker = maker,
+                    gpu = name
+                ));
             }
             WatcherEvent::TimedOut(gpu, time) => {
-                let gpu = gpu.map(|gpu| self.ward.key_of(&gpu));
+                let gpu = gpu.map(|gpu| self.health.key_of(&gpu));
                 let what = format!("no answer within {:.1} s", time.as_secs_f64());
-                self.ward.trouble(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
+                self.health.trouble(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
             }
             WatcherEvent::Crashed(gpu, how) => {
-                let gpu = gpu.map(|gpu| self.ward.key_of(&gpu));
+                let gpu = gpu.map(|gpu| self.health.key_of(&gpu));
                 let what = format!("the process that queries it crashes ({how})");
-                self.ward.trouble(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
+                self.health.trouble(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
             }
             WatcherEvent::Restarted(why) => {
-                say(false, &format!("reading the {} GPUs failed: {why}", vendor.traits().maker))
+                report::warn(message!(
+                    "gpus-not-read",
+                    "reading the {maker} GPUs failed: {why}",
+                    maker = vendor.traits().maker,
+                    why = why
+                ));
             }
         }
     }
 
-    fn act(&mut self, act: Act) {
-        match act {
-            Act::Say { is_good, line } => say(is_good, &line),
-            Act::Drain { reason } => self.worker.give(Task::Drain(printable::line(&reason).into_owned())),
-            Act::Ask => self.worker.give(Task::Ask),
-            Act::Reload { without } => self.worker.give(Task::Reload(without)),
-            Act::Resume => self.worker.give(Task::Resume),
-            Act::Notify(told) => self.notifier.tell(Instant::now(), &told),
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Log(level, message) => report::write(level, message),
+            Action::Drain { reason } => self.worker.give(Task::Drain(printable::line(&reason).into_owned())),
+            Action::Ask => self.worker.give(Task::Ask),
+            Action::Reload { without } => self.worker.give(Task::Reload(without)),
+            Action::Resume => self.worker.give(Task::Resume),
+            Action::Notify(fault) => self.notifier.notify(Instant::now(), &fault),
         }
     }
 
@@ -233,58 +245,69 @@ impl<'a> Agent<'a> {
     fn finish(&mut self, done: Done) {
         let now = self.now();
         match done {
-            Done::Drained(outcome) => self.ward.drained(now, &outcome),
+            Done::Drained(outcome) => self.health.drained(now, &outcome),
             Done::OnNode(began, answer) => {
                 if let Err(why) = &answer {
                     if !std::mem::replace(&mut self.complained, true) {
-                        say(false, &format!("cannot determine which jobs have GPUs: {why}"));
+                        report::warn(message!(
+                            "jobs-of-gpus-unknown",
+                            "cannot determine which jobs have GPUs: {why}",
+                            why = why
+                        ));
                     }
                 }
                 self.complained &= answer.is_err();
-                self.ward.on_node(now, self.clock(began), answer.ok().as_ref());
+                self.health.on_node(now, self.clock(began), answer.ok().as_ref());
             }
             Done::Reloaded(outcome) => {
                 let outcome = outcome.map(|prepared| {
-                    self.ward.await_gpus(prepared.awaited.clone());
+                    self.health.await_gpus(prepared.awaited.clone());
                     offered(&prepared)
                 });
-                self.ward.reloaded(now, outcome);
+                self.health.reloaded(now, outcome);
             }
             Done::Checked(gpu, line) => {
-                let key = self.ward.key_of(&gpu);
+                let key = self.health.key_of(&gpu);
                 let later = Instant::now() + self.config.agent.interval.unwrap_or_default() * CHECK_EACH;
                 self.checks.entry(key.clone()).and_modify(|due| *due = Some(later));
                 match line {
-                    Ok(Line::Seen { seen, .. }) => self.ward.seen(now, &key, *seen),
+                    Ok(Line::Seen { seen, .. }) => self.health.seen(now, &key, *seen),
                     Ok(Line::Trouble { kind, what }) => {
-                        self.ward.trouble(now, gpu.vendor, Some(&key), kind, &printable::line(&what));
+                        self.health.trouble(now, gpu.vendor, Some(&key), kind, &printable::line(&what));
                     }
                     Ok(_) => {}
                     Err(why) => {
                         let what = format!("the check of it failed: {}", printable::line(&why));
-                        self.ward.trouble(now, gpu.vendor, Some(&key), FaultKind::Silent, &what);
+                        self.health.trouble(now, gpu.vendor, Some(&key), FaultKind::Silent, &what);
                     }
                 }
             }
-            Done::Resumed(Err(why)) => say(false, &format!("cannot resume the node: {why}; will retry")),
+            Done::Resumed(Err(why)) => {
+                report::warn(message!("node-not-resumed", "cannot resume the node: {why}; will retry", why = why))
+            }
             Done::Resumed(Ok(())) => {}
         }
     }
 
     fn write(&mut self) {
-        let report = self.ward.report(std::process::id());
+        let report = self.health.report(std::process::id());
         if self.last.as_ref() == Some(&report) {
             return;
         }
         if let Err(error) = files::write_report(&self.config.paths.run, &report) {
-            say(false, &format!("cannot write the GPU report to {}: {error}", self.config.paths.run.display()));
+            report::warn(message!(
+                "gpu-report-not-written",
+                "cannot write the GPU report to {directory}: {error}",
+                directory = self.config.paths.run.display(),
+                error = error
+            ));
         }
         self.last = Some(report);
     }
 
     /// Clears the faults: an operator who restarts the agent expects new samples.
     fn forget(&self) {
-        let mut report = self.ward.report(0);
+        let mut report = self.health.report(0);
         report.gpus.iter_mut().for_each(|gpu| gpu.faults.clear());
         let _ = files::write_report(&self.config.paths.run, &report);
     }
@@ -301,7 +324,10 @@ fn recount(config: &Config, node: &str) -> Recount {
 /// Whether the memory guard is on; it is unnecessary if Slurm limits memory by cgroups.
 fn guards(config: &Config, prepared: &Prepared) -> bool {
     if config.memory.guard && !prepared.without_cgroups {
-        say(true, "[memory] guard is not needed: Slurm limits the memory of jobs by cgroups");
+        report::info(message!(
+            "memory-guard-off",
+            "[memory] guard is not needed: Slurm limits the memory of jobs by cgroups"
+        ));
     }
     config.memory.guard && prepared.without_cgroups
 }
@@ -321,10 +347,4 @@ fn offered(prepared: &Prepared) -> Vec<Offered> {
 #[expect(clippy::disallowed_methods, reason = "a fault has a date, which outlives the agent")]
 pub fn unix() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-/// Writes to the log, through PID 1.
-fn say(is_good: bool, line: &str) {
-    let level = if is_good { "" } else { "warning: " };
-    eprintln!("{level}{}", printable::line(line));
 }

@@ -318,8 +318,9 @@ fn clock(by: &str) -> Seen {
         .member(&format!("{PLAIN}-clock"), "compute", "c2")
         .with(["--env", "FAKETIME_TIMESTAMP_FILE=/clock/offset"])
         .mount(offset.path(), "/clock")
+        .json_log()
         .start();
-    let said = wrong.until_said("clocks");
+    let said = wrong.until_logged("waiting-for-controller", None);
     lab.cluster.controller.sh("timeout 10 srun -N1 --overlap --oversubscribe --mem=1 true");
     std::fs::write(offset.path().join("offset"), "+0").expect("the clock is set");
     let back = lab.cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c2 idle\"");
@@ -390,8 +391,8 @@ fn rolling_upgrade() -> Seen {
 
 fn same_name() -> Seen {
     let lab = Lab::new(2);
-    let second = lab.cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=1"]).start();
-    let said = second.until_said("the name c1 is taken");
+    let second = lab.cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=1"]).json_log().start();
+    let said = second.until_logged("node-name-taken", None);
     lab.until_it_works();
     lab.assert_nothing_was_lost();
     docker(["kill", &lab.computes[0].name]).ok();

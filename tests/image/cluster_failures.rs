@@ -33,12 +33,14 @@ fn reports_obstacles_of_joining_node_with_repair() {
         "--env",
         "SLURMINIT_CONTROLLER=controller",
     ]);
-    let stranger = apart.clone().volume(&key, "/etc/munge").start();
-    stranger.until_said("use one munge key in all containers");
+    let stranger = apart.clone().json_log().volume(&key, "/etc/munge").start();
+    stranger.until_logged("waiting-for-controller", None);
+    let cause = stranger.records("waiting-for-controller")[0]["fields"]["cause"].clone();
+    assert!(cause.as_str().is_some_and(|cause| cause.contains("munge")), "{cause}");
     assert_eq!(stranger.stop(), 0, "{}", stranger.log());
     // A controller that is not there.
-    let lost = cluster.member(DEMO, "compute", "c2").with(["--env", "SLURMINIT_CONTROLLER=nowhere"]).start();
-    lost.until_said("waiting for the controller");
+    let lost = cluster.member(DEMO, "compute", "c2").with(["--env", "SLURMINIT_CONTROLLER=nowhere"]).json_log().start();
+    lost.until_logged("waiting-for-controller", None);
     assert_eq!(lost.exec(&["slurminit", "health", "--ready"]).code, 1);
     assert_eq!(lost.stop(), 0, "{}", lost.log());
     // No key, no name, an old Slurm.

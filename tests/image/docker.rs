@@ -265,6 +265,11 @@ pub(crate) fn is_of_a_busy_machine(record: &Value) -> bool {
         .any(|kind| record["kind"] == *kind)
 }
 
+/// The text of a record: slurminit's own messages are constant, and have it beside their data.
+pub(crate) fn text(record: &Value) -> &str {
+    record["text"].as_str().or_else(|| record["message"].as_str()).unwrap_or_default()
+}
+
 fn records(log: &str) -> Vec<Value> {
     log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
@@ -342,9 +347,11 @@ impl Container {
 
     /// Waits until slurminit has logged an event of this kind, of this unit. Only with `Image::json_log`.
     #[track_caller]
-    pub(crate) fn until_logged(&self, kind: &str, unit: Option<&str>) {
+    pub(crate) fn until_logged(&self, kind: &str, unit: Option<&str>) -> Duration {
+        let begin = Instant::now();
         let is_it = |record: &Value| record["kind"] == kind && unit.is_none_or(|unit| record["unit"] == unit);
         self.until_log(kind, |log| records(log).iter().any(is_it));
+        begin.elapsed()
     }
 
     /// slurminit's own records of this kind. Only with `Image::json_log`.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::docker::{Container, DEMO, Image, PLAIN, Volume, debians, docker, is_of_a_busy_machine};
+use crate::docker::{Container, DEMO, Image, PLAIN, Volume, debians, docker, is_of_a_busy_machine, text};
 
 /// What in the log is worse than information. The simulated GPUs are announced, and Debian 12's image has them.
 fn bad(container: &Container) -> Vec<Value> {
@@ -13,7 +13,7 @@ fn bad(container: &Container) -> Vec<Value> {
 }
 
 fn is_announcement(record: &Value) -> bool {
-    record["message"].as_str().is_some_and(|message| message.contains("SIMULATED"))
+    text(record).contains("SIMULATED")
 }
 
 /// What sounds as if something were broken.
@@ -88,7 +88,7 @@ fn later_start_reports_lost_state() {
     let second = image.json_log().serve();
     let log = second.log();
     for words in ["Could not open node state file", "Information may be lost!", "Jobs may be lost!"] {
-        let is_it = |record: &Value| record["message"].as_str().is_some_and(|message| message.contains(words));
+        let is_it = |record: &Value| text(record).contains(words);
         assert!(bad(&second).iter().any(is_it), "{words}: {log}");
     }
 }

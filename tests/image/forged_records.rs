@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::docker::{Image, PLAIN, directory, docker, share};
+use crate::docker::{Image, PLAIN, directory, docker, share, text};
 
 const CONFIG: &str = "[slurm.conf]\nMaxJobCount = 100000\nSlurmctldDebug = \"debug\"\nSlurmdDebug = \"debug\"\n";
 
@@ -65,9 +65,9 @@ fn no_field_of_a_job_forges_a_record() {
     let log = container.log();
     let records: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let is_daemons = |record: &&Value| record["source"] == "slurmctld" || record["source"] == "slurmd";
-    let with_text = || records.iter().filter(is_daemons).filter(|record| message(record).contains("FORGED"));
+    let with_text = || records.iter().filter(is_daemons).filter(|record| text(record).contains("FORGED"));
     let is_forged = |record: &&Value| {
-        record["continued"] != true && FORGED.iter().any(|begin| message(record).trim_start().starts_with(begin))
+        record["continued"] != true && FORGED.iter().any(|begin| text(record).trim_start().starts_with(begin))
     };
     let forged: Vec<&Value> = with_text().filter(is_forged).collect();
     let continued = with_text().filter(|record| record["continued"] == true).count();
@@ -80,8 +80,4 @@ fn no_field_of_a_job_forges_a_record() {
     assert!(size < 1000 || continued > 0, "no text was at the end of a piece");
     assert_eq!(forged.len(), 0, "{:#?}", forged.iter().take(20).collect::<Vec<_>>());
     assert_eq!(container.sh("timeout 60 srun echo works"), "works");
-}
-
-fn message(record: &Value) -> &str {
-    record["message"].as_str().unwrap_or_default()
 }

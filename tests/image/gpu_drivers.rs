@@ -16,7 +16,7 @@ const HOLDERS: &str = "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c \"/dev/nvidia
 fn eight_gpus_that_are_slow_to_initialise_are_complete_within_half_a_minute() {
     let list = "[[gpu]]\ninit_ms = 3000\n".repeat(8);
     let files = directory(&[("machine.toml", &list), ("slurminit.toml", "[gpu]\ntype_name = 'model'\n")]);
-    let image = Image::new(DEMO).with(["--env", "DEMO_GPUS=8"]);
+    let image = Image::new(DEMO).json_log().with(["--env", "DEMO_GPUS=8"]);
     let image = image.mount(&files.path().join("machine.toml"), "/etc/fake-nvml.toml");
     let image = image.mount(&files.path().join("slurminit.toml"), "/config/slurminit.toml");
     let begin = Instant::now();
@@ -25,12 +25,16 @@ fn eight_gpus_that_are_slow_to_initialise_are_complete_within_half_a_minute() {
     let took = begin.elapsed();
     let log = container.log();
     assert!(took < Duration::from_secs(45), "{took:?}: {log}");
-    assert!(log.contains("7 of 8 NVIDIA GPUs initialized; waiting for GPU 7"), "{log}");
+    let awaited = |source: &str, gpu: &str| {
+        let records = container.records("gpus-initializing");
+        let of = |record: &&serde_json::Value| record["source"] == source;
+        records.iter().filter(of).any(|one| one["fields"]["gpu"].as_str().is_some_and(|name| name.contains(gpu)))
+    };
+    assert!(awaited("prepare", "GPU 7"), "{log}");
     // The agent's own look takes as long again, and is no fault.
     container.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
     assert_eq!(node(&container), "idle gpu:nvidia_h200:8");
-    let log = container.log();
-    assert!(log.contains("waiting for the NVIDIA driver to initialize GPU"), "{log}");
+    assert!(awaited("agent", "GPU"), "{}", container.log());
 }
 
 /// Two of four take too long for the start: jobs can run on the others, and get these two without anybody.
@@ -40,11 +44,13 @@ fn gpus_that_answer_after_the_start_are_added_by_the_agent() {
     let slow = "[[gpu]]\n[[gpu]]\n[[gpu]]\ninit_ms = 4000\n[[gpu]]\n";
     let config = "[gpu]\ndetect_timeout = 2\n[agent]\ninterval = 1\n";
     let files = directory(&[("machine.toml", slow), ("slurminit.toml", config)]);
-    let image = Image::new(DEMO).with(["--env", "DEMO_GPUS=4"]);
+    let image = Image::new(DEMO).json_log().with(["--env", "DEMO_GPUS=4"]);
     let image = image.mount(&files.path().join("slurminit.toml"), "/config/slurminit.toml");
     let list = files.path().join("machine.toml");
     let container = image.with(["--volume", &format!("{}:/etc/fake-nvml.toml", list.display())]).serve();
-    assert!(container.log().contains("not waiting for GPU 2, GPU 3"), "{}", container.log());
+    let records = container.records("gpus-not-awaited");
+    let gpus = records.iter().find_map(|record| record["fields"]["gpus"].as_str()).unwrap_or_default();
+    assert!(!gpus.contains("GPU 1") && gpus.contains("GPU 2") && gpus.contains("GPU 3"), "{}", container.log());
     // The driver keeps them initialised from now on, as the agent has them open.
     container.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
     std::fs::write(list, "[[gpu]]\n".repeat(4)).unwrap();

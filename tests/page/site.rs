@@ -13,7 +13,7 @@ use machine::{Snapshot, UnitSnapshot, UnitState};
 use model::faults::fault::{FaultKind, Policy};
 use model::faults::look::Identity;
 use model::faults::report;
-use model::faults::report::{GpuReport, OpenFault, Report, Told};
+use model::faults::report::{GpuReport, OpenFault, Report, ReportedFault};
 use model::inventory::{Condition, Readings};
 use model::prepared::Prepared;
 use model::queued_job::OwnedJob;
@@ -144,7 +144,7 @@ fn report(percent: u32) -> Report {
         what: what.clone(),
         repair: "reboot the host".to_owned(),
     };
-    let told = Told {
+    let told = ReportedFault {
         at: now - 60,
         gpu: 1,
         kind: FaultKind::Xid(79),

@@ -64,7 +64,7 @@ fn reader_that_stops_reading_stops_nothing() {
 fn bounds_unread_flood_and_counts_lost_lines() {
     let cluster =
         chatty("i=0; while [ $i -lt 400 ]; do head -c 65536 /dev/zero | tr \"\\\\0\" x; echo; i=$((i+1)); done");
-    let mut init = cluster.start();
+    let mut init = cluster.start_with_json_log();
     cluster.wait_until_ready();
     wait_for("25 MB of log", || (cluster.unit("chatty")["state"] == "finished").then_some(()));
     let resident = kib(init.pid, "VmRSS");
@@ -84,7 +84,7 @@ fn bounds_unread_flood_and_counts_lost_lines() {
     wait_for("the word of the loss", || {
         // Each SIGHUP is answered with a line; before the first that has room comes the count of those that had none.
         kill(init.pid, 1);
-        String::from_utf8_lossy(&text.lock().unwrap()).contains("log lines were dropped here").then_some(())
+        String::from_utf8_lossy(&text.lock().unwrap()).contains("log-lines-dropped").then_some(())
     });
     init.signal(15);
     assert_eq!(exit(&mut init.unshare).code(), Some(0));

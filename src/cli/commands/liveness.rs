@@ -6,6 +6,7 @@ use anyhow::Context as _;
 
 use machine::liveness_result::{Liveness, QUESTIONS, Question};
 use model::exit_code;
+use model::message;
 use startup::{jobs, liveness};
 
 #[derive(Debug, clap::Args)]
@@ -30,7 +31,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     if answers.iter().all(|answer| answer.liveness == Liveness::Answers) {
         liveness::stuck::end();
         if let Some(Err(error)) = args.recall.map(jobs::wake_silent_nodes::run) {
-            eprintln!("warning: cannot check whether unresponsive nodes are reachable again: {error:#}");
+            sys::report::warn(message!(
+                "nodes-not-checked",
+                "cannot check whether unresponsive nodes are reachable again: {error}",
+                error = format!("{error:#}")
+            ));
         }
     }
     Ok(exit_code::SUCCESS)

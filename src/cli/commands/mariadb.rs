@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
+use model::message::REPORTS;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -34,7 +35,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         })?;
     }
     let (program, arguments) = args.command.split_first().context("no command")?;
-    let error = Command::new(program).args(arguments).exec();
+    let error = Command::new(program).args(arguments).env_remove(REPORTS).exec();
     Err(error).with_context(|| {
         format!("`{program}` cannot be executed; build the image with --target accounting, or set mode of [accounting]")
     })

@@ -37,7 +37,8 @@ impl<'a> Batch<'a> {
         self.push(&Record { is_continuation: true, ..Record::line(Level::Info, self.source, text) });
     }
 
-    pub(super) fn push(&mut self, record: &Record<'_>) {
+    /// Adds a line; never blocks.
+    pub fn push(&mut self, record: &Record<'_>) {
         let Logs { shared } = self.logs;
         let level = record.level;
         let line = (level <= shared.level).then(|| record.format(shared.format, &self.time));

@@ -1,10 +1,13 @@
 //! Formats a log line.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use model::log::{Level, LogFormat};
+use model::message::Message;
 use model::printable;
 
 /// A log line.
@@ -14,10 +17,10 @@ pub struct Record<'a> {
     pub level: Level,
     /// The source: a daemon, a service, or `slurminit`.
     pub source: &'a str,
-    /// The message; can contain any bytes.
-    pub message: &'a [u8],
-    /// The event, for programs: only slurminit's own messages have it, and only as JSON. Unlike the message it never changes.
-    pub kind: Option<&'a str>,
+    /// The text; can contain any bytes.
+    pub text: &'a [u8],
+    /// What the text is made of: only slurminit's own messages have it, and only as JSON.
+    pub message: Option<&'a Message>,
     /// The daemon or service that the event is about.
     pub unit: Option<&'a str>,
     /// The text may belong to the message before it: then it says nothing about its source or level.
@@ -38,13 +41,23 @@ struct Json<'a> {
     unit: Option<&'a str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     continued: bool,
+    /// Constant for slurminit's own messages; their data are in `fields`, and both together are `text`.
     message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fields: Option<&'a BTreeMap<Cow<'static, str>, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
 }
 
 impl<'a> Record<'a> {
-    /// A line without an event's kind.
-    pub fn line(level: Level, source: &'a str, message: &'a [u8]) -> Self {
-        Self { level, source, message, kind: None, unit: None, is_continuation: false }
+    /// A line of a daemon or service.
+    pub fn line(level: Level, source: &'a str, text: &'a [u8]) -> Self {
+        Self { level, source, text, message: None, unit: None, is_continuation: false }
+    }
+
+    /// A message of slurminit, or of a helper with its own name.
+    pub fn own(level: Level, source: &'a str, unit: Option<&'a str>, message: &'a Message) -> Self {
+        Self { level, source, text: message.text.as_bytes(), message: Some(message), unit, is_continuation: false }
     }
 
     /// The line with its newline.
@@ -58,18 +71,21 @@ impl<'a> Record<'a> {
         };
         let mut line = match format {
             LogFormat::Text => {
-                let mut line = Vec::with_capacity(time.len() + self.source.len() + self.message.len() + 16);
+                let mut line = Vec::with_capacity(time.len() + self.source.len() + self.text.len() + 16);
                 let mark = if self.is_continuation { CONTINUATION } else { "" };
                 for part in [time, &"      "[level.len()..], level, " ", self.source, ": ", mark] {
                     line.extend_from_slice(part.as_bytes());
                 }
-                printable::push(&mut line, self.message);
+                printable::push(&mut line, self.text);
                 line
             }
             LogFormat::Json => {
-                let message = String::from_utf8_lossy(self.message);
-                let Self { source, kind, unit, is_continuation: continued, .. } = *self;
-                let json = Json { time, level, source, kind, unit, continued, message: &message };
+                let text = String::from_utf8_lossy(self.text);
+                let Self { source, unit, is_continuation: continued, .. } = *self;
+                let (kind, message) = self.message.map_or((None, &*text), |own| (Some(&*own.kind), &*own.template));
+                let fields = self.message.map(|own| &own.fields).filter(|fields| !fields.is_empty());
+                let text = fields.map(|_| &*text);
+                let json = Json { time, level, source, kind, unit, continued, message, fields, text };
                 printable::json(&serde_json::to_string(&json).unwrap_or_default()).into_owned().into_bytes()
             }
         };
@@ -80,10 +96,22 @@ impl<'a> Record<'a> {
 
 /// The current time in the log's format.
 pub(super) fn now() -> String {
-    let mut time = String::with_capacity(32);
-    // Writing to a String cannot fail.
-    let _ = SystemTime.format_time(&mut Writer::new(&mut time));
-    time
+    let now = clock_gettime(ClockId::CLOCK_REALTIME);
+    now.map(|now| format_time(now.tv_sec(), now.tv_nsec() / 1000)).unwrap_or_default()
+}
+
+/// Seconds since 1970 and microseconds as RFC 3339. The date: <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
+fn format_time(seconds: i64, micros: i64) -> String {
+    let (days, second) = (seconds.div_euclid(86_400) + 719_468, seconds.rem_euclid(86_400));
+    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = year + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second % 3600 / 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
 /// Splits the text of a record from `source` into the word for its level and the message.
@@ -118,6 +146,13 @@ mod tests {
     }
 
     #[test]
+    fn time_is_rfc_3339() {
+        assert_eq!(format_time(0, 0), "1970-01-01T00:00:00.000000Z");
+        assert_eq!(format_time(951_782_400, 7), "2000-02-29T00:00:00.000007Z");
+        assert_eq!(format_time(1_798_761_599, 999_999), "2026-12-31T23:59:59.999999Z");
+    }
+
+    #[test]
     fn json_is_one_object_a_line() {
         let record = Record::line(Level::Error, "munged", b"say \"no\"\n\xff");
         let line = record.format(LogFormat::Json, &now());
@@ -125,9 +160,15 @@ mod tests {
         assert_eq!(value["message"], "say \"no\"\n\u{fffd}");
         assert_eq!(value["source"], "munged");
         assert_eq!((value.get("kind"), value.get("unit")), (None, None));
-        let event = Record { kind: Some("unit-died"), unit: Some("slurmd"), ..record };
-        let value: serde_json::Value = serde_json::from_slice(&event.format(LogFormat::Json, &now())).unwrap();
-        assert_eq!((&value["kind"], &value["unit"]), (&"unit-died".into(), &"slurmd".into()));
+        assert_eq!((value.get("fields"), value.get("text")), (None, None));
+        let message = model::message!("unit-died", "{name} died", name = "slurmd");
+        let own = Record::own(Level::Warn, "slurminit", Some("slurmd"), &message);
+        let value: serde_json::Value = serde_json::from_slice(&own.format(LogFormat::Json, "")).unwrap();
+        let expected = serde_json::json!({
+            "time": "", "level": "warn", "source": "slurminit", "kind": "unit-died", "unit": "slurmd",
+            "message": "{name} died", "fields": { "name": "slurmd" }, "text": "slurmd died",
+        });
+        assert_eq!(value, expected);
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
     }
 }

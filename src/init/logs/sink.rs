@@ -12,7 +12,11 @@ use nix::sys::stat::{SFlag, fstat};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use model::log::{Level, LogFormat};
+use model::message;
 use sys::system_calls::async_fd;
+
+use super::record::{self, Record};
 
 /// The backlog for a reader that does not keep up, in bytes.
 const BACKLOG: usize = 4 << 20;
@@ -39,6 +43,7 @@ enum WriteMethod {
 pub(super) struct Sink {
     fd: Option<OwnedFd>,
     method: WriteMethod,
+    format: LogFormat,
     lines: VecDeque<Vec<u8>>,
     /// How many bytes of the first line are written.
     written: usize,
@@ -47,7 +52,7 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    pub(super) fn standard_error() -> Self {
+    pub(super) fn standard_error(format: LogFormat) -> Self {
         let copy = std::io::stderr().as_fd().try_clone_to_owned().ok();
         let kind = copy.as_ref().and_then(|fd| fstat(fd).ok()).map(|stat| SFlag::from_bits_truncate(stat.st_mode));
         let kind = kind.map_or(SFlag::S_IFREG, |bits| bits & SFlag::S_IFMT);
@@ -59,7 +64,7 @@ impl Sink {
                 None => (copy, WriteMethod::AfterPoll),
             },
         };
-        Self { fd, method, lines: VecDeque::new(), written: 0, bytes: 0, dropped: 0 }
+        Self { fd, method, format, lines: VecDeque::new(), written: 0, bytes: 0, dropped: 0 }
     }
 
     /// A handle to wait for until writing is possible again; not needed for a file.
@@ -88,11 +93,14 @@ impl Sink {
 
     fn report_dropped(&mut self) {
         if self.dropped > 0 && self.lines.is_empty() {
-            let line =
-                format!("slurminit: {} log lines were dropped here: the log reader was too slow\n", self.dropped);
-            self.dropped = 0;
+            let lost = message!(
+                "log-lines-dropped",
+                "{lines} log lines were dropped here: the log reader was too slow",
+                lines = std::mem::take(&mut self.dropped)
+            );
+            let line = Record::own(Level::Warn, super::OWN_NAME, None, &lost).format(self.format, &record::now());
             self.bytes += line.len();
-            self.lines.push_back(line.into_bytes());
+            self.lines.push_back(line);
         }
     }
 

@@ -18,6 +18,12 @@ impl CommandLine {
         Self(vec![program.unwrap_or_else(|_| "slurminit".into()), verb.into()])
     }
 
+    /// Whether the program is slurminit.
+    pub(super) fn is_own(&self) -> bool {
+        let own = Self::own("");
+        self.0.first().is_some_and(|program| program == "slurminit" || Some(program) == own.0.first())
+    }
+
     /// `slurminit jobs` for a node.
     pub(super) fn jobs(node: &str) -> Self {
         Self::own("jobs").option("--node", node)

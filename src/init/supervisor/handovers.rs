@@ -1,11 +1,13 @@
 //! Prepares daemons for a handover to a successor process, and performs it.
 
 use nix::unistd::Pid;
-use tracing::{info, warn};
 
 use super::{Program, RunningChild, Supervisor};
+use crate::logs::{report, warn};
 use crate::notify::{Notify, VARIABLE};
 use machine::Child;
+use model::log::Level;
+use model::message;
 use model::unit::{HANDS_OVER, Handover};
 
 impl Supervisor {
@@ -34,11 +36,14 @@ impl Supervisor {
                 Some(notify)
             }
             Err(error) => {
-                let (file, directory) = (path.display(), self.task.paths.run.display());
-                warn!(
-                    "cannot create {file}: {error}; `scontrol reconfigure` may end {}. Make {directory} writable (a path under 90 characters)",
-                    spec.name
-                );
+                warn(&message!(
+                    "no-notify-socket",
+                    "cannot create {file}: {error}; `scontrol reconfigure` may end {name}. Make {directory} writable (path < 90 characters)",
+                    file = path.display(),
+                    error = error,
+                    name = spec.name,
+                    directory = self.task.paths.run.display()
+                ));
                 None
             }
         }
@@ -47,7 +52,9 @@ impl Supervisor {
     /// A daemon's main process has ended, and `next` replaces it. Pipes, process group and state stay the same.
     pub(super) fn hand_over(&mut self, next: Pid, mut living: RunningChild) {
         let name = self.source(living.child);
-        info!(kind = "unit-handed-over", unit = name, "{name} has handed over to process {next}");
+        let handed_over =
+            message!("unit-handed-over", "{name} has handed over to process {pid}", name = name, pid = next);
+        report(Level::Info, Some(&name), &handed_over);
         living.started.pid = next;
         living.started.handle = sys::system_calls::pidfd_open(next.as_raw());
         living.outputs.iter().for_each(|output| output.handed_over());

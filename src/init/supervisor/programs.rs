@@ -27,11 +27,12 @@ const NOT_FOR_DAEMONS: [&str; 2] = ["NOTIFY_SOCKET", "INVOCATION_ID"];
 impl Supervisor {
     pub(super) fn program(&self, child: Child) -> Program {
         let (command, output) = self.command_line(child);
+        let reports = command.is_own();
         let argv = command.into_argv();
         let env = environment(&BTreeMap::new(), &NOT_FOR_DAEMONS);
         let input = self.input(child).and_then(|given| serde_json::to_vec(&given).ok());
-        let program = Program { argv, env, user: None, output, input, is_cmd: false, is_marked: false };
-        match child {
+        let program = Program { argv, env, user: None, output, input, is_cmd: false, is_marked: false, reports };
+        let program = match child {
             Child::Cmd => Program { env: environment(&BTreeMap::new(), &[]), is_cmd: true, ..program },
             Child::Unit(id) | Child::Probe(id) => {
                 let spec = &self.machine.units()[id].spec;
@@ -48,7 +49,8 @@ impl Supervisor {
                 }
                 Program { env: environment(&said, &NOT_FOR_DAEMONS), ..program }
             }
-        }
+        };
+        program.with_reports()
     }
 
     /// The command line, and where the output goes.

@@ -7,12 +7,14 @@ use std::time::Duration;
 use nix::libc;
 use nix::unistd::Pid;
 use tokio::time::Instant;
-use tracing::trace;
 
 use super::Supervisor;
+use crate::logs::report;
 use crate::notify::Notify;
 use crate::process;
 use machine::{Child, Event, Exit};
+use model::log::Level;
+use model::message;
 use sys::system_calls;
 
 /// A unit whose main process is dead. The rest of its group got SIGKILL but may still hold the unit's port, and a new
@@ -47,12 +49,19 @@ impl Supervisor {
     fn reap_one(&mut self, pid: Pid) {
         let Some(living) = self.living.remove(&pid) else {
             let exit = collect(pid);
-            return trace!(pid = pid.as_raw(), "reaped an orphan ({exit:?})");
+            let reaped = message!("orphan-reaped", "reaped an orphan, process {pid}: {exit}", pid = pid, exit = exit);
+            return report(Level::Trace, None, &reaped);
         };
         let successor = living.notify.as_ref().and_then(Notify::successor);
         if let Some(Ok(next)) = successor {
             let exit = collect(pid);
-            trace!(pid = pid.as_raw(), "reaped a process that has handed over ({exit:?})");
+            let reaped = message!(
+                "predecessor-reaped",
+                "reaped a process that has handed over, process {pid}: {exit}",
+                pid = pid,
+                exit = exit
+            );
+            report(Level::Trace, None, &reaped);
             return self.hand_over(next, living);
         }
         // A zombie keeps its PID and group ID reserved, so the signal reaches no other process. Processes left behind by the command or a

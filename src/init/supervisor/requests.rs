@@ -1,14 +1,14 @@
 //! Handles requests from the control socket.
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tracing::warn;
 
 use super::Supervisor;
 use crate::control::protocol::{Reply, Request};
 use crate::control::server::{self, FullReply, ReceivedRequest};
-use crate::logs::{Circumstances, Record, parse_daemon_line};
+use crate::logs::{Circumstances, Record, parse_daemon_line, warn};
 use machine::{Command, Event};
 use model::daemons::DaemonName;
+use model::message;
 
 impl Supervisor {
     /// Opens the control socket. If that fails the container works but takes no requests. A plain init has no socket.
@@ -18,10 +18,12 @@ impl Supervisor {
             let socket = crate::control::socket(&self.task.paths.run);
             match server::listen(&socket) {
                 Ok(listener) => drop(tokio::task::spawn_local(server::serve(listener, requests))),
-                Err(error) => warn!(
-                    "{}: {error}; `restart`, `reload`, `stop` and `logs` will not work; make its directory writable",
-                    socket.display()
-                ),
+                Err(error) => warn(&message!(
+                    "no-control-socket",
+                    "{socket}: {error}; `restart`, `reload`, `stop` and `logs` will not work; make its directory writable",
+                    socket = socket.display(),
+                    error = error
+                )),
             }
         }
         incoming

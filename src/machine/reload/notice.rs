@@ -3,61 +3,74 @@
 use std::time::Duration;
 
 use model::log::Level;
+use model::message;
+use model::message::Message;
 use model::prepared::Prepared;
 
 use super::super::Exit;
 use super::{Cause, Outcome};
 
 /// A message about a reload.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum ReloadNotice {
-    #[error("reloading: {}", match cause {
-        Cause::Hangup => "received SIGHUP",
-        Cause::Verb => "requested by `slurminit reload`",
-        Cause::Change => "the configuration changed",
-    })]
     Begins { cause: Cause },
-    #[error("detected: {}", .0.summary)]
     Found(Box<Prepared>),
-    #[error("`scontrol reconfigure` {exit}; restarting slurmctld and slurmd instead")]
     NotReconfigured { exit: Exit },
-    #[error(
-        "`scontrol reconfigure` timed out after {} s; restarting slurmctld and slurmd instead",
-        limit.as_secs()
-    )]
     ReconfigureTooSlow { limit: Duration },
-    #[error("{why}; restoring the previous files")]
     RollingBack { name: String, why: String },
-    #[error(
-        "could not restore the previous files; see the error above. Correct the configuration, then run \
-         `slurminit reload`"
-    )]
     NotRestored,
-    #[error("{}: {text}", match outcome {
-        Outcome::Unchanged | Outcome::Applied => "reloaded",
-        Outcome::Refused => "reload refused, nothing changed",
-        Outcome::RolledBack => "reload rolled back",
-        Outcome::Failed => "reload failed",
-    })]
     Ended { outcome: Outcome, text: String, deferred: bool },
 }
 
 impl ReloadNotice {
-    /// The event, for programs that read the log as JSON.
-    pub fn kind(&self) -> &'static str {
+    /// The kind, the constant text and the data.
+    pub fn message(&self) -> Message {
         match self {
-            Self::Begins { .. } => "reload-started",
-            Self::Found(_) => "reload-prepared",
-            Self::NotReconfigured { .. } => "reconfigure-failed",
-            Self::ReconfigureTooSlow { .. } => "reconfigure-timeout",
-            Self::RollingBack { .. } => "reload-rollback",
-            Self::NotRestored => "rollback-failed",
-            Self::Ended { outcome: Outcome::Unchanged, .. } => "reload-unchanged",
-            Self::Ended { outcome: Outcome::Applied, .. } => "reload-applied",
-            Self::Ended { outcome: Outcome::Refused, .. } => "reload-refused",
-            Self::Ended { outcome: Outcome::RolledBack, .. } => "reload-rolled-back",
-            Self::Ended { outcome: Outcome::Failed, .. } => "reload-failed",
+            Self::Begins { cause } => message!(
+                "reload-started",
+                "reloading: {cause}",
+                cause = match cause {
+                    Cause::Hangup => "received SIGHUP",
+                    Cause::Verb => "requested by `slurminit reload`",
+                    Cause::Change => "the configuration changed",
+                }
+            ),
+            Self::Found(prepared) => {
+                message!("reload-prepared", "detected: {summary}", summary = prepared.summary)
+            }
+            Self::NotReconfigured { exit } => message!(
+                "reconfigure-failed",
+                "`scontrol reconfigure` {exit}; restarting slurmctld and slurmd instead",
+                exit = exit
+            ),
+            Self::ReconfigureTooSlow { limit } => message!(
+                "reconfigure-timeout",
+                "`scontrol reconfigure` timed out after {seconds} s; restarting slurmctld and slurmd instead",
+                seconds = limit.as_secs()
+            ),
+            Self::RollingBack { why, .. } => {
+                message!("reload-rollback", "{why}; restoring the previous files", why = why)
+            }
+            Self::NotRestored => message!(
+                "rollback-failed",
+                "could not restore the previous files; see the error above. Correct the configuration, then run `slurminit reload`"
+            ),
+            Self::Ended { outcome: Outcome::Unchanged, text, .. } => {
+                message!("reload-unchanged", "reloaded: {text}", text = text)
+            }
+            Self::Ended { outcome: Outcome::Applied, text, .. } => {
+                message!("reload-applied", "reloaded: {text}", text = text)
+            }
+            Self::Ended { outcome: Outcome::Refused, text, .. } => {
+                message!("reload-refused", "reload refused, nothing changed: {text}", text = text)
+            }
+            Self::Ended { outcome: Outcome::RolledBack, text, .. } => {
+                message!("reload-rolled-back", "reload rolled back: {text}", text = text)
+            }
+            Self::Ended { outcome: Outcome::Failed, text, .. } => {
+                message!("reload-failed", "reload failed: {text}", text = text)
+            }
         }
     }
 

@@ -26,7 +26,7 @@ pub struct Report {
     /// Every GPU that this container has or had since its start, in the driver's order.
     pub gpus: Vec<GpuReport>,
     /// The last faults, the latest last.
-    pub recent: Vec<Told>,
+    pub recent: Vec<ReportedFault>,
     /// The node's state because of a GPU: `drained because of GPU 3, until its GPU jobs have ended: 17`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
@@ -98,7 +98,7 @@ pub struct Count {
 
 /// A reported fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct ReportedFault {
     /// The time, in seconds since 1970.
     pub at: u64,
     /// The GPU's position in the driver's order.

@@ -1,8 +1,11 @@
 //! Messages for the operator, and the kind of each.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+use crate::message::Message;
 
 /// A message for the operator, always with a cause and a repair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,10 +51,18 @@ impl Finding {
     }
 }
 
+impl Finding {
+    /// For a log. `kind`: of the event, such as `start-refused`.
+    pub fn message(&self, kind: impl Into<Cow<'static, str>>) -> Message {
+        let Self { what, cause, repair, .. } = self;
+        message!(kind, "{what}; cause: {cause}; repair: {repair}", what = what, cause = cause, repair = repair)
+    }
+}
+
 /// One line, for a log.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; cause: {}; repair: {}", self.what, self.cause, self.repair)
+        f.write_str(&self.message("").text)
     }
 }
 

@@ -16,11 +16,13 @@ use init::control::client;
 use init::control::protocol::Request;
 use init::logs::split_text;
 use install::load_config;
+use model::message;
 use model::queued_job::PENDING;
 use slurm::client::Jobs;
 use slurm::config::RunningConfig;
 use sys::leftovers::look;
 use sys::proc;
+use sys::report;
 
 /// squeue's columns, with one line per job or array task.
 const COLUMNS: [(&str, usize); 7] = [
@@ -172,13 +174,19 @@ pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
     }
     if !ordered.is_empty() {
         let jobs = ordered.into_iter().collect::<Vec<_>>().join(",");
-        eprintln!(
-            "warning: slurmctld lost the start of jobs {jobs} and launched them again; restarting slurmd without that launch request"
-        );
+        report::warn(message!(
+            "jobs-launched-again",
+            "slurmctld lost the start of jobs {jobs} and launched them again; restarting slurmd without that launch request",
+            jobs = jobs
+        ));
         end_slurmd();
     }
     if let Err(error) = ids::name_the_lost() {
-        eprintln!("warning: cannot check which batch jobs slurmctld has forgotten: {error:#}");
+        report::warn(message!(
+            "lost-jobs-not-checked",
+            "cannot check which batch jobs slurmctld has forgotten: {error}",
+            error = format!("{error:#}")
+        ));
     }
     Ok(())
 }
@@ -189,7 +197,12 @@ pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
     for node in names(node) {
         let spool = config.spool(&node);
         if let Err(error) = spool::clean(&spool, &node) {
-            eprintln!("warning: {spool}: cannot remove spool files of earlier jobs: {error}");
+            report::warn(message!(
+                "spool-not-cleaned",
+                "{spool}: cannot remove spool files of earlier jobs: {error}",
+                spool = spool,
+                error = error
+            ));
         }
     }
     Ok(())
@@ -243,7 +256,11 @@ fn cancel(job: &str) -> anyhow::Result<()> {
     // A job that has ended by itself meanwhile accepts neither.
     JobNote::HadBegun.write(&[job]);
     SLURM.run("scancel", &[job])?;
-    eprintln!("warning: job {job} had started when slurmctld died and may run only once (--no-requeue); cancelled");
+    report::warn(message!(
+        "job-cancelled-once",
+        "job {job} had started when slurmctld died and may run only once (--no-requeue); cancelled",
+        job = job
+    ));
     Ok(())
 }
 

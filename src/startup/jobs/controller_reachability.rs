@@ -16,7 +16,9 @@ use init::status;
 use machine::PhaseName;
 use machine::node_report::{OUR_REASON, TWICE};
 use model::inventory::{Finding, Kind};
+use model::message;
 use slurm::node_record::NodeRecord;
+use sys::report;
 
 /// Timeout of a connection within a cluster.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -48,7 +50,7 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
         };
         unknown = 0;
         if is_closed_for_nothing(&known) && is_ready(socket) {
-            eprintln!("the cause of the drain is gone; resuming the node");
+            report::info(message!("node-resumed", "the cause of the drain is gone; resuming the node"));
             let _ = SLURM.update_node(node, &["state=resume"]);
         }
         let registered_line = registered_line(socket);
@@ -59,7 +61,7 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
         }
         if !known.is_silent() {
             if said.take().is_some() {
-                eprintln!("connection from the controller to this node restored");
+                report::info(message!("node-reachable-again", "connection from the controller to this node restored"));
             }
             silent = 0;
             continue;
@@ -79,7 +81,7 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
                 "open port {port} from the controller to this machine, or use one network for both (--network host)"
             ),
         );
-        eprintln!("error: {unreachable}");
+        report::error(unreachable.message("node-unreachable"));
     }
 }
 
@@ -130,10 +132,14 @@ impl OutdatedAnswers {
 
 /// Restarts slurmd, which makes it register. Jobs continue: the new slurmd finds them.
 fn register_again(socket: &Path, why: &str) {
-    eprintln!("warning: {why}; restarting slurmd to register again");
+    report::warn(message!("node-registers-again", "{why}; restarting slurmd to register again", why = why));
     let restart = Request::Restart { name: DaemonName::Slurmd.to_string() };
     if let Err(error) = client::ask(socket, &restart) {
-        eprintln!("error: {error}; repair: run `slurminit restart slurmd`");
+        report::error(message!(
+            "node-not-registered",
+            "{error}; repair: run `slurminit restart slurmd`",
+            error = error
+        ));
     }
 }
 

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::{SLURM, account, pause, start_soon};
 use machine::node_report::TWICE;
+use model::message;
 use model::queued_job::PENDING;
 use slurm::client::Jobs;
+use sys::report;
 
 /// How long to wait after slurmctld's start: it then has begun to schedule (seen: 5 s) and has slurmd's answer.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -25,9 +27,11 @@ pub(super) fn watch(node: &str) -> anyhow::Result<()> {
         if SLURM.node_reports(node)?.iter().any(|report| report.is_drained_because(TWICE)) {
             drained = true;
             SLURM.update_node(node, &["state=undrain"])?;
-            eprintln!(
-                "warning: slurmctld launched a running job again and drained the node (\"{TWICE}\"); resumed the node"
-            );
+            report::warn(message!(
+                "job-launched-again",
+                "slurmctld launched a running job again and drained the node (\"{reason}\"); resumed the node",
+                reason = TWICE
+            ));
         }
         if drained {
             let waiting = SLURM.jobs(&Jobs { states: &[PENDING], ..Jobs::default() })?;

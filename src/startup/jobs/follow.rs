@@ -26,6 +26,8 @@ use config::DaemonName;
 use init::control::client;
 use init::control::protocol::Request;
 use model::exit_code;
+use model::message;
+use sys::report;
 
 /// `15`: a job that slurmd has begun; `15 12_3`: job ID and name of a task that slurmctld assigned to the node.
 pub(super) const BEGUN: &str = "slurminit.begun";
@@ -40,8 +42,15 @@ const DISK: Duration = Duration::from_secs(5);
 pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()> {
     let state = notes::place(slurm_conf, state).1;
     let notes = Notes::of_slurm(&state).and_then(|notes| notes.go_on_with(BEGUN));
-    let notes =
-        notes.map_err(|error| eprintln!("warning: cannot record started jobs, so they may run twice: {error:#}")).ok();
+    let notes = notes
+        .map_err(|error| {
+            report::warn(message!(
+                "started-jobs-not-recorded",
+                "cannot record started jobs, so they may run twice: {error}",
+                error = format!("{error:#}")
+            ))
+        })
+        .ok();
     let notes = Arc::new(notes);
     start_thread(move || watch_disk(&state))?;
     let (started, starts) = channel();
@@ -96,9 +105,15 @@ fn watch_disk(state: &Path) {
     let mut is_full = false;
     loop {
         match state_disk::check_room(state) {
-            Err(error) if !std::mem::replace(&mut is_full, true) => eprintln!("error: {error}"),
+            Err(error) if !std::mem::replace(&mut is_full, true) => {
+                report::error(message!("disk-full", "{error}", error = error));
+            }
             Ok(()) if std::mem::take(&mut is_full) => {
-                eprintln!("slurmctld can save its jobs again: free space on the disk of {}", state.display());
+                report::info(message!(
+                    "disk-free",
+                    "slurmctld can save its jobs again: free space on the disk of {directory}",
+                    directory = state.display()
+                ));
             }
             _ => {}
         }

@@ -22,8 +22,11 @@ use anyhow::Context as _;
 use super::SLURM;
 use super::follow::BEGUN;
 use super::notes::{self, Notes};
+use model::message;
+use model::message::REPORTS;
 use plan::last_value;
 use slurm::client::Jobs;
+use sys::report;
 
 /// More than slurmctld can use between two saves: it accepts about 500 jobs per second at most.
 const MARGIN: u32 = 10_000;
@@ -42,10 +45,10 @@ const NAMED: usize = 1000;
 /// this long ago.
 pub fn run(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>, command: &[String]) -> anyhow::Result<()> {
     if let Err(error) = raise(slurm_conf, state, saved_within) {
-        eprintln!("warning: job IDs may be reused: {error:#}");
+        report::warn(message!("job-ids-may-repeat", "job IDs may be reused: {error}", error = format!("{error:#}")));
     }
     let (program, arguments) = command.split_first().context("no command")?;
-    let error = Command::new(program).args(arguments).exec();
+    let error = Command::new(program).args(arguments).env_remove(REPORTS).exec();
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
 }
 
@@ -78,13 +81,20 @@ fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> any
     );
     saved.write(&state, next)?;
     begun::note(&notes, &state, next);
-    eprintln!(
-        "warning: slurmctld ended without saving its last seconds: jobs from id {from} on may be lost; the next id is {next}"
-    );
+    report::warn(message!(
+        "jobs-may-be-lost",
+        "slurmctld ended without saving its last seconds: jobs from id {from} on may be lost; the next id is {next}",
+        from = from,
+        next = next
+    ));
     // The lost jobs of an even earlier slurmctld may not have been named yet; their scripts are gone by now.
     let unnamed = notes.ids(SCRIPTS).ok().flatten().unwrap_or_default();
     if let Err(error) = notes.write(SCRIPTS, scripts.union(&unnamed).copied()) {
-        eprintln!("warning: cannot record which jobs may be lost: {error:#}");
+        report::warn(message!(
+            "lost-jobs-not-recorded",
+            "cannot record which jobs may be lost: {error}",
+            error = format!("{error:#}")
+        ));
         say_lost(&scripts.range(from..).copied().collect::<Vec<_>>());
     }
     Ok(())
@@ -125,9 +135,10 @@ fn say_lost(lost: &[u32]) {
     }
     let named: Vec<String> = lost.iter().take(NAMED).map(ToString::to_string).collect();
     let more = lost.len().checked_sub(NAMED).filter(|more| *more > 0);
-    eprintln!(
-        "warning: jobs {}{} are lost: slurmctld ended before it had saved them; submit them again",
-        named.join(","),
-        more.map(|more| format!(" and {more} more")).unwrap_or_default()
-    );
+    report::warn(message!(
+        "jobs-lost",
+        "jobs {jobs}{more} are lost: slurmctld ended before it had saved them; submit them again",
+        jobs = named.join(","),
+        more = more.map(|more| format!(" and {more} more")).unwrap_or_default()
+    ));
 }

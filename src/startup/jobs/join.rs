@@ -14,10 +14,13 @@ use anyhow::Context as _;
 use super::{SLURM, STOPS, closed_for_good, controller_reachability, requeue_ghosts, wanted};
 use machine::node_report::OUR_REASON;
 use model::inventory::{Finding, Kind};
+use model::message;
+use model::message::REPORTS;
 use plan::in_use;
 use slurm::error::QueryError;
 use slurm::node_record::NodeRecord;
 use slurm::nodes;
+use sys::report;
 
 /// Polling interval of the controller.
 const ASK: Duration = Duration::from_millis(100);
@@ -46,7 +49,11 @@ pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, com
     let is_true =
         |known: &NodeRecord| !known.is_invalid() && known.has_hardware(&conf) && (again || known.has_features(&conf));
     if let Some(known) = known.filter(|known| !is_cloud && !is_true(known)) {
-        eprintln!("the controller has outdated hardware for this node ({}); deleting its record", known.hardware());
+        report::info(message!(
+            "node-record-outdated",
+            "the controller has outdated hardware for this node ({hardware}); deleting its record",
+            hardware = known.hardware()
+        ));
         if let Some(reason) = reason_to_keep(node, &known, again)? {
             conf.push_str(&format!(" State=DRAIN Reason=\"{reason}\""));
         }
@@ -65,7 +72,7 @@ pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, com
         (true, false) => slurmd.arg("-b"),
         (true, true) => &mut slurmd,
     };
-    let error = slurmd.exec();
+    let error = slurmd.env_remove(REPORTS).exec();
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
 }
 
@@ -91,7 +98,7 @@ fn once_promised_resources_exist(
                 "[[autoscale.nodes]] does not match this machine",
                 format!("correct it for all containers, restart the controller, run `slurminit resume {node}` there"),
             );
-            eprintln!("error: {down}");
+            report::error(down.message("node-lacks-resources"));
         }
         (0..10).for_each(|_| pause());
         now = known(node, None)?;
@@ -110,7 +117,7 @@ fn once_name_is_free(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>
         }
         if said.is_none_or(|said| said.elapsed() >= SAY) {
             said = Some(Instant::now());
-            eprintln!("{why}");
+            report::info(message!("node-name-taken", "{why}", why = why));
         }
         (0..10).for_each(|_| pause());
     }
@@ -131,7 +138,11 @@ fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<NodeRe
         // A controller that starts at the same time is not ready yet.
         if begin.elapsed() > Duration::from_secs(2) && said.is_none_or(|said| said.elapsed() >= SAY) {
             said = Some(Instant::now());
-            eprintln!("warning: waiting for the controller: {}", cause(&why));
+            report::warn(message!(
+                "waiting-for-controller",
+                "waiting for the controller: {cause}",
+                cause = cause(&why)
+            ));
         }
         pause();
     }
@@ -210,7 +221,11 @@ fn release(node: &str) {
     let begin = Instant::now();
     while let Err(error) = SLURM.run("scontrol", &["delete", &format!("nodename={node}")]) {
         if begin.elapsed() >= RELEASE {
-            return eprintln!("warning: {error}; the node keeps the controller's old record");
+            return report::warn(message!(
+                "node-record-kept",
+                "{error}; the node keeps the controller's old record",
+                error = error
+            ));
         }
         pause();
     }
@@ -239,7 +254,11 @@ pub(super) fn leave(node: &str) -> anyhow::Result<()> {
     match known.map_or_else(|| Ok(Vec::new()), |known| wanted::by_jobs(&known))? {
         jobs if jobs.is_empty() => Ok(SLURM.run("scontrol", &["delete", &name])?),
         jobs => {
-            eprintln!("the node stays in the cluster, because jobs request it by name: {}", in_use::list(&jobs));
+            report::info(message!(
+                "node-kept",
+                "the node stays in the cluster, because jobs request it by name: {jobs}",
+                jobs = in_use::list(&jobs)
+            ));
             // The drain stays: a late answer of slurmd takes the node out of DOWN (`_node_did_resp`).
             Ok(())
         }

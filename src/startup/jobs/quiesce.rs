@@ -19,8 +19,10 @@ use super::{LOOK, SLURM, STOPS, closed_for_good, jobs_on_the_node, names_of, pau
 use config::OnStop;
 use machine::node_report::OUR_REASON;
 use model::exit_code;
+use model::message;
 use model::queued_job::{PENDING, QueuedJob};
 use slurm::client::Jobs;
+use sys::report;
 
 /// How long jobs may take to end after SIGKILL: slurmd runs the Epilog, and reports to slurmctld.
 const AFTER_KILL: Duration = Duration::from_secs(1);
@@ -30,10 +32,16 @@ pub(super) fn hint() {
     let Ok(queue) = SLURM.jobs(&Jobs::default()) else { return };
     let Backlog { running, waiting, .. } = Backlog::of(&queue);
     if running + waiting > 0 {
-        eprintln!(
-            "warning: stopping with jobs in the queue ({running} running, {waiting} waiting), which only a state volume keeps"
-        );
-        eprintln!("warning: to wait for jobs: docker run --env SLURMINIT_WAIT_JOBS=true, or sbatch --wait");
+        report::warn(message!(
+            "jobs-left-alone",
+            "stopping with jobs in the queue ({running} running, {waiting} waiting), which only a state volume keeps",
+            running = running,
+            waiting = waiting
+        ));
+        report::warn(message!(
+            "repair",
+            "to wait for jobs: docker run --env SLURMINIT_WAIT_JOBS=true, or sbatch --wait"
+        ));
     }
 }
 
@@ -82,7 +90,12 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
     let left = names_of(&left).join(",");
     // Setting the node down now would make slurmd wait for its job steps; the next start handles these jobs first.
     let who = if leaves { "the controller" } else { "the next start" };
-    eprintln!("jobs {left} are still ending; {who} requeues them (those with --no-requeue fail)");
+    report::info(message!(
+        "jobs-still-ending",
+        "jobs {jobs} are still ending; {who} requeues them (those with --no-requeue fail)",
+        jobs = left,
+        who = who
+    ));
     Ok(exit_code::JOBS_LEFT)
 }
 
@@ -107,11 +120,19 @@ fn end_now(left: &[QueuedJob], own: Option<&str>, on_stop: OnStop) -> anyhow::Re
     let running: Vec<&QueuedJob> = left.iter().filter(|job| !job.is_completing()).collect();
     let requeued = match on_stop {
         OnStop::Requeue => {
-            eprintln!("warning: jobs {all} did not end in time; killing their processes");
+            report::warn(message!(
+                "jobs-killed",
+                "jobs {jobs} did not end in time; killing their processes",
+                jobs = all
+            ));
             requeue(&running, own)?
         }
         OnStop::Cancel => {
-            eprintln!("warning: jobs {all} did not end in time; cancelling them and killing their processes");
+            report::warn(message!(
+                "jobs-killed",
+                "jobs {jobs} did not end in time; cancelling them and killing their processes",
+                jobs = all
+            ));
             if !running.is_empty() {
                 // A job that has just ended makes scancel fail, but only after it has cancelled the others.
                 let _ = SLURM.run("scancel", &names_of(running));
@@ -172,10 +193,20 @@ fn give_notice(
     let still = jobs_on_the_node(own)?;
     let told: Vec<&str> = names_of(still.iter().filter(|job| !job.is_completing()));
     if !requeued.is_empty() {
-        eprintln!("jobs {} requeued; grace period {:.1} s", requeued.join(","), grace.as_secs_f64());
+        report::info(message!(
+            "jobs-requeued",
+            "jobs {jobs} requeued; grace period {seconds} s",
+            jobs = requeued.join(","),
+            seconds = format!("{:.1}", grace.as_secs_f64())
+        ));
     }
     if !told.is_empty() {
-        eprintln!("sent TERM to jobs {}; grace period {:.1} s", told.join(","), grace.as_secs_f64());
+        report::info(message!(
+            "jobs-notified",
+            "sent TERM to jobs {jobs}; grace period {seconds} s",
+            jobs = told.join(","),
+            seconds = format!("{:.1}", grace.as_secs_f64())
+        ));
         // --full also signals the batch script, which may write a checkpoint. If a job ends at this moment scancel
         // fails, but only after it has signalled the others.
         let _ = SLURM.run("scancel", &[&["--full", "--signal=TERM"], told.as_slice()].concat());
@@ -195,7 +226,7 @@ fn requeue_failed(ended: &[String], waiting: &BTreeMap<String, String>) -> anyho
     let mut again = Vec::new();
     for name in ended.iter().filter(|name| failed.contains(name.as_str())) {
         if SLURM.run("scontrol", &["requeue", name]).is_ok() {
-            eprintln!("job {name} failed because of the stop; requeued");
+            report::info(message!("job-requeued", "job {job} failed because of the stop; requeued", job = name));
             again.push(name.clone());
         }
     }

@@ -16,11 +16,13 @@ use anyhow::Context as _;
 use super::note::JobNote;
 use super::{SLURM, names, pause};
 use machine::node_report::OUR_REASON;
+use model::message;
 use model::queued_job::PENDING;
 use model::slurm_time;
 use processes::{Client, InUse, in_use};
 use slurm::client::Jobs;
 use slurm::error::QueryError;
+use sys::report;
 
 /// squeue's columns and their widths, which exceed the longest values.
 const COLUMNS: [(&str, usize); 7] = [
@@ -190,7 +192,12 @@ fn requeue(job: &str) -> anyhow::Result<()> {
         pause(super::LOOK);
     }
     super::start_soon(job);
-    eprintln!("warning: job {job} is listed as running but has no process; requeued: {}", note.words());
+    report::warn(message!(
+        "job-without-process",
+        "job {job} is listed as running but has no process; requeued: {why}",
+        job = job,
+        why = note.words()
+    ));
     Ok(())
 }
 
@@ -198,7 +205,12 @@ fn cancel(job: &str, note: JobNote) -> anyhow::Result<()> {
     let why = note.words();
     SLURM.update_job(job, &[format!("admincomment={OUR_REASON}{why}")])?;
     SLURM.run("scancel", &[job])?;
-    eprintln!("warning: job {job} is listed as running but has no process; cancelled: {why}");
+    report::warn(message!(
+        "job-without-process",
+        "job {job} is listed as running but has no process; cancelled: {why}",
+        job = job,
+        why = why
+    ));
     Ok(())
 }
 

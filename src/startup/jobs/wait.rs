@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::SLURM;
+use model::message;
 use model::queued_job::QueuedJob;
 use slurm::client::Jobs;
+use sys::report;
 
 /// The pause between two checks of the queue, because Slurm has no event for the end of a job. It grows: for a long
 /// job, precision does not matter.
@@ -27,7 +29,12 @@ pub fn run() -> anyhow::Result<()> {
                 let queue = Backlog::of(&queue);
                 for (job, reason) in &queue.held {
                     if said.insert(job.clone()) {
-                        eprintln!("warning: not waiting for job {job}: it needs manual action ({reason})");
+                        report::warn(message!(
+                            "job-not-waited-for",
+                            "not waiting for job {job}: it needs manual action ({reason})",
+                            job = job,
+                            reason = reason
+                        ));
                     }
                 }
                 if queue.open.is_empty() {

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use super::SLURM;
 use machine::node_report::OUR_REASON;
+use model::message;
+use sys::report;
 
 /// slurmctld's down reason for an unresponsive node. Another reason is a person's, or has another cause.
 const SILENT: &str = "Not responding";
@@ -64,7 +66,12 @@ pub fn run(port: u16) -> anyhow::Result<()> {
     };
     let (new, all) = (names(&|need| need == NodeNeed::Asked), names(&|_| true));
     if !new.is_empty() {
-        eprintln!("unresponsive nodes are reachable again on port {port}: {new}; requesting registration");
+        report::info(message!(
+            "nodes-reachable-again",
+            "unresponsive nodes are reachable again on port {port}: {nodes}; requesting registration",
+            port = port,
+            nodes = new
+        ));
     }
     if all.is_empty() {
         return Ok(());

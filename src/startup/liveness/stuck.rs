@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use model::message;
 use model::printable;
 use model::queued_job::{COMPLETING, QueuedJob};
 use slurm::client::{Client, Jobs, limit};
 use sys::leftovers::Handle;
 use sys::proc;
 use sys::proc::parse;
+use sys::report;
 
 /// How long a step may wait for a file. A regular file is usually open by then; a cancelled job loses nothing either way. The time is short because
 /// slurmctld waits 10 s for the node's answer to the cancellation, and retries only a minute later.
@@ -44,10 +46,13 @@ pub fn end() {
     for (pid, step) in before.iter().filter(|(pid, step)| now.get(pid) == Some(step)) {
         let (Some(user), Some(handle)) = (completing.get(&step.job), Handle::of(*pid, step.start)) else { continue };
         handle.send(Signal::SIGKILL);
-        eprintln!(
-            "warning: killed slurmstepd (process {pid}) of ended job {} of {user}: blocked on an input or output file (a FIFO?)",
-            step.job
-        );
+        report::warn(message!(
+            "step-killed",
+            "killed slurmstepd (process {pid}) of ended job {job} of {user}: blocked on an input or output file (a FIFO?)",
+            pid = pid,
+            job = step.job,
+            user = user
+        ));
     }
 }
 

@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use model::message;
 use model::printable;
 use slurm::client::{Client, limit};
 use sys::proc::{self, Stat, parse};
+use sys::report;
 
 /// The count of cgroup v2, which reports a change to poll(2).
 const COUNT: &str = "/sys/fs/cgroup/memory.events";
@@ -98,7 +100,11 @@ impl Kills {
             }
         }
         if victims.len() < kills && self.is_due(None) {
-            eprintln!("warning: {} outside of known jobs", printable::count(kills - victims.len(), "OOM kill"));
+            report::warn(message!(
+                "oom-kill",
+                "{kills} outside of known jobs",
+                kills = printable::count(kills - victims.len(), "OOM kill")
+            ));
         }
         (self.count, self.processes) = (count, now);
     }
@@ -135,9 +141,12 @@ fn victims(before: &BTreeMap<Key, Process>, now: &BTreeMap<Key, Process>, kills:
 fn report(pid: i32, victim: &Process) {
     let Process { job, name, resident_kib, .. } = victim;
     let what = format!("process {pid} ({}, {} MiB)", printable::line(name), resident_kib / 1024);
-    eprintln!(
-        "warning: OOM kill: {what} of job {job}; request more with --mem, or raise the limit with docker run --memory"
-    );
+    report::warn(message!(
+        "job-oom-kill",
+        "OOM kill: {process} of job {job}; request more with --mem, or raise the limit with docker run --memory",
+        process = what,
+        job = job
+    ));
     let (job, note) = (job.to_string(), format!("OOM kill: {what}; request more memory with --mem"));
     // slurmstepd writes it to the output of the job. That is over if its last process was killed.
     let notify = move || drop(Client::each(limit::COMMAND).run("scontrol", &["notify", &job, &note]));

@@ -22,10 +22,12 @@ use nix::sys::signal::Signal;
 
 use super::people::{self, PEOPLE};
 use crate::stopped::{self, Stopped};
+use model::message;
 use probe::{memory, tmpfs};
 use sys::leftovers::Handle;
 use sys::open_files::{self, Process, Wanted};
 use sys::proc::{self, parse};
+use sys::report;
 use sys::system_calls::pidfd_open;
 use sys::unnamed_files::{self, UnnamedFile};
 use sys::users;
@@ -200,15 +202,20 @@ impl Reserve {
             let first = emptied.first().map(|file| short(&file.path.display().to_string(), 200));
             let first =
                 first.map(|path| format!("emptied {} of {freed} MiB, such as {path}, ", count(emptied.len(), "file")));
-            eprintln!(
-                "warning: memory ran out: {} had {} MiB of files (limit {} MiB); {}killed {}",
-                users::shown(uid),
-                bytes >> 20,
-                self.limit_mib,
-                first.unwrap_or_default(),
-                if ended.len() == 1 { "1 process".to_owned() } else { format!("{} processes", ended.len()) },
-            );
-            eprintln!("repair: give each tmpfs and /dev/shm a size that leaves the daemons 64 MiB");
+            report::warn(message!(
+                "memory-ran-out",
+                "memory ran out: {user} had {used} MiB of files (limit {limit} MiB); {emptied}killed {processes}",
+                user = users::shown(uid),
+                used = bytes >> 20,
+                limit = self.limit_mib,
+                emptied = first.unwrap_or_default(),
+                processes =
+                    if ended.len() == 1 { "1 process".to_owned() } else { format!("{} processes", ended.len()) },
+            ));
+            report::info(message!(
+                "repair",
+                "repair: give each tmpfs and /dev/shm a size that leaves the daemons 64 MiB"
+            ));
         }
     }
 }

@@ -10,9 +10,11 @@ use super::explain::refusal;
 use config::{Config, DaemonName};
 use install::planned::Planned;
 use model::exit_code;
+use model::message;
 use plan::Refusal;
 use plan::render;
 use plan::{Customized, FileName, Text, line_of_key};
+use sys::report;
 use sys::tool;
 
 /// Directory of the files to check, in the run directory.
@@ -85,7 +87,11 @@ fn parse(config: &Config, directory: &Path, dynamic_node: Option<&str>) -> Resul
         Ok(output) if output.status.success() => Ok(None),
         Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stderr).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            eprintln!("warning: `{program}` not found; using the new files without Slurm's check");
+            report::warn(message!(
+                "files-not-checked",
+                "`{program}` not found; using the new files without Slurm's check",
+                program = program
+            ));
             Ok(None)
         }
         Err(error) => Err(cannot_check(directory, &error)),

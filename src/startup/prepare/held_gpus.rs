@@ -5,9 +5,11 @@ use serde_json::Value;
 
 use model::exit_code;
 use model::inventory::gres::has_gpu;
+use model::message;
 use plan::Refusal;
 use slurm::client::{Client, Jobs, limit};
 use slurm::error::QueryError;
+use sys::report;
 
 /// Fails if there is such a job, or if that cannot be determined.
 pub(super) fn check_no_job_holds_gpus() -> Result<(), Refusal> {
@@ -23,7 +25,11 @@ pub(super) fn check_no_job_holds_gpus() -> Result<(), Refusal> {
         }
         // Without a running controller, a restart affects no job.
         Err(error) => {
-            eprintln!("warning: not checked whether jobs hold GPUs: {error}");
+            report::warn(message!(
+                "held-gpus-not-checked",
+                "not checked whether jobs hold GPUs: {error}",
+                error = error
+            ));
             return Ok(());
         }
     };

@@ -7,12 +7,14 @@ use config::{Config, Role};
 use install::planned::{Planned, slurm_conf, state_directory};
 use model::exit_code;
 use model::inventory::{Finding, Kind};
+use model::message;
 use model::queued_job::QueuedJob;
 use plan::in_use;
 use plan::in_use::{InUse, RemovedNode, RemovedPartition, Saved};
 use plan::{FileName, Refusal};
 use slurm::client::{Client, Jobs, limit};
 use slurm::error::QueryError;
+use sys::report;
 use sys::trusted_path;
 
 const SLURM: Client = Client::each(limit::RELOAD);
@@ -163,7 +165,7 @@ pub(super) fn jobs() -> Result<Option<Vec<QueuedJob>>, Refusal> {
             "see `slurminit logs slurmctld`, then run `slurminit reload`",
         )),
         Err(error) => {
-            eprintln!("warning: not checked which jobs exist: {error}");
+            report::warn(message!("jobs-not-checked", "not checked which jobs exist: {error}", error = error));
             Ok(None)
         }
     }

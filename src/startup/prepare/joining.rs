@@ -8,7 +8,9 @@ use config::Config;
 use config::token::{DIRECTORY, KEPT, Token, TokenContents};
 use install::{InstallError, MungeKey};
 use model::exit_code;
+use model::message;
 use plan::Refusal;
+use sys::report;
 use sys::trusted_path;
 
 /// Timeout of `slurmd -V`, in an image that does not record its version.
@@ -50,7 +52,12 @@ impl Joining {
         let key = install::install_token_key(config, root, &self.0.key)?;
         let removed = trusted_path::open(root, Path::new(DIRECTORY)).map_err(std::io::Error::from);
         if let Err(error) = removed.and_then(|directory| directory.remove(KEPT)) {
-            eprintln!("warning: cannot delete the token {DIRECTORY}/{KEPT} (readable only by root): {error}");
+            report::warn(message!(
+                "token-not-deleted",
+                "cannot delete the token {file} (readable only by root): {error}",
+                file = format!("{DIRECTORY}/{KEPT}"),
+                error = error
+            ));
         }
         Ok(key)
     }
@@ -65,7 +72,12 @@ fn kept(root: &Path) -> Result<Option<Token>, Refusal> {
         Err(untrusted) if untrusted.is_missing() => return Ok(None),
         // PID 1 saves its own where no other user can write. A file of another user must not prevent the start.
         Err(untrusted) if !matches!(untrusted, trusted_path::UntrustedPath::Io { .. }) => {
-            eprintln!("warning: ignoring the files in {DIRECTORY}: {untrusted}");
+            report::warn(message!(
+                "token-ignored",
+                "ignoring the files in {directory}: {reason}",
+                directory = DIRECTORY,
+                reason = untrusted
+            ));
             return Ok(None);
         }
         Err(untrusted) => return Err(unreadable(untrusted.to_string())),
@@ -137,11 +149,20 @@ fn name_controller(controller: &str, says: &TokenContents, root: &Path, port: u1
         return;
     }
     match install::install_address(root, controller, &address.to_string()) {
-        Ok(true) => eprintln!("added the controller {controller} at {address} to /etc/hosts, from the token"),
+        Ok(true) => report::info(message!(
+            "controller-name-added",
+            "added the controller {controller} at {address} to /etc/hosts, from the token",
+            controller = controller,
+            address = address
+        )),
         Ok(false) => {}
-        Err(error) => eprintln!(
-            "warning: cannot add the controller's name to /etc/hosts ({error}); start with --add-host {controller}:{address}"
-        ),
+        Err(error) => report::warn(message!(
+            "controller-name-not-added",
+            "cannot add the controller's name to /etc/hosts ({error}); start with --add-host {controller}:{address}",
+            error = error,
+            controller = controller,
+            address = address
+        )),
     }
 }
 

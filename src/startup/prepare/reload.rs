@@ -14,6 +14,7 @@ use init::status;
 use install::planned::{Planned, cluster_name, plan_files, slurm_conf, state_directory};
 use model::exit_code;
 use model::inventory::{DeviceFiles, Finding, Inventory, Kind, Severity};
+use model::message;
 use model::prepared::{Apply, Prepared};
 use plan::render;
 use plan::target::Target;
@@ -44,7 +45,7 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let mut closed = ClosedPartitions::new(false);
     let weighed = weigh(&config, sources.config, &inventory, sources.root, sources.node, &mut closed)?;
     for line in weighed.difference.lines() {
-        eprintln!("{line}");
+        sys::report::info(message!("file-change", "{line}", line = line));
     }
     check(&config, sources.config, sources.root, &weighed)?;
     let ReloadEffect { planned, change, kept, .. } = weighed;

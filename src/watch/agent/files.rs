@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use init::status;
+use model::faults::controller::LeftOutGpu;
 use model::faults::look::Identity;
 use model::faults::report::{FILE, Report};
-use model::faults::ward::Out;
 use model::inventory::{Access, Gpu, Inventory, Obstacle};
 use sys::trusted_path;
 use sys::trusted_path::Dir;
@@ -37,12 +37,12 @@ pub fn report(run: &Path) -> Option<Report> {
 }
 
 /// Replaces the list of GPUs that are left out.
-pub(super) fn write_out(run: &Path, out: &[Out]) -> io::Result<()> {
+pub(super) fn write_out(run: &Path, out: &[LeftOutGpu]) -> io::Result<()> {
     replace(run, OUT, &out, 0o644)
 }
 
 /// The GPUs to leave out.
-pub fn left_out(run: &Path) -> Vec<Out> {
+pub fn left_out(run: &Path) -> Vec<LeftOutGpu> {
     read(run, OUT).unwrap_or_default()
 }
 
@@ -64,7 +64,7 @@ pub fn leave_out(run: &Path, inventory: &mut Inventory) {
     mark(&left_out(run), inventory);
 }
 
-fn mark(outs: &[Out], inventory: &mut Inventory) {
+fn mark(outs: &[LeftOutGpu], inventory: &mut Inventory) {
     for out in outs {
         if !inventory.gpus.iter().any(|gpu| out.gpu.is(gpu)) {
             let missing = Gpu {
@@ -124,9 +124,9 @@ mod tests {
             pci_address: format!("0000:{bus:02x}:00.0").parse().ok(),
             ..Gpu::default()
         };
-        let out = |bus: u32| Out {
+        let out = |bus: u32| LeftOutGpu {
             gpu: Identity { pci_address: gpu(0, bus).pci_address, ..Identity::default() },
-            ..Out::default()
+            ..LeftOutGpu::default()
         };
         // The driver renumbers the GPUs behind the one that is gone.
         let mut inventory = Inventory { gpus: vec![gpu(0, 0x11), gpu(1, 0x12)], ..Inventory::default() };

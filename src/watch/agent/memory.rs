@@ -5,11 +5,13 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{say, slurm};
+use super::slurm;
 use crate::memory_guard::{self, Action, Guard, JobMemory};
 use crate::memory_use::{self, ProcessMemory};
 use config::{Config, Victim};
+use model::message;
 use probe::memory;
+use sys::report;
 use sys::users;
 
 /// Starts a thread that watches the memory until the agent ends: Slurm's answers can take long, and so can those about GPUs.
@@ -55,17 +57,22 @@ impl Watch {
         let outcome = match act {
             Action::Close(why) => {
                 let level = self.config.memory.open_above;
-                say(false, &format!("{why}; node drained until more than {level} % are free"));
+                report::warn(message!(
+                    "memory-low",
+                    "{why}; node drained until more than {percent} % are free",
+                    why = why,
+                    percent = level
+                ));
                 slurm::close_for_memory(node, &why)
             }
             Action::Open => {
-                say(true, "memory recovered; node resumed");
+                report::info(message!("memory-recovered", "memory recovered; node resumed"));
                 slurm::open_after_memory(node)
             }
             Action::Cancel(which, why) => cancel(node, which, &why),
         };
         if let Err(why) = outcome {
-            say(false, &format!("the action failed: {why}; will retry"));
+            report::warn(message!("memory-action-failed", "the action failed: {why}; will retry", why = why));
             // The current state of the node decides the next action.
             self.guard = None;
         }
@@ -86,9 +93,22 @@ fn cancel(node: &str, which: Victim, why: &str) -> Result<(), String> {
         Some(JobMemory { job, requested, used, .. }) => {
             slurm::cancel(job, why)?;
             let requested = requested.unwrap_or_default();
-            say(false, &format!("{why}; cancelled job {job}, which uses {used} MiB and requested {requested}; {most}"));
+            report::warn(message!(
+                "job-cancelled-for-memory",
+                "{why}; cancelled job {job}, which uses {used} MiB and requested {requested}; {users}",
+                why = why,
+                job = job,
+                used = used,
+                requested = requested,
+                users = most
+            ));
         }
-        None => say(false, &format!("{why}; no job uses more than it requested, so none is cancelled; {most}")),
+        None => report::warn(message!(
+            "no-job-cancelled-for-memory",
+            "{why}; no job uses more than it requested, so none is cancelled; {users}",
+            why = why,
+            users = most
+        )),
     }
     Ok(())
 }

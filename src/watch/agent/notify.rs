@@ -13,9 +13,10 @@ use anyhow::Context as _;
 use nix::unistd::User;
 use serde::Serialize;
 
-use super::say;
 use config::{Notify, Receiver, WebhookUrl};
-use model::faults::report::Told;
+use model::faults::report::ReportedFault;
+use model::message;
+use sys::report;
 use sys::tool;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -30,7 +31,7 @@ struct Message<'a> {
     /// The node's name in Slurm.
     node: &'a str,
     #[serde(flatten)]
-    told: &'a Told,
+    fault: &'a ReportedFault,
     /// The log line again, under the key that chat services (Slack, Mattermost, Rocket.Chat) show.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
@@ -49,7 +50,7 @@ struct Rated<'a> {
     receiver: &'a Receiver,
     runs: VecDeque<Instant>,
     skipped: u64,
-    waiting: VecDeque<Told>,
+    waiting: VecDeque<ReportedFault>,
     running: Option<Running>,
 }
 
@@ -79,11 +80,11 @@ impl<'a> Notifier<'a> {
         running.map(|running| running.until.min(now + LOOK)).min()
     }
 
-    pub(super) fn tell(&mut self, now: Instant, told: &Told) {
+    pub(super) fn notify(&mut self, now: Instant, fault: &ReportedFault) {
         self.receivers
             .iter_mut()
-            .filter(|rated| told.policy >= rated.notify.at_least)
-            .for_each(|rated| rated.tell(now, told));
+            .filter(|rated| fault.policy >= rated.notify.at_least)
+            .for_each(|rated| rated.notify(now, fault));
     }
 
     pub(super) fn step(&mut self, now: Instant, node: &str) {
@@ -92,14 +93,14 @@ impl<'a> Notifier<'a> {
 }
 
 impl Rated<'_> {
-    fn tell(&mut self, now: Instant, told: &Told) {
+    fn notify(&mut self, now: Instant, fault: &ReportedFault) {
         self.runs.retain(|run| now.saturating_duration_since(*run) < HOUR);
         let most = usize::try_from(self.notify.per_hour).unwrap_or(usize::MAX);
         if self.runs.len() >= most || self.waiting.len() >= MOST {
             self.skipped += 1;
         } else {
             self.runs.push_back(now);
-            self.waiting.push_back(told.clone());
+            self.waiting.push_back(fault.clone());
         }
     }
 
@@ -113,18 +114,28 @@ impl Rated<'_> {
                 Err(error) => Some(error.to_string()),
             };
             if let Some(why) = why {
-                say(false, &format!("{receiver} of [[notify]] failed: {why}"));
+                report::warn(message!(
+                    "notification-failed",
+                    "{receiver} of [[notify]] failed: {why}",
+                    receiver = receiver,
+                    why = why
+                ));
             }
             // Kills a command that is late.
             self.running.take().into_iter().for_each(|running| tool::end(running.child));
         }
-        let Some(told) = self.waiting.pop_front() else { return };
+        let Some(fault) = self.waiting.pop_front() else { return };
         let is_command = matches!(self.receiver, Receiver::Command(_));
-        let text = (!is_command).then_some(told.line.as_str());
-        let message = Message { node, told: &told, text, skipped: std::mem::take(&mut self.skipped) };
+        let text = (!is_command).then_some(fault.line.as_str());
+        let message = Message { node, fault: &fault, text, skipped: std::mem::take(&mut self.skipped) };
         match launch(self, &message) {
             Ok(child) => self.running = Some(Running { child, until: now + self.notify.timeout }),
-            Err(error) => say(false, &format!("{receiver} of [[notify]] cannot be run: {error:#}")),
+            Err(error) => report::warn(message!(
+                "notification-failed",
+                "{receiver} of [[notify]] cannot be run: {error}",
+                receiver = receiver,
+                error = format!("{error:#}")
+            )),
         }
     }
 }

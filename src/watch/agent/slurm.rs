@@ -2,7 +2,7 @@
 
 use crate::memory_guard::JobMemory;
 use machine::node_report::{GPUS_REASON, MEMORYS_REASON, NodeReport, OUR_REASON};
-use model::faults::ward::{Drained, OnNode};
+use model::faults::controller::{Drained, OnNode};
 use slurm::client::{Client, Jobs, limit};
 use slurm::nodes;
 

@@ -13,8 +13,8 @@ use super::{files, prepared, slurm};
 use config::Config;
 use init::reloading;
 use machine::Outcome;
+use model::faults::controller::{Drained, LeftOutGpu, OnNode};
 use model::faults::look::{Identity, Line};
-use model::faults::ward::{Drained, OnNode, Out};
 use model::prepared::Prepared;
 use model::supervise::Supervise;
 use sys::tool;
@@ -27,7 +27,7 @@ pub(super) enum Task {
     /// Query the jobs on the node.
     Ask,
     /// Reload without these GPUs.
-    Reload(Vec<Out>),
+    Reload(Vec<LeftOutGpu>),
     /// Resume the node.
     Resume,
 }
@@ -141,7 +141,7 @@ impl Work {
         }
     }
 
-    fn reload(&self, without: &[Out]) -> Result<Box<Prepared>, String> {
+    fn reload(&self, without: &[LeftOutGpu]) -> Result<Box<Prepared>, String> {
         let former = files::left_out(&self.run);
         files::write_out(&self.run, without).map_err(|error| format!("{}: {error}", self.run.display()))?;
         let outcome = match reloading::reload(&self.run, &self.supervise) {

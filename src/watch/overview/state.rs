@@ -223,7 +223,7 @@ fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
 }
 
 fn faults(report: &Report, now: u64) -> Vec<FaultView> {
-    let view = |told: &model::faults::report::Told| FaultView {
+    let view = |told: &model::faults::report::ReportedFault| FaultView {
         age: now.saturating_sub(told.at),
         line: printable::short(&told.line, LONGEST_FAULT),
     };

@@ -10,6 +10,8 @@ use super::proc;
 use crate::sandbox::{NoAnswer, Sandbox};
 use crate::vendor::Deadlines;
 use model::inventory::{Access, Condition, Driver, Gpu, Obstacle, Source, Vendor};
+use model::message;
+use sys::report;
 
 /// After this time, the log tells what is waited for.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -53,7 +55,13 @@ pub(super) fn conditions(steps: &mut Sandbox<Step>, deadline: Instant) -> Option
 fn tell(root: &Path, gpus: &[Gpu], all: u32) {
     let next = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
     if next < all {
-        eprintln!("{next} of {all} NVIDIA GPUs initialized; waiting for {}", name(root, next, all));
+        report::info(message!(
+            "gpus-initializing",
+            "{ready} of {all} NVIDIA GPUs initialized; waiting for {gpu}",
+            ready = next,
+            all = all,
+            gpu = name(root, next, all)
+        ));
     }
 }
 
@@ -67,10 +75,13 @@ fn name(root: &Path, index: u32, all: u32) -> String {
 fn without_rest(root: &Path, mut gpus: Vec<Gpu>, all: u32, time: Duration) -> Probe {
     let first = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
     let names: Vec<String> = (first..all).map(|index| name(root, index, all)).collect();
-    eprintln!(
-        "warning: {first} of {all} NVIDIA GPUs initialized; not waiting for {}, which jobs get once they respond",
-        names.join(", ")
-    );
+    report::warn(message!(
+        "gpus-not-awaited",
+        "{ready} of {all} NVIDIA GPUs initialized; not waiting for {gpus}, which jobs get once they respond",
+        ready = first,
+        all = all,
+        gpus = names.join(", ")
+    ));
     let known = proc::probe(root, crate::device::reachable);
     let places = Places::read(root, all);
     for index in first..all {

@@ -31,7 +31,7 @@ pub(super) use meters::Meters;
 use super::places::Places;
 use super::proc;
 use crate::{device, pci};
-use model::faults::ward::Out;
+use model::faults::controller::LeftOutGpu;
 use model::inventory::{Access, Condition, CpuSet, Driver, Gpu, Obstacle, PciAddress, Source, Vendor};
 
 /// More GPUs than any machine has. A larger count is implausible.
@@ -119,7 +119,7 @@ pub(super) enum Step {
 pub(super) fn probe(
     root: &Path,
     library: Option<&Path>,
-    left_out: &[Out],
+    left_out: &[LeftOutGpu],
     say: &mut dyn FnMut(&Step) -> io::Result<()>,
 ) -> io::Result<()> {
     // NVML is never shut down: that can block in the driver for long or for ever, and this process is about to exit
@@ -168,7 +168,7 @@ pub(super) fn probe(
 }
 
 /// A GPU with a fault, which is not opened.
-fn closed_gpu(root: &Path, index: u32, out: &Out) -> Gpu {
+fn closed_gpu(root: &Path, index: u32, out: &LeftOutGpu) -> Gpu {
     let mut gpu = Gpu {
         uuid: out.gpu.uuid.clone(),
         model: out.gpu.model.clone(),
@@ -195,7 +195,13 @@ fn driver(nvml: &Nvml) -> Driver {
     }
 }
 
-fn gpu(root: &Path, index: u32, device: &Result<Device<'_>, NvmlError>, answers: &Answers, left_out: &[Out]) -> Gpu {
+fn gpu(
+    root: &Path,
+    index: u32,
+    device: &Result<Device<'_>, NvmlError>,
+    answers: &Answers,
+    left_out: &[LeftOutGpu],
+) -> Gpu {
     let mut gpu = proc::nameless_gpu(index);
     match device {
         Ok(device) => {
@@ -217,7 +223,7 @@ fn identify(device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
 }
 
 /// A GPU with a fault: only its name is queried.
-fn leave_out(root: &Path, out: &Out, gpu: &mut Gpu) {
+fn leave_out(root: &Path, out: &LeftOutGpu, gpu: &mut Gpu) {
     gpu.minor = out.gpu.file.as_ref().and_then(|file| file.strip_prefix("/dev/nvidia")?.parse().ok());
     gpu.minor = gpu.minor.or_else(|| proc::minor_of(root, gpu.pci_address?));
     gpu.device_file = out.gpu.file.as_ref().map(Into::into);

@@ -8,7 +8,8 @@ use std::sync::mpsc::Receiver;
 use crate::jobs::SLURM;
 use config::DaemonName;
 use init::logs::split_text;
-use model::printable;
+use model::message;
+use sys::report;
 
 /// How the state of a job ends that slurmstepd could not give an output file, in slurmctld's log.
 const IO_ERROR: &str = "WTERMSIG 53";
@@ -40,10 +41,14 @@ pub(super) fn name(jobs: &Receiver<String>) {
         let (user, node) = (field(" UserId=").unwrap_or_default(), field(" BatchHost=").unwrap_or_default());
         let (out, err) = (field(" StdOut=").unwrap_or_default(), field(" StdErr=").unwrap_or_default());
         let files = if out == err { out } else { format!("{out} and {err}") };
-        let line = format!(
-            "warning: cannot open output file of job {job}: {files}, user {user}, node {node}; set --output and --error"
-        );
-        eprintln!("{}", printable::line(&line));
+        report::warn(message!(
+            "job-output-not-opened",
+            "cannot open output file of job {job}: {files}, user {user}, node {node}; set --output and --error",
+            job = job,
+            files = files,
+            user = user,
+            node = node
+        ));
     }
 }
 

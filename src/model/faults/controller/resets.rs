@@ -2,12 +2,12 @@
 //!
 //! A reset kills the processes on the GPU. Afterwards the GPU is usable again; if the reset does not end, it is not.
 
-use super::{Act, Clock, FaultKind, Key, Seen, Ward};
+use super::{Clock, FaultKind, HealthController, Key, Seen};
 use crate::faults::look::Phase;
 use crate::inventory::Vendor;
 use crate::printable;
 
-impl Ward {
+impl HealthController {
     /// A reset begins or ends.
     pub fn reset(&mut self, now: Clock, vendor: Vendor, key: &Key, phase: &Phase) {
         let policy = self.policies.policy(FaultKind::Reset);
@@ -21,8 +21,8 @@ impl Ward {
             }
             Phase::Ends => {
                 if gpu.reset_ends() {
-                    let line = format!("{}: reset by the driver, usable again", self.name(key));
-                    self.acts.push(Act::Say { is_good: true, line });
+                    let gpu = self.name(key);
+                    self.info(message!("gpu-reset", "{gpu}: reset by the driver, usable again", gpu = gpu));
                 }
             }
         }

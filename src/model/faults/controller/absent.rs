@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::{Clock, Gpu, Identity, Key, Ward};
+use super::{Clock, Gpu, HealthController, Identity, Key};
 use crate::prepared::AwaitedGpu;
 
 /// The time after a reload that did not wait for a GPU either before the next one, in ms.
 const AWAIT_AGAIN: u64 = 60_000;
 
-impl Ward {
+impl HealthController {
     /// Sets the GPUs that the last start or reload did not wait for.
     pub fn await_gpus(&mut self, awaited: Vec<AwaitedGpu>) {
         self.awaited = awaited;

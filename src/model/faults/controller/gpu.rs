@@ -201,10 +201,10 @@ impl Gpu {
     }
 
     /// When a GPU with an XID is offered again, where the driver does not say that it is well.
-    pub(super) fn returns_untold(&self, kind: FaultKind) -> Option<String> {
-        let is_untold =
+    pub(super) fn unreported_return(&self, kind: FaultKind) -> Option<String> {
+        let is_unreported =
             matches!(kind, FaultKind::Xid(_)) && self.first.is_some() && self.readings.recovery_action.is_none();
-        let rest = self.xid_rests(kind).filter(|_| is_untold)?;
+        let rest = self.xid_rests(kind).filter(|_| is_unreported)?;
         Some(format!(
             "this driver does not report whether a GPU needs a repair: available again after {} min without an error",
             rest / 60_000

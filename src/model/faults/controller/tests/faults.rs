@@ -1,6 +1,7 @@
 //! Which fault is reported, counted, or excludes the GPU.
 
 use super::*;
+use crate::message::Message;
 
 #[test]
 fn reports_program_error_with_job_without_drain() {
@@ -15,7 +16,7 @@ fn reports_program_error_with_job_without_drain() {
     let lines: Vec<_> = world.said.iter().filter(|line| line.contains("XID")).collect();
     assert_eq!(lines.len(), 2, "once a minute, and 43 only counts: {lines:?}");
     assert!(lines[0].contains("job 17 of alice had it") && lines[0].contains("GPU-1") && lines[0].contains("Repair: "));
-    assert_eq!(world.ward.report(1).gpus[1].counts[&FaultKind::Xid(43)].count, 100);
+    assert_eq!(world.health.report(1).gpus[1].counts[&FaultKind::Xid(43)].count, 100);
 }
 
 #[test]
@@ -77,11 +78,11 @@ fn policies_are_the_operators() {
 fn reports_gpu_lost_only_if_it_was_listed_before() {
     let mut world = World::new(3);
     world.pass(5000);
-    world.ward.listed(world.now, NVIDIA, world.gpus[..2].to_vec());
-    world.ward.done(world.now, NVIDIA);
-    world.act();
+    world.health.listed(world.now, NVIDIA, world.gpus[..2].to_vec());
+    world.health.done(world.now, NVIDIA);
+    world.action();
     assert!(world.said.iter().any(|line| line.starts_with("GPU 2") && line.contains("no longer lists the GPU")));
-    assert_eq!(world.ward.report(1).gpus.len(), 3);
+    assert_eq!(world.health.report(1).gpus.len(), 3);
 }
 
 #[test]
@@ -108,21 +109,21 @@ fn every_sampled_condition_has_its_fault() {
     ] {
         let mut world = World::new(2);
         world.look(&[(1, shown)]);
-        let kinds: Vec<_> = world.ward.report(1).gpus[1].faults.iter().map(|fault| fault.kind).collect();
+        let kinds: Vec<_> = world.health.report(1).gpus[1].faults.iter().map(|fault| fault.kind).collect();
         assert_eq!(kinds, [kind]);
         assert_eq!(world.offered.len() == 1, drains, "{kind}");
         (0..2).for_each(|_| world.look(&[]));
-        assert!(world.ward.report(1).gpus[1].faults.is_empty(), "{kind}");
+        assert!(world.health.report(1).gpus[1].faults.is_empty(), "{kind}");
     }
     // Only what comes after the first look is new.
     let with =
         |errors| seen(Readings { ecc_uncorrected: Some(errors), nvlinks_down: Some(2), ..Readings::default() }, vec![]);
-    let mut ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
+    let mut health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
     let now = Clock::default();
-    ward.listed(now, NVIDIA, vec![identity(0)]);
+    health.listed(now, NVIDIA, vec![identity(0)]);
     for (errors, faults) in [(9, 0), (9, 0), (10, 1), (3, 1)] {
-        ward.seen(now, &identity(0).key(), with(errors));
-        assert_eq!(ward.report(1).gpus[0].faults.len(), faults, "{errors}");
+        health.seen(now, &identity(0).key(), with(errors));
+        assert_eq!(health.report(1).gpus[0].faults.len(), faults, "{errors}");
     }
 }
 
@@ -141,9 +142,9 @@ fn reports_memory_in_use_only_without_job() {
     // The job ends, and what it left stays.
     world.jobs[0] = None;
     (0..30).for_each(|_| world.look(&[used(0), used(1)]));
-    assert_eq!(world.ward.report(1).gpus[0].faults[0].kind, FaultKind::Leftover);
+    assert_eq!(world.health.report(1).gpus[0].faults[0].kind, FaultKind::Leftover);
     (0..3).for_each(|_| world.look(&[]));
-    assert!(world.ward.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty()));
+    assert!(world.health.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty()));
     assert_eq!((world.offered.len(), world.drained), (2, None));
 }
 
@@ -152,39 +153,41 @@ fn reports_memory_in_use_only_without_job() {
 fn a_fault_is_told_before_slurm_answers_and_its_jobs_afterwards() {
     let mut world = World::new(2);
     world.pass(1000);
-    world.ward.event(world.now, Some(&identity(1).key()), 79);
-    let acts = world.ward.step(world.now);
-    assert!(matches!(acts.as_slice(), [Act::Drain { .. }, Act::Ask]), "{acts:?}");
-    let due = world.ward.next().unwrap();
+    world.health.event(world.now, Some(&identity(1).key()), 79);
+    let actions = world.health.step(world.now);
+    assert!(matches!(actions.as_slice(), [Action::Drain { .. }, Action::Ask]), "{actions:?}");
+    let due = world.health.next().unwrap();
     assert!(due <= world.now.ms + 500, "{due}");
     world.now.ms = due;
-    let acts = world.ward.step(world.now);
-    let [Act::Say { line, .. }, Act::Notify(told)] = acts.as_slice() else { panic!("{acts:?}") };
-    assert!(line.contains("XID 79") && told.jobs.is_empty(), "{line}");
+    let actions = world.health.step(world.now);
+    let [Action::Log(_, Message { text: line, .. }), Action::Notify(fault)] = actions.as_slice() else {
+        panic!("{actions:?}")
+    };
+    assert!(line.contains("XID 79") && fault.jobs.is_empty(), "{line}");
     // Nothing spins meanwhile, and another fault does not wait either.
-    assert_eq!(world.ward.next(), None);
-    world.ward.event(world.now, Some(&identity(0).key()), 31);
-    world.now.ms = world.ward.next().unwrap();
-    assert!(matches!(world.ward.step(world.now).as_slice(), [Act::Say { .. }, Act::Notify(_)]));
+    assert_eq!(world.health.next(), None);
+    world.health.event(world.now, Some(&identity(0).key()), 31);
+    world.now.ms = world.health.next().unwrap();
+    assert!(matches!(world.health.step(world.now).as_slice(), [Action::Log(..), Action::Notify(_)]));
     // It is back, and was told twice to drain the node.
     for outcome in ["no answer", "no answer"] {
-        world.ward.drained(world.now, &Drained::Failed(outcome.to_owned()));
+        world.health.drained(world.now, &Drained::Failed(outcome.to_owned()));
         world.pass(10_000);
-        let acts = world.ward.step(world.now);
-        assert!(acts.iter().filter(|act| matches!(act, Act::Say { .. })).count() <= 1, "{acts:?}");
+        let actions = world.health.step(world.now);
+        assert!(actions.iter().filter(|action| matches!(action, Action::Log(..))).count() <= 1, "{actions:?}");
         let node = OnNode { gpus: vec![vec![], vec![]], ..OnNode::default() };
-        world.ward.on_node(world.now, world.now, Some(&node));
-        let acts = world.ward.step(world.now);
-        assert!(matches!(acts.as_slice(), [Act::Drain { .. }, ..]), "{acts:?}");
+        world.health.on_node(world.now, world.now, Some(&node));
+        let actions = world.health.step(world.now);
+        assert!(matches!(actions.as_slice(), [Action::Drain { .. }, ..]), "{actions:?}");
     }
-    world.ward.drained(world.now, &Drained::Ours);
+    world.health.drained(world.now, &Drained::Ours);
     let job = OwnedJob { job: 17, user: "alice".to_owned() };
     let node = OnNode { is_closed: true, is_ours: true, held: 1, gpus: vec![vec![], vec![job]], is_empty: false };
-    world.ward.event(world.now, Some(&identity(1).key()), 79);
+    world.health.event(world.now, Some(&identity(1).key()), 79);
     world.pass(1000);
-    world.ward.step(world.now);
-    world.ward.on_node(world.now, world.now, Some(&node));
-    assert!(world.ward.report(1).gpus[1].jobs.len() == 1);
+    world.health.step(world.now);
+    world.health.on_node(world.now, world.now, Some(&node));
+    assert!(world.health.report(1).gpus[1].jobs.len() == 1);
 }
 
 /// A flapping fault is reported once a minute, with its end; a lasting one stays open.

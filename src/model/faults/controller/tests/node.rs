@@ -12,12 +12,12 @@ fn loses_and_regains_one_gpu() {
     world.lost(3);
     assert!(world.drained.as_deref().is_some_and(|reason| reason.starts_with("GPU 3 (0000:13:00.0): the GPU is lost")));
     assert_eq!(world.offered.len(), 4, "job 7 would be aborted");
-    assert!(world.ward.report(1).node.is_some_and(|node| node.ends_with("have ended: 7")));
+    assert!(world.health.report(1).node.is_some_and(|node| node.ends_with("have ended: 7")));
     world.lost(3);
     world.jobs[1] = None;
     world.lost(3);
     assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0, 1, 2], None));
-    assert!(world.ward.report(1).gpus[3].is_out);
+    assert!(world.health.report(1).gpus[3].is_out);
     // A job that runs on the others is not disturbed by its return, and one look is no proof.
     world.jobs[0] = Some(8);
     world.look(&[]);
@@ -28,7 +28,7 @@ fn loses_and_regains_one_gpu() {
     world.look(&[]);
     world.look(&[]);
     assert_eq!((world.offered.len(), world.drained.clone()), (4, None));
-    assert_eq!(world.ward.report(1).node, None);
+    assert_eq!(world.health.report(1).node, None);
     assert!(world.said.iter().any(|line| line.contains("all 4 GPUs available to jobs again")));
 }
 
@@ -65,7 +65,7 @@ fn node_whose_number_of_gpus_cannot_change_is_drained_until_gpu_is_back() {
     assert_eq!(world.offered.len(), 2);
     assert!(
         world.drained.is_some()
-            && world.ward.report(1).node.is_some_and(|node| node.contains("restart this container"))
+            && world.health.report(1).node.is_some_and(|node| node.contains("restart this container"))
     );
     // What somebody takes back is drained again, for jobs would fail on it.
     world.drained = None;
@@ -84,7 +84,7 @@ fn node_that_controller_has_to_forget_waits_for_all_of_its_jobs() {
     world.jobs[1] = None;
     (0..5).for_each(|_| world.lost(0));
     assert!(world.drained.is_some() && world.offered.len() == 2);
-    let doing = world.ward.report(1).node.unwrap();
+    let doing = world.health.report(1).node.unwrap();
     assert!(doing.contains("until all of its jobs have ended"), "{doing}");
     world.has_other_job = false;
     world.lost(0);
@@ -118,20 +118,20 @@ fn agent_that_was_killed_leaves_nothing_behind() {
     world.event(0, 79);
     assert!(world.drained.is_some());
     // A restart during a drain: the next agent knows the reason and continues.
-    let former = world.ward.report(1);
-    world.ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &[]);
-    world.ward.offer(world.offer());
+    let former = world.health.report(1);
+    world.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &[]);
+    world.health.offer(world.offer());
     world.look(&[]);
     assert_eq!(world.offered.len(), 2);
     world.jobs[1] = None;
     world.look(&[]);
     assert_eq!((world.offered.clone(), world.drained.clone()), (vec![1], None));
     // Restarted on purpose, it has forgotten the fault: the GPU comes back.
-    let mut former = world.ward.report(1);
-    let out = vec![Out { gpu: identity(0), reason: String::new() }];
+    let mut former = world.health.report(1);
+    let out = vec![LeftOutGpu { gpu: identity(0), reason: String::new() }];
     former.gpus.iter_mut().for_each(|gpu| gpu.faults.clear());
-    world.ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
-    world.ward.offer(world.offer());
+    world.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
+    world.health.offer(world.offer());
     (0..4).for_each(|_| world.look(&[]));
     assert_eq!((world.offered.len(), world.drained.clone()), (2, None));
 }
@@ -163,7 +163,7 @@ fn repeats_resume_until_slurmctld_keeps_it() {
     world.drained = Some("fan".to_owned());
     let asked = world.asked;
     (0..20).for_each(|_| world.look(&[]));
-    assert_eq!((world.asked, world.ward.next(), world.drained.as_deref()), (asked, None, Some("fan")));
+    assert_eq!((world.asked, world.health.next(), world.drained.as_deref()), (asked, None, Some("fan")));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn person_who_drains_node_after_it_was_resumed_is_not_overruled() {
     world.lost(1);
     world.drained = Some("fan".to_owned());
     (0..10).for_each(|_| world.lost(1));
-    assert_eq!((world.drained.as_deref(), world.ward.next()), (Some("fan"), None));
+    assert_eq!((world.drained.as_deref(), world.health.next()), (Some("fan"), None));
 }
 
 /// AMD's partitions have one address and no UUID.
@@ -189,17 +189,17 @@ fn partitions_of_a_gpu_are_told_apart_by_their_render_nodes() {
         pci_address: Some("0000:0a:00.0".to_owned()),
         file: format!("/dev/dri/renderD{}", 128 + index),
     };
-    let mut ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
-    ward.offer((0..4).map(offered).collect());
+    let mut health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
+    health.offer((0..4).map(offered).collect());
     let now = Clock::default();
-    ward.listed(now, Vendor::Amd, (0..4).map(part).collect());
-    ward.done(now, Vendor::Amd);
-    let report = ward.report(1);
+    health.listed(now, Vendor::Amd, (0..4).map(part).collect());
+    health.done(now, Vendor::Amd);
+    let report = health.report(1);
     assert_eq!(report.gpus.iter().map(|gpu| gpu.offered.clone()).collect::<Vec<_>>(), [[0], [1], [2], [3]]);
     // One of them goes.
-    ward.listed(now, Vendor::Amd, (0..3).map(part).collect());
-    ward.done(now, Vendor::Amd);
-    let faults: Vec<usize> = ward.report(1).gpus.iter().map(|gpu| gpu.faults.len()).collect();
+    health.listed(now, Vendor::Amd, (0..3).map(part).collect());
+    health.done(now, Vendor::Amd);
+    let faults: Vec<usize> = health.report(1).gpus.iter().map(|gpu| gpu.faults.len()).collect();
     assert_eq!(faults, [0, 0, 0, 1]);
     // A MIG instance has its GPU's address and a file of its own.
     let whole = Identity { file: Some("/dev/nvidia0".to_owned()), ..identity(0) };
@@ -218,30 +218,30 @@ fn a_gpu_that_answers_after_the_start_is_offered_without_anybody() {
     let mut world = World::new(3);
     world.offered = vec![0];
     let awaited = |index: u32| AwaitedGpu { vendor: NVIDIA, index, pci_address: identity(index).pci_address };
-    world.ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
-    world.ward.offer(world.offer());
-    world.ward.await_gpus(vec![awaited(1), awaited(2)]);
+    world.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
+    world.health.offer(world.offer());
+    world.health.await_gpus(vec![awaited(1), awaited(2)]);
     // Only their places are known so far.
     for index in 0..3 {
-        world.ward.opening(world.now, Identity { uuid: None, ..identity(index) });
+        world.health.opening(world.now, Identity { uuid: None, ..identity(index) });
     }
-    world.act();
+    world.action();
     assert_eq!((world.offered.len(), world.drained.clone(), world.said.len()), (1, None, 0));
-    assert_eq!(world.ward.report(1).gpus.len(), 3);
+    assert_eq!(world.health.report(1).gpus.len(), 3);
     // One of them answers while a job has a GPU: it waits, and then both are there.
     world.jobs[0] = Some(7);
-    world.ward.listed(world.now, NVIDIA, world.gpus.clone());
-    world.ward.seen(world.now, &identity(1).key(), World::well());
-    world.act();
-    assert_eq!((world.offered.len(), world.ward.report(1).gpus.len()), (1, 3), "{:?}", world.said);
+    world.health.listed(world.now, NVIDIA, world.gpus.clone());
+    world.health.seen(world.now, &identity(1).key(), World::well());
+    world.action();
+    assert_eq!((world.offered.len(), world.health.report(1).gpus.len()), (1, 3), "{:?}", world.said);
     world.look(&[]);
     world.jobs[0] = None;
     world.look(&[]);
     assert_eq!(world.offered, [0, 1, 2]);
-    world.ward.await_gpus(Vec::new());
+    world.health.await_gpus(Vec::new());
     (0..3).for_each(|_| world.look(&[]));
-    assert_eq!((world.drained.clone(), world.ward.report(1).node), (None, None));
-    assert!(world.ward.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
+    assert_eq!((world.drained.clone(), world.health.report(1).node), (None, None));
+    assert!(world.health.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
 }
 
 /// A reload that does not wait for it either is not repeated without end.
@@ -249,9 +249,9 @@ fn a_gpu_that_answers_after_the_start_is_offered_without_anybody() {
 fn a_gpu_that_no_reload_waits_for_is_tried_once_a_minute() {
     let mut world = World::new(2);
     world.offered = vec![0];
-    world.ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
-    world.ward.offer(world.offer());
-    world.ward.await_gpus(vec![AwaitedGpu { vendor: NVIDIA, index: 1, pci_address: None }]);
+    world.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
+    world.health.offer(world.offer());
+    world.health.await_gpus(vec![AwaitedGpu { vendor: NVIDIA, index: 1, pci_address: None }]);
     (0..60).for_each(|_| world.look(&[]));
     let reloads =
         world.said.iter().filter(|line| line.contains("available to jobs") || line.contains("resumed with")).count();
@@ -262,25 +262,25 @@ fn a_gpu_that_no_reload_waits_for_is_tried_once_a_minute() {
 #[test]
 fn a_gpu_that_is_released_waits_for_its_jobs_and_returns_after_a_check() {
     let mut world = World::new(2);
-    let gpu = |world: &World| world.ward.report(1).gpus[1].clone();
+    let gpu = |world: &World| world.health.report(1).gpus[1].clone();
     world.jobs[1] = Some(7);
     world.event(1, 31);
-    world.ward.release(&[identity(1)]);
+    world.health.release(&[identity(1)]);
     world.look(&[]);
     assert!(world.drained.as_deref().is_some_and(|reason| reason.contains("released for work")), "{:?}", world.drained);
-    assert_eq!((gpu(&world).release, world.ward.to_close(NVIDIA).len()), (Some(Release::Pending), 0), "a job has it");
+    assert_eq!((gpu(&world).release, world.health.to_close(NVIDIA).len()), (Some(Release::Pending), 0), "a job has it");
     world.jobs[1] = None;
     world.look(&[]);
     assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0], None));
-    assert_eq!(world.ward.to_close(NVIDIA), [identity(1)]);
-    assert_eq!(world.ward.to_check(NVIDIA), [], "the host has it");
+    assert_eq!(world.health.to_close(NVIDIA), [identity(1)]);
+    assert_eq!(world.health.to_check(NVIDIA), [], "the host has it");
     assert_eq!(gpu(&world).release, Some(Release::Pending), "it is still open");
-    world.ward.closed([identity(1).key()].into());
+    world.health.closed([identity(1).key()].into());
     assert_eq!(gpu(&world).release, Some(Release::Done));
     // It is given back, and the first check still finds a fault.
-    world.ward.release(&[]);
-    assert_eq!((gpu(&world).release, world.ward.to_check(NVIDIA)), (Some(Release::Returning), vec![identity(1)]));
-    world.act();
+    world.health.release(&[]);
+    assert_eq!((gpu(&world).release, world.health.to_check(NVIDIA)), (Some(Release::Returning), vec![identity(1)]));
+    world.action();
     assert_eq!(world.offered, [0], "not before it has answered");
     let broken = Seen { readings: Readings { recovery_action: Some(1), ..Readings::default() }, ..Seen::default() };
     world.look(&[(1, broken)]);
@@ -297,20 +297,20 @@ fn a_gpu_with_a_fault_is_not_kept_open_and_returns_when_it_is_given_back() {
     let silent = || [(0, Seen::default()), (1, Seen::default())];
     world.look(&silent());
     world.event(1, 62);
-    assert_eq!((world.offered.clone(), world.ward.to_close(NVIDIA)), (vec![0], vec![identity(1)]));
-    assert_eq!(world.ward.to_check(NVIDIA), [identity(1)]);
-    world.ward.release(&[identity(1)]);
+    assert_eq!((world.offered.clone(), world.health.to_close(NVIDIA)), (vec![0], vec![identity(1)]));
+    assert_eq!(world.health.to_check(NVIDIA), [identity(1)]);
+    world.health.release(&[identity(1)]);
     world.look(&silent());
-    assert_eq!(world.ward.to_check(NVIDIA), []);
+    assert_eq!(world.health.to_check(NVIDIA), []);
     // It is given back too early: the check ends, and finds it lost.
-    world.ward.release(&[]);
+    world.health.release(&[]);
     world.look(&[(1, Seen { trouble: Some(FaultKind::Lost), ..Seen::default() })]);
     assert_eq!(
-        (world.ward.report(1).gpus[1].release, world.faults(1), world.offered.len()),
+        (world.health.report(1).gpus[1].release, world.faults(1), world.offered.len()),
         (None, vec![FaultKind::Lost], 1)
     );
-    world.ward.release(&[identity(1)]);
-    world.ward.release(&[]);
+    world.health.release(&[identity(1)]);
+    world.health.release(&[]);
     (0..2).for_each(|_| world.look(&silent()));
     assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0, 1], None));
 }

@@ -25,12 +25,12 @@ fn reports_reset_with_job_and_keeps_gpu() {
     assert!(world.said.pop().unwrap().ends_with("usable again") && world.said.is_empty());
     (0..20).for_each(|_| world.look(&[]));
     assert_eq!((world.faults(1), world.offered.len(), world.drained.clone()), (vec![], 2, None));
-    assert_eq!(world.ward.report(1).gpus[1].counts[&FaultKind::Reset].count, 1);
+    assert_eq!(world.health.report(1).gpus[1].counts[&FaultKind::Reset].count, 1);
     // The end of a reset whose start was missed, and an unknown GPU.
     world.reset(1, None);
-    world.ward.reset(world.now, NVIDIA, &Key::default(), &Phase::Ends);
-    world.ward.reset(world.now, Vendor::Amd, &identity(0).key(), &Phase::Begins { cause: None });
-    world.act();
+    world.health.reset(world.now, NVIDIA, &Key::default(), &Phase::Ends);
+    world.health.reset(world.now, Vendor::Amd, &identity(0).key(), &Phase::Begins { cause: None });
+    world.action();
     assert_eq!((world.said.len(), world.faults(0)), (0, vec![]));
 }
 
@@ -59,11 +59,11 @@ fn detects_a_missed_reset_end_by_the_gpus_answers() {
     (0..7).for_each(|_| world.look(&[answers(0)]));
     assert_eq!(world.offered, [1]);
     // The agent dies; the next one remembers, and has a new process that hears.
-    let former = world.ward.report(1);
-    let out = vec![Out { gpu: identity(0), reason: String::new() }];
-    world.ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
-    world.ward.offer(world.offer());
-    world.ward.watcher_restarted(NVIDIA);
+    let former = world.health.report(1);
+    let out = vec![LeftOutGpu { gpu: identity(0), reason: String::new() }];
+    world.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
+    world.health.offer(world.offer());
+    world.health.watcher_restarted(NVIDIA);
     (0..50).for_each(|_| world.look(&[]));
     assert_eq!(world.offered, [1], "it does not answer");
     (0..4).for_each(|_| world.look(&[answers(0)]));
@@ -87,8 +87,8 @@ fn agent_wakes_for_it_and_policy_is_operators() {
     let mut world = World::with(2, "[faults]\nreset-unfinished = 'count'\n", Recount::WithoutGpuJobs);
     world.reset(0, Some("user trigger"));
     let began = world.now.ms - 300;
-    assert_eq!(world.ward.next(), Some(began + 30_000));
+    assert_eq!(world.health.next(), Some(began + 30_000));
     (0..9).for_each(|_| world.look(&[]));
-    assert_eq!((world.drained.clone(), world.ward.next()), (None, None));
-    assert_eq!(world.ward.report(1).gpus[0].counts[&FaultKind::ResetUnfinished].count, 1);
+    assert_eq!((world.drained.clone(), world.health.next()), (None, None));
+    assert_eq!(world.health.report(1).gpus[0].counts[&FaultKind::ResetUnfinished].count, 1);
 }

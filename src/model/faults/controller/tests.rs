@@ -1,4 +1,4 @@
-//! A ward with a cluster that is a few variables.
+//! A health with a cluster that is a few variables.
 
 mod faults;
 mod node;
@@ -15,7 +15,7 @@ const NVIDIA: Vendor = Vendor::Nvidia;
 
 /// What the edge would do, without an edge.
 struct World {
-    ward: Ward,
+    health: HealthController,
     now: Clock,
     gpus: Vec<Identity>,
     /// What Slurm offers, by position in `gpus`.
@@ -57,7 +57,7 @@ impl World {
     fn with(count: u32, faults: &str, recount: Recount) -> Self {
         let Configuration { faults } = toml::from_str(faults).unwrap();
         let mut world = Self {
-            ward: Ward::new(faults, 5000, recount, None, &[]),
+            health: HealthController::new(faults, 5000, recount, None, &[]),
             now: Clock::default(),
             gpus: (0..count).map(identity).collect(),
             offered: (0..count as usize).collect(),
@@ -70,7 +70,7 @@ impl World {
             is_away: false,
             asked: 0,
         };
-        world.ward.offer(world.offer());
+        world.health.offer(world.offer());
         world.look(&[]);
         world
     }
@@ -87,13 +87,13 @@ impl World {
     /// A look at which all are well but these.
     fn look(&mut self, bad: &[(usize, Seen)]) {
         self.pass(5000);
-        self.ward.listed(self.now, NVIDIA, self.gpus.clone());
+        self.health.listed(self.now, NVIDIA, self.gpus.clone());
         for (index, gpu) in self.gpus.clone().iter().enumerate() {
             let seen = bad.iter().find(|(bad, _)| *bad == index).map_or_else(Self::well, |(_, seen)| seen.clone());
-            self.ward.seen(self.now, &gpu.key(), seen);
+            self.health.seen(self.now, &gpu.key(), seen);
         }
-        self.ward.done(self.now, NVIDIA);
-        self.act();
+        self.health.done(self.now, NVIDIA);
+        self.action();
     }
 
     fn pass(&mut self, ms: u64) {
@@ -105,7 +105,7 @@ impl World {
         self.look(&[(index, Seen { trouble: Some(FaultKind::Lost), ..Seen::default() })]);
     }
 
-    fn act(&mut self) {
+    fn action(&mut self) {
         self.rest();
         self.pass(300);
         self.rest();
@@ -113,21 +113,21 @@ impl World {
 
     fn rest(&mut self) {
         for _ in 0..20 {
-            let acts = self.ward.step(self.now);
-            if acts.is_empty() {
+            let actions = self.health.step(self.now);
+            if actions.is_empty() {
                 return;
             }
-            for act in acts {
-                self.do_it(act);
+            for action in actions {
+                self.do_it(action);
             }
         }
-        panic!("it never comes to rest: {:?}", self.ward.stage);
+        panic!("it never comes to rest: {:?}", self.health.stage);
     }
 
-    fn do_it(&mut self, act: Act) {
-        match act {
-            Act::Say { line, .. } => self.said.push(line),
-            Act::Drain { reason } => {
+    fn do_it(&mut self, action: Action) {
+        match action {
+            Action::Log(_, message) => self.said.push(message.text),
+            Action::Drain { reason } => {
                 let outcome = match &self.drained {
                     Some(other) if !other.starts_with("GPU ") => Drained::Others(other.clone()),
                     _ => {
@@ -136,9 +136,9 @@ impl World {
                         Drained::Ours
                     }
                 };
-                self.ward.drained(self.now, &outcome);
+                self.health.drained(self.now, &outcome);
             }
-            Act::Ask => {
+            Action::Ask => {
                 let job = |index: &usize| self.jobs[*index].map(|job| OwnedJob { job, user: "alice".to_owned() });
                 let gpus: Vec<Vec<OwnedJob>> =
                     self.offered.iter().map(|index| job(index).into_iter().collect()).collect();
@@ -147,40 +147,40 @@ impl World {
                 let is_ours = self.drained.as_ref().is_some_and(|reason| reason.starts_with("GPU "));
                 let node = OnNode { is_closed: self.drained.is_some(), is_ours, gpus, held, is_empty };
                 self.asked += 1;
-                self.ward.on_node(self.now, self.now, Some(&node).filter(|_| !self.is_away));
+                self.health.on_node(self.now, self.now, Some(&node).filter(|_| !self.is_away));
             }
-            Act::Reload { without } => {
+            Action::Reload { without } => {
                 assert!(self.drained.is_some(), "a job could begin meanwhile");
                 assert!(self.offered.iter().all(|index| self.jobs[*index].is_none()), "Slurm would abort a job");
                 assert!(self.recount == Recount::WithoutGpuJobs || !self.has_other_job, "Slurm would forget a job");
                 if self.reload_fails {
-                    return self.ward.reloaded(self.now, Err("no".to_owned()));
+                    return self.health.reloaded(self.now, Err("no".to_owned()));
                 }
                 let is_out = |index: &usize| without.iter().any(|out| out.gpu == self.gpus[*index]);
                 self.offered = (0..self.gpus.len()).filter(|index| !is_out(index)).collect();
-                self.ward.reloaded(self.now, Ok(self.offer()));
+                self.health.reloaded(self.now, Ok(self.offer()));
             }
-            Act::Resume if self.is_away => {}
-            Act::Resume if self.drained.as_ref().is_some_and(|reason| !reason.starts_with("GPU ")) => {}
-            Act::Resume => self.drained = None,
-            Act::Notify(told) => assert!(self.said.contains(&told.line), "the log line precedes the notification"),
+            Action::Resume if self.is_away => {}
+            Action::Resume if self.drained.as_ref().is_some_and(|reason| !reason.starts_with("GPU ")) => {}
+            Action::Resume => self.drained = None,
+            Action::Notify(told) => assert!(self.said.contains(&told.line), "the log line precedes the notification"),
         }
     }
 
     fn event(&mut self, index: usize, xid: u32) {
-        self.ward.event(self.now, Some(&self.gpus[index].key()), xid);
-        self.act();
+        self.health.event(self.now, Some(&self.gpus[index].key()), xid);
+        self.action();
     }
 
     /// A reset begins for this cause, or ends.
     fn reset(&mut self, index: usize, cause: Option<&str>) {
         let begins = |cause: &str| Phase::Begins { cause: Some(cause.to_owned()) };
-        self.ward.reset(self.now, NVIDIA, &self.gpus[index].key(), &cause.map_or(Phase::Ends, begins));
-        self.act();
+        self.health.reset(self.now, NVIDIA, &self.gpus[index].key(), &cause.map_or(Phase::Ends, begins));
+        self.action();
     }
 
     fn faults(&self, index: usize) -> Vec<FaultKind> {
-        self.ward.report(1).gpus[index].faults.iter().map(|fault| fault.kind).collect()
+        self.health.report(1).gpus[index].faults.iter().map(|fault| fault.kind).collect()
     }
 }
 
@@ -199,7 +199,7 @@ proptest! {
                 4 => world.jobs[gpu] = None,
                 5 => {
                     world.pass(1000);
-                    world.act();
+                    world.action();
                 }
                 6 => world.reload_fails = !world.reload_fails,
                 7 => world.reset(gpu, Some("HWS hang")),
@@ -212,6 +212,6 @@ proptest! {
         world.jobs = vec![None; 3];
         (0..200).for_each(|_| world.look(&[]));
         prop_assert_eq!((world.offered.len(), &world.drained), (3, &None));
-        prop_assert!(world.ward.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
+        prop_assert!(world.health.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
     }
 }

@@ -1,6 +1,6 @@
 //! Reports of faults: the GPU, the jobs that used it, the cause, the repair.
 
-use super::{Act, Clock, FaultKind, Key, Policy, RECENT, Recount, Told, Ward};
+use super::{Action, Clock, FaultKind, HealthController, Key, Policy, RECENT, Recount, ReportedFault};
 use crate::faults::policy;
 use crate::queued_job::OwnedJob;
 
@@ -24,7 +24,7 @@ pub(super) struct Pending {
     is_repeat: bool,
 }
 
-/// A reported fault, before Slurm told the jobs.
+/// A reported fault, before Slurm fault the jobs.
 #[derive(Clone, Debug)]
 pub(super) struct WithoutJobs {
     key: Key,
@@ -33,13 +33,13 @@ pub(super) struct WithoutJobs {
     jobs: Vec<OwnedJob>,
 }
 
-impl Ward {
+impl HealthController {
     /// Queues a fault for reporting. One that was reported recently is reported later, if it lasts.
     pub(super) fn note(&mut self, now: Clock, key: &Key, kind: FaultKind, policy: Policy, detail: Option<&str>) {
         if policy < Policy::Warn || self.pending.iter().any(|pending| pending.kind == kind && pending.key == *key) {
             return;
         }
-        let last = self.last_told.get(&(key.clone(), kind)).copied();
+        let last = self.last_logged.get(&(key.clone(), kind)).copied();
         let again = last.map(|last| last + AGAIN).filter(|again| now.ms < *again);
         let pending = Pending {
             key: key.clone(),
@@ -51,37 +51,37 @@ impl Ward {
         };
         self.pending.push(pending);
         if again.is_none() {
-            self.last_told.insert((key.clone(), kind), now.ms);
+            self.last_logged.insert((key.clone(), kind), now.ms);
             self.ask();
         }
     }
 
     /// When the next report is due, in ms.
-    pub(super) fn must_tell(&self) -> Option<u64> {
+    pub(super) fn next_log(&self) -> Option<u64> {
         self.pending.iter().map(|pending| pending.due).min()
     }
 
     /// Reports what waited for the jobs, which are now known or cannot be determined.
-    pub(super) fn tell_pending(&mut self, now: Clock) {
+    pub(super) fn log_pending(&mut self, now: Clock) {
         let (repeats, new) = std::mem::take(&mut self.pending).into_iter().partition(|pending| pending.is_repeat);
         self.pending = repeats;
-        self.tell(now, new, true);
+        self.log(now, new, true);
     }
 
     /// Reports what is due without knowing the jobs.
-    pub(super) fn tell_due(&mut self, now: Clock) {
+    pub(super) fn log_due(&mut self, now: Clock) {
         let (due, later): (Vec<_>, _) =
             std::mem::take(&mut self.pending).into_iter().partition(|one| now.ms >= one.due);
         self.pending = later;
         let lasts = |one: &Pending| !one.is_repeat || self.gpus.get(&one.key).is_some_and(|gpu| gpu.is_open(one.kind));
         let due: Vec<Pending> = due.into_iter().filter(lasts).collect();
         for repeat in due.iter().filter(|one| one.is_repeat) {
-            self.last_told.insert((repeat.key.clone(), repeat.kind), now.ms);
+            self.last_logged.insert((repeat.key.clone(), repeat.kind), now.ms);
         }
-        self.tell(now, due, false);
+        self.log(now, due, false);
     }
 
-    fn tell(&mut self, now: Clock, all: Vec<Pending>, knows_jobs: bool) {
+    fn log(&mut self, now: Clock, all: Vec<Pending>, knows_jobs: bool) {
         for pending in all {
             let Some(gpu) = self.gpus.get(&pending.key) else { continue };
             let jobs = gpu.jobs.clone();
@@ -98,52 +98,69 @@ impl Ward {
                 (Policy::Drain, Recount::Never, _) => "; draining the node",
                 _ => "",
             };
-            let returns = (pending.policy == Policy::Drain).then(|| gpu.returns_untold(pending.kind)).flatten();
+            let returns = (pending.policy == Policy::Drain).then(|| gpu.unreported_return(pending.kind)).flatten();
             let returns = returns.map(|returns| format!("; {returns}")).unwrap_or_default();
-            let line = format!("{}: {what}{}{end}{returns}. Repair: {repair}", self.name(&pending.key), whose(&jobs));
-            let told = Told {
+            let message = message!(
+                "gpu-fault",
+                "{gpu}: {fault}{jobs}{consequence}. Repair: {repair}",
+                gpu = self.name(&pending.key),
+                fault = what,
+                jobs = whose(&jobs),
+                consequence = format!("{end}{returns}"),
+                repair = repair
+            );
+            let fault = ReportedFault {
                 at: now.unix,
                 gpu: gpu.identity.index,
                 kind: pending.kind,
                 policy: pending.policy,
                 jobs: jobs.clone(),
-                line: line.clone(),
+                line: message.text.clone(),
             };
-            self.recent.push_back(told.clone());
+            self.recent.push_back(fault.clone());
             while self.recent.len() > RECENT {
                 self.recent.pop_front();
             }
             if !knows_jobs {
                 self.without_jobs.push(WithoutJobs { key: pending.key, kind: pending.kind, at: now.unix, jobs });
             }
-            self.acts.push(Act::Say { is_good: false, line });
-            self.acts.push(Act::Notify(told));
+            self.warn(message);
+            self.actions.push(Action::Notify(fault));
         }
     }
 
     /// Adds the jobs to what was reported without them.
-    pub(super) fn tell_jobs(&mut self) {
-        for told in std::mem::take(&mut self.without_jobs) {
-            let Some(gpu) = self.gpus.get(&told.key).filter(|gpu| !gpu.jobs.is_empty() && gpu.jobs != told.jobs) else {
+    pub(super) fn log_jobs(&mut self) {
+        for fault in std::mem::take(&mut self.without_jobs) {
+            let Some(gpu) = self.gpus.get(&fault.key).filter(|gpu| !gpu.jobs.is_empty() && gpu.jobs != fault.jobs)
+            else {
                 continue;
             };
             let (index, jobs) = (gpu.identity.index, gpu.jobs.clone());
-            let line = format!("{}: {}{}", self.name(&told.key), policy::words(told.kind).0, whose(&jobs));
-            let is_it = |recent: &&mut Told| (recent.at, recent.gpu, recent.kind) == (told.at, index, told.kind);
+            let message = message!(
+                "gpu-fault-jobs",
+                "{gpu}: {fault}{jobs}",
+                gpu = self.name(&fault.key),
+                fault = policy::words(fault.kind).0,
+                jobs = whose(&jobs)
+            );
+            let is_it =
+                |recent: &&mut ReportedFault| (recent.at, recent.gpu, recent.kind) == (fault.at, index, fault.kind);
             self.recent.iter_mut().filter(is_it).for_each(|recent| recent.jobs = jobs.clone());
-            self.acts.push(Act::Say { is_good: false, line });
+            self.warn(message);
         }
     }
 
     /// Reports that a fault is over, if its last occurrence was reported.
-    pub(super) fn say_over(&mut self, key: &Key, kind: FaultKind) {
+    pub(super) fn log_cleared(&mut self, key: &Key, kind: FaultKind) {
         let before = self.pending.len();
         self.pending.retain(|pending| !(pending.is_repeat && pending.kind == kind && pending.key == *key));
         if self.pending.len() < before {
             return;
         }
         let (what, _) = policy::words(kind);
-        self.acts.push(Act::Say { is_good: true, line: format!("{}: cleared: {what}", self.name(key)) });
+        let gpu = self.name(key);
+        self.info(message!("gpu-fault-cleared", "{gpu}: cleared: {fault}", gpu = gpu, fault = what));
     }
 
     /// `GPU 3 (NVIDIA H200, GPU-fa4e..., 0000:13:00.0)`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Act, Clock, Key, Out, Recount, Ward};
+use super::{Action, Clock, HealthController, Key, LeftOutGpu, Recount};
 use crate::faults::policy;
 use crate::queued_job::OwnedJob;
 
@@ -106,7 +106,7 @@ impl OnNode {
     }
 }
 
-impl Ward {
+impl HealthController {
     /// The GPUs to exclude: the faulty ones that are or were available to jobs.
     fn wanted(&self) -> BTreeSet<Key> {
         let bad = self.gpus.iter().filter(|(key, gpu)| gpu.is_bad() || self.is_kept(key));
@@ -161,12 +161,12 @@ impl Ward {
 
     fn push_drain(&mut self, reason: String) {
         self.is_draining = true;
-        self.acts.push(Act::Drain { reason });
+        self.actions.push(Action::Drain { reason });
     }
 
     fn resume(&mut self, now: Clock, is_ours: bool) {
         if is_ours {
-            self.acts.push(Act::Resume);
+            self.actions.push(Action::Resume);
             self.resumed = Some(now.ms + SAVED);
         }
         self.stage = Stage::OPEN;
@@ -186,14 +186,14 @@ impl Ward {
         self.resumed = match node {
             None => Some(now.ms + self.interval_ms),
             Some(node) if node.is_ours => {
-                self.acts.push(Act::Resume);
+                self.actions.push(Action::Resume);
                 Some(now.ms + SAVED)
             }
             Some(_) => None,
         };
     }
 
-    /// The answer to [`Act::Drain`].
+    /// The answer to [`Action::Drain`].
     pub fn drained(&mut self, now: Clock, outcome: &Drained) {
         let pause = self.pause();
         let has_failed = std::mem::replace(&mut self.has_failed_to_drain, matches!(outcome, Drained::Failed(_)));
@@ -207,15 +207,14 @@ impl Ward {
             Drained::Failed(why) => {
                 *next = now.ms + pause;
                 if !has_failed {
-                    let line = format!("could not drain the node: {why}; retrying");
-                    self.acts.push(Act::Say { is_good: false, line });
+                    self.warn(message!("node-not-drained", "could not drain the node: {why}; retrying", why = why));
                 }
             }
         }
         self.decide(now);
     }
 
-    /// The answer to [`Act::Ask`], sent at `asked`.
+    /// The answer to [`Action::Ask`], sent at `asked`.
     pub fn on_node(&mut self, now: Clock, asked: Clock, node: Option<&OnNode>) {
         self.is_asking = false;
         if let Some(node) = node {
@@ -226,9 +225,9 @@ impl Ward {
                 gpu.holds(now, jobs);
             }
         }
-        self.tell_pending(now);
+        self.log_pending(now);
         if node.is_some() {
-            self.tell_jobs();
+            self.log_jobs();
         }
         self.check_resumed(now, asked, node);
         let wanted = self.wanted();
@@ -255,14 +254,14 @@ impl Ward {
             self.push_drain(reason);
         } else if asked.ms >= *since && node.can_be_recounted(recount) && is_ours.is_some() {
             let (is_ours, retry) = (*is_ours == Some(true), *retry);
-            let without: Vec<Out> = wanted.iter().filter_map(|key| self.out_of(key)).collect();
+            let without: Vec<LeftOutGpu> = wanted.iter().filter_map(|key| self.out_of(key)).collect();
             let wanted = without.iter().map(|out| out.gpu.key()).collect();
             self.stage = Stage::Reloading { without: wanted, is_ours, retry };
-            self.acts.push(Act::Reload { without });
+            self.actions.push(Action::Reload { without });
         }
     }
 
-    /// The answer to [`Act::Reload`]: the devices for jobs, or the error.
+    /// The answer to [`Action::Reload`]: the devices for jobs, or the error.
     pub fn reloaded(&mut self, now: Clock, outcome: Result<Vec<super::Offered>, String>) {
         let Stage::Reloading { without, is_ours, retry } = self.stage.clone() else { return };
         match outcome {
@@ -271,12 +270,24 @@ impl Ward {
                 self.offer(offered);
                 self.rest_awaited(now);
                 let gpus = self.offered.len();
-                let line = match self.names(&self.out()) {
-                    names if names.is_empty() => format!("all {gpus} GPUs available to jobs again"),
-                    names if is_ours => format!("node resumed with {gpus} GPUs: {names} excluded"),
-                    names => format!("node has {gpus} GPUs and stays drained by an administrator: {names} excluded"),
-                };
-                self.acts.push(Act::Say { is_good: true, line });
+                let names = self.names(&self.out());
+                self.info(match is_ours {
+                    _ if names.is_empty() => {
+                        message!("gpus-complete", "all {gpus} GPUs available to jobs again", gpus = gpus)
+                    }
+                    true => message!(
+                        "gpus-excluded",
+                        "node resumed with {gpus} GPUs: {names} excluded",
+                        gpus = gpus,
+                        names = names
+                    ),
+                    false => message!(
+                        "gpus-excluded",
+                        "node has {gpus} GPUs and stays drained by an administrator: {names} excluded",
+                        gpus = gpus,
+                        names = names
+                    ),
+                });
                 self.resume(now, is_ours);
                 self.decide(now);
             }
@@ -284,8 +295,11 @@ impl Ward {
                 let next = now.ms + retry;
                 let retry = (retry * 2).min(LONGEST_RETRY);
                 self.stage = Stage::Draining { since: now.ms, is_ours: Some(is_ours), next, retry };
-                let line = format!("could not change the node's GPU count: {why}; the node stays drained; retrying");
-                self.acts.push(Act::Say { is_good: false, line });
+                self.warn(message!(
+                    "gpu-count-not-changed",
+                    "could not change the node's GPU count: {why}; the node stays drained; retrying",
+                    why = why
+                ));
             }
         }
     }
@@ -324,12 +338,12 @@ impl Ward {
     }
 
     /// How to leave a GPU out; `None` for one that is only awaited.
-    fn out_of(&self, key: &Key) -> Option<Out> {
+    fn out_of(&self, key: &Key) -> Option<LeftOutGpu> {
         let gpu = self.gpus.get(key)?;
         let kinds = gpu.bad_kinds();
         let released = self.is_kept(key).then(|| "released for work on the host (slurminit gpu release)".to_owned());
         let words: Vec<String> = kinds.into_iter().map(|kind| policy::words(kind).0).chain(released).collect();
-        (!words.is_empty()).then(|| Out { gpu: gpu.identity.clone(), reason: words.join("; ") })
+        (!words.is_empty()).then(|| LeftOutGpu { gpu: gpu.identity.clone(), reason: words.join("; ") })
     }
 
     /// The stage of the node as text.
@@ -367,7 +381,7 @@ impl Ward {
 
     pub(super) fn ask(&mut self) {
         if !std::mem::replace(&mut self.is_asking, true) {
-            self.acts.push(Act::Ask);
+            self.actions.push(Action::Ask);
         }
     }
 }

@@ -1,28 +1,30 @@
 //! Decides how to handle GPU faults: what to report, when to drain the node, and when to resume it with fewer or more GPUs.
 //!
-//! The inputs are times and samples, the outputs are [`Act`]s.
+//! The inputs are times and samples, the outputs are [`Action`]s.
 //!
 //! Slurm can only drain a whole node, and aborts every job with a GPU when the node's GPU count changes. So a node with a
 //! broken GPU is drained until its GPU jobs, or all jobs, have ended ([`Recount`]); then it is resumed without that GPU.
 
 mod absent;
 mod gpu;
+mod log;
 mod node;
 mod release;
 mod resets;
-mod tell;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::fault::{FaultKind, Policy};
 use super::look::{Identity, Key, Seen};
 use super::policies::Faults;
-use super::report::{Report, Told};
+use super::report::{Report, ReportedFault};
 use crate::inventory::Vendor;
+use crate::log::Level;
+use crate::message::Message;
 use crate::prepared::AwaitedGpu;
 use gpu::Gpu;
+use log::{Pending, WithoutJobs};
 use node::Stage;
-use tell::{Pending, WithoutJobs};
 
 pub use node::{Drained, OnNode};
 
@@ -53,35 +55,30 @@ pub enum Recount {
 
 /// An action for the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// Write a line to the log.
-    Say {
-        /// Whether the line is informational, not a warning.
-        is_good: bool,
-        /// The line.
-        line: String,
-    },
-    /// Drain the node, unless an administrator did. Answered by [`Ward::drained`].
+pub enum Action {
+    /// Log a message.
+    Log(Level, Message),
+    /// Drain the node, unless an administrator did. Answered by [`HealthController::drained`].
     Drain {
         /// The reason.
         reason: String,
     },
-    /// Query the jobs on GPUs. Answered by [`Ward::on_node`].
+    /// Query the jobs on GPUs. Answered by [`HealthController::on_node`].
     Ask,
-    /// Reload the configuration without these GPUs. Answered by [`Ward::reloaded`].
+    /// Reload the configuration without these GPUs. Answered by [`HealthController::reloaded`].
     Reload {
         /// The GPUs.
-        without: Vec<Out>,
+        without: Vec<LeftOutGpu>,
     },
     /// Resume the node after our own drain.
     Resume,
     /// Send notifications of a fault.
-    Notify(Told),
+    Notify(ReportedFault),
 }
 
 /// A GPU that is excluded from jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Out {
+pub struct LeftOutGpu {
     /// The GPU.
     pub gpu: Identity,
     /// The reason.
@@ -99,7 +96,7 @@ pub struct Offered {
 
 /// The state.
 #[derive(Debug)]
-pub struct Ward {
+pub struct HealthController {
     policies: Faults,
     gpus: BTreeMap<Key, Gpu>,
     /// The GPUs of the current sampling round.
@@ -125,18 +122,24 @@ pub struct Ward {
     is_asking: bool,
     is_draining: bool,
     has_failed_to_drain: bool,
-    last_told: BTreeMap<(Key, FaultKind), u64>,
-    recent: VecDeque<Told>,
+    last_logged: BTreeMap<(Key, FaultKind), u64>,
+    recent: VecDeque<ReportedFault>,
     /// The time of the last query for jobs of GPUs in use, in ms.
     asked_use: Option<u64>,
     at: u64,
-    acts: Vec<Act>,
+    actions: Vec<Action>,
 }
 
-impl Ward {
+impl HealthController {
     /// The state at the start of the agent. `former` is the report of a crashed agent, and `applied` are the GPUs that the
     /// configuration already excludes.
-    pub fn new(policies: Faults, interval_ms: u64, recount: Recount, former: Option<&Report>, applied: &[Out]) -> Self {
+    pub fn new(
+        policies: Faults,
+        interval_ms: u64,
+        recount: Recount,
+        former: Option<&Report>,
+        applied: &[LeftOutGpu],
+    ) -> Self {
         let restored = |report: &super::report::GpuReport| {
             let gpu = Gpu::restored(report);
             (gpu.identity.key(), gpu)
@@ -166,11 +169,11 @@ impl Ward {
             is_asking: false,
             is_draining: false,
             has_failed_to_drain: false,
-            last_told: BTreeMap::new(),
+            last_logged: BTreeMap::new(),
             recent: former.map(|report| report.recent.clone().into()).unwrap_or_default(),
             asked_use: None,
             at: former.map_or(0, |report| report.at),
-            acts: Vec::new(),
+            actions: Vec::new(),
         }
     }
 
@@ -228,7 +231,7 @@ impl Ward {
             self.note(now, key, kind, policies.policy(kind), detail.or(used.as_deref()));
         }
         for kind in over {
-            self.say_over(key, kind);
+            self.log_cleared(key, kind);
         }
     }
 
@@ -247,6 +250,14 @@ impl Ward {
         }
     }
 
+    fn warn(&mut self, message: Message) {
+        self.actions.push(Action::Log(Level::Warn, message));
+    }
+
+    fn info(&mut self, message: Message) {
+        self.actions.push(Action::Log(Level::Info, message));
+    }
+
     fn keys_of(&self, vendor: Vendor) -> Vec<Key> {
         self.gpus.iter().filter(|(_, gpu)| gpu.identity.vendor == vendor).map(|(key, _)| key.clone()).collect()
     }
@@ -255,9 +266,12 @@ impl Ward {
     pub fn event(&mut self, now: Clock, key: Option<&Key>, xid: u32) {
         let only = || self.gpus.keys().next().filter(|_| self.gpus.len() == 1).cloned();
         let Some(key) = key.cloned().or_else(only) else {
-            let line =
-                format!("the driver reports {} of an unidentified GPU", super::policy::words(FaultKind::Xid(xid)).0);
-            return self.acts.push(Act::Say { is_good: false, line });
+            let fault = super::policy::words(FaultKind::Xid(xid)).0;
+            return self.warn(message!(
+                "gpu-fault-unidentified",
+                "the driver reports {fault} of an unidentified GPU",
+                fault = fault
+            ));
         };
         let (kind, policy) = (FaultKind::Xid(xid), self.policies.policy(FaultKind::Xid(xid)));
         let Some(gpu) = self.gpus.get_mut(&key) else { return };
@@ -266,14 +280,14 @@ impl Ward {
     }
 
     /// The pending actions.
-    pub fn step(&mut self, now: Clock) -> Vec<Act> {
+    pub fn step(&mut self, now: Clock) -> Vec<Action> {
         self.check_resets(now);
-        self.tell_due(now);
+        self.log_due(now);
         self.decide(now);
-        let acts = std::mem::take(&mut self.acts);
+        let actions = std::mem::take(&mut self.actions);
         // Drains first, so that no query waits before one.
-        let (mut first, rest): (Vec<Act>, Vec<Act>) =
-            acts.into_iter().partition(|act| matches!(act, Act::Drain { .. } | Act::Resume));
+        let (mut first, rest): (Vec<Action>, Vec<Action>) =
+            actions.into_iter().partition(|action| matches!(action, Action::Drain { .. } | Action::Resume));
         first.extend(rest);
         first
     }
@@ -282,7 +296,7 @@ impl Ward {
     pub fn next(&self) -> Option<u64> {
         // These wait for Slurm's answer.
         let dates = self.stage.next().into_iter().chain(self.must_check_resumed()).filter(|_| !self.is_asking);
-        dates.chain(self.must_tell()).chain(self.gpus.values().filter_map(Gpu::reset_is_due)).min()
+        dates.chain(self.next_log()).chain(self.gpus.values().filter_map(Gpu::reset_is_due)).min()
     }
 
     /// The report of this process.

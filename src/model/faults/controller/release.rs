@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{Gpu, Identity, Key, Vendor, Ward};
+use super::{Gpu, HealthController, Identity, Key, Vendor};
 use crate::faults::report::Release;
 
-impl Ward {
+impl HealthController {
     /// Sets the GPUs that are released. One that no longer is must answer before jobs get it; its faults of before are forgotten.
     pub fn release(&mut self, released: &[Identity]) {
         let released: BTreeSet<Key> = released.iter().map(|gpu| self.key_of(gpu)).collect();

@@ -1,0 +1,64 @@
+//! Messages of the log: a constant text with placeholders, and the data for them.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A message; [`message!`](crate::message!) makes one. A log collector groups by `kind` or `template`, people read `text`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// The event, such as `unit-died`. Stable across releases.
+    pub kind: Cow<'static, str>,
+    /// The constant text, with the names of the fields in braces.
+    pub template: Cow<'static, str>,
+    /// The data by name.
+    pub fields: BTreeMap<Cow<'static, str>, String>,
+    /// The template with its data.
+    pub text: String,
+}
+
+/// A [`Message`] of a kind: `message!("unit-died", "{name} {exit}", name = name, exit = exit)`. A placeholder without a field, or a field
+/// without a placeholder, does not compile.
+#[macro_export]
+macro_rules! message {
+    ($kind:expr, $template:literal $(, $name:ident = $value:expr)* $(,)?) => {
+        match ($(&$value,)*) {
+            ($($name,)*) => $crate::message::Message {
+                kind: $kind.into(),
+                template: $template.into(),
+                fields: [$((stringify!($name).into(), ::std::string::ToString::to_string($name))),*].into(),
+                // Behind `concat!` a placeholder cannot capture a variable that is no field.
+                text: ::std::fmt::format(format_args!(concat!($template), $($name = $name),*)),
+            },
+        }
+    };
+}
+
+/// A message of a helper on its way to PID 1: a line with [`RECORD`], then this as JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// The severity.
+    pub level: crate::log::Level,
+    /// What happened.
+    pub message: Message,
+}
+
+/// The first byte of a line that contains a [`Report`]: RFC 7464's record separator. No text has it, since control characters are escaped.
+pub const RECORD: u8 = 0x1e;
+
+/// The variable with which PID 1 requests reports from its helpers in place of text.
+pub const REPORTS: &str = "SLURMINIT_REPORTS";
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn text_has_data_and_template_has_not() {
+        let (job, why) = (7, "no space");
+        let message = message!("job-lost", "job {job} is lost: {why}", job = job, why = why.to_owned());
+        assert_eq!(message.template, "job {job} is lost: {why}");
+        assert_eq!(message.text, "job 7 is lost: no space");
+        assert_eq!(message.fields["job"], "7");
+        assert!(message!("ready", "ready").fields.is_empty());
+    }
+}

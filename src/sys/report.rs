@@ -1,0 +1,42 @@
+//! Messages of the programs that PID 1 runs: reports for its log, or text where a person runs them.
+
+use std::io::Write as _;
+
+use model::log::Level;
+use model::message::{Message, RECORD, REPORTS, Report};
+use model::printable;
+
+/// Logs information.
+pub fn info(message: Message) {
+    write(Level::Info, message);
+}
+
+/// Logs a warning.
+pub fn warn(message: Message) {
+    write(Level::Warn, message);
+}
+
+/// Logs an error.
+pub fn error(message: Message) {
+    write(Level::Error, message);
+}
+
+/// Logs a message.
+pub fn write(level: Level, message: Message) {
+    let line = match std::env::var_os(REPORTS) {
+        Some(_) => {
+            let report = serde_json::to_string(&Report { level, message }).unwrap_or_default();
+            format!("{}{report}\n", char::from(RECORD))
+        }
+        None => {
+            let word = match level {
+                Level::Error => "error: ",
+                Level::Warn => "warning: ",
+                _ => "",
+            };
+            format!("{word}{}\n", printable::line(&message.text))
+        }
+    };
+    // One write, so that lines of threads do not mix.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
