@@ -12,9 +12,9 @@ const FAULTS: [(&str, &str, bool, &str); 8] = [
     ("SEGV", "kill -SEGV $$", true, "NAME was killed by signal 11 (SIGSEGV)"),
     ("exit 0", "exit 0", true, "NAME exited with code 0"),
     ("exit 1", "exit 1", true, "NAME exited with code 1"),
-    ("STOP", "kill -STOP $$", true, "NAME runs for "),
+    ("STOP", "kill -STOP $$", true, "NAME is not ready after "),
     ("slow start, 3 s", "sleep 3", true, "NAME is still starting (timeout 60 s)"),
-    ("never ready, once", "exec sleep 1000", true, "NAME runs for "),
+    ("never ready, once", "exec sleep 1000", true, "NAME is not ready after "),
     ("exit 1 at each start", "exit 1", false, "NAME failed 5 times within 60 s (last: exited with code 1"),
 ];
 

@@ -46,7 +46,7 @@ fn young_jobs() -> [Case; 2] {
         jobs: true,
         inject,
         until: until.clone(),
-        says: "are lost: slurmctld was killed before it had saved them",
+        says: "are lost: slurmctld ended before it had saved them",
         data: "a job of the last 5 s",
         ..Case::new(target, "ready", fault)
     };
