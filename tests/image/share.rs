@@ -72,8 +72,11 @@ impl Drop for Share {
 }
 
 /// Has this test use as much of the machine as so many containers do. A test of several containers, or of much load, calls it first; one
-/// that does not has a share of one.
+/// that does not has a share of one. A thread without a name was started by a test, whose share counts: it would wait for that for ever.
 pub(crate) fn hold(containers: usize) {
+    if std::thread::current().name().is_none() {
+        return;
+    }
     HELD.with_borrow_mut(|held| {
         if held.is_none() {
             *held = Some(Share::take(containers));
@@ -86,11 +89,18 @@ pub(crate) fn hold_all() {
     hold(usize::MAX);
 }
 
-/// The share of a test that has asked for none. A thread without a name was started by a test, whose share counts.
+/// The share of a test that has asked for none.
 pub(crate) fn hold_one() {
-    if std::thread::current().name().is_some() {
-        hold(1);
-    }
+    hold(1);
+}
+
+#[test]
+fn threads_of_a_test_use_its_share() {
+    hold_all();
+    std::thread::scope(|scope| {
+        scope.spawn(hold_all);
+        scope.spawn(hold_one);
+    });
 }
 
 #[test]
