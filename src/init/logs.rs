@@ -16,9 +16,14 @@ pub use harmless::Circumstances;
 pub use line::{LineSplitter, Origin, parse_daemon_line};
 pub use record::{Record, split_text};
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc::Receiver;
+use tracing::field::{Field, Visit};
+use tracing::{debug, error, info, trace};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use model::log::{Level, LogFormat};
 use model::message::Message;
@@ -31,12 +36,16 @@ const OWN_NAME: &str = "slurminit";
 const LAST_LINES: usize = 8;
 const LAST_LINE_CHARS: usize = 400;
 
-static LOGS: OnceLock<Logs> = OnceLock::new();
-
 /// Logs a message of slurminit, which may be about a daemon or service. Before [`Logs::install`] there is no log.
 pub fn report(level: Level, unit: Option<&str>, message: &Message) {
-    if let Some(logs) = LOGS.get() {
-        logs.write(&Record::own(level, OWN_NAME, unit, message));
+    // A value of tracing has one type, so the fields of a message travel as JSON.
+    let report = serde_json::to_string(message).unwrap_or_default();
+    match level {
+        Level::Error => error!(unit, report),
+        Level::Warn => tracing::warn!(unit, report),
+        Level::Info => info!(unit, report),
+        Level::Debug => debug!(unit, report),
+        Level::Trace => trace!(unit, report),
     }
 }
 
@@ -61,12 +70,14 @@ struct Shared {
 }
 
 impl Logs {
-    /// Opens the log, for [`report`] and for the output of children.
+    /// Opens the log and installs it as the subscriber of `tracing`.
     pub fn install(format: LogFormat, level: Level) -> Self {
         let sink = Mutex::new(Sink::standard_error(format));
         let (tails, has_backlog) = (Mutex::default(), tokio::sync::Notify::new());
         let logs = Self { shared: Arc::new(Shared { format, level, sink, tails, has_backlog }) };
-        LOGS.get_or_init(|| logs).clone()
+        // Installing a second subscriber is a bug. It costs log lines, but must not cost the container.
+        let _ = tracing_subscriber::registry().with(logs.clone()).try_init();
+        logs
     }
 
     /// Writes a line or queues it; never blocks.
@@ -149,4 +160,42 @@ impl Logs {
     fn sink(&self) -> MutexGuard<'_, Sink> {
         self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl<S: tracing::Subscriber> Layer<S> for Logs {
+    /// Libraries also use tracing, but their events have no report.
+    fn on_event(&self, event: &tracing::Event<'_>, _context: Context<'_, S>) {
+        let mut values = Values::default();
+        event.record(&mut values);
+        let Some(message) = values.report.as_deref().and_then(|report| serde_json::from_str(report).ok()) else {
+            return;
+        };
+        let level = match *event.metadata().level() {
+            tracing::Level::ERROR => Level::Error,
+            tracing::Level::WARN => Level::Warn,
+            tracing::Level::INFO => Level::Info,
+            tracing::Level::DEBUG => Level::Debug,
+            tracing::Level::TRACE => Level::Trace,
+        };
+        self.write(&Record::own(level, OWN_NAME, values.unit.as_deref(), &message));
+    }
+}
+
+/// The values of an event of [`report`].
+#[derive(Default)]
+struct Values {
+    unit: Option<String>,
+    report: Option<String>,
+}
+
+impl Visit for Values {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "unit" => self.unit = Some(value.to_owned()),
+            "report" => self.report = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
 }

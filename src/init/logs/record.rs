@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use model::log::{Level, LogFormat};
 use model::message::Message;
@@ -96,22 +97,10 @@ impl<'a> Record<'a> {
 
 /// The current time in the log's format.
 pub(super) fn now() -> String {
-    let now = clock_gettime(ClockId::CLOCK_REALTIME);
-    now.map(|now| format_time(now.tv_sec(), now.tv_nsec() / 1000)).unwrap_or_default()
-}
-
-/// Seconds since 1970 and microseconds as RFC 3339. The date: <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
-fn format_time(seconds: i64, micros: i64) -> String {
-    let (days, second) = (seconds.div_euclid(86_400) + 719_468, seconds.rem_euclid(86_400));
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    let year = year + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second % 3600 / 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+    let mut time = String::with_capacity(32);
+    // Writing to a String cannot fail.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut time));
+    time
 }
 
 /// Splits the text of a record from `source` into the word for its level and the message.
@@ -143,13 +132,6 @@ mod tests {
             assert_eq!(split_text(line.trim_end_matches('\n'), "slurmd"), Some((word, "a: b ")));
         }
         assert_eq!(split_text("", "slurmd"), None);
-    }
-
-    #[test]
-    fn time_is_rfc_3339() {
-        assert_eq!(format_time(0, 0), "1970-01-01T00:00:00.000000Z");
-        assert_eq!(format_time(951_782_400, 7), "2000-02-29T00:00:00.000007Z");
-        assert_eq!(format_time(1_798_761_599, 999_999), "2026-12-31T23:59:59.999999Z");
     }
 
     #[test]
