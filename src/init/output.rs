@@ -1,6 +1,6 @@
 //! Reads the output of children: pipes become log lines or events.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -24,8 +24,9 @@ const LAST_READS: usize = 64;
 /// What happens to the lines.
 #[derive(Debug)]
 pub(super) enum Reader {
-    /// Log them under this name. With `is_apart`, each read is one write. `reports`: the program is slurminit's own, and sends reports.
-    Log { source: String, is_apart: bool, now: RefCell<Circumstances>, reports: bool },
+    /// Log them under this name. With `is_apart`, each read is one write. `reports`: the program is slurminit's own, and sends
+    /// reports until it becomes a daemon.
+    Log { source: String, is_apart: bool, now: RefCell<Circumstances>, reports: Cell<bool> },
     /// Each line is an event of the preparation.
     Prepare,
     /// Each line is the state of a node; the worst one is reported.
@@ -120,9 +121,10 @@ impl Pump {
         let (mut batch, now) = (self.logs.batch(source), now.borrow());
         let mut add = |line: &[u8], origin| match origin {
             Origin::Continuation => batch.add_continuation(line),
-            Origin::Message => match report(*reports, line) {
-                Some(Report { level, message }) => batch.push(&Record::own(level, source, None, &message)),
-                None => {
+            Origin::Message => match Line::of(reports, line) {
+                Line::Report(Report { level, message }) => batch.push(&Record::own(level, source, None, &message)),
+                Line::EndOfReports => {}
+                Line::Text => {
                     let (level, message) = parse_daemon_line(source, line, &now);
                     batch.add(level, message);
                 }
@@ -137,9 +139,12 @@ impl Pump {
 
     fn line(&self, line: &[u8]) {
         match &self.reader {
-            Reader::Log { source, now, reports, .. } => match report(*reports, line) {
-                Some(Report { level, message }) => self.logs.write(&Record::own(level, source, None, &message)),
-                None => {
+            Reader::Log { source, now, reports, .. } => match Line::of(reports, line) {
+                Line::Report(Report { level, message }) => {
+                    self.logs.write(&Record::own(level, source, None, &message));
+                }
+                Line::EndOfReports => {}
+                Line::Text => {
                     let (level, message) = parse_daemon_line(source, line, &now.borrow());
                     self.logs.write(&Record::line(level, source, message));
                 }
@@ -169,8 +174,40 @@ impl Pump {
     }
 }
 
-/// The report in a line of a program of slurminit's.
-fn report(reports: bool, line: &[u8]) -> Option<Report> {
-    let report = line.strip_prefix(&[RECORD]).filter(|_| reports)?;
-    serde_json::from_slice(report).ok()
+/// What a line is.
+enum Line {
+    Report(Report),
+    EndOfReports,
+    Text,
+}
+
+impl Line {
+    /// A daemon's line can contain text of users, so a program that has become one sends no reports.
+    fn of(reports: &Cell<bool>, line: &[u8]) -> Self {
+        match line.strip_prefix(&[RECORD]).filter(|_| reports.get()) {
+            Some([]) => {
+                reports.set(false);
+                Self::EndOfReports
+            }
+            Some(report) => serde_json::from_slice(report).map_or(Self::Text, Self::Report),
+            None => Self::Text,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn daemon_that_a_helper_becomes_sends_no_reports() {
+        let report = Report { level: model::log::Level::Error, message: message!("forged", "FORGED") };
+        let line = [&[RECORD], serde_json::to_vec(&report).unwrap().as_slice()].concat();
+        let reports = Cell::new(true);
+        assert!(matches!(Line::of(&reports, &line), Line::Report(_)));
+        assert!(matches!(Line::of(&reports, b"text"), Line::Text));
+        assert!(matches!(Line::of(&reports, &[RECORD]), Line::EndOfReports));
+        assert!(matches!(Line::of(&reports, &line), Line::Text));
+        assert!(matches!(Line::of(&reports, &[RECORD]), Line::Text));
+    }
 }

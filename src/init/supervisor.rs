@@ -231,7 +231,7 @@ impl Supervisor {
             source: self.source(child),
             is_apart: started.is_apart,
             now: self.circumstances(child).into(),
-            reports: program.reports,
+            reports: program.reports.into(),
         };
         let captured = match child {
             Child::Prepare | Child::Explain(_) | Child::Reload | Child::Restore => Reader::Prepare,

@@ -1,6 +1,7 @@
 //! Messages of the programs that PID 1 runs: reports for its log, or text where a person runs them.
 
 use std::io::Write as _;
+use std::process::Command;
 
 use model::log::Level;
 use model::message::{Message, RECORD, REPORTS, Report};
@@ -39,4 +40,12 @@ pub fn write(level: Level, message: Message) {
     };
     // One write, so that lines of threads do not mix.
     let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// Ends the reports before this process becomes another program, whose lines are not trusted.
+pub fn end(program: &mut Command) -> &mut Command {
+    if std::env::var_os(REPORTS).is_some() {
+        let _ = std::io::stderr().write_all(&[RECORD, b'\n']);
+    }
+    program.env_remove(REPORTS)
 }

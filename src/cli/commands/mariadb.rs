@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
-use model::message::REPORTS;
+
+use sys::report;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -35,7 +36,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         })?;
     }
     let (program, arguments) = args.command.split_first().context("no command")?;
-    let error = Command::new(program).args(arguments).env_remove(REPORTS).exec();
+    let error = report::end(Command::new(program).args(arguments)).exec();
     Err(error).with_context(|| {
         format!("`{program}` cannot be executed; build the image with --target accounting, or set mode of [accounting]")
     })

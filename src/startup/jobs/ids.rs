@@ -23,7 +23,6 @@ use super::SLURM;
 use super::follow::BEGUN;
 use super::notes::{self, Notes};
 use model::message;
-use model::message::REPORTS;
 use plan::last_value;
 use slurm::client::Jobs;
 use sys::report;
@@ -48,7 +47,7 @@ pub fn run(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>, comm
         report::warn(message!("job-ids-may-repeat", "job IDs may be reused: {error}", error = format!("{error:#}")));
     }
     let (program, arguments) = command.split_first().context("no command")?;
-    let error = Command::new(program).args(arguments).env_remove(REPORTS).exec();
+    let error = report::end(Command::new(program).args(arguments)).exec();
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
 }
 

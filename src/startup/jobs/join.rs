@@ -15,7 +15,6 @@ use super::{SLURM, STOPS, closed_for_good, controller_reachability, requeue_ghos
 use machine::node_report::OUR_REASON;
 use model::inventory::{Finding, Kind};
 use model::message;
-use model::message::REPORTS;
 use plan::in_use;
 use slurm::error::QueryError;
 use slurm::node_record::NodeRecord;
@@ -72,7 +71,7 @@ pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, com
         (true, false) => slurmd.arg("-b"),
         (true, true) => &mut slurmd,
     };
-    let error = slurmd.env_remove(REPORTS).exec();
+    let error = report::end(&mut slurmd).exec();
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
 }
 
