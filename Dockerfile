@@ -100,6 +100,8 @@ RUN groupadd --gid 640 --system munge \
 # log errors at every start. A Slurm built from source lists the packages it needs, and its user gets Debian's user ID of slurm.
 #
 # PRoot runs jobs in container images where user namespaces are refused. libX11, a dependency of a dependency, needs no locales here.
+# dpkg's previous status and the symbols files, which only the build of a Debian package reads (it can do without), are 400 kB. The
+# packages of Slurm share one licence text of 50 kB: hard links, so that each package keeps its copyright when another one is removed.
 #
 # The base image's packages are upgraded first: it is built less often than Debian publishes fixes. Of their set-user-id
 # and set-group-id bits nothing here needs one: accounts have no passwords, and root, who calls su, needs none.
@@ -114,6 +116,11 @@ RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends munge proot ${packages} ${sysusers} \
  && rm -rf /etc/munge/munge.key /var/lib/munge/munge.seed /var/lib/apt/lists/* /var/cache/apt/*.bin \
       /var/cache/debconf/* /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /usr/share/X11/locale \
+      /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols \
+ && for package in slurm-client slurmctld slurm-wlm-basic-plugins; do \
+      ! cmp -s /usr/share/doc/slurmd/copyright "/usr/share/doc/$package/copyright" \
+        || ln -f /usr/share/doc/slurmd/copyright "/usr/share/doc/$package/copyright"; \
+    done \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && echo '# optional and required SPANK plugins: man spank' > /etc/slurm/plugstack.conf \
  && echo '[ ! -r /usr/share/bash-completion/completions/slurminit ] || . /usr/share/bash-completion/completions/slurminit' >> /etc/bash.bashrc \
@@ -160,7 +167,8 @@ RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
  && if [ -n "${SLURM_VERSION}" ]; then packages="$(printf '%s\n' ${packages} | grep -v '^slurm-wlm-' || true)"; fi \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ${packages} \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
- && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log \
+      /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols
 COPY --from=builder /src/target/release/slurminit /src/target/release/slurminit-init /usr/local/bin/
 COPY docker/image-client /usr/share/slurminit/client
 COPY config/slurminit.schema.json /usr/share/slurminit/
@@ -226,6 +234,7 @@ RUN groupadd --gid 641 --system mysql \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mariadb-server-core ${packages} \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log /etc/slurm/slurmdbd.conf \
+      /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols \
  && install -d -o mysql -g mysql -m 0755 /usr/share/slurminit/mariadb \
  && install -d -o mysql -g mysql -m 0750 /run/mysqld \
  && { echo 'create database mysql;' && echo 'use mysql;' \

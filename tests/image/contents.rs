@@ -127,6 +127,19 @@ fn bash_completes_verbs() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
+fn each_package_keeps_its_licence_and_nothing_of_its_installation() {
+    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
+        let without_licence = "dpkg-query -W -f '${Package}\\n' | while read -r package; do \
+             [ -s /usr/share/doc/$package/copyright ] || echo $package; done";
+        assert_eq!(shell(image, without_licence), "", "{image}");
+        let leftovers = "find /var/lib/apt/lists /var/cache/apt/archives /var/lib/dpkg -type f -size +0 \
+             '(' -path '*/apt/*' -o -name '*-old' -o -name '*.symbols' ')'";
+        assert_eq!(shell(image, leftovers), "", "{image}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
 fn only_demo_simulates() {
     for image in built([PLAIN, AMD, ACCOUNTING]) {
         assert_eq!(shell(image, "find / -xdev -name 'libnvidia-ml*' -o -xdev -name demo-gpus"), "", "{image}");
