@@ -86,6 +86,8 @@ mod paths;
 mod reload;
 #[path = "image/reload_jobs.rs"]
 mod reload_jobs;
+#[path = "image/requested_signal.rs"]
+mod requested_signal;
 #[path = "image/rest.rs"]
 mod rest;
 #[path = "image/services.rs"]

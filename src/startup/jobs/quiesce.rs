@@ -1,5 +1,8 @@
 //! Ends jobs at a planned stop: no new starts, a notice, a grace period, and requeueing of the jobs that the stop ended.
 //!
+//! A job that requested a signal gets it first, and two thirds of the grace period to end or to requeue itself. Then it gets the
+//! notice that the others get at once.
+//!
 //! A stop must never cost a job more than a crash would, and after a crash Slurm requeues running jobs. If TERM would
 //! end the script anyway, the requeue itself is the notice: slurmctld requeues the job at once and has slurmd end its
 //! steps with TERM. The job never becomes FAILED, so jobs that wait for its failure do not start. A script that catches
@@ -8,6 +11,7 @@
 //! without processes, stays running in the saved state, and `recover` requeues or fails it.
 
 mod kill;
+mod requested_signal;
 mod scripts;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,11 +25,15 @@ use machine::node_report::OUR_REASON;
 use model::exit_code;
 use model::message;
 use model::queued_job::{PENDING, QueuedJob};
+use requested_signal::SignalledJobs;
 use slurm::client::Jobs;
 use sys::report;
 
 /// How long jobs may take to end after SIGKILL: slurmd runs the Epilog, and reports to slurmctld.
 const AFTER_KILL: Duration = Duration::from_secs(1);
+/// The states of jobs that ended by themselves, with an error and without.
+const FAILED: &str = "FAILED";
+const COMPLETED: &str = "COMPLETED";
 
 /// Users of `docker run IMAGE sbatch job.sh` may expect the container to wait.
 pub(super) fn hint() {
@@ -66,21 +74,34 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
     }
     let running: Vec<&QueuedJob> = met.iter().filter(|job| !job.is_completing()).collect();
     let waiting = dependents()?;
-    let noticed =
-        if running.is_empty() { NotifiedJobs::default() } else { give_notice(&running, own, grace, on_stop)? };
+    let end = begin + grace;
+    JobNote::Stopped.write(&names_of(running.iter().copied()));
+    let signalled = requested_signal::send(&running);
+    let (first, others): (Vec<_>, Vec<_>) = running.into_iter().partition(|job| signalled.has(&job.id));
+    let mut noticed = give_notice(&others, own, end, on_stop)?;
+    if !first.is_empty() {
+        let ended = |jobs: &[&str]| match on_stop {
+            OnStop::Requeue => requeue_signalled(jobs, &signalled, &waiting).map(drop),
+            OnStop::Cancel => Ok(()),
+        };
+        let still = wait_for_each(first, own, begin + grace * 2 / 3, ended)?;
+        noticed.extend(give_notice(&still, own, end, on_stop)?);
+    }
 
     // slurmctld must receive the completion of a job from slurmd: otherwise it waits long for slurmd when it stops.
-    let mut left = wait_for_end(own, begin + grace, |_| true)?;
-    let mut requeued = noticed.requeued;
+    let mut left = wait_for_end(own, end, |_| true)?;
+    let NotifiedJobs { mut requeued, told } = noticed;
     if !left.is_empty() {
         requeued.extend(end_now(&left, own, on_stop)?);
         left = jobs_on_the_node(own)?;
     }
-    let is_left = |name: &String| left.iter().any(|job| job.id == *name);
+    let is_left = |name: &str| left.iter().any(|job| job.id == name);
     if on_stop == OnStop::Requeue {
-        let ended: Vec<String> =
-            noticed.told.into_iter().filter(|name| !is_left(name) && !requeued.contains(name)).collect();
-        let again = requeue_failed(&ended, &waiting)?;
+        let has_ended = |name: &&str| !is_left(name) && !requeued.iter().any(|job| job == name);
+        let ended: Vec<&str> = told.iter().map(String::as_str).filter(has_ended).collect();
+        let mut again = requeue_ended(&ended, &[FAILED], &waiting)?;
+        let ended: Vec<&str> = signalled.names().filter(has_ended).filter(|name| !ended.contains(name)).collect();
+        again.extend(requeue_signalled(&ended, &signalled, &waiting)?);
         // Slurm makes a requeued job wait two minutes after its end, and refuses to change that before.
         requeued.iter().filter(|name| !is_left(name)).chain(&again).for_each(|name| start_soon(name));
     }
@@ -112,6 +133,28 @@ fn wait_for_end(
         left = jobs_on_the_node(own)?;
     }
     Ok(left)
+}
+
+/// Waits until each of these jobs has ended, or until the deadline, and calls `ended` with those that have. Returns those that run.
+fn wait_for_each<'a>(
+    mut jobs: Vec<&'a QueuedJob>,
+    own: Option<&str>,
+    until: Instant,
+    ended: impl Fn(&[&str]) -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<&'a QueuedJob>> {
+    loop {
+        let held = jobs_on_the_node(own)?;
+        let (left, gone): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| held.iter().any(|one| one.id == job.id));
+        if !gone.is_empty() {
+            ended(&names_of(gone))?;
+        }
+        if left.is_empty() || Instant::now() >= until {
+            let runs = |job: &&QueuedJob| held.iter().any(|one| one.id == job.id && !one.is_completing());
+            return Ok(left.into_iter().filter(runs).collect());
+        }
+        jobs = left;
+        pause(LOOK);
+    }
 }
 
 /// Kills jobs whose grace period is over, and waits until slurmctld has recorded their end. Returns the requeued jobs.
@@ -174,13 +217,23 @@ struct NotifiedJobs {
     told: Vec<String>,
 }
 
+impl NotifiedJobs {
+    fn extend(&mut self, other: Self) {
+        self.requeued.extend(other.requeued);
+        self.told.extend(other.told);
+    }
+}
+
+/// Requeues these jobs, or sends TERM. `end`: the end of the grace period.
 fn give_notice(
     running: &[&QueuedJob],
     own: Option<&str>,
-    grace: Duration,
+    end: Instant,
     on_stop: OnStop,
 ) -> anyhow::Result<NotifiedJobs> {
-    JobNote::Stopped.write(&names_of(running.iter().copied()));
+    if running.is_empty() {
+        return Ok(NotifiedJobs::default());
+    }
     let requeued = match on_stop {
         OnStop::Requeue => {
             let own_way = scripts::handling_term();
@@ -191,13 +244,15 @@ fn give_notice(
         OnStop::Cancel => Vec::new(),
     };
     let still = jobs_on_the_node(own)?;
-    let told: Vec<&str> = names_of(still.iter().filter(|job| !job.is_completing()));
+    let is_meant = |job: &&QueuedJob| !job.is_completing() && running.iter().any(|one| one.id == job.id);
+    let told: Vec<&str> = names_of(still.iter().filter(is_meant));
+    let seconds = format!("{:.1}", end.saturating_duration_since(Instant::now()).as_secs_f64());
     if !requeued.is_empty() {
         report::info(message!(
             "jobs-requeued",
             "jobs {jobs} requeued; grace period {seconds} s",
             jobs = requeued.join(","),
-            seconds = format!("{:.1}", grace.as_secs_f64())
+            seconds = seconds
         ));
     }
     if !told.is_empty() {
@@ -205,7 +260,7 @@ fn give_notice(
             "jobs-notified",
             "sent TERM to jobs {jobs}; grace period {seconds} s",
             jobs = told.join(","),
-            seconds = format!("{:.1}", grace.as_secs_f64())
+            seconds = seconds
         ));
         // --full also signals the batch script, which may write a checkpoint. If a job ends at this moment scancel
         // fails, but only after it has signalled the others.
@@ -215,25 +270,42 @@ fn give_notice(
     Ok(NotifiedJobs { requeued, told })
 }
 
-/// Requeues those of the ended jobs that failed because of TERM. Slurm refuses this for allocations and for jobs with
-/// --no-requeue, which stay failed.
-fn requeue_failed(ended: &[String], waiting: &BTreeMap<String, String>) -> anyhow::Result<Vec<String>> {
+/// Requeues the jobs that ended after their requested signal, and returns them with those that requeued themselves. A script that
+/// got the signal and exits with 0 is COMPLETED. If the steps got it, the exit code is that of a job without its last steps.
+fn requeue_signalled(
+    ended: &[&str],
+    signalled: &SignalledJobs,
+    waiting: &BTreeMap<String, String>,
+) -> anyhow::Result<Vec<String>> {
     if ended.is_empty() {
         return Ok(Vec::new());
     }
-    let failed = SLURM.jobs(&Jobs { states: &["FAILED"], ..Jobs::default() })?;
-    let failed: BTreeSet<&str> = failed.iter().map(|job| job.id.as_str()).collect();
+    let (scripts, steps): (Vec<&str>, Vec<&str>) = ended.iter().partition(|job| signalled.by_script.contains(**job));
+    requeue_ended(&scripts, &[FAILED], waiting)?;
+    requeue_ended(&steps, &[FAILED, COMPLETED], waiting)?;
+    let again = SLURM.jobs(&Jobs { states: &[PENDING], ..Jobs::default() })?;
+    Ok(again.into_iter().map(|job| job.id).filter(|job| ended.contains(&job.as_str())).collect())
+}
+
+/// Requeues those of the ended jobs that are in one of these states. Slurm refuses this for allocations and for jobs with
+/// --no-requeue.
+fn requeue_ended(ended: &[&str], states: &[&str], waiting: &BTreeMap<String, String>) -> anyhow::Result<Vec<String>> {
+    if ended.is_empty() {
+        return Ok(Vec::new());
+    }
+    let found = SLURM.jobs(&Jobs { states, ..Jobs::default() })?;
+    let found: BTreeSet<&str> = found.iter().map(|job| job.id.as_str()).collect();
     let mut again = Vec::new();
-    for name in ended.iter().filter(|name| failed.contains(name.as_str())) {
+    for name in ended.iter().filter(|name| found.contains(**name)) {
         if SLURM.run("scontrol", &["requeue", name]).is_ok() {
-            report::info(message!("job-requeued", "job {job} failed because of the stop; requeued", job = name));
-            again.push(name.clone());
+            report::info(message!("job-requeued", "job {job} ended because of the stop; requeued", job = name));
+            again.push((*name).to_owned());
         }
     }
     for (job, dependency) in
         waiting.iter().filter(|(_, dependency)| again.iter().any(|name| waits_for(dependency, name)))
     {
-        // Jobs that the failure released, or made impossible, depend on the job again.
+        // Jobs that the end released, or made impossible, depend on the job again.
         let _ = SLURM.update_job(job, &[format!("dependency={dependency}")]);
     }
     Ok(again)

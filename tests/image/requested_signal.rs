@@ -1,0 +1,170 @@
+//! A stop sends jobs the signal that they requested with --signal, before TERM.
+
+use std::process::Command;
+
+use crate::docker::{Container, Image, Outcome, PLAIN, Volume, directory, docker, label, tag, unique};
+
+/// Submits a script with these `#SBATCH` options, which writes into `/var/lib/slurm/NAME`.
+fn submit(container: &Container, name: &str, options: &str, script: &str) -> String {
+    let line = format!(
+        "printf '%s\\n' '#!/bin/sh' '#SBATCH --mem=16 --open-mode=append {options}' \"$1\" | \
+         sbatch --parsable --output=/var/lib/slurm/{name}"
+    );
+    container.exec(&["sh", "-c", &line, "sh", script]).ok().trim().to_owned()
+}
+
+fn show(container: &Container, job: &str) -> String {
+    container.sh(&format!("scontrol --oneliner show job {job}"))
+}
+
+/// Reports these signals, and ends with this code at the last one. It writes into the file of the job itself: the output of a step goes
+/// through srun, which ends with it.
+fn program(name: &str, signals: &[&str], code: u8) -> String {
+    let (last, others) = signals.split_last().unwrap_or((&"TERM", &[]));
+    let echo = |word: &str| format!("echo {word} >>/var/lib/slurm/{name}");
+    let traps: String = others.iter().map(|signal| format!("trap \"{}\" {signal}; ", echo(signal))).collect();
+    let (last_echo, up) = (echo(last), echo("up"));
+    format!("{traps}trap \"{last_echo}; exit {code}\" {last}; {up}; while :; do sleep 0.05; done")
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn stop_sends_requested_signal_before_term() {
+    let slurm = Volume::new("state");
+    let shared = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:16\"\n";
+    let config = directory(&[("slurminit.toml", shared)]);
+    let cluster = Image::new(PLAIN)
+        .with(["--hostname", "node1"])
+        .volume(&slurm, "/var/lib/slurm")
+        .mount(config.path(), "/config");
+    let first = cluster.serve();
+    let step = |name: &str, signals: &[&str], code| format!("srun --mem=16 sh -c '{}'", program(name, signals, code));
+    // The steps get it: the script has not decided anything when they end with 0.
+    let steps = submit(&first, "steps", "--signal=USR2@90", &step("steps", &["USR2"], 0));
+    let failing = submit(&first, "failing", "--signal=USR1", &step("failing", &["USR1"], 3));
+    let slow = submit(&first, "slow", "--signal=USR2@90", &step("slow", &["USR2", "TERM"], 0));
+    // The script gets it, and decides.
+    let script = submit(&first, "script", "--signal=B:USR1@60", &program("script", &["USR1"], 0));
+    let unfinished = submit(&first, "unfinished", "--signal=B:USR1@60", &program("unfinished", &["USR1"], 3));
+    let itself = submit(
+        &first,
+        "itself",
+        "--signal=B:USR1@60",
+        "trap 'echo USR1; scontrol requeue $SLURM_JOB_ID; exit 1' USR1; echo up; while :; do sleep 0.05; done",
+    );
+    let without = submit(&first, "without", "--time=5", &step("without", &["USR2", "USR1", "TERM"], 0));
+    let jobs = ["steps", "failing", "slow", "script", "unfinished", "itself", "without"];
+    jobs.iter().for_each(|name| first.until(&format!("grep -qsx up /var/lib/slurm/{name}")));
+    let waiting = first.sh(&format!("sbatch --parsable --output=/dev/null --dependency=afterany:{steps} --wrap true"));
+    assert_eq!(first.stop(), 0, "{}", first.log());
+    let log = first.log();
+    drop(first);
+
+    let second = cluster.serve();
+    for (name, job) in [
+        ("steps", &steps),
+        ("failing", &failing),
+        ("slow", &slow),
+        ("unfinished", &unfinished),
+        ("itself", &itself),
+        ("without", &without),
+    ] {
+        // At once, and not after two minutes.
+        let twice = format!("[ $(grep -cx up /var/lib/slurm/{name}) = 2 ]");
+        let outcome = second.wait_until(60, &twice);
+        assert_eq!(outcome.code, 0, "{name}: {log}\n{}\n{}", second.log(), show(&second, job));
+        let shown = show(&second, job);
+        assert!(shown.contains("JobState=RUNNING") && shown.contains("Restarts=1"), "{name}: {shown}");
+    }
+    assert!(show(&second, &script).contains("JobState=COMPLETED"), "{}", show(&second, &script));
+    assert!(show(&second, &waiting).contains("JobState=PENDING Reason=Dependency"), "{}", show(&second, &waiting));
+    let signals = |name: &str| second.sh(&format!("grep -E '^(USR1|USR2|TERM)$' /var/lib/slurm/{name} | tr '\\n' ' '"));
+    for (name, expected) in [
+        ("steps", "USR2 "),
+        ("failing", "USR1 "),
+        ("slow", "USR2 TERM "),
+        ("script", "USR1 "),
+        ("unfinished", "USR1 "),
+        ("itself", "USR1 "),
+        ("without", "TERM "),
+    ] {
+        assert_eq!(signals(name).trim_end(), expected.trim_end(), "{name}: {log}");
+    }
+}
+
+/// A checkpoint as submitit's documentation has it: the callable is saved with its state, here the number of steps.
+const COUNTER: &str = r#"import sys, time
+import submitit
+
+class Counter(submitit.helpers.Checkpointable):
+    def __init__(self):
+        self.step = 0
+
+    def __call__(self, steps):
+        print("starts at", self.step, flush=True)
+        while self.step < steps:
+            time.sleep(0.1)
+            self.step += 1
+            print("step", self.step, flush=True)
+
+if __name__ == "__main__":
+    import counter
+    executor = submitit.AutoExecutor(folder="/home/tester/log", cluster="slurm")
+    executor.update_parameters(timeout_min=60, slurm_mem="100M")
+    print(executor.submit(counter.Counter(), 100000).job_id)
+"#;
+
+/// The image with submitit of PyPI.
+struct Submitit(String);
+
+impl Submitit {
+    fn build() -> Self {
+        let name = unique("submitit");
+        let line = "say() { :; }; die() { exit 1; }; . docker/engine.sh; docker build --quiet --label \"$1\" --tag \"$2\" \
+            --build-arg \"IMAGE=$3\" --build-arg CLIENT=submitit --build-arg \"EXTRA_CA_CERTS=$(extra_ca_certs)\" tests/clients";
+        let mut command = Command::new("bash");
+        let built =
+            command.current_dir(harness::root()).args(["-c", line, "build", label(), &name, &tag(PLAIN)]).output();
+        Outcome::of(&built.expect("bash is installed")).ok();
+        Self(name)
+    }
+}
+
+impl Drop for Submitit {
+    fn drop(&mut self) {
+        docker(["image", "rm", "--force", &self.0]);
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn submitits_checkpoint_continues_at_its_step_after_stop() {
+    let image = Submitit::build();
+    let (slurm, home) = (Volume::new("state"), Volume::new("home"));
+    let config = directory(&[("slurminit.toml", "[[user]]\nname = \"tester\"\nuid = 1501\n")]);
+    let cluster = Image::new(&image.0).with(["--hostname", "node1"]).mount(config.path(), "/config");
+    let cluster = cluster.volume(&slurm, "/var/lib/slurm").volume(&home, "/home");
+    let first = cluster.serve();
+    let line = "printf %s \"$1\" >/home/tester/counter.py && \
+        su tester -c 'cd && PYTHONPATH=/home/tester /client/venv/bin/python3 counter.py'";
+    let job = first.exec(&["sh", "-c", line, "sh", COUNTER]).ok().trim().to_owned();
+    let (out, error) = (format!("/home/tester/log/{job}_0_log.out"), format!("/home/tester/log/{job}_0_log.err"));
+    first.until(&format!("grep -qsx \"step 5\" {out}"));
+    assert_eq!(first.stop(), 0, "{}", first.log());
+    let log = first.log();
+    drop(first);
+
+    let second = cluster.serve();
+    let again = second.wait_until(60, &format!("[ $(grep -c \"^starts at\" {out}) = 2 ]"));
+    let errors = second.sh(&format!("cat {error}"));
+    assert_eq!(again.code, 0, "{log}\n{errors}\n{}", show(&second, &job));
+    let lines = second.sh(&format!("cat {out}"));
+    let (before, after) = lines.rsplit_once("starts at ").unwrap_or_default();
+    let last = before.lines().filter_map(|line| line.strip_prefix("step ")?.parse::<u32>().ok()).next_back();
+    let next = after.lines().next().and_then(|step| step.parse::<u32>().ok());
+    // The signal can arrive between a step and its line, and srun can end before the line.
+    let is_next = last.zip(next).is_some_and(|(last, next)| last >= 5 && (last..last + 5).contains(&next));
+    assert!(is_next, "stopped after {last:?}, starts at {next:?}: {lines}\n{errors}");
+    assert!(errors.contains("Caught signal SIGUSR2"), "{errors}");
+    assert!(show(&second, &job).contains("JobState=RUNNING"), "{}", show(&second, &job));
+}
