@@ -109,12 +109,23 @@ fn write(root: &Path, old: &AccountFiles, new: &AccountFiles) -> Result<(), (&'s
 fn not_ours_to_write(root: &Path) -> Option<String> {
     // Every container has /proc; without it mounts are unknown.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let is_mounted = |path: &Path| Mount::all(&mounts).any(|mount| Path::new(&mount.at) == under(root, path));
-    if let Some(path) = ["/etc"].into_iter().chain(FILES).find(|path| is_mounted(Path::new(path))) {
+    if let Some(path) = of_the_host(root, &mounts) {
         return Some(format!("{path} is mounted"));
     }
     let is_link = |path: &&str| under(root, Path::new(path)).is_symlink();
     FILES.into_iter().find(is_link).map(|path| format!("{path} is a link"))
+}
+
+/// /etc or the file that is mounted from the host. A whole tmpfs at /etc is the container's own: an emptyDir in memory with a copy of the
+/// image's /etc, where the root is read-only.
+fn of_the_host(root: &Path, mountinfo: &str) -> Option<&'static str> {
+    let is_own = |mount: &Mount<'_>| mount.kind == "tmpfs" && mount.from == "/";
+    let mount =
+        |path: &str| Mount::all(mountinfo).filter(|mount| Path::new(&mount.at) == under(root, Path::new(path))).last();
+    if mount("/etc").is_some_and(|mount| !is_own(&mount)) {
+        return Some("/etc");
+    }
+    FILES.into_iter().find(|path| mount(path).is_some())
 }
 
 fn unchanged_accounts(old: &AccountFiles, users: &[User], why: &str, instead: &str) -> Vec<Finding> {
@@ -172,4 +183,37 @@ fn make_home(root: &Path, path: &Path, user: &User) -> io::Result<()> {
     }
     // The umask may have cleared bits, and a set-group-ID parent directory may have set one.
     home.settle(Some((user.uid, user.gid())), 0o700, &mut Vec::new()).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: &str =
+        "1 0 0:40 / / ro,relatime - overlay overlay rw\n2 1 0:41 /x/hosts /etc/hosts rw - ext4 /dev/vda rw\n";
+
+    fn of_the_host_with(mounts: &str) -> Option<&'static str> {
+        of_the_host(Path::new("/"), &format!("{ROOT}{mounts}"))
+    }
+
+    #[test]
+    fn account_files_in_whole_tmpfs_are_containers_own() {
+        assert_eq!(of_the_host_with(""), None);
+        assert_eq!(of_the_host_with("3 1 0:50 / /etc rw,relatime - tmpfs tmpfs rw,size=16384k\n"), None);
+    }
+
+    #[test]
+    fn account_files_of_host_are_found() {
+        let mounts = [
+            ("/etc", "3 1 0:50 /etc /etc rw - tmpfs tmpfs rw\n"),
+            ("/etc", "3 1 8:1 / /etc rw - ext4 /dev/sda1 rw\n"),
+            (
+                "/etc/passwd",
+                "3 1 0:50 / /etc rw - tmpfs tmpfs rw\n4 3 8:1 /etc/passwd /etc/passwd ro - ext4 /dev/sda1 rw\n",
+            ),
+            ("/etc/shadow", "3 1 0:50 / /etc/shadow rw - tmpfs tmpfs rw\n"),
+            ("/etc", "3 1 0:50 / /etc rw - tmpfs tmpfs rw\n4 3 8:1 /etc /etc rw - ext4 /dev/sda1 rw\n"),
+        ];
+        mounts.iter().for_each(|(path, mounts)| assert_eq!(of_the_host_with(mounts), Some(*path), "{mounts}"));
+    }
 }
