@@ -1,5 +1,5 @@
-//! The manifests of docker/kubernetes, as far as that goes without Kubernetes: `kubectl kustomize` prints them, and Docker starts exactly
-//! what the pod templates ask for. A field that this translation does not know fails it.
+//! The manifests of docker/kubernetes, as far as that goes without Kubernetes: `kubectl kustomize` and Helm print them, and Docker starts
+//! exactly what the pod templates ask for. A field that this translation does not know fails it.
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "pods/fields.rs"]
@@ -11,15 +11,17 @@ mod pod;
 #[path = "pods/template.rs"]
 mod template;
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use pod::{Namespace, Pod};
 use serde_json::{Value, json};
 use template::Template;
 
-const OVERLAYS: [&str; 3] = ["amd", "cpu", "nvidia"];
+const BASES: [&str; 3] = ["amd", "cpu", "nvidia"];
 
-/// The cluster of the overlay for NVIDIA's GPUs, each node with one that is simulated.
+/// The cluster of the base for NVIDIA's GPUs, each node with one that is simulated.
 struct Cluster {
     computes: Vec<Pod>,
     controller: Option<Pod>,
@@ -152,19 +154,62 @@ fn recreated_cluster_has_no_stale_nodes() {
     assert_eq!(cluster.sh(&format!("squeue -h -j {job} -o %T")), "PENDING");
 }
 
+/// The page of metrics, as Prometheus asks a pod for it.
+fn metrics(address: &str) -> String {
+    let mut stream = TcpStream::connect((address, 9835)).expect("the port is open");
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}:9835\r\nConnection: close\r\n\r\n").expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn pods_of_chart_have_users_login_metrics_and_accounting() {
+    crate::docker::share::hold(4);
+    let objects = template::case("users");
+    let templates = template::templates(&objects);
+    let [nodes, controllers, logins] = <[Template; 3]>::try_from(templates).expect("three StatefulSets");
+    let mut namespace = Namespace::new(&template::config(&objects, "slurm-config", "slurminit.toml"));
+    let [login, node, controller] =
+        [&logins, &nodes, &controllers].map(|template| (namespace.start(template, 0), template));
+    for (pod, template) in [&controller, &node, &login] {
+        pod.until_ready(template);
+        assert_eq!(
+            pod.container.sh("getent passwd alice | cut -d: -f3,6; stat -c '%U %a' /etc /home/alice /etc/shadow"),
+            "1501:/home/alice\nroot 755\nalice 700\nroot 640",
+            "{}",
+            template.name
+        );
+        pod.container.sh("! touch /usr/file 2>/dev/null && touch /etc/file && ! setpriv --reuid=1501 touch /etc/file");
+    }
+    let (login, node, controller) = (login.0, node.0, controller.0);
+    let alice = "cd /tmp && setpriv --reuid=1501 --regid=1501 --clear-groups env HOME=/home/alice";
+    let job = "srun sh -c 'id -un; echo $SLURMD_NODENAME $SLURM_JOB_ID; touch ~/of-the-job'";
+    let told = login.container.sh(&format!("{alice} {job}"));
+    let (who, id) = told.split_once("\nslurm-compute-0 ").expect("a user and a node");
+    assert_eq!(who, "alice");
+    assert_eq!(node.container.sh("stat -c %U /home/alice/of-the-job"), "alice");
+    // slurmctld sends the end of a job a moment later.
+    let ended = format!("sacct --noheader --parsable2 -X -j {id} -o user,state | grep -qx \"alice.COMPLETED\"");
+    assert_eq!(login.container.wait_until(60, &ended).code, 0, "{}", controller.container.log());
+    assert!(metrics(&controller.address).contains("\nslurminit_slurm_up 1\n"));
+    assert!(metrics(&node.address).contains("\nslurminit_ready 1\n"));
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn manifests_use_only_known_fields() {
-    for overlay in OVERLAYS {
-        let objects = template::objects(overlay);
+    for base in BASES {
+        let objects = template::objects(base);
         let templates = template::templates(&objects);
         let gpus: Vec<u64> = templates.iter().map(|template| template.gpus).collect();
-        assert_eq!(gpus, [u64::from(overlay != "cpu"), 0], "{overlay}");
+        assert_eq!(gpus, [u64::from(base != "cpu"), 0], "{base}");
         for template in templates {
             let options = template.options.join(" ");
             assert!(options.contains("--read-only") && options.contains("--cap-drop=ALL"), "{options}");
             assert_eq!(options.matches("--cap-add=").count(), 5, "{options}");
-            assert_eq!(options.contains("unconfined"), overlay == "amd" && template.gpus > 0, "{overlay}: {options}");
+            assert_eq!(options.contains("unconfined"), base == "amd" && template.gpus > 0, "{base}: {options}");
         }
     }
     let objects = template::objects("cpu");

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::names::Names;
 use super::template::{Mount, Probe, Source, Template};
-use crate::docker::{Container, DEMO, Image, Outcome, PLAIN, Volume, directory, docker, unique};
+use crate::docker::{ACCOUNTING, Container, DEMO, Image, Outcome, PLAIN, Volume, directory, docker, unique};
 
 /// The namespace's names: a Service is `NAME.DOMAIN`, and a pod looks up names that are not complete in all three.
 const SEARCH: [&str; 3] = ["slurm.svc.cluster.local", "svc.cluster.local", "cluster.local"];
@@ -95,6 +95,7 @@ impl Namespace {
         }
         let holder = self.holder(&name, &address, &held);
         held.iter().for_each(|(mount, _)| self.fill(&holder, mount, number % 2 == 1));
+        run_to_its_end(template, &held);
         let fqdn = format!("{name}.{}.{}", template.domain, SEARCH[0]);
         let hosts = format!("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n{address}\t{fqdn}\t{name}\n");
         let gpu = "[[gpu]]\nname = \"Simulated NVIDIA H200\"\n".repeat(usize::try_from(template.gpus).expect("some"));
@@ -177,10 +178,32 @@ fn publish(holder: &Container, volume: &str, mode: u64, file: &str, content: &st
     holder.exec(&["sh", "-ec", script, "publish", volume, &format!("{mode:o}"), file, content]).ok();
 }
 
+fn image(template: &Template) -> Image {
+    Image::new(match template {
+        Template { gpus: 1.., .. } => DEMO,
+        Template { has_database: true, .. } => ACCOUNTING,
+        _ => PLAIN,
+    })
+}
+
+/// The pod's init container, if it has one.
+#[track_caller]
+fn run_to_its_end(template: &Template, held: &[(&Mount, String)]) {
+    let Some(init) = &template.init else { return };
+    let mut image = image(template).with(["--network", "none"]);
+    image = init.options.iter().fold(image, |image, option| image.with([option]));
+    for mount in &init.mounts {
+        let (_, volume) = held.iter().find(|(other, _)| other.name == mount.name).expect("a volume of the pod");
+        image = image.with(["--mount", &format!("type=volume,src={volume},dst={},volume-nocopy", mount.path)]);
+    }
+    let (program, arguments) = init.command.split_first().expect("a command");
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    image.with(["--entrypoint", program]).run(&arguments).ok();
+}
+
 /// The container that the template describes. `held` are its volumes; what the kubelet adds is `files`, and the device plugin's GPUs.
 fn container(template: &Template, holder: &Container, held: &[(&Mount, String)], files: &TempDir) -> Image {
-    let image = Image::new(if template.gpus > 0 { DEMO } else { PLAIN });
-    let mut image = image.with(["--network", &format!("container:{}", holder.name)]);
+    let mut image = image(template).with(["--network", &format!("container:{}", holder.name)]);
     image = template.options.iter().fold(image, |image, option| image.with([option]));
     for (mount, volume) in held {
         let read_only = if mount.is_read_only { ",readonly" } else { "" };
@@ -201,7 +224,12 @@ impl Pod {
     /// Asks as the kubelet does, until the pod is ready. It would have made the container anew if the liveness probe had failed.
     #[track_caller]
     pub(crate) fn until_ready(&self, template: &Template) -> Duration {
-        let (begin, mut failures) = (Instant::now(), 0);
+        let (begin, mut failures, mut tries) = (Instant::now(), 0, 0);
+        while self.probe(&template.startup).code != 0 {
+            tries += 1;
+            assert!(tries < template.startup.failures, "killed by its startup probe\n{}", self.container.log());
+            std::thread::sleep(template.startup.period);
+        }
         loop {
             if begin.elapsed() >= template.live.delay {
                 failures = if self.probe(&template.live).code == 0 { 0 } else { failures + 1 };

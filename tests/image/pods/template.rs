@@ -21,10 +21,23 @@ pub(crate) struct Template {
     pub(crate) options: Vec<String>,
     pub(crate) mounts: Vec<Mount>,
     pub(crate) gpus: u64,
+    /// Whether its image is that of the target `accounting`.
+    pub(crate) has_database: bool,
+    /// The container that runs to its end before the other one.
+    pub(crate) init: Option<Init>,
+    pub(crate) startup: Probe,
     pub(crate) ready: Probe,
     pub(crate) live: Probe,
     pub(crate) pre_stop: Option<Vec<String>>,
     pub(crate) grace: Duration,
+}
+
+/// A container that prepares a volume: options of `docker run`, and what runs.
+#[derive(Debug)]
+pub(crate) struct Init {
+    pub(crate) options: Vec<String>,
+    pub(crate) mounts: Vec<Mount>,
+    pub(crate) command: Vec<String>,
 }
 
 /// A volume of a pod, and where it is.
@@ -53,16 +66,23 @@ pub(crate) struct Probe {
     pub(crate) failures: u64,
 }
 
-/// All objects of an overlay, as `kubectl apply -k` sends them.
+/// All objects of a base, as `kubectl apply -k` sends them.
 #[track_caller]
-pub(crate) fn objects(overlay: &str) -> Vec<Value> {
-    let overlay = harness::root().join("docker/kubernetes/overlays").join(overlay);
-    let output = Command::new("kubectl").arg("kustomize").arg(&overlay).output().expect(
+pub(crate) fn objects(base: &str) -> Vec<Value> {
+    let base = harness::root().join("docker/kubernetes/base").join(base);
+    let output = Command::new("kubectl").arg("kustomize").arg(&base).output().expect(
         "kubectl 1.22 or newer is needed, and no cluster: docker/test installs it; by hand: apt install kubectl (Debian 13), or \
          https://kubernetes.io/docs/tasks/tools/",
     );
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     documents(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// The objects that Helm renders for the values of a case; tests/manifests/run compares them.
+#[track_caller]
+pub(crate) fn case(name: &str) -> Vec<Value> {
+    let file = harness::root().join("tests/manifests/cases").join(name).join("expected.yaml");
+    documents(&std::fs::read_to_string(file).expect("the case is there"))
 }
 
 /// The objects of a kind.
@@ -114,8 +134,10 @@ fn template(set: Value, objects: &[Value]) -> Template {
     volumes.extend(claims.into_iter().map(|name| (name, Source::Claim)));
     let mut options = Vec::new();
     let groups = pod.fields("securityContext").map(|context| rights_of_the_pod(context, &mut options));
+    let init = pod.list("initContainers").into_iter().map(|container| init(container, &volumes)).next();
     let [mut container] = <[Fields; 1]>::try_from(pod.list("containers")).expect("one container");
-    container.ignore(["name", "image", "imagePullPolicy", "ports"]);
+    let has_database = container.text("image").expect("an image").ends_with("accounting");
+    container.ignore(["name", "imagePullPolicy", "ports"]);
     if let Some(directory) = container.text("workingDir") {
         options.extend(["--workdir".to_owned(), directory]);
     }
@@ -131,11 +153,36 @@ fn template(set: Value, objects: &[Value]) -> Template {
         container.list("volumeMounts").into_iter().map(|mount| self::mount(mount, &volumes)).collect::<Vec<_>>();
     let unused = volumes.iter().find(|(name, _)| mounts.iter().all(|mount| mount.name != *name));
     assert_eq!(unused, None, "a volume that nothing uses");
+    let startup = probe(container.must("startupProbe"));
     let (ready, live) = (probe(container.must("readinessProbe")), probe(container.must("livenessProbe")));
     let pre_stop =
         container.fields("lifecycle").map(|mut lifecycle| lifecycle.must("preStop").must("exec").texts("command"));
     let replicas = spec.number("replicas").unwrap_or(1);
-    Template { name, replicas, domain, services, options, mounts, gpus, ready, live, pre_stop, grace }
+    Template {
+        name,
+        replicas,
+        domain,
+        services,
+        options,
+        mounts,
+        gpus,
+        has_database,
+        init,
+        startup,
+        ready,
+        live,
+        pre_stop,
+        grace,
+    }
+}
+
+fn init(mut container: Fields, volumes: &[(String, Source)]) -> Init {
+    container.ignore(["name", "image", "imagePullPolicy"]);
+    let mut options = Vec::new();
+    assert_eq!(rights(container.must("securityContext"), &mut options), None, "the pod's profile");
+    resources(container.must("resources"), &mut options);
+    let mounts = container.list("volumeMounts").into_iter().map(|mount| self::mount(mount, volumes)).collect();
+    Init { options, mounts, command: container.texts("command") }
 }
 
 /// The headless Services that have an address for each pod with these labels.
@@ -170,6 +217,9 @@ fn volume(mut volume: Fields) -> (String, Source) {
         let memory = empty.text("medium").is_some_and(|medium| medium == "Memory");
         Source::Empty { memory, bytes: empty.text("sizeLimit").map(|size| bytes(&size)) }
     } else if let Some(mut secret) = volume.fields("secret") {
+        for mut item in secret.list("items") {
+            assert_eq!(item.text("key"), item.text("path"), "a file has the name of its key");
+        }
         Source::Secret { name: secret.text("secretName").expect("a name"), mode: mode(&mut secret) }
     } else {
         let mut map = volume.must("configMap");
