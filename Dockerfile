@@ -151,7 +151,8 @@ ARG SLURM_VERSION
 COPY --from=slurm-build /slurm/gpu-${GPU_TYPE}/ /
 # Debian keeps the NVML plugin in contrib. It loads the driver's library, which the NVIDIA runtime brings. Slurm 22.05's
 # asks for libnvidia-ml.so, which no container has (.so.1 it is), and needs a library package out of non-free: left out,
-# which costs gpu.gres = "autodetect" and nothing else. Ubuntu does not have the plugin. A Slurm from source has its own. Of Intel's runtime each release has
+# which costs gpu.gres = "autodetect" and nothing else. Ubuntu does not have the plugin. A Slurm from source has its own. AMD's tools of the distribution would hide
+# those of a base with ROCm. Of Intel's runtime each release has
 # other packages, Debian 13 the loader alone: the driver comes with BASE_IMAGE then. None has Slurm's oneapi plugin.
 RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
       'nvidia slurm-wlm 22.'* | none*) exit 0 ;; \
@@ -161,7 +162,8 @@ RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
  && apt-get update \
  && case "${GPU_TYPE}" in \
       nvidia) packages="$(apt-cache pkgnames slurm-wlm-nvml-plugin | grep -x slurm-wlm-nvml-plugin || true)" ;; \
-      amd) packages='librocm-smi64-1 rocm-smi rocminfo slurm-wlm-rsmi-plugin' ;; \
+      amd) packages='librocm-smi64-1 slurm-wlm-rsmi-plugin' \
+        && { [ -e /opt/rocm ] || packages="$packages rocm-smi rocminfo"; } ;; \
       intel) packages="$(apt-cache pkgnames | grep -xE 'clinfo|intel-opencl-icd|libze1|libze-intel-gpu1' || true)" ;; \
     esac \
  && if [ -n "${SLURM_VERSION}" ]; then packages="$(printf '%s\n' ${packages} | grep -v '^slurm-wlm-' || true)"; fi \

@@ -2,6 +2,7 @@
 #
 #   docker buildx bake -f docker/bake.hcl --print release           what would be built
 #   docker buildx bake -f docker/bake.hcl slurm-24-11-nvidia        one image
+#   docker buildx bake -f docker/bake.hcl slurm-cuda                on NVIDIA's image with CUDA; slurm-rocm: on AMD's with ROCm
 #   docker buildx bake -f docker/bake.hcl --push release            all, with their attestations, to the repository that IMAGE names
 
 # The repository, such as ghcr.io/you/slurminit.
@@ -37,6 +38,14 @@ variable "SLURM" {
     },
   ]
 }
+# Images of vendors with compilers and libraries, and the Slurm of their Ubuntu 24.04. Not in the group release: whether the vendor's
+# licence lets you publish them is for you to decide.
+variable "TOOLKITS" {
+  default = [
+    { name = "cuda", gpu = "nvidia", release = "23.11", base = "nvidia/cuda:12.9.1-devel-ubuntu24.04", source = "", sha256 = "" },
+    { name = "rocm", gpu = "amd", release = "23.11", base = "rocm/dev-ubuntu-24.04:6.4", source = "", sha256 = "" },
+  ]
+}
 # The files of docker/slurm-patches, for the labels.
 variable "SLURM_PATCHES" { default = "25.05-login-environment-without-namespaces.patch" }
 # The release of the tag `latest` and of tags without a release.
@@ -44,6 +53,7 @@ variable "DEFAULT_RELEASE" { default = "24.11" }
 
 group "default" { targets = ["slurm-24-11"] }
 group "release" { targets = ["image", "accounting", "demo"] }
+group "toolkits" { targets = ["toolkit"] }
 
 # 24.11-nvidia, and for one slurminit 0.1.0-24.11-nvidia; the default release without GPUs is also `latest`.
 function "tags" {
@@ -131,4 +141,16 @@ target "demo" {
   args = of_base(slurm, "nvidia")
   labels = of_slurm(slurm)
   tags = tags(slurm.release, "-demo")
+}
+
+target "toolkit" {
+  inherits = ["_any"]
+  name = "slurm-${toolkit.name}"
+  matrix = { toolkit = TOOLKITS }
+  target = "image"
+  args = of_base(toolkit, toolkit.gpu)
+  labels = of_slurm(toolkit)
+  # AMD publishes its images for this one.
+  platforms = toolkit.gpu == "amd" ? ["linux/amd64"] : split(",", PLATFORMS)
+  tags = concat(["${IMAGE}:${toolkit.name}"], tags(toolkit.release, "-${toolkit.name}"))
 }

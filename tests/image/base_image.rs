@@ -1,9 +1,12 @@
-//! An image that is built on another one than Debian's: docs/your-software.md, with a stand-in for NVIDIA's CUDA images.
+//! Images that are built on others than Debian's: docs/your-software.md, with stand-ins for NVIDIA's CUDA images and AMD's ROCm images.
 
 use crate::docker::{Image, directory};
 
 /// Built on tests/image/cuda-base.
 const CUDA: &str = "slurminit:test-cuda";
+
+/// Built on tests/image/rocm-base.
+const ROCM: &str = "slurminit:test-rocm";
 
 /// The base's entry point would print, and would not start a cluster.
 #[test]
@@ -41,4 +44,20 @@ fn bases_user_1000_is_named_in_refusal() {
     let outcome = Image::new(CUDA).mount(config.path(), "/config").run(&["true"]);
     assert_eq!(outcome.code, 78, "{outcome:?}");
     assert!(outcome.stderr.contains("`ubuntu`"), "{}", outcome.stderr);
+}
+
+/// The distribution's rocm-smi and rocminfo are others than the base's.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn tools_of_rocm_are_those_of_base() {
+    let image = Image::new(ROCM).with(["--env", "SLURMINIT_ON_MISMATCH=warn"]);
+    let job = "for tool in hipcc rocm-smi rocminfo; do command -v $tool; $tool; done; getent group render | cut -d: -f3; cat /opt/rocm/.info/version";
+    let outcome = image.run(&["srun", "sh", "-c", job]);
+    let tool = |name: &str| format!("/usr/bin/{name}\nstand-in for {name}, of ROCm 6.4\n");
+    let wanted = format!("{}{}{}109\n6.4.0\n", tool("hipcc"), tool("rocm-smi"), tool("rocminfo"));
+    assert_eq!(outcome.stdout, wanted, "{}", outcome.stderr);
+    let bits = Image::new(ROCM).with(["--entrypoint", "sh"]).run(&["-c", "find / -xdev -type f -perm /6000"]).ok();
+    assert_eq!(bits, "", "a base's sudo gives no rights");
+    let plugin = Image::new(ROCM).with(["--entrypoint", "sh"]).run(&["-c", "find /usr/lib -name gpu_rsmi.so"]).ok();
+    assert!(plugin.contains("gpu_rsmi.so"), "{plugin}");
 }
