@@ -109,6 +109,11 @@ impl QueuedJob {
         self.state == PENDING
     }
 
+    /// The id of the job array whose task this is.
+    pub fn array(&self) -> Option<&str> {
+        self.id.split_once('_').map(|(array, _)| array)
+    }
+
     /// Slurm's reason in plain words, such as `waits for job 9`; an unknown reason is returned unchanged.
     pub fn plain_reason(&self) -> String {
         let waits_for = |what: &str| format!("waits for {what}");

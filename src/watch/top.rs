@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::overview::{self, Allocations, Slurm, State, slurm};
+use crate::overview::{self, Allocations, Files, Slurm, State, slurm};
 use init::status::News;
 
 /// The interval of samples if no file changes.
@@ -22,6 +22,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 const SHORTEST: Duration = Duration::from_millis(300);
 /// How long an answer of slurmctld is reused.
 const KEPT: Duration = Duration::from_secs(5);
+/// How long the first drawing waits for slurmctld's answer.
+const FIRST: Duration = Duration::from_millis(500);
 /// How soon a new state is drawn.
 const TICK: Duration = Duration::from_millis(200);
 
@@ -36,7 +38,7 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     );
     let (sender, states) = sync_channel(1);
     let directory = directory.to_owned();
-    std::thread::Builder::new().name("look".to_owned()).spawn(move || look(&directory, &sender))?;
+    std::thread::Builder::new().name("sample".to_owned()).spawn(move || sample(&directory, &sender))?;
     // This restores the terminal also after a panic.
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let shown = show(&mut terminal, &states);
@@ -45,13 +47,15 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
 }
 
 fn show(terminal: &mut DefaultTerminal, states: &Receiver<State>) -> anyhow::Result<()> {
-    let (mut state, mut scroll) = (None, 0_u16);
+    let (mut scroll, mut is_expanded) = (0_u16, false);
+    // Longer than FIRST, so that the first drawing has data.
+    let mut state = states.recv_timeout(FIRST * 2).ok();
     loop {
         if let Ok(new) = states.try_recv() {
             state = Some(new);
         }
         let mut most = 0;
-        terminal.draw(|frame| most = view::draw(frame, state.as_ref(), scroll))?;
+        terminal.draw(|frame| most = view::draw(frame, state.as_ref(), scroll, is_expanded))?;
         scroll = scroll.min(most);
         if !event::poll(TICK)? {
             continue;
@@ -65,6 +69,7 @@ fn show(terminal: &mut DefaultTerminal, states: &Receiver<State>) -> anyhow::Res
                 KeyCode::PageDown | KeyCode::Char(' ') => scroll = scroll.saturating_add(10),
                 KeyCode::PageUp => scroll = scroll.saturating_sub(10),
                 KeyCode::Home => scroll = 0,
+                KeyCode::Char('a') | KeyCode::Enter => is_expanded = !is_expanded,
                 _ => {}
             }
         }
@@ -72,19 +77,17 @@ fn show(terminal: &mut DefaultTerminal, states: &Receiver<State>) -> anyhow::Res
 }
 
 /// Sends a state after each change of a file, and every two seconds, until the receiver is dropped.
-fn look(directory: &Path, states: &SyncSender<State>) {
+fn sample(directory: &Path, states: &SyncSender<State>) {
     let news = News::of(directory);
     let mut allocations = Allocations::default();
-    let mut answer: Option<(Instant, Result<Slurm, String>)> = None;
+    let Some(mut answer) = first_answer(directory, states) else { return };
     loop {
         let began = Instant::now();
         let mut files = overview::files(directory);
-        if answer.as_ref().is_none_or(|(at, _)| at.elapsed() >= KEPT) {
-            let own = files.snapshot.as_ref().and_then(|snapshot| snapshot.prepared.as_ref());
-            answer = Some((Instant::now(), slurm::ask(own, false)));
+        if answer.0.elapsed() >= KEPT {
+            answer = (Instant::now(), query(&files));
         }
-        let slurm =
-            answer.as_ref().map_or(Err("not queried yet"), |(_, answer)| answer.as_ref().map_err(String::as_str));
+        let slurm = answer.1.as_ref().map_err(String::as_str);
         allocations.apply(&mut files, slurm);
         if states.send(State::of(&files, slurm)).is_err() {
             return;
@@ -94,4 +97,26 @@ fn look(directory: &Path, states: &SyncSender<State>) {
             news.wait(SHORTEST.saturating_sub(began.elapsed()));
         }
     }
+}
+
+/// slurmctld's first answer. If it takes longer than [`FIRST`], sends a state without the queue meanwhile. `None` if the receiver is dropped.
+fn first_answer(directory: &Path, states: &SyncSender<State>) -> Option<(Instant, Result<Slurm, String>)> {
+    let files = overview::files(directory);
+    std::thread::scope(|scope| {
+        let (sender, answers) = sync_channel(1);
+        let files = &files;
+        scope.spawn(move || _ = sender.send(query(files)));
+        let answer = match answers.recv_timeout(FIRST) {
+            Ok(answer) => answer,
+            Err(_) => {
+                states.send(State::of(files, Err("no answer yet"))).ok()?;
+                answers.recv().ok()?
+            }
+        };
+        Some((Instant::now(), answer))
+    })
+}
+
+fn query(files: &Files) -> Result<Slurm, String> {
+    slurm::ask(files.snapshot.as_ref().and_then(|snapshot| snapshot.prepared.as_ref()), false)
 }

@@ -2,8 +2,11 @@
 //!
 //! Every text is one line that is safe for a terminal.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
+use super::queue::Queue;
 use super::seen::{Files, Slurm};
 use machine::{Snapshot, UnitSnapshot};
 use model::faults::report::{GpuReport, Report};
@@ -12,8 +15,10 @@ use model::printable;
 use model::queued_job::{OwnedJob, QueuedJob};
 use slurm::nodes::ClusterNode;
 
-/// Maximum number of jobs.
-const MOST_JOBS: usize = 100;
+/// Maximum number of rows of the queue: jobs, and job arrays.
+const MOST_ROWS: usize = 100;
+/// Maximum number of listed tasks of a job array.
+const MOST_TASKS: u64 = 20;
 /// Maximum number of nodes.
 const MOST_NODES: usize = 256;
 /// Maximum length of a text chosen by users, in characters.
@@ -122,8 +127,23 @@ pub struct SlurmView {
     pub running: u64,
     /// Number of pending jobs.
     pub pending: u64,
-    /// The first jobs.
+    /// The first jobs, and the first tasks of each array.
     pub jobs: Vec<QueuedJob>,
+    /// The arrays of these jobs.
+    pub arrays: Vec<ArrayView>,
+    /// Number of jobs and arrays beyond `jobs`.
+    pub more: usize,
+}
+
+/// The tasks of a job array that have not ended, including those that are not listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ArrayView {
+    /// The array's id: `20` of `20_3`.
+    pub id: String,
+    /// Number of tasks.
+    pub tasks: u64,
+    /// Number of running tasks.
+    pub running: u64,
 }
 
 impl State {
@@ -223,16 +243,16 @@ fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
 }
 
 fn faults(report: &Report, now: u64) -> Vec<FaultView> {
-    let view = |told: &model::faults::report::ReportedFault| FaultView {
-        age: now.saturating_sub(told.at),
-        line: printable::short(&told.line, LONGEST_FAULT),
+    let view = |fault: &model::faults::report::ReportedFault| FaultView {
+        age: now.saturating_sub(fault.at),
+        line: printable::short(&fault.line, LONGEST_FAULT),
     };
     report.recent.iter().rev().map(view).collect()
 }
 
 fn daemon(unit: &UnitSnapshot, files: &Files) -> DaemonView {
     let is_up = unit.is_up();
-    let told = unit.restarts > 0 || !is_up;
+    let shows_exit = unit.restarts > 0 || !is_up;
     DaemonView {
         name: line(&unit.name),
         state: unit.state.to_string(),
@@ -240,17 +260,68 @@ fn daemon(unit: &UnitSnapshot, files: &Files) -> DaemonView {
         is_essential: unit.essential,
         restarts: unit.restarts,
         for_seconds: unit.since_ms.map(|since| files.uptime_ms.saturating_sub(since) / 1000),
-        last_exit: unit.last_exit.as_ref().filter(|_| told).map(|exit| line(&exit.to_string())),
+        last_exit: unit.last_exit.as_ref().filter(|_| shows_exit).map(|exit| line(&exit.to_string())),
     }
 }
 
 fn cluster(slurm: &Slurm) -> SlurmView {
     let nodes = &slurm.cluster.nodes;
+    let (jobs, arrays, more) = rows(&slurm.queue);
     SlurmView {
         nodes: nodes.iter().take(MOST_NODES).cloned().collect(),
         node_count: nodes.len(),
         running: slurm.queue.count("RUNNING"),
         pending: slurm.queue.count("PENDING"),
-        jobs: slurm.queue.active().take(MOST_JOBS).cloned().collect(),
+        jobs,
+        arrays,
+        more,
+    }
+}
+
+/// The listed jobs, their arrays, and the number of further rows. An array with thousands of tasks hides no other job.
+fn rows(queue: &Queue) -> (Vec<QueuedJob>, Vec<ArrayView>, usize) {
+    let (mut jobs, mut arrays, mut positions) = (Vec::new(), Vec::<ArrayView>::new(), BTreeMap::new());
+    let mut count = 0;
+    for job in queue.active() {
+        let Some(id) = job.array() else {
+            count += 1;
+            if count <= MOST_ROWS {
+                jobs.push(job.clone());
+            }
+            continue;
+        };
+        let position = *positions.entry(id).or_insert_with(|| {
+            count += 1;
+            let is_listed = count <= MOST_ROWS;
+            is_listed.then(|| {
+                arrays.push(ArrayView { id: id.to_owned(), ..ArrayView::default() });
+                arrays.len() - 1
+            })
+        });
+        if let Some(array) = position.and_then(|position| arrays.get_mut(position)) {
+            array.tasks += 1;
+            array.running += u64::from(!job.waits());
+            if array.tasks <= MOST_TASKS {
+                jobs.push(job.clone());
+            }
+        }
+    }
+    (jobs, arrays, count.saturating_sub(MOST_ROWS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_is_one_row_and_hides_no_job() {
+        let job = |id: String, state: &str| QueuedJob { id, state: state.to_owned(), ..QueuedJob::default() };
+        let task = |number: u64| job(format!("20_{number}"), if number < 3 { "RUNNING" } else { "PENDING" });
+        let mut all: Vec<QueuedJob> = (0..500).map(task).collect();
+        all.extend((21..121).map(|number| job(number.to_string(), "PENDING")));
+        let (jobs, arrays, more) = rows(&Queue { jobs: all });
+        assert_eq!(arrays, [ArrayView { id: "20".to_owned(), tasks: 500, running: 3 }]);
+        assert_eq!((jobs.len(), more), (20 + 99, 1));
+        assert_eq!(jobs.last().map(|job| job.id.as_str()), Some("119"));
     }
 }

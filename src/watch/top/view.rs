@@ -6,7 +6,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::Paragraph;
 
-use crate::overview::state::{DaemonView, GpuView, State};
+use crate::overview::state::{ArrayView, DaemonView, GpuView, SlurmView, State};
+use model::printable;
 use model::queued_job::QueuedJob;
 use slurm::nodes::answer::{ClusterNode, GpuState};
 
@@ -18,55 +19,75 @@ const BAD: Style = Style::new().fg(Color::Red);
 
 /// Width of a meter in cells.
 const METER: usize = 8;
+/// Maximum number of rows of the queue.
+const MOST_ROWS: usize = 20;
+/// Maximum number of nodes.
+const MOST_NODES: usize = 40;
 
-/// Draws the state, scrolled down by `scroll` lines; returns the maximum of `scroll`.
-pub(super) fn draw(frame: &mut Frame<'_>, state: Option<&State>, scroll: u16) -> u16 {
+/// Draws the state, scrolled down by `scroll` lines, with a row for each task if `is_expanded`; returns the maximum of `scroll`.
+pub(super) fn draw(frame: &mut Frame<'_>, state: Option<&State>, scroll: u16, is_expanded: bool) -> u16 {
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
     let Some(state) = state else {
         frame.render_widget(Paragraph::new("slurminit: loading ..."), head);
         return 0;
     };
-    frame.render_widget(Paragraph::new(headline(state)), head);
-    let lines = body_lines(state, usize::from(body.width));
+    let width = usize::from(body.width);
+    frame.render_widget(Paragraph::new(headline(state, width)), head);
+    let lines = body_lines(state, width, is_expanded);
     let most = u16::try_from(lines.len()).unwrap_or(u16::MAX).saturating_sub(body.height);
     frame.render_widget(Paragraph::new(Text::from(lines)).scroll((scroll.min(most), 0)), body);
-    frame.render_widget(Paragraph::new(footline(foot, scroll.min(most), most)), foot);
+    frame.render_widget(Paragraph::new(footline(state, foot, scroll.min(most), most)), foot);
     most
 }
 
-fn headline(state: &State) -> Line<'static> {
+fn headline(state: &State, width: usize) -> Line<'static> {
     let node = if state.node.is_empty() { "slurminit" } else { &state.node };
-    let ready = if state.is_ready { span("ready", GOOD) } else { span(&format!("not ready: {}", state.why), BAD) };
+    let why = format!("not ready: {}", state.why);
+    let ready = match state.is_ready {
+        true => span("ready", GOOD),
+        false if fits_head(node, &why, width) => span(&why, BAD),
+        false => span("not ready", BAD),
+    };
     Line::from(vec![span(node, BOLD), span("  ", Style::new()), ready])
 }
 
-fn footline(area: Rect, scroll: u16, most: u16) -> Line<'static> {
+fn fits_head(node: &str, why: &str, width: usize) -> bool {
+    node.chars().count() + 2 + why.chars().count() <= width
+}
+
+fn footline(state: &State, area: Rect, scroll: u16, most: u16) -> Line<'static> {
+    let has_array = state.slurm.as_ref().is_ok_and(|known| known.arrays.iter().any(|array| array.tasks > 1));
+    let arrays = if has_array { " · a: tasks of arrays" } else { "" };
     let more = if most > 0 { format!(" · ↑↓ {scroll}/{most}") } else { String::new() };
-    let text = format!("q quits{more} · every 2 s");
+    let text = format!("q quits{arrays}{more} · every 2 s");
     Line::from(span(&clipped(&text, usize::from(area.width)), SOFT))
 }
 
-fn body_lines(state: &State, width: usize) -> Vec<Line<'static>> {
-    let mut lines = notes(state);
+fn body_lines(state: &State, width: usize, is_expanded: bool) -> Vec<Line<'static>> {
+    let mut lines = notes(state, width);
     lines.extend(state.gpus.iter().flat_map(|gpu| gpu_lines(gpu, state.is_ready, width)));
     if state.gpus.is_empty() {
         lines.push(Line::from(span("no GPUs here", SOFT)));
     }
     if !state.faults.is_empty() {
         lines.extend(title("LAST FAULTS"));
-        lines.extend(state.faults.iter().take(5).map(|fault| {
-            Line::from(vec![span(&format!("{:>6} ago ", age(fault.age)), SOFT), span(&fault.line, Style::new())])
-        }));
+        let fault_lines =
+            |(age, text): (String, &str)| wrapped(&format!("{age:>6} ago {text}"), 11, width, Style::new());
+        lines.extend(state.faults.iter().take(5).flat_map(|fault| fault_lines((age(fault.age), &fault.line))));
     }
-    lines.extend(cluster(state, width));
+    lines.extend(cluster(state, width, is_expanded));
     lines.extend(title("DAEMON           STATE          FOR RESTARTS"));
-    lines.extend(state.daemons.iter().map(daemon));
+    lines.extend(state.daemons.iter().flat_map(|unit| daemon(unit, width)));
     lines
 }
 
-fn notes(state: &State) -> Vec<Line<'static>> {
+fn notes(state: &State, width: usize) -> Vec<Line<'static>> {
     let mut notes = Vec::new();
+    let why = format!("not ready: {}", state.why);
+    if !state.is_ready && !fits_head(&state.node, &why, width) {
+        notes.extend(wrapped(&state.why, 0, width, BAD));
+    }
     if state.is_simulated {
         notes.push(Line::from(span("the GPUs are simulated", WARN)));
     }
@@ -74,12 +95,12 @@ fn notes(state: &State) -> Vec<Line<'static>> {
         notes.push(Line::from(span("all nodes are simulated: they run in this container", WARN)));
     }
     if let Some(notice) = &state.notice {
-        notes.push(Line::from(span(notice, WARN)));
+        notes.extend(wrapped(notice, 0, width, WARN));
     }
     match state.report_age {
         Some(seconds) if state.is_stale => {
             let text = format!("the last GPU report is {} old; its measurements are left out", age(seconds));
-            notes.push(Line::from(span(&text, BAD)));
+            notes.extend(wrapped(&text, 0, width, BAD));
         }
         None if !state.gpus.is_empty() => {
             notes.push(Line::from(span("no GPU report: the agent is off or has not started", SOFT)))
@@ -120,75 +141,97 @@ fn gpu_lines(gpu: &GpuView, is_ready: bool, width: usize) -> Vec<Line<'static>> 
         span(&job, style),
         span(&since, SOFT),
     ])];
-    lines.extend(gpu.faults.iter().map(|fault| Line::from(span(&format!("    {fault}"), BAD))));
+    lines.extend(gpu.faults.iter().flat_map(|fault| wrapped(&format!("    {fault}"), 4, width, BAD)));
     lines
 }
 
-fn cluster(state: &State, width: usize) -> Vec<Line<'static>> {
+fn cluster(state: &State, width: usize, is_expanded: bool) -> Vec<Line<'static>> {
     let known = match &state.slurm {
         Ok(known) => known,
         Err(why) => {
             let mut lines = title("QUEUE");
-            lines.push(Line::from(span(&format!("slurmctld does not respond: {why}"), BAD)));
+            lines.extend(wrapped(&format!("slurmctld does not respond: {why}"), 2, width, BAD));
             return lines;
         }
     };
     let mut lines = title(&format!("QUEUE: {} running, {} waiting", known.running, known.pending));
-    lines.extend(rows(&known.jobs).iter().take(20).flat_map(|tasks| job_lines(tasks, width)));
+    let rows = rows(known);
+    lines.extend(rows.iter().take(MOST_ROWS).flat_map(|row| row_lines(row, width, is_expanded)));
+    lines.extend(more(rows.len().saturating_sub(MOST_ROWS) + known.more, "more job"));
     lines.extend(title(&format!("NODES: {}", known.node_count)));
-    lines.extend(known.nodes.iter().take(40).map(node));
+    lines.extend(known.nodes.iter().take(MOST_NODES).flat_map(|one| node(one, width)));
+    lines.extend(more(known.node_count.saturating_sub(MOST_NODES), "more node"));
     lines
 }
 
-/// The jobs, with the tasks of an array in one row.
-fn rows(jobs: &[QueuedJob]) -> Vec<Vec<&QueuedJob>> {
-    let mut rows: Vec<Vec<&QueuedJob>> = Vec::new();
-    for job in jobs {
-        let array = job.id.split_once('_').map(|(array, _)| array);
-        let is_same = |row: &&mut Vec<&QueuedJob>| {
-            row.first().and_then(|first| first.id.split_once('_')).map(|(own, _)| own) == array && array.is_some()
-        };
+fn more(hidden: usize, noun: &str) -> Option<Line<'static>> {
+    (hidden > 0).then(|| Line::from(span(&format!("{:>8} {}", "…", printable::count(hidden, noun)), SOFT)))
+}
+
+/// A row of the queue: a job, or a job array with its listed tasks.
+struct Row<'a> {
+    array: Option<&'a ArrayView>,
+    jobs: Vec<&'a QueuedJob>,
+}
+
+fn rows(known: &SlurmView) -> Vec<Row<'_>> {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for job in &known.jobs {
+        let array = known.arrays.iter().find(|array| array.tasks > 1 && job.array() == Some(&array.id));
+        let is_same = |row: &&mut Row<'_>| array.is_some() && row.array == array;
         match rows.iter_mut().find(is_same) {
-            Some(row) => row.push(job),
-            None => rows.push(vec![job]),
+            Some(row) => row.jobs.push(job),
+            None => rows.push(Row { array, jobs: vec![job] }),
         }
     }
     rows
 }
 
-/// A job, or all tasks of an array. What it waits for is on a second line if the first one has no room for it.
-fn job_lines(tasks: &[&QueuedJob], width: usize) -> Vec<Line<'static>> {
-    let Some(first) = tasks.first() else { return Vec::new() };
-    let running = tasks.iter().filter(|task| !task.waits()).count();
-    let (id, state) = match tasks.len() {
-        1 => (first.id.clone(), first.state.to_lowercase()),
-        all => {
-            let array = first.id.split_once('_').map_or(first.id.as_str(), |(array, _)| array);
-            (format!("{array}_*"), format!("{running} of {all} run"))
-        }
+/// A job, or all tasks of an array in one row, with a row for each listed task if it is expanded.
+fn row_lines(row: &Row<'_>, width: usize, is_expanded: bool) -> Vec<Line<'static>> {
+    let job_state = |job: &QueuedJob| job.state.to_lowercase();
+    let Some(first) = row.jobs.first() else { return Vec::new() };
+    let Some(array) = row.array else {
+        return job_lines(first, &first.id, &job_state(first), &first.waits_for, width);
     };
-    let gpus = if first.gpus == 0 { dash() } else { first.gpus.to_string() };
+    let waiting = row.jobs.iter().find(|task| task.waits()).map_or("", |task| task.waits_for.as_str());
+    let state = format!("{}/{} run", array.running, array.tasks);
+    let mut lines = job_lines(first, &format!("{}_*", array.id), &state, waiting, width);
+    if is_expanded {
+        let tasks = row.jobs.iter();
+        lines.extend(tasks.flat_map(|task| job_lines(task, &task.id, &job_state(task), &task.waits_for, width)));
+        let listed = u64::try_from(row.jobs.len()).unwrap_or(u64::MAX);
+        lines.extend(more(usize::try_from(array.tasks.saturating_sub(listed)).unwrap_or(usize::MAX), "more task"));
+    }
+    lines
+}
+
+/// What the job waits for is on a second line if the first one has no room for it.
+fn job_lines(job: &QueuedJob, id: &str, state: &str, waits_for: &str, width: usize) -> Vec<Line<'static>> {
+    let gpus = if job.gpus == 0 { dash() } else { job.gpus.to_string() };
     let is_narrow = width < 80;
     let (of_user, of_name) = if is_narrow { (8, 11) } else { (10, 16) };
     let mut text = format!(
         "{:>8} {:<of_user$} {:<of_name$} {:<11} {gpus:>3} GPU {:>10}",
-        clipped(&id, 8),
-        clipped(&first.user, of_user),
-        clipped(&first.name, of_name),
-        clipped(&state, 11),
-        clipped(&first.time, 10),
+        clipped(id, 8),
+        clipped(&job.user, of_user),
+        clipped(&job.name, of_name),
+        clipped(state, 11),
+        clipped(&job.time, 10),
     );
-    let waits_for = tasks.iter().find(|task| task.waits()).map(|task| task.waits_for.as_str()).unwrap_or_default();
-    let style = if running == 0 { SOFT } else { Style::new() };
+    let style = if job.waits() { SOFT } else { Style::new() };
     let fits = text.chars().count() + 2 + waits_for.chars().count() <= width;
     if fits && !waits_for.is_empty() {
         text += &format!("  {waits_for}");
     }
-    let second = (!fits && !waits_for.is_empty()).then(|| format!("{:>8} {waits_for}", ""));
-    std::iter::once(text).chain(second).map(|line| Line::from(span(&line, style))).collect()
+    let mut lines = vec![Line::from(span(&text, style))];
+    if !fits && !waits_for.is_empty() {
+        lines.extend(wrapped(&format!("{:>8} {waits_for}", ""), 9, width, style));
+    }
+    lines
 }
 
-fn node(node: &ClusterNode) -> Line<'static> {
+fn node(node: &ClusterNode, width: usize) -> Vec<Line<'static>> {
     let free = node.gpus.iter().filter(|gpu| gpu.state == GpuState::Free).count();
     let gpus = if node.gpus.is_empty() { dash() } else { format!("{free}/{}", node.gpus.len()) };
     let silent = if node.report.responding { "" } else { ", not responding" };
@@ -199,18 +242,51 @@ fn node(node: &ClusterNode) -> Line<'static> {
         node.cpus,
     );
     let style = if node.takes_jobs() { Style::new() } else { BAD };
-    Line::from(vec![span(&text, Style::new()), span(&format!("{}{silent}", node.report), style)])
+    on_one_line_or_below(vec![span(&text, Style::new())], &format!("{}{silent}", node.report), width, style)
 }
 
-fn daemon(daemon: &DaemonView) -> Line<'static> {
+fn daemon(daemon: &DaemonView, width: usize) -> Vec<Line<'static>> {
     let style = if daemon.is_up { GOOD } else { BAD };
     let age = daemon.for_seconds.map_or_else(dash, age);
-    let end = daemon.last_exit.as_deref().map(|end| format!("  {end}")).unwrap_or_default();
-    Line::from(vec![
+    let spans = vec![
         span(&format!("{:<16} ", clipped(&daemon.name, 16)), Style::new()),
         span(&format!("{:<11}", daemon.state), style),
-        span(&format!(" {age:>6} {:>8}{end}", daemon.restarts), Style::new()),
-    ])
+        span(&format!(" {age:>6} {:>8}  ", daemon.restarts), Style::new()),
+    ];
+    on_one_line_or_below(spans, daemon.last_exit.as_deref().unwrap_or_default(), width, Style::new())
+}
+
+/// Appends `text` to the line if it fits, else puts it below.
+fn on_one_line_or_below(mut spans: Vec<Span<'static>>, text: &str, width: usize, style: Style) -> Vec<Line<'static>> {
+    let used: usize = spans.iter().map(Span::width).sum();
+    if used + text.chars().count() <= width {
+        spans.push(span(text, style));
+        return vec![Line::from(spans)];
+    }
+    let mut lines = vec![Line::from(spans)];
+    lines.extend(wrapped(&format!("    {text}"), 4, width, style));
+    lines
+}
+
+/// Breaks the text at blanks into lines of at most `width` characters; all but the first are indented.
+fn wrapped(text: &str, indent: usize, width: usize, style: Style) -> Vec<Line<'static>> {
+    let width = width.max(indent + 10);
+    let (mut lines, mut rest, mut lead) = (Vec::new(), text.to_owned(), String::new());
+    loop {
+        let room = width - lead.chars().count();
+        let Some((end, _)) = rest.char_indices().nth(room) else {
+            lines.push(Line::from(span(&format!("{lead}{rest}"), style)));
+            return lines;
+        };
+        let own = rest.len() - rest.trim_start().len();
+        let (line, next) = match rest.get(..=end).and_then(|head| head.rfind(' ')).filter(|&blank| blank > own) {
+            Some(blank) => rest.split_at(blank),
+            None => rest.split_at(end),
+        };
+        lines.push(Line::from(span(&format!("{lead}{line}"), style)));
+        rest = next.trim_start().to_owned();
+        lead = " ".repeat(indent);
+    }
 }
 
 fn title(text: &str) -> Vec<Line<'static>> {

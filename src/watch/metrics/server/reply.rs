@@ -65,7 +65,7 @@ impl Content {
 }
 
 /// Allows only the page's own style and script; a test computes their hashes.
-const POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'sha256-MoEAIam6LsVJl6vcI+BveXAewmg7J6x6+vKhao9+3as='; script-src 'sha256-NLIZLKNoSvjBhqNGwfK4Kp3Xvbtp1erR3k2zU6GsKWk='; \
+const POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'sha256-MoEAIam6LsVJl6vcI+BveXAewmg7J6x6+vKhao9+3as='; script-src 'sha256-kXU+DFS7D4mxlIZG8Q9e+dcfiUow5qKRl43+Nd8FkH8='; \
     img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const HEADERS: [(HeaderName, &str); 5] = [

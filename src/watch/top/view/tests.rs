@@ -74,13 +74,14 @@ fn state() -> State {
             running: 1,
             pending: 1,
             jobs: vec![job],
+            ..SlurmView::default()
         }),
     }
 }
 
 fn drawn(state: Option<&State>, width: u16, height: u16, scroll: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| _ = draw(frame, state, scroll)).unwrap();
+    terminal.draw(|frame| _ = draw(frame, state, scroll, false)).unwrap();
     terminal.backend().to_string()
 }
 
@@ -107,7 +108,7 @@ fn loses_nothing_important_in_60_columns() {
 }
 
 #[test]
-fn shows_tasks_of_an_array_in_one_row() {
+fn an_array_is_one_row_that_expands() {
     let mut state = state();
     let task = |id: &str, state: &str| QueuedJob {
         id: id.to_owned(),
@@ -117,9 +118,31 @@ fn shows_tasks_of_an_array_in_one_row() {
     };
     let Ok(slurm) = &mut state.slurm else { panic!() };
     slurm.jobs = vec![task("20_1", "RUNNING"), task("20_2", "PENDING"), task("21", "RUNNING"), task("20_3", "PENDING")];
+    slurm.arrays = vec![ArrayView { id: "20".to_owned(), tasks: 300, running: 1 }];
     let text = drawn(Some(&state), 80, 40, 0);
-    assert!(text.contains("20_* bob") && text.contains("1 of 3 run") && !text.contains("20_2"), "{text}");
-    assert!(text.contains("      21 bob"), "{text}");
+    assert!(text.contains("20_* bob") && text.contains("1/300 run") && !text.contains("20_2"), "{text}");
+    assert!(text.contains("      21 bob") && text.contains("a: tasks of arrays"), "{text}");
+
+    let mut terminal = Terminal::new(TestBackend::new(80, 50)).unwrap();
+    terminal.draw(|frame| _ = draw(frame, Some(&state), 0, true)).unwrap();
+    let text = terminal.backend().to_string();
+    for row in ["20_* bob", "20_1 bob", "20_2 bob", "20_3 bob", "… 297 more tasks", "  21 bob"] {
+        assert!(text.contains(row), "{row}: {text}");
+    }
+}
+
+#[test]
+fn long_texts_are_continued_on_further_lines() {
+    let mut state = state();
+    let line = "GPU 2 (NVIDIA H200, 0000:10:00.0): XID 79, GPU fell off the bus; job 17 of alice had it; reset the GPU";
+    state.faults = vec![FaultView { age: 60, line: line.to_owned() }];
+    (state.is_ready, state.why) = (false, format!("the node is drained: {line}"));
+    for width in [40, 60, 80] {
+        let text = drawn(Some(&state), width, 60, 0).replace(['"', '\n'], " ");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let text = words.join(" ");
+        assert_eq!(text.matches(line).count(), 2, "{width}: {text}");
+    }
 }
 
 #[test]
