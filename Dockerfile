@@ -252,5 +252,14 @@ ARG REVISION=
 RUN echo "${REVISION}" > /usr/share/slurminit/commit
 
 
+# Accounting with simulated GPUs: docker/up --demo-gpus 2 --full.
+FROM accounting AS demo-full
+COPY --from=demo /usr/lib/libnvidia-ml.so.1 /usr/lib/
+COPY docker/demo-gpus /usr/local/bin/demo-gpus
+ENV SLURMINIT_DEMO=1 DEMO_GPUS=2 NVIDIA_VISIBLE_DEVICES=void
+LABEL org.opencontainers.image.title="slurminit (SIMULATED GPUs)"
+ENTRYPOINT ["demo-gpus", "slurminit", "run", "--"]
+
+
 # The default target.
 FROM image

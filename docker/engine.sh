@@ -128,7 +128,7 @@ use_sudo() {
         "As root: usermod -aG docker $user (which amounts to root rights on this host), then log in again"
     agreed "The user $user may not use Docker. Use 'sudo docker'?" || die "the user $user may not use Docker: $engine_error." \
         "To repair: sudo usermod -aG docker $user (which amounts to root rights on this host) and log in again, or run this again with --yes to use sudo"
-    docker_cmd=(sudo "--preserve-env=COMPOSE_FILE,COMPOSE_PROJECT_NAME,GPU_TYPE,GPU_COMPOSE_FILE,VIDEO_GID,RENDER_GID,DEMO_GPUS,DOCKER_BUILDKIT" docker)
+    docker_cmd=(sudo "--preserve-env=COMPOSE_FILE,COMPOSE_PROJECT_NAME,GPU_TYPE,GPU_COMPOSE_FILE,VIDEO_GID,RENDER_GID,DEMO_GPUS,PAGE_PORT,DOCKER_BUILDKIT" docker)
 }
 
 ensure_engine() {

@@ -2,16 +2,15 @@
 # The project of docker/up's directory: its name, and its .env. Sourced by docker/up, after docker/engine.sh.
 # shellcheck disable=SC2154 # computes, docker_cmd and typed are docker/up's
 
-# The lines of .env by which plain `docker compose` has several containers. They are the last ones of the file.
-computes_mark='# docker/up --computes: docker/up replaces this line and those below it'
+# The lines of .env by which plain `docker compose` uses the cluster of `docker/up --computes` or `--demo-gpus`. They are the last ones of the file.
+own_mark='# docker/up: docker/up replaces this line and those below it'
 
-computes_lines() {
-    [ ! -f .env ] || sed -n "\\|^$computes_mark\$|,\$p" .env
+own_lines() {
+    [ ! -f .env ] || sed -n "\\|^$own_mark\$|,\$p" .env
 }
 
-# They say which project they are for.
-is_computes_project() { # PROJECT
-    computes_lines | grep -xF "COMPOSE_PROJECT_NAME=$1" >/dev/null
+is_project_of_own_lines() { # PROJECT
+    own_lines | grep -xF "COMPOSE_PROJECT_NAME=$1" >/dev/null
 }
 
 # .env is replaced as a whole: a full disk or an interrupt leaves the old one.
@@ -25,18 +24,18 @@ append_to_env() { # reads lines
     { [ ! -s .env ] || awk 1 .env; cat; } | replace_env
 }
 
-without_computes() {
-    [ -n "$(computes_lines)" ] || return 0
-    sed "\\|^$computes_mark\$|,\$d" .env | replace_env
+remove_own_lines() {
+    [ -n "$(own_lines)" ] || return 0
+    sed "\\|^$own_mark\$|,\$d" .env | replace_env
     [ -s .env ] || rm .env
 }
 
-with_computes() { # PROJECT LINE...
+write_own_lines() { # PROJECT LINE...
     local project=$1 wanted
     shift
-    wanted=$(printf '%s\n' "$computes_mark" "COMPOSE_PROJECT_NAME=$project" "COMPUTES=$computes" "$@")
-    [ "$(computes_lines)" != "$wanted" ] || return 0
-    without_computes
+    wanted=$(printf '%s\n' "$own_mark" "COMPOSE_PROJECT_NAME=$project" "$@")
+    [ "$(own_lines)" != "$wanted" ] || return 0
+    remove_own_lines
     append_to_env <<<"$wanted"
 }
 
@@ -55,8 +54,15 @@ of_env() { # VARIABLE
 # As compose makes it of the directory.
 project_name() {
     local name=${COMPOSE_PROJECT_NAME:-}
-    [ -n "$name" ] || [ ! -f .env ] || name=$(sed -n "\\|^$computes_mark\$|q; s/^COMPOSE_PROJECT_NAME=//p" .env | tail -n 1)
+    [ -n "$name" ] || [ ! -f .env ] || name=$(sed -n "\\|^$own_mark\$|q; s/^COMPOSE_PROJECT_NAME=//p" .env | tail -n 1)
     basename "${name:-$PWD}" | tr '[:upper:]' '[:lower:]' | tr -cd 'a-z0-9_-' | sed 's/^[_-]*//'
+}
+
+# Whether this directory has been set up for the GPUs of this host, or has another cluster than the project.
+has_other_cluster() { # PROJECT
+    [ -z "$(configured_gpu_type)" ] || return 0
+    [ -z "$(own_lines)" ] || is_project_of_own_lines "$1" || return 0
+    [ -n "$("${docker_cmd[@]}" ps --all --quiet --filter "label=com.docker.compose.project=${1%-demo}")" ]
 }
 
 # compose finds a cluster by its name alone, and would replace the containers of another directory's cluster without a word.

@@ -1,5 +1,6 @@
 //! Applies environment variables on top of the file.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -61,6 +62,9 @@ pub(super) fn apply(mut config: Config, variable: &impl Fn(&str) -> Option<Strin
         Some(mode) => Some(mode),
         None => environment.optional_word("ACCOUNTING")?,
     };
+    if let Some(address) = environment.address("SLURMINIT_METRICS")? {
+        config.metrics.listen = Some(address);
+    }
     if let Some(wait) = environment.yes_or_no("SLURMINIT_WAIT_JOBS")? {
         config.jobs.wait = wait;
     }
@@ -105,6 +109,11 @@ impl<F: Fn(&str) -> Option<String>> Environment<'_, F> {
             *place = value;
         }
         Ok(())
+    }
+
+    fn address(&self, name: &'static str) -> Result<Option<SocketAddr>, ConfigError> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| ConfigError::variable(name, &text, "expected an IP address and a port"))
     }
 
     fn number(&self, name: &'static str) -> Result<Option<u64>, ConfigError> {

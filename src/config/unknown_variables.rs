@@ -3,7 +3,7 @@
 use model::inventory::{Finding, Kind};
 
 /// All known variables, wherever they are read.
-const KNOWN: [&str; 23] = [
+const KNOWN: [&str; 24] = [
     "SLURMINIT_ACCOUNTING",
     "SLURMINIT_CLUSTER_NAME",
     "SLURMINIT_CONFIG",
@@ -16,6 +16,7 @@ const KNOWN: [&str; 23] = [
     "SLURMINIT_JOIN",
     "SLURMINIT_LOG_FORMAT",
     "SLURMINIT_LOG_LEVEL",
+    "SLURMINIT_METRICS",
     "SLURMINIT_MUNGE_KEY",
     "SLURMINIT_NODE_NAME",
     "SLURMINIT_NVML_LIBRARY",

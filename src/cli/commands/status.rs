@@ -88,7 +88,7 @@ pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
     })?;
     anyhow::ensure!(
         status.is_of_the_living(),
-        "slurminit (pid {}) is not running; its last status is outdated",
+        "slurminit (PID {}) is not running; its last status is outdated. To start a cluster: slurminit up",
         status.pid
     );
     Ok(status)
