@@ -263,12 +263,14 @@ fn action_puts_slurms_commands_within_reach_of_runners_user() {
     let script = "printf '#!/bin/sh\\nid -u\\n' | sbatch --wait --output=job.out; cat job.out; stat -c %u job.out";
     assert!(runner.bash(script, &[]).ok().ends_with("1001\n1001\n"));
     assert_eq!(runner.bash("srun sh -c 'exit 5'", &[]).code, 5);
-    for (name, value, words) in [
-        ("SLURM_NODES", "x", "'x'"),
-        ("SLURM_CONFIG", "none.toml", "none.toml"),
-        ("SLURM_IMAGE", "no-such-image-here", "no-such-image-here"),
+    let published = [("SLURM_IMAGE", ""), ("SLURM_REPOSITORY", "Some/Fork")];
+    for (env, words) in [
+        (&[("SLURM_NODES", "x")][..], "'x'"),
+        (&[("SLURM_CONFIG", "none.toml")], "none.toml"),
+        (&[("SLURM_IMAGE", "no-such-image-here")], "no-such-image-here"),
+        (&published, "ghcr.io/some/slurminit:latest"),
     ] {
-        let refused = runner.start(&[(name, value)]);
+        let refused = runner.start(env);
         assert!(
             refused.code == 1 && refused.stdout.contains("::error") && format!("{refused:?}").contains(words),
             "{refused:?}"
