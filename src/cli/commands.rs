@@ -17,6 +17,7 @@ mod health;
 mod hook;
 mod image;
 mod job_map;
+mod job_processes;
 mod jobs;
 mod join_command;
 mod liveness;
@@ -26,7 +27,6 @@ mod mariadb;
 mod metrics;
 mod nodes;
 mod oci;
-mod oom_score;
 mod power;
 mod prepare;
 mod prolog;
@@ -156,9 +156,9 @@ verbs! {
     /// Write which job has which GPU, for exporters on the host; slurmd runs it
     #[command(hide = true)]
     JobMap(job_map),
-    /// Keep oom_score_adj of jobs' and users' processes above the daemons'; PID 1 runs it as a child
+    /// Watch the processes of jobs: OOM scores, OOM kills, leftovers; PID 1 runs it as a child
     #[command(hide = true)]
-    OomScore(oom_score),
+    JobProcesses(job_processes),
     /// Free a unit's port that another process took; PID 1 runs it as a child
     #[command(hide = true)]
     FreePort(free_port),

@@ -25,8 +25,8 @@ pub enum Child {
     FreePort(UnitId),
     /// `slurminit liveness`: checks that the ready units still answer.
     Liveness,
-    /// `slurminit oom-score`: keeps `oom_score_adj` of jobs and users above that of the daemons.
-    OomScore,
+    /// `slurminit job-processes`: OOM scores, OOM kills and leftover processes of jobs.
+    JobProcesses,
     /// `sinfo`, which reports the node's state.
     NodeCheck,
     /// `scontrol`, which resumes a node whose drain has lost its cause.

@@ -153,7 +153,7 @@ impl Rounds {
         self.round = Round::Asking { since: step.now, until, asked, heard: BTreeMap::new() };
         step.start_task(Child::Liveness);
         // These do nothing if the helpers are still alive.
-        step.start_task(Child::OomScore);
+        step.start_task(Child::JobProcesses);
         if units.daemon(DaemonName::Slurmctld).is_some() {
             step.start_task(Child::JobsFollow);
         } else if units.daemon(DaemonName::Slurmd).is_some() {

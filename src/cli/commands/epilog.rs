@@ -17,6 +17,7 @@ use init::control::protocol::{LONGEST_REQUEST, Request};
 use model::exit_code;
 use sys::leftovers;
 use sys::leftovers::Job;
+use sys::leftovers::look::Mark;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
@@ -30,7 +31,13 @@ pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
                     tell(&format!("error: cannot revoke access of {user} to {file} after job {}: {error}", job.id));
                 }
             }
-            leftovers::end(&job, &user).iter().for_each(|line| tell(line));
+            match Mark::own() {
+                Some(mark) => leftovers::end(&job, &user, mark).iter().for_each(|line| tell(line)),
+                None => tell(&format!(
+                    "warning: job {} of {user}: not searched for leftover processes: slurmd was not started by slurminit",
+                    job.id
+                )),
+            }
         }
         Err(error) => tell(&format!("error: the epilog of a job failed: {error:#}; it must be run by slurmd")),
     }

@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::look::{self, Mark};
-use super::{Evidence, Handle, Job, Process, leftovers};
+use super::{Evidence, Handle, Job, Process, TRIES, leftovers};
 use crate::tool;
 
 /// After this, only the last rounds of SIGKILL follow.
@@ -22,20 +22,11 @@ const NOTICE: Duration = Duration::from_millis(250);
 const ROUND: Duration = Duration::from_millis(20);
 /// The wait after a round of SIGKILL past the deadline.
 const LATE_ROUND: Duration = Duration::from_millis(60);
-/// How many empty scans prove that no leftovers exist. A process that keeps forking and exiting may escape a single
-/// scan: its PID is gone before it is read.
-const TRIES: usize = 8;
 /// The maximum number of processes to name in the log; the others are counted.
 const NAMED: usize = 10;
 
-/// Ends the leftovers, and returns the log lines.
-pub fn end(job: &Job, user: &str) -> Vec<String> {
-    let Some(mark) = Mark::own() else {
-        return vec![format!(
-            "warning: job {} of {user}: not searched for leftover processes: slurmd was not started by slurminit",
-            job.id
-        )];
-    };
+/// Ends the leftovers, and returns the log lines. `mark` is that of slurmd's descendants.
+pub fn end(job: &Job, user: &str, mark: Mark) -> Vec<String> {
     let mut search = Search {
         job,
         mark,
@@ -126,7 +117,7 @@ impl Search<'_> {
     }
 
     fn report(&self, user: &str, all_obeyed_sigterm: bool, left: Vec<Process>) -> Vec<String> {
-        let job = self.job.id;
+        let job = self.job.named(user);
         let how = if all_obeyed_sigterm { "ended with SIGTERM" } else { "ended with SIGTERM and SIGKILL" };
         let still: BTreeSet<i32> = left.iter().map(|process| process.pid).collect();
         let mut ended: Vec<(&i32, &String)> = self.found.iter().filter(|(pid, _)| !still.contains(pid)).collect();
@@ -138,18 +129,15 @@ impl Search<'_> {
             .map(|(pid, name)| {
                 let held = self.evidence.get(*pid).map(|evidence| evidence.devices.join(", ")).unwrap_or_default();
                 let held = if held.is_empty() { String::new() } else { format!(", which held {held} open") };
-                format!("warning: job {job} of {user} left process {pid} ({name}) behind{held}: {how}")
+                format!("warning: {job} left process {pid} ({name}) behind{held}: {how}")
             })
             .collect();
         if ended.len() > NAMED {
-            lines.push(format!(
-                "warning: job {job} of {user} left {} more processes behind: {how}",
-                ended.len() - NAMED
-            ));
+            lines.push(format!("warning: {job} left {} more processes behind: {how}", ended.len() - NAMED));
         }
         if let Some(one) = left.first() {
             lines.push(format!(
-                "error: job {job} of {user} left {} processes that survive SIGKILL and may hold its GPUs: {} ({})",
+                "error: {job} left {} processes that survive SIGKILL and may hold its GPUs: {} ({})",
                 left.len(),
                 one.pid,
                 one.name

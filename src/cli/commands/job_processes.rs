@@ -1,12 +1,15 @@
-//! `slurminit oom-score`: keeps `oom_score_adj` of jobs' and users' processes above that of the daemons.
+//! `slurminit job-processes`: OOM scores, OOM kills and leftover processes of jobs.
 
-use startup::oom_score;
+use startup::job_processes;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A user whose processes are daemons or services
     #[arg(long, value_name = "NAME")]
     spare: Vec<String>,
+    /// Kill what jobs leave behind: no cgroup contains their processes
+    #[arg(long)]
+    end_leftovers: bool,
     /// Keep so many MiB of memory for when it runs out, until the input ends
     #[arg(long, value_name = "MIB")]
     reserve: Option<u64>,
@@ -15,8 +18,8 @@ pub(crate) struct Args {
 /// Runs until it is killed.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     if let Some(mib) = args.reserve {
-        oom_score::keep_memory(mib)?;
+        job_processes::keep_memory(mib)?;
         return Ok(model::exit_code::SUCCESS);
     }
-    oom_score::keep(&args.spare)
+    job_processes::keep(&args.spare, args.end_leftovers)
 }
