@@ -276,7 +276,7 @@ fn passes_user_and_node_of_own_slurm_conf_to_pid_1() {
     fs::create_dir(root.path().join("config")).unwrap();
     fs::write(root.path().join("config/slurm.conf"), own).unwrap();
     let start = prepared(root.path());
-    assert_eq!((start.node_name.as_str(), start.told_node.as_deref()), ("n2", Some("n2")));
+    assert_eq!((start.node_name.as_str(), start.configured_node_name.as_deref()), ("n2", Some("n2")));
     assert_eq!(start.slurm_user.as_deref(), Some("nobody"));
     let refused = [
         (own.replace("65534", "no-such-user"), "/config/slurm.conf:4: "),

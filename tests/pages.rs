@@ -138,8 +138,8 @@ fn table_of_verbs() -> String {
 
 fn row(name: &str, verb: &Command, who: &str) -> String {
     // All verbs have --config; the page shows it once.
-    let is_told = |argument: &&Arg| !argument.is_hide_set() && argument.get_long() != Some("config");
-    let mut arguments: Vec<&Arg> = verb.get_arguments().filter(is_told).collect();
+    let is_documented = |argument: &&Arg| !argument.is_hide_set() && argument.get_long() != Some("config");
+    let mut arguments: Vec<&Arg> = verb.get_arguments().filter(is_documented).collect();
     arguments.sort_by_key(|argument| (argument.is_last_set(), !argument.is_positional()));
     let words: Vec<String> = std::iter::once(name.to_owned()).chain(arguments.into_iter().map(usage)).collect();
     let about = verb.get_about().map(ToString::to_string).unwrap_or_default().replace('|', "\\|");

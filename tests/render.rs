@@ -39,8 +39,8 @@ fn outcome(case: &Path) -> BTreeMap<String, String> {
     let customized = plan.respect(&config, choose(&config, &users), &inventory, &names, &exists);
     for file in render(&plan) {
         // oci.conf is the same in nearly all cases.
-        let is_told = file.name != FileName::OciConf || case.ends_with("01-two-linked-h200");
-        if is_told && customized.get(file.name).is_none() {
+        let is_expected = file.name != FileName::OciConf || case.ends_with("01-two-linked-h200");
+        if is_expected && customized.get(file.name).is_none() {
             files.insert(file.name.to_string(), file.text);
         }
     }

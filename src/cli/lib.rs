@@ -9,9 +9,9 @@ use clap::Parser;
 
 use crate::commands::Verb;
 use config::ConfigError;
-use model::{exit_code, printable};
+use model::{exit_code, message};
 use startup::take_variables::drop_keys;
-use sys::inherited;
+use sys::{inherited, report};
 
 /// PID 1 of a GPU-aware Slurm container.
 #[derive(Debug, Parser)]
@@ -31,7 +31,7 @@ impl Cli {
             drop_keys();
         }
         self.verb.run().unwrap_or_else(|error| {
-            eprintln!("slurminit: {}", printable::lines(&format!("{error:#}")));
+            report::fail(message!("verb-failed", "{error}", error = format!("{error:#}")));
             if error.is::<ConfigError>() { exit_code::CONFIG } else { exit_code::FAILURE }
         })
     }

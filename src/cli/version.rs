@@ -14,7 +14,7 @@ pub(crate) static LINE: LazyLock<String> = LazyLock::new(|| line(Path::new(COMMI
 fn line(commit: &Path, slurm: &Path) -> String {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let (commit, slurm) = (read(commit), read(slurm));
-    // Twelve digits are enough to find it.
+    // Twelve digits are enough to find the commit.
     let commit = if commit.is_empty() { commit } else { format!(" (commit {commit:.12})") };
     let slurm = slurm.rsplit_once(' ').map(|(_, version)| format!(", Slurm {version}"));
     format!("{}{commit}{}", env!("CARGO_PKG_VERSION"), slurm.unwrap_or_default())

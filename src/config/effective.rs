@@ -9,7 +9,7 @@ use super::{Config, EXAMPLE, Joined};
 /// A key with its effective value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// With its table: `gpu.gres`, `user[0].uid`.
+    /// The key's path with its table: `gpu.gres`, `user[0].uid`.
     pub key: String,
     /// `None`: left out, and what applies then depends on the machine.
     pub value: Option<Value>,
@@ -26,7 +26,7 @@ pub enum Origin {
     File,
     /// The token of the cluster that the container joined.
     Token,
-    /// This environment variable.
+    /// Set by this environment variable.
     Variable(&'static str),
 }
 

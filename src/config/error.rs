@@ -28,11 +28,11 @@ impl ConfigError {
 
     /// The value of a variable is not allowed.
     pub(super) fn variable(name: &'static str, value: &str, wanted: impl fmt::Display) -> Self {
-        Self::said(format!("the environment variable {name}"), value, wanted)
+        Self::invalid(format!("the environment variable {name}"), value, wanted)
     }
 
     /// An invalid value that does not come from the file.
-    pub(super) fn said(place: String, value: &str, wanted: impl fmt::Display) -> Self {
+    pub(super) fn invalid(place: String, value: &str, wanted: impl fmt::Display) -> Self {
         Self { place, what: format!("`{}` is not valid: {wanted}", value.escape_default()) }
     }
 }

@@ -1,29 +1,29 @@
-//! config/slurminit.toml as a list of tables, keys and what is said about them.
+//! config/slurminit.toml as a list of tables and keys with their comments.
 
 /// The file.
 #[derive(Debug)]
 pub struct Example {
-    /// Its tables and keys, in order.
+    /// The tables and keys of the example file, in order.
     pub entries: Vec<Entry>,
-    /// Its text with the defaults made effective.
+    /// The example file with all defaults uncommented.
     pub defaults: String,
-    /// Its text with all defaults and examples made effective.
+    /// The example file with all defaults and examples uncommented.
     pub uncommented: String,
 }
 
-/// A table, or keys of it.
+/// A table, or keys of a table.
 #[derive(Debug)]
 pub enum Entry {
     /// The line of a table.
     Table {
         /// As in the file: `[gpu]`, `[[user]]`.
         heading: String,
-        /// Whether every configuration has it: it is no example.
+        /// Whether the table is a default, not an example.
         is_default: bool,
         /// The comment.
         doc: String,
     },
-    /// Keys, one below the other, that one comment explains.
+    /// Consecutive keys that one comment explains.
     Keys {
         /// In order.
         keys: Vec<Key>,
@@ -35,9 +35,9 @@ pub enum Entry {
 /// A key.
 #[derive(Debug)]
 pub struct Key {
-    /// Without its table.
+    /// The key without its table.
     pub name: String,
-    /// With its table: `gpu.gres`, `user.uid`.
+    /// The key with its table: `gpu.gres`, `user.uid`.
     pub path: String,
     /// `None` for a key whose value here is an example.
     pub default: Option<String>,
@@ -66,18 +66,18 @@ impl Example {
             if is_default {
                 example.defaults += &format!("{effective}\n");
             }
-            let said = std::mem::take(&mut doc).join("\n");
+            let text = std::mem::take(&mut doc).join("\n");
             if effective.starts_with('[') {
                 table = format!("{}.", effective.trim_matches(['[', ']']));
-                example.entries.push(Entry::Table { heading: effective.to_owned(), is_default, doc: said });
+                example.entries.push(Entry::Table { heading: effective.to_owned(), is_default, doc: text });
                 continue;
             }
             let (name, value) = effective.split_once(" = ").unwrap_or((effective, ""));
             let default = is_default.then(|| value.to_owned());
             let key = Key { name: name.to_owned(), path: format!("{table}{name}"), default };
             match example.entries.last_mut() {
-                Some(Entry::Keys { keys, .. }) if said.is_empty() => keys.push(key),
-                _ => example.entries.push(Entry::Keys { keys: vec![key], doc: said }),
+                Some(Entry::Keys { keys, .. }) if text.is_empty() => keys.push(key),
+                _ => example.entries.push(Entry::Keys { keys: vec![key], doc: text }),
             }
         }
         example

@@ -181,7 +181,8 @@ impl Config {
         let path: Vec<Step> = vec!["jobs".into(), "grace".into()];
         if Fault::is_written(&path, text) {
             let (grace, stop) = (grace.as_secs_f64(), stop.as_secs_f64());
-            let what = format!("{grace} s exceeds the stop timeout of {stop} s: use at most [supervise] stop_timeout");
+            let what =
+                format!("{grace} s exceeds the stop timeout of {stop} s: use at most `[supervise] stop_timeout`");
             return Err(Fault::new(path, what));
         }
         self.jobs.grace = stop;

@@ -27,7 +27,7 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// The full URLs of its webhooks.
+    /// The full URLs of the webhooks in the configuration.
     pub(crate) fn urls(&self) -> impl Iterator<Item = &str> {
         self.receivers.iter().filter_map(|receiver| match receiver {
             Receiver::Url(url) => Some(url.as_str()),

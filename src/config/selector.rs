@@ -33,7 +33,7 @@ enum Kind {
 }
 
 impl GpuSelector {
-    /// Whether it selects this GPU.
+    /// Whether the selector matches this GPU.
     pub fn is(&self, gpu: &Gpu) -> bool {
         match &self.kind {
             Kind::Index(vendor, index) => vendor.is_none_or(|vendor| vendor == gpu.vendor) && *index == gpu.index,
@@ -47,7 +47,7 @@ impl GpuSelector {
         }
     }
 
-    /// Whether it selects only this MIG instance.
+    /// Whether the selector matches only this MIG instance.
     pub fn is_instance(&self, instance: &MigInstance) -> bool {
         matches!(&self.kind, Kind::Uuid(uuid) if begins(instance.uuid.as_deref(), uuid))
     }

@@ -49,7 +49,7 @@ pub struct OtherNodes {
     /// The GRES type of the simulated GPUs.
     #[serde(default)]
     pub gpu_type: Option<FeatureName>,
-    /// Features, added to those of all nodes.
+    /// The features of these nodes, in addition to those of all nodes.
     #[serde(default)]
     pub features: Vec<FeatureName>,
 }
@@ -72,12 +72,12 @@ pub struct SimulatedNodes {
 pub struct SimulatedGroup {
     /// The resources of each node, and the hostlist: `node[1-4]`.
     pub each: OtherNodes,
-    /// Each name and its port, in order.
+    /// The nodes in order: name and slurmd's port.
     pub nodes: Vec<(String, u16)>,
 }
 
 impl SimulatedNodes {
-    /// All nodes: each name and its port, in order.
+    /// All nodes in order: name and slurmd's port.
     pub fn iter(&self) -> impl Iterator<Item = &(String, u16)> {
         self.groups.iter().flat_map(|group| &group.nodes)
     }
@@ -174,7 +174,7 @@ fn wrong_ports(config: &Config) -> Option<(Vec<Step>, String)> {
     let what = format!("each node uses one port, starting at daemon_port ({first})");
     let why = match metrics.filter(|port| (first..=last).contains(&usize::from(*port))) {
         _ if last > usize::from(u16::MAX) => format!("{what}; the last port would be {last}"),
-        Some(port) => format!("{what}; the port {port} of [metrics] listen is in this range"),
+        Some(port) => format!("{what}; the port {port} of `[metrics] listen` is in this range"),
         None => return None,
     };
     Some((vec!["simulate".into()], why))
@@ -227,7 +227,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
 pub(super) fn set_nodes(mut config: Config, nodes: u32, place: &str) -> Result<Config, ConfigError> {
     config.simulate.nodes = Some(nodes);
     match wrong(&config) {
-        Some((_, why)) => Err(ConfigError::said(place.to_owned(), &nodes.to_string(), why)),
+        Some((_, why)) => Err(ConfigError::invalid(place.to_owned(), &nodes.to_string(), why)),
         None => Ok(config),
     }
 }
@@ -300,7 +300,7 @@ mod tests {
             ("[[simulate.node]]\nname = 'a'\ncpus = 0", "t:4:8: simulate.node[0].cpus", "at least 1 CPU"),
             ("[[simulate.node]]\nname = 'a'\nsockets = 2", "t:4:1: simulate.node[0].sockets", "unknown field"),
             ("nodes = 9\n[slurm]\ndaemon_port = 65530", "t:1:1: simulate", "the last port would be 65541"),
-            ("nodes = 9\n[metrics]\nlisten = '127.0.0.1:6820'", "t:1:1: simulate", "port 6820 of [metrics]"),
+            ("nodes = 9\n[metrics]\nlisten = '127.0.0.1:6820'", "t:1:1: simulate", "port 6820 of `[metrics] listen`"),
         ] {
             let error = parse(&format!("[simulate]\n{bad}")).unwrap_err().to_string();
             assert!(error.starts_with(place) && error.contains(why), "{bad}: {error}");

@@ -34,14 +34,14 @@ pub const KEPT: &str = "token";
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     /// The public part.
-    pub says: TokenContents,
+    pub contents: TokenContents,
     /// The munge key.
     pub key: Vec<u8>,
 }
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Token").field("says", &self.says).finish_non_exhaustive()
+        f.debug_struct("Token").field("says", &self.contents).finish_non_exhaustive()
     }
 }
 
@@ -84,7 +84,7 @@ pub enum TokenError {
 impl Token {
     /// Encodes the token as one word.
     pub fn encode(&self) -> String {
-        let json = serde_json::to_vec(&self.says).unwrap_or_default();
+        let json = serde_json::to_vec(&self.contents).unwrap_or_default();
         let key_length = u16::try_from(self.key.len()).unwrap_or(u16::MAX);
         let rest = [key_length.to_be_bytes().as_slice(), &self.key, &json].concat();
         let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
@@ -132,8 +132,8 @@ impl Token {
         if !KEY.contains(&key.len()) {
             return Err(nonsense("invalid length of the munge key"));
         }
-        let says = serde_json::from_slice(json).map_err(|error| nonsense(&error.to_string()))?;
-        Ok(Self { says, key: key.to_owned() })
+        let contents = serde_json::from_slice(json).map_err(|error| nonsense(&error.to_string()))?;
+        Ok(Self { contents, key: key.to_owned() })
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     fn token() -> Token {
-        let says = TokenContents {
+        let contents = TokenContents {
             controller: "head".to_owned(),
             address: Ipv4Addr::new(10, 0, 0, 1),
             pinned: true,
@@ -163,7 +163,7 @@ mod tests {
             expires: 2_000,
             settings: "cluster_name = \"lab\"\n".to_owned(),
         };
-        Token { says, key: (0..128).collect() }
+        Token { contents, key: (0..128).collect() }
     }
 
     #[test]

@@ -68,14 +68,14 @@ mod tests {
     fn reports_misspelled_variable_with_intended_one() {
         let found =
             unknown_variables(["SLURMINIT_ROL", "SLURMINIT_LOGLEVEL", "SLURMINIT_API_HOST", "PATH", "SLURMINIT_ROLE"]);
-        let said: Vec<String> = found.iter().map(|finding| format!("{}: {}", finding.what, finding.repair)).collect();
-        assert_eq!(said.len(), 3, "{said:?}");
+        let texts: Vec<String> = found.iter().map(|finding| format!("{}: {}", finding.what, finding.repair)).collect();
+        assert_eq!(texts.len(), 3, "{texts:?}");
         assert!(
-            said[0].contains("unknown environment variable SLURMINIT_ROL") && said[0].contains("use SLURMINIT_ROLE "),
-            "{said:?}"
+            texts[0].contains("unknown environment variable SLURMINIT_ROL") && texts[0].contains("use SLURMINIT_ROLE "),
+            "{texts:?}"
         );
-        assert!(said[1].contains("use SLURMINIT_LOG_LEVEL "), "{said:?}");
-        assert!(said[2].contains("or use one of SLURMINIT_ACCOUNTING, "), "{said:?}");
+        assert!(texts[1].contains("use SLURMINIT_LOG_LEVEL "), "{texts:?}");
+        assert!(texts[2].contains("or use one of SLURMINIT_ACCOUNTING, "), "{texts:?}");
     }
 
     #[test]

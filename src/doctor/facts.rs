@@ -8,7 +8,7 @@ use model::faults::report::Report;
 use model::inventory::{Condition, Finding, Inventory, Kind, Observations};
 use model::queued_job::QueuedJob;
 
-/// An observation, or why it could not be made.
+/// An observed value, or the reason why it is unknown.
 pub type Observed<T> = Result<T, String>;
 
 /// All observations.
@@ -241,7 +241,7 @@ pub struct Port {
     pub daemon: &'static str,
     /// The port number.
     pub number: u16,
-    /// The process that listens on it.
+    /// The process that listens on the port.
     pub holder: Holder,
 }
 
@@ -311,6 +311,6 @@ pub struct Credential {
     pub status: String,
     /// When it was encoded, in seconds since 1970 on the encoding machine's clock.
     pub encoded: Option<i64>,
-    /// When it was decoded, on this machine's clock.
+    /// The time of decoding by this machine's clock, in seconds since 1970.
     pub decoded: Option<i64>,
 }

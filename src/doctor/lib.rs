@@ -36,7 +36,7 @@ pub struct Examined {
     pub part: &'static str,
     /// The entry.
     pub entry: &'static Entry,
-    /// The result of its check.
+    /// The result of the entry's check.
     pub observed: Observations,
 }
 

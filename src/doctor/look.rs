@@ -73,9 +73,9 @@ pub fn facts(scope: &Scope, is_container: bool) -> Facts {
 
 /// The result of `look`, or `None` after the deadline. A hung file system blocks only the thread.
 fn within<T: Send + 'static>(deadline: Duration, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || tell.send(look()));
-    told.recv_timeout(deadline).ok()
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(look()));
+    receiver.recv_timeout(deadline).ok()
 }
 
 /// Runs a program with these arguments, within its deadline.

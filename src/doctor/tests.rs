@@ -47,17 +47,17 @@ fn start_reports_only_problems() {
         has_kfd: false,
         given: facts::ContainerSettings::default(),
     };
-    let said = |cheap: &CheapFacts| at_start(&Start { inventory: &inventory, environment: &environment, cheap });
-    assert_eq!(said(&healthy), []);
+    let findings = |cheap: &CheapFacts| at_start(&Start { inventory: &inventory, environment: &environment, cheap });
+    assert_eq!(findings(&healthy), []);
     let ill = CheapFacts {
         saved_cluster: Some("old".to_owned()),
         ports: vec![Port { daemon: "slurmctld", number: 6817, holder: Holder::Stranger }],
         key: healthy.key.clone().map(|key| KeyFacts { is_of_the_image: true, ..key }),
         ..healthy
     };
-    let said: Vec<String> = said(&ill).into_iter().map(|finding| finding.what).collect();
-    assert_eq!(said.len(), 3, "{said:?}");
-    assert!(said.iter().any(|what| what.contains("cluster old")), "{said:?}");
+    let findings: Vec<String> = findings(&ill).into_iter().map(|finding| finding.what).collect();
+    assert_eq!(findings.len(), 3, "{findings:?}");
+    assert!(findings.iter().any(|what| what.contains("cluster old")), "{findings:?}");
 }
 
 #[test]

@@ -114,7 +114,7 @@ impl<R: Read> Read for Expansion<R> {
         let read = self.reader.read(buffer)?;
         self.expanded += read as u64;
         if self.expanded > HARMLESS && self.expanded / HIGHEST_RATIO > self.compressed.count() {
-            return Err(io::Error::other(ImageError::Bomb("it expands to more than 200 times its size")));
+            return Err(io::Error::other(ImageError::Bomb("the archive expands to more than 200 times its size")));
         }
         Ok(read)
     }
@@ -141,7 +141,9 @@ pub(crate) fn open(reader: impl Read + 'static) -> Result<Layer, ImageError> {
         let decoder = StreamingDecoder::new(counted);
         Box::new(Zstd(decoder.map_err(|error| ImageError::Malformed(format!("damaged zstd data: {error}")))?))
     } else if start.starts_with(b"BZh") || start.starts_with(b"\xfd7zXZ") {
-        return Err(ImageError::Malformed("it is compressed with bzip2 or xz; decompress it first".to_owned()));
+        return Err(ImageError::Malformed(
+            "the archive is compressed with bzip2 or xz; decompress it first".to_owned(),
+        ));
     } else {
         Box::new(counted)
     };
@@ -159,7 +161,7 @@ impl<R: Read> Read for Zstd<R> {
             let mut rest = [0; 1];
             if self.0.get_mut().read(&mut rest)? != 0 {
                 return Err(io::Error::other(ImageError::Malformed(
-                    "it has several zstd frames, or data after them".to_owned(),
+                    "the archive has several zstd frames, or data after them".to_owned(),
                 )));
             }
         }

@@ -214,7 +214,7 @@ fn image(files: &Files, tree: &mut Tree, record: &mut ImageRecord) -> Result<(),
     configuration.check()?;
     let contents = &configuration.rootfs.diff_ids;
     if contents.len() != layers.len() || layers.len() > manifest::MOST_LAYERS {
-        return Err(ImageError::Malformed("its layers and their digests do not match".to_owned()));
+        return Err(ImageError::Malformed("the image's layers do not match their digests".to_owned()));
     }
     for ((name, digest), content) in layers.iter().zip(contents) {
         let content: Digest = content.parse()?;
@@ -252,7 +252,7 @@ fn of_save(files: &Files, record: &mut ImageRecord) -> Result<Described, ImageEr
     let bytes = files.document("manifest.json")?;
     let mut images: Vec<SavedImage> = manifest::parse(&bytes, "manifest.json")?;
     if images.len() != 1 {
-        return Err(ImageError::Malformed(format!("it contains {} images; save only one", images.len())));
+        return Err(ImageError::Malformed(format!("the archive contains {} images; save only one", images.len())));
     }
     let image = images.remove(0);
     let name = image.config.rsplit('/').next().unwrap_or_default();
@@ -278,7 +278,7 @@ fn check_programs(tree: &Tree) -> Result<(), ImageError> {
             };
             Err(ImageError::Architecture { expected: manifest::ARCHITECTURE, found })
         }
-        _ if tree.bytes == 0 => Err(ImageError::Malformed("it contains no files".to_owned())),
+        _ if tree.bytes == 0 => Err(ImageError::Malformed("the archive contains no files".to_owned())),
         _ => Ok(()),
     }
 }

@@ -123,7 +123,7 @@ pub(crate) fn select(
             return Ok((parse(&bytes, "manifest")?, digest, reference));
         }
     }
-    Err(ImageError::Malformed("its indexes are nested too deeply".to_owned()))
+    Err(ImageError::Malformed("the image's indexes are nested too deeply".to_owned()))
 }
 
 fn for_this_machine(all: Vec<Descriptor>) -> Result<Descriptor, ImageError> {
@@ -141,11 +141,11 @@ fn for_this_machine(all: Vec<Descriptor>) -> Result<Descriptor, ImageError> {
     });
     match images.len() {
         1 => Ok(images.remove(0)),
-        0 if others.is_empty() => Err(ImageError::Malformed("it contains no image".to_owned())),
+        0 if others.is_empty() => Err(ImageError::Malformed("the archive contains no image".to_owned())),
         0 => Err(ImageError::Architecture {
             expected: ARCHITECTURE,
             found: model::printable::short(&others.join(", "), 200),
         }),
-        count => Err(ImageError::Malformed(format!("it contains {count} images; save only one"))),
+        count => Err(ImageError::Malformed(format!("the archive contains {count} images; save only one"))),
     }
 }

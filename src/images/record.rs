@@ -16,27 +16,27 @@ pub struct ImageRecord {
     pub digest: String,
     /// `amd64` or `arm64`.
     pub architecture: String,
-    /// When it was built (RFC 3339); empty if unknown.
+    /// The build time of the image (RFC 3339); empty if unknown.
     pub created: String,
     /// The number of layers.
     pub layers: usize,
     /// The number of files.
     pub files: u64,
-    /// The size of its files, in bytes.
+    /// The size of the image's files, in bytes.
     pub bytes: u64,
     /// The user that its program would run as. Jobs always run as their own user.
     pub user: String,
     /// The program of the image, which jobs do not run by themselves.
     pub entrypoint: Vec<String>,
-    /// Its arguments.
+    /// The arguments of the image's program.
     pub command: Vec<String>,
     /// Variables, `NAME=VALUE`.
     pub environment: Vec<String>,
-    /// The directory of its program.
+    /// The working directory of the image's program.
     pub directory: String,
-    /// Who imported it.
+    /// The user who imported the image.
     pub imported_by: String,
-    /// When, in seconds since 1970.
+    /// The time of the import, in seconds since 1970.
     pub imported_at: u64,
 }
 

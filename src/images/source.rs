@@ -170,7 +170,7 @@ pub(crate) fn spool(stream: impl Read + 'static, to: &mut File, most: u64) -> Re
         }
         written += read as u64;
         if written > most {
-            return Err(ImageError::Bomb("it needs more space than there is"));
+            return Err(ImageError::Bomb("the disk has too little space for the image"));
         }
         to.write_all(&buffer[..read])?;
     }

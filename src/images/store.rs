@@ -23,7 +23,7 @@ pub(crate) const RECORD: &str = "image.json";
 const UNFINISHED: &str = ".unfinished-";
 /// The longest record.
 const LONGEST_RECORD: u64 = 1 << 20;
-/// The levels of a tree, and of what is around it.
+/// The maximum depth of an image's tree, including its parent directories.
 const DEEPEST: usize = 210;
 
 /// The imports of this process.
@@ -162,7 +162,7 @@ impl Store {
         Ok(())
     }
 
-    /// Gives a complete image its name.
+    /// Renames a complete image to its final name.
     pub(crate) fn publish(
         &self,
         directory: &OwnedFd,

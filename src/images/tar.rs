@@ -68,7 +68,7 @@ fn malformed(why: &str) -> ImageError {
 }
 
 impl Archive<BufReader<File>> {
-    /// A reader that does not read what it skips.
+    /// A reader that seeks over skipped members.
     pub(crate) fn seekable(reader: BufReader<File>) -> Self {
         let skip = |reader: &mut BufReader<File>, left: u64| {
             let (end, at) = (reader.get_ref().metadata()?.len(), reader.stream_position()?);
@@ -155,7 +155,7 @@ impl<R: Read> Archive<R> {
                 0 if self.position == 0 => return Err(malformed("the archive is empty")),
                 0 => return Err(malformed("the archive is truncated: it has no end")),
                 BLOCK => {}
-                _ if self.position == read as u64 => return Err(malformed("it is not a tar archive")),
+                _ if self.position == read as u64 => return Err(malformed("not a tar archive")),
                 _ => return Err(malformed("the archive is truncated")),
             }
             if header == [0; BLOCK] {
@@ -164,7 +164,7 @@ impl<R: Read> Archive<R> {
             let bytes = header.iter().enumerate();
             let sum: u64 = bytes.map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u64::from(*byte) }).sum();
             if number(&header[148..156])? != sum {
-                return Err(malformed("it is not a tar archive, or a header is damaged (wrong checksum)"));
+                return Err(malformed("not a tar archive, or a header is damaged (wrong checksum)"));
             }
             return Ok(Some(header));
         }
@@ -210,7 +210,7 @@ impl<R: Read> Archive<R> {
                 b"size" => over.size = Some(text.parse().map_err(|_| malformed("a member's size is invalid"))?),
                 b"mtime" => over.mtime = text.split('.').next().and_then(|seconds| seconds.parse().ok()),
                 key if key.starts_with(b"GNU.sparse.") => {
-                    return Err(malformed("it has sparse files; make the archive without --sparse"));
+                    return Err(malformed("the archive has sparse files; make it without --sparse"));
                 }
                 _ => {}
             }

@@ -97,12 +97,12 @@ impl Tree {
     fn count(&mut self) -> Result<(), ImageError> {
         self.entries += 1;
         if self.entries > self.budget.entries {
-            return Err(ImageError::Bomb("it has too many files"));
+            return Err(ImageError::Bomb("the image has too many files"));
         }
         Ok(())
     }
 
-    /// Opens the directory that contains the last component, creates missing ones, and calls `act` with it.
+    /// Opens the parent directory of the path, creates missing directories, and calls `act` with the parent.
     fn in_parent<T>(
         &mut self,
         path: &[OsString],
@@ -231,7 +231,7 @@ impl Tree {
             is_start = false;
             self.bytes += read as u64;
             if self.bytes > self.budget.bytes {
-                return Err(ImageError::Bomb("it needs more space than there is"));
+                return Err(ImageError::Bomb("the disk has too little space for the image"));
             }
             file.write_all(&buffer[..read]).map_err(|error| ImageError::io(lossy(shown), error))?;
             if read < buffer.len() {
@@ -300,7 +300,7 @@ impl Tree {
         })
     }
 
-    /// Makes sure that a directory exists, also where a link leads to it.
+    /// Makes sure that the path is a directory or a link to one.
     pub(crate) fn ensure_directory(&mut self, path: &str) -> Result<(), ImageError> {
         self.walk(&components(path.as_bytes())?, path.as_bytes()).map(drop)
     }

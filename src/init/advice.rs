@@ -42,13 +42,13 @@ mod tests {
         let advice = |words: &str| repair(&["x".to_owned(), words.to_owned()], Path::new("/var/lib/slurm"));
         let tail =
             "file, start with '-i' to ignore this. Warning: using -i will lose the data that can't be recovered.";
-        let told = advice(&format!("Incomplete job state save {tail}")).unwrap();
+        let hint = advice(&format!("Incomplete job state save {tail}")).unwrap();
         assert!(
-            told.contains("mv IMAGE /var/lib/slurm/slurmctld/job_state /var/lib/slurm/slurmctld/job_state.cut"),
-            "{told}"
+            hint.contains("mv IMAGE /var/lib/slurm/slurmctld/job_state /var/lib/slurm/slurmctld/job_state.cut"),
+            "{hint}"
         );
         assert!(
-            advice(&format!("Incomplete QOS usage state {tail}")).is_some_and(|told| told.contains("qos_usage.old"))
+            advice(&format!("Incomplete QOS usage state {tail}")).is_some_and(|hint| hint.contains("qos_usage.old"))
         );
         for other in ["Incomplete job record", "Incomplete job state save file", "CLUSTER NAME MISMATCH.", ""] {
             assert_eq!(advice(other), None, "{other}");

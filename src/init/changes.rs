@@ -130,7 +130,7 @@ impl Changes {
             *known = now;
         }
         for file in &self.files {
-            // Most of these files do not exist.
+            // Most of the watched files do not exist.
             let _ = self.inotify.add_watch(file, AddWatchFlags::IN_CLOSE_WRITE);
         }
         let (directory, name) = (Path::new(ACCOUNTS.0), ACCOUNTS.1);

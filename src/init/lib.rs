@@ -125,7 +125,7 @@ fn order(words: &mut impl Iterator<Item = OsString>) -> Result<Order, String> {
 fn inherited_descriptor(number: RawFd) -> OwnedFd {
     // Safe: the number is above the standard descriptors, this process has opened no other, and each is adopted once.
     let descriptor = adopt_descriptor(number);
-    // If it is not open, the later read fails.
+    // If the descriptor is not open, the later read fails.
     let _ = fcntl(&descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     descriptor
 }

@@ -145,10 +145,10 @@ impl Logs {
     pub fn lines_of_last_run(&self, name: &str) -> Vec<String> {
         let text = self.tails().read(name, true);
         let text = String::from_utf8_lossy(&text);
-        let said = text.lines().rev().filter_map(|line| split_text(line, name));
-        let said = said.filter(|(level, _)| !matches!(*level, "debug" | "trace"));
+        let messages = text.lines().rev().filter_map(|line| split_text(line, name));
+        let messages = messages.filter(|(level, _)| !matches!(*level, "debug" | "trace"));
         let mut lines: Vec<_> =
-            said.take(LAST_LINES).map(|(_, message)| message.chars().take(LAST_LINE_CHARS).collect()).collect();
+            messages.take(LAST_LINES).map(|(_, message)| message.chars().take(LAST_LINE_CHARS).collect()).collect();
         lines.reverse();
         lines
     }

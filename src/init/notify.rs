@@ -91,7 +91,7 @@ impl Notify {
             self.channel.main.set(pid);
             return Some(Ok(Pid::from_raw(pid)));
         }
-        let message = format!("its successor, process {pid}, ended before the handover; see its output above");
+        let message = format!("the daemon's successor, process {pid}, ended before the handover; see its output above");
         Some(Err(SpawnFailure { code: FAILURE, message, shortage: None }))
     }
 }

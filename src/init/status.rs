@@ -86,7 +86,7 @@ impl Publisher {
     pub(super) fn new(directory: &Path, on: bool) -> Self {
         let directory = on.then(|| directory.to_owned());
         if let Some(directory) = &directory {
-            // If that fails, the first write reports it.
+            // If the directory cannot be created, the first write reports the error.
             let _ = trusted_path::make(Path::new("/"), directory, &mut Vec::new());
         }
         let start_ticks = living(std::process::id()).map(|stat| stat.start);

@@ -192,7 +192,7 @@ impl Supervisor {
                 // If no process is left, no SIGCHLD will come.
                 self.reap();
             }
-            Effect::Report(notice) => self.say(&notice),
+            Effect::Report(notice) => self.log_notice(&notice),
             Effect::Exit(code) => self.exit = Some(code),
         }
     }
@@ -290,10 +290,10 @@ impl Supervisor {
         self.status.publish(snapshot);
     }
 
-    fn say(&self, notice: &Notice) {
+    fn log_notice(&self, notice: &Notice) {
         if let Notice::Prepared(prepared) | Notice::Reload(ReloadNotice::Found(prepared)) = notice {
             for finding in &prepared.findings {
-                say_finding(finding);
+                log_finding(finding);
             }
             for gpu in &prepared.gpus {
                 report(Level::Info, None, &message!("gpu", "{gpu}", gpu = gpu.line));
@@ -347,7 +347,7 @@ impl Supervisor {
     }
 }
 
-fn say_finding(finding: &model::inventory::Finding) {
+fn log_finding(finding: &model::inventory::Finding) {
     use model::inventory::Severity;
     let level = match finding.severity {
         Severity::Error => Level::Error,

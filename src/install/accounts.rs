@@ -133,13 +133,13 @@ fn unchanged_accounts(old: &AccountFiles, users: &[User], why: &str, instead: &s
         old.lacks(users).iter().map(|user| format!("{} (uid {})", user.name, user.uid)).collect();
     let (severity, what, repair) = if missing.is_empty() {
         let what = "the existing accounts are used unchanged".to_owned();
-        (Severity::Info, what, "nothing to do: they contain all users of [[user]]".to_owned())
+        (Severity::Info, what, "nothing to do: the files contain all users of [[user]]".to_owned())
     } else {
         let names = missing.join(", ");
         (
             Severity::Warning,
             format!("the existing accounts are used unchanged, and these are missing: {names}"),
-            format!("add them there with the same IDs, or {instead}"),
+            format!("add the users to the files with the same IDs, or {instead}"),
         )
     };
     let cause = "account files that do not belong to the container are not changed".to_owned();
@@ -164,7 +164,7 @@ fn home(root: &Path, user: &User) -> Option<Finding> {
             Ok(()) => return None,
             Err(error) => (
                 format!("cannot create the home directory {} of {name}: {error}", path.display()),
-                "create it, or set `home` of this user".to_owned(),
+                "create the directory, or set `home` of this user".to_owned(),
             ),
         },
     };

@@ -64,7 +64,7 @@ fn change_owner(handle: &File, user: u32) -> io::Result<()> {
     Ok(fchownat(handle, "", Some(Uid::from_raw(user)), Some(lookers()), AtFlags::AT_EMPTY_PATH)?)
 }
 
-/// Root's group in an image without them.
+/// The group of the GPU watchers; root's group in an image without that group.
 fn lookers() -> Gid {
     Group::from_name(LOOKERS).ok().flatten().map_or(Gid::from_raw(0), |group| group.gid)
 }

@@ -191,7 +191,7 @@ fn open_configuration(root: &Path, config: &Path) -> Option<Finding> {
             Kind::Files,
             format!("a user other than root can change {} and become root: {untrusted}", config.display()),
             "hooks and services of slurminit.toml, and programs of slurm.conf, run as root",
-            format!("mount it read-only: {}:ro", config.display()),
+            format!("mount the directory read-only: {}:ro", config.display()),
         )),
     }
 }
@@ -204,7 +204,7 @@ fn no_scripts(slurm_files: &Dir) -> Option<Finding> {
             Kind::Files,
             format!("{path} is mounted noexec, so the node is drained after the first job (Epilog error)"),
             "Docker's --tmpfs mounts with noexec by default",
-            format!("mount it with exec: --tmpfs {path}:exec,size=4m"),
+            format!("mount the directory with exec: --tmpfs {path}:exec,size=4m"),
         )
     })
 }
@@ -216,7 +216,7 @@ fn no_batch_jobs(spool: &Dir, state: &Path) -> Option<Finding> {
             Kind::Files,
             format!("{} is mounted noexec, so no batch job (sbatch) can run", state.display()),
             "Docker's --tmpfs mounts with noexec by default",
-            format!("mount a volume there, or mount it with exec: --tmpfs {}:exec", state.display()),
+            format!("mount a volume, or a tmpfs with exec: --tmpfs {}:exec", state.display()),
         )
     })
 }

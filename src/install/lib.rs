@@ -93,7 +93,7 @@ pub enum InstallError {
     #[error("cannot add the node's name to {path}: {source}; start the container with --add-host {name}:127.0.0.1")]
     Hosts { path: PathBuf, name: String, source: io::Error },
     #[error(
-        "unusable password of the accounting database in {path}: {why}; mount it as a secret, or set [accounting] password_secret"
+        "unusable password of the accounting database in {path}: {why}; mount a secret, or set `[accounting] password_secret`"
     )]
     Password { path: PathBuf, why: String },
     #[error("cannot read random bytes for a new key: {source}")]

@@ -134,7 +134,7 @@ fn unreadable(origin: &Path, error: &io::Error) -> ConfigError {
             "only root may read the configuration from this variable; run this as root (docker exec -u root, or sudo)"
                 .to_owned()
         }
-        _ => format!("cannot read it: {error}"),
+        _ => format!("cannot read the file: {error}"),
     };
     ConfigError { place: origin.display().to_string(), what }
 }
@@ -174,7 +174,9 @@ pub fn joined() -> Result<Option<Joined>, ConfigError> {
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
     match text {
         Ok(text) => Joined::parse(&text).map(Some),
-        Err(error) => Err(ConfigError { place: path.display().to_string(), what: format!("cannot read it: {error}") }),
+        Err(error) => {
+            Err(ConfigError { place: path.display().to_string(), what: format!("cannot read the file: {error}") })
+        }
     }
 }
 
@@ -280,7 +282,7 @@ mod tests {
             error.contains("only root") && error.contains("sudo") && !error.contains("Permission denied"),
             "{error}"
         );
-        assert!(unreadable(Path::new("/x.toml"), &denied).to_string().contains("cannot read it"));
+        assert!(unreadable(Path::new("/x.toml"), &denied).to_string().contains("cannot read the file"));
     }
 
     #[test]
@@ -290,7 +292,7 @@ mod tests {
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         for path in [pipe.as_path(), root.path()] {
             let error = load(Some(path)).unwrap_err();
-            assert!(error.to_string().contains("cannot read it"), "{error}");
+            assert!(error.to_string().contains("cannot read the file"), "{error}");
         }
     }
 }

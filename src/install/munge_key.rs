@@ -21,11 +21,11 @@ const TOO_SHORT: &str = "mount a key of 128 random bytes: dd if=/dev/urandom bs=
 /// The installed key.
 #[derive(Debug)]
 pub struct MungeKey {
-    /// Where it came from.
+    /// The origin of the key.
     pub source: KeySource,
     /// What was repaired.
     pub findings: Vec<Finding>,
-    /// The new file, if it was not synced yet.
+    /// The new key file and its directory, until they are synced to disk.
     unsynced: Option<(Dir, String)>,
 }
 

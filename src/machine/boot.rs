@@ -24,15 +24,15 @@ impl Phase {
         match self {
             Self::New | Self::Serve | Self::End => None,
             Self::Hook { until, .. } => Some(*until),
-            Self::Prepare { since, until, told } => Some(if *told { *until } else { *since + SLOW }),
-            Self::Boot { until, told } => (!told).then_some(*until),
+            Self::Prepare { since, until, is_reported } => Some(if *is_reported { *until } else { *since + SLOW }),
+            Self::Boot { until, is_reported } => (!is_reported).then_some(*until),
             Self::Stop(stop) => stop.next_wake(),
         }
     }
 
     /// Whether the cluster is ready, or overdue.
     pub(super) fn is_overdue_or_serves(&self) -> bool {
-        matches!(self, Self::Boot { told: true, .. } | Self::Serve)
+        matches!(self, Self::Boot { is_reported: true, .. } | Self::Serve)
     }
 }
 
@@ -50,12 +50,12 @@ impl Machine {
                 let limit = self.cluster.policy.prepare_timeout;
                 self.fail(exit_code::PREPARE, Notice::PrepareTooSlow { limit });
             }
-            Phase::Prepare { since, told, .. } if !*told && now >= *since + SLOW => {
-                *told = true;
+            Phase::Prepare { since, is_reported, .. } if !*is_reported && now >= *since + SLOW => {
+                *is_reported = true;
                 self.cluster.step.report(Notice::PrepareSlow);
             }
-            Phase::Boot { until, told } if !*told && now >= *until => {
-                *told = true;
+            Phase::Boot { until, is_reported } if !*is_reported && now >= *until => {
+                *is_reported = true;
                 self.not_ready();
             }
             _ => {}
@@ -89,8 +89,11 @@ impl Machine {
             return step.start_task(Child::Hook(index));
         }
         self.cluster.gates.open(Gate::Hooks);
-        self.phase =
-            Phase::Prepare { since: step.now, until: step.now + self.cluster.policy.prepare_timeout, told: false };
+        self.phase = Phase::Prepare {
+            since: step.now,
+            until: step.now + self.cluster.policy.prepare_timeout,
+            is_reported: false,
+        };
         step.start_task(Child::Prepare);
     }
 
@@ -130,7 +133,8 @@ impl Machine {
         self.cluster.step.report(Notice::Prepared(Box::new(prepared.clone())));
         self.cluster.units.take_slurm_user(prepared.slurm_user.as_deref());
         self.cluster.prepared = Some(prepared);
-        self.phase = Phase::Boot { until: self.cluster.step.now + self.cluster.policy.ready_timeout, told: false };
+        self.phase =
+            Phase::Boot { until: self.cluster.step.now + self.cluster.policy.ready_timeout, is_reported: false };
     }
 
     pub(super) fn prepare_exited(&mut self, exit: &Exit) {
@@ -168,7 +172,7 @@ impl Machine {
     pub(super) fn handle_node_report(&mut self, report: Option<NodeReport>) {
         let Cluster { node, prepared, step, units, .. } = &mut self.cluster;
         let late = self.phase.is_overdue_or_serves() && !self.reload.awaits_node();
-        if !node.said(report, prepared.as_ref(), late, step) {
+        if !node.take_report(report, prepared.as_ref(), late, step) {
             return;
         }
         // An answer shows that munged, slurmctld and slurmd all work.

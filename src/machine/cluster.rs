@@ -63,7 +63,7 @@ impl Cluster {
         if is_held || !self.units.needs_are_met(id) {
             // After the back-off the unit waits like any other, without a deadline.
             self.units[id].wait();
-            return self.units.say_failed_need(id, &mut self.step);
+            return self.units.report_failed_need(id, &mut self.step);
         }
         if unit.is(DaemonName::Slurmctld) {
             let follows = unit.follows(self.prepared.as_ref());
@@ -72,7 +72,7 @@ impl Cluster {
         self.units[id].start(self.policy.probe_timeout, &mut self.step);
         if self.units[id].spec.readiness == ReadinessTest::Started {
             self.is_ready(id);
-            // Later units are checked in this same step; earlier ones must not wait for the next event.
+            // A step checks the units in order. Earlier units that depend on this one are therefore checked again.
             for before in self.units.ids().take_while(|before| *before < id) {
                 self.advance_unit(before);
             }

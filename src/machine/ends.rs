@@ -52,17 +52,17 @@ impl Machine {
             jobs.launch_hold.release(units, step);
         }
         let (name, run) = (units[id].name(), units[id].ended_run(exit.clone(), step.now));
-        let told = run.told;
+        let intent = run.intent;
         if is_stopping {
             let may_end = units[id].spec.restart != RestartPolicy::Always && exit == Exit::Code(0);
             units[id].finish(run);
-            return step.report(Notice::UnitStopped { name, exit, expected: told.is_some() || may_end });
+            return step.report(Notice::UnitStopped { name, exit, expected: intent.is_some() || may_end });
         }
-        let is_asked = matches!(told, Some(RestartIntent::AsAsked | RestartIntent::AfterSilence));
-        if self.reload.takes_exit(id, told, &mut self.cluster) || is_asked {
+        let is_asked = matches!(intent, Some(RestartIntent::AsAsked | RestartIntent::AfterSilence));
+        if self.reload.takes_exit(id, intent, &mut self.cluster) || is_asked {
             let Cluster { units, step, .. } = &mut self.cluster;
             units[id].wait_after(run);
-            return step.report(Notice::UnitStopped { name, exit, expected: told.is_some() });
+            return step.report(Notice::UnitStopped { name, exit, expected: intent.is_some() });
         }
         let Cluster { units, policy, step, .. } = &mut self.cluster;
         match units[id].died(run, shortage, policy, step) {

@@ -116,9 +116,9 @@ enum Phase {
     /// A pre-start hook is running.
     Hook { index: usize, until: Moment },
     /// The preparation is running.
-    Prepare { since: Moment, until: Moment, told: bool },
+    Prepare { since: Moment, until: Moment, is_reported: bool },
     /// The daemons are starting; the node is not usable yet.
-    Boot { until: Moment, told: bool },
+    Boot { until: Moment, is_reported: bool },
     /// The cluster can be used.
     Serve,
     /// Everything is being stopped.
@@ -211,7 +211,7 @@ impl Machine {
             Event::Prepare(event) => self.handle_prepare_event(event),
             Event::ReadinessChecked(id, ready) => self.looked(id, ready),
             Event::Node(report) => self.handle_node_report(Some(report)),
-            Event::Liveness(id, liveness) => self.liveness.said(id, liveness),
+            Event::Liveness(id, liveness) => self.liveness.take_result(id, liveness),
             Event::ConfigurationChanged if goes_on && self.setup.has_cluster => self.reload.note_change(now),
             // Before that it is unnecessary: the preparation reads the accounts last.
             Event::AccountsChanged if goes_on && self.cluster.prepared.is_some() => {

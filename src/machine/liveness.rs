@@ -20,7 +20,7 @@ use model::unit::Spec;
 pub(super) struct Rounds {
     round: Round,
     /// How many rounds in a row ended without a verdict.
-    unheard: u32,
+    rounds_without_result: u32,
 }
 
 /// A single child asks all units. So probes cannot pile up, and an interval costs one wake-up.
@@ -32,7 +32,7 @@ enum Round {
     /// The next round begins at this moment.
     Pause { until: Moment },
     /// The child is asking. It ends by itself; at the deadline it is killed.
-    Asking { since: Moment, until: Moment, asked: Vec<UnitId>, heard: BTreeMap<UnitId, Liveness> },
+    Asking { since: Moment, until: Moment, asked: Vec<UnitId>, results: BTreeMap<UnitId, Liveness> },
 }
 
 /// The history of a unit's answers.
@@ -44,10 +44,10 @@ pub(super) struct LivenessHistory {
     calm_since: Option<Moment>,
     slow: u32,
     overloaded_since: Option<Moment>,
-    told: Option<String>,
-    told_overload: bool,
+    reported: Option<String>,
+    has_reported_overload: bool,
     restarts: Restarts,
-    /// Why the unit was stopped, if it was unresponsive.
+    /// Why slurminit stopped the unresponsive unit.
     pub(super) silence: Option<String>,
 }
 
@@ -59,7 +59,7 @@ struct Restarts {
     /// The earliest moment for the next restart.
     not_before: Moment,
     /// Whether it was logged that the unit is left alone until then.
-    told: bool,
+    is_reported: bool,
 }
 
 impl Restarts {
@@ -71,7 +71,7 @@ impl Restarts {
     fn note(&mut self, now: Moment) {
         self.in_a_row = self.in_a_row.saturating_add(1);
         self.not_before = now + self.pause();
-        self.told = false;
+        self.is_reported = false;
     }
 }
 
@@ -84,10 +84,10 @@ impl LivenessHistory {
     /// The unit answered. It has recovered once it has done so for a minute, and for as long as its last pause.
     fn answers(&mut self, now: Moment, ready: Moment) {
         self.answered = Some(ready);
-        (self.told, self.overloaded_since) = (None, None);
+        (self.reported, self.overloaded_since) = (None, None);
         let calm = now.saturating_sub(*self.calm_since.get_or_insert(now));
         if calm >= RECOVERED_AFTER.max(self.restarts.pause()) {
-            (self.restarts, self.told_overload) = (Restarts::default(), false);
+            (self.restarts, self.has_reported_overload) = (Restarts::default(), false);
         }
     }
 }
@@ -108,7 +108,7 @@ const RESTART_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// A unit that has answered for this long has recovered.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 /// After this many rounds without a verdict a warning is logged.
-const UNHEARD_ROUNDS: u32 = 12;
+const ROUNDS_WITHOUT_RESULT: u32 = 12;
 
 impl Rounds {
     pub(super) fn next_wake(&self) -> Option<Moment> {
@@ -150,9 +150,9 @@ impl Rounds {
         };
         let asked = to_ask(units, policy).map(|unit| unit.id).collect();
         let until = step.now + longest * CHILD_TIMEOUT_FACTOR;
-        self.round = Round::Asking { since: step.now, until, asked, heard: BTreeMap::new() };
+        self.round = Round::Asking { since: step.now, until, asked, results: BTreeMap::new() };
         step.start_task(Child::Liveness);
-        // These do nothing if the helpers are still alive.
+        // A helper that is still alive is not started again.
         step.start_task(Child::JobProcesses);
         if units.daemon(DaemonName::Slurmctld).is_some() {
             step.start_task(Child::JobsFollow);
@@ -161,25 +161,25 @@ impl Rounds {
         }
     }
 
-    pub(super) fn said(&mut self, unit: UnitId, liveness: Liveness) {
-        if let Round::Asking { asked, heard, .. } = &mut self.round {
+    pub(super) fn take_result(&mut self, unit: UnitId, liveness: Liveness) {
+        if let Round::Asking { asked, results, .. } = &mut self.round {
             if asked.contains(&unit) {
-                heard.insert(unit, liveness);
+                results.insert(unit, liveness);
             }
         }
     }
 
     /// The child has ended and its output was read. Judges each unit, except those that are spared.
     pub(super) fn round_ended(&mut self, cluster: &mut Cluster, is_spared: impl Fn(&Unit) -> bool) {
-        let Round::Asking { since, asked, heard, .. } = &mut self.round else { return };
-        let (since, asked, heard) = (*since, std::mem::take(asked), std::mem::take(heard));
+        let Round::Asking { since, asked, results, .. } = &mut self.round else { return };
+        let (since, asked, results) = (*since, std::mem::take(asked), std::mem::take(results));
         let Cluster { units, policy, step, jobs, .. } = cluster;
         self.round = Round::Pause { until: (since + policy.probe_interval).max(step.now) };
-        self.unheard = if heard.is_empty() { self.unheard.saturating_add(1) } else { 0 };
-        if self.unheard == UNHEARD_ROUNDS {
-            step.report(Notice::NoVerdict { rounds: UNHEARD_ROUNDS });
+        self.rounds_without_result = if results.is_empty() { self.rounds_without_result.saturating_add(1) } else { 0 };
+        if self.rounds_without_result == ROUNDS_WITHOUT_RESULT {
+            step.report(Notice::NoVerdict { rounds: ROUNDS_WITHOUT_RESULT });
         }
-        let answered = |unit: UnitId| !asked.contains(&unit) || heard.get(&unit) == Some(&Liveness::Answers);
+        let answered = |unit: UnitId| !asked.contains(&unit) || results.get(&unit) == Some(&Liveness::Answers);
         for id in &asked {
             // A check also fails if munged, or another unit that this one needs, does not answer. Then only that unit
             // is judged.
@@ -187,7 +187,7 @@ impl Rounds {
             if is_excused || !is_sound(units, *id, since, &answered) {
                 continue;
             }
-            if let Some((ready, liveness)) = ready_at(&units[*id], since).zip(heard.get(id)) {
+            if let Some((ready, liveness)) = ready_at(&units[*id], since).zip(results.get(id)) {
                 units[*id].judge(ready, liveness.clone(), policy, step);
             }
         }
@@ -239,8 +239,8 @@ impl Unit {
         let why = match liveness {
             Liveness::Answers => return liveness_history.answers(now, ready),
             Liveness::Unknown(why) => {
-                if liveness_history.told.as_ref() != Some(&why) {
-                    liveness_history.told = Some(why.clone());
+                if liveness_history.reported.as_ref() != Some(&why) {
+                    liveness_history.reported = Some(why.clone());
                     step.report(Notice::NotChecked { name, why });
                 }
                 return;
@@ -255,7 +255,7 @@ impl Unit {
                 return;
             }
             Liveness::Overloaded(why) => {
-                if !std::mem::replace(&mut liveness_history.told_overload, true) {
+                if !std::mem::replace(&mut liveness_history.has_reported_overload, true) {
                     step.report(Notice::Overloaded { name: name.clone(), why: why.clone() });
                 }
                 if now < *liveness_history.overloaded_since.get_or_insert(now) + OVERLOAD_PATIENCE {
@@ -270,7 +270,7 @@ impl Unit {
         if now >= restarts.not_before {
             restarts.note(now);
             self.end_silent(why, policy, step);
-        } else if !std::mem::replace(&mut restarts.told, true) {
+        } else if !std::mem::replace(&mut restarts.is_reported, true) {
             let pause = restarts.not_before - now;
             step.report(Notice::StillUnresponsive { name, why, pause });
         }

@@ -47,7 +47,7 @@ impl Question {
 pub struct Probed {
     /// The unit that was checked.
     pub unit: UnitId,
-    /// The verdict on it.
+    /// The result of the unit's liveness check.
     pub liveness: Liveness,
 }
 

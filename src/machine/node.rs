@@ -21,7 +21,7 @@ const ASK_DEADLINE: Duration = Duration::from_secs(15);
 #[derive(Debug, Default)]
 pub(super) struct Node {
     state: State,
-    /// Its last known state.
+    /// The last known state of the node.
     pub(super) report: Option<NodeReport>,
     /// Whether a drain was already taken back.
     resumed: bool,
@@ -36,7 +36,7 @@ enum State {
     Unwatched,
     /// Ask again at this moment; the pause grows.
     AskAt { at: Moment, pause: Duration },
-    /// The question is under way, until this deadline.
+    /// A query is running, with this deadline.
     Asking { pause: Duration, until: Moment },
     /// A drain is being taken back.
     Resuming { until: Moment },
@@ -113,7 +113,7 @@ impl Node {
 
     /// Handles a report, or `None` if the query failed. `late`: the start no longer waits for the node. Returns whether the state is
     /// now known.
-    pub(super) fn said(
+    pub(super) fn take_report(
         &mut self,
         report: Option<NodeReport>,
         prepared: Option<&Prepared>,

@@ -143,9 +143,9 @@ impl Reload {
             deaths: 0,
             rollback: None,
         };
-        let told = work.former.as_ref().map(|former| former.findings.as_slice()).unwrap_or_default();
+        let reported = work.former.as_ref().map(|former| former.findings.as_slice()).unwrap_or_default();
         let mut shown = prepared.clone();
-        shown.findings.retain(|finding| !told.contains(finding));
+        shown.findings.retain(|finding| !reported.contains(finding));
         if work.former.as_ref().is_some_and(|former| former.gpus == prepared.gpus) {
             shown.gpus.clear();
         }

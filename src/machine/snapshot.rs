@@ -50,9 +50,9 @@ pub struct UnitSnapshot {
     pub essential: bool,
     /// How the unit's last process ended.
     pub last_exit: Option<LastExit>,
-    /// Why slurminit stopped that process, if it did.
+    /// Why slurminit stopped the last process; `None` if it ended by itself.
     pub last_exit_why: Option<StopReason>,
-    /// When that process ended, in milliseconds since slurminit started.
+    /// The end of the last process, in milliseconds since slurminit started.
     pub last_exit_ms: Option<u64>,
 }
 
@@ -89,10 +89,10 @@ pub enum UnitState {
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LastExit {
-    /// It exited with 0.
+    /// The process exited with 0.
     #[serde(rename = "exited with code 0")]
     Success,
-    /// It ended in another way, described in words.
+    /// The process ended in another way, described in words.
     #[serde(untagged)]
     Failure(String),
 }
@@ -104,7 +104,7 @@ pub enum StopReason {
     #[serde(rename = "a restart was asked for")]
     RestartAsked,
     /// The process ran but did not become ready.
-    #[serde(rename = "it did not get ready")]
+    #[serde(rename = "not ready in time")]
     NeverReady,
     /// The process did not respond; the text describes how.
     #[serde(untagged)]
@@ -198,7 +198,7 @@ fn last_exit(exit: &Exit) -> LastExit {
 }
 
 fn stop_reason(end: &End) -> Option<StopReason> {
-    match (end.told?, &end.silence) {
+    match (end.intent?, &end.silence) {
         (RestartIntent::No, _) => None,
         (RestartIntent::AfterSilence, Some(silence)) => {
             Some(StopReason::Silent(format!("it did not answer ({silence})")))

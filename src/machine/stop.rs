@@ -201,7 +201,7 @@ impl Machine {
         self.enter_stage(Stage::Jobs { kill_at });
     }
 
-    /// The jobs were notified, or something prevented that.
+    /// Handles the end of the helper that notifies the jobs, whether it succeeded or not.
     pub(super) fn jobs_quiesced(&mut self, exit: Exit) {
         let Phase::Stop(stop) = &mut self.phase else { return };
         stop.jobs_left = matches!(exit, Exit::Code(exit_code::JOBS_LEFT) | Exit::Signal(_));

@@ -10,9 +10,9 @@ use model::unit::Gate;
 pub struct Span {
     /// The part.
     pub part: Part,
-    /// When it began.
+    /// The beginning of the span, in microseconds since slurminit started.
     pub from_us: u64,
-    /// When it ended; `None` if it has not.
+    /// The end of the span, in microseconds since slurminit started; `None` while it lasts.
     pub until_us: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ pub enum Part {
     Files,
     /// A daemon or service, from its start until it is ready.
     Unit(String),
-    /// Accounting for the jobs of the previous start.
+    /// Accounting for the jobs of the container's previous run.
     Jobs,
     /// Asking the controller until the node is usable.
     Node,

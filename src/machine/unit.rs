@@ -44,7 +44,7 @@ pub(super) struct End {
     pub(super) began: Moment,
     pub(super) exit: Exit,
     /// Why slurminit stopped the process; `None` if it did not.
-    pub(super) told: Option<RestartIntent>,
+    pub(super) intent: Option<RestartIntent>,
     /// How the unit failed to answer, if that was the reason.
     pub(super) silence: Option<String>,
 }
@@ -52,13 +52,13 @@ pub(super) struct End {
 /// Whether and why a unit that was stopped is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestartIntent {
-    /// It is not restarted.
+    /// The unit is not restarted.
     No,
     /// It is restarted because it did not become ready. This counts as a failure.
     AfterFailure,
     /// It is restarted because it did not respond. A user may have caused that, so it does not count as a failure.
     AfterSilence,
-    /// It is restarted on request.
+    /// The unit is restarted on request.
     AsAsked,
 }
 
@@ -68,7 +68,7 @@ pub(super) enum State {
     /// The unit waits for other units or for the preparation.
     Waiting,
     /// The process is alive but not ready yet.
-    Starting { since: Moment, check: Check, until: Moment, told: bool },
+    Starting { since: Moment, check: Check, until: Moment, is_reported: bool },
     /// The unit is ready.
     Ready { since: Moment },
     /// The process was sent SIGTERM. SIGTERM is repeated at `nudge`; SIGKILL follows at the deadline.
@@ -182,7 +182,7 @@ impl Unit {
 
     /// Whether the unit ended with 0, by itself.
     pub(super) fn has_succeeded(&self) -> bool {
-        let ended_well = |end: &End| end.exit == Exit::Code(0) && end.told.is_none();
+        let ended_well = |end: &End| end.exit == Exit::Code(0) && end.intent.is_none();
         self.has_finished() && self.last_end.as_ref().is_some_and(ended_well)
     }
 
@@ -218,7 +218,7 @@ impl Unit {
     /// The unit's process starts. `limit`: how long a readiness command may take.
     pub(super) fn start(&mut self, limit: Duration, step: &mut Step) {
         let (since, until) = (step.now, step.now + self.spec.ready_timeout);
-        self.state = State::Starting { since, check: Check::new(since, limit), until, told: false };
+        self.state = State::Starting { since, check: Check::new(since, limit), until, is_reported: false };
         self.failed_need = None;
         self.starts = self.starts.saturating_add(1);
         step.push(Effect::Spawn(Child::Unit(self.id)));
@@ -242,8 +242,8 @@ impl Unit {
                 step.report(Notice::NeverReady { name: self.name(), after });
                 self.stop(RestartIntent::AfterFailure, step);
             }
-            State::Starting { since, until, told, .. } => {
-                if now >= *since + SLOW_START && !std::mem::replace(told, true) {
+            State::Starting { since, until, is_reported, .. } => {
+                if now >= *since + SLOW_START && !std::mem::replace(is_reported, true) {
                     let patience = *until - *since;
                     step.report(Notice::SlowStart { name: self.name(), patience });
                 }

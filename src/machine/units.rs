@@ -94,7 +94,7 @@ impl Units {
     }
 
     /// Logs, once, that this unit does not start because one that it needs has failed and is not started again.
-    pub(super) fn say_failed_need(&mut self, id: UnitId, step: &mut Step) {
+    pub(super) fn report_failed_need(&mut self, id: UnitId, step: &mut Step) {
         let has_failed = |other: &&UnitId| self[**other].has_finished() && !self[**other].has_succeeded();
         let failed = self[id].needs.iter().find(has_failed).copied();
         if let Some(other) = failed.filter(|_| failed != self[id].failed_need) {

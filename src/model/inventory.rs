@@ -220,7 +220,7 @@ pub struct MigInstance {
     pub memory_mib: Option<u64>,
     /// The files that a job must open: the GPU's own and two in `/dev/nvidia-caps`.
     pub device_files: Vec<PathBuf>,
-    /// Whether this container may open all of them.
+    /// Whether this container may open all device files of the GPU.
     pub access: Access,
 }
 
@@ -263,7 +263,7 @@ impl Memory {
 pub struct Cgroup {
     /// The cgroup version that is mounted.
     pub version: CgroupVersion,
-    /// Whether this container may create groups in it.
+    /// Whether this container may create cgroups in the hierarchy.
     pub writable: bool,
     /// The available controllers.
     pub controllers: Vec<String>,

@@ -32,7 +32,7 @@ pub enum OnStop {
     /// They are requeued and run at the next start; those submitted with `--no-requeue` fail.
     #[default]
     Requeue,
-    /// They are cancelled.
+    /// The jobs are cancelled.
     Cancel,
 }
 

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::log::Level;
+
 /// A message; [`message!`](crate::message!) makes one. A log collector groups by `kind` or `template`, people read `text`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
@@ -36,12 +38,36 @@ macro_rules! message {
 }
 
 /// A message of a helper on its way to PID 1: a line with [`RECORD`], then this as JSON.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The severity.
-    pub level: crate::log::Level,
+    pub level: Level,
     /// What happened.
     pub message: Message,
+}
+
+impl Report {
+    /// Information.
+    pub fn info(message: Message) -> Self {
+        Self { level: Level::Info, message }
+    }
+
+    /// A warning.
+    pub fn warn(message: Message) -> Self {
+        Self { level: Level::Warn, message }
+    }
+
+    /// An error.
+    pub fn error(message: Message) -> Self {
+        Self { level: Level::Error, message }
+    }
+
+    /// The report with its text cut to `longest` characters and without fields.
+    pub fn cut(mut self, longest: usize) -> Self {
+        self.message.text = self.message.text.chars().take(longest).collect();
+        self.message.fields.clear();
+        self
+    }
 }
 
 /// The first byte of a line that contains a [`Report`]: RFC 7464's record separator. No text has it, since control characters are escaped.

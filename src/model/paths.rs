@@ -14,7 +14,7 @@ pub struct Paths {
     pub config: PathBuf,
     /// Data that must outlive the container: the controller's jobs, the node's spool.
     pub state: PathBuf,
-    /// Data that must not outlive it: status, PID files.
+    /// Data that must not outlive the container: status, PID files.
     pub run: PathBuf,
     /// The key that munged reads.
     pub munge_key: PathBuf,
@@ -51,7 +51,7 @@ impl Paths {
 
     /// The embedded accounting database, in the state directory.
     pub const DATABASE: &str = "mysql";
-    /// Its socket, where MariaDB's client library looks for it.
+    /// MariaDB's socket, at the default path of its client library.
     pub const DATABASE_SOCKET: &str = "/run/mysqld/mysqld.sock";
     /// slurmctld's directory for [`Self::JWT_KEY`], in the state directory.
     pub const JWT: &str = "jwt";

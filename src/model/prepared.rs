@@ -62,7 +62,7 @@ pub struct OfferedGpu {
     pub file: String,
     /// The model, or the GPU's model and the profile of a MIG instance.
     pub model: String,
-    /// Its memory, in MiB, if known.
+    /// The GPU's memory in MiB, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
     /// The PCI address, if known.
@@ -96,7 +96,7 @@ pub struct Prepared {
     pub dynamic_node: Option<String>,
     /// The node name to pass with `slurmd -N`, if slurmd cannot derive it from the host name.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub told_node: Option<String>,
+    pub configured_node_name: Option<String>,
     /// The user that slurmctld runs as, if the operator's files name one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_user: Option<String>,

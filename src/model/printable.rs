@@ -117,8 +117,8 @@ mod tests {
             proptest::prop_assert!(!line(&text).contains(is_active));
             let mut out = Vec::new();
             push(&mut out, text.as_bytes());
-            let said = line(&text).into_owned();
-            proptest::prop_assert_eq!(said.as_bytes(), out.as_slice());
+            let printed = line(&text).into_owned();
+            proptest::prop_assert_eq!(printed.as_bytes(), out.as_slice());
             let plain = serde_json::to_string(&text).unwrap();
             let safe = json(&plain);
             proptest::prop_assert!(!safe.contains(is_active));

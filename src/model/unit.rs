@@ -89,7 +89,7 @@ impl ProbeTest {
             }
             Self::Daemon(DaemonName::Slurmctld) => vec![command(&["scontrol", "ping"])],
             Self::Daemon(DaemonName::Slurmd) => vec![command(&["scontrol", "show", "slurmd", node])],
-            // No cheap check exists for these.
+            // The other daemons have no cheap check.
             Self::Daemon(_) => Vec::new(),
             Self::Command(own) => vec![own.clone()],
         }

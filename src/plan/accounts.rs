@@ -30,7 +30,7 @@ pub struct AccountFiles {
 }
 
 impl AccountFiles {
-    /// Whether an earlier start added anything.
+    /// Whether the files contain accounts that an earlier start added.
     pub fn has_ours(&self) -> bool {
         self.passwd.lines().any(is_our_user) || self.group.lines().any(is_our_group)
     }

@@ -15,14 +15,14 @@ use super::{FileName, Refusal};
 pub struct Autoscale {
     /// The nodes.
     pub nodes: Vec<CloudNodes>,
-    /// The scripts for slurmctld, where it runs.
+    /// The scripts that slurmctld calls; only the controller's container has them.
     pub scripts: Vec<PowerScript>,
 }
 
 /// A script with which slurmctld starts or stops nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PowerScript {
-    /// Its name.
+    /// The script's file name.
     pub name: FileName,
     /// The operator's command.
     pub command: Vec<String>,

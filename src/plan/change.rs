@@ -12,7 +12,7 @@ use super::customized::parse;
 pub struct Text {
     /// The file's name.
     pub name: FileName,
-    /// Its content.
+    /// The new content of the file.
     pub text: String,
 }
 
@@ -119,9 +119,9 @@ pub fn change(old: &[Text], new: &[Text]) -> Change {
 
 impl Change {
     /// The node differs from its registration (`slurmd --conf`).
-    pub fn renew_node(&mut self, told: &str, now: &str) {
+    pub fn renew_node(&mut self, registered: &str, now: &str) {
         self.node = true;
-        let is_new = |word: &&str| !told.split_whitespace().any(|known| known == *word);
+        let is_new = |word: &&str| !registered.split_whitespace().any(|known| known == *word);
         let news: Vec<&str> = now.split_whitespace().filter(is_new).collect();
         self.takes(Apply::Restart, format!("the node ({})", news.join(" ")));
     }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn other_gpus_of_a_node_are_told_from_other_cpus() {
+    fn distinguishes_changed_gpus_from_changed_cpus() {
         assert!(of(CONF, &CONF.replace("gpu:1", "gpu:2")).gres);
         assert!(!of(CONF, &CONF.replace("CPUs=2", "CPUs=1")).gres);
     }

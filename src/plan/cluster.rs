@@ -44,7 +44,7 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<(), Refusa
         {
             Err(Refusal::new(
                 exit_code::CONFIG,
-                format!("controller is {controller}, but this container's host name is {own}"),
+                format!("`controller` is {controller}, but this container's host name is {own}"),
                 "slurmctld starts only on the host that slurm.conf names",
                 format!("start the container with --hostname {controller}"),
             ))

@@ -40,7 +40,7 @@ pub struct UserFile {
     pub name: FileName,
     /// The directory in which the file was found.
     pub origin: Origin,
-    /// Its path.
+    /// The path of the file.
     pub path: PathBuf,
     /// The content, with the text of included files that Slurm would not find.
     pub text: String,

@@ -32,7 +32,7 @@ impl Epilog {
         if self.ends_leftovers {
             "kills leftover processes of a job before its GPUs are reallocated (jobs have no cgroup here)"
         } else if self.job_map.is_some() {
-            "maps GPUs to jobs for exporters on the host ([metrics] job_map)"
+            "maps GPUs to jobs for exporters on the host (`[metrics] job_map`)"
         } else {
             "runs [[hooks.post_job]]"
         }
@@ -61,7 +61,9 @@ impl Epilog {
             true => {
                 format!("processes that call setsid survive their job, unless your Epilog runs {path}")
             }
-            false => format!("[[hooks.post_job]] and [metrics] job_map have no effect, unless your Epilog runs {path}"),
+            false => {
+                format!("[[hooks.post_job]] and `[metrics] job_map` have no effect, unless your Epilog runs {path}")
+            }
         };
         let (cause, repair) =
             ("[slurm.conf] of slurminit.toml sets Epilog", format!("call `{path}` first in your script"));

@@ -207,7 +207,7 @@ fn auto_detect(
     }
     if inventory.slurm.has_plugin(&plugin) {
         let choice = AutoDetect::Plugin(vendor);
-        reasons.decide(format!("AutoDetect={}", choice.as_str()), "[gpu] gres = \"autodetect\"");
+        reasons.decide(format!("AutoDetect={}", choice.as_str()), "`[gpu] gres = \"autodetect\"`");
         return choice;
     }
     reasons.warn(
@@ -303,8 +303,8 @@ fn type_reason(config: &Config, plan: &GresPlan) -> &'static str {
             "one per line in gres.conf; the type is the vendor's name, because no model name is usable"
         }
         TypeName::Vendor => "one per line in gres.conf; the type is the vendor's name",
-        TypeName::Model => "one per line in gres.conf; the type is the model ([gpu] type_name)",
-        TypeName::Index => "one per line in gres.conf; each has its own type ([gpu] type_name)",
+        TypeName::Model => "one per line in gres.conf; the type is the model (`[gpu] type_name`)",
+        TypeName::Index => "one per line in gres.conf; each has its own type (`[gpu] type_name`)",
     }
 }
 

@@ -26,12 +26,12 @@ pub struct InUse {
 /// A partition of the previous slurm.conf that the new one lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedPartition {
-    /// Its name.
+    /// The partition's name.
     pub name: String,
-    /// Whether it accepts new jobs.
+    /// Whether the partition accepts new jobs.
     pub is_up: bool,
     settings: Vec<(String, String)>,
-    /// The NodeSets that its line refers to.
+    /// The NodeSets that the partition's line refers to.
     sets: Vec<FeatureName>,
 }
 

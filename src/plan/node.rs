@@ -49,7 +49,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, reasons: &mut Reasons
         Some(wanted) if wanted > available => {
             reasons.warn(
                 Kind::Settings,
-                format!("[node] cpus = {wanted} exceeds the {available} CPUs of this container; using {available}"),
+                format!("`[node] cpus = {wanted}` exceeds the {available} CPUs of this container; using {available}"),
                 "Slurm drains a node with fewer CPUs than configured",
                 format!("set cpus to at most {available}, or remove it; raise the limit with docker run --cpus and --cpuset-cpus"),
             );
@@ -135,7 +135,7 @@ fn available_cpus(cpu: &Cpu) -> u32 {
 
 fn cpu_reason(config: &Config, cpu: &Cpu, cpus: u32) -> String {
     if config.node.cpus == Some(cpus) {
-        return "set by [node] cpus".to_owned();
+        return "set by `[node] cpus`".to_owned();
     }
     match cpu.quota {
         Some(quota) if f64::from(cpus) <= quota.max(1.0) && (cpus as usize) < cpu.allowed.len() => {
@@ -190,12 +190,12 @@ fn memory(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Opti
         if wanted > usable {
             reasons.warn(
                 Kind::RealMemory,
-                format!("[node] memory_mib = {wanted} exceeds the {usable} MiB of this container; using {usable}"),
+                format!("`[node] memory_mib = {wanted}` exceeds the {usable} MiB of this container; using {usable}"),
                 format!("{whose} is {usable} MiB"),
                 "lower memory_mib, or raise the limit with docker run --memory",
             );
         }
-        reasons.decide(format!("RealMemory={memory}"), "set by [node] memory_mib");
+        reasons.decide(format!("RealMemory={memory}"), "set by `[node] memory_mib`");
         return Some(memory);
     }
     let (reserve, why) = match config.node.reserve_mib {
@@ -215,13 +215,13 @@ fn tmp_disk(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Op
         (Some(wanted), Some(whole)) if wanted > whole => {
             reasons.warn(
                 Kind::Settings,
-                format!("[node] tmp_disk_mib = {wanted} exceeds the {whole} MiB of /tmp; using {whole}"),
+                format!("`[node] tmp_disk_mib = {wanted}` exceeds the {whole} MiB of /tmp; using {whole}"),
                 "Slurm drains a node with a smaller file system than configured",
                 format!("set tmp_disk_mib to at most {whole}, or remove it"),
             );
             (whole, "the size of /tmp")
         }
-        (Some(wanted), _) => (wanted, "set by [node] tmp_disk_mib"),
+        (Some(wanted), _) => (wanted, "set by `[node] tmp_disk_mib`"),
         (None, Some(whole)) => {
             (if whole > 1024 { whole - whole % 1024 } else { whole }, "the size of /tmp, for `--tmp`")
         }

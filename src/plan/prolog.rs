@@ -12,7 +12,7 @@ use super::{CgroupPlan, FileName, Setting};
 /// A script that prepares a node for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prolog {
-    /// Where it is installed.
+    /// The path of the installed prolog.
     pub path: PathBuf,
     /// Whether a job's user gets access to its GPUs' device files, until the Epilog.
     pub gives_gpus: bool,
@@ -51,7 +51,7 @@ impl Prolog {
         } else if self.gives_gpus {
             "restricts a job's GPU device files to the job's user (no cgroup restricts jobs to their GPUs here)"
         } else if self.job_map.is_some() {
-            "maps GPUs to jobs for exporters on the host ([metrics] job_map)"
+            "maps GPUs to jobs for exporters on the host (`[metrics] job_map`)"
         } else {
             "runs [[hooks.pre_job]]"
         }
@@ -73,7 +73,7 @@ impl Prolog {
             )
         } else if !self.names_nodes {
             (
-                "[[hooks.pre_job]] and [metrics] job_map have no effect".to_owned(),
+                "[[hooks.pre_job]] and `[metrics] job_map` have no effect".to_owned(),
                 format!("call `{path}` first in your script"),
             )
         } else {

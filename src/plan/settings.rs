@@ -26,7 +26,7 @@ pub struct PartitionPlan {
     pub name: String,
     /// The rest of the line.
     pub settings: Vec<(String, String)>,
-    /// Whether it is kept only for its jobs.
+    /// Whether the partition is kept only because it still has jobs.
     pub is_kept: bool,
 }
 
@@ -176,9 +176,9 @@ impl Settings {
     fn scheduling(&mut self, config: &Config, node: &NodePlan, reasons: &mut Reasons) {
         self.add("SchedulerType", "sched/backfill");
         let debug = config.slurm.conf.iter().find(|(key, _)| key.is("SlurmctldDebug"));
-        let says_too_little = debug
+        let is_too_quiet = debug
             .is_some_and(|(_, level)| SAYS_TOO_LITTLE.iter().any(|quiet| level.as_str().eq_ignore_ascii_case(quiet)));
-        match says_too_little {
+        match is_too_quiet {
             true => self.add_because("SchedulerParameters", SCHEDULER, SCHEDULER_WHY),
             false => self.add_because("SchedulerParameters", format_args!("{SCHEDULER},{BACKFILL}"), SCHEDULER_WHY),
         }

@@ -43,8 +43,8 @@ pub(super) fn gres(node: &NodePlan, reasons: &mut Reasons) -> Option<GresPlan> {
 /// Rejects real GPUs with several simulated nodes, because each node would offer them.
 pub(super) fn without_real_gpus(config: &Config, inventory: Inventory, findings: &mut Vec<Finding>) -> Inventory {
     let is_real = |model: &Option<String>| !model.as_deref().is_some_and(|model| model.starts_with(MADE_UP));
-    let says_gpus = |group: &SimulatedGroup| group.each.gpus.is_some();
-    if config.simulated().is_some_and(|nodes| nodes.groups.iter().any(says_gpus)) {
+    let sets_gpus = |group: &SimulatedGroup| group.each.gpus.is_some();
+    if config.simulated().is_some_and(|nodes| nodes.groups.iter().any(sets_gpus)) {
         return cluster::without_gpus(&inventory);
     }
     if !inventory.usable_gpus().any(|gpu| is_real(&gpu.model)) {
@@ -53,7 +53,7 @@ pub(super) fn without_real_gpus(config: &Config, inventory: Inventory, findings:
     findings.push(Finding::warning(
         Kind::Settings,
         "no GPU is offered",
-        "[simulate] nodes: all simulated nodes would offer the same real GPUs",
+        "`[simulate] nodes`: all simulated nodes would offer the same real GPUs",
         "remove nodes to use these GPUs, or set gpus in [simulate] for simulated ones",
     ));
     cluster::without_gpus(&inventory)
@@ -70,10 +70,10 @@ pub(super) fn nodes(container: NodePlan, config: &Config, reasons: &mut Reasons)
     let of = |count| format!("{count} slurmd in this container ([simulate])");
     reasons.decide(format!("NodeName={}", nodes.range()), of(nodes.iter().count()));
     // Slurm counts by cores or by CPUs on all nodes alike.
-    let says_cpus = nodes.groups.iter().any(|group| group.each.cpus.is_some());
+    let sets_cpus = nodes.groups.iter().any(|group| group.each.cpus.is_some());
     let mut plans = nodes.groups.into_iter().map(|group| {
         let (mut node, name) = (container.clone(), group.each.name.as_str());
-        node.topology = container.topology.filter(|_| !says_cpus);
+        node.topology = container.topology.filter(|_| !sets_cpus);
         if let Some(cpus) = group.each.cpus {
             node.cpus = cpus;
             reasons.decide(format!("CPUs={cpus}"), why(name, "cpus"));

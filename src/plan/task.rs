@@ -57,7 +57,7 @@ mod tests {
     ];
 
     #[test]
-    fn pid_1_gets_what_the_configuration_says() {
+    fn pid_1_gets_the_configuration() {
         for text in CONFIGURATIONS {
             let config = Config::parse(text, Path::new("x")).unwrap();
             let mut task = task(&config, &StartOnlyTables::of(&config), Target::of(&config), true, u64::MAX);

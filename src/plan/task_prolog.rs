@@ -18,7 +18,7 @@ use super::{AutoDetect, CgroupPlan, FileName, GresLine, GresPlan, Setting};
 /// A script that replaces positions by names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskProlog {
-    /// Where it is installed.
+    /// The path of the installed task prolog.
     pub path: PathBuf,
     /// The device at each position of Slurm's list: its vendor, and its name in the vendor's runtime.
     pub names: Vec<(Vendor, String)>,
@@ -30,8 +30,8 @@ impl TaskProlog {
     /// The reason for the script.
     pub(super) const WHY: &'static str = "translates Slurm's device numbers to those of the vendor's runtime";
 
-    /// `None` if positions and runtime numbers agree, or if Slurm's own detection decides. `gives_gpus`: users can open only
-    /// the GPUs of their own jobs.
+    /// Returns `None` if the position of each GPU in gres.conf is its number in the vendor's runtime, or if Slurm detects the GPUs.
+    /// `gives_gpus`: users can open only the GPUs of their own jobs.
     pub(super) fn plan(config: &Config, gres: &GresPlan, cgroup: &CgroupPlan, gives_gpus: bool) -> Option<Self> {
         let has_settings = |line: &GresLine| {
             let runtime = &line.vendor.traits().runtime;

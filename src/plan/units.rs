@@ -124,7 +124,7 @@ fn usual(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessTest
         DaemonName::Slurmrestd => {
             let listen = config.rest.listen.map(|address| address.to_string()).unwrap_or_default();
             let port = config.rest.listen.map_or(0, |address| address.port());
-            // Jobs do not depend on it.
+            // Jobs do not depend on slurmrestd.
             (words(&["slurmrestd", "-a", "rest_auth/jwt", &listen]), Gate::Files, ReadinessTest::Port(port), None)
         }
         DaemonName::Metrics => {

@@ -6,8 +6,8 @@ use std::path::Path;
 use super::device;
 use model::inventory::{Finding, Gpu, Kind, Vendor};
 
-/// A finding if that applies to one of `gpus`, which are all of this vendor. A single "permission denied" can make a
-/// whole runtime fail, as with ROCr (libhsakmt, topology.c).
+/// Returns a finding if only members of a group may open the device file of one of `gpus`, which are all of this vendor. A single
+/// "permission denied" can make a whole runtime fail, as with ROCr (libhsakmt, topology.c).
 pub(super) fn finding(root: &Path, vendor: Vendor, gpus: &[Gpu]) -> Option<Finding> {
     let shared = vendor.traits().files.as_ref().and_then(|files| files.shared).map(Path::new);
     let own = gpus.iter().filter(|gpu| gpu.is_usable()).filter_map(|gpu| gpu.device_file.as_deref());

@@ -52,11 +52,11 @@ pub fn begin(dir: &Path, job: &Job, variable: &dyn Fn(&str) -> Option<String>) -
     change(dir, job, &|name, format, former| match format {
         Format::Lines => Some(lines(former, job.id, true)),
         Format::Json => {
-            let mut told = json!({ "SLURM_JOB_ID": job.id.to_string(), "CUDA_VISIBLE_DEVICES": name });
+            let mut entry = json!({ "SLURM_JOB_ID": job.id.to_string(), "CUDA_VISIBLE_DEVICES": name });
             for name in TOLD {
-                told[name] = Value::String(variable(name).unwrap_or_default());
+                entry[name] = Value::String(variable(name).unwrap_or_default());
             }
-            Some(format!("{told}\n"))
+            Some(format!("{entry}\n"))
         }
     })
 }
@@ -69,8 +69,8 @@ pub fn end(dir: &Path, job: &Job) -> Result<(), Failed> {
     change(dir, job, &|_, format, former| match format {
         Format::Lines => Some(lines(former, job.id, false)).filter(|lines| !lines.is_empty()),
         Format::Json => {
-            let told: Value = serde_json::from_str(former).unwrap_or_default();
-            let is_its = told["SLURM_JOB_ID"].as_str().and_then(|id| id.parse().ok()) == Some(job.id);
+            let entry: Value = serde_json::from_str(former).unwrap_or_default();
+            let is_its = entry["SLURM_JOB_ID"].as_str().and_then(|id| id.parse().ok()) == Some(job.id);
             (!is_its).then(|| former.to_owned())
         }
     })
@@ -162,9 +162,9 @@ mod tests {
         let dir = temporary.path();
         let variable = |name: &str| (name == "SLURM_JOB_USER").then(|| "a\",\n\"x".to_owned());
         begin(dir, &job(7, &["/dev/dri/renderD130"]), &variable).unwrap();
-        let told: Value = serde_json::from_str(&fs::read_to_string(dir.join("2")).unwrap()).unwrap();
-        assert_eq!((&told["SLURM_JOB_ID"], &told["SLURM_JOB_USER"]), (&json!("7"), &json!("a\",\n\"x")));
-        assert_eq!(told["CUDA_VISIBLE_DEVICES"], json!("2"));
+        let entry: Value = serde_json::from_str(&fs::read_to_string(dir.join("2")).unwrap()).unwrap();
+        assert_eq!((&entry["SLURM_JOB_ID"], &entry["SLURM_JOB_USER"]), (&json!("7"), &json!("a\",\n\"x")));
+        assert_eq!(entry["CUDA_VISIBLE_DEVICES"], json!("2"));
         end(dir, &job(6, &["/dev/dri/renderD130"])).unwrap();
         assert!(dir.join("2").exists());
         end(dir, &job(7, &["/dev/dri/renderD130"])).unwrap();

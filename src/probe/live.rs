@@ -34,17 +34,22 @@ pub struct Options {
 }
 
 /// Receives the events. An error ends the watcher.
-pub type Say<'a> = &'a mut dyn FnMut(&Line) -> io::Result<()>;
+pub type SendLine<'a> = &'a mut dyn FnMut(&Line) -> io::Result<()>;
 
-/// Samples one GPU, unless it is closed.
-pub(crate) fn look(options: &Options, identity: &Identity, say: Say<'_>, see: impl FnOnce() -> Seen) -> io::Result<()> {
+/// Samples one GPU, unless [`Options::closed`] contains it.
+pub(crate) fn look(
+    options: &Options,
+    identity: &Identity,
+    send: SendLine<'_>,
+    see: impl FnOnce() -> Seen,
+) -> io::Result<()> {
     let gpu = identity.key();
     if options.closed.iter().any(|closed| closed.key() == gpu) {
         return Ok(());
     }
-    say(&Line::Asking { gpu: gpu.clone() })?;
+    send(&Line::Asking { gpu: gpu.clone() })?;
     let seen = Box::new(see());
-    say(&Line::Seen { gpu, seen })
+    send(&Line::Seen { gpu, seen })
 }
 
 /// The fault for a device file that cannot be opened. A permission error of this user is not a fault.
@@ -57,7 +62,7 @@ pub(crate) fn trouble_of(access: &Access) -> Option<FaultKind> {
 }
 
 /// Samples the kernel's files.
-pub(crate) fn watch_files(options: &Options, say: Say<'_>) -> io::Result<()> {
+pub(crate) fn watch_files(options: &Options, send: SendLine<'_>) -> io::Result<()> {
     let (root, vendor) = (&options.root, vendor::of(options.vendor));
     let mut events = vendor.events();
     loop {
@@ -66,16 +71,16 @@ pub(crate) fn watch_files(options: &Options, say: Say<'_>) -> io::Result<()> {
         let mut gpus = vendor.list(root);
         gpus.retain(|gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven));
         let names: Vec<Identity> = gpus.iter().map(identity).collect();
-        say(&Line::Listed { gpus: names.clone() })?;
+        send(&Line::Listed { gpus: names.clone() })?;
         for (gpu, name) in gpus.iter().zip(&names) {
-            look(options, name, say, || {
+            look(options, name, send, || {
                 let (condition, readings) = vendor.sample(root, gpu);
                 Seen { trouble: trouble_of(&gpu.access), condition, readings }
             })?;
         }
-        say(&Line::Done)?;
+        send(&Line::Done)?;
         events.follow(root, &names);
-        events.hear(next, say)?;
+        events.receive(next, send)?;
     }
 }
 

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn without_dockers_name_server_the_id_stays_and_is_said() {
+    fn without_dockers_name_server_the_id_stays_and_is_reported() {
         let root = tempfile::tempdir().unwrap();
         assert!(ask(root.path(), "gpu7").is_none());
         let finding = ask(root.path(), "3feeba991c75").unwrap().unwrap_err();

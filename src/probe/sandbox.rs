@@ -68,12 +68,12 @@ pub struct Sandbox<T> {
 impl<T: Serialize + DeserializeOwned> Sandbox<T> {
     /// Forks and runs `probe` in the child, which dies with the calling thread. The process must be single-threaded.
     pub fn start(probe: impl FnOnce() -> T) -> Self {
-        Self::of(Child::fork(|pipe| say(pipe, &probe())))
+        Self::of(Child::fork(|pipe| send(pipe, &probe())))
     }
 
     /// Like [`Self::start`] for a probe that answers several times: see [`Self::next`].
     pub fn start_steps(probe: impl FnOnce(&mut dyn FnMut(&T) -> io::Result<()>) -> io::Result<()>) -> Self {
-        Self::of(Child::fork(|pipe| probe(&mut |answer| say(pipe, answer))))
+        Self::of(Child::fork(|pipe| probe(&mut |answer| send(pipe, answer))))
     }
 
     fn of(child: Result<Child, Errno>) -> Self {
@@ -234,7 +234,7 @@ fn serve(parent: Pid, pipe: OwnedFd, work: impl FnOnce(&mut File) -> io::Result<
     i32::from(work(&mut File::from(pipe)).is_err())
 }
 
-fn say<T: Serialize>(pipe: &mut File, answer: &T) -> io::Result<()> {
+fn send<T: Serialize>(pipe: &mut File, answer: &T) -> io::Result<()> {
     let mut line = serde_json::to_vec(answer).map_err(io::Error::other)?;
     line.push(b'\n');
     pipe.write_all(&line)

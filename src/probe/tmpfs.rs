@@ -67,26 +67,26 @@ mod tests {
         6 0 0:7 / /sys/fs/cgroup rw,nosuid - tmpfs cgroup rw,mode=755\n\
         4 0 0:8 / / rw - overlay overlay rw\n";
 
-    fn said(more: &str, limit_mib: Option<u64>) -> Option<String> {
+    fn warning(more: &str, limit_mib: Option<u64>) -> Option<String> {
         finding(&format!("{DOCKERS}{more}"), &Memory { total_mib: 24_000, limit_mib, ..Memory::default() })
             .map(|finding| finding.what)
     }
 
     #[test]
     fn reports_no_problem_within_or_without_limit() {
-        assert_eq!(said("", Some(300)), None);
-        assert_eq!(said("5 0 0:9 / /tmp rw - tmpfs tmpfs rw,size=102400k\n", Some(300)), None);
-        assert_eq!(said("5 0 0:9 / /tmp rw - tmpfs tmpfs rw\n", None), None);
+        assert_eq!(warning("", Some(300)), None);
+        assert_eq!(warning("5 0 0:9 / /tmp rw - tmpfs tmpfs rw,size=102400k\n", Some(300)), None);
+        assert_eq!(warning("5 0 0:9 / /tmp rw - tmpfs tmpfs rw\n", None), None);
     }
 
     #[test]
     fn names_oversized_mount_with_size() {
-        let unsized_one = said("5 0 0:9 / /tmp rw,nosuid - tmpfs tmpfs rw\n", Some(300)).unwrap();
+        let unsized_one = warning("5 0 0:9 / /tmp rw,nosuid - tmpfs tmpfs rw\n", Some(300)).unwrap();
         assert!(
             unsized_one.contains("300 MiB") && unsized_one.ends_with(": /tmp 12000 MiB, /dev/shm 64 MiB"),
             "{unsized_one}"
         );
-        assert!(said("5 0 0:9 / /tmp rw - tmpfs tmpfs rw,size=204800k\n", Some(300)).is_some());
-        assert!(said("", Some(100)).is_some());
+        assert!(warning("5 0 0:9 / /tmp rw - tmpfs tmpfs rw,size=204800k\n", Some(300)).is_some());
+        assert!(warning("", Some(100)).is_some());
     }
 }

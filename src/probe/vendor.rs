@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::live::{self, Say, pause};
+use super::live::{self, SendLine, pause};
 use super::sandbox::{NoAnswer, Sandbox};
 use super::{Found, Options, job_map};
 use model::faults::look::Identity;
@@ -70,8 +70,8 @@ pub trait VendorProbe: Sync {
     ///
     /// # Errors
     /// The reader of the lines is gone.
-    fn watch(&self, options: &live::Options, say: Say<'_>) -> io::Result<()> {
-        live::watch_files(options, say)
+    fn watch(&self, options: &live::Options, send: SendLine<'_>) -> io::Result<()> {
+        live::watch_files(options, send)
     }
 
     /// Whether the host's tools refuse to repair a GPU that a process has open.
@@ -104,7 +104,7 @@ pub trait Events {
     ///
     /// # Errors
     /// The reader of the lines is gone.
-    fn hear(&mut self, until: Instant, say: Say<'_>) -> io::Result<()>;
+    fn receive(&mut self, until: Instant, send: SendLine<'_>) -> io::Result<()>;
 }
 
 /// A driver that reports no events.
@@ -113,7 +113,7 @@ struct NoEvents;
 impl Events for NoEvents {
     fn follow(&mut self, _: &Path, _: &[Identity]) {}
 
-    fn hear(&mut self, until: Instant, _: Say<'_>) -> io::Result<()> {
+    fn receive(&mut self, until: Instant, _: SendLine<'_>) -> io::Result<()> {
         pause(until.saturating_duration_since(Instant::now()));
         Ok(())
     }

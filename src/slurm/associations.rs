@@ -54,7 +54,7 @@ fn settle(wanted: &Limits, is_known: bool, kind: &str, place: &[&str]) -> Result
     match sacctmgr(&[&["modify", kind, "where"], place, &["set"], &settings].concat()) {
         // The values are the same, written differently.
         Err(why) if why.contains("Request didn't affect anything") => Ok(()),
-        said => said.map(drop),
+        output => output.map(drop),
     }
 }
 
@@ -75,7 +75,7 @@ fn is_so(settings: &SlurmSettings, kind: &str, place: &[&str]) -> bool {
     }));
     arguments.push(format!("format={}", keys.join(",")));
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    sacctmgr(&arguments).is_ok_and(|said| said == values.join("|"))
+    sacctmgr(&arguments).is_ok_and(|output| output == values.join("|"))
 }
 
 fn pairs(settings: &SlurmSettings) -> Vec<String> {
@@ -84,12 +84,12 @@ fn pairs(settings: &SlurmSettings) -> Vec<String> {
 
 fn sacctmgr(arguments: &[&str]) -> Result<String, String> {
     let fixed = ["--immediate", "--noheader", "--parsable2"];
-    let said = Client::each(limit::COMMAND).answer("sacctmgr", &[&fixed[..], arguments].concat());
-    let said = match said {
+    let output = Client::each(limit::COMMAND).answer("sacctmgr", &[&fixed[..], arguments].concat());
+    let output = match output {
         // Of several settings it applies those that it understands, and reports success.
         Ok((_, stderr)) if !stderr.trim().is_empty() => Err(first_line([stderr.as_str()])),
-        said => said.map(|(stdout, _)| stdout).map_err(String::from),
+        output => output.map(|(stdout, _)| stdout).map_err(String::from),
     };
-    let said = said.map_err(|why| format!("{why} (sacctmgr {})", arguments.join(" ")))?;
-    Ok(said.trim_end().to_owned())
+    let output = output.map_err(|why| format!("{why} (sacctmgr {})", arguments.join(" ")))?;
+    Ok(output.trim_end().to_owned())
 }

@@ -44,7 +44,7 @@ enum Runner<'a> {
 pub struct Jobs<'a> {
     /// Job states; empty for jobs that have not ended.
     pub states: &'a [&'a str],
-    /// The node that they are on.
+    /// Only jobs on this node.
     pub node: Option<&'a str>,
     /// Other options: `--array`, `--all`.
     pub options: &'a [&'a str],
@@ -105,7 +105,7 @@ impl<'a> Client<'a> {
         };
         match answer {
             Answer::Ended { succeeded: true, stdout, stderr } => Ok((stdout, stderr)),
-            Answer::Ended { stdout, stderr, .. } => Err(QueryError::Failed { program, said: stderr + &stdout }),
+            Answer::Ended { stdout, stderr, .. } => Err(QueryError::Failed { program, output: stderr + &stdout }),
             Answer::Silent => Err(QueryError::Silent(program)),
             Answer::Missing => Err(QueryError::Missing(program)),
         }
@@ -149,9 +149,9 @@ impl<'a> Client<'a> {
     /// # Errors
     /// As [`Self::output`]; the output, if no controller is up.
     pub fn ping(&self) -> Result<NodeReport, QueryError> {
-        let said = self.output("scontrol", &["ping"])?;
-        let report = said.lines().find_map(NodeReport::of_controller);
-        report.ok_or(QueryError::Failed { program: "scontrol", said })
+        let output = self.output("scontrol", &["ping"])?;
+        let report = output.lines().find_map(NodeReport::of_controller);
+        report.ok_or(QueryError::Failed { program: "scontrol", output })
     }
 
     /// The controller's reports of a node in any partition, or of several nodes.
@@ -160,8 +160,8 @@ impl<'a> Client<'a> {
     /// As [`Self::output`].
     pub fn node_reports(&self, node: &str) -> Result<Vec<NodeReport>, QueryError> {
         let (nodes, format) = (format!("--nodes={node}"), format!("--format={SINFO_FORMAT}"));
-        let said = self.output("sinfo", &["--noheader", "--all", &nodes, &format])?;
-        Ok(said.lines().filter_map(NodeReport::parse).collect())
+        let output = self.output("sinfo", &["--noheader", "--all", &nodes, &format])?;
+        Ok(output.lines().filter_map(NodeReport::parse).collect())
     }
 
     /// The GRES of a node and the controller's report of it, if it is known in a partition.
@@ -170,8 +170,8 @@ impl<'a> Client<'a> {
     /// As [`Self::output`].
     pub fn node_with_gres(&self, node: &str) -> Result<Option<(String, NodeReport)>, QueryError> {
         let format = format!("--format=%G|{SINFO_FORMAT}");
-        let said = self.output("sinfo", &["--noheader", "--nodes", node, &format])?;
-        let (gres, rest) = said.lines().next().unwrap_or_default().split_once('|').unwrap_or_default();
+        let output = self.output("sinfo", &["--noheader", "--nodes", node, &format])?;
+        let (gres, rest) = output.lines().next().unwrap_or_default().split_once('|').unwrap_or_default();
         let gres = if gres == "(null)" { "" } else { gres };
         Ok(NodeReport::parse(rest).map(|report| (gres.to_owned(), report)))
     }
@@ -182,8 +182,8 @@ impl<'a> Client<'a> {
     /// As [`Self::output`].
     pub fn node(&self, node: &str) -> Result<Option<NodeRecord>, QueryError> {
         match self.output("scontrol", &["--oneliner", "show", "node", node]) {
-            Ok(said) => Ok(said.lines().find_map(NodeRecord::parse)),
-            Err(QueryError::Failed { said, .. }) if said.contains(&format!("Node {node} not found")) => Ok(None),
+            Ok(output) => Ok(output.lines().find_map(NodeRecord::parse)),
+            Err(QueryError::Failed { output, .. }) if output.contains(&format!("Node {node} not found")) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -193,8 +193,8 @@ impl<'a> Client<'a> {
     /// # Errors
     /// As [`Self::output`].
     pub fn nodes(&self) -> Result<Vec<NodeRecord>, QueryError> {
-        let said = self.output("scontrol", &["--oneliner", "show", "node"])?;
-        Ok(said.lines().filter_map(NodeRecord::parse).collect())
+        let output = self.output("scontrol", &["--oneliner", "show", "node"])?;
+        Ok(output.lines().filter_map(NodeRecord::parse).collect())
     }
 
     /// The configuration that the controller runs with.
@@ -210,8 +210,8 @@ impl<'a> Client<'a> {
     /// # Errors
     /// As [`Self::output`].
     pub fn hostnames(&self, list: &str) -> Result<Vec<String>, QueryError> {
-        let said = self.output("scontrol", &["show", "hostnames", list])?;
-        Ok(said.lines().map(str::to_owned).collect())
+        let output = self.output("scontrol", &["show", "hostnames", list])?;
+        Ok(output.lines().map(str::to_owned).collect())
     }
 
     /// The jobs of the queue.
@@ -288,7 +288,7 @@ impl<'a> Client<'a> {
     /// # Errors
     /// As [`Self::output`].
     pub fn scheduler(&self) -> Result<Scheduler, QueryError> {
-        self.output("sdiag", &[] as &[&str]).map(|said| Scheduler::parse(&said))
+        self.output("sdiag", &[] as &[&str]).map(|output| Scheduler::parse(&output))
     }
 
     /// The accounts' fair-share factors, from the accounting database.
@@ -296,7 +296,7 @@ impl<'a> Client<'a> {
     /// # Errors
     /// As [`Self::output`].
     pub fn shares(&self) -> Result<Vec<FairShare>, QueryError> {
-        self.output("sshare", &shares::ARGUMENTS).map(|said| shares::parse(&said))
+        self.output("sshare", &shares::ARGUMENTS).map(|output| shares::parse(&output))
     }
 
     /// The cluster's capacity for jobs.
@@ -313,8 +313,8 @@ impl<'a> Client<'a> {
     /// # Errors
     /// As [`Self::output`].
     pub fn addresses(&self, nodes: &str) -> Result<Vec<(String, SocketAddr)>, QueryError> {
-        let said = self.output("scontrol", &["getaddrs", nodes])?;
-        Ok(said.lines().filter_map(address).collect())
+        let output = self.output("scontrol", &["getaddrs", nodes])?;
+        Ok(output.lines().filter_map(address).collect())
     }
 }
 

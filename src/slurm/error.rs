@@ -15,19 +15,19 @@ pub enum QueryError {
     #[error("{0} did not respond in time")]
     Silent(&'static str),
     /// The command failed.
-    #[error("{program}: {}", first_line([said.as_str()]))]
+    #[error("{program}: {}", first_line([output.as_str()]))]
     Failed {
         /// The command.
         program: &'static str,
         /// The command's output.
-        said: String,
+        output: String,
     },
 }
 
 impl QueryError {
     /// Whether slurmctld refuses this for jobs of that kind, such as a requeue of an allocation.
     pub fn is_of_another_kind(&self) -> bool {
-        matches!(self, Self::Failed { said, .. } if said.contains(NOT_OF_THAT_KIND))
+        matches!(self, Self::Failed { output, .. } if output.contains(NOT_OF_THAT_KIND))
     }
 }
 

@@ -64,7 +64,7 @@ pub fn cluster_of(name: &str, client: &Client) -> anyhow::Result<ClusterNodes> {
 fn nodes(client: &Client, name: Option<&str>) -> Result<String, QueryError> {
     let arguments = ["--details", "--json", "show", "node"].into_iter().chain(name);
     match client.output("scontrol", &arguments.collect::<Vec<_>>()) {
-        Err(QueryError::Failed { said, .. }) if said.contains("unrecognized option") => {
+        Err(QueryError::Failed { output, .. }) if output.contains("unrecognized option") => {
             let only = name.map(|name| format!("--nodes={name}"));
             let fixed = ["--all", "--json"].into_iter();
             client.output("sinfo", &fixed.chain(only.as_deref()).collect::<Vec<_>>())

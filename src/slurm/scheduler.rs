@@ -54,10 +54,10 @@ mod tests {
         let text = "Server thread count:  3\nDBD Agent queue size: 1\n\nMain schedule statistics (microseconds):\n\tLast cycle:   970\n\
                     \tMean cycle:   745\n\nBackfilling stats\n\tTotal backfilled jobs (since last slurm start): 11\n\tLast cycle: 1942\n\
                     \tDepth Mean: 29\n\nRemote Procedure Call statistics by user\n\tMean cycle: 9\n";
-        let told = Scheduler::parse(text);
-        assert_eq!((told.threads, told.dbd_queue_size, told.queue_size), (Some(3), Some(1), None));
-        assert_eq!((told.last_cycle, told.backfill_last_cycle), (Some(970), Some(1942)));
-        assert_eq!((told.mean_cycle, told.backfill_mean_cycle), (Some(745), None));
-        assert_eq!((told.backfilled_since_start, told.backfill_depth_mean), (Some(11), Some(29)));
+        let scheduler = Scheduler::parse(text);
+        assert_eq!((scheduler.threads, scheduler.dbd_queue_size, scheduler.queue_size), (Some(3), Some(1), None));
+        assert_eq!((scheduler.last_cycle, scheduler.backfill_last_cycle), (Some(970), Some(1942)));
+        assert_eq!((scheduler.mean_cycle, scheduler.backfill_mean_cycle), (Some(745), None));
+        assert_eq!((scheduler.backfilled_since_start, scheduler.backfill_depth_mean), (Some(11), Some(29)));
     }
 }

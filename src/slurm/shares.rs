@@ -33,13 +33,13 @@ mod tests {
 
     #[test]
     fn reads_share_of_accounts_only() {
-        let told = |text: &str| {
+        let parsed = |text: &str| {
             parse(text).into_iter().map(|share| (share.account, share.factor)).collect::<Vec<(String, f64)>>()
         };
         let tree = "root|||0.000000\n root|root|1.000000|inf\n lab|||0.333333\n  lab|alice|0.500000|1.0\n new|||inf\n";
-        assert_eq!(told(tree), [("lab".to_owned(), 0.333_333)]);
+        assert_eq!(parsed(tree), [("lab".to_owned(), 0.333_333)]);
         let classic = "root||1.000000|\n lab||0.250000|0.1\n";
-        assert_eq!(told(classic), [("root".to_owned(), 1.0), ("lab".to_owned(), 0.25)]);
-        assert_eq!(told("no such thing\n||1|\n"), []);
+        assert_eq!(parsed(classic), [("root".to_owned(), 1.0), ("lab".to_owned(), 0.25)]);
+        assert_eq!(parsed("no such thing\n||1|\n"), []);
     }
 }

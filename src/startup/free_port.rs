@@ -40,7 +40,7 @@ const NAMED: usize = 3;
 pub struct Port<'a> {
     /// The number.
     pub number: u16,
-    /// The unit that needs it.
+    /// The unit that needs the port.
     pub unit: &'a str,
     /// The sessions of other units, which may keep the port.
     pub spare: &'a [i32],
@@ -51,7 +51,8 @@ pub struct Port<'a> {
 pub fn free(port: Port<'_>, again: bool) -> bool {
     let begin = Instant::now();
     let stopped = Stopped::until_listens(port.number);
-    let mut attempt = Attempt { port, stops: again, stopped, said: BTreeSet::new(), has_said_stopped: false };
+    let mut attempt =
+        Attempt { port, stops: again, stopped, reported_uids: BTreeSet::new(), has_reported_stopped: false };
     let mut outcome = Outcome::Free;
     while is_taken(port.number) {
         if begin.elapsed() >= PATIENCE {
@@ -86,8 +87,8 @@ struct Attempt<'a> {
     /// Whether the processes of the owner's user are stopped before the search.
     stops: bool,
     stopped: Stopped,
-    said: BTreeSet<u32>,
-    has_said_stopped: bool,
+    reported_uids: BTreeSet<u32>,
+    has_reported_stopped: bool,
 }
 
 /// The standard library sets the same socket option as Slurm.
@@ -123,7 +124,7 @@ impl Attempt<'_> {
         let uids: BTreeSet<u32> = others.iter().map(|tcp| tcp.uid).collect();
         let sockets = Wanted::Sockets(others.iter().map(|tcp| tcp.inode).collect());
         let who = uids.iter().map(|uid| users::shown(*uid)).collect::<Vec<_>>().join(", ");
-        let is_first = uids.iter().any(|uid| !self.said.contains(uid));
+        let is_first = uids.iter().any(|uid| !self.reported_uids.contains(uid));
         self.stops |= !is_first;
         if self.stops {
             self.stopped.stop_all(&uids, spare);
@@ -171,7 +172,7 @@ impl Attempt<'_> {
                 user = who
             ));
         }
-        if self.stops && !std::mem::replace(&mut self.has_said_stopped, true) {
+        if self.stops && !std::mem::replace(&mut self.has_reported_stopped, true) {
             report::warn(message!(
                 "port-owner-stopped",
                 "port {port} of {unit} was taken again by {user}: processes of that user are stopped until it listens",
@@ -180,7 +181,7 @@ impl Attempt<'_> {
                 user = who
             ));
         }
-        self.said.extend(uids);
+        self.reported_uids.extend(uids);
         Outcome::Free
     }
 

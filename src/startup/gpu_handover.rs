@@ -21,9 +21,12 @@ use sys::leftovers::look;
 use sys::open_files::{self, Process, Wanted};
 use sys::{proc, users};
 
+use model::message;
+use model::message::Report;
+
 use crate::stopped::{self, Stopped};
 
-/// The time for ending all of them.
+/// The timeout for killing all processes.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// Processes named in the log; the others are counted.
 const NAMED: usize = 10;
@@ -34,8 +37,8 @@ const RECORD: &str = "gpu-users";
 /// What was ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handover {
-    /// Lines for the log.
-    pub lines: Vec<String>,
+    /// Messages for the log.
+    pub reports: Vec<Report>,
     /// Whether no other user has the GPUs open any more.
     pub is_clear: bool,
 }
@@ -75,12 +78,18 @@ pub fn take_from_others(job: u32, devices: &BTreeSet<String>, user: u32, run: &P
         left = holders();
     }
     stopped.finish();
-    let mut lines = lines(job, devices, &ended, &left);
-    lines.extend(spared.iter().map(|(holder, uid)| {
-        let (devices, user) = (shown(devices), users::shown(*uid));
-        format!("{devices} is given to job {job}: job {holder} of {user} keeps it open until it ends")
+    let mut reports = reports(job, devices, &ended, &left);
+    reports.extend(spared.iter().map(|(holder, uid)| {
+        Report::info(message!(
+            "gpu-kept-open",
+            "{devices} is given to job {job}: job {holder} of {user} keeps it open until it ends",
+            devices = shown(devices),
+            job = job,
+            holder = holder,
+            user = users::shown(*uid)
+        ))
     }));
-    Handover { lines, is_clear: left.is_empty() }
+    Handover { reports, is_clear: left.is_empty() }
 }
 
 fn shown(devices: &BTreeSet<String>) -> String {
@@ -93,27 +102,53 @@ fn is_login(one: &Process) -> bool {
     one.parent > 1 && proc::is_roots(one.parent) && !look::is_slurmds(one.pid)
 }
 
-fn lines(job: u32, devices: &BTreeSet<String>, ended: &[(Process, bool)], left: &[(Process, bool)]) -> Vec<String> {
+fn reports(job: u32, devices: &BTreeSet<String>, ended: &[(Process, bool)], left: &[(Process, bool)]) -> Vec<Report> {
     let devices = shown(devices);
-    let shown = |one: &Process| format!("process {} ({}) of {}", one.pid, one.name, users::shown(one.uid));
-    let mut lines: Vec<String> = ended
-        .iter()
-        .take(NAMED)
-        .map(|(one, is_proven)| {
-            let how = if *is_proven { "still had it open" } else { "hides what it has open, and its user has had it" };
-            format!("warning: {devices} is given to job {job}: killed {}, which {how}", shown(one))
+    let killed = |(one, is_proven): &(Process, bool)| {
+        let (pid, name, user) = (one.pid, &one.name, users::shown(one.uid));
+        Report::warn(match is_proven {
+            true => message!(
+                "gpu-user-killed",
+                "{devices} is given to job {job}: killed process {pid} ({name}) of {user}, which still had it open",
+                devices = devices,
+                job = job,
+                pid = pid,
+                name = name,
+                user = user
+            ),
+            false => message!(
+                "gpu-user-killed",
+                "{devices} is given to job {job}: killed process {pid} ({name}) of {user}, a former user with hidden open files",
+                devices = devices,
+                job = job,
+                pid = pid,
+                name = name,
+                user = user
+            ),
         })
-        .collect();
+    };
+    let mut reports: Vec<Report> = ended.iter().take(NAMED).map(killed).collect();
     if ended.len() > NAMED {
-        lines.push(format!("warning: {devices} is given to job {job}: killed {} more processes", ended.len() - NAMED));
+        reports.push(Report::warn(message!(
+            "gpu-users-killed",
+            "{devices} is given to job {job}: killed {count} more processes",
+            devices = devices,
+            job = job,
+            count = ended.len() - NAMED
+        )));
     }
     if let Some((one, _)) = left.first() {
-        lines.push(format!(
-            "error: {devices} is withheld from job {job}: {} could not be killed and may use it; reset the GPU, or reboot the host",
-            shown(one)
-        ));
+        reports.push(Report::error(message!(
+            "gpu-withheld",
+            "{devices} is withheld from job {job}: cannot kill process {pid} ({name}) of {user}; reset the GPU or reboot the host",
+            devices = devices,
+            job = job,
+            pid = one.pid,
+            name = one.name,
+            user = users::shown(one.uid)
+        )));
     }
-    lines
+    reports
 }
 
 /// The users that have had one of these since the container's start.

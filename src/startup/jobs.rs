@@ -120,9 +120,9 @@ fn requeue_ghosts(node: &str, only: Option<&str>) -> anyhow::Result<()> {
         Some(report) => format!("reason={}", report.reason),
         None => format!("reason={OUR_REASON}jobs of the previous start were lost"),
     };
-    let told = told_of_the_stop()?;
-    let untold = ghosts.iter().filter(|job| !job.is_completing() && !told.contains(&job.number.to_string()));
-    JobNote::Ended.write(&names_of(untold));
+    let notified = notified_of_stop()?;
+    let unnotified = ghosts.iter().filter(|job| !job.is_completing() && !notified.contains(&job.number.to_string()));
+    JobNote::Ended.write(&names_of(unnotified));
     SLURM.update_node(node, &["state=down", &reason])?;
     // slurmctld sends the node a kill request and retries it for 10 s (24.11, `slurm_protocol_api.c`), and a slurmd that
     // comes up meanwhile would end the new start of a job instead.
@@ -131,11 +131,11 @@ fn requeue_ghosts(node: &str, only: Option<&str>) -> anyhow::Result<()> {
 }
 
 /// The jobs that an ordered stop has notified.
-fn told_of_the_stop() -> anyhow::Result<BTreeSet<String>> {
+fn notified_of_stop() -> anyhow::Result<BTreeSet<String>> {
     let which = Jobs { states: &["RUNNING", "SUSPENDED"], ..Jobs::default() };
     let rows = SLURM.job_columns(&which, &[("JobID", 16), ("admin_comment", 64)])?;
-    let told = rows.into_iter().filter(|[_, comment]| JobNote::of(comment) == Some(JobNote::Stopped));
-    Ok(told.map(|[id, _]| id).collect())
+    let notified = rows.into_iter().filter(|[_, comment]| JobNote::of(comment) == Some(JobNote::Stopped));
+    Ok(notified.map(|[id, _]| id).collect())
 }
 
 /// Slurm makes a requeued job wait two minutes, in case the node is faulty; this one is not. slurmd rejects a launch

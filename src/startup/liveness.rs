@@ -22,20 +22,20 @@ mod work;
 
 /// Runs all liveness tests at once, and judges the results.
 pub fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
-    let (said, hear) = channel();
+    let (sender, receiver) = channel();
     let own: Rc<BTreeSet<u32>> = Rc::new(client_load::own_users(questions.iter().map(|question| question.pid)));
     let waiting = questions.into_iter().map(|question| PendingTest::new(question, Rc::clone(&own)));
     let waiting: BTreeMap<_, _> = waiting.enumerate().collect();
     for (index, waiting) in &waiting {
-        let (index, said) = (*index, said.clone());
+        let (index, sender) = (*index, sender.clone());
         let (question, running) = (waiting.question.clone(), Arc::clone(&waiting.running));
         let pid = u32::try_from(waiting.question.pid).unwrap_or_default();
         // After this time PID 1 no longer waits for the result, unless this process has hardly run.
         let deadline = 2 * waiting.question.timeout();
         let attempt = move || ask(&question, &running, deadline).and_then(|()| helper::look(pid));
-        std::thread::Builder::new().spawn(move || ask_until_it_answers(index, attempt, &said))?;
+        std::thread::Builder::new().spawn(move || ask_until_it_answers(index, attempt, &sender))?;
     }
-    Ok(listen(waiting, &hear))
+    Ok(collect(waiting, &receiver))
 }
 
 /// Why a test got no answer.
@@ -109,14 +109,14 @@ impl PendingTest {
     }
 }
 
-fn listen(mut waiting: BTreeMap<usize, PendingTest>, hear: &Receiver<Attempt>) -> Vec<Probed> {
+fn collect(mut waiting: BTreeMap<usize, PendingTest>, receiver: &Receiver<Attempt>) -> Vec<Probed> {
     let mut answers = Vec::new();
     let mut waited = Duration::ZERO;
     while !waiting.is_empty() {
         let begin = Instant::now();
-        let heard = hear.recv_timeout(SLICE);
+        let received = receiver.recv_timeout(SLICE);
         waited += begin.elapsed().min(2 * SLICE);
-        match heard {
+        match received {
             Ok((index, Ok(()))) => answers.extend(waiting.remove(&index).map(|w| w.answer(Liveness::Answers))),
             Ok((index, Err(Failure::NotAsked(why)))) => {
                 answers.extend(waiting.remove(&index).map(|w| w.answer(Liveness::Unknown(why))));
@@ -142,11 +142,11 @@ fn listen(mut waiting: BTreeMap<usize, PendingTest>, hear: &Receiver<Attempt>) -
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test that fails at once can only be repeated after a pause")]
-fn ask_until_it_answers(index: usize, attempt: impl Fn() -> Result<(), Failure>, said: &Sender<Attempt>) {
+fn ask_until_it_answers(index: usize, attempt: impl Fn() -> Result<(), Failure>, sender: &Sender<Attempt>) {
     loop {
         let result = attempt();
         let again = matches!(result, Err(Failure::Failed { .. }));
-        if said.send((index, result)).is_err() || !again {
+        if sender.send((index, result)).is_err() || !again {
             return;
         }
         std::thread::sleep(RETRY_PAUSE);
@@ -200,8 +200,8 @@ fn execute(
         return Ok(output.stdout);
     }
     let first_line = [&output.stderr, &output.stdout].into_iter().find_map(|text| first_line(text));
-    let said = first_line.unwrap_or_else(|| output.status.to_string());
-    let why = format!("`{}`: {said}", command.join(" "));
+    let sender = first_line.unwrap_or_else(|| output.status.to_string());
+    let why = format!("`{}`: {sender}", command.join(" "));
     Err(if gave_up(program, &output.stderr) { Failure::NotAsked(why) } else { Failure::Failed { why, broken: false } })
 }
 
@@ -248,12 +248,12 @@ mod tests {
             user: None,
             env: BTreeMap::new(),
         };
-        let (said, hear) = channel();
+        let (sender, receiver) = channel();
         let asked = question.clone();
         let waiting = PendingTest::new(question, Rc::default());
         let running = Arc::clone(&waiting.running);
-        std::thread::spawn(move || ask_until_it_answers(0, || ask(&asked, &running, Duration::from_secs(9)), &said));
-        let mut answers = listen(BTreeMap::from([(0, waiting)]), &hear);
+        std::thread::spawn(move || ask_until_it_answers(0, || ask(&asked, &running, Duration::from_secs(9)), &sender));
+        let mut answers = collect(BTreeMap::from([(0, waiting)]), &receiver);
         assert_eq!((answers.len(), answers[0].unit), (1, unit()));
         answers.remove(0).liveness
     }
@@ -355,10 +355,10 @@ mod tests {
             },
             Rc::default(),
         );
-        let (said, hear) = channel();
+        let (sender, receiver) = channel();
         let broken = || Err(Failure::Failed { why: "its helper is dead".to_owned(), broken: true });
-        std::thread::spawn(move || ask_until_it_answers(0, broken, &said));
-        let answers = listen(BTreeMap::from([(0, waiting)]), &hear);
+        std::thread::spawn(move || ask_until_it_answers(0, broken, &sender));
+        let answers = collect(BTreeMap::from([(0, waiting)]), &receiver);
         assert_eq!(answers[0].liveness, Liveness::Silent("its helper is dead".to_owned()));
     }
 
@@ -375,13 +375,13 @@ mod tests {
         let idle = Sleeper::new(&["sleep", "60"]);
         let directory = tempfile::tempdir().unwrap();
         let scontrol = directory.path().join("scontrol");
-        let says = |line: &str| {
+        let liveness_of = |line: &str| {
             std::fs::write(&scontrol, format!("echo 'scontrol: error: no such key' >&2; echo '{line}' >&2; exit 1\n"))
                 .unwrap();
             liveness(&[&["sh", scontrol.to_str().unwrap()]], idle.0.id())
         };
-        assert!(matches!(says("Slurmctld(primary) at node1 is DOWN"), Liveness::Silent(_) | Liveness::Slow(_)));
-        let Liveness::Unknown(why) = says("sh: fatal: Unable to process configuration file") else {
+        assert!(matches!(liveness_of("Slurmctld(primary) at node1 is DOWN"), Liveness::Silent(_) | Liveness::Slow(_)));
+        let Liveness::Unknown(why) = liveness_of("sh: fatal: Unable to process configuration file") else {
             panic!("it is known")
         };
         assert!(why.ends_with("no such key"), "the first line says what it is: {why}");

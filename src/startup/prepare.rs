@@ -59,7 +59,7 @@ pub struct Sources<'a> {
 pub type ReportProgress<'a> = &'a dyn Fn(&PrepareEvent) -> anyhow::Result<()>;
 
 /// Prepares a start. The caller must still sync the key to disk.
-pub fn start(sources: &Sources<'_>, tell: ReportProgress<'_>) -> Result<(Prepared, MungeKey), Refusal> {
+pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Result<(Prepared, MungeKey), Refusal> {
     let config = load(sources)?;
     plan::names_a_controller(&config)?;
     let (what, cause) = ("slurminit already runs this cluster", "two instances would overwrite each other's files");
@@ -78,10 +78,10 @@ pub fn start(sources: &Sources<'_>, tell: ReportProgress<'_>) -> Result<(Prepare
         None => munge_key(&config, sources.root)?,
     };
     // munged starts while the driver is queried.
-    tell_or_fail(tell, &PrepareEvent::MungeKeyReady)?;
+    report_or_fail(report_progress, &PrepareEvent::MungeKeyReady)?;
 
     let inventory = detected(&config, sources.root, sources.inventory)?;
-    tell_or_fail(tell, &PrepareEvent::Detected)?;
+    report_or_fail(report_progress, &PrepareEvent::Detected)?;
     plan::can_account(&config, &inventory)?;
     plan::can_authenticate(&config, &inventory)?;
     let mut planned = plan_files(&config, sources.config, &inventory, sources.root)?;
@@ -142,12 +142,12 @@ fn slurm_user(owners: &Config) -> Option<String> {
 #[expect(clippy::disallowed_methods, reason = "this is a child of PID 1; there is no event for a new file in a volume")]
 fn munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
     let begin = Instant::now();
-    let mut told = false;
+    let mut is_reported = false;
     loop {
         match install::install_munge_key(config, root) {
             Err(InstallError::NoKey { .. }) if begin.elapsed() < KEY_COMES => {
-                if !told && begin.elapsed() >= Duration::from_secs(1) {
-                    told = true;
+                if !is_reported && begin.elapsed() >= Duration::from_secs(1) {
+                    is_reported = true;
                     report::warn(message!(
                         "waiting-for-key",
                         "waiting for the controller's container to make {file}",
@@ -232,8 +232,9 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
     let without_cgroups = !planned.plan.cgroup.is_used();
     let own_epilog = runs_own_epilog(&planned);
     let has_own_command = config.daemons.get(&DaemonName::Slurmd).is_some_and(|slurmd| slurmd.command.is_some());
-    let told_node = planned.customized.own_node.as_ref().filter(|node| node.is_told && !has_own_command);
-    let told_node = told_node.map(|node| node.name.clone());
+    let configured_node_name =
+        planned.customized.own_node.as_ref().filter(|node| node.is_configured && !has_own_command);
+    let configured_node_name = configured_node_name.map(|node| node.name.clone());
     let plan = planned.plan;
     let mut findings = plan.findings;
     findings.extend(inventory.findings.iter().cloned());
@@ -259,7 +260,7 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
         node_name,
         simulated_nodes: config.simulated().map_or(0, |nodes| nodes.iter().count()),
         dynamic_node,
-        told_node,
+        configured_node_name,
         gres,
         saved_jobs,
         new_state,
@@ -322,7 +323,7 @@ fn clear_job_map(config: &Config, root: &Path, planned: &Planned) -> Option<Find
     let files = plan::gpu_files(text_of(planned, FileName::GresConf), &planned.node().0);
     let error = job_map::clear(root, dir, &files).err()?;
     let what = "exporters on the host get no map of jobs to GPUs";
-    let cause = format!("[metrics] job_map: {error}");
+    let cause = format!("`[metrics] job_map`: {error}");
     let repair = format!("mount a directory owned by root there: --volume {0}:{0}", dir.display());
     Some(Finding::warning(Kind::Files, what, cause, repair))
 }
@@ -354,8 +355,8 @@ fn is_empty(state: &Path) -> bool {
     }
 }
 
-fn tell_or_fail(tell: ReportProgress<'_>, event: &PrepareEvent) -> Result<(), Refusal> {
-    tell(event).map_err(|error| {
+fn report_or_fail(report_progress: ReportProgress<'_>, event: &PrepareEvent) -> Result<(), Refusal> {
+    report_progress(event).map_err(|error| {
         Refusal::new(exit_code::INTERNAL, error, "PID 1 does not read the events", "report this as a bug")
     })
 }

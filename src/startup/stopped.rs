@@ -94,7 +94,7 @@ impl Stopped {
         if self.helper.is_none() {
             self.helper = start_helper(self.port).ok();
         }
-        let is_sure = self.tell('+', key);
+        let is_sure = self.record('+', key);
         if is_sure {
             self.list.insert(key);
             handle.send(Signal::SIGSTOP);
@@ -106,7 +106,7 @@ impl Stopped {
     pub(crate) fn resume(&mut self, one: &Process, handle: &Handle) {
         if self.list.remove(&one.key()) {
             handle.send(Signal::SIGCONT);
-            self.tell('-', one.key());
+            self.record('-', one.key());
         }
     }
 
@@ -125,7 +125,7 @@ impl Stopped {
     }
 
     /// Whether the helper has it. A pipe without a reader fails; std ignores SIGPIPE.
-    fn tell(&mut self, what: char, (pid, start): (i32, u64)) -> bool {
+    fn record(&mut self, what: char, (pid, start): (i32, u64)) -> bool {
         let pipe = self.helper.as_mut().and_then(|helper| helper.stdin.as_mut());
         pipe.is_some_and(|pipe| pipe.write_all(format!("{what}{pid}:{start}\n").as_bytes()).is_ok())
     }

@@ -75,7 +75,8 @@ pub fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inherited>) 
             return Err(TokenRejection::Two(place, other.0));
         }
     }
-    Joined::parse(&token.says.settings).map_err(|error| TokenRejection::Settings { place, source: Box::new(error) })?;
+    Joined::parse(&token.contents.settings)
+        .map_err(|error| TokenRejection::Settings { place, source: Box::new(error) })?;
     if *place == OPTION && is_in_the_parents_command(text) {
         return Err(TokenRejection::Shown);
     }
@@ -127,7 +128,7 @@ fn keep(token: &Token) -> io::Result<()> {
     let mut repaired = Vec::new();
     let (mut directory, _) = trusted_path::make(Path::new("/"), Path::new(DIRECTORY), &mut repaired)?;
     directory.settle(Some((0, 0)), 0o755, &mut repaired)?;
-    for (name, text, mode) in [(SETTINGS, token.says.settings.as_str(), 0o644), (KEPT, &token.encode(), 0o400)] {
+    for (name, text, mode) in [(SETTINGS, token.contents.settings.as_str(), 0o644), (KEPT, &token.encode(), 0o400)] {
         directory.remove(name)?;
         directory.create(name, mode)?.write_all(text.as_bytes())?;
     }

@@ -129,7 +129,7 @@ pub fn drop_keys() {
     if [MUNGE_KEY, JOIN].iter().any(|name| std::env::var_os(name).is_some()) {
         let mut words = std::env::args_os();
         if let (Ok(file), Some(name)) = (std::env::current_exe(), words.next()) {
-            // If it fails, the verb still works.
+            // If the exec fails, the verb still works.
             let _ = Command::new(file).arg0(name).args(words).env_remove(MUNGE_KEY).env_remove(JOIN).exec();
         }
     }

@@ -60,9 +60,9 @@ pub fn start(arguments: &[OsString], directory: &Path, limit: Duration, stop: Du
     let _ = trusted_path::make(Path::new("/"), directory, &mut Vec::new());
     let child = spawn(arguments, log).context("cannot start slurminit run")?;
     let handle = i32::try_from(child.id()).ok().and_then(pidfd_open);
-    let (tell, told) = mpsc::channel();
-    watch(child, directory.to_owned(), limit, tell);
-    Ok(match told.recv()? {
+    let (sender, receiver) = mpsc::channel();
+    watch(child, directory.to_owned(), limit, sender);
+    Ok(match receiver.recv()? {
         News::Ready(true, _) => match status::of_the_living(directory) {
             Some(status) => Outcome::Ready(Box::new(status)),
             None => Outcome::Late("slurminit has exited".to_owned()),
@@ -72,7 +72,7 @@ pub fn start(arguments: &[OsString], directory: &Path, limit: Duration, stop: Du
             if let Some(handle) = &handle {
                 pidfd_send_signal(handle, libc::SIGTERM);
             }
-            let _ = told.recv_timeout(stop + MARGIN);
+            let _ = receiver.recv_timeout(stop + MARGIN);
             Outcome::Late(why)
         }
     })
@@ -87,13 +87,13 @@ fn spawn(arguments: &[OsString], log: File) -> std::io::Result<Child> {
 
 /// Reports the child's end and the cluster's readiness, each from its own thread; both end with this process.
 #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
-fn watch(mut child: Child, directory: PathBuf, limit: Duration, tell: mpsc::Sender<News>) {
-    let tell_end = tell.clone();
+fn watch(mut child: Child, directory: PathBuf, limit: Duration, sender: mpsc::Sender<News>) {
+    let end_sender = sender.clone();
     // A closed channel means that the receiver has ended.
-    std::thread::spawn(move || tell_end.send(News::Ended(child.wait())));
+    std::thread::spawn(move || end_sender.send(News::Ended(child.wait())));
     std::thread::spawn(move || {
         let (ready, why) = health::ready_within(&directory, limit, Duration::ZERO);
-        tell.send(News::Ready(ready, why))
+        sender.send(News::Ready(ready, why))
     });
 }
 
@@ -102,7 +102,7 @@ fn new_log() -> std::io::Result<File> {
     let directory = trusted_path::open(Path::new("/"), Path::new(LOG_DIRECTORY))?;
     directory.require_ours()?;
     let made = || directory.remove(LOG_NAME).and_then(|()| directory.create(LOG_NAME, 0o600));
-    // A concurrent `slurminit up` may do the same.
+    // A concurrent `slurminit up` may create the file in between.
     (0..9).find_map(|_| made().ok()).map_or_else(made, Ok)
 }
 
@@ -132,7 +132,7 @@ pub fn wait_for_end(status: &Status, stop: Duration) -> bool {
 
 /// Leaves the session, directory and file descriptors of the parent process; the standard streams are set already.
 pub fn detach() {
-    // It fails only for a session leader.
+    // setsid fails only for a session leader.
     let _ = nix::unistd::setsid();
     let _ = nix::unistd::chdir("/");
     let numbers = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();

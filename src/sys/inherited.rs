@@ -68,7 +68,7 @@ impl Inherited {
     }
 }
 
-/// Restores the mask at the start of the program, if the constructor has replaced it: for a verb that is PID 1 and supervises nothing.
+/// Restores the signal mask of the program's start, if the constructor has blocked all signals. A verb that supervises nothing calls this.
 pub fn unblock() {
     if IS_BLOCKED.swap(false, Ordering::Relaxed) {
         set_mask(MASK_AT_START.load(Ordering::Relaxed));

@@ -177,10 +177,15 @@ enum SuspectOwner {
 }
 
 /// The suspects that the ended job left behind. `known` are those that an earlier pass found.
-pub fn leftovers(all: &Processes, job: &Job, told: &BTreeMap<i32, Evidence>, known: &BTreeSet<i32>) -> BTreeSet<i32> {
+pub fn leftovers(
+    all: &Processes,
+    job: &Job,
+    evidence: &BTreeMap<i32, Evidence>,
+    known: &BTreeSet<i32>,
+) -> BTreeSet<i32> {
     let (running, suspects) = (all.jobs_with_steps(), all.suspects(job));
     let whose: BTreeMap<i32, SuspectOwner> =
-        suspects.iter().map(|process| (process.pid, whose(job, &running, told.get(&process.pid)))).collect();
+        suspects.iter().map(|process| (process.pid, whose(job, &running, evidence.get(&process.pid)))).collect();
     // If the user has nothing else on the node, nothing else can be hit.
     let is_alone = !all.has_other_steps(job);
     let ended = |pid: i32| whose.get(&pid) == Some(&SuspectOwner::Ended) || known.contains(&pid);
@@ -203,14 +208,16 @@ pub fn leftovers(all: &Processes, job: &Job, told: &BTreeMap<i32, Evidence>, kno
     suspects.iter().filter(is_left).map(|process| process.pid).collect()
 }
 
-fn whose(job: &Job, running: &BTreeSet<u32>, told: Option<&Evidence>) -> SuspectOwner {
-    match told {
+fn whose(job: &Job, running: &BTreeSet<u32>, evidence: Option<&Evidence>) -> SuspectOwner {
+    match evidence {
         // Prologs and epilogs of other jobs and simulated nodes start and end during the scan, and their parent may be gone by then.
         // Only root runs such processes.
-        Some(told) if told.is_script && job.uid == 0 => SuspectOwner::Running,
-        Some(told) if told.job == Some(job.id) => SuspectOwner::Ended,
-        Some(told) if told.job.is_some_and(|other| running.contains(&other)) => SuspectOwner::Running,
-        Some(told) if told.devices.iter().any(|device| job.devices.contains(device)) => SuspectOwner::HoldsDevice,
+        Some(evidence) if evidence.is_script && job.uid == 0 => SuspectOwner::Running,
+        Some(evidence) if evidence.job == Some(job.id) => SuspectOwner::Ended,
+        Some(evidence) if evidence.job.is_some_and(|other| running.contains(&other)) => SuspectOwner::Running,
+        Some(evidence) if evidence.devices.iter().any(|device| job.devices.contains(device)) => {
+            SuspectOwner::HoldsDevice
+        }
         _ => SuspectOwner::Unknown,
     }
 }

@@ -31,7 +31,7 @@ pub struct Process {
     /// The real user ID.
     pub uid: u32,
     gid: u32,
-    /// The size of its table of descriptors.
+    /// The size of the process's descriptor table.
     slots: u32,
     /// The name that the process chose, in printable characters.
     pub name: String,
@@ -39,9 +39,9 @@ pub struct Process {
     pub parent: i32,
     /// The session ID, which a unit's processes share.
     pub session: i32,
-    /// Whether it is stopped.
+    /// Whether the process is stopped (SIGSTOP).
     pub is_stopped: bool,
-    /// The inode of its cgroup (version 2).
+    /// The inode of the process's cgroup (version 2).
     pub cgroup: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ impl Process {
         (self.pid, self.start)
     }
 
-    /// `None` if it has ended.
+    /// A handle of the process; `None` if it has ended.
     pub fn handle(&self) -> Option<Handle> {
         Handle::of(self.pid, self.start)
     }
@@ -78,21 +78,21 @@ impl Wanted {
 /// The processes that have what was searched for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// They have it open.
+    /// Processes that have a wanted file open.
     pub proven: Vec<Process>,
-    /// They may have it open: see [`Evidence::Hidden`].
+    /// Processes that may have a wanted file open: see [`Evidence::Hidden`].
     pub hidden: Vec<Process>,
 }
 
 /// What the descriptors of a process show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Evidence {
-    /// One of them is searched for.
+    /// A wanted file is open.
     Proven,
     /// They cannot be read: the process has other rights than its user, or chose it (prctl(2), `PR_SET_DUMPABLE`). Or one of them can
     /// hold files that have no descriptor.
     Hidden,
-    /// None of them is searched for.
+    /// No wanted file is open.
     Nothing,
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn read_as_owner<T: Send + 'static>(
     let until = Instant::now() + DEADLINE;
     // Those with few descriptors first, so that one with a million of them delays no other.
     among.sort_by_key(|process| process.slots);
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let in_order = among.clone();
     let is_root = Uid::effective().is_root();
     // If the thread hangs, it ends with the program.
@@ -129,14 +129,14 @@ pub(crate) fn read_as_owner<T: Send + 'static>(
                 setfsgid(Gid::from_raw(process.gid));
                 setfsuid(Uid::from_raw(process.uid));
             }
-            if tell.send(read(&process)).is_err() {
+            if sender.send(read(&process)).is_err() {
                 return;
             }
         }
     });
     // Without a thread there is no sender.
     drop(thread);
-    let next = || told.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+    let next = || receiver.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
     among.into_iter().map(|process| (process, next())).collect()
 }
 

@@ -33,6 +33,7 @@ pub fn write(level: Level, message: Message) {
             let word = match level {
                 Level::Error => "error: ",
                 Level::Warn => "warning: ",
+                Level::Debug => "debug: ",
                 _ => "",
             };
             format!("{word}{}\n", printable::line(&message.text))
@@ -40,6 +41,16 @@ pub fn write(level: Level, message: Message) {
     };
     // One write, so that lines of threads do not mix.
     let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// Reports why this program fails: for a person as `slurminit: ...`, in the log as information, because PID 1 logs the failure itself.
+pub fn fail(message: Message) {
+    match std::env::var_os(REPORTS) {
+        Some(_) => info(message),
+        None => {
+            let _ = writeln!(std::io::stderr(), "slurminit: {}", printable::lines(&message.text));
+        }
+    }
 }
 
 /// Ends the reports before this process becomes another program, whose lines are not trusted.

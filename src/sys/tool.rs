@@ -87,8 +87,8 @@ impl Running {
     /// Waits for the exit, not for the end of the output: a process that it leaves in the background keeps the pipes open.
     fn wait(&mut self, until: Instant, longest: usize) -> Result<Output> {
         let pipes = [self.0.stdout.take().map(OwnedFd::from), self.0.stderr.take().map(OwnedFd::from)];
-        let mut said = [Vec::new(), Vec::new()];
-        let mut open: Vec<(OwnedFd, &mut Vec<u8>)> = pipes.into_iter().flatten().zip(&mut said).collect();
+        let mut output = [Vec::new(), Vec::new()];
+        let mut open: Vec<(OwnedFd, &mut Vec<u8>)> = pipes.into_iter().flatten().zip(&mut output).collect();
         for (pipe, _) in &open {
             fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
@@ -104,9 +104,9 @@ impl Running {
             // Output written before the exit is read below.
             let status = self.0.try_wait()?;
             // A program that writes beyond the limit finds its pipe closed.
-            open.retain_mut(|(pipe, said)| read(pipe, said, longest));
+            open.retain_mut(|(pipe, output)| read(pipe, output, longest));
             if let Some(status) = status {
-                let [stdout, stderr] = said;
+                let [stdout, stderr] = output;
                 return Ok(Output { status, stdout, stderr });
             }
         }
@@ -138,12 +138,12 @@ fn wait_for<'a>(files: impl Iterator<Item = &'a OwnedFd>, until: Instant) -> Res
 }
 
 /// Reads the available bytes; returns whether the stream is still open.
-fn read(pipe: &OwnedFd, said: &mut Vec<u8>, longest: usize) -> bool {
+fn read(pipe: &OwnedFd, output: &mut Vec<u8>, longest: usize) -> bool {
     let mut chunk = [0; 8192];
-    while said.len() < longest {
+    while output.len() < longest {
         match nix::unistd::read(pipe, &mut chunk) {
             Ok(0) => return false,
-            Ok(length) => said.extend_from_slice(&chunk[..length]),
+            Ok(length) => output.extend_from_slice(&chunk[..length]),
             Err(Errno::EINTR) => {}
             Err(errno) => return errno == Errno::EAGAIN,
         }
@@ -177,9 +177,9 @@ mod tests {
 
     #[test]
     fn returns_when_program_exits_and_leaves_its_background_process_alone() {
-        let said = output(Command::new("sh").args(["-c", "sleep 600 & echo $!; exit 3"]), 9 * SOME_TIME).unwrap();
-        assert_eq!(said.status.code(), Some(3));
-        let background: i32 = String::from_utf8(said.stdout).unwrap().trim().parse().unwrap();
+        let output = output(Command::new("sh").args(["-c", "sleep 600 & echo $!; exit 3"]), 9 * SOME_TIME).unwrap();
+        assert_eq!(output.status.code(), Some(3));
+        let background: i32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
         assert!(!crate::proc::stat(background).unwrap().is_dead());
         crate::system_calls::pidfd_send_signal(&pidfd_open(background).unwrap(), nix::libc::SIGKILL);
     }
@@ -215,9 +215,9 @@ mod tests {
     #[test]
     fn passes_secrets_to_no_tool() {
         let mut command = Command::new("env");
-        let said = output(command.env(secret_variables::MUNGE_KEY, "x").env("OTHER", "y"), SOME_TIME).unwrap();
-        let said = String::from_utf8(said.stdout).unwrap();
-        assert!(said.contains("OTHER=y") && !said.contains("MUNGE_KEY"), "{said}");
+        let output = output(command.env(secret_variables::MUNGE_KEY, "x").env("OTHER", "y"), SOME_TIME).unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        assert!(output.contains("OTHER=y") && !output.contains("MUNGE_KEY"), "{output}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::open_files::{Process, read_as_owner};
 /// A file without a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnnamedFile {
-    /// Bytes that it occupies.
+    /// The memory that the file occupies, in bytes.
     pub bytes: u64,
     /// The owner, which only root can change.
     pub owner: u32,

@@ -122,9 +122,9 @@ impl<'a> Agent<'a> {
         let instant = Instant::now();
         for index in 0..self.watchers.len() {
             let Some(watcher) = self.watchers.get_mut(index) else { break };
-            let (vendor, heard) = (watcher.vendor, watcher.step(instant));
-            for heard in heard {
-                self.take(vendor, heard);
+            let (vendor, events) = (watcher.vendor, watcher.step(instant));
+            for event in events {
+                self.take(vendor, event);
             }
         }
         for done in self.worker.results() {
@@ -175,9 +175,9 @@ impl<'a> Agent<'a> {
         let _ = poll(&mut fds, timeout);
     }
 
-    fn take(&mut self, vendor: Vendor, heard: WatcherEvent) {
+    fn take(&mut self, vendor: Vendor, event: WatcherEvent) {
         let now = self.now();
-        match heard {
+        match event {
             WatcherEvent::Started => self.health.watcher_restarted(vendor),
             WatcherEvent::Line(Line::Listed { gpus }) => {
                 // A process reports only GPUs of its own vendor.
@@ -326,7 +326,7 @@ fn guards(config: &Config, prepared: &Prepared) -> bool {
     if config.memory.guard && !prepared.without_cgroups {
         report::info(message!(
             "memory-guard-off",
-            "[memory] guard is not needed: Slurm limits the memory of jobs by cgroups"
+            "`[memory] guard` is not needed: Slurm limits the memory of jobs by cgroups"
         ));
     }
     config.memory.guard && prepared.without_cgroups

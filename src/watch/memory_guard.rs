@@ -29,7 +29,7 @@ pub struct JobMemory {
     pub uid: u32,
     /// What it may use; `None` if the cluster allocates no memory.
     pub requested: Option<u64>,
-    /// What its processes use.
+    /// The memory that the job's processes use.
     pub used: u64,
 }
 

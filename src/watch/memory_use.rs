@@ -64,7 +64,7 @@ pub fn processes() -> Vec<ProcessMemory> {
         }
     }
     let (until, known) = (Instant::now() + DEADLINE, found.clone());
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let is_root = Uid::effective().is_root();
     // Root without CAP_SYS_PTRACE reads these files with the user's ID for file access. If the thread hangs, it ends with the program.
     let thread = std::thread::Builder::new().spawn(move || {
@@ -73,14 +73,15 @@ pub fn processes() -> Vec<ProcessMemory> {
                 setfsgid(Gid::from_raw(gid));
                 setfsuid(Uid::from_raw(memory.uid));
             }
-            if tell.send((share(pid), memory.job.or_else(|| job_of_environment(pid)))).is_err() {
+            if sender.send((share(pid), memory.job.or_else(|| job_of_environment(pid)))).is_err() {
                 return;
             }
         }
     });
-    let mut answers = thread.ok().map(|_| told);
+    let mut answers = thread.ok().map(|_| receiver);
     for (_, _, memory) in &mut found {
-        let answer = answers.as_ref().map(|told| told.recv_timeout(until.saturating_duration_since(Instant::now())));
+        let answer =
+            answers.as_ref().map(|receiver| receiver.recv_timeout(until.saturating_duration_since(Instant::now())));
         match answer {
             Some(Ok((bytes, job))) => {
                 memory.bytes = bytes.unwrap_or(memory.bytes);
@@ -159,7 +160,7 @@ pub struct FileInMemory {
     pub path: PathBuf,
     /// The number of the file in its file system.
     pub inode: u64,
-    /// What it occupies.
+    /// The memory that the file occupies, in bytes.
     pub bytes: u64,
 }
 

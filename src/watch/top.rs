@@ -39,7 +39,7 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     let (sender, states) = sync_channel(1);
     let directory = directory.to_owned();
     std::thread::Builder::new().name("sample".to_owned()).spawn(move || sample(&directory, &sender))?;
-    // This restores the terminal also after a panic.
+    // `try_init` also restores the terminal after a panic.
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let shown = show(&mut terminal, &states);
     ratatui::restore();

@@ -85,7 +85,7 @@ fn reports_gpu_excluded_by_operator() {
     let config = machine.path("own.toml");
     let text = succeeded(machine.command().arg("--config").arg(&config).output().unwrap());
     let row = text.lines().find(|line| line.starts_with("nvidia 1")).unwrap();
-    assert!(row.ends_with("left out: excluded by [gpu] except `1`"), "{row}");
+    assert!(row.ends_with("left out: excluded by `1` in `[gpu] except`"), "{row}");
     let json = succeeded(machine.command().arg("--json").arg("--config").arg(&config).output().unwrap());
     assert_eq!(serde_json::from_str::<Inventory>(&json).unwrap().usable_gpus().count(), 2);
 }

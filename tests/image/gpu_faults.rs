@@ -201,7 +201,7 @@ fn notifies_commands_and_webhooks_as_unprivileged_user() {
     container.until("[ $(grep -c node /tmp/told) = 2 ]");
     let log = container.log();
     for line in
-        ["sleep of [[notify]] failed: it did not end in time", "/no/such of [[notify]] cannot be run: No such file"]
+        ["sleep of [[notify]] failed: timed out and was killed", "/no/such of [[notify]] cannot be run: No such file"]
     {
         assert!(log.contains(line), "{line}: {log}");
     }

@@ -24,7 +24,7 @@ fn serve(image: &str) -> (Container, tempfile::TempDir) {
     let config = directory(&[("slurminit.toml", HOOKS), ("note", note)]);
     let file = config.path().join("note");
     std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).expect("the file is there");
-    let image = Image::new(image).with(["--env", "DEMO_GPUS=1"]);
+    let image = Image::new(image).with(["--env", "DEMO_GPUS=1"]).json_log();
     (image.mount(config.path(), "/config").serve(), config)
 }
 
@@ -40,11 +40,20 @@ fn hooks_run_as_root_around_each_job_and_failures_are_logged_on_each_debian() {
         // A warning costs the job nothing.
         container.sh("touch /tmp/fail /tmp/hang; srun true; rm /tmp/fail");
         container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'; rm /tmp/hang");
-        let log = container.log();
-        let told = |hook: &str, what: &str| {
-            log.lines().any(|line| line.contains(hook) && line.contains("job 3 ") && line.contains(what))
+        let failures = container.records("hook-failed");
+        let is_reported = |hook: &str, error: &str| {
+            let is_it = |record: &serde_json::Value| {
+                let has =
+                    |field: &str, value: &str| record["fields"][field].as_str().is_some_and(|own| own.contains(value));
+                record["source"] == "slurmd"
+                    && record["level"] == "warn"
+                    && has("hook", hook)
+                    && has("job", "3")
+                    && has("error", error)
+            };
+            failures.iter().any(is_it)
         };
-        assert!(told("pre_job", "the disk is not there") && told("post_job", "1 s"), "{log}");
+        assert!(is_reported("pre_job", "the disk is not there") && is_reported("post_job", "1 s"), "{failures:#?}");
         assert!(container.sh("sinfo --noheader --format %T").contains("idle"));
         // One that is to drain keeps the job, and the node from others.
         container.sh("touch /tmp/bad; sbatch --output /dev/null --wrap true");

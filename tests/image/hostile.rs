@@ -28,8 +28,8 @@ fn cancelled_job_that_waits_for_fifo_blocks_no_other_job_on_each_debian() {
         let next = container.exec(&["timeout", "120", "srun", "--exclusive", "echo", "next"]);
         assert_eq!(next.stdout, "next\n", "{image}: {next:?}\n{}", container.log());
         let log = container.log();
-        let is_told = |line: &str| line.contains(&format!("job {job} of nobody")) && line.contains("slurmstepd");
-        assert!(log.lines().any(is_told), "{image}: {log}");
+        let is_reported = |line: &str| line.contains(&format!("job {job} of nobody")) && line.contains("slurmstepd");
+        assert!(log.lines().any(is_reported), "{image}: {log}");
         assert_eq!(container.sh("sinfo --noheader --format=%E"), "none", "{image}: {log}");
     }
 }

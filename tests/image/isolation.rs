@@ -228,7 +228,7 @@ fn a_gpu_is_given_to_another_user_only_when_no_other_process_has_it() {
     assert_eq!(innocent.map(lives), [true; 3], "{log}");
     assert_eq!(lab.container.sh(&format!("squeue --noheader --jobs={other} --format=%T")), "RUNNING", "{log}");
     assert_eq!(log.matches("which still had it open").count(), 3, "{log}");
-    assert_eq!(log.matches("hides what it has open").count(), 1, "{log}");
+    assert_eq!(log.matches("a former user with hidden open files").count(), 1, "{log}");
     assert!(lives("job"), "{log}");
     assert!(log.contains(&format!("job {other} of alice")), "{log}");
 }

@@ -307,7 +307,7 @@ fn srun_that_ended_just_before_slurmctld_died_holds_nothing_on_each_debian() {
             timeout 60 srun --gres=gpu:2 true 2>/dev/null && echo free
             scontrol show job "$job" | grep -o 'JobState=[A-Z_]*'
             scontrol show job "$job" | grep -o 'AdminComment=.*'"#);
-        let why = "AdminComment=slurminit: its srun or salloc is gone";
+        let why = "AdminComment=slurminit: the job's srun or salloc no longer runs";
         let want = ["free", "JobState=CANCELLED", why];
         assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), want, "{image}: {}", container.log());
     }
@@ -338,7 +338,8 @@ fn batch_job_that_ended_just_before_slurmctld_died_runs_again_or_ends_on_each_de
                 scontrol --oneliner show job "$job" | grep -o 'JobState=[A-Z_]*\|Restarts=[0-9]*\|AdminComment=slurminit[^=]* '
             done"#,
         );
-        let why = "AdminComment=slurminit: its script ended, or was about to start, while slurmctld or slurmd was down";
+        let why =
+            "AdminComment=slurminit: the job's script ended, or was about to start, while slurmctld or slurmd was down";
         let want = ["JobState=COMPLETED", "Restarts=1", "JobState=CANCELLED", "Restarts=0", why];
         assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), want, "{image}: {}", container.log());
     }

@@ -102,7 +102,7 @@ fn printed_line_creates_node_and_hides_key() {
         assert!(!text.contains(&token[4..40]) && !text.contains("sj1-") && !text.contains("of-the-bot"), "{text}");
     }
     let own = Token::decode(&token).expect("it is whole");
-    assert!(!own.says.settings.contains("of-the-bot") && !own.says.settings.contains("service"), "{own:?}");
+    assert!(!own.contents.settings.contains("of-the-bot") && !own.contents.settings.contains("service"), "{own:?}");
 
     // It comes back after its token has expired: its key is there.
     std::thread::sleep(Duration::from_secs(62).saturating_sub(begin.elapsed()));
@@ -133,16 +133,16 @@ fn token_that_cannot_be_right_is_refused_before_anything_starts() {
         change(&mut other);
         other.encode()
     };
-    let version = changed(&|token| token.says.slurm = "23.11".to_owned());
+    let version = changed(&|token| token.contents.slurm = "23.11".to_owned());
     cluster.refused(&node, &version, "23.11");
-    let behind = changed(&|token| token.says.issued += 7200);
+    let behind = changed(&|token| token.contents.issued += 7200);
     cluster.refused(&node, &behind, "clock");
     for hostile in [
         "[[service]]\nname = 'x'\ncommand = ['sh']\n",
         "[paths]\nmunge_key = '/tmp/x'\n",
         "[[user]]\nname = 'eve'\nuid = 1001\n",
     ] {
-        let token = changed(&|token| token.says.settings.push_str(hostile));
+        let token = changed(&|token| token.contents.settings.push_str(hostile));
         cluster.refused(&node, &token, "");
     }
     // What else this container is told.
@@ -198,9 +198,9 @@ fn reports_node_that_controller_cannot_reach() {
     let cluster = Cluster::new();
     let mut token = cluster.token();
     // slurmd listens where the controller does not call.
-    let settings = token.says.settings.replacen("slurm = { ", "slurm = { daemon_port = 7000, ", 1);
-    assert_ne!(settings, token.says.settings);
-    token.says.settings = settings;
+    let settings = token.contents.settings.replacen("slurm = { ", "slurm = { daemon_port = 7000, ", 1);
+    assert_ne!(settings, token.contents.settings);
+    token.contents.settings = settings;
     let node = cluster.with_token("c1", &token.encode()).start();
     node.until_said("the controller does not reach this node; cause: ");
     assert!(node.log().contains("port 6818"), "{}", node.log());
@@ -212,7 +212,7 @@ fn reports_node_that_controller_cannot_reach() {
 fn secret_file_will_do_and_login_joins_like_compute() {
     let cluster = Cluster::new();
     let mut token = cluster.token();
-    token.says.pinned = true;
+    token.contents.pinned = true;
     let secret = directory(&[("token", &token.encode())]);
     let file = secret.path().join("token");
     let login = Image::new(PLAIN)

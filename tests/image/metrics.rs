@@ -40,8 +40,8 @@ fn gpus_jobs_daemons_and_the_cluster_are_told() {
     container.until("squeue -ht R | grep -q .");
     // slurmctld is asked anew every 5 s.
     let deadline = Instant::now() + Duration::from_secs(120);
-    let is_told = |text: &str| text.contains("nvidia_smi_temperature_gpu{") && text.contains("user=\"alice\"} 1");
-    while !is_told(&get(&container, "/metrics")) && Instant::now() < deadline {
+    let is_reported = |text: &str| text.contains("nvidia_smi_temperature_gpu{") && text.contains("user=\"alice\"} 1");
+    while !is_reported(&get(&container, "/metrics")) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(200));
     }
     let text = get(&container, "/metrics");

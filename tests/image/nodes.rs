@@ -170,7 +170,7 @@ fn several_targets_are_job_each_and_what_cannot_be_submits_none() {
     controller.sh("slurminit drain c2 --reason 'a fan'");
     for (target, words) in [
         ("c9", "no node named c9; the cluster has c1, c2"),
-        ("c1::3", "c1 has no GPU 3; it has 0-2"),
+        ("c1::3", "c1 has no GPU 3; the node has GPUs 0-2"),
         ("c2::0", "c2 accepts no jobs: it is drained (a fan); run `slurminit resume c2`"),
     ] {
         let refused = controller.exec(&["slurminit", "submit", "-t", "c1::0", "-t", target, "--", "true"]);

@@ -156,11 +156,11 @@ fn reference() -> Vec<Part> {
             Entry::Keys { keys, doc } => (keys, doc),
         };
         // Without a comment of its own, a key of a table that takes any is only an example.
-        let is_told = |key: &&Key| types.iter().any(|asked| asked.path == key.path && asked.is_key());
+        let is_documented = |key: &&Key| types.iter().any(|asked| asked.path == key.path && asked.is_key());
         let told: Vec<&Key> =
-            entries.iter().enumerate().filter(|(at, key)| *at == 0 || is_told(key)).map(|(_, key)| key).collect();
+            entries.iter().enumerate().filter(|(at, key)| *at == 0 || is_documented(key)).map(|(_, key)| key).collect();
         if doc.is_empty() {
-            let silent = entries.iter().find(is_told).map(|key| &key.path);
+            let silent = entries.iter().find(is_documented).map(|key| &key.path);
             assert!(
                 silent.is_none(),
                 "config/slurminit.toml has no comment on {silent:?}: say in a line what it is for"

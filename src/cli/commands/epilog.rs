@@ -13,8 +13,9 @@ use anyhow::Context as _;
 
 use init::control;
 use init::control::client;
-use init::control::protocol::{LONGEST_REQUEST, Request};
-use model::exit_code;
+use init::control::protocol::{self, LONGEST_REQUEST, Request};
+use model::message::Report;
+use model::{exit_code, message, printable};
 use sys::leftovers;
 use sys::leftovers::Job;
 use sys::leftovers::look::Mark;
@@ -28,18 +29,31 @@ pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
             // Before the processes are killed, so that none opens a GPU again.
             for file in &job.devices {
                 if let Err(error) = install::close_device_file(Path::new(file), Some(job.uid)) {
-                    tell(&format!("error: cannot revoke access of {user} to {file} after job {}: {error}", job.id));
+                    report(Report::error(message!(
+                        "gpu-not-closed",
+                        "cannot revoke access of {user} to {file} after job {job}: {error}",
+                        user = user,
+                        file = file,
+                        job = job.id,
+                        error = error
+                    )));
                 }
             }
             match Mark::own() {
-                Some(mark) => leftovers::end(&job, &user, mark).iter().for_each(|line| tell(line)),
-                None => tell(&format!(
-                    "warning: job {} of {user}: not searched for leftover processes: slurmd was not started by slurminit",
-                    job.id
-                )),
+                Some(mark) => leftovers::end(&job, &user, mark).into_iter().for_each(report),
+                None => report(Report::warn(message!(
+                    "leftovers-not-searched",
+                    "job {job} of {user}: not searched for leftover processes: slurmd was not started by slurminit",
+                    job = job.id,
+                    user = user
+                ))),
             }
         }
-        Err(error) => tell(&format!("error: the epilog of a job failed: {error:#}; it must be run by slurmd")),
+        Err(error) => report(Report::error(message!(
+            "epilog-failed",
+            "the epilog of a job failed: {error}; it must be run by slurmd",
+            error = format!("{error:#}")
+        ))),
     }
     Ok(exit_code::SUCCESS)
 }
@@ -62,17 +76,19 @@ pub(super) fn job() -> anyhow::Result<(Job, String)> {
     Ok((Job { id, uid, devices }, leftovers::printable(&user)))
 }
 
-/// A line of this length fits into a request, even if JSON escapes every character.
-const LONGEST: usize = LONGEST_REQUEST / 2 - 100;
+/// A text of this length fits into a request, even if JSON escapes every character.
+const LONGEST: usize = LONGEST_REQUEST / 8;
 
-/// Slurm discards the output of an epilog, so PID 1 logs the line like slurmd's own. slurmd does not
+/// Slurm discards the output of an epilog, so PID 1 logs the message with slurmd as its source. slurmd does not
 /// pass on the path of the configuration, so the control socket is not found if a configuration in another place moves it.
-pub(super) fn tell(line: &str) {
-    let kept = line.char_indices().take_while(|(begin, _)| *begin < LONGEST).map(|(_, c)| c);
-    let request = Request::Tell { line: kept.collect() };
+pub(super) fn report(report: Report) {
+    let mut request = Request::Report { report: report.clone() };
+    if protocol::line(&request).len() > LONGEST_REQUEST {
+        request = Request::Report { report: report.clone().cut(LONGEST) };
+    }
     // If the file has become invalid, the default path is used.
     let config = install::load_config::load(None).unwrap_or_default();
     if let Err(error) = client::ask(&control::socket(&config.paths.run), &request) {
-        eprintln!("{line} ({error})");
+        eprintln!("{} ({error})", printable::line(&report.message.text));
     }
 }

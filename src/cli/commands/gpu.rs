@@ -59,17 +59,17 @@ fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
     if !released.iter().any(|known| known.key() == identity.key()) {
         released.push(identity);
     }
-    tell(run, &report, &released)?;
-    let mut told = None;
+    write_released(run, &report, &released)?;
+    let mut printed = None;
     let (_, gpu) = wait(run, index, None, |report, gpu| {
         if gpu.release == Some(Release::Done) {
             return true;
         }
         let node = report.node.clone().unwrap_or_else(|| "waiting for the agent".to_owned());
-        if told.as_ref() != Some(&node) {
+        if printed.as_ref() != Some(&node) {
             println!("{node}");
         }
-        told = Some(node);
+        printed = Some(node);
         false
     })?;
     let address = gpu.identity.pci_address.map_or_else(|| index.to_string(), |address| address.to_string());
@@ -95,7 +95,7 @@ fn give_back(run: &Path, index: u32) -> anyhow::Result<u8> {
     let before = released.len();
     released.retain(|known| known.key() != key);
     anyhow::ensure!(released.len() < before, "GPU {index} is not released");
-    tell(run, &report, &released)?;
+    write_released(run, &report, &released)?;
     let (report, gpu) = wait(run, index, Some(CHECK), |_, gpu| gpu.release.is_none())?;
     if !gpu.faults.is_empty() {
         let faults: Vec<&str> = gpu.faults.iter().map(|fault| fault.what.as_str()).collect();
@@ -117,7 +117,7 @@ fn find(run: &Path, index: u32) -> anyhow::Result<(Report, GpuReport)> {
 }
 
 /// Replaces the list, and wakes the agent.
-fn tell(run: &Path, report: &Report, released: &[Identity]) -> anyhow::Result<()> {
+fn write_released(run: &Path, report: &Report, released: &[Identity]) -> anyhow::Result<()> {
     files::write_released(run, released).with_context(|| run.display().to_string())?;
     let agent = Pid::from_raw(i32::try_from(report.pid)?);
     kill(agent, Signal::SIGUSR1).context("cannot wake slurminit agent")

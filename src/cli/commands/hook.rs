@@ -6,7 +6,8 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
-use model::{exit_code, printable};
+use model::message::Report;
+use model::{exit_code, message, printable};
 use sys::tool;
 
 /// Maximum length of a command's last line in the message, in characters.
@@ -33,18 +34,24 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let why = match tool::output(&mut command, timeout) {
         Ok(output) if output.status.success() => return Ok(exit_code::SUCCESS),
         Ok(output) => {
-            let said = [output.stderr, output.stdout].map(|said| String::from_utf8_lossy(&said).trim().to_owned());
-            let last = said.iter().find_map(|said| said.lines().last()).unwrap_or("no output");
+            let texts = [output.stderr, output.stdout].map(|text| String::from_utf8_lossy(&text).trim().to_owned());
+            let last = texts.iter().find_map(|text| text.lines().last()).unwrap_or("no output");
             format!("{}: {last}", output.status)
         }
         Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
             format!("timed out after {} s and was killed", timeout.as_secs_f64())
         }
-        Err(error) => format!("it cannot be executed: {error}"),
+        Err(error) => format!("cannot be executed: {error}"),
     };
     let (hook, program) = (args.hook, program.to_string_lossy());
     let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
-    let line = format!("warning: the {hook} hook {program} of job {job} failed: {why}");
-    super::epilog::tell(&printable::short(&line, LONGEST + 100));
+    super::epilog::report(Report::warn(message!(
+        "hook-failed",
+        "the {hook} hook {program} of job {job} failed: {error}",
+        hook = hook,
+        program = printable::short(&program, 200),
+        job = job,
+        error = printable::short(&why, LONGEST)
+    )));
     Ok(exit_code::FAILURE)
 }

@@ -4,7 +4,8 @@
 
 use std::path::PathBuf;
 
-use model::{exit_code, printable};
+use model::message::Report;
+use model::{exit_code, message, printable};
 use probe::job_map;
 
 #[derive(Debug, clap::Args)]
@@ -26,11 +27,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     });
     if let Err(error) = outcome {
         let (id, dir) = (std::env::var("SLURM_JOB_ID").unwrap_or_default(), args.dir.display());
-        let line = format!(
-            "warning: the job map for exporters on the host in {dir} misses the {} of job {id}: {error:#}",
-            args.when
-        );
-        super::epilog::tell(&printable::short(&line, 400));
+        super::epilog::report(Report::warn(message!(
+            "job-map-not-written",
+            "cannot write the {when} of job {job} into the job map {directory}: {error}",
+            when = args.when,
+            job = id,
+            directory = dir,
+            error = printable::short(&format!("{error:#}"), 300)
+        )));
     }
     Ok(exit_code::SUCCESS)
 }

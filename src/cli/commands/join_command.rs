@@ -74,7 +74,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let mounts = mounts(&args, &config, &network);
     let line = Line { name, network, gpu_type, mounts, image: image(&args)?, token: token.encode() };
     super::print(&format!("{line}\n"))?;
-    eprint!("{}", line.advice(&token.says, config.slurm.controller_port, config.slurm.daemon_port));
+    eprint!("{}", line.advice(&token.contents, config.slurm.controller_port, config.slurm.daemon_port));
     if has_own_files(&config) {
         eprintln!(
             "warning: the token does not contain your own slurm.conf; mount it in the new container, too, at {}",
@@ -112,7 +112,7 @@ fn token(args: &Args, config: &Config, address: Ipv4Addr, pinned: bool) -> anyho
     config::Joined::parse(&settings).context("cannot read back the shared settings")?;
     let version = probe::slurm::detect(Path::new("/"), PATIENCE).version;
     let issued = now();
-    let says = TokenContents {
+    let contents = TokenContents {
         controller,
         address,
         pinned,
@@ -121,7 +121,7 @@ fn token(args: &Args, config: &Config, address: Ipv4Addr, pinned: bool) -> anyho
         expires: issued + args.expires.as_secs(),
         settings,
     };
-    Ok(Token { says, key: key(config)? })
+    Ok(Token { contents, key: key(config)? })
 }
 
 /// munge's key, which only root and munge can read.

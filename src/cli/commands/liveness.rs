@@ -25,7 +25,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         serde_json::to_writer(&mut lines, answer)?;
         lines.push(b'\n');
     }
-    // Written at once, because it wakes PID 1, which evaluates it when this process ends.
+    // The result wakes PID 1, so it is written in one piece.
     std::io::stdout().lock().write_all(&lines)?;
     // The verdicts must not wait for this, and without working daemons Slurm cannot report which jobs are ending.
     if answers.iter().all(|answer| answer.liveness == Liveness::Answers) {

@@ -54,11 +54,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         only: args.only,
         meters: args.meters,
     };
-    let mut say = |line: &Line| {
+    let mut print = |line: &Line| {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         output.write_all(&text)
     };
-    vendor::of(args.vendor).watch(&options, &mut say).context("standard output is closed")?;
+    vendor::of(args.vendor).watch(&options, &mut print).context("standard output is closed")?;
     Ok(exit_code::SUCCESS)
 }

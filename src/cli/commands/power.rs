@@ -38,8 +38,8 @@ const SLURM: Client = Client::each(limit::COMMAND);
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let names = nodes::names(&args.nodes)?;
     let (program, arguments) = args.command.split_first().context("no command")?;
-    let said = tool::output(Command::new(program).args(arguments).args(&names), Duration::from_secs(args.limit));
-    let Some(why) = failure(program, args.limit, said) else {
+    let result = tool::output(Command::new(program).args(arguments).args(&names), Duration::from_secs(args.limit));
+    let Some(why) = failure(program, args.limit, result) else {
         if args.action == Action::Suspend {
             names
                 .iter()
@@ -70,8 +70,8 @@ fn came_too_late(node: &str) -> bool {
 }
 
 /// Why the command failed, on one line without characters that Slurm could take for the end of the reason.
-fn failure(program: &str, limit: u64, said: std::io::Result<Output>) -> Option<String> {
-    let why = match said {
+fn failure(program: &str, limit: u64, result: std::io::Result<Output>) -> Option<String> {
+    let why = match result {
         Ok(output) if output.status.success() => return None,
         Ok(output) => {
             let [stderr, stdout] = [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes));
@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn failure_is_one_line_with_command_output() {
         let why = |script: &str, limit: u64| {
-            let said = tool::output(Command::new("sh").args(["-c", script]), Duration::from_secs(limit));
-            failure("start-node", limit, said)
+            let result = tool::output(Command::new("sh").args(["-c", script]), Duration::from_secs(limit));
+            failure("start-node", limit, result)
         };
         assert_eq!(why("echo fine", 20), None);
         assert_eq!(why("echo 'no \"quota\"'; exit 3", 20).unwrap(), "start-node failed (exit status: 3): no  quota ");

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use super::PathArgs;
 use config::StartOnlyTables;
-use model::exit_code;
 use model::prepared::{PrepareEvent, PrepareInput};
+use model::{exit_code, message};
 use plan::{FileName, Refusal};
 use startup::prepare;
 use startup::prepare::Sources;
+use sys::report;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -39,7 +40,7 @@ fn parse_file_name(text: &str) -> Result<FileName, String> {
     FileName::WRITTEN.into_iter().find(|name| name.as_str() == text).ok_or_else(|| "not a file of Slurm".to_owned())
 }
 
-/// The last event is the error; the exit code corresponds to it.
+/// If the preparation fails, the last event is the error, and the exit code is the error's.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let Args { at: PathArgs { config, root }, inventory, node, .. } = &args;
     let given: PrepareInput =
@@ -53,7 +54,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         // This comes before the files of the dead daemon are replaced.
         if let Some(Refusal { exit_code, finding }) = prepare::explain(&sources, daemon, &given.last_lines, is_restore)
         {
-            tell(&PrepareEvent::Failed { exit_code, finding })?;
+            send(&PrepareEvent::Failed { exit_code, finding })?;
         }
         if !is_restore {
             return Ok(exit_code::SUCCESS);
@@ -63,32 +64,38 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         let Err(Refusal { exit_code, finding }) = prepare::restore(&sources, &args.restore) else {
             return Ok(exit_code::SUCCESS);
         };
-        eprintln!("error: {}", finding.what);
+        report::error(message!(
+            "restore-failed",
+            "could not restore the previous files: {error}",
+            error = finding.what
+        ));
         return Ok(exit_code);
     }
     let outcome = match args.reload {
         true => prepare::reload(&sources).map(|prepared| (prepared, None)),
-        false => prepare::start(&sources, &tell).map(|(prepared, key)| (prepared, Some(key))),
+        false => prepare::start(&sources, &send).map(|(prepared, key)| (prepared, Some(key))),
     };
     let (prepared, key) = match outcome {
         Ok(done) => done,
         Err(Refusal { exit_code, finding }) => {
-            tell(&PrepareEvent::Failed { exit_code, finding })?;
+            send(&PrepareEvent::Failed { exit_code, finding })?;
             return Ok(exit_code);
         }
     };
-    tell(&PrepareEvent::Done(prepared))?;
+    send(&PrepareEvent::Done(prepared))?;
     if let Some(key) = key {
         // The daemons start meanwhile. If the disk fails here, the previous write has shown it, or the next one will.
         key.sync()?;
         // This comes last, because it drops root's rights. No job has started yet.
-        prepare::environments::write(config, root).unwrap_or_else(|error| eprintln!("warning: {error:#}"));
+        prepare::environments::write(config, root).unwrap_or_else(|error| {
+            report::warn(message!("environments-not-written", "{error}", error = format!("{error:#}")));
+        });
     }
     Ok(exit_code::SUCCESS)
 }
 
 /// Writes a line to standard output at once.
-fn tell(event: &PrepareEvent) -> anyhow::Result<()> {
+fn send(event: &PrepareEvent) -> anyhow::Result<()> {
     let mut line = serde_json::to_string(event)?;
     line.push('\n');
     let mut out = std::io::stdout().lock();

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use model::exit_code;
+use super::epilog::report;
+use model::message::Report;
+use model::{exit_code, message, printable};
 use probe::own_name::is_container_id;
 use slurm::client::{Client, limit};
 use startup::gpu_handover;
@@ -29,28 +31,39 @@ pub(crate) struct Args {}
 
 pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
     let id = std::env::var("SLURM_JOB_ID").unwrap_or_default();
-    let tell = |what: &str, error: &anyhow::Error| {
-        super::epilog::tell(&model::printable::short(&format!("warning: programs of job {id} {what}: {error:#}"), 400));
+    let short = |error: &anyhow::Error| printable::short(&format!("{error:#}"), 300);
+    let no_gpu = |error: &anyhow::Error| {
+        report(Report::warn(message!(
+            "gpu-not-opened",
+            "programs of job {job} may fail to open its GPUs: {error}",
+            job = id,
+            error = short(error)
+        )));
     };
     match super::epilog::job() {
         Ok((job, _)) => {
             if take_from_others(&job) {
                 for file in &job.devices {
                     if let Err(error) = install::give_device_file(Path::new(file), job.uid) {
-                        tell("may fail to open one of its GPUs", &anyhow::Error::from(error).context(file.clone()));
+                        no_gpu(&anyhow::Error::from(error).context(file.clone()));
                     }
                 }
             }
         }
-        Err(error) => tell("may fail to open its GPUs", &error),
+        Err(error) => no_gpu(&error),
     }
     if let Err(error) = names() {
-        tell("may fail to resolve the names of its nodes", &error);
+        report(Report::warn(message!(
+            "node-names-missing",
+            "programs of job {job} may fail to resolve the names of its nodes: {error}",
+            job = id,
+            error = short(&error)
+        )));
     }
     Ok(exit_code::SUCCESS)
 }
 
-/// Ends what other users still have open of the job's GPUs. Returns whether the job may have them.
+/// Kills the processes of other users that have the job's GPUs open. Returns whether the job may use the GPUs.
 fn take_from_others(job: &Job) -> bool {
     let is_restricted = |file: &&String| install::is_restricted_device_file(Path::new(file));
     let devices: BTreeSet<String> = job.devices.iter().filter(is_restricted).cloned().collect();
@@ -59,10 +72,15 @@ fn take_from_others(job: &Job) -> bool {
     }
     let run = install::load_config::load(None).unwrap_or_default().paths.run;
     let handover = gpu_handover::take_from_others(job.id, &devices, job.uid, &run);
-    handover.lines.iter().for_each(|line| super::epilog::tell(line));
+    handover.reports.into_iter().for_each(report);
     if handover.is_clear {
         if let Err(error) = gpu_handover::note_user(&run, &devices, job.uid) {
-            super::epilog::tell(&format!("warning: the users of GPUs cannot be noted in {}: {error}", run.display()));
+            report(Report::warn(message!(
+                "gpu-user-not-recorded",
+                "cannot record the users of GPUs in {directory}: {error}",
+                directory = run.display(),
+                error = error
+            )));
         }
     }
     handover.is_clear

@@ -96,7 +96,7 @@ fn wait_for_node(directory: &Path, snapshot: &Snapshot, daemon: &str, was_ready:
     let name = snapshot.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).filter(|name| !name.is_empty());
     let Some(name) = name.filter(|_| is_of_slurm) else { return };
     let until = until.min(Instant::now() + REGISTRATION);
-    // Checks the flags: a drain hides the state in Slurm's name of it.
+    // Checks the flags, because for a drained node Slurm's state name does not show whether it is down.
     let is_registered = |node: &ClusterNode| node.report.responding && !node.words.iter().any(|word| word == "UNKNOWN");
     let is_known = || {
         nodes::cluster_of(name, &Client::together(limit::STATUS))

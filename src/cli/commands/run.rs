@@ -131,8 +131,8 @@ fn understand(start: &mut Start) -> anyhow::Result<Option<u8>> {
     }
     match docker_args::meaning(&start.cmd, &docker_args::is_program) {
         Meaning::Command => {}
-        Meaning::Help => return say(&docker_args::help()).map(Some),
-        Meaning::Version => return say(&format!("{}\n", docker_args::version())).map(Some),
+        Meaning::Help => return print_text(&docker_args::help()).map(Some),
+        Meaning::Version => return print_text(&format!("{}\n", docker_args::version())).map(Some),
         Meaning::Verb => start.cmd.insert(0, std::env::current_exe()?.into_os_string()),
         Meaning::Option => {
             let option = start.cmd.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
@@ -182,7 +182,7 @@ fn warnings(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock
     odd
 }
 
-fn say(text: &str) -> anyhow::Result<u8> {
+fn print_text(text: &str) -> anyhow::Result<u8> {
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(exit_code::SUCCESS)
 }

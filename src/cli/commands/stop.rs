@@ -9,7 +9,7 @@ use startup::up;
 
 pub(crate) use super::Configuration as Args;
 
-/// Waits for the end if this process outlives it: not under PID 1, whose end kills all processes.
+/// Waits for the end of the cluster, unless slurminit is PID 1, whose end kills this process too.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = args.load()?;
     let running = status::of_the_living(&config.paths.run);

@@ -69,7 +69,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             format!("{}: job not submitted ({before} submitted before it)", target.node)
         })?;
         super::print(&format!("{job}\n"))?;
-        tell(&args, target, &request, &job);
+        print_submitted(&args, target, &request, &job);
         jobs.push(job);
     }
     if !args.wait {
@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 }
 
 /// Standard output has only the job IDs, for programs.
-fn tell(args: &Args, target: &Target, request: &GpuRequest, job: &str) {
+fn print_submitted(args: &Args, target: &Target, request: &GpuRequest, job: &str) {
     let waits = match request.busy.is_empty() {
         true => String::new(),
         false => format!("; waits for {}", request.busy.join(", ")),
@@ -107,13 +107,13 @@ fn submit(args: &Args, target: &Target, request: &GpuRequest) -> anyhow::Result<
     let mut wrapped = OsString::from("--wrap=");
     wrapped.push(script(&args.command));
     let output = tool::output(sbatch.arg(wrapped), PATIENCE).context("sbatch")?;
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    anyhow::ensure!(output.status.success(), "sbatch: {}", first_line([errors.as_ref(), said.as_ref()]));
-    // With several clusters it is `JOB;CLUSTER`.
-    let job = said.trim().split(';').next().unwrap_or_default();
+    anyhow::ensure!(output.status.success(), "sbatch: {}", first_line([errors.as_ref(), stdout.as_ref()]));
+    // With several clusters sbatch prints `JOB;CLUSTER`.
+    let job = stdout.trim().split(';').next().unwrap_or_default();
     let is_number = !job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit());
-    anyhow::ensure!(is_number, "sbatch printed no job ID: {:?}", first_line([said.as_ref()]));
+    anyhow::ensure!(is_number, "sbatch printed no job ID: {:?}", first_line([stdout.as_ref()]));
     Ok(job.to_owned())
 }
 

@@ -21,10 +21,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         );
     }
     let (user, lifespan) = (format!("username={}", args.user), format!("lifespan={}", args.lifespan));
-    let said = Client::each(limit::COMMAND).output("scontrol", &["token", &user, &lifespan]);
+    let output = Client::each(limit::COMMAND).output("scontrol", &["token", &user, &lifespan]);
     let hint = "only root can make tokens for other users, and [rest] needs `listen`; see docs/accounting.md";
-    let said = said.map_err(|why| anyhow::anyhow!("{why}; {hint}"))?;
-    let token = said.trim().strip_prefix("SLURM_JWT=").filter(|token| !token.is_empty());
+    let output = output.map_err(|why| anyhow::anyhow!("{why}; {hint}"))?;
+    let token = output.trim().strip_prefix("SLURM_JWT=").filter(|token| !token.is_empty());
     super::print(&format!("{}\n", token.ok_or_else(|| anyhow::anyhow!("scontrol printed no token; {hint}"))?))?;
     Ok(exit_code::SUCCESS)
 }

@@ -39,19 +39,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let fixed = ["--allusers", "--allocations", "--parsable2", "--noheader", "--truncate"];
     let (since, until) = (format!("--starttime={}", args.since), format!("--endtime={}", args.until));
     let format = "--format=User,Account,ElapsedRaw,AllocTRES";
-    let said = Client::each(limit::HISTORY).output("sacct", &[&fixed[..], &[&since, &until, format]].concat());
-    let said =
-        said.map_err(|why| anyhow::anyhow!("{why}; usage requires an accounting database, see docs/accounting.md"))?;
-    let used = sums(&said);
+    let output = Client::each(limit::HISTORY).output("sacct", &[&fixed[..], &[&since, &until, format]].concat());
+    let output = output
+        .map_err(|why| anyhow::anyhow!("{why}; usage requires an accounting database, see docs/accounting.md"))?;
+    let used = sums(&output);
     let text = if args.json { super::json(&serde_json::json!({ "used": used }))? } else { table(&used) };
     super::print(&text)?;
     Ok(exit_code::SUCCESS)
 }
 
 /// Sorted by GPU time, largest first. A pending job has no TRES yet.
-fn sums(said: &str) -> Vec<Usage> {
+fn sums(output: &str) -> Vec<Usage> {
     let mut sums: BTreeMap<(String, String), Usage> = BTreeMap::new();
-    for line in said.lines() {
+    for line in output.lines() {
         let mut fields = line.split('|');
         let mut field = || fields.next().unwrap_or_default();
         let (user, account, seconds, tres) =
@@ -82,7 +82,7 @@ fn table(used: &[Usage]) -> String {
     #[expect(clippy::cast_precision_loss, reason = "it is shown with three digits at most")]
     let hours = |seconds: u64| match seconds {
         0 => "0".to_owned(),
-        // A job of a second or two must not look like none.
+        // The usage of a job of a second must not be rounded to 0.
         1..3600 => format!("{:.3}", (seconds as f64 / 3600.0).max(0.001)),
         _ => format!("{:.1}", seconds as f64 / 3600.0),
     };
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn sums_seconds_per_gpu_and_user() {
-        let said = "bob|lab|3600|billing=1,cpu=1,mem=1G,node=1\nalice|lab|1800|billing=4,cpu=4,gres/gpu=2,gres/gpu:nvidia=2,mem=1G\n\
+        let output = "bob|lab|3600|billing=1,cpu=1,mem=1G,node=1\nalice|lab|1800|billing=4,cpu=4,gres/gpu=2,gres/gpu:nvidia=2,mem=1G\n\
                     alice|lab|1800|cpu=2,gres/gpu=1\nalice|lab|0|\n";
-        let used = sums(said);
+        let used = sums(output);
         assert_eq!(
             used[0],
             Usage {

@@ -9,7 +9,8 @@ use anyhow::Context as _;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 use config::WebhookUrl;
-use model::{exit_code, printable};
+use model::{exit_code, message};
+use sys::report;
 
 /// Debian's path of the trusted certificate authorities.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -32,8 +33,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     match post(&url, message.trim_end(), timeout) {
         Ok(()) => Ok(exit_code::SUCCESS),
         Err(error) => {
-            // The log takes the level from the first word.
-            eprintln!("error: cannot post to the webhook {url:?}: {}", printable::line(&format!("{error:#}")));
+            report::error(message!(
+                "webhook-failed",
+                "cannot post to the webhook {url}: {error}",
+                url = format!("{url:?}"),
+                error = format!("{error:#}")
+            ));
             Ok(exit_code::FAILURE)
         }
     }
@@ -47,7 +52,7 @@ fn post(url: &WebhookUrl, message: &str, timeout: Duration) -> anyhow::Result<()
     let agent = config.build().new_agent();
     let answer = agent.post(url.as_str()).header("Content-Type", "application/json").send(message)?;
     let status = answer.status();
-    anyhow::ensure!(status.is_success(), "it responded with {status}");
+    anyhow::ensure!(status.is_success(), "the server responded with {status}");
     Ok(())
 }
 

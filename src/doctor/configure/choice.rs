@@ -13,7 +13,7 @@ use model::inventory::{Finding, Kind};
 pub enum Selection {
     /// All GPUs.
     All,
-    /// Only these GPUs.
+    /// Only the GPUs with these IDs.
     Ids(Vec<GpuId>),
 }
 

@@ -28,7 +28,7 @@ pub trait HostGpus: fmt::Debug {
     /// Whether a trial can succeed.
     fn can_be_tried(&self) -> bool;
 
-    /// Whether their driver works.
+    /// Whether the GPUs' driver works.
     fn is_ready(&self, seen: &Situation) -> bool;
 
     /// Checks whether a GPU exists, if the GPUs are known.

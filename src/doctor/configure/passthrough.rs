@@ -14,7 +14,7 @@ pub enum PassMethod {
     Gpus,
     /// `--device nvidia.com/gpu=all`: the engine reads the toolkit's CDI specification itself.
     Cdi,
-    /// Their device files.
+    /// By device files.
     Files(FileGpus),
 }
 

@@ -47,7 +47,7 @@ pub struct Platform {
 /// A platform of the support table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlatformKind {
-    /// Linux on its own machine.
+    /// Linux, neither in Windows nor in Docker Desktop's virtual machine.
     Linux,
     /// Linux inside Windows.
     Wsl2,
@@ -64,7 +64,7 @@ pub enum Engine {
     Missing,
     /// The engine seems to exist, but no docker command here (inside the image).
     NotAsked,
-    /// The user may not connect to it.
+    /// The user may not connect to the engine's socket.
     Refused,
     /// The engine is not running. The text is its client's message.
     Stopped(String),
@@ -89,15 +89,15 @@ impl Engine {
 pub struct EngineInfo {
     /// The version: `27.3.1`.
     pub version: String,
-    /// The names of its container runtimes.
+    /// The names of the engine's container runtimes.
     pub runtimes: Vec<String>,
-    /// Whether it runs rootless.
+    /// Whether the engine runs rootless.
     pub is_rootless: bool,
-    /// Whether it belongs to Docker Desktop.
+    /// Whether the engine is Docker Desktop's.
     pub is_desktop: bool,
     /// The kernel version; with Docker Desktop, that of the virtual machine.
     pub kernel: String,
-    /// Whether it supports the container device interface (CDI).
+    /// Whether the engine supports the container device interface (CDI).
     pub has_cdi: bool,
 }
 
@@ -110,7 +110,7 @@ pub enum Compose {
     NotAsked,
     /// Compose is installed.
     Version {
-        /// The command that runs it.
+        /// The command that runs compose.
         command: &'static str,
         /// Major, minor, patch.
         version: Version,
@@ -158,7 +158,7 @@ impl fmt::Display for Version {
 pub struct FileGpus {
     /// The vendor.
     pub vendor: Vendor,
-    /// How its device files are passed.
+    /// How the vendor's device files are passed.
     pub files: &'static Files,
     /// The number of GPUs on the PCI bus.
     pub on_pci: usize,
@@ -204,7 +204,7 @@ pub struct Device {
     pub path: String,
     /// The group ID on the host.
     pub group: u32,
-    /// Whether everybody may use it.
+    /// Whether all users may open the device file.
     pub is_for_all: bool,
 }
 

@@ -45,7 +45,7 @@ pub fn foreign(name: &str, wanted: &str) -> String {
     let mut text = line(&Observations::fail(
         format!("{name} is your own file and stays unchanged"),
         format!("the first line is not `{MARK}`"),
-        "add the lines below to it, or move it away and run this again",
+        "add the lines below to the file, or move it away and run this again",
     ));
     for wanted in wanted.lines().filter(|line| !line.starts_with('#')) {
         let _ = writeln!(text, "        {wanted}");
@@ -53,7 +53,7 @@ pub fn foreign(name: &str, wanted: &str) -> String {
     text
 }
 
-/// Reports such a file if it is already complete.
+/// Reports that a file not written by slurminit is complete.
 pub fn foreign_and_well(name: &str) -> String {
     format!("  - {name} is your own file and stays unchanged: it contains all GPU settings\n")
 }

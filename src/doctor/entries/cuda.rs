@@ -22,7 +22,7 @@ pub(super) fn cuda_libraries(start: &Start<'_>) -> Observations {
         Observations::warn(
             "libcuda.so.1 not found in this container: CUDA programs find no GPU",
             format!(
-                "the NVIDIA runtime mounts it with the driver capability \"compute\" (NVIDIA_DRIVER_CAPABILITIES {now})"
+                "the NVIDIA runtime mounts the library with the driver capability \"compute\" (NVIDIA_DRIVER_CAPABILITIES {now})"
             ),
             repair,
         )
@@ -31,7 +31,7 @@ pub(super) fn cuda_libraries(start: &Start<'_>) -> Observations {
         Observations::hint(
             "nvidia-smi not found in this container",
             format!(
-                "the NVIDIA runtime mounts it with the driver capability \"utility\" (NVIDIA_DRIVER_CAPABILITIES {now})"
+                "the NVIDIA runtime mounts the library with the driver capability \"utility\" (NVIDIA_DRIVER_CAPABILITIES {now})"
             ),
             repair,
         )

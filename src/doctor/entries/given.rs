@@ -55,7 +55,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         looks_at: "the variables and the preloaded library of GPU-sharing schemes",
         cause: "the container has a share of a GPU, but Slurm counts a whole GPU",
-        repair: "size jobs to the share, one at a time (`--gres=gpu:1`); to use more, request a whole GPU in the pod",
+        repair: "run one job at a time (`--gres=gpu:1`), within the share; for more, request a whole GPU in the pod",
         judge: Judge::Container(share),
     },
     Entry {
@@ -221,7 +221,7 @@ fn share(facts: &Facts, container: &ContainerFacts) -> Observations {
     Observations::warn(
         format!("the container has a share of a GPU: {sign}"),
         "Slurm counts a whole GPU, but all jobs together are limited to the share",
-        "size jobs to the share, one at a time (--gres=gpu:1); to use more, request a whole GPU in the pod",
+        "run one job at a time (--gres=gpu:1), within the share; for more, request a whole GPU in the pod",
     )
 }
 

@@ -197,7 +197,7 @@ fn device_plugin(host: &HostFacts) -> Observations {
     let plugin_troubles = plugins.iter().filter(|(_, ready, wanted)| ready < wanted || *wanted == 0).map(|(name, ready, wanted)| {
         Observations::fail(
             format!("DaemonSet {name}: {ready} of {wanted} pods ready"),
-            if *wanted == 0 { "no node matches its node selector" } else { "its pods do not start, or cannot reach /var/lib/kubelet/device-plugins" },
+            if *wanted == 0 { "no node matches the plugin's node selector" } else { "the plugin's pods do not start, or cannot reach /var/lib/kubelet/device-plugins" },
             if *wanted == 0 {
                 "kubectl label node NODE nvidia.com/gpu=true"
             } else {
@@ -210,14 +210,14 @@ fn device_plugin(host: &HostFacts) -> Observations {
         Observations::fail(
             format!("node {} has a GPU label but offers no GPUs to pods", node.name),
             "the device plugin is not running there, or finds no driver",
-            "kubectl get pods --all-namespaces -o wide | grep device-plugin; see its log",
+            "kubectl get pods --all-namespaces -o wide | grep device-plugin; see the log of the pod",
         )
     });
     let missing = (plugins.is_empty() && nodes.iter().all(|node| node.gpus == 0)).then(|| {
         Observations::fail(
             "no node offers GPUs to pods; no device plugin installed",
             "Kubernetes requires the device plugin of NVIDIA or AMD",
-            "install it: https://github.com/NVIDIA/k8s-device-plugin#quick-start, or the GPU operator",
+            "install the device plugin: https://github.com/NVIDIA/k8s-device-plugin#quick-start, or the GPU operator",
         )
     });
     let all: u64 = nodes.iter().map(|node| node.gpus).sum();

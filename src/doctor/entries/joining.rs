@@ -24,7 +24,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["a compute reports \"the name ... is taken\", and the controller \"uses the name of this node\""],
         looks_at: "the node's state in sinfo, and whether slurmd has started here",
         cause: "another container has already registered a node with that name",
-        repair: "another `--hostname` for one of them; with `--network host`, `-e SLURMINIT_NODE_NAME=NAME`",
+        repair: "another `--hostname` for one container; with `--network host`, `-e SLURMINIT_NODE_NAME=NAME`",
         judge: Judge::Container(|_, container| joined(container, name)),
     },
 ];

@@ -136,7 +136,7 @@ fn daemons(_: &Facts, container: &ContainerFacts) -> Observations {
             }
             UnitState::Starting | UnitState::Waiting | UnitState::Stopping => Some(Observations::warn(
                 format!("{name} is {state}"),
-                "it is starting, or a dependency is not ready",
+                "the daemon is starting, or a dependency is not ready",
                 log,
             )),
             // A restart on request is not a fault.

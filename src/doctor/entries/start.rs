@@ -112,7 +112,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["fewer CPUs or less memory than the machine has"],
         looks_at: "the container's cpuset, CPU quota and memory limit",
         cause: "the container has a limit",
-        repair: "`docker run --cpus`, `--cpuset-cpus`, `--memory` set them",
+        repair: "`docker run --cpus`, `--cpuset-cpus`, `--memory` set the limits",
         judge: Judge::Container(limits),
     },
     Entry {
@@ -171,7 +171,7 @@ fn munge_key(start: &Start<'_>) -> Observations {
     if key.mode & 0o077 != 0 {
         return Observations::fail(
             format!("the munge key {path} has mode {:04o}: other users can read it", key.mode),
-            "munged rejects it at its next start",
+            "munged rejects the key at its next start",
             format!("chmod 0400 {path}; create a new key if another user may have read it"),
         );
     }
@@ -267,7 +267,7 @@ fn disk(start: &Start<'_>) -> Observations {
         Err(why) => Observations::could_not_look(why.as_str()),
         Ok(disk) if disk.is_read_only => Observations::fail(
             format!("{state} is read-only"),
-            "slurmctld saves its jobs there",
+            "slurmctld saves its jobs in this directory",
             "mount the volume without :ro",
         ),
         Ok(disk) if disk.free_mib < LOW_DISK => Observations::warn(
@@ -308,8 +308,8 @@ fn limits(facts: &Facts, _: &ContainerFacts) -> Observations {
     }
     Observations::hint(
         format!("the container may use {}", limits.join(", ")),
-        "it was created with limits",
-        "docker run --cpus, --cpuset-cpus and --memory set them",
+        "the container was created with limits",
+        "docker run --cpus, --cpuset-cpus and --memory set the limits",
     )
 }
 

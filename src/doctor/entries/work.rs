@@ -231,7 +231,7 @@ pub(crate) fn speed(condition: &Condition) -> Option<Observations> {
         Observations::warn(
             format!("GPU {index} has {} of {} PCI Express lanes", link.lanes, link.most_lanes),
             "the card is not seated well, or the slot has fewer lanes",
-            "re-seat it, or use another slot; nvidia-smi -q | grep -A 3 PCIe",
+            "re-seat the card, or use another slot; nvidia-smi -q | grep -A 3 PCIe",
         )
     });
     // A GPU with little work lowers the speed of its link, but not the number of lanes.
@@ -289,7 +289,7 @@ fn persistence(all: &[Condition]) -> Observations {
         .unwrap_or_else(|| Observations::note("the driver does not report the persistence mode"))
 }
 
-/// `None` if the driver does not report it.
+/// The observation about persistence mode; `None` if the driver does not report the mode.
 pub(crate) fn persistence_of(all: &[&Condition]) -> Option<Observations> {
     if all.iter().all(|it| it.is_persistent.is_none()) {
         return None;
@@ -322,7 +322,7 @@ fn numa(facts: &Facts) -> Observations {
         return Observations::ok("the NUMA node of each GPU is known");
     }
     let seen = format!("unknown NUMA node (-1): {}", unknown.join(", "));
-    let cause = "the firmware does not report it; most often a virtual machine without virtual NUMA";
+    let cause = "the firmware does not report the NUMA node; most often a virtual machine without virtual NUMA";
     let sockets = facts.inventory.cpu.sockets.len();
     if sockets > 1 {
         return Observations::warn(

@@ -90,7 +90,7 @@ pub fn kubernetes(ask: Ask<'_>) -> Observed<Option<Kubernetes>> {
 fn node(json: &Value) -> KubernetesNode {
     let labels = json.pointer("/metadata/labels").and_then(Value::as_object).cloned().unwrap_or_default();
     let is_gpu = |name: &str| Vendor::ALL.iter().any(|vendor| vendor.traits().kubernetes.contains(&name));
-    let says_gpu = |(name, value): (&String, &Value)| {
+    let names_gpu = |(name, value): (&String, &Value)| {
         (is_gpu(name) || name == "nvidia.com/gpu.present") && value.as_str() == Some("true")
     };
     let offered = json.pointer("/status/allocatable").and_then(Value::as_object).cloned().unwrap_or_default();
@@ -98,7 +98,7 @@ fn node(json: &Value) -> KubernetesNode {
     let count = |(name, value): (&String, &Value)| is_part(name).then(|| value.as_str()?.parse::<u64>().ok()).flatten();
     KubernetesNode {
         name: text(json.pointer("/metadata/name")).unwrap_or_default(),
-        has_gpu_label: labels.iter().any(says_gpu),
+        has_gpu_label: labels.iter().any(names_gpu),
         gpus: offered.iter().filter_map(count).sum(),
     }
 }

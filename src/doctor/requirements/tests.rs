@@ -123,16 +123,16 @@ fn drivers_are_measured_by_what_cuda_needs() {
 #[test]
 fn broken_configuration_is_no_verdict_on_gpus() {
     let inventory = Inventory { gpus: vec![gpu("nvidia", 0, Some("3.5"), None, None)], ..Inventory::default() };
-    let said = verdicts(&inventory, None, &Err("slurminit.toml:1: no".to_owned()));
-    assert_eq!(said, "configuration: CouldNotLook: slurminit.toml:1: no\n");
+    let printed = verdicts(&inventory, None, &Err("slurminit.toml:1: no".to_owned()));
+    assert_eq!(printed, "configuration: CouldNotLook: slurminit.toml:1: no\n");
 }
 
 /// "In order" is said only of GPUs that answered.
 #[test]
 fn gpu_that_did_not_answer_is_not_spoken_for() {
-    let (told, silent) = (healthy(0), Condition { index: 1, ..Condition::default() });
+    let (reporting, silent) = (healthy(0), Condition { index: 1, ..Condition::default() });
     let seen = |answer: &Observations| answer.observations()[0].seen.clone();
-    let awake = work::persistence_of(&[&Condition { is_persistent: Some(true), ..told }, &silent]).unwrap();
+    let awake = work::persistence_of(&[&Condition { is_persistent: Some(true), ..reporting }, &silent]).unwrap();
     assert_eq!(seen(&awake), "persistence mode is on for GPU 0");
     assert_eq!(work::silent(&silent, Vendor::default()), None, "a driver may be too old for every call");
     let lost = Condition { obstacle: Some(Obstacle::Lost), ..silent.clone() };

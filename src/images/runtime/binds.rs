@@ -79,7 +79,7 @@ impl Binds {
         }
         self.add(Path::new("/usr/bin"), &own.join("host-bin"));
         PLUGINS.iter().for_each(|plugins| self.add_same(Path::new(plugins)));
-        // The image's own is left to its programs.
+        // An image's own PMIx library has precedence for its programs.
         let pmix = libraries.join("pmix2");
         if !root.join(pmix.strip_prefix("/").unwrap_or(&pmix)).join("lib/libpmix.so.2").exists() {
             self.add_same(&pmix);

@@ -23,7 +23,7 @@ pub(super) fn enter(program: &Program) -> Result<(), String> {
         return Err(format!("{} was not imported and has no {OWN}", program.root.display()));
     }
     unshare_user()?;
-    let step = |what: &'static str| move |error: nix::Error| format!("{what}: {error}");
+    let step = |what: &'static str| move |error: nix::Error| format!("cannot {what}: {error}");
     bind(&program.root, &program.root, MsFlags::MS_BIND | MsFlags::MS_REC).map_err(step("bind the image"))?;
     let root = nix::fcntl::open(
         &program.root,

@@ -18,7 +18,7 @@ const PATH: &str = Paths::PROOT;
 /// Where PRoot may create temporary directories.
 const TEMPORARY: &str = "PROOT_TMP_DIR";
 
-/// Whether this container has it.
+/// Whether PRoot is installed in this container.
 pub(super) fn is_installed() -> bool {
     Path::new(PATH).exists()
 }
@@ -51,7 +51,7 @@ pub fn run_inside(report: i32, arguments: &[OsString], inherited: &Inherited) ->
     })
 }
 
-/// Returns why it could not be executed.
+/// Replaces this process by the program. Returns only an error.
 fn execute(program: &Program, own: &Path, report: i32, inherited: &Inherited) -> nix::Error {
     let Ok(path) = CString::new(PATH) else { return nix::Error::EINVAL };
     let mut environment = program.environment.clone();

@@ -37,7 +37,7 @@ pub enum ControlError {
 /// See [`ControlError`].
 pub fn ask(socket: &Path, request: &Request) -> Result<(Reply, Vec<u8>), ControlError> {
     let mut lines = Vec::new();
-    let reply = talk(socket, request, true, &mut |more| {
+    let reply = exchange(socket, request, true, &mut |more| {
         lines.extend_from_slice(more);
         Ok(())
     })?;
@@ -50,14 +50,14 @@ pub fn ask(socket: &Path, request: &Request) -> Result<(Reply, Vec<u8>), Control
 /// # Errors
 /// See [`ControlError`].
 pub fn follow(socket: &Path, request: &Request, take: Take<'_>) -> Result<(), ControlError> {
-    talk(socket, request, false, take).map(drop)
+    exchange(socket, request, false, take).map(drop)
 }
 
 /// Takes what follows the reply, as it comes.
 type Take<'a> = &'a mut dyn FnMut(&[u8]) -> std::io::Result<()>;
 
 /// With `has_an_end`, the deadline is that of the whole answer, otherwise that of its first line.
-fn talk(socket: &Path, request: &Request, has_an_end: bool, take: Take<'_>) -> Result<Reply, ControlError> {
+fn exchange(socket: &Path, request: &Request, has_an_end: bool, take: Take<'_>) -> Result<Reply, ControlError> {
     let not_running = |source| ControlError::NotRunning { socket: socket.to_owned(), source };
     let no_answer = || ControlError::NoAnswer { socket: socket.to_owned() };
     let failed = |source: std::io::Error| match source.kind() {

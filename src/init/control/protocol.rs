@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use model::message::Report;
+
 /// The maximum length of a request in bytes, including its newline.
 pub const LONGEST_REQUEST: usize = 4096;
 
@@ -36,10 +38,10 @@ pub enum Request {
         /// The maximum number of old lines.
         lines: u32,
     },
-    /// A line for the log from a program that slurmd runs, whose output slurmd discards.
-    Tell {
-        /// The line in slurmd's format.
-        line: String,
+    /// A message for the log from a program that slurmd runs, whose output slurmd discards.
+    Report {
+        /// The message.
+        report: Report,
     },
 }
 
@@ -111,6 +113,7 @@ pub fn parse_answer(bytes: &[u8]) -> Result<(Reply, &[u8]), serde_json::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::message;
     use proptest::prelude::*;
 
     fn request() -> impl Strategy<Value = Request> {
@@ -121,7 +124,9 @@ mod tests {
             ".{0,60}".prop_map(|name| Request::Restart { name }),
             (".{0,60}", any::<u32>()).prop_map(|(name, lines)| Request::Logs { name, lines }),
             (".{0,60}", any::<u32>()).prop_map(|(name, lines)| Request::Follow { name, lines }),
-            ".{0,60}".prop_map(|line| Request::Tell { line }),
+            ".{0,60}".prop_map(|why| Request::Report {
+                report: Report::warn(message!("hook-failed", "failed: {why}", why = why))
+            }),
         ]
     }
 

@@ -45,7 +45,7 @@ pub struct ReceivedRequest {
 pub struct FullReply {
     /// The first line.
     pub reply: Reply,
-    /// The lines after it.
+    /// The log lines after the reply.
     pub lines: Vec<u8>,
     /// Later lines, until the client disconnects.
     pub news: Option<Receiver<Vec<u8>>>,

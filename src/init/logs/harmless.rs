@@ -14,7 +14,7 @@ pub struct Circumstances {
     pub daemon_uids: Vec<u32>,
 }
 
-/// The messages; its head describes the format.
+/// The harmless messages. The head of the file describes its format.
 const KNOWN: &str = include_str!("harmless.txt");
 
 /// Daemon, circumstances and pattern of each message.

@@ -16,7 +16,7 @@ const STAGE: usize = 128;
 /// Where the text of a record comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It begins with the beginning of a message.
+    /// The line begins a message.
     Message,
     /// It may be the rest of the message before it, and so a user's text.
     Continuation,

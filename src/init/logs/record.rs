@@ -20,7 +20,7 @@ pub struct Record<'a> {
     pub source: &'a str,
     /// The text; can contain any bytes.
     pub text: &'a [u8],
-    /// What the text is made of: only slurminit's own messages have it, and only as JSON.
+    /// Kind, template and fields of slurminit's own messages, for the JSON format.
     pub message: Option<&'a Message>,
     /// The daemon or service that the event is about.
     pub unit: Option<&'a str>,

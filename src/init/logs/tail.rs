@@ -46,11 +46,11 @@ struct Follower {
 impl Follower {
     /// Passes lines on without blocking. Returns whether the follower is still there.
     fn give(&mut self, lines: &[u8]) -> bool {
-        let said = match self.lost {
+        let chunk = match self.lost {
             0 => lines.to_vec(),
             lost => [format!("... {lost} lines are left out: the reader was too slow\n").as_bytes(), lines].concat(),
         };
-        match self.lines.try_send(said) {
+        match self.lines.try_send(chunk) {
             Ok(()) => self.lost = 0,
             Err(TrySendError::Full(_)) => self.lost += lines.iter().filter(|byte| **byte == b'\n').count(),
             Err(TrySendError::Closed(_)) => return false,
@@ -143,7 +143,7 @@ pub(super) fn cut(line: &[u8], lines: &mut Vec<u8>) {
     }
 }
 
-/// The last `count` of these lines.
+/// The last `count` lines of the text.
 pub(super) fn last_lines(text: &[u8], count: usize) -> &[u8] {
     let ends = text.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n').map(|(index, _)| index);
     // The newline before the first wanted line.

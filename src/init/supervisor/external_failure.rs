@@ -61,7 +61,7 @@ impl Supervisor {
             return None;
         }
         let in_use = Errno::EADDRINUSE.desc();
-        let says = || self.logs.lines_of_last_run(&unit.spec.name).iter().any(|line| line.contains(in_use));
-        says().then_some(Shortage::Port(port))
+        let mentions_port = || self.logs.lines_of_last_run(&unit.spec.name).iter().any(|line| line.contains(in_use));
+        mentions_port().then_some(Shortage::Port(port))
     }
 }

@@ -41,13 +41,15 @@ impl Supervisor {
             }
             // Options of the command line apply to children, too.
             _ => {
-                let mut said = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), self.task.role.to_string())]);
-                said.extend(self.task.simulated_nodes.map(|nodes| ("SLURMINIT_NODES".to_owned(), nodes.to_string())));
+                let mut variables = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), self.task.role.to_string())]);
+                variables
+                    .extend(self.task.simulated_nodes.map(|nodes| ("SLURMINIT_NODES".to_owned(), nodes.to_string())));
                 if child == Child::Liveness {
                     // A command line is public, and the variables of a unit may be secret.
-                    said.insert(QUESTIONS.to_owned(), serde_json::to_string(&self.questions()).unwrap_or_default());
+                    variables
+                        .insert(QUESTIONS.to_owned(), serde_json::to_string(&self.questions()).unwrap_or_default());
                 }
-                Program { env: environment(&said, &NOT_FOR_DAEMONS), ..program }
+                Program { env: environment(&variables, &NOT_FOR_DAEMONS), ..program }
             }
         };
         program.with_reports()
@@ -133,8 +135,8 @@ impl Supervisor {
     /// A unit's command. Some are started through a verb that prepares something and then execs it.
     fn unit(&self, unit: &Unit) -> CommandLine {
         let mut command = CommandLine::new(&unit.spec.command);
-        let told = self.machine.prepared().and_then(|prepared| prepared.told_node.as_deref());
-        if let Some(node) = told.filter(|_| unit.is(DaemonName::Slurmd) && unit.spec.node.is_none()) {
+        let registered = self.machine.prepared().and_then(|prepared| prepared.configured_node_name.as_deref());
+        if let Some(node) = registered.filter(|_| unit.is(DaemonName::Slurmd) && unit.spec.node.is_none()) {
             command = command.option("-N", node);
         }
         let through = match unit.spec.daemon {

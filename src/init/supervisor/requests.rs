@@ -5,10 +5,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::Supervisor;
 use crate::control::protocol::{Reply, Request};
 use crate::control::server::{self, FullReply, ReceivedRequest};
-use crate::logs::{Circumstances, Record, parse_daemon_line, warn};
+use crate::logs::{Record, warn};
 use machine::{Command, Event};
 use model::daemons::DaemonName;
 use model::message;
+use model::message::Report;
 
 impl Supervisor {
     /// Opens the control socket. If that fails the container works but takes no requests. A plain init has no socket.
@@ -49,10 +50,9 @@ impl Supervisor {
                 Some((lines, news)) => FullReply { reply: Reply::Lines, lines, news: Some(news) },
                 None => self.unknown(&name),
             },
-            Request::Tell { line } => {
-                let source = DaemonName::Slurmd.as_str();
-                let (level, message) = parse_daemon_line(source, line.as_bytes(), &Circumstances::default());
-                self.logs.write(&Record::line(level, source, message));
+            Request::Report { report: Report { level, message } } => {
+                let slurmd = DaemonName::Slurmd.as_str();
+                self.logs.write(&Record::own(level, slurmd, None, &message));
                 Reply::Done.into()
             }
         };

@@ -37,8 +37,8 @@ fn retries_forever_without_free_processes_and_soon_after_recovery() {
         assert!(sim.now - before <= 4 * SECOND, "{:?}", sim.now - before);
         sim.exits(Child::Unit(SLURMCTLD), refused(Shortage::Processes));
     }
-    let told = sim.said.iter().filter(|said| matches!(said, Notice::FailedExternally { .. })).count();
-    assert_eq!(told, 10, "a line for the first, the second, the fourth, ...");
+    let count = sim.notices.iter().filter(|notice| matches!(notice, Notice::FailedExternally { .. })).count();
+    assert_eq!(count, 10, "a line for the first, the second, the fourth, ...");
     wait_for(&mut sim, Child::Unit(SLURMCTLD));
     sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     assert_eq!(sim.exit, None);
@@ -56,8 +56,8 @@ fn restarts_forever_after_crashes_by_requests() {
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
     }
     assert!(!sim.machine.is_stopping());
-    let told = sim.said.iter().filter(|said| matches!(said, Notice::CrashLoop { .. })).count();
-    assert_eq!(told, 1, "that it is none of its configuration is said once");
+    let count = sim.notices.iter().filter(|notice| matches!(notice, Notice::CrashLoop { .. })).count();
+    assert_eq!(count, 1, "that it is none of its configuration is said once");
 }
 
 #[test]
@@ -181,8 +181,8 @@ proptest! {
                 Attack::Round(unit, liveness) => {
                     let asked = sim.machine.asked().to_vec();
                     for other in asked {
-                        let said = if other == unit { liveness.clone() } else { Liveness::Answers };
-                        sim.give(Event::Liveness(other, said));
+                        let result = if other == unit { liveness.clone() } else { Liveness::Answers };
+                        sim.give(Event::Liveness(other, result));
                     }
                     if sim.living.contains(&Child::Liveness) {
                         sim.exits(Child::Liveness, Exit::Code(0));
@@ -230,7 +230,7 @@ proptest! {
                 }
             }
             prop_assert!(!sim.machine.is_stopping());
-            let gave_up = sim.said.iter().any(|said| matches!(said, Notice::GaveUp { .. }));
+            let gave_up = sim.notices.iter().any(|notice| matches!(notice, Notice::GaveUp { .. }));
             prop_assert!(!gave_up);
         }
     }

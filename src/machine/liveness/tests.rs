@@ -134,8 +134,8 @@ fn slow_unit_has_minute_and_one_that_answers_in_between_has_another() {
         round(&mut sim, &[]);
     }
     assert_eq!(sim.stopped, []);
-    let told = sim.said.iter().filter(|said| matches!(said, Notice::Slow { .. })).count();
-    assert_eq!(told, 3, "one line for each time");
+    let count = sim.notices.iter().filter(|notice| matches!(notice, Notice::Slow { .. })).count();
+    assert_eq!(count, 3, "one line for each time");
     let begin = sim.now;
     while sim.stopped.is_empty() {
         round(&mut sim, &[(SLURMCTLD, slow())]);
@@ -146,7 +146,7 @@ fn slow_unit_has_minute_and_one_that_answers_in_between_has_another() {
 #[test]
 fn late_tick_and_silent_probe_are_no_evidence() {
     let mut sim = answering();
-    for _ in 1..UNHEARD_ROUNDS {
+    for _ in 1..ROUNDS_WITHOUT_RESULT {
         begin(&mut sim);
         // The container was paused: everything stood still, and the clock went on.
         sim.wait(60 * SECOND);
@@ -156,7 +156,10 @@ fn late_tick_and_silent_probe_are_no_evidence() {
         sim.exits(Child::Liveness, exit);
     }
     assert_eq!(sim.stopped, []);
-    assert!(sim.said.iter().any(|said| matches!(said, Notice::NoVerdict { .. })), "but several in a row are reported");
+    assert!(
+        sim.notices.iter().any(|notice| matches!(notice, Notice::NoVerdict { .. })),
+        "but several in a row are reported"
+    );
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn reports_failed_query_once() {
     for _ in 0..3 {
         round(&mut sim, &[(MUNGED, Liveness::Unknown("no such program".to_owned()))]);
     }
-    assert_eq!(sim.said.iter().filter(|said| matches!(said, Notice::NotChecked { .. })).count(), 1);
+    assert_eq!(sim.notices.iter().filter(|notice| matches!(notice, Notice::NotChecked { .. })).count(), 1);
     assert_eq!(sim.stopped, []);
 }
 
@@ -203,10 +206,10 @@ fn hangs_are_no_failures_and_restarts_back_off() {
         sim.stopped.clear();
         cured(&mut sim, SLURMCTLD);
     }
-    assert!(!sim.machine.is_stopping() && !sim.said.iter().any(|said| matches!(said, Notice::GaveUp { .. })));
+    assert!(!sim.machine.is_stopping() && !sim.notices.iter().any(|notice| matches!(notice, Notice::GaveUp { .. })));
     let pauses: Vec<_> = at.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
     assert!(pauses[0] >= 30 && pauses[0] < 45 && pauses[1] >= 60 && pauses[5] >= 600 && pauses[5] < 620, "{pauses:?}");
-    let left = sim.said.iter().filter(|said| matches!(said, Notice::StillUnresponsive { .. })).count();
+    let left = sim.notices.iter().filter(|notice| matches!(notice, Notice::StillUnresponsive { .. })).count();
     assert!(left <= at.len(), "one line in between, not one for each question: {left} for {}", at.len());
 }
 
@@ -241,7 +244,7 @@ fn reports_overload_once_and_tolerates_it_long() {
         round(&mut sim, &[(SLURMCTLD, overload())]);
     }
     assert_eq!(sim.stopped, []);
-    assert_eq!(sim.said.iter().filter(|said| matches!(said, Notice::Overloaded { .. })).count(), 1);
+    assert_eq!(sim.notices.iter().filter(|notice| matches!(notice, Notice::Overloaded { .. })).count(), 1);
 }
 
 #[test]
@@ -261,7 +264,7 @@ fn restarts_unit_each_time_it_is_stopped() {
     let mut sim = answering();
     for times in 1..=5 {
         round(&mut sim, &[(SLURMCTLD, Liveness::Stopped("it was stopped".to_owned()))]);
-        assert_eq!(sim.stopped.len(), times, "an ordinary user cannot cause this stop: {:?}", sim.said);
+        assert_eq!(sim.stopped.len(), times, "an ordinary user cannot cause this stop: {:?}", sim.notices);
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(0));
         sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     }

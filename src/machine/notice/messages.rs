@@ -251,7 +251,7 @@ fn external_failure(shortage: Shortage, pause: Duration) -> String {
             "the container's process limit was reached: end processes (`ps -eo user,pid,comm`), or raise --pids-limit or `ulimit -u`"
         }
         Shortage::UserProcesses => {
-            "its user's process limit was reached (all containers of the host): raise --ulimit nproc, or use --pids-limit instead"
+            "the user's process limit was reached (all containers of the host): raise --ulimit nproc, or use --pids-limit instead"
         }
         Shortage::Memory => {
             "out of memory (OOM kill): end the largest processes (`ps -eo user,pid,rss,comm --sort=-rss`), or raise --memory"

@@ -27,7 +27,7 @@ impl Reload {
     pub(in super::super) fn takes_exit(
         &mut self,
         id: UnitId,
-        told: Option<RestartIntent>,
+        intent: Option<RestartIntent>,
         cluster: &mut Cluster,
     ) -> bool {
         if !cluster.units[id].reads_slurms_files() {
@@ -38,7 +38,7 @@ impl Reload {
             Stage::Stopping { .. } | Stage::Restoring { .. } => return true,
             Stage::Reconfiguring { work, .. } | Stage::Starting { work, .. } | Stage::Watching { work, .. } => work,
         };
-        let is_asked = told == Some(RestartIntent::AsAsked);
+        let is_asked = intent == Some(RestartIntent::AsAsked);
         work.deaths += u32::from(!is_asked);
         if is_asked || work.deaths < DEATHS || work.rollback.is_some() {
             return false;

@@ -40,7 +40,7 @@ pub struct ReloadSnapshot {
 pub struct LastReload {
     /// How many requests, counted from the start of slurminit, are served once this reload has ended.
     pub serves: u64,
-    /// When it ended, in milliseconds since slurminit started.
+    /// The end of the reload, in milliseconds since slurminit started.
     pub at_ms: u64,
     /// The outcome.
     pub outcome: Outcome,
@@ -112,7 +112,7 @@ pub(super) struct Work {
     pub(super) news: Vec<String>,
     pub(super) deferred: Vec<String>,
     pub(super) changed: Vec<String>,
-    /// The result of the preparation before this one.
+    /// The result of the previous preparation.
     pub(super) former: Option<Prepared>,
     pub(super) was_usable: bool,
     /// The number of unexpected deaths of slurmctld and slurmd.

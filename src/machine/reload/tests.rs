@@ -123,8 +123,8 @@ fn failing_reconfigure_becomes_restart() {
         daemons_end(&mut sim);
         daemons_start(&mut sim);
         assert_eq!(last(&sim), (Outcome::Applied, "new: the nodes; slurmctld and slurmd were restarted".to_owned()));
-        let warned = sim.said.iter().filter(|said| said.level() == model::log::Level::Warn).count();
-        assert_eq!(warned, 1, "and the reason is reported: {:?}", sim.said);
+        let warned = sim.notices.iter().filter(|notice| notice.level() == model::log::Level::Warn).count();
+        assert_eq!(warned, 1, "and the reason is reported: {:?}", sim.notices);
     }
 }
 

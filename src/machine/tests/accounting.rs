@@ -27,7 +27,7 @@ fn slurmctld_waits_for_it_once_and_the_cluster_outlives_it() {
     }
     sim.node("idle|none");
     assert_eq!(sim.spawned.last(), Some(&Child::Cmd));
-    while !sim.said.iter().any(|notice| matches!(notice, Notice::GaveUp { hold: true, .. })) {
+    while !sim.notices.iter().any(|notice| matches!(notice, Notice::GaveUp { hold: true, .. })) {
         match sim.living.contains(&Child::Unit(SLURMDBD)) {
             true => sim.exits(Child::Unit(SLURMDBD), Exit::Code(1)),
             false => sim.wait(Duration::from_millis(100)),
@@ -71,8 +71,8 @@ fn command_waits_for_accounts_of_configuration() {
         assert!(!sim.living.contains(&Child::Cmd));
         sim.exits(Child::Associations, Exit::Code(exit));
         assert!(sim.living.contains(&Child::Cmd));
-        let told = sim.said.iter().any(|notice| matches!(notice, Notice::AssociationsNotMade { .. }));
-        assert_eq!(told, exit == 1);
+        let is_reported = sim.notices.iter().any(|notice| matches!(notice, Notice::AssociationsNotMade { .. }));
+        assert_eq!(is_reported, exit == 1);
     }
 }
 

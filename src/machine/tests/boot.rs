@@ -76,7 +76,7 @@ fn commands_code_is_containers_and_command_that_never_ran_is_no_success() {
 fn preparation_that_fails_or_hangs_ends_container_with_its_code() {
     let mut sim = Sim::new(cluster(false));
     sim.wait(Duration::from_secs(1));
-    assert!(matches!(sim.said.last(), Some(Notice::PrepareSlow)), "a wait of a second is worth a word");
+    assert!(matches!(sim.notices.last(), Some(Notice::PrepareSlow)), "a wait of a second is worth a word");
     sim.wait(Duration::from_secs(30));
     sim.let_end();
     assert_eq!(sim.exit, Some(exit_code::PREPARE));

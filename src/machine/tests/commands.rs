@@ -112,11 +112,11 @@ fn timeline_has_each_part_of_start_once_and_does_not_change_later() {
     after(&mut sim, 10, Event::Node(NodeReport::parse("idle|none").unwrap()));
     after(&mut sim, 9, Event::ReadinessChecked(API, true));
     let line = sim.machine.snapshot().timeline;
-    let told: Vec<_> =
+    let notices: Vec<_> =
         line.iter().map(|span| (&span.part, span.from_us / 1000, span.until_us.map(|us| us / 1000))).collect();
     let unit = |name: &str| Part::Unit(name.to_owned());
     assert_eq!(
-        told,
+        notices,
         [
             (&Part::Hook(1), 0, Some(2)),
             (&Part::Prepare, 2, Some(10)),
@@ -142,8 +142,8 @@ fn reports_daemon_that_ends_unexpectedly_during_stop() {
     sim.ready();
     sim.give(Event::Signal(libc::SIGTERM));
     sim.exits(Child::Unit(MUNGED), Exit::Code(0));
-    assert_eq!(sim.said.last().unwrap().level(), Level::Warn);
+    assert_eq!(sim.notices.last().unwrap().level(), Level::Warn);
     sim.exits(Child::JobsQuiesce, Exit::Code(0));
     sim.exits(Child::Unit(API), Exit::Code(0));
-    assert_eq!(sim.said.last().unwrap().level(), Level::Debug);
+    assert_eq!(sim.notices.last().unwrap().level(), Level::Debug);
 }

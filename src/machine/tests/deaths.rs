@@ -9,7 +9,7 @@ fn daemon_that_dies_starts_again_at_once_then_ever_later_and_then_is_given_up() 
     let mut pauses = vec![];
     while sim.exit.is_none() && !sim.machine.is_stopping() {
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
-        if let Some(Notice::UnitDied { pause, .. }) = sim.said.last() {
+        if let Some(Notice::UnitDied { pause, .. }) = sim.notices.last() {
             pauses.push(*pause);
             sim.wait(*pause);
         }
@@ -19,7 +19,7 @@ fn daemon_that_dies_starts_again_at_once_then_ever_later_and_then_is_given_up() 
     assert_eq!(pauses.len(), 5, "the first had served; of the others, the fifth is one too many");
     sim.let_end();
     assert_eq!(sim.exit, Some(exit_code::SLURMCTLD));
-    assert!(matches!(sim.said.last(), Some(Notice::Ended { why: Some(_), .. })), "the last words say why");
+    assert!(matches!(sim.notices.last(), Some(Notice::Ended { why: Some(_), .. })), "the last words say why");
 }
 
 fn refused() -> Event {
@@ -41,7 +41,7 @@ fn first_death_at_start_is_explained_once_and_what_configuration_is_to_blame_for
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         assert_eq!(explained(&sim), 1, "a second death says the same");
         sim.give(refused());
-        assert!(sim.said.iter().any(|notice| matches!(notice, Notice::Refused(_))));
+        assert!(sim.notices.iter().any(|notice| matches!(notice, Notice::Refused(_))));
         assert_eq!(sim.machine.is_stopping(), on_give_up == OnGiveUp::Exit, "hold keeps it for a look inside");
         if on_give_up == OnGiveUp::Exit {
             sim.let_end();
@@ -64,9 +64,9 @@ fn failures_long_ago_are_forgotten() {
         sim.wait(Duration::from_secs(61));
         sim.exits(Child::Unit(MUNGED), Exit::Signal(libc::SIGKILL));
         assert!(
-            matches!(sim.said.last(), Some(Notice::UnitDied { pause: Duration::ZERO, .. })),
+            matches!(sim.notices.last(), Some(Notice::UnitDied { pause: Duration::ZERO, .. })),
             "{:?}",
-            sim.said.last()
+            sim.notices.last()
         );
         sim.give(Event::ReadinessChecked(MUNGED, true));
     }

@@ -16,7 +16,7 @@ fn reports_jobs_not_notified_of_stop_and_continues_stop() {
         sim.give(Event::Signal(libc::SIGTERM));
         sim.exits(Child::JobsQuiesce, exit.clone());
         let notice = Notice::JobsNotNotified { exit: exit.clone() };
-        assert_eq!(sim.said.iter().filter(|said| **said == notice).count(), 1, "{exit:?}: {:?}", sim.said);
+        assert_eq!(sim.notices.iter().filter(|logged| **logged == notice).count(), 1, "{exit:?}: {:?}", sim.notices);
         assert_eq!(sim.stopped, [Child::Unit(API)], "no wait for a unit that cannot become ready");
         sim.let_end();
         assert_eq!(sim.exit, Some(0));
@@ -30,15 +30,15 @@ fn reports_only_jobs_not_notified_in_time() {
         sim.ready();
         sim.give(Event::Signal(libc::SIGTERM));
         sim.exits(Child::JobsQuiesce, Exit::Code(code));
-        assert!(!sim.said.iter().any(|said| said.level() == model::log::Level::Warn), "{:?}", sim.said);
+        assert!(!sim.notices.iter().any(|notice| notice.level() == model::log::Level::Warn), "{:?}", sim.notices);
     }
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     sim.give(Event::Signal(libc::SIGTERM));
     sim.wait(Duration::from_secs(6));
     let about_jobs =
-        |said: &&Notice| matches!(said, Notice::JobsNotAccountedAtStop { .. } | Notice::JobsNotNotified { .. });
-    assert_eq!(sim.said.iter().filter(about_jobs).count(), 1, "one word for one fault: {:?}", sim.said);
+        |notice: &&Notice| matches!(notice, Notice::JobsNotAccountedAtStop { .. } | Notice::JobsNotNotified { .. });
+    assert_eq!(sim.notices.iter().filter(about_jobs).count(), 1, "one word for one fault: {:?}", sim.notices);
 }
 
 /// Runs until slurmctld is ready.
@@ -59,13 +59,13 @@ fn reports_failed_accounting_for_jobs_of_previous_start_and_starts_slurmd() {
     let mut sim = until_slurmctld(true);
     assert!(!sim.living.contains(&Child::Unit(SLURMD)), "slurmd waits");
     sim.exits(Child::JobsRecover, no_process());
-    assert_eq!(sim.said.last(), Some(&Notice::JobsNotRecovered { exit: no_process() }));
+    assert_eq!(sim.notices.last(), Some(&Notice::JobsNotRecovered { exit: no_process() }));
     assert!(sim.living.contains(&Child::Unit(SLURMD)));
 
     let mut sim = until_slurmctld(true);
     sim.wait(Duration::from_secs(15));
     assert!(!sim.living.contains(&Child::JobsRecover), "one that hangs has its time");
-    assert!(matches!(sim.said.last(), Some(Notice::JobsNotRecovered { .. })), "{:?}", sim.said);
+    assert!(matches!(sim.notices.last(), Some(Notice::JobsNotRecovered { .. })), "{:?}", sim.notices);
     assert!(sim.living.contains(&Child::Unit(SLURMD)));
 }
 
@@ -101,17 +101,17 @@ fn limits_and_reports_allocation_scan_that_hangs_or_fails() {
             Some(exit) => sim.exits(Child::JobsReclaim, exit.clone()),
         }
         let exit = exit.unwrap_or(Exit::Signal(libc::SIGKILL));
-        assert!(sim.said.contains(&Notice::JobsNotReclaimed { exit }), "{:?}", sim.said);
+        assert!(sim.notices.contains(&Notice::JobsNotReclaimed { exit }), "{:?}", sim.notices);
         // A stop kills the child without a message, because it is no longer needed.
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.wait(Duration::from_secs(2));
         sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::JobsAccount, Exit::Code(0));
         assert!(sim.living.contains(&Child::JobsReclaim));
-        let said = sim.said.len();
+        let before = sim.notices.len();
         sim.give(Event::Signal(libc::SIGTERM));
         assert!(!sim.living.contains(&Child::JobsReclaim));
-        assert!(!sim.said[said..].iter().any(|said| matches!(said, Notice::JobsNotReclaimed { .. })));
+        assert!(!sim.notices[before..].iter().any(|notice| matches!(notice, Notice::JobsNotReclaimed { .. })));
     }
 }
 
@@ -136,10 +136,10 @@ fn accounts_again_for_slurmctld_started_during_accounting() {
         // What the search for lost jobs was told is worthless too, and it is not waited for.
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.wait(Duration::from_secs(2));
-        let said = sim.said.len();
+        let before = sim.notices.len();
         sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         assert!(!sim.living.contains(&Child::JobsReclaim) && sim.living.contains(&Child::JobsAccount));
-        assert!(!sim.said[said..].iter().any(|said| matches!(said, Notice::JobsNotReclaimed { .. })));
+        assert!(!sim.notices[before..].iter().any(|notice| matches!(notice, Notice::JobsNotReclaimed { .. })));
         // While slurmctld is down, no query runs.
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.exits(Child::JobsAccount, Exit::Code(1));
@@ -204,8 +204,8 @@ fn slurmd_is_stopped_no_longer_than_somebody_accounts_for_jobs() {
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
     sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     sim.wait(Duration::from_secs(15));
-    assert!(sim.halted.is_empty(), "{:?}", sim.said);
-    assert!(sim.said.iter().any(|said| matches!(said, Notice::JobsNotAccounted { .. })), "{:?}", sim.said);
+    assert!(sim.halted.is_empty(), "{:?}", sim.notices);
+    assert!(sim.notices.iter().any(|notice| matches!(notice, Notice::JobsNotAccounted { .. })), "{:?}", sim.notices);
     // slurmctld dies again and backs off.
     let mut sim = served();
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
@@ -246,7 +246,7 @@ fn suspended_slurmd_does_not_count_as_silent() {
     sim.give(Event::Liveness(SLURMD, Liveness::Stopped("it is stopped".to_owned())));
     sim.exits(Child::JobsAccount, Exit::Code(0));
     sim.exits(Child::Liveness, Exit::Code(0));
-    assert!(!sim.stopped.contains(&Child::Unit(SLURMD)), "{:?}", sim.said);
+    assert!(!sim.stopped.contains(&Child::Unit(SLURMD)), "{:?}", sim.notices);
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn waits_for_commands_jobs_if_requested() {
         let mut sim = waiting();
         sim.exits(Child::JobsWait, exit.clone());
         assert!(sim.living.contains(&Child::JobsQuiesce) && sim.machine.stops_with_its_command());
-        assert_eq!(sim.said.contains(&Notice::JobsNotAwaited { exit: exit.clone() }), exit != Exit::Code(0));
+        assert_eq!(sim.notices.contains(&Notice::JobsNotAwaited { exit: exit.clone() }), exit != Exit::Code(0));
         sim.exits(Child::JobsQuiesce, Exit::Code(0));
         sim.let_end();
         assert_eq!(sim.exit, Some(7), "the code is the command's");

@@ -102,8 +102,8 @@ fn one_shot() -> Sim {
 
 const NEXT: UnitId = UnitId(4);
 
-fn says_why(sim: &Sim) -> usize {
-    sim.said.iter().filter(|notice| matches!(notice, Notice::NeedFailed { .. })).count()
+fn reported_reasons(sim: &Sim) -> usize {
+    sim.notices.iter().filter(|notice| matches!(notice, Notice::NeedFailed { .. })).count()
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn service_starts_when_one_shot_that_it_needs_has_succeeded() {
     assert!(!sim.living.contains(&Child::Unit(NEXT)), "the one-shot runs");
     sim.exits(Child::Unit(API), Exit::Code(0));
     assert!(sim.living.contains(&Child::Unit(NEXT)));
-    assert_eq!(says_why(&sim), 0);
+    assert_eq!(reported_reasons(&sim), 0);
 }
 
 #[test]
@@ -133,11 +133,11 @@ fn service_does_not_start_after_one_shot_that_failed_until_that_has_succeeded() 
         sim.exits(Child::Unit(API), exit);
         sim.wait(Duration::from_secs(600));
         assert!(!sim.living.contains(&Child::Unit(NEXT)));
-        assert_eq!(says_why(&sim), 1);
+        assert_eq!(reported_reasons(&sim), 1);
         sim.give(Event::Command(Command::Restart(API)));
         assert!(!sim.living.contains(&Child::Unit(NEXT)));
         sim.exits(Child::Unit(API), Exit::Code(1));
-        assert_eq!(says_why(&sim), 2, "it failed again");
+        assert_eq!(reported_reasons(&sim), 2, "it failed again");
         sim.give(Event::Command(Command::Restart(API)));
         sim.exits(Child::Unit(API), Exit::Code(0));
         assert!(sim.living.contains(&Child::Unit(NEXT)));

@@ -76,7 +76,7 @@ pub(in super::super) struct Sim {
     pub(in super::super) living: BTreeSet<Child>,
     pub(in super::super) spawned: Vec<Child>,
     pub(in super::super) stopped: Vec<Child>,
-    pub(in super::super) said: Vec<Notice>,
+    pub(in super::super) notices: Vec<Notice>,
     pub(super) stubborn: BTreeSet<Child>,
     /// Children that are stopped, as by SIGSTOP.
     pub(in super::super) halted: BTreeSet<Child>,
@@ -91,7 +91,7 @@ impl Sim {
             living: BTreeSet::new(),
             spawned: vec![],
             stopped: vec![],
-            said: vec![],
+            notices: vec![],
             stubborn: BTreeSet::new(),
             halted: BTreeSet::new(),
             exit: None,
@@ -141,7 +141,7 @@ impl Sim {
                         }
                     }
                     Effect::CheckReadiness(_) => {}
-                    Effect::Report(notice) => self.said.push(notice),
+                    Effect::Report(notice) => self.notices.push(notice),
                     Effect::Exit(code) => self.exit = Some(code),
                 }
             }

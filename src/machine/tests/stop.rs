@@ -133,7 +133,7 @@ fn stop_keeps_deadline_of_daemon_that_is_being_stopped_already() {
     sim.ready();
     sim.exits(Child::Unit(MUNGED), Exit::Signal(libc::SIGSEGV));
     sim.wait(Duration::from_secs(60));
-    assert!(matches!(sim.said.last(), Some(Notice::NeverReady { .. })), "munged does not come back");
+    assert!(matches!(sim.notices.last(), Some(Notice::NeverReady { .. })), "munged does not come back");
     sim.exits(Child::Cmd, Exit::Code(0));
     assert!(sim.living.contains(&Child::JobsQuiesce), "slurmctld is asked about jobs meanwhile");
     let wake = sim.machine.next_wake().unwrap();

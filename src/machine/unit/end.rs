@@ -23,7 +23,7 @@ pub(crate) struct Run {
     ended_at: Moment,
     exit: Exit,
     /// Why slurminit stopped the process; `None` if it did not.
-    pub(crate) told: Option<RestartIntent>,
+    pub(crate) intent: Option<RestartIntent>,
     /// When the process was told to stop, or the earliest time at which it may have begun to exit by itself.
     end_began: Moment,
     /// How long the process ran; zero if slurminit stopped it.
@@ -45,7 +45,7 @@ pub(crate) enum AfterDeath {
 impl Unit {
     /// The run of the unit's process, which has just ended.
     pub(crate) fn ended_run(&self, exit: Exit, now: Moment) -> Run {
-        let (told, end_began) = match self.state {
+        let (intent, end_began) = match self.state {
             State::Stopping { since, again, .. } => (Some(again), since),
             _ => (None, now.saturating_sub(LONGEST_END)),
         };
@@ -53,7 +53,7 @@ impl Unit {
             State::Ready { since } | State::Starting { since, .. } => now.saturating_sub(since),
             _ => Duration::ZERO,
         };
-        Run { ended_at: now, exit, told, end_began, ran, was_ready: self.is_ready() }
+        Run { ended_at: now, exit, intent, end_began, ran, was_ready: self.is_ready() }
     }
 
     /// The unit does not run again.
@@ -79,7 +79,7 @@ impl Unit {
         let (name, exit, ran, was_ready) = (self.name(), run.exit.clone(), run.ran, run.was_ready);
         let runs_again = match self.spec.restart {
             RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => exit != Exit::Code(0) || run.told == Some(RestartIntent::AfterFailure),
+            RestartPolicy::OnFailure => exit != Exit::Code(0) || run.intent == Some(RestartIntent::AfterFailure),
             RestartPolicy::Never => false,
         };
         if !runs_again {
@@ -88,7 +88,7 @@ impl Unit {
             return AfterDeath::Finished;
         }
         self.record(run);
-        // A long run clears the failures before it.
+        // A long run resets the failure count.
         if ran >= policy.reset_after {
             self.forget_failures();
             self.external_failures.in_a_row = 0;
@@ -116,9 +116,9 @@ impl Unit {
     }
 
     fn record(&mut self, run: Run) {
-        let Run { ended_at: at, exit, told, end_began: began, .. } = run;
+        let Run { ended_at: at, exit, intent, end_began: began, .. } = run;
         let silence = self.liveness_history.silence.take();
-        self.last_end = Some(End { at, began, exit, told, silence });
+        self.last_end = Some(End { at, began, exit, intent, silence });
     }
 
     /// Records a failure. Returns whether the limit is exceeded, so that the unit is given up.

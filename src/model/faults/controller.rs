@@ -88,7 +88,7 @@ pub struct LeftOutGpu {
 /// A GPU or MIG instance for jobs, in Slurm's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
-    /// The PCI address of its GPU, if known.
+    /// The PCI address of the whole GPU, if known.
     pub pci_address: Option<String>,
     /// The device file.
     pub file: String,
@@ -294,7 +294,7 @@ impl HealthController {
 
     /// The time of the next action, in ms.
     pub fn next(&self) -> Option<u64> {
-        // These wait for Slurm's answer.
+        // Both of these states wait for Slurm's answer.
         let dates = self.stage.next().into_iter().chain(self.must_check_resumed()).filter(|_| !self.is_asking);
         dates.chain(self.next_log()).chain(self.gpus.values().filter_map(Gpu::reset_is_due)).min()
     }

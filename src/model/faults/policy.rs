@@ -115,7 +115,7 @@ const fn xid(number: u32) -> (Policy, &'static str, &'static str) {
         63 => (Warn, "memory row remapping pending until the next reset", "reset the GPU when no job needs it"),
         92 => (Warn, "high rate of corrected memory errors", HARDWARE),
         157 => (Warn, "", HARDWARE),
-        // A program's kernel that never yields raises it. If the GPU needs a reset, the recovery action shows it.
+        // A CUDA kernel that never yields raises this XID. If the GPU needs a reset, the driver's recovery action reports that.
         109 => (Warn, "context switch timeout", PROGRAM),
         13 => (Warn, "graphics engine exception", PROGRAM),
         31 => (Warn, "MMU fault (illegal address)", PROGRAM),
@@ -129,7 +129,7 @@ const fn xid(number: u32) -> (Policy, &'static str, &'static str) {
         14 | 37 | 38 | 44 | 66 | 67 | 93 | 106..=108 | 121 | 137 | 141 | 152 | 153 | 160 | 161 => (Count, "", NOTHING),
         54 => (Warn, "auxiliary power not connected", "check the power cables of the card"),
         UNKNOWN_XID => {
-            (Warn, "the driver does not know its number", "see Xid messages on the host (dmesg | grep -i xid)")
+            (Warn, "the driver has no text for this XID", "see Xid messages on the host (dmesg | grep -i xid)")
         }
         _ => (Warn, "", "see NVIDIA's XID catalog"),
     }

@@ -35,7 +35,7 @@ pub struct Report {
 /// One GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuReport {
-    /// Its names.
+    /// The GPU's index, UUID, address and model.
     #[serde(flatten)]
     pub identity: Identity,
     /// Slurm's indices of the GPU, from 0: empty if it is unavailable to jobs, several for MIG instances.
@@ -55,7 +55,7 @@ pub struct GpuReport {
     pub counts: BTreeMap<FaultKind, Count>,
     /// Whether it is excluded from jobs because of its faults.
     pub is_out: bool,
-    /// Whether it is released for work on the host, or is to be checked after that.
+    /// The state of a GPU that an administrator released for work on the host; `None` if not released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<Release>,
 }
@@ -64,11 +64,11 @@ pub struct GpuReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Release {
-    /// Jobs still have it, or slurminit still has it open.
+    /// Jobs still have the GPU, or slurminit still has its device file open.
     Pending,
     /// Neither does.
     Done,
-    /// It is given back, and will be checked.
+    /// The GPU was returned by `slurminit gpu return`, and will be checked.
     Returning,
 }
 
@@ -92,7 +92,7 @@ pub struct OpenFault {
 pub struct Count {
     /// The count.
     pub count: u64,
-    /// The last time.
+    /// The time of the last fault of this kind.
     pub last: u64,
 }
 

@@ -69,9 +69,9 @@ pub enum Obstacle {
     Nameless,
     /// The GPU has a fault and is excluded from jobs.
     Faulty,
-    /// The operator excluded it.
+    /// The operator excluded the GPU.
     NotChosen,
-    /// It is integrated into the processor, and there are discrete GPUs.
+    /// The GPU is integrated into the processor, and there are discrete GPUs.
     Integrated,
     /// Something else.
     Other,
@@ -143,12 +143,12 @@ impl Obstacle {
                 "the GPU returns after its recovery, or after a repair with `slurminit gpu release` and `return`",
             ),
             Self::NotChosen => (
-                "excluded by [gpu] only or except of slurminit.toml",
-                "no action if intended; otherwise change [gpu] only or except",
+                "excluded by `[gpu] only` or `except` of slurminit.toml",
+                "no action if intended; otherwise change `[gpu] only` or `except`",
             ),
             Self::Integrated => (
                 "the GPU is integrated into the processor, and any GPU job could get it",
-                "no action if intended; otherwise add it to [gpu] only of slurminit.toml, with the other GPUs for jobs",
+                "no action if intended; otherwise add it to `[gpu] only` of slurminit.toml, with the other GPUs for jobs",
             ),
             Self::Other => ("see the kernel's message", "check the driver's messages on the host (dmesg)"),
         }

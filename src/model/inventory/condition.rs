@@ -25,7 +25,7 @@ pub struct Condition {
     /// The memory's error correction.
     #[serde(default)]
     pub ecc: Option<Ecc>,
-    /// How many processes may compute on it.
+    /// How many processes may compute on the GPU.
     pub compute_mode: Option<ComputeMode>,
     /// Whether persistence mode is on, which keeps the driver loaded while the GPU is unused.
     pub is_persistent: Option<bool>,
@@ -75,7 +75,7 @@ pub struct Pcie {
 /// The error correction of a GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ecc {
-    /// Whether it is on.
+    /// Whether ECC is on.
     pub is_on: bool,
     /// The uncorrectable errors since the driver was loaded.
     pub uncorrected: Option<u64>,

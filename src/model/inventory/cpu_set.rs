@@ -20,17 +20,17 @@ impl CpuSet {
         self.0.iter().copied()
     }
 
-    /// How many numbers it contains.
+    /// The number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it is empty.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether it contains `cpu`.
+    /// Whether the set contains `cpu`.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
     }

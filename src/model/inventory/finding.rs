@@ -13,7 +13,7 @@ pub struct Finding {
     /// The subject.
     #[serde(default)]
     pub kind: Kind,
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
     /// What was observed.
     pub what: String,

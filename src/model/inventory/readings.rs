@@ -79,7 +79,7 @@ pub struct InstanceReadings {
     pub uuid: Option<String>,
     /// The number of the GPU instance.
     pub gpu_instance: u32,
-    /// The number of the compute instance within it.
+    /// The number of the compute instance within the GPU instance.
     pub compute_instance: u32,
     /// The profile: `1g.18gb`.
     pub profile: Option<String>,

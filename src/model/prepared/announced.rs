@@ -17,7 +17,7 @@ const LONGEST_MODEL: usize = 64;
 pub struct Announced {
     /// The model, or the GPU's model and the profile of a MIG instance.
     pub model: String,
-    /// Its memory, in MiB, if known.
+    /// The GPU's memory in MiB, if known.
     pub memory_mib: Option<u64>,
 }
 
@@ -85,14 +85,14 @@ mod tests {
     fn reported_facts_equal_read_facts() {
         let gpus =
             [gpu("NVIDIA H200", Some(143_771)), gpu("NVIDIA H200", Some(143_771)), gpu("AMD\n\u{202e}\"x", None)];
-        let told = text(&gpus);
-        assert_eq!(told, r#"{"gpus":[{"n":2,"model":"NVIDIA H200","mib":143771},{"n":1,"model":"AMD??\"x"}]}"#);
-        let read = parse(&told);
+        let announced = text(&gpus);
+        assert_eq!(announced, r#"{"gpus":[{"n":2,"model":"NVIDIA H200","mib":143771},{"n":1,"model":"AMD??\"x"}]}"#);
+        let read = parse(&announced);
         assert_eq!((read.len(), read[1].memory_mib, read[2].model.as_str()), (3, Some(143_771), "AMD??\"x"));
         assert_eq!(text(&[]), "");
         let many: Vec<OfferedGpu> = (0..200).map(|number| gpu(&"x".repeat(99), Some(number))).collect();
-        let told = text(&many);
-        assert!(told.len() <= LONGEST && parse(&told).len() > 50, "{}", told.len());
+        let announced = text(&many);
+        assert!(announced.len() <= LONGEST && parse(&announced).len() > 50, "{}", announced.len());
     }
 
     #[test]

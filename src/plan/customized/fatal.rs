@@ -28,9 +28,9 @@ pub struct Fatal {
 struct RequiredFile {
     key: &'static str,
     plugin: &'static str,
-    /// One of them must be in Slurm's directory.
+    /// The plugin's files, one of which must be in Slurm's directory.
     files: &'static [&'static str],
-    /// Whether only slurmctld needs it.
+    /// Whether only slurmctld needs the file.
     is_controllers: bool,
 }
 
@@ -105,8 +105,8 @@ impl Find<'_> {
     fn no_node(&self) -> Option<Fatal> {
         let Context { config, names, .. } = self.context;
         let has_own_command = config.daemons.get(&config::DaemonName::Slurmd).is_some_and(|own| own.command.is_some());
-        let is_told = config.adds_its_node() || config.simulated().is_some() || has_own_command;
-        if !self.context.has_node() || is_told || self.customized.own_node.is_some() {
+        let is_configured = config.adds_its_node() || config.simulated().is_some() || has_own_command;
+        if !self.context.has_node() || is_configured || self.customized.own_node.is_some() {
             return None;
         }
         let file = self.customized.get(FileName::SlurmConf)?;

@@ -26,7 +26,7 @@ pub(super) struct MissingInclude {
     pub(super) path: PathBuf,
     /// The line, counted from 1.
     pub(super) line: usize,
-    /// The name on it.
+    /// The file name in the Include line.
     pub(super) name: String,
     /// Why the file cannot be read.
     pub(super) why: String,
@@ -37,7 +37,7 @@ pub(super) struct MissingInclude {
 pub(super) enum Inlined {
     /// Those with a relative name.
     Relative,
-    /// All of them.
+    /// All files.
     All,
 }
 

@@ -34,8 +34,8 @@ pub struct OwnNode {
     /// Gres.
     pub gres: String,
     /// Whether slurmd needs `-N`, because it cannot derive the name from the host name.
-    pub is_told: bool,
-    /// Its line, with the values of the `NodeName=DEFAULT` lines before it.
+    pub is_configured: bool,
+    /// The node's line, with the values of the preceding `NodeName=DEFAULT` lines.
     pub(super) line: parse::Line,
 }
 
@@ -60,11 +60,13 @@ pub(super) fn find(lines: &[parse::Line], names: &Names) -> Option<OwnNode> {
     let has_configured = |line: &&parse::Line| {
         line.get("NodeName").zip(configured).is_some_and(|(own, name)| hostlist::contains(own, name))
     };
-    let told = nodes.iter().find(has_configured).zip(configured.map(str::to_owned));
-    let is_told = told.as_ref().is_some_and(|(_, told)| by_host.as_ref().is_none_or(|(_, name)| name != told));
-    let (line, name) = told.or(by_host)?;
+    let configured_node = nodes.iter().find(has_configured).zip(configured.map(str::to_owned));
+    let is_configured = configured_node
+        .as_ref()
+        .is_some_and(|(_, configured_node)| by_host.as_ref().is_none_or(|(_, name)| name != configured_node));
+    let (line, name) = configured_node.or(by_host)?;
     let gres = line.get("Gres").unwrap_or_default().to_owned();
-    Some(OwnNode { name, gres, is_told, line: line.clone() })
+    Some(OwnNode { name, gres, is_configured, line: line.clone() })
 }
 
 /// Whether a line of gres.conf with this NodeName is for the node. If the node's name is unknown, lines with a name of the host are.
@@ -94,12 +96,12 @@ mod tests {
             hostname: "dgx2.lab".to_owned(),
             aliases: vec!["gpu".to_owned()],
         };
-        find(&parse::lines(conf), &names).map(|node| (node.name, node.gres, node.is_told))
+        find(&parse::lines(conf), &names).map(|node| (node.name, node.gres, node.is_configured))
     }
 
     #[test]
     fn finds_the_node_as_slurmd_does() {
-        let node = |name: &str, gres: &str, is_told| Some((name.to_owned(), gres.to_owned(), is_told));
+        let node = |name: &str, gres: &str, is_configured| Some((name.to_owned(), gres.to_owned(), is_configured));
         let ranges = "NodeName=DEFAULT Gres=gpu:8\nNodeName=cpu1 Gres=\nNodeName=dgx[1-4]\n";
         assert_eq!(found(ranges, None), node("dgx2", "gpu:8", false));
         assert_eq!(
@@ -114,7 +116,7 @@ mod tests {
 
     #[test]
     fn configured_name_counts_if_file_has_it() {
-        let node = |name: &str, is_told| Some((name.to_owned(), String::new(), is_told));
+        let node = |name: &str, is_configured| Some((name.to_owned(), String::new(), is_configured));
         assert_eq!(found("NodeName=n[1-2]\n", Some("n2")), node("n2", true));
         assert_eq!(found("NodeName=n1,dgx2\n", Some("n1")), node("n1", true));
         assert_eq!(found("NodeName=n1,dgx2\n", Some("dgx2")), node("dgx2", false));

@@ -33,7 +33,7 @@ pub fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding
 fn leave_out(gpu: &mut Gpu, only: &[GpuSelector], except: &[GpuSelector]) {
     let excepted = except.iter().find(|selector| selector.is(gpu));
     if let Some(selector) = excepted {
-        gpu.access = Access::unusable(Obstacle::NotChosen, format!("excluded by [gpu] except `{selector}`"));
+        gpu.access = Access::unusable(Obstacle::NotChosen, format!("excluded by `{selector}` in `[gpu] except`"));
         return;
     }
     let is_wanted = only.is_empty() || only.iter().any(|selector| selector.is(gpu));
@@ -41,7 +41,7 @@ fn leave_out(gpu: &mut Gpu, only: &[GpuSelector], except: &[GpuSelector]) {
     for instance in gpu.mig.iter_mut().flatten().filter(|instance| instance.access == Access::Usable) {
         let excepted = except.iter().find(|selector| selector.is_instance(instance));
         if let Some(selector) = excepted {
-            let reason = format!("excluded by [gpu] except `{selector}`");
+            let reason = format!("excluded by `{selector}` in `[gpu] except`");
             instance.access = Access::unusable(Obstacle::NotChosen, reason);
         } else if !is_wanted && !only.iter().any(|selector| selector.is_instance(instance)) {
             instance.access = Access::unusable(Obstacle::NotChosen, NOT_IN_ONLY);
@@ -54,7 +54,7 @@ fn leave_out(gpu: &mut Gpu, only: &[GpuSelector], except: &[GpuSelector]) {
     }
 }
 
-const NOT_IN_ONLY: &str = "not in [gpu] only";
+const NOT_IN_ONLY: &str = "not in `[gpu] only`";
 
 fn is_here(selector: &GpuSelector, inventory: &Inventory) -> bool {
     let mut instances = inventory.gpus.iter().flat_map(|gpu| gpu.mig.iter().flatten());

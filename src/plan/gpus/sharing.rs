@@ -24,9 +24,9 @@ pub(super) fn plan(
     }
     let (name, each) = (sharing.gres(), sharing.of_each_gpu());
     let key = match sharing {
-        Sharing::Shards(_) => "set by [gpu] shards; jobs with --gres=shard:1 can share a GPU",
+        Sharing::Shards(_) => "set by `[gpu] shards`; jobs with --gres=shard:1 can share a GPU",
         Sharing::Mps => {
-            "set by [gpu] mps; a job with --gres=mps:50 gets half of a GPU's multiprocessors if NVIDIA's MPS runs"
+            "set by `[gpu] mps`; a job with --gres=mps:50 gets half of a GPU's multiprocessors if NVIDIA's MPS runs"
         }
     };
     let how = if auto_detect == AutoDetect::Off { "" } else { ", which Slurm spreads evenly" };

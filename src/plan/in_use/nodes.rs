@@ -17,11 +17,11 @@ const OWN: [&str; 6] = ["NodeName", "NodeHostname", "NodeAddr", "Port", "State",
 /// A node of the previous slurm.conf that the new one lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedNode {
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// Whether it was kept only for the jobs that request it.
+    /// Whether the node was kept only for the jobs that request it.
     pub is_kept: bool,
-    /// The rest of its line.
+    /// The other keys of the node's line.
     pub settings: Vec<(String, String)>,
 }
 

@@ -47,8 +47,8 @@ mod tests {
                 lines("pre_job", &[hook])
             );
             let output = sys::tool::output(Command::new("sh").args(["-c", &script]), Duration::from_secs(20)).unwrap();
-            let said = String::from_utf8(output.stdout).unwrap();
-            assert_eq!(said, format!("hook|pre_job|--timeout|1.5|--|{}|{last}", words.join("|")));
+            let printed = String::from_utf8(output.stdout).unwrap();
+            assert_eq!(printed, format!("hook|pre_job|--timeout|1.5|--|{}|{last}", words.join("|")));
             assert_eq!(output.status.success(), on_failure == OnHookFailure::Warn);
         }
     }

@@ -29,7 +29,7 @@ pub struct ClusterNodes {
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClusterNode {
-    /// Its name in Slurm.
+    /// The node's name in Slurm.
     pub name: String,
     /// The node's state and reason.
     #[serde(flatten)]
@@ -67,7 +67,7 @@ pub struct NodeGpu {
     pub model: Option<String>,
     /// The GPU's memory, in MiB, if known.
     pub memory_mib: Option<u64>,
-    /// Its state.
+    /// The GPU's state.
     #[serde(flatten)]
     pub state: GpuState,
 }
@@ -135,7 +135,7 @@ impl ClusterNode {
             _ if shared.contains(&index) => GpuState::Shared { jobs: Vec::new() },
             _ => free.clone(),
         };
-        let told = announced::parse(value["extra"].as_str().unwrap_or_default());
+        let announced = announced::parse(value["extra"].as_str().unwrap_or_default());
         let mut node = Self {
             name: Some(text(value, "name")).filter(|name| !name.is_empty())?,
             report,
@@ -159,15 +159,16 @@ impl ClusterNode {
             state: state_of(index, &free),
         };
         node.gpus = types.map(gpu).collect();
-        node.describe(told);
+        node.describe(announced);
         Some(node)
     }
 
     /// Sets the models. A report with another number of GPUs describes another node.
-    fn describe(&mut self, told: Vec<Announced>) {
-        if told.len() == self.gpus.len() {
-            for (gpu, told) in self.gpus.iter_mut().zip(told) {
-                (gpu.model, gpu.memory_mib) = (Some(printable::line(&told.model).into_owned()), told.memory_mib);
+    fn describe(&mut self, announced: Vec<Announced>) {
+        if announced.len() == self.gpus.len() {
+            for (gpu, announced) in self.gpus.iter_mut().zip(announced) {
+                (gpu.model, gpu.memory_mib) =
+                    (Some(printable::line(&announced.model).into_owned()), announced.memory_mib);
             }
         }
     }

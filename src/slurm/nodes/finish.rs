@@ -25,8 +25,8 @@ pub fn wait(jobs: &[String]) -> anyhow::Result<Vec<String>> {
     loop {
         let list = format!("--jobs={}", waiting.open.join(","));
         let which = Jobs { states: &["all"], options: &[&list], ..Jobs::default() };
-        let said = Client::each(limit::COMMAND).job_columns(&which, &COLUMNS);
-        match said.map_err(anyhow::Error::from).and_then(|said| waiting.update(&said)) {
+        let output = Client::each(limit::COMMAND).job_columns(&which, &COLUMNS);
+        match output.map_err(anyhow::Error::from).and_then(|output| waiting.update(&output)) {
             Ok(()) if waiting.open.is_empty() => return Ok(waiting.failed.into_values().collect()),
             Ok(()) => answered = Instant::now(),
             Err(error) if answered.elapsed() >= AWAY => return Err(error),
@@ -51,9 +51,9 @@ struct PendingJobs {
 }
 
 impl PendingJobs {
-    fn update(&mut self, said: &[[String; 3]]) -> anyhow::Result<()> {
+    fn update(&mut self, output: &[[String; 3]]) -> anyhow::Result<()> {
         let mut known: BTreeMap<&str, bool> = BTreeMap::new();
-        for [name, state, code] in said {
+        for [name, state, code] in output {
             // `5`, a task `5_1`, and the tasks that have not started in one: `5_[2-9]`.
             let (job, task) = name.split_once('_').unwrap_or((name.as_str(), ""));
             let Ok(number) = job.parse() else { continue };
@@ -102,15 +102,15 @@ fn code_of(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn rows(said: &str) -> Vec<[String; 3]> {
+    fn rows(output: &str) -> Vec<[String; 3]> {
         let row = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().try_into().unwrap();
-        said.lines().map(row).collect()
+        output.lines().map(row).collect()
     }
 
-    fn after(jobs: &[&str], said: &[&str]) -> (Vec<String>, Vec<String>) {
+    fn after(jobs: &[&str], output: &[&str]) -> (Vec<String>, Vec<String>) {
         let mut waiting = PendingJobs { open: jobs.iter().map(ToString::to_string).collect(), failed: BTreeMap::new() };
-        for said in said {
-            waiting.update(&rows(said)).unwrap();
+        for output in output {
+            waiting.update(&rows(output)).unwrap();
         }
         (waiting.open, waiting.failed.into_values().collect())
     }
@@ -118,10 +118,10 @@ mod tests {
     #[test]
     fn waits_until_all_jobs_have_ended() {
         let jobs = ["1", "2", "3", "4"];
-        let said = "3  COMPLETED  0:0  \n1  FAILED  3:0  \n2  FAILED  0:9\n4 CANCELLED 0:15\n";
+        let output = "3  COMPLETED  0:0  \n1  FAILED  3:0  \n2  FAILED  0:9\n4 CANCELLED 0:15\n";
         let want = ["job 1 is FAILED, exit code 3", "job 2 is FAILED, signal 9", "job 4 is CANCELLED, signal 15"];
-        assert_eq!(after(&jobs, &[said]), (vec![], want.map(str::to_owned).to_vec()));
-        let (open, failed) = after(&jobs, &[&said.replace("COMPLETED", "COMPLETING")]);
+        assert_eq!(after(&jobs, &[output]), (vec![], want.map(str::to_owned).to_vec()));
+        let (open, failed) = after(&jobs, &[&output.replace("COMPLETED", "COMPLETING")]);
         assert_eq!((open, failed.len()), (vec!["3".to_owned()], 3));
         // Before 23.02 the wait status is in decimal.
         assert_eq!(after(&jobs[..2], &["1 FAILED 768\n2 FAILED 9\n"]).1, want[..2]);

@@ -109,7 +109,7 @@ pub enum OwnGpuState {
         /// The reason.
         why: String,
     },
-    /// slurmctld did not report it.
+    /// slurmctld did not report the GPU's state.
     Unknown,
 }
 
@@ -150,7 +150,7 @@ pub fn node(name: &str) -> Result<OwnNode, String> {
 /// Reading a device that is being reset blocks, so a separate process reads it.
 pub fn lost(root: &Path, gpus: &[OfferedGpu]) -> Vec<Option<String>> {
     let probe = || gpus.iter().map(|gpu| why_lost(root, gpu)).collect::<Vec<_>>();
-    let unknown = |verdict| vec![Some(format!("its PCI slot {verdict}")); gpus.len()];
+    let unknown = |verdict| vec![Some(format!("the PCI slot {verdict}")); gpus.len()];
     Sandbox::start(probe).finish(Instant::now() + LOOKING).unwrap_or_else(unknown)
 }
 

@@ -105,8 +105,8 @@ impl Target {
         }
         if let Some(missing) = wanted.iter().find(|index| **index >= node.gpus.len()) {
             let there_are = match node.gpus.len() {
-                1 => "its only GPU is 0".to_owned(),
-                count => format!("it has 0-{}", count - 1),
+                1 => "the node's only GPU is 0".to_owned(),
+                count => format!("the node has GPUs 0-{}", count - 1),
             };
             return Err(NoRequest(format!("{} has no GPU {missing}; {there_are}", node.name)));
         }
@@ -138,7 +138,7 @@ fn exactly(node: &ClusterNode, wanted: &[usize]) -> Result<String, NoRequest> {
     }
     if let Some((name, (_, all))) = counts.iter().find(|(_, (chosen, all))| *chosen > 0 && chosen < all) {
         return Err(NoRequest(format!(
-            "Slurm chooses among the {all} GPUs of type {name}; use {0}::all, --gres=gpu:{1}, or [gpu] type_name = \"index\"",
+            "Slurm chooses among the {all} GPUs of type {name}; use {0}::all, --gres=gpu:{1}, or `[gpu] type_name = \"index\"`",
             node.name,
             wanted.len()
         )));
@@ -215,8 +215,8 @@ mod tests {
 
     #[test]
     fn impossible_request_names_available_gpus() {
-        assert_eq!(gres("c1::0,3", &["a", "a"]).unwrap_err(), "c1 has no GPU 3; it has 0-1");
-        assert_eq!(gres("c1::1", &["a"]).unwrap_err(), "c1 has no GPU 1; its only GPU is 0");
+        assert_eq!(gres("c1::0,3", &["a", "a"]).unwrap_err(), "c1 has no GPU 3; the node has GPUs 0-1");
+        assert_eq!(gres("c1::1", &["a"]).unwrap_err(), "c1 has no GPU 1; the node's only GPU is 0");
         assert_eq!(gres("c1::all", &[]).unwrap_err(), "c1 has no GPU");
         let mut closed = node(&["a"]);
         closed.report = NodeReport { state: "drained".to_owned(), responding: true, reason: "fan".to_owned() };

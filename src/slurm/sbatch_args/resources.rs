@@ -29,7 +29,7 @@ pub struct Resources {
 pub(super) enum Cpus {
     /// All CPUs of a node.
     All,
-    /// This number of CPUs.
+    /// A fixed number of CPUs.
     Count(u64),
 }
 

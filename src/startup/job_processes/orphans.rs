@@ -12,6 +12,7 @@ use nix::unistd::{Uid, User};
 use slurm::client::{Client, Jobs, limit};
 use sys::leftovers::look::{self, Mark};
 use sys::leftovers::{self, Evidence, Handle, Job, Orphans, Process};
+use sys::report;
 
 /// How long a process of root must be an orphan: slurmd's own children are one until they have become slurmstepd.
 const SETTLED: Duration = Duration::from_millis(200);
@@ -150,7 +151,7 @@ fn ended(claims: &BTreeSet<Claim>, holding: &BTreeSet<(u32, u32)>) -> Vec<Job> {
 fn end(job: &Job, mark: Mark) {
     let user = User::from_uid(Uid::from_raw(job.uid)).ok().flatten();
     let user = user.map_or_else(|| format!("user {}", job.uid), |user| leftovers::printable(&user.name));
-    leftovers::end(job, &user, mark).iter().for_each(|line| eprintln!("{line}"));
+    leftovers::end(job, &user, mark).into_iter().for_each(|report| report::write(report.level, report.message));
 }
 
 #[cfg(test)]

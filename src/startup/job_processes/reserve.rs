@@ -114,7 +114,7 @@ fn start_child(mib: u64) -> io::Result<Option<(Child, OwnedFd)>> {
         .stdout(Stdio::piped());
     let mut child = command.spawn()?;
     if let Some(output) = child.stdout.take() {
-        // It writes a line when it has the memory.
+        // The helper writes a line when it has the memory.
         let _ = poll(&mut [PollFd::new(output.as_fd(), PollFlags::POLLIN)], PollTimeout::from(START));
     }
     let descriptor = i32::try_from(child.id()).ok().and_then(pidfd_open);

@@ -68,16 +68,16 @@ impl KnownJobs {
 pub(super) struct Allocated {
     /// `7`, or `12_3(15)` for the task of an array.
     pub(super) job: String,
-    /// Whether the backfill scheduler started it.
+    /// Whether the backfill scheduler started the job.
     pub(super) by_backfill: bool,
 }
 
 impl Allocated {
     /// Parses a line of `slurminit logs`.
     pub(super) fn parse(line: &str) -> Option<Self> {
-        let (_, said) = split_text(line, DaemonName::Slurmctld.as_str())?;
+        let (_, message) = split_text(line, DaemonName::Slurmctld.as_str())?;
         let of = |begin, by_backfill| {
-            let (job, _) = said.strip_prefix(begin)?.split_once(' ')?;
+            let (job, _) = message.strip_prefix(begin)?.split_once(' ')?;
             job.starts_with(|c: char| c.is_ascii_digit()).then(|| Self { job: job.to_owned(), by_backfill })
         };
         of("sched: Allocate JobId=", false).or_else(|| of("sched/backfill: _start_job: Started JobId=", true))
@@ -224,8 +224,8 @@ pub(super) fn begun(node: &str) -> anyhow::Result<StartedJobs> {
 /// The job that slurmd launches, according to this line of `slurminit logs`. Once a job has ended, this is the only
 /// trace (Slurm 22.05 to 24.11, `req.c`).
 pub(super) fn launched<'a>(slurmd: &str, line: &'a str) -> Option<&'a str> {
-    let (_, said) = split_text(line, slurmd)?;
-    let rest = said.strip_prefix("Launching batch job ")?;
+    let (_, message) = split_text(line, slurmd)?;
+    let rest = message.strip_prefix("Launching batch job ")?;
     rest.split_once(" for UID ").map(|(id, _)| id).filter(|id| is_number(id))
 }
 

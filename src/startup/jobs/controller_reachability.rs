@@ -24,8 +24,8 @@ use sys::report;
 const CONNECT: Duration = Duration::from_secs(2);
 /// How often the controller is asked whether it reaches the node: slurmctld pings each node every 10 s.
 const ASK: Duration = Duration::from_secs(15);
-/// Interval of the error message while it does not.
-const SAY: Duration = Duration::from_secs(300);
+/// Interval of the error message while the controller cannot reach this node.
+const REPORT_INTERVAL: Duration = Duration::from_secs(300);
 /// Number of equal answers in a row before slurmd is restarted. slurmctld may not have read its saved state yet.
 const SURE: u32 = 2;
 /// The maximum of that number, which doubles after each restart that did not help.
@@ -34,7 +34,7 @@ const MOST: u32 = 128;
 /// Watches until the container stops. Logs an error while the controller does not reach this node, and restarts slurmd if the
 /// controller does not know it.
 pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
-    let (mut silent, mut unknown, mut said): (u32, u32, Option<Instant>) = (0, 0, None);
+    let (mut silent, mut unknown, mut reported_at): (u32, u32, Option<Instant>) = (0, 0, None);
     let mut other = OutdatedAnswers::default();
     loop {
         pause();
@@ -60,7 +60,7 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
             continue;
         }
         if !known.is_silent() {
-            if said.take().is_some() {
+            if reported_at.take().is_some() {
                 report::info(message!("node-reachable-again", "connection from the controller to this node restored"));
             }
             silent = 0;
@@ -68,10 +68,13 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
         }
         silent += 1;
         // A single failure proves nothing: slurmd may just have been started.
-        if silent < 2 || said.is_some_and(|said| said.elapsed() < SAY) || !answers(Ipv4Addr::LOCALHOST.into(), port) {
+        if silent < 2
+            || reported_at.is_some_and(|reported_at| reported_at.elapsed() < REPORT_INTERVAL)
+            || !answers(Ipv4Addr::LOCALHOST.into(), port)
+        {
             continue;
         }
-        said = Some(Instant::now());
+        reported_at = Some(Instant::now());
         let (address, port) = known.place(port);
         let unreachable = Finding::error(
             Kind::Container,
@@ -154,7 +157,7 @@ pub(super) fn taken(node: &str, known: &NodeRecord, port: u16) -> Option<String>
         Kind::Container,
         format!("the node name {node} is already in use, by a slurmd at {address}; waiting until the name is free"),
         "two containers have the same host name",
-        "give this one another name (--hostname, or -e SLURMINIT_NODE_NAME=NAME with --network host)",
+        "give this node another name (--hostname, or -e SLURMINIT_NODE_NAME=NAME with --network host)",
     );
     Some(format!("error: {taken}"))
 }

@@ -94,7 +94,7 @@ fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> any
             "cannot record which jobs may be lost: {error}",
             error = format!("{error:#}")
         ));
-        say_lost(&scripts.range(from..).copied().collect::<Vec<_>>());
+        report_lost(&scripts.range(from..).copied().collect::<Vec<_>>());
     }
     Ok(())
 }
@@ -124,11 +124,11 @@ pub(super) fn name_the_lost() -> anyhow::Result<()> {
     let which = Jobs { states: &["all"], options: &["--array"], ..Jobs::default() };
     let known = SLURM.job_columns(&which, &[("JobID", 16), ("ArrayJobID", 16)])?;
     let known: BTreeSet<u32> = known.iter().flatten().filter_map(|id| id.parse().ok()).collect();
-    say_lost(&scripts.difference(&known).copied().collect::<Vec<_>>());
+    report_lost(&scripts.difference(&known).copied().collect::<Vec<_>>());
     notes.remove(SCRIPTS)
 }
 
-fn say_lost(lost: &[u32]) {
+fn report_lost(lost: &[u32]) {
     if lost.is_empty() {
         return;
     }

@@ -24,7 +24,7 @@ use sys::report;
 /// Polling interval of the controller.
 const ASK: Duration = Duration::from_millis(100);
 /// Interval of the warning that the controller does not respond.
-const SAY: Duration = Duration::from_secs(30);
+const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a node known to the controller waits for it when slurmd died: slurmd itself waits longer.
 const AGAIN: Duration = Duration::from_secs(5);
 /// How long the controller may take to delete a node, whose jobs it ends first.
@@ -82,15 +82,15 @@ fn once_promised_resources_exist(
     first: Option<NodeRecord>,
     conf: &str,
 ) -> anyhow::Result<Option<NodeRecord>> {
-    let (mut now, mut said) = (first, None::<Instant>);
+    let (mut now, mut reported_at) = (first, None::<Instant>);
     while let Some(short) = now.as_ref().and_then(|known| known.shortfall(conf)) {
-        if said.is_none() {
+        if reported_at.is_none() {
             // The node's jobs move to other nodes, and it gets no new ones.
             let reason = format!("reason={}{short}", nodes::less_than_promised());
             SLURM.update_node(node, &["state=down", &reason])?;
         }
-        if said.is_none_or(|said| said.elapsed() >= SAY) {
-            said = Some(Instant::now());
+        if reported_at.is_none_or(|reported_at| reported_at.elapsed() >= REPORT_INTERVAL) {
+            reported_at = Some(Instant::now());
             let down = Finding::error(
                 Kind::Container,
                 format!("this node has fewer resources than [[autoscale.nodes]] ({short}), and is down"),
@@ -107,15 +107,15 @@ fn once_promised_resources_exist(
 
 /// The controller's record of the node, once no other container answers under its name.
 fn once_name_is_free(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>> {
-    let mut said: Option<Instant> = None;
+    let mut reported_at: Option<Instant> = None;
     loop {
         let Some(known) = known(node, None)? else { return Ok(None) };
         let Some(why) = controller_reachability::taken(node, &known, port) else { return Ok(Some(known)) };
-        if said.is_none() {
+        if reported_at.is_none() {
             controller_reachability::report_conflict(node, &known);
         }
-        if said.is_none_or(|said| said.elapsed() >= SAY) {
-            said = Some(Instant::now());
+        if reported_at.is_none_or(|reported_at| reported_at.elapsed() >= REPORT_INTERVAL) {
+            reported_at = Some(Instant::now());
             report::info(message!("node-name-taken", "{why}", why = why));
         }
         (0..10).for_each(|_| pause());
@@ -125,7 +125,7 @@ fn once_name_is_free(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>
 /// The controller's record of the node, once it responds.
 fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<NodeRecord>> {
     let begin = Instant::now();
-    let mut said: Option<Instant> = None;
+    let mut reported_at: Option<Instant> = None;
     loop {
         let why = match SLURM.node(node) {
             Ok(known) => return Ok(known),
@@ -135,8 +135,10 @@ fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<NodeRe
             return Ok(None);
         }
         // A controller that starts at the same time is not ready yet.
-        if begin.elapsed() > Duration::from_secs(2) && said.is_none_or(|said| said.elapsed() >= SAY) {
-            said = Some(Instant::now());
+        if begin.elapsed() > Duration::from_secs(2)
+            && reported_at.is_none_or(|reported_at| reported_at.elapsed() >= REPORT_INTERVAL)
+        {
+            reported_at = Some(Instant::now());
             report::warn(message!(
                 "waiting-for-controller",
                 "waiting for the controller: {cause}",
@@ -150,7 +152,7 @@ fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<NodeRe
 /// Why the controller does not respond, and how to repair it.
 fn cause(error: &QueryError) -> String {
     let words = match error {
-        QueryError::Failed { said, .. } => said.trim().replace('\n', "; "),
+        QueryError::Failed { output, .. } => output.trim().replace('\n', "; "),
         error => error.to_string(),
     };
     let repair = REPAIRS.iter().find(|(sign, _)| words.contains(sign)).map_or(
@@ -284,7 +286,7 @@ mod tests {
 
     #[test]
     fn names_repair_for_unreachable_controller() {
-        let cause = |said: &str| cause(&QueryError::Failed { program: "scontrol", said: said.to_owned() });
+        let cause = |output: &str| cause(&QueryError::Failed { program: "scontrol", output: output.to_owned() });
         assert!(cause("Invalid credential").contains("one munge key"));
         assert!(cause("slurm_load_node error: Unable to contact slurm controller (connect failure)").contains("6817"));
     }

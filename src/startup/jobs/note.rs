@@ -24,9 +24,9 @@ impl JobNote {
         match self {
             Self::Stopped => "the container stopped while this job ran",
             Self::Ended => "the container ended while this job ran",
-            Self::HadBegun => "it had started when slurmctld died, and may run only once (--no-requeue)",
-            Self::WithoutClient => "its srun or salloc is gone",
-            Self::WithoutScript => "its script ended, or was about to start, while slurmctld or slurmd was down",
+            Self::HadBegun => "the job had started when slurmctld died, and must not run again (--no-requeue)",
+            Self::WithoutClient => "the job's srun or salloc no longer runs",
+            Self::WithoutScript => "the job's script ended, or was about to start, while slurmctld or slurmd was down",
         }
     }
 

@@ -37,7 +37,7 @@ impl Notes {
         Ok(Self(trusted_path::open(Path::new("/"), state)?))
     }
 
-    /// Opens it as slurmctld's own user.
+    /// Opens the notes in slurmctld's state directory as slurmctld's user.
     pub(super) fn ours(state: &Path) -> anyhow::Result<Self> {
         Ok(Self(Dir::of_the_user(state).with_context(|| state.display().to_string())?))
     }

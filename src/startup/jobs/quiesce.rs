@@ -90,7 +90,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
 
     // slurmctld must receive the completion of a job from slurmd: otherwise it waits long for slurmd when it stops.
     let mut left = wait_for_end(own, end, |_| true)?;
-    let NotifiedJobs { mut requeued, told } = noticed;
+    let NotifiedJobs { mut requeued, notified } = noticed;
     if !left.is_empty() {
         requeued.extend(end_now(&left, own, on_stop)?);
         left = jobs_on_the_node(own)?;
@@ -98,7 +98,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
     let is_left = |name: &str| left.iter().any(|job| job.id == name);
     if on_stop == OnStop::Requeue {
         let has_ended = |name: &&str| !is_left(name) && !requeued.iter().any(|job| job == name);
-        let ended: Vec<&str> = told.iter().map(String::as_str).filter(has_ended).collect();
+        let ended: Vec<&str> = notified.iter().map(String::as_str).filter(has_ended).collect();
         let mut again = requeue_ended(&ended, &[FAILED], &waiting)?;
         let ended: Vec<&str> = signalled.names().filter(has_ended).filter(|name| !ended.contains(name)).collect();
         again.extend(requeue_signalled(&ended, &signalled, &waiting)?);
@@ -214,13 +214,13 @@ struct NotifiedJobs {
     /// The requeue itself was the notice.
     requeued: Vec<String>,
     /// Only TERM was sent.
-    told: Vec<String>,
+    notified: Vec<String>,
 }
 
 impl NotifiedJobs {
     fn extend(&mut self, other: Self) {
         self.requeued.extend(other.requeued);
-        self.told.extend(other.told);
+        self.notified.extend(other.notified);
     }
 }
 
@@ -245,7 +245,7 @@ fn give_notice(
     };
     let still = jobs_on_the_node(own)?;
     let is_meant = |job: &&QueuedJob| !job.is_completing() && running.iter().any(|one| one.id == job.id);
-    let told: Vec<&str> = names_of(still.iter().filter(is_meant));
+    let notified: Vec<&str> = names_of(still.iter().filter(is_meant));
     let seconds = format!("{:.1}", end.saturating_duration_since(Instant::now()).as_secs_f64());
     if !requeued.is_empty() {
         report::info(message!(
@@ -255,19 +255,19 @@ fn give_notice(
             seconds = seconds
         ));
     }
-    if !told.is_empty() {
+    if !notified.is_empty() {
         report::info(message!(
             "jobs-notified",
             "sent TERM to jobs {jobs}; grace period {seconds} s",
-            jobs = told.join(","),
+            jobs = notified.join(","),
             seconds = seconds
         ));
         // --full also signals the batch script, which may write a checkpoint. If a job ends at this moment scancel
         // fails, but only after it has signalled the others.
-        let _ = SLURM.run("scancel", &[&["--full", "--signal=TERM"], told.as_slice()].concat());
+        let _ = SLURM.run("scancel", &[&["--full", "--signal=TERM"], notified.as_slice()].concat());
     }
-    let told = told.into_iter().map(str::to_owned).collect();
-    Ok(NotifiedJobs { requeued, told })
+    let notified = notified.into_iter().map(str::to_owned).collect();
+    Ok(NotifiedJobs { requeued, notified })
 }
 
 /// Requeues the jobs that ended after their requested signal, and returns them with those that requeued themselves. A script that

@@ -22,13 +22,13 @@ const NEVER_BY_ITSELF: [&str; 4] =
 
 /// Returns once no job is left in the queue.
 pub fn run() -> anyhow::Result<()> {
-    let (mut pause, mut answered, mut said) = (FIRST_PAUSE, Instant::now(), BTreeSet::new());
+    let (mut pause, mut answered, mut reported) = (FIRST_PAUSE, Instant::now(), BTreeSet::new());
     loop {
         match SLURM.jobs(&Jobs::default()) {
             Ok(queue) => {
                 let queue = Backlog::of(&queue);
                 for (job, reason) in &queue.held {
-                    if said.insert(job.clone()) {
+                    if reported.insert(job.clone()) {
                         report::warn(message!(
                             "job-not-waited-for",
                             "not waiting for job {job}: it needs manual action ({reason})",

@@ -21,7 +21,7 @@ use sys::report;
 /// slurmctld's down reason for an unresponsive node. Another reason is a person's, or has another cause.
 const SILENT: &str = "Not responding";
 /// Drain reason of a node that is about to register again.
-const RETURNS: &str = "it was unresponsive, and registers again";
+const RETURNS: &str = "the node was unresponsive and has registered again";
 /// Connection timeout. Unreachable nodes must not delay the reachable ones.
 const CONNECT: Duration = Duration::from_millis(500);
 /// Maximum number of nodes tried in one round, each in a thread. If more are unreachable, they are chosen at random.
@@ -34,7 +34,7 @@ enum NodeNeed {
     Asked,
     /// A second registration request: the node did not register after the first one.
     AskedAgain,
-    /// A resume: it has registered.
+    /// The node was resumed because it has registered.
     Opened,
 }
 
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn contacts_only_unresponsive_nodes() {
         assert_eq!(need("c1|10.0.0.2|down*|Not responding"), Some((NodeNeed::Asked, "c1", "10.0.0.2")));
-        let ours = "slurminit: it was unresponsive, and registers again";
+        let ours = "slurminit: the node was unresponsive and has registered again";
         assert_eq!(need(&format!("c1|a|drained*|{ours}")), Some((NodeNeed::AskedAgain, "c1", "a")));
         // Another container had wanted its name.
         assert_eq!(need("c1|a|down*|slurminit: another container"), Some((NodeNeed::Asked, "c1", "a")));

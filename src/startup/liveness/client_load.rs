@@ -155,8 +155,8 @@ mod tests {
         assert_eq!(at(&door, &BTreeSet::new()), None);
         clients.push(std::net::TcpStream::connect(address).unwrap());
         let own = nix::unistd::Uid::current().as_raw();
-        let said = at(&door, &BTreeSet::new()).unwrap();
-        assert!(said.contains("8 by") && said.contains(&format!("uid {own}")), "{said}");
+        let text = at(&door, &BTreeSet::new()).unwrap();
+        assert!(text.contains("8 by") && text.contains(&format!("uid {own}")), "{text}");
         assert_eq!(at(&door, &BTreeSet::from([own])), None);
     }
 

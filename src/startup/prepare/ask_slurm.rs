@@ -41,8 +41,8 @@ pub(super) fn ask_slurm(
     match asked? {
         None => Ok(()),
         Some(words) => {
-            let said: Vec<&str> = complaints(&words).collect();
-            let refusal = refusal(config, config_file, files, own, &said, "reported by `slurmd -G`");
+            let output: Vec<&str> = complaints(&words).collect();
+            let refusal = refusal(config, config_file, files, own, &output, "reported by `slurmd -G`");
             Err(refusal.unwrap_or_else(|| refused(&words, &directory, files, own)))
         }
     }
@@ -152,22 +152,22 @@ mod tests {
 
     #[test]
     fn finds_line_of_unknown_key() {
-        let said = "slurmd: error: _parse_next_key: Parsing error at unrecognized key: Foo\n\
+        let output = "slurmd: error: _parse_next_key: Parsing error at unrecognized key: Foo\n\
                     slurmd: fatal: Unable to process configuration file\n";
         let conf = "ClusterName=c\n# Foo\nFoo=bar\n";
-        let words_of = words(said, &[(FileName::SlurmConf, conf)]);
+        let words_of = words(output, &[(FileName::SlurmConf, conf)]);
         let start = "Slurm rejects the new files: slurm.conf:3: Parsing error at unrecognized key: Foo; Unable to";
         assert!(words_of.starts_with(start), "{words_of}");
-        let said = "slurmd: error: MaxJobCount value (abc) is not a valid number\n";
-        assert!(words(said, &[(FileName::SlurmConf, "MaxJobCount=abc")]).contains("slurm.conf:1: MaxJobCount value"));
+        let output = "slurmd: error: MaxJobCount value (abc) is not a valid number\n";
+        assert!(words(output, &[(FileName::SlurmConf, "MaxJobCount=abc")]).contains("slurm.conf:1: MaxJobCount value"));
     }
 
     #[test]
     fn replaces_check_path_by_file_name() {
-        let said = "slurmd-n: error: Parsing error at unrecognized key: Foo\n\
+        let output = "slurmd-n: error: Parsing error at unrecognized key: Foo\n\
                     slurmd-n: error: Parse error in file /run/check/gres.conf line 2: \" Foo=1\"\n";
         let files = [(FileName::SlurmConf, "A=1\n"), (FileName::GresConf, "Name=gpu\nName=gpu Foo=1\n")];
-        let words = words(said, &files);
+        let words = words(output, &files);
         assert!(words.contains("in file gres.conf line 2: \" Foo=1\"") && !words.contains("/run/check"), "{words}");
     }
 

@@ -40,7 +40,7 @@ fn no_network(daemon: &str, words: &[&str]) -> Option<Refusal> {
 fn last_words(is_reload: bool, words: &[&str], cause: &str) -> Option<Refusal> {
     let last = words.last().filter(|_| is_reload)?;
     let repair = "see its log, correct the change and reload again";
-    Some(Refusal::new(exit_code::CONFIG, format!("its last log line is: {last}"), cause, repair))
+    Some(Refusal::new(exit_code::CONFIG, format!("the daemon's last log line: {last}"), cause, repair))
 }
 
 /// The line that Slurm's message refers to, if any.

@@ -45,7 +45,7 @@ pub struct KeptEntry {
     what: String,
     state: &'static str,
     jobs: Vec<String>,
-    /// The user's slurm.conf, which does not contain it.
+    /// The user's slurm.conf, which does not contain the entry.
     own: Option<String>,
 }
 

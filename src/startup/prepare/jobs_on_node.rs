@@ -25,11 +25,11 @@ pub(super) fn check_no_job_is_on(node: &str) -> Result<(), Refusal> {
 fn hindrance(known: Option<&NodeRecord>, jobs: &[String]) -> Option<String> {
     let is = |flag: &str| known.is_some_and(|known| known.is(&[flag]));
     match jobs {
-        [] if is("RESERVED") => Some("it is in a reservation".to_owned()),
+        [] if is("RESERVED") => Some("the node is in a reservation".to_owned()),
         [] if is("DRAIN") => None,
         [] => {
             let state = known.and_then(|known| known.get("State")).unwrap_or_default();
-            Some(format!("it is not drained ({state})"))
+            Some(format!("the node is not drained ({state})"))
         }
         jobs => Some(format!("jobs are on it: {}", jobs.join(", "))),
     }
@@ -49,19 +49,19 @@ mod tests {
 
     #[test]
     fn only_drained_node_without_jobs_and_reservations_can_be_deleted() {
-        let said = |state: &str, jobs: &str| {
+        let refusal_for = |state: &str, jobs: &str| {
             let known = NodeRecord::parse(&format!("NodeName=c1 Gres=gpu:1 State={state} ThreadsPerCore=1"));
             hindrance(known.as_ref(), &jobs.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
         };
-        assert_eq!(said("IDLE+DRAIN+DYNAMIC_NORM", ""), None);
-        assert_eq!(said("IDLE*+DRAIN+DYNAMIC_NORM", "\n"), None);
+        assert_eq!(refusal_for("IDLE+DRAIN+DYNAMIC_NORM", ""), None);
+        assert_eq!(refusal_for("IDLE*+DRAIN+DYNAMIC_NORM", "\n"), None);
         for (state, jobs, word) in [
             ("IDLE+DYNAMIC_NORM", "", "not drained"),
             ("IDLE+DRAIN+DYNAMIC_NORM+RESERVED", "", "reservation"),
             ("IDLE+DRAIN+DYNAMIC_NORM", "7\n8\n", "7, 8"),
             ("", "", "not drained"),
         ] {
-            assert!(said(state, jobs).is_some_and(|why| why.contains(word)), "{state}");
+            assert!(refusal_for(state, jobs).is_some_and(|why| why.contains(word)), "{state}");
         }
     }
 }

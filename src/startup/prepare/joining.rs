@@ -26,8 +26,8 @@ pub(super) struct Joining(Token);
 pub(super) fn check(config: &Config, root: &Path) -> Result<Option<Joining>, Refusal> {
     let Some(token) = kept(root)? else { return Ok(None) };
     let own = probe::slurm::detect(root, VERSION).version;
-    if let Some(own) = own.map(|version| version.to_string()).filter(|own| *own != token.says.slurm) {
-        return Err(other_version(&own, &token.says.slurm));
+    if let Some(own) = own.map(|version| version.to_string()).filter(|own| *own != token.contents.slurm) {
+        return Err(other_version(&own, &token.contents.slurm));
     }
     let [own, mounted] = install::munge_keys(config, root)?;
     for (path, key) in [(&config.paths.munge_key, &own), (&config.paths.munge_secret, &mounted)] {
@@ -37,11 +37,11 @@ pub(super) fn check(config: &Config, root: &Path) -> Result<Option<Joining>, Ref
     }
     // A container that joined before has the key, and may return at any time.
     if own.is_none() {
-        check_time(&token.says, now())?;
+        check_time(&token.contents, now())?;
     }
     // Of the settings, only the controller's name is known to be safe. Other text of the token is untrusted.
     if let Some(controller) = &config.slurm.controller {
-        name_controller(controller.as_str(), &token.says, root, config.slurm.controller_port);
+        name_controller(controller.as_str(), &token.contents, root, config.slurm.controller_port);
     }
     Ok(Some(Joining(token)))
 }
@@ -107,10 +107,10 @@ fn other_key(path: &Path) -> Refusal {
 }
 
 /// Fails if the token has expired, or if this clock is behind the controller's.
-fn check_time(says: &TokenContents, now: u64) -> Result<(), Refusal> {
+fn check_time(contents: &TokenContents, now: u64) -> Result<(), Refusal> {
     let clocks = "set this machine's clock (chrony, timedatectl set-ntp true)";
-    if says.issued > now.saturating_add(CREDENTIAL) {
-        let behind = span(says.issued - now);
+    if contents.issued > now.saturating_add(CREDENTIAL) {
+        let behind = span(contents.issued - now);
         return Err(Refusal::new(
             exit_code::CONFIG,
             format!("the token was made {behind} from now, by this machine's clock"),
@@ -118,8 +118,8 @@ fn check_time(says: &TokenContents, now: u64) -> Result<(), Refusal> {
             clocks,
         ));
     }
-    if now > says.expires {
-        let (age, life) = (span(now - says.expires), span(says.expires.saturating_sub(says.issued)));
+    if now > contents.expires {
+        let (age, life) = (span(now - contents.expires), span(contents.expires.saturating_sub(contents.issued)));
         return Err(Refusal::new(
             exit_code::CONFIG,
             format!("the token expired {age} ago, by this machine's clock (it was made for {life})"),
@@ -143,8 +143,8 @@ fn span(seconds: u64) -> String {
 }
 
 /// Lets this container resolve the controller's name.
-fn name_controller(controller: &str, says: &TokenContents, root: &Path, port: u16) {
-    let TokenContents { address, pinned, .. } = says;
+fn name_controller(controller: &str, contents: &TokenContents, root: &Path, port: u16) {
+    let TokenContents { address, pinned, .. } = contents;
     if !pinned && (controller, port).to_socket_addrs().is_ok_and(|mut found| found.next().is_some()) {
         return;
     }
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn token_is_valid_within_lifetime_and_clock_tolerance() {
-        let says = TokenContents {
+        let contents = TokenContents {
             controller: "head".to_owned(),
             address: [10, 0, 0, 1].into(),
             pinned: true,
@@ -187,14 +187,14 @@ mod tests {
             settings: String::new(),
         };
         for good in [99_700, 100_000, 103_600] {
-            assert!(check_time(&says, good).is_ok(), "{good}");
+            assert!(check_time(&contents, good).is_ok(), "{good}");
         }
-        let said = |now| check_time(&says, now).unwrap_err().finding.to_string();
-        assert!(said(90_000).contains("made 2 h from now") && said(90_000).contains("behind the controller's"));
+        let error_at = |now| check_time(&contents, now).unwrap_err().finding.to_string();
+        assert!(error_at(90_000).contains("made 2 h from now") && error_at(90_000).contains("behind the controller's"));
         assert!(
-            said(104_000).contains("expired 6 min ago") && said(104_000).contains("made for 60 min"),
+            error_at(104_000).contains("expired 6 min ago") && error_at(104_000).contains("made for 60 min"),
             "{}",
-            said(104_000)
+            error_at(104_000)
         );
     }
 }

@@ -204,13 +204,13 @@ fn weigh(
     let mut change = plan::change(&old, &planned.files);
     if config.adds_its_node() {
         let now = render::dynamic_node(&planned.plan);
-        if let Some(told) = told(config, root).filter(|told| *told != now) {
-            if config.autoscale.has(&name) || without_features(&told).eq(without_features(&now)) {
+        if let Some(registered) = registered_node(config, root).filter(|registered| *registered != now) {
+            if config.autoscale.has(&name) || without_features(&registered).eq(without_features(&now)) {
                 return Err(only_at_a_start(&format!(
-                    "this node has changed since its registration: from {told} to {now}"
+                    "this node has changed since its registration: from {registered} to {now}"
                 )));
             }
-            change.renew_node(&told, &now);
+            change.renew_node(&registered, &now);
         }
     }
     if !change.fixed.is_empty() {
@@ -221,7 +221,7 @@ fn weigh(
 }
 
 /// The node line with which slurmd registered.
-fn told(config: &Config, root: &Path) -> Option<String> {
+fn registered_node(config: &Config, root: &Path) -> Option<String> {
     let status = status::read(&sys::under(root, &config.paths.run)).ok()?;
     status.snapshot.prepared?.dynamic_node
 }

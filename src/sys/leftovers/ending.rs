@@ -12,6 +12,8 @@ use nix::sys::signal::Signal;
 use super::look::{self, Mark};
 use super::{Evidence, Handle, Job, Process, TRIES, leftovers};
 use crate::tool;
+use model::message;
+use model::message::Report;
 
 /// After this, only the last rounds of SIGKILL follow.
 const DEADLINE: Duration = Duration::from_millis(700);
@@ -25,8 +27,8 @@ const LATE_ROUND: Duration = Duration::from_millis(60);
 /// The maximum number of processes to name in the log; the others are counted.
 const NAMED: usize = 10;
 
-/// Ends the leftovers, and returns the log lines. `mark` is that of slurmd's descendants.
-pub fn end(job: &Job, user: &str, mark: Mark) -> Vec<String> {
+/// Ends the leftovers, and returns the messages for the log. `mark` is that of slurmd's descendants.
+pub fn end(job: &Job, user: &str, mark: Mark) -> Vec<Report> {
     let mut search = Search {
         job,
         mark,
@@ -116,37 +118,61 @@ impl Search<'_> {
         self.evidence.get(&pid).is_some_and(|evidence| !evidence.devices.is_empty())
     }
 
-    fn report(&self, user: &str, all_obeyed_sigterm: bool, left: Vec<Process>) -> Vec<String> {
+    fn report(&self, user: &str, all_obeyed_sigterm: bool, left: Vec<Process>) -> Vec<Report> {
         let job = self.job.named(user);
         let how = if all_obeyed_sigterm { "ended with SIGTERM" } else { "ended with SIGTERM and SIGKILL" };
         let still: BTreeSet<i32> = left.iter().map(|process| process.pid).collect();
         let mut ended: Vec<(&i32, &String)> = self.found.iter().filter(|(pid, _)| !still.contains(pid)).collect();
         // Processes that held a GPU come first.
         ended.sort_by_key(|(pid, _)| !self.holds_gpu(**pid));
-        let mut lines: Vec<String> = ended
-            .iter()
-            .take(NAMED)
-            .map(|(pid, name)| {
-                let held = self.evidence.get(*pid).map(|evidence| evidence.devices.join(", ")).unwrap_or_default();
-                let held = if held.is_empty() { String::new() } else { format!(", which held {held} open") };
-                format!("warning: {job} left process {pid} ({name}) behind{held}: {how}")
+        let report = |(pid, name): &(&i32, &String)| {
+            let devices = self.evidence.get(*pid).map(|evidence| evidence.devices.join(", ")).unwrap_or_default();
+            Report::warn(match devices.is_empty() {
+                true => message!(
+                    "leftover-ended",
+                    "{job} left process {pid} ({name}) behind: {how}",
+                    job = job,
+                    pid = pid,
+                    name = name,
+                    how = how
+                ),
+                false => message!(
+                    "leftover-ended",
+                    "{job} left process {pid} ({name}) behind, which held {devices} open: {how}",
+                    job = job,
+                    pid = pid,
+                    name = name,
+                    devices = devices,
+                    how = how
+                ),
             })
-            .collect();
+        };
+        let mut reports: Vec<Report> = ended.iter().take(NAMED).map(report).collect();
         if ended.len() > NAMED {
-            lines.push(format!("warning: {job} left {} more processes behind: {how}", ended.len() - NAMED));
+            reports.push(Report::warn(message!(
+                "leftovers-ended",
+                "{job} left {count} more processes behind: {how}",
+                job = job,
+                count = ended.len() - NAMED,
+                how = how
+            )));
         }
         if let Some(one) = left.first() {
-            lines.push(format!(
-                "error: {job} left {} processes that survive SIGKILL and may hold its GPUs: {} ({})",
-                left.len(),
-                one.pid,
-                one.name
-            ));
-            lines.push(format!(
-                "to kill all processes of {user}: docker exec --user {user} CONTAINER sh -c 'kill -KILL -1'"
-            ));
+            reports.push(Report::error(message!(
+                "leftovers-survive",
+                "{job} left {count} processes that survive SIGKILL and may hold its GPUs: {pid} ({name})",
+                job = job,
+                count = left.len(),
+                pid = one.pid,
+                name = one.name
+            )));
+            reports.push(Report::info(message!(
+                "leftovers-to-kill",
+                "to kill all processes of {user}: docker exec --user {user} CONTAINER sh -c 'kill -KILL -1'",
+                user = user
+            )));
         }
-        lines
+        reports
     }
 }
 

@@ -170,15 +170,15 @@ pub fn plain_name(name: &str) -> &str {
 pub fn evidence(of: &[&Process], until: Instant) -> BTreeMap<i32, Evidence> {
     let wanted: Vec<(i32, Uid, Gid)> =
         of.iter().map(|process| (process.pid, Uid::from_raw(process.uid), Gid::from_raw(process.gid))).collect();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     // If the thread hangs, it ends with the program.
     let thread = std::thread::Builder::new().spawn(move || {
         for (pid, uid, gid) in wanted {
             setfsgid(gid);
             setfsuid(uid);
-            let told = read_evidence(pid);
+            let evidence = read_evidence(pid);
             setfsuid(Uid::from_raw(0));
-            if tell.send((pid, told)).is_err() {
+            if sender.send((pid, evidence)).is_err() {
                 return;
             }
         }
@@ -186,7 +186,7 @@ pub fn evidence(of: &[&Process], until: Instant) -> BTreeMap<i32, Evidence> {
     if thread.is_err() {
         return BTreeMap::new();
     }
-    let next = || told.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+    let next = || receiver.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
     std::iter::from_fn(next).collect()
 }
 

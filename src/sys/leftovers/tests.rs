@@ -34,29 +34,29 @@ fn job() -> Job {
     Job { id: 7, uid: ALICE, devices: ["/dev/nvidia0".to_owned()].into() }
 }
 
-fn told(pid: i32, job: Option<u32>, devices: &[&str]) -> BTreeMap<i32, Evidence> {
+fn evidence_of(pid: i32, job: Option<u32>, devices: &[&str]) -> BTreeMap<i32, Evidence> {
     [(pid, Evidence { job, is_script: false, devices: devices.iter().map(ToString::to_string).collect() })].into()
 }
 
-fn left(all: &Processes, told: &BTreeMap<i32, Evidence>) -> Vec<i32> {
-    leftovers(all, &job(), told, &BTreeSet::new()).into_iter().collect()
+fn left(all: &Processes, evidence: &BTreeMap<i32, Evidence>) -> Vec<i32> {
+    leftovers(all, &job(), evidence, &BTreeSet::new()).into_iter().collect()
 }
 
 #[test]
 fn orphan_of_ended_job_is_leftover_and_of_running_job_is_not() {
     let all = machine(&[orphan(30)]);
-    assert_eq!(left(&all, &told(30, Some(7), &[])), [30]);
-    assert_eq!(left(&all, &told(30, Some(8), &[])), [0; 0]);
-    assert_eq!(left(&all, &told(30, Some(8), &["/dev/nvidia0"])), [0; 0], "nvidia-smi in job 8 opens every GPU");
+    assert_eq!(left(&all, &evidence_of(30, Some(7), &[])), [30]);
+    assert_eq!(left(&all, &evidence_of(30, Some(8), &[])), [0; 0]);
+    assert_eq!(left(&all, &evidence_of(30, Some(8), &["/dev/nvidia0"])), [0; 0], "nvidia-smi in job 8 opens every GPU");
 }
 
 #[test]
 fn silent_process_is_leftover_if_it_holds_job_gpu_or_user_has_no_other_job() {
     for silent in [None, Some(999)] {
-        assert_eq!(left(&machine(&[orphan(30)]), &told(30, silent, &[])), [0; 0]);
-        assert_eq!(left(&machine(&[orphan(30)]), &told(30, silent, &["/dev/nvidia1"])), [0; 0]);
-        assert_eq!(left(&machine(&[orphan(30)]), &told(30, silent, &["/dev/nvidia0"])), [30]);
-        assert_eq!(left(&alone(&[orphan(30)]), &told(30, silent, &[])), [30]);
+        assert_eq!(left(&machine(&[orphan(30)]), &evidence_of(30, silent, &[])), [0; 0]);
+        assert_eq!(left(&machine(&[orphan(30)]), &evidence_of(30, silent, &["/dev/nvidia1"])), [0; 0]);
+        assert_eq!(left(&machine(&[orphan(30)]), &evidence_of(30, silent, &["/dev/nvidia0"])), [30]);
+        assert_eq!(left(&alone(&[orphan(30)]), &evidence_of(30, silent, &[])), [30]);
     }
     assert_eq!(left(&alone(&[orphan(30)]), &BTreeMap::new()), [30], "nothing could be read");
 }
@@ -65,12 +65,12 @@ fn silent_process_is_leftover_if_it_holds_job_gpu_or_user_has_no_other_job() {
 fn infers_owner_of_silent_process_from_relatives() {
     // A daemon of job 8 that overwrote its environment and opened every GPU, with a child in its own session.
     let ray = [orphan(30), process(31, 30, 31, ALICE, Role::Other)];
-    let mut evidence = told(30, Some(8), &[]);
-    evidence.extend(told(31, None, &["/dev/nvidia0"]));
+    let mut evidence = evidence_of(30, Some(8), &[]);
+    evidence.extend(evidence_of(31, None, &["/dev/nvidia0"]));
     assert_eq!(left(&machine(&ray), &evidence), [0; 0]);
     // The same daemon, of job 7.
-    let mut evidence = told(30, Some(7), &[]);
-    evidence.extend(told(31, None, &[]));
+    let mut evidence = evidence_of(30, Some(7), &[]);
+    evidence.extend(evidence_of(31, None, &[]));
     assert_eq!(left(&machine(&ray), &evidence), [30, 31]);
     let mate = [orphan(30), process(31, 1, 30, ALICE, Role::Other)];
     assert_eq!(left(&machine(&mate), &evidence), [30, 31]);
@@ -79,7 +79,7 @@ fn infers_owner_of_silent_process_from_relatives() {
 #[test]
 fn processes_outside_slurmd_are_no_leftovers() {
     let shell = Process { is_marked: false, ..orphan(30) };
-    assert_eq!(left(&alone(std::slice::from_ref(&shell)), &told(30, Some(7), &["/dev/nvidia0"])), [0; 0]);
+    assert_eq!(left(&alone(std::slice::from_ref(&shell)), &evidence_of(30, Some(7), &["/dev/nvidia0"])), [0; 0]);
     assert!(!alone(&[shell, orphan(31)]).is_all_of_user(&job(), &[31].into()));
     assert!(alone(&[orphan(31)]).is_all_of_user(&job(), &[31].into()));
     assert!(!machine(&[orphan(31)]).is_all_of_user(&job(), &[31].into()));
@@ -90,8 +90,8 @@ fn processes_outside_slurmd_are_no_leftovers() {
 fn slurmds_root_scripts_are_no_leftovers() {
     let script = |uid| {
         let orphan = Process { uid, ..orphan(30) };
-        let told = [(30, Evidence { job: Some(7), is_script: true, ..Evidence::default() })].into();
-        leftovers(&alone(&[orphan]), &Job { uid, ..job() }, &told, &BTreeSet::new()).len()
+        let evidence = [(30, Evidence { job: Some(7), is_script: true, ..Evidence::default() })].into();
+        leftovers(&alone(&[orphan]), &Job { uid, ..job() }, &evidence, &BTreeSet::new()).len()
     };
     assert_eq!([script(0), script(ALICE)], [0, 1]);
 }
@@ -99,21 +99,21 @@ fn slurmds_root_scripts_are_no_leftovers() {
 #[test]
 fn another_user_is_left_alone() {
     let bob = Process { uid: 1001, is_marked: true, ..orphan(30) };
-    assert_eq!(left(&alone(&[bob]), &told(30, Some(7), &["/dev/nvidia0"])), [0; 0]);
+    assert_eq!(left(&alone(&[bob]), &evidence_of(30, Some(7), &["/dev/nvidia0"])), [0; 0]);
 }
 
 #[test]
 fn leaves_slurms_own_duties_to_slurm() {
     let task = process(31, 30, 31, ALICE, Role::Other);
     let starting = process(30, 10, 30, 0, Role::Step(None));
-    assert_eq!(left(&alone(&[starting.clone(), task]), &told(31, Some(7), &[])), [0; 0]);
+    assert_eq!(left(&alone(&[starting.clone(), task]), &evidence_of(31, Some(7), &[])), [0; 0]);
     // The user of the step is not known yet.
-    assert_eq!(left(&alone(&[starting, orphan(32)]), &told(32, None, &[])), [0; 0]);
+    assert_eq!(left(&alone(&[starting, orphan(32)]), &evidence_of(32, None, &[])), [0; 0]);
     // Root's own epilog has the job's ID in its environment.
     let root = Job { uid: 0, ..job() };
     let epilog = Process { is_marked: true, ..process(40, 10, 10, 0, Role::Other) };
-    let told = told(40, Some(7), &[]);
-    assert!(leftovers(&alone(&[epilog]), &root, &told, &BTreeSet::new()).is_empty());
+    let evidence = evidence_of(40, Some(7), &[]);
+    assert!(leftovers(&alone(&[epilog]), &root, &evidence, &BTreeSet::new()).is_empty());
     assert!(!alone(&[]).is_all_of_user(&root, &BTreeSet::new()));
 }
 
@@ -130,7 +130,10 @@ fn script_that_started_slurmd_is_no_leftover_of_root_job() {
 #[test]
 fn user_may_name_process_slurmstepd() {
     // Only root's processes get the role, so a forged name does not protect a process.
-    assert_eq!(left(&alone(&[Process { name: "slurmstepd".to_owned(), ..orphan(30) }]), &told(30, Some(7), &[])), [30]);
+    assert_eq!(
+        left(&alone(&[Process { name: "slurmstepd".to_owned(), ..orphan(30) }]), &evidence_of(30, Some(7), &[])),
+        [30]
+    );
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl StateLock {
         receiver.recv_timeout(LIMIT).unwrap_or(Err(StateInUse::Timeout { directories }))
     }
 
-    /// The files through which the locks are held, also after an exec that leaves them open.
+    /// The locked files. A lock lasts across an exec if its file stays open.
     pub fn files(&self) -> impl Iterator<Item = &File> {
         self.files.iter().map(|file| &**file)
     }

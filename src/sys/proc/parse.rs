@@ -9,7 +9,7 @@ pub struct Stat {
     pub name: String,
     /// The state: `S` is sleeping, `Z` is a zombie.
     pub state: char,
-    /// Whether it has more threads than the first.
+    /// Whether the process has more than one thread.
     pub has_threads: bool,
     /// Parent PID.
     pub parent: i32,
@@ -68,7 +68,7 @@ pub fn step(title: &str) -> Option<(u32, &str)> {
 /// A line of `/proc/PID/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount<'a> {
-    /// The mounted subtree of the file system.
+    /// The path within the file system that is mounted.
     pub from: String,
     /// The mount point.
     pub at: String,

@@ -9,7 +9,7 @@ pub enum Answer {
     Silent,
     /// The program ended.
     Ended {
-        /// Whether its exit code was 0.
+        /// Whether the program exited with 0.
         succeeded: bool,
         /// The program's standard output.
         stdout: String,

@@ -48,7 +48,7 @@ impl Dir {
         Ok(())
     }
 
-    /// Removes everything in it.
+    /// Removes everything in the directory.
     ///
     /// # Errors
     /// The first entry that cannot be removed: a mount point, or a tree deeper than any daemon makes.

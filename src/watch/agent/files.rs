@@ -74,7 +74,7 @@ fn mark(outs: &[LeftOutGpu], inventory: &mut Inventory) {
                 pci_address: out.gpu.pci_address,
                 model: out.gpu.model.clone(),
                 device_file: out.gpu.file.as_ref().map(Into::into),
-                access: Access::unusable(Obstacle::Lost, "the driver no longer lists it"),
+                access: Access::unusable(Obstacle::Lost, "the driver no longer lists the GPU"),
                 ..Gpu::default()
             };
             let is_later = |gpu: &Gpu| gpu.vendor == missing.vendor && gpu.pci_address > missing.pci_address;

@@ -16,6 +16,7 @@ use serde::Serialize;
 use config::{Notify, Receiver, WebhookUrl};
 use model::faults::report::ReportedFault;
 use model::message;
+use model::message::REPORTS;
 use sys::report;
 use sys::tool;
 
@@ -109,7 +110,7 @@ impl Rated<'_> {
         if let Some(running) = &mut self.running {
             let why = match running.child.try_wait() {
                 Ok(None) if now < running.until => return,
-                Ok(None) => Some("it did not end in time and was killed".to_owned()),
+                Ok(None) => Some("timed out and was killed".to_owned()),
                 Ok(Some(status)) => (!status.success()).then(|| status.to_string()),
                 Err(error) => Some(error.to_string()),
             };
@@ -165,6 +166,9 @@ fn launch(rated: &Rated<'_>, message: &Message<'_>) -> anyhow::Result<Child> {
     command
         .env_clear()
         .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(|name| KEPT.contains(&name))));
+    if let (false, Some(reports)) = (matches!(rated.receiver, Receiver::Command(_)), std::env::var_os(REPORTS)) {
+        command.env(REPORTS, reports);
+    }
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     serde_json::to_writer(&mut input, message)?;
     input.push(b'\n');

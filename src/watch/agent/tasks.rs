@@ -26,7 +26,7 @@ pub(super) enum Task {
     Drain(String),
     /// Query the jobs on the node.
     Ask,
-    /// Reload without these GPUs.
+    /// A reload that excludes these GPUs.
     Reload(Vec<LeftOutGpu>),
     /// Resume the node.
     Resume,
@@ -49,7 +49,7 @@ pub(super) enum Done {
 pub(super) struct Worker {
     tasks: Sender<Task>,
     done: Receiver<Done>,
-    tell: Sender<Done>,
+    sender: Sender<Done>,
     wakes: UnixStream,
     wake: UnixStream,
 }
@@ -64,22 +64,22 @@ struct Work {
 impl Worker {
     pub(super) fn start(config: &Config, node: &str) -> std::io::Result<Self> {
         let (tasks, given) = channel();
-        let (tell, done) = channel();
+        let (sender, done) = channel();
         let (wakes, wake) = UnixStream::pair()?;
         wakes.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
-        let (told, mut woken) = (tell.clone(), wake.try_clone()?);
+        let (worker_sender, mut woken) = (sender.clone(), wake.try_clone()?);
         let work = Work { node: node.to_owned(), run: config.paths.run.clone(), supervise: config.supervise.clone() };
         thread::Builder::new().name("slurm".to_owned()).spawn(move || {
             for task in given {
-                if told.send(work.execute(task)).is_err() {
+                if worker_sender.send(work.execute(task)).is_err() {
                     return;
                 }
                 // A full pipe wakes the agent, too.
                 let _ = woken.write(&[0]);
             }
         })?;
-        Ok(Self { tasks, done, tell, wakes, wake })
+        Ok(Self { tasks, done, sender, wakes, wake })
     }
 
     /// Queues a task.
@@ -97,7 +97,7 @@ impl Worker {
     pub(super) fn check(&self, gpu: &Identity, timeout: Duration) -> std::io::Result<()> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["look", "--vendor", gpu.vendor.as_str(), "--only"]).arg(serde_json::to_string(gpu)?);
-        let (tell, mut wake, gpu) = (self.tell.clone(), self.wake.try_clone()?, gpu.clone());
+        let (sender, mut wake, gpu) = (self.sender.clone(), self.wake.try_clone()?, gpu.clone());
         thread::Builder::new().name("check".to_owned()).spawn(move || {
             let line = match tool::output(&mut command, timeout) {
                 Ok(output) => {
@@ -109,7 +109,7 @@ impl Worker {
                 }
                 Err(error) => Err(error.to_string()),
             };
-            let _ = tell.send(Done::Checked(gpu, line));
+            let _ = sender.send(Done::Checked(gpu, line));
             let _ = wake.write(&[0]);
         })?;
         Ok(())

@@ -115,19 +115,19 @@ impl Watcher {
     /// Does what is due, and reads the output of the process.
     pub(super) fn step(&mut self, now: Instant) -> Vec<WatcherEvent> {
         self.reap();
-        let mut heard = Vec::new();
+        let mut events = Vec::new();
         if self.running.is_none() && now >= self.start {
             match self.launch(now) {
-                Ok(()) => heard.push(WatcherEvent::Started),
+                Ok(()) => events.push(WatcherEvent::Started),
                 Err(error) => {
                     self.start = now + self.pause;
                     self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-                    heard.push(WatcherEvent::Restarted(format!("it cannot be started: {error}")));
+                    events.push(WatcherEvent::Restarted(format!("it cannot be started: {error}")));
                 }
             }
         }
-        self.read(now, &mut heard);
-        self.check_deadline(now, &mut heard);
+        self.read(now, &mut events);
+        self.check_deadline(now, &mut events);
         // A GPU whose backoff has ended is queried again.
         let rested = self.resting.values().any(|resting| resting.until <= now);
         if rested && self.running.as_ref().is_some_and(|running| running.asking.is_none()) {
@@ -136,7 +136,7 @@ impl Watcher {
             });
             self.end(now);
         }
-        heard
+        events
     }
 
     /// The GPUs that are neither opened nor queried.
@@ -213,7 +213,7 @@ impl Watcher {
         Ok(())
     }
 
-    fn read(&mut self, now: Instant, heard: &mut Vec<WatcherEvent>) {
+    fn read(&mut self, now: Instant, events: &mut Vec<WatcherEvent>) {
         let Some(running) = &mut self.running else { return };
         let mut chunk = [0; 16 * 1024];
         let has_ended = loop {
@@ -246,7 +246,7 @@ impl Watcher {
                     running.asking = Some(gpu.key());
                     self.known.entry(gpu.key()).or_insert_with(|| gpu.clone());
                     if running.began.is_some_and(|began| now.saturating_duration_since(began) >= SLOW) {
-                        heard.push(WatcherEvent::Waiting(gpu.clone()));
+                        events.push(WatcherEvent::Waiting(gpu.clone()));
                     }
                 }
                 Line::Listed { gpus } => {
@@ -261,17 +261,17 @@ impl Watcher {
                 Line::Done => (self.deaths, self.pause) = (0, PAUSE),
                 _ => {}
             }
-            heard.push(WatcherEvent::Line(line));
+            events.push(WatcherEvent::Line(line));
         }
         if has_ended {
-            self.died(now, heard);
+            self.died(now, events);
         }
-        if heard.iter().any(|event| matches!(event, WatcherEvent::Line(Line::Listed { .. }))) {
-            heard.extend(self.end_former().into_iter().map(WatcherEvent::Line));
+        if events.iter().any(|event| matches!(event, WatcherEvent::Line(Line::Listed { .. }))) {
+            events.extend(self.end_former().into_iter().map(WatcherEvent::Line));
         }
     }
 
-    fn died(&mut self, now: Instant, heard: &mut Vec<WatcherEvent>) {
+    fn died(&mut self, now: Instant, events: &mut Vec<WatcherEvent>) {
         let asking = self.running.as_ref().and_then(|running| running.asking.clone());
         let how = self.end(now).unwrap_or_else(|| "it closed its output".to_owned());
         self.deaths += 1;
@@ -281,17 +281,17 @@ impl Watcher {
         if self.deaths >= 3 {
             self.deaths = 0;
             self.rest(now, asking.as_ref());
-            heard.push(WatcherEvent::Crashed(self.identity_of(asking), how));
+            events.push(WatcherEvent::Crashed(self.identity_of(asking), how));
         }
     }
 
-    fn check_deadline(&mut self, now: Instant, heard: &mut Vec<WatcherEvent>) {
+    fn check_deadline(&mut self, now: Instant, events: &mut Vec<WatcherEvent>) {
         let Some(running) = self.running.as_ref().filter(|running| now >= running.due) else { return };
         let (asking, is_idle) = (running.asking.clone(), running.is_idle);
         self.end(now);
         // The next process queries the driver at once, which shows whether it still responds.
         if is_idle {
-            return heard.push(WatcherEvent::Restarted(
+            return events.push(WatcherEvent::Restarted(
                 "the driver's wait for events did not return; watcher restarted".to_owned(),
             ));
         }
@@ -300,7 +300,7 @@ impl Watcher {
             self.start = now + self.pause;
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         }
-        heard.push(WatcherEvent::TimedOut(self.identity_of(asking), self.timeout));
+        events.push(WatcherEvent::TimedOut(self.identity_of(asking), self.timeout));
     }
 
     fn identity_of(&self, key: Option<Key>) -> Option<Identity> {

@@ -25,11 +25,11 @@ const NODE_STATES: [(&str, &str, &str); 10] = [
 ];
 
 const JOB_STATES: [(&str, &str, &str); 11] = [
-    ("pending", "PENDING", "Jobs that wait."),
+    ("pending", "PENDING", "Pending jobs."),
     ("running", "RUNNING", "Jobs that run."),
     ("suspended", "SUSPENDED", "Jobs that are suspended."),
     ("cancelled", "CANCELLED", "Jobs that were cancelled, as long as slurmctld keeps them."),
-    ("completing", "COMPLETING", "Jobs that end."),
+    ("completing", "COMPLETING", "Completing jobs."),
     ("completed", "COMPLETED", "Jobs that completed, as long as slurmctld keeps them."),
     ("configuring", "CONFIGURING", "Jobs whose nodes are being prepared."),
     ("failed", "FAILED", "Jobs that failed, as long as slurmctld keeps them."),
@@ -175,7 +175,7 @@ fn shares(slurm: &Slurm) -> Vec<Family> {
             }
             families.push(family);
         };
-        add("jobs_pending", "Jobs that wait.", |share| share.pending);
+        add("jobs_pending", "Pending jobs.", |share| share.pending);
         add("jobs_running", "Jobs that run.", |share| share.running);
         add("cpus_running", "CPUs of running jobs.", |share| share.cpus);
         add("jobs_suspended", "Jobs that are suspended.", |share| share.suspended);
@@ -202,39 +202,44 @@ fn each_node(slurm: &Slurm) -> Vec<Family> {
 }
 
 fn scheduler(slurm: &Slurm) -> Vec<Family> {
-    let told = &slurm.scheduler;
+    let scheduler = &slurm.scheduler;
     let rows: [(&str, Kind, &'static str, Option<u64>); 12] = [
-        ("threads", Gauge, "Server threads of slurmctld.", told.threads),
-        ("queue_size", Gauge, "Messages queued by slurmctld for sending.", told.queue_size),
-        ("dbd_queue_size", Gauge, "Messages queued for slurmdbd.", told.dbd_queue_size),
-        ("last_cycle", Gauge, "Duration of the main scheduler's last cycle, in microseconds.", told.last_cycle),
-        ("mean_cycle", Gauge, "Mean duration of a cycle, in microseconds.", told.mean_cycle),
-        ("cycle_per_minute", Gauge, "Cycles of the main scheduler per minute.", told.cycles_per_minute),
+        ("threads", Gauge, "Server threads of slurmctld.", scheduler.threads),
+        ("queue_size", Gauge, "Messages queued by slurmctld for sending.", scheduler.queue_size),
+        ("dbd_queue_size", Gauge, "Messages queued for slurmdbd.", scheduler.dbd_queue_size),
+        ("last_cycle", Gauge, "Duration of the main scheduler's last cycle, in microseconds.", scheduler.last_cycle),
+        ("mean_cycle", Gauge, "Mean duration of a cycle, in microseconds.", scheduler.mean_cycle),
+        ("cycle_per_minute", Gauge, "Cycles of the main scheduler per minute.", scheduler.cycles_per_minute),
         (
             "backfill_last_cycle",
             Gauge,
             "Duration of the backfill scheduler's last cycle, in microseconds.",
-            told.backfill_last_cycle,
+            scheduler.backfill_last_cycle,
         ),
-        ("backfill_mean_cycle", Gauge, "Mean duration of a cycle, in microseconds.", told.backfill_mean_cycle),
-        ("backfill_depth_mean", Gauge, "Mean number of jobs considered per backfill cycle.", told.backfill_depth_mean),
+        ("backfill_mean_cycle", Gauge, "Mean duration of a cycle, in microseconds.", scheduler.backfill_mean_cycle),
+        (
+            "backfill_depth_mean",
+            Gauge,
+            "Mean number of jobs considered per backfill cycle.",
+            scheduler.backfill_depth_mean,
+        ),
         (
             "backfilled_jobs_since_start_total",
             Kind::Counter,
             "Jobs started by backfill since slurmctld's start.",
-            told.backfilled_since_start,
+            scheduler.backfilled_since_start,
         ),
         (
             "backfilled_jobs_since_cycle_total",
             Kind::Counter,
             "Jobs started by backfill since the statistics were reset.",
-            told.backfilled_since_cycle,
+            scheduler.backfilled_since_cycle,
         ),
         (
             "backfilled_heterogeneous_total",
             Kind::Counter,
             "Components of heterogeneous jobs started by backfill.",
-            told.backfilled_heterogeneous,
+            scheduler.backfilled_heterogeneous,
         ),
     ];
     let family =

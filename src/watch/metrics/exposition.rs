@@ -129,13 +129,13 @@ mod tests {
         family.add(&[("user", "missing")], None::<u64>);
         family.add(&[("user", "twice")], 1_u64 << 40);
         family.add(&[("user", "twice")], 2_u64);
-        let told = text(&[
+        let printed = text(&[
             family,
             Family::new("y", Kind::Counter, "Nothing."),
             Family::new("z", Kind::Counter, "One.").with(&[], true),
         ]);
         assert_eq!(
-            told,
+            printed,
             "# HELP x A thing.\n# TYPE x gauge\nx{user=\"a\\\"b\\\\c\\\\x0ad\"} 1.5\nx{user=\"twice\"} 1099511627776\n# HELP z One.\n# TYPE z counter\nz 1\n"
         );
     }

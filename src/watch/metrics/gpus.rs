@@ -239,13 +239,13 @@ fn processes(gpus: &[GpuReport]) -> Vec<Family> {
             used.add(&[("uuid", &uuid), ("pid", &pid)], process.memory_mib.map(|mib| mib.saturating_mul(MIB)));
         }
     }
-    let heard = gpus.iter().any(|gpu| gpu.condition.processes.is_some());
+    let has_processes = gpus.iter().any(|gpu| gpu.condition.processes.is_some());
     let success = Family::new(
         "nvidia_smi_compute_apps_last_collect_success",
         Gauge,
         "Whether the list of processes is available.",
     );
-    vec![info, used, success.with(&[], heard)]
+    vec![info, used, success.with(&[], has_processes)]
 }
 
 fn xids(gpus: &[GpuReport]) -> [Family; 2] {
@@ -279,7 +279,7 @@ pub(super) fn bare(uuid: &str, kind: &str) -> String {
     lower.strip_prefix(kind).map_or_else(|| lower.clone(), str::to_owned)
 }
 
-/// As NVML writes it: `00000000:17:00.0`.
+/// The PCI address as NVML writes it: `00000000:17:00.0`.
 pub(super) fn bus_id(address: &PciAddress) -> String {
     format!("{:0>16}", address.to_string().to_uppercase())
 }

@@ -100,13 +100,13 @@ pub struct FaultView {
 /// A daemon or service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DaemonView {
-    /// Its name.
+    /// The daemon's or service's name.
     pub name: String,
     /// The state, in one word.
     pub state: String,
-    /// Whether it is ready.
+    /// Whether the daemon is ready.
     pub is_up: bool,
-    /// Whether the container ends without it.
+    /// Whether the container ends if the daemon cannot be kept alive.
     pub is_essential: bool,
     /// Number of restarts.
     pub restarts: u32,

@@ -199,7 +199,10 @@ fn row_lines(row: &Row<'_>, width: usize, is_expanded: bool) -> Vec<Line<'static
     let mut lines = job_lines(first, &format!("{}_*", array.id), &state, waiting, width);
     if is_expanded {
         let tasks = row.jobs.iter();
-        lines.extend(tasks.flat_map(|task| job_lines(task, &task.id, &job_state(task), &task.waits_for, width)));
+        // The row of the array has the usual reason already.
+        let own_reason =
+            |task: &QueuedJob| if task.waits_for == waiting { String::new() } else { task.waits_for.clone() };
+        lines.extend(tasks.flat_map(|task| job_lines(task, &task.id, &job_state(task), &own_reason(task), width)));
         let listed = u64::try_from(row.jobs.len()).unwrap_or(u64::MAX);
         lines.extend(more(usize::try_from(array.tasks.saturating_sub(listed)).unwrap_or(usize::MAX), "more task"));
     }

@@ -58,9 +58,9 @@ impl Line {
     }
 
     /// Advice for the operator, for standard error.
-    pub(super) fn advice(&self, says: &TokenContents, controller_port: u16, daemon_port: u16) -> String {
-        let TokenContents { controller, address, .. } = says;
-        let hours = says.expires.saturating_sub(says.issued).div_ceil(3600);
+    pub(super) fn advice(&self, contents: &TokenContents, controller_port: u16, daemon_port: u16) -> String {
+        let TokenContents { controller, address, .. } = contents;
+        let hours = contents.expires.saturating_sub(contents.issued).div_ceil(3600);
         let more = match self.network {
             Network::Host => format!(
                 "The node has the name of its host. Open {address}:{controller_port} for it, and its port {daemon_port} for {controller}.\nFor another address of {controller}: --address.\n{}",

@@ -103,7 +103,7 @@ fn tried(gpus: &FileGpus, trial: &Trial) -> Observations {
 fn incomplete(gpus: &FileGpus) -> Observations {
     let missing = match gpus.files.shared {
         Some(path) if gpus.shared.is_none() => format!("{path} is missing"),
-        _ => "its render node in /dev/dri is missing".to_owned(),
+        _ => "the render node of the GPU in /dev/dri is missing".to_owned(),
     };
     let (cause, repair) = gpus.files.incomplete;
     let maker = gpus.vendor.traits().maker;

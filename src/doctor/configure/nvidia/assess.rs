@@ -184,13 +184,13 @@ fn no_driver(nvidia: &Nvidia, seen: &Situation) -> Observations {
         return Observations::fail(
             what,
             "the nouveau driver uses the GPUs, and does not support CUDA",
-            format!("install NVIDIA's driver, which replaces nouveau {install}"),
+            format!("install NVIDIA's driver in place of nouveau {install}"),
         );
     }
     Observations::fail(
         what,
         "the driver is not installed, was not built for this kernel, or is blocked by Secure Boot",
-        format!("install it {install}; for the other causes see dkms status and mokutil --sb-state"),
+        format!("install the driver {install}; for the other causes see dkms status and mokutil --sb-state"),
     )
 }
 

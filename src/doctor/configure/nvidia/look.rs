@@ -15,8 +15,8 @@ pub(in crate::configure) fn look(root: &Path, deadline: Duration, inventory: &In
     let counted = inventory.gpus.iter().filter(|gpu| gpu.vendor == Vendor::Nvidia);
     let counted: Vec<NvidiaGpu> =
         counted.map(|gpu| NvidiaGpu { model: gpu.model.clone(), uuid: gpu.uuid.clone() }).collect();
-    let told = inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia);
-    let driver = told.and_then(|driver| driver.version.clone());
+    let found = inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia);
+    let driver = found.and_then(|driver| driver.version.clone());
     // WSL2 has no file with the driver's version.
     let driver = driver.or_else(|| if smi == Smi::Works { ask_version(root, deadline) } else { None });
     Nvidia {
@@ -38,7 +38,7 @@ fn smi(root: &Path, deadline: Duration) -> (Smi, String) {
         Answer::Missing => (Smi::Missing, String::new()),
         Answer::Silent => (Smi::Fails("timed out: the driver hangs".to_owned()), String::new()),
         Answer::Ended { succeeded: true, stdout, .. } => (Smi::Works, stdout),
-        // It reports errors on standard output.
+        // nvidia-smi reports errors on standard output.
         Answer::Ended { stdout, stderr, .. } => {
             (Smi::Fails(first_line([stdout.as_str(), stderr.as_str()])), String::new())
         }

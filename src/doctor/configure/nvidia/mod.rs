@@ -54,7 +54,7 @@ pub enum Smi {
 pub struct Toolkit {
     /// The installed programs.
     pub programs: Vec<&'static str>,
-    /// Whether `/etc/docker/daemon.json` names its runtime.
+    /// Whether `/etc/docker/daemon.json` names the toolkit's runtime.
     pub is_in_daemon_json: bool,
     /// Whether `no-cgroups` is set, which a rootless engine needs.
     pub leaves_cgroups_alone: bool,

@@ -60,7 +60,7 @@ pub(super) fn run_inside(report: i32, program: impl FnOnce() -> i32) -> io::Resu
     fcntl(&report, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     let program = fork(program)?;
     write(&report, &program.as_raw().to_le_bytes())?;
-    // Blocks until it has ended, and leaves the zombie.
+    // Blocks until the program has ended, and leaves it as a zombie.
     let _ = nix::sys::wait::waitid(nix::sys::wait::Id::Pid(program), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
     let status = reap(program);
     write(&report, &status.into_raw().to_le_bytes())?;

@@ -58,7 +58,7 @@ impl HealthController {
         awaited.chain(self.applied.iter().cloned()).collect()
     }
 
-    /// Whether it has not answered since the configuration was made without it.
+    /// Whether the GPU has not responded since the configuration was made without the GPU.
     pub(super) fn is_missing(&self, gpu: &Gpu) -> bool {
         self.is_awaited(gpu) && !gpu.has_answered
     }

@@ -39,8 +39,8 @@ pub(super) struct Gpu {
     /// The number of consecutive queries without a job while it was in use.
     unowned: u32,
     /// Whether the end of its reset may have been missed.
-    is_end_unheard: bool,
-    /// Whether it was sampled, at this time or later.
+    may_have_missed_reset_end: bool,
+    /// Whether the GPU was sampled at `counts_from` or later.
     pub(super) has_answered: bool,
     pub(super) counts_from: u64,
     /// The NVLinks that were down and the error counts in the first sample.
@@ -129,7 +129,7 @@ impl Gpu {
 
     /// The driver begins a reset. Returns false for a repeated attempt.
     pub(super) fn reset_begins(&mut self, now: Clock, policy: Policy) -> bool {
-        self.is_end_unheard = false;
+        self.may_have_missed_reset_end = false;
         self.meet(now, FaultKind::Reset, policy)
     }
 
@@ -150,7 +150,7 @@ impl Gpu {
     pub(super) fn watcher_restarted(&mut self) {
         let resets = self.open.iter_mut().filter(|(kind, _)| is_reset(**kind));
         for (_, open) in resets {
-            self.is_end_unheard = true;
+            self.may_have_missed_reset_end = true;
             open.good_looks = 0;
         }
     }
@@ -181,7 +181,7 @@ impl Gpu {
         let can_end = match kind {
             FaultKind::Xid(_) => xid_rests.is_some_and(|rest| now.ms.saturating_sub(open.seen_ms) >= rest),
             // The driver itself reports when this fault ends.
-            FaultKind::Reset | FaultKind::ResetUnfinished => self.is_end_unheard && answers,
+            FaultKind::Reset | FaultKind::ResetUnfinished => self.may_have_missed_reset_end && answers,
             _ => true,
         };
         open.good_looks >= GOOD_LOOKS && can_end
@@ -241,7 +241,7 @@ impl Gpu {
         self.open.contains_key(&kind)
     }
 
-    /// Whether it must be excluded from jobs.
+    /// Whether the GPU must be excluded from jobs.
     pub(super) fn is_bad(&self) -> bool {
         self.open.values().any(|open| open.policy == Policy::Drain)
     }
@@ -256,7 +256,7 @@ impl Gpu {
         self.condition.memory_mib.is_some_and(|(used, _)| used > FLOOR_MIB)
     }
 
-    /// What uses it: `20480 MiB, processes 4711, 4712`.
+    /// The use of the GPU: `20480 MiB, processes 4711, 4712`.
     pub(super) fn use_of_it(&self) -> String {
         let used = self.condition.memory_mib.map(|(used, _)| format!("{used} MiB")).unwrap_or_default();
         let pids = self.condition.processes.iter().flatten().map(|process| process.pid.to_string()).collect::<Vec<_>>();

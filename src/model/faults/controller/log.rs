@@ -129,7 +129,7 @@ impl HealthController {
         }
     }
 
-    /// Adds the jobs to what was reported without them.
+    /// Logs the jobs of faults that were reported before the jobs were known.
     pub(super) fn log_jobs(&mut self) {
         for fault in std::mem::take(&mut self.without_jobs) {
             let Some(gpu) = self.gpus.get(&fault.key).filter(|gpu| !gpu.jobs.is_empty() && gpu.jobs != fault.jobs)

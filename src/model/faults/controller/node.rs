@@ -23,7 +23,7 @@ const BACK_WAITS: u64 = 3_600_000;
 pub(super) enum Stage {
     /// The node is not drained because of GPUs.
     Open {
-        /// Since when a recovered GPU waits until no job has a GPU; `None` without such a GPU.
+        /// A recovered GPU that will be offered to jobs again as soon as no job has a GPU, and since when; `None` without one.
         back: Option<Back>,
     },
     /// The node is drained and waits for the jobs that prevent a change of its GPU count.
@@ -84,7 +84,7 @@ pub enum Drained {
 /// Slurm's state of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnNode {
-    /// Whether it is drained, for any reason.
+    /// Whether the node is drained, for any reason.
     pub is_closed: bool,
     /// Whether it is drained because of a GPU, by the agent.
     pub is_ours: bool,
@@ -92,7 +92,7 @@ pub struct OnNode {
     pub gpus: Vec<Vec<OwnedJob>>,
     /// The number of GPUs allocated to jobs.
     pub held: usize,
-    /// Whether no job is on it, with a GPU or without.
+    /// Whether no job is on the node, with a GPU or without.
     pub is_empty: bool,
 }
 
@@ -116,7 +116,7 @@ impl HealthController {
         theirs.chain(missing).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Whether the configuration excludes it.
+    /// Whether the configuration excludes the GPU.
     pub(super) fn is_out(&self, key: &Key) -> bool {
         self.out().contains(key)
     }
@@ -202,7 +202,7 @@ impl HealthController {
         *next = now.ms + SETTLES;
         match outcome {
             Drained::Ours => *is_ours = Some(true),
-            // The drain was ours, but an administrator has replaced it.
+            // The agent's drain was replaced by an administrator's.
             Drained::Others(_) => *is_ours = Some(false),
             Drained::Failed(why) => {
                 *next = now.ms + pause;

@@ -46,7 +46,7 @@ impl HealthController {
         self.closed = closed;
     }
 
-    /// Whether jobs must not get it.
+    /// Whether the GPU is released, so that jobs must not get it.
     pub(super) fn is_kept(&self, key: &Key) -> bool {
         self.released.contains(key) || self.returning.contains(key)
     }

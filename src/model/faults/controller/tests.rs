@@ -22,7 +22,7 @@ struct World {
     offered: Vec<usize>,
     jobs: Vec<Option<u64>>,
     drained: Option<String>,
-    said: Vec<String>,
+    log: Vec<String>,
     reload_fails: bool,
     recount: Recount,
     /// Whether a job without a GPU is on the node.
@@ -63,7 +63,7 @@ impl World {
             offered: (0..count as usize).collect(),
             jobs: vec![None; count as usize],
             drained: None,
-            said: Vec::new(),
+            log: Vec::new(),
             reload_fails: false,
             recount,
             has_other_job: false,
@@ -126,7 +126,7 @@ impl World {
 
     fn do_it(&mut self, action: Action) {
         match action {
-            Action::Log(_, message) => self.said.push(message.text),
+            Action::Log(_, message) => self.log.push(message.text),
             Action::Drain { reason } => {
                 let outcome = match &self.drained {
                     Some(other) if !other.starts_with("GPU ") => Drained::Others(other.clone()),
@@ -163,7 +163,9 @@ impl World {
             Action::Resume if self.is_away => {}
             Action::Resume if self.drained.as_ref().is_some_and(|reason| !reason.starts_with("GPU ")) => {}
             Action::Resume => self.drained = None,
-            Action::Notify(told) => assert!(self.said.contains(&told.line), "the log line precedes the notification"),
+            Action::Notify(notification) => {
+                assert!(self.log.contains(&notification.line), "the log line precedes the notification")
+            }
         }
     }
 

@@ -54,7 +54,7 @@ pub(super) const TRAITS: Traits = Traits {
                 --security-opt seccomp=unconfined ...",
         tool: "rocm-smi",
         unseen: "started without /dev/kfd and /dev/dri or their group, or the host's amdgpu driver is not loaded; GPU jobs are rejected",
-        lacks: "the image has no ROCm for them",
+        lacks: "the image has no ROCm for the GPUs",
         withhold: "do not pass /dev/kfd and /dev/dri to this container",
         unseen_in_wsl: None,
     },
@@ -63,7 +63,7 @@ pub(super) const TRAITS: Traits = Traits {
                     (docker run --device /dev/kfd --device /dev/dri)",
         denied: (
             "the files of /dev/dri are in this container (perhaps by a volume), but its device rules deny them",
-            "pass them as devices: docker run --device /dev/kfd --device /dev/dri",
+            "pass the GPUs as devices: docker run --device /dev/kfd --device /dev/dri",
         ),
         no_driver: "load the driver on the host (modprobe amdgpu), then re-create the container",
         lost: "check amdgpu messages on the host (dmesg | grep -i amdgpu); reset the GPU there (amd-smi reset -G), or \

@@ -49,15 +49,15 @@ pub(super) const TRAITS: Traits = Traits {
         start: "docker run --device /dev/dri --group-add $(stat -c %g /dev/dri/renderD128) ...",
         tool: "clinfo -l",
         unseen: "started without /dev/dri or its group, or the host's driver (xe, i915) has no discrete GPU; GPU jobs are rejected",
-        lacks: "the image has no Level Zero for them",
+        lacks: "the image has no Level Zero for the GPUs",
         withhold: "do not pass their files of /dev/dri to this container",
         unseen_in_wsl: None,
     },
     obstacles: ObstacleWords {
-        not_given: "no action if intended; otherwise create the container with them (docker run --device /dev/dri)",
+        not_given: "no action if intended; otherwise create the container with the GPUs (docker run --device /dev/dri)",
         denied: (
             "the files of /dev/dri are in this container (perhaps by a volume), but its device rules deny them",
-            "pass them as devices: docker run --device /dev/dri",
+            "pass the GPUs as devices: docker run --device /dev/dri",
         ),
         no_driver: "load the driver on the host (modprobe xe, or i915), then re-create the container",
         lost: "check the driver's messages on the host (dmesg | grep -i -e xe -e i915); reboot the host",

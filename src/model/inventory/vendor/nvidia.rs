@@ -47,7 +47,7 @@ pub(super) const TRAITS: Traits = Traits {
         )),
     },
     obstacles: ObstacleWords {
-        not_given: "no action if intended; otherwise create the container with them (docker run --gpus all)",
+        not_given: "no action if intended; otherwise create the container with the GPUs (docker run --gpus all)",
         denied: (
             "probably the container's device rules were rewritten (systemctl daemon-reload on the host)",
             "re-create the container (docker compose up --force-recreate); a restart is not enough",

@@ -5,7 +5,7 @@ const VARIABLES: [&str; 4] = ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "S
 
 /// The [`VARIABLES`] after a shell has run the script; empty ones are left out.
 #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
-fn said(names: &[(Vendor, &str)], counts_from_zero: bool, variables: [&str; 4]) -> String {
+fn exports(names: &[(Vendor, &str)], counts_from_zero: bool, variables: [&str; 4]) -> String {
     let names = names.iter().map(|(vendor, name)| (*vendor, (*name).to_owned())).collect();
     let script = text(&TaskProlog { path: "/p".into(), names, counts_from_zero });
     let mut command = std::process::Command::new("sh");
@@ -35,7 +35,7 @@ fn replaces_position_by_name_and_keeps_everything_else() {
         ("NoDevFiles", "export CUDA_VISIBLE_DEVICES=NoDevFiles\n"),
         ("*", "export CUDA_VISIBLE_DEVICES=*\n"),
     ] {
-        assert_eq!(said(&NVIDIA, false, [given, "", given, ""]), expected, "{given}");
+        assert_eq!(exports(&NVIDIA, false, [given, "", given, ""]), expected, "{given}");
     }
 }
 
@@ -50,7 +50,7 @@ fn under_a_device_cgroup_the_steps_list_is_asked() {
         (["MIG-d", "", "0", ""], "MIG-d"),
     ] {
         assert_eq!(
-            said(&NVIDIA, true, variables),
+            exports(&NVIDIA, true, variables),
             format!("export CUDA_VISIBLE_DEVICES={expected}\n"),
             "{variables:?}"
         );
@@ -63,7 +63,7 @@ const MIXED: [(Vendor, &str); 5] =
 
 /// Slurm sets both vendors' variables to the same positions.
 fn mixed(counts_from_zero: bool, given: &str, step: &str) -> Vec<String> {
-    said(&MIXED, counts_from_zero, [given, given, step, ""]).lines().map(str::to_owned).collect()
+    exports(&MIXED, counts_from_zero, [given, given, step, ""]).lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -89,52 +89,52 @@ fn rocr_counts_the_gpus_that_a_step_can_open() {
 fn cuda_counts_the_gpus_that_a_step_can_open_in_bus_order() {
     let names = [(Vendor::Nvidia, "0"), (Vendor::Nvidia, "2"), (Vendor::Nvidia, "1")];
     let order = "export CUDA_DEVICE_ORDER=PCI_BUS_ID\n";
-    let seen = |from_zero, given, step| said(&names, from_zero, [given, "", step, ""]);
+    let seen = |from_zero, given, step| exports(&names, from_zero, [given, "", step, ""]);
     assert_eq!(seen(false, "1,2", "1,2"), format!("export CUDA_VISIBLE_DEVICES=2,1\n{order}"));
     assert_eq!(seen(true, "0", "1"), format!("export CUDA_VISIBLE_DEVICES=0\n{order}"));
     assert_eq!(seen(true, "0,1", "1,2"), format!("export CUDA_VISIBLE_DEVICES=1,0\n{order}"));
     // Number 0 is excluded from jobs, and every step can open it.
     let beside = [(Vendor::Nvidia, "1"), (Vendor::Nvidia, "2")];
-    assert_eq!(said(&beside, true, ["0", "", "1", ""]), format!("export CUDA_VISIBLE_DEVICES=1\n{order}"));
+    assert_eq!(exports(&beside, true, ["0", "", "1", ""]), format!("export CUDA_VISIBLE_DEVICES=1\n{order}"));
 }
 
 #[test]
 fn machine_with_amd_alone_has_amds_variable() {
     let names = [(Vendor::Amd, "1"), (Vendor::Amd, "0")];
-    assert_eq!(said(&names, false, ["", "0", "0", ""]), "export ROCR_VISIBLE_DEVICES=1\n");
+    assert_eq!(exports(&names, false, ["", "0", "0", ""]), "export ROCR_VISIBLE_DEVICES=1\n");
 }
 
 #[test]
 fn counts_gpus_that_jobs_may_not_use() {
     // Number 0 is no GRES, so no device rule keeps a step from opening it.
     let names = [(Vendor::Amd, "1"), (Vendor::Amd, "2")];
-    assert_eq!(said(&names, true, ["", "0", "1", ""]), "export ROCR_VISIBLE_DEVICES=1\n");
-    assert_eq!(said(&names, true, ["", "0,1", "0,1", ""]), "export ROCR_VISIBLE_DEVICES=1,2\n");
+    assert_eq!(exports(&names, true, ["", "0", "1", ""]), "export ROCR_VISIBLE_DEVICES=1\n");
+    assert_eq!(exports(&names, true, ["", "0,1", "0,1", ""]), "export ROCR_VISIBLE_DEVICES=1,2\n");
 }
 
 #[test]
-fn intels_runtime_is_told_how_to_count() {
+fn sets_how_intels_runtime_counts() {
     let settings = "export ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE\nexport ZE_ENABLE_PCI_ID_DEVICE_ORDER=1\n";
     let names = [(Vendor::Intel, "0"), (Vendor::Intel, "1")];
-    assert_eq!(said(&names, false, ["", "", "1", ""]), "");
+    assert_eq!(exports(&names, false, ["", "", "1", ""]), "");
     let script = text(&TaskProlog {
         path: "/p".into(),
         names: names.map(|(vendor, name)| (vendor, name.to_owned())).to_vec(),
         counts_from_zero: false,
     });
     assert!(script.contains("devices=$ZE_AFFINITY_MASK\n"), "{script}");
-    let said_by = |mixed: &[(Vendor, &str)], given: &str| said(mixed, false, [given, "", given, ""]);
+    let exports_by = |mixed: &[(Vendor, &str)], given: &str| exports(mixed, false, [given, "", given, ""]);
     let mixed = [(Vendor::Nvidia, "GPU-a"), (Vendor::Intel, "1")];
     let own = "unset CUDA_VISIBLE_DEVICES\nexport ZE_AFFINITY_MASK=1\n";
-    assert_eq!(said_by(&mixed, "1"), format!("{own}{settings}"));
+    assert_eq!(exports_by(&mixed, "1"), format!("{own}{settings}"));
     let others = "export CUDA_VISIBLE_DEVICES=GPU-a\nunset ZE_AFFINITY_MASK\n";
-    assert_eq!(said_by(&mixed, "0"), format!("{others}{settings}"));
+    assert_eq!(exports_by(&mixed, "0"), format!("{others}{settings}"));
 }
 
 #[test]
 fn job_without_gpu_gets_nothing() {
     for names in [&NVIDIA[..], &MIXED[..]] {
-        let script = said(names, false, ["", "", "", ""]);
+        let script = exports(names, false, ["", "", "", ""]);
         assert_eq!(script, "");
     }
 }

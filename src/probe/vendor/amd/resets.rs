@@ -13,23 +13,26 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::smi_ioctl::open_event_descriptor;
 use super::{gpu_ids, smi_line};
-use crate::live::Say;
+use crate::live::SendLine;
 use crate::vendor::Events;
 use init::logs::LineSplitter;
 use model::faults::look::{Identity, Key, Line, Phase};
+use model::log::Level;
+use model::message;
+use sys::report;
 
 /// The sources of reset events.
 #[derive(Debug, Default)]
 pub(super) struct Resets {
-    tellers: Vec<Teller>,
+    files: Vec<EventFile>,
     /// The GPUs with a completed subscription attempt.
     tried: Vec<Key>,
-    complained: bool,
+    has_logged_error: bool,
 }
 
 /// A GPU's file descriptor.
 #[derive(Debug)]
-struct Teller {
+struct EventFile {
     gpu: Key,
     gpu_id: u32,
     events: File,
@@ -45,27 +48,27 @@ impl Events for Resets {
         let ids = gpu_ids(root);
         let id_of = |gpu: &Identity| ids.get(usize::try_from(gpu.index).ok()?).copied().flatten();
         let wanted: Vec<(Key, u32)> = gpus.iter().filter_map(|gpu| Some((gpu.key(), id_of(gpu)?))).collect();
-        self.tellers.retain(|teller| wanted.iter().any(|(_, id)| *id == teller.gpu_id));
+        self.files.retain(|file| wanted.iter().any(|(_, id)| *id == file.gpu_id));
         self.tried = keys;
         for (gpu, gpu_id) in wanted {
-            if self.tellers.iter().any(|teller| teller.gpu_id == gpu_id) {
+            if self.files.iter().any(|file| file.gpu_id == gpu_id) {
                 continue;
             }
             match subscribe(&root.join("dev/kfd"), gpu_id) {
-                Ok(events) => self.tellers.push(Teller { gpu, gpu_id, events, lines: LineSplitter::default() }),
+                Ok(events) => self.files.push(EventFile { gpu, gpu_id, events, lines: LineSplitter::default() }),
                 // KFD rejects every open while it resets a GPU.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.tried.clear(),
-                Err(error) => self.complain(&error),
+                Err(error) => self.log_error(&error),
             }
         }
     }
 
-    fn hear(&mut self, until: Instant, say: Say<'_>) -> io::Result<()> {
+    fn receive(&mut self, until: Instant, send: SendLine<'_>) -> io::Result<()> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
             let mut fds: Vec<PollFd<'_>> =
-                self.tellers.iter().map(|teller| PollFd::new(teller.events.as_fd(), PollFlags::POLLIN)).collect();
+                self.files.iter().map(|file| PollFd::new(file.events.as_fd(), PollFlags::POLLIN)).collect();
             match poll(&mut fds, timeout) {
                 Ok(0) => return Ok(()),
                 Ok(_) | Err(Errno::EINTR) => {}
@@ -73,18 +76,18 @@ impl Events for Resets {
             }
             let speak: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
             let mut ended = Vec::new();
-            for (teller, _) in self.tellers.iter_mut().zip(speak).filter(|(_, speaks)| *speaks) {
-                match teller.read() {
+            for (file, _) in self.files.iter_mut().zip(speak).filter(|(_, speaks)| *speaks) {
+                match file.read() {
                     Some(phases) => {
                         for phase in phases {
-                            say(&Line::Reset { gpu: teller.gpu.clone(), phase })?;
+                            send(&Line::Reset { gpu: file.gpu.clone(), phase })?;
                         }
                     }
-                    None => ended.push(teller.gpu_id),
+                    None => ended.push(file.gpu_id),
                 }
             }
             if !ended.is_empty() {
-                self.tellers.retain(|teller| !ended.contains(&teller.gpu_id));
+                self.files.retain(|file| !ended.contains(&file.gpu_id));
                 self.tried.clear();
             }
             if left.is_zero() {
@@ -96,14 +99,16 @@ impl Events for Resets {
 
 impl Resets {
     /// A kernel without these events, or missing access, is not a fault.
-    fn complain(&mut self, error: &io::Error) {
-        if !std::mem::replace(&mut self.complained, true) {
-            eprintln!("debug: no reset events of the AMD driver: /dev/kfd: {error}");
+    fn log_error(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.has_logged_error, true) {
+            let message =
+                message!("no-reset-events", "no reset events of the AMD driver: /dev/kfd: {error}", error = error);
+            report::write(Level::Debug, message);
         }
     }
 }
 
-impl Teller {
+impl EventFile {
     /// Reads the available lines; `None` at the end. The kernel's read never blocks, and may return 8 bytes at a time.
     fn read(&mut self) -> Option<Vec<Phase>> {
         let mut chunk = [0; 1024];
@@ -144,26 +149,26 @@ mod tests {
             let (events, kernel) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
             let (events, kernel) = (File::from(events), File::from(kernel));
             let gpu = identity(index).key();
-            resets.tellers.push(Teller { gpu, gpu_id: 100 + index, events, lines: LineSplitter::default() });
+            resets.files.push(EventFile { gpu, gpu_id: 100 + index, events, lines: LineSplitter::default() });
             kernels.push(kernel);
         }
         resets.tried = (0..2).map(|index| identity(index).key()).collect();
         (resets, kernels)
     }
 
-    fn heard(resets: &mut Resets) -> Vec<(String, Phase)> {
-        let mut heard = Vec::new();
+    fn received(resets: &mut Resets) -> Vec<(String, Phase)> {
+        let mut received = Vec::new();
         let until = Instant::now() + Duration::from_millis(100);
-        let mut say = |line: &Line| match line {
+        let mut send = |line: &Line| match line {
             Line::Reset { gpu, phase } => {
-                heard.push((gpu.to_string(), phase.clone()));
+                received.push((gpu.to_string(), phase.clone()));
                 Ok(())
             }
             other => panic!("{other:?}"),
         };
-        resets.hear(until, &mut say).unwrap();
+        resets.receive(until, &mut send).unwrap();
         assert!(Instant::now() >= until, "the next look is not due");
-        heard
+        received
     }
 
     #[test]
@@ -172,11 +177,11 @@ mod tests {
         kernels[1].write_all(b"3 1 HWS hang\n").unwrap();
         kernels[0].write_all(b"2 8:1a\ngarb\xffage\n3 1 RAS").unwrap();
         let begins = |cause: &str| Phase::Begins { cause: Some(cause.to_owned()) };
-        assert_eq!(heard(&mut resets), [("GPU-1".to_owned(), begins("HWS hang"))]);
+        assert_eq!(received(&mut resets), [("GPU-1".to_owned(), begins("HWS hang"))]);
         kernels[0].write_all(b" error\n4 1 \n").unwrap();
         let want = [("GPU-0".to_owned(), begins("RAS error")), ("GPU-0".to_owned(), Phase::Ends)];
-        assert_eq!(heard(&mut resets), want);
-        assert_eq!(heard(&mut resets), []);
+        assert_eq!(received(&mut resets), want);
+        assert_eq!(received(&mut resets), []);
     }
 
     #[test]
@@ -184,8 +189,8 @@ mod tests {
         let (mut resets, mut kernels) = two();
         kernels[0].write_all(b"4 1\n").unwrap();
         drop(kernels.remove(0));
-        assert_eq!(heard(&mut resets), [("GPU-0".to_owned(), Phase::Ends)]);
-        assert_eq!((resets.tellers.len(), resets.tried.len()), (1, 0));
+        assert_eq!(received(&mut resets), [("GPU-0".to_owned(), Phase::Ends)]);
+        assert_eq!((resets.files.len(), resets.tried.len()), (1, 0));
     }
 
     #[test]
@@ -193,7 +198,7 @@ mod tests {
         let (mut resets, mut kernels) = two();
         kernels[0].write_all(b"4 1\n").unwrap();
         let until = Instant::now() + Duration::from_secs(60);
-        assert!(resets.hear(until, &mut |_| Err(ErrorKind::BrokenPipe.into())).is_err());
+        assert!(resets.receive(until, &mut |_| Err(ErrorKind::BrokenPipe.into())).is_err());
     }
 
     #[test]
@@ -217,8 +222,8 @@ mod tests {
         assert_eq!(subscribe(&kfd, 51110).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
         let mut resets = Resets::default();
         resets.follow(root.path(), &[identity(0)]);
-        assert_eq!((resets.tellers.len(), resets.tried.len(), resets.complained), (0, 1, true));
-        assert_eq!(heard(&mut resets), []);
+        assert_eq!((resets.files.len(), resets.tried.len(), resets.has_logged_error), (0, 1, true));
+        assert_eq!(received(&mut resets), []);
     }
 
     #[test]

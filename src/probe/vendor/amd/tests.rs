@@ -204,7 +204,7 @@ fn names_unreadable_or_unknown_node() {
 }
 
 #[test]
-fn hidden_gpus_are_told_apart_from_none() {
+fn distinguishes_hidden_gpus_from_none() {
     let hidden = Topology { hidden: (0..7).collect(), ..Topology::default() };
     let found = findings(&hidden, true);
     assert_eq!(found[0].what, "7 AMD GPU(s) of this machine are hidden from this container");

@@ -221,10 +221,10 @@ mod tests {
             .file("sys/devices/pci0000:00/0000:03:00.0/tile0/physical_vram_size_bytes", "12884901888\n")
             .file("sys/devices/pci0000:00/0000:43:00.0/drm/card2/lmem_total_bytes", "137438953472\n");
         let found = machine.probe();
-        let told: Vec<_> =
+        let vendors: Vec<_> =
             found.gpus.iter().map(|gpu| (gpu.minor.unwrap(), gpu.model.as_deref().unwrap(), gpu.memory_mib)).collect();
         assert_eq!(
-            told,
+            vendors,
             [
                 (129, "Intel Arc B580", Some(12288)),
                 (130, "Intel Data Center GPU Max 1550", Some(131_072)),

@@ -39,7 +39,7 @@ pub(super) fn wait(root: &Path, steps: &mut Sandbox<Step>, deadlines: Deadlines)
         }
         deadline = (Instant::now() + deadlines.each_gpu).min(deadlines.all_gpus);
         if let Some(all) = count.filter(|_| began.elapsed() >= SILENCE) {
-            tell(root, &gpus, all);
+            report_progress(root, &gpus, all);
         }
     }
 }
@@ -52,7 +52,7 @@ pub(super) fn conditions(steps: &mut Sandbox<Step>, deadline: Instant) -> Option
     }
 }
 
-fn tell(root: &Path, gpus: &[Gpu], all: u32) {
+fn report_progress(root: &Path, gpus: &[Gpu], all: u32) {
     let next = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
     if next < all {
         report::info(message!(
@@ -71,7 +71,7 @@ fn name(root: &Path, index: u32, all: u32) -> String {
     place.map_or_else(|| format!("GPU {index}"), |address| format!("GPU {index} ({address})"))
 }
 
-/// What answered; the others are awaited.
+/// The GPUs that NVML initialized in time, with a finding about the others.
 fn without_rest(root: &Path, mut gpus: Vec<Gpu>, all: u32, time: Duration) -> Probe {
     let first = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
     let names: Vec<String> = (first..all).map(|index| name(root, index, all)).collect();

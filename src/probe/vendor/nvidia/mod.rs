@@ -17,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::live::{self, Say};
+use crate::live::{self, SendLine};
 use crate::sandbox::{NoAnswer, Sandbox};
 use crate::vendor::{Deadlines, Finish, VendorProbe};
 use crate::{Found, Options, device, left_out};
@@ -51,18 +51,18 @@ impl VendorProbe for Nvidia {
     fn start(&'static self, _: Vendor, options: &Options) -> Option<Finish> {
         let Options { root, request, nvml_library, conditions, left_out, .. } = options.clone();
         let library = nvml_library.as_deref();
-        let nvml = Sandbox::start_steps(|say| {
-            nvml::probe(&root, library, &left_out, say)?;
-            if conditions { say(&Step::Conditions(condition::probe(&root, library))) } else { Ok(()) }
+        let nvml = Sandbox::start_steps(|send| {
+            nvml::probe(&root, library, &left_out, send)?;
+            if conditions { send(&Step::Conditions(condition::probe(&root, library))) } else { Ok(()) }
         });
         let detection = Detection { root, library_is_named: library.is_some(), request, conditions, nvml };
         Some(Box::new(move |deadlines| detection.finish(deadlines)))
     }
 
-    fn watch(&self, options: &live::Options, say: Say<'_>) -> io::Result<()> {
+    fn watch(&self, options: &live::Options, send: SendLine<'_>) -> io::Result<()> {
         match &options.only {
-            Some(gpu) => watch::check(options, gpu, say),
-            None => watch::watch(options, say),
+            Some(gpu) => watch::check(options, gpu, send),
+            None => watch::watch(options, send),
         }
     }
 
@@ -264,7 +264,7 @@ fn none_given(gpus: &[Gpu]) -> Option<Finding> {
             Kind::GpuNotGiven,
             format!("the NVIDIA driver lists {} GPUs, but this container has access to none", gpus.len()),
             "the container was started without GPUs",
-            "start it with GPUs: docker run --gpus all, or the nvidia overlay of compose",
+            "start the container with GPUs: docker run --gpus all, or the nvidia overlay of compose",
         )
     })
 }
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_that_are_counted_and_not_given_are_said() {
+    fn reports_gpus_that_are_counted_and_not_returned() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("dev")).unwrap();
         std::fs::write(root.path().join("dev/nvidia0"), "").unwrap();

@@ -105,9 +105,9 @@ impl NvmlTrouble {
 pub(super) enum Step {
     /// NVML has this many GPUs.
     Counted(u32),
-    /// The next GPU, without what depends on the others.
+    /// The next GPU, without the data that depend on the other GPUs.
     Gpu(Box<Gpu>),
-    /// All of them.
+    /// All GPUs.
     Done(Box<Probe>),
     /// NVML failed.
     Failed(NvmlTrouble),
@@ -120,7 +120,7 @@ pub(super) fn probe(
     root: &Path,
     library: Option<&Path>,
     left_out: &[LeftOutGpu],
-    say: &mut dyn FnMut(&Step) -> io::Result<()>,
+    send: &mut dyn FnMut(&Step) -> io::Result<()>,
 ) -> io::Result<()> {
     // NVML is never shut down: that can block in the driver for long or for ever, and this process is about to exit
     // anyway.
@@ -130,9 +130,9 @@ pub(super) fn probe(
     });
     let (nvml, count) = match loaded {
         Ok(loaded) => loaded,
-        Err(trouble) => return say(&Step::Failed(trouble)),
+        Err(trouble) => return send(&Step::Failed(trouble)),
     };
-    say(&Step::Counted(count))?;
+    send(&Step::Counted(count))?;
     let places = Places::read(root, count);
     let (mut devices, mut gpus) = (Vec::new(), Vec::new());
     for index in 0..count {
@@ -144,7 +144,7 @@ pub(super) fn probe(
             (Some(device), _) => gpu(root, index, device, &answers, left_out),
             (None, out) => out.map(|out| closed_gpu(root, index, out)).unwrap_or_default(),
         };
-        say(&Step::Gpu(Box::new(gpu.clone())))?;
+        send(&Step::Gpu(Box::new(gpu.clone())))?;
         gpus.push(gpu);
         devices.push((device, answers));
     }
@@ -164,7 +164,7 @@ pub(super) fn probe(
     // A file that no GPU claims most likely belongs to a GPU that NVML counts but does not hand out.
     let all_known = devices.iter().all(|(device, _)| !matches!(device, Some(Err(_))));
     let unknown_to_nvml = if all_known { unknown_minors(root, &gpus) } else { Vec::new() };
-    say(&Step::Done(Box::new(Probe { driver: driver(&nvml), gpus, unknown_to_nvml })))
+    send(&Step::Done(Box::new(Probe { driver: driver(&nvml), gpus, unknown_to_nvml })))
 }
 
 /// A GPU with a fault, which is not opened.

@@ -128,7 +128,7 @@ mod tests {
         vec![first, Gpu { uuid: Some("GPU-bbbb".to_owned()), mig: Some(vec![instance]), ..nameless_gpu(1) }]
     }
 
-    fn said(devices: &str, gpus: &[Gpu]) -> String {
+    fn finding(devices: &str, gpus: &[Gpu]) -> String {
         request(devices).finding(gpus).map(|finding| finding.what).unwrap_or_default()
     }
 
@@ -137,11 +137,11 @@ mod tests {
         for devices in
             ["", "all", "void", "none", "0", "0,1", "GPU-aaaa", "GPU-a,MIG-7", "GPU-bbbb", "nvidia.com/gpu=all"]
         {
-            assert_eq!(said(devices, &gpus()), "", "{devices}");
+            assert_eq!(finding(devices, &gpus()), "", "{devices}");
         }
         assert_eq!(Request::default().finding(&[]), None);
-        assert_eq!(said("/var/run/nvidia-container-devices", &[]), "");
-        assert_eq!(said("GPU-cccc", &[nameless_gpu(0)]), "", "its UUID is not told");
+        assert_eq!(finding("/var/run/nvidia-container-devices", &[]), "");
+        assert_eq!(finding("GPU-cccc", &[nameless_gpu(0)]), "", "its UUID is not told");
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
             ("0,1,5", gpus(), "only 2 of 3 requested GPUs usable here"),
             ("nvidia.com/gpu=GPU-cccc", gpus(), ": GPU-cccc not"),
         ] {
-            assert!(said(devices, &gpus).contains(words), "{devices}: {}", said(devices, &gpus));
+            assert!(finding(devices, &gpus).contains(words), "{devices}: {}", finding(devices, &gpus));
         }
     }
 
@@ -170,8 +170,8 @@ mod tests {
         #[test]
         fn no_value_panics_or_reaches_terminal(value in "(?s).{0,200}") {
             for gpus in [vec![], gpus()] {
-                let said = said(value.trim(), &gpus);
-                proptest::prop_assert!(!said.contains(char::is_control), "{said:?}");
+                let finding = finding(value.trim(), &gpus);
+                proptest::prop_assert!(!finding.contains(char::is_control), "{finding:?}");
             }
         }
     }

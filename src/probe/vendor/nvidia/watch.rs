@@ -15,7 +15,7 @@ use super::nvml::{self, Answers, Meters, NvmlTrouble};
 use super::places::Places;
 use super::{condition, proc, readings};
 use crate::device;
-use crate::live::{self, Options, Say, look, pause, trouble_of};
+use crate::live::{self, Options, SendLine, look, pause, trouble_of};
 use model::faults::fault::FaultKind;
 use model::faults::look::{Identity, Key, Line, Seen};
 use model::faults::policy::UNKNOWN_XID;
@@ -27,35 +27,35 @@ const WAIT: Duration = Duration::from_secs(1);
 const AFTER_EVENT: Duration = Duration::from_millis(20);
 
 /// Samples until `say` fails; without the library, reads the kernel's files.
-pub(super) fn watch(options: &Options, say: Say<'_>) -> io::Result<()> {
+pub(super) fn watch(options: &Options, send: SendLine<'_>) -> io::Result<()> {
     loop {
         match nvml::load(&options.root, options.library.as_deref()) {
-            Ok(nvml) => watch_nvml(options, &ManuallyDrop::new(nvml), say)?,
-            Err(NvmlTrouble::LibraryMissing(_)) => return live::watch_files(options, say),
-            Err(trouble) => say(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() })?,
+            Ok(nvml) => watch_nvml(options, &ManuallyDrop::new(nvml), send)?,
+            Err(NvmlTrouble::LibraryMissing(_)) => return live::watch_files(options, send),
+            Err(trouble) => send(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() })?,
         }
         pause(options.interval);
     }
 }
 
 /// Samples one GPU once, and opens no other.
-pub(super) fn check(options: &Options, gpu: &Identity, say: Say<'_>) -> io::Result<()> {
+pub(super) fn check(options: &Options, gpu: &Identity, send: SendLine<'_>) -> io::Result<()> {
     let nvml = match nvml::load(&options.root, options.library.as_deref()) {
         Ok(nvml) => ManuallyDrop::new(nvml),
-        Err(trouble) => return say(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
+        Err(trouble) => return send(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
     };
     let count = match nvml::count(&nvml) {
         Ok(count) => count,
-        Err(trouble) => return say(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
+        Err(trouble) => return send(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
     };
     let places = Places::read(&options.root, count);
     let index = (0..count).find(|index| places.is_at(*index, gpu));
     let found = index.and_then(|index| identify(options, &nvml, index));
-    // Another card in its place is not this one.
+    // Another card in the same slot has another UUID.
     let found = found.filter(|(own, _)| gpu.uuid.is_none() || own.uuid == gpu.uuid);
     let lost = || Seen { trouble: Some(FaultKind::Lost), ..Seen::default() };
     let seen = found.map_or_else(lost, |(identity, device)| see(&options.root, &identity, &device));
-    say(&Line::Seen { gpu: gpu.key(), seen: Box::new(seen) })
+    send(&Line::Seen { gpu: gpu.key(), seen: Box::new(seen) })
 }
 
 fn kind_of(trouble: &NvmlTrouble) -> FaultKind {
@@ -66,7 +66,7 @@ fn kind_of(trouble: &NvmlTrouble) -> FaultKind {
 }
 
 /// Returns when the library must be initialised again.
-fn watch_nvml(options: &Options, nvml: &Nvml, say: Say<'_>) -> io::Result<()> {
+fn watch_nvml(options: &Options, nvml: &Nvml, send: SendLine<'_>) -> io::Result<()> {
     let mut events: Option<EventSet<'_>> = None;
     let mut registered = 0;
     let mut opened = BTreeSet::new();
@@ -75,7 +75,7 @@ fn watch_nvml(options: &Options, nvml: &Nvml, say: Say<'_>) -> io::Result<()> {
         let next = Instant::now() + options.interval;
         let count = match nvml::count(nvml) {
             Ok(count) => count,
-            Err(trouble) => return say(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
+            Err(trouble) => return send(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
         };
         let places = Places::read(&options.root, count);
         let (mut devices, mut gpus) = (Vec::new(), Vec::new());
@@ -86,7 +86,7 @@ fn watch_nvml(options: &Options, nvml: &Nvml, say: Say<'_>) -> io::Result<()> {
             }
             // The first use of a GPU can take seconds.
             if opened.insert(index) {
-                say(&Line::Opening { gpu: places.identity(&options.root, index) })?;
+                send(&Line::Opening { gpu: places.identity(&options.root, index) })?;
             }
             if let Some((identity, device)) = identify(options, nvml, index) {
                 gpus.push(identity.clone());
@@ -97,9 +97,9 @@ fn watch_nvml(options: &Options, nvml: &Nvml, say: Say<'_>) -> io::Result<()> {
             registered = devices.len();
             events = register(nvml, &devices);
         }
-        say(&Line::Listed { gpus })?;
+        send(&Line::Listed { gpus })?;
         for (identity, device) in &devices {
-            look(options, identity, say, || {
+            look(options, identity, send, || {
                 let mut seen = see(&options.root, identity, device);
                 if let Some(meters) = meters.as_mut().filter(|_| seen.trouble.is_none()) {
                     meters.read(&identity.key(), device, &mut seen.readings);
@@ -107,8 +107,8 @@ fn watch_nvml(options: &Options, nvml: &Nvml, say: Say<'_>) -> io::Result<()> {
                 seen
             })?;
         }
-        say(&Line::Done)?;
-        if !hear(events.as_ref(), &devices, next, say)? {
+        send(&Line::Done)?;
+        if !receive(events.as_ref(), &devices, next, send)? {
             events = None;
         }
     }
@@ -172,11 +172,11 @@ fn register<'a>(nvml: &'a Nvml, devices: &[(Identity, Device<'a>)]) -> Option<Ev
 }
 
 /// Forwards events until the next sample is due; returns whether the event set is still valid.
-fn hear(
+fn receive(
     events: Option<&EventSet<'_>>,
     devices: &[(Identity, Device<'_>)],
     mut next: Instant,
-    say: Say<'_>,
+    send: SendLine<'_>,
 ) -> io::Result<bool> {
     let Some(events) = events else {
         pause(next.saturating_duration_since(Instant::now()));
@@ -196,7 +196,7 @@ fn hear(
                     XidError::Unknown => UNKNOWN_XID,
                 });
                 if let Some(xid) = xid {
-                    say(&Line::Event { gpu: key, xid })?;
+                    send(&Line::Event { gpu: key, xid })?;
                     next = next.min(Instant::now() + AFTER_EVENT);
                 }
             }

@@ -19,8 +19,8 @@ const FAILED: &str = "FAILED RaisedSignal:53";
 
 /// The job of a line of `slurminit logs`, such as `_job_complete: JobId=12_3(15) WTERMSIG 53`.
 pub(super) fn parse(line: &str) -> Option<String> {
-    let (_, said) = split_text(line, DaemonName::Slurmctld.as_str())?;
-    let (job, how) = said.trim_end().strip_prefix("_job_complete: JobId=")?.split_once(' ')?;
+    let (_, message) = split_text(line, DaemonName::Slurmctld.as_str())?;
+    let (job, how) = message.trim_end().strip_prefix("_job_complete: JobId=")?.split_once(' ')?;
     let job = job.split('(').next().unwrap_or_default();
     let is_job = job.starts_with(|c: char| c.is_ascii_digit()) && job.bytes().all(|c| c.is_ascii_digit() || c == b'_');
     (how == IO_ERROR && is_job).then(|| job.to_owned())
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn accepts_jobs_without_output_only_from_slurmctld() {
-        let line = |said: &str| parse(&format!("2026-11-22T10:10:55.002778Z  info {said}\n"));
+        let line = |message: &str| parse(&format!("2026-11-22T10:10:55.002778Z  info {message}\n"));
         assert_eq!(line("slurmctld: _job_complete: JobId=7 WTERMSIG 53").as_deref(), Some("7"));
         assert_eq!(line("slurmctld: _job_complete: JobId=12_3(15) WTERMSIG 53").as_deref(), Some("12_3"));
         for other in [

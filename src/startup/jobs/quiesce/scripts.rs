@@ -15,12 +15,12 @@ pub(super) fn handling_term() -> BTreeSet<String> {
         (step == "batch").then(|| (pid, job.to_string()))
     };
     let scripts: BTreeMap<i32, String> = proc::pids().filter_map(script).collect();
-    let hears = |pid| {
+    let traps_term = |pid| {
         let status = proc::status(pid)?;
         let job = scripts.get(&field(&status, "PPid")?.parse().ok()?)?;
         handles_term(&status).then(|| job.clone())
     };
-    proc::pids().filter_map(hears).collect()
+    proc::pids().filter_map(traps_term).collect()
 }
 
 /// Checks the sets of caught and ignored signals in `/proc/PID/status` (proc(5)).

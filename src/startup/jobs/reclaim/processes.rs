@@ -42,7 +42,7 @@ pub(super) struct Process {
     parent: i32,
     session: i32,
     holds_allocations: bool,
-    /// The job whose step it runs.
+    /// The job whose step the process belongs to.
     step_of: Option<String>,
 }
 

@@ -20,7 +20,7 @@ struct Table {
 
 #[derive(Debug, Default)]
 struct Connection {
-    /// Whether its request has arrived.
+    /// Whether the connection's request has arrived.
     asks: bool,
     task: Option<AbortHandle>,
 }

@@ -113,8 +113,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("text");
         std::fs::write(&file, text).unwrap();
-        let said = Command::new("sha256sum").arg(&file).output().unwrap();
-        let hex = String::from_utf8(said.stdout).unwrap();
+        let output = Command::new("sha256sum").arg(&file).output().unwrap();
+        let hex = String::from_utf8(output.stdout).unwrap();
         let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
         let bytes: Vec<u8> = (0..32).map(byte).collect();
         format!("'sha256-{}'", base64::engine::general_purpose::STANDARD.encode(bytes))

@@ -36,7 +36,7 @@ impl Viewers {
     /// Must be called within a runtime.
     pub(super) fn new(source: Arc<Source>) -> Arc<Self> {
         let viewers = Arc::new(Self { source, open: Mutex::default(), come: Notify::new() });
-        tokio::spawn(Arc::clone(&viewers).tell());
+        tokio::spawn(Arc::clone(&viewers).publish());
         viewers
     }
 
@@ -58,7 +58,7 @@ impl Viewers {
     }
 
     /// Queries slurmctld only while pages are open.
-    async fn tell(self: Arc<Self>) {
+    async fn publish(self: Arc<Self>) {
         loop {
             tokio::time::sleep(PAUSE).await;
             if self.with(|open| open.is_empty()) {

@@ -93,7 +93,7 @@ fn fits_into_80_columns_and_24_lines() {
 #[test]
 fn loses_nothing_important_in_60_columns() {
     let text = drawn(Some(&state()), 60, 40, 0);
-    for said in [
+    for expected in [
         "17 alice 1m",
         "free 1m",
         "33/140 GiB",
@@ -103,7 +103,7 @@ fn loses_nothing_important_in_60_columns() {
         "drained (fan)",
         "killed by",
     ] {
-        assert!(text.contains(said), "{said}: {text}");
+        assert!(text.contains(expected), "{expected}: {text}");
     }
 }
 
@@ -162,9 +162,9 @@ fn shows_stale_report_and_unresponsive_slurmctld() {
     (state.is_stale, state.report_age, state.slurm) = (true, Some(120), Err("no answer".to_owned()));
     (state.is_ready, state.why) = (false, "slurmd is backing off".to_owned());
     let text = drawn(Some(&state), 80, 40, 0);
-    for said in
+    for expected in
         ["the last GPU report is 2m old", "slurmctld does not respond: no answer", "not ready: slurmd is backing off"]
     {
-        assert!(text.contains(said), "{said}: {text}");
+        assert!(text.contains(expected), "{expected}: {text}");
     }
 }

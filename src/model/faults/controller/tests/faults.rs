@@ -13,7 +13,7 @@ fn reports_program_error_with_job_without_drain() {
         }
     }
     assert_eq!((world.drained.clone(), world.offered.len()), (None, 2));
-    let lines: Vec<_> = world.said.iter().filter(|line| line.contains("XID")).collect();
+    let lines: Vec<_> = world.log.iter().filter(|line| line.contains("XID")).collect();
     assert_eq!(lines.len(), 2, "once a minute, and 43 only counts: {lines:?}");
     assert!(lines[0].contains("job 17 of alice had it") && lines[0].contains("GPU-1") && lines[0].contains("Repair: "));
     assert_eq!(world.health.report(1).gpus[1].counts[&FaultKind::Xid(43)].count, 100);
@@ -45,8 +45,8 @@ fn an_xid_of_a_driver_without_a_recovery_action_ends_after_a_time_that_doubles()
     for (minutes, is_pending) in [(10, false), (20, true)] {
         world.look(&silent());
         world.event(1, 48);
-        let told = world.said.iter().rfind(|line| line.contains("XID 48")).unwrap();
-        assert!(told.contains(&format!("available again after {minutes} min without an error")), "{told}");
+        let logged = world.log.iter().rfind(|line| line.contains("XID 48")).unwrap();
+        assert!(logged.contains(&format!("available again after {minutes} min without an error")), "{logged}");
         // A look takes 5.3 s.
         (0..minutes * 11).for_each(|_| world.look(&silent()));
         assert_eq!(world.offered, [0], "{minutes}");
@@ -71,7 +71,7 @@ fn policies_are_the_operators() {
     world.look(&[]);
     world.event(1, 13);
     assert_eq!(world.offered, [0]);
-    assert!(!world.said.iter().any(|line| line.contains("XID 31")));
+    assert!(!world.log.iter().any(|line| line.contains("XID 31")));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn reports_gpu_lost_only_if_it_was_listed_before() {
     world.health.listed(world.now, NVIDIA, world.gpus[..2].to_vec());
     world.health.done(world.now, NVIDIA);
     world.action();
-    assert!(world.said.iter().any(|line| line.starts_with("GPU 2") && line.contains("no longer lists the GPU")));
+    assert!(world.log.iter().any(|line| line.starts_with("GPU 2") && line.contains("no longer lists the GPU")));
     assert_eq!(world.health.report(1).gpus.len(), 3);
 }
 
@@ -136,9 +136,9 @@ fn reports_memory_in_use_only_without_job() {
     let mut world = World::new(2);
     world.jobs[0] = Some(7);
     (0..30).for_each(|_| world.look(&[used(0), used(1)]));
-    let told: Vec<_> = world.said.iter().filter(|line| line.contains("in use")).collect();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].starts_with("GPU 1 (") && told[0].contains("20480 MiB"), "{told:?}");
+    let logged: Vec<_> = world.log.iter().filter(|line| line.contains("in use")).collect();
+    assert_eq!(logged.len(), 1, "{logged:?}");
+    assert!(logged[0].starts_with("GPU 1 (") && logged[0].contains("20480 MiB"), "{logged:?}");
     // The job ends, and what it left stays.
     world.jobs[0] = None;
     (0..30).for_each(|_| world.look(&[used(0), used(1)]));
@@ -150,7 +150,7 @@ fn reports_memory_in_use_only_without_job() {
 
 /// slurmctld is stopped: its answers come much later, or not at all.
 #[test]
-fn a_fault_is_told_before_slurm_answers_and_its_jobs_afterwards() {
+fn reports_fault_before_slurm_answers_and_its_jobs_afterwards() {
     let mut world = World::new(2);
     world.pass(1000);
     world.health.event(world.now, Some(&identity(1).key()), 79);
@@ -169,7 +169,7 @@ fn a_fault_is_told_before_slurm_answers_and_its_jobs_afterwards() {
     world.health.event(world.now, Some(&identity(0).key()), 31);
     world.now.ms = world.health.next().unwrap();
     assert!(matches!(world.health.step(world.now).as_slice(), [Action::Log(..), Action::Notify(_)]));
-    // It is back, and was told twice to drain the node.
+    // It is back, and was logged twice to drain the node.
     for outcome in ["no answer", "no answer"] {
         world.health.drained(world.now, &Drained::Failed(outcome.to_owned()));
         world.pass(10_000);
@@ -192,7 +192,7 @@ fn a_fault_is_told_before_slurm_answers_and_its_jobs_afterwards() {
 
 /// A flapping fault is reported once a minute, with its end; a lasting one stays open.
 #[test]
-fn a_fault_that_flaps_is_told_once_a_minute() {
+fn reports_flapping_fault_once_a_minute() {
     let hot = || Seen {
         condition: Condition { slowdowns: Some(vec![Slowdown::Heat]), ..Condition::default() },
         ..World::well()
@@ -202,13 +202,13 @@ fn a_fault_that_flaps_is_told_once_a_minute() {
         world.look(&[(1, hot())]);
         (0..2).for_each(|_| world.look(&[]));
     }
-    let told = |world: &World, word: &str| {
-        world.said.iter().filter(|line| line.contains("throttled") && line.contains(word)).count()
+    let logged = |world: &World, word: &str| {
+        world.log.iter().filter(|line| line.contains("throttled") && line.contains(word)).count()
     };
     // Twelve times in 190 s.
-    assert!((3..=4).contains(&told(&world, "Repair")), "{:?}", world.said);
-    assert!(told(&world, "cleared") <= told(&world, "Repair"), "{:?}", world.said);
-    let before = told(&world, "Repair");
+    assert!((3..=4).contains(&logged(&world, "Repair")), "{:?}", world.log);
+    assert!(logged(&world, "cleared") <= logged(&world, "Repair"), "{:?}", world.log);
+    let before = logged(&world, "Repair");
     (0..13).for_each(|_| world.look(&[(1, hot())]));
-    assert_eq!(told(&world, "Repair"), before + 1, "{:?}", world.said);
+    assert_eq!(logged(&world, "Repair"), before + 1, "{:?}", world.log);
 }

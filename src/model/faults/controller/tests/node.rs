@@ -29,7 +29,7 @@ fn loses_and_regains_one_gpu() {
     world.look(&[]);
     assert_eq!((world.offered.len(), world.drained.clone()), (4, None));
     assert_eq!(world.health.report(1).node, None);
-    assert!(world.said.iter().any(|line| line.contains("all 4 GPUs available to jobs again")));
+    assert!(world.log.iter().any(|line| line.contains("all 4 GPUs available to jobs again")));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn retries_failed_reload_with_backoff() {
     let mut world = World::new(1);
     world.reload_fails = true;
     (0..1000).for_each(|_| world.lost(0));
-    let tries = world.said.iter().filter(|line| line.contains("could not change the node's GPU count")).count();
+    let tries = world.log.iter().filter(|line| line.contains("could not change the node's GPU count")).count();
     assert!((8..20).contains(&tries), "{tries}");
     assert!(world.drained.is_some());
     world.reload_fails = false;
@@ -177,7 +177,7 @@ fn person_who_drains_node_after_it_was_resumed_is_not_overruled() {
 
 /// AMD's partitions have one address and no UUID.
 #[test]
-fn partitions_of_a_gpu_are_told_apart_by_their_render_nodes() {
+fn distinguishes_partitions_of_a_gpu_by_render_node() {
     let part = |index: u32| Identity {
         vendor: Vendor::Amd,
         index,
@@ -226,14 +226,14 @@ fn a_gpu_that_answers_after_the_start_is_offered_without_anybody() {
         world.health.opening(world.now, Identity { uuid: None, ..identity(index) });
     }
     world.action();
-    assert_eq!((world.offered.len(), world.drained.clone(), world.said.len()), (1, None, 0));
+    assert_eq!((world.offered.len(), world.drained.clone(), world.log.len()), (1, None, 0));
     assert_eq!(world.health.report(1).gpus.len(), 3);
     // One of them answers while a job has a GPU: it waits, and then both are there.
     world.jobs[0] = Some(7);
     world.health.listed(world.now, NVIDIA, world.gpus.clone());
     world.health.seen(world.now, &identity(1).key(), World::well());
     world.action();
-    assert_eq!((world.offered.len(), world.health.report(1).gpus.len()), (1, 3), "{:?}", world.said);
+    assert_eq!((world.offered.len(), world.health.report(1).gpus.len()), (1, 3), "{:?}", world.log);
     world.look(&[]);
     world.jobs[0] = None;
     world.look(&[]);
@@ -254,8 +254,8 @@ fn a_gpu_that_no_reload_waits_for_is_tried_once_a_minute() {
     world.health.await_gpus(vec![AwaitedGpu { vendor: NVIDIA, index: 1, pci_address: None }]);
     (0..60).for_each(|_| world.look(&[]));
     let reloads =
-        world.said.iter().filter(|line| line.contains("available to jobs") || line.contains("resumed with")).count();
-    assert!((4..=7).contains(&reloads), "{reloads}: {:?}", world.said);
+        world.log.iter().filter(|line| line.contains("available to jobs") || line.contains("resumed with")).count();
+    assert!((4..=7).contains(&reloads), "{reloads}: {:?}", world.log);
 }
 
 /// The host's tools refuse to reset a GPU that any process has open.

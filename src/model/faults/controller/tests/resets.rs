@@ -12,7 +12,7 @@ fn reports_reset_with_job_and_keeps_gpu() {
     let mut world = World::new(2);
     world.jobs[1] = Some(17);
     world.reset(1, Some("HWS hang\n\u{1b}[31m"));
-    let line = world.said.pop().unwrap();
+    let line = world.log.pop().unwrap();
     assert!(
         line.starts_with("GPU 1 (GPU-1, ") && line.contains("HWS hang") && line.contains("job 17 of alice"),
         "{line}"
@@ -22,7 +22,7 @@ fn reports_reset_with_job_and_keeps_gpu() {
     // A second attempt of the driver's is the same reset.
     world.reset(1, Some("HWS hang"));
     world.reset(1, None);
-    assert!(world.said.pop().unwrap().ends_with("usable again") && world.said.is_empty());
+    assert!(world.log.pop().unwrap().ends_with("usable again") && world.log.is_empty());
     (0..20).for_each(|_| world.look(&[]));
     assert_eq!((world.faults(1), world.offered.len(), world.drained.clone()), (vec![], 2, None));
     assert_eq!(world.health.report(1).gpus[1].counts[&FaultKind::Reset].count, 1);
@@ -31,7 +31,7 @@ fn reports_reset_with_job_and_keeps_gpu() {
     world.health.reset(world.now, NVIDIA, &Key::default(), &Phase::Ends);
     world.health.reset(world.now, Vendor::Amd, &identity(0).key(), &Phase::Begins { cause: None });
     world.action();
-    assert_eq!((world.said.len(), world.faults(0)), (0, vec![]));
+    assert_eq!((world.log.len(), world.faults(0)), (0, vec![]));
 }
 
 #[test]

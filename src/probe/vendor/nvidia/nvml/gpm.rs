@@ -29,7 +29,7 @@ pub(super) struct Instance {
     pub(super) uuid: Option<String>,
 }
 
-/// The whole GPU, or a part of it.
+/// A whole GPU, or one of its MIG instances.
 type Whose = (Key, Option<Instance>);
 
 /// Means since the previous sample.

@@ -23,7 +23,7 @@ impl<'nvml> Meters<'nvml> {
     pub(crate) fn read(&mut self, gpu: &Key, device: &Device<'nvml>, readings: &mut Readings) {
         let whole = self.gpm.activity(gpu, None, device);
         readings.tensor_ppm = whole.tensor_ppm;
-        // GPM measures it on all supported GPUs, the counters only where they have 64 bits.
+        // GPM measures PCI Express traffic on all GPUs that support GPM; the counters are usable only with 64 bits.
         let counted = self.counters.traffic(gpu, device);
         readings.pcie_traffic =
             PcieTraffic { sent: whole.pcie.sent.or(counted.sent), received: whole.pcie.received.or(counted.received) };
