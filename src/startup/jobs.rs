@@ -20,26 +20,54 @@ mod wanted;
 pub use wait::run as wait;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use config::OnStop;
 use machine::node_report::{NodeReport, OUR_REASON};
+use model::exit_code;
 use model::hostlist;
 use model::message;
 use model::queued_job::QueuedJob;
 use note::JobNote;
 use slurm::client::{Client, Jobs, limit};
+use slurm::config::RunningConfig;
+use slurm::error::QueryError;
 use sys::report;
 
 /// Notifies running jobs, and requeues or cancels those still running after the grace period. The exit code shows
 /// whether jobs are left.
 pub fn quiesce(node: &str, grace: Duration, on_stop: OnStop, after_command: bool) -> anyhow::Result<u8> {
+    let begin = Instant::now();
+    let (queue, config) = queue_and_config();
+    let mut queue = queue?;
     if after_command {
-        quiesce::hint();
+        quiesce::hint(&queue);
     }
-    let code = quiesce::run(node, grace, on_stop, false)?;
+    if queue.is_empty() {
+        note_id_of(config);
+        return Ok(exit_code::SUCCESS);
+    }
+    // The job of a command that has just ended: nothing has to be stopped for it.
+    while !queue.is_empty() && queue.iter().all(QueuedJob::is_completing) && begin.elapsed() < grace {
+        pause(LOOK);
+        queue = SLURM.jobs(&Jobs::default())?;
+    }
+    let code = match queue.is_empty() {
+        true => exit_code::SUCCESS,
+        false => quiesce::run(node, grace, on_stop, false)?,
+    };
     note_next_id();
     Ok(code)
+}
+
+/// Most stops find no job, and need both answers.
+fn queue_and_config() -> (Result<Vec<QueuedJob>, QueryError>, Result<RunningConfig, QueryError>) {
+    std::thread::scope(|both| {
+        let config = std::thread::Builder::new().spawn_scoped(both, || SLURM.config());
+        let queue = SLURM.jobs(&Jobs::default());
+        let config = config.ok().and_then(|thread| thread.join().ok());
+        (queue, config.unwrap_or_else(|| SLURM.config()))
+    })
 }
 
 /// Like [`quiesce`], for the jobs of one node of several; then the node leaves the cluster. With the controller in this container it stays,
@@ -53,9 +81,13 @@ pub fn leave(node: &str, grace: Duration, on_stop: OnStop, with_controller: bool
     Ok(code)
 }
 
-/// Restores the next job ID that the last ordered stop recorded; without that record, slurmctld skips some IDs.
+/// Records the next job ID; without that record, slurmctld skips some IDs at the next start.
 pub fn note_next_id() {
-    if let Err(error) = ids::note_next() {
+    note_id_of(SLURM.config());
+}
+
+fn note_id_of(config: Result<RunningConfig, QueryError>) {
+    if let Err(error) = config.map_err(anyhow::Error::from).and_then(|config| ids::note_next(&config)) {
         report::warn(message!(
             "next-id-not-recorded",
             "cannot record the next job ID, so the next start skips some IDs: {error}",

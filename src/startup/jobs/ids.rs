@@ -25,6 +25,7 @@ use super::notes::{self, Notes};
 use model::message;
 use plan::last_value;
 use slurm::client::Jobs;
+use slurm::config::RunningConfig;
 use sys::report;
 
 /// More than slurmctld can use between two saves: it accepts about 500 jobs per second at most.
@@ -107,8 +108,7 @@ fn scripts(state: &Path) -> BTreeSet<u32> {
 }
 
 /// At an ordered stop: records the next ID for the next start.
-pub(super) fn note_next() -> anyhow::Result<()> {
-    let config = SLURM.config()?;
+pub(super) fn note_next(config: &RunningConfig) -> anyhow::Result<()> {
     let next = config.number("NEXT_JOB_ID").context("`scontrol show config` names no NEXT_JOB_ID")?;
     let notes = Notes::of_slurm(&config.state().context("`scontrol show config` names no StateSaveLocation")?)?;
     // slurmctld now saves everything itself.

@@ -36,9 +36,8 @@ const FAILED: &str = "FAILED";
 const COMPLETED: &str = "COMPLETED";
 
 /// Users of `docker run IMAGE sbatch job.sh` may expect the container to wait.
-pub(super) fn hint() {
-    let Ok(queue) = SLURM.jobs(&Jobs::default()) else { return };
-    let Backlog { running, waiting, .. } = Backlog::of(&queue);
+pub(super) fn hint(queue: &[QueuedJob]) {
+    let Backlog { running, waiting, .. } = Backlog::of(queue);
     if running + waiting > 0 {
         report::warn(message!(
             "jobs-left-alone",
@@ -59,10 +58,6 @@ pub(super) fn hint() {
 pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) -> anyhow::Result<u8> {
     let begin = Instant::now();
     let own = leaves.then_some(node);
-    // In a shared queue, a job may start here until the node is drained.
-    if !leaves && SLURM.jobs(&Jobs::default())?.is_empty() {
-        return Ok(exit_code::SUCCESS);
-    }
     // This comes before the list of running jobs: nothing may start after it.
     if closed_for_good(node)?.is_none() {
         let reason = format!("reason={OUR_REASON}{STOPS}");
