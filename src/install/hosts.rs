@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -79,13 +80,23 @@ pub fn writer_of_nodes_names(root: &Path, names: &[&str]) -> io::Result<Writer> 
     let (ours, theirs): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.ends_with(MARK));
     Ok(match (ours.join("\n"), theirs.join("\n")) {
         (ours, _) if names.iter().any(|name| has(&ours, name)) => Writer::Us,
-        (_, theirs) if names.iter().all(|name| has(&theirs, name)) => Writer::Others,
+        (_, theirs) if names.iter().all(|name| is_reachable(&theirs, name)) => Writer::Others,
         _ => Writer::Missing,
     })
 }
 
+/// Whether a name has a loopback address in /etc/hosts, as Debian gives a host's own name: other nodes cannot reach it.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn is_loopback_name(root: &Path, name: &str) -> io::Result<bool> {
+    let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
+    let text = String::from_utf8_lossy(&etc.read("hosts")?).into_owned();
+    Ok(has_loopback(&text, name))
+}
+
 /// Adds the nodes' names and addresses to /etc/hosts, and corrects what it added before: a node may come back with another address.
-/// Names written by other programs stay unchanged.
+/// Names written by other programs stay unchanged, except for a loopback address of a node.
 ///
 /// # Errors
 /// The file cannot be read or written.
@@ -120,19 +131,38 @@ fn alone(root: &Path) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
 }
 
-/// The text with a line added for each missing node, and without outdated lines of this program.
+/// The text with the addresses of the nodes, without outdated lines of this program, and without loopback addresses of nodes: lookups
+/// return the addresses of all lines, loopback first.
 fn nodes_text(old: &str, nodes: &[(String, String)]) -> String {
-    let is_ours = |line: &str| line.ends_with(MARK);
-    let theirs: String = old.lines().filter(|line| !is_ours(line)).map(|line| format!("{line}\n")).collect();
-    let ours = |(name, address): &(String, String)| format!("{address}\t{name} {MARK}\n");
-    let mut text: String = old
-        .lines()
-        .filter(|line| !is_ours(line) || nodes.iter().all(|node| !has(line, &node.0) || ours(node).trim_end() == *line))
-        .map(|line| format!("{line}\n"))
-        .collect();
-    for node in nodes.iter().filter(|(name, _)| !has(&theirs, name)) {
-        if !has(&text, &node.0) {
-            text.push_str(&ours(node));
+    let (mut text, mut removed) = (String::new(), Vec::new());
+    for line in old.lines() {
+        let address = line.split_whitespace().next().unwrap_or_default();
+        let node = nodes.iter().find(|(name, _)| has(line, name));
+        let stays = match node {
+            Some((_, current)) if line.ends_with(MARK) => address == current,
+            Some(_) => !is_loopback(address),
+            None => true,
+        };
+        if stays {
+            text.push_str(&format!("{line}\n"));
+            continue;
+        }
+        let (own, others): (Vec<&str>, Vec<&str>) = names(line).partition(|name| is_of_loopback(name));
+        if !own.is_empty() {
+            text.push_str(&format!("{address}\t{}\n", own.join(" ")));
+        }
+        removed.extend(node.map(|node| (node, others)));
+    }
+    for node in nodes {
+        let aliases = removed.iter().filter(|(of, _)| *of == node).flat_map(|(_, names)| names.iter().copied());
+        let mut missing: Vec<&str> = Vec::new();
+        for name in std::iter::once(node.0.as_str()).chain(aliases).filter(|name| !has(&text, name)) {
+            if !missing.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+                missing.push(name);
+            }
+        }
+        if !missing.is_empty() {
+            text.push_str(&format!("{}\t{} {MARK}\n", node.1, missing.join(" ")));
         }
     }
     text
@@ -153,6 +183,29 @@ pub fn install_address(root: &Path, name: &str, address: &str) -> io::Result<boo
     file.seek(SeekFrom::Start(0))?;
     file.write_all(format!("{address}\t{name}\n{text}").as_bytes())?;
     Ok(true)
+}
+
+/// Whether a name has addresses, and none of them is a loopback address.
+fn is_reachable(text: &str, name: &str) -> bool {
+    has(text, name) && !has_loopback(text, name)
+}
+
+fn has_loopback(text: &str, name: &str) -> bool {
+    text.lines().any(|line| has(line, name) && line.split_whitespace().next().is_some_and(is_loopback))
+}
+
+fn is_loopback(address: &str) -> bool {
+    address.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
+/// Whether a name belongs to loopback addresses on every host.
+fn is_of_loopback(name: &str) -> bool {
+    name.starts_with("localhost") || name.starts_with("ip6-")
+}
+
+/// The names of a line.
+fn names(line: &str) -> impl Iterator<Item = &str> {
+    line.split('#').next().unwrap_or_default().split_whitespace().skip(1)
 }
 
 /// Whether a line of /etc/hosts (hosts(5)) contains the name, in any case.
@@ -213,6 +266,36 @@ mod tests {
         assert_eq!(install(&both), format!("{engines}{c1}{c2}"));
         assert_eq!(install(&both), format!("{engines}{c1}{c2}"));
         assert_eq!(install(&[node("c1", "10.0.0.5")]), format!("{engines}{c2}10.0.0.5\tc1 {MARK}\n"));
+    }
+
+    /// Debian gives the own name of a host 127.0.1.1, and a container with the host's network has the host's file.
+    #[test]
+    fn reachable_address_replaces_loopback_address_of_node() {
+        let root = tempfile::tempdir().unwrap();
+        let hosts = root.path().join("etc/hosts");
+        fs::create_dir(root.path().join("etc")).unwrap();
+        let (local, c2) = ("127.0.0.1\tlocalhost\n", "10.0.0.4\tc2\n");
+        let nodes = |address: &str| [("c1".to_owned(), address.to_owned()), ("c2".to_owned(), "10.0.0.4".to_owned())];
+        let install = |old: &str, address: &str| {
+            fs::write(&hosts, old).unwrap();
+            assert!(is_loopback_name(root.path(), "c1").unwrap() && !is_loopback_name(root.path(), "c2").unwrap());
+            assert_eq!(writer_of_nodes_names(root.path(), &["c2"]).unwrap(), Writer::Others);
+            assert_eq!(writer_of_nodes_names(root.path(), &["c1", "c2"]).unwrap(), Writer::Missing);
+            install_nodes_names(root.path(), &nodes(address)).unwrap();
+            let new = fs::read_to_string(&hosts).unwrap();
+            install_nodes_names(root.path(), &nodes(address)).unwrap();
+            assert_eq!(fs::read_to_string(&hosts).unwrap(), new, "again");
+            assert!(!is_loopback_name(root.path(), "c1").unwrap());
+            new
+        };
+        let debian = format!("{local}127.0.1.1\tc1.lab c1\n{c2}");
+        assert_eq!(install(&debian, "10.0.0.3"), format!("{local}{c2}10.0.0.3\tc1 c1.lab {MARK}\n"));
+        install_nodes_names(root.path(), &nodes("10.0.0.9")).unwrap();
+        assert_eq!(fs::read_to_string(&hosts).unwrap(), format!("{local}{c2}10.0.0.9\tc1 c1.lab {MARK}\n"));
+        let engines = format!("{local}127.0.1.1\tc1\n{c2}10.0.0.3\tc1\n");
+        assert_eq!(install(&engines, "10.0.0.3"), format!("{local}{c2}10.0.0.3\tc1\n"));
+        let one_line = format!("127.0.0.1\tlocalhost c1\n{c2}");
+        assert_eq!(install(&one_line, "10.0.0.3"), format!("{local}{c2}10.0.0.3\tc1 {MARK}\n"));
     }
 
     #[test]

@@ -34,7 +34,9 @@ pub use daemon_directory::make_daemon_directory;
 pub use device_files::{LOOKERS, close_device_file, give_device_file, is_restricted_device_file};
 pub use directories::{make_directories, make_simulated_gpus};
 pub use environments::{install_environments, read_login_files};
-pub use hosts::{Writer, install_address, install_host_name, install_nodes_names, writer_of_nodes_names};
+pub use hosts::{
+    Writer, install_address, install_host_name, install_nodes_names, is_loopback_name, writer_of_nodes_names,
+};
 pub use jwt_key::install_jwt_key;
 pub use munge_key::{KeySource, MungeKey, install_munge_key, install_token_key, munge_keys};
 pub use owner::Owner;

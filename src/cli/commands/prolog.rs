@@ -88,7 +88,8 @@ fn take_from_others(job: &Job) -> bool {
 
 fn names() -> anyhow::Result<()> {
     let nodes = std::env::var("SLURM_JOB_NODELIST").context("SLURM_JOB_NODELIST is not in the environment")?;
-    if !nodes.contains([',', '[']) {
+    let is_one = !nodes.contains([',', '[']);
+    if is_one && !install::is_loopback_name(Path::new("/"), &nodes)? {
         return Ok(());
     }
     if !is_container_id(&nix::unistd::gethostname()?.to_string_lossy()) && are_known(&nodes)? {
@@ -100,10 +101,16 @@ fn names() -> anyhow::Result<()> {
     Ok(install::install_nodes_names(Path::new("/"), &nodes)?)
 }
 
-/// Whether the names resolve without slurminit's entries.
+/// Whether the names resolve without slurminit's entries, to addresses that other nodes reach.
 fn are_known(nodes: &str) -> anyhow::Result<bool> {
     let names = SLURM.hostnames(nodes)?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    // Lookups use the file before a name server.
+    for name in &names {
+        if install::is_loopback_name(Path::new("/"), name)? {
+            return Ok(false);
+        }
+    }
     Ok(match install::writer_of_nodes_names(Path::new("/"), &names)? {
         install::Writer::Others => true,
         // The address may have changed.
