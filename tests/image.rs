@@ -78,6 +78,8 @@ mod memory;
 mod metrics;
 #[path = "image/mig.rs"]
 mod mig;
+#[path = "image/mpi.rs"]
+mod mpi;
 #[path = "image/nodes.rs"]
 mod nodes;
 #[path = "image/paths.rs"]

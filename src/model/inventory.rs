@@ -62,6 +62,9 @@ pub struct Inventory {
     /// default.
     #[serde(default)]
     pub makes_namespaces: bool,
+    /// Whether a process may not read the memory of another process of its user (process_vm_readv(2)).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refuses_peer_memory: bool,
     /// One entry for each driver of which there is a trace.
     pub drivers: Vec<Driver>,
     /// The origin and access of the usable GPUs' device files.

@@ -127,6 +127,7 @@ mod tests {
         let head = slurm_conf("controller", &inventory("head", "0-3", (24, 11)), more);
         let mut other = inventory("c1", "0-63", (24, 11));
         other.makes_namespaces = true;
+        other.refuses_peer_memory = true;
         assert_eq!(slurm_conf("compute", &other, more), head);
         assert_eq!(slurm_conf("login", &other, more), head);
         assert_eq!(slurm_conf("all", &inventory("head", "0-7", (24, 11)), more), head);

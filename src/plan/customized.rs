@@ -241,7 +241,7 @@ impl Plan {
         }
         if customized.get(FileName::SlurmConf).is_some() {
             let cause = "slurm.conf is the user's own, so its TaskProlog applies";
-            self.findings.extend(self.task_prolog.as_ref().map(|prolog| prolog.not_used(cause)));
+            self.findings.extend(self.task_prolog.as_ref().and_then(|prolog| prolog.not_used(cause)));
         } else {
             if let Some(gres) = customized.get(FileName::GresConf) {
                 self.count_users_gres(gres, names);
@@ -255,9 +255,11 @@ impl Plan {
         customized
     }
 
-    /// The script relies on the lines of the generated gres.conf.
+    /// The names rely on the lines of the generated gres.conf.
     fn forget_task_prolog(&mut self) {
-        if let Some(prolog) = self.task_prolog.take() {
+        if let Some(prolog) = self.task_prolog.as_mut().filter(|prolog| !prolog.variables.is_empty()) {
+            prolog.names.clear();
+        } else if let Some(prolog) = self.task_prolog.take() {
             let is_ours = |setting: &super::Setting| Some(setting.value.as_str()) == prolog.path.to_str();
             self.settings.retain(|setting| !is_ours(setting));
         }

@@ -49,7 +49,7 @@ pub use prolog::Prolog;
 pub use rest::{MAX_TOKEN_LIFETIME, authentication, can_authenticate};
 pub use settings::{PartitionPlan, Setting};
 pub use simulate::DEVICES as SIMULATED_DEVICES;
-pub use task_prolog::TaskProlog;
+pub use task_prolog::{TaskProlog, TaskVariable};
 
 use config::{Config, FeatureName, Role};
 use model::exit_code;
@@ -210,7 +210,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     let epilog = Epilog::plan(config, &cgroup, has_gpus);
     let prolog = Prolog::plan(config, inventory, &cgroup);
     let gives_gpus = prolog.as_ref().is_some_and(|prolog| prolog.gives_gpus);
-    let task_prolog = TaskProlog::plan(config, gres, &cgroup, gives_gpus);
+    let task_prolog = TaskProlog::plan(config, inventory, gres, &cgroup, gives_gpus);
     if gives_gpus {
         reasons.findings.retain(|finding| finding.kind != Kind::JobsNotHeld);
     }

@@ -1,9 +1,11 @@
-//! Translates Slurm's device numbers into the names that the vendors' runtimes use.
+//! The script that Slurm runs before every task of `srun` and `sbatch`, and whose variables it applies.
+//!
+//! It translates Slurm's device numbers into the names that the vendors' runtimes use, and sets variables that MPI libraries need here.
 //!
 //! With explicit gres.conf lines, Slurm sets `CUDA_VISIBLE_DEVICES` to the position of a device in its list (24.11;
 //! only its nvml plugin knows UUIDs, and only those of MIG instances), and on a machine with both vendors also
-//! `ROCR_VISIBLE_DEVICES`. Where the position is not the runtime's number, a TaskProlog sets the right value. Slurm
-//! runs it before every task of `srun` and `sbatch`, and applies the variables that it prints.
+//! `ROCR_VISIBLE_DEVICES`. Where the position is not the runtime's number, the script sets the right
+//! value.
 //!
 //! Where a job's user can open only the GPUs of their own jobs, CUDA's numbers change whenever another job of that user
 //! begins or ends. UUIDs do not.
@@ -11,11 +13,11 @@
 use std::path::PathBuf;
 
 use config::Config;
-use model::inventory::{Finding, Kind, Vendor};
+use model::inventory::{Finding, Inventory, Kind, Vendor};
 
 use super::{AutoDetect, CgroupPlan, FileName, GresLine, GresPlan, Setting};
 
-/// A script that replaces positions by names.
+/// The script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskProlog {
     /// The path of the installed task prolog.
@@ -24,15 +26,45 @@ pub struct TaskProlog {
     pub names: Vec<(Vendor, String)>,
     /// Whether cgroups confine jobs to their devices: Slurm then counts the devices from 0 in each step.
     pub counts_from_zero: bool,
+    /// The variables that MPI libraries need.
+    pub variables: Vec<TaskVariable>,
+    /// The reason for the script. In a cluster of several containers it is the same on all nodes.
+    pub why: &'static str,
 }
 
-impl TaskProlog {
-    /// The reason for the script.
-    pub(super) const WHY: &'static str = "translates Slurm's device numbers to those of the vendor's runtime";
+/// The reasons for the script.
+const NUMBERS: &str = "translates Slurm's device numbers to those of the vendor's runtime";
+const MPI: &str = "sets variables that MPI libraries need in this container";
 
-    /// Returns `None` if the position of each GPU in gres.conf is its number in the vendor's runtime, or if Slurm detects the GPUs.
-    /// `gives_gpus`: users can open only the GPUs of their own jobs.
-    pub(super) fn plan(config: &Config, gres: &GresPlan, cgroup: &CgroupPlan, gives_gpus: bool) -> Option<Self> {
+/// A variable of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskVariable {
+    /// The variable.
+    pub name: &'static str,
+    /// The value, in which sh replaces variables.
+    pub value: &'static str,
+    /// Whether the job's own value is kept.
+    pub is_default: bool,
+}
+
+/// MPICH 4.3 and newer copies large messages with process_vm_readv(2), and aborts or hangs where that is refused (`ipc/cma/cma_post.c`).
+/// Open MPI finds out by itself (5.0, `smsc_cma_module.c`).
+const NO_PEER_MEMORY: TaskVariable = TaskVariable { name: "MPIR_CVAR_CH4_CMA_ENABLE", value: "0", is_default: true };
+
+/// Open MPI names a file in /dev/shm after host, user, job and the task's number on its node (5.0, `btl_sm_component.c`). Simulated nodes
+/// have one host name and one /dev/shm, so tasks of two nodes would use the same file. Slurm sets the variable to the host name.
+const NODE_IS_HOST: TaskVariable = TaskVariable { name: "PMIX_HOSTNAME", value: "$SLURMD_NODENAME", is_default: false };
+
+impl TaskProlog {
+    /// `None` if no variable is needed, and positions and runtime numbers agree or Slurm's own detection decides. `gives_gpus`: users can
+    /// open only the GPUs of their own jobs.
+    pub(super) fn plan(
+        config: &Config,
+        inventory: &Inventory,
+        gres: &GresPlan,
+        cgroup: &CgroupPlan,
+        gives_gpus: bool,
+    ) -> Option<Self> {
         let has_settings = |line: &GresLine| {
             let runtime = &line.vendor.traits().runtime;
             !runtime.settings.is_empty() && !runtime.equal_models_in_bus_order
@@ -40,14 +72,21 @@ impl TaskProlog {
         let uuid = |line: &GresLine| line.uuid.clone().filter(|_| gives_gpus);
         let is_slurms = gres.auto_detect != AutoDetect::Off && !gres.lines.iter().any(has_settings);
         let is_right = (is_slurms || gres.counts_as_runtimes) && !gres.lines.iter().any(|line| uuid(line).is_some());
-        if !config.shares_a_cluster() && is_right {
+        let no_peer_memory = inventory.refuses_peer_memory.then_some(NO_PEER_MEMORY);
+        let node_is_host = config.simulated().map(|_| NODE_IS_HOST);
+        let variables: Vec<_> = no_peer_memory.into_iter().chain(node_is_host).collect();
+        let is_shared = config.shares_a_cluster();
+        if !is_shared && is_right && variables.is_empty() {
             return None;
         }
+        let lines = if is_right && !is_shared { &[] } else { gres.lines.as_slice() };
         let name = |line: &GresLine| (line.vendor, uuid(line).unwrap_or_else(|| line.runtime_name.clone()));
         Some(Self {
             path: config.paths.slurm.join(FileName::TaskProlog.as_str()),
-            names: gres.lines.iter().map(name).collect(),
+            names: lines.iter().map(name).collect(),
             counts_from_zero: cgroup.lines.contains(&("ConstrainDevices", "yes")),
+            variables,
+            why: if is_shared || !is_right { NUMBERS } else { MPI },
         })
     }
 
@@ -55,18 +94,19 @@ impl TaskProlog {
     pub(super) fn check(&self, settings: &[Setting]) -> Option<Finding> {
         let own = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case("TaskProlog"));
         let used = own.is_some_and(|setting| self.path.to_str() == Some(setting.value.as_str()));
-        (!used).then(|| self.not_used("[slurm.conf] of slurminit.toml sets TaskProlog"))
+        (!used).then(|| self.not_used("[slurm.conf] of slurminit.toml sets TaskProlog")).flatten()
     }
 
-    pub(super) fn not_used(&self, cause: &str) -> Finding {
+    /// The effect on the device numbers if Slurm does not run the script.
+    pub(super) fn not_used(&self, cause: &str) -> Option<Finding> {
         let path = self.path.display();
-        Finding::warning(
+        (!self.names.is_empty()).then(|| Finding::warning(
             Kind::JobDevices,
             format!("jobs get device numbers that do not match CUDA or ROCr: Slurm does not run {path}"),
             cause,
             format!(
                 "set TaskProlog={path}, or call it at the end of your script; list the types in Gres= in the order of gres.conf"
             ),
-        )
+        ))
     }
 }

@@ -19,6 +19,7 @@ mod namespaces;
 mod network;
 pub mod own_name;
 pub mod pci;
+mod peer_memory;
 mod regular;
 pub mod sandbox;
 pub mod scratch;
@@ -89,6 +90,7 @@ pub fn detect(options: &Options) -> Inventory {
     let tenths = |tenths: u32| began + *deadline / 10 * tenths;
     let started: Vec<_> =
         Vendor::ALL.into_iter().filter_map(|vendor| vendor::of(vendor).start(vendor, options)).collect();
+    let peer_memory = peer_memory::Detection::start(root);
     let mut inventory = Inventory {
         hostname: hostname(),
         platform: platform(root),
@@ -113,6 +115,7 @@ pub fn detect(options: &Options) -> Inventory {
         inventory.gpus.extend(found.gpus);
         inventory.findings.extend(found.findings);
     }
+    inventory.refuses_peer_memory = peer_memory.finish(deadlines.files);
     inventory.device_files = device_files::detect(root, &inventory);
     inventory.imex_channels = imex::channels(root);
     memory::leave_out_gpus(root, &inventory.gpus, &mut inventory.memory);

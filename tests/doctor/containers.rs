@@ -57,6 +57,7 @@ fn given() -> Vec<Case> {
         ("share-by-library", "gpu-share", healthy().file("etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so\n")),
         ("little-locked-memory", "locked-memory", limits("65536", "8388608").device("dev/infiniband/uverbs0")),
         ("no-way-into-images", "container-images", healthy().failure("images", 1, "unshare: EPERM")),
+        ("peer-memory-refused", "peer-memory", healthy().file("proc/sys/kernel/yama/ptrace_scope", "1\n")),
         ("small-stack", "stack-limit", limits("unlimited", "1048576")),
     ]
 }

@@ -92,6 +92,14 @@ pub(super) const ENTRIES: &[Entry] = &[
         judge: Judge::Container(|_, container| container_images(container)),
     },
     Entry {
+        id: "peer-memory",
+        symptoms: &["MPICH: `process_vm_readv failed (errno 1)`, or it hangs with larger messages"],
+        looks_at: "whether a process can read the memory of another process of its user",
+        cause: "the seccomp profile of Docker before 23 or Yama (ptrace_scope) refuses it; Open MPI detects that, MPICH does not",
+        repair: "none: srun sets MPIR_CVAR_CH4_CMA_ENABLE=0; messages within a node are copied twice",
+        judge: Judge::Container(|facts, _| peer_memory(facts)),
+    },
+    Entry {
         id: "stack-limit",
         symptoms: &["`Segmentation fault` of Fortran, OpenMP or deeply recursive programs"],
         looks_at: "the limit on the stack (RLIMIT_STACK)",
@@ -235,6 +243,17 @@ fn container_images(container: &ContainerFacts) -> Observations {
             "docker run --security-opt seccomp=docker/seccomp-userns.json ..., or install proot in the image",
         ),
     }
+}
+
+fn peer_memory(facts: &Facts) -> Observations {
+    if !facts.inventory.refuses_peer_memory {
+        return Observations::ok("processes can read the memory of others of their user (process_vm_readv)");
+    }
+    Observations::hint(
+        "process_vm_readv is refused; jobs get MPIR_CVAR_CH4_CMA_ENABLE=0",
+        "the engine's seccomp profile or Yama (kernel.yama.ptrace_scope) refuses it, and MPICH would abort or hang",
+        "for faster messages within a node: Docker 23 or newer, and kernel.yama.ptrace_scope=0",
+    )
 }
 
 fn shared_memory(facts: &Facts, container: &ContainerFacts) -> Observations {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::TaskProlog;
+use crate::{TaskProlog, TaskVariable};
 use model::inventory::Vendor;
 
 use crate::HEADER;
@@ -11,12 +11,18 @@ use crate::HEADER;
 pub(super) fn text(prolog: &TaskProlog) -> String {
     let has = |vendor| prolog.names.iter().any(|(own, _)| *own == vendor);
     let vendors: Vec<Vendor> = Vendor::ALL.into_iter().filter(|vendor| has(*vendor)).collect();
-    let Some(first) = vendors.first().copied() else { return format!("#!/bin/sh\n{HEADER}\n") };
+    let mut text = format!("#!/bin/sh\n{HEADER}\n");
+    for TaskVariable { name, value, is_default } in &prolog.variables {
+        // An empty value is the job's, too. Without PMIx, PMIX_HOSTNAME has no meaning.
+        let kept = if *is_default { format!("[ -n \"${{{name}+set}}\" ]") } else { format!("[ -z \"${name}\" ]") };
+        let _ = writeln!(text, "{kept} || echo \"export {name}={value}\"");
+    }
+    let Some(first) = vendors.first().copied() else { return text };
     let finds: Vec<&str> = vendors.iter().map(|vendor| vendor.traits().runtime.finds).collect();
     let lists: Vec<String> = vendors.iter().map(|vendor| format!("{vendor}=")).collect();
-    let mut text = format!(
-        "#!/bin/sh\n{HEADER}\n\
-         # Slurm numbers devices by the lines of gres.conf. {finds}.\n\
+    let _ = write!(
+        text,
+        "# Slurm numbers devices by the lines of gres.conf. {finds}.\n\
          [ -n \"${variable}\" ] || exit 0\n\
          devices=${variable}\n\
          set -f\nIFS=,\n{lists}\n",

@@ -7,7 +7,7 @@ const VARIABLES: [&str; 4] = ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "S
 #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 fn exports(names: &[(Vendor, &str)], counts_from_zero: bool, variables: [&str; 4]) -> String {
     let names = names.iter().map(|(vendor, name)| (*vendor, (*name).to_owned())).collect();
-    let script = text(&TaskProlog { path: "/p".into(), names, counts_from_zero });
+    let script = text(&TaskProlog { path: "/p".into(), names, counts_from_zero, variables: Vec::new(), why: "" });
     let mut command = std::process::Command::new("sh");
     command.arg("-ec").arg(script);
     for (name, value) in VARIABLES.iter().zip(variables) {
@@ -121,6 +121,8 @@ fn sets_how_intels_runtime_counts() {
         path: "/p".into(),
         names: names.map(|(vendor, name)| (vendor, name.to_owned())).to_vec(),
         counts_from_zero: false,
+        variables: Vec::new(),
+        why: "",
     });
     assert!(script.contains("devices=$ZE_AFFINITY_MASK\n"), "{script}");
     let exports_by = |mixed: &[(Vendor, &str)], given: &str| exports(mixed, false, [given, "", given, ""]);
@@ -136,5 +138,28 @@ fn job_without_gpu_gets_nothing() {
     for names in [&NVIDIA[..], &MIXED[..]] {
         let script = exports(names, false, ["", "", "", ""]);
         assert_eq!(script, "");
+    }
+}
+
+/// A default keeps the job's value; Slurm's own value is replaced where Slurm sets one.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+fn sets_variables_of_mpi_libraries() {
+    let said = |names: Vec<(Vendor, String)>, is_default: bool, given: Option<&str>| {
+        let variables = vec![TaskVariable { name: "NAME", value: "$SLURMD_NODENAME", is_default }];
+        let script = text(&TaskProlog { path: "/p".into(), names, counts_from_zero: false, variables, why: "" });
+        let mut command = std::process::Command::new("sh");
+        command.arg("-ec").arg(&script).env("SLURMD_NODENAME", "node2");
+        command.env_remove("NAME").env_remove("CUDA_VISIBLE_DEVICES").envs(given.map(|value| ("NAME", value)));
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let export = "export NAME=node2\n";
+    for names in [Vec::new(), vec![(Vendor::Nvidia, "GPU-a".to_owned())]] {
+        for (given, expected) in [(None, export), (Some("1"), ""), (Some(""), "")] {
+            assert_eq!(said(names.clone(), true, given), expected, "{given:?}");
+        }
+        for (given, expected) in [(None, ""), (Some("host"), export)] {
+            assert_eq!(said(names.clone(), false, given), expected, "{given:?}");
+        }
     }
 }

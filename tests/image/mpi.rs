@@ -1,0 +1,99 @@
+//! mpi4py as jobs, on one node, two computes and two simulated nodes.
+
+use std::process::Command;
+
+use crate::docker::{Container, Image, Outcome, PLAIN, directory, docker, label, tag, unique};
+use crate::members::Cluster;
+
+/// A sum over all ranks, and a message of 8 MiB from the first to the last.
+const PROGRAM: &str = "import numpy; from mpi4py import MPI; all = MPI.COMM_WORLD; big = 1 << 20
+total = all.allreduce(numpy.full(100000, all.rank + 1.0)).sum()
+if all.rank == 0: all.Send(numpy.full(big, 7.0), all.size - 1)
+got = numpy.full(big, 7.0)
+if all.rank == all.size - 1: got[:] = 0; all.Recv(got, 0)
+all.Barrier(); print(all.rank, all.size, total, got.sum() == 7.0 * big, flush=True)
+";
+const FOUR: &str = "0 4 1000000.0 True\n1 4 1000000.0 True\n2 4 1000000.0 True\n3 4 1000000.0 True\n";
+
+/// Options of srun, and the Python of each MPI library: Debian's Open MPI and MPICH, PyPI's MPICH.
+const LIBRARIES: [(&str, &str); 3] = [
+    ("", "python3"),
+    ("--mpi=pmi2", "env MPI4PY_MPIABI=mpich MPI4PY_LIBMPI=libmpich.so.12 /opt/mpich/bin/python"),
+    ("--mpi=pmi2", "/opt/mpich/bin/python"),
+];
+const REFUSES: &str = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["process_vm_readv", "process_vm_writev", "kcmp"],
+    "action": "SCMP_ACT_ERRNO"}]}"#;
+
+/// The image with the libraries.
+struct Mpi(String);
+
+impl Mpi {
+    fn build() -> Self {
+        let name = unique("mpi");
+        let line = "say() { :; }; die() { exit 1; }; . docker/engine.sh; docker build --quiet --label \"$1\" --tag \"$2\" \
+            --build-arg \"IMAGE=$3\" --build-arg \"EXTRA_CA_CERTS=$(extra_ca_certs)\" tests/image/mpi";
+        let mut command = Command::new("bash");
+        let built =
+            command.current_dir(harness::root()).args(["-c", line, "build", label(), &name, &tag(PLAIN)]).output();
+        Outcome::of(&built.expect("bash is installed")).ok();
+        Self(name)
+    }
+}
+
+impl Drop for Mpi {
+    fn drop(&mut self) {
+        docker(["image", "rm", "--force", &self.0]);
+    }
+}
+
+/// Runs the program with each library as an ordinary user.
+fn all_libraries(container: &Container, options: &str) {
+    for (mpi, python) in LIBRARIES {
+        let line =
+            format!("cd /tmp && timeout 120 srun -n4 --overcommit {options} {mpi} {python} -c '{PROGRAM}' | sort");
+        let outcome = container.exec(&["su", "nobody", "-s", "/bin/sh", "-c", &line]);
+        assert_eq!(outcome.stdout, FOUR, "{options} {mpi} {python}: {}", outcome.stderr);
+        assert!(!outcome.stderr.contains("PMIx") && !outcome.stderr.contains("PMIX"), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn ranks_are_one_job_where_peer_memory_is_refused_and_where_not() {
+    let image = Mpi::build();
+    let profiles = directory(&[("refuses.json", REFUSES)]);
+    let refuses = format!("seccomp={}", profiles.path().join("refuses.json").display());
+    for (profile, refused) in [(refuses.as_str(), true), ("seccomp=unconfined", false)] {
+        let container = Image::new(&image.0).with(["--security-opt", profile]).serve();
+        all_libraries(&container, "");
+        let variable = container.sh("srun sh -c 'echo $MPIR_CVAR_CH4_CMA_ENABLE'");
+        let is_refused = refused || container.sh("cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null || echo 0") != "0";
+        assert_eq!(variable, if is_refused { "0" } else { "" }, "{profile}");
+        assert_eq!(container.sh("MPIR_CVAR_CH4_CMA_ENABLE=1 srun sh -c 'echo $MPIR_CVAR_CH4_CMA_ENABLE'"), "1");
+        let doctor = container.exec(&["slurminit", "doctor", "--json"]).stdout;
+        let answers: serde_json::Value = serde_json::from_str(&doctor).expect("the answers are JSON");
+        let is_reported = answers.to_string().contains("jobs get MPIR_CVAR_CH4_CMA_ENABLE=0");
+        assert_eq!(is_reported, is_refused, "{doctor}");
+    }
+    // Simulated nodes share the host name and /dev/shm.
+    let nodes = Image::new(&image.0).command(["--nodes", "2"]).serve();
+    all_libraries(&nodes, "-N2");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn ranks_of_two_computes_are_one_job_and_own_name_is_reachable() {
+    let image = Mpi::build();
+    let cluster = Cluster::new("");
+    let first = cluster.member(&image.0, "compute", "c1").with(["--add-host", "c1:127.0.1.1"]).serve();
+    let second = cluster.member(&image.0, "compute", "c2").with(["--add-host", "c2:127.0.1.1"]).serve();
+    all_libraries(&first, "-N2");
+    // Also for a job on one node, whose program another job may connect to.
+    for container in [&first, &second] {
+        let node = container.sh("hostname");
+        let own = container.sh(&format!("srun --nodelist={node} hostname --ip-address"));
+        let network = container.sh("hostname --all-ip-addresses");
+        // The first of them is what programs announce to others.
+        assert_eq!(own.split(' ').next(), Some(network.trim()), "{}", container.sh("cat /etc/hosts"));
+    }
+}
