@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use serde_json::Value;
+
 use crate::docker::{Container, DEMO, Image, PLAIN, debians, directory, docker};
 
 /// Alice, as whom a service runs too.
@@ -41,7 +43,7 @@ impl Cluster {
     fn new(image: &str, gpus: &str) -> Self {
         let config = directory(&[("slurminit.toml", CONFIG)]);
         let image = Image::new(image).with(["--hostname", "node1"]).with(["--env", &format!("DEMO_GPUS={gpus}")]);
-        Self { container: image.mount(config.path(), "/config").serve(), _config: config }
+        Self { container: image.json_log().mount(config.path(), "/config").serve(), _config: config }
     }
 
     /// A shell line of alice's; what it prints.
@@ -88,9 +90,14 @@ fn reassigns_gpu_only_after_last_process_released_it_on_each_debian() {
         );
         assert_eq!(found, "looked", "{image}");
         let log = cluster.container.log();
+        let ended = cluster.container.records("leftover-ended");
         for name in ["sleep", "deaf", "a?[2J"] {
-            let line = log.lines().find(|line| line.contains(&format!("({name})")) && line.contains("/dev/nvidia0"));
-            assert!(line.is_some_and(|line| line.contains("job 1 of alice")), "{name}: {log}");
+            let is_it = |record: &Value| {
+                let fields = &record["fields"];
+                let had_the_gpu = fields["devices"] == "/dev/nvidia0";
+                fields["name"] == name && fields["job"] == "job 1 of alice" && had_the_gpu
+            };
+            assert!(ended.iter().any(is_it), "{name}: {log}");
         }
         assert!(!log.contains("\x1b[2J"), "{log}");
         cluster.assert_node_is_well();
@@ -219,7 +226,7 @@ fn fork_bomb_ends(image: &str, gpus: &str, gres: &str) {
     cluster.alice("soon '[ -z \"$(squeue --noheader)\" ]'");
     cluster.assert_node_is_well();
     // The log may follow late beside them, and so may the end without an Epilog.
-    let is_said = || cluster.container.log().contains("processes that survive SIGKILL");
+    let is_said = || !cluster.container.records("leftovers-survive").is_empty();
     let begin = Instant::now();
     while cluster.container.sh(COUNT) != "0" && !is_said() {
         assert!(begin.elapsed().as_secs() < 60, "{}", cluster.container.log());
