@@ -33,6 +33,6 @@ pub enum Judge {
     Findings(&'static [Kind], &'static str),
     /// Like `Findings`, with further checks.
     FindingsAnd(&'static [Kind], fn(&Facts, &ContainerFacts, Vec<Observations>) -> Observations),
-    /// In the container, and cheap enough to run at every start.
-    Start(fn(&Start<'_>) -> Observations),
+    /// In the container, and cheap enough to run at every start: the kind of its findings there.
+    Start(Kind, fn(&Start<'_>) -> Observations),
 }

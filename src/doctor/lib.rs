@@ -18,7 +18,7 @@ pub use entry::{Entry, Judge};
 pub use model::inventory::{Observation, Observations, Verdict};
 
 use facts::{Facts, Side, Start};
-use model::inventory::Finding;
+use model::inventory::{Finding, Kind};
 
 /// Entries under one heading.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub fn examine(facts: &Facts) -> Vec<Examined> {
             (Judge::FindingsAnd(kinds, judge), Side::Container(container)) => {
                 judge(facts, container, container.found(kinds))
             }
-            (Judge::Start(judge), Side::Container(container)) => {
+            (Judge::Start(_, judge), Side::Container(container)) => {
                 let Facts { inventory, environment, .. } = facts;
                 judge(&Start { inventory, environment, cheap: &container.cheap })
             }
@@ -73,11 +73,14 @@ pub fn worst(examined: &[Examined]) -> Verdict {
 /// Warnings and errors of the cheap checks, for the start of a container. Notes are reported only by `slurminit doctor`.
 pub fn at_start(start: &Start<'_>) -> Vec<Finding> {
     let answer = |entry: &Entry| match entry.judge {
-        Judge::Start(judge) => Some(judge(start)),
+        Judge::Start(kind, judge) => Some((kind, judge(start))),
         _ => None,
     };
     let answers = PARTS.iter().flat_map(|part| part.entries).filter_map(answer);
-    answers.flat_map(|answer| answer.observations().to_vec()).filter_map(Observation::finding).collect()
+    let findings = |(kind, answer): (Kind, Observations)| {
+        answer.observations().iter().cloned().filter_map(|seen| seen.finding(kind)).collect::<Vec<_>>()
+    };
+    answers.flat_map(findings).collect()
 }
 
 #[cfg(test)]

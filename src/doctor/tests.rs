@@ -24,7 +24,14 @@ fn every_entry_has_unique_name_and_all_texts() {
 fn every_kind_of_finding_has_one_entry() {
     let mut answered = BTreeSet::new();
     for entry in entries() {
-        let (Judge::Findings(kinds, _) | Judge::FindingsAnd(kinds, _)) = entry.judge else { continue };
+        let kinds = match &entry.judge {
+            Judge::Findings(kinds, _) | Judge::FindingsAnd(kinds, _) => *kinds,
+            Judge::Start(kind, _) => {
+                assert_eq!(kind.to_string(), entry.id);
+                std::slice::from_ref(kind)
+            }
+            _ => continue,
+        };
         kinds.iter().for_each(|kind| assert!(answered.insert(*kind), "{kind:?} is there twice"));
     }
     assert_eq!(answered.len(), Kind::Other as usize + 1, "a kind has no entry; there are {answered:?}");

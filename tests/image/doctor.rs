@@ -1,6 +1,8 @@
 //! `slurminit doctor` in the image, beside the real munged, slurmctld and slurmd: each fault is made, and the answer is held
 //! against the record in `tests/doctor/answers`. `UPDATE=1` writes the record.
 
+use serde_json::Value;
+
 use crate::answer::{Answer, Report, difference};
 use crate::docker::{Container, DEMO, Image, PLAIN, Volume, directory};
 
@@ -147,7 +149,7 @@ fn with_own_slurm_conf(state: &str, change: impl Fn(&str) -> String) -> Containe
     let image = || Image::new(DEMO).with(["--hostname", "node1"]);
     let generated = image().run(&["cat", "/etc/slurm/slurm.conf"]).ok();
     let directory = directory(&[("slurm.conf", &format!("{MARK}{}", change(&generated)))]);
-    let container = image().mount(&directory.path().join("slurm.conf"), "/config/slurm.conf").start();
+    let container = image().json_log().mount(&directory.path().join("slurm.conf"), "/config/slurm.conf").start();
     container.until(&state_is(state));
     container
 }
@@ -165,12 +167,7 @@ fn with_value(text: &str, key: &str, value: &str) -> String {
 fn more_gpus_than_there_are() {
     let container = with_own_slurm_conf("inval", |text| with_value(text, "Gres", "gpu:nvidia:4"));
     record("image-gres-lower", &report(&container, "").of("gres"));
-    assert_eq!(
-        container.log().matches("Gres= has 4 GPUs, but only").count(),
-        1,
-        "the start says it once: {}",
-        container.log()
-    );
+    assert_eq!(container.records("gres").len(), 1, "the start says it once: {}", container.log());
 }
 
 #[test]
@@ -185,9 +182,9 @@ fn more_memory_than_there_is() {
 fn munge_key_that_came_with_image() {
     let script =
         "head -c 128 /dev/urandom > /etc/munge/munge.key; touch -d 2020-01-01 /etc/munge/munge.key; exec slurminit run";
-    let container = Image::new(PLAIN).with(["--entrypoint", "sh"]).command(["-c", script]).serve();
+    let container = Image::new(PLAIN).with(["--entrypoint", "sh"]).json_log().command(["-c", script]).serve();
     record("image-shared-key", &report(&container, "").of("munge-key"));
-    assert_eq!(container.log().matches("is part of the image").count(), 1, "{}", container.log());
+    assert_eq!(container.records("munge-key").len(), 1, "{}", container.log());
     let (own, volume) = (Image::new(PLAIN).serve(), Volume::new("key"));
     assert_eq!(report(&own, "").of("munge-key").verdict, "ok");
     own.sh("test -z \"$(find /etc/munge/munge.key -not -newer /.dockerenv)\"");
@@ -217,10 +214,12 @@ fn another_machines_key_and_clock() {
 fn port_owned_by_another_process() {
     let first = Image::new(PLAIN).serve();
     assert_eq!(report(&first, "").of("ports").verdict, "ok");
-    let second = held(PLAIN).with(["--network", &format!("container:{}", first.name)]).start();
+    let second = held(PLAIN).json_log().with(["--network", &format!("container:{}", first.name)]).start();
     second.until("slurminit status 2>/dev/null | grep -q \"given up\"");
     record("image-port-taken", &report(&second, "").of("ports"));
-    assert_eq!(second.log().matches("port 6817 of slurmctld is in use").count(), 1, "{}", second.log());
+    let taken = second.records("ports");
+    let names_it = |record: &Value| record["fields"]["what"].as_str().is_some_and(|what| what.contains("6817"));
+    assert_eq!(taken.iter().filter(|record| names_it(record)).count(), 1, "{}", second.log());
 }
 
 #[test]
@@ -244,9 +243,9 @@ fn state_of_cluster_of_another_name() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn disk_that_is_nearly_full() {
-    let container = Image::new(PLAIN).with(["--tmpfs", "/var/lib/slurm:size=8m"]).serve();
+    let container = Image::new(PLAIN).json_log().with(["--tmpfs", "/var/lib/slurm:size=8m"]).serve();
     record("image-disk-full", &with_n_for_numbers(report(&container, "").of("disk")));
-    assert_eq!(container.log().matches("MiB free").count(), 1, "{}", container.log());
+    assert_eq!(container.records("disk").len(), 1, "{}", container.log());
 }
 
 #[test]

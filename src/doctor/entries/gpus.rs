@@ -120,7 +120,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         cause: "NVIDIA_DRIVER_CAPABILITIES lacks `compute` (libcuda.so.1) or `utility` (nvidia-smi), or NVIDIA's runtime was not used",
         repair: "`docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`; PyTorch brings the rest: \
                  `pip install torch`",
-        judge: Judge::Start(cuda_libraries),
+        judge: Judge::Start(Kind::CudaLibraries, cuda_libraries),
     },
     Entry {
         id: "cuda-version",
@@ -128,7 +128,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "CUDA_VERSION, /usr/local/cuda, libcudart.so.*, and the CUDA version of the driver",
         cause: "the image's CUDA is newer than the host's driver: CUDA 11 needs 470.57.02, CUDA 12 needs 525.60.13, CUDA 13 needs 580",
         repair: "a newer driver on the host (`sudo ubuntu-drivers install` on Ubuntu, reboot), or an image with an older CUDA",
-        judge: Judge::Start(cuda_version),
+        judge: Judge::Start(Kind::CudaVersion, cuda_version),
     },
     Entry {
         id: "visible-devices",
@@ -136,7 +136,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "CUDA_VISIBLE_DEVICES in the container's environment",
         cause: "GPUs are counted from 0 in every container and in every job, whatever their number on the host is",
         repair: "leave CUDA_VISIBLE_DEVICES to Slurm (remove it from `environment:`), ask with `--gres=gpu:1`, use `cuda:0` in the job",
-        judge: Judge::Start(visible_devices),
+        judge: Judge::Start(Kind::VisibleDevices, visible_devices),
     },
     Entry {
         id: "job-devices",

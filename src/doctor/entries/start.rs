@@ -43,7 +43,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "the munge key: mode, age, location",
         cause: "the key is part of the image: Debian's package creates one at installation",
         repair: "`rm -f /etc/munge/munge.key` in the image's Dockerfile, in the layer that installs munge; then use a volume or a secret",
-        judge: Judge::Start(munge_key),
+        judge: Judge::Start(Kind::MungeKey, munge_key),
     },
     Entry {
         id: "clock",
@@ -62,7 +62,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "the owners of the ports of slurmctld and slurmd",
         cause: "another Slurm uses the ports, with `--network host` or in a container with the same network",
         repair: "`controller_port` and `daemon_port` in `[slurm]` of slurminit.toml",
-        judge: Judge::Start(ports),
+        judge: Judge::Start(Kind::Ports, ports),
     },
     Entry {
         id: "saved-state",
@@ -73,7 +73,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "the cluster's name in slurmctld's saved state, and in slurm.conf",
         cause: "the state volume belongs to a cluster with another name; or a full disk or a power failure truncated a file",
         repair: "use the old `cluster_name`, or remove the state volume with its jobs; truncated file: see the last log lines",
-        judge: Judge::Start(saved_state),
+        judge: Judge::Start(Kind::SavedState, saved_state),
     },
     Entry {
         id: "disk",
@@ -81,7 +81,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "free space and mount options of the state directory",
         cause: "the disk is full, or the volume is mounted read-only",
         repair: "`docker system df` shows what takes the space; mount the volume without `:ro`",
-        judge: Judge::Start(disk),
+        judge: Judge::Start(Kind::Disk, disk),
     },
     Entry {
         id: "address",
@@ -105,7 +105,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "oom_kill in the container's memory.events, and its limit",
         cause: "jobs use more memory than they requested, up to the container's limit",
         repair: "`srun --mem=8G`; a higher limit: `docker run --memory` (compose: `deploy.resources.limits.memory`)",
-        judge: Judge::Start(memory_kills),
+        judge: Judge::Start(Kind::MemoryKills, memory_kills),
     },
     Entry {
         id: "limits",
@@ -123,7 +123,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "http_proxy and no_proxy in the container's environment",
         cause: "programs in this container send local requests to a proxy, which drops them",
         repair: "set `no_proxy=localhost,127.0.0.1,NAME` beside http_proxy; open the service's page without the proxy",
-        judge: Judge::Start(proxy),
+        judge: Judge::Start(Kind::Proxy, proxy),
     },
     Entry {
         id: "others",

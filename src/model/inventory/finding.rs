@@ -108,6 +108,16 @@ pub enum Kind {
     OwnFiles,
     RealMemory,
     Settings,
+    // The checks of `slurminit doctor` that every start runs, by their names.
+    CudaLibraries,
+    CudaVersion,
+    Disk,
+    MemoryKills,
+    MungeKey,
+    Ports,
+    Proxy,
+    SavedState,
+    VisibleDevices,
     /// Anything else, including kinds that only a newer slurminit knows. Must be the last: a test counts up to it.
     #[default]
     #[serde(other)]

@@ -49,14 +49,14 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// The finding for the log of a start; `None` without a problem.
-    pub fn finding(self) -> Option<Finding> {
+    /// The finding of this kind for the log of a start; `None` without a problem.
+    pub fn finding(self, kind: Kind) -> Option<Finding> {
         let severity = match self.verdict {
             Verdict::Fail => Severity::Error,
             Verdict::Warn => Severity::Warning,
             Verdict::Ok | Verdict::Note | Verdict::CouldNotLook => return None,
         };
-        Some(Finding::new(Kind::Other, severity, self.seen, self.cause?, self.repair?))
+        Some(Finding::new(kind, severity, self.seen, self.cause?, self.repair?))
     }
 }
 
