@@ -28,12 +28,10 @@ fn keeps_an_administrators_fail_state_and_its_reason() {
     container.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
     // What the agent reports last, after it has decided about the node.
     let left_out = |is: bool| {
-        container.until(match is {
-            true => "grep -q \"excluded\" /run/slurminit/gpus.json",
-            false => {
-                "! grep -Eq \"excluded|drained because|updating its GPU count|recovered\" /run/slurminit/gpus.json"
-            }
-        });
+        let is_out = if is { "" } else { "! " };
+        container.until(&format!(
+            "grep -q node_stage.:.open /run/slurminit/gpus.json && {is_out}grep -q is_out.:true /run/slurminit/gpus.json"
+        ));
     };
 
     // Set before the fault.

@@ -315,6 +315,7 @@ impl HealthController {
             gpus,
             recent: self.recent.iter().cloned().collect(),
             node: self.doing(),
+            node_stage: self.stage.shown(),
         }
     }
 }

@@ -30,6 +30,24 @@ pub struct Report {
     /// The node's state because of a GPU: `drained because of GPU 3, until its GPU jobs have ended: 17`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+    /// The same for programs.
+    #[serde(default)]
+    pub node_stage: NodeStage,
+}
+
+/// What the agent does with the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeStage {
+    /// Nothing: GPUs with faults are excluded.
+    #[default]
+    Open,
+    /// A recovered GPU waits until it can be offered again.
+    Returning,
+    /// The node is drained until its GPU count can change.
+    Draining,
+    /// A reload changes its GPU count.
+    Reloading,
 }
 
 /// One GPU.

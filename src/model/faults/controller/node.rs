@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Action, Clock, HealthController, Key, LeftOutGpu, Recount};
 use crate::faults::policy;
+use crate::faults::report::NodeStage;
 use crate::queued_job::OwnedJob;
 
 /// The interval of queries while waiting for jobs, in ms.
@@ -48,6 +49,15 @@ impl Stage {
         match after_another {
             true => Self::Draining { since: 0, is_ours: Some(true), next: 0, retry: RETRY },
             false => Self::OPEN,
+        }
+    }
+
+    pub(super) const fn shown(&self) -> NodeStage {
+        match self {
+            Self::Open { back: None } => NodeStage::Open,
+            Self::Open { back: Some(_) } => NodeStage::Returning,
+            Self::Draining { .. } => NodeStage::Draining,
+            Self::Reloading { .. } => NodeStage::Reloading,
         }
     }
 
