@@ -270,7 +270,8 @@ pub(crate) fn text(record: &Value) -> &str {
     record["text"].as_str().or_else(|| record["message"].as_str()).unwrap_or_default()
 }
 
-fn records(log: &str) -> Vec<Value> {
+/// The records of a JSON log, slurminit's own and others.
+pub(crate) fn records(log: &str) -> Vec<Value> {
     log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 

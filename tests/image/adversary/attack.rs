@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::docker::{Container, Image, PLAIN, directory};
 use crate::long::faults::case::{LIBRARY, PARTITION};
+use crate::long::faults::sign::{self, Sign};
 
 /// How long an attack goes on, in seconds: as the table says when it is made, and else long enough for five starts of a daemon and
 /// two rounds of liveness.
@@ -34,8 +35,8 @@ pub(super) struct Attack {
     pub(super) script: String,
     /// A shell script that root runs meanwhile: what nobody can bring about, and what makes the attack worse. Empty is none.
     pub(super) beside: String,
-    /// What the log must say.
-    pub(super) says: &'static str,
+    /// What the log must have.
+    pub(super) sign: Sign,
     /// Whether it can cost somebody else's job (docs/security.md says so).
     pub(super) may_cost_a_job: bool,
 }
@@ -51,7 +52,7 @@ pub(super) struct Seen {
 }
 
 impl Attack {
-    pub(super) fn new(what: &'static str, script: &str, says: &'static str) -> Self {
+    pub(super) fn new(what: &'static str, script: &str, sign: Sign) -> Self {
         let image = Image::new(PLAIN).with(["--hostname", "node1"]);
         Self {
             what,
@@ -59,7 +60,7 @@ impl Attack {
             toml: String::new(),
             script: script.to_owned(),
             beside: String::new(),
-            says,
+            sign,
             may_cost_a_job: false,
         }
     }
@@ -69,7 +70,7 @@ impl Attack {
         let toml = format!("{}\n{PARTITION}", self.toml);
         let files = directory(&[("slurminit.toml", &toml), ("library", LIBRARY), ("attack", &self.script)]);
         fs::set_permissions(files.path(), fs::Permissions::from_mode(0o755)).expect("a directory of our own");
-        let container = self.image.clone().mount(files.path(), "/config").serve();
+        let container = self.image.clone().json_log().mount(files.path(), "/config").serve();
         self.watch(&container).map_err(|why| format!("{why}\n{}", tail(&container.log())))
     }
 
@@ -114,12 +115,8 @@ impl Attack {
 
     /// The line of the log that tells of it.
     fn said(&self, container: &Container) -> Result<String, String> {
-        let log = container.log();
-        let line = log.lines().find(|line| line.contains(self.says));
-        let line = line.ok_or_else(|| format!("SILENT: nothing like {:?} in the log", self.says))?;
-        // Without the time.
-        let line = line.split_once(' ').filter(|(time, _)| time.starts_with("20")).map_or(line, |(_, rest)| rest);
-        Ok(format!("`{}`", line.trim().replace('`', "'")))
+        let signs = std::slice::from_ref(&self.sign);
+        sign::first(&container.log(), signs).ok_or_else(|| format!("SILENT: no {:?} in the log", self.sign))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Connections that say nothing, and come back when they are closed.
 
 use super::attack::Attack;
+use crate::long::faults::sign::Sign;
 
 /// Holds so many connections to a port of this host, or to a Unix socket, and makes each anew that was closed.
 const SILENT: &str = r#"
@@ -24,8 +25,9 @@ silent() { # COUNT PORT-or-PATH
 
 /// Slurm's own threads are fewer than the most that is tried here, and munged's by far.
 pub(super) fn attacks() -> Vec<Attack> {
-    let attack = |what, lines: &str| Attack::new(what, &format!("{SILENT}{lines}; wait"), "is overloaded");
-    let quiet = |what, lines: &str| Attack::new(what, &format!("{SILENT}{lines}; wait"), "ready");
+    let attack =
+        |what, lines: &str| Attack::new(what, &format!("{SILENT}{lines}; wait"), Sign::event("unit-overloaded"));
+    let quiet = |what, lines: &str| Attack::new(what, &format!("{SILENT}{lines}; wait"), Sign::event("ready"));
     vec![
         quiet("8 silent connections to munged", "silent 8 /run/munge/munge.socket.2"),
         attack("400 silent connections to munged", "silent 400 /run/munge/munge.socket.2"),

@@ -1,6 +1,7 @@
 //! The daemons' ports, taken whenever they are free.
 
 use super::attack::Attack;
+use crate::long::faults::sign::Sign;
 
 /// Several processes that bind the port and keep it: one listens, one only binds, one lets go after a moment, and one hides.
 const THIEF: &str = r#"
@@ -27,7 +28,7 @@ pub(super) fn attacks() -> Vec<Attack> {
     let attack = |what, port: u16, daemon: &str| {
         let script = format!("{THIEF}for how in listens hides bound short; do thief {port} $how; done; wait");
         let again = format!("for i in 1 2 3 4 5; do sleep 16; pkill -KILL -x {daemon}; done");
-        Attack { beside: again, ..Attack::new(what, &script, "was taken by process") }
+        Attack { beside: again, ..Attack::new(what, &script, Sign::event("port-owner-killed").with("user", "nobody")) }
     };
     vec![
         attack("binds slurmctld's port whenever it is free; slurmctld dies five times", 6817, "slurmctld"),

@@ -1,29 +1,39 @@
 //! A daemon that fails while it starts: a wrapper is in its place, and does it at the first start or at each.
 
 use super::case::{Case, End};
+use super::sign::Sign;
 use super::wrapper;
 
 /// Each daemon, and what a give-up costs.
 const DAEMONS: [(&str, i32); 4] = [("munged", 100), ("slurmctld", 101), ("slurmd", 102), ("service", 103)];
 
-/// Each fault, what the wrapper does, whether only at the first start, and what is said of it.
-const FAULTS: [(&str, &str, bool, &str); 8] = [
-    ("KILL", "kill -KILL $$", true, "NAME was killed by signal 9 (SIGKILL)"),
-    ("SEGV", "kill -SEGV $$", true, "NAME was killed by signal 11 (SIGSEGV)"),
-    ("exit 0", "exit 0", true, "NAME exited with code 0"),
-    ("exit 1", "exit 1", true, "NAME exited with code 1"),
-    ("STOP", "kill -STOP $$", true, "NAME is not ready after "),
-    ("slow start, 3 s", "sleep 3", true, "NAME is still starting (timeout 60 s)"),
-    ("never ready, once", "exec sleep 1000", true, "NAME is not ready after "),
-    ("exit 1 at each start", "exit 1", false, "NAME failed 5 times within 60 s (last: exited with code 1"),
+/// Each fault, what the wrapper does, whether only at the first start, and what is logged of it.
+const FAULTS: [(&str, &str, bool, Logged); 8] = [
+    ("KILL", "kill -KILL $$", true, Logged::Ended("SIGKILL")),
+    ("SEGV", "kill -SEGV $$", true, Logged::Ended("SIGSEGV")),
+    ("exit 0", "exit 0", true, Logged::Ended("0")),
+    ("exit 1", "exit 1", true, Logged::Ended("1")),
+    ("STOP", "kill -STOP $$", true, Logged::Event("unit-never-ready")),
+    ("slow start, 3 s", "sleep 3", true, Logged::Event("unit-starts-slowly")),
+    ("never ready, once", "exec sleep 1000", true, Logged::Event("unit-never-ready")),
+    ("exit 1 at each start", "exit 1", false, Logged::Event("unit-given-up")),
 ];
+
+/// What is logged of a fault.
+#[derive(Clone, Copy)]
+enum Logged {
+    /// The process ended, by this signal or exit code.
+    Ended(&'static str),
+    /// An event of this kind.
+    Event(&'static str),
+}
 
 pub(super) fn cases() -> Vec<Case> {
     let each = DAEMONS.into_iter().flat_map(|daemon| FAULTS.into_iter().map(move |fault| case(daemon, fault)));
     each.chain(DAEMONS.into_iter().map(never_ready)).chain(helper()).collect()
 }
 
-fn case((target, code): (&'static str, i32), (fault, what, once, says): (&'static str, &str, bool, &str)) -> Case {
+fn case((target, code): (&'static str, i32), (fault, what, once, logged): (&'static str, &str, bool, Logged)) -> Case {
     let command = wrapper::command(target);
     let script = match once {
         true => format!("[ -e /tmp/once ] || {{ : >/tmp/once; {what}; }}; exec {command}"),
@@ -35,7 +45,10 @@ fn case((target, code): (&'static str, i32), (fault, what, once, says): (&'stati
         toml: settings(target, &script, patience),
         until: if target == "service" { "[ -e /tmp/up ]" } else { "true" }.to_owned(),
         end: if once { End::Recovers } else { End::Exits(code) },
-        says: says.replace("NAME", target).leak(),
+        signs: match logged {
+            Logged::Ended(how) => Sign::ended(target, how),
+            Logged::Event(kind) => vec![Sign::of(target, kind)],
+        },
         ..Case::new(target, "starting", fault)
     }
 }
@@ -44,7 +57,7 @@ fn never_ready((target, code): (&'static str, i32)) -> Case {
     Case {
         toml: settings(target, "exec sleep 1000", 1),
         end: End::Exits(code),
-        says: format!("{target} failed 5 times within 60 s").leak(),
+        signs: vec![Sign::of(target, "unit-given-up")],
         ..Case::new(target, "starting", "never ready")
     }
 }
@@ -75,7 +88,7 @@ fn helper() -> impl Iterator<Item = Case> {
         );
         Case {
             toml: settings("slurmctld", &script, 2),
-            says: "slurmctld was killed by signal 6 (SIGABRT)",
+            signs: Sign::ended("slurmctld", "SIGABRT"),
             ..Case::new("slurmscriptd", "starting", signal)
         }
     })

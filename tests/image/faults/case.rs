@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use crate::docker::{Container, Image, PLAIN, directory, docker};
+use super::sign::{self, Sign};
+use crate::docker::{Container, Image, PLAIN, directory, docker, records};
 
 /// One row of the table.
 #[derive(Clone, Debug)]
@@ -25,8 +26,8 @@ pub(super) struct Case {
     /// A shell condition beside "a job runs": that the fault has been dealt with.
     pub(super) until: String,
     pub(super) end: End,
-    /// What the log must say: one of these, with [`OR`] between them.
-    pub(super) says: &'static str,
+    /// What the log must have: one of these. Nothing if nobody can read the log.
+    pub(super) signs: Vec<Sign>,
     /// A shell line whose output is part of the row; empty is none.
     pub(super) measure: String,
     /// What may become of the counting job; empty is nothing.
@@ -59,12 +60,6 @@ pub(super) struct Seen {
     pub(super) job: String,
     pub(super) said: String,
 }
-
-/// Between two ways to say it.
-const OR: &str = " | ";
-
-/// What PID 1 says, behind a number, where lines did not fit.
-const LOST: &str = " log lines were dropped here: the log reader was too slow";
 
 /// Longer than this is a hang.
 const PATIENCE: u64 = 60;
@@ -128,7 +123,7 @@ impl Case {
             inject: "true".to_owned(),
             until: "true".to_owned(),
             end: End::Recovers,
-            says: "",
+            signs: Vec::new(),
             measure: String::new(),
             job: "",
             data: "",
@@ -147,7 +142,7 @@ impl Case {
         // Daemons read the library, and a reload's case writes slurminit.toml.
         fs::set_permissions(files.path(), fs::Permissions::from_mode(0o755)).expect("a directory of our own");
         let volume = format!("{}:/config", files.path().display());
-        let container = self.image.clone().with(["--volume", &volume]).start();
+        let container = self.image.clone().json_log().with(["--volume", &volume]).start();
         let seen = self.watch(&container, begin);
         seen.map_err(|why| format!("{why}\n{}", tail(&container.log())))
     }
@@ -277,21 +272,16 @@ impl Case {
 
     /// The line of the log that tells of it.
     fn said(&self, container: &Container, measured: &str) -> Result<String, String> {
-        if self.says.is_empty() {
+        if self.signs.is_empty() {
             return Ok("`slurminit status`, as nobody can read the log".to_owned());
         }
         let log = container.log();
-        let line = log.lines().find(|line| self.says.split(OR).any(|says| line.contains(says)));
-        let line = line.ok_or_else(|| format!("SILENT: nothing like {:?} in the log", self.says))?;
-        // Without the time.
-        let line = line.split_once(' ').filter(|(time, _)| time.starts_with("20")).map_or(line, |(_, rest)| rest);
-        let line = format!("`{}`", line.trim().replace('`', "'"));
+        let line = sign::first(&log, &self.signs).ok_or_else(|| format!("SILENT: no {:?} in the log", self.signs))?;
         if measured.is_empty() {
             return Ok(line);
         }
-        let lost =
-            log.lines().filter_map(|line| line.strip_prefix("slurminit: ")?.strip_suffix(LOST)?.parse::<u64>().ok());
-        let lost: u64 = lost.sum();
+        let dropped = records(&log).into_iter().filter(|record| record["kind"] == "log-lines-dropped");
+        let lost: u64 = dropped.filter_map(|record| record["fields"]["lines"].as_str()?.parse::<u64>().ok()).sum();
         let lost = if lost == 0 { "nothing".to_owned() } else { format!("{lost} lines, as the log says") };
         Ok(format!("{line}; {measured}; lost: {lost}"))
     }

@@ -1,7 +1,7 @@
 //! The fault matrix: what is done to the real daemons, at which moment of their lives, and what becomes of it.
 //!
 //! No cell may be a hang or silence: a case fails when the cluster does not come back (or the container does not end with
-//! the documented code) in time, when a job or the saved state is lost that should not be, and when the log does not say
+//! the documented code) in time, when a job or the saved state is lost that should not be, and when the log has no record of
 //! what happened. `SLURMINIT_FAULTS=WORD` runs only the cases with that word; `UPDATE=1`
 //! writes the rows of tests/image/faults/expected.md.
 
@@ -10,6 +10,7 @@ mod at_the_stop;
 pub(crate) mod case;
 mod recovery;
 pub(crate) mod report;
+pub(crate) mod sign;
 pub(crate) mod surroundings;
 mod while_ready;
 mod while_reloading;

@@ -1,6 +1,7 @@
 //! What is not a daemon: disks, saved state, the key, memory, processes, the log.
 
 use super::case::{Case, End};
+use super::sign::Sign;
 use crate::docker::{Image, PLAIN, docker, tag};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -21,7 +22,7 @@ fn disks() -> Vec<Case> {
                  rm /var/lib/slurm/slurmctld/filler",
                 fill("/var/lib/slurm/slurmctld")
             ),
-            says: "Can't save state, error writing file",
+            signs: vec![Sign::Words("Can't save state, error writing file")],
             ..full("saved state", "/var/lib/slurm/slurmctld", "size=2m")
         },
         Case {
@@ -32,7 +33,7 @@ fn disks() -> Vec<Case> {
                 fill("/var/lib/slurm/slurmd")
             ),
             end: End::Restarts,
-            says: "SlurmdSpoolDir is full",
+            signs: vec![Sign::Words("SlurmdSpoolDir is full")],
             ..full("spool of slurmd", "/var/lib/slurm/slurmd", "exec,size=1m")
         },
         Case {
@@ -40,7 +41,7 @@ fn disks() -> Vec<Case> {
                 "{}; old=$(pid slurmd); kill -KILL $old; until renewed slurmd; do sleep 0.1; done; rm /run/filler",
                 fill("/run")
             ),
-            says: "slurmd was killed by signal 9 (SIGKILL)",
+            signs: Sign::ended("slurmd", "SIGKILL"),
             ..full("/run", "/run", "size=1m")
         },
         Case {
@@ -48,13 +49,13 @@ fn disks() -> Vec<Case> {
                 "{}; old=$(pid slurmctld); kill -KILL $old; until renewed slurmctld; do sleep 0.1; done; rm /etc/slurm/filler",
                 fill("/etc/slurm")
             ),
-            says: "slurmctld was killed by signal 9 (SIGKILL)",
+            signs: Sign::ended("slurmctld", "SIGKILL"),
             ..full("/etc/slurm", "/etc/slurm", "exec,size=64k")
         },
         Case {
             image: Case::new("", "", "").image.with(["--tmpfs", "/etc/slurm:size=4k"]),
             end: End::Exits(104),
-            says: "cannot write /etc/slurm/gres.conf: No space left on device",
+            signs: vec![Sign::event("start-refused").with("what", "/etc/slurm/gres.conf")],
             ..Case::new("/etc/slurm", "starting", "disk full")
         },
     ]
@@ -62,14 +63,14 @@ fn disks() -> Vec<Case> {
 
 /// The state is spoilt between two starts, by a hook before the second.
 fn state() -> Vec<Case> {
-    let spoilt = |fault, line: &str, says| Case {
+    let spoilt = |fault, line: &str, sign| Case {
         toml: format!(
             "[[hooks.pre_start]]\ncommand = [\"sh\", \"-c\", \"[ ! -e /var/lib/slurm/slurmctld/job_state ] || {{ {line}; }}\"]\n"
         ),
         jobs: true,
         inject: "kill -TERM 1".to_owned(),
         end: End::NextExits(101),
-        says,
+        signs: vec![sign],
         ..Case::new("saved state", "starting", fault)
     };
     vec![
@@ -78,11 +79,19 @@ fn state() -> Vec<Case> {
             ..spoilt(
                 "of another cluster",
                 "printf other >/var/lib/slurm/slurmctld/clustername",
-                "CLUSTER NAME MISMATCH",
+                Sign::event("start-refused").with("what", "/var/lib/slurm/slurmctld"),
             )
         },
-        spoilt("job_state cut in half", "truncate -s 700 /var/lib/slurm/slurmctld/job_state", "start with '-i'"),
-        spoilt("node_state cut in half", "truncate -s 150 /var/lib/slurm/slurmctld/node_state", "start with '-i'"),
+        spoilt(
+            "job_state cut in half",
+            "truncate -s 700 /var/lib/slurm/slurmctld/job_state",
+            Sign::Words("start with '-i'"),
+        ),
+        spoilt(
+            "node_state cut in half",
+            "truncate -s 150 /var/lib/slurm/slurmctld/node_state",
+            Sign::Words("start with '-i'"),
+        ),
         // Slurm has a copy of each file, some seconds older: there the job still runs.
         Case {
             inject: "kill -TERM 1".to_owned(),
@@ -91,7 +100,7 @@ fn state() -> Vec<Case> {
             ..spoilt(
                 "every file empty",
                 "truncate -s 0 /var/lib/slurm/slurmctld/*_state",
-                "Trying backup state save file",
+                Sign::Words("Trying backup state save file"),
             )
         },
     ]
@@ -102,7 +111,7 @@ fn key() -> Vec<Case> {
         jobs: true,
         inject: format!("old=$(pid munged); {line}; kill -KILL $old"),
         until: "renewed munged".to_owned(),
-        says: "munged was killed by signal 9 (SIGKILL)",
+        signs: Sign::ended("munged", "SIGKILL"),
         ..Case::new("munge key", "ready", fault)
     };
     let other = "head -c 128 /dev/urandom >/etc/munge/munge.key";
@@ -110,7 +119,7 @@ fn key() -> Vec<Case> {
         Case { data: "the old key", ..changed("another key, then munged dies", other) },
         Case {
             end: End::Exits(100),
-            says: "munged failed 5 times",
+            signs: vec![Sign::of("munged", "unit-given-up")],
             ..changed("cut to 8 bytes, then munged dies", "truncate -s 8 /etc/munge/munge.key")
         },
     ]
@@ -126,7 +135,7 @@ fn memory() -> Vec<Case> {
             jobs: true,
             inject: "echo 1000 >/proc/$old/oom_score_adj; head -c 600M /dev/zero | tail >/dev/null 2>&1".to_owned(),
             until: format!("renewed {target}"),
-            says: format!("{target} was killed by signal 9 (SIGKILL)").leak(),
+            signs: Sign::ended(target, "SIGKILL"),
             ..case
         }
     };
@@ -141,7 +150,7 @@ fn processes() -> Vec<Case> {
     // Where no process can be made the shells give up, one after the other.
     let line = "srun --mem=16 sh -c 'b() { b & b & sleep 3; }; b' 2>&1 >/dev/null | head -n 3 >/proc/1/fd/2";
     vec![
-        Case { inject: line.to_owned(), says: "Cannot fork", ..bomb("ready", "fork bomb under --pids-limit") },
+        Case { inject: line.to_owned(), signs: vec![Sign::Words("Cannot fork")], ..bomb("ready", "fork bomb under --pids-limit") },
         Case {
             // Once: it is requeued as well, and may start before what looks whether the next start works.
             inject: "sbatch --quiet --mem=16 --output=/dev/null --wrap \
@@ -150,7 +159,7 @@ fn processes() -> Vec<Case> {
             // It has its notice if there is a process left for that.
             job: "requeued",
             end: End::Stops,
-            says: "received SIGTERM; stopping",
+            signs: vec![Sign::event("stop-requested")],
             ..bomb("stopping", "fork bomb under --pids-limit")
         },
     ]
@@ -159,20 +168,17 @@ fn processes() -> Vec<Case> {
 /// A container may not set the clock; libfaketime sets it for all that run in one.
 fn clock() -> Vec<Case> {
     let image = format!("{PLAIN}-clock");
-    let jumps = |fault, by: &str, says| {
+    let jumps = |fault, by: &str| {
         let case = Case::new("the clock", "ready", fault);
         Case {
             image: Image::new(&image).with(["--hostname", "node1"]),
             jobs: true,
             inject: format!("printf %s {by} >/tmp/faketimerc"),
-            says,
+            signs: vec![Sign::event("clock-set").with("jump", "3600")],
             ..case
         }
     };
-    vec![
-        jumps("an hour ahead", "+3600", "s ahead; Slurm's timestamps change with it"),
-        jumps("an hour back", "-3600", "s back; Slurm's timestamps change with it"),
-    ]
+    vec![jumps("an hour ahead", "+3600"), jumps("an hour back", "-3600")]
 }
 
 /// The image for these.
@@ -207,10 +213,10 @@ fn log() -> Vec<Case> {
     };
     vec![
         Case {
-            image: through("mkfifo /tmp/log; grep -v ' flood: ' </tmp/log & exec slurminit run 2>/tmp/log"),
+            image: through("mkfifo /tmp/log; grep -v '\"source\":\"flood\"' </tmp/log & exec slurminit run 2>/tmp/log"),
             toml: flood,
             measure,
-            says: "slurmctld was killed by signal 9 (SIGKILL)",
+            signs: Sign::ended("slurmctld", "SIGKILL"),
             ..killed("flood of a service; slurmctld dies in it", "^flood *finished")
         },
         Case { image: through("exec slurminit run >&- 2>&-"), ..killed("closed; slurmctld dies", "signal 9") },

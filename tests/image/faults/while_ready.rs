@@ -1,6 +1,7 @@
 //! A daemon that fails while jobs run.
 
 use super::case::{Case, End};
+use super::sign::Sign;
 use super::wrapper;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -10,11 +11,11 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// slurmctld answers a ping without its helper, and would find out with the first script that is to run.
 fn helper() -> impl Iterator<Item = Case> {
-    [("KILL", "is dead"), ("SEGV", "is dead"), ("STOP", "is stopped")].into_iter().map(|(signal, says)| Case {
+    ["KILL", "SEGV", "STOP"].into_iter().map(|signal| Case {
         jobs: true,
         inject: format!("kill -{signal} $old; old=$(pid slurmctld)"),
         until: "renewed slurmctld".to_owned(),
-        says: format!("slurmctld is running but not responding (its helper slurmscriptd {says}").leak(),
+        signs: vec![Sign::of("slurmctld", "unit-unresponsive").with("why", "slurmscriptd")],
         ..Case::new("slurmscriptd", "ready", signal)
     })
 }
@@ -26,7 +27,7 @@ fn hung_service() -> Case {
         jobs: true,
         inject: "was=$(cat /tmp/service); kill -STOP $was".to_owned(),
         until: "[ \"$(cat /tmp/service)\" != \"$was\" ]".to_owned(),
-        says: "service is running but not responding",
+        signs: vec![Sign::of("service", "unit-unresponsive")],
         ..Case::new("service", "ready", "STOP")
     }
 }
@@ -39,14 +40,14 @@ fn young_jobs() -> [Case; 2] {
     let forget = format!(
         "old=$(pid slurmctld); cp -p {state} /tmp/job_state; {submit} >/tmp/young; kill -STOP $old; cp -p /tmp/job_state {state}"
     );
-    // Its id is nobody else's; that the log names it is seen by what was said.
+    // Its id is nobody else's; that the log names it is seen by the record.
     let until =
         format!("{{ [ -s /tmp/next ] || {submit} >/tmp/next; [ \"$(cat /tmp/next)\" -gt \"$(cat /tmp/young)\" ]; }}");
     let case = |target, fault, inject: String| Case {
         jobs: true,
         inject,
         until: until.clone(),
-        says: "are lost: slurmctld ended before it had saved them",
+        signs: vec![Sign::event("jobs-lost")],
         data: "a job of the last 5 s",
         ..Case::new(target, "ready", fault)
     };
@@ -58,25 +59,25 @@ fn young_jobs() -> [Case; 2] {
 
 fn each(target: &'static str) -> Vec<Case> {
     let process = wrapper::process(target);
-    let case = |fault, inject: String, says: &str| Case {
+    let case = |fault, inject: String, signs: Vec<Sign>| Case {
         toml: wrapper::plain(target),
         jobs: true,
         inject,
         until: format!("renewed {process}"),
-        says: says.replace("NAME", target).leak(),
+        signs,
         ..Case::new(target, "ready", fault)
     };
     let signal = |signal| format!("old=$(pid {process}); kill -{signal} $old");
-    let stop = (target != "service").then(|| case("STOP", signal("STOP"), "NAME is running but not responding"));
-    let by_term = if target == "service" { "NAME was killed by signal 15" } else { "NAME exited with code 0" };
+    let stop = (target != "service").then(|| case("STOP", signal("STOP"), vec![Sign::of(target, "unit-unresponsive")]));
+    let by_term = if target == "service" { "SIGTERM" } else { "0" };
     let mut cases = vec![
-        case("KILL", signal("KILL"), "NAME was killed by signal 9 (SIGKILL)"),
-        case("SEGV", signal("SEGV"), "NAME was killed by signal 11 (SIGSEGV)"),
-        case("TERM by another", signal("TERM"), by_term),
+        case("KILL", signal("KILL"), Sign::ended(target, "SIGKILL")),
+        case("SEGV", signal("SEGV"), Sign::ended(target, "SIGSEGV")),
+        case("TERM by another", signal("TERM"), Sign::ended(target, by_term)),
         Case {
             // No daemon of Slurm's can be made to exit with 1 at will: a shell around it can.
             toml: wrapper::exits_at_will(target),
-            ..case("exit 1", format!("old=$(pid {process}); kill -USR1 $(cat /tmp/wrapper)"), "NAME exited with code 1")
+            ..case("exit 1", format!("old=$(pid {process}); kill -USR1 $(cat /tmp/wrapper)"), Sign::ended(target, "1"))
         },
     ];
     cases.extend(stop);

@@ -2,6 +2,7 @@
 //! slurmd starts with the new files.
 
 use super::case::Case;
+use super::sign::Sign;
 use super::wrapper;
 
 const DAEMONS: [&str; 4] = ["munged", "slurmctld", "slurmd", "service"];
@@ -55,27 +56,23 @@ fn case(target: &'static str, phase: &'static str, fault: &'static str) -> Case 
 /// What can be done to a daemon that runs.
 fn hit(target: &'static str, at: fn(&'static str, &'static str, &str) -> Case) -> Vec<Case> {
     let process = wrapper::process(target);
-    let hit = |fault, inject: &str, toml: String, says: &str| {
+    let hit = |fault, inject: &str, toml: String, signs: Vec<Sign>| {
         let case = at(target, fault, &format!("old=$(pid {process}); {inject}"));
-        Case {
-            toml: case.toml + &toml,
-            until: format!("renewed {process} && reloaded applied"),
-            says: says.replace("NAME", target).leak(),
-            ..case
-        }
+        Case { toml: case.toml + &toml, until: format!("renewed {process} && reloaded applied"), signs, ..case }
     };
     let plain = || wrapper::plain(target);
     let ended = match target {
-        "service" => "NAME was killed by signal 15",
+        "service" => Sign::ended(target, "SIGTERM"),
         // It may hear of the reconfiguration first, and its successor hears nothing of TERM.
-        "slurmctld" | "slurmd" => "NAME exited with code 0 | NAME has handed over to process",
-        _ => "NAME exited with code 0",
+        "slurmctld" | "slurmd" => [Sign::ended(target, "0"), vec![Sign::of(target, "unit-handed-over")]].concat(),
+        _ => Sign::ended(target, "0"),
     };
+    let unresponsive = || Sign::of(target, "unit-unresponsive");
     let mut cases = vec![
-        hit("KILL", "kill -KILL $old", plain(), "NAME was killed by signal 9 (SIGKILL)"),
-        hit("SEGV", "kill -SEGV $old", plain(), "NAME was killed by signal 11 (SIGSEGV)"),
+        hit("KILL", "kill -KILL $old", plain(), Sign::ended(target, "SIGKILL")),
+        hit("SEGV", "kill -SEGV $old", plain(), Sign::ended(target, "SIGSEGV")),
         hit("TERM by another", "kill -TERM $old", plain(), ended),
-        hit("exit 1", "kill -USR1 $(cat /tmp/wrapper)", wrapper::exits_at_will(target), "NAME exited with code 1"),
+        hit("exit 1", "kill -USR1 $(cat /tmp/wrapper)", wrapper::exits_at_will(target), Sign::ended(target, "1")),
     ];
     cases.push(match target {
         "service" => {
@@ -83,35 +80,34 @@ fn hit(target: &'static str, at: fn(&'static str, &'static str, &str) -> Case) -
             Case {
                 toml: case.toml + &wrapper::asked_service(),
                 until: "[ \"$(cat /tmp/service)\" != \"$was\" ] && reloaded applied".to_owned(),
-                says: "service is running but not responding",
+                signs: vec![unresponsive()],
                 ..case
             }
         }
         // It takes the question of the reload itself to find out.
-        "slurmctld" => hit("STOP", "kill -STOP $old", plain(), "restarting slurmctld and slurmd instead"),
+        "slurmctld" => hit("STOP", "kill -STOP $old", plain(), restarts_instead()),
         // slurmctld may not get an answer of it, and refuse the new files for that, before a question finds out.
-        _ => hit(
-            "STOP",
-            "kill -STOP $old",
-            plain(),
-            "NAME is running but not responding | restarting slurmctld and slurmd instead",
-        ),
+        _ => hit("STOP", "kill -STOP $old", plain(), [restarts_instead(), vec![unresponsive()]].concat()),
     });
     cases
 }
 
+/// slurmctld and slurmd take the new files by a restart, as `scontrol reconfigure` has failed.
+fn restarts_instead() -> Vec<Sign> {
+    vec![Sign::event("reconfigure-failed"), Sign::event("reconfigure-timeout")]
+}
+
 /// slurmctld gives itself another one at that moment, and waits for one that is stopped.
 fn reconfigured_helper() -> impl Iterator<Item = Case> {
-    let another = "reloaded: new: the partitions; slurmctld and slurmd were re";
-    let waits = "restarting slurmctld and slurmd instead";
-    [("KILL", another), ("SEGV", another), ("STOP", waits)]
+    let another = || vec![Sign::event("reload-applied")];
+    [("KILL", another()), ("SEGV", another()), ("STOP", restarts_instead())]
         .into_iter()
-        .map(|(signal, says)| Case { says, ..helper(at_reconfigure, signal) })
+        .map(|(signal, signs)| Case { signs, ..helper(at_reconfigure, signal) })
 }
 
 fn restarted_helper() -> impl Iterator<Item = Case> {
-    [("KILL", "is dead"), ("SEGV", "is dead"), ("STOP", "is stopped")].into_iter().map(|(signal, says)| Case {
-        says: format!("slurmctld is running but not responding (its helper slurmscriptd {says}").leak(),
+    ["KILL", "SEGV", "STOP"].into_iter().map(|signal| Case {
+        signs: vec![Sign::of("slurmctld", "unit-unresponsive").with("why", "slurmscriptd")],
         ..helper(at_restart, signal)
     })
 }
@@ -129,14 +125,14 @@ fn helper(at: fn(&'static str, &'static str, &str) -> Case, signal: &'static str
 
 /// A daemon that the reload starts again with the new files.
 fn started(target: &'static str) -> Vec<Case> {
-    let held = |fault, first: &str, says: &str| {
+    let held = |fault, first: &str, signs: Vec<Sign>| {
         let case = case(target, "reloading (restart)", fault);
         // A slow start is none that is given up on.
         let patience = if fault.starts_with("slow") { 60 } else { 2 };
         Case {
             toml: case.toml + &wrapper::gated(target) + &ready_within(target, patience),
             inject: format!("shut; reload '{RESTART}'; reached; open '{first}'"),
-            says: says.replace("NAME", target).leak(),
+            signs,
             ..case
         }
     };
@@ -150,26 +146,27 @@ fn started(target: &'static str) -> Vec<Case> {
             toml: case.toml + &wrapper::settings(target, &script) + &ready_within(target, 1),
             inject: format!("reload '{RESTART}'"),
             until: "reloaded went-back".to_owned(),
-            says: format!("reload rolled back: {target} fails with the new files").leak(),
+            signs: vec![Sign::of(target, "reload-rollback")],
             ..case
         }
     };
+    let never_ready = || vec![Sign::of(target, "unit-never-ready")];
     let deaf = case(target, "reloading (restart)", "ignores TERM");
     vec![
-        held("KILL", "kill -KILL $$", "NAME was killed by signal 9 (SIGKILL)"),
-        held("SEGV", "kill -SEGV $$", "NAME was killed by signal 11 (SIGSEGV)"),
-        held("exit 0", "exit 0", "NAME exited with code 0"),
-        held("exit 1", "exit 1", "NAME exited with code 1"),
-        held("STOP", "kill -STOP $$", "NAME is not ready after 2.0 s; restarting"),
-        held("slow start, 3 s", "sleep 3", "NAME is still starting (timeout 60 s)"),
-        held("never ready, once", "exec sleep 1000", "NAME is not ready after 2.0 s; restarting"),
+        held("KILL", "kill -KILL $$", Sign::ended(target, "SIGKILL")),
+        held("SEGV", "kill -SEGV $$", Sign::ended(target, "SIGSEGV")),
+        held("exit 0", "exit 0", Sign::ended(target, "0")),
+        held("exit 1", "exit 1", Sign::ended(target, "1")),
+        held("STOP", "kill -STOP $$", never_ready()),
+        held("slow start, 3 s", "sleep 3", vec![Sign::of(target, "unit-starts-slowly")]),
+        held("never ready, once", "exec sleep 1000", never_ready()),
         new_files("exit 1 at each start", "exit 1"),
         new_files("never ready", "exec sleep 1000"),
         Case {
             toml: deaf.toml.clone() + &wrapper::ignores_term(target),
             inject: format!("old=$(pid {target}); reload '{RESTART}'"),
             until: format!("renewed {target} && reloaded applied"),
-            says: format!("{target} did not end in time; killing it").leak(),
+            signs: vec![Sign::of(target, "unit-killed")],
             ..deaf
         },
     ]
