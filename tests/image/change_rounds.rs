@@ -7,8 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::jobs_rounds::{Random, lost, rounds_and_seed};
-use crate::docker::{Container, DEMO, Image, Volume, directory, docker};
+use crate::docker::{Container, DEMO, Image, Volume, directory, docker, records};
 use crate::members::Cluster;
 
 /// What is submitted, beside the partition. BEFORE is the job before it.
@@ -103,12 +105,11 @@ impl Books {
 
 /// Whether the log says that slurmctld was killed before it had saved this job, which a controller without a node does not name.
 fn may_be_lost(log: &str, id: &str) -> bool {
-    let range = |line: &str| {
-        let (first, rest) = line.split_once("jobs from id ")?.1.split_once(" on may be lost; the next id is ")?;
-        Some(first.parse::<u32>().ok()?..rest.trim().parse::<u32>().ok()?)
-    };
-    let id = id.parse().unwrap_or_default();
-    log.lines().filter_map(range).any(|range| range.contains(&id))
+    let id: u32 = id.parse().unwrap_or_default();
+    let number = |record: &Value, name: &str| record["fields"][name].as_str()?.parse::<u32>().ok();
+    let range = |record: &Value| Some(number(record, "from")?..number(record, "next")?);
+    let lost = records(log).into_iter().filter(|record| record["kind"] == "jobs-may-be-lost");
+    lost.filter_map(|record| range(&record)).any(|range| range.contains(&id))
 }
 
 /// Everything that waits for a person is let go, until a part of it has ended; all of it at the end.
@@ -132,7 +133,7 @@ fn let_go(container: &Container, all: bool) {
 }
 
 fn serve(config: &Path, slurm: &Volume) -> Container {
-    let image = Image::new(DEMO).with(["--hostname", "node1"]).mount(config, "/config");
+    let image = Image::new(DEMO).json_log().with(["--hostname", "node1"]).mount(config, "/config");
     image.volume(slurm, "/var/lib/slurm").serve()
 }
 

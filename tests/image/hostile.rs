@@ -1,5 +1,7 @@
 //! The requests of an ordinary user that Slurm itself has no answer to.
 
+use serde_json::Value;
+
 use crate::docker::{Container, Image, Outcome, PLAIN, debians, docker};
 
 fn as_nobody(container: &Container, line: &str) -> Outcome {
@@ -11,7 +13,7 @@ fn as_nobody(container: &Container, line: &str) -> Outcome {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn cancelled_job_that_waits_for_fifo_blocks_no_other_job_on_each_debian() {
     for image in debians(PLAIN) {
-        let container = Image::new(image).with(["--hostname", "node1"]).serve();
+        let container = Image::new(image).with(["--hostname", "node1"]).json_log().serve();
         let submit = "mkfifo /tmp/$NAME && sbatch --parsable --exclusive --output=/tmp/$NAME --wrap 'echo written'";
         let waits = "until pidof slurmstepd && [ \"$(squeue --noheader --jobs=$JOB --format=%T)\" = RUNNING ]; do sleep 0.2; done";
         let start = |name: &str| {
@@ -27,10 +29,9 @@ fn cancelled_job_that_waits_for_fifo_blocks_no_other_job_on_each_debian() {
         as_nobody(&container, &format!("scancel {job}")).ok();
         let next = container.exec(&["timeout", "120", "srun", "--exclusive", "echo", "next"]);
         assert_eq!(next.stdout, "next\n", "{image}: {next:?}\n{}", container.log());
-        let log = container.log();
-        let is_reported = |line: &str| line.contains(&format!("job {job} of nobody")) && line.contains("slurmstepd");
-        assert!(log.lines().any(is_reported), "{image}: {log}");
-        assert_eq!(container.sh("sinfo --noheader --format=%E"), "none", "{image}: {log}");
+        let killed = container.records("step-killed");
+        assert!(killed.iter().any(|record| record["fields"]["job"] == job), "{image}: {killed:#?}");
+        assert_eq!(container.sh("sinfo --noheader --format=%E"), "none", "{image}: {}", container.log());
     }
 }
 
@@ -108,7 +109,7 @@ const SQUATTER: &str = r#"
 fn slurmctld_gets_its_port_back_while_user_takes_it_again_and_again_on_each_debian() {
     for image in debians(PLAIN) {
         for hides in ["", "dumpable", "many", "flight"] {
-            let container = Image::new(image).with(["--hostname", "node1"]).serve();
+            let container = Image::new(image).with(["--hostname", "node1"]).json_log().serve();
             let spawn = |user: &str, command: &[&str]| {
                 let options = ["exec", "--detach", "--user", user, &container.name];
                 docker(options.into_iter().chain(command.iter().copied())).ok();
@@ -130,7 +131,8 @@ fn slurmctld_gets_its_port_back_while_user_takes_it_again_and_again_on_each_debi
             let log = container.log();
             assert_eq!(outcome.code, 0, "{image} {hides}: {log}");
             assert!(took.as_secs() < 10, "{image} {hides}: {took:?} until a job runs\n{log}");
-            assert!(log.contains("was taken by process"), "{image}: {log}");
+            let killed = container.records("port-owner-killed");
+            assert!(killed.iter().any(|record| record["fields"]["port"] == "6817"), "{image}: {log}");
             // Those without the port live, and run again.
             container.until("! ps -o stat= -u nobody | grep -q T");
             assert_eq!(container.sh("pgrep -c -f \"^sleep 700[12]\""), "2", "{image}: {log}");
@@ -212,6 +214,7 @@ fn connections_of_a_neighbour_restart_no_daemon() {
     for daemon in ["munged", "slurmctld", "slurmd"] {
         assert_eq!(container.unit(daemon)["starts"], 1, "{daemon}: {}", container.log());
     }
-    let log = container.log();
-    assert!(log.contains(&format!(" from {other}, another machine or container")), "{log}");
+    let overloaded = container.records("unit-overloaded");
+    let names_it = |record: &Value| record["fields"]["why"].as_str().is_some_and(|why| why.contains(&other));
+    assert!(overloaded.iter().any(names_it), "{}", container.log());
 }

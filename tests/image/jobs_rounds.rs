@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::docker::{Container, DEMO, Image, Volume, directory, docker};
+use crate::docker::{Container, DEMO, Image, Volume, directory, docker, records};
 
 /// What each job runs: a line in the ledger at each begin and end, with its name and array task, its id and how often Slurm says it was requeued.
 const JOB: &str = r#"#!/bin/sh
@@ -137,6 +137,7 @@ fn loses_no_job_silently_and_reuses_no_id() {
     let files = directory(&[("job.sh", JOB), ("slurminit.toml", toml)]);
     let slurm = Volume::new("rounds");
     let container = Image::new(DEMO)
+        .json_log()
         .with(["--hostname", "node1"])
         .volume(&slurm, "/var/lib/slurm")
         .mount(files.path(), "/config")
@@ -249,7 +250,10 @@ fn begun<'a>(ledger: &'a str, when: &str, log: &dyn Fn() -> String) -> BTreeMap<
 
 /// The jobs that the log names as lost.
 pub(crate) fn lost(log: &str) -> BTreeSet<String> {
-    let named = |line: &str| line.split_once("jobs ")?.1.split_once(" are lost: ").map(|(ids, _)| ids.to_owned());
-    let ids = log.lines().filter_map(named);
-    ids.flat_map(|ids| ids.split(',').map(str::to_owned).collect::<Vec<_>>()).collect()
+    let lost = records(log).into_iter().filter(|record| record["kind"] == "jobs-lost");
+    lost.flat_map(|record| {
+        let ids = record["fields"]["jobs"].as_str().unwrap_or_default();
+        ids.split(',').map(str::to_owned).collect::<Vec<_>>()
+    })
+    .collect()
 }

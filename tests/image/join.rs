@@ -177,7 +177,7 @@ fn name_stays_with_running_node_and_returns_to_killed_node() {
     let first = cluster.with_token("c1", &token).serve();
     let second = cluster.with_token("c1", &token).start();
     second.until_logged("node-name-taken", None);
-    cluster.controller.until_said("uses the name of this node");
+    cluster.controller.until_said("node c1 reason set to: slurminit: ");
     assert_eq!(cluster.controller.sh("srun -w c1 cat /etc/hostname"), "c1");
     assert_eq!(first.sh("slurminit health --ready"), "ready");
     assert_eq!(second.exec(&["slurminit", "health", "--ready"]).code, 1);
@@ -202,8 +202,9 @@ fn reports_node_that_controller_cannot_reach() {
     assert_ne!(settings, token.contents.settings);
     token.contents.settings = settings;
     let node = cluster.with_token("c1", &token.encode()).start();
-    node.until_said("the controller does not reach this node; cause: ");
-    assert!(node.log().contains("port 6818"), "{}", node.log());
+    node.until_logged("node-unreachable", None);
+    let unreachable = node.records("node-unreachable");
+    assert!(unreachable[0]["fields"]["cause"].as_str().is_some_and(|cause| cause.contains("6818")), "{unreachable:#?}");
     cluster.controller.until_said("Nodes c1 not responding");
 }
 

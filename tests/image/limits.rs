@@ -1,5 +1,7 @@
 //! What the container may use of the machine is what the node promises, on both Debian releases.
 
+use serde_json::Value;
+
 use crate::docker::{Image, PLAIN, debians, directory};
 
 /// The node, what becomes of jobs that ask for more than it has and of one that asks for all of it, and the node after them.
@@ -90,12 +92,12 @@ fn job_goes_before_daemons_when_memory_is_used_up() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn an_oom_kill_is_named_in_the_log_and_in_the_output_of_the_job() {
-    let container = Image::new(PLAIN).with(["--memory=400m", "--memory-swap=400m"]).serve();
-    let script = r#"perl -e '$x = "a" x (900 << 20)'; until grep -q 'OOM kill' /tmp/out; do sleep 0.1; done"#;
+    let container = Image::new(PLAIN).json_log().with(["--memory=400m", "--memory-swap=400m"]).serve();
+    let script = r#"perl -e '$x = "a" x (900 << 20)'; until grep -q '(perl, ' /tmp/out; do sleep 0.1; done"#;
     container.sh(&format!("cat >/tmp/job <<'END'\n#!/bin/sh\n{script}\nEND\nsbatch --output=/tmp/out /tmp/job"));
     container.until("squeue --noheader --states=all --format=%T | grep -q COMPLETED");
-    let named = |text: &str| text.contains("OOM kill: process ") && text.contains(" (perl, ");
-    assert!(named(&container.sh("cat /tmp/out")), "{}", container.sh("cat /tmp/out"));
-    let log = container.log();
-    assert!(log.lines().any(|line| named(line) && line.contains(" of job 1;")), "{log}");
+    let kills = container.records("job-oom-kill");
+    let is_it =
+        |fields: &Value| fields["job"] == "1" && fields["process"].as_str().is_some_and(|it| it.contains("(perl, "));
+    assert!(kills.iter().any(|record| is_it(&record["fields"])), "{}", container.log());
 }

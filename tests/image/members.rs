@@ -18,6 +18,7 @@ impl Cluster {
         let (network, key) = (Network::new(), Volume::new("key"));
         let config = directory(&[("slurminit.toml", toml)]);
         let controller = Image::new(PLAIN)
+            .json_log()
             .with(["--hostname", "controller", "--network-alias", "controller", "--network", &network.0])
             .with(["--env", "SLURMINIT_ROLE=controller"])
             .mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml")

@@ -30,7 +30,7 @@ fn drains_node_before_memory_runs_out_and_resumes_it() {
     let (container, _config) = serve("");
     let first = fill(&container, 680);
     container.until("sinfo --noheader --format %T | grep -q draining");
-    assert!(state(&container).starts_with("draining slurminit: memory is low: "), "{}", state(&container));
+    assert!(state(&container).starts_with("draining slurminit: "), "{}", state(&container));
     // A restart of the agent, of a daemon, and a reload leave it closed.
     container.sh("slurminit restart agent; slurminit restart slurmd; slurminit reload");
     container.until("scontrol ping | grep -q UP");

@@ -1,6 +1,8 @@
 //! What the generated slurm.conf means for its users: jobs that start soon, MPI, a history, a name that is found.
 
-use crate::docker::{BOOKWORM, Image, PLAIN, Volume, debians, directory};
+use serde_json::Value;
+
+use crate::docker::{BOOKWORM, Image, PLAIN, Volume, debians, directory, records};
 
 /// With Slurm's own settings two to three minutes pass.
 #[test]
@@ -112,10 +114,11 @@ fn with_config_overrides_node_may_claim_more_cpus() {
     let own: Vec<&str> =
         ["# USER_CUSTOMIZED=true", "SlurmdParameters=config_overrides"].into_iter().chain(lines).collect();
     let config = directory(&[("slurm.conf", &own.join("\n"))]);
-    let container = Image::new(PLAIN).with(["--hostname", "node1"]).mount(config.path(), "/config").serve();
+    let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().mount(config.path(), "/config").serve();
     assert_eq!(container.sh("sinfo --noheader --format='%c %T'"), "512 idle");
     let log = container.log();
-    assert!(log.contains("CPUs=512") && !log.contains(" error slurminit"), "{log}");
+    let is_error = |record: &Value| record["source"] == "slurminit" && record["level"] == "error";
+    assert!(log.contains("CPUs=512") && !records(&log).iter().any(is_error), "{log}");
 }
 
 /// Slurm refuses every `--tmp` on a node that claims none.

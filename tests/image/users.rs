@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::docker::{Container, Image, Outcome, PLAIN, debians, directory, docker};
 
 const PEOPLE: &str = r#"
@@ -111,16 +113,24 @@ fn nobody_reads_or_ends_what_is_another_s() {
     exec(&container, "alice", &format!("scancel {running}")).ok();
 }
 
+/// How many findings begin with the path and name all of these users.
+fn reports_of(container: &Container, path: &str, users: &[&str]) -> usize {
+    let is_it = |record: &Value| {
+        let what = record["fields"]["what"].as_str().unwrap_or_default();
+        what.split(' ').next() == Some(path) && users.iter().all(|user| what.contains(user))
+    };
+    container.records("files").iter().filter(|record| is_it(record)).count()
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn leaves_mounted_passwd_unchanged_and_reports_it_once() {
     let own = Image::new(PLAIN).with(["--entrypoint", "cat"]).run(&["/etc/passwd"]).ok();
     let host = directory(&[("passwd", &format!("{own}alice:x:1501:1501::/tmp:/bin/sh\n"))]);
     let config = directory(&[("slurminit.toml", PEOPLE)]);
-    let container = with_people(PLAIN, config.path()).mount(&host.path().join("passwd"), "/etc/passwd").serve();
-    let said =
-        "/etc/passwd is mounted: the existing accounts are used unchanged, and these are missing: bob (uid 1502)";
-    assert_eq!(container.log().matches(said).count(), 1, "{}", container.log());
+    let container =
+        with_people(PLAIN, config.path()).json_log().mount(&host.path().join("passwd"), "/etc/passwd").serve();
+    assert_eq!(reports_of(&container, "/etc/passwd", &["bob (uid 1502)"]), 1, "{}", container.log());
     // Docker looks a name up in the image's own file, behind the mount; a number it takes as it is.
     let as_alice = ["exec", "--user", "1501:1501", &container.name, "srun", "id", "-un"];
     assert_eq!(docker(as_alice).ok(), "alice\n");
@@ -131,13 +141,12 @@ fn leaves_mounted_passwd_unchanged_and_reports_it_once() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn reports_read_only_container_without_users() {
     let config = directory(&[("slurminit.toml", PEOPLE)]);
-    let mut image = with_people(PLAIN, config.path()).with(["--read-only"]);
+    let mut image = with_people(PLAIN, config.path()).json_log().with(["--read-only"]);
     for writable in ["/run", "/tmp", "/etc/slurm", "/etc/munge", "/var/lib/slurm", "/var/log"] {
         image = image.with(["--tmpfs", writable]);
     }
     let container = image.serve();
-    let said = "/etc is read-only: the existing accounts are used unchanged, and these are missing: alice (uid 1501), bob (uid 1502)";
-    assert_eq!(container.log().matches(said).count(), 1, "{}", container.log());
+    assert_eq!(reports_of(&container, "/etc", &["alice (uid 1501)", "bob (uid 1502)"]), 1, "{}", container.log());
 }
 
 #[test]
@@ -146,7 +155,5 @@ fn keeps_account_of_image_for_its_user() {
     let config = directory(&[("slurminit.toml", "[[user]]\nname = \"munge\"\nuid = 1501\n")]);
     let outcome = Image::new(PLAIN).mount(config.path(), "/config").run(&["true"]);
     assert_eq!(outcome.code, 78, "{outcome:?}");
-    let said =
-        "/config/slurminit.toml:3:7: user[0].uid: in `uid = 1501`: the image already has a user `munge` with uid 640";
-    assert!(outcome.stderr.contains(said), "{outcome:?}");
+    assert!(outcome.stderr.contains("/config/slurminit.toml:3:7: user[0].uid: "), "{outcome:?}");
 }
