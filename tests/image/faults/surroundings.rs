@@ -147,8 +147,10 @@ fn processes() -> Vec<Case> {
         let case = Case::new("a job", phase, fault);
         Case { image: case.image.with(["--pids-limit=200"]), jobs: true, ..case }
     };
-    // Where no process can be made the shells give up, one after the other.
-    let line = "srun --mem=16 sh -c 'b() { b & b & sleep 3; }; b' 2>&1 >/dev/null | head -n 3 >/proc/1/fd/2";
+    // Where no process can be made the shells give up, one after the other, and others take their places: without an end that is set,
+    // it may last a minute.
+    let line = "(sleep 5; : >/tmp/enough) & srun --mem=16 sh -c 'b() { [ -e /tmp/enough ] || { b & b & sleep 3; }; }; b' 2>&1 >/dev/null \
+                | head -n 3 >/proc/1/fd/2";
     vec![
         Case { inject: line.to_owned(), signs: vec![Sign::Words("Cannot fork")], ..bomb("ready", "fork bomb under --pids-limit") },
         Case {
