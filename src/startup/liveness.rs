@@ -96,6 +96,9 @@ impl PendingTest {
 
     /// The verdict at the timeout.
     fn liveness(&self) -> Liveness {
+        if let Some(why) = helper::stopped(self.worked_processes()[0]) {
+            return Liveness::Stopped(why);
+        }
         let Some((before, turns)) = &self.work else { return Liveness::Unknown("the probe had no time".to_owned()) };
         let time = self.question.timeout();
         let seen = self.why.clone().unwrap_or_else(|| "no answer".to_owned());

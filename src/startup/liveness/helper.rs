@@ -9,6 +9,7 @@ use sys::proc::Stat;
 
 /// The helper's process name (Slurm 22.05 to 25.11, `slurmscriptd.c`).
 const NAME: &str = "slurmscriptd";
+const STOPPED: &str = "is stopped";
 
 /// Checks that this daemon's helper, if it has one, can work.
 pub(super) fn look(pid: u32) -> Result<(), Failure> {
@@ -16,6 +17,13 @@ pub(super) fn look(pid: u32) -> Result<(), Failure> {
         Some(fault) => Err(Failure::Failed { why: format!("its helper {NAME} {fault}"), broken: true }),
         None => Ok(()),
     }
+}
+
+/// Why this daemon does not respond, if its helper was stopped by a signal: one that starts waits for its helper without a deadline. Only
+/// root and the helper's user can stop it.
+pub(super) fn stopped(pid: u32) -> Option<String> {
+    let is_stopped = |child: i32| proc::stat(child).as_ref().and_then(fault) == Some(STOPPED);
+    children(pid).into_iter().any(is_stopped).then(|| format!("its helper {NAME} {STOPPED}"))
 }
 
 fn children(pid: u32) -> Vec<i32> {
@@ -28,7 +36,7 @@ fn fault(helper: &Stat) -> Option<&'static str> {
     match helper.state {
         _ if !helper.name.contains(NAME) => None,
         'Z' | 'X' => Some("is dead"),
-        'T' => Some("is stopped"),
+        'T' => Some(STOPPED),
         _ => None,
     }
 }
@@ -36,6 +44,9 @@ fn fault(helper: &Stat) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+    use std::process::Command;
 
     #[test]
     fn detects_broken_helper_among_children() {
@@ -58,7 +69,32 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test is not PID 1")]
+    fn detects_helper_stopped_by_signal() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join(NAME);
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let mut daemon = Command::new("sh").args(["-c", "\"$0\" 60 & wait"]).arg(&program).spawn().unwrap();
+        let is_helper = |child: &i32| proc::stat(*child).is_some_and(|stat| stat.name.contains(NAME));
+        let helper = loop {
+            match children(daemon.id()).into_iter().find(is_helper) {
+                Some(helper) => break Pid::from_raw(helper),
+                None => std::thread::yield_now(),
+            }
+        };
+        let running = stopped(daemon.id());
+        kill(helper, Signal::SIGSTOP).unwrap();
+        while proc::stat(helper.as_raw()).unwrap().state != 'T' {
+            std::thread::yield_now();
+        }
+        let seen = stopped(daemon.id());
+        kill(helper, Signal::SIGKILL).unwrap();
+        daemon.wait().unwrap();
+        assert_eq!((running, seen.is_some()), (None, true));
+    }
+
+    #[test]
     fn accepts_daemon_without_helper() {
-        assert!(look(std::process::id()).is_ok());
+        assert!(look(std::process::id()).is_ok() && stopped(std::process::id()).is_none());
     }
 }
