@@ -92,7 +92,7 @@ in_the_way() { # PROGRAM LINE: does the line each time before the program
     printf '#!/bin/sh\n. /config/library\n%s\nexec /usr/bin/%s "$@"\n' "$2" "$1" >"/usr/local/sbin/$1"; chmod 755 "/usr/local/sbin/$1"
 }
 reload() { # TOML: has it taken, in the background
-    printf "\n$1\n" >>/config/slurminit.toml; slurminit reload >/tmp/reload 2>&1 &
+    printf "\n$1\n" >>/config/slurminit.toml; { slurminit reload || echo "code $?"; } >/tmp/reload 2>&1 &
 }
 reloaded() { slurminit status --json | tr -d ' \n' | grep -q "\"outcome\":\"$1\"[^}]*},\"running\":false"; }
 count='trap "echo notice >>/tmp/count; exit 0" TERM; while :; do i=$((i+1)); echo $i >>/tmp/count; sleep 0.2; done'
@@ -287,14 +287,20 @@ impl Case {
     }
 }
 
-/// A shell line with the library, which must end well within [`PATIENCE`].
+/// A shell line with the library, which must end well within [`PATIENCE`]. The shell traces itself, so that a hang names its place.
 fn shell(container: &Container, line: &str) -> Result<String, String> {
     let line = format!(". /config/library; {line}");
-    let outcome = container.exec(&["timeout", &PATIENCE.to_string(), "sh", "-c", &line]);
+    let outcome = container.exec(&["timeout", &PATIENCE.to_string(), "sh", "-xc", &line]);
+    let trace: Vec<&str> = outcome.stderr.lines().collect();
+    let trace = trace[trace.len().saturating_sub(10)..].join("\n");
     match outcome.code {
         0 => Ok(outcome.stdout.trim().to_owned()),
-        124 => Err(format!("HANGS: after {PATIENCE} s still in: {line}")),
-        code => Err(format!("{code} from: {line}\n{}{}", outcome.stdout, outcome.stderr)),
+        124 => {
+            let state = "cat /tmp/reload; squeue; ps -eo pid,stat,comm,args";
+            let state = container.exec(&["timeout", "20", "sh", "-c", state]).stdout;
+            Err(format!("HANGS: after {PATIENCE} s still in: {line}\n{}{trace}\n{state}", outcome.stdout))
+        }
+        code => Err(format!("{code} from: {line}\n{}{trace}", outcome.stdout)),
     }
 }
 
