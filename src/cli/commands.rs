@@ -156,7 +156,7 @@ verbs! {
     /// Write which job has which GPU, for exporters on the host; slurmd runs it
     #[command(hide = true)]
     JobMap(job_map),
-    /// Watch the processes of jobs: OOM scores, OOM kills, leftovers; PID 1 runs it as a child
+    /// Monitor the processes of jobs: OOM scores, OOM kills, leftovers; PID 1 runs it as a child
     #[command(hide = true)]
     JobProcesses(job_processes),
     /// Free a unit's port that another process took; PID 1 runs it as a child
