@@ -71,7 +71,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
     let waiting = dependents()?;
     let end = begin + grace;
     JobNote::Stopped.write(&names_of(running.iter().copied()));
-    let signalled = requested_signal::send(&running);
+    let signalled = requested_signal::send(&running, begin + grace / 3);
     let (first, others): (Vec<_>, Vec<_>) = running.into_iter().partition(|job| signalled.has(&job.id));
     let mut noticed = give_notice(&others, own, end, on_stop)?;
     if !first.is_empty() {

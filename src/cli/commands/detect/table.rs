@@ -215,6 +215,7 @@ mod tests {
             scratch_mib: None,
             cgroup: Cgroup { version: CgroupVersion::V2, controllers: vec!["cpu".to_owned()], ..Cgroup::default() },
             makes_namespaces: false,
+            refuses_peer_memory: false,
             ipv6_alone: false,
             slurm: SlurmInstall {
                 version: Some(SlurmVersion { year: 24, month: 11 }),

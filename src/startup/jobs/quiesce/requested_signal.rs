@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr as _;
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
@@ -45,10 +46,10 @@ impl SignalledJobs {
     }
 }
 
-/// Sends each of these jobs the signal that it requested.
-pub(super) fn send(running: &[&QueuedJob]) -> SignalledJobs {
+/// Sends each of these jobs the signal that it requested. Jobs whose scripts were not read by `until` get none: the others wait.
+pub(super) fn send(running: &[&QueuedJob], until: Instant) -> SignalledJobs {
     let mut groups: BTreeMap<RequestedSignal, Vec<&str>> = BTreeMap::new();
-    for (job, signal) in requests(running) {
+    for (job, signal) in requests(running, until) {
         groups.entry(signal).or_default().push(job);
     }
     let mut signalled = SignalledJobs::default();
@@ -72,7 +73,7 @@ pub(super) fn send(running: &[&QueuedJob]) -> SignalledJobs {
 }
 
 /// The jobs whose script requests a signal. An allocation without a script requests none.
-fn requests<'a>(jobs: &[&'a QueuedJob]) -> Vec<(&'a str, RequestedSignal)> {
+fn requests<'a>(jobs: &[&'a QueuedJob], until: Instant) -> Vec<(&'a str, RequestedSignal)> {
     let request = |job: &'a QueuedJob| {
         let script = SLURM.output("scontrol", &["write", "batch_script", &job.number.to_string(), "-"]).ok()?;
         Some((job.id.as_str(), requested(&script)?))
@@ -88,7 +89,7 @@ fn requests<'a>(jobs: &[&'a QueuedJob]) -> Vec<(&'a str, RequestedSignal)> {
             threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect::<Vec<_>>()
         })
     };
-    jobs.chunks(AT_ONCE).flat_map(of_some).collect()
+    jobs.chunks(AT_ONCE).take_while(|_| Instant::now() < until).flat_map(of_some).collect()
 }
 
 /// The signal that a script requests. sbatch reads `#SBATCH` lines until the first command, and the last of several wins. In a
