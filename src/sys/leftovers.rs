@@ -27,6 +27,8 @@ pub struct Job {
     pub uid: u32,
     /// The device files of the job's GPUs that no other job can have used.
     pub devices: BTreeSet<String>,
+    /// The user's jobs that slurmctld lists as running, also without a step here; empty where it was not asked.
+    pub others: BTreeSet<u32>,
 }
 
 impl Job {
@@ -183,11 +185,12 @@ pub fn leftovers(
     evidence: &BTreeMap<i32, Evidence>,
     known: &BTreeSet<i32>,
 ) -> BTreeSet<i32> {
-    let (running, suspects) = (all.jobs_with_steps(), all.suspects(job));
+    let (mut running, suspects) = (all.jobs_with_steps(), all.suspects(job));
+    running.extend(&job.others);
     let whose: BTreeMap<i32, SuspectOwner> =
         suspects.iter().map(|process| (process.pid, whose(job, &running, evidence.get(&process.pid)))).collect();
     // If the user has nothing else on the node, nothing else can be hit.
-    let is_alone = !all.has_other_steps(job);
+    let is_alone = job.others.is_empty() && !all.has_other_steps(job);
     let ended = |pid: i32| whose.get(&pid) == Some(&SuspectOwner::Ended) || known.contains(&pid);
     let runs = |pid: i32| whose.get(&pid) == Some(&SuspectOwner::Running);
     let sessions = |of: &dyn Fn(i32) -> bool| -> BTreeSet<i32> {

@@ -152,7 +152,10 @@ fn kills_leftovers_of_ended_job_without_epilog() {
     let cluster = Cluster::new(PLAIN, "0");
     assert_eq!(cluster.container.sh("scontrol show config | grep -c /etc/slurm/epilog || true"), "0");
     cluster.alice_meanwhile("SLURM_JOB_ID=1 exec sleep 9002");
-    cluster.alice_meanwhile("salloc sh -c 'srun sh -c \"setsid sleep 9004 & sleep 9003\"; true'");
+    // srun waits for what has its output.
+    cluster.alice_meanwhile(
+        "salloc sh -c 'srun sh -c \"setsid sleep 9004 >/dev/null 2>&1 & sleep 9003\"; sleep 9005; true'",
+    );
     cluster.alice(
         r#"
         soon 'alive 9003 && alive 9004'
@@ -164,7 +167,8 @@ fn kills_leftovers_of_ended_job_without_epilog() {
         runs=$(job --wrap 'setsid sleep 2000 & until [ -e end ]; do sleep 0.05; done')
         for id in 1000 1001 1002 2000; do soon "alive $id"; done
         # The step of salloc's job ends, the job does not.
-        pkill -f "[s]leep 9003"
+        pkill -x -f "sleep 9003"
+        soon "alive 9005"
         touch go
         soon "! alive 1000 && ! alive 1001"
         for id in 1002 2000 9001 9002 9004; do alive $id || { echo "$id was killed"; exit 1; }; done

@@ -144,7 +144,12 @@ fn ended(claims: &BTreeSet<Claim>, holding: &BTreeSet<(u32, u32)>) -> Vec<Job> {
         Some(job) => !holding.iter().any(|(_, other)| other == job),
         None => !has_jobs(*uid),
     };
-    let job = |(uid, job): &Claim| Job { id: job.unwrap_or(0), uid: *uid, devices: BTreeSet::new() };
+    let job = |(uid, job): &Claim| Job {
+        id: job.unwrap_or(0),
+        uid: *uid,
+        devices: BTreeSet::new(),
+        others: holding.iter().filter(|(owner, _)| owner == uid).map(|(_, job)| *job).collect(),
+    };
     claims.iter().filter(has_ended).map(job).collect()
 }
 
