@@ -15,9 +15,6 @@ use super::{CgroupPlan, FileName, Setting};
 pub struct Epilog {
     /// Where it is installed.
     pub path: PathBuf,
-    /// Whether slurm.conf sets it. A node without GPUs has none: it would make each job some 25 ms longer, and
-    /// `slurminit job-processes` kills what jobs leave behind.
-    pub is_set: bool,
     /// Whether it kills leftover processes.
     pub ends_leftovers: bool,
     /// The directory of the GPU-to-job map for exporters on the host.
@@ -38,22 +35,17 @@ impl Epilog {
         }
     }
 
-    /// `None` if cgroups contain a job's processes, and there is nothing else to run. `has_gpus`: whether a node of this
-    /// slurm.conf has, or may have.
-    pub(super) fn plan(config: &Config, cgroup: &CgroupPlan, has_gpus: bool) -> Option<Self> {
+    /// `None` if cgroups contain a job's processes, and there is nothing else to run.
+    pub(super) fn plan(config: &Config, cgroup: &CgroupPlan) -> Option<Self> {
         let (ends_leftovers, hooks) = (!cgroup.is_used(), config.hooks.post_job.clone());
         let path = config.paths.slurm.join(FileName::Epilog.as_str());
         let job_map = config.metrics.job_map.clone();
-        let is_set = (ends_leftovers && has_gpus) || job_map.is_some() || !hooks.is_empty();
-        // The operator's slurm.conf, or an Epilog of theirs, may name the file.
-        (ends_leftovers || is_set).then_some(Self { path, is_set, ends_leftovers, job_map, hooks })
+        let is_needed = ends_leftovers || job_map.is_some() || !hooks.is_empty();
+        is_needed.then_some(Self { path, ends_leftovers, job_map, hooks })
     }
 
     /// Warns if the operator's own Epilog replaces slurminit's.
     pub(super) fn check(&self, settings: &[Setting]) -> Option<Finding> {
-        if !self.is_set {
-            return None;
-        }
         let own = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case("Epilog"));
         let used = own.is_some_and(|setting| self.path.to_str() == Some(setting.value.as_str()));
         let path = self.path.display();

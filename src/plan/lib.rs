@@ -206,8 +206,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     // The shared files must not depend on this container.
     let common = if is_shared { &cluster::any_node(inventory) } else { inventory };
     let cgroup = cgroups::plan(common, node, &mut reasons);
-    let has_gpus = is_shared || std::iter::once(&nodes).chain(&other_nodes).any(|nodes| !nodes.gres.lines.is_empty());
-    let epilog = Epilog::plan(config, &cgroup, has_gpus);
+    let epilog = Epilog::plan(config, &cgroup);
     let prolog = Prolog::plan(config, inventory, &cgroup);
     let gives_gpus = prolog.as_ref().is_some_and(|prolog| prolog.gives_gpus);
     let task_prolog = TaskProlog::plan(config, inventory, gres, &cgroup, gives_gpus);

@@ -52,7 +52,7 @@ pub(super) fn plan(
     settings.files(config, inventory);
     settings.processes(config, cgroup, inventory, reasons);
     let task_prolog = scripts.task_prolog.map(|prolog| ("TaskProlog", &prolog.path, prolog.why));
-    let epilog = scripts.epilog.filter(|epilog| epilog.is_set).map(|epilog| ("Epilog", &epilog.path, epilog.why()));
+    let epilog = scripts.epilog.map(|epilog| ("Epilog", &epilog.path, epilog.why()));
     let prolog = scripts.prolog.map(|prolog| ("Prolog", &prolog.path, prolog.why()));
     for (key, path, why) in [task_prolog, prolog, epilog].into_iter().flatten() {
         settings.add_because(key, path.display(), why);

@@ -1,7 +1,6 @@
-//! Kills what jobs leave behind where no Epilog does.
+//! Kills what jobs leave behind where no Epilog does: the operator may have replaced or removed it.
 //!
-//! An Epilog costs every job some 25 ms, so nodes without GPUs have none. A process that outlives its slurmstepd becomes
-//! a child of PID 1. If its job has no step here any more, slurmctld is asked whether that job has ended.
+//! A process that outlives its slurmstepd becomes a child of PID 1. If its job has no step here any more, slurmctld is asked whether that job has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
