@@ -17,7 +17,6 @@ mod health;
 mod hook;
 mod image;
 mod job_map;
-mod job_processes;
 mod jobs;
 mod join_command;
 mod liveness;
@@ -27,6 +26,7 @@ mod mariadb;
 mod metrics;
 mod nodes;
 mod oci;
+mod oom_score;
 mod power;
 mod prepare;
 mod prolog;
@@ -156,9 +156,9 @@ verbs! {
     /// Write which job has which GPU, for exporters on the host; slurmd runs it
     #[command(hide = true)]
     JobMap(job_map),
-    /// Monitor the processes of jobs: OOM scores, OOM kills, leftovers; PID 1 runs it as a child
+    /// Keep oom_score_adj of jobs' and users' processes above the daemons'; PID 1 runs it as a child
     #[command(hide = true)]
-    JobProcesses(job_processes),
+    OomScore(oom_score),
     /// Free a unit's port that another process took; PID 1 runs it as a child
     #[command(hide = true)]
     FreePort(free_port),

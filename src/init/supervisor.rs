@@ -328,7 +328,7 @@ impl Supervisor {
             Child::Hook(index) => format!("hook-{}", index + 1),
             Child::Prepare | Child::Explain(_) => "prepare".to_owned(),
             Child::Liveness => "liveness".to_owned(),
-            Child::JobProcesses => "job-processes".to_owned(),
+            Child::OomScore => "oom-score".to_owned(),
             Child::Environments => "environments".to_owned(),
             Child::Associations => "associations".to_owned(),
             Child::Reload | Child::Restore => "reload".to_owned(),

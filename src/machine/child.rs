@@ -25,8 +25,8 @@ pub enum Child {
     FreePort(UnitId),
     /// `slurminit liveness`: checks that the ready units still answer.
     Liveness,
-    /// `slurminit job-processes`: OOM scores, OOM kills and leftover processes of jobs.
-    JobProcesses,
+    /// `slurminit oom-score`: OOM scores and OOM kills of jobs' and users' processes.
+    OomScore,
     /// `sinfo`, which reports the node's state.
     NodeCheck,
     /// `scontrol`, which resumes a node whose drain has lost its cause.

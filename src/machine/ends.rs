@@ -32,7 +32,7 @@ impl Machine {
             }
             Child::Liveness => self.round_ended(),
             // Its output was read before its death. The next liveness round restarts the others.
-            Child::Explain(_) | Child::JobProcesses | Child::JobsFollow | Child::JobsReached => {}
+            Child::Explain(_) | Child::OomScore | Child::JobsFollow | Child::JobsReached => {}
             // If an answer came before, this changes nothing.
             Child::NodeCheck => self.handle_node_report(None),
             Child::NodeResume => self.cluster.node.ask(&self.cluster.step),

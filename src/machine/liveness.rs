@@ -153,7 +153,7 @@ impl Rounds {
         self.round = Round::Asking { since: step.now, until, asked, results: BTreeMap::new() };
         step.start_task(Child::Liveness);
         // A helper that is still alive is not started again.
-        step.start_task(Child::JobProcesses);
+        step.start_task(Child::OomScore);
         if units.daemon(DaemonName::Slurmctld).is_some() {
             step.start_task(Child::JobsFollow);
         } else if units.daemon(DaemonName::Slurmd).is_some() {

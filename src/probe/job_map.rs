@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     fn job(id: u32, devices: &[&str]) -> Job {
-        Job { id, uid: 1501, devices: devices.iter().map(ToString::to_string).collect(), ..Job::default() }
+        Job { id, uid: 1501, devices: devices.iter().map(ToString::to_string).collect() }
     }
 
     #[test]

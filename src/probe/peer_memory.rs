@@ -2,77 +2,52 @@
 //! on one node.
 //!
 //! The seccomp profile of Docker before 23 refuses the system call, and Yama (`kernel.yama.ptrace_scope`) refuses it to processes that
-//! are not ancestors.
+//! are not ancestors. Neither is attempted on another process: this one holds secrets, and is not readable for users.
 
 use std::io::IoSliceMut;
 use std::path::Path;
 use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::sys::prctl::set_dumpable;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{Gid, Uid, geteuid, getppid, setgid, setgroups, setuid};
+use nix::unistd::getpid;
 
 use super::regular;
 use super::sandbox::Sandbox;
-use sys::system_calls::fork;
-
-/// The user `nobody`. Root could read more than the users of jobs.
-const NOBODY: u32 = 65534;
 
 /// The setting of Yama: 0 allows what Unix allows.
 const YAMA: &str = "proc/sys/kernel/yama/ptrace_scope";
 
 /// A running detection.
 #[derive(Debug)]
-pub(super) enum Detection {
-    Attempt(Sandbox<bool>),
-    Known(bool),
+pub(super) struct Detection {
+    by_yama: bool,
+    by_seccomp: Option<Sandbox<bool>>,
 }
 
 impl Detection {
-    /// With another root directory an attempt would show another machine's answer, so only the setting counts.
+    /// With another root directory the system call would show this machine's answer, so only the setting counts.
     pub(super) fn start(root: &Path) -> Self {
-        if root == Path::new("/") {
-            return Self::Attempt(Sandbox::start(is_refused));
+        Self {
+            by_yama: regular::text(&root.join(YAMA)).is_ok_and(|scope| scope.trim() != "0"),
+            // A profile may kill the caller.
+            by_seccomp: (root == Path::new("/")).then(|| Sandbox::start(is_refused_by_seccomp)),
         }
-        Self::Known(regular::text(&root.join(YAMA)).is_ok_and(|scope| scope.trim() != "0"))
     }
 
     /// Whether it is refused; `false` if the attempt cannot be made.
     pub(super) fn finish(self, deadline: Instant) -> bool {
-        match self {
-            Self::Attempt(started) => started.finish(deadline).unwrap_or(false),
-            Self::Known(refused) => refused,
-        }
+        self.by_yama || self.by_seccomp.is_some_and(|attempt| attempt.finish(deadline).unwrap_or(false))
     }
 }
 
-/// Has a child process read this process's memory: an ancestor of the process may do more than the tasks of a job, which are siblings.
-fn is_refused() -> bool {
-    if geteuid().is_root() && become_nobody().is_err() {
-        return false;
-    }
+/// The kernel grants a process its own memory without a check, so only a filter of system calls refuses it.
+fn is_refused_by_seccomp() -> bool {
     let value = 0x5eed_u32.to_ne_bytes();
-    let read = || {
-        let mut copy = [0; size_of::<u32>()];
-        let remote = RemoteIoVec { base: value.as_ptr().addr(), len: value.len() };
-        match process_vm_readv(getppid(), &mut [IoSliceMut::new(&mut copy)], &[remote]) {
-            Err(error @ (Errno::EPERM | Errno::EACCES | Errno::ENOSYS)) => error as i32,
-            _ => 0,
-        }
-    };
-    let ended = fork(read).and_then(|child| waitpid(child, None));
-    matches!(ended, Ok(WaitStatus::Exited(_, code)) if code != 0)
-}
-
-fn become_nobody() -> nix::Result<()> {
-    setgroups(&[])?;
-    setgid(Gid::from_raw(NOBODY))?;
-    setuid(Uid::from_raw(NOBODY))?;
-    // The change of the user made this process's memory private to root.
-    set_dumpable(true)
+    let mut copy = [0; size_of::<u32>()];
+    let own = RemoteIoVec { base: value.as_ptr().addr(), len: value.len() };
+    let read = process_vm_readv(getpid(), &mut [IoSliceMut::new(&mut copy)], &[own]);
+    matches!(read, Err(Errno::EPERM | Errno::EACCES | Errno::ENOSYS))
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@
 pub mod free_port;
 pub mod gpu_handover;
 pub mod health;
-pub mod job_processes;
 pub mod jobs;
 pub mod liveness;
+pub mod oom_score;
 pub mod prepare;
 pub mod start;
 pub mod state_disk;

@@ -203,8 +203,8 @@ fn execute(
         return Ok(output.stdout);
     }
     let first_line = [&output.stderr, &output.stdout].into_iter().find_map(|text| first_line(text));
-    let sender = first_line.unwrap_or_else(|| output.status.to_string());
-    let why = format!("`{}`: {sender}", command.join(" "));
+    let reason = first_line.unwrap_or_else(|| output.status.to_string());
+    let why = format!("`{}`: {reason}", command.join(" "));
     Err(if gave_up(program, &output.stderr) { Failure::NotAsked(why) } else { Failure::Failed { why, broken: false } })
 }
 

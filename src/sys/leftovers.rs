@@ -14,31 +14,15 @@ pub use handle::Handle;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many empty scans prove that no leftovers exist. A process that keeps forking and exiting may escape a single
-/// scan: its PID is gone before it is read.
-const TRIES: usize = 8;
-
 /// A job that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Job {
-    /// The job ID; 0 if it is not known.
+    /// The job ID.
     pub id: u32,
     /// The user ID.
     pub uid: u32,
     /// The device files of the job's GPUs that no other job can have used.
     pub devices: BTreeSet<String>,
-    /// The user's jobs that slurmctld lists as running, also without a step here; empty where it was not asked.
-    pub others: BTreeSet<u32>,
-}
-
-impl Job {
-    /// For messages: `job 7 of alice`.
-    fn named(&self, user: &str) -> String {
-        match self.id {
-            0 => format!("a job of {user}"),
-            id => format!("job {id} of {user}"),
-        }
-    }
 }
 
 /// The role of a process in Slurm.
@@ -94,17 +78,6 @@ impl FromIterator<Process> for Processes {
     fn from_iter<I: IntoIterator<Item = Process>>(processes: I) -> Self {
         Self(processes.into_iter().map(|process| (process.pid, process)).collect())
     }
-}
-
-/// Processes that slurmd's descendants left to PID 1.
-#[derive(Clone, Debug, Default)]
-pub struct Orphans {
-    /// The children of PID 1 that descend from slurmd and are not Slurm's own.
-    pub orphans: Vec<Process>,
-    /// The slurmstepds: PID and start time.
-    pub steps: BTreeSet<(i32, u64)>,
-    /// Their jobs.
-    pub jobs_with_steps: BTreeSet<u32>,
 }
 
 impl Processes {
@@ -185,12 +158,11 @@ pub fn leftovers(
     evidence: &BTreeMap<i32, Evidence>,
     known: &BTreeSet<i32>,
 ) -> BTreeSet<i32> {
-    let (mut running, suspects) = (all.jobs_with_steps(), all.suspects(job));
-    running.extend(&job.others);
+    let (running, suspects) = (all.jobs_with_steps(), all.suspects(job));
     let whose: BTreeMap<i32, SuspectOwner> =
         suspects.iter().map(|process| (process.pid, whose(job, &running, evidence.get(&process.pid)))).collect();
     // If the user has nothing else on the node, nothing else can be hit.
-    let is_alone = job.others.is_empty() && !all.has_other_steps(job);
+    let is_alone = !all.has_other_steps(job);
     let ended = |pid: i32| whose.get(&pid) == Some(&SuspectOwner::Ended) || known.contains(&pid);
     let runs = |pid: i32| whose.get(&pid) == Some(&SuspectOwner::Running);
     let sessions = |of: &dyn Fn(i32) -> bool| -> BTreeSet<i32> {

@@ -29,6 +29,13 @@ pub(crate) fn fault(at: &str, gpu: u32, kind: &str) -> String {
     format!("[[fault]]\\nat = \"{at}\"\\ngpu = {gpu}\\nkind = \"{kind}\"\\n")
 }
 
+/// Has the driver recommend a reset of the GPU. Without one the agent offers it again 60 s after its XID.
+fn demand_reset(container: &Container, gpu: u32) {
+    let insert =
+        format!("{{ print }} /^uuid/ && ++gpus == {} {{ print \"condition = {{ recovery_action = 1 }}\" }}", gpu + 1);
+    container.sh(&format!("awk '{insert}' {FILE} >/tmp/new && mv /tmp/new {FILE}"));
+}
+
 /// The machine's file as it was at the start.
 pub(crate) fn repair(container: &Container) {
     container.sh(&format!("sed '/^\\[\\[fault/,$d' {FILE} >/tmp/new && mv /tmp/new {FILE}"));
@@ -107,6 +114,7 @@ fn each_fault_is_in_slurm_and_error_of_program_never() {
         append(&container, &xid(gpu, code));
         let left = 19 - gpu;
         container.until(&format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{left}$"));
+        demand_reset(&container, gpu);
     }
     let log = container.log();
     assert!(log.contains("GPU 19 (") && log.contains("XID 31"), "{log}");

@@ -1,8 +1,7 @@
 //! mpi4py as jobs, on one node, two computes and two simulated nodes.
 
-use std::process::Command;
-
-use crate::docker::{Container, Image, Outcome, PLAIN, directory, docker, label, tag, unique};
+use crate::built_image::BuiltImage;
+use crate::docker::{Container, Image, PLAIN, directory, tag};
 use crate::members::Cluster;
 
 /// A sum over all ranks, and a message of 8 MiB from the first to the last.
@@ -25,25 +24,8 @@ const REFUSES: &str = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"name
     "action": "SCMP_ACT_ERRNO"}]}"#;
 
 /// The image with the libraries.
-struct Mpi(String);
-
-impl Mpi {
-    fn build() -> Self {
-        let name = unique("mpi");
-        let line = "say() { :; }; die() { exit 1; }; . docker/engine.sh; docker build --quiet --label \"$1\" --tag \"$2\" \
-            --build-arg \"IMAGE=$3\" --build-arg \"EXTRA_CA_CERTS=$(extra_ca_certs)\" tests/image/mpi";
-        let mut command = Command::new("bash");
-        let built =
-            command.current_dir(harness::root()).args(["-c", line, "build", label(), &name, &tag(PLAIN)]).output();
-        Outcome::of(&built.expect("bash is installed")).ok();
-        Self(name)
-    }
-}
-
-impl Drop for Mpi {
-    fn drop(&mut self) {
-        docker(["image", "rm", "--force", &self.0]);
-    }
+fn mpi() -> BuiltImage {
+    BuiltImage::new("mpi", "tests/image/mpi", &[&format!("IMAGE={}", tag(PLAIN))])
 }
 
 /// Runs the program with each library as an ordinary user.
@@ -60,7 +42,7 @@ fn all_libraries(container: &Container, options: &str) {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn ranks_are_one_job_where_peer_memory_is_refused_and_where_not() {
-    let image = Mpi::build();
+    let image = mpi();
     let profiles = directory(&[("refuses.json", REFUSES)]);
     let refuses = format!("seccomp={}", profiles.path().join("refuses.json").display());
     for (profile, refused) in [(refuses.as_str(), true), ("seccomp=unconfined", false)] {
@@ -83,7 +65,7 @@ fn ranks_are_one_job_where_peer_memory_is_refused_and_where_not() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn ranks_of_two_computes_are_one_job_and_own_name_is_reachable() {
-    let image = Mpi::build();
+    let image = mpi();
     let cluster = Cluster::new("");
     let first = cluster.member(&image.0, "compute", "c1").with(["--add-host", "c1:127.0.1.1"]).serve();
     let second = cluster.member(&image.0, "compute", "c2").with(["--add-host", "c2:127.0.1.1"]).serve();

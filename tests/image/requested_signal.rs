@@ -1,8 +1,7 @@
 //! A stop sends jobs the signal that they requested with --signal, before TERM.
 
-use std::process::Command;
-
-use crate::docker::{Container, Image, Outcome, PLAIN, Volume, directory, docker, label, tag, unique};
+use crate::built_image::BuiltImage;
+use crate::docker::{Container, Image, PLAIN, Volume, directory, tag};
 
 /// Submits a script with these `#SBATCH` options, which writes into `/var/lib/slurm/NAME`.
 fn submit(container: &Container, name: &str, options: &str, script: &str) -> String {
@@ -114,32 +113,11 @@ if __name__ == "__main__":
     print(executor.submit(counter.Counter(), 100000).job_id)
 "#;
 
-/// The image with submitit of PyPI.
-struct Submitit(String);
-
-impl Submitit {
-    fn build() -> Self {
-        let name = unique("submitit");
-        let line = "say() { :; }; die() { exit 1; }; . docker/engine.sh; docker build --quiet --label \"$1\" --tag \"$2\" \
-            --build-arg \"IMAGE=$3\" --build-arg CLIENT=submitit --build-arg \"EXTRA_CA_CERTS=$(extra_ca_certs)\" tests/clients";
-        let mut command = Command::new("bash");
-        let built =
-            command.current_dir(harness::root()).args(["-c", line, "build", label(), &name, &tag(PLAIN)]).output();
-        Outcome::of(&built.expect("bash is installed")).ok();
-        Self(name)
-    }
-}
-
-impl Drop for Submitit {
-    fn drop(&mut self) {
-        docker(["image", "rm", "--force", &self.0]);
-    }
-}
-
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn submitits_checkpoint_continues_at_its_step_after_stop() {
-    let image = Submitit::build();
+    let base = format!("IMAGE={}", tag(PLAIN));
+    let image = BuiltImage::new("submitit", "tests/clients", &[&base, "CLIENT=submitit"]);
     let (slurm, home) = (Volume::new("state"), Volume::new("home"));
     let config = directory(&[("slurminit.toml", "[[user]]\nname = \"tester\"\nuid = 1501\n")]);
     let cluster = Image::new(&image.0).with(["--hostname", "node1"]).mount(config.path(), "/config");

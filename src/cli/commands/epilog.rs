@@ -6,7 +6,6 @@
 //! slurmctld may be waiting for the end of this job. It has a deadline, and never fails, because Slurm drains a node
 //! whose epilog fails.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -74,7 +73,7 @@ pub(super) fn job() -> anyhow::Result<(Job, String)> {
     let own = gpus.split(',').filter_map(|gpu| all.get(gpu.parse::<usize>().ok()?).cloned());
     // A file shared by several GPUs can belong to two jobs at a time.
     let devices = own.filter(|file| all.iter().filter(|other| *other == file).count() == 1).collect();
-    Ok((Job { id, uid, devices, others: BTreeSet::new() }, leftovers::printable(&user)))
+    Ok((Job { id, uid, devices }, leftovers::printable(&user)))
 }
 
 /// A text of this length fits into a request, even if JSON escapes every character.

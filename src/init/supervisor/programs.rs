@@ -106,11 +106,9 @@ impl Supervisor {
                 let recall = self.task.has_other_nodes.then(|| ("--recall", self.daemon_port()));
                 (CommandLine::own("liveness").options(recall), Captured)
             }
-            Child::JobProcesses => {
+            Child::OomScore => {
                 let users = self.machine.units().iter().filter_map(|unit| unit.spec.user.as_deref());
-                let has_no_cgroups = self.machine.prepared().is_some_and(|prepared| prepared.without_cgroups);
-                let watch = CommandLine::own("job-processes").options(users.map(|user| ("--spare", user)));
-                (watch.flag("--end-leftovers", has_no_cgroups), Log)
+                (CommandLine::own("oom-score").options(users.map(|user| ("--spare", user))), Log)
             }
             Child::FreePort(id) => (self.free_port(&self.machine.units()[id]), Log),
             Child::Reconfigure => (CommandLine::new(["scontrol", "reconfigure"]), Log),

@@ -64,12 +64,12 @@ fn first_round_is_early_and_restarts_missing_watchers() {
     begin(&mut sim);
     assert!(sim.now - ready <= SECOND, "{:?}", sim.now - ready);
     let started = |sim: &Sim, watcher| sim.spawned.iter().filter(|child| **child == watcher).count();
-    assert_eq!([Child::JobProcesses, Child::JobsFollow].map(|watcher| started(&sim, watcher)), [1, 1]);
-    sim.exits(Child::JobProcesses, Exit::Signal(libc::SIGKILL));
+    assert_eq!([Child::OomScore, Child::JobsFollow].map(|watcher| started(&sim, watcher)), [1, 1]);
+    sim.exits(Child::OomScore, Exit::Signal(libc::SIGKILL));
     for _ in 0..2 {
         round(&mut sim, &[]);
     }
-    assert_eq!([Child::JobProcesses, Child::JobsFollow].map(|watcher| started(&sim, watcher)), [2, 1]);
+    assert_eq!([Child::OomScore, Child::JobsFollow].map(|watcher| started(&sim, watcher)), [2, 1]);
     sim.give(Event::Signal(libc::SIGTERM));
     sim.exits(Child::JobsQuiesce, Exit::Code(0));
     sim.let_end();

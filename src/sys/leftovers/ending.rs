@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::look::{self, Mark};
-use super::{Evidence, Handle, Job, Process, TRIES, leftovers};
+use super::{Evidence, Handle, Job, Process, leftovers};
 use crate::tool;
 use model::message;
 use model::message::Report;
@@ -24,6 +24,9 @@ const NOTICE: Duration = Duration::from_millis(250);
 const ROUND: Duration = Duration::from_millis(20);
 /// The wait after a round of SIGKILL past the deadline.
 const LATE_ROUND: Duration = Duration::from_millis(60);
+/// How many empty scans prove that no leftovers exist. A process that keeps forking and exiting may escape a single
+/// scan: its PID is gone before it is read.
+const TRIES: usize = 8;
 /// The maximum number of processes to name in the log; the others are counted.
 const NAMED: usize = 10;
 
@@ -119,7 +122,7 @@ impl Search<'_> {
     }
 
     fn report(&self, user: &str, all_obeyed_sigterm: bool, left: Vec<Process>) -> Vec<Report> {
-        let job = self.job.named(user);
+        let job = self.job.id;
         let how = if all_obeyed_sigterm { "ended with SIGTERM" } else { "ended with SIGTERM and SIGKILL" };
         let still: BTreeSet<i32> = left.iter().map(|process| process.pid).collect();
         let mut ended: Vec<(&i32, &String)> = self.found.iter().filter(|(pid, _)| !still.contains(pid)).collect();
@@ -130,16 +133,18 @@ impl Search<'_> {
             Report::warn(match devices.is_empty() {
                 true => message!(
                     "leftover-ended",
-                    "{job} left process {pid} ({name}) behind: {how}",
+                    "job {job} of {user} left process {pid} ({name}) behind: {how}",
                     job = job,
+                    user = user,
                     pid = pid,
                     name = name,
                     how = how
                 ),
                 false => message!(
                     "leftover-ended",
-                    "{job} left process {pid} ({name}) behind, which held {devices} open: {how}",
+                    "job {job} of {user} left process {pid} ({name}) behind, which held {devices} open: {how}",
                     job = job,
+                    user = user,
                     pid = pid,
                     name = name,
                     devices = devices,
@@ -151,8 +156,9 @@ impl Search<'_> {
         if ended.len() > NAMED {
             reports.push(Report::warn(message!(
                 "leftovers-ended",
-                "{job} left {count} more processes behind: {how}",
+                "job {job} of {user} left {count} more processes behind: {how}",
                 job = job,
+                user = user,
                 count = ended.len() - NAMED,
                 how = how
             )));
@@ -160,8 +166,9 @@ impl Search<'_> {
         if let Some(one) = left.first() {
             reports.push(Report::error(message!(
                 "leftovers-survive",
-                "{job} left {count} processes that survive SIGKILL and may hold its GPUs: {pid} ({name})",
+                "job {job} of {user} left {count} processes that survive SIGKILL and may hold its GPUs: {pid} ({name})",
                 job = job,
+                user = user,
                 count = left.len(),
                 pid = one.pid,
                 name = one.name

@@ -16,7 +16,7 @@ use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
 use crate::proc::{self, Stat, parse};
 
-use super::{Evidence, Orphans, Process, Processes, Role, is_gpu, printable};
+use super::{Evidence, Process, Processes, Role, is_gpu, printable};
 
 /// How much of an environment is read. Variables beyond that count as missing.
 const LONGEST_ENVIRONMENT: u64 = 1 << 20;
@@ -34,11 +34,6 @@ impl Mark {
         let (_, own) = getrlimit(Resource::RLIMIT_LOCKS).ok()?;
         let unmarked = hard_limit(1)?;
         (own < unmarked).then_some(Self(own))
-    }
-
-    /// The mark that slurmd and its descendants have if PID 1 started it.
-    pub fn of_slurmd() -> Option<Self> {
-        hard_limit(1)?.checked_sub(1).map(Self)
     }
 
     /// A hard limit cannot be raised, and lowering it further keeps the mark.
@@ -71,45 +66,9 @@ pub fn processes(mark: Mark, uid: u32) -> (Processes, Vec<i32>) {
     let mut listed: Vec<i32> = proc::pids().collect();
     // Newest first, to catch a chain of short-lived processes.
     listed.sort_unstable_by(|one, other| other.cmp(one));
-    let all: Processes = listed.iter().filter_map(|pid| process(mark, |owner| owner == uid, alive(*pid)?)).collect();
+    let all: Processes = listed.iter().filter_map(|pid| process(mark, uid, *pid)).collect();
     listed.retain(|pid| all.get(*pid).is_none());
     (all, listed)
-}
-
-/// The orphans of slurmd, and the slurmstepds. Whatever outlives its slurmstepd descends from such an orphan.
-pub fn orphans(mark: Mark) -> Orphans {
-    let mut found = Orphans::default();
-    for _ in 0..super::TRIES {
-        let has_missed;
-        (found, has_missed) = orphans_once(mark);
-        if !found.orphans.is_empty() || !has_missed {
-            break;
-        }
-    }
-    found
-}
-
-/// The orphans of one scan, and whether a process ended before it was read.
-fn orphans_once(mark: Mark) -> (Orphans, bool) {
-    let (mut found, mut has_missed) = (Orphans::default(), false);
-    for pid in proc::pids() {
-        let Some(stat) = proc::stat(pid) else {
-            has_missed = true;
-            continue;
-        };
-        if stat.is_dead() {
-            continue;
-        }
-        if let Some(title) = proc::step_title(&stat) {
-            found.steps.insert((stat.pid, stat.start));
-            found.jobs_with_steps.extend(parse::step(&title).map(|(job, _)| job));
-        } else if stat.parent == 1 {
-            let orphan = process(mark, |_| true, stat);
-            has_missed |= orphan.is_none();
-            found.orphans.extend(orphan.filter(|orphan| orphan.is_marked && orphan.role == Role::Other));
-        }
-    }
-    (found, has_missed)
 }
 
 fn alive(pid: i32) -> Option<Stat> {
@@ -133,8 +92,8 @@ pub fn is_slurmd_of(pid: i32, parent: i32) -> bool {
     alive(pid).is_some_and(|stat| stat.parent == parent && role(pid, &stat.name) == Role::Daemon) && is_slurmds(pid)
 }
 
-fn process(mark: Mark, reads_mark_of: impl Fn(u32) -> bool, stat: Stat) -> Option<Process> {
-    let pid = stat.pid;
+fn process(mark: Mark, uid: u32, pid: i32) -> Option<Process> {
+    let stat = alive(pid)?;
     let status = proc::status(pid)?;
     // The real user, and the effective group.
     let ([real], [_, gid]) = (parse::numbers(&status, "Uid")?, parse::numbers(&status, "Gid")?);
@@ -148,7 +107,7 @@ fn process(mark: Mark, reads_mark_of: impl Fn(u32) -> bool, stat: Stat) -> Optio
         gid,
         name: printable(&stat.name),
         role,
-        is_marked: reads_mark_of(real) && mark.is_on(pid),
+        is_marked: real == uid && mark.is_on(pid),
     })
 }
 

@@ -31,7 +31,7 @@ fn orphan(pid: i32) -> Process {
 }
 
 fn job() -> Job {
-    Job { id: 7, uid: ALICE, devices: ["/dev/nvidia0".to_owned()].into(), others: BTreeSet::new() }
+    Job { id: 7, uid: ALICE, devices: ["/dev/nvidia0".to_owned()].into() }
 }
 
 fn evidence_of(pid: i32, job: Option<u32>, devices: &[&str]) -> BTreeMap<i32, Evidence> {
@@ -48,15 +48,6 @@ fn orphan_of_ended_job_is_leftover_and_of_running_job_is_not() {
     assert_eq!(left(&all, &evidence_of(30, Some(7), &[])), [30]);
     assert_eq!(left(&all, &evidence_of(30, Some(8), &[])), [0; 0]);
     assert_eq!(left(&all, &evidence_of(30, Some(8), &["/dev/nvidia0"])), [0; 0], "nvidia-smi in job 8 opens every GPU");
-}
-
-#[test]
-fn orphan_of_running_job_without_step_lives() {
-    let job = Job { others: [9].into(), ..job() };
-    for (claim, left) in [(Some(9), vec![]), (None, vec![]), (Some(7), vec![30])] {
-        let found = leftovers(&alone(&[orphan(30)]), &job, &evidence_of(30, claim, &[]), &BTreeSet::new());
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), left, "{claim:?}");
-    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(super) struct Case {
     /// A shell condition beside "a job runs": that the fault has been dealt with.
     pub(super) until: String,
     pub(super) end: End,
-    /// What the log must have: one of these. Nothing if nobody can read the log.
+    /// What the log must have: one of these. Empty if the log cannot be read.
     pub(super) signs: Vec<Sign>,
     /// A shell line whose output is part of the row; empty is none.
     pub(super) measure: String,
@@ -273,7 +273,7 @@ impl Case {
     /// The line of the log that tells of it.
     fn said(&self, container: &Container, measured: &str) -> Result<String, String> {
         if self.signs.is_empty() {
-            return Ok("`slurminit status`, as nobody can read the log".to_owned());
+            return Ok("`slurminit status`, because the log cannot be read".to_owned());
         }
         let log = container.log();
         let line = sign::first(&log, &self.signs).ok_or_else(|| format!("SILENT: no {:?} in the log", self.signs))?;

@@ -1,15 +1,12 @@
-//! Watches the processes of jobs: their OOM scores, OOM kills, and what jobs leave behind.
+//! Keeps `oom_score_adj` of jobs' and users' processes above that of the daemons.
 //!
 //! PID 1 runs this in a child for as long as the cluster lives. The kernel has no unprivileged event for a new
 //! process. But each dynamically linked program opens the loader's cache when it starts, and that wakes this process.
-//! `oom_score` keeps `oom_score_adj` of jobs' and users' processes above that of the daemons. Children inherit the
-//! raised value, so only the first process of a family has to be caught in time. `kills` reports what the kernel kills
-//! all the same, with its job. `reserve` handles memory that no kill frees: files in a tmpfs. `orphans` kills what
-//! jobs without an Epilog leave behind.
+//! Children inherit the raised value, so only the first process of a family has to be caught in time. What the kernel kills all the same
+//! is reported with its job. `reserve` handles memory that no kill frees: files in a tmpfs.
 
 mod kills;
-mod oom_score;
-mod orphans;
+mod people;
 mod reserve;
 
 pub use reserve::keep_memory;
@@ -32,14 +29,12 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
 /// How often the count of OOM kills is read on cgroup v1, which has no event for it.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs until it is killed. `spared` are the names of users whose processes are daemons or services;
-/// `ends_leftovers`: whether no cgroup contains the processes of a job.
-pub fn keep(spared: &[String], ends_leftovers: bool) -> ! {
+/// Runs until it is killed. `spared` are the names of users whose processes are daemons or services.
+pub fn keep(spared: &[String]) -> ! {
     // Without inotify (fs.inotify.max_user_instances is the host's) only the timeout remains.
     let starts = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
-    let spared = oom_score::uids(spared);
+    let spared = people::uids(spared);
     let mut kills = Kills::watch();
-    let mut orphans = orphans::Watch::default();
     reserve::start(&spared, kills.planned());
     loop {
         if let Some(starts) = &starts {
@@ -50,24 +45,19 @@ pub fn keep(spared: &[String], ends_leftovers: bool) -> ! {
         // Before the list: a process that is killed afterwards is missing in the next one.
         let count = kills.counted();
         let of_jobs = proc::of_jobs();
-        oom_score::offer(&spared, &of_jobs);
+        people::offer(&spared, &of_jobs);
         kills.look(count, of_jobs);
-        if ends_leftovers {
-            orphans.look();
-        }
         pause();
-        wait(starts.as_ref(), &kills, &orphans);
+        wait(starts.as_ref(), &kills);
     }
 }
 
-/// Waits for a new program, an OOM kill, the end of a step, or the longest time between two looks.
-fn wait(starts: Option<&Inotify>, kills: &Kills, orphans: &orphans::Watch) {
+/// Waits for a new program, an OOM kill, or the longest time between two looks.
+fn wait(starts: Option<&Inotify>, kills: &Kills) {
     let until = Instant::now() + AT_LEAST_EVERY;
-    let until = orphans.due().map_or(until, |due| due.min(until));
     let starts = starts.map(|starts| PollFd::new(starts.as_fd(), PollFlags::POLLIN));
     let kill = kills.descriptor().map(|file| PollFd::new(file, PollFlags::POLLPRI));
-    let steps = orphans.descriptors().map(|step| PollFd::new(step, PollFlags::POLLIN));
-    let mut news: Vec<PollFd<'_>> = starts.into_iter().chain(kill).chain(steps).collect();
+    let mut news: Vec<PollFd<'_>> = starts.into_iter().chain(kill).collect();
     while !kills.has_changed() {
         let left = until.saturating_duration_since(Instant::now());
         let timeout = if kills.has_event() { left } else { left.min(COUNT_EVERY) };

@@ -20,7 +20,7 @@ use model::printable::{count, short};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use super::oom_score::{self, PEOPLE};
+use super::people::{self, PEOPLE};
 use crate::stopped::{self, Stopped};
 use model::message;
 use probe::{memory, tmpfs};
@@ -107,11 +107,7 @@ impl Reserve {
 #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and may have children")]
 fn start_child(mib: u64) -> io::Result<Option<(Child, OwnedFd)>> {
     let mut command = Command::new(std::env::current_exe()?);
-    command
-        .args(["job-processes", "--reserve", &mib.to_string()])
-        .env_clear()
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
+    command.args(["oom-score", "--reserve", &mib.to_string()]).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn()?;
     if let Some(output) = child.stdout.take() {
         // The helper writes a line when it has the memory.
@@ -180,7 +176,7 @@ impl Reserve {
             return;
         };
         // If the next time memory is filled faster than this takes, the kernel's choice is this user's.
-        oom_score::offer_user(uid);
+        people::offer_user(uid);
         files.retain(|file| file.uid == uid && file.bytes > 0);
         files.sort_by_key(|file| std::cmp::Reverse(file.bytes));
         let is_enough = || memory::free(Path::new("/")).is_some_and(|sample| sample.free_percent() >= ENOUGH);
