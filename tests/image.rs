@@ -80,8 +80,6 @@ mod memory;
 mod metrics;
 #[path = "image/mig.rs"]
 mod mig;
-#[path = "image/mpi.rs"]
-mod mpi;
 #[path = "image/nodes.rs"]
 mod nodes;
 #[path = "image/paths.rs"]
@@ -102,6 +100,8 @@ mod settings;
 mod simulate;
 #[path = "image/state.rs"]
 mod state;
+#[path = "image/step_filter.rs"]
+mod step_filter;
 #[path = "image/stubborn_jobs.rs"]
 mod stubborn_jobs;
 #[path = "image/user_files.rs"]

@@ -197,7 +197,8 @@ fn read_included(paths: &Paths, root: &Path, origin: Origin, name: &str) -> Resu
 pub fn install_files(paths: &Paths, root: &Path, files: &[Text]) -> Result<Vec<PathBuf>, InstallError> {
     let mut changed = Vec::new();
     for Text { name, text } in files {
-        if *name == FileName::OciConf && is_users(root, &paths.slurm.join(name.as_str()))? {
+        if matches!(name, FileName::OciConf | FileName::CliFilter) && is_users(root, &paths.slurm.join(name.as_str()))?
+        {
             continue;
         }
         if replace_in(root, &paths.slurm, name.as_str(), text, name.mode())? {

@@ -23,6 +23,8 @@ pub enum FileName {
     Suspend,
     /// oci.conf.
     OciConf,
+    /// The script that srun runs before it starts a step: `CliFilterPlugins`.
+    CliFilter,
 }
 
 impl FileName {
@@ -30,7 +32,7 @@ impl FileName {
     pub const ALL: [Self; 3] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf];
 
     /// All files that slurminit writes.
-    pub const WRITTEN: [Self; 9] = [
+    pub const WRITTEN: [Self; 10] = [
         Self::SlurmConf,
         Self::GresConf,
         Self::CgroupConf,
@@ -40,6 +42,7 @@ impl FileName {
         Self::Resume,
         Self::Suspend,
         Self::OciConf,
+        Self::CliFilter,
     ];
 
     /// The name.
@@ -54,13 +57,14 @@ impl FileName {
             Self::Resume => "resume",
             Self::Suspend => "suspend",
             Self::OciConf => "oci.conf",
+            Self::CliFilter => "cli_filter.lua",
         }
     }
 
     /// The file's mode. Slurm runs the task prolog as the job's user.
     pub const fn mode(self) -> u32 {
         match self {
-            Self::SlurmConf | Self::GresConf | Self::CgroupConf | Self::OciConf => 0o644,
+            Self::SlurmConf | Self::GresConf | Self::CgroupConf | Self::OciConf | Self::CliFilter => 0o644,
             _ => 0o755,
         }
     }

@@ -40,7 +40,7 @@ const FIXED: [&str; 6] =
 /// Keys that `scontrol reconfigure` applies in every version since 22.05: plain values that the daemons read when
 /// they need them (slurm.conf(5), and `read_config.c`). Other keys cause a restart, which is always safe: jobs survive
 /// it.
-const RECONFIGURED: [&str; 49] = [
+const RECONFIGURED: [&str; 50] = [
     "BatchStartTimeout",
     "CompleteWait",
     "DebugFlags",
@@ -49,6 +49,7 @@ const RECONFIGURED: [&str; 49] = [
     "DefMemPerNode",
     "DisableRootJobs",
     "EnforcePartLimits",
+    "CliFilterPlugins",
     "Epilog",
     "EpilogSlurmctld",
     "FairShareDampeningFactor",

@@ -27,6 +27,7 @@ pub mod render;
 mod rest;
 mod settings;
 mod simulate;
+mod step_filter;
 pub mod target;
 pub mod task;
 mod task_prolog;
@@ -82,6 +83,8 @@ pub struct Plan {
     pub prolog: Option<Prolog>,
     /// The script that kills a job's leftover processes, if no cgroup does.
     pub epilog: Option<Epilog>,
+    /// Whether srun starts a step of one task without PMIx.
+    pub filters_steps: bool,
     /// Jobs in container images, if this Slurm can.
     pub images: Option<Images>,
     /// cgroup.conf, and the settings in slurm.conf that depend on it.
@@ -238,6 +241,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
         task_prolog,
         prolog,
         epilog,
+        filters_steps: step_filter::is_planned(config, common),
         images: Images::plan(config, common),
         cgroup,
         decisions,

@@ -21,7 +21,7 @@ pub use slurmdbd_conf::slurmdbd_conf;
 
 use crate::{FileName, HEADER, Plan, Text};
 
-/// slurm.conf, gres.conf and cgroup.conf; task prolog, prolog, epilog and oci.conf if needed.
+/// slurm.conf, gres.conf and cgroup.conf; the scripts and oci.conf if needed.
 pub fn render(plan: &Plan) -> Vec<Text> {
     let mut files = vec![
         Text { name: FileName::SlurmConf, text: slurm_conf::text(plan) },
@@ -33,6 +33,10 @@ pub fn render(plan: &Plan) -> Vec<Text> {
     files.extend(plan.prolog.as_ref().map(|prolog| Text { name: FileName::Prolog, text: prolog::text(prolog) }));
     files.extend(plan.epilog.as_ref().map(|epilog| Text { name: FileName::Epilog, text: epilog::text(epilog) }));
     files.extend(plan.images.as_ref().map(|images| Text { name: FileName::OciConf, text: oci_conf::text(images) }));
+    let filter =
+        || Text { name: FileName::CliFilter, text: format!("{HEADER}\n{}", include_str!("render/cli_filter.lua")) };
+    // Lua skips a first line that begins with #.
+    files.extend(plan.filters_steps.then(filter));
     let scripts = plan.autoscale.iter().flat_map(|autoscale| &autoscale.scripts);
     files.extend(scripts.map(|script| Text { name: script.name, text: power::text(script) }));
     files

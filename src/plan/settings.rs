@@ -6,6 +6,7 @@ use model::inventory::Inventory;
 use super::names::HostName;
 use super::{
     CgroupPlan, Epilog, GresPlan, NodePlan, Prolog, Reasons, TaskProlog, accounting, autoscale, cluster, login, rest,
+    step_filter,
 };
 
 /// A line of slurm.conf.
@@ -152,9 +153,12 @@ impl Settings {
         self.add_because("ProctrackType", cgroup.proctrack, &cgroup.why);
         self.add("TaskPlugin", cgroup.task);
         if inventory.slurm.has_plugin("mpi_pmix") {
-            let why = "`srun` starts the ranks of one MPI job instead of separate one-rank jobs; `none` would start about 20 ms faster";
+            let why = "`srun` starts the ranks of one MPI job instead of separate one-rank jobs";
             reasons.decide("MpiDefault=pmix", "Slurm's PMIx plugin and its library are installed");
             self.add_because("MpiDefault", "pmix", why);
+            if step_filter::is_planned(config, inventory) {
+                self.add_because(step_filter::KEY, "lua", step_filter::WHY);
+            }
         } else {
             self.add("MpiDefault", "none");
         }

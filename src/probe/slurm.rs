@@ -16,10 +16,11 @@ use sys::tool::Running;
 const NOTE: &str = "usr/share/slurminit/slurm-version";
 
 /// The kinds of plugins that lines of configuration files depend on.
-const KINDS: [&str; 10] = [
+const KINDS: [&str; 11] = [
     "accounting_storage_mysql",
     "auth_",
     "cgroup_",
+    "cli_filter_lua",
     "gpu_",
     "jobacct_gather_",
     "jobcomp_",
@@ -31,6 +32,10 @@ const KINDS: [&str; 10] = [
 
 /// `mpi_pmix` loads this library when it starts (24.11, `mpi_pmix.c`). Without it every srun would fail.
 const PMIX_LIBRARY: &str = "libpmix.so.2";
+/// `cli_filter_lua` loads one of these, and this plugin (24.11, `cli_filter_lua.c`, `slurm_lua.c`). Without them srun, sbatch and salloc
+/// would fail.
+const LUA_LIBRARIES: [&str; 4] = ["liblua5.1.so.0", "liblua5.2.so.0", "liblua5.3.so.0", "liblua5.4.so.0"];
+const LUA_PLUGIN: &str = "serializer_json";
 /// PMIx creates a directory for each step here. If it cannot, every srun fails.
 const PMIX_DIRECTORY: &str = "tmp";
 
@@ -65,13 +70,17 @@ fn ask(deadline: Duration) -> Option<SlurmVersion> {
 
 /// The loadable plugins of the relevant kinds, sorted, without `.so`.
 fn plugins(root: &Path) -> Vec<String> {
-    let has_pmix = library_directories(root).iter().any(|directory| directory.join(PMIX_LIBRARY).exists())
-        && is_writable(&root.join(PMIX_DIRECTORY));
+    let libraries = library_directories(root);
+    let has_library = |name: &str| libraries.iter().any(|directory| directory.join(name).exists());
+    let has_pmix = has_library(PMIX_LIBRARY) && is_writable(&root.join(PMIX_DIRECTORY));
     let files = plugin_directories(root).into_iter().flat_map(|directory| names_in(&directory));
-    let mut plugins: Vec<String> = files
-        .filter_map(|file| file.strip_suffix(".so").map(str::to_owned))
+    let all: Vec<String> = files.filter_map(|file| file.strip_suffix(".so").map(str::to_owned)).collect();
+    let has_lua = LUA_LIBRARIES.into_iter().any(has_library) && all.iter().any(|name| name == LUA_PLUGIN);
+    let mut plugins: Vec<String> = all
+        .into_iter()
         .filter(|name| KINDS.iter().any(|kind| name.starts_with(kind)))
         .filter(|name| has_pmix || !name.starts_with("mpi_pmix"))
+        .filter(|name| has_lua || name != "cli_filter_lua")
         .collect();
     plugins.sort();
     plugins.dedup();
@@ -125,6 +134,8 @@ mod tests {
             "usr/lib/x86_64-linux-gnu/slurm-wlm/gpu_nvml.so",
             "usr/lib/x86_64-linux-gnu/slurm-wlm/cgroup_v2.so",
             "usr/lib/x86_64-linux-gnu/slurm-wlm/mpi_pmix.so",
+            "usr/lib/x86_64-linux-gnu/slurm-wlm/cli_filter_lua.so",
+            "usr/lib/x86_64-linux-gnu/slurm-wlm/serializer_json.so",
             "usr/lib/x86_64-linux-gnu/slurm-wlm/gpu_nvml.a",
             "usr/lib64/slurm/task_cgroup.so",
         ] {
@@ -135,11 +146,18 @@ mod tests {
         fs::write(root.path().join(NOTE), "slurm 24.11.5\n").unwrap();
         let found = detect(root.path(), SOME_TIME);
         assert_eq!(found.version, Some(SlurmVersion { year: 24, month: 11 }));
-        assert_eq!(found.plugins, ["cgroup_v2", "gpu_nvml", "task_cgroup"], "mpi_pmix lacks its library");
+        assert_eq!(
+            found.plugins,
+            ["cgroup_v2", "gpu_nvml", "task_cgroup"],
+            "mpi_pmix and cli_filter_lua lack their libraries"
+        );
         fs::write(root.path().join("usr/lib/x86_64-linux-gnu/libpmix.so.2"), "").unwrap();
         assert!(!detect(root.path(), SOME_TIME).has_plugin("mpi_pmix"), "there is no /tmp for it");
         fs::create_dir(root.path().join("tmp")).unwrap();
         assert!(detect(root.path(), SOME_TIME).has_plugin("mpi_pmix"));
+        assert!(!detect(root.path(), SOME_TIME).has_plugin("cli_filter_lua"));
+        fs::write(root.path().join("usr/lib/x86_64-linux-gnu/liblua5.1.so.0"), "").unwrap();
+        assert!(detect(root.path(), SOME_TIME).has_plugin("cli_filter_lua"));
     }
 
     proptest::proptest! {

@@ -5,6 +5,7 @@ mod adversary;
 mod autoscale;
 mod between;
 mod change_rounds;
+mod checkpoint;
 mod cluster_failures;
 #[path = "faults/matrix.rs"]
 mod faults;
@@ -17,6 +18,7 @@ mod images;
 mod jobs_rounds;
 mod join;
 mod machines;
+mod mpi;
 mod pods;
 mod requests;
 mod sbatch_args;

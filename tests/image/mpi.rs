@@ -39,6 +39,14 @@ fn all_libraries(container: &Container, options: &str) {
     }
 }
 
+/// Such as a script that only imports mpi4py.
+fn each_library_starts_alone(container: &Container) {
+    for (_, python) in LIBRARIES {
+        let program = "from mpi4py import MPI; print(MPI.COMM_WORLD.size)";
+        assert_eq!(container.sh(&format!("srun {python} -c '{program}'")), "1", "{python}");
+    }
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn ranks_are_one_job_where_peer_memory_is_refused_and_where_not() {
@@ -48,6 +56,7 @@ fn ranks_are_one_job_where_peer_memory_is_refused_and_where_not() {
     for (profile, refused) in [(refuses.as_str(), true), ("seccomp=unconfined", false)] {
         let container = Image::new(&image.0).with(["--security-opt", profile]).serve();
         all_libraries(&container, "");
+        each_library_starts_alone(&container);
         let variable = container.sh("srun sh -c 'echo $MPIR_CVAR_CH4_CMA_ENABLE'");
         let is_refused = refused || container.sh("cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null || echo 0") != "0";
         assert_eq!(variable, if is_refused { "0" } else { "" }, "{profile}");
