@@ -240,7 +240,6 @@ impl Plan {
             self.forget_task_prolog();
         }
         if customized.get(FileName::SlurmConf).is_some() {
-            self.filters_steps = false;
             let cause = "slurm.conf is the user's own, so its TaskProlog applies";
             self.findings.extend(self.task_prolog.as_ref().and_then(|prolog| prolog.not_used(cause)));
         } else {

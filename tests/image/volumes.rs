@@ -1,6 +1,6 @@
 //! The munge key and the state, from container to container.
 
-use crate::docker::{DEMO, Image, PLAIN, Volume, debians, directory, docker};
+use crate::docker::{DEMO, Image, PLAIN, Volume, debians, directory, docker, tag};
 
 const KEY: &str = "sha256sum < /etc/munge/munge.key";
 
@@ -73,14 +73,14 @@ fn printed_repair_fixes_truncated_state_on_each_debian() {
         container.until("grep -q wrap /var/lib/slurm/slurmctld/job_state");
         container.stop();
         let cut = "f=/var/lib/slurm/slurmctld/job_state; truncate --size=$(($(stat -c %s $f) / 2)) $f";
-        docker(["run", "--rm", "--volumes-from", &container.name, "--entrypoint", "sh", image, "-c", cut]).ok();
+        docker(["run", "--rm", "--volumes-from", &container.name, "--entrypoint", "sh", &tag(image), "-c", cut]).ok();
         docker(["start", &container.name]).ok();
         assert_eq!(container.exit_code(), 101, "{}", container.log());
 
         let log = container.log();
         let typed = log.lines().find_map(|line| line.split_once("repair: ")?.1.split_once("docker stop"));
         let (_, typed) = typed.unwrap_or_else(|| panic!("{image}: no repair in: {log}"));
-        let typed = format!("docker stop{typed}").replace("CONTAINER", &container.name).replace("IMAGE", image);
+        let typed = format!("docker stop{typed}").replace("CONTAINER", &container.name).replace("IMAGE", &tag(image));
         for line in typed.split("; ") {
             docker(line.split(' ').skip(1)).ok();
         }

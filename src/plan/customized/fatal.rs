@@ -43,16 +43,20 @@ const fn of_controller(key: &'static str, plugin: &'static str, files: &'static 
 }
 
 /// Tried with 24.11.5: the daemons wait a minute for a configuration file, and exit without a script or key.
-const COMPANIONS: [RequiredFile; 8] = [
+const COMPANIONS: [RequiredFile; 9] = [
     companion("TopologyPlugin", "topology/tree", &["topology.conf", "topology.yaml"]),
     companion("TopologyPlugin", "topology/block", &["topology.conf", "topology.yaml"]),
     companion("JobContainerType", "job_container/tmpfs", &["job_container.conf"]),
     companion("NodeFeaturesPlugins", "node_features/helpers", &["helpers.conf"]),
     of_controller("JobSubmitPlugins", "job_submit/lua", &["job_submit.lua"]),
     of_controller("BurstBufferType", "burst_buffer/lua", &["burst_buffer.lua"]),
+    companion("CliFilterPlugins", STEP_FILTER, &["cli_filter.lua"]),
     companion("AuthType", "auth/slurm", &["slurm.key", "slurm.jwks"]),
     companion("CredType", "cred/slurm", &["slurm.key", "slurm.jwks"]),
 ];
+
+/// Its file is slurminit's, if this Slurm can run it: a generated slurm.conf that the user keeps names it.
+const STEP_FILTER: &str = "cli_filter/lua";
 
 /// The first problem at which a daemon exits.
 pub(super) fn find(plan: &Plan, customized: &Customized, context: &Context<'_>) -> Option<Fatal> {
@@ -196,8 +200,10 @@ impl Find<'_> {
     /// A plugin whose file is missing.
     fn companions(&self) -> Option<Fatal> {
         let directory = &self.context.config.paths.slurm;
-        let is_missing =
-            |one: &&RequiredFile| !one.files.iter().any(|file| (self.context.exists)(&directory.join(file)));
+        let is_written = |one: &RequiredFile| one.plugin == STEP_FILTER && self.plan.filters_steps;
+        let is_missing = |one: &&RequiredFile| {
+            !is_written(one) && !one.files.iter().any(|file| (self.context.exists)(&directory.join(file)))
+        };
         let is_used = |one: &&RequiredFile| {
             let short = one.plugin.rsplit('/').next().unwrap_or(one.plugin);
             let mut names = self.value(one.key).unwrap_or_default().split(',').map(str::trim);
@@ -208,7 +214,7 @@ impl Find<'_> {
             COMPANIONS.iter().filter(is_here).filter(is_used).find(is_missing)?;
         let file: PathBuf = directory.join(files.first()?);
         let what = format!("{key}={plugin} requires the file {}, which is missing", file.display());
-        let cause = "Slurm's daemons wait for the file, or exit without it".to_owned();
+        let cause = "Slurm's daemons or commands wait for the file, or exit without it".to_owned();
         let repair = format!("mount the file there, or remove {key}");
         Some(self.fatal(key, what, cause, repair))
     }
