@@ -1,17 +1,19 @@
 //! Containers, volumes and mounted files that clean up after themselves.
 
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub(crate) use container::Container;
+
+#[path = "docker/container.rs"]
+mod container;
 #[path = "share.rs"]
 pub(crate) mod share;
 
@@ -105,25 +107,6 @@ pub(crate) fn label() -> &'static str {
         format!("slurminit.test={run}")
     });
     &LABEL
-}
-
-/// `docker exec`. Its client, two daemons and a shim take as much time of the CPU as runc, to which they hand the command in the end, and
-/// the tests execute thousands: where SLURMINIT_TEST_RUNC names the directory in which the engine's runc keeps its containers, it is asked
-/// itself.
-fn exec(container: &str, command: &[&str]) -> Outcome {
-    static IDS: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
-    let Some(root) = std::env::var_os("SLURMINIT_TEST_RUNC") else {
-        return docker(["exec", container].iter().chain(command));
-    };
-    let known = IDS.lock().unwrap_or_else(PoisonError::into_inner).get(container).cloned();
-    let id = known.unwrap_or_else(|| {
-        let id = docker(["inspect", "--format", "{{.Id}}", container]).ok().trim().to_owned();
-        IDS.lock().unwrap_or_else(PoisonError::into_inner).insert(container.to_owned(), id.clone());
-        id
-    });
-    let mut runc = Command::new("runc");
-    runc.arg("--root").arg(root).args(["exec", &id]).args(command).stdin(Stdio::null());
-    Outcome::of(&runc.output().expect("runc is installed"))
 }
 
 /// A name that no other test has, also not one of another run.
@@ -240,24 +223,6 @@ impl Image {
     }
 }
 
-/// Has slurmctld save, and waits for it: a text that it did not have before is in both of its files.
-const SAVED: &str = r#"word=saved-$(date +%s%N); state=/var/lib/slurm/slurmctld
-scontrol update nodename="$(sinfo --noheader --Node --format=%N | head -n 1)" comment="$word" || exit
-job=$(squeue --noheader --format=%A | head -n 1)
-[ -z "$job" ] || scontrol update jobid="$job" comment="$word" || exit
-tries=0
-until grep -q "$word" $state/node_state && { [ -z "$job" ] || grep -q "$word" $state/job_state; }; do
-    [ $((tries += 1)) -lt 1200 ] || exit 1; sleep 0.05
-done"#;
-
-/// Puts a program that counts in front of scontrol. Replaced at once, so that no check finds it missing.
-const COUNT_ROUNDS: &str = r#"[ -e /run/scontrol ] || {
-    cp "$(readlink -f /usr/bin/scontrol)" /run/scontrol
-    printf '#!/bin/sh\ngrep -qa liveness "/proc/$PPID/cmdline" && echo >>/run/rounds\nexec /run/scontrol "$@"\n' >/run/counting
-    chmod 755 /run/counting && mv /run/counting /usr/bin/scontrol
-}
-: >/run/rounds"#;
-
 /// Whether a record is one that the lack of CPU alone can cause.
 pub(crate) fn is_of_a_busy_machine(record: &Value) -> bool {
     ["preparation-slow", "unit-starts-slowly", "unit-slow", "liveness-unknown"]
@@ -273,160 +238,6 @@ pub(crate) fn text(record: &Value) -> &str {
 /// The records of a JSON log, slurminit's own and others.
 pub(crate) fn records(log: &str) -> Vec<Value> {
     log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
-}
-
-/// A container that goes away with this value.
-#[derive(Debug)]
-pub(crate) struct Container {
-    pub(crate) name: String,
-}
-
-impl Container {
-    pub(crate) fn exec(&self, command: &[&str]) -> Outcome {
-        exec(&self.name, command)
-    }
-
-    /// A shell line inside; what it prints, without the last newline.
-    #[track_caller]
-    pub(crate) fn sh(&self, line: &str) -> String {
-        self.exec(&["sh", "-c", line]).ok().trim_end().to_owned()
-    }
-
-    #[track_caller]
-    pub(crate) fn wait_until_healthy(&self) {
-        let outcome = self.exec(&["slurminit", "health", "--wait", "180"]);
-        assert_eq!(outcome.code, 0, "not ready: {}{}\n{}", outcome.stdout, outcome.stderr, self.log());
-    }
-
-    /// Until PID 1 holds TERM back or catches it; before that the kernel drops it.
-    #[track_caller]
-    pub(crate) fn wait_for_handlers(&self) {
-        let pid = docker(["inspect", "--format", "{{.State.Pid}}", &self.name]).ok();
-        let status = format!("/proc/{}/status", pid.trim());
-        let deadline = Instant::now() + Duration::from_secs(120);
-        let has_term = |line: &str| {
-            let mask = line.strip_prefix("SigBlk:").or_else(|| line.strip_prefix("SigCgt:"));
-            mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> 14 & 1 == 1)
-        };
-        while !std::fs::read_to_string(&status).unwrap_or_default().lines().any(has_term) {
-            assert!(Instant::now() < deadline, "{status} shows no handler for TERM");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// Waits until a shell condition holds inside; 124 if it does not in so many seconds.
-    pub(crate) fn wait_until(&self, seconds: u32, condition: &str) -> Outcome {
-        let line = format!("timeout {seconds} sh -c 'until {condition}; do sleep 0.2; done'");
-        self.exec(&["sh", "-c", &line])
-    }
-
-    /// Waits until a shell condition holds inside, as it must within three minutes.
-    #[track_caller]
-    pub(crate) fn until(&self, condition: &str) {
-        let outcome = self.wait_until(180, condition);
-        assert_eq!(outcome.code, 0, "{condition}: {outcome:?}");
-    }
-
-    /// Waits until the log has these words, as it must within two minutes. For the words of Slurm and of other programs: slurminit's
-    /// messages change, and what they are about is in its state, or in `records`. How long it took.
-    #[track_caller]
-    pub(crate) fn until_said(&self, words: &str) -> Duration {
-        let begin = Instant::now();
-        self.until_log(words, |log| log.contains(words));
-        begin.elapsed()
-    }
-
-    /// Waits until the log is so, as it must within two minutes.
-    #[track_caller]
-    pub(crate) fn until_log(&self, what: &str, is_so: impl Fn(&str) -> bool) {
-        let begin = Instant::now();
-        while !is_so(&self.log()) {
-            assert!(begin.elapsed() < Duration::from_secs(120), "never logged: {what}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
-    /// Waits until slurminit has logged an event of this kind, of this unit. Only with `Image::json_log`.
-    #[track_caller]
-    pub(crate) fn until_logged(&self, kind: &str, unit: Option<&str>) -> Duration {
-        let begin = Instant::now();
-        let is_it = |record: &Value| record["kind"] == kind && unit.is_none_or(|unit| record["unit"] == unit);
-        self.until_log(kind, |log| records(log).iter().any(is_it));
-        begin.elapsed()
-    }
-
-    /// slurminit's own records of this kind. Only with `Image::json_log`.
-    pub(crate) fn records(&self, kind: &str) -> Vec<Value> {
-        records(&self.log()).into_iter().filter(|record| record["kind"] == kind).collect()
-    }
-
-    /// Everything above information, from whatever source, but what a busy machine alone can cause. Only with `Image::json_log`.
-    pub(crate) fn warnings(&self) -> Vec<Value> {
-        let is_one = |record: &Value| record["level"] == "warn" || record["level"] == "error";
-        records(&self.log()).into_iter().filter(|record| is_one(record) && !is_of_a_busy_machine(record)).collect()
-    }
-
-    /// `slurminit status --json`.
-    #[track_caller]
-    pub(crate) fn status(&self) -> Value {
-        serde_json::from_str(&self.sh("slurminit status --json")).expect("the status is JSON")
-    }
-
-    /// A daemon or service in the status.
-    #[track_caller]
-    pub(crate) fn unit(&self, name: &str) -> Value {
-        let status = self.status();
-        let units = status["units"].as_array().cloned().unwrap_or_default();
-        let unit = units.into_iter().find(|unit| unit["name"] == name);
-        assert!(unit.is_some(), "no unit {name}: {status:#}");
-        unit.unwrap_or_default()
-    }
-
-    /// Waits until slurmctld has written down what it knows now of nodes and jobs, as it does every 5 s.
-    #[track_caller]
-    pub(crate) fn until_saved(&self) {
-        self.sh(SAVED);
-    }
-
-    /// Waits for whole rounds of liveness checks, by counting how often slurminit executes `scontrol ping`.
-    #[track_caller]
-    pub(crate) fn until_liveness_rounds(&self, rounds: u32) {
-        self.sh(COUNT_ROUNDS);
-        // One that has begun need not have ended.
-        self.until(&format!("[ \"$(wc -l </run/rounds)\" -gt {rounds} ]"));
-    }
-
-    /// Everything that the container wrote.
-    pub(crate) fn log(&self) -> String {
-        let outcome = docker(["logs", &self.name]);
-        outcome.stdout + &outcome.stderr
-    }
-
-    /// `docker stop`: the container's exit code. That of KILL, 137, comes after two minutes: a busy machine takes longer than Docker's 10 s.
-    #[track_caller]
-    pub(crate) fn stop(&self) -> i32 {
-        docker(["stop", "--time", "120", &self.name]).ok();
-        self.exit_code()
-    }
-
-    /// Waits for the end of the container.
-    #[track_caller]
-    pub(crate) fn exit_code(&self) -> i32 {
-        docker(["wait", &self.name]).ok().trim().parse().expect("docker wait prints a number")
-    }
-}
-
-impl Drop for Container {
-    fn drop(&mut self) {
-        // Only a test that fails shows what is printed.
-        if std::thread::panicking() {
-            let log = self.log();
-            let lines: Vec<&str> = log.lines().collect();
-            println!("the last lines of {}:\n{}", self.name, lines[lines.len().saturating_sub(60)..].join("\n"));
-        }
-        // `docker run --rm` has mostly removed it already.
-        docker(["rm", "--force", "--volumes", &self.name]);
-    }
 }
 
 /// A named volume that goes away with this value. Declare it before the containers that use it.
