@@ -3,6 +3,7 @@
 #   docker build -t slurminit:latest .                              without GPUs
 #   docker build -t slurminit:latest --build-arg GPU_TYPE=nvidia .  or amd, intel
 #   docker build -t slurminit:accounting --target accounting .      with Slurm's accounting database
+#   docker build -t slurminit:login --target login .                with SSH for users
 #   docker build -t slurminit:demo --target demo --build-arg GPU_TYPE=nvidia .   simulated GPUs
 #   docker build -t slurminit:25.11 --build-arg SLURM_VERSION=25.11.7 .          another Slurm, from source
 #
@@ -217,6 +218,20 @@ RUN echo "${REVISION}" > /usr/share/slurminit/commit
 
 
 FROM vendor AS image
+ARG REVISION=
+RUN echo "${REVISION}" > /usr/share/slurminit/commit
+
+
+# Logins with SSH: sshd beside the daemons of any role. The package makes host keys, which no image may contain. Its set-user-id programs
+# serve host-based authentication and hide an agent from its user's other programs; neither is used.
+FROM vendor AS login
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openssh-server \
+ && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
+ && rm -rf /etc/ssh/ssh_host_* /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log \
+      /var/lib/dpkg/*-old
+ENV LOGIN_PORT=22
+EXPOSE 22
 ARG REVISION=
 RUN echo "${REVISION}" > /usr/share/slurminit/commit
 

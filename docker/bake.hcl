@@ -52,7 +52,7 @@ variable "SLURM_PATCHES" { default = "25.05-login-environment-without-namespaces
 variable "DEFAULT_RELEASE" { default = "24.11" }
 
 group "default" { targets = ["slurm-24-11"] }
-group "release" { targets = ["image", "accounting", "demo"] }
+group "release" { targets = ["image", "accounting", "login", "demo"] }
 group "toolkits" { targets = ["toolkit"] }
 
 # 24.11-nvidia, and for one slurminit 0.1.0-24.11-nvidia; the default release without GPUs is also `latest`.
@@ -130,6 +130,20 @@ target "accounting" {
   args = of_base(slurm, gpu)
   labels = of_slurm(slurm)
   tags = tags(slurm.release, gpu == "none" ? "-accounting" : "-${gpu}-accounting")
+}
+
+# SSH for users.
+target "login" {
+  inherits = ["_any"]
+  name = gpu == "none" ? "slurm-${replace(slurm.release, ".", "-")}-login" : "slurm-${replace(slurm.release, ".", "-")}-${gpu}-login"
+  matrix = {
+    slurm = SLURM
+    gpu = ["none", "nvidia"]
+  }
+  target = "login"
+  args = of_base(slurm, gpu)
+  labels = of_slurm(slurm)
+  tags = tags(slurm.release, gpu == "none" ? "-login" : "-${gpu}-login")
 }
 
 # Simulated GPUs, as for tests of programs that use Slurm.

@@ -68,6 +68,8 @@ mod limits;
 mod live;
 #[path = "image/liveness.rs"]
 mod liveness;
+#[path = "image/login.rs"]
+mod login;
 #[path = "image/long.rs"]
 mod long;
 #[path = "image/manual.rs"]

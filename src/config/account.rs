@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Deserializer, de};
 
 use super::error::Fault;
+use super::login::PublicKey;
 use model::value;
 
 /// `[[group]]`: a group of users.
@@ -18,6 +19,9 @@ pub struct Group {
     /// The group ID on the host.
     #[serde(deserialize_with = "id")]
     pub gid: u32,
+    /// Whether it comes from the host's files (`[users] from`).
+    #[serde(skip)]
+    pub is_hosts: bool,
 }
 
 /// `[[user]]`: a person who runs jobs.
@@ -41,6 +45,15 @@ pub struct User {
     /// The default account of jobs in the accounting database.
     #[serde(default)]
     pub account: Option<AccountName>,
+    /// The public keys for SSH.
+    #[serde(default)]
+    pub ssh_keys: Vec<PublicKey>,
+    /// The login shell; `None` means /bin/bash.
+    #[serde(skip)]
+    pub shell: Option<PathBuf>,
+    /// Whether the user comes from the host's files (`[users] from`).
+    #[serde(skip)]
+    pub is_hosts: bool,
 }
 
 impl User {

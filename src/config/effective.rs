@@ -208,7 +208,7 @@ const fn of_image(name: &'static str, key: &'static str, kind: Kind) -> Variable
 }
 
 /// What [`super::environment`] applies, in its order of priority.
-const VARIABLES: [Variable; 22] = [
+const VARIABLES: [Variable; 23] = [
     own("SLURMINIT_ROLE", "role", Kind::Word),
     own("SLURMINIT_ON_MISMATCH", "on_mismatch", Kind::Word),
     own("SLURMINIT_LOG_FORMAT", "log.format", Kind::Word),
@@ -228,6 +228,7 @@ const VARIABLES: [Variable; 22] = [
     own("SLURMINIT_CONTROLLER", "slurm.controller", Kind::Name),
     own("SLURMINIT_ACCOUNTING", "accounting.mode", Kind::Word),
     of_image("ACCOUNTING", "accounting.mode", Kind::Word),
+    of_image("LOGIN_PORT", "login.port", Kind::Number),
     own("SLURMINIT_METRICS", "metrics.listen", Kind::Name),
     own("SLURMINIT_WAIT_JOBS", "jobs.wait", Kind::YesOrNo),
     own("USER_CUSTOMIZED", "user_customized", Kind::YesOrNo),
@@ -284,6 +285,7 @@ mod tests {
             ("SLURMINIT_CONTROLLER", "head"),
             ("SLURMINIT_ACCOUNTING", "embedded"),
             ("ACCOUNTING", "embedded"),
+            ("LOGIN_PORT", "2222"),
             ("SLURMINIT_METRICS", "0.0.0.0:9835"),
             ("SLURMINIT_WAIT_JOBS", "YES"),
             ("USER_CUSTOMIZED", "1"),

@@ -1,6 +1,7 @@
 //! Applies environment variables on top of the file.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::time::Duration;
 
@@ -62,6 +63,9 @@ pub(super) fn apply(mut config: Config, variable: &impl Fn(&str) -> Option<Strin
         Some(mode) => Some(mode),
         None => environment.optional_word("ACCOUNTING")?,
     };
+    if let Some(port) = environment.port("LOGIN_PORT")? {
+        config.login.port.get_or_insert(port);
+    }
     if let Some(address) = environment.address("SLURMINIT_METRICS")? {
         config.metrics.listen = Some(address);
     }
@@ -119,6 +123,11 @@ impl<F: Fn(&str) -> Option<String>> Environment<'_, F> {
     fn number(&self, name: &'static str) -> Result<Option<u64>, ConfigError> {
         let Some(text) = self.text(name) else { return Ok(None) };
         text.parse().map(Some).map_err(|_| ConfigError::variable(name, &text, "expected a whole number"))
+    }
+
+    fn port(&self, name: &'static str) -> Result<Option<NonZeroU16>, ConfigError> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| ConfigError::variable(name, &text, "expected a port"))
     }
 
     fn seconds(&self, name: &'static str) -> Result<Option<Duration>, ConfigError> {

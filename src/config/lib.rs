@@ -16,8 +16,11 @@ mod error;
 pub mod example;
 mod floors;
 pub mod given;
+mod gpu;
+mod host_users;
 mod images;
 mod joined;
+mod login;
 mod memory;
 mod metrics;
 mod notify;
@@ -38,8 +41,11 @@ pub use association::Limits;
 pub use autoscale::{Autoscale, CloudNodes, GpuCount, NodeRange};
 pub use error::{ConfigError, Fault, Step};
 pub use floors::{ComputeCapability, Floors};
+pub use gpu::{CudaDevices, GpuSettings, GresMode, TypeName};
+pub use host_users::HostUsers;
 pub use images::Images;
 pub use joined::{Joined, shared};
+pub use login::{Login, PublicKey};
 pub use memory::{Memory, Victim};
 pub use metrics::Metrics;
 pub use notify::{Notify, Receiver, WebhookUrl};
@@ -53,7 +59,6 @@ pub use unknown_variables::unknown_variables;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 use serde::Deserialize;
 
@@ -68,7 +73,6 @@ pub use model::log::{Level, Log, LogFormat};
 pub use model::paths::Paths;
 pub use model::role::Role;
 pub use model::supervise::{OnGiveUp, Supervise};
-use model::value;
 pub use model::value::{FeatureName, NodeName};
 
 /// The commented example: every key with its default and a line of explanation.
@@ -144,6 +148,11 @@ pub struct Config {
     /// Users whose accounts are created at the start.
     #[serde(rename = "user")]
     pub users: Vec<User>,
+    /// Accounts for the users of the host.
+    #[serde(rename = "users")]
+    pub host_users: HostUsers,
+    /// Logins with SSH.
+    pub login: Login,
     /// The handling of running jobs when the container stops.
     pub jobs: Jobs,
     /// Restart policy and deadlines.
@@ -168,6 +177,7 @@ impl Config {
             .and_then(|()| simulate::check(&config))
             .and_then(|()| association::check(&config))
             .and_then(|()| account::check_accounts(&config.users, &config.groups))
+            .and_then(|()| host_users::check(&config))
             .map_err(|fault| fault.at(text, origin))?;
         Ok(config)
     }
@@ -201,7 +211,7 @@ impl Config {
 
     /// Whether GPU device files are restricted to the job's user.
     pub fn isolates(&self) -> bool {
-        self.gpu.isolate.unwrap_or(self.users.len() > 1)
+        self.gpu.isolate.unwrap_or(self.users.len() > 1 || self.host_users.from.is_some())
     }
 
     /// Whether this container belongs to a cluster of several. Its nodes are then not in slurm.conf. The role `all` does
@@ -233,13 +243,19 @@ impl Config {
 
     /// Whether the configuration defines accounts, users or QOS for the database.
     pub fn has_associations(&self) -> bool {
-        let has_user = self.users.iter().any(|user| user.account.is_some());
+        let has_hosts_users = self.host_users.from.is_some() && self.host_users.account.is_some();
+        let has_user = has_hosts_users || self.users.iter().any(|user| user.account.is_some());
         self.runs_accounting() && (has_user || !self.accounts.is_empty() || !self.qos.is_empty())
     }
 
     /// Whether slurmrestd runs here (beside slurmctld).
     pub fn runs_rest(&self) -> bool {
         self.rest.listen.is_some() && matches!(self.role, Role::All | Role::Controller)
+    }
+
+    /// Whether sshd runs here.
+    pub fn runs_sshd(&self) -> bool {
+        self.login.port.is_some() && self.role != Role::None
     }
 
     /// Whether metrics are served here.
@@ -271,101 +287,6 @@ pub enum OnMismatch {
     Warn,
     /// Log an error and do not start.
     Fail,
-}
-
-/// How GPUs are detected and offered to jobs.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GpuSettings {
-    /// The source of the GRES type name.
-    pub type_name: TypeName,
-    /// The source of the device list: slurminit or Slurm.
-    pub gres: GresMode,
-    /// How jobs select GPUs in CUDA.
-    pub cuda_devices: CudaDevices,
-    /// How long a driver may take to answer.
-    #[serde(deserialize_with = "value::seconds")]
-    pub detect_timeout: Duration,
-    /// The minimum compute capability of NVIDIA GPUs.
-    pub min_compute: Option<ComputeCapability>,
-    /// The minimum memory of GPUs, in MiB.
-    pub min_memory_mib: Option<u64>,
-    /// The GPUs that jobs may use; empty means all.
-    pub only: Vec<GpuSelector>,
-    /// The GPUs that jobs may not use.
-    pub except: Vec<GpuSelector>,
-    /// The number of shards per whole GPU.
-    pub shards: Option<Shards>,
-    /// Whether jobs may share NVIDIA GPUs by percentage, through NVIDIA's MPS.
-    pub mps: bool,
-    /// Whether a GPU's device file belongs to the job's user, if no cgroup restricts jobs to their GPUs; `None` means
-    /// only with several users.
-    pub isolate: Option<bool>,
-}
-
-impl GpuSettings {
-    /// How jobs can share GPUs, if they can.
-    pub fn sharing(&self) -> Option<Sharing> {
-        self.shards.map(Sharing::Shards).or_else(|| self.mps.then_some(Sharing::Mps))
-    }
-
-    /// The minimum requirements for each GPU.
-    pub fn floors(&self) -> Floors {
-        Floors { compute: self.min_compute, memory_mib: self.min_memory_mib }
-    }
-}
-
-impl Default for GpuSettings {
-    fn default() -> Self {
-        Self {
-            type_name: TypeName::default(),
-            gres: GresMode::default(),
-            cuda_devices: CudaDevices::default(),
-            detect_timeout: Duration::from_secs(10),
-            min_compute: None,
-            min_memory_mib: None,
-            only: Vec::new(),
-            except: Vec::new(),
-            shards: None,
-            mps: false,
-            isolate: None,
-        }
-    }
-}
-
-/// The source of a GPU's GRES type name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TypeName {
-    /// `gpu:nvidia:2`.
-    #[default]
-    Vendor,
-    /// `gpu:nvidia_h200:2`, the name that Slurm's own plugin uses.
-    Model,
-    /// `gpu:gpu0:1,gpu:gpu1:1`: jobs can request a particular GPU.
-    Index,
-}
-
-/// What determines the devices in gres.conf.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum GresMode {
-    /// slurminit, with one line for each GPU that it can open.
-    #[default]
-    Explicit,
-    /// Slurm's own plugin (`AutoDetect=nvml` or `rsmi`), if installed.
-    Autodetect,
-}
-
-/// How jobs select GPUs in `CUDA_VISIBLE_DEVICES`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CudaDevices {
-    /// By CUDA's number if it is known, else by UUID.
-    #[default]
-    Number,
-    /// By UUID.
-    Uuid,
 }
 
 /// This node's line in slurm.conf.

@@ -30,6 +30,7 @@ impl StartOnlyTables {
             entry("[accounting]", &config.accounting),
             entry("[rest]", &config.rest),
             entry("[metrics]", &config.metrics),
+            entry("port in [login]", &config.login.port),
             entry("[agent]", &config.agent),
             entry("[faults]", &config.faults),
             entry("[memory]", &config.memory),

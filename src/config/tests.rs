@@ -1,5 +1,7 @@
 //! Tests of the file and the environment from an operator's view.
 
+use std::time::Duration;
+
 use super::example::Example;
 use super::*;
 

@@ -55,7 +55,24 @@ pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, Ac
         Err((path, error)) => return Err(InstallError::write(Path::new(path), error).into()),
         Ok(()) => {}
     }
-    Ok(config.users.iter().filter_map(|user| home(root, user)).collect())
+    Ok(homes(config, root))
+}
+
+/// The number of users of the host whose homes are reported one by one.
+const REPORTED_HOMES: usize = 3;
+
+/// Creates the home directories. The host may have thousands of users.
+fn homes(config: &Config, root: &Path) -> Vec<Finding> {
+    let (hosts, own): (Vec<&User>, Vec<&User>) = config.users.iter().partition(|user| user.is_hosts);
+    let mut findings: Vec<Finding> = hosts.iter().filter_map(|user| home(root, user)).collect();
+    let more = findings.len().saturating_sub(REPORTED_HOMES);
+    if more > 0 {
+        findings.truncate(REPORTED_HOMES);
+        let what = format!("the same applies to the homes of {more} more users of the host");
+        let (cause, repair) = ("their jobs that write there will fail", "mount the host's homes at the same path");
+        findings.push(Finding::warning(Kind::Files, what, cause, repair));
+    }
+    findings.into_iter().chain(own.iter().filter_map(|user| home(root, user))).collect()
 }
 
 /// Whether [`install_accounts`] would refuse the accounts; changes nothing.
@@ -82,7 +99,7 @@ pub fn leaving_users(config: &Config, root: &Path) -> Result<Vec<(u32, String)>,
 }
 
 /// Without /etc/shadow, which is read only where it will be written.
-fn read(root: &Path, must_exist: bool) -> Result<AccountFiles, InstallError> {
+pub(super) fn read(root: &Path, must_exist: bool) -> Result<AccountFiles, InstallError> {
     let needed = |path| match read_text(root, path)? {
         None if must_exist => Err(InstallError::Read { path: path.to_owned(), source: ErrorKind::NotFound.into() }),
         text => Ok(text.unwrap_or_default()),

@@ -16,6 +16,7 @@ mod daemon_directory;
 mod device_files;
 mod directories;
 mod environments;
+mod host_accounts;
 mod hosts;
 mod jwt_key;
 pub mod load_config;
@@ -23,6 +24,7 @@ mod munge_key;
 mod owner;
 mod password_lock;
 pub mod planned;
+mod sshd;
 mod users_file;
 
 pub use accounting::install_accounting;
@@ -34,12 +36,14 @@ pub use daemon_directory::make_daemon_directory;
 pub use device_files::{LOOKERS, close_device_file, give_device_file, is_restricted_device_file};
 pub use directories::{make_directories, make_simulated_gpus};
 pub use environments::{install_environments, read_login_files};
+pub use host_accounts::add_host_accounts;
 pub use hosts::{
     Writer, install_address, install_host_name, install_nodes_names, is_loopback_name, writer_of_nodes_names,
 };
 pub use jwt_key::install_jwt_key;
 pub use munge_key::{KeySource, MungeKey, install_munge_key, install_token_key, munge_keys};
 pub use owner::Owner;
+pub use sshd::install_sshd;
 pub use users_file::replace_users_file;
 
 use std::io;

@@ -31,11 +31,13 @@ pub enum DaemonName {
     Agent,
     /// slurminit's server of metrics and the page.
     Metrics,
+    /// Logins.
+    Sshd,
 }
 
 impl DaemonName {
     /// All daemons, in start order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Munged,
         Self::Mariadbd,
         Self::Slurmdbd,
@@ -44,6 +46,7 @@ impl DaemonName {
         Self::Slurmrestd,
         Self::Agent,
         Self::Metrics,
+        Self::Sshd,
     ];
 
     /// The program's name.
@@ -57,6 +60,7 @@ impl DaemonName {
             Self::Slurmrestd => "slurmrestd",
             Self::Agent => "agent",
             Self::Metrics => "metrics",
+            Self::Sshd => "sshd",
         }
     }
 
@@ -73,7 +77,7 @@ impl DaemonName {
             Self::Mariadbd => Some("mysql"),
             Self::Slurmdbd | Self::Slurmctld => Some("slurm"),
             Self::Slurmrestd => Some("slurmrestd"),
-            Self::Slurmd | Self::Agent | Self::Metrics => None,
+            Self::Slurmd | Self::Agent | Self::Metrics | Self::Sshd => None,
         }
     }
 

@@ -57,12 +57,32 @@ impl Paths {
     pub const JWT: &str = "jwt";
     /// The key that signs tokens for the REST API.
     pub const JWT_KEY: &str = "jwt_hs256.key";
+    /// The directory of sshd's host key in the state directory, and of its configuration and the users' keys in the run directory.
+    pub const SSH: &str = "ssh";
+    /// sshd, whose absolute path it needs to execute itself. In an image built with --target login.
+    pub const SSHD: &str = "/usr/sbin/sshd";
+
     /// An empty database, which the image's target `accounting` has.
     pub const DATABASE_TEMPLATE: &str = "/usr/share/slurminit/mariadb";
 
     /// The key that signs tokens for the REST API.
     pub fn jwt_key(&self) -> PathBuf {
         self.state.join(Self::JWT).join(Self::JWT_KEY)
+    }
+
+    /// sshd's configuration.
+    pub fn sshd_config(&self) -> PathBuf {
+        self.run.join(Self::SSH).join("sshd_config")
+    }
+
+    /// The directory with a file of public keys for each user.
+    pub fn ssh_keys(&self) -> PathBuf {
+        self.run.join(Self::SSH).join("keys")
+    }
+
+    /// sshd's private key.
+    pub fn ssh_host_key(&self) -> PathBuf {
+        self.state.join(Self::SSH).join("ssh_host_ed25519_key")
     }
 
     /// The embedded database's files.

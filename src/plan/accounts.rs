@@ -5,18 +5,25 @@
 //! they use already is refused.
 
 mod environment;
+mod host;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use config::{AccountName, Fault, Group, Step, User};
 
 pub use environment::LoginFiles;
+pub use host::{HostAccounts, HostFiles, RejectedEntry, list_rejected};
 
 /// The mark in the comment field of a user that we added.
 const USER_MARK: &str = "made by slurminit";
+/// The mark of a user of the host.
+const HOSTS_USER_MARK: &str = "made by slurminit from the host's passwd";
 /// The mark in the password field of a group that we added, because groups have no comment field. No real password
 /// begins with `!`.
 const GROUP_MARK: &str = "!slurminit";
+/// The mark of a group of the host.
+const HOSTS_GROUP_MARK: &str = "!slurminit-host";
 /// The shell of new accounts, which every Debian has.
 const SHELL: &str = "/bin/bash";
 
@@ -62,9 +69,9 @@ impl AccountFiles {
     /// The first value that another account already has, or that names a missing group.
     pub fn with(&self, users: &[User], groups: &[Group]) -> Result<Self, Fault> {
         let base = self.without_ours(users);
-        let mut group = base.groups();
+        let (rows, mut group) = (Rows::of(&base.passwd), base.groups());
         for (index, wanted) in groups.iter().enumerate() {
-            group.add(&wanted.name, wanted.gid).map_err(|(key, what)| {
+            group.add(&wanted.name, wanted.gid, wanted.is_hosts).map_err(|(key, what)| {
                 Fault::new(
                     vec!["group".into(), index.into(), if key == Key::Name { "name" } else { "gid" }.into()],
                     what,
@@ -76,16 +83,19 @@ impl AccountFiles {
             let fault = |rest: Vec<Step>, what| {
                 Fault::new([vec!["user".into(), index.into()], rest].into_iter().flatten().collect(), what)
             };
-            if !base.has_user(user).map_err(|(key, what)| fault(vec![key.into()], what))? {
+            if !rows.has(user).map_err(|(key, what)| fault(vec![key.into()], what))? {
                 let User { name, uid, .. } = user;
-                if group.name_of(user.gid()).is_none() {
-                    group.add(name, user.gid()).map_err(|(_, what)| {
+                // The host's files may have no valid group of this ID, which then stays without a name.
+                if !user.is_hosts && group.name_of(user.gid()).is_none() {
+                    group.add(name, user.gid(), false).map_err(|(_, what)| {
                         let key = if user.gid.is_some() { "gid" } else { "name" };
                         fault(vec![key.into()], format!("{what}; add the user's group as a [[group]]"))
                     })?;
                 }
                 let (gid, home) = (user.gid(), user.home());
-                passwd += &format!("{name}:x:{uid}:{gid}:{USER_MARK}:{}:{SHELL}\n", home.display());
+                let mark = if user.is_hosts { HOSTS_USER_MARK } else { USER_MARK };
+                let shell = user.shell.as_deref().unwrap_or(Path::new(SHELL)).display();
+                passwd += &format!("{name}:x:{uid}:{gid}:{mark}:{}:{shell}\n", home.display());
                 if let Some(shadow) = &mut shadow {
                     // No password matches, and it never expires.
                     *shadow += &format!("{name}:*::0:99999:7:::\n");
@@ -95,26 +105,50 @@ impl AccountFiles {
                 group.join(wanted, &user.name).map_err(|what| fault(vec!["groups".into(), place.into()], what))?;
             }
         }
-        Ok(Self { passwd, group: lines(group.0.iter().map(|line| line.0.join(":"))), shadow })
+        Ok(Self { passwd, group: lines(group.lines.iter().map(|line| line.0.join(":"))), shadow })
     }
 
     /// The users that an earlier start added and whose uid is none of `users`: uid and name.
     pub fn leaving(&self, users: &[User]) -> Vec<(u32, String)> {
+        let wanted: BTreeSet<u32> = users.iter().map(|user| user.uid).collect();
         let ours = self.passwd.lines().filter(|line| is_our_user(line));
         let entry = |line: &str| Some((line.split(':').nth(2)?.parse().ok()?, name(line).to_owned()));
-        ours.filter_map(entry).filter(|(uid, _)| !users.iter().any(|user| user.uid == *uid)).collect()
+        ours.filter_map(entry).filter(|(uid, _)| !wanted.contains(uid)).collect()
     }
 
     /// Those of `users` whose account is missing or different in these files.
     pub fn lacks<'a>(&self, users: &'a [User]) -> Vec<&'a User> {
-        users.iter().filter(|user| !self.has_user(user).unwrap_or(false)).collect()
+        let rows = Rows::of(&self.passwd);
+        users.iter().filter(|user| !rows.has(user).unwrap_or(false)).collect()
+    }
+
+    fn groups(&self) -> GroupLines {
+        let mut groups = GroupLines::default();
+        self.group.lines().for_each(|line| groups.push(GroupLine(line.split(':').map(str::to_owned).collect())));
+        groups
+    }
+}
+
+/// The users of /etc/passwd, by name and by ID. As in the C library, the first one counts.
+struct Rows<'a> {
+    names: BTreeMap<&'a str, Vec<&'a str>>,
+    uids: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> Rows<'a> {
+    fn of(passwd: &'a str) -> Self {
+        let (mut names, mut uids) = (BTreeMap::new(), BTreeMap::new());
+        for row in passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).filter(|row| row.len() == 7) {
+            uids.entry(row[2]).or_insert(row[0]);
+            names.entry(row[0]).or_insert(row);
+        }
+        Self { names, uids }
     }
 
     /// Whether the account exists with the same values.
-    fn has_user(&self, user: &User) -> Result<bool, (&'static str, String)> {
-        let rows = || self.passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).filter(|row| row.len() == 7);
+    fn has(&self, user: &User) -> Result<bool, (&'static str, String)> {
         let (uid, gid) = (user.uid.to_string(), user.gid().to_string());
-        if let Some(row) = rows().find(|row| row[0] == user.name.as_str()) {
+        if let Some(row) = self.names.get(user.name.as_str()) {
             let is = |key, value: &str| {
                 Err((
                     key,
@@ -128,19 +162,20 @@ impl AccountFiles {
                 _ => Ok(true),
             };
         }
-        match rows().find(|row| row[2] == uid) {
-            Some(row) => Err(("uid", format!("UID {uid} is the user `{}` of the image", row[0].escape_default()))),
+        match self.uids.get(uid.as_str()) {
+            Some(name) => Err(("uid", format!("UID {uid} is the user `{}` of the image", name.escape_default()))),
             None => Ok(false),
         }
     }
-
-    fn groups(&self) -> GroupLines {
-        GroupLines(self.group.lines().map(|line| GroupLine(line.split(':').map(str::to_owned).collect())).collect())
-    }
 }
 
-/// /etc/group, line by line.
-struct GroupLines(Vec<GroupLine>);
+/// /etc/group, line by line, with the first line of each name and ID.
+#[derive(Default)]
+struct GroupLines {
+    lines: Vec<GroupLine>,
+    names: BTreeMap<String, usize>,
+    gids: BTreeMap<String, usize>,
+}
 
 /// The fields: name, password, ID, members.
 struct GroupLine(Vec<String>);
@@ -163,13 +198,23 @@ impl GroupLine {
 }
 
 impl GroupLines {
+    fn push(&mut self, line: GroupLine) {
+        let place = self.lines.len();
+        self.names.entry(line.name().to_owned()).or_insert(place);
+        if let Some(gid) = line.0.get(2) {
+            self.gids.entry(gid.clone()).or_insert(place);
+        }
+        self.lines.push(line);
+    }
+
     fn name_of(&self, gid: u32) -> Option<&str> {
-        self.0.iter().find(|line| line.has_gid(gid)).map(GroupLine::name)
+        self.gids.get(&gid.to_string()).map(|place| self.lines[*place].name())
     }
 
     /// Adds a group, unless it exists with the same ID.
-    fn add(&mut self, name: &AccountName, gid: u32) -> Result<(), (Key, String)> {
-        if let Some(line) = self.0.iter().find(|line| line.name() == name.as_str()) {
+    fn add(&mut self, name: &AccountName, gid: u32, is_hosts: bool) -> Result<(), (Key, String)> {
+        if let Some(place) = self.names.get(name.as_str()) {
+            let line = &self.lines[*place];
             return if line.has_gid(gid) {
                 Ok(())
             } else {
@@ -180,14 +225,15 @@ impl GroupLines {
         if let Some(other) = self.name_of(gid) {
             return Err((Key::Name, format!("GID {gid} is the group `{}`: use that name", other.escape_default())));
         }
-        self.0.push(GroupLine([name.as_str(), GROUP_MARK, &gid.to_string(), ""].map(str::to_owned).to_vec()));
+        let mark = if is_hosts { HOSTS_GROUP_MARK } else { GROUP_MARK };
+        self.push(GroupLine([name.as_str(), mark, &gid.to_string(), ""].map(str::to_owned).to_vec()));
         Ok(())
     }
 
     /// Makes `user` a member of `group`.
     fn join(&mut self, group: &AccountName, user: &AccountName) -> Result<(), String> {
-        let line = self.0.iter_mut().find(|line| line.name() == group.as_str() && line.0.len() == 4);
-        let Some(members) = line.and_then(|line| line.0.last_mut()) else {
+        let line = self.names.get(group.as_str()).map(|place| &mut self.lines[*place]);
+        let Some(members) = line.filter(|line| line.0.len() == 4).and_then(|line| line.0.last_mut()) else {
             return Err(format!("unknown group `{group}`: neither in the image nor a [[group]]"));
         };
         if !members.split(',').any(|member| member == user.as_str()) {
@@ -205,11 +251,11 @@ fn name(line: &str) -> &str {
 }
 
 fn is_our_user(line: &str) -> bool {
-    line.split(':').nth(4) == Some(USER_MARK)
+    matches!(line.split(':').nth(4), Some(USER_MARK | HOSTS_USER_MARK))
 }
 
 fn is_our_group(line: &str) -> bool {
-    line.split(':').nth(1) == Some(GROUP_MARK)
+    matches!(line.split(':').nth(1), Some(GROUP_MARK | HOSTS_GROUP_MARK))
 }
 
 fn lines(lines: impl Iterator<Item = impl AsRef<str>>) -> String {

@@ -27,6 +27,7 @@ pub mod render;
 mod rest;
 mod settings;
 mod simulate;
+pub mod sshd;
 mod step_filter;
 pub mod target;
 pub mod task;

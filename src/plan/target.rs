@@ -101,6 +101,9 @@ impl Target {
         if config.runs_metrics() {
             daemons.push((DaemonName::Metrics, &[]));
         }
+        if config.runs_sshd() {
+            daemons.push((DaemonName::Sshd, &[]));
+        }
         let slurmctld = daemons.iter().position(|(name, _)| *name == DaemonName::Slurmctld);
         let Some(at) = slurmctld.filter(|_| config.runs_accounting()) else { return daemons };
         daemons[at].1 = &[DaemonName::Munged, DaemonName::Slurmdbd];
@@ -168,6 +171,12 @@ mod tests {
         };
         let all = [Role::All, Role::Controller, Role::Compute, Role::Login, Role::None];
         assert_eq!(all.map(&mut units), [1, 1, 1, 1, 0]);
+        config.login.port = std::num::NonZeroU16::new(22);
+        let sshd = [Role::All, Role::Controller, Role::Compute, Role::Login, Role::None].map(|role| {
+            config.role = role;
+            Target::of(&config).units(&config).into_iter().filter(|unit| unit.name == "sshd").count()
+        });
+        assert_eq!(sshd, [1, 1, 1, 1, 0]);
         (config.role, config.slurm.controller) = (Role::All, "head".to_owned().try_into().ok());
         assert_eq!(Target::of(&config), &ALL_OF_SEVERAL);
         config.slurm.controller = None;

@@ -131,6 +131,11 @@ fn usual(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessTest
             let port = config.metrics.listen.map_or(0, |address| address.port());
             (metrics(config), Gate::Files, ReadinessTest::Port(port), None)
         }
+        DaemonName::Sshd => {
+            let port = config.login.port.map_or(0, std::num::NonZeroU16::get);
+            let file = paths.sshd_config().display().to_string();
+            (words(&[Paths::SSHD, "-D", "-e", "-f", &file]), Gate::Files, ReadinessTest::Port(port), None)
+        }
         DaemonName::Agent => (words(&["slurminit", "agent"]), Gate::Served, ReadinessTest::Started, None),
     }
 }

@@ -60,7 +60,9 @@ pub type ReportProgress<'a> = &'a dyn Fn(&PrepareEvent) -> anyhow::Result<()>;
 
 /// Prepares a start. The caller must still sync the key to disk.
 pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Result<(Prepared, MungeKey), Refusal> {
-    let config = load(sources)?;
+    let mut config = load(sources)?;
+    let host_accounts = install::add_host_accounts(&mut config, sources.root)?;
+    let config = config;
     plan::names_a_controller(&config)?;
     let (what, cause) = ("slurminit already runs this cluster", "two instances would overwrite each other's files");
     if let Some(pid) = lock::holder_other_than_parent(sources.root, &config.paths.run) {
@@ -93,6 +95,7 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     let changed = install::install_files(&config.paths, sources.root, &planned.files)?;
     let accounting = install::install_accounting(&config, sources.root)?;
     let jwt_key = install::install_jwt_key(&owners, sources.root)?;
+    let (sshd, _) = install::install_sshd(&config, sources.root)?;
     if let Err(error) = install::keep_applied(&config.paths, sources.root, &planned.files) {
         report::warn(message!(
             "applied-files-not-kept",
@@ -120,11 +123,13 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
         prepared.findings.extend(host_name(sources.root, &prepared.node_name));
     }
     prepared.findings.extend(kept);
+    prepared.findings.extend(host_accounts);
     prepared.findings.extend(accounts);
     prepared.findings.extend(unusable);
     prepared.findings.extend(named);
     prepared.findings.extend(accounting);
     prepared.findings.extend(jwt_key);
+    prepared.findings.extend(sshd);
     prepared.findings.extend(device_files);
     prepared.findings.extend(job_map);
     prepared.findings.extend(cheap);

@@ -17,10 +17,11 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use nix::fcntl::OFlag;
+use nix::sys::statvfs::{FsFlags, fstatvfs};
 
 pub use dir::{Dir, is_ours};
 pub use repaired::RepairedPath;
@@ -159,6 +160,22 @@ pub fn read_whole(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(LONGEST).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Why a user other than root and `owner` could change the contents of an open file. On a read-only mount nobody can.
+///
+/// # Errors
+/// The file's owner or mount cannot be read.
+pub fn changeable_by_others(file: &File, owner: Option<u32>) -> io::Result<Option<String>> {
+    let (found, flags) = (file.metadata()?, fstatvfs(file)?.flags());
+    let (uid, mode) = (found.uid(), found.mode() & 0o7777);
+    Ok(if flags.contains(FsFlags::ST_RDONLY) {
+        None
+    } else if !is_ours(uid) && Some(uid) != owner {
+        Some(format!("it belongs to uid {uid}"))
+    } else {
+        (mode & 0o022 != 0).then(|| format!("others may write it (mode {mode:04o})"))
+    })
 }
 
 fn walk(root: &Path, path: &Path, mut mode: WalkMode<'_>) -> Result<(Dir, bool), UntrustedPath> {

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
-use crate::docker::{Container, Image, Network, Outcome, PLAIN, directory, docker, label, tag, unique};
+use crate::docker::{Container, Image, Outcome, PLAIN, directory, docker, label, tag};
 use workflow::{Job, KEY, printed};
 
 /// A container as GitHub makes one for a job.
@@ -289,47 +289,4 @@ fn action_starts_cluster_of_jobs_container() {
     let env: Vec<_> = env.iter().chain(&more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     job.run("bash /__w/action/start", &env).ok();
     assert_eq!(job.run("srun -N3 hostname | wc -l; cat /tmp/output", &[]).ok(), "3\ncontainer=\n");
-}
-
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
-fn image_with_ssh_lets_client_log_in_and_submit() {
-    let files = directory(&[
-        ("Dockerfile", &printed("ssh/Dockerfile").replace("slurminit:latest", &tag(PLAIN))),
-        ("slurminit.toml", &printed("ssh/slurminit.toml")),
-    ]);
-    let image = format!("{}-ssh-server", tag(PLAIN));
-    docker(["build", "--tag", &image, &files.path().display().to_string()]).ok();
-    let network = Network::new();
-    let server = Container { name: unique("ssh") };
-    docker(["run", "--detach", "--name", &server.name, "--network", &network.0, "--network-alias", "slurm", &image])
-        .ok();
-    server.wait_until_healthy();
-    let client = Container { name: unique("ssh-client") };
-    docker([
-        "run",
-        "--detach",
-        "--name",
-        &client.name,
-        "--network",
-        &network.0,
-        "--entrypoint",
-        "tail",
-        &image,
-        "-f",
-        "/dev/null",
-    ])
-    .ok();
-    let key = client.sh("ssh-keygen -q -t ed25519 -N '' -f /root/key && cat /root/key.pub");
-    server
-        .sh(&format!("echo '{key}' | install -D -o alice -g alice -m 600 /dev/stdin /home/alice/.ssh/authorized_keys"));
-    let ssh = "ssh -o StrictHostKeyChecking=accept-new -o BatchMode=yes -i /root/key alice@slurm";
-    let said =
-        client.sh(&format!("{ssh} 'id -un; srun id -un; sbatch --wait --output=job.out --wrap id >&2; cat job.out'"));
-    assert!(said.starts_with("alice\nalice\nuid=1000(alice)"), "{said}");
-    // The image has no host key: each container makes its own.
-    let image_keys = docker(["run", "--rm", "--entrypoint", "sh", &image, "-c", "ls /etc/ssh | grep -c host_key"]);
-    assert_eq!(image_keys.stdout.trim(), "0");
-    drop((client, server));
-    docker(["rmi", "--force", &image]);
 }

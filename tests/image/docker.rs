@@ -28,10 +28,12 @@ pub(crate) const BOOKWORM: &str = "slurminit:test-bookworm";
 
 /// With MariaDB and slurmdbd.
 pub(crate) const ACCOUNTING: &str = "slurminit:test-accounting";
+/// With sshd.
+pub(crate) const LOGIN: &str = "slurminit:test-login";
 
-/// Whether this part of docker/test has the image: SLURMINIT_TEST_BUILT names its images, `plain demo accounting` by default.
+/// Whether this part of docker/test has the image: SLURMINIT_TEST_BUILT names its images, `plain demo accounting login` by default.
 pub(crate) fn is_built(image: &str) -> bool {
-    let built = std::env::var("SLURMINIT_TEST_BUILT").unwrap_or_else(|_| "plain demo accounting".to_owned());
+    let built = std::env::var("SLURMINIT_TEST_BUILT").unwrap_or_else(|_| "plain demo accounting login".to_owned());
     let name = image.strip_prefix(PLAIN).and_then(|name| name.strip_prefix('-')).unwrap_or("plain");
     built.split_whitespace().any(|built| built == name)
 }

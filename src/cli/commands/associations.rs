@@ -14,7 +14,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let config = load_config::load(args.at.config.as_deref())?;
+    let mut config = load_config::load(args.at.config.as_deref())?;
+    install::add_host_accounts(&mut config, &args.at.root)?;
     let path = config.paths.slurm.join(FileName::SlurmConf.as_str());
     let text = trusted_path::read(&sys::under(&args.at.root, &path))?;
     let text = String::from_utf8_lossy(&text);

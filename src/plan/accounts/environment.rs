@@ -64,7 +64,7 @@ impl LoginFiles {
     }
 
     /// The variables that pam_env takes from /etc/environment: `NAME=value`, optionally with `export` and quotes.
-    fn common(&self) -> BTreeMap<&str, &str> {
+    pub fn common(&self) -> BTreeMap<&str, &str> {
         let variable = |line| {
             let line: &str = str::trim(line);
             let (name, value) = line.strip_prefix("export ").unwrap_or(line).split_once('=')?;

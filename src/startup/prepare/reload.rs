@@ -38,7 +38,9 @@ pub struct ReloadEffect {
 
 /// Prepares a reload. Nothing is written unless everything can be applied.
 pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
-    let config = load(sources)?;
+    let mut config = load(sources)?;
+    let host_accounts = install::add_host_accounts(&mut config, sources.root)?;
+    let config = config;
     let deferred = deferred(&config, sources.held)?;
     let inventory = detected(&config, sources.root, sources.inventory)?;
     // The partitions are opened again if this fails.
@@ -51,6 +53,7 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let ReloadEffect { planned, change, kept, .. } = weighed;
     let before = people(sources.root);
     let accounts = accounts(&config, sources)?;
+    let (sshd, keys_changed) = install::install_sshd(&config, sources.root)?;
     let associations = associations(&config, &planned);
     install::note_copies(&config.paths, sources.root, &planned.customized)?;
     super::make_simulated_gpus(&config, sources.root)?;
@@ -60,7 +63,9 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let device_files = super::close_device_files(&planned);
     let changed = change.files.iter().map(|name| config.paths.slurm.join(name.as_str())).collect();
     let mut prepared = report(&config, sources.root, planned, &inventory, changed);
+    prepared.findings.extend(host_accounts);
     prepared.findings.extend(accounts);
+    prepared.findings.extend(sshd);
     prepared.findings.extend(associations);
     prepared.findings.extend(isolated_later(&config, &inventory));
     prepared.findings.extend(device_files);
@@ -71,6 +76,9 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     }
     if people(sources.root) != before {
         prepared.news.push("the accounts".to_owned());
+    }
+    if keys_changed {
+        prepared.news.push("the public keys".to_owned());
     }
     Ok(prepared)
 }
@@ -113,6 +121,9 @@ pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<ReloadEffe
     };
     let deferred = deferred(config, kept.next().and_then(|held| held.parse().ok()).as_ref())?;
     let inventory = detected(config, root, None)?;
+    let mut config = config.clone();
+    install::add_host_accounts(&mut config, root)?;
+    let config = &config;
     let mut closed = ClosedPartitions::new(true);
     let weighed = ReloadEffect { deferred, ..weigh(config, config_file, &inventory, root, kept.next(), &mut closed)? };
     check(config, config_file, root, &weighed)?;

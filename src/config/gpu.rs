@@ -1,0 +1,103 @@
+//! How GPUs are detected and offered to jobs.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{ComputeCapability, Floors, GpuSelector, Shards, Sharing};
+use model::value;
+
+/// How GPUs are detected and offered to jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GpuSettings {
+    /// The source of the GRES type name.
+    pub type_name: TypeName,
+    /// The source of the device list: slurminit or Slurm.
+    pub gres: GresMode,
+    /// How jobs select GPUs in CUDA.
+    pub cuda_devices: CudaDevices,
+    /// How long a driver may take to answer.
+    #[serde(deserialize_with = "value::seconds")]
+    pub detect_timeout: Duration,
+    /// The minimum compute capability of NVIDIA GPUs.
+    pub min_compute: Option<ComputeCapability>,
+    /// The minimum memory of GPUs, in MiB.
+    pub min_memory_mib: Option<u64>,
+    /// The GPUs that jobs may use; empty means all.
+    pub only: Vec<GpuSelector>,
+    /// The GPUs that jobs may not use.
+    pub except: Vec<GpuSelector>,
+    /// The number of shards per whole GPU.
+    pub shards: Option<Shards>,
+    /// Whether jobs may share NVIDIA GPUs by percentage, through NVIDIA's MPS.
+    pub mps: bool,
+    /// Whether a GPU's device file belongs to the job's user, if no cgroup restricts jobs to their GPUs; `None` means
+    /// only with several users.
+    pub isolate: Option<bool>,
+}
+
+impl GpuSettings {
+    /// How jobs can share GPUs, if they can.
+    pub fn sharing(&self) -> Option<Sharing> {
+        self.shards.map(Sharing::Shards).or_else(|| self.mps.then_some(Sharing::Mps))
+    }
+
+    /// The minimum requirements for each GPU.
+    pub fn floors(&self) -> Floors {
+        Floors { compute: self.min_compute, memory_mib: self.min_memory_mib }
+    }
+}
+
+impl Default for GpuSettings {
+    fn default() -> Self {
+        Self {
+            type_name: TypeName::default(),
+            gres: GresMode::default(),
+            cuda_devices: CudaDevices::default(),
+            detect_timeout: Duration::from_secs(10),
+            min_compute: None,
+            min_memory_mib: None,
+            only: Vec::new(),
+            except: Vec::new(),
+            shards: None,
+            mps: false,
+            isolate: None,
+        }
+    }
+}
+
+/// The source of a GPU's GRES type name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TypeName {
+    /// `gpu:nvidia:2`.
+    #[default]
+    Vendor,
+    /// `gpu:nvidia_h200:2`, the name that Slurm's own plugin uses.
+    Model,
+    /// `gpu:gpu0:1,gpu:gpu1:1`: jobs can request a particular GPU.
+    Index,
+}
+
+/// What determines the devices in gres.conf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GresMode {
+    /// slurminit, with one line for each GPU that it can open.
+    #[default]
+    Explicit,
+    /// Slurm's own plugin (`AutoDetect=nvml` or `rsmi`), if installed.
+    Autodetect,
+}
+
+/// How jobs select GPUs in `CUDA_VISIBLE_DEVICES`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CudaDevices {
+    /// By CUDA's number if it is known, else by UUID.
+    #[default]
+    Number,
+    /// By UUID.
+    Uuid,
+}

@@ -1,0 +1,214 @@
+//! sshd's files: its host key, its configuration, and the users' public keys.
+//!
+//! The host key is in the state directory, so that it outlives the container, and never in an image. Keys are copied, so that what a login
+//! trusts was checked once: sshd follows links in a directory of keys, and rejects the sticky directories of Kubernetes' secrets.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::unistd::geteuid;
+
+use super::{InstallError, accounts, atomic, read_login_files};
+use config::{AccountName, Config, Paths};
+use model::inventory::{Finding, Kind};
+use plan::sshd::{SshdInput, sshd_config};
+use sys::tool::{self, answer::Answer};
+use sys::trusted_path::{self, Dir, UntrustedPath, is_ours};
+use sys::under;
+
+/// sshd's unprivileged part has this as its root directory.
+const EMPTY: &str = "/run/sshd";
+/// The timeout of ssh-keygen.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// The name of a host key while it is made.
+const NEW: &str = "new_key";
+/// The largest file of keys.
+const LONGEST: u64 = 256 * 1024;
+/// Variables of the image that sessions have, too, as with `docker exec`.
+const OF_IMAGE: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
+/// System users, on Debian.
+const SYSTEM_IDS: [std::ops::RangeInclusive<u32>; 2] = [0..=999, 60_001..=65_535];
+
+/// Writes sshd's files if it runs here. Returns messages for the operator, and whether the users' keys changed.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn install_sshd(config: &Config, root: &Path) -> Result<(Vec<Finding>, bool), InstallError> {
+    if !config.runs_sshd() {
+        return Ok((Vec::new(), false));
+    }
+    if !under(root, Path::new(Paths::SSHD)).exists() {
+        let (what, cause) = ("no logins: sshd is not in this image", "[login] has a port");
+        let repair = "use an image built with --target login, or remove the port";
+        return Ok((vec![Finding::warning(Kind::Settings, what, cause, repair)], false));
+    }
+    directory(root, Path::new(EMPTY), 0o755)?;
+    let mut findings: Vec<Finding> = host_key(config, root)?.into_iter().collect();
+    let keys = directory(root, &config.paths.ssh_keys(), 0o755)?;
+    let (wanted, refused) = wanted_keys(config, root)?;
+    findings.extend(refused);
+    let changed = write_keys(&keys, &wanted).map_err(|error| InstallError::write(keys.path(), error))?;
+    let files = read_login_files(root);
+    let variable = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
+    let mut variables: BTreeMap<String, String> = OF_IMAGE.into_iter().filter_map(variable).collect();
+    variables.extend(files.common().into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let version = match tool::ask("ssh", &["-V"], DEADLINE) {
+        Answer::Ended { stderr, .. } => stderr,
+        Answer::Silent | Answer::Missing => String::new(),
+    };
+    let path = config.paths.sshd_config();
+    let text = sshd_config(config, &SshdInput { version: &version, variables });
+    let ssh = trusted_path::open(root, path.parent().unwrap_or(Path::new("/")))?;
+    atomic::replace(&ssh, "sshd_config", text.as_bytes(), 0o644).map_err(|error| InstallError::write(&path, error))?;
+    Ok((findings, changed))
+}
+
+/// A directory that root alone can write.
+fn directory(root: &Path, path: &Path, mode: u32) -> Result<Dir, InstallError> {
+    let (mut directory, _) = trusted_path::make(root, path, &mut Vec::new())?;
+    let settled = directory.settle(geteuid().is_root().then_some((0, 0)), mode, &mut Vec::new());
+    settled.map_err(|error| InstallError::directory(path, error))?;
+    Ok(directory)
+}
+
+/// Creates the host key if it is missing, and replaces one that others could have read or written.
+fn host_key(config: &Config, root: &Path) -> Result<Option<Finding>, InstallError> {
+    let path = config.paths.ssh_host_key();
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let parent = directory(root, path.parent().unwrap_or(Path::new("/")), 0o700)?;
+    let why = match parent.metadata_of(name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(InstallError::Read { path, source: error }),
+        Ok(key)
+            if key.is_file() && is_ours(key.uid()) && key.mode() & 0o077 == 0 && key.nlink() == 1 && key.len() > 0 =>
+        {
+            return Ok(None);
+        }
+        Ok(key) => Some(format!("uid {}, mode {:o}, {} bytes", key.uid(), key.mode() & 0o7777, key.len())),
+    };
+    let fault = |error| InstallError::write(&path, error);
+    make_host_key(&parent, &under(root, parent.path()), name).map_err(fault)?;
+    Ok(why.map(|why| {
+        let what = format!("{} is replaced: others could have read or written it ({why})", path.display());
+        let cause = "anyone with the host key can pose as this machine to the users' ssh";
+        Finding::warning(Kind::Files, what, cause, "users remove the old key: ssh-keygen -R HOST")
+    }))
+}
+
+fn make_host_key(parent: &Dir, path: &Path, name: &str) -> io::Result<()> {
+    let public = format!("{NEW}.pub");
+    for left in [NEW, &public] {
+        parent.remove(left)?;
+    }
+    let file = path.join(NEW);
+    let file = file.to_str().ok_or(ErrorKind::InvalidInput)?;
+    match tool::ask("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-C", "", "-f", file], DEADLINE) {
+        Answer::Ended { succeeded: true, .. } => {}
+        answer => return Err(io::Error::other(answer.output_of("ssh-keygen").err().unwrap_or_default())),
+    }
+    parent.rename(&public, &format!("{name}.pub"))?;
+    parent.rename(NEW, name)?;
+    // Another key at the next start would make each user's ssh refuse to connect.
+    atomic::sync(parent, name)
+}
+
+/// The text of authorized_keys by user, and what was refused.
+fn wanted_keys(config: &Config, root: &Path) -> Result<(BTreeMap<String, String>, Option<Finding>), InstallError> {
+    let mut wanted: BTreeMap<String, String> = BTreeMap::new();
+    for user in &config.users {
+        let text = wanted.entry(user.name.to_string()).or_default();
+        user.ssh_keys.iter().for_each(|key| *text += &format!("{key}\n"));
+    }
+    let Some(from) = &config.login.keys else { return Ok((wanted, None)) };
+    let passwd = accounts::read(root, false)?.passwd;
+    let mut refused = Vec::new();
+    match names(root, from) {
+        Err(why) => refused.push(why),
+        Ok(names) => {
+            for name in names {
+                match keys_of(root, from, &name, config, &passwd) {
+                    Ok(text) => *wanted.entry(name).or_default() += &text,
+                    Err(why) => refused.push(why),
+                }
+            }
+        }
+    }
+    let finding = (!refused.is_empty()).then(|| {
+        let what = format!("public keys are not used: {}", refused.join("; "));
+        let cause = "anyone who can write a file of keys can log in as its user";
+        let own = format!("chown -R root:root {0}; chmod -R go-w {0}", from.display());
+        let repair =
+            format!("remove the files of system users; mount the others read-only, or: {own}; then `slurminit reload`");
+        Finding::warning(Kind::Files, what, cause, repair)
+    });
+    Ok((wanted, finding))
+}
+
+/// The files in the directory of keys. Kubernetes has directories there whose names begin with a dot.
+fn names(root: &Path, from: &Path) -> Result<Vec<String>, String> {
+    let names = trusted_path::open(root, from)
+        .map_err(|error| shown(&error, from))
+        .and_then(|directory| directory.names().map_err(|error| format!("{}: {error}", from.display())))?;
+    let mut names: Vec<String> = names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
+    names.retain(|name| !name.starts_with('.'));
+    names.sort();
+    Ok(names)
+}
+
+fn keys_of(root: &Path, from: &Path, name: &str, config: &Config, passwd: &str) -> Result<String, String> {
+    let path = from.join(name);
+    let refused = |why: String| Err(format!("{}: {why}", path.display()));
+    if let Err(why) = AccountName::try_from(name.to_owned()) {
+        return refused(why);
+    }
+    let configured = config.users.iter().find(|user| user.name.as_str() == name).map(|user| user.uid);
+    let uid = configured.or_else(|| {
+        let line = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
+        line.split(':').nth(2)?.parse().ok()
+    });
+    if configured.is_none() && uid.is_some_and(|uid| SYSTEM_IDS.iter().any(|ids| ids.contains(&uid))) {
+        return refused("a system user cannot log in".to_owned());
+    }
+    let file = trusted_path::open_file(root, &path).map_err(|error| shown(&error, &path))?;
+    let unreadable = |error: io::Error| format!("{}: {error}", path.display());
+    if let Some(why) = trusted_path::changeable_by_others(&file, uid).map_err(unreadable)? {
+        return refused(why);
+    }
+    if file.metadata().map_err(unreadable)?.len() > LONGEST {
+        return refused(format!("longer than {LONGEST} bytes"));
+    }
+    let bytes = trusted_path::read_whole(&file).map_err(unreadable)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned() + "\n")
+}
+
+/// The reason without the repair, which differs here.
+fn shown(untrusted: &UntrustedPath, path: &Path) -> String {
+    match untrusted {
+        UntrustedPath::Foreign { path, uid } => format!("{} belongs to uid {uid}", path.display()),
+        UntrustedPath::Open { path, mode } => format!("others may write {} (mode {mode:04o})", path.display()),
+        UntrustedPath::Link { path } => format!("{} is a link that root did not make", path.display()),
+        UntrustedPath::Io { source, .. } => format!("{}: {source}", path.display()),
+    }
+}
+
+/// Writes the files that differ, and removes those of users without keys. Returns whether anything changed.
+fn write_keys(directory: &Dir, wanted: &BTreeMap<String, String>) -> io::Result<bool> {
+    let mut changed = false;
+    let has_keys = |name: &str| wanted.get(name).is_some_and(|text| !text.trim().is_empty());
+    for name in directory.names()? {
+        if !name.to_str().is_some_and(has_keys) {
+            directory.remove(&name)?;
+            changed = true;
+        }
+    }
+    for (name, text) in wanted.iter().filter(|(name, _)| has_keys(name)) {
+        if !directory.read(name).is_ok_and(|old| old == text.as_bytes()) {
+            atomic::replace_secret(directory, name, text.as_bytes(), 0o644, None)?;
+            changed = true;
+        }
+    }
+    Ok(changed)
+}

@@ -1,0 +1,108 @@
+//! sshd's configuration: public keys alone, and neither passwords nor root.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::HEADER;
+use config::Config;
+
+/// The first release with penalties for addresses. All clients of a published port may have one address, that of Docker's proxy.
+const WITH_PENALTIES: (u32, u32) = (9, 8);
+
+/// The values in sshd's configuration that the machine determines.
+#[derive(Debug, Default)]
+pub struct SshdInput<'a> {
+    /// The first line of `ssh -V`, such as `OpenSSH_10.0p2 Debian-7, OpenSSL 3.5.1`.
+    pub version: &'a str,
+    /// The variables of sessions.
+    pub variables: BTreeMap<String, String>,
+}
+
+/// The text of sshd_config. The daemon's own file in /etc/ssh is not used.
+pub fn sshd_config(config: &Config, input: &SshdInput<'_>) -> String {
+    let path = |path: PathBuf| path.display().to_string();
+    let port = config.login.port.map_or(0, std::num::NonZeroU16::get);
+    let mut lines = vec![
+        HEADER.to_owned(),
+        format!("Port {port}"),
+        format!("HostKey {}", quoted(&path(config.paths.ssh_host_key()))),
+        "AuthenticationMethods publickey".to_owned(),
+        "PasswordAuthentication no".to_owned(),
+        "KbdInteractiveAuthentication no".to_owned(),
+        "PermitEmptyPasswords no".to_owned(),
+        "PermitRootLogin no".to_owned(),
+        "PermitUserEnvironment no".to_owned(),
+        // Refuses files and directories of keys that other users can write.
+        "StrictModes yes".to_owned(),
+        // %u: the user's name.
+        format!("AuthorizedKeysFile {} .ssh/authorized_keys", quoted(&format!("{}/%u", path(config.paths.ssh_keys())))),
+        // PAM's session modules need rights that a container does not have, and no account has a password.
+        "UsePAM no".to_owned(),
+        "UseDNS no".to_owned(),
+        "X11Forwarding no".to_owned(),
+        "PermitTunnel no".to_owned(),
+        "PrintMotd no".to_owned(),
+        "PrintLastLog no".to_owned(),
+        "PidFile none".to_owned(),
+        "Subsystem sftp internal-sftp".to_owned(),
+    ];
+    if version(input.version).is_none_or(|version| version >= WITH_PENALTIES) {
+        lines.push("PerSourcePenalties no".to_owned());
+    }
+    let variables: Vec<String> = input.variables.iter().filter_map(|(name, value)| variable(name, value)).collect();
+    if !variables.is_empty() {
+        // Only the first line of this name counts.
+        lines.push(format!("SetEnv {}", variables.join(" ")));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn variable(name: &str, value: &str) -> Option<String> {
+    let is_plain = !format!("{name}{value}").chars().any(char::is_control);
+    is_plain.then(|| quoted(&format!("{name}={value}")))
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// `OpenSSH_9.2p1 Debian-2, ...`: (9, 2).
+fn version(text: &str) -> Option<(u32, u32)> {
+    let number = text.split_once("OpenSSH_")?.1;
+    let (major, rest) = number.split_once('.')?;
+    let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(version: &str, variables: &[(&str, &str)]) -> String {
+        let config = Config::parse("[login]\nport = 22", std::path::Path::new("x")).unwrap();
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        sshd_config(&config, &SshdInput { version, variables })
+    }
+
+    #[test]
+    fn allows_public_keys_alone() {
+        insta::assert_snapshot!(text(
+            "OpenSSH_10.0p2 Debian-7, OpenSSL 3.5.1",
+            &[("PATH", "/opt/a b:/bin"), ("X", "\"\\")]
+        ));
+    }
+
+    #[test]
+    fn option_of_new_releases_is_left_out_for_older_ones() {
+        let has = |version: &str| text(version, &[]).contains("PerSourcePenalties");
+        assert!(has("OpenSSH_9.8p1, x") && has("OpenSSH_10.0p2, x"));
+        assert!(!has("OpenSSH_9.2p1 Debian-2+deb12u3") && !has("OpenSSH_9.6p1 Ubuntu-3ubuntu13"));
+    }
+
+    #[test]
+    fn variable_cannot_add_a_line() {
+        let text = text("", &[("A", "x\nPermitRootLogin yes"), ("B", "\" PermitRootLogin yes")]);
+        assert_eq!(text.lines().filter(|line| line.starts_with("PermitRootLogin")).count(), 1, "{text}");
+        assert!(text.contains(r#"SetEnv "B=\" PermitRootLogin yes""#), "{text}");
+    }
+}
