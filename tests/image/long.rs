@@ -17,6 +17,7 @@ mod hosts;
 mod images;
 mod jobs_rounds;
 mod join;
+mod ldap;
 mod machines;
 mod mpi;
 mod pods;
