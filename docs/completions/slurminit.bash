@@ -220,6 +220,9 @@ _slurminit() {
             slurminit__subcmd__help__subcmd__image,list)
                 cmd="slurminit__subcmd__help__subcmd__image__subcmd__list"
                 ;;
+            slurminit__subcmd__help__subcmd__image,pull)
+                cmd="slurminit__subcmd__help__subcmd__image__subcmd__pull"
+                ;;
             slurminit__subcmd__help__subcmd__image,remove)
                 cmd="slurminit__subcmd__help__subcmd__image__subcmd__remove"
                 ;;
@@ -235,6 +238,9 @@ _slurminit() {
             slurminit__subcmd__image,list)
                 cmd="slurminit__subcmd__image__subcmd__list"
                 ;;
+            slurminit__subcmd__image,pull)
+                cmd="slurminit__subcmd__image__subcmd__pull"
+                ;;
             slurminit__subcmd__image,remove)
                 cmd="slurminit__subcmd__image__subcmd__remove"
                 ;;
@@ -249,6 +255,9 @@ _slurminit() {
                 ;;
             slurminit__subcmd__image__subcmd__help,list)
                 cmd="slurminit__subcmd__image__subcmd__help__subcmd__list"
+                ;;
+            slurminit__subcmd__image__subcmd__help,pull)
+                cmd="slurminit__subcmd__image__subcmd__help__subcmd__pull"
                 ;;
             slurminit__subcmd__image__subcmd__help,remove)
                 cmd="slurminit__subcmd__image__subcmd__help__subcmd__remove"
@@ -817,7 +826,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help__subcmd__image)
-            opts="import list show remove"
+            opts="import pull list show remove"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -845,6 +854,20 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help__subcmd__image__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__image__subcmd__pull)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1111,7 +1134,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__image)
-            opts="-h --config --help import list show remove help"
+            opts="-h --config --help import pull list show remove help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1129,7 +1152,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__image__subcmd__help)
-            opts="import list show remove help"
+            opts="import pull list show remove help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1171,6 +1194,20 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__image__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__image__subcmd__help__subcmd__pull)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1228,6 +1265,20 @@ _slurminit() {
             ;;
         slurminit__subcmd__image__subcmd__list)
             opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__image__subcmd__pull)
+            opts="-h --replace --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

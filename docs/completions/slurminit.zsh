@@ -322,6 +322,16 @@ _arguments "${_arguments_options[@]}" : \
 '::from -- An archive of `docker save`, `docker export` or an OCI layout, or a directory; - is standard input:_files' \
 && ret=0
 ;;
+(pull)
+_arguments "${_arguments_options[@]}" : \
+'--replace[Replace an image of the same name]' \
+'--json[Print the image'\''s record as JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
+':name -- The name for `--container=NAME`:_default' \
+':from -- The image, such as docker\://ghcr.io/owner/image\:tag:_default' \
+&& ret=0
+;;
 (list)
 _arguments "${_arguments_options[@]}" : \
 '--json[Print everything as JSON]' \
@@ -358,6 +368,10 @@ _arguments "${_arguments_options[@]}" : \
         curcontext="${curcontext%:*:*}:slurminit-image-help-command-$line[1]:"
         case $line[1] in
             (import)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(pull)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
@@ -594,6 +608,10 @@ _arguments "${_arguments_options[@]}" : \
         curcontext="${curcontext%:*:*}:slurminit-help-image-command-$line[1]:"
         case $line[1] in
             (import)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(pull)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
@@ -897,6 +915,7 @@ _slurminit__subcmd__help__subcmd__help_commands() {
 _slurminit__subcmd__help__subcmd__image_commands() {
     local commands; commands=(
 'import:Import an image\: for all users as root, otherwise for this user' \
+'pull:Import an image from a registry with skopeo, as \`import\` does' \
 'list:List the images that this user'\''s jobs can use' \
 'show:Show an image\: size, origin, architecture, program, variables' \
 'remove:Remove an image; a running job that uses it loses its files' \
@@ -912,6 +931,11 @@ _slurminit__subcmd__help__subcmd__image__subcmd__import_commands() {
 _slurminit__subcmd__help__subcmd__image__subcmd__list_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help image list commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__image__subcmd__pull_commands] )) ||
+_slurminit__subcmd__help__subcmd__image__subcmd__pull_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help image pull commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__help__subcmd__image__subcmd__remove_commands] )) ||
 _slurminit__subcmd__help__subcmd__image__subcmd__remove_commands() {
@@ -1007,6 +1031,7 @@ _slurminit__subcmd__help__subcmd__usage_commands() {
 _slurminit__subcmd__image_commands() {
     local commands; commands=(
 'import:Import an image\: for all users as root, otherwise for this user' \
+'pull:Import an image from a registry with skopeo, as \`import\` does' \
 'list:List the images that this user'\''s jobs can use' \
 'show:Show an image\: size, origin, architecture, program, variables' \
 'remove:Remove an image; a running job that uses it loses its files' \
@@ -1018,6 +1043,7 @@ _slurminit__subcmd__image_commands() {
 _slurminit__subcmd__image__subcmd__help_commands() {
     local commands; commands=(
 'import:Import an image\: for all users as root, otherwise for this user' \
+'pull:Import an image from a registry with skopeo, as \`import\` does' \
 'list:List the images that this user'\''s jobs can use' \
 'show:Show an image\: size, origin, architecture, program, variables' \
 'remove:Remove an image; a running job that uses it loses its files' \
@@ -1040,6 +1066,11 @@ _slurminit__subcmd__image__subcmd__help__subcmd__list_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit image help list commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__image__subcmd__help__subcmd__pull_commands] )) ||
+_slurminit__subcmd__image__subcmd__help__subcmd__pull_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit image help pull commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__image__subcmd__help__subcmd__remove_commands] )) ||
 _slurminit__subcmd__image__subcmd__help__subcmd__remove_commands() {
     local commands; commands=()
@@ -1059,6 +1090,11 @@ _slurminit__subcmd__image__subcmd__import_commands() {
 _slurminit__subcmd__image__subcmd__list_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit image list commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__image__subcmd__pull_commands] )) ||
+_slurminit__subcmd__image__subcmd__pull_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit image pull commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__image__subcmd__remove_commands] )) ||
 _slurminit__subcmd__image__subcmd__remove_commands() {

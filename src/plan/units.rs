@@ -13,7 +13,10 @@ const SLURM_ENV: &[(&str, &str)] = &[NAME_SERVER];
 
 /// slurmd, and each job step after it, would load all hwloc plugins (X11, OpenCL, Level Zero). Slurm needs none of
 /// them. They cost 17 ms at start-up and 8 ms per step, and the OpenCL plugin would wake the GPU driver.
-const SLURMD_ENV: &[(&str, &str)] = &[NAME_SERVER, ("HWLOC_PLUGINS_PATH", "/var/empty")];
+///
+/// PMIx: a client selects how it identifies itself from a list of the server's ("munge,native"). A library without munge, such as PyPI's
+/// Open MPI, prints a message for each task about that list. `native` alone loses nothing: the server accepts the client's choice.
+const SLURMD_ENV: &[(&str, &str)] = &[NAME_SERVER, ("HWLOC_PLUGINS_PATH", "/var/empty"), ("PMIX_MCA_psec", "native")];
 
 /// Without CAP_SYS_ADMIN slurmrestd cannot create namespaces and would exit. It has no privileges and only passes on its clients' tokens.
 const SLURMRESTD_ENV: &[(&str, &str)] =

@@ -1,5 +1,7 @@
 //! `slurminit image`: container images for jobs.
 
+mod pull;
+
 use std::io::{IsTerminal as _, Read};
 use std::path::PathBuf;
 
@@ -9,6 +11,7 @@ use super::Configuration;
 use super::columns::{Column, aligned, dash};
 use images::{ImageName, ImageRecord, Importer, Limits, Source, Store};
 use model::{exit_code, printable};
+use pull::Pull;
 use watch::agent;
 
 #[derive(Debug, clap::Args)]
@@ -28,6 +31,20 @@ enum ImageVerb {
         /// An archive of `docker save`, `docker export` or an OCI layout, or a directory; - is standard input
         #[arg(default_value = "-")]
         from: PathBuf,
+        /// Replace an image of the same name
+        #[arg(long)]
+        replace: bool,
+        /// Print the image's record as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Import an image from a registry with skopeo, as `import` does
+    Pull {
+        /// The name for `--container=NAME`
+        name: ImageName,
+        /// The image, such as docker://ghcr.io/owner/image:tag
+        #[arg(value_name = "IMAGE")]
+        from: String,
         /// Replace an image of the same name
         #[arg(long)]
         replace: bool,
@@ -65,13 +82,20 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let stores = stores(configuration.directory);
     match args.verb {
         ImageVerb::Import { name, from, replace, json } => {
-            let record = import(stores, &name, from, replace, configuration.mounts)?;
-            let line = format!(
-                "imported {name}: {} files, {}; use it with `srun --container={name}`\n",
-                record.files,
-                size(&record)
-            );
-            print(json, &record, &line)
+            let record = import(stores, &name, source(from)?, replace, configuration.mounts)?;
+            print_imported(json, &name, &record)
+        }
+        ImageVerb::Pull { name, from, replace, json } => {
+            let mut pull = Pull::start(&from)?;
+            let archive = Source::Stream(Box::new(pull.archive()?));
+            let imported = import(stores, &name, archive, replace, configuration.mounts);
+            let downloaded = pull.finish().with_context(|| format!("cannot pull {}", printable::short(&from, 200)));
+            // Either can be the consequence of the other: an archive that ends early, or one that is not read to its end.
+            let record = match (imported, downloaded) {
+                (Err(import), Err(download)) => anyhow::bail!("{download:#}; {import:#}"),
+                (imported, downloaded) => downloaded.and(imported)?,
+            };
+            print_imported(json, &name, &record)
         }
         ImageVerb::List { json } => {
             let mut all = Vec::new();
@@ -127,14 +151,13 @@ fn find<'a>(stores: &'a [Store], name: &ImageName) -> anyhow::Result<(&'a Store,
     anyhow::bail!("no image {name} in {}; `slurminit image list` shows the images", directories.join(" or "))
 }
 
-fn import(
-    mut stores: Vec<Store>,
-    name: &ImageName,
-    from: PathBuf,
-    replaces: bool,
-    mounts: Vec<PathBuf>,
-) -> anyhow::Result<ImageRecord> {
-    let source = if from.as_os_str() == "-" {
+fn print_imported(json: bool, name: &ImageName, record: &ImageRecord) -> anyhow::Result<u8> {
+    let (files, size) = (record.files, size(record));
+    print(json, record, &format!("imported {name}: {files} files, {size}; use it with `srun --container={name}`\n"))
+}
+
+fn source(from: PathBuf) -> anyhow::Result<Source> {
+    Ok(if from.as_os_str() == "-" {
         let input = std::io::stdin();
         anyhow::ensure!(
             !input.is_terminal(),
@@ -145,7 +168,16 @@ fn import(
         Source::Directory(from)
     } else {
         Source::File(from)
-    };
+    })
+}
+
+fn import(
+    mut stores: Vec<Store>,
+    name: &ImageName,
+    source: Source,
+    replaces: bool,
+    mounts: Vec<PathBuf>,
+) -> anyhow::Result<ImageRecord> {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
     let user = user.map_or_else(|| nix::unistd::getuid().to_string(), |user| user.name);
     let now = agent::unix();

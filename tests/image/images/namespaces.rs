@@ -1,6 +1,7 @@
 //! Jobs in container images, in user namespaces where the engine allows them.
 
 mod mpi;
+mod registry;
 
 use crate::images::{
     batch_jobs_behave_as_without_an_image, images_belong_to_their_users, jobs_behave_as_without_an_image, serve,
