@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use config::Config;
-use install::{AccountError, install_accounts};
+use install::{AccountError, add_host_accounts, install_accounts};
 use model::inventory::{Finding, Severity};
 use nix::unistd::geteuid;
 use tempfile::TempDir;
@@ -144,4 +144,24 @@ fn keeps_existing_home() {
     let findings = install(root.path(), toml).unwrap();
     assert!(findings[0].what.contains("cannot create the home directory /home/bob"), "{findings:?}");
     assert!(!root.path().join("elsewhere").exists());
+}
+
+#[test]
+fn start_with_thousands_of_users_of_host_creates_some_homes_and_reports_others_once() {
+    let root = fixture();
+    let host = root.path().join("host");
+    fs::create_dir(&host).unwrap();
+    let passwd: String = (2000..4000).map(|id| format!("u{id}:x:{id}:{id}::/home/u{id}:/bin/sh\n")).collect();
+    fs::write(host.join("passwd"), passwd).unwrap();
+    fs::write(host.join("group"), "root:x:0:\n").unwrap();
+    let mut config = Config::parse("[users]\nfrom = \"/host\"", Path::new("slurminit.toml")).unwrap();
+    let findings = add_host_accounts(&mut config, root.path()).unwrap();
+    assert_eq!((config.users.len(), findings.len()), (2000, 0), "{findings:?}");
+    let findings = install_accounts(&config, root.path()).unwrap();
+    assert!((1..=4).contains(&findings.len()), "{findings:?}");
+    if geteuid().is_root() {
+        assert_eq!(fs::read_dir(root.path().join("home")).unwrap().count(), 1000);
+        install_accounts(&config, root.path()).unwrap();
+        assert_eq!(install_accounts(&config, root.path()).unwrap(), []);
+    }
 }

@@ -175,6 +175,8 @@ struct GroupLines {
     lines: Vec<GroupLine>,
     names: BTreeMap<String, usize>,
     gids: BTreeMap<String, usize>,
+    /// The members of each line: a group of the host may have thousands.
+    members: BTreeSet<(usize, String)>,
 }
 
 /// The fields: name, password, ID, members.
@@ -204,6 +206,8 @@ impl GroupLines {
         if let Some(gid) = line.0.get(2) {
             self.gids.entry(gid.clone()).or_insert(place);
         }
+        let members = line.0.get(3).map(String::as_str).unwrap_or_default().split(',');
+        self.members.extend(members.map(|member| (place, member.to_owned())));
         self.lines.push(line);
     }
 
@@ -232,11 +236,14 @@ impl GroupLines {
 
     /// Makes `user` a member of `group`.
     fn join(&mut self, group: &AccountName, user: &AccountName) -> Result<(), String> {
-        let line = self.names.get(group.as_str()).map(|place| &mut self.lines[*place]);
-        let Some(members) = line.filter(|line| line.0.len() == 4).and_then(|line| line.0.last_mut()) else {
+        let place = self.names.get(group.as_str()).copied();
+        let line = place.and_then(|place| Some((place, self.lines.get_mut(place)?)));
+        let Some((place, members)) =
+            line.filter(|(_, line)| line.0.len() == 4).and_then(|(place, line)| Some((place, line.0.last_mut()?)))
+        else {
             return Err(format!("unknown group `{group}`: neither in the image nor a [[group]]"));
         };
-        if !members.split(',').any(|member| member == user.as_str()) {
+        if self.members.insert((place, user.to_string())) {
             if !members.is_empty() {
                 members.push(',');
             }

@@ -39,6 +39,9 @@ pub struct HostFiles {
     pub group: String,
 }
 
+/// The number of entries that were left out of which the reasons are kept: the files can be long.
+const KEPT: usize = 1000;
+
 /// What is taken from the host's files.
 #[derive(Debug, Default)]
 pub struct HostAccounts {
@@ -46,7 +49,7 @@ pub struct HostAccounts {
     pub users: Vec<User>,
     /// The groups, likewise.
     pub groups: Vec<Group>,
-    /// The entries that were left out.
+    /// The entries that were left out, at most [`KEPT`].
     pub rejected: Vec<RejectedEntry>,
 }
 
@@ -63,8 +66,13 @@ pub struct RejectedEntry {
 
 impl fmt::Display for RejectedEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why: String = self.why.chars().take(LONGEST_REASON).collect();
-        write!(f, "{}:{}: {why}", self.file, self.line)
+        write!(f, "{}:{}: {}", self.file, self.line, self.why)
+    }
+}
+
+fn reject(rejected: &mut Vec<RejectedEntry>, file: &'static str, line: usize, why: &str) {
+    if rejected.len() < KEPT {
+        rejected.push(RejectedEntry { file, line, why: why.chars().take(LONGEST_REASON).collect() });
     }
 }
 
@@ -129,7 +137,7 @@ impl HostFiles {
                     users.push(user);
                 }
                 Ok(None) => {}
-                Err(why) => rejected.push(RejectedEntry { file: "passwd", line, why }),
+                Err(why) => reject(&mut rejected, "passwd", line, &why),
             }
         }
         join_groups(&groups, &mut users);
@@ -151,7 +159,7 @@ impl HostFiles {
         let mut gids = PrimaryGroups { ids: config.host_users.ids(), refused: taken.ids.clone() };
         gids.refused.extend(NO_IDS);
         let has_users_group = taken.pairs.contains(&(USERS_GROUP.0.to_owned(), USERS_GROUP.1));
-        let mut groups: Vec<(Group, String)> = Vec::new();
+        let (mut groups, mut known) = (Vec::<(Group, String)>::new(), BTreeSet::new());
         for (line, text) in numbered(&self.group) {
             if has_users_group && text.starts_with("users:") && text.split(':').nth(2) == Some("100") {
                 gids.refused.remove(&USERS_GROUP.1);
@@ -169,12 +177,12 @@ impl HostFiles {
             match group {
                 Ok(Some((group, members))) => {
                     taken.add(group.name.as_str(), group.gid);
-                    if !groups.iter().any(|(other, _)| other.gid == group.gid) {
+                    if known.insert(group.gid) {
                         groups.push((group, members));
                     }
                 }
                 Ok(None) => {}
-                Err(why) => rejected.push(RejectedEntry { file: "group", line, why }),
+                Err(why) => reject(rejected, "group", line, &why),
             }
         }
         (groups, gids)

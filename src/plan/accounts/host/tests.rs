@@ -154,9 +154,11 @@ fn accounts_of_last_start_are_read_back() {
 
 #[test]
 fn message_about_many_lines_is_short() {
-    let passwd = format!("{}:x:1001\n", "x".repeat(10_000)).repeat(100);
-    let text = list_rejected(&accounts(&passwd, "", "").rejected, Path::new("/host/etc"));
-    assert!(text.len() < 4096 && text.contains("/host/etc/passwd:1: ") && text.ends_with("and 92 more"), "{text}");
+    let passwd = format!("{}:x:1001:1001::/:\n", "x".repeat(10_000)).repeat(100) + &"x\n".repeat(100_000);
+    let rejected = accounts(&passwd, "", "").rejected;
+    let text = list_rejected(&rejected, Path::new("/host/etc"));
+    assert!(text.len() < 4096 && text.contains("/host/etc/passwd:1: ") && text.ends_with("and 992 more"), "{text}");
+    assert!(rejected.iter().all(|entry| entry.why.len() < 1000));
 }
 
 proptest! {
@@ -182,4 +184,18 @@ proptest! {
             prop_assert!(files.group.lines().any(|own| own == line), "{} in {}", line, files.group);
         }
     }
+}
+
+#[test]
+fn thousands_of_users_take_little_time() {
+    let numbers = 1..=20_000;
+    let passwd: String = numbers.clone().map(|n| format!("u{n}:x:{}:100::/home/u{n}:/bin/sh\n", 2000 + n)).collect();
+    let members: Vec<String> = numbers.clone().map(|n| format!("u{n}")).collect();
+    let groups: String = numbers.map(|n| format!("g{n}:x:{}:\n", 2000 + n)).collect();
+    let group = format!("users:x:100:\nall:x:59000:{}\n{groups}", members.join(","));
+    let files = installed(&image(), accounts(&passwd, &group, ""), "");
+    let again = files.hosts_accounts(&config(""));
+    assert_eq!((again.users.len(), again.groups.len()), (20_000, 20_001));
+    assert_eq!(files.leaving(&again.users), []);
+    assert_eq!(files.lacks(&again.users), [] as [&User; 0]);
 }
