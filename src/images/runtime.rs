@@ -7,6 +7,7 @@ mod binds;
 mod bundle;
 mod driver;
 mod environment;
+mod fit;
 mod namespaces;
 mod proot;
 mod step;
@@ -123,7 +124,17 @@ pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
     binds.add_script(&mut arguments);
     let driver = driver::find(&mut binds);
     bundle.mounts.iter().for_each(|(from, to)| binds.add(from, to));
-    let environment = environment::merge(environment, &bundle.environment, driver);
+    let has = |name: &str, is_it: &dyn Fn(&OsStr) -> bool| {
+        environment.iter().any(|(variable, value)| variable == name && is_it(value))
+    };
+    // Once per step, and only where it uses a GPU.
+    if has("SLURM_PROCID", &|task| task == "0")
+        && has("CUDA_VISIBLE_DEVICES", &|gpus| !gpus.is_empty() && gpus != "NoDevFiles")
+    {
+        let warnings = driver.as_ref().map(|driver| fit::warnings(&bundle.root, &bundle.environment, driver));
+        warnings.into_iter().flatten().for_each(|warning| eprintln!("slurminit: warning: {warning}"));
+    }
+    let environment = environment::merge(environment, &bundle.environment, driver.is_some());
     let program = Program { root: bundle.root, directory, arguments, environment, binds };
     let namespaces = match namespaces::enter(&program) {
         Ok(()) => {

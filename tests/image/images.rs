@@ -134,6 +134,26 @@ pub(crate) fn images_belong_to_their_users(container: &Container) {
     assert_eq!(container.sh("find /home/alice/.local /data/images -perm /6022 ! -type l | wc -l"), "0");
 }
 
+/// The library is a file of another kind: only its name matters here.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn step_with_gpu_is_warned_of_image_that_needs_newer_driver() {
+    let library = directory(&[("libcuda.so", "")]);
+    let mount = format!("{}:/usr/lib/libcuda.so.550.54.15:ro", library.path().join("libcuda.so").display());
+    let (_config, container) = serve(&["--volume", &mount]);
+    let bundle =
+        r#"{"root": {"path": "/data/images/small/rootfs"}, "process": {"env": ["NVIDIA_REQUIRE_CUDA=cuda>=12.8"]}}"#;
+    container.sh(&format!("mkdir /data/bundle && echo '{bundle}' >/data/bundle/config.json"));
+    let warned = |line: &str| {
+        let outcome = alice(&container, &format!("{line} echo"));
+        assert_eq!(outcome.code, 0, "{outcome:?}");
+        outcome.stderr.lines().filter(|line| line.contains("550.54.15") && line.contains("12.8")).count()
+    };
+    assert_eq!(warned("srun --gres=gpu:1 --ntasks=2 --overcommit --container=/data/bundle"), 1);
+    assert_eq!(warned("srun --container=/data/bundle"), 0);
+    assert_eq!(warned("srun --gres=gpu:1 --container=small"), 0);
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn images_run_in_a_plain_container() {

@@ -7,11 +7,17 @@ use std::path::{Path, PathBuf};
 
 use super::binds::{Binds, OWN};
 
-/// Binds the driver's files. Returns whether there are libraries.
-pub(super) fn find(binds: &mut Binds) -> bool {
+/// Binds the driver's files. Returns its version, or an empty text, if there are libraries.
+pub(super) fn find(binds: &mut Binds) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let files = mounted_files(&mounts, |path| fs::metadata(path).is_ok_and(|metadata| metadata.is_file()));
-    add(&files, binds)
+    add(&files, binds).then(|| version(&files).unwrap_or_default().to_owned())
+}
+
+/// The version in the name of CUDA's library: `libcuda.so.550.54.15`.
+fn version(files: &[PathBuf]) -> Option<&str> {
+    let versions = files.iter().filter_map(|file| file.file_name()?.to_str()?.strip_prefix("libcuda.so."));
+    versions.into_iter().find(|version| version.contains('.'))
 }
 
 /// The files below /usr and /lib that are mounts of their own (proc_pid_mountinfo(5): the fifth field).
@@ -74,6 +80,7 @@ mod tests {
             ["/.slurminit/driver/libcuda.so.550.54", "/.slurminit/bin/nvidia-smi", "/.slurminit/driver/libcuda.so.1"];
         assert_eq!(inside, expected);
         assert!(!add(&[], &mut binds));
+        assert_eq!(version(&[at("libother.so.1"), at("libcuda.so.1"), at("libcuda.so.550.54")]), Some("550.54"));
     }
 
     #[test]
