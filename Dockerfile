@@ -222,20 +222,6 @@ ARG REVISION=
 RUN echo "${REVISION}" > /usr/share/slurminit/commit
 
 
-# Logins with SSH: sshd beside the daemons of any role. The package makes host keys, which no image may contain. Its set-user-id programs
-# serve host-based authentication and hide an agent from its user's other programs; neither is used.
-FROM vendor AS login
-RUN apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openssh-server \
- && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
- && rm -rf /etc/ssh/ssh_host_* /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log \
-      /var/lib/dpkg/*-old
-ENV LOGIN_PORT=22
-EXPOSE 22
-ARG REVISION=
-RUN echo "${REVISION}" > /usr/share/slurminit/commit
-
-
 # Accounting and the REST API: slurmdbd and a database of its own, slurmrestd. Its tables are made here, so that the first start copies a directory.
 FROM vendor AS accounting
 ARG SLURM_VERSION
@@ -274,6 +260,20 @@ COPY docker/demo-gpus /usr/local/bin/demo-gpus
 ENV SLURMINIT_DEMO=1 DEMO_GPUS=2 NVIDIA_VISIBLE_DEVICES=void
 LABEL org.opencontainers.image.title="slurminit (SIMULATED GPUs)"
 ENTRYPOINT ["demo-gpus", "slurminit", "run", "--"]
+
+
+# Logins with SSH: sshd beside the daemons of any role. The package makes host keys, which no image may contain. Its set-user-id programs
+# serve host-based authentication and hide an agent from its user's other programs; neither is used.
+FROM vendor AS login
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openssh-server \
+ && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
+ && rm -rf /etc/ssh/ssh_host_* /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log \
+      /var/lib/dpkg/*-old
+ENV LOGIN_PORT=22
+EXPOSE 22
+ARG REVISION=
+RUN echo "${REVISION}" > /usr/share/slurminit/commit
 
 
 # The default target.

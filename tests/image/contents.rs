@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::docker::{ACCOUNTING, AMD, BOOKWORM, Container, DEMO, Image, PLAIN, built, debians, docker, tag, unique};
+use crate::docker::{
+    ACCOUNTING, AMD, BOOKWORM, Container, DEMO, Image, LOGIN, PLAIN, built, debians, docker, tag, unique,
+};
 
 /// A container that runs nothing of ours.
 fn shell(image: &str, line: &str) -> String {
@@ -53,7 +55,7 @@ fn type_of_gpu_is_recorded() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn nothing_in_image_gives_root_rights() {
-    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
+    for image in built([PLAIN, DEMO, AMD, BOOKWORM, LOGIN]) {
         assert_eq!(shell(image, "find / -xdev -type f -perm /6000"), "", "{image}");
         shell(image, "su -s /bin/sh nobody -c true");
     }
