@@ -106,6 +106,8 @@ mod state;
 mod step_filter;
 #[path = "image/stubborn_jobs.rs"]
 mod stubborn_jobs;
+#[path = "image/upgrade.rs"]
+mod upgrade;
 #[path = "image/user_files.rs"]
 mod user_files;
 #[path = "image/users.rs"]

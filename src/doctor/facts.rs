@@ -6,6 +6,7 @@ use machine::Snapshot;
 use machine::node_report::NodeReport;
 use model::faults::report::Report;
 use model::inventory::{Condition, Finding, Inventory, Kind, Observations};
+use model::oom_kill::OomKill;
 use model::queued_job::QueuedJob;
 
 /// An observed value, or the reason why it is unknown.
@@ -180,12 +181,21 @@ pub struct CheapFacts {
     pub ports: Vec<Port>,
     /// CUDA in this container.
     pub cuda: CudaFacts,
-    /// How many processes in this container the OOM killer has killed.
-    pub memory_kills: Observed<u64>,
+    /// The OOM kills in this container.
+    pub memory_kills: Observed<MemoryKills>,
     /// Whether AMD's compute device exists in the container.
     pub has_kfd: bool,
     /// Container settings besides GPUs.
     pub given: ContainerSettings,
+}
+
+/// OOM kills in this container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryKills {
+    /// The kernel's count since the container's start.
+    pub count: u64,
+    /// The last ones of jobs' processes, oldest first.
+    pub of_jobs: Vec<OomKill>,
 }
 
 /// Container settings besides GPUs; `None` if unknown.

@@ -50,7 +50,7 @@ fn start_reports_only_problems() {
         state_disk: Ok(facts::Disk { free_mib: 5_000, whole_mib: 9_000, is_read_only: false }),
         ports: vec![Port { daemon: "slurmctld", number: 6817, holder: Holder::Free }],
         cuda: CudaFacts::default(),
-        memory_kills: Ok(0),
+        memory_kills: Ok(facts::MemoryKills::default()),
         has_kfd: false,
         given: facts::ContainerSettings::default(),
     };

@@ -156,7 +156,8 @@ impl Rounds {
         step.start_task(Child::OomScore);
         if units.daemon(DaemonName::Slurmctld).is_some() {
             step.start_task(Child::JobsFollow);
-        } else if units.daemon(DaemonName::Slurmd).is_some() {
+        } else if units.daemon(DaemonName::Slurmd).is_some_and(Unit::is_ready) {
+            // Not before: while a driver is queried, the node's name is not known, but munged is asked already.
             step.start_task(Child::JobsReached);
         }
     }

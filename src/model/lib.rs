@@ -16,6 +16,7 @@ pub mod inventory;
 pub mod jobs;
 pub mod liveness_test;
 pub mod log;
+pub mod oom_kill;
 pub mod paths;
 pub mod prepared;
 pub mod printable;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use config::Config;
 use model::inventory::{Behavior, CgroupVersion, Finding, Inventory, Kind, WSL_DEVICE};
 
 use super::{NodePlan, Reasons};
@@ -24,9 +25,20 @@ impl CgroupPlan {
     pub fn is_used(&self) -> bool {
         self.proctrack == "proctrack/cgroup"
     }
+
+    /// Whether the kernel refuses a job the GPUs of others.
+    pub fn confines_devices(&self) -> bool {
+        self.lines.contains(&("ConstrainDevices", "yes"))
+    }
+
+    /// Whether slurm.conf is the same with both.
+    pub(super) fn has_plugins_of(&self, other: &Self) -> bool {
+        (self.proctrack, self.task) == (other.proctrack, other.task)
+    }
 }
 
-pub(super) fn plan(inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons) -> CgroupPlan {
+/// The plan of a node by the inventory of its own container.
+pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons) -> CgroupPlan {
     // Binding tasks needs real CPU numbers, which are known only if the container has the whole machine.
     let whole = node.topology.is_some();
     let affinity = whole && !inventory.cpu.binding_denied;
@@ -34,7 +46,7 @@ pub(super) fn plan(inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons
     let unheld = obstacle.clone().or_else(|| device_obstacle(inventory));
     reasons.findings.extend(unheld.filter(|_| inventory.usable_gpus().next().is_some()).map(not_held));
     let plan = match obstacle {
-        None => with_cgroups(inventory, whole, affinity),
+        None => with_cgroups(config, inventory, whole, affinity),
         Some(why) => without_cgroups(inventory, affinity, why),
     };
     reasons.decide(format!("ProctrackType={}", plan.proctrack), plan.why.clone());
@@ -124,7 +136,13 @@ fn not_held(cause: String) -> Finding {
     )
 }
 
-fn with_cgroups(inventory: &Inventory, whole: bool, affinity: bool) -> CgroupPlan {
+/// With both `OverMemoryKill` and `ConstrainRAMSpace` slurmd exits (24.11, `slurmd.c`).
+fn has_slurm_count_memory(config: &Config) -> bool {
+    let params = config.slurm.conf.get("JobAcctGatherParams");
+    params.is_some_and(|params| params.as_str().to_ascii_lowercase().contains("overmemorykill"))
+}
+
+fn with_cgroups(config: &Config, inventory: &Inventory, whole: bool, affinity: bool) -> CgroupPlan {
     // There is no systemd in the container that could create a scope.
     let mut lines = vec![("CgroupPlugin", "cgroup/v2"), ("IgnoreSystemd", "yes"), ("EnableControllers", "yes")];
     // Slurm numbers a subset of CPUs from 0. It would confine the jobs of every such container to the machine's first
@@ -132,8 +150,16 @@ fn with_cgroups(inventory: &Inventory, whole: bool, affinity: bool) -> CgroupPla
     if whole {
         lines.push(("ConstrainCores", "yes"));
     }
-    lines.push(("ConstrainRAMSpace", "yes"));
-    let held = if whole { "their CPUs, memory" } else { "their memory" };
+    let counts_memory = has_slurm_count_memory(config);
+    if !counts_memory {
+        lines.push(("ConstrainRAMSpace", "yes"));
+    }
+    let held = match (whole, counts_memory) {
+        (true, false) => "their CPUs, memory",
+        (true, true) => "their CPUs (memory: OverMemoryKill of [slurm.conf])",
+        (false, false) => "their memory",
+        (false, true) => "their processes (memory: OverMemoryKill of [slurm.conf])",
+    };
     let why = match device_obstacle(inventory) {
         Some(obstacle) => format!(
             "writable cgroup: jobs are restricted to {held}; {obstacle}, so GPUs are only selected by the environment"

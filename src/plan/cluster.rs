@@ -11,7 +11,8 @@ pub(super) fn without_gpus(inventory: &Inventory) -> Inventory {
     Inventory { gpus: Vec::new(), ..inventory.clone() }
 }
 
-/// The inventory that is common to the cluster: the image, without hardware and capabilities.
+/// The inventory that is common to the cluster: the image, without hardware, capabilities and cgroups. Only the plugins that slurmd alone
+/// loads follow the node's own.
 pub(super) fn any_node(inventory: &Inventory) -> Inventory {
     Inventory {
         slurm: inventory.slurm.clone(),
@@ -102,7 +103,7 @@ mod tests {
 
     use super::*;
     use crate::render;
-    use model::inventory::{CpuSet, SlurmInstall, SlurmVersion};
+    use model::inventory::{CgroupVersion, CpuSet, SlurmInstall, SlurmVersion};
 
     fn inventory(hostname: &str, cpus: &str, version: (u16, u16)) -> Inventory {
         let mut inventory = Inventory { hostname: hostname.to_owned(), ..Inventory::default() };
@@ -140,6 +141,49 @@ mod tests {
             head.contains("NodeSet=h200 Feature=h200\n") && head.contains("PartitionName=big Nodes=h200"),
             "{head}"
         );
+    }
+
+    #[test]
+    fn each_node_uses_the_cgroups_of_its_own_container() {
+        let plain = inventory("c1", "0-3", (24, 11));
+        let shared = slurm_conf("compute", &plain, "");
+        let cgroup = Cgroup {
+            version: CgroupVersion::V2,
+            writable: true,
+            controllers: vec!["cpuset".to_owned(), "memory".to_owned()],
+            ..Cgroup::default()
+        };
+        let mut confined = Inventory { cgroup, ..inventory("c2", "0-3", (24, 11)) };
+        confined.slurm.plugins.push("cgroup_v2".to_owned());
+        let files = |role: &str, inventory: &Inventory, more| {
+            let texts = render::render(&crate::plan(&config(role, more), inventory).unwrap());
+            (texts[0].text.clone(), texts[2].text.clone())
+        };
+        let (slurm_conf, cgroup_conf) = files("compute", &confined, "");
+        assert!(cgroup_conf.contains("ConstrainRAMSpace=yes\nConstrainDevices=yes\n"), "{cgroup_conf}");
+        let own = |line: &&str| !line.starts_with('#') && !shared.lines().any(|other| other == *line);
+        let differing: Vec<&str> = slurm_conf.lines().filter(own).collect();
+        assert_eq!(differing, ["ProctrackType=proctrack/cgroup", "TaskPlugin=task/cgroup"]);
+        // A container without slurmd has no node to plan for, and one that cannot confine has no reason to differ.
+        let read_only = Inventory { cgroup: Cgroup { writable: false, ..confined.cgroup.clone() }, ..confined.clone() };
+        assert_eq!(files("login", &confined, "").0, shared);
+        let (slurm_conf, cgroup_conf) = files("compute", &read_only, "");
+        assert_eq!(slurm_conf, shared);
+        assert!(cgroup_conf.contains("read-only"), "{cgroup_conf}");
+    }
+
+    #[test]
+    fn slurm_counts_memory_or_the_kernel_does_but_not_both() {
+        let mut inventory = inventory("c2", "0-3", (24, 11));
+        inventory.cgroup.version = CgroupVersion::V2;
+        inventory.cgroup.writable = true;
+        inventory.cgroup.controllers = vec!["cpuset".to_owned(), "memory".to_owned()];
+        inventory.slurm.plugins.push("cgroup_v2".to_owned());
+        let lines = |more: &str| crate::plan(&config("compute", more), &inventory).unwrap().cgroup.lines;
+        let constrains = |more: &str| lines(more).contains(&("ConstrainRAMSpace", "yes"));
+        assert!(constrains(""));
+        assert!(constrains("[slurm.conf]\nJobAcctGatherParams = \"UsePss\"\n"));
+        assert!(!constrains("[slurm.conf]\nJobAcctGatherParams = \"UsePss,OverMemoryKill\"\n"));
     }
 
     #[test]

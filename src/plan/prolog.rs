@@ -35,7 +35,7 @@ impl Prolog {
             // Whatever closed the files: without the script only root can open them.
             DeviceFiles::Closed => true,
         };
-        let gives_gpus = may_give && !cgroup.is_used() && config.gpu.sharing().is_none();
+        let gives_gpus = may_give && !cgroup.confines_devices() && config.gpu.sharing().is_none();
         let names_nodes = config.shares_a_cluster();
         let path = config.paths.slurm.join(FileName::Prolog.as_str());
         let hooks = config.hooks.pre_job.clone();
@@ -87,26 +87,25 @@ impl Prolog {
 mod tests {
     use super::*;
 
-    fn gives(toml: &str, device_files: DeviceFiles, proctrack: &'static str) -> bool {
+    fn gives(toml: &str, device_files: DeviceFiles, lines: Vec<(&'static str, &'static str)>) -> bool {
         let config = Config::parse(toml, std::path::Path::new("t")).unwrap();
         let inventory = Inventory { device_files, ..Inventory::default() };
-        let cgroup = CgroupPlan { lines: Vec::new(), proctrack, task: "task/none", why: String::new() };
+        let cgroup = CgroupPlan { lines, proctrack: "proctrack/cgroup", task: "task/none", why: String::new() };
         Prolog::plan(&config, &inventory, &cgroup).is_some_and(|prolog| prolog.gives_gpus)
     }
 
     #[test]
     fn gives_gpus_to_job_users_if_files_are_container_owned() {
-        const NO_CGROUP: &str = "proctrack/linuxproc";
         let user = |uid: u32| format!("[[user]]\nname = \"u{uid}\"\nuid = {uid}\n");
         let two = format!("{}{}", user(1001), user(1002));
-        assert!(gives(&two, DeviceFiles::Open, NO_CGROUP));
-        assert!(gives("[gpu]\nisolate = true\n", DeviceFiles::Open, NO_CGROUP));
+        assert!(gives(&two, DeviceFiles::Open, Vec::new()));
+        assert!(gives("[gpu]\nisolate = true\n", DeviceFiles::Open, Vec::new()));
         // Other users cannot open the files.
-        assert!(gives("", DeviceFiles::Closed, NO_CGROUP));
-        assert!(!gives(&user(1001), DeviceFiles::Open, NO_CGROUP));
-        assert!(!gives(&format!("[gpu]\nisolate = false\n{two}"), DeviceFiles::Open, NO_CGROUP));
-        assert!(!gives(&format!("[gpu]\nshards = 2\n{two}"), DeviceFiles::Open, NO_CGROUP));
-        assert!(!gives(&two, DeviceFiles::Hosts, NO_CGROUP));
-        assert!(!gives(&two, DeviceFiles::Open, "proctrack/cgroup"));
+        assert!(gives("", DeviceFiles::Closed, Vec::new()));
+        assert!(!gives(&user(1001), DeviceFiles::Open, Vec::new()));
+        assert!(!gives(&format!("[gpu]\nisolate = false\n{two}"), DeviceFiles::Open, Vec::new()));
+        assert!(!gives(&format!("[gpu]\nshards = 2\n{two}"), DeviceFiles::Open, Vec::new()));
+        assert!(!gives(&two, DeviceFiles::Hosts, Vec::new()));
+        assert!(!gives(&two, DeviceFiles::Open, vec![("ConstrainDevices", "yes")]));
     }
 }

@@ -4,6 +4,7 @@
 //! not rewritten.
 
 mod cgroup_conf;
+mod checksum;
 mod epilog;
 mod explain;
 mod gres_conf;
@@ -21,7 +22,7 @@ pub use slurmdbd_conf::slurmdbd_conf;
 
 use crate::{FileName, HEADER, Plan, Text};
 
-/// slurm.conf, gres.conf and cgroup.conf; the scripts and oci.conf if needed.
+/// slurm.conf, gres.conf, cgroup.conf and the epilog; other scripts and oci.conf if needed.
 pub fn render(plan: &Plan) -> Vec<Text> {
     let mut files = vec![
         Text { name: FileName::SlurmConf, text: slurm_conf::text(plan) },
@@ -31,7 +32,7 @@ pub fn render(plan: &Plan) -> Vec<Text> {
     let script = |prolog| Text { name: FileName::TaskProlog, text: task_prolog::text(prolog) };
     files.extend(plan.task_prolog.as_ref().map(script));
     files.extend(plan.prolog.as_ref().map(|prolog| Text { name: FileName::Prolog, text: prolog::text(prolog) }));
-    files.extend(plan.epilog.as_ref().map(|epilog| Text { name: FileName::Epilog, text: epilog::text(epilog) }));
+    files.push(Text { name: FileName::Epilog, text: epilog::text(&plan.epilog) });
     files.extend(plan.images.as_ref().map(|images| Text { name: FileName::OciConf, text: oci_conf::text(images) }));
     let filter =
         || Text { name: FileName::CliFilter, text: format!("{HEADER}\n{}", include_str!("render/cli_filter.lua")) };

@@ -35,7 +35,7 @@ pub struct PartitionPlan {
 pub(super) struct Scripts<'a> {
     pub(super) task_prolog: Option<&'a TaskProlog>,
     pub(super) prolog: Option<&'a Prolog>,
-    pub(super) epilog: Option<&'a Epilog>,
+    pub(super) epilog: &'a Epilog,
 }
 
 /// The generated settings, overridden and extended by the operator's.
@@ -53,7 +53,7 @@ pub(super) fn plan(
     settings.files(config, inventory);
     settings.processes(config, cgroup, inventory, reasons);
     let task_prolog = scripts.task_prolog.map(|prolog| ("TaskProlog", &prolog.path, prolog.why));
-    let epilog = scripts.epilog.map(|epilog| ("Epilog", &epilog.path, epilog.why()));
+    let epilog = Some(("Epilog", &scripts.epilog.path, scripts.epilog.why()));
     let prolog = scripts.prolog.map(|prolog| ("Prolog", &prolog.path, prolog.why()));
     for (key, path, why) in [task_prolog, prolog, epilog].into_iter().flatten() {
         settings.add_because(key, path.display(), why);

@@ -84,7 +84,7 @@ impl TaskProlog {
         Some(Self {
             path: config.paths.slurm.join(FileName::TaskProlog.as_str()),
             names: lines.iter().map(name).collect(),
-            counts_from_zero: cgroup.lines.contains(&("ConstrainDevices", "yes")),
+            counts_from_zero: cgroup.confines_devices(),
             variables,
             why: if is_shared || !is_right { NUMBERS } else { MPI },
         })

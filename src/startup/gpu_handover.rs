@@ -55,7 +55,8 @@ pub fn take_from_others(job: u32, devices: &BTreeSet<String>, user: u32, run: &P
     let mut spared: BTreeSet<(u32, u32)> = BTreeSet::new();
     let mut holders = || -> Vec<(Process, bool)> {
         let found = open_files::find(open_files::processes().into_iter().filter(others).collect(), &wanted);
-        let jobs: BTreeMap<i32, u32> = proc::of_jobs().into_iter().map(|(stat, job)| (stat.pid, job)).collect();
+        let jobs: BTreeMap<i32, u32> =
+            proc::of_jobs().processes.into_iter().map(|(stat, job)| (stat.pid, job)).collect();
         let job_with_a_gpu = |one: &Process| jobs.get(&one.pid).filter(|_| owners.contains(&one.uid));
         let (kept, proven): (Vec<_>, Vec<_>) = found.proven.into_iter().partition(|one| job_with_a_gpu(one).is_some());
         spared.extend(kept.iter().filter_map(|one| Some((*job_with_a_gpu(one)?, one.uid))));

@@ -9,9 +9,11 @@ mod kills;
 mod people;
 mod reserve;
 
+pub(crate) use kills::forget;
 pub use reserve::keep_memory;
 
 use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -22,20 +24,25 @@ use sys::proc;
 
 /// The first file that ld.so(8) opens.
 const LOADERS_CACHE: &str = "/etc/ld.so.cache";
-/// The pause after a look, so that a flood of new processes costs at most five looks per second.
+/// The longest pause after a look, so that a flood of new processes costs at most five looks per second.
 const PAUSE: Duration = Duration::from_millis(200);
+/// The shortest pause: what the first programs of a job do must be seen before the kernel kills one.
+const SHORT_PAUSE: Duration = Duration::from_millis(20);
+/// A flood has ended if nothing happened for so long.
+const QUIET: Duration = Duration::from_secs(1);
 /// The longest time between two looks: a program may be statically linked, and a user may lower the value again.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
 /// How often the count of OOM kills is read on cgroup v1, which has no event for it.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs until it is killed. `spared` are the names of users whose processes are daemons or services.
-pub fn keep(spared: &[String]) -> ! {
+/// Runs until it is killed. `spared` are the names of users whose processes are daemons or services; `run` is the run directory.
+pub fn keep(spared: &[String], run: &Path) -> ! {
     // Without inotify (fs.inotify.max_user_instances is the host's) only the timeout remains.
     let starts = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
     let spared = people::uids(spared);
-    let mut kills = Kills::watch();
+    let mut kills = Kills::watch(run);
     reserve::start(&spared, kills.planned());
+    let mut between = SHORT_PAUSE;
     loop {
         if let Some(starts) = &starts {
             // ldconfig replaces the file.
@@ -45,10 +52,12 @@ pub fn keep(spared: &[String]) -> ! {
         // Before the list: a process that is killed afterwards is missing in the next one.
         let count = kills.counted();
         let of_jobs = proc::of_jobs();
-        people::offer(&spared, &of_jobs);
+        people::offer(&spared, &of_jobs.processes);
         kills.look(count, of_jobs);
-        pause();
+        pause(between);
+        let begin = Instant::now();
         wait(starts.as_ref(), &kills);
+        between = if begin.elapsed() >= QUIET { SHORT_PAUSE } else { (between * 2).min(PAUSE) };
     }
 }
 
@@ -69,6 +78,6 @@ fn wait(starts: Option<&Inotify>, kills: &Kills) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "it bounds what a flood of new processes costs")]
-fn pause() {
-    std::thread::sleep(PAUSE);
+fn pause(time: Duration) {
+    std::thread::sleep(time);
 }

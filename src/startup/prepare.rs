@@ -10,6 +10,7 @@ mod in_use;
 mod jobs_on_node;
 mod joining;
 mod reload;
+mod saved_release;
 
 pub use explain::explain;
 pub use reload::{dry_run, reload, restore};
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
+use crate::oom_score;
 use config::{Config, ConfigError, DaemonName, JobHook, OnHookFailure, Role, StartOnlyTables};
 use doctor::facts::Start;
 use install::load_config;
@@ -71,6 +73,7 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     }
     // The report of an earlier agent is outdated.
     let _ = agent::files::forget(&config.paths.run);
+    let _ = oom_score::forget(&config.paths.run);
     let joining = joining::check(&config, sources.root)?;
     let accounts = accounts(&config, sources)?;
     let owners = with_slurm_user(&config, sources.config, sources.root)?;
@@ -88,6 +91,7 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     plan::can_authenticate(&config, &inventory)?;
     let mut planned = plan_files(&config, sources.config, &inventory, sources.root)?;
     is_own_state(&config, sources.root, &planned.files)?;
+    saved_release::check(&config, sources.root, &planned.files, &inventory)?;
     let kept = in_use::keep_at_start(&config, sources.root, &mut planned)?;
     let named = daemon_directories::make(&owners, sources, &planned, &inventory.hostname)?;
     install::note_copies(&config.paths, sources.root, &planned.customized)?;
@@ -284,8 +288,8 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
 /// Whether slurm.conf, generated or not, sets slurminit's own Epilog, which never fails unless a hook is configured to drain.
 fn runs_own_epilog(planned: &Planned) -> bool {
     let drains = |hook: &JobHook| hook.on_failure == OnHookFailure::Drain;
-    let own = planned.plan.epilog.as_ref().filter(|epilog| !epilog.hooks.iter().any(drains));
-    own.is_some_and(|epilog| runs(planned, "Epilog", &epilog.path))
+    let own = &planned.plan.epilog;
+    !own.hooks.iter().any(drains) && runs(planned, "Epilog", &own.path)
 }
 
 /// Whether slurm.conf, generated or not, sets this script and no other for the key.

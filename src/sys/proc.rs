@@ -2,7 +2,7 @@
 
 pub mod parse;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 pub use parse::Stat;
@@ -47,8 +47,17 @@ pub fn step_title(stat: &Stat) -> Option<String> {
     (stat.name == "slurmstepd" && is_roots(stat.pid)).then(|| title(stat.pid)).flatten()
 }
 
-/// The processes below each slurmstepd, with its job.
-pub fn of_jobs() -> Vec<(Stat, u32)> {
+/// The processes of jobs.
+#[derive(Clone, Debug, Default)]
+pub struct OfJobs {
+    /// The jobs that have a slurmstepd.
+    pub jobs: BTreeSet<u32>,
+    /// The processes below each slurmstepd, with its job.
+    pub processes: Vec<(Stat, u32)>,
+}
+
+/// Reads the processes below each slurmstepd.
+pub fn of_jobs() -> OfJobs {
     let mut all: BTreeMap<i32, (Stat, Option<u32>)> = BTreeMap::new();
     for stat in pids().filter_map(stat) {
         let job = step_title(&stat).and_then(|title| Some(parse::step(&title)?.0));
@@ -66,7 +75,8 @@ pub fn of_jobs() -> Vec<(Stat, u32)> {
         None
     };
     let no_steps = all.values().filter(|(_, step)| step.is_none());
-    no_steps.filter_map(|(stat, _)| Some((stat.clone(), job(stat)?))).collect()
+    let processes = no_steps.filter_map(|(stat, _)| Some((stat.clone(), job(stat)?))).collect();
+    OfJobs { jobs: all.values().filter_map(|(_, job)| *job).collect(), processes }
 }
 
 /// Reads a file of the process. Process names may be invalid UTF-8.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::docker::{Image, PLAIN, debians, directory};
+use crate::docker::{ACCOUNTING, Image, PLAIN, debians, directory};
 
 /// The node, what becomes of jobs that ask for more than it has and of one that asks for all of it, and the node after them.
 const LOOK: &str = r#"
@@ -88,16 +88,32 @@ fn job_goes_before_daemons_when_memory_is_used_up() {
     assert_eq!(outcome.code, 0, "{}\n{}", container.sh("sh /tmp/values"), container.log());
 }
 
-/// Without cgroups Slurm does not see it, and the batch script may go on and be COMPLETED.
+/// Without cgroups Slurm does not see it: the batch script may go on and be COMPLETED, and one that is killed itself is FAILED.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_oom_kill_is_named_in_the_log_and_in_the_output_of_the_job() {
+fn an_oom_kill_is_named_in_the_log_the_jobs_output_its_comment_and_by_the_doctor() {
     let container = Image::new(PLAIN).json_log().with(["--memory=400m", "--memory-swap=400m"]).serve();
-    let script = r#"perl -e '$x = "a" x (900 << 20)'; until grep -q '(perl, ' /tmp/out; do sleep 0.1; done"#;
+    let script = r#"perl -e 'sleep 1; $x = "a" x (900 << 20)'; until grep -q '(perl, ' /tmp/out; do sleep 0.1; done"#;
     container.sh(&format!("cat >/tmp/job <<'END'\n#!/bin/sh\n{script}\nEND\nsbatch --output=/tmp/out /tmp/job"));
     container.until("squeue --noheader --states=all --format=%T | grep -q COMPLETED");
     let kills = container.records("job-oom-kill");
     let is_it =
         |fields: &Value| fields["job"] == "1" && fields["process"].as_str().is_some_and(|it| it.contains("(perl, "));
     assert!(kills.iter().any(|record| is_it(&record["fields"])), "{}", container.log());
+
+    let comment = container.sh("scontrol --oneliner show job 1");
+    assert!(comment.contains("AdminComment=slurminit: OOM kill: process") && comment.contains("(perl, "), "{comment}");
+    let doctor = container.sh("slurminit doctor --json || true");
+    assert!(doctor.contains("job 1 (perl, "), "{doctor}");
+}
+
+/// The script itself is killed: its job is over before anything can be written to it, but not its record in the database.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn accounting_names_the_oom_kill_of_a_job_that_ended_of_it() {
+    let container = Image::new(ACCOUNTING).json_log().with(["--memory=700m", "--memory-swap=700m"]).serve();
+    container.sh(r#"sbatch --output=/dev/null --wrap 'exec perl -e "sleep 1; \$x = qq(a) x (1200 << 20)"'"#);
+    container.until("sacct --noheader --allocations --jobs=1 --format=State,AdminComment%80 | grep -q \"FAILED.*slurminit: OOM kill: process .*perl\"");
+    let kills = container.records("job-oom-kill");
+    assert!(kills.iter().any(|record| record["fields"]["job"] == "1"), "{}", container.log());
 }

@@ -131,3 +131,59 @@ fn waits_for_password_lock_and_shows_no_settings_to_users() {
     container.until("test -s /tmp/code");
     assert_eq!(container.sh("cat /tmp/code"), "0", "{}", container.log());
 }
+
+/// The number of a release in the head of a state file (`slurm_protocol_common.h`).
+const RELEASE: usize = 21;
+
+fn with_release(container: &Container, file: &str, release: &str) {
+    container.sh(&format!("printf '\\{release}' | dd of={file} bs=1 seek={RELEASE} conv=notrunc 2>/dev/null"));
+}
+
+/// A later Slurm is not undone by an earlier image, and Debian 12's jobs are not lost to Debian 13.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn refuses_state_that_the_installed_slurm_cannot_read_and_changes_nothing() {
+    let state = Volume::new("state");
+    let image = Image::new(PLAIN).volume(&state, STATE);
+    let first = image.serve();
+    first.sh("sbatch --hold --job-name=kept --wrap true");
+    assert_eq!(first.stop(), 0);
+    let editor = image.clone().with(["--env", "SLURMINIT_ROLE=none"]).command(["sleep", "infinity"]).start();
+    let sums = || editor.sh("cd /var/lib/slurm/slurmctld && sha256sum job_state node_state part_state");
+    let file = "/var/lib/slurm/slurmctld/job_state";
+    let own = editor.sh(&format!("od -An -tu1 -j{RELEASE} -N1 {file} | tr -d ' '")).parse::<u32>().unwrap();
+    assert_eq!(own, 42, "Debian 13 has Slurm 24.11");
+    for (octal, named) in [("054", "25.11"), ("046", "22.05")] {
+        with_release(&editor, file, octal);
+        let before = sums();
+        let refused = image.run(&["true"]);
+        assert_eq!(refused.code, 78, "{refused:?}");
+        assert!(refused.stderr.contains(named) && !refused.stderr.contains("slurmctld version"), "{refused:?}");
+        assert_eq!(sums(), before);
+    }
+    with_release(&editor, file, "052");
+    assert_eq!(image.serve().sh("squeue --noheader --format=%j"), "kept");
+}
+
+/// The head is that of Slurm 24.05, without jobs; tests/versions/run upgrades real ones.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn announces_an_upgrade_before_slurmctld_writes_and_only_once() {
+    let state = Volume::new("state");
+    let image = Image::new(PLAIN).volume(&state, STATE).json_log();
+    let first = image.serve();
+    assert!(first.records("state-upgrade").is_empty());
+    assert_eq!(first.stop(), 0);
+    let editor = image.clone().with(["--env", "SLURMINIT_ROLE=none"]).command(["sleep", "infinity"]).start();
+    editor
+        .sh("cd /var/lib/slurm/slurmctld && rm -f *.old node_state resv_state part_state && truncate -s 43 job_state");
+    with_release(&editor, "/var/lib/slurm/slurmctld/job_state", "051");
+    let second = image.serve();
+    let log = second.log();
+    let announced = second.records("state-upgrade");
+    assert_eq!(announced.len(), 1, "{log}");
+    assert_eq!([&announced[0]["fields"]["saved"], &announced[0]["fields"]["own"]], ["24.05", "24.11"]);
+    assert!(log.find("state-upgrade") < log.find("slurmctld version"), "{log}");
+    second.stop();
+    assert!(image.serve().records("state-upgrade").is_empty());
+}

@@ -18,5 +18,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         oom_score::keep_memory(mib)?;
         return Ok(model::exit_code::SUCCESS);
     }
-    oom_score::keep(&args.spare)
+    let paths = install::load_config::load(None).unwrap_or_default().paths;
+    oom_score::keep(&args.spare, &paths.run)
 }

@@ -3,6 +3,8 @@
 use crate::entry::{Entry, Judge};
 use crate::facts::{ContainerFacts, Credential, Facts, Holder, Port, Start};
 use model::inventory::{Kind, Observations};
+use model::oom_kill::OomKill;
+use model::printable;
 
 /// Less free space than this, in MiB, gets a warning.
 const LOW_DISK: u64 = 100;
@@ -282,12 +284,28 @@ fn disk(start: &Start<'_>) -> Observations {
 fn memory_kills(start: &Start<'_>) -> Observations {
     match &start.cheap.memory_kills {
         Err(why) => Observations::note(why.as_str()),
-        Ok(0) => Observations::ok("no OOM kills in this container"),
+        Ok(kills) if kills.count == 0 => Observations::ok("no OOM kills in this container"),
         Ok(kills) => Observations::warn(
-            format!("{kills} OOM kills in this container"),
-            "jobs used more memory than they requested, up to the container's limit",
+            format!(
+                "{} in this container{}",
+                printable::count(usize::try_from(kills.count).unwrap_or(usize::MAX), "OOM kill"),
+                named(&kills.of_jobs)
+            ),
+            "jobs used more memory than they requested, or together more than the container's limit",
             "request enough memory (srun --mem=8G); raise the limit with docker run --memory",
         ),
+    }
+}
+
+/// `: job 7 (python3, 900 MiB), ...`.
+fn named(kills: &[OomKill]) -> String {
+    let one = |kill: &OomKill| {
+        let OomKill { job, process, resident_mib } = kill;
+        format!("job {job} ({}, {resident_mib} MiB)", printable::line(process))
+    };
+    match kills {
+        [] => String::new(),
+        kills => format!(": {}", kills.iter().map(one).collect::<Vec<_>>().join(", ")),
     }
 }
 

@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::ports;
-use crate::facts::{CheapFacts, ContainerSettings, CudaFacts, Disk, Holder, KeyFacts, Limit, Observed, Port};
+use crate::facts::{
+    CheapFacts, ContainerSettings, CudaFacts, Disk, Holder, KeyFacts, Limit, MemoryKills, Observed, Port,
+};
 use config::{Config, Role};
 use model::inventory::Inventory;
+use model::oom_kill;
 use sys::proc::parse::Mount;
 use sys::sockets;
 use sys::trusted_path;
@@ -24,6 +27,8 @@ pub struct ExaminedPaths<'a> {
     pub key: &'a Path,
     /// The directory of saved state.
     pub state: &'a Path,
+    /// The run directory.
+    pub run: &'a Path,
     /// The cluster's name in slurm.conf.
     pub cluster: &'a str,
     /// Whether there is an NVIDIA driver. Without one, the search for CUDA (some fifty paths) is skipped.
@@ -38,6 +43,7 @@ pub fn look_cheaply(root: &Path, config: &Config, inventory: &Inventory, cluster
         root,
         key: &config.paths.munge_key,
         state: &config.paths.state,
+        run: &config.paths.run,
         cluster,
         has_nvidia: inventory.cuda_driver().is_some(),
         ports: [("slurmctld", config.slurm.controller_port), ("slurmd", config.slurm.daemon_port)],
@@ -74,7 +80,7 @@ pub fn cheap(places: &ExaminedPaths<'_>, listens: &dyn Fn(u16) -> Option<bool>) 
         state_disk: disk(&under(root, places.state)),
         ports: places.ports.into_iter().map(port).collect(),
         cuda: if places.has_nvidia { cuda(root) } else { CudaFacts::default() },
-        memory_kills: memory_kills(root),
+        memory_kills: memory_kills(root, places.run),
         has_kfd: root.join("dev/kfd").exists(),
         given: given(root),
     }
@@ -196,12 +202,14 @@ fn toolkit(root: &Path) -> Option<String> {
     noted.or_else(|| majors.into_iter().find(has).map(|major| major.to_string()))
 }
 
-fn memory_kills(root: &Path) -> Observed<u64> {
+fn memory_kills(root: &Path, run: &Path) -> Observed<MemoryKills> {
     let files = ["sys/fs/cgroup/memory.events", "sys/fs/cgroup/memory/memory.oom_control"];
     let text = files.into_iter().find_map(|file| read(&root.join(file)));
     let text = text.ok_or("the container's cgroup has no memory.events")?;
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
-    count.ok_or_else(|| "this kernel does not count OOM kills".to_owned())
+    let count = count.ok_or("this kernel does not count OOM kills")?;
+    let of_jobs = read(&under(root, run).join(oom_kill::FILE)).and_then(|text| serde_json::from_str(&text).ok());
+    Ok(MemoryKills { count, of_jobs: of_jobs.unwrap_or_default() })
 }
 
 #[cfg(test)]

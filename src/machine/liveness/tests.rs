@@ -1,5 +1,8 @@
 //! Rounds of questions in the simulated world.
 
+use config::{Config, Role};
+use plan::target::Target;
+
 use super::super::tests::*;
 use super::super::*;
 use super::*;
@@ -73,6 +76,26 @@ fn first_round_is_early_and_restarts_missing_watchers() {
     sim.give(Event::Signal(libc::SIGTERM));
     sim.exits(Child::JobsQuiesce, Exit::Code(0));
     sim.let_end();
+}
+
+/// A driver can take seconds, in which munged is asked already and the node's name is not known.
+#[test]
+fn watches_a_computes_registration_once_its_slurmd_is_ready() {
+    let config = Config { role: Role::Compute, ..Config::default() };
+    let target = Target::of(&config);
+    let mut sim = Sim::new(probed(Setup { units: target.units(&config), jobs: target.jobs, ..cluster(false) }));
+    let id = |sim: &Sim, name| sim.machine.units().iter().find(|unit| unit.is(name)).map(|unit| unit.id).unwrap();
+    let (munged, slurmd) = (id(&sim, DaemonName::Munged), id(&sim, DaemonName::Slurmd));
+    let is_watched = |sim: &Sim| sim.spawned.contains(&Child::JobsReached);
+    sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
+    sim.give(Event::ReadinessChecked(munged, true));
+    begin(&mut sim);
+    sim.exits(Child::Liveness, Exit::Code(0));
+    assert!(!is_watched(&sim));
+    sim.prepared();
+    sim.give(Event::ReadinessChecked(slurmd, true));
+    begin(&mut sim);
+    assert!(is_watched(&sim));
 }
 
 #[test]

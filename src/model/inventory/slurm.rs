@@ -42,6 +42,37 @@ impl SlurmVersion {
     const fn new(year: u16, month: u16) -> Self {
         Self { year, month }
     }
+
+    /// The number of the release in Slurm's messages and state files (`slurm_protocol_common.h`).
+    pub fn protocol(self) -> u8 {
+        let before = Self::NINE_MONTHS.iter().position(|release| *release >= self);
+        let half_years = self.year.saturating_sub(24) * 2 + u16::from(self.month >= 11);
+        let number = before.map_or(41 + half_years, |at| u16::try_from(38 + at).unwrap_or(u16::MAX));
+        u8::try_from(number).unwrap_or(u8::MAX)
+    }
+
+    /// The oldest state files that the release reads (SLURM_MIN_PROTOCOL_VERSION).
+    pub fn oldest_protocol(self) -> u8 {
+        self.protocol().saturating_sub(if self >= Self::new(24, 11) { 3 } else { 2 })
+    }
+
+    /// The release with this number; `None` before 22.05.
+    pub fn of_protocol(number: u8) -> Option<Self> {
+        let index = number.checked_sub(38)?;
+        let half_years = u16::from(index).saturating_sub(3);
+        let month = if half_years % 2 == 0 { 5 } else { 11 };
+        let early = Self::NINE_MONTHS.get(usize::from(index)).copied();
+        Some(early.unwrap_or(Self::new(24 + half_years / 2, month)))
+    }
+
+    /// The latest release that reads state files of `number`.
+    pub fn latest_that_reads(number: u8) -> Option<Self> {
+        let reads = |release: &Self| release.oldest_protocol() <= number;
+        (number..=number.saturating_add(3)).rev().filter_map(Self::of_protocol).find(reads)
+    }
+
+    /// The releases every nine months, the first of which has the number 38. From 24.05 on there is one each May and November.
+    const NINE_MONTHS: [Self; 3] = [Self::new(22, 5), Self::new(23, 2), Self::new(23, 11)];
 }
 
 impl fmt::Display for SlurmVersion {
@@ -211,6 +242,22 @@ mod tests {
             assert!(!slurm(Some(before)).does(behavior), "{behavior:?}");
             assert_eq!(slurm(None).does(behavior), since.if_unknown, "{behavior:?}");
         }
+    }
+
+    /// From `slurm_protocol_common.h` of each release.
+    #[test]
+    fn releases_have_slurms_numbers() {
+        let table = [(22, 5, 38, 36), (23, 2, 39, 37), (23, 11, 40, 38), (24, 5, 41, 39), (24, 11, 42, 39)];
+        let later = [(25, 5, 43, 40), (25, 11, 44, 41), (26, 5, 45, 42), (26, 11, 46, 43)];
+        for (year, month, number, oldest) in table.into_iter().chain(later) {
+            let release = SlurmVersion::new(year, month);
+            assert_eq!((release.protocol(), release.oldest_protocol()), (number, oldest), "{release}");
+            assert_eq!(SlurmVersion::of_protocol(number), Some(release));
+        }
+        assert_eq!(SlurmVersion::of_protocol(37), None);
+        assert_eq!(SlurmVersion::latest_that_reads(38), Some(SlurmVersion::new(23, 11)));
+        assert_eq!(SlurmVersion::latest_that_reads(42), Some(SlurmVersion::new(26, 5)));
+        assert_eq!(SlurmVersion::latest_that_reads(20), None);
     }
 
     #[test]

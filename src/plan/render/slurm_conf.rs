@@ -2,14 +2,22 @@
 
 use std::fmt::Write as _;
 
-use crate::{FileName, NodePlan, NodesPlan, Plan, Topology};
+use crate::{FileName, NodePlan, NodesPlan, Plan, Setting, Topology};
 use config::{CloudNodes, FeatureName};
 
-use super::header;
+use super::{checksum, header};
 
 pub(super) fn text(plan: &Plan) -> String {
+    let text = with_settings(plan, &plan.settings);
+    match &plan.clusters_settings {
+        Some(settings) => checksum::with_checksum_of(text, &with_settings(plan, settings)),
+        None => text,
+    }
+}
+
+fn with_settings(plan: &Plan, settings: &[Setting]) -> String {
     let mut text = header(FileName::SlurmConf);
-    for setting in &plan.settings {
+    for setting in settings {
         if let Some(why) = &setting.why {
             let _ = writeln!(text, "# {why}");
         }

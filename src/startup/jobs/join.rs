@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::{SLURM, STOPS, closed_for_good, controller_reachability, requeue_ghosts, wanted};
+use super::{SLURM, STOPS, closed_for_good, controller_reachability, own_group, requeue_ghosts, wanted};
 use machine::node_report::OUR_REASON;
 use model::inventory::{Finding, Kind};
 use model::message;
@@ -71,6 +71,7 @@ pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, com
         (true, false) => slurmd.arg("-b"),
         (true, true) => &mut slurmd,
     };
+    own_group::enter();
     let error = report::end(&mut slurmd).exec();
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
 }

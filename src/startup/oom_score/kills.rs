@@ -3,19 +3,24 @@
 //! Without writable cgroups slurmstepd does not see an OOM kill: a batch script whose program was killed may still be COMPLETED. The kernel
 //! counts these kills in the container's cgroup and does not name the process, so the count is compared with the processes that ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use machine::node_report::OUR_REASON;
 use model::message;
+use model::oom_kill::{FILE, OomKill};
 use model::printable;
 use slurm::client::{Client, limit};
-use sys::proc::{self, Stat, parse};
+use sys::proc::{self, OfJobs, Stat, parse};
 use sys::report;
+use sys::trusted_path;
 
 /// The count of cgroup v2, which reports a change to poll(2).
 const COUNT: &str = "/sys/fs/cgroup/memory.events";
@@ -23,6 +28,12 @@ const COUNT: &str = "/sys/fs/cgroup/memory.events";
 const COUNT_V1: &str = "/sys/fs/cgroup/memory/memory.oom_control";
 /// A user can cause kills all the time: so often a job's kills are reported at most.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
+
+/// So many kills are recorded for `slurminit doctor`.
+const MOST_RECORDED: usize = 20;
+
+/// In place of the PID of a process that began and was killed between two looks.
+const UNSEEN: i32 = 0;
 
 /// A process of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,20 +51,28 @@ type Key = (i32, u64);
 /// The jobs' processes at the last look, and the kernel's count at that time.
 #[derive(Debug, Default)]
 pub(super) struct Kills {
+    run: PathBuf,
     file: Option<File>,
     has_event: bool,
     count: u64,
     planned: Arc<AtomicU64>,
+    jobs: BTreeSet<u32>,
     processes: BTreeMap<Key, Process>,
     /// When the kills of a job were reported; `None` are those outside of jobs.
     reported: BTreeMap<Option<u32>, Instant>,
 }
 
 impl Kills {
-    pub(super) fn watch() -> Self {
+    /// `run` is the directory for the record.
+    pub(super) fn watch(run: &Path) -> Self {
         let file = File::open(COUNT).ok();
         let has_event = file.is_some();
-        let mut kills = Self { file: file.or_else(|| File::open(COUNT_V1).ok()), has_event, ..Self::default() };
+        let mut kills = Self {
+            run: run.to_owned(),
+            file: file.or_else(|| File::open(COUNT_V1).ok()),
+            has_event,
+            ..Self::default()
+        };
         kills.count = kills.counted();
         kills
     }
@@ -85,18 +104,21 @@ impl Kills {
     }
 
     /// Updates the processes, and reports the kills since the last look. `count` was read before the list of processes.
-    pub(super) fn look(&mut self, count: u64, of_jobs: Vec<(Stat, u32)>) {
+    pub(super) fn look(&mut self, count: u64, of_jobs: OfJobs) {
         if self.file.is_none() {
             return;
         }
-        let now = processes(of_jobs);
+        let (jobs, now) = (of_jobs.jobs, processes(of_jobs.processes));
         self.count += self.planned.swap(0, Ordering::Relaxed);
         let kills = usize::try_from(count.saturating_sub(self.count)).unwrap_or(usize::MAX);
-        let victims = victims(&self.processes, &now, kills);
+        let mut victims = victims(&self.processes, &now, kills);
+        if victims.is_empty() && kills > 0 {
+            victims.extend(only(&self.jobs, &jobs).map(unseen));
+        }
         self.reported.retain(|_, at| at.elapsed() < REPORT_EVERY);
         for (pid, victim) in &victims {
             if self.is_due(Some(victim.job)) {
-                report(*pid, victim);
+                report(&self.run, *pid, victim);
             }
         }
         if victims.len() < kills && self.is_due(None) {
@@ -106,7 +128,7 @@ impl Kills {
                 kills = printable::count(kills - victims.len(), "OOM kill")
             ));
         }
-        (self.count, self.processes) = (count, now);
+        (self.count, self.jobs, self.processes) = (count, jobs, now);
     }
 }
 
@@ -138,9 +160,50 @@ fn victims(before: &BTreeMap<Key, Process>, now: &BTreeMap<Key, Process>, kills:
     all
 }
 
-fn report(pid: i32, victim: &Process) {
+/// The only job that has or had a step.
+fn only(before: &BTreeSet<u32>, now: &BTreeSet<u32>) -> Option<u32> {
+    let mut jobs = before.union(now);
+    jobs.next().copied().filter(|_| jobs.next().is_none())
+}
+
+fn unseen(job: u32) -> (i32, Process) {
+    (UNSEEN, Process { job, name: "short-lived".to_owned(), resident_kib: 0, is_ending: true })
+}
+
+/// Adds it to the file that `slurminit doctor` reads.
+fn record(run: &Path, kill: OomKill) -> anyhow::Result<()> {
+    let run = trusted_path::open(Path::new("/"), run)?;
+    run.require_ours()?;
+    let mut kills: Vec<OomKill> =
+        run.read(FILE).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    kills.push(kill);
+    kills.drain(..kills.len().saturating_sub(MOST_RECORDED));
+    let new = format!("{FILE}.new");
+    run.remove(&new)?;
+    run.create(&new, 0o644)?.write_all(&serde_json::to_vec(&kills)?)?;
+    Ok(run.rename(&new, FILE)?)
+}
+
+/// Forgets the kills of an earlier start.
+pub(crate) fn forget(run: &Path) -> anyhow::Result<()> {
+    Ok(trusted_path::open(Path::new("/"), run)?.remove(FILE)?)
+}
+
+fn report(run: &Path, pid: i32, victim: &Process) {
     let Process { job, name, resident_kib, .. } = victim;
-    let what = format!("process {pid} ({}, {} MiB)", printable::line(name), resident_kib / 1024);
+    let (process, resident_mib) = (printable::line(name), resident_kib / 1024);
+    let what = match pid {
+        UNSEEN => "a short-lived process".to_owned(),
+        _ => format!("process {pid} ({process}, {resident_mib} MiB)"),
+    };
+    if let Err(error) = record(run, OomKill { job: *job, process: process.into_owned(), resident_mib }) {
+        report::warn(message!(
+            "oom-kill-not-recorded",
+            "`slurminit doctor` will not show the OOM kill of job {job}: {error}",
+            job = job,
+            error = format!("{error:#}")
+        ));
+    }
     report::warn(message!(
         "job-oom-kill",
         "OOM kill: {process} of job {job}; request more with --mem, or raise the limit with docker run --memory",
@@ -148,8 +211,19 @@ fn report(pid: i32, victim: &Process) {
         job = job
     ));
     let (job, note) = (job.to_string(), format!("OOM kill: {what}; request more memory with --mem"));
-    // slurmstepd writes it to the output of the job. That is over if its last process was killed.
-    let notify = move || drop(Client::each(limit::COMMAND).run("scontrol", &["notify", &job, &note]));
+    // slurmstepd writes it to the output of the job. That is over if its last process was killed. Without cgroups nothing makes the job's state
+    // OUT_OF_MEMORY: slurmctld sets it for the exit code SIG_OOM alone, which slurmstepd sends if task/cgroup counted a kill (24.11 to 26.05,
+    // `_job_complete` and `_send_complete_batch_script_msg`).
+    let notify = move || {
+        let slurm = Client::each(limit::COMMAND);
+        let comment = format!("admincomment={OUR_REASON}{note}");
+        // slurmctld changes no job that has ended, but slurmdbd does, if there is one.
+        if slurm.update_job(&job, &[&comment]).is_err() {
+            let place = format!("jobid={job}");
+            drop(slurm.run("sacctmgr", &["--immediate", "modify", "job", "where", &place, "set", &comment]));
+        }
+        drop(slurm.run("scontrol", &["notify", &job, &note]));
+    };
     let _ = thread::Builder::new().spawn(notify);
 }
 
@@ -209,6 +283,15 @@ mod tests {
         assert_eq!(jobs(1), [(10, 5)]);
         assert_eq!(jobs(2), [(10, 5), (14, 8)]);
         assert_eq!(jobs(9), [(10, 5), (14, 8), (11, 5)]);
+    }
+
+    #[test]
+    fn unseen_process_is_of_the_only_job() {
+        let jobs = |jobs: &[u32]| jobs.iter().copied().collect::<BTreeSet<_>>();
+        assert_eq!(only(&jobs(&[5]), &jobs(&[])), Some(5));
+        assert_eq!(only(&jobs(&[]), &jobs(&[5])), Some(5));
+        assert_eq!(only(&jobs(&[5]), &jobs(&[5, 6])), None);
+        assert_eq!(only(&jobs(&[]), &jobs(&[])), None);
     }
 
     #[test]

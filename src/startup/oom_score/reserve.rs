@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -121,7 +121,8 @@ fn start_child(mib: u64) -> io::Result<Option<(Child, OwnedFd)>> {
 pub fn keep_memory(mib: u64) -> io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", "1000")?;
     let memory = vec![1_u8; usize::try_from(mib << 20).unwrap_or_default()];
-    println!("ready");
+    // A parent that has stopped waiting on a slow machine has closed the pipe.
+    let _ = writeln!(io::stdout(), "ready");
     let mut end = [0];
     // Standard input is a pipe that nothing is written to.
     let _ = io::Read::read(&mut io::stdin(), &mut end);

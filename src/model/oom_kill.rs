@@ -1,0 +1,17 @@
+//! The OOM kills of jobs' processes since the container's start, for `slurminit doctor`.
+
+use serde::{Deserialize, Serialize};
+
+/// The file in the run directory.
+pub const FILE: &str = "oom-kills.json";
+
+/// A process of a job that the kernel killed because memory ran out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OomKill {
+    /// The job's id.
+    pub job: u32,
+    /// The process's name, as one printable line.
+    pub process: String,
+    /// Its resident memory, in MiB, when it was last seen.
+    pub resident_mib: u64,
+}

@@ -1,0 +1,44 @@
+//! Slurm's checksum of slurm.conf.
+//!
+//! slurmctld compares that of each node with its own, and reports a node whose slurm.conf differs (24.11 to 26.05,
+//! `_slurm_rpc_node_registration`). A node that plans by its own cgroups differs in ProctrackType and TaskPlugin, which only its slurmd and
+//! slurmstepd load. A comment at the end of its file keeps the checksum that the file has without these, so that slurmctld still reports
+//! every other difference.
+
+/// The checksum after `text`, which follows a text with the checksum `before` (`_compute_hash_val` in `parse_config.c`; `char` is signed).
+fn checksum(before: u32, text: &str) -> u32 {
+    text.bytes().fold(before, |sum, byte| {
+        let signed = if byte < 0x80 { u32::from(byte) } else { u32::from(byte) | 0xffff_ff00 };
+        let sum = sum ^ (signed << 8);
+        (0..8).fold(sum, |sum, _| if sum & 0x8000 == 0 { sum << 1 } else { (sum << 1) ^ 4129 })
+    })
+}
+
+/// The text with a last line that gives it the checksum of `other`. The last two bytes of both must be the same, and the four digits before
+/// them make up for the rest.
+pub(super) fn with_checksum_of(text: String, other: &str) -> String {
+    const COMMENT: &str = "# This node's cgroups decide ProctrackType and TaskPlugin; checksum of the others' file: ";
+    let (target, begin) = (checksum(0, other), checksum(checksum(0, &text), COMMENT));
+    let Some((at, _)) = other.char_indices().rev().nth(1) else { return text };
+    let end = other.get(at..).unwrap_or_default();
+    let found = (0..1_u32 << 22).map(|number| format!("{number:x} {end}")).find(|line| checksum(begin, line) == target);
+    found.map_or(text.clone(), |line| text + COMMENT + &line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_with_other_plugins_has_the_checksum_of_the_cluster() {
+        let shared = "TaskPlugin=task/none\nPartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n";
+        let own = shared.replace("task/none", "task/cgroup");
+        let adjusted = with_checksum_of(own.clone(), shared);
+        assert_ne!(checksum(0, &own), checksum(0, shared));
+        assert_eq!(checksum(0, &adjusted), checksum(0, shared));
+        assert!(adjusted.starts_with(&own) && adjusted.lines().count() == 3 && adjusted.ends_with("P\n"), "{adjusted}");
+        // Any other difference remains one.
+        let else_where = with_checksum_of(own, &shared.replace("debug", "short"));
+        assert_ne!(checksum(0, &else_where), checksum(0, shared));
+    }
+}

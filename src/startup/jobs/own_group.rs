@@ -1,0 +1,95 @@
+//! Gives slurmd a cgroup of its own.
+//!
+//! slurmd moves every process of its group into one below, and exits if one of them ends meanwhile; each restart is a level deeper (24.11,
+//! `_empty_pids` in `cgroup_v2.c`; since 25.11 only in the container's own group). Alone in a group, it moves itself. The container's group
+//! must have no processes either: only then its controllers can be enabled for the groups of jobs.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::{env, fs, process};
+
+use model::message;
+use plan::last_value;
+use sys::report;
+
+const MOUNT: &str = "/sys/fs/cgroup";
+const PROCESSES: &str = "cgroup.procs";
+/// Slurm's own name for the group of all other processes.
+const OTHERS: &str = "system";
+/// Processes that start meanwhile are moved in the next round.
+const ROUNDS: usize = 100;
+
+/// Moves this process, which becomes slurmd, if Slurm uses cgroups.
+pub(super) fn enter() {
+    let conf = env::var_os("SLURM_CONF").map_or_else(|| PathBuf::from("/etc/slurm/slurm.conf"), PathBuf::from);
+    let text = fs::read_to_string(conf.with_file_name("cgroup.conf")).unwrap_or_default();
+    if last_value(&text, "CgroupPlugin").is_none_or(|plugin| plugin != "cgroup/v2") {
+        return;
+    }
+    if let Err(error) = enter_at(Path::new(MOUNT), process::id()) {
+        report::warn(message!(
+            "slurmd-without-cgroup",
+            "slurmd has no cgroup of its own and may exit when it starts on a busy node: {error}",
+            error = error
+        ));
+    }
+}
+
+fn enter_at(mount: &Path, pid: u32) -> io::Result<()> {
+    let others = mount.join(OTHERS);
+    make(&others)?;
+    for _ in 0..ROUNDS {
+        let processes = fs::read_to_string(mount.join(PROCESSES))?;
+        if processes.is_empty() {
+            break;
+        }
+        // One that has ended needs no group.
+        processes.lines().for_each(|process| drop(fs::write(others.join(PROCESSES), process)));
+    }
+    // Not all kernels have all.
+    for controller in fs::read_to_string(mount.join("cgroup.controllers"))?.split_whitespace() {
+        let _ = fs::write(mount.join("cgroup.subtree_control"), format!("+{controller}"));
+    }
+    let own = mount.join(format!("slurmd.{pid}"));
+    make(&own)?;
+    fs::write(own.join(PROCESSES), pid.to_string())?;
+    remove_former(mount, &own)
+}
+
+fn make(group: &Path) -> io::Result<()> {
+    match fs::create_dir(group) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// The kernel refuses to remove a group with processes.
+fn remove_former(mount: &Path, own: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(mount)?.flatten() {
+        let is_slurmds = entry.file_name().to_string_lossy().starts_with("slurmd.");
+        if is_slurmds && entry.path() != own {
+            let _ = fs::remove_dir(entry.path().join(OTHERS));
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slurmd_is_alone_in_its_group_and_leaves_none_behind() {
+        let mount = tempfile::tempdir().unwrap();
+        let path = |name: &str| mount.path().join(name);
+        fs::write(path(PROCESSES), "1\n12\n").unwrap();
+        fs::write(path("cgroup.controllers"), "cpuset memory\n").unwrap();
+        fs::create_dir_all(path("slurmd.7/system")).unwrap();
+        fs::create_dir_all(path("system.slice")).unwrap();
+        enter_at(mount.path(), 12).unwrap();
+        assert_eq!(fs::read_to_string(path("slurmd.12/cgroup.procs")).unwrap(), "12");
+        assert!(fs::read_to_string(path("system/cgroup.procs")).is_ok());
+        assert!(!path("slurmd.7").exists() && path("system.slice").exists());
+    }
+}
