@@ -218,7 +218,11 @@ fn followers_that_do_not_read_hold_nothing_up_and_are_few() {
     let mut text = String::new();
     wait_for("the gap", || {
         let mut bytes = [0; 65536];
-        let length = followers[0].read(&mut bytes).unwrap();
+        let length = match followers[0].read(&mut bytes) {
+            // By the end of a child of another test.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return None,
+            read => read.unwrap(),
+        };
         text.push_str(&String::from_utf8_lossy(&bytes[..length]));
         (text.contains("lines are left out")).then_some(())
     });

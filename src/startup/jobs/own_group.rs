@@ -26,6 +26,11 @@ pub(super) fn enter() {
     if last_value(&text, "CgroupPlugin").is_none_or(|plugin| plugin != "cgroup/v2") {
         return;
     }
+    // With the host's cgroup namespace the mount has the host's groups.
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    if !is_containers(&own) {
+        return;
+    }
     if let Err(error) = enter_at(Path::new(MOUNT), process::id()) {
         report::warn(message!(
             "slurmd-without-cgroup",
@@ -33,6 +38,12 @@ pub(super) fn enter() {
             error = error
         ));
     }
+}
+
+/// Whether the mount's root is the container's group: this process is in it, or in a group of an earlier start.
+fn is_containers(own: &str) -> bool {
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    path.is_some_and(|path| path.is_empty() || path == OTHERS || path.starts_with("slurmd."))
 }
 
 fn enter_at(mount: &Path, pid: u32) -> io::Result<()> {
@@ -43,8 +54,9 @@ fn enter_at(mount: &Path, pid: u32) -> io::Result<()> {
         if processes.is_empty() {
             break;
         }
-        // One that has ended needs no group.
-        processes.lines().for_each(|process| drop(fs::write(others.join(PROCESSES), process)));
+        // One that has ended needs no group. 0 is a process of another container or of the host, and as a target this process itself.
+        let moved = processes.lines().filter(|process| *process != "0");
+        moved.for_each(|process| drop(fs::write(others.join(PROCESSES), process)));
     }
     // Not all kernels have all.
     for controller in fs::read_to_string(mount.join("cgroup.controllers"))?.split_whitespace() {
@@ -78,6 +90,16 @@ fn remove_former(mount: &Path, own: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_of_the_host_are_left_alone() {
+        for own in ["0::/\n", "0::/system\n", "0::/slurmd.12/system\n", "1:name=systemd:/\n0::/\n"] {
+            assert!(is_containers(own), "{own}");
+        }
+        for own in ["0::/docker/5f3a\n", "0::/system.slice/docker-5f3a.scope\n", "0::/../5f3a\n", "4:memory:/\n", ""] {
+            assert!(!is_containers(own), "{own}");
+        }
+    }
 
     #[test]
     fn slurmd_is_alone_in_its_group_and_leaves_none_behind() {
