@@ -100,7 +100,8 @@ RUN groupadd --gid 640 --system munge \
 # start, because its include matches no file. PMIx plugins whose library the packages do not bring (Debian 12, Ubuntu 24.04)
 # log errors at every start. A Slurm built from source lists the packages it needs, and its user gets Debian's user ID of slurm.
 #
-# PRoot runs jobs in container images where user namespaces are refused. libX11, a dependency of a dependency, needs no locales here.
+# PRoot runs jobs in container images where user namespaces are refused. libX11, a dependency of a dependency, needs no locales here, and
+# Level Zero's loader, another one, no layers for debugging: 2 MB that it loads only if a variable asks for them.
 # dpkg's previous status and the symbols files, which only the build of a Debian package reads (it can do without), are 400 kB. The
 # packages of Slurm share one licence text of 50 kB: hard links, so that each package keeps its copyright when another one is removed.
 #
@@ -117,7 +118,7 @@ RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends munge proot ${packages} ${sysusers} \
  && rm -rf /etc/munge/munge.key /var/lib/munge/munge.seed /var/lib/apt/lists/* /var/cache/apt/*.bin \
       /var/cache/debconf/* /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /usr/share/X11/locale \
-      /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols \
+      /usr/lib/*/libze_validation_layer.so* /usr/lib/*/libze_tracing_layer.so* /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols \
  && for package in slurm-client slurmctld slurm-wlm-basic-plugins; do \
       ! cmp -s /usr/share/doc/slurmd/copyright "/usr/share/doc/$package/copyright" \
         || ln -f /usr/share/doc/slurmd/copyright "/usr/share/doc/$package/copyright"; \
