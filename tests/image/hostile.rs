@@ -118,21 +118,29 @@ fn slurmctld_gets_its_port_back_while_user_takes_it_again_and_again_on_each_debi
             spawn("daemon", &["sleep", "7002"]);
             spawn("nobody", &["perl", "-e", SQUATTER, "6817", hides]);
             container.until("[ \"$(wc -l </tmp/ready)\" -ge 4 ]");
-            let begin = std::time::Instant::now();
-            container.sh("pkill -KILL -x slurmctld");
-            let outcome = container.exec(&[
-                "timeout",
-                "60",
-                "sh",
-                "-c",
-                "until scontrol ping | grep -q UP && timeout 5 srun true; do sleep 0.1; done",
-            ]);
-            let took = begin.elapsed();
+            // slurmctld may be faster than the squatters and find its port free.
+            let has_won =
+                || container.records("port-owner-killed").iter().any(|record| record["fields"]["port"] == "6817");
+            for _ in 0..3 {
+                let begin = std::time::Instant::now();
+                container.sh("pkill -KILL -x slurmctld");
+                let outcome = container.exec(&[
+                    "timeout",
+                    "60",
+                    "sh",
+                    "-c",
+                    "until scontrol ping | grep -q UP && timeout 5 srun true; do sleep 0.1; done",
+                ]);
+                let took = begin.elapsed();
+                let log = container.log();
+                assert_eq!(outcome.code, 0, "{image} {hides}: {log}");
+                assert!(took.as_secs() < 10, "{image} {hides}: {took:?} until a job runs\n{log}");
+                if has_won() {
+                    break;
+                }
+            }
             let log = container.log();
-            assert_eq!(outcome.code, 0, "{image} {hides}: {log}");
-            assert!(took.as_secs() < 10, "{image} {hides}: {took:?} until a job runs\n{log}");
-            let killed = container.records("port-owner-killed");
-            assert!(killed.iter().any(|record| record["fields"]["port"] == "6817"), "{image}: {log}");
+            assert!(has_won(), "{image}: {log}");
             // Those without the port live, and run again.
             container.until("! ps -o stat= -u nobody | grep -q T");
             assert_eq!(container.sh("pgrep -c -f \"^sleep 700[12]\""), "2", "{image}: {log}");
