@@ -244,7 +244,11 @@ mod tests {
             assert!(clients.len() == 1 && clients[0].uid == own && clients[0].inode != 0, "{clients:?}");
             assert_eq!(clients[0].peer, socket.local_addr().unwrap().ip());
             drop(socket);
-            assert_eq!(listeners(port).unwrap(), []);
+            // A child of another test has a copy until it executes its program.
+            let begin = std::time::Instant::now();
+            while !listeners(port).unwrap().is_empty() {
+                assert!(begin.elapsed().as_secs() < 60, "{:?}", listeners(port));
+            }
         }
     }
 
