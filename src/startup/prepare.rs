@@ -62,9 +62,7 @@ pub type ReportProgress<'a> = &'a dyn Fn(&PrepareEvent) -> anyhow::Result<()>;
 
 /// Prepares a start. The caller must still sync the key to disk.
 pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Result<(Prepared, MungeKey), Refusal> {
-    let mut config = load(sources)?;
-    let host_accounts = install::add_host_accounts(&mut config, sources.root)?;
-    let config = config;
+    let (config, host_accounts) = load_with_accounts(sources)?;
     plan::names_a_controller(&config)?;
     let (what, cause) = ("slurminit already runs this cluster", "two instances would overwrite each other's files");
     if let Some(pid) = lock::holder_other_than_parent(sources.root, &config.paths.run) {
@@ -209,6 +207,13 @@ fn invalid(error: ConfigError) -> Refusal {
 
 fn load(sources: &Sources<'_>) -> Result<Config, Refusal> {
     load_config::load(sources.config).map_err(invalid)
+}
+
+/// The configuration with the users of the host, and messages about them.
+fn load_with_accounts(sources: &Sources<'_>) -> Result<(Config, Vec<Finding>), Refusal> {
+    let mut config = load(sources)?;
+    let findings = install::add_host_accounts(&mut config, sources.root)?;
+    Ok((config, findings))
 }
 
 /// Creates the accounts of `[[user]]`, and returns messages about them.

@@ -162,7 +162,7 @@ pub fn read_whole(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Why a user other than root and `owner` could change the contents of an open file. On a read-only mount nobody can.
+/// Why a user other than root and `owner` could change the contents of an open file. A read-only mount allows no change.
 ///
 /// # Errors
 /// The file's owner or mount cannot be read.

@@ -7,7 +7,7 @@ use super::ask_slurm::ask_slurm;
 use super::held_gpus::check_no_job_holds_gpus;
 use super::in_use::{ClosedPartitions, KeptEntry, check_accounts_in_use, keep_at_reload};
 use super::jobs_on_node::check_no_job_is_on;
-use super::{Sources, accounts, detected, load, no_accounts, report};
+use super::{Sources, accounts, detected, load, load_with_accounts, no_accounts, report};
 use crate::state_disk;
 use config::{Config, Paths, StartOnlyTables};
 use init::status;
@@ -38,9 +38,7 @@ pub struct ReloadEffect {
 
 /// Prepares a reload. Nothing is written unless everything can be applied.
 pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
-    let mut config = load(sources)?;
-    let host_accounts = install::add_host_accounts(&mut config, sources.root)?;
-    let config = config;
+    let (config, host_accounts) = load_with_accounts(sources)?;
     let deferred = deferred(&config, sources.held)?;
     let inventory = detected(&config, sources.root, sources.inventory)?;
     // The partitions are opened again if this fails.
