@@ -26,40 +26,26 @@ mod confined;
 mod contents;
 #[path = "image/control.rs"]
 mod control;
-#[path = "image/crontab.rs"]
-mod crontab;
 #[path = "image/docker.rs"]
 mod docker;
 #[path = "image/doctor.rs"]
 mod doctor;
-#[path = "image/drains.rs"]
-mod drains;
 #[path = "image/first_use.rs"]
 mod first_use;
 #[path = "image/foreign_text.rs"]
 mod foreign_text;
-#[path = "image/gpu_drivers.rs"]
-mod gpu_drivers;
 #[path = "image/gpu_faults.rs"]
 mod gpu_faults;
 #[path = "image/gpus.rs"]
 mod gpus;
-#[path = "image/handover.rs"]
-mod handover;
 #[path = "image/hooks.rs"]
 mod hooks;
-#[path = "image/hostile.rs"]
-mod hostile;
 #[path = "image/images.rs"]
 mod images;
 #[path = "image/isolation.rs"]
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
-#[path = "image/jobs_once.rs"]
-mod jobs_once;
-#[path = "image/joined_volumes.rs"]
-mod joined_volumes;
 #[path = "image/leftovers.rs"]
 mod leftovers;
 #[path = "image/limits.rs"]
@@ -76,20 +62,12 @@ mod long;
 mod manual;
 #[path = "image/members.rs"]
 mod members;
-#[path = "image/memory.rs"]
-mod memory;
 #[path = "image/metrics.rs"]
 mod metrics;
-#[path = "image/mig.rs"]
-mod mig;
 #[path = "image/nodes.rs"]
 mod nodes;
-#[path = "image/paths.rs"]
-mod paths;
 #[path = "image/reload.rs"]
 mod reload;
-#[path = "image/reload_jobs.rs"]
-mod reload_jobs;
 #[path = "image/requested_signal.rs"]
 mod requested_signal;
 #[path = "image/rest.rs"]
@@ -98,14 +76,10 @@ mod rest;
 mod services;
 #[path = "image/settings.rs"]
 mod settings;
-#[path = "image/simulate.rs"]
-mod simulate;
 #[path = "image/state.rs"]
 mod state;
 #[path = "image/step_filter.rs"]
 mod step_filter;
-#[path = "image/stubborn_jobs.rs"]
-mod stubborn_jobs;
 #[path = "image/upgrade.rs"]
 mod upgrade;
 #[path = "image/user_files.rs"]

@@ -140,7 +140,6 @@ fn serve(config: &Path, slurm: &Volume) -> Container {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn configuration_change_loses_no_job() {
-    crate::docker::share::hold_all();
     let (rounds, seed) = rounds_and_seed(3, 27);
     let mut random = Random::of(seed);
     let files = directory(&[("slurminit.toml", &configuration(&mut random))]);
@@ -208,7 +207,6 @@ const PINNED: [&str; 5] = [
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn membership_change_loses_no_job() {
-    crate::docker::share::hold_all();
     let (rounds, seed) = rounds_and_seed(3, 27);
     let mut random = Random::of(seed);
     let cluster = Cluster::new("[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:64\"\n");

@@ -129,7 +129,6 @@ fn fault(container: &Container, random: &mut Random) -> &'static str {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn loses_no_job_silently_and_reuses_no_id() {
-    crate::docker::share::hold_all();
     let (rounds, seed) = rounds_and_seed(4, 301);
     let mut random = Random::of(seed);
     // Each death counts as a first one: five within a minute are meant here, and no reason to end.

@@ -176,7 +176,7 @@ const FORKER: &str = r#"
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn ends_fork_bomb_and_keeps_node() {
-    crate::docker::share::hold_all();
+    crate::docker::share::hold(4);
     let cluster = Cluster::new(DEMO, "1");
     // Not even a shell is alice's here, but a process that the job did not leave: no signal may go to all of them.
     cluster.alice(FORKER);

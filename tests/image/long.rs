@@ -1,4 +1,4 @@
-//! Tests of minutes. docker/test runs one seventh of them, by the day of the year; docker/test --all runs all.
+//! Tests of minutes, and of rare faults. docker/test runs one seventh of them, by the day of the year; docker/test --all runs all.
 
 #[path = "adversary/attacks.rs"]
 mod adversary;
@@ -7,19 +7,32 @@ mod between;
 mod change_rounds;
 mod checkpoint;
 mod cluster_failures;
+mod crontab;
+mod drains;
 #[path = "faults/matrix.rs"]
 mod faults;
 mod forged_records;
+mod gpu_drivers;
 #[path = "gpu_faults/computes.rs"]
 mod gpu_faults;
+mod handover;
+mod hostile;
 mod hosts;
 #[path = "images/namespaces.rs"]
 mod images;
+mod jobs_once;
 mod jobs_rounds;
 mod join;
+mod joined_volumes;
 mod ldap;
 mod machines;
+mod memory;
+mod mig;
 mod mpi;
+mod paths;
 mod pods;
+mod reload_jobs;
 mod requests;
 mod sbatch_args;
+mod simulate;
+mod stubborn_jobs;

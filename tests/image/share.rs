@@ -7,9 +7,10 @@ use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
 /// Assumed memory of a container, in KiB.
 const CONTAINER_KIB: usize = 512 << 10;
 /// Containers for each core: they wait more than they compute.
-const PER_CORE: usize = 3;
+const PER_CORE: usize = 5;
 
-/// Grants shares in the order of the requests, so that a large one is not passed over for ever.
+/// Grants shares in the order of the requests, so that a test of several containers is not passed over. Only a test that uses the whole
+/// machine waits until no other runs or waits, which is at the end: before it, the cores would be idle until the last other test ends.
 struct Pool {
     size: usize,
     state: Mutex<State>,
@@ -23,12 +24,14 @@ struct State {
     granted: u64,
 }
 
+/// The share of a test that runs alone.
+const WHOLE: usize = usize::MAX;
+
 /// A share that is returned when it is dropped.
 struct Share(usize);
 
 static POOL: LazyLock<Pool> = LazyLock::new(|| Pool {
     size: size(
-        std::env::var("RUST_TEST_THREADS").ok().and_then(|threads| threads.parse().ok()),
         std::thread::available_parallelism().map_or(1, usize::from),
         &std::fs::read_to_string("/proc/meminfo").unwrap_or_default(),
     ),
@@ -41,23 +44,29 @@ thread_local! {
 }
 
 /// The number of containers that may run at a time.
-fn size(threads: Option<usize>, cores: usize, meminfo: &str) -> usize {
+fn size(cores: usize, meminfo: &str) -> usize {
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
     let fitting =
         available.and_then(|kib| kib.trim().parse::<usize>().ok()).map_or(usize::MAX, |kib| kib / CONTAINER_KIB);
-    threads.unwrap_or(cores * PER_CORE).min(fitting).max(1)
+    (cores * PER_CORE).min(fitting).max(1)
 }
 
 impl Share {
     fn take(containers: usize) -> Self {
         let share = containers.clamp(1, POOL.size);
         let mut state = POOL.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let request = state.requests;
-        state.requests += 1;
-        while state.granted != request || state.used + share > POOL.size {
-            state = POOL.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        if containers == WHOLE {
+            while state.used > 0 || state.granted < state.requests {
+                state = POOL.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        } else {
+            let request = state.requests;
+            state.requests += 1;
+            while state.granted != request || state.used + share > POOL.size {
+                state = POOL.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.granted += 1;
         }
-        state.granted += 1;
         state.used += share;
         POOL.changed.notify_all();
         Self(share)
@@ -86,7 +95,7 @@ pub(crate) fn hold(containers: usize) {
 
 /// Has this test run alone.
 pub(crate) fn hold_all() {
-    hold(usize::MAX);
+    hold(WHOLE);
 }
 
 /// The share of a test that has asked for none.
@@ -104,11 +113,10 @@ fn threads_of_a_test_use_its_share() {
 }
 
 #[test]
-fn machine_runs_as_many_containers_as_its_cores_threads_and_memory_allow() {
+fn machine_runs_as_many_containers_as_its_cores_and_memory_allow() {
     let meminfo = |kib: usize| format!("MemTotal: 99 kB\nMemAvailable:   {kib} kB\n");
-    assert_eq!(size(None, 2, &meminfo(64 << 20)), 6);
-    assert_eq!(size(Some(4), 2, &meminfo(64 << 20)), 4);
-    assert_eq!(size(None, 64, &meminfo(4 << 20)), 8);
-    assert_eq!(size(None, 2, &meminfo(1000)), 1);
-    assert_eq!(size(Some(3), 2, ""), 3);
+    assert_eq!(size(2, &meminfo(64 << 20)), 10);
+    assert_eq!(size(64, &meminfo(4 << 20)), 8);
+    assert_eq!(size(2, &meminfo(1000)), 1);
+    assert_eq!(size(3, ""), 15);
 }

@@ -95,7 +95,7 @@ impl Container {
     #[track_caller]
     pub(crate) fn until(&self, condition: &str) {
         let outcome = self.wait_until(180, condition);
-        assert_eq!(outcome.code, 0, "{condition}: {outcome:?}");
+        assert_eq!(outcome.code, 0, "{condition}: {outcome:?}\n{}", self.log());
     }
 
     /// Waits until the log has these words, as it must within two minutes. For the words of Slurm and of other programs: slurminit's

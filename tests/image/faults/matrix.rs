@@ -74,7 +74,7 @@ fn record() -> PathBuf {
 }
 
 fn check(cases: Vec<Case>) {
-    share::hold_all();
+    share::hold(SIDE_BY_SIDE);
     let only = std::env::var("SLURMINIT_FAULTS").unwrap_or_default();
     let cases: Vec<Case> = cases.into_iter().filter(|case| case.name().contains(&only)).collect();
     let seen = side_by_side(SIDE_BY_SIDE, &cases, |case| {
