@@ -10,7 +10,7 @@ pub mod ids;
 pub mod join;
 mod note;
 mod notes;
-mod own_group;
+pub mod own_group;
 mod quiesce;
 mod reclaim;
 mod spool;

@@ -57,6 +57,12 @@ enum JobsVerb {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
+    /// Execute slurmd in a cgroup of its own
+    OwnCgroup {
+        /// slurmd and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
     /// Report when the controller does not reach this node
     Reached {
         /// slurmd's port
@@ -131,6 +137,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         JobsVerb::Join { conf, gpus, again, port, command } => {
             jobs::join::run(node, conf, &gpus, again, port, &command)
         }
+        JobsVerb::OwnCgroup { command } => jobs::own_group::execute(&command),
         JobsVerb::Reached { port, socket } => jobs::controller_reachability::watch(node, port, &socket),
         JobsVerb::Recover => jobs::recover(node),
         JobsVerb::Follow { place, socket } => jobs::follow::run(&place.slurm_conf, &place.state, &socket),

@@ -138,7 +138,7 @@ impl Supervisor {
             command = command.option("-N", node);
         }
         let through = match unit.spec.daemon {
-            Some(DaemonName::Slurmd) => self.join(unit),
+            Some(DaemonName::Slurmd) => self.join(unit).or_else(|| self.own_cgroup()),
             Some(DaemonName::Slurmctld) => self.number(unit),
             Some(DaemonName::Mariadbd) => Some(self.database()),
             _ => None,
@@ -165,6 +165,12 @@ impl Supervisor {
             .option("--gpus", announced::text(&prepared.gpus))
             .option("--port", self.daemon_port());
         Some(join.flag("--again", unit.has_been_ready()).arg("--"))
+    }
+
+    /// Elsewhere, where jobs have cgroups, `slurminit jobs own-cgroup` gives slurmd one of its own.
+    fn own_cgroup(&self) -> Option<CommandLine> {
+        let has_cgroups = self.machine.prepared().is_some_and(|prepared| !prepared.without_cgroups);
+        has_cgroups.then(|| CommandLine::own("jobs").arg("own-cgroup").arg("--"))
     }
 
     /// `slurminit mariadb` creates the database at the first start.

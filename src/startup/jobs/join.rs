@@ -5,11 +5,7 @@
 //! first, and deleted if it is outdated: at a start whatever jobs slurmctld lists on the node, after a
 //! reload only if there are none.
 
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
 use std::time::{Duration, Instant};
-
-use anyhow::Context as _;
 
 use super::{SLURM, STOPS, closed_for_good, controller_reachability, own_group, requeue_ghosts, wanted};
 use machine::node_report::OUR_REASON;
@@ -62,18 +58,15 @@ pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, com
         // allocation of an srun never.
         requeue_ghosts(node, Some(node))?;
     }
-    let (program, arguments) = command.split_first().context("no command")?;
-    let mut slurmd = Command::new(program);
-    slurmd.args(arguments).args(["-N", node, "--extra", gpus]);
+    let mut slurmd = command.to_vec();
+    slurmd.extend(["-N", node, "--extra", gpus].map(str::to_owned));
     match (is_cloud, again) {
-        (false, _) => slurmd.args(["-Z", "--conf", &conf]),
+        (false, _) => slurmd.extend(["-Z".to_owned(), "--conf".to_owned(), conf]),
         // slurmctld waits for one that has booted since it asked, and a container has the uptime of its host.
-        (true, false) => slurmd.arg("-b"),
-        (true, true) => &mut slurmd,
-    };
-    own_group::enter();
-    let error = report::end(&mut slurmd).exec();
-    Err(error).with_context(|| format!("`{program}` cannot be executed"))
+        (true, false) => slurmd.push("-b".to_owned()),
+        (true, true) => {}
+    }
+    own_group::execute(&slurmd)
 }
 
 /// The controller's record of the node, once the node has the promised resources. Until then no slurmd registers: slurmctld would

@@ -5,9 +5,12 @@
 //! must have no processes either: only then its controllers can be enabled for the groups of jobs.
 
 use std::io::{self, ErrorKind};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs, process};
 
+use anyhow::Context as _;
 use model::message;
 use plan::last_value;
 use sys::report;
@@ -19,8 +22,16 @@ const OTHERS: &str = "system";
 /// Processes that start meanwhile are moved in the next round.
 const ROUNDS: usize = 100;
 
-/// Moves this process, which becomes slurmd, if Slurm uses cgroups.
-pub(super) fn enter() {
+/// Executes slurmd, in a group of its own if Slurm uses cgroups.
+pub fn execute(command: &[String]) -> anyhow::Result<()> {
+    let (program, arguments) = command.split_first().context("no command")?;
+    enter();
+    let error = report::end(Command::new(program).args(arguments)).exec();
+    Err(error).with_context(|| format!("`{program}` cannot be executed"))
+}
+
+/// Moves this process.
+fn enter() {
     let conf = env::var_os("SLURM_CONF").map_or_else(|| PathBuf::from("/etc/slurm/slurm.conf"), PathBuf::from);
     let text = fs::read_to_string(conf.with_file_name("cgroup.conf")).unwrap_or_default();
     if last_value(&text, "CgroupPlugin").is_none_or(|plugin| plugin != "cgroup/v2") {
