@@ -77,7 +77,7 @@ fn wait(starts: Option<&Inotify>, kills: &Kills) {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "it bounds what a flood of new processes costs")]
+#[expect(clippy::disallowed_methods, reason = "it bounds what a flood of new processes, or a comment, costs")]
 fn pause(time: Duration) {
     std::thread::sleep(time);
 }

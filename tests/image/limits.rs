@@ -113,7 +113,7 @@ fn an_oom_kill_is_named_in_the_log_the_jobs_output_its_comment_and_by_the_doctor
 fn accounting_names_the_oom_kill_of_a_job_that_ended_of_it() {
     let container = Image::new(ACCOUNTING).json_log().with(["--memory=700m", "--memory-swap=700m"]).serve();
     container.sh(r#"sbatch --output=/dev/null --wrap 'exec perl -e "sleep 1; \$x = qq(a) x (1200 << 20)"'"#);
-    container.until("sacct --noheader --allocations --jobs=1 --format=State,AdminComment%80 | grep -q \"FAILED.*slurminit: OOM kill: process .*perl\"");
+    container.until("sacct --noheader --allocations --jobs=1 --format=State,AdminComment%80 | grep -q \"FAILED.*slurminit: OOM kill\"");
     let kills = container.records("job-oom-kill");
     assert!(kills.iter().any(|record| record["fields"]["job"] == "1"), "{}", container.log());
 }

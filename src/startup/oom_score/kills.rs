@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::pause;
 use machine::node_report::OUR_REASON;
 use model::message;
 use model::oom_kill::{FILE, OomKill};
@@ -28,6 +29,10 @@ const COUNT: &str = "/sys/fs/cgroup/memory.events";
 const COUNT_V1: &str = "/sys/fs/cgroup/memory/memory.oom_control";
 /// A user can cause kills all the time: so often a job's kills are reported at most.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
+
+/// How often, and after which pause, the comment of a job is tried.
+const COMMENT_TRIES: u32 = 10;
+const COMMENT_EVERY: Duration = Duration::from_secs(1);
 
 /// So many kills are recorded for `slurminit doctor`.
 const MOST_RECORDED: usize = 20;
@@ -216,15 +221,23 @@ fn report(run: &Path, pid: i32, victim: &Process) {
     // `_job_complete` and `_send_complete_batch_script_msg`).
     let notify = move || {
         let slurm = Client::each(limit::COMMAND);
-        let comment = format!("admincomment={OUR_REASON}{note}");
-        // slurmctld changes no job that has ended, but slurmdbd does, if there is one.
-        if slurm.update_job(&job, &[&comment]).is_err() {
-            let place = format!("jobid={job}");
-            drop(slurm.run("sacctmgr", &["--immediate", "modify", "job", "where", &place, "set", &comment]));
-        }
+        comment_on(&slurm, &job, &note);
         drop(slurm.run("scontrol", &["notify", &job, &note]));
     };
     let _ = thread::Builder::new().spawn(notify);
+}
+
+/// slurmctld changes no job that has ended, but slurmdbd does, if there is one: once slurmctld has sent it the job's record, which on a
+/// busy machine takes seconds.
+fn comment_on(slurm: &Client, job: &str, note: &str) {
+    let (place, comment) = (format!("jobid={job}"), format!("admincomment={OUR_REASON}{note}"));
+    for _ in 0..COMMENT_TRIES {
+        let in_database = ["--immediate", "modify", "job", "where", &place, "set", &comment];
+        if slurm.update_job(job, &[&comment]).is_ok() || slurm.run("sacctmgr", &in_database).is_ok() {
+            return;
+        }
+        pause(COMMENT_EVERY);
+    }
 }
 
 /// The jobs' processes.
