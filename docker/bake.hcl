@@ -33,8 +33,8 @@ variable "SLURM" {
       sha256 = "8f71a55b755e41f07d0fc790e9d0c94bd810dc1b324cd308545b9a0fd5f66df6"
     },
     {
-      release = "26.05", base = "debian:trixie-slim", source = "26.05.3",
-      sha256 = ""
+      release = "26.05", base = "debian:trixie-slim", source = "26.05.4",
+      sha256 = "035f4b193d4de979ba5381beca206a50b6b886b2793b06f68a1ce7e67022b06a"
     },
   ]
 }

@@ -219,7 +219,7 @@ pub const RELEASES: [Release; 5] = [
     Release { version: SlurmVersion::new(23, 11), from: "Ubuntu 24.04", argument: "BASE_IMAGE=ubuntu:24.04" },
     Release { version: DEFAULT, from: "Debian 13", argument: "" },
     Release { version: SlurmVersion::new(25, 11), from: "source", argument: "SLURM_VERSION=25.11.7" },
-    Release { version: SlurmVersion::new(26, 5), from: "source", argument: "SLURM_VERSION=26.05.3" },
+    Release { version: SlurmVersion::new(26, 5), from: "source", argument: "SLURM_VERSION=26.05.4" },
 ];
 
 /// The Slurm of an image built without arguments.
