@@ -1,4 +1,8 @@
-//! Owner and mode of a GPU's device file during a job: docs/decisions/give-a-gpus-device-file-to-the-jobs-user.md.
+//! Who may open a GPU's device file during a job: docs/decisions/give-a-gpus-device-file-to-the-jobs-user.md.
+//!
+//! The file stays root's, and the job's user gets access by an access control list. NVIDIA's libraries set the mode of each device file
+//! that belongs to their user to 0666, unless `ModifyDeviceFiles` in /proc/driver/nvidia/params is 0 (nvidia-modprobe, `mknod_helper`), so
+//! a user who owned the file would open it to all by starting a CUDA program.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -11,41 +15,59 @@ use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, Group, Uid, fchownat};
 
-use probe::device_files;
-use sys::system_calls::remove_xattr;
+use probe::device_files::{self, LOOKERS};
+use sys::system_calls::{get_xattr, remove_xattr, set_xattr};
 
-/// The user and group of the GPU watchers, which may open a GPU that belongs to a job's user.
-pub const LOOKERS: &str = "slurminit";
-
-/// An access control list, which the owner of a file can add to its mode.
+/// The extended attribute with a file's access control list.
 const ACL: &CStr = c"system.posix_acl_access";
 
-/// Restricts a device file to root: one that no user owns yet, or one that belongs to the job's user `from`.
+/// Closes a device file to all users but the one whose job has it.
 ///
 /// # Errors
 /// The file cannot be found or changed.
-pub fn close_device_file(file: &Path, from: Option<u32>) -> io::Result<()> {
+pub fn close_device_file(file: &Path) -> io::Result<()> {
+    match own(file)? {
+        Some(handle) if handle.metadata()?.uid() == 0 => close(&handle),
+        _ => Ok(()),
+    }
+}
+
+/// Takes a device file from a job's user. One that another user has stays unchanged.
+///
+/// # Errors
+/// The file cannot be found or changed.
+pub fn take_device_file(file: &Path, user: u32) -> io::Result<()> {
     let Some(handle) = own(file)? else { return Ok(()) };
-    let found = handle.metadata()?;
-    if found.uid() != from.unwrap_or(0) || from == Some(0) {
+    if holder(&handle)? != Some(user) {
         return Ok(());
     }
     // Only the owner may change the rest: root lacks the capability FOWNER where it has only what it needs.
     change_owner(&handle, 0)?;
-    let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
-    remove_acl(&path)?;
-    fs::set_permissions(path, Permissions::from_mode(0o660))
+    match remove_xattr(&path_of(&handle)?, ACL) {
+        Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => close(&handle),
+        Err(error) => Err(error.into()),
+    }
 }
 
-/// Gives a restricted device file to a job's user. A file open to all users stays unchanged.
+/// Gives a closed device file to a job's user. A file open to all users stays unchanged.
 ///
 /// # Errors
 /// The file cannot be found or changed.
 pub fn give_device_file(file: &Path, user: u32) -> io::Result<()> {
-    match own(file)? {
-        Some(handle) if device_files::is_closed(handle.metadata()?.mode()) => change_owner(&handle, user),
-        _ => Ok(()),
+    let Some(handle) = own(file)? else { return Ok(()) };
+    if !device_files::is_closed(handle.metadata()?.mode()) || user == 0 {
+        return Ok(());
     }
+    match set_xattr(&path_of(&handle)?, ACL, &access_for(user)) {
+        // A file system without access control lists.
+        Err(Errno::EOPNOTSUPP) => change_owner(&handle, user),
+        set => Ok(set?),
+    }
+}
+
+/// The user to whom a device file is given.
+pub fn holder_of_device_file(file: &Path) -> Option<u32> {
+    own(file).ok().flatten().and_then(|handle| holder(&handle).ok().flatten())
 }
 
 /// Whether a device file is restricted to root, so that it can be given to a job's user.
@@ -69,9 +91,58 @@ fn lookers() -> Gid {
     Group::from_name(LOOKERS).ok().flatten().map_or(Gid::from_raw(0), |group| group.gid)
 }
 
-fn remove_acl(path: &str) -> io::Result<()> {
-    match remove_xattr(&CString::new(path)?, ACL) {
-        Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
-        Err(error) => Err(error.into()),
+fn path_of(handle: &File) -> io::Result<CString> {
+    Ok(CString::new(format!("/proc/self/fd/{}", handle.as_raw_fd()))?)
+}
+
+fn close(handle: &File) -> io::Result<()> {
+    change_owner(handle, 0)?;
+    fs::set_permissions(format!("/proc/self/fd/{}", handle.as_raw_fd()), Permissions::from_mode(0o660))
+}
+
+fn holder(handle: &File) -> io::Result<Option<u32>> {
+    let named = match get_xattr::<1024>(&path_of(handle)?, ACL) {
+        Ok(list) => user_of(&list),
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let owner = handle.metadata()?.uid();
+    Ok(named.or((owner != 0).then_some(owner)))
+}
+
+/// The version of the list (`linux/posix_acl_xattr.h`), and the tags of its entries (`linux/posix_acl.h`).
+const VERSION: u32 = 2;
+const OWNER: u16 = 1;
+const USER: u16 = 2;
+const GROUP: u16 = 4;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+
+/// The list by which the owner, the group and this user may read and write: entries of tag, permission and id, in the kernel's order.
+fn access_for(user: u32) -> Vec<u8> {
+    let entries =
+        [(OWNER, 6, u32::MAX), (USER, 6, user), (GROUP, 6, u32::MAX), (MASK, 6, u32::MAX), (OTHER, 0, u32::MAX)];
+    let entry = |(tag, permission, id): (u16, u16, u32)| {
+        [&tag.to_le_bytes()[..], &permission.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    VERSION.to_le_bytes().into_iter().chain(entries.into_iter().flat_map(entry)).collect()
+}
+
+/// The user that a list names.
+fn user_of(list: &[u8]) -> Option<u32> {
+    let entries = list.get(4..)?.chunks_exact(8);
+    let user = entries.filter(|entry| entry.starts_with(&USER.to_le_bytes())).find_map(|entry| entry.get(4..8));
+    user.and_then(|id| id.try_into().ok()).map(u32::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_names_the_user_it_was_made_for() {
+        let list = access_for(1234);
+        assert_eq!((list.len(), user_of(&list)), (4 + 5 * 8, Some(1234)));
+        assert_eq!([&list[..4], &list[..11], &[]].map(user_of), [None; 3]);
     }
 }

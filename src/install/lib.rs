@@ -33,7 +33,9 @@ pub use applied::{keep_applied, keep_start_only, read_applied, read_former, read
 pub use bundles::make_bundle_directories;
 pub use copies::note_copies;
 pub use daemon_directory::make_daemon_directory;
-pub use device_files::{LOOKERS, close_device_file, give_device_file, is_restricted_device_file};
+pub use device_files::{
+    close_device_file, give_device_file, holder_of_device_file, is_restricted_device_file, take_device_file,
+};
 pub use directories::{make_directories, make_simulated_gpus};
 pub use environments::{install_environments, read_login_files};
 pub use host_accounts::add_host_accounts;
@@ -43,6 +45,7 @@ pub use hosts::{
 pub use jwt_key::install_jwt_key;
 pub use munge_key::{KeySource, MungeKey, install_munge_key, install_token_key, munge_keys};
 pub use owner::Owner;
+pub use probe::device_files::LOOKERS;
 pub use sshd::install_sshd;
 pub use users_file::replace_users_file;
 

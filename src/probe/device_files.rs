@@ -6,9 +6,17 @@
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
+
 use super::{capabilities, regular};
 use model::inventory::{DeviceFiles, Inventory};
 use sys::proc::parse::Mount;
+use sys::users;
+
+/// The user and group of the GPU watchers, which may open a GPU that is closed to other users.
+pub const LOOKERS: &str = "slurminit";
 
 /// `CAP_CHOWN` of `linux/capability.h`.
 const CHOWN: u32 = 0;
@@ -41,6 +49,25 @@ fn own_file(root: &Path, file: &Path) -> Option<(u32, u32)> {
     let own = root.join("dev").symlink_metadata().ok()?;
     let found = root.join(file.strip_prefix("/").ok()?).symlink_metadata().ok()?;
     (found.file_type().is_char_device() && found.dev() == own.dev()).then(|| (found.mode(), found.uid()))
+}
+
+/// Gives up root where device files are closed: NVIDIA's libraries, run by root, would open them to all users, unless `ModifyDeviceFiles`
+/// in /proc/driver/nvidia/params is 0 (nvidia-modprobe, `mknod_helper`). Call it in a process that only uses such a library.
+pub(super) fn give_up_root_if_closed(root: &Path) {
+    let Some(watcher) = users::local(LOOKERS).filter(|_| Uid::effective().is_root() && root == Path::new("/")) else {
+        return;
+    };
+    let files = ["/dev", "/dev/nvidia-caps"].into_iter().filter_map(|directory| Path::new(directory).read_dir().ok());
+    let nvidias = files.flatten().flatten().filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"nvidia"));
+    let is_given = nvidias
+        .filter_map(|entry| entry.metadata().ok())
+        .any(|file| file.file_type().is_char_device() && file.gid() == watcher.gid && is_closed(file.mode()));
+    // A process that stays root finds the same GPUs.
+    if is_given && setgroups(&[]).is_ok() && setgid(Gid::from_raw(watcher.gid)).is_ok() {
+        let _ = setuid(Uid::from_raw(watcher.uid));
+        // The kernel forgets this when the user changes.
+        let _ = prctl::set_pdeathsig(Signal::SIGKILL);
+    }
 }
 
 /// Whether the device file was made in this container's own /dev.

@@ -1,6 +1,6 @@
 //! Ends what other users still have open of a GPU when it is given to a job.
 //!
-//! Only where the GPU's device file belongs to the job's user meanwhile (`install::give_device_file`). The file was closed at the end of
+//! Only where the job's user alone may open the GPU's device file meanwhile (`install::give_device_file`). The file was closed at the end of
 //! the former job, so no process can open it any more; one that has it open, or mapped, keeps it. Processes that show it are killed,
 //! whatever user they belong to. Processes that hide what they have open (PR_SET_DUMPABLE, and `open_files::Evidence::Hidden`) are killed if their
 //! user has had this GPU since the container's start; those of other users are left alone, because one user could have them killed.
@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ pub fn take_from_others(job: u32, devices: &BTreeSet<String>, user: u32, run: &P
     let begin = Instant::now();
     // Only root can create or rename a file in /dev.
     let wanted = Wanted::Files(devices.clone());
-    let (former, owners) = (former_users(run, devices), owners_of_other_gpus(run, devices));
+    let (former, holders_of_others) = (former_users(run, devices), holders_of_other_gpus(run, devices));
     // The GPU watchers have no other rights than to open GPUs.
     let watcher = users::local(install::LOOKERS).map(|user| user.uid);
     let others = |one: &Process| one.uid != user && Some(one.uid) != watcher;
@@ -57,7 +57,7 @@ pub fn take_from_others(job: u32, devices: &BTreeSet<String>, user: u32, run: &P
         let found = open_files::find(open_files::processes().into_iter().filter(others).collect(), &wanted);
         let jobs: BTreeMap<i32, u32> =
             proc::of_jobs().processes.into_iter().map(|(stat, job)| (stat.pid, job)).collect();
-        let job_with_a_gpu = |one: &Process| jobs.get(&one.pid).filter(|_| owners.contains(&one.uid));
+        let job_with_a_gpu = |one: &Process| jobs.get(&one.pid).filter(|_| holders_of_others.contains(&one.uid));
         let (kept, proven): (Vec<_>, Vec<_>) = found.proven.into_iter().partition(|one| job_with_a_gpu(one).is_some());
         spared.extend(kept.iter().filter_map(|one| Some((*job_with_a_gpu(one)?, one.uid))));
         let is_suspect = |one: &Process| former.contains(&one.uid) && !is_login(one) && job_with_a_gpu(one).is_none();
@@ -159,13 +159,17 @@ fn former_users(run: &Path, devices: &BTreeSet<String>) -> BTreeSet<u32> {
     entries.filter(|(_, device)| devices.contains(*device)).filter_map(|(uid, _)| uid.parse().ok()).collect()
 }
 
-/// The users that own another GPU's device file now, because a job of theirs has it.
-fn owners_of_other_gpus(run: &Path, devices: &BTreeSet<String>) -> BTreeSet<u32> {
+/// Whether the Prolog has given the device to a user since the container's start.
+pub fn was_given(run: &Path, device: &str) -> bool {
+    !former_users(run, &BTreeSet::from([device.to_owned()])).is_empty()
+}
+
+/// The users that have another GPU now, because a job of theirs has it.
+fn holders_of_other_gpus(run: &Path, devices: &BTreeSet<String>) -> BTreeSet<u32> {
     let text = fs::read_to_string(record(run)).unwrap_or_default();
     let others =
         text.lines().filter_map(|line| Some(line.split_once(' ')?.1)).filter(|device| !devices.contains(*device));
-    let owner = |device: &str| fs::symlink_metadata(device).ok().map(|file| file.uid());
-    others.filter_map(owner).filter(|uid| *uid != 0).collect()
+    others.filter_map(|device| install::holder_of_device_file(Path::new(device))).collect()
 }
 
 /// Notes that a user gets these.

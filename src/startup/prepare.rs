@@ -318,7 +318,7 @@ fn close_device_files(planned: &Planned) -> Option<Finding> {
         return None;
     }
     let files = plan::gpu_files(text_of(planned, FileName::GresConf), &planned.node().0);
-    let close = |file: &String| Some((file.clone(), install::close_device_file(Path::new(file), None).err()?));
+    let close = |file: &String| Some((file.clone(), install::close_device_file(Path::new(file)).err()?));
     let (file, error) = files.iter().find_map(close)?;
     let what = format!("cannot restrict {file} to the user of its job: {error}");
     let (cause, repair) = ("root has no capability to change files in /dev", "--cap-add CHOWN");

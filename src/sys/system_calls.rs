@@ -230,3 +230,25 @@ pub fn remove_xattr(file: &CStr, name: &CStr) -> nix::Result<()> {
     // SAFETY: both strings end with a NUL.
     Errno::result(unsafe { libc::removexattr(file.as_ptr(), name.as_ptr()) }).map(drop)
 }
+
+/// Sets an extended attribute of a file. The path may be `/proc/self/fd/N`.
+///
+/// # Errors
+/// The kernel's: `EOPNOTSUPP` if the file system has none.
+pub fn set_xattr(file: &CStr, name: &CStr, value: &[u8]) -> nix::Result<()> {
+    // SAFETY: both strings end with a NUL, and the kernel reads `value.len()` bytes of the value.
+    Errno::result(unsafe { libc::setxattr(file.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) })
+        .map(drop)
+}
+
+/// The value of an extended attribute of at most `N` bytes. The path may be `/proc/self/fd/N`.
+///
+/// # Errors
+/// The kernel's: `ENODATA` without the attribute, `ERANGE` if it is longer, `EOPNOTSUPP` if the file system has none.
+pub fn get_xattr<const N: usize>(file: &CStr, name: &CStr) -> nix::Result<Vec<u8>> {
+    let mut value = vec![0_u8; N];
+    // SAFETY: both strings end with a NUL, and the kernel writes at most `N` bytes into the value.
+    let read = unsafe { libc::getxattr(file.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), N) };
+    value.truncate(usize::try_from(Errno::result(read)?).unwrap_or_default());
+    Ok(value)
+}

@@ -124,7 +124,39 @@ fn jobs_gpu_can_be_opened_by_its_user_alone() {
     assert_eq!(lab.files(), CLOSED);
 }
 
-/// What an owner can do to a file outlives neither the job nor the daemons' death.
+/// NVIDIA's libraries set the mode of a device file that belongs to their user, or to root, to 0666: docs/decisions/give-a-gpus-device-file-to-the-jobs-user.md.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn drivers_libraries_do_not_open_jobs_gpu_to_others() {
+    let lab = Lab::demo("");
+    let uses_library = "slurminit detect >/dev/null";
+    let job =
+        format!("cd /tmp; sbatch --gres=gpu:2 -o /dev/null --wrap '{uses_library}; echo >/tmp/up; exec sleep 300'");
+    lab.user("alice", &job).ok();
+    lab.container.until("[ -s /tmp/up ]");
+    assert_eq!(lab.user("alice", OPENED).ok(), "01\n");
+    for line in [uses_library, "slurminit doctor >/dev/null || true", "slurminit reload"] {
+        lab.container.sh(line);
+        assert_eq!((lab.files().as_str(), lab.user("bob", OPENED).ok().as_str()), (CLOSED, "\n"), "{line}");
+    }
+    // What the stand-in does to files of its user, and root's nvidia-smi to all. The job's end, and the next job, close them.
+    lab.container.sh("chown alice /dev/nvidia0");
+    lab.user("alice", uses_library).ok();
+    assert_eq!(lab.user("bob", OPENED).ok(), "0\n");
+    lab.container.sh("chown root:root /dev/nvidia[01]; chmod 0666 /dev/nvidia[01]");
+    lab.user("alice", "scancel --user alice").ok();
+    lab.container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
+    assert_eq!(lab.files(), CLOSED);
+    lab.container.sh("chown root:root /dev/nvidia[01]; chmod 0666 /dev/nvidia[01]");
+    lab.container.sh("srun --gres=gpu:2 chmod 0666 /dev/nvidia0 /dev/nvidia1");
+    lab.container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
+    assert_eq!(lab.files(), CLOSED, "after a job of root's");
+    lab.container.sh("chown root:root /dev/nvidia[01]; chmod 0666 /dev/nvidia[01]");
+    let next = "srun --gres=gpu:2 sh -c 'stat -c \"%n %U:%G %a\" /dev/nvidia[0-9]'";
+    assert_eq!(lab.user("bob", next).ok().trim(), CLOSED);
+}
+
+/// What a user tries to do to a file outlives neither the job nor the daemons' death.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn takes_gpu_back_despite_users_changes() {
@@ -135,7 +167,7 @@ fn takes_gpu_back_despite_users_changes() {
         for (glob '/dev/nvidia[0-9]') { $f = $_; syscall(188, $f, $n, $e, length $e, 0) == 0 or die $! }\n";
     lab.container.sh(&format!("cat >/tmp/acl.pl <<'END'\n{acl}END"));
     for attack in ["chmod 0666 /dev/nvidia[01]", "chmod 0 /dev/nvidia[01]", "perl /tmp/acl.pl"] {
-        lab.user("alice", &format!("srun --gres=gpu:2 sh -c '{attack}'")).ok();
+        assert_ne!(lab.user("alice", &format!("srun --gres=gpu:2 sh -c '{attack}'")).code, 0, "{attack}");
         lab.container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
         assert_eq!(lab.files(), CLOSED, "{attack}");
         assert_eq!(lab.user("alice", OPENED).ok(), "\n", "{attack}");
@@ -202,10 +234,12 @@ fn a_gpu_is_given_to_another_user_only_when_no_other_process_has_it() {
     let other = submit(&format!("until [ -e /tmp/open ]; do sleep 0.1; done; {HOLD} shows job"));
     lab.container.until(&format!("squeue --noheader --jobs={other} --format=%T | grep -q RUNNING"));
     let first = submit(&format!(
-        "chmod 0666 /dev/nvidia[01]; (export SLURM_JOB_ID={other}; setsid sh -c '{}' &); touch /tmp/open; exec sleep 600",
+        "(export SLURM_JOB_ID={other}; setsid sh -c '{}' &); touch /tmp/open; exec sleep 600",
         format!("{HOLD} shows claims").replace('\'', "'\\''")
     ));
     lab.container.until("[ -e /tmp/open ]");
+    // As root's nvidia-smi does.
+    lab.container.sh("chmod 0666 /dev/nvidia[01]");
     meanwhile("alice", &format!("{HOLD} shows shell"));
     meanwhile("alice", &format!("{} hides hidden", HOLD.replace("exec", "exec env -i")));
     meanwhile("daemon", &format!("{HOLD} shows foreign"));

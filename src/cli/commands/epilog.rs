@@ -16,24 +16,35 @@ use init::control::client;
 use init::control::protocol::{self, LONGEST_REQUEST, Request};
 use model::message::Report;
 use model::{exit_code, message, printable};
+use startup::gpu_handover;
 use sys::leftovers;
 use sys::leftovers::Job;
 use sys::leftovers::look::Mark;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Close the GPUs' device files to all users
+    #[arg(long)]
+    takes_gpus: bool,
+}
 
-pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     match job() {
         Ok((job, user)) => {
             // Before the processes are killed, so that none opens a GPU again.
-            for file in &job.devices {
-                if let Err(error) = install::close_device_file(Path::new(file), Some(job.uid)) {
+            let run = args.takes_gpus.then(|| install::load_config::load(None).unwrap_or_default().paths.run);
+            for device in &job.devices {
+                let file = Path::new(device);
+                // NVIDIA's libraries, run by root, open a file. One that the Prolog has never given is not slurminit's to close.
+                let is_own = run.as_ref().is_some_and(|run| gpu_handover::was_given(run, device));
+                let taken = install::take_device_file(file, job.uid);
+                let closed = taken.and_then(|()| if is_own { install::close_device_file(file) } else { Ok(()) });
+                if let Err(error) = closed {
                     report(Report::error(message!(
                         "gpu-not-closed",
                         "cannot revoke access of {user} to {file} after job {job}: {error}",
                         user = user,
-                        file = file,
+                        file = device,
                         job = job.id,
                         error = error
                     )));

@@ -27,9 +27,13 @@ const SLURM: Client = Client::each(limit::COMMAND);
 const LOOK_UP: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Close the GPUs' device files to all other users, and give them to the job's user
+    #[arg(long)]
+    gives_gpus: bool,
+}
 
-pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let id = std::env::var("SLURM_JOB_ID").unwrap_or_default();
     let short = |error: &anyhow::Error| printable::short(&format!("{error:#}"), 300);
     let no_gpu = |error: &anyhow::Error| {
@@ -40,17 +44,23 @@ pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
             error = short(error)
         )));
     };
-    match super::epilog::job() {
-        Ok((job, _)) => {
-            if take_from_others(&job) {
+    match args.gives_gpus.then(super::epilog::job) {
+        Some(Ok((job, _))) => {
+            let for_each = |change: &dyn Fn(&Path) -> std::io::Result<()>| {
                 for file in &job.devices {
-                    if let Err(error) = install::give_device_file(Path::new(file), job.uid) {
+                    if let Err(error) = change(Path::new(file)) {
                         no_gpu(&anyhow::Error::from(error).context(file.clone()));
                     }
                 }
+            };
+            // A program of NVIDIA's that root runs opens them to all users.
+            for_each(&install::close_device_file);
+            if take_from_others(&job) {
+                for_each(&|file| install::give_device_file(file, job.uid));
             }
         }
-        Err(error) => no_gpu(&error),
+        Some(Err(error)) => no_gpu(&error),
+        None => {}
     }
     if let Err(error) = names() {
         report(Report::warn(message!(

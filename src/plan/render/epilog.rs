@@ -5,7 +5,11 @@ use crate::{Epilog, HEADER};
 /// Slurm drains a node whose epilog fails, even if the program was killed or is missing. So the script succeeds unless a hook of the
 /// operator's is to drain.
 pub(super) fn text(epilog: &Epilog) -> String {
-    let own = if epilog.ends_leftovers || epilog.takes_gpus { "slurminit epilog\n" } else { "" };
+    let own = match (epilog.takes_gpus, epilog.ends_leftovers) {
+        (true, _) => "slurminit epilog --takes-gpus\n",
+        (false, true) => "slurminit epilog\n",
+        (false, false) => "",
+    };
     let hooks = super::job_hooks::lines("post_job", &epilog.hooks);
     let job_map = super::job_hooks::job_map("end", epilog.job_map.as_deref());
     format!(

@@ -10,8 +10,9 @@ pub(super) fn text(prolog: &Prolog) -> String {
         (true, false) => ("$SLURM_JOB_GPUS", "?*"),
         (false, _) => ("$SLURM_JOB_NODELIST", "*[,[]*"),
     };
+    let option = if prolog.gives_gpus { " --gives-gpus" } else { "" };
     let call = match prolog.gives_gpus || prolog.names_nodes {
-        true => format!("case \"{words}\" in\n    {needed}) slurminit prolog ;;\nesac\n"),
+        true => format!("case \"{words}\" in\n    {needed}) slurminit prolog{option} ;;\nesac\n"),
         false => String::new(),
     };
     let hooks = super::job_hooks::lines("pre_job", &prolog.hooks);
@@ -32,7 +33,7 @@ mod tests {
     fn calls(gives_gpus: bool, names_nodes: bool, gpus: Option<&str>, nodes: &str) -> bool {
         let prolog =
             Prolog { path: "/etc/slurm/prolog".into(), gives_gpus, names_nodes, job_map: None, hooks: Vec::new() };
-        let script = text(&prolog).replace(" slurminit prolog ", " echo called ");
+        let script = text(&prolog).replace(" slurminit prolog", " echo called #");
         let mut shell = Command::new("sh");
         shell.args(["-c", &script]).env("SLURM_JOB_NODELIST", nodes).env_remove("SLURM_JOB_GPUS");
         shell.envs(gpus.map(|gpus| ("SLURM_JOB_GPUS", gpus)));

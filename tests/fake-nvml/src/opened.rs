@@ -2,7 +2,8 @@
 //! `nvmlShutdown`; and the first use of a GPU without persistence mode initialises it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +22,24 @@ pub(crate) fn open(gpu: &Gpu) {
         #[expect(clippy::disallowed_methods, reason = "a slow driver is what is wanted")]
         std::thread::sleep(Duration::from_millis(gpu.init_ms));
     }
+    set_permissions(&file(gpu));
     opened.insert(gpu.index, File::options().read(true).open(file(gpu)).ok());
+}
+
+/// What the libraries of a driver do before they open a device file, with the rights of their process: its mode and owner become those of the
+/// driver's parameters, by default 0666 and root (nvidia-modprobe, `mknod_helper`; seen with R580).
+fn set_permissions(file: &Path) {
+    let parameters = fs::read_to_string("/proc/driver/nvidia/params").unwrap_or_default();
+    let value = |name: &str, default| {
+        let value = parameters.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse().ok());
+        value.unwrap_or(default)
+    };
+    let is_device = file.symlink_metadata().is_ok_and(|found| found.file_type().is_char_device());
+    if is_device && value("ModifyDeviceFiles", 1) == 1 {
+        // The libraries ignore a refusal, too.
+        let _ = fs::set_permissions(file, Permissions::from_mode(value("DeviceFileMode", 0o666)))
+            .and_then(|()| chown(file, Some(value("DeviceFileUID", 0)), Some(value("DeviceFileGID", 0))));
+    }
 }
 
 pub(crate) fn close_all() {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use nvml_wrapper::Nvml;
 
 use super::NvmlTrouble;
+use crate::device_files;
 
 /// The name that the dynamic loader searches.
 const NAME: &str = "libnvidia-ml.so.1";
@@ -26,14 +27,18 @@ const DIRECTORIES: [&str; 11] = [
     "run/nvidia/driver/usr/lib/x86_64-linux-gnu",
 ];
 
-/// Loads the library and initialises it.
+/// Loads the library and initialises it. The process may give up root for it.
 pub(crate) fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlTrouble> {
+    device_files::give_up_root_if_closed(root);
     match library {
         Some(path) => init(path.as_os_str()),
         // The default library would describe this machine, not the one under `root`.
         None if root != Path::new("/") => Err(NvmlTrouble::LibraryMissing("not searched in another root".into())),
+        // `docker commit` and `docker export` leave an empty file where the runtime mounted the library.
         None => init(OsStr::new(NAME)).or_else(|trouble| match trouble {
-            NvmlTrouble::LibraryMissing(_) => elsewhere(root).map_or(Err(trouble), |path| init(path.as_os_str())),
+            NvmlTrouble::LibraryMissing(_) | NvmlTrouble::LibraryBroken(_) => {
+                elsewhere(root).map_or(Err(trouble), |path| init(path.as_os_str()))
+            }
             _ => Err(trouble),
         }),
     }
@@ -41,7 +46,8 @@ pub(crate) fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlTrou
 
 /// The library in a directory that the loader does not search.
 fn elsewhere(root: &Path) -> Option<PathBuf> {
-    DIRECTORIES.iter().map(|directory| root.join(directory).join(NAME)).find(|path| path.exists())
+    let has_content = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|file| file.len() > 0);
+    DIRECTORIES.iter().map(|directory| root.join(directory).join(NAME)).find(has_content)
 }
 
 fn init(path: &OsStr) -> Result<Nvml, NvmlTrouble> {
@@ -70,6 +76,8 @@ mod tests {
             let path = root.path().join(directory).join(NAME);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(&path, "").unwrap();
+            assert_eq!(elsewhere(root.path()), None, "an empty file");
+            std::fs::write(&path, "ELF").unwrap();
             assert_eq!(elsewhere(root.path()), Some(path));
         }
     }
