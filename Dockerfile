@@ -144,6 +144,8 @@ FROM slurm AS gpu-type-amd
 FROM slurm AS gpu-type-intel
 FROM slurm AS gpu-type-nvidia
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# Where GKE and others mount the driver, which NVIDIA's own images search, too.
+ENV PATH=${PATH}:/usr/local/nvidia/bin LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-/usr/local/nvidia/lib64}
 
 
 # GPU_TYPE must be none, nvidia, amd or intel.

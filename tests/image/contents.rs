@@ -49,6 +49,8 @@ fn type_of_gpu_is_recorded() {
         assert!(found.contains(&format!("GPU_TYPE={gpu_type}\n")), "{image}: {found}");
         assert!(found.contains(&format!("label={gpu_type}\n")), "{image}: {found}");
         assert_eq!(found.contains("NVIDIA_DRIVER_CAPABILITIES=compute,utility\n"), gpu_type == "nvidia", "{found}");
+        assert_eq!(found.contains("LD_LIBRARY_PATH=/usr/local/nvidia/lib64\n"), gpu_type == "nvidia", "{found}");
+        assert_eq!(found.contains(":/usr/local/nvidia/bin\n"), gpu_type == "nvidia", "{found}");
     }
 }
 

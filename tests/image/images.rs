@@ -1,5 +1,8 @@
 //! Jobs in container images, by PRoot in a plain container. The part long has the same in user namespaces.
 
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
 use tempfile::TempDir;
 
 use crate::docker::{Container, Image, Outcome, PLAIN, directory, docker};
@@ -73,7 +76,10 @@ b""#;
     same(container, "srun OPTIONS sh -c 'id; pwd; echo $HOME; umask; ulimit -n; stat -c %U:%a ~'");
     same(container, "echo typed | srun OPTIONS cat");
     same(container, "srun --ntasks=2 --overcommit OPTIONS sh -c 'echo $SLURM_PROCID' | sort");
-    same(container, "srun --gres=gpu:1 OPTIONS sh -c 'echo $CUDA_VISIBLE_DEVICES; stat -c %U:%F /dev/nvidia0'");
+    same(
+        container,
+        "srun --gres=gpu:1 OPTIONS sh -c 'echo $CUDA_VISIBLE_DEVICES; stat -c %F /dev/nvidia0; : <>/dev/nvidia0 && echo open'",
+    );
     same(container, "srun --chdir=/data OPTIONS sh -c pwd");
     assert_eq!(same(container, "srun OPTIONS cat /srv/reference/file"), "genome\n");
     same(container, "srun OPTIONS sh -c 'sleep 1000 & exit 4'; echo $?");
@@ -152,6 +158,26 @@ fn step_with_gpu_is_warned_of_image_that_needs_newer_driver() {
     assert_eq!(warned("srun --gres=gpu:1 --ntasks=2 --overcommit --container=/data/bundle"), 1);
     assert_eq!(warned("srun --container=/data/bundle"), 0);
     assert_eq!(warned("srun --gres=gpu:1 --container=small"), 0);
+}
+
+/// As GKE's device plugin mounts it. The library's content does not matter here.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn jobs_in_images_find_a_driver_that_is_mounted_as_a_directory() {
+    let driver = directory(&[]);
+    let at = |name: &str| driver.path().join(name);
+    for name in ["lib64", "bin"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    fs::write(at("lib64/libcuda.so.580.159.04"), "library\n").unwrap();
+    symlink("libcuda.so.580.159.04", at("lib64/libcuda.so.1")).unwrap();
+    fs::write(at("bin/driver-tool"), "#!/bin/sh\necho tool\n").unwrap();
+    fs::set_permissions(at("bin/driver-tool"), fs::Permissions::from_mode(0o755)).unwrap();
+    let mount = format!("{}:/usr/local/nvidia:ro", driver.path().display());
+    let (_config, container) = serve(&["--volume", &mount]);
+    let find = "IFS=:; for path in $LD_LIBRARY_PATH; do cat $path/libcuda.so.1; done; driver-tool";
+    let outcome = alice(&container, &format!("srun --gres=gpu:1 --container=small sh -c '{find}'"));
+    assert_eq!(outcome.ok(), "library\ntool\n");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The GPU driver's files, which the container runtime mounted one by one (NVIDIA's, also through CDI). An image has none, because they
-//! belong to the host's kernel module.
+//! The GPU driver's files. The container runtime mounts them one by one (NVIDIA's, also through CDI), or as a directory (GKE's device
+//! plugin: /usr/local/nvidia). An image has none, because they belong to the host's kernel module.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use super::binds::{Binds, OWN};
 /// Binds the driver's files. Returns its version, or an empty text, if there are libraries.
 pub(super) fn find(binds: &mut Binds) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let files = mounted_files(&mounts, |path| fs::metadata(path).is_ok_and(|metadata| metadata.is_file()));
+    let files = mounted_files(&mounts);
     add(&files, binds).then(|| version(&files).unwrap_or_default().to_owned())
 }
 
@@ -20,12 +20,29 @@ fn version(files: &[PathBuf]) -> Option<&str> {
     versions.into_iter().find(|version| version.contains('.'))
 }
 
-/// The files below /usr and /lib that are mounts of their own (proc_pid_mountinfo(5): the fifth field).
-fn mounted_files(mounts: &str, is_file: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+/// The files of the mounts below /usr and /lib (proc_pid_mountinfo(5): the fifth field).
+fn mounted_files(mounts: &str) -> Vec<PathBuf> {
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
     let points = points.filter(|point| ["/usr/", "/lib/", "/lib64/"].iter().any(|top| point.starts_with(top)));
     // Escaped characters do not occur in a driver's names.
-    points.filter(|point| !point.contains('\\')).map(PathBuf::from).filter(|path| is_file(path)).collect()
+    let points = points.filter(|point| !point.contains('\\')).map(PathBuf::from);
+    points.flat_map(|point| if is_file(&point) { vec![point] } else { files_of_directory(&point) }).collect()
+}
+
+fn is_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
+}
+
+/// The libraries and programs below a mounted directory, if it is a driver's.
+fn files_of_directory(directory: &Path) -> Vec<PathBuf> {
+    let libraries = ["", "lib64", "lib"].map(|name| directory.join(name));
+    let Some(libraries) = libraries.iter().find(|place| place.join("libcuda.so.1").exists()) else { return Vec::new() };
+    let files = |place: &Path| {
+        let entries = fs::read_dir(place).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| is_file(path)).collect::<Vec<_>>()
+    };
+    let libraries = files(libraries).into_iter().filter(|path| is_library(path));
+    libraries.chain(files(&directory.join("bin"))).collect()
 }
 
 fn is_library(path: &Path) -> bool {
@@ -84,12 +101,35 @@ mod tests {
     }
 
     #[test]
+    fn mounted_directory_of_a_driver_gives_its_libraries_and_programs() {
+        let directory = crate::tests::scratch();
+        let at = |name: &str| directory.path().join(name);
+        for name in ["lib64", "bin", "lib64/vdpau"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        for name in ["lib64/libcuda.so.580.159", "lib64/README", "bin/nvidia-smi", "VERSION"] {
+            fs::write(at(name), "").unwrap();
+        }
+        assert_eq!(files_of_directory(directory.path()), Vec::<PathBuf>::new(), "a mounted directory without libcuda");
+        std::os::unix::fs::symlink("libcuda.so.580.159", at("lib64/libcuda.so.1")).unwrap();
+        let files = files_of_directory(directory.path());
+        assert_eq!(files, [at("lib64/libcuda.so.580.159"), at("bin/nvidia-smi")]);
+        let mut binds = Binds::default();
+        assert!(add(&files, &mut binds));
+        let inside: Vec<_> = binds.0.iter().map(|bind| bind.to.to_str().unwrap()).collect();
+        let expected =
+            ["/.slurminit/driver/libcuda.so.580.159", "/.slurminit/bin/nvidia-smi", "/.slurminit/driver/libcuda.so.1"];
+        assert_eq!(inside, expected);
+        assert_eq!(version(&files), Some("580.159"));
+    }
+
+    #[test]
     fn other_mounts_are_not_the_drivers() {
-        let line = |point: &str| format!("36 35 98:0 / {point} ro,noatime - ext4 /dev/root rw\n");
-        let mounts =
-            ["/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/etc/hosts", "/data", "/lib/firmware/x", "/usr/a\\040b"];
-        let mounts: String = mounts.map(line).concat();
-        let files = mounted_files(&mounts, |_| true);
-        assert_eq!(files, [Path::new("/usr/lib/x86_64-linux-gnu/libcuda.so.1"), Path::new("/lib/firmware/x")]);
+        let line = |point: &Path| format!("36 35 98:0 / {} ro,noatime - ext4 /dev/root rw\n", point.display());
+        // A file below /usr that each machine with Rust's tests has.
+        let file = fs::canonicalize("/usr/bin/env").unwrap();
+        let others = ["/usr", "/usr/share", "/etc/hosts", "/data", "/usr/a\\040b"].map(PathBuf::from);
+        let mounts: String = others.iter().chain([&file]).map(|point| line(point)).collect();
+        assert_eq!(mounted_files(&mounts), [file]);
     }
 }
