@@ -7,6 +7,7 @@ mod sample;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use model::faults::report::Report;
 use model::inventory::Vendor;
 use model::prepared::Prepared;
 use slurm::nodes::ClusterNodes;
@@ -98,6 +99,9 @@ fn omits_unknown_facts_with_reason() {
     let away = metrics::text(&files(), Err("slurmctld is away"), None);
     assert!(away.contains("\nslurminit_slurm_up 0\n") && !away.contains("\nslurm_"), "{away}");
     assert!(!away.contains("DCGM_"));
+    let unsampled = files().report.map(|report| Report { at: 0, gpus: Vec::new(), ..report });
+    let unsampled = Files { report: unsampled, uptime_ms: 7_900, ..files() };
+    assert!(metrics::text(&unsampled, Ok(&slurm()), None).contains("\nslurminit_gpu_report_age_seconds 7\n"));
     let stale = Files { now: NOW + 60, ..files() };
     let stale = metrics::text(&stale, Ok(&slurm()), Some("host"));
     for gone in ["nvidia_smi_temperature_gpu", "DCGM_FI_DEV_GPU_TEMP", "nvidia_smi_compute_apps"] {

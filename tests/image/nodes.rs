@@ -195,6 +195,8 @@ fn gpu_of_which_jobs_have_shards_is_not_shown_as_free_on_each_debian() {
         let job = running(&container, "cd /tmp; sbatch --parsable --gres=gpu:1 -o /dev/null --wrap 'sleep 1000'");
         let shown = gpus(&container, "localhost");
         assert!(shown.contains(&"0 shared root".to_owned()), "{shown:?}");
+        let own: serde_json::Value = serde_json::from_str(&container.sh("slurminit status --json")).unwrap();
+        assert_eq!(own["gpus"][0]["state"], "shared", "{own}");
         assert!(shown.iter().any(|gpu| gpu.ends_with(&format!(" {job} root"))), "{shown:?}");
         assert_eq!(shown.iter().filter(|gpu| gpu.ends_with(" free -")).count(), 1, "{shown:?}");
     }

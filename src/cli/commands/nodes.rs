@@ -2,6 +2,8 @@
 
 mod table;
 
+pub(super) use table::users;
+
 use std::path::Path;
 
 use super::Configuration;

@@ -19,7 +19,7 @@ pub const FILE: &str = "gpus.json";
 pub struct Report {
     /// The process that writes it. If it is gone, the report is out of date.
     pub pid: u32,
-    /// The time of the last sample.
+    /// The time of the last sample; 0 before the first.
     pub at: u64,
     /// The sampling interval in ms.
     pub interval_ms: u64,

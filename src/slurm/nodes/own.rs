@@ -15,6 +15,7 @@ use crate::error::QueryError;
 use machine::Snapshot;
 use machine::node_report::{NodeReport, NodeVerdict};
 use model::prepared::OfferedGpu;
+use model::queued_job::OwnedJob;
 use probe::sandbox::Sandbox;
 use sys::under;
 
@@ -104,6 +105,11 @@ pub enum OwnGpuState {
         /// The job's user, if known.
         user: Option<String>,
     },
+    /// Jobs have parts of it (shards, MPS).
+    Shared {
+        /// The jobs, as far as known.
+        jobs: Vec<OwnedJob>,
+    },
     /// The GPU is no longer reachable.
     Lost {
         /// The reason.
@@ -183,6 +189,7 @@ fn uses(gpus: &[OfferedGpu], lost: &[Option<String>], states: Option<&[GpuState]
                 let (job, user) = job.as_ref().map(|job| (job.job.to_string(), job.user.clone())).unzip();
                 OwnGpuState::Allocated { job, user }
             }
+            Some(GpuState::Shared { jobs }) => OwnGpuState::Shared { jobs: jobs.clone() },
             _ => OwnGpuState::Free,
         },
     };
@@ -198,7 +205,6 @@ fn uses(gpus: &[OfferedGpu], lost: &[Option<String>], states: Option<&[GpuState]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::queued_job::OwnedJob;
 
     fn closed(text: &str) -> Option<String> {
         OwnNode::parse(text).expect("a node").why_closed()
@@ -255,15 +261,20 @@ mod tests {
     #[test]
     fn assigns_jobs_and_never_shows_lost_or_unknown_gpu_as_free() {
         let gpu = |number| OfferedGpu { file: format!("/dev/nvidia{number}"), ..OfferedGpu::default() };
-        let gpus = [gpu(0), gpu(1), gpu(2)];
+        let gpus = [gpu(0), gpu(1), gpu(2), gpu(3)];
         let job = OwnedJob { job: 7, user: "alice".to_owned() };
-        let states = [GpuState::Allocated { job: Some(job) }, GpuState::Allocated { job: None }, GpuState::Free];
+        let shared = GpuState::Shared { jobs: vec![job.clone()] };
+        let states =
+            [GpuState::Allocated { job: Some(job) }, GpuState::Allocated { job: None }, GpuState::Free, shared];
         let words = |lost: &[Option<String>], states: Option<&[GpuState]>| {
             let json = serde_json::to_value(uses(&gpus, lost, states)).unwrap();
             json.as_array().unwrap().iter().map(|gpu| format!("{} {}", gpu["state"], gpu["job"])).collect::<Vec<_>>()
         };
-        assert_eq!(words(&[], Some(&states)), ["\"allocated\" \"7\"", "\"allocated\" null", "\"free\" null"]);
+        assert_eq!(
+            words(&[], Some(&states)),
+            ["\"allocated\" \"7\"", "\"allocated\" null", "\"free\" null", "\"shared\" null"]
+        );
         let lost = [Some("gone".to_owned())];
-        assert_eq!(words(&lost, None), ["\"lost\" null", "\"unknown\" null", "\"unknown\" null"]);
+        assert_eq!(words(&lost, None), ["\"lost\" null", "\"unknown\" null", "\"unknown\" null", "\"unknown\" null"]);
     }
 }

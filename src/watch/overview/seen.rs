@@ -26,9 +26,12 @@ pub struct Files {
 const SLACK: u64 = 15;
 
 impl Files {
-    /// The age of the report in seconds.
+    /// The age of the last sample in seconds; slurminit's uptime if no GPU has been sampled yet.
     pub fn report_age(&self) -> Option<u64> {
-        self.report.as_ref().map(|report| self.now.saturating_sub(report.at))
+        self.report.as_ref().map(|report| match report.at {
+            0 => self.uptime_ms / 1000,
+            at => self.now.saturating_sub(at),
+        })
     }
 
     /// Whether there is no report, or it is older than several sampling intervals.

@@ -78,7 +78,7 @@ fn rows(node: &ClusterNode) -> Vec<[String; 7]> {
 }
 
 /// The users of parts of a GPU.
-fn users(jobs: &[OwnedJob]) -> String {
+pub(in crate::commands) fn users(jobs: &[OwnedJob]) -> String {
     match jobs.split_first() {
         Some((first, others)) if others.iter().all(|job| job.user == first.user) => first.user.clone(),
         Some(_) => "several".to_owned(),

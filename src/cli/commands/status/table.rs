@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::commands::columns::{Column, aligned, dash, wrapped};
+use crate::commands::nodes::users;
 use init::status::Status;
 use machine::UnitSnapshot;
 use model::prepared::Prepared;
@@ -70,6 +71,7 @@ fn gpus(gpus: &[OwnGpu]) -> String {
                 (format!("job {job}"), user.clone().unwrap_or_else(dash))
             }
             OwnGpuState::Allocated { job: None, .. } => ("in use".to_owned(), "?".to_owned()),
+            OwnGpuState::Shared { jobs } => ("shared".to_owned(), users(jobs)),
             OwnGpuState::Lost { .. } => ("lost".to_owned(), dash()),
             OwnGpuState::Unknown => ("?".to_owned(), "?".to_owned()),
         };
