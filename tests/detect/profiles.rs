@@ -1,5 +1,6 @@
 //! Each card with each driver branch that drives it, and each verb that reads GPUs.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,6 +18,7 @@ use crate::{Machine, fake_nvml, succeeded};
 /// A machine with two such cards, and the driver's library.
 fn machine(profile: &Profile) -> (Machine, PathBuf) {
     let machine = Machine::new(Some(&profile.machine(2))).with_devices(&[0, 1]);
+    let machine = machine.with_file("fake-nvml.toml", &profile.machine(2));
     let caps = "gpu0/gi2/access 30\ngpu0/gi2/ci0/access 31\ngpu0/gi9/access 84\ngpu0/gi9/ci0/access 85\n";
     let machine =
         machine.with_file("proc/driver/nvidia-caps/mig-minors", &(caps.to_owned() + &caps.replace("gpu0", "gpu1")));
@@ -33,6 +35,11 @@ fn machine(profile: &Profile) -> (Machine, PathBuf) {
 
 /// One sample of each GPU by `slurminit look`.
 fn look(machine: &Machine, library: &PathBuf) -> Vec<(Identity, Seen)> {
+    looks(machine, library, 1)
+}
+
+/// So many samples of each GPU.
+fn looks(machine: &Machine, library: &PathBuf, mut rounds: u32) -> Vec<(Identity, Seen)> {
     let mut command = Command::new(harness::slurminit());
     command.args(["look", "--vendor", "nvidia", "--interval-ms", "200", "--meters"]);
     command.env("SLURMINIT_NVML_LIBRARY", library).env("FAKE_NVML", machine.path("fake-nvml.toml"));
@@ -44,7 +51,8 @@ fn look(machine: &Machine, library: &PathBuf) -> Vec<(Identity, Seen)> {
             Line::Seen { gpu, seen: one } => {
                 seen.push((listed.iter().find(|listed| listed.key() == gpu).unwrap().clone(), *one));
             }
-            Line::Done => break,
+            Line::Done if rounds == 1 => break,
+            Line::Done => rounds -= 1,
             line => assert!(!matches!(line, Line::Trouble { .. }), "{line:?}"),
         }
     }
@@ -94,7 +102,7 @@ fn each_card_with_each_driver_branch_is_read_by_each_verb() {
             assert_eq!(condition.memory_mib.map(|(_, whole)| whole), Some(total), "{name}");
             let is_guest = profile.card.name == "vGPU";
             assert_eq!((condition.temperature.is_none(), readings.power_mw.is_none()), (is_guest, is_guest), "{name}");
-            let has_rows = ["H100", "L40S", "GB200"].contains(&profile.card.name);
+            let has_rows = ["H100", "H100-VM", "L40S", "GB200"].contains(&profile.card.name);
             assert_eq!(readings.remapped_rows.is_some(), has_rows, "{name}");
             assert_eq!(readings.instances.len(), if profile.card.name == "A100-MIG" { 2 } else { 0 }, "{name}");
             let in_order = readings.power_mw.is_none_or(|mw| (1_000..2_000_000).contains(&mw))
@@ -102,6 +110,37 @@ fn each_card_with_each_driver_branch_is_read_by_each_verb() {
                 && readings.fan_percent.is_none_or(|percent| percent <= 100);
             assert!(in_order, "{name}: {readings:?}");
         }
+    }
+}
+
+/// Which values are known, by their path: `.readings.clocks.sm`.
+fn known(value: &serde_json::Value, path: &str, into: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            fields.iter().for_each(|(name, field)| known(field, &format!("{path}.{name}"), into));
+        }
+        serde_json::Value::Null => {}
+        _ => drop(into.insert(path.to_owned())),
+    }
+}
+
+#[test]
+fn stand_in_knows_what_a_real_h100_knows() {
+    let profile = Profile::all().find(|profile| profile.name() == "R580 H100-VM").unwrap();
+    let (machine, library) = machine(&profile);
+    // GPM compares two samples.
+    let samples = looks(&machine, &library, 2);
+    let of_stand_in = serde_json::to_value(&samples.last().unwrap().1).unwrap();
+    let recorded: serde_json::Value = serde_json::from_str(include_str!("recorded/h100-vm-r580.json")).unwrap();
+    let paths = |value| {
+        let mut paths = BTreeSet::new();
+        known(value, "", &mut paths);
+        paths
+    };
+    assert_eq!(paths(&of_stand_in), paths(&recorded));
+    for whole in ["/condition/memory_mib", "/condition/memory_free_mib", "/condition/pcie", "/readings/power_limit_mw"]
+    {
+        assert_eq!(of_stand_in.pointer(whole), recorded.pointer(whole), "{whole}");
     }
 }
 

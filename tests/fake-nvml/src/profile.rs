@@ -80,11 +80,20 @@ pub const BRANCHES: [Branch; 5] = [
 ];
 
 /// The cards.
-pub const CARDS: [Card; 7] = [
+pub const CARDS: [Card; 8] = [
     Card {
         name: "H100",
         keys: "name = 'NVIDIA H100 80GB HBM3'\nmemory_mib = 81559\nreserved_mib = 551\ncompute = [9, 0]\nswitch_links = 18\n\
                unsupported = ['fan']\ncondition = { tensor = 40.0, fabric = 3, pcie_bytes = [8589934592, 8589934592] }\n",
+        lacks_fields: &[],
+        since: 525,
+    },
+    // Recorded with 580.159.04 in tests/detect/recorded: one card of several, without its links and its NUMA node.
+    Card {
+        name: "H100-VM",
+        keys: "name = 'NVIDIA H100 80GB HBM3'\nmemory_mib = 81559\nreserved_mib = 480\ncompute = [9, 0]\npersistence = true\n\
+               unsupported = ['fan', 'link-state', 'link-remote', 'fabric']\n\
+               condition = { temperature = 33, tensor = 0.0, pcie_bytes = [2952825772, 1150054372], pcie_mib = [0.8, 0.5] }\n",
         lacks_fields: &[],
         since: 525,
     },
@@ -197,7 +206,7 @@ mod tests {
     #[test]
     fn each_profile_is_a_machine() {
         let all: Vec<Profile> = Profile::all().collect();
-        assert_eq!(all.len(), 30, "{:?}", all.iter().map(Profile::name).collect::<Vec<_>>());
+        assert_eq!(all.len(), 34, "{:?}", all.iter().map(Profile::name).collect::<Vec<_>>());
         for profile in all {
             let machine =
                 Machine::parse(&profile.machine(2)).unwrap_or_else(|error| panic!("{}: {error}", profile.name()));
