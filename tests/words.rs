@@ -74,12 +74,12 @@ fn messages_have_at_most_120_characters() {
 }
 
 /// The first words of help texts of verbs and switches.
-const VERBS: [&str; 48] = [
-    "Assume", "Cancel", "Change", "Check", "Compare", "Continue", "Create", "Detect", "Do", "Drain", "Examine",
-    "Execute", "Exit", "Free", "Import", "Keep", "Kill", "Leave", "Let", "List", "Make", "Measure", "Monitor",
-    "Notify", "Post", "Print", "Query", "Raise", "Read", "Record", "Refresh", "Release", "Remove", "Replace", "Report",
-    "Requeue", "Restart", "Resume", "Run", "Sample", "Serve", "Show", "Skip", "Start", "Stop", "Submit", "Wait",
-    "Write",
+const VERBS: [&str; 49] = [
+    "Assume", "Cancel", "Change", "Check", "Close", "Compare", "Continue", "Create", "Detect", "Do", "Drain",
+    "Examine", "Execute", "Exit", "Free", "Import", "Keep", "Kill", "Leave", "Let", "List", "Make", "Measure",
+    "Monitor", "Notify", "Post", "Print", "Query", "Raise", "Read", "Record", "Refresh", "Release", "Remove",
+    "Replace", "Report", "Requeue", "Restart", "Resume", "Run", "Sample", "Serve", "Show", "Skip", "Start", "Stop",
+    "Submit", "Wait", "Write",
 ];
 
 #[test]

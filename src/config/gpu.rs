@@ -32,7 +32,7 @@ pub struct GpuSettings {
     pub shards: Option<Shards>,
     /// Whether jobs may share NVIDIA GPUs by percentage, through NVIDIA's MPS.
     pub mps: bool,
-    /// Whether a GPU's device file belongs to the job's user, if no cgroup restricts jobs to their GPUs; `None` means
+    /// Whether only the job's user can open a GPU's device file, if no cgroup restricts jobs to their GPUs; `None` means
     /// only with several users.
     pub isolate: Option<bool>,
 }

@@ -54,14 +54,17 @@ pub fn take_from_others(job: u32, devices: &BTreeSet<String>, user: u32, run: &P
     let others = |one: &Process| one.uid != user && Some(one.uid) != watcher;
     let mut spared: BTreeSet<(u32, u32)> = BTreeSet::new();
     let mut holders = || -> Vec<(Process, bool)> {
-        let found = open_files::find(open_files::processes().into_iter().filter(others).collect(), &wanted);
+        let mut found = open_files::find(open_files::processes().into_iter().filter(others).collect(), &wanted);
+        found.hidden.retain(|one| former.contains(&one.uid) && !is_login(one));
+        if found.proven.is_empty() && found.hidden.is_empty() {
+            return Vec::new();
+        }
         let jobs: BTreeMap<i32, u32> =
             proc::of_jobs().processes.into_iter().map(|(stat, job)| (stat.pid, job)).collect();
         let job_with_a_gpu = |one: &Process| jobs.get(&one.pid).filter(|_| holders_of_others.contains(&one.uid));
         let (kept, proven): (Vec<_>, Vec<_>) = found.proven.into_iter().partition(|one| job_with_a_gpu(one).is_some());
         spared.extend(kept.iter().filter_map(|one| Some((*job_with_a_gpu(one)?, one.uid))));
-        let is_suspect = |one: &Process| former.contains(&one.uid) && !is_login(one) && job_with_a_gpu(one).is_none();
-        let hidden = found.hidden.into_iter().filter(is_suspect);
+        let hidden = found.hidden.into_iter().filter(|one| job_with_a_gpu(one).is_none());
         proven.into_iter().map(|one| (one, true)).chain(hidden.map(|one| (one, false))).collect()
     };
     let (mut stopped, mut ended) = (Stopped::until_end(), Vec::new());

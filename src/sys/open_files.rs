@@ -210,27 +210,34 @@ fn may_hold_files(link: &str, info: impl FnOnce() -> String) -> bool {
 
 /// All living processes of this container of users other than root.
 pub fn processes() -> Vec<Process> {
-    of_container().into_iter().filter(|process| process.uid != 0).collect()
+    living(|uid| uid != 0)
 }
 
 /// All living processes of this container.
 pub fn of_container() -> Vec<Process> {
+    living(|_| true)
+}
+
+/// Each Prolog waits for this: a process of another user costs one file.
+fn living(is_users: impl Fn(u32) -> bool) -> Vec<Process> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let namespace = fs::read_link("/proc/self/ns/cgroup").unwrap_or_default();
     let is_hosts = namespace.as_os_str() == HOST_CGROUP_NAMESPACE;
-    let is_here = |process: &Process| {
-        let other = fs::read_to_string(format!("/proc/{}/cgroup", process.pid));
-        other.is_ok_and(|other| is_same_container(&own, &other, is_hosts))
+    let here = |pid: i32| {
+        let status = proc::status(pid)?;
+        let [uid] = parse::numbers(&status, "Uid")?;
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok().filter(|_| is_users(uid))?;
+        is_same_container(&own, &cgroups, is_hosts).then(|| process(pid, &status, &cgroups)).flatten()
     };
-    proc::pids().filter_map(process).filter(is_here).collect()
+    proc::pids().filter_map(here).collect()
 }
 
-fn process(pid: i32) -> Option<Process> {
+/// `status` and `cgroups` are the texts of /proc/PID/status and /proc/PID/cgroup.
+fn process(pid: i32, status: &str, cgroups: &str) -> Option<Process> {
     let stat = proc::stat(pid).filter(|stat| !stat.is_dead())?;
-    let status = proc::status(pid)?;
     // The real user, and the effective group.
-    let ([uid], [_, gid]) = (parse::numbers(&status, "Uid")?, parse::numbers(&status, "Gid")?);
-    let slots = parse::numbers(&status, "FDSize").map_or(0, |[slots]| slots);
+    let ([uid], [_, gid]) = (parse::numbers(status, "Uid")?, parse::numbers(status, "Gid")?);
+    let slots = parse::numbers(status, "FDSize").map_or(0, |[slots]| slots);
     let (start, session, is_stopped) = (stat.start, stat.session, is_stopped(&stat));
     Some(Process {
         pid,
@@ -242,7 +249,7 @@ fn process(pid: i32) -> Option<Process> {
         parent: stat.parent,
         session,
         is_stopped,
-        cgroup: cgroup(pid),
+        cgroup: cgroup(cgroups),
     })
 }
 
@@ -260,9 +267,8 @@ fn is_stopped(stat: &Stat) -> bool {
 }
 
 /// The socket of a process has the inode of the process's cgroup (`INET_DIAG_CGROUP_ID`).
-fn cgroup(pid: i32) -> Option<u64> {
-    let lines = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let path = lines.lines().find_map(|line| line.strip_prefix("0::/"))?;
+fn cgroup(cgroups: &str) -> Option<u64> {
+    let path = cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let unified = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
     let found = unified.iter().find(|root| root.join("cgroup.procs").exists())?.join(path);
     (!path.starts_with("..")).then(|| fs::metadata(found).ok().map(|found| found.ino())).flatten()
@@ -294,10 +300,14 @@ mod tests {
     use super::*;
     use crate::sockets;
 
+    fn living_with(pid: i32) -> Process {
+        of_container().into_iter().find(|process| process.pid == pid).unwrap()
+    }
+
     #[test]
     fn finds_the_process_that_has_a_device_open() {
         let has = |path: &str| {
-            let own = process(i32::try_from(std::process::id()).unwrap()).unwrap();
+            let own = living_with(i32::try_from(std::process::id()).unwrap());
             !find(vec![own], &Wanted::Files(BTreeSet::from([path.to_owned()]))).proven.is_empty()
         };
         let file = fs::File::open("/dev/full").unwrap();
@@ -319,8 +329,8 @@ mod tests {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         let inodes: BTreeSet<u32> = sockets::bound(port).unwrap().iter().map(|tcp| tcp.inode).collect();
-        let own = process(i32::try_from(std::process::id()).unwrap()).unwrap();
-        let among = vec![own.clone(), process(nix::unistd::getppid().as_raw()).unwrap()];
+        let own = living_with(i32::try_from(std::process::id()).unwrap());
+        let among = vec![own.clone(), living_with(nix::unistd::getppid().as_raw())];
         assert_eq!(find(among.clone(), &Wanted::Sockets(inodes)).proven, [own]);
         assert_eq!(find(among, &Wanted::Sockets(BTreeSet::from([1]))).proven, []);
     }
@@ -345,7 +355,7 @@ mod tests {
         let (files, text) = ([socket.as_raw_fd()], [std::io::IoSlice::new(b"x")]);
         sendmsg::<()>(sender.as_raw_fd(), &text, &[ControlMessage::ScmRights(&files)], MsgFlags::empty(), None)
             .unwrap();
-        let own = process(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let own = living_with(i32::try_from(std::process::id()).unwrap());
         assert_eq!(find(vec![own.clone()], &wanted).proven, vec![own.clone()]);
         drop(socket);
         assert_eq!(find(vec![own.clone()], &wanted), Owners { hidden: vec![own], ..Owners::default() });

@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Close the GPUs' device files to all other users, and give them to the job's user
     #[arg(long)]
     gives_gpus: bool,
+    /// Make the names of the job's nodes resolve
+    #[arg(long)]
+    names_nodes: bool,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
@@ -62,7 +65,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         Some(Err(error)) => no_gpu(&error),
         None => {}
     }
-    if let Err(error) = names() {
+    let named = if args.names_nodes { names() } else { Ok(()) };
+    if let Err(error) = named {
         report(Report::warn(message!(
             "node-names-missing",
             "programs of job {job} may fail to resolve the names of its nodes: {error}",

@@ -10,9 +10,11 @@ pub(super) fn text(prolog: &Prolog) -> String {
         (true, false) => ("$SLURM_JOB_GPUS", "?*"),
         (false, _) => ("$SLURM_JOB_NODELIST", "*[,[]*"),
     };
-    let option = if prolog.gives_gpus { " --gives-gpus" } else { "" };
+    let option = |is_set: bool, name: &'static str| if is_set { name } else { "" };
+    let gives = option(prolog.gives_gpus, " --gives-gpus");
+    let names = option(prolog.names_nodes, " --names-nodes");
     let call = match prolog.gives_gpus || prolog.names_nodes {
-        true => format!("case \"{words}\" in\n    {needed}) slurminit prolog{option} ;;\nesac\n"),
+        true => format!("case \"{words}\" in\n    {needed}) slurminit prolog{gives}{names} ;;\nesac\n"),
         false => String::new(),
     };
     let hooks = super::job_hooks::lines("pre_job", &prolog.hooks);

@@ -68,9 +68,12 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
         return Ok(exit_code::SUCCESS);
     }
     let running: Vec<&QueuedJob> = met.iter().filter(|job| !job.is_completing()).collect();
-    let waiting = dependents()?;
-    let end = begin + grace;
     JobNote::Stopped.write(&names_of(running.iter().copied()));
+    if met.is_empty() {
+        return Ok(exit_code::SUCCESS);
+    }
+    let waiting = if running.is_empty() { BTreeMap::new() } else { dependents()? };
+    let end = begin + grace;
     let signalled = requested_signal::send(&running, begin + grace / 3);
     let (first, others): (Vec<_>, Vec<_>) = running.into_iter().partition(|job| signalled.has(&job.id));
     let mut noticed = give_notice(&others, own, end, on_stop)?;
@@ -124,7 +127,8 @@ fn wait_for_end(
 ) -> anyhow::Result<Vec<QueuedJob>> {
     let mut left = jobs_on_the_node(own)?;
     while !left.is_empty() && should_continue(&left) && Instant::now() < until {
-        pause(LOOK);
+        // An Epilog is short, and `docker run IMAGE srun ...` waits for it.
+        pause(if left.iter().all(QueuedJob::is_completing) { LOOK / 4 } else { LOOK });
         left = jobs_on_the_node(own)?;
     }
     Ok(left)

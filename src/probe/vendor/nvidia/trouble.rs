@@ -43,8 +43,7 @@ fn of_trouble(trouble: &NvmlTrouble) -> (&'static str, &'static str) {
             "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility and the NVIDIA runtime (--gpus all)",
         ),
         NvmlTrouble::LibraryBroken(_) => (
-            "the library file is damaged, of another architecture, not NVIDIA's, or needs a library that is not in this container; an \
-             empty file is from an image that was committed while the driver was mounted",
+            "the file is damaged, of another architecture, empty (in a committed image), or needs a library that is missing here",
             "install the library that the message names, or remove copies of libnvidia-ml.so.1 from the image",
         ),
         NvmlTrouble::VersionMismatch => (
