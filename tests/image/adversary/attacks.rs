@@ -18,7 +18,7 @@ use crate::long::faults::report;
 use attack::{Attack, Seen};
 
 /// Attacks that wait for the daemons as much as they work against them.
-const SIDE_BY_SIDE: usize = 3;
+const SIDE_BY_SIDE: usize = 5;
 
 const MARKS: report::Marks =
     report::Marks { begin: "<!-- the attacks: made by the command above -->\n", end: "<!-- end of the attacks -->\n" };
