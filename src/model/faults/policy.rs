@@ -119,7 +119,8 @@ const fn xid(number: u32) -> (Policy, &'static str, &'static str) {
         109 => (Warn, "context switch timeout", PROGRAM),
         13 => (Warn, "graphics engine exception", PROGRAM),
         31 => (Warn, "MMU fault (illegal address)", PROGRAM),
-        43 => (Count, "GPU stopped processing for one program", PROGRAM),
+        // A kernel's `trap` raises only this one (seen on an H100 with R580).
+        43 => (Warn, "GPU stopped processing for one program", PROGRAM),
         68 => (Warn, "video decoder exception", PROGRAM),
         69 => (Warn, "graphics class error", PROGRAM),
         94 => (Warn, "contained memory error; the program was killed", PROGRAM),

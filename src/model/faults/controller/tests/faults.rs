@@ -14,7 +14,7 @@ fn reports_program_error_with_job_without_drain() {
     }
     assert_eq!((world.drained.clone(), world.offered.len()), (None, 2));
     let lines: Vec<_> = world.log.iter().filter(|line| line.contains("XID")).collect();
-    assert_eq!(lines.len(), 2, "once a minute, and 43 only counts: {lines:?}");
+    assert_eq!(lines.len(), 3, "each once a minute: {lines:?}");
     assert!(lines[0].contains("job 17 of alice had it") && lines[0].contains("GPU-1") && lines[0].contains("Repair: "));
     assert_eq!(world.health.report(1).gpus[1].counts[&FaultKind::Xid(43)].count, 100);
 }
