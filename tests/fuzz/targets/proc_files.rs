@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use config::Config;
 use probe::vendor::nvidia::proc;
-use probe::{cgroup, cpu, memory};
+use probe::{cgroup, cpu, device, memory};
 use slurminit_fuzz::Root;
 
 const FILES: [&str; 13] = [
@@ -43,7 +43,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     let mut inventory = slurminit_fuzz::machine();
-    inventory.gpus = proc::probe(root.path()).gpus;
+    inventory.gpus = proc::probe(root.path(), device::access).gpus;
     inventory.memory = memory::detect(root.path());
     inventory.cpu = cpu::detect(root.path());
     inventory.cgroup = cgroup::detect(root.path());
