@@ -1,4 +1,4 @@
-//! mpi4py as jobs, on one node, two computes and two simulated nodes.
+//! mpi4py as jobs, on one node, two computes and two simulated nodes, and JAX on two computes.
 
 use crate::built_image::BuiltImage;
 use crate::docker::{Container, Image, PLAIN, directory, tag};
@@ -75,6 +75,28 @@ fn ranks_are_one_job_where_peer_memory_is_refused_and_where_not() {
     // Simulated nodes share the host name and /dev/shm.
     let nodes = Image::new(&image.0).command(["--nodes", "2"]).serve();
     all_libraries(&nodes, "-N2");
+}
+
+/// JAX takes address, number and rank of the processes from Slurm's variables. Gloo reports its connections on standard output.
+const JAX: &str = "import jax
+jax.config.update(\"jax_cpu_collectives_implementation\", \"gloo\")
+jax.distributed.initialize()
+from jax.experimental import multihost_utils
+import numpy
+all = multihost_utils.process_allgather(numpy.array([jax.process_index() + 1.0]))
+print(jax.process_index(), jax.process_count(), float(all.sum()), flush=True)
+";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn jax_processes_of_two_computes_find_each_other() {
+    let image = mpi();
+    let cluster = Cluster::new("");
+    let first = cluster.member(&image.0, "compute", "c1").serve();
+    let _second = cluster.member(&image.0, "compute", "c2").serve();
+    let line = format!("cd /tmp && timeout 120 srun -N2 -n2 /opt/jax/bin/python -c '{JAX}' | grep -v Gloo | sort");
+    let outcome = first.exec(&["su", "nobody", "-s", "/bin/sh", "-c", &line]);
+    assert_eq!(outcome.stdout, "0 2 3.0\n1 2 3.0\n", "{}", outcome.stderr);
 }
 
 #[test]
