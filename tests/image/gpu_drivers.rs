@@ -59,8 +59,7 @@ fn gpus_that_answer_after_the_start_are_added_by_the_agent() {
 }
 
 /// What the host's nvidia-smi says of a reset and of a change of the MIG mode of GPU 1: 0, or NVML's code.
-const HOSTS_TOOL: &str =
-    "/hosts-tool --exact long::gpu_drivers::hosts_tool --ignored --nocapture | grep -o \"reset.*\"";
+const HOSTS_TOOL: &str = "/hosts-tool gpu_drivers::hosts_tool --ignored --nocapture | grep -o \"reset.*\"";
 /// `NVML_ERROR_IN_USE`.
 const IN_USE: &str = "reset 19, MIG 19";
 

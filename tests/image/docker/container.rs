@@ -69,7 +69,7 @@ impl Container {
         assert_eq!(outcome.code, 0, "not ready: {}{}\n{}", outcome.stdout, outcome.stderr, self.log());
     }
 
-    /// Until PID 1 holds TERM back or catches it; before that the kernel drops it.
+    /// Until PID 1 holds TERM back or catches it; before that the kernel drops it. runc, which executes it, catches TERM, too.
     #[track_caller]
     pub(crate) fn wait_for_handlers(&self) {
         let pid = docker(["inspect", "--format", "{{.State.Pid}}", &self.name]).ok();
@@ -79,7 +79,8 @@ impl Container {
             let mask = line.strip_prefix("SigBlk:").or_else(|| line.strip_prefix("SigCgt:"));
             mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> 14 & 1 == 1)
         };
-        while !std::fs::read_to_string(&status).unwrap_or_default().lines().any(has_term) {
+        let is_ready = |text: String| text.starts_with("Name:\tslurminit") && text.lines().any(has_term);
+        while !std::fs::read_to_string(&status).is_ok_and(is_ready) {
             assert!(Instant::now() < deadline, "{status} shows no handler for TERM");
             std::thread::sleep(Duration::from_millis(1));
         }
