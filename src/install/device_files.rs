@@ -41,22 +41,20 @@ pub fn take_device_file(file: &Path, user: u32) -> io::Result<()> {
     if holder(&handle)? != Some(user) {
         return Ok(());
     }
-    // Only the owner may change the rest: root lacks the capability FOWNER where it has only what it needs.
-    change_owner(&handle, 0)?;
-    match remove_xattr(&path_of(&handle)?, ACL) {
-        Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => close(&handle),
-        Err(error) => Err(error.into()),
-    }
+    close_to_all(&handle)
 }
 
-/// Gives a closed device file to a job's user. A file open to all users stays unchanged.
+/// Gives a closed device file to a job's user; to root, by closing it to all others. A file open to all users stays unchanged.
 ///
 /// # Errors
 /// The file cannot be found or changed.
 pub fn give_device_file(file: &Path, user: u32) -> io::Result<()> {
     let Some(handle) = own(file)? else { return Ok(()) };
-    if !device_files::is_closed(handle.metadata()?.mode()) || user == 0 {
+    if !device_files::is_closed(handle.metadata()?.mode()) {
         return Ok(());
+    }
+    if user == 0 {
+        return close_to_all(&handle);
     }
     match set_xattr(&path_of(&handle)?, ACL, &access_for(user)) {
         // A file system without access control lists.
@@ -98,6 +96,16 @@ fn path_of(handle: &File) -> io::Result<CString> {
 fn close(handle: &File) -> io::Result<()> {
     change_owner(handle, 0)?;
     fs::set_permissions(format!("/proc/self/fd/{}", handle.as_raw_fd()), Permissions::from_mode(0o660))
+}
+
+/// Also to a user who had it, and whose job ended without an Epilog.
+fn close_to_all(handle: &File) -> io::Result<()> {
+    // Only the owner may change the rest: root lacks the capability FOWNER where it has only what it needs.
+    change_owner(handle, 0)?;
+    match remove_xattr(&path_of(handle)?, ACL) {
+        Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => close(handle),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn holder(handle: &File) -> io::Result<Option<u32>> {

@@ -17,6 +17,8 @@ use sys::users;
 
 /// The user and group of the GPU watchers, which may open a GPU that is closed to other users.
 pub const LOOKERS: &str = "slurminit";
+/// The user and group ID if the image has no such user.
+const UNPRIVILEGED: u32 = 65534;
 
 /// `CAP_CHOWN` of `linux/capability.h`.
 const CHOWN: u32 = 0;
@@ -63,11 +65,21 @@ pub(super) fn give_up_root_if_closed(root: &Path) {
         .filter_map(|entry| entry.metadata().ok())
         .any(|file| file.file_type().is_char_device() && file.gid() == watcher.gid && is_closed(file.mode()));
     // A process that stays root finds the same GPUs.
-    if is_given && setgroups(&[]).is_ok() && setgid(Gid::from_raw(watcher.gid)).is_ok() {
-        let _ = setuid(Uid::from_raw(watcher.uid));
+    if is_given && become_watcher(&[]).is_ok() {
         // The kernel forgets this when the user changes.
         let _ = prctl::set_pdeathsig(Signal::SIGKILL);
     }
+}
+
+/// Gives up root for the user of the GPU watchers and these groups.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn become_watcher(groups: &[Gid]) -> nix::Result<()> {
+    let (uid, gid) = users::local(LOOKERS).map_or((UNPRIVILEGED, UNPRIVILEGED), |user| (user.uid, user.gid));
+    setgroups(groups)?;
+    setgid(Gid::from_raw(gid))?;
+    setuid(Uid::from_raw(uid))
 }
 
 /// Whether the device file was made in this container's own /dev.

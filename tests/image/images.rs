@@ -171,11 +171,11 @@ fn jobs_in_images_find_a_driver_that_is_mounted_as_a_directory() {
     }
     fs::write(at("lib64/libcuda.so.580.159.04"), "library\n").unwrap();
     symlink("libcuda.so.580.159.04", at("lib64/libcuda.so.1")).unwrap();
-    fs::write(at("bin/driver-tool"), "#!/bin/sh\necho tool\n").unwrap();
-    fs::set_permissions(at("bin/driver-tool"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(at("bin/nvidia-tool"), "#!/bin/sh\necho tool\n").unwrap();
+    fs::set_permissions(at("bin/nvidia-tool"), fs::Permissions::from_mode(0o755)).unwrap();
     let mount = format!("{}:/usr/local/nvidia:ro", driver.path().display());
     let (_config, container) = serve(&["--volume", &mount]);
-    let find = "IFS=:; for path in $LD_LIBRARY_PATH; do cat $path/libcuda.so.1; done; driver-tool";
+    let find = "IFS=:; for path in $LD_LIBRARY_PATH; do cat $path/libcuda.so.1; done; nvidia-tool";
     let outcome = alice(&container, &format!("srun --gres=gpu:1 --container=small sh -c '{find}'"));
     assert_eq!(outcome.ok(), "library\ntool\n");
 }

@@ -124,7 +124,8 @@ fn jobs_gpu_can_be_opened_by_its_user_alone() {
     assert_eq!(lab.files(), CLOSED);
 }
 
-/// NVIDIA's libraries set the mode of a device file that belongs to their user, or to root, to 0666: docs/decisions/give-a-gpus-device-file-to-the-jobs-user.md.
+/// NVIDIA's libraries set the mode of a device file that belongs to their user to 0666:
+/// docs/decisions/give-a-gpus-device-file-to-the-jobs-user.md.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn drivers_libraries_do_not_open_jobs_gpu_to_others() {
@@ -173,6 +174,9 @@ fn takes_gpu_back_despite_users_changes() {
         assert_eq!(lab.user("alice", OPENED).ok(), "\n", "{attack}");
         assert_eq!(lab.user("bob", &format!("srun --gres=gpu:2 sh -c '{OPENED}'")).ok(), "01\n", "{attack}");
     }
+    // A list that no Epilog has removed.
+    lab.container.sh("perl /tmp/acl.pl && srun --gres=gpu:2 true");
+    assert_eq!(lab.user("alice", OPENED).ok(), "\n", "after a job of root's");
     for victims in ["slurmd", "slurmstepd", "slurmd | slurmstepd"] {
         lab.user(
             "alice",

@@ -33,7 +33,7 @@ fn is_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
-/// The libraries and programs below a mounted directory, if it is a driver's.
+/// The driver's libraries and programs below a mounted directory. Others, such as a C library, would replace those of the image.
 fn files_of_directory(directory: &Path) -> Vec<PathBuf> {
     let libraries = ["", "lib64", "lib"].map(|name| directory.join(name));
     let Some(libraries) = libraries.iter().find(|place| place.join("libcuda.so.1").exists()) else { return Vec::new() };
@@ -41,8 +41,11 @@ fn files_of_directory(directory: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(place).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).filter(|path| is_file(path)).collect::<Vec<_>>()
     };
-    let libraries = files(libraries).into_iter().filter(|path| is_library(path));
-    libraries.chain(files(&directory.join("bin"))).collect()
+    let of_driver = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("libcuda") || name.starts_with("libnv") || name.contains("nvidia")
+    };
+    files(libraries).into_iter().chain(files(&directory.join("bin"))).filter(of_driver).collect()
 }
 
 fn is_library(path: &Path) -> bool {
@@ -107,7 +110,7 @@ mod tests {
         for name in ["lib64", "bin", "lib64/vdpau"] {
             fs::create_dir(at(name)).unwrap();
         }
-        for name in ["lib64/libcuda.so.580.159", "lib64/README", "bin/nvidia-smi", "VERSION"] {
+        for name in ["lib64/libcuda.so.580.159", "lib64/libc.so.6", "lib64/README", "bin/nvidia-smi", "VERSION"] {
             fs::write(at(name), "").unwrap();
         }
         assert_eq!(files_of_directory(directory.path()), Vec::<PathBuf>::new(), "a mounted directory without libcuda");

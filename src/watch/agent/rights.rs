@@ -8,12 +8,9 @@ use anyhow::Context as _;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
-use nix::unistd::{Gid, Pid, Uid, User, getppid, setgid, setgroups, setuid};
+use nix::unistd::{Gid, Pid, Uid, getppid};
 
 use probe::device_files;
-
-/// The user ID if the image has no user of slurminit's.
-const UNPRIVILEGED: u32 = 65534;
 
 /// Gives up root and every capability for good. `parent` is the process with which this one ends.
 ///
@@ -22,12 +19,7 @@ const UNPRIVILEGED: u32 = 65534;
 pub fn give_up(parent: Pid) -> anyhow::Result<()> {
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     if Uid::effective().is_root() {
-        let known = User::from_name(install::LOOKERS).ok().flatten();
-        let (uid, gid) =
-            known.map_or((Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED)), |user| (user.uid, user.gid));
-        setgroups(&groups()).context("cannot change the groups")?;
-        setgid(gid).context("cannot change the group")?;
-        setuid(uid).context("cannot change the user")?;
+        device_files::become_watcher(&groups()).context("cannot change the user and the groups")?;
     }
     prctl::set_no_new_privs().context("cannot set no_new_privs")?;
     // The kernel forgets this when the user changes.
