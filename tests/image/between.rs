@@ -247,7 +247,9 @@ fn clock(by: &str) -> Seen {
         .start();
     let said = wrong.until_logged("waiting-for-controller", None);
     lab.cluster.controller.sh("timeout 10 srun -N1 --overlap --oversubscribe --mem=1 true");
-    std::fs::write(offset.path().join("offset"), "+0").expect("the clock is set");
+    // At once: libfaketime would read a file that is still empty.
+    std::fs::write(offset.path().join("new"), "+0").expect("a file");
+    std::fs::rename(offset.path().join("new"), offset.path().join("offset")).expect("the clock is set");
     let back = lab.cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c2 idle\"");
     lab.assert_nothing_was_lost();
     Seen {
