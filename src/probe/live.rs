@@ -27,6 +27,8 @@ pub struct Options {
     pub interval: Duration,
     /// GPUs that are listed but neither opened nor queried: they do not respond, or are left to the host's administrator.
     pub closed: Vec<Identity>,
+    /// Whether these are all GPUs of the vendor, so that its driver is left alone.
+    pub all_closed: bool,
     /// The only GPU to sample, once.
     pub only: Option<Identity>,
     /// Whether to take the measurements that need extra calls: tensor cores, PCI Express, MIG instances.
@@ -50,6 +52,15 @@ pub(crate) fn look(
     send(&Line::Asking { gpu: gpu.clone() })?;
     let seen = Box::new(see());
     send(&Line::Seen { gpu, seen })
+}
+
+/// Lists the closed GPUs and nothing else: a vendor library may open GPUs when it is initialised.
+pub(crate) fn list_closed(options: &Options, send: SendLine<'_>) -> io::Result<()> {
+    loop {
+        send(&Line::Listed { gpus: options.closed.clone() })?;
+        send(&Line::Done)?;
+        pause(options.interval);
+    }
 }
 
 /// The fault for a device file that cannot be opened. A permission error of this user is not a fault.

@@ -134,6 +134,13 @@ fn released_and_given_back(profile: &Profile) {
     repair(&container);
     container.sh("slurminit gpu release 1 && slurminit gpu return 1");
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2");
+    // Without a GPU to watch, no process has the library, which may open GPUs by itself.
+    let has_library = "grep -l libnvidia-ml.so /proc/[0-9]*/maps 2>/dev/null";
+    container.until(has_library);
+    container.sh("slurminit gpu release 0 && slurminit gpu release 1");
+    container.until(&format!("! {has_library}"));
+    container.sh("slurminit gpu return 0 && slurminit gpu return 1");
+    container.until(&format!("{has_library} && sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2"));
     let unknown = container.exec(&["slurminit", "gpu", "release", "7"]);
     assert!(unknown.code != 0 && unknown.stderr.contains("GPUs: 0, 1"), "{unknown:?}");
 }

@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// A GPU to leave closed, as JSON; can be repeated
     #[arg(long, value_name = "GPU", value_parser = parse_identity)]
     closed: Vec<Identity>,
+    /// List the closed GPUs without loading the driver's library: there are no others
+    #[arg(long)]
+    all_closed: bool,
     /// Sample only this GPU, once
     #[arg(long, value_name = "GPU", value_parser = parse_identity)]
     only: Option<Identity>,
@@ -51,6 +54,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         vendor: args.vendor,
         interval: Duration::from_millis(args.interval_ms),
         closed: args.closed,
+        all_closed: args.all_closed,
         only: args.only,
         meters: args.meters,
     };

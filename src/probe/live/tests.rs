@@ -41,6 +41,7 @@ fn looks(root: &Path, count: usize, skip: &[&str], mut between: impl FnMut(usize
         vendor: Vendor::Amd,
         interval: Duration::from_millis(1),
         closed: skip.iter().map(|uuid| Identity { uuid: Some((*uuid).to_owned()), ..Identity::default() }).collect(),
+        all_closed: false,
         meters: false,
         only: None,
     };

@@ -80,6 +80,8 @@ struct Running {
     asking: Option<Key>,
     /// When it was started; `None` once it has listed the GPUs.
     began: Option<Instant>,
+    /// Whether it leaves the driver alone, because all GPUs are closed.
+    all_closed: bool,
     /// Whether the process only waits for events.
     is_idle: bool,
     /// Deadline of the next line.
@@ -146,9 +148,16 @@ impl Watcher {
         self.resting.values().filter(is_resting).map(|resting| &resting.gpu).chain(&self.closed)
     }
 
+    /// Whether the vendor has no GPU that is to be open. NVIDIA's library may open a GPU without a request for its handle.
+    fn are_all_closed(&self) -> bool {
+        let is_closed = |key: &Key| self.closed.iter().any(|gpu| gpu.key() == *key);
+        !self.known.is_empty() && self.known.keys().all(is_closed)
+    }
+
     /// Closes these GPUs and no others: the driver has no other way than the end of the process.
     pub(super) fn close(&mut self, now: Instant, closed: Vec<Identity>) {
-        if self.closed == closed {
+        let was_closed = self.running.as_ref().is_some_and(|running| running.all_closed);
+        if self.closed == closed && (self.running.is_none() || was_closed == self.are_all_closed()) {
             return;
         }
         self.closed = closed;
@@ -188,11 +197,15 @@ impl Watcher {
 
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and may have children")]
     fn launch(&mut self, now: Instant) -> std::io::Result<()> {
+        let all_closed = self.are_all_closed();
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("look").args(["--vendor", self.vendor.as_str()]);
         command.args(["--interval-ms", &self.interval.as_millis().to_string()]);
         if self.meters {
             command.arg("--meters");
+        }
+        if all_closed {
+            command.arg("--all-closed");
         }
         for gpu in self.closed(now) {
             command.arg("--closed").arg(serde_json::to_string(gpu)?);
@@ -207,6 +220,7 @@ impl Watcher {
             unread: Vec::new(),
             asking: None,
             began: Some(now),
+            all_closed,
             is_idle: false,
             due: now + self.timeout,
         });

@@ -28,6 +28,9 @@ const AFTER_EVENT: Duration = Duration::from_millis(20);
 
 /// Samples until `say` fails; without the library, reads the kernel's files.
 pub(super) fn watch(options: &Options, send: SendLine<'_>) -> io::Result<()> {
+    if options.all_closed {
+        return live::list_closed(options, send);
+    }
     loop {
         match nvml::load(&options.root, options.library.as_deref()) {
             Ok(nvml) => watch_nvml(options, &ManuallyDrop::new(nvml), send)?,
