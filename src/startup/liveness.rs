@@ -104,8 +104,8 @@ impl PendingTest {
         let seen = self.why.clone().unwrap_or_else(|| "no answer".to_owned());
         let (done, now) = self.done();
         let (work, why) = match self.broken {
-            0 => (done.since(before), format!("{seen} within {:.1} s", time.as_secs_f64())),
-            _ => (Duration::ZERO, seen),
+            0 => (Some(done.since(before)), format!("{seen} within {:.1} s", time.as_secs_f64())),
+            _ => (None, seen),
         };
         let load = || client_load::at(&self.question.door, &self.own);
         work::liveness(self.question.pid, work, self.broken == 0 && now != *turns, time, why, load)
@@ -271,6 +271,13 @@ mod tests {
         }
     }
 
+    /// Waits for a state of proc_pid_stat(5): a program that is still being loaded waits for the disk.
+    fn until_state(pid: u32, state: char) {
+        while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(&format!(") {state} ")) {
+            std::thread::yield_now();
+        }
+    }
+
     impl Drop for Sleeper {
         #[expect(clippy::disallowed_methods, reason = "a test is not PID 1")]
         fn drop(&mut self) {
@@ -300,9 +307,10 @@ mod tests {
     #[test]
     fn idle_process_is_silent_and_busy_process_is_slow() {
         let idle = Sleeper::new(&["sleep", "60"]);
+        until_state(idle.0.id(), 'S');
         let after = |work| {
             let pid = i32::try_from(idle.0.id()).unwrap();
-            let (work, time) = (Duration::from_millis(work), Duration::from_secs(3));
+            let (work, time) = (Some(Duration::from_millis(work)), Duration::from_secs(3));
             work::liveness(pid, work, true, time, "no answer".to_owned(), || None)
         };
         assert_eq!(after(5), Liveness::Silent("no answer".to_owned()));
@@ -310,19 +318,28 @@ mod tests {
     }
 
     #[test]
+    fn process_that_waits_for_a_cpu_all_the_time_is_slow() {
+        let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
+        until_state(busy.0.id(), 'R');
+        let pid = i32::try_from(busy.0.id()).unwrap();
+        let time = Duration::from_secs(3);
+        let liveness = work::liveness(pid, Some(Duration::ZERO), false, time, "no answer".to_owned(), || None);
+        assert!(matches!(liveness, Liveness::Slow(_)), "{liveness:?}");
+    }
+
+    #[test]
     fn detects_stopped_and_overloaded_processes() {
         let idle = Sleeper::new(&["sleep", "60"]);
+        until_state(idle.0.id(), 'S');
         let pid = i32::try_from(idle.0.id()).unwrap();
         let liveness = |runs| {
             let load = || Some("60 connections".to_owned());
-            work::liveness(pid, Duration::ZERO, runs, Duration::from_secs(3), "no answer".to_owned(), load)
+            work::liveness(pid, Some(Duration::ZERO), runs, Duration::from_secs(3), "no answer".to_owned(), load)
         };
         assert_eq!(liveness(true), Liveness::Overloaded("no answer; 60 connections".to_owned()));
         assert_eq!(liveness(false), Liveness::Silent("no answer".to_owned()), "a deadlock collects connections, too");
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGSTOP).unwrap();
-        while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ") {
-            std::thread::yield_now();
-        }
+        until_state(idle.0.id(), 'T');
         assert!(matches!(liveness(true), Liveness::Stopped(_)));
     }
 

@@ -33,11 +33,11 @@ impl Work {
     }
 }
 
-/// Judges a process that did not respond during `time`, in which it and the test did this much `work`. With a `load`
-/// of clients it counts as overloaded, if it runs at all.
+/// Judges a process that did not respond during `time`, in which it and the test did this much `work`; `None` if its work is no excuse.
+/// With a `load` of clients it counts as overloaded, if it runs at all.
 pub(super) fn liveness(
     pid: i32,
-    work: Duration,
+    work: Option<Duration>,
     runs: bool,
     time: Duration,
     why: String,
@@ -65,9 +65,14 @@ pub(super) fn liveness(
     if let Some(load) = runs.then(load).flatten() {
         return Liveness::Overloaded(format!("{why}; {load}"));
     }
+    let Some(work) = work else { return Liveness::Silent(why) };
     if work * BUSY >= time {
         let work = work.as_secs_f64();
         return Liveness::Slow(format!("{why}, but {work:.1} s of work or of waiting for a CPU"));
+    }
+    // The kernel adds the time in the run queue once the thread runs again: one that waited all the time has none yet.
+    if statuses.iter().any(|status| field(status, "State").is_some_and(|state| state.starts_with('R'))) {
+        return Liveness::Slow(format!("{why}, but it runs or waits for a CPU"));
     }
     Liveness::Silent(why)
 }
