@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::unistd::geteuid;
 
-use super::{InstallError, accounts, atomic, read_login_files};
+use super::{InstallError, accounts, atomic, directories, read_login_files};
 use config::{AccountName, Config, Paths};
 use model::inventory::{Finding, Kind};
 use plan::sshd::{SshdInput, sshd_config};
@@ -48,6 +48,7 @@ pub fn install_sshd(config: &Config, root: &Path) -> Result<(Vec<Finding>, bool)
     directory(root, Path::new(EMPTY), 0o755)?;
     let mut findings: Vec<Finding> = host_key(config, root)?.into_iter().collect();
     let keys = directory(root, &config.paths.ssh_keys(), 0o755)?;
+    findings.extend(close_parents(root, &config.paths.ssh_keys())?);
     let (wanted, refused) = wanted_keys(config, root)?;
     findings.extend(refused);
     let changed = write_keys(&keys, &wanted).map_err(|error| InstallError::write(keys.path(), error))?;
@@ -72,6 +73,17 @@ fn directory(root: &Path, path: &Path, mode: u32) -> Result<Dir, InstallError> {
     let settled = directory.settle(geteuid().is_root().then_some((0, 0)), mode, &mut Vec::new());
     settled.map_err(|error| InstallError::directory(path, error))?;
     Ok(directory)
+}
+
+/// Closes the parents of the keys: sshd rejects a key if others may write a directory above it, even one with the sticky bit, such as
+/// Kubernetes' volumes in memory.
+fn close_parents(root: &Path, keys: &Path) -> Result<Vec<Finding>, InstallError> {
+    let mut repaired = Vec::new();
+    for parent in keys.ancestors().skip(1) {
+        let mut directory = trusted_path::open(root, parent)?;
+        directory.keep_ours(&mut repaired).map_err(|error| InstallError::take(parent, error))?;
+    }
+    Ok(repaired.iter().map(directories::finding).collect())
 }
 
 /// Creates the host key if it is missing, and replaces one that others could have read or written.
