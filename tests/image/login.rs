@@ -14,7 +14,7 @@ struct Logins {
 }
 
 /// A key pair in /work, which is the client's.
-fn client() -> TempDir {
+pub(crate) fn client() -> TempDir {
     let work = directory(&[]);
     let mount = format!("{}:/work", work.path().display());
     let keygen = Image::new(LOGIN).with(["--volume", &mount]).with(["--entrypoint", "ssh-keygen"]);

@@ -15,6 +15,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::docker::LOGIN;
 use pod::{Namespace, Pod};
 use serde_json::{Value, json};
 use template::Template;
@@ -170,7 +171,11 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
     let objects = template::case("users");
     let templates = template::templates(&objects);
     let [nodes, controllers, logins] = <[Template; 3]>::try_from(templates).expect("three StatefulSets");
-    let mut namespace = Namespace::new(&template::config(&objects, "slurm-config", "slurminit.toml"));
+    let keys = crate::login::client();
+    let key = std::fs::read_to_string(keys.path().join("id.pub")).expect("ssh-keygen made it");
+    let config = template::config(&objects, "slurm-config", "slurminit.toml");
+    let config = config.replace("uid = 1501", &format!("uid = 1501\nssh_keys = [\"{}\"]", key.trim()));
+    let mut namespace = Namespace::new(&config);
     let [login, node, controller] =
         [&logins, &nodes, &controllers].map(|template| (namespace.start(template, 0), template));
     for (pod, template) in [&controller, &node, &login] {
@@ -195,6 +200,26 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
     assert_eq!(login.container.wait_until(60, &ended).code, 0, "{}", controller.container.log());
     assert!(metrics(&controller.address).contains("\nslurminit_slurm_up 1\n"));
     assert!(metrics(&node.address).contains("\nslurminit_ready 1\n"));
+
+    let service = template::kind(&objects, "Service").find(|object| object["metadata"]["name"] == "slurm-login-0-ssh");
+    let service = &service.expect("the pod has a Service of its own")["spec"];
+    assert_eq!(service["selector"]["statefulset.kubernetes.io/pod-name"], "slurm-login-0");
+    assert_eq!(service["ports"], json!([{"name": "ssh", "port": 22, "targetPort": "ssh"}]));
+    let work = format!("{}:/work", keys.path().display());
+    let ssh = |namespace: &Namespace, login: &Pod, check: &str, line: &str| {
+        let client = namespace.client(LOGIN).with(["--entrypoint", "ssh", "--volume", &work]);
+        let checking = format!("StrictHostKeyChecking={check}");
+        let known = "-oUserKnownHostsFile=/work/known";
+        let alias = "-oHostKeyAlias=login";
+        let to = format!("alice@{}", login.address);
+        client.run(&["-i", "/work/id", "-p", "2222", "-o", &checking, known, alias, &to, line]).ok()
+    };
+    assert_eq!(ssh(&namespace, &login, "accept-new", "srun id -un"), "alice\n");
+    // A new pod has the host key of the former.
+    login.delete(&logins);
+    let login = namespace.start(&logins, 0);
+    login.until_ready(&logins);
+    assert_eq!(ssh(&namespace, &login, "yes", "hostname"), "slurm-login-0\n");
 }
 
 #[test]

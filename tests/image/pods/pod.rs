@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::names::Names;
 use super::template::{Mount, Probe, Source, Template};
-use crate::docker::{ACCOUNTING, Container, DEMO, Image, Outcome, PLAIN, Volume, directory, docker, unique};
+use crate::docker::{ACCOUNTING, Container, DEMO, Image, LOGIN, Outcome, PLAIN, Volume, directory, docker, unique};
 
 /// The namespace's names: a Service is `NAME.DOMAIN`, and a pod looks up names that are not complete in all three.
 const SEARCH: [&str; 3] = ["slurm.svc.cluster.local", "svc.cluster.local", "cluster.local"];
@@ -73,6 +73,11 @@ impl Namespace {
         // Docker gives the first address to this machine.
         let names = Names::serve(&format!("{}.1", network.prefix));
         Self { claims: Vec::new(), network, names, last: 1, key, config: config.to_owned() }
+    }
+
+    /// A container that is no pod of the cluster.
+    pub(crate) fn client(&self, image: &'static str) -> Image {
+        Image::new(image).with(["--network", &self.network.name])
     }
 
     /// A pod of a StatefulSet, without waiting for it.
@@ -179,9 +184,10 @@ fn publish(holder: &Container, volume: &str, mode: u64, file: &str, content: &st
 }
 
 fn image(template: &Template) -> Image {
-    Image::new(match template {
-        Template { gpus: 1.., .. } => DEMO,
-        Template { has_database: true, .. } => ACCOUNTING,
+    Image::new(match template.tag.as_str() {
+        _ if template.gpus > 0 => DEMO,
+        "accounting" => ACCOUNTING,
+        "login" => LOGIN,
         _ => PLAIN,
     })
 }

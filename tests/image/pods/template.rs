@@ -21,8 +21,8 @@ pub(crate) struct Template {
     pub(crate) options: Vec<String>,
     pub(crate) mounts: Vec<Mount>,
     pub(crate) gpus: u64,
-    /// Whether its image is that of the target `accounting`.
-    pub(crate) has_database: bool,
+    /// The tag of its image.
+    pub(crate) tag: String,
     /// The container that runs to its end before the other one.
     pub(crate) init: Option<Init>,
     pub(crate) startup: Probe,
@@ -136,7 +136,8 @@ fn template(set: Value, objects: &[Value]) -> Template {
     let groups = pod.fields("securityContext").map(|context| rights_of_the_pod(context, &mut options));
     let init = pod.list("initContainers").into_iter().map(|container| init(container, &volumes)).next();
     let [mut container] = <[Fields; 1]>::try_from(pod.list("containers")).expect("one container");
-    let has_database = container.text("image").expect("an image").ends_with("accounting");
+    let image = container.text("image").expect("an image");
+    let tag = image.rsplit_once(':').expect("a tag").1.to_owned();
     container.ignore(["name", "imagePullPolicy", "ports"]);
     if let Some(directory) = container.text("workingDir") {
         options.extend(["--workdir".to_owned(), directory]);
@@ -166,7 +167,7 @@ fn template(set: Value, objects: &[Value]) -> Template {
         options,
         mounts,
         gpus,
-        has_database,
+        tag,
         init,
         startup,
         ready,
@@ -192,13 +193,19 @@ fn services(objects: &[Value], labels: &[(String, String)]) -> Vec<String> {
         object.ignore(["apiVersion", "kind"]);
         let mut metadata = object.must("metadata");
         metadata.ignore(["labels"]);
+        let name = metadata.text("name");
         let mut spec = object.must("spec");
+        if spec.text("type").is_some() {
+            // For clients outside of the cluster: forwards to a port, and gives no pod a name.
+            spec.ignore(["ports", "selector"]);
+            return None;
+        }
         // Other ports of a headless Service's pods can be reached as well.
         spec.ignore(["ports"]);
         spec.is("clusterIP", "None");
         // names.rs knows each pod from its start.
         spec.is("publishNotReadyAddresses", true);
-        let (name, selector) = (metadata.text("name"), spec.must("selector").rest());
+        let selector = spec.must("selector").rest();
         name.filter(|_| selector.iter().all(|label| labels.contains(label)))
     };
     kind(objects, "Service").filter_map(service).collect()

@@ -17,7 +17,14 @@ app.kubernetes.io/component: {{ .component }}
 {{- if and (eq .role "controller") (ne .top.Values.accounting.mode "none") -}}
 {{- $tag = .top.Values.image.tag | empty | ternary (eq $gpu "nvidia" | ternary "nvidia-accounting" "accounting") (printf "%s-accounting" $tag) -}}
 {{- end -}}
+{{- if eq (include "slurminit.hasSsh" .) "yes" -}}
+{{- $tag = .top.Values.image.tag | empty | ternary "login" (printf "%s-login" .top.Values.image.tag) -}}
+{{- end -}}
 {{- .of.tag | default $tag -}}
+{{- end }}
+
+{{- define "slurminit.hasSsh" -}}
+{{- if and (eq .role "login") .top.Values.login.ssh.enabled }}yes{{ end -}}
 {{- end }}
 
 {{- define "slurminit.config" -}}
@@ -142,6 +149,11 @@ spec:
         - name: NVIDIA_VISIBLE_DEVICES
           value: void
         {{- end }}
+        {{- if include "slurminit.hasSsh" . }}
+        # Not every runtime lets a container without NET_BIND_SERVICE have a port below 1024.
+        - name: LOGIN_PORT
+          value: "2222"
+        {{- end }}
       {{- $ports := include "slurminit.ports" . | fromYamlArray }}
       {{- with $ports }}
       ports:
@@ -184,7 +196,12 @@ spec:
         readOnlyRootFilesystem: true
         capabilities:
           drop: [ALL]
+          {{- if include "slurminit.hasSsh" . }}
+          # sshd's unprivileged part has an empty root.
+          add: [CHOWN, DAC_OVERRIDE, KILL, SETGID, SETUID, SYS_CHROOT]
+          {{- else }}
           add: [CHOWN, DAC_OVERRIDE, KILL, SETGID, SETUID]
+          {{- end }}
         {{- if eq $gpu "amd" }}
         # ROCm sets memory policies (set_mempolicy, mbind), which the runtime's profile refuses.
         seccompProfile:
@@ -251,7 +268,7 @@ spec:
     {{- if $hasAccounts }}
     {{- include "slurminit.emptyDir" (dict "name" "etc" "memory" true "size" "16Mi") | nindent 4 }}
     {{- end }}
-    {{- if ne .role "controller" }}
+    {{- if not (or (eq .role "controller") (include "slurminit.hasSsh" .)) }}
     # A pod that comes back needs nothing of it.
     {{- include "slurminit.emptyDir" (dict "name" "state" "size" (.of.state | default "64Mi")) | nindent 4 }}
     {{- end }}
@@ -305,6 +322,7 @@ spec:
 {{- else if eq .role "compute" -}}
 {{- $ports = append $ports (dict "name" "slurmd" "port" 6818) -}}
 {{- end -}}
+{{- if include "slurminit.hasSsh" . }}{{ $ports = append $ports (dict "name" "ssh" "port" 2222) }}{{ end -}}
 {{- if and .top.Values.metrics.enabled (ne .role "login") }}{{ $ports = append $ports (dict "name" "metrics" "port" (int .top.Values.metrics.port)) }}{{ end -}}
 {{- toYaml $ports -}}
 {{- end }}
@@ -329,6 +347,20 @@ spec:
       port: {{ .port }}
     {{- end }}
   {{- end }}
+{{- end }}
+
+{{- /* The claim of each pod for /var/lib/slurm. Takes `state`: size and storageClass. */ -}}
+{{- define "slurminit.stateClaim" -}}
+- metadata:
+    name: state
+  spec:
+    accessModes: [ReadWriteOnce]
+    {{- if kindIs "string" .storageClass }}
+    storageClassName: {{ .storageClass | quote }}
+    {{- end }}
+    resources:
+      requests:
+        storage: {{ .size }}
 {{- end }}
 
 {{- define "slurminit.podDisruptionBudget" -}}
