@@ -1,4 +1,4 @@
-//! Users of a directory service: a real slapd, nslcd as a service as docs/users.md has it, and logins with ssh.
+//! Users of a directory service: a real slapd, nslcd or sssd as a service as docs/users.md has them, and logins with ssh.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -6,11 +6,19 @@ use std::time::{Duration, Instant};
 use crate::built_image::BuiltImage;
 use crate::docker::{Container, Image, LOGIN, Network, Outcome, directory, docker, tag, unique};
 
-/// The last block of TOML on the page, and accounts beside the directory's.
-fn configuration() -> String {
+/// A name service: its daemon, its name in nsswitch.conf, and its packages.
+struct NameService {
+    daemon: &'static str,
+    source: &'static str,
+    packages: &'static str,
+}
+
+/// The page's block of TOML for the daemon, and accounts beside the directory's.
+fn configuration(daemon: &str) -> String {
     let page = fs::read_to_string(harness::root().join("docs/users.md")).expect("the page exists");
-    let service = page.rsplit("```toml\n").next().and_then(|rest| rest.split("```").next()).unwrap_or_default();
-    assert!(service.contains("nslcd"), "{page}");
+    let mut blocks = page.split("```toml\n").filter_map(|rest| rest.split("```").next());
+    let service = blocks.find(|block| block.contains(&format!("name = \"{daemon}\"")));
+    let service = service.expect("the page has the daemon");
     format!("{service}\n[login]\nkeys = \"/work\"\n[[user]]\nname = \"alice\"\nuid = 1501\n")
 }
 
@@ -22,8 +30,20 @@ fn ssh(container: &Container, user: &str, line: &str) -> Outcome {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn user_of_directory_runs_jobs_and_its_silence_stops_nothing() {
-    let image = BuiltImage::new("ldap", "tests/image/ldap", &[&format!("IMAGE={}", tag(LOGIN))]);
+fn user_of_nslcd_runs_jobs_and_its_silence_stops_nothing() {
+    user_of_directory(&NameService { daemon: "nslcd", source: "ldap", packages: "libnss-ldapd nslcd" });
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn user_of_sssd_runs_jobs_and_its_silence_stops_nothing() {
+    user_of_directory(&NameService { daemon: "sssd", source: "sss", packages: "libnss-sss sssd-ldap" });
+}
+
+fn user_of_directory(service: &NameService) {
+    let NameService { daemon, source, packages } = service;
+    let arguments = [format!("IMAGE={}", tag(LOGIN)), format!("SOURCE={source}"), format!("PACKAGES={packages}")];
+    let image = BuiltImage::new(daemon, "tests/image/ldap", &arguments.each_ref().map(String::as_str));
     let network = Network::new();
     let server = Container { name: unique("ldap") };
     let slapd = ["--entrypoint", "slapd", &image.0, "-d", "0", "-f", "/etc/ldap/slapd.conf", "-h", "ldap:///"];
@@ -34,13 +54,13 @@ fn user_of_directory_runs_jobs_and_its_silence_stops_nothing() {
     let mount = format!("{}:/key", client.path().display());
     let keygen = Image::new(&image.0).with(["--volume", &mount]).with(["--entrypoint", "ssh-keygen"]);
     keygen.run(&["-q", "-t", "ed25519", "-N", "", "-f", "/key/id"]).ok();
-    for user in ["zoe", "alice", "slurm", "nslcd"] {
+    for user in ["zoe", "alice", "slurm", daemon] {
         fs::copy(client.path().join("id.pub"), keys.path().join(user)).expect("ssh-keygen made it");
     }
-    let config = directory(&[("slurminit.toml", &configuration())]);
+    let config = directory(&[("slurminit.toml", &configuration(daemon))]);
     let cluster = Image::new(&image.0).with(["--network", &network.0]).mount(config.path(), "/config");
     let container = cluster.mount(client.path(), "/key").mount(keys.path(), "/work").serve();
-    container.until("slurminit status | grep -q \"^nslcd *ready\"");
+    container.until(&format!("slurminit status | grep -q \"^{daemon} *ready\""));
     container.sh("install -d -o zoe -g zoe -m 700 /home/zoe");
 
     let ids = "uid=20001(zoe) gid=20001(zoe) groups=20001(zoe),20100(physics)\n";
@@ -51,13 +71,13 @@ fn user_of_directory_runs_jobs_and_its_silence_stops_nothing() {
         container.sh("stat -c '%u %g' /home/zoe/out; sacct -c -X -n -o user%20 | sort -u"),
         "20001 20001\n          zoe(20001)"
     );
-    for daemon in ["slurm", "nslcd"] {
-        assert_eq!(ssh(&container, daemon, "id").code, 255, "a daemon's user logs in");
+    for user in ["slurm", daemon] {
+        assert_eq!(ssh(&container, user, "id").code, 255, "a daemon's user logs in");
     }
 
     // A directory that does not answer delays who asks for its users, and nothing else.
     docker(["pause", &server.name]).ok();
-    container.sh("slurminit restart nslcd");
+    container.sh(&format!("slurminit restart {daemon}"));
     let begin = Instant::now();
     assert_eq!(ssh(&container, "alice", "srun id -un").ok(), "alice\n", "{}", container.log());
     container.sh("slurminit health && slurminit status");
