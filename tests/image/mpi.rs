@@ -1,7 +1,9 @@
-//! mpi4py as jobs, on one node, two computes and two simulated nodes, and JAX on two computes.
+//! mpi4py as jobs, on one node, two computes and two simulated nodes, and JAX and PyTorch on two computes.
+
+use std::fs;
 
 use crate::built_image::BuiltImage;
-use crate::docker::{Container, Image, PLAIN, directory, tag};
+use crate::docker::{Container, DEMO, Image, PLAIN, directory, tag};
 use crate::members::Cluster;
 
 /// A sum over all ranks, and a message of 8 MiB from the first to the last.
@@ -115,4 +117,22 @@ fn ranks_of_two_computes_are_one_job_and_own_name_is_reachable() {
         // The first of them is what programs announce to others.
         assert_eq!(own.split(' ').next(), Some(network.trim()), "{}", container.sh("cat /etc/hosts"));
     }
+}
+
+/// docs/operations.md's script, with simulated GPUs: Gloo has no use for them.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn torchruns_of_two_computes_find_each_other() {
+    let page = fs::read_to_string(harness::root().join("docs/operations.md")).expect("the page exists");
+    let mut blocks = page.split("```bash\n").filter_map(|rest| rest.split("```").next());
+    let script = blocks.find(|block| block.contains("--rdzv-backend")).expect("the page has it");
+    let script = directory(&[("train.sh", script)]);
+    let image = BuiltImage::new("torch", "tests/image/torch", &[&format!("IMAGE={}", tag(DEMO))]);
+    let cluster = Cluster::new("");
+    let first = cluster.member(&image.0, "compute", "c1").mount(script.path(), "/scripts").serve();
+    let _second = cluster.member(&image.0, "compute", "c2").serve();
+    let line = "cd /opt/train && timeout 240 sbatch --wait --output=/tmp/out /scripts/train.sh; sort /tmp/out";
+    let outcome = first.exec(&["su", "nobody", "-s", "/bin/sh", "-c", line]);
+    let sums: Vec<&str> = outcome.stdout.lines().filter(|line| line.ends_with(" 1000000.0")).collect();
+    assert_eq!(sums, ["0 4 1000000.0", "1 4 1000000.0", "2 4 1000000.0", "3 4 1000000.0"], "{outcome:?}");
 }
