@@ -19,8 +19,20 @@ pub(super) fn is_fatal(inventory: &Inventory) -> bool {
     !inventory.makes_namespaces && slurm.does(Behavior::MakesNamespaces) && !slurm.does(Behavior::IgnoresGetEnvTimeout)
 }
 
-/// Reports problems with the operator's own value.
+/// Whether a user's request crashes slurmd and no key prevents it.
+fn is_always_fatal(inventory: &Inventory) -> bool {
+    let slurm = &inventory.slurm;
+    !inventory.makes_namespaces && slurm.does(Behavior::IgnoresGetEnvTimeout) && !slurm.forks_for_login
+}
+
+/// Reports a Slurm that no key helps, and problems with the operator's own value.
 pub(super) fn check(settings: &[Setting], inventory: &Inventory) -> Option<Finding> {
+    if is_always_fatal(inventory) {
+        let repair = format!(
+            "build Slurm from source, which docker/build-slurm patches, or start the container with {PRIVILEGE}"
+        );
+        return Some(Finding::warning(Kind::Settings, WHAT, CAUSE, repair));
+    }
     let own = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case(KEY));
     let value = own.map(|setting| setting.value.as_str());
     let what = format!("[slurm.conf] of slurminit.toml sets {KEY}, and {WHAT}");
@@ -49,6 +61,17 @@ mod tests {
         let version = version.map(|(year, month)| SlurmVersion { year, month });
         let slurm = SlurmInstall { version, ..SlurmInstall::default() };
         Inventory { slurm, makes_namespaces, ..Inventory::default() }
+    }
+
+    #[test]
+    fn slurm_without_the_key_is_reported_unless_it_is_patched() {
+        let mut inventory = inventory(Some((25, 11)), false);
+        assert!(check(&[], &inventory).is_some_and(|finding| finding.what == WHAT));
+        inventory.slurm.forks_for_login = true;
+        assert_eq!(check(&[], &inventory), None);
+        inventory.slurm.forks_for_login = false;
+        inventory.makes_namespaces = true;
+        assert_eq!(check(&[], &inventory), None);
     }
 
     #[test]

@@ -15,6 +15,10 @@ use sys::tool::Running;
 /// libraries.
 const NOTE: &str = "usr/share/slurminit/slurm-version";
 
+/// The patches of docker/slurm-patches that a Slurm built from source has, one per line.
+const PATCHES: &str = "usr/share/slurminit/slurm-patches";
+const LOGIN_PATCH: &str = "25.05-login-environment-without-namespaces.patch";
+
 /// The kinds of plugins that lines of configuration files depend on.
 const KINDS: [&str; 11] = [
     "accounting_storage_mysql",
@@ -46,7 +50,9 @@ const LONGEST_ANSWER: usize = 4096;
 pub fn detect(root: &Path, deadline: Duration) -> SlurmInstall {
     let noted = read_note(&root.join(NOTE)).and_then(|text| parse_version(&text));
     let version = noted.or_else(|| (root == Path::new("/")).then(|| ask(deadline)).flatten());
-    SlurmInstall { version, plugins: plugins(root) }
+    let patches = read_note(&root.join(PATCHES)).unwrap_or_default();
+    let forks_for_login = patches.lines().any(|patch| patch == LOGIN_PATCH);
+    SlurmInstall { version, plugins: plugins(root), forks_for_login }
 }
 
 fn read_note(path: &Path) -> Option<String> {

@@ -1,4 +1,4 @@
-//! Jobs that ignore SIGTERM, when the container stops.
+//! Jobs that ignore SIGTERM when the container stops, and jobs that end slurmd.
 
 use crate::docker::{Container, Image, PLAIN, Volume, directory, docker};
 
@@ -62,4 +62,21 @@ fn kills_jobs_that_ignore_sigterm_and_no_daemon() {
             }
         }
     }
+}
+
+/// slurmd 25.05 and newer end in this way with any configuration, unless they are patched.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn job_that_ends_slurmd_again_and_again_is_held() {
+    let config = directory(&[("slurminit.toml", "[slurm.conf]\nGetEnvTimeout = 2\nBatchStartTimeout = 1\n")]);
+    let container = Image::new(PLAIN).mount(config.path(), "/config").json_log().serve();
+    assert_eq!(container.records("settings").len(), 1, "the start warns: {}", container.log());
+    let job = container.sh("sbatch --parsable --export=NONE --output=/dev/null --wrap true");
+    let held = format!("squeue --noheader --jobs={job} --states=PENDING --format=%r | grep -qi held");
+    let outcome = container.wait_until(300, &held);
+    assert_eq!(outcome.code, 0, "{}\n{}", state(&container, &job), container.log());
+    assert_eq!(container.records("job-held").len(), 1, "{}", container.log());
+    // The node works again, and the job can be released.
+    container.until("timeout 60 srun true");
+    container.sh(&format!("scontrol release {job}"));
 }

@@ -16,7 +16,7 @@ fn slurm(container: &Container) -> SlurmInstall {
     if let Ok(wanted) = std::env::var("SLURMINIT_TEST_SLURM") {
         assert_eq!(said, format!("slurm {wanted}"));
     }
-    SlurmInstall { version, plugins: Vec::new() }
+    SlurmInstall { version, ..SlurmInstall::default() }
 }
 
 /// The first line of the answer on a port of this container.

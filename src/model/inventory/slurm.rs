@@ -14,6 +14,9 @@ pub struct SlurmInstall {
     /// The installed plugins that affect the configuration, such as `gpu_nvml` or `cgroup_v2`; `mpi_pmix` only if its
     /// library exists and it can write to /tmp.
     pub plugins: Vec<String>,
+    /// Whether slurmd is patched to read a login environment without namespaces (docker/slurm-patches).
+    #[serde(default)]
+    pub forks_for_login: bool,
 }
 
 impl SlurmInstall {

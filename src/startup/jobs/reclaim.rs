@@ -24,8 +24,12 @@ use slurm::client::Jobs;
 use slurm::error::QueryError;
 use sys::report;
 
+/// After this many restarts a job without a process is held: it may be what ends slurmd. Slurm's own number of retries
+/// (`MAX_BATCH_REQUEUE`).
+const MOST_RESTARTS: u32 = 5;
+
 /// squeue's columns and their widths, which exceed the longest values.
-const COLUMNS: [(&str, usize); 7] = [
+const COLUMNS: [(&str, usize); 8] = [
     ("JobID", 16),
     ("JobArrayID", 32),
     ("BatchFlag", 4),
@@ -33,6 +37,7 @@ const COLUMNS: [(&str, usize); 7] = [
     ("AllocSID", 16),
     ("BatchHost", 256),
     ("AllocNodes", 256),
+    ("RestartCnt", 16),
 ];
 
 /// What Slurm adds to BatchStartTimeout before it treats a batch job as missing (`job_mgr.c`).
@@ -49,6 +54,7 @@ struct HeldJob {
     /// The job's own name for Slurm's commands.
     name: String,
     age: Duration,
+    restarts: u32,
     held_by: Holder,
 }
 
@@ -137,7 +143,7 @@ fn settle(
                 }
             }
             Suspect::WithoutScript if in_use.steps.contains(&id) => {}
-            Suspect::WithoutScript if job.age > launch => requeue(&job.name)?,
+            Suspect::WithoutScript if job.age > launch => requeue(job)?,
             Suspect::WithoutScript => in_doubt.push((suspect, id)),
         }
     }
@@ -159,13 +165,14 @@ fn running() -> anyhow::Result<Vec<HeldJob>> {
     Ok(SLURM.job_columns(&which, &COLUMNS)?.into_iter().filter_map(parse).collect())
 }
 
-fn parse([id, name, batch, used, session, node, host]: [String; 7]) -> Option<HeldJob> {
+fn parse([id, name, batch, used, session, node, host, restarts]: [String; 8]) -> Option<HeldJob> {
     let held_by = match batch.as_str() {
         "0" => Holder::Client { session, host },
         "1" => Holder::Script { node },
         _ => return None,
     };
-    Some(HeldJob { id, name, age: Duration::from_secs(slurm_time::seconds(&used).unwrap_or_default()), held_by })
+    let age = Duration::from_secs(slurm_time::seconds(&used).unwrap_or_default());
+    Some(HeldJob { id, name, age, restarts: restarts.parse().unwrap_or_default(), held_by })
 }
 
 /// Ends an allocation without a client. `salloc --no-shell` and slurmrestd leave such allocations on purpose.
@@ -180,8 +187,19 @@ fn release(job: &str) -> anyhow::Result<()> {
 }
 
 /// Handles a lost batch job as Slurm handles one that is missing from its node.
-fn requeue(job: &str) -> anyhow::Result<()> {
-    let note = JobNote::WithoutScript;
+fn requeue(job: &HeldJob) -> anyhow::Result<()> {
+    let (note, restarts) = (JobNote::WithoutScript, job.restarts);
+    let job = job.name.as_str();
+    if restarts >= MOST_RESTARTS && is_possible(SLURM.run("scontrol", &["requeuehold", "incomplete", job]))? {
+        note.write(&[job]);
+        report::warn(message!(
+            "job-held",
+            "job {job} had no process after {restarts} restarts; held: it may end slurmd; repair: `scontrol release {job}`",
+            job = job,
+            restarts = restarts
+        ));
+        return Ok(());
+    }
     if !is_possible(SLURM.run("scontrol", &["requeue", "incomplete", job]))? {
         return cancel(job, note);
     }
@@ -234,7 +252,7 @@ mod tests {
     use sys::proc::Stat;
 
     fn job(held_by: Holder) -> HeldJob {
-        HeldJob { id: "7".to_owned(), name: "5_2".to_owned(), age: Duration::from_secs(62), held_by }
+        HeldJob { id: "7".to_owned(), name: "5_2".to_owned(), age: Duration::from_secs(62), restarts: 0, held_by }
     }
 
     fn client_job(host: &str) -> HeldJob {
@@ -247,10 +265,10 @@ mod tests {
 
     #[test]
     fn parses_holder_of_job_from_squeue() {
-        let parse = |columns: [&str; 7]| parse(columns.map(str::to_owned));
-        assert_eq!(parse(["7", "5_2", "0", "1:02", "40", "node1", "node1.lab"]), Some(client_job("node1.lab")));
-        assert_eq!(parse(["7", "5_2", "1", "1:02", "40", "localhost", ""]), Some(script("localhost")));
-        assert_eq!(parse(["slurm_load_jobs", "error: Unable", "to", "", "", "", ""]), None);
+        let parse = |columns: [&str; 8]| parse(columns.map(str::to_owned));
+        assert_eq!(parse(["7", "5_2", "0", "1:02", "40", "node1", "node1.lab", "0"]), Some(client_job("node1.lab")));
+        assert_eq!(parse(["7", "5_2", "1", "1:02", "40", "localhost", "", "0"]), Some(script("localhost")));
+        assert_eq!(parse(["slurm_load_jobs", "error: Unable", "to", "", "", "", "", ""]), None);
     }
 
     /// A process with its parent and session.

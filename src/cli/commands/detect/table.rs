@@ -220,6 +220,7 @@ mod tests {
             slurm: SlurmInstall {
                 version: Some(SlurmVersion { year: 24, month: 11 }),
                 plugins: vec!["gpu_nvml".to_owned()],
+                ..SlurmInstall::default()
             },
             drivers: vec![Driver {
                 vendor: Vendor::Nvidia,
