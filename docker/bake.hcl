@@ -18,7 +18,7 @@ variable "CREATED" { default = "" }
 variable "BASE_DIGESTS" { default = "{}" }
 # Platforms, comma-separated. Building both, as for a release, needs a builder for both: docs/contributing.md.
 variable "PLATFORMS" { default = "linux/amd64,linux/arm64" }
-# CA certificates of a TLS-inspecting proxy, for the stages that download.
+# CA certificates of a TLS-inspecting proxy, for the stages that download. The provenance shows them: pass no keys.
 variable "EXTRA_CA_CERTS" { default = "" }
 
 # The Slurm releases of src/model/inventory/slurm.rs: from the base's packages, or from source if `source` names a version. `sha256` is that of

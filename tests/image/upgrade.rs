@@ -2,12 +2,17 @@
 
 use crate::docker::{Container, Image, Volume};
 
-/// The accounting images, in order, with their release: `slurminit:test-accounting=24.11 ...`.
+/// The accounting images, in order, with their releases.
 fn images() -> Vec<(String, String)> {
     let all = std::env::var("SLURMINIT_TEST_UPGRADE").expect("SLURMINIT_TEST_UPGRADE names the images");
-    let images: Vec<_> = all.split_whitespace().filter_map(|one| one.split_once('=')).collect();
-    assert!(images.len() > 1, "{all}");
-    images.into_iter().map(|(image, release)| (image.to_owned(), release.to_owned())).collect()
+    let release = |image: &str| {
+        let printed = Image::new(image).with(["--entrypoint", "slurmd"]).run(&["-V"]).ok();
+        let numbers = printed.split(' ').nth(1).expect("slurm-wlm 24.11.5").split('.').take(2);
+        numbers.collect::<Vec<_>>().join(".")
+    };
+    let images: Vec<_> = all.split(' ').map(|image| (image.to_owned(), release(image))).collect();
+    assert!(images.len() > 1 && images.is_sorted_by_key(|(_, release)| release.clone()), "{images:?}");
+    images
 }
 
 /// What an upgrade must keep.
@@ -26,9 +31,7 @@ fn jobs_reservations_and_accounting_survive_each_release() {
     let state = Volume::new("upgrade");
     let home = Volume::new("upgrade-home");
     let image = |name: &str| Image::new(name).volume(&state, "/var/lib/slurm").volume(&home, "/data").json_log();
-    let (first, release) = &images[0];
-    let container = image(first).serve();
-    assert!(container.sh("slurmd -V").contains(release.as_str()));
+    let container = image(&images[0].0).serve();
     container.sh("sbatch --wait --job-name=failed --output=/dev/null --wrap 'exit 3' || true
          sbatch --hold --time=5 --job-name=held --comment='keep this' --output=/data/held --wrap 'echo ran'
          sbatch --dependency=afterok:2 --time=5 --job-name=after --output=/data/after --wrap 'echo ran after'
@@ -52,7 +55,6 @@ fn jobs_reservations_and_accounting_survive_each_release() {
     for pair in images.windows(2) {
         let ((_, from), (name, to)) = (&pair[0], &pair[1]);
         let container = image(name).serve();
-        assert!(container.sh("slurmd -V").contains(to.as_str()));
         assert_eq!(kept(&container), before, "{from} to {to}");
         let announced = container.records("state-upgrade");
         assert_eq!(announced.len(), 1, "{}", container.log());
