@@ -30,6 +30,8 @@ pub(crate) const BOOKWORM: &str = "slurminit:test-bookworm";
 pub(crate) const ACCOUNTING: &str = "slurminit:test-accounting";
 /// With sshd.
 pub(crate) const LOGIN: &str = "slurminit:test-login";
+/// With sshd on Debian 12.
+pub(crate) const BOOKWORM_LOGIN: &str = "slurminit:test-bookworm-login";
 
 /// Whether this part of docker/test has the image: SLURMINIT_TEST_BUILT names its images, `plain demo accounting login` by default.
 pub(crate) fn is_built(image: &str) -> bool {

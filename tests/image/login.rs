@@ -4,7 +4,7 @@ use std::fs;
 
 use tempfile::TempDir;
 
-use crate::docker::{Container, Image, LOGIN, Outcome, Volume, directory};
+use crate::docker::{BOOKWORM_LOGIN, Container, Image, LOGIN, Outcome, Volume, built, directory};
 
 /// The pieces of a container with logins: alice has a key in slurminit.toml, bob has none.
 struct Logins {
@@ -13,23 +13,28 @@ struct Logins {
     _keys: Volume,
 }
 
+/// The images of this part of docker/test.
+fn images() -> Vec<&'static str> {
+    built([LOGIN, BOOKWORM_LOGIN])
+}
+
 /// A key pair in /work, which is the client's.
 pub(crate) fn client() -> TempDir {
     let work = directory(&[]);
     let mount = format!("{}:/work", work.path().display());
-    let keygen = Image::new(LOGIN).with(["--volume", &mount]).with(["--entrypoint", "ssh-keygen"]);
+    let keygen = Image::new(images()[0]).with(["--volume", &mount]).with(["--entrypoint", "ssh-keygen"]);
     keygen.run(&["-q", "-t", "ed25519", "-N", "", "-C", "alice@laptop", "-f", "/work/id"]).ok();
     work
 }
 
-fn serve(client: &TempDir) -> Logins {
+fn serve(image: &str, client: &TempDir) -> Logins {
     let key = fs::read_to_string(client.path().join("id.pub")).expect("ssh-keygen made it");
     let toml = format!(
         "[login]\nkeys = \"/keys\"\n[[user]]\nname = \"alice\"\nuid = 1501\nssh_keys = [\"{}\"]\n[[user]]\nname = \"bob\"\nuid = 1502\n",
         key.trim()
     );
     let (config, keys) = (directory(&[("slurminit.toml", &toml)]), Volume::new("keys"));
-    let image = Image::new(LOGIN).json_log().mount(config.path(), "/config").mount(client.path(), "/work");
+    let image = Image::new(image).json_log().mount(config.path(), "/config").mount(client.path(), "/work");
     let container = image.volume(&keys, "/keys").serve();
     Logins { container, _config: config, _keys: keys }
 }
@@ -52,103 +57,111 @@ impl Logins {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn user_logs_in_with_key_submits_job_and_copies_file() {
-    let client = client();
-    let logins = serve(&client);
-    let ids = "uid=1501(alice) gid=1501(alice) groups=1501(alice)\n";
-    assert_eq!(logins.ssh("alice", "srun id").ok(), ids);
-    let job =
-        logins.ssh("alice", "sbatch --parsable --wait --output=out --wrap id && squeue --noheader && cat out").ok();
-    assert_eq!(job.split_once('\n').map(|(_, output)| output), Some(ids), "{job}");
-    let sftp = format!("echo 'put /work/id.pub copy' | timeout 60 sftp -q -b - {OPTIONS} alice@localhost");
-    logins.container.sh(&sftp);
-    assert_eq!(logins.container.sh("stat -c %u /home/alice/copy; cmp /work/id.pub /home/alice/copy"), "1501");
-    // Sessions have the image's PATH and /etc/environment.
-    logins.container.sh("echo 'COLOR=\"deep \\ blue\"' >>/etc/environment; slurminit reload; slurminit restart sshd");
-    assert_eq!(
-        logins.ssh("alice", "echo $COLOR; command -v slurminit").ok(),
-        "deep \\ blue\n/usr/local/bin/slurminit\n"
-    );
-
-    logins.refuses("bob", "has no key yet");
-    let reload = logins.container.sh("cp /work/id.pub /keys/bob && slurminit reload");
-    assert!(reload.contains("the public keys"), "{reload}");
-    assert_eq!(logins.ssh("bob", "srun id -u").ok(), "1502\n");
-    logins.container.sh("rm /keys/bob; slurminit reload");
-    logins.refuses("bob", "the key was removed");
-    logins.container.sh("su bob -s /bin/sh -c 'cd; umask 77; mkdir .ssh; cp /work/id.pub .ssh/authorized_keys'");
-    assert_eq!(logins.ssh("bob", "id -un").ok(), "bob\n");
-}
-
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
-fn refuses_passwords_root_and_keys_that_others_can_write() {
-    let client = client();
-    let logins = serve(&client);
-    let container = &logins.container;
-    container.sh("printf 'alice:secret\nroot:secret\n' | chpasswd && printf '#!/bin/sh\necho secret\n' >/tmp/ask && chmod 755 /tmp/ask");
-    let methods = "-o PubkeyAuthentication=no -o PreferredAuthentications=password,keyboard-interactive";
-    for user in ["alice", "root"] {
-        let line = format!(
-            "SSH_ASKPASS=/tmp/ask SSH_ASKPASS_REQUIRE=force timeout 60 ssh {OPTIONS} {methods} {user}@localhost id"
-        );
-        let outcome = container.exec(&["sh", "-c", &line]);
-        assert!(outcome.code == 255 && outcome.stderr.contains("(publickey)"), "{user}: {outcome:?}");
-    }
-    container.sh("install -d -m 700 /root/.ssh && cp /work/id.pub /root/.ssh/authorized_keys && cp /work/id.pub /keys/root && slurminit reload");
-    logins.refuses("root", "root has a key in both places");
-
-    for open in [
-        "cp /work/id.pub /keys/bob; chmod 666 /keys/bob",
-        "chmod 644 /keys/bob; chown alice /keys/bob",
-        "chown root /keys/bob; chmod 777 /keys",
-        "chmod 1777 /keys; rm /keys/bob; su alice -s /bin/sh -c 'cp /work/id.pub /keys/bob'",
-        "rm /keys/bob; su alice -s /bin/sh -c 'ln -s /work/id.pub /keys/bob'",
-    ] {
-        container.sh(&format!("{open}; slurminit reload"));
-        logins.refuses("bob", open);
-    }
-    container.sh("rm /keys/bob; chmod 755 /keys; cp /work/id.pub /keys/bob; slurminit reload");
-    assert_eq!(logins.ssh("bob", "id -un").ok(), "bob\n");
-    container.sh("rm /keys/bob; slurminit reload");
-
-    let own = "su bob -s /bin/sh -c 'cd; mkdir -p .ssh; cp /work/id.pub .ssh/authorized_keys; chmod 600 .ssh/authorized_keys; chmod 700 .ssh'";
-    for open in ["chmod 666 /home/bob/.ssh/authorized_keys", "chmod 777 /home/bob/.ssh", "chmod 777 /home/bob"] {
-        container.sh(&format!("{own}; {open}"));
-        logins.refuses("bob", open);
-        container.sh("chmod 700 /home/bob");
-    }
-    container.sh(own);
-    assert_eq!(logins.ssh("bob", "id -un").ok(), "bob\n");
-}
-
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
-fn host_key_is_in_no_image_and_stays_with_the_state() {
-    let files = Image::new(LOGIN).with(["--entrypoint", "sh"]).run(&["-c", "ls /etc/ssh /var/lib/slurm"]).ok();
-    assert!(!files.contains("host") && !files.lines().any(|name| name == "ssh"), "{files}");
-    let (state, munge) = (Volume::new("state"), Volume::new("munge"));
-    let key = || {
-        let image = Image::new(LOGIN).json_log().with(["--hostname", "node1"]);
-        let container = image.volume(&state, "/var/lib/slurm").volume(&munge, "/etc/munge").serve();
+fn user_logs_in_with_key_submits_job_and_copies_file_on_each_debian() {
+    for image in images() {
+        let client = client();
+        let logins = serve(image, &client);
+        let ids = "uid=1501(alice) gid=1501(alice) groups=1501(alice)\n";
+        assert_eq!(logins.ssh("alice", "srun id").ok(), ids);
+        let job =
+            logins.ssh("alice", "sbatch --parsable --wait --output=out --wrap id && squeue --noheader && cat out").ok();
+        assert_eq!(job.split_once('\n').map(|(_, output)| output), Some(ids), "{job}");
+        let sftp = format!("echo 'put /work/id.pub copy' | timeout 60 sftp -q -b - {OPTIONS} alice@localhost");
+        logins.container.sh(&sftp);
+        assert_eq!(logins.container.sh("stat -c %u /home/alice/copy; cmp /work/id.pub /home/alice/copy"), "1501");
+        // Sessions have the image's PATH and /etc/environment.
+        logins
+            .container
+            .sh("echo 'COLOR=\"deep \\ blue\"' >>/etc/environment; slurminit reload; slurminit restart sshd");
         assert_eq!(
-            container.sh("stat -c '%U %a' /var/lib/slurm/ssh /var/lib/slurm/ssh/ssh_host_ed25519_key"),
-            "root 700\nroot 600"
+            logins.ssh("alice", "echo $COLOR; command -v slurminit").ok(),
+            "deep \\ blue\n/usr/local/bin/slurminit\n"
         );
-        let key = container.sh("ssh-keyscan -t ed25519 localhost 2>/dev/null");
-        assert!(key.contains("ssh-ed25519"), "{key}");
-        (key, container)
-    };
-    let (first, container) = key();
-    assert_eq!(container.stop(), 0);
-    drop(container);
-    let (second, container) = key();
-    assert_eq!(first, second);
-    // What others could have read is replaced at the next start.
-    container.sh("chmod 644 /var/lib/slurm/ssh/ssh_host_ed25519_key");
-    container.stop();
-    drop(container);
-    let (third, container) = key();
-    assert_ne!(second, third);
-    assert_eq!(container.records("files").len(), 1, "{}", container.log());
+
+        logins.refuses("bob", "has no key yet");
+        let reload = logins.container.sh("cp /work/id.pub /keys/bob && slurminit reload");
+        assert!(reload.contains("the public keys"), "{reload}");
+        assert_eq!(logins.ssh("bob", "srun id -u").ok(), "1502\n");
+        logins.container.sh("rm /keys/bob; slurminit reload");
+        logins.refuses("bob", "the key was removed");
+        logins.container.sh("su bob -s /bin/sh -c 'cd; umask 77; mkdir .ssh; cp /work/id.pub .ssh/authorized_keys'");
+        assert_eq!(logins.ssh("bob", "id -un").ok(), "bob\n");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn refuses_passwords_root_and_keys_that_others_can_write_on_each_debian() {
+    for image in images() {
+        let client = client();
+        let logins = serve(image, &client);
+        let container = &logins.container;
+        container.sh("printf 'alice:secret\nroot:secret\n' | chpasswd && printf '#!/bin/sh\necho secret\n' >/tmp/ask && chmod 755 /tmp/ask");
+        let methods = "-o PubkeyAuthentication=no -o PreferredAuthentications=password,keyboard-interactive";
+        for user in ["alice", "root"] {
+            let line = format!(
+                "SSH_ASKPASS=/tmp/ask SSH_ASKPASS_REQUIRE=force timeout 60 ssh {OPTIONS} {methods} {user}@localhost id"
+            );
+            let outcome = container.exec(&["sh", "-c", &line]);
+            assert!(outcome.code == 255 && outcome.stderr.contains("(publickey)"), "{user}: {outcome:?}");
+        }
+        container.sh("install -d -m 700 /root/.ssh && cp /work/id.pub /root/.ssh/authorized_keys && cp /work/id.pub /keys/root && slurminit reload");
+        logins.refuses("root", "root has a key in both places");
+
+        for open in [
+            "cp /work/id.pub /keys/bob; chmod 666 /keys/bob",
+            "chmod 644 /keys/bob; chown alice /keys/bob",
+            "chown root /keys/bob; chmod 777 /keys",
+            "chmod 1777 /keys; rm /keys/bob; su alice -s /bin/sh -c 'cp /work/id.pub /keys/bob'",
+            "rm /keys/bob; su alice -s /bin/sh -c 'ln -s /work/id.pub /keys/bob'",
+        ] {
+            container.sh(&format!("{open}; slurminit reload"));
+            logins.refuses("bob", open);
+        }
+        container.sh("rm /keys/bob; chmod 755 /keys; cp /work/id.pub /keys/bob; slurminit reload");
+        assert_eq!(logins.ssh("bob", "id -un").ok(), "bob\n");
+        container.sh("rm /keys/bob; slurminit reload");
+
+        let own = "su bob -s /bin/sh -c 'cd; mkdir -p .ssh; cp /work/id.pub .ssh/authorized_keys; chmod 600 .ssh/authorized_keys; chmod 700 .ssh'";
+        for open in ["chmod 666 /home/bob/.ssh/authorized_keys", "chmod 777 /home/bob/.ssh", "chmod 777 /home/bob"] {
+            container.sh(&format!("{own}; {open}"));
+            logins.refuses("bob", open);
+            container.sh("chmod 700 /home/bob");
+        }
+        container.sh(own);
+        assert_eq!(logins.ssh("bob", "id -un").ok(), "bob\n");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn host_key_is_in_no_image_and_stays_with_the_state_on_each_debian() {
+    for image in images() {
+        let files = Image::new(image).with(["--entrypoint", "sh"]).run(&["-c", "ls /etc/ssh /var/lib/slurm"]).ok();
+        assert!(!files.contains("host") && !files.lines().any(|name| name == "ssh"), "{files}");
+        let (state, munge) = (Volume::new("state"), Volume::new("munge"));
+        let key = || {
+            let image = Image::new(image).json_log().with(["--hostname", "node1"]);
+            let container = image.volume(&state, "/var/lib/slurm").volume(&munge, "/etc/munge").serve();
+            assert_eq!(
+                container.sh("stat -c '%U %a' /var/lib/slurm/ssh /var/lib/slurm/ssh/ssh_host_ed25519_key"),
+                "root 700\nroot 600"
+            );
+            let key = container.sh("ssh-keyscan -t ed25519 localhost 2>/dev/null");
+            assert!(key.contains("ssh-ed25519"), "{key}");
+            (key, container)
+        };
+        let (first, container) = key();
+        assert_eq!(container.stop(), 0);
+        drop(container);
+        let (second, container) = key();
+        assert_eq!(first, second);
+        // What others could have read is replaced at the next start.
+        container.sh("chmod 644 /var/lib/slurm/ssh/ssh_host_ed25519_key");
+        container.stop();
+        drop(container);
+        let (third, container) = key();
+        assert_ne!(second, third);
+        assert_eq!(container.records("files").len(), 1, "{}", container.log());
+    }
 }

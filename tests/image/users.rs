@@ -171,61 +171,71 @@ fn findings(container: &Container, text: &str) -> usize {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn user_of_host_runs_jobs_under_host_s_ids() {
-    let host = directory(&[("passwd", HOSTS_PASSWD), ("group", HOSTS_GROUP)]);
-    let config = directory(&[("slurminit.toml", "[users]\nfrom = \"/host/etc\"\n")]);
-    let data = directory(&[]);
-    fs::set_permissions(data.path(), fs::Permissions::from_mode(0o777)).expect("a directory for everyone");
-    let mount = format!("{}:/data", data.path().display());
-    let image = with_people(PLAIN, config.path()).json_log().mount(host.path(), "/host/etc");
-    let container = image.with(["--volume", &mount]).serve();
-    let ids = "uid=1601(carol) gid=1601(carol) groups=1601(carol),2001(team)\n";
-    let job = batch(&container, "carol", "--chdir /data --output out-%j", "id");
-    let output = data.path().join(format!("out-{job}"));
-    assert_eq!(fs::read_to_string(&output).expect("the job wrote it"), ids, "{}", container.log());
-    let metadata = fs::metadata(&output).expect("the job made it");
-    assert_eq!((metadata.uid(), metadata.gid()), (1601, 1601));
-    container.sh("rm /data/out-*");
-    assert_eq!(
-        container.sh("getent passwd carol | cut -d: -f6-; grep -c '^carol:\\*:' /etc/shadow"),
-        "/home/carol:/bin/bash\n1"
-    );
-    // Neither root's group nor a line that is none, and the image's own user stays.
-    assert_eq!(container.sh("getent passwd eve mallory || getent passwd munge | cut -d: -f3"), "640");
-    assert_eq!((findings(&container, "/host/etc/passwd:5: "), findings(&container, "/host/etc/passwd:6: ")), (1, 1));
+fn user_of_host_runs_jobs_under_host_s_ids_on_each_debian() {
+    for image in debians(PLAIN) {
+        let host = directory(&[("passwd", HOSTS_PASSWD), ("group", HOSTS_GROUP)]);
+        let config = directory(&[("slurminit.toml", "[users]\nfrom = \"/host/etc\"\n")]);
+        let data = directory(&[]);
+        fs::set_permissions(data.path(), fs::Permissions::from_mode(0o777)).expect("a directory for everyone");
+        let mount = format!("{}:/data", data.path().display());
+        let image = with_people(image, config.path()).json_log().mount(host.path(), "/host/etc");
+        let container = image.with(["--volume", &mount]).serve();
+        let ids = "uid=1601(carol) gid=1601(carol) groups=1601(carol),2001(team)\n";
+        let job = batch(&container, "carol", "--chdir /data --output out-%j", "id");
+        let output = data.path().join(format!("out-{job}"));
+        assert_eq!(fs::read_to_string(&output).expect("the job wrote it"), ids, "{}", container.log());
+        let metadata = fs::metadata(&output).expect("the job made it");
+        assert_eq!((metadata.uid(), metadata.gid()), (1601, 1601));
+        container.sh("rm /data/out-*");
+        assert_eq!(
+            container.sh("getent passwd carol | cut -d: -f6-; grep -c '^carol:\\*:' /etc/shadow"),
+            "/home/carol:/bin/bash\n1"
+        );
+        // Neither root's group nor a line that is none, and the image's own user stays.
+        assert_eq!(container.sh("getent passwd eve mallory || getent passwd munge | cut -d: -f3"), "640");
+        assert_eq!(
+            (findings(&container, "/host/etc/passwd:5: "), findings(&container, "/host/etc/passwd:6: ")),
+            (1, 1)
+        );
 
-    // What cannot be read takes no account away.
-    fs::rename(host.path().join("passwd"), host.path().join("away")).expect("the directory is ours");
-    container.sh("slurminit reload");
-    assert_eq!(findings(&container, "/host/etc/passwd: "), 1, "{}", container.log());
-    assert_eq!(exec(&container, "carol", "srun id").ok(), ids);
+        // What cannot be read takes no account away.
+        fs::rename(host.path().join("passwd"), host.path().join("away")).expect("the directory is ours");
+        container.sh("slurminit reload");
+        assert_eq!(findings(&container, "/host/etc/passwd: "), 1, "{}", container.log());
+        assert_eq!(exec(&container, "carol", "srun id").ok(), ids);
 
-    // A user with jobs stays; one without is gone.
-    fs::write(host.path().join("passwd"), "root:x:0:0:root:/root:/bin/bash\ndave:x:1602:1601::/home/dave:/bin/sh\n")
+        // A user with jobs stays; one without is gone.
+        fs::write(
+            host.path().join("passwd"),
+            "root:x:0:0:root:/root:/bin/bash\ndave:x:1602:1601::/home/dave:/bin/sh\n",
+        )
         .expect("the directory is ours");
-    let running = exec(&container, "carol", "sbatch --parsable --wrap 'exec sleep 600'").ok();
-    assert_ne!(container.exec(&["slurminit", "reload"]).code, 0);
-    container.sh(&format!("scancel {running}"));
-    container.until("[ -z \"$(squeue -h)\" ]");
-    container.sh("slurminit reload");
-    assert_eq!(container.sh("getent passwd carol dave | cut -d: -f1"), "dave");
+        let running = exec(&container, "carol", "sbatch --parsable --wrap 'exec sleep 600'").ok();
+        assert_ne!(container.exec(&["slurminit", "reload"]).code, 0);
+        container.sh(&format!("scancel {running}"));
+        container.until("[ -z \"$(squeue -h)\" ]");
+        container.sh("slurminit reload");
+        assert_eq!(container.sh("getent passwd carol dave | cut -d: -f1"), "dave");
+    }
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn files_of_host_that_users_could_write_give_no_accounts() {
-    let config = directory(&[("slurminit.toml", "[users]\nfrom = \"/host/etc\"\n")]);
-    let volume = Volume::new("host");
-    let container = with_people(PLAIN, config.path()).json_log().volume(&volume, "/host/etc").serve();
-    let passwd = "printf 'root:x:0:0::/:/bin/sh\\ncarol:x:1601:100::/home/carol:/bin/sh\\n' >/host/etc/passwd; echo 'users:x:100:' >/host/etc/group";
-    container.sh(passwd);
-    for open in [
-        "chmod 777 /host/etc",
-        "chmod 755 /host/etc; chmod 666 /host/etc/passwd",
-        "chmod 644 /host/etc/passwd; chown nobody /host/etc/group",
-    ] {
-        container.sh(&format!("{open}; slurminit reload"));
-        assert_eq!(container.exec(&["getent", "passwd", "carol"]).code, 2, "{open}: {}", container.log());
+fn files_of_host_that_users_could_write_give_no_accounts_on_each_debian() {
+    for image in debians(PLAIN) {
+        let config = directory(&[("slurminit.toml", "[users]\nfrom = \"/host/etc\"\n")]);
+        let volume = Volume::new("host");
+        let container = with_people(image, config.path()).json_log().volume(&volume, "/host/etc").serve();
+        let passwd = "printf 'root:x:0:0::/:/bin/sh\\ncarol:x:1601:100::/home/carol:/bin/sh\\n' >/host/etc/passwd; echo 'users:x:100:' >/host/etc/group";
+        container.sh(passwd);
+        for open in [
+            "chmod 777 /host/etc",
+            "chmod 755 /host/etc; chmod 666 /host/etc/passwd",
+            "chmod 644 /host/etc/passwd; chown nobody /host/etc/group",
+        ] {
+            container.sh(&format!("{open}; slurminit reload"));
+            assert_eq!(container.exec(&["getent", "passwd", "carol"]).code, 2, "{open}: {}", container.log());
+        }
+        container.sh("chown root /host/etc/group; slurminit reload; getent passwd carol");
     }
-    container.sh("chown root /host/etc/group; slurminit reload; getent passwd carol");
 }
