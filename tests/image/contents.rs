@@ -3,7 +3,8 @@
 use std::process::Command;
 
 use crate::docker::{
-    ACCOUNTING, AMD, BOOKWORM, Container, DEMO, Image, LOGIN, PLAIN, built, debians, docker, tag, unique,
+    ACCOUNTING, AMD, BOOKWORM, BOOKWORM_LOGIN, Container, DEMO, Image, LOGIN, PLAIN, built, debians, docker, tag,
+    unique,
 };
 
 /// A container that runs nothing of ours.
@@ -145,7 +146,7 @@ fn each_package_keeps_its_licence_and_nothing_of_its_installation() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn only_demo_simulates() {
-    for image in built([PLAIN, AMD, ACCOUNTING]) {
+    for image in built([PLAIN, AMD, ACCOUNTING, BOOKWORM_LOGIN]) {
         assert_eq!(shell(image, "find / -xdev -name 'libnvidia-ml*' -o -xdev -name demo-gpus"), "", "{image}");
     }
 }
