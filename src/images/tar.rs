@@ -43,7 +43,7 @@ pub(crate) struct Member {
     pub(crate) offset: u64,
 }
 
-/// What a preceding pax or GNU member says of the next one.
+/// Attributes of the next member, from a preceding pax or GNU member.
 #[derive(Default)]
 struct Overrides {
     path: Option<Vec<u8>>,

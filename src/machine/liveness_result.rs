@@ -66,6 +66,6 @@ pub enum Liveness {
     Overloaded(String),
     /// The unit did not answer, but was working or waiting for a CPU.
     Slow(String),
-    /// The question could not be asked, or its failure says nothing about the unit.
+    /// The question could not be asked, or it failed for a reason outside of the unit.
     Unknown(String),
 }

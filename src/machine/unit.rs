@@ -40,7 +40,7 @@ pub struct Unit {
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) at: Moment,
-    /// When the process was told to stop, or the earliest time at which it may have begun to exit by itself.
+    /// When the process was requested to stop, or the earliest time at which it may have begun to exit by itself.
     pub(super) began: Moment,
     pub(super) exit: Exit,
     /// Why slurminit stopped the process; `None` if it did not.

@@ -235,7 +235,7 @@ pub struct Cpu {
     /// The cgroup's CPU quota in CPUs (`--cpus 1.5` is 1.5); `None` means unlimited.
     pub quota: Option<f64>,
     /// The whole machine: a list of sockets, each a list of cores, each the logical CPUs of that core. Slurm's abstract
-    /// core index is the position in the flattened list. Empty if sysfs lacks the data.
+    /// core index is the position in the flattened list. Empty if sysfs does not have the data.
     pub sockets: Vec<Vec<CpuSet>>,
     /// Whether the kernel refuses to bind another user's process to CPUs. Docker withholds CAP_SYS_NICE by default.
     #[serde(default)]

@@ -28,7 +28,7 @@ impl TimeLimit {
         Self::of_seconds(minutes.checked_mul(60)?)
     }
 
-    /// Rejects 0: Slurm takes it for no limit, people for the opposite.
+    /// Rejects 0: to Slurm it means no limit, to most readers the opposite.
     fn of_seconds(seconds: u64) -> Option<Self> {
         (1..=LONGEST).contains(&seconds).then_some(Self::Seconds(seconds))
     }

@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(slurm_conf("all", &inventory("head", "0-7", (24, 11)), more), head);
         assert!(
             head.contains("TaskPlugin=task/none"),
-            "where CAP_SYS_NICE lacks, jobs of others than root fail: {head}"
+            "on nodes without CAP_SYS_NICE, jobs of users other than root fail: {head}"
         );
         assert!(!head.contains("NodeName") && head.contains("SlurmctldHost=head\n"), "{head}");
         assert!(

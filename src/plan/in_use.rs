@@ -1,4 +1,4 @@
-//! The partitions and nodes that jobs use. slurmctld ends a job with NODE_FAIL if slurm.conf lacks its partition or nodes, at a
+//! The partitions and nodes that jobs use. slurmctld ends a job with NODE_FAIL if its partition or nodes are missing in slurm.conf, at a
 //! reconfiguration as at a start (22.05 to 24.11, `_sync_jobs_to_conf`).
 
 mod nodes;
@@ -23,7 +23,7 @@ pub struct InUse {
     pub saved: Saved,
 }
 
-/// A partition of the previous slurm.conf that the new one lacks.
+/// A partition of the previous slurm.conf that is missing in the new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedPartition {
     /// The partition's name.

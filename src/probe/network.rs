@@ -17,7 +17,7 @@ fn has_global_ipv6(if_inet6: &str) -> bool {
     if_inet6.lines().any(|line| line.split_whitespace().nth(3) == Some("00"))
 }
 
-/// The line after `|-- 172.17.0.2` says `/32 host LOCAL` for an address of this machine.
+/// The line after `|-- 172.17.0.2` is `/32 host LOCAL` for an address of this machine.
 fn has_ipv4(fib_trie: &str) -> bool {
     let lines: Vec<&str> = fib_trie.lines().map(str::trim).collect();
     let is_own = |pair: &[&str]| match pair {

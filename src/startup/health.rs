@@ -24,7 +24,7 @@ pub fn live(directory: &Path) -> (bool, String) {
     match running(status::read(directory), directory) {
         Err(why) => (false, why),
         Ok(status) => {
-            // A caller without permission uses the status file, and so does everybody if there is no socket.
+            // A caller without permission uses the status file, and so does every caller if there is no socket.
             let answer = client::ask(&control::socket(directory), &Request::Ping);
             is_live(&status.snapshot, answer.err())
         }

@@ -404,7 +404,7 @@ mod tests {
         let Liveness::Unknown(why) = liveness_of("sh: fatal: Unable to process configuration file") else {
             panic!("it is known")
         };
-        assert!(why.ends_with("no such key"), "the first line says what it is: {why}");
+        assert!(why.ends_with("no such key"), "the first line is the cause: {why}");
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Stopped {
                 let uid = proc::status(pid).and_then(|status| parse::numbers(&status, "Uid"));
                 let Some(stat) = proc::stat(pid).filter(|_| uid.is_some_and(|[uid]| is_meant(uid))) else { continue };
                 let key = (pid, stat.start);
-                // If only the first thread has ended, its state says nothing about the others.
+                // If only the first thread has ended, its state is not that of the others.
                 let is_done = matches!(stat.state, 'T' | 't') || stat.state == 'Z' && self.list.contains(&key);
                 if let Some(handle) = Handle::of(pid, stat.start).filter(|_| !stat.is_dead() && !is_done) {
                     has_found |= self.stop_running(key, &handle);

@@ -34,7 +34,7 @@ impl Topic {
         }
     }
 
-    /// Whether the topic matters to a user who wants GPUs of this type, or any GPUs.
+    /// Whether the topic matters to a user of GPUs of this type, or any GPUs.
     fn concerns(self, gpu_type: Option<GpuType>) -> bool {
         match (self, gpu_type) {
             (_, None) | (Self::Docker | Self::NoGpu, _) => true,

@@ -127,7 +127,7 @@ fn broken_configuration_is_no_verdict_on_gpus() {
     assert_eq!(printed, "configuration: CouldNotLook: slurminit.toml:1: no\n");
 }
 
-/// "In order" is said only of GPUs that answered.
+/// "In order" is printed only for GPUs that responded.
 #[test]
 fn gpu_that_did_not_answer_is_not_spoken_for() {
     let (reporting, silent) = (healthy(0), Condition { index: 1, ..Condition::default() });

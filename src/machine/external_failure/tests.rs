@@ -57,7 +57,7 @@ fn restarts_forever_after_crashes_by_requests() {
     }
     assert!(!sim.machine.is_stopping());
     let count = sim.notices.iter().filter(|notice| matches!(notice, Notice::CrashLoop { .. })).count();
-    assert_eq!(count, 1, "that it is none of its configuration is said once");
+    assert_eq!(count, 1, "reported once: the cause is not its configuration");
 }
 
 #[test]
@@ -207,7 +207,7 @@ proptest! {
                     }
                 }
                 Attack::Ends => {
-                    // A unit that was told to end because of silence ends.
+                    // A unit that is stopped because it does not respond ends.
                     let stopping: Vec<_> = sim.living.iter().copied().filter(|child| sim.stopped.contains(child)).collect();
                     for child in stopping {
                         if let Child::Unit(unit) = child {

@@ -36,7 +36,7 @@ fn answering() -> Sim {
     up(probed(cluster(false)))
 }
 
-/// Waits for the next round, and lets it take 3 s if somebody does not answer; the others do.
+/// Waits for the next round, which takes 3 s if a unit does not respond; the others do.
 fn round(sim: &mut Sim, outcomes: &[(UnitId, Liveness)]) {
     begin(sim);
     if !outcomes.is_empty() {
@@ -208,7 +208,7 @@ fn reports_failed_query_once() {
     assert_eq!(sim.stopped, []);
 }
 
-/// The cure of a unit that was told to end: it does, and is ready again.
+/// The restart of a unit: it ends, and is ready again.
 fn cured(sim: &mut Sim, unit: UnitId) {
     sim.exits(Child::Unit(unit), Exit::Code(0));
     assert!(sim.living.contains(&Child::Unit(unit)), "at once");

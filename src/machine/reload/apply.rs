@@ -22,7 +22,7 @@ const WATCH: Duration = Duration::from_secs(5);
 const DEATHS: u32 = 2;
 
 impl Reload {
-    /// Handles the end of slurmctld or slurmd. Returns whether the unit now waits until the reload starts it. A daemon that was told to end
+    /// Handles the end of slurmctld or slurmd. Returns whether the unit now waits until the reload starts it. A daemon that was requested to stop
     /// because it was not ready or did not answer counts as dead.
     pub(in super::super) fn takes_exit(
         &mut self,

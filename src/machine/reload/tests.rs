@@ -36,7 +36,7 @@ fn prepared(sim: &mut Sim, apply: Apply) {
     sim.exits(Child::Reload, Exit::Code(0));
 }
 
-/// Both daemons were told to end and do so, one after the other.
+/// Both daemons are requested to stop, and end one after the other.
 fn daemons_end(sim: &mut Sim) {
     assert_eq!(sim.stopped.last(), Some(&Unit(SLURMD)));
     sim.exits(Unit(SLURMD), Exit::Code(0));
@@ -163,7 +163,7 @@ fn restores_previous_files_after_second_death() {
     daemons_start(&mut sim);
     let (outcome, text) = last(&sim);
     assert_eq!(outcome, Outcome::RolledBack);
-    assert!(text.contains("slurminit.toml:3: sched/bakfill; repair: correct it"), "it says why: {text}");
+    assert!(text.contains("slurminit.toml:3: sched/bakfill; repair: correct it"), "it has the cause: {text}");
     assert!(text.contains("slurmctld fails with the new files"), "{text}");
     assert!(sim.machine.snapshot().ready);
 }

@@ -39,7 +39,7 @@ fn first_death_at_start_is_explained_once_and_what_configuration_is_to_blame_for
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         assert_eq!(explained(&sim), 1);
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
-        assert_eq!(explained(&sim), 1, "a second death says the same");
+        assert_eq!(explained(&sim), 1, "a second death has the same cause");
         sim.give(refused());
         assert!(sim.notices.iter().any(|notice| matches!(notice, Notice::Refused(_))));
         assert_eq!(sim.machine.is_stopping(), on_give_up == OnGiveUp::Exit, "hold keeps it for a look inside");

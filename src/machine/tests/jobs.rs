@@ -125,7 +125,7 @@ fn accounts_again_for_slurmctld_started_during_accounting() {
         }
         let first = if saved_jobs { Child::JobsRecover } else { Child::JobsAccount };
         assert_eq!(sim.spawned.iter().filter(|child| **child == first).count(), 1);
-        // slurmctld dies again, so what the child was told is worthless.
+        // slurmctld dies again, so the answer to the child is stale.
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.wait(Duration::from_secs(2));
         sim.give(Event::ReadinessChecked(SLURMCTLD, true));
@@ -133,7 +133,7 @@ fn accounts_again_for_slurmctld_started_during_accounting() {
         sim.exits(first, Exit::Code(1));
         assert!(sim.spawned[asked..].contains(&Child::JobsAccount), "{:?}", sim.spawned);
         sim.exits(Child::JobsAccount, Exit::Code(0));
-        // What the search for lost jobs was told is worthless too, and it is not waited for.
+        // The answer to the search for lost jobs is stale, too, and the start does not wait for it.
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.wait(Duration::from_secs(2));
         let before = sim.notices.len();

@@ -40,7 +40,7 @@ fn removes_drain_again_after_slurmctld_restored_it() {
     assert_eq!(sim.spawned.last(), Some(&Child::NodeResume));
 }
 
-/// At a start all GPUs are looked at; later the agent knows better.
+/// A start detects all GPUs; later the agent has newer results.
 #[test]
 fn removes_agents_drain_only_at_start() {
     let mut sim = Sim::new(cluster(true));

@@ -115,7 +115,7 @@ fn service_starts_when_one_shot_that_it_needs_has_succeeded() {
     // It comes back without the one-shot's running again.
     sim.exits(Child::Unit(NEXT), Exit::Signal(libc::SIGKILL));
     assert!(sim.living.contains(&Child::Unit(NEXT)));
-    // A run that an operator wants leaves it alone.
+    // A run that an operator requests leaves it alone.
     sim.give(Event::Command(Command::Restart(API)));
     assert!(sim.living.contains(&Child::Unit(NEXT)) && sim.living.contains(&Child::Unit(API)));
     sim.exits(Child::Unit(NEXT), Exit::Code(1));

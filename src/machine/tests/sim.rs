@@ -201,7 +201,7 @@ impl Sim {
         self.exits(Child::NodeCheck, Exit::Code(0));
     }
 
-    /// Lets everything that was told to end do so, in time order, until the machine exits.
+    /// Ends all processes that were requested to stop, in time order, until the machine exits.
     pub(in super::super) fn let_end(&mut self) {
         let start = self.now;
         while self.exit.is_none() {

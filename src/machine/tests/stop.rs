@@ -158,7 +158,7 @@ fn scan_in_progress_at_stop_starts_nothing() {
     assert_eq!(sim.spawned.len(), before);
 }
 
-/// `slurminit jobs join` compares what the controller knows until then.
+/// `slurminit jobs join` compares the controller's record until then.
 #[test]
 fn slurmd_that_died_while_it_joined_has_not_been_ready() {
     let config = Config { role: Role::Compute, ..Config::default() };

@@ -24,7 +24,7 @@ pub(crate) struct Run {
     exit: Exit,
     /// Why slurminit stopped the process; `None` if it did not.
     pub(crate) intent: Option<RestartIntent>,
-    /// When the process was told to stop, or the earliest time at which it may have begun to exit by itself.
+    /// When the process was requested to stop, or the earliest time at which it may have begun to exit by itself.
     end_began: Moment,
     /// How long the process ran; zero if slurminit stopped it.
     ran: Duration,

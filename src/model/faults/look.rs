@@ -51,7 +51,7 @@ impl Identity {
         }
     }
 
-    /// Whether this is the name of the same GPU before the driver told its UUID.
+    /// Whether this is the name of the same GPU before the driver reported its UUID.
     pub fn is_earlier_name_of(&self, other: &Self) -> bool {
         let is_place = match (self.pci_address, other.pci_address) {
             (Some(own), Some(known)) => own == known && (self.file.is_none() || self.file == other.file),

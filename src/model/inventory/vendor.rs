@@ -225,7 +225,7 @@ pub struct MismatchWords {
     pub tool: &'static str,
     /// Why an image for these GPUs finds none.
     pub unseen: &'static str,
-    /// What an image for other GPUs lacks.
+    /// What is missing in an image for other GPUs.
     pub lacks: &'static str,
     /// How not to pass the GPUs to a container.
     pub withhold: &'static str,

@@ -254,20 +254,20 @@ impl Check<'_> {
     fn cgroup(&mut self, slurm: &UserFile, value: &Value<'_>) {
         let Some(obstacle) = cgroups::obstacle(self.inventory) else { return };
         let plan = &self.plan.cgroup;
-        let wants = |key: &str| value(key).filter(|value| value.contains("cgroup"));
-        let (what, repair) =
-            match (wants("ProctrackType").or_else(|| wants("JobAcctGatherType")), value("ProctrackType")) {
-                (Some(value), _) => {
-                    let repair = format!("write ProctrackType={} and TaskPlugin={}", plan.proctrack, plan.task);
-                    (format!("{value} cannot work here"), repair)
-                }
-                // Slurm's own default is proctrack/cgroup.
-                (None, None) => {
-                    let what = "ProctrackType is not set (Slurm's default is proctrack/cgroup)";
-                    (what.to_owned(), format!("add the line ProctrackType={}", plan.proctrack))
-                }
-                (None, Some(_)) => return,
-            };
+        let uses = |key: &str| value(key).filter(|value| value.contains("cgroup"));
+        let (what, repair) = match (uses("ProctrackType").or_else(|| uses("JobAcctGatherType")), value("ProctrackType"))
+        {
+            (Some(value), _) => {
+                let repair = format!("write ProctrackType={} and TaskPlugin={}", plan.proctrack, plan.task);
+                (format!("{value} cannot work here"), repair)
+            }
+            // Slurm's own default is proctrack/cgroup.
+            (None, None) => {
+                let what = "ProctrackType is not set (Slurm's default is proctrack/cgroup)";
+                (what.to_owned(), format!("add the line ProctrackType={}", plan.proctrack))
+            }
+            (None, Some(_)) => return,
+        };
         self.findings.push(finding(Severity::Error, slurm, what, &obstacle.why, repair));
     }
 }

@@ -1,6 +1,6 @@
 //! Finds jobs that slurmctld lists as running but that have no process, and so hold unused CPUs and GPUs.
 //!
-//! slurmctld saves changes within five seconds. If it dies in that time, its successor believes that jobs which have
+//! slurmctld saves changes within five seconds. If it dies in that time, its successor lists jobs as running that have
 //! just ended are still running. Slurm notices a missing batch job when the node registers again, every half hour, and
 //! never notices an allocation whose srun is gone (22.05 to 24.11, `ping_nodes.c`, `job_mgr.c`; both seen for minutes).
 //! Its `InactiveLimit` asks srun itself, but mistakes a stopped one for a missing one, and after a pause of the

@@ -156,7 +156,7 @@ const KEPT: [&str; 11] = [
     "no_proxy",
 ];
 
-#[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it may have children of its own")]
+#[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and may have children")]
 fn launch(rated: &Rated<'_>, message: &Message<'_>) -> anyhow::Result<Child> {
     let (mut command, mut input) = program(rated)?;
     let name = rated.notify.user.as_deref().unwrap_or(install::LOOKERS);

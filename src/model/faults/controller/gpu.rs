@@ -187,7 +187,7 @@ impl Gpu {
         open.good_looks >= GOOD_LOOKS && can_end
     }
 
-    /// How long an XID's fault lasts without a new one, in ms; `None` while the driver wants a repair.
+    /// How long an XID's fault lasts without a new one, in ms; `None` while the driver requires a repair.
     fn xid_rests(&self, kind: FaultKind) -> Option<u64> {
         match self.readings.recovery_action {
             Some(0) => Some(XID_RESTS),

@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(gpu_ids(root.path()), [Some(51110)]);
         let kfd = root.path().join("dev/kfd");
         assert_eq!(subscribe(&kfd, 51110).unwrap_err().kind(), ErrorKind::NotFound);
-        // What knows no ioctl answers as a kernel without this one does.
+        // A file without ioctls fails like a kernel without this one.
         symlink("/dev/null", &kfd).unwrap();
         assert_eq!(subscribe(&kfd, 51110).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
         let mut resets = Resets::default();

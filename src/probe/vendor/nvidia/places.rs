@@ -63,7 +63,7 @@ mod tests {
             places.is_at(1, &known("17", 1)) && places.is_at(1, &known("17", 5)) && !places.is_at(0, &known("17", 0))
         );
         assert_eq!(places.identity(root.path(), 1).pci_address, known("17", 1).pci_address);
-        // A GPU of which NVML knows more than /proc.
+        // A GPU about which NVML reports more than /proc.
         let places = Places::read(root.path(), 3);
         assert!(places.is_at(1, &known("17", 1)) && !places.is_at(0, &known("17", 1)));
         assert_eq!(places.identity(root.path(), 2), Identity { index: 2, ..Identity::default() });

@@ -141,7 +141,7 @@ mod tests {
         }
         assert_eq!(Request::default().finding(&[]), None);
         assert_eq!(finding("/var/run/nvidia-container-devices", &[]), "");
-        assert_eq!(finding("GPU-cccc", &[nameless_gpu(0)]), "", "its UUID is not told");
+        assert_eq!(finding("GPU-cccc", &[nameless_gpu(0)]), "", "its UUID is unknown");
     }
 
     #[test]

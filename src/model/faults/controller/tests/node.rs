@@ -67,7 +67,7 @@ fn node_whose_number_of_gpus_cannot_change_is_drained_until_gpu_is_back() {
         world.drained.is_some()
             && world.health.report(1).node.is_some_and(|node| node.contains("restart this container"))
     );
-    // What somebody takes back is drained again, for jobs would fail on it.
+    // A node that an operator resumes is drained again, because jobs would fail on it.
     world.drained = None;
     (0..3).for_each(|_| world.lost(0));
     assert!(world.drained.is_some());

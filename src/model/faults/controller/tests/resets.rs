@@ -58,7 +58,7 @@ fn detects_a_missed_reset_end_by_the_gpus_answers() {
     world.reset(0, Some("MES hang"));
     (0..7).for_each(|_| world.look(&[answers(0)]));
     assert_eq!(world.offered, [1]);
-    // The agent dies; the next one remembers, and has a new process that hears.
+    // The agent dies; the next one keeps the record, and its new process receives events.
     let former = world.health.report(1);
     let out = vec![LeftOutGpu { gpu: identity(0), reason: String::new() }];
     world.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
