@@ -13,18 +13,16 @@ const HOLDERS: &str = "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c \"/dev/nvidia
 /// Eight GPUs at three seconds each: the container waits while they answer, names those that it waits for, and needs no help.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn eight_gpus_that_are_slow_to_initialise_are_complete_within_half_a_minute() {
+fn start_waits_for_eight_gpus_that_the_driver_initialises_slowly() {
     let list = "[[gpu]]\ninit_ms = 3000\n".repeat(8);
     let files = directory(&[("machine.toml", &list), ("slurminit.toml", "[gpu]\ntype_name = 'model'\n")]);
     let image = Image::new(DEMO).json_log().with(["--env", "DEMO_GPUS=8"]);
     let image = image.mount(&files.path().join("machine.toml"), "/etc/fake-nvml.toml");
     let image = image.mount(&files.path().join("slurminit.toml"), "/config/slurminit.toml");
-    let begin = Instant::now();
     let container = image.start();
     container.until("sinfo --noheader --format %T,%G 2>/dev/null | grep -q idle,gpu:nvidia_h200:8");
-    let took = begin.elapsed();
     let log = container.log();
-    assert!(took < Duration::from_secs(45), "{took:?}: {log}");
+    assert!(container.records("gpus-not-awaited").is_empty(), "{log}");
     let awaited = |source: &str, gpu: &str| {
         let records = container.records("gpus-initializing");
         let of = |record: &&serde_json::Value| record["source"] == source;
