@@ -1,4 +1,4 @@
-//! Daemons that live and do not answer, and machines that only stand still for a while.
+//! Daemons that run but do not respond, and paused containers.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ fn pid(container: &Container, daemon: &str) -> String {
     container.unit(daemon)["pid"].to_string()
 }
 
-/// What shows that it answers.
-fn question(daemon: &str) -> &'static str {
+/// A shell line that succeeds when `daemon` responds.
+fn probe_command(daemon: &str) -> &'static str {
     match daemon {
         "munged" => "munge --no-input | unmunge",
         "slurmctld" => "scontrol ping | grep UP",
@@ -21,15 +21,15 @@ fn question(daemon: &str) -> &'static str {
     }
 }
 
-/// Stops the process of `daemon`, and waits until another one answers.
+/// Sends SIGSTOP to `daemon` and waits until its replacement responds.
 fn hang(container: &Container, daemon: &str) {
     let before = pid(container, daemon);
-    let question = question(daemon);
+    let probe = probe_command(daemon);
     let line = format!(
-        "kill -STOP {before}; while kill -0 {before} || ! timeout 20 sh -c '{question}'; do sleep 0.1; done >/dev/null 2>&1"
+        "kill -STOP {before}; while kill -0 {before} || ! timeout 20 sh -c '{probe}'; do sleep 0.1; done >/dev/null 2>&1"
     );
-    let cured = container.exec(&["timeout", "180", "sh", "-c", &line]);
-    assert_eq!(cured.code, 0, "{daemon}: {cured:?}\n{}", container.log());
+    let outcome = container.exec(&["timeout", "180", "sh", "-c", &line]);
+    assert_eq!(outcome.code, 0, "{daemon}: {outcome:?}\n{}", container.log());
 }
 
 #[test]
@@ -44,16 +44,16 @@ fn hung_daemon_is_restarted_alone_on_each_debian() {
             let before: Vec<_> = others.iter().map(|name| pid(&container, name)).collect();
             hang(&container, daemon);
             let after: Vec<_> = others.iter().map(|name| pid(&container, name)).collect();
-            assert_eq!(before, after, "{image}: a hang of {daemon} restarts nothing else\n{}", container.log());
-            let silent = container.records("unit-unresponsive");
-            assert!(silent.iter().any(|record| record["unit"] == daemon), "{silent:?}");
+            assert_eq!(before, after, "{image}: hung {daemon} restarted another daemon\n{}", container.log());
+            let unresponsive = container.records("unit-unresponsive");
+            assert!(unresponsive.iter().any(|record| record["unit"] == daemon), "{unresponsive:?}");
             let unit = container.unit(daemon);
             assert!(unit["restarts"] == 1 && unit["last_exit_why"].is_string(), "{unit:#}");
         }
         container.sh(
             "timeout 30 sh -c 'n=$(wc -l < /tmp/count); until test $(wc -l < /tmp/count) -gt $n; do sleep 0.1; done'",
         );
-        assert_eq!(container.sh("awk '$1 != NR' /tmp/count"), "", "the job ran through all of it");
+        assert_eq!(container.sh("awk '$1 != NR' /tmp/count"), "", "the job ran without interruption");
         assert_eq!(container.sh("srun --overlap --jobid 1 echo step"), "step");
     }
 }
@@ -63,11 +63,11 @@ fn hung_daemon_is_restarted_alone_on_each_debian() {
 fn paused_container_restarts_nothing() {
     let container = cluster(DEMO);
     let controller = pid(&container, "slurmctld");
-    // The pause comes while a question is under way, and is longer than any answer may take.
+    // Pauses during a probe, for longer than the probe timeout.
     container.sh(&format!(
         "kill -STOP {controller}; timeout 120 sh -c 'until pgrep -f \"scontrol [p]ing\"; do sleep 0.02; done'"
     ));
-    // runc refuses it while the container's cgroup freezes slowly, on a busy machine.
+    // On a busy machine the cgroup freezes slowly, and runc then rejects the pause.
     let begin = Instant::now();
     loop {
         let paused = docker(["pause", &container.name]);
@@ -88,13 +88,13 @@ fn paused_container_restarts_nothing() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn probes_leave_nothing_behind_neither_lines_nor_processes() {
+fn probes_leave_no_log_lines_and_no_zombies() {
     let container = cluster(DEMO);
     let lines = container.log().lines().count();
     container.until_liveness_rounds(3);
     let log = container.log();
     let new: Vec<_> = log.lines().skip(lines).collect();
-    let of = |source: &str| new.iter().any(|line| line.contains(&format!("\"source\":\"{source}\"")));
-    assert!(!of("munged") && !of("slurmd"), "{new:#?}");
+    let logged = |source: &str| new.iter().any(|line| line.contains(&format!("\"source\":\"{source}\"")));
+    assert!(!logged("munged") && !logged("slurmd"), "{new:#?}");
     assert_eq!(container.sh("ps -eo stat= | grep -c Z || true"), "0");
 }

@@ -6,19 +6,19 @@ use tempfile::TempDir;
 
 use crate::docker::{BOOKWORM_LOGIN, Container, Image, LOGIN, Outcome, Volume, built, directory};
 
-/// The pieces of a container with logins: alice has a key in slurminit.toml, bob has none.
+/// A container with sshd. alice has a key in slurminit.toml, bob has none.
 struct Logins {
     container: Container,
     _config: TempDir,
     _keys: Volume,
 }
 
-/// The images of this part of docker/test.
+/// The login images of this part of docker/test.
 fn images() -> Vec<&'static str> {
     built([LOGIN, BOOKWORM_LOGIN])
 }
 
-/// A key pair in /work, which is the client's.
+/// A directory with the client's key pair, to be mounted at /work.
 pub(crate) fn client() -> TempDir {
     let work = directory(&[]);
     let mount = format!("{}:/work", work.path().display());
@@ -28,7 +28,7 @@ pub(crate) fn client() -> TempDir {
 }
 
 fn serve(image: &str, client: &TempDir) -> Logins {
-    let key = fs::read_to_string(client.path().join("id.pub")).expect("ssh-keygen made it");
+    let key = fs::read_to_string(client.path().join("id.pub")).expect("ssh-keygen created the key");
     let toml = format!(
         "[login]\nkeys = \"/keys\"\n[[user]]\nname = \"alice\"\nuid = 1501\nssh_keys = [\"{}\"]\n[[user]]\nname = \"bob\"\nuid = 1502\n",
         key.trim()
@@ -42,16 +42,16 @@ fn serve(image: &str, client: &TempDir) -> Logins {
 const OPTIONS: &str = "-i /work/id -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR";
 
 impl Logins {
-    /// `ssh USER@localhost LINE`
+    /// Runs `ssh USER@localhost LINE`.
     fn ssh(&self, user: &str, line: &str) -> Outcome {
         let batch = "-o BatchMode=yes";
         self.container.exec(&["sh", "-c", &format!("timeout 60 ssh {OPTIONS} {batch} {user}@localhost '{line}'")])
     }
 
     #[track_caller]
-    fn refuses(&self, user: &str, why: &str) {
+    fn assert_refused(&self, user: &str, reason: &str) {
         let outcome = self.ssh(user, "id");
-        assert!(outcome.code == 255 && outcome.stderr.contains("Permission denied"), "{why}: {outcome:?}");
+        assert!(outcome.code == 255 && outcome.stderr.contains("Permission denied"), "{reason}: {outcome:?}");
     }
 }
 
@@ -69,7 +69,7 @@ fn user_logs_in_with_key_submits_job_and_copies_file_on_each_debian() {
         let sftp = format!("echo 'put /work/id.pub copy' | timeout 60 sftp -q -b - {OPTIONS} alice@localhost");
         logins.container.sh(&sftp);
         assert_eq!(logins.container.sh("stat -c %u /home/alice/copy; cmp /work/id.pub /home/alice/copy"), "1501");
-        // Sessions have the image's PATH and /etc/environment.
+        // Sessions get the image's PATH and /etc/environment.
         logins
             .container
             .sh("echo 'COLOR=\"deep \\ blue\"' >>/etc/environment; slurminit reload; slurminit restart sshd");
@@ -78,12 +78,12 @@ fn user_logs_in_with_key_submits_job_and_copies_file_on_each_debian() {
             "deep \\ blue\n/usr/local/bin/slurminit\n"
         );
 
-        logins.refuses("bob", "has no key yet");
+        logins.assert_refused("bob", "has no key yet");
         let reload = logins.container.sh("cp /work/id.pub /keys/bob && slurminit reload");
         assert!(reload.contains("the public keys"), "{reload}");
         assert_eq!(logins.ssh("bob", "srun id -u").ok(), "1502\n");
         logins.container.sh("rm /keys/bob; slurminit reload");
-        logins.refuses("bob", "the key was removed");
+        logins.assert_refused("bob", "the key was removed");
         logins.container.sh("su bob -s /bin/sh -c 'cd; umask 77; mkdir .ssh; cp /work/id.pub .ssh/authorized_keys'");
         assert_eq!(logins.ssh("bob", "id -un").ok(), "bob\n");
     }
@@ -91,7 +91,7 @@ fn user_logs_in_with_key_submits_job_and_copies_file_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn refuses_passwords_root_and_keys_that_others_can_write_on_each_debian() {
+fn refuses_passwords_root_and_untrusted_key_files_on_each_debian() {
     for image in images() {
         let client = client();
         let logins = serve(image, &client);
@@ -106,36 +106,36 @@ fn refuses_passwords_root_and_keys_that_others_can_write_on_each_debian() {
             assert!(outcome.code == 255 && outcome.stderr.contains("(publickey)"), "{user}: {outcome:?}");
         }
         container.sh("install -d -m 700 /root/.ssh && cp /work/id.pub /root/.ssh/authorized_keys && cp /work/id.pub /keys/root && slurminit reload");
-        logins.refuses("root", "root has a key in both places");
+        logins.assert_refused("root", "root has a key in both places");
 
-        for open in [
+        for change in [
             "cp /work/id.pub /keys/bob; chmod 666 /keys/bob",
             "chmod 644 /keys/bob; chown alice /keys/bob",
             "chown root /keys/bob; chmod 777 /keys",
             "chmod 1777 /keys; rm /keys/bob; su alice -s /bin/sh -c 'cp /work/id.pub /keys/bob'",
             "rm /keys/bob; su alice -s /bin/sh -c 'ln -s /work/id.pub /keys/bob'",
         ] {
-            container.sh(&format!("{open}; slurminit reload"));
-            logins.refuses("bob", open);
+            container.sh(&format!("{change}; slurminit reload"));
+            logins.assert_refused("bob", change);
         }
         container.sh("rm /keys/bob; chmod 755 /keys; cp /work/id.pub /keys/bob; slurminit reload");
         assert_eq!(logins.ssh("bob", "id -un").ok(), "bob\n");
         container.sh("rm /keys/bob; slurminit reload");
 
-        let own = "su bob -s /bin/sh -c 'cd; mkdir -p .ssh; cp /work/id.pub .ssh/authorized_keys; chmod 600 .ssh/authorized_keys; chmod 700 .ssh'";
-        for open in ["chmod 666 /home/bob/.ssh/authorized_keys", "chmod 777 /home/bob/.ssh", "chmod 777 /home/bob"] {
-            container.sh(&format!("{own}; {open}"));
-            logins.refuses("bob", open);
+        let install_key = "su bob -s /bin/sh -c 'cd; mkdir -p .ssh; cp /work/id.pub .ssh/authorized_keys; chmod 600 .ssh/authorized_keys; chmod 700 .ssh'";
+        for change in ["chmod 666 /home/bob/.ssh/authorized_keys", "chmod 777 /home/bob/.ssh", "chmod 777 /home/bob"] {
+            container.sh(&format!("{install_key}; {change}"));
+            logins.assert_refused("bob", change);
             container.sh("chmod 700 /home/bob");
         }
-        container.sh(own);
+        container.sh(install_key);
         assert_eq!(logins.ssh("bob", "id -un").ok(), "bob\n");
     }
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn host_key_is_in_no_image_and_stays_with_the_state_on_each_debian() {
+fn host_key_is_in_no_image_and_kept_in_state_directory_on_each_debian() {
     for image in images() {
         let files = Image::new(image).with(["--entrypoint", "sh"]).run(&["-c", "ls /etc/ssh /var/lib/slurm"]).ok();
         assert!(!files.contains("host") && !files.lines().any(|name| name == "ssh"), "{files}");
@@ -156,7 +156,7 @@ fn host_key_is_in_no_image_and_stays_with_the_state_on_each_debian() {
         drop(container);
         let (second, container) = key();
         assert_eq!(first, second);
-        // What others could have read is replaced at the next start.
+        // A host key that others could read is replaced at the next start.
         container.sh("chmod 644 /var/lib/slurm/ssh/ssh_host_ed25519_key");
         container.stop();
         drop(container);

@@ -1,4 +1,4 @@
-//! Tests of minutes, and of rare faults. docker/test runs one seventh of them, by the day of the year; docker/test --all runs all.
+//! Slow tests, and tests of rare faults. docker/test runs one seventh of them, by day of the year; docker/test --all runs all.
 
 #[path = "adversary/attacks.rs"]
 mod adversary;

@@ -1,4 +1,4 @@
-//! Every kind of machine: detected, booted on the real Slurm, with a job on its first and its last device.
+//! Boots each kind of simulated machine with the real Slurm and runs a job on its first and its last device.
 
 #[path = "machines/kfd.rs"]
 mod kfd;
@@ -15,33 +15,33 @@ mod sharing;
 #[path = "machines/tree.rs"]
 mod tree;
 
-use machine::{Machine, Seen};
+use machine::{Machine, Observed};
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn job_on_first_and_last_device_of_every_machine_sees_right_variable_on_each_debian() {
     let machines = rows::machines();
-    let mut wrong = String::new();
-    // SLURMINIT_MACHINE: a part of the name of the machines to look at.
-    let wanted = std::env::var("SLURMINIT_MACHINE").unwrap_or_default();
-    let here: Vec<_> = machines.iter().filter(|machine| machine.is_built() && machine.name.contains(&wanted)).collect();
-    assert!(!here.is_empty(), "no machine is called {wanted:?}");
-    for machine in &here {
-        match machine.look() {
+    let mut failures = String::new();
+    // SLURMINIT_MACHINE selects the machines whose name contains it.
+    let name = std::env::var("SLURMINIT_MACHINE").unwrap_or_default();
+    let chosen: Vec<_> = machines.iter().filter(|machine| machine.is_built() && machine.name.contains(&name)).collect();
+    assert!(!chosen.is_empty(), "no machine name contains {name:?}");
+    for machine in &chosen {
+        match machine.run_jobs() {
             Ok(seen) if seen == machine.expected => {}
-            Ok(seen) => wrong += &format!("\n## {}\n{seen:#?}\nexpected: {:#?}\n", machine.name, machine.expected),
-            Err(said) => wrong += &format!("\n## {}\n{said}\n", machine.name),
+            Ok(seen) => failures += &format!("\n## {}\n{seen:#?}\nexpected: {:#?}\n", machine.name, machine.expected),
+            Err(output) => failures += &format!("\n## {}\n{output}\n", machine.name),
         }
     }
-    assert!(wrong.is_empty(), "{wrong}");
-    harness::write_evidence(&table_of(&here));
+    assert!(failures.is_empty(), "{failures}");
+    harness::write_evidence(&table_of(&chosen));
 }
 
-/// A batch script with GPUs of both vendors has both variables, a step of it that has one vendor's has that, and a job
-/// without a GPU none.
+/// A batch script with GPUs of both vendors gets both variables. A step with GPUs of one vendor gets only that vendor's variable.
+/// A job without a GPU gets none.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn each_step_on_both_vendors_sees_its_variables_on_each_debian() {
+fn step_sees_only_variables_of_its_vendors_on_each_debian() {
     let machines = rows::machines();
     let names = ["2 H200 and 2 MI210", "2 H200 and 2 MI210, Debian 12 (Slurm 22.05)"];
     for machine in machines.iter().filter(|machine| names.contains(&machine.name) && machine.is_built()) {
@@ -57,10 +57,10 @@ fn each_step_on_both_vendors_sees_its_variables_on_each_debian() {
     }
 }
 
-/// Topologies with all that the kernel writes, links and caches' counts included.
+/// Complete topology listings, including the counts of links and caches.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn listed_machines_give_a_job_their_last_partition() {
+fn job_gets_last_partition_of_listed_topologies() {
     let (eight, sixteen): (Vec<u32>, Vec<u32>) =
         ((128..136).collect(), (128..160).filter(|minor| minor % 8 < 4).collect());
     for (name, listing, minors, gres, last_file, last) in [
@@ -76,7 +76,7 @@ fn listed_machines_give_a_job_their_last_partition() {
     ] {
         let (first, last) = ("ROCR_VISIBLE_DEVICES=0", format!("ROCR_VISIBLE_DEVICES={last}"));
         let machine = Machine::listed(name, listing, &minors).offers(gres, last_file, first, &last);
-        assert_eq!(machine.look().as_ref(), Ok(&machine.expected), "{name}");
+        assert_eq!(machine.run_jobs().as_ref(), Ok(&machine.expected), "{name}");
     }
 }
 
@@ -84,7 +84,7 @@ fn table_of(machines: &[&Machine]) -> String {
     let mut table = "| machine | `sinfo -o %G` | last file | job on the first device | job on the last device |\n\
                      |---|---|---|---|---|\n"
         .to_owned();
-    for Machine { name, expected: Seen { gres, last_file, first, last }, .. } in machines {
+    for Machine { name, expected: Observed { gres, last_file, first, last }, .. } in machines {
         table += &format!("| {name} | `{gres}` | `{last_file}` | `{first}` | `{last}` |\n");
     }
     table

@@ -1,4 +1,4 @@
-//! Configuration by hand, step by step as the documents have it, and back again.
+//! Manual configuration, step by step as documented, and the return to generated files.
 
 use std::fs;
 use std::path::Path;
@@ -8,21 +8,21 @@ use tempfile::TempDir;
 
 use crate::docker::{Container, DEMO, Image, PLAIN, Volume, directory};
 
-/// The directory of compose.yaml, with nothing in its `config`.
+/// The directory of compose.yaml, with an empty `config`.
 fn project() -> TempDir {
     let project = directory(&[]);
-    fs::create_dir(project.path().join("config")).expect("a directory in it");
+    fs::create_dir(project.path().join("config")).expect("a config directory");
     project
 }
 
-/// A line of the documents, typed in the directory of compose.yaml.
+/// Runs a documented shell line in the directory of compose.yaml.
 #[track_caller]
-fn typed(project: &TempDir, line: &str) {
+fn run(project: &TempDir, line: &str) {
     let output = Command::new("sh").args(["-c", line]).current_dir(project).output().expect("a shell");
     assert!(output.status.success(), "{line}: {output:?}");
 }
 
-/// What compose.yaml makes of the project, as far as it matters.
+/// The project with the volumes of compose.yaml.
 struct Cluster {
     project: TempDir,
     state: Volume,
@@ -40,17 +40,17 @@ impl Cluster {
         image.volume(&self.state, "/var/lib/slurm").volume(&self.key, "/etc/munge")
     }
 
-    /// With the GPU section in compose.yaml.
+    /// With the GPU section of compose.yaml.
     fn with_gpu(&self, image: &str) -> Image {
         self.image(image).with(["--device", "/dev/null:/dev/nvidia0"])
     }
 
-    /// As after `docker compose build --build-arg GPU_TYPE=nvidia`: the type is what that image has besides.
+    /// As after `docker compose build --build-arg GPU_TYPE=nvidia`, which only adds the type to the image.
     fn rebuilt_with_gpu(&self) -> Image {
         self.with_gpu(PLAIN).with(["--env", "GPU_TYPE=nvidia"])
     }
 
-    /// A slurm.conf of one's own begins as the generated one; then the documents' three changes.
+    /// Writes a custom slurm.conf: the generated one with the three documented changes.
     fn edit_slurm_conf(&self, generated: &str) {
         let node = "NodeName=localhost CPUs=1 RealMemory=4096 Gres=gpu:nvidia:1 State=UNKNOWN";
         let lines = generated.lines().filter(|line| !line.starts_with("GresTypes=")).map(|line| {
@@ -58,7 +58,7 @@ impl Cluster {
         });
         let text: String = lines.chain(["# USER_CUSTOMIZED=true\n".to_owned()]).collect();
         assert_eq!(text.matches(node).count(), 1, "{generated}");
-        fs::write(self.path("slurm.conf"), text).expect("the file");
+        fs::write(self.path("slurm.conf"), text).expect("slurm.conf is writable");
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
@@ -66,13 +66,13 @@ impl Cluster {
     }
 }
 
-/// The documents' "Verification Commands" and "Running GPU Jobs".
+/// Runs the documented "Verification Commands" and "Running GPU Jobs".
 #[track_caller]
-fn has_one_gpu(container: &Container) {
+fn assert_one_gpu(container: &Container) {
     let log = || container.log();
-    let said = container.sh("sinfo -o '%n %G'");
+    let nodes = container.sh("sinfo -o '%n %G'");
     assert_eq!(
-        said.lines().last().unwrap_or_default().split("(S:").next(),
+        nodes.lines().last().unwrap_or_default().split("(S:").next(),
         Some("localhost gpu:nvidia:1"),
         "{}",
         log()
@@ -82,7 +82,7 @@ fn has_one_gpu(container: &Container) {
         assert_eq!(container.sh(&format!("{line} CUDA_VISIBLE_DEVICES")), "0", "{line}: {}", log());
     }
     container.sh("sbatch --wait --gres=gpu:1 --output /dev/null --wrap true");
-    assert_ne!(container.exec(&["srun", "--gres=gpu:2", "true"]).code, 0, "there is one");
+    assert_ne!(container.exec(&["srun", "--gres=gpu:2", "true"]).code, 0, "the node has one GPU");
     assert_eq!(container.sh("sinfo --noheader -o %T"), "idle", "{}", log());
 }
 
@@ -91,52 +91,52 @@ fn installed(container: &Container, name: &str) -> String {
 }
 
 fn read(path: &Path) -> String {
-    fs::read_to_string(path).expect("the file is there")
+    fs::read_to_string(path).expect("the file exists")
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn both_files_by_hand_rebuild_and_back_again() {
+fn custom_files_survive_restart_and_removal_restores_generated_files() {
     let cluster = Cluster::new();
-    // Built without a GPU, and now there is one: it says which build to make.
+    // An image built without a GPU, with a GPU at run time: the log names the build argument.
     let first = cluster.with_gpu(PLAIN).serve();
     assert!(first.log().contains("--build-arg GPU_TYPE=nvidia"), "{}", first.log());
     let generated = installed(&first, "slurm.conf");
     drop(first);
 
-    typed(&cluster.project, r#"echo "NodeName=localhost Name=gpu Type=nvidia File=/dev/nvidia0" > config/gres.conf"#);
+    run(&cluster.project, r#"echo "NodeName=localhost Name=gpu Type=nvidia File=/dev/nvidia0" > config/gres.conf"#);
     cluster.edit_slurm_conf(&generated);
-    let own = [read(&cluster.path("slurm.conf")), read(&cluster.path("gres.conf"))];
+    let custom = [read(&cluster.path("slurm.conf")), read(&cluster.path("gres.conf"))];
     let second = cluster.rebuilt_with_gpu().serve();
-    has_one_gpu(&second);
-    assert_eq!([installed(&second, "slurm.conf"), installed(&second, "gres.conf")], own);
+    assert_one_gpu(&second);
+    assert_eq!([installed(&second, "slurm.conf"), installed(&second, "gres.conf")], custom);
     assert!(!second.log().contains("--build-arg"), "{}", second.log());
-    // "Mark as custom to prevent auto-regeneration", also at the starts after this one.
+    // "Mark as custom to prevent auto-regeneration" also applies to later starts.
     second.stop();
     drop(second);
     let third = cluster.rebuilt_with_gpu().serve();
-    has_one_gpu(&third);
+    assert_one_gpu(&third);
     drop(third);
     assert_eq!(
         [read(&cluster.path("slurm.conf")), read(&cluster.path("gres.conf"))],
-        own,
-        "the user's own are as before"
+        custom,
+        "a start changed the custom files"
     );
 
-    typed(&cluster.project, "rm config/slurm.conf config/gres.conf");
-    let back = cluster.rebuilt_with_gpu().serve();
-    has_one_gpu(&back);
-    assert!(installed(&back, "gres.conf").contains("AutoDetect=off"));
-    assert!(!installed(&back, "slurm.conf").contains("USER_CUSTOMIZED=true\n"));
-    drop(back);
+    run(&cluster.project, "rm config/slurm.conf config/gres.conf");
+    let regenerated = cluster.rebuilt_with_gpu().serve();
+    assert_one_gpu(&regenerated);
+    assert!(installed(&regenerated, "gres.conf").contains("AutoDetect=off"));
+    assert!(!installed(&regenerated, "slurm.conf").contains("USER_CUSTOMIZED=true\n"));
+    drop(regenerated);
     let without = cluster.image(PLAIN).serve();
     assert_eq!(without.sh("sinfo --noheader -o '%n %G %T'"), "localhost (null) idle", "{}", without.log());
 }
 
-/// "If automatic detection doesn't work for your setup": NVML counts no GPU, and the device file is there.
+/// "If automatic detection doesn't work for your setup": NVML reports no GPU, but the device file exists.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn files_hold_where_detection_finds_nothing() {
+fn custom_files_apply_when_detection_finds_no_gpu() {
     let cluster = Cluster::new();
     let nothing = directory(&[("machine.toml", "")]);
     let image = || {
@@ -147,45 +147,45 @@ fn files_hold_where_detection_finds_nothing() {
     assert_eq!(detected.sh("sinfo --noheader -o %G"), "(null)", "{}", detected.log());
     let generated = installed(&detected, "slurm.conf");
     drop(detected);
-    typed(&cluster.project, r#"echo "NodeName=localhost Name=gpu Type=nvidia File=/dev/nvidia0" > config/gres.conf"#);
+    run(&cluster.project, r#"echo "NodeName=localhost Name=gpu Type=nvidia File=/dev/nvidia0" > config/gres.conf"#);
     cluster.edit_slurm_conf(&generated);
-    has_one_gpu(&image().serve());
+    assert_one_gpu(&image().serve());
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn autodetect_by_hand() {
+fn custom_gres_conf_can_use_autodetect() {
     let cluster = Cluster::new();
     let image = || cluster.image(DEMO).with(["--env", "DEMO_GPUS=1"]);
     let detected = image().serve();
     let generated = installed(&detected, "slurm.conf");
     drop(detected);
-    typed(&cluster.project, r#"echo "AutoDetect=nvml" > config/gres.conf"#);
+    run(&cluster.project, r#"echo "AutoDetect=nvml" > config/gres.conf"#);
     cluster.edit_slurm_conf(&generated);
     let container = image().serve();
     assert_eq!(installed(&container, "gres.conf"), "AutoDetect=nvml\n");
-    has_one_gpu(&container);
+    assert_one_gpu(&container);
 }
 
-/// "Slurm says 'Invalid GRES specification'": files of one's own that name GPUs which are not there; the documents remove them.
+/// "Slurm says 'Invalid GRES specification'": custom files name missing GPUs. The documented fix removes them.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn files_that_are_wrong_are_removed_and_all_is_well() {
+fn removing_wrong_custom_files_recovers_node() {
     let cluster = Cluster::new();
     let generated = {
         let detected = cluster.rebuilt_with_gpu().serve();
         installed(&detected, "slurm.conf")
     };
     cluster.edit_slurm_conf(&generated);
-    typed(&cluster.project, "sed -i s/Gres=gpu:nvidia:1/Gres=gpu:nvidia:2/ config/slurm.conf");
+    run(&cluster.project, "sed -i s/Gres=gpu:nvidia:1/Gres=gpu:nvidia:2/ config/slurm.conf");
     let wrong = cluster.rebuilt_with_gpu().start();
     wrong.until("sinfo --noheader -o %T 2>/dev/null | grep -q inval");
-    let said = wrong.log();
-    assert!(said.contains("Gres="), "{said}");
-    assert!(said.contains("Gres=gpu:nvidia:1"), "{said}");
+    let log = wrong.log();
+    assert!(log.contains("Gres="), "{log}");
+    assert!(log.contains("Gres=gpu:nvidia:1"), "{log}");
     wrong.stop();
     drop(wrong);
 
-    typed(&cluster.project, "rm -f config/slurm.conf config/gres.conf");
-    has_one_gpu(&cluster.rebuilt_with_gpu().serve());
+    run(&cluster.project, "rm -f config/slurm.conf config/gres.conf");
+    assert_one_gpu(&cluster.rebuilt_with_gpu().serve());
 }

@@ -1,10 +1,10 @@
-//! A cluster of several containers, for the tests of one.
+//! A cluster of several containers.
 
 use std::time::{Duration, Instant};
 
 use crate::docker::{Container, DEMO, Image, Network, PLAIN, Volume, directory};
 
-/// What the containers of a cluster share. Containers go first: the fields are dropped in this order.
+/// The controller, and what all containers of the cluster share. Fields drop in this order, so the container comes first.
 pub(crate) struct Cluster {
     pub(crate) controller: Container,
     pub(crate) network: Network,
@@ -27,10 +27,9 @@ impl Cluster {
         Self { controller, network, key, _config: config }
     }
 
-    /// A member that is not started yet.
+    /// A member, not started.
     pub(crate) fn member(&self, image: &str, role: &str, name: &str) -> Image {
         Image::new(image)
-            // Twenty of them would keep the engine busy.
             .with(["--hostname", name, "--network-alias", name, "--network", &self.network.0])
             .with(["--env", &format!("SLURMINIT_ROLE={role}"), "--env", "SLURMINIT_CONTROLLER=controller"])
             .volume(&self.key, "/etc/munge")
@@ -40,12 +39,12 @@ impl Cluster {
         self.member(DEMO, "compute", name).with(["--env", &format!("DEMO_GPUS={gpus}")]).serve()
     }
 
-    /// `sinfo` of each node.
+    /// Name, state and GRES of each node.
     pub(crate) fn nodes(&self) -> String {
         self.controller.sh("sinfo --noheader -N -o '%N %T %G' | sort")
     }
 
-    /// Waits until the shell line succeeds on the controller.
+    /// Waits until the shell line succeeds on the controller. Returns how long it took.
     #[track_caller]
     pub(crate) fn until(&self, condition: &str) -> Duration {
         let begin = Instant::now();
@@ -54,7 +53,7 @@ impl Cluster {
         begin.elapsed()
     }
 
-    /// A batch job that runs until it is told to end.
+    /// Submits a batch job that sleeps for 1000 s. Returns the job ID.
     pub(crate) fn submit(&self, options: &str) -> String {
         self.controller.sh(&format!("cd /tmp; sbatch --parsable --output=/dev/null {options} --wrap 'exec sleep 1000'"))
     }

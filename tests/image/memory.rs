@@ -1,8 +1,8 @@
-//! The guard of the container's memory: `[memory] guard`.
+//! The memory guard: `[memory] guard`.
 
 use crate::docker::{Container, Image, PLAIN, directory, docker};
 
-/// A gigabyte of memory, and a guard that looks twice a second.
+/// A container with 1 GiB of memory, and a guard that samples every 0.5 s.
 fn serve(toml: &str) -> (Container, tempfile::TempDir) {
     serve_with(toml, [])
 }
@@ -14,7 +14,7 @@ fn serve_with<const N: usize>(toml: &str, options: [&str; N]) -> (Container, tem
     (image.mount(config.path(), "/config").serve(), config)
 }
 
-/// A job that fills so many MiB and keeps them.
+/// Submits a job that allocates `mib` MiB and keeps them. Returns the job ID.
 fn fill(container: &Container, mib: u32) -> String {
     let line = format!("exec perl -e \"read(STDIN, \\$x, {mib} << 20); sleep 600\" </dev/zero");
     container.sh(&format!("sbatch --parsable --mem 10 --output /dev/null --wrap '{line}'"))
@@ -31,11 +31,11 @@ fn drains_node_before_memory_runs_out_and_resumes_it() {
     let first = fill(&container, 680);
     container.until("sinfo --noheader --format %T | grep -q draining");
     assert!(state(&container).starts_with("draining slurminit: "), "{}", state(&container));
-    // A restart of the agent, of a daemon, and a reload leave it closed.
+    // The drain survives a restart of the agent, a restart of a daemon, and a reload.
     container.sh("slurminit restart agent; slurminit restart slurmd; slurminit reload");
     container.until("scontrol ping | grep -q UP");
     assert!(state(&container).starts_with("draining"), "{}", state(&container));
-    // It does not stick.
+    // The drain does not survive a restart of the container.
     docker(["kill", &container.name]).ok();
     docker(["start", &container.name]).ok();
     container.wait_until_healthy();
@@ -50,7 +50,7 @@ fn drains_node_before_memory_runs_out_and_resumes_it() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn youngest_job_is_cancelled_before_kernel_ends_any() {
+fn cancels_youngest_job_before_kernel_oom_kill() {
     let (container, _config) = serve("close_below = 20\n");
     let first = fill(&container, 500);
     container.until(&format!("squeue --noheader --jobs {first} --format %T | grep -q RUNNING"));
@@ -64,21 +64,21 @@ fn youngest_job_is_cancelled_before_kernel_ends_any() {
     container.until("sinfo --noheader --format %T | grep -q -e mixed -e draining");
 }
 
-/// A user without a job fills /dev/shm, and starts processes that claim to belong to root's job. The job stays within its request.
+/// A user without a job fills /dev/shm and starts processes with the job ID of root's job. That job stays within its request.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_within_its_request_survives_a_user_who_fills_memory() {
+fn job_within_request_survives_memory_exhaustion_by_other_user() {
     let (container, _config) = serve_with("close_below = 30\ncancel_below = 25\n", ["--shm-size", "900m"]);
     let line = "exec perl -e \"read(STDIN, \\$x, 20 << 20); sleep 600\" </dev/zero";
     let job = container.sh(&format!("sbatch --parsable --mem 100 --output /dev/null --wrap '{line}'"));
     container.until(&format!("squeue --noheader --jobs {job} --format %T | grep -q RUNNING"));
-    let claims = format!("SLURM_JOB_ID={job} exec perl -e 'read(STDIN, $x, 150 << 20); sleep 600' </dev/zero");
-    docker(["exec", "--detach", "--user", "nobody", &container.name, "sh", "-c", &claims]).ok();
+    let forged = format!("SLURM_JOB_ID={job} exec perl -e 'read(STDIN, $x, 150 << 20); sleep 600' </dev/zero");
+    docker(["exec", "--detach", "--user", "nobody", &container.name, "sh", "-c", &forged]).ok();
     docker(["exec", "--user", "nobody", &container.name, "sh", "-c", "head -c 600M /dev/zero >/dev/shm/full"]).ok();
     container.until_logged("no-job-cancelled-for-memory", None);
     let users = &container.records("no-job-cancelled-for-memory")[0]["fields"]["users"];
-    let has = |data: &str| users.as_str().is_some_and(|users| users.contains(data));
-    assert!(has("nobody (uid 65534): 600 MiB") && has("/dev/shm"), "{users}");
+    let reports = |data: &str| users.as_str().is_some_and(|users| users.contains(data));
+    assert!(reports("nobody (uid 65534): 600 MiB") && reports("/dev/shm"), "{users}");
     docker(["exec", "--user", "nobody", &container.name, "rm", "/dev/shm/full"]).ok();
     assert_eq!(container.sh(&format!("squeue --noheader --jobs {job} --format %T")), "RUNNING");
     assert!(container.records("job-cancelled-for-memory").is_empty(), "{}", container.log());

@@ -1,4 +1,4 @@
-//! Metrics and the page, in a running cluster with simulated GPUs.
+//! Metrics and the web page of a running cluster with simulated GPUs.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ fn served(image: &Image) -> (tempfile::TempDir, Container) {
     (config, container)
 }
 
-/// What curl would get, which the image does not have.
+/// The HTTP response. The image has no curl.
 fn get(container: &Container, path: &str) -> String {
     container.sh(&format!(
         "timeout 60 bash -c \"exec 3<>/dev/tcp/127.0.0.1/9835; printf 'GET {path} HTTP/1.1\\r\\nHost: 127.0.0.1:9835\\r\\n\\r\\n' >&3; cat <&3\""
@@ -33,12 +33,12 @@ fn pid(container: &Container) -> String {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn gpus_jobs_daemons_and_the_cluster_are_told() {
-    // Root inside reads another user's links with SYS_PTRACE only; slurminit gives it to no unit.
+fn exports_gpu_job_daemon_and_cluster_metrics() {
+    // Root in the container needs SYS_PTRACE to read another user's links in /proc. slurminit passes it to no unit.
     let (_config, container) = served(&Image::new(DEMO).with(["--env", "DEMO_GPUS=4", "--cap-add", "SYS_PTRACE"]));
     container.sh("su alice -c 'cd /tmp; sbatch --gres=gpu:2 --wrap \"sleep 600\"; sbatch --gres=gpu:4 --wrap true'");
     container.until("squeue -ht R | grep -q .");
-    // slurmctld is asked anew every 5 s.
+    // slurmctld is queried at most every 5 s.
     let deadline = Instant::now() + Duration::from_secs(120);
     let is_reported = |text: &str| text.contains("nvidia_smi_temperature_gpu{") && text.contains("user=\"alice\"} 1");
     while !is_reported(&get(&container, "/metrics")) && Instant::now() < deadline {
@@ -59,11 +59,11 @@ fn gpus_jobs_daemons_and_the_cluster_are_told() {
         ("slurm_gpus_total", 4.0),
         ("nvidia_smi_last_collect_success", 1.0),
     ] {
-        let told = value(&text, series);
+        let actual = value(&text, series);
         // A node with all CPUs allocated is not mixed.
-        let is_so =
-            told == Some(expected) || (series == "slurm_nodes_mix" && value(&text, "slurm_nodes_alloc") == Some(1.0));
-        assert!(is_so, "{series}: {told:?}\n{text}");
+        let is_expected =
+            actual == Some(expected) || (series == "slurm_nodes_mix" && value(&text, "slurm_nodes_alloc") == Some(1.0));
+        assert!(is_expected, "{series}: {actual:?}\n{text}");
     }
     let jobs = text.matches("slurmjobid=\"1\",user=\"alice\"} 1").count();
     assert_eq!((jobs, text.matches("nvidia_smi_temperature_gpu{").count()), (2, 4), "{text}");
@@ -75,20 +75,20 @@ fn gpus_jobs_daemons_and_the_cluster_are_told() {
     for path in ["/etc/passwd", "/../etc/passwd", "/metrics/", "//metrics", "/%2e%2e/etc/passwd"] {
         assert!(get(&container, path).starts_with("HTTP/1.1 404"), "{path}");
     }
-    // Nobody's rights, and not the group that opens GPUs.
+    // No capabilities, and not the group that can open GPUs.
     let status = container.sh(&format!("cat /proc/{}/status", pid(&container)));
     for line in
         ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1", "Gid:\t65534\t65534\t65534"]
     {
         assert!(status.contains(line), "{line}: {status}");
     }
-    let own = container.sh("id -u slurminit");
-    assert!(status.contains(&format!("Uid:\t{own}\t{own}\t{own}")), "{status}");
+    let uid = container.sh("id -u slurminit");
+    assert!(status.contains(&format!("Uid:\t{uid}\t{uid}\t{uid}")), "{status}");
     let files = container.exec(&["ls", "-l", &format!("/proc/{}/fd", pid(&container))]);
     assert!(files.code == 0 && files.stdout.contains("socket:") && !files.stdout.contains("/dev/nvidia"), "{files:?}");
 }
 
-/// As the agent of eight GPUs would leave it, with what a driver might say.
+/// Shell code that prints the agent's report on eight GPUs, with special characters in names.
 const EIGHT: &str = "for i in 0 1 2 3 4 5 6 7; do \
     printf '%s{\"vendor\":\"nvidia\",\"index\":%d,\"uuid\":\"GPU-%d\",\"pci_address\":null,\"model\":\"NVIDIA \\\\\"H200\\\\\"\\\\n\",\"file\":\"/dev/nvidia%d\",\
 \"offered\":[],\"jobs\":[{\"job\":%d,\"user\":\"eve<b>\"}],\"since\":1,\"condition\":{\"index\":%d,\"memory_mib\":[1,2],\"processes\":[],\"slowdowns\":[],\
@@ -97,7 +97,7 @@ const EIGHT: &str = "for i in 0 1 2 3 4 5 6 7; do \
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn crowd_slow_reader_and_kill_stop_no_scrape() {
+fn many_connections_slow_reader_and_kill_block_no_scrape() {
     let config =
         directory(&[("slurminit.toml", &format!("{CONFIG}[agent]\ninterval = 0\n[supervise]\nprobe_interval = 0\n"))]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
@@ -108,7 +108,7 @@ fn crowd_slow_reader_and_kill_stop_no_scrape() {
     let text = get(&container, "/metrics");
     assert_eq!(text.matches("nvidia_smi_temperature_gpu{").count(), 8, "{text}");
     assert!(text.contains("name=\"NVIDIA \\\"H200\\\"\\\\x0a\""), "{text}");
-    // 1000 connections that say nothing, 40 that read no event, and one that reads nothing of many scrapes.
+    // 1000 idle connections, 40 that read no event, and one that reads no scrape.
     container.sh(
         "bash -c 'ulimit -n 4096; n=0; for i in $(seq 1000); do exec {fd}<>/dev/tcp/127.0.0.1/9835 && n=$((n+1)); done; \
          for i in $(seq 40); do exec {fd}<>/dev/tcp/127.0.0.1/9835; printf \"GET /events HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n\" >&$fd; done; \
@@ -119,21 +119,21 @@ fn crowd_slow_reader_and_kill_stop_no_scrape() {
     for _ in 0..5 {
         assert!(get(&container, "/metrics").starts_with("HTTP/1.1 200"));
     }
-    // The oldest page of the client that has too many gives way.
+    // A client over the connection limit loses its oldest event stream.
     let next = "exec 3<>/dev/tcp/127.0.0.1/9835; printf \"GET /events HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n\" >&3; head -c 12 <&3";
     assert_eq!(container.exec(&["timeout", "20", "bash", "-c", next]).ok(), "HTTP/1.1 200");
-    // A report that is cut off, or old.
+    // A truncated report.
     container.sh(
         "head -c 300 /run/slurminit/gpus.json >/run/slurminit/new && mv /run/slurminit/new /run/slurminit/gpus.json",
     );
     let text = get(&container, "/metrics");
     assert!(text.starts_with("HTTP/1.1 200") && !text.contains("uuid="), "{text}");
-    let former = pid(&container);
-    container.sh(&format!("kill -KILL {former}"));
-    container.until(&format!("slurminit status | grep \"metrics *ready\" | grep -qv \" {former} \""));
+    let old_pid = pid(&container);
+    container.sh(&format!("kill -KILL {old_pid}"));
+    container.until(&format!("slurminit status | grep \"metrics *ready\" | grep -qv \" {old_pid} \""));
     let text = get(&container, "/metrics");
     assert_eq!(value(&text, "slurminit_daemon_restarts_total{daemon=\"metrics\"}"), Some(1.0), "{text}");
-    // Without slurmctld, which nobody replaces here, the rest is told as soon as its last answer is old.
+    // slurmctld hangs and is not restarted (probe_interval = 0). The other metrics remain when its last reply is stale.
     container.sh("pkill -STOP slurmctld");
     let deadline = Instant::now() + Duration::from_secs(120);
     let text = loop {
@@ -150,35 +150,35 @@ fn crowd_slow_reader_and_kill_stop_no_scrape() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn top_draws_and_gives_the_terminal_back() {
+fn top_draws_and_restores_terminal() {
     let container = Image::new(DEMO).serve();
-    let without = container.exec(&["slurminit", "top"]);
-    assert!(without.code == 1 && without.stderr.contains("needs a terminal"), "{}", without.stderr);
-    // script(1) is a terminal; q when all is drawn. Between words the cursor is moved, or so it may be.
+    let refused = container.exec(&["slurminit", "top"]);
+    assert!(refused.code == 1 && refused.stderr.contains("needs a terminal"), "{}", refused.stderr);
+    // script(1) provides the terminal. Sends q when all is drawn. The cursor may move between words, so words are checked one by one.
     let drawn = container
         .sh("cd /tmp; (timeout 120 sh -c 'until grep -qs DAEMON drawn; do sleep 0.1; done'; printf q) | \
          timeout 30 script -qefc 'stty rows 24 cols 80; slurminit top; echo code $?' drawn | tr -d '\\000'");
     for word in ["Simulated", "NVIDIA", "GPUs", "simulated", "DAEMON", "slurmctld"] {
         assert!(drawn.contains(word), "{word}: {drawn}");
     }
-    // The alternate screen is left, and the cursor shown.
+    // top leaves the alternate screen and shows the cursor.
     assert!(drawn.contains("\u{1b}[?1049l") && drawn.contains("\u{1b}[?25h") && drawn.contains("code 0"), "{drawn}");
 }
 
-/// The driver's file: the first GPU is a Hopper whose tensor cores work, the second is older.
+/// Shell code that edits the simulated NVML: the first GPU is a Hopper with active tensor cores, the second is older.
 const TENSORS: &str = "{ awk '/^name/ { if (n++) { print \"name = \\\"Simulated NVIDIA A100\\\"\"; next } print; print \"condition = { tensor = 40.5 }\"; next } \
     !/^condition/' /etc/fake-nvml.toml; printf '%s'; } >/tmp/new && mv /tmp/new /etc/fake-nvml.toml";
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn dcgms_names_have_tensor_cores_of_gpus_that_measure_them() {
+fn dcgm_metrics_report_tensor_activity_of_supported_gpus() {
     let agent = "[agent]\ninterval = 0.2\n";
     let serve = |dcgm: &str| {
         let config = directory(&[("slurminit.toml", &format!("{}{agent}", CONFIG.replacen('\n', dcgm, 1)))]);
         let image = Image::new(DEMO).with(["--env", "DEMO_GPUS=2"]).mount(config.path(), "/config");
         let container = image.json_log().serve();
         container.sh(&TENSORS.replace("%s", ""));
-        // Whether a GPU measures it does not change, and is asked once.
+        // The agent checks only once whether a GPU supports the metric.
         container.sh("slurminit restart agent");
         (config, container)
     };
@@ -198,13 +198,13 @@ fn dcgms_names_have_tensor_cores_of_gpus_that_measure_them() {
     let text = until(&|text| text.contains(active));
     let series: Vec<&str> = text.lines().filter(|line| line.starts_with(active)).collect();
     assert!(series.len() == 1 && series[0].contains("gpu=\"0\"") && series[0].ends_with(" 0.405"), "{series:?}");
-    // What the profiling refuses is nothing that jobs mind.
+    // A profiling error is not a fault of the GPU.
     container.sh(&TENSORS.replace("%s", "[[fault]]\\nat = \"gpm\"\\nkind = \"gpu-is-lost\"\\n"));
     let text = until(&|text| !text.contains(active));
     assert!(text.contains("DCGM_FI_DEV_GPU_TEMP{gpu=\"0\""), "{text}");
     assert!(container.records("gpu-fault").is_empty(), "{}", container.log());
     assert_eq!(container.sh("sinfo --noheader --format %T"), "idle");
-    // Nobody asks for these names.
+    // DCGM's names are off by default.
     let (_config, container) = serve("\n");
     container.until("grep -q A100 /run/slurminit/gpus.json");
     assert!(!get(&container, "/metrics").contains("DCGM_"));

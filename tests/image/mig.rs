@@ -4,7 +4,7 @@ use tempfile::TempDir;
 
 use crate::docker::{BOOKWORM, Container, DEMO, Image, Volume, directory, docker};
 
-/// GPU 0 is whole and has minor 1, GPU 1 has minor 0 and is in MIG mode; one of NVML's slots is empty.
+/// GPU 0 is whole and has minor 1. GPU 1 is in MIG mode and has minor 0. One of its NVML slots is empty.
 const MACHINE: &str = r#"
 [[gpu]]
 minor = 1
@@ -32,15 +32,15 @@ fn files() -> TempDir {
     directory(&[("machine.toml", MACHINE), ("minors", MINORS)])
 }
 
-/// Docker mounts nothing below /proc, so the container does it itself before it becomes slurminit.
+/// Docker cannot mount below /proc, so the container mounts there before it executes slurminit.
 fn machine(image: &str, files: &TempDir) -> Image {
-    let become_slurminit = "mount -t tmpfs none /proc/driver && mkdir /proc/driver/nvidia-caps && \
-                            cp /minors /proc/driver/nvidia-caps/mig-minors && exec slurminit run";
+    let start_script = "mount -t tmpfs none /proc/driver && mkdir /proc/driver/nvidia-caps && \
+                        cp /minors /proc/driver/nvidia-caps/mig-minors && exec slurminit run";
     let image = Image::new(image)
         .mount(&files.path().join("machine.toml"), "/etc/fake-nvml.toml")
         .mount(&files.path().join("minors"), "/minors")
         .with(["--cap-add", "SYS_ADMIN", "--security-opt", "apparmor=unconfined", "--entrypoint", "sh"])
-        .command(["-c", become_slurminit]);
+        .command(["-c", start_script]);
     let devices = ["nvidiactl", "nvidia0", "nvidia1"].map(str::to_owned);
     let capabilities = [156, 157, 219, 220, 228, 229].map(|number| format!("nvidia-caps/nvidia-cap{number}"));
     let device = |image: Image, name: &String| image.with(["--device", &format!("/dev/null:/dev/{name}")]);
@@ -53,10 +53,10 @@ fn devices(container: &Container, gres: &str) -> String {
     container.exec(&["timeout", "30", "srun", &gres, "printenv", "CUDA_VISIBLE_DEVICES"]).ok().trim_end().to_owned()
 }
 
-fn jobs_get_their_instances(image: &str) {
+fn assert_jobs_get_instances(image: &str) {
     let files = files();
     let container = machine(image, &files).serve();
-    // Without the sockets that sinfo appends where a machine has several.
+    // sinfo appends the sockets if there are several.
     let node = container.sh("sinfo --noheader -N -o '%T %G' | sed 's/(S:[^)]*)//g'");
     assert_eq!(node, "idle gpu:nvidia:1,gpu:nvidia_h200_1g.18gb:2,gpu:nvidia_h200_3g.71gb:1", "{}", container.log());
     assert_eq!(devices(&container, "gpu:nvidia_h200_1g.18gb:1"), SMALL[0]);
@@ -73,41 +73,41 @@ fn jobs_get_their_instances(image: &str) {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn job_gets_uuid_of_its_instance() {
-    jobs_get_their_instances(DEMO);
+    assert_jobs_get_instances(DEMO);
 }
 
 /// Slurm 22.05, and an image without Slurm's NVML plugin.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn job_gets_uuid_of_its_instance_on_debian12() {
-    jobs_get_their_instances(BOOKWORM);
+    assert_jobs_get_instances(BOOKWORM);
 }
 
-/// Slurm's own plugin, which stops at an empty slot: so there is none here.
+/// Slurm's NVML plugin stops at an empty slot, so this machine has none.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn slurms_own_plugin_names_the_instance_too() {
+fn slurm_nvml_plugin_sets_instance_uuid() {
     let files = directory(&[("machine.toml", &MACHINE.replace("slot = 4", "")), ("minors", MINORS)]);
     let container = machine(DEMO, &files).with(["--env", "SLURMINIT_GRES=autodetect"]).serve();
     assert_eq!(devices(&container, "gpu:nvidia_h200_1g.18gb:1"), SMALL[0], "{}", container.log());
     assert_eq!(devices(&container, "gpu:nvidia_h200_3g.71gb:1"), LARGE);
-    // The job's end is not the node's: what it left is looked for first.
+    // The node becomes idle later than the job ends: it first checks for leftovers of the job.
     container.until("sinfo --noheader -o %T | grep -qx idle");
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn mig_mode_without_an_instance_offers_nothing() {
+fn mig_mode_without_instance_offers_no_gpu() {
     let files = directory(&[("machine.toml", "[[gpu]]\nmig = 'enabled'\n"), ("minors", "")]);
     let container = machine(DEMO, &files).serve();
     assert_eq!(container.sh("sinfo --noheader -o '%T %G'"), "idle (null)", "{}", container.log());
     assert!(container.log().contains("MIG"), "{}", container.log());
 }
 
-/// Slurm sorts the GPUs of a node by type, so a position is not CUDA's number any more.
+/// Slurm sorts the GPUs of a node by type, so their positions differ from CUDA's numbers.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn with_two_models_in_turn_job_gets_gpu_of_its_type() {
+fn job_gets_gpu_of_its_type_with_interleaved_models() {
     let machine_toml = "[[gpu]]\n[[gpu]]\nname = 'NVIDIA L40S'\n[[gpu]]\n";
     let files = directory(&[
         ("machine.toml", machine_toml),
@@ -121,10 +121,10 @@ fn with_two_models_in_turn_job_gets_gpu_of_its_type() {
     assert_eq!(container.sh("timeout 60 srun --gres=gpu:1 printenv CUDA_DEVICE_ORDER"), "PCI_BUS_ID");
 }
 
-/// dcgm-exporter knows an instance by the number of its GPU and that of its GPU instance.
+/// dcgm-exporter identifies an instance by the numbers of its GPU and its GPU instance.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn exporters_on_the_host_learn_which_job_has_which_instance() {
+fn job_map_lists_job_of_each_gpu_and_instance() {
     let (files, map) = (files(), Volume::new("map"));
     let config = directory(&[("slurminit.toml", "[metrics]\njob_map = '/run/job-map'\n")]);
     let image = machine(DEMO, &files).mount(config.path(), "/config").volume(&map, "/run/job-map");
@@ -137,7 +137,7 @@ fn exporters_on_the_host_learn_which_job_has_which_instance() {
     assert_eq!(container.sh("cd /run/job-map; grep . 0.2 1"), format!("0.2:{}\n1:{}", jobs[0], jobs[1]));
     container.sh(&format!("scancel {} {}", jobs[0], jobs[1]));
     container.until("[ $(ls /run/job-map | wc -l) = 0 ]");
-    // What a start finds there is of a container that was killed.
+    // A start removes the stale files of its own GPUs, left by a killed container.
     container.sh("echo 99 >/run/job-map/0.9; echo 98 >/run/job-map/7.9");
     docker(["kill", &container.name]).ok();
     docker(["start", &container.name]).ok();

@@ -1,4 +1,4 @@
-//! mpi4py as jobs, on one node, two computes and two simulated nodes, and JAX and PyTorch on two computes.
+//! mpi4py jobs on one node, two computes and two simulated nodes; JAX and PyTorch on two computes.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::built_image::BuiltImage;
 use crate::docker::{Container, DEMO, Image, PLAIN, directory, tag};
 use crate::members::Cluster;
 
-/// A sum over all ranks, and a message of 8 MiB from the first to the last.
+/// Sums over all ranks, and sends 8 MiB from the first rank to the last.
 const PROGRAM: &str = "import numpy; from mpi4py import MPI; all = MPI.COMM_WORLD; big = 1 << 20
 total = all.allreduce(numpy.full(100000, all.rank + 1.0)).sum()
 if all.rank == 0: all.Send(numpy.full(big, 7.0), all.size - 1)
@@ -23,16 +23,17 @@ const LIBRARIES: [(&str, &str); 4] = [
     ("--mpi=pmi2", "env MPI4PY_MPIABI=mpich MPI4PY_LIBMPI=libmpich.so.12 /opt/mpich/bin/python"),
     ("--mpi=pmi2", "/opt/mpich/bin/python"),
 ];
-const REFUSES: &str = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["process_vm_readv", "process_vm_writev", "kcmp"],
+/// A seccomp profile that denies access to the memory of other processes.
+const SECCOMP_PROFILE: &str = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["process_vm_readv", "process_vm_writev", "kcmp"],
     "action": "SCMP_ACT_ERRNO"}]}"#;
 
-/// The image with the libraries.
+/// The image with the MPI libraries.
 fn mpi() -> BuiltImage {
     BuiltImage::new("mpi", "tests/image/mpi", &[&format!("IMAGE={}", tag(PLAIN))])
 }
 
 /// Runs the program with each library as an ordinary user.
-fn all_libraries(container: &Container, options: &str) {
+fn run_all_libraries(container: &Container, options: &str) {
     for (mpi, python) in LIBRARIES {
         let line =
             format!("cd /tmp && timeout 120 srun -n4 --overcommit {options} {mpi} {python} -c '{PROGRAM}' | sort");
@@ -42,13 +43,13 @@ fn all_libraries(container: &Container, options: &str) {
     }
 }
 
-/// Those of the library: srun's own are about the queue.
+/// Messages of the MPI library. srun's messages are about the queue.
 fn messages(stderr: &str) -> Vec<&str> {
     stderr.lines().filter(|line| !line.starts_with("srun: ")).collect()
 }
 
-/// Such as a script that only imports mpi4py.
-fn each_library_starts_alone(container: &Container) {
+/// Runs a script that only imports mpi4py, in one process.
+fn run_single_process(container: &Container) {
     for (_, python) in LIBRARIES {
         let program = "from mpi4py import MPI; print(MPI.COMM_WORLD.size)";
         assert_eq!(container.sh(&format!("srun {python} -c '{program}'")), "1", "{python}");
@@ -57,26 +58,26 @@ fn each_library_starts_alone(container: &Container) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn ranks_are_one_job_where_peer_memory_is_refused_and_where_not() {
+fn mpi_ranks_communicate_with_and_without_peer_memory_access() {
     let image = mpi();
-    let profiles = directory(&[("refuses.json", REFUSES)]);
-    let refuses = format!("seccomp={}", profiles.path().join("refuses.json").display());
-    for (profile, refused) in [(refuses.as_str(), true), ("seccomp=unconfined", false)] {
+    let profiles = directory(&[("refuses.json", SECCOMP_PROFILE)]);
+    let denying = format!("seccomp={}", profiles.path().join("refuses.json").display());
+    for (profile, refused) in [(denying.as_str(), true), ("seccomp=unconfined", false)] {
         let container = Image::new(&image.0).with(["--security-opt", profile]).serve();
-        all_libraries(&container, "");
-        each_library_starts_alone(&container);
+        run_all_libraries(&container, "");
+        run_single_process(&container);
         let variable = container.sh("srun sh -c 'echo $MPIR_CVAR_CH4_CMA_ENABLE'");
         let is_refused = refused || container.sh("cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null || echo 0") != "0";
         assert_eq!(variable, if is_refused { "0" } else { "" }, "{profile}");
         assert_eq!(container.sh("MPIR_CVAR_CH4_CMA_ENABLE=1 srun sh -c 'echo $MPIR_CVAR_CH4_CMA_ENABLE'"), "1");
         let doctor = container.exec(&["slurminit", "doctor", "--json"]).stdout;
-        let answers: serde_json::Value = serde_json::from_str(&doctor).expect("the answers are JSON");
-        let is_reported = answers.to_string().contains("jobs get MPIR_CVAR_CH4_CMA_ENABLE=0");
+        let report: serde_json::Value = serde_json::from_str(&doctor).expect("doctor prints JSON");
+        let is_reported = report.to_string().contains("jobs get MPIR_CVAR_CH4_CMA_ENABLE=0");
         assert_eq!(is_reported, is_refused, "{doctor}");
     }
     // Simulated nodes share the host name and /dev/shm.
     let nodes = Image::new(&image.0).command(["--nodes", "2"]).serve();
-    all_libraries(&nodes, "-N2");
+    run_all_libraries(&nodes, "-N2");
 }
 
 /// JAX takes address, number and rank of the processes from Slurm's variables. Gloo reports its connections on standard output.
@@ -91,7 +92,7 @@ print(jax.process_index(), jax.process_count(), float(all.sum()), flush=True)
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn jax_processes_of_two_computes_find_each_other() {
+fn jax_processes_connect_across_two_computes() {
     let image = mpi();
     let cluster = Cluster::new("");
     let first = cluster.member(&image.0, "compute", "c1").serve();
@@ -103,29 +104,29 @@ fn jax_processes_of_two_computes_find_each_other() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn ranks_of_two_computes_are_one_job_and_own_name_is_reachable() {
+fn mpi_ranks_connect_across_two_computes_despite_loopback_host_name() {
     let image = mpi();
     let cluster = Cluster::new("");
     let first = cluster.member(&image.0, "compute", "c1").with(["--add-host", "c1:127.0.1.1"]).serve();
     let second = cluster.member(&image.0, "compute", "c2").with(["--add-host", "c2:127.0.1.1"]).serve();
-    all_libraries(&first, "-N2");
-    // Also for a job on one node, whose program another job may connect to.
+    run_all_libraries(&first, "-N2");
+    // Also for a job on one node, because another job may connect to its program.
     for container in [&first, &second] {
         let node = container.sh("hostname");
-        let own = container.sh(&format!("srun --nodelist={node} hostname --ip-address"));
+        let addresses = container.sh(&format!("srun --nodelist={node} hostname --ip-address"));
         let network = container.sh("hostname --all-ip-addresses");
-        // The first of them is what programs announce to others.
-        assert_eq!(own.split(' ').next(), Some(network.trim()), "{}", container.sh("cat /etc/hosts"));
+        // Programs announce the first address to others.
+        assert_eq!(addresses.split(' ').next(), Some(network.trim()), "{}", container.sh("cat /etc/hosts"));
     }
 }
 
-/// docs/operations.md's script, with simulated GPUs: Gloo has no use for them.
+/// The script of docs/operations.md, with simulated GPUs, which Gloo does not use.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn torchruns_of_two_computes_find_each_other() {
+fn torchrun_processes_connect_across_two_computes() {
     let page = fs::read_to_string(harness::root().join("docs/operations.md")).expect("the page exists");
     let mut blocks = page.split("```bash\n").filter_map(|rest| rest.split("```").next());
-    let script = blocks.find(|block| block.contains("--rdzv-backend")).expect("the page has it");
+    let script = blocks.find(|block| block.contains("--rdzv-backend")).expect("the page contains the script");
     let script = directory(&[("train.sh", script)]);
     let image = BuiltImage::new("torch", "tests/image/torch", &[&format!("IMAGE={}", tag(DEMO))]);
     let cluster = Cluster::new("");

@@ -1,9 +1,9 @@
-//! The nodes of a cluster as a person sees them and closes them, and jobs for particular GPUs, with real daemons.
+//! `slurminit nodes`, `drain`, `resume` and `submit`, with real daemons.
 
 use crate::docker::{Container, DEMO, Image, debians, directory};
 use crate::members::Cluster;
 
-/// The lines of `slurminit nodes` for a node's GPUs: index, job and user.
+/// The GPUs of a node in `slurminit nodes`: index, job and user.
 fn gpus(container: &Container, node: &str) -> Vec<String> {
     let text = container.sh("slurminit nodes");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -13,9 +13,9 @@ fn gpus(container: &Container, node: &str) -> Vec<String> {
     rows.map(|words| format!("{} {} {}", words[2], words[words.len() - 2], words[words.len() - 1])).collect()
 }
 
-/// A job that runs.
+/// Submits a job and waits until it runs. Returns the job ID.
 #[track_caller]
-fn running(container: &Container, submit: &str) -> String {
+fn start_job(container: &Container, submit: &str) -> String {
     let job = container.sh(submit);
     container.until(&format!("squeue -h -j {job} -t R | grep -q ."));
     job
@@ -23,19 +23,19 @@ fn running(container: &Container, submit: &str) -> String {
 
 const AS_NOBODY: &str = "su -s /bin/sh nobody -c";
 
-/// One container, of Slurm 24.11 and 22.05 alike.
+/// One container, with Slurm 24.11 and with 22.05.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn shows_gpus_with_job_and_user_and_drains_and_resumes_on_each_debian() {
     for image in debians(DEMO) {
         let container = Image::new(image).with(["--env", "DEMO_GPUS=4"]).serve();
         assert_eq!(gpus(&container, "localhost"), ["0 free -", "1 free -", "2 free -", "3 free -"]);
-        let job = running(
+        let job = start_job(
             &container,
             &format!("{AS_NOBODY} 'cd /tmp; sbatch --parsable --gres=gpu:2 -o /dev/null --wrap \"sleep 1000\"'"),
         );
-        let nobodys = |index: u32| format!("{index} {job} nobody");
-        assert_eq!(gpus(&container, "localhost"), [nobodys(0), nobodys(1), "2 free -".into(), "3 free -".into()]);
+        let allocated = |index: u32| format!("{index} {job} nobody");
+        assert_eq!(gpus(&container, "localhost"), [allocated(0), allocated(1), "2 free -".into(), "3 free -".into()]);
         let json: serde_json::Value = serde_json::from_str(&container.sh("slurminit nodes --json")).unwrap();
         let gpu = &json["nodes"][0]["gpus"][1];
         assert_eq!(
@@ -44,9 +44,9 @@ fn shows_gpus_with_job_and_user_and_drains_and_resumes_on_each_debian() {
         );
         assert_eq!(gpu["model"], "Simulated NVIDIA H200", "{json}");
 
-        // A drain with a reason that Slurm and a start could take for their own, and control characters in it.
-        let said = container.sh("slurminit drain localhost --reason \"Low \u{1b}[2J fan\"");
-        assert!(said.contains(&format!("{job} of nobody")), "{said}");
+        // A reason that resembles one of Slurm or of a start, with control characters.
+        let output = container.sh("slurminit drain localhost --reason \"Low \u{1b}[2J fan\"");
+        assert!(output.contains(&format!("{job} of nobody")), "{output}");
         let table = container.sh("slurminit nodes");
         assert!(table.contains("Low \\x1b[2J fan"), "{table}");
         assert!(container.sh("slurminit drain localhost --reason other").contains("by hand: Low"));
@@ -61,29 +61,29 @@ fn shows_gpus_with_job_and_user_and_drains_and_resumes_on_each_debian() {
         container.sh("slurminit resume localhost");
         assert_eq!(container.sh("sinfo --noheader --format %T"), "idle");
 
-        // What nobody may, and what is not there.
+        // Rejects an unprivileged user and unknown nodes.
         let refused = container.exec(&["su", "-s", "/bin/sh", "nobody", "-c", "slurminit drain localhost"]);
         assert!(refused.code == 1 && refused.stderr.contains("root"), "{refused:?}");
-        for (node, words) in
+        for (node, message) in
             [("other", "no node named other; the cluster has localhost"), ("a;b", "not a node or list of nodes")]
         {
             let refused = container.exec(&["slurminit", "resume", node]);
-            assert!(refused.code == 1 && refused.stderr.contains(words), "{refused:?}");
+            assert!(refused.code == 1 && refused.stderr.contains(message), "{refused:?}");
         }
     }
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn every_container_of_cluster_sees_all_nodes_and_closes_them() {
+fn every_container_lists_and_drains_all_nodes() {
     let cluster = Cluster::new("");
     let controller = &cluster.controller;
     assert!(controller.sh("slurminit nodes").contains("1024"));
-    // The second node is the first to come, so that the controller's order is not that of the names.
+    // c2 registers first, so the controller's order differs from the order of names.
     let second = cluster.compute("c2", 3);
     let first = cluster.compute("c1", 2);
     controller.sh("cd /tmp; sbatch -w c2 --gres=gpu:1 -o /dev/null --wrap 'sleep 1000'");
-    let job = running(controller, "cd /tmp; sbatch --parsable -N2 --gres=gpu:1 -o /dev/null --wrap 'sleep 1000'");
+    let job = start_job(controller, "cd /tmp; sbatch --parsable -N2 --gres=gpu:1 -o /dev/null --wrap 'sleep 1000'");
     for container in [controller, &first, &second] {
         assert_eq!(gpus(container, "c1"), [format!("0 {job} root"), "1 free -".to_owned()]);
         assert_eq!(gpus(container, "c2"), ["0 1 root".to_owned(), format!("1 {job} root"), "2 free -".to_owned()]);
@@ -92,10 +92,10 @@ fn every_container_of_cluster_sees_all_nodes_and_closes_them() {
     let json: serde_json::Value = serde_json::from_str(&first.sh("slurminit nodes --json")).unwrap();
     assert_eq!((&json["most_nodes"], &json["nodes"][1]["gpus"][2]["memory_mib"]), (&1024.into(), &143_771.into()));
 
-    let said = first.sh("slurminit drain 'c[1-2]' --reason 'a fan'");
-    assert!(said.contains("c1 ") && said.contains("c2 ") && said.contains("a fan"), "{said}");
+    let output = first.sh("slurminit drain 'c[1-2]' --reason 'a fan'");
+    assert!(output.contains("c1 ") && output.contains("c2 ") && output.contains("a fan"), "{output}");
     assert_eq!(controller.sh("sinfo --noheader --nodes c2 --format '%T %E'"), "draining a fan");
-    // One that does not exist changes none.
+    // If one node does not exist, none is changed.
     let refused = second.exec(&["slurminit", "resume", "c1", "c9"]);
     assert!(refused.code == 1 && refused.stderr.contains("c9"), "{refused:?}");
     assert_eq!(controller.sh("sinfo --noheader --nodes c1 --format '%T %E'"), "draining a fan");
@@ -103,10 +103,10 @@ fn every_container_of_cluster_sees_all_nodes_and_closes_them() {
     cluster.until("slurminit nodes | grep -q \"c1 *mixed *1 .* free\"");
 }
 
-/// Twenty jobs for random GPUs of a node whose GPUs have a type each: every one gets just its own, and no GPU is used by two at once.
+/// Each GPU of the node has its own type. Each of 20 jobs is allocated exactly the requested GPUs. No two jobs use a GPU at the same time.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn job_for_particular_gpus_gets_exactly_these_on_each_debian() {
+fn submit_allocates_exactly_requested_gpus_on_each_debian() {
     let image = |image| Image::new(image).with(["--env", "DEMO_GPUS=4", "--env", "SLURMINIT_GPU_TYPE_NAME=index"]);
     for container in debians(DEMO).into_iter().map(|debian| image(debian).serve()) {
         let script = "for gpu in $(echo $SLURM_JOB_GPUS | tr , \" \"); do mkdir /tmp/busy.$gpu || touch /tmp/twice; done; \
@@ -133,11 +133,11 @@ fn job_for_particular_gpus_gets_exactly_these_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn several_targets_are_job_each_and_what_cannot_be_submits_none() {
+fn submits_one_job_per_target_and_none_if_any_target_is_invalid() {
     let cluster = Cluster::new("");
     let index = cluster.member(DEMO, "compute", "c1");
     let index = index.with(["--env", "DEMO_GPUS=3", "--env", "SLURMINIT_GPU_TYPE_NAME=index"]).serve();
-    let usual = cluster.compute("c2", 2);
+    let by_vendor = cluster.compute("c2", 2);
     let controller = &cluster.controller;
     let words = "it's \"two  words\" $HOME `id` *";
     let submit =
@@ -146,8 +146,8 @@ fn several_targets_are_job_each_and_what_cannot_be_submits_none() {
     let outcome = controller.exec(&[&submit[..], &command[..]].concat());
     assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "1\n2\n3\n"), "{outcome:?}");
     assert_eq!(index.sh("cat /tmp/out.1"), format!("c1 0,2 {words}"));
-    assert_eq!(usual.sh("cat /tmp/out.2 /tmp/out.3"), format!("c2 0,1 {words}\nc2 none {words}"));
-    // What fails, and who has a GPU.
+    assert_eq!(by_vendor.sh("cat /tmp/out.2 /tmp/out.3"), format!("c2 0,1 {words}\nc2 none {words}"));
+    // Reports a failed job, and the job that holds a requested GPU.
     let failed = controller.exec(&[
         "slurminit",
         "submit",
@@ -162,19 +162,19 @@ fn several_targets_are_job_each_and_what_cannot_be_submits_none() {
         "exit 3",
     ]);
     assert!(failed.code == 1 && failed.stderr.contains("job 4 ") && failed.stderr.contains("FAILED"), "{failed:?}");
-    running(controller, "cd /tmp; slurminit submit -o /dev/null -t c1::1 -- sleep 1000 2>/dev/null");
-    let waits = controller.exec(&["slurminit", "submit", "-t", "c1::1,2", "-o", "/dev/null", "--", "true"]);
-    assert!(waits.stderr.contains("GPU 1 ") && waits.stderr.contains("job 5 of root"), "{waits:?}");
+    start_job(controller, "cd /tmp; slurminit submit -o /dev/null -t c1::1 -- sleep 1000 2>/dev/null");
+    let queued = controller.exec(&["slurminit", "submit", "-t", "c1::1,2", "-o", "/dev/null", "--", "true"]);
+    assert!(queued.stderr.contains("GPU 1 ") && queued.stderr.contains("job 5 of root"), "{queued:?}");
     assert_eq!(controller.sh("squeue -h -j 6 -o %t"), "PD");
 
     controller.sh("slurminit drain c2 --reason 'a fan'");
-    for (target, words) in [
+    for (target, message) in [
         ("c9", "no node named c9; the cluster has c1, c2"),
         ("c1::3", "c1 has no GPU 3; the node has GPUs 0-2"),
         ("c2::0", "c2 accepts no jobs: it is drained (a fan); run `slurminit resume c2`"),
     ] {
         let refused = controller.exec(&["slurminit", "submit", "-t", "c1::0", "-t", target, "--", "true"]);
-        assert!(refused.code == 1 && refused.stdout.is_empty() && refused.stderr.contains(words), "{refused:?}");
+        assert!(refused.code == 1 && refused.stdout.is_empty() && refused.stderr.contains(message), "{refused:?}");
     }
     controller.sh("slurminit resume c2");
     cluster.until("slurminit nodes | grep -q \"c2 *idle *0\"");
@@ -183,20 +183,20 @@ fn several_targets_are_job_each_and_what_cannot_be_submits_none() {
     assert_eq!(controller.exec(&["slurminit", "submit", "-t", "c2::x", "--", "true"]).code, 2);
 }
 
-/// A job for a whole GPU would wait for it.
+/// A job that requests a whole GPU would have to wait for it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn gpu_of_which_jobs_have_shards_is_not_shown_as_free_on_each_debian() {
+fn gpu_with_allocated_shards_is_shown_as_shared_on_each_debian() {
     let config = directory(&[("slurminit.toml", "[gpu]\nshards = 4\n")]);
     for image in debians(DEMO) {
         let image = Image::new(image).mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml");
         let container = image.with(["--env", "DEMO_GPUS=3"]).serve();
-        running(&container, "cd /tmp; sbatch --parsable --gres=shard:2 -o /dev/null --wrap 'sleep 1000'");
-        let job = running(&container, "cd /tmp; sbatch --parsable --gres=gpu:1 -o /dev/null --wrap 'sleep 1000'");
+        start_job(&container, "cd /tmp; sbatch --parsable --gres=shard:2 -o /dev/null --wrap 'sleep 1000'");
+        let job = start_job(&container, "cd /tmp; sbatch --parsable --gres=gpu:1 -o /dev/null --wrap 'sleep 1000'");
         let shown = gpus(&container, "localhost");
         assert!(shown.contains(&"0 shared root".to_owned()), "{shown:?}");
-        let own: serde_json::Value = serde_json::from_str(&container.sh("slurminit status --json")).unwrap();
-        assert_eq!(own["gpus"][0]["state"], "shared", "{own}");
+        let status: serde_json::Value = serde_json::from_str(&container.sh("slurminit status --json")).unwrap();
+        assert_eq!(status["gpus"][0]["state"], "shared", "{status}");
         assert!(shown.iter().any(|gpu| gpu.ends_with(&format!(" {job} root"))), "{shown:?}");
         assert_eq!(shown.iter().filter(|gpu| gpu.ends_with(" free -")).count(), 1, "{shown:?}");
     }

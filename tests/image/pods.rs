@@ -1,5 +1,5 @@
-//! The manifests of docker/kubernetes, as far as that goes without Kubernetes: `kubectl kustomize` and Helm print them, and Docker starts
-//! exactly what the pod templates ask for. A field that this translation does not know fails it.
+//! Tests the manifests of docker/kubernetes without Kubernetes: `kubectl kustomize` and Helm render them, and Docker runs the pod
+//! templates. A field that this translation does not support fails the test.
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "pods/fields.rs"]
@@ -22,7 +22,7 @@ use template::Template;
 
 const BASES: [&str; 3] = ["amd", "cpu", "nvidia"];
 
-/// The cluster of the base for NVIDIA's GPUs, each node with one that is simulated.
+/// The cluster of the base for NVIDIA GPUs. Each node has one simulated GPU.
 struct Cluster {
     computes: Vec<Pod>,
     controller: Option<Pod>,
@@ -39,7 +39,7 @@ impl Cluster {
         let [nodes, controllers] = <[Template; 2]>::try_from(template::templates(&objects)).expect("two StatefulSets");
         assert_eq!((controllers.name.as_str(), nodes.name.as_str()), ("slurm-controller", "slurm-compute"));
         let mut namespace = Namespace::new(&template::config(&objects, "slurm-config", "slurminit.toml"));
-        // All at once, as `kubectl apply` starts them; the nodes are there first and wait.
+        // Starts all at once, like `kubectl apply`. The nodes start first and wait for the controller.
         let computes: Vec<Pod> = (0..nodes.replicas).map(|number| namespace.start(&nodes, number)).collect();
         let controller = namespace.start(&controllers, 0);
         let took = controller.until_ready(&controllers);
@@ -49,7 +49,7 @@ impl Cluster {
     }
 
     fn controller(&self) -> &Pod {
-        self.controller.as_ref().expect("it runs")
+        self.controller.as_ref().expect("the controller runs")
     }
 
     #[track_caller]
@@ -69,25 +69,25 @@ impl Cluster {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn pods_of_manifests_are_cluster() {
+fn pods_of_manifests_form_cluster() {
     let mut cluster = Cluster::new();
     let nodes = "slurm-compute-0 idle gpu:nvidia:1\nslurm-compute-1 idle gpu:nvidia:1";
     let all = "sinfo --noheader -N -o '%N %T %G' | sort";
     assert_eq!(cluster.sh(all), nodes);
     let job = "srun -N2 --gres=gpu:1 sh -c 'echo $SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:+has a GPU}' | sort";
     assert_eq!(cluster.sh(job), "slurm-compute-0 has a GPU\nslurm-compute-1 has a GPU");
-    // Jobs of other users, although no process may gain a privilege.
+    // Jobs of other users run although no process can gain privileges.
     let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
     assert_eq!(cluster.sh(&format!("cd /tmp && {nobody} srun -N2 sh -c 'id -u; touch /tmp/of-a-job'")), "65534\n65534");
     let pods = cluster.computes.iter().chain([cluster.controller()]);
     pods.for_each(|pod| assert_eq!(pod.container.sh("stat -c %a /tmp"), "1777"));
     cluster.sh("sbatch --wait --output=/dev/null --gres=gpu:1 --wrap true");
-    // Kubernetes knows a pod by its name and its Service's; a job looks for its nodes by their names alone.
+    // Kubernetes resolves a pod only as POD.SERVICE. A job resolves its nodes by their names alone.
     let first = "srun -N2 sh -c 'echo $SLURMD_NODENAME finds $(getent ahostsv4 slurm-compute-0 | head -n 1 | cut -d \" \" -f 1)' | sort";
     let found = |address: &str| format!("slurm-compute-0 finds {address}\nslurm-compute-1 finds {address}");
     assert_eq!(cluster.sh(first), found(&cluster.computes[0].address));
 
-    // A node that is deleted leaves, and its pod is made anew with another address.
+    // The node of a deleted pod leaves the cluster. The pod is recreated with another address.
     let (old, number) = (cluster.computes.remove(0), 0);
     let address = old.address.clone();
     let took = old.delete(&cluster.nodes);
@@ -100,7 +100,7 @@ fn pods_of_manifests_are_cluster() {
     assert_eq!(cluster.sh(all), nodes);
     assert_eq!(cluster.sh(first), found(&cluster.computes[0].address));
 
-    // A container that is started again finds its pod's address, memory and directories as they were left.
+    // A restarted container keeps the address, in-memory volumes and directories of its pod.
     cluster.computes[1].starts_again("kill");
     cluster.computes[1].until_ready(&cluster.nodes);
     cluster.controller().starts_again("stop");
@@ -115,24 +115,24 @@ fn applies_config_map_change_without_ending_jobs() {
     let cluster = Cluster::new();
     let job = cluster.sh("cd /tmp; sbatch --parsable --output=/dev/null --gres=gpu:1 --wrap 'exec sleep 1000'");
     cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
-    let began = cluster.sh(&format!("squeue -h -j {job} -o %S"));
+    let start_time = cluster.sh(&format!("squeue -h -j {job} -o %S"));
     let toml = "cluster_name = \"slurm\"\n[[partition]]\nname = \"debug\"\nDefault = true\n[[partition]]\nname = \"gpus\"\nfeature = \"nvidia\"\n";
     cluster.computes.iter().for_each(|pod| pod.gets_config(&cluster.nodes, toml));
     cluster.controller().gets_config(&cluster.controllers, toml);
     cluster.until("sinfo -h -o %P | grep -q \"^gpus\"");
     cluster.until("[ \"$(sinfo -h -N -p gpus -o %N | wc -l)\" = 2 ]");
-    let same = cluster.controller().container.sh("sha256sum </etc/slurm/slurm.conf");
+    let hash = cluster.controller().container.sh("sha256sum </etc/slurm/slurm.conf");
     for pod in &cluster.computes {
-        let sum = format!(
-            "timeout 120 sh -c 'until [ \"$(sha256sum </etc/slurm/slurm.conf)\" = \"{same}\" ]; do sleep 0.1; done'"
+        let wait = format!(
+            "timeout 120 sh -c 'until [ \"$(sha256sum </etc/slurm/slurm.conf)\" = \"{hash}\" ]; do sleep 0.1; done'"
         );
-        pod.container.sh(&sum);
+        pod.container.sh(&wait);
     }
-    assert_eq!(cluster.sh(&format!("squeue -h -j {job} -t R -o %S")), began);
+    assert_eq!(cluster.sh(&format!("squeue -h -j {job} -t R -o %S")), start_time);
     assert_eq!(cluster.sh("srun -p gpus -N1 --gres=gpu:1 hostname | wc -l"), "1");
 }
 
-/// `kubectl delete -k`: all pods get TERM at once, but for the controller's hook.
+/// `kubectl delete -k`: all pods get SIGTERM at once, except the controller, whose preStop hook runs first.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn recreated_cluster_has_no_stale_nodes() {
@@ -140,13 +140,13 @@ fn recreated_cluster_has_no_stale_nodes() {
     let job = cluster.sh("cd /tmp; sbatch --parsable --output=/dev/null -N2 --wrap 'exec sleep 1000'");
     cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
     let (nodes, controllers) = (&cluster.nodes, &cluster.controllers);
-    let controller = cluster.controller.take().expect("it runs");
+    let controller = cluster.controller.take().expect("the controller runs");
     let computes = std::mem::take(&mut cluster.computes);
     let took = std::thread::scope(|scope| {
         let computes: Vec<_> = computes.into_iter().map(|pod| scope.spawn(|| pod.delete(nodes))).collect();
         let controller = scope.spawn(|| controller.delete(controllers));
-        let ended: Vec<Duration> = computes.into_iter().map(|pod| pod.join().expect("it ended")).collect();
-        (ended, controller.join().expect("it ended"))
+        let ended: Vec<Duration> = computes.into_iter().map(|pod| pod.join().expect("the pod ended")).collect();
+        (ended, controller.join().expect("the pod ended"))
     });
     eprintln!("deleted: computes and controller after {took:?}");
     cluster.controller = Some(cluster.namespace.start(&cluster.controllers, 0));
@@ -155,13 +155,13 @@ fn recreated_cluster_has_no_stale_nodes() {
     assert_eq!(cluster.sh(&format!("squeue -h -j {job} -o %T")), "PENDING");
 }
 
-/// The page of metrics, as Prometheus asks a pod for it.
+/// Scrapes the metrics of a pod, like Prometheus.
 fn metrics(address: &str) -> String {
     let mut stream = TcpStream::connect((address, 9835)).expect("the port is open");
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}:9835\r\nConnection: close\r\n\r\n").expect("it reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
-    answer
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}:9835\r\nConnection: close\r\n\r\n").expect("a request");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("a response");
+    response
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
     let templates = template::templates(&objects);
     let [nodes, controllers, logins] = <[Template; 3]>::try_from(templates).expect("three StatefulSets");
     let keys = crate::login::client();
-    let key = std::fs::read_to_string(keys.path().join("id.pub")).expect("ssh-keygen made it");
+    let key = std::fs::read_to_string(keys.path().join("id.pub")).expect("ssh-keygen created the key");
     let config = template::config(&objects, "slurm-config", "slurminit.toml");
     let config = config.replace("uid = 1501", &format!("uid = 1501\nssh_keys = [\"{}\"]", key.trim()));
     let mut namespace = Namespace::new(&config);
@@ -191,18 +191,18 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
     let (login, node, controller) = (login.0, node.0, controller.0);
     let alice = "cd /tmp && setpriv --reuid=1501 --regid=1501 --clear-groups env HOME=/home/alice";
     let job = "srun sh -c 'id -un; echo $SLURMD_NODENAME $SLURM_JOB_ID; touch ~/of-the-job'";
-    let told = login.container.sh(&format!("{alice} {job}"));
-    let (who, id) = told.split_once("\nslurm-compute-0 ").expect("a user and a node");
-    assert_eq!(who, "alice");
+    let output = login.container.sh(&format!("{alice} {job}"));
+    let (user, id) = output.split_once("\nslurm-compute-0 ").expect("a user and a node");
+    assert_eq!(user, "alice");
     assert_eq!(node.container.sh("stat -c %U /home/alice/of-the-job"), "alice");
-    // slurmctld sends the end of a job a moment later.
+    // slurmctld reports the end of a job to slurmdbd with a delay.
     let ended = format!("sacct --noheader --parsable2 -X -j {id} -o user,state | grep -qx \"alice.COMPLETED\"");
     assert_eq!(login.container.wait_until(60, &ended).code, 0, "{}", controller.container.log());
     assert!(metrics(&controller.address).contains("\nslurminit_slurm_up 1\n"));
     assert!(metrics(&node.address).contains("\nslurminit_ready 1\n"));
 
     let service = template::kind(&objects, "Service").find(|object| object["metadata"]["name"] == "slurm-login-0-ssh");
-    let service = &service.expect("the pod has a Service of its own")["spec"];
+    let service = &service.expect("the pod has its own Service")["spec"];
     assert_eq!(service["selector"]["statefulset.kubernetes.io/pod-name"], "slurm-login-0");
     assert_eq!(service["ports"], json!([{"name": "ssh", "port": 22, "targetPort": "ssh"}]));
     let work = format!("{}:/work", keys.path().display());
@@ -215,7 +215,7 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
         client.run(&["-i", "/work/id", "-p", "2222", "-o", &checking, known, alias, &to, line]).ok()
     };
     assert_eq!(ssh(&namespace, &login, "accept-new", "srun id -un"), "alice\n");
-    // A new pod has the host key of the former.
+    // A recreated pod keeps its host key.
     login.delete(&logins);
     let login = namespace.start(&logins, 0);
     login.until_ready(&logins);
@@ -240,13 +240,13 @@ fn manifests_use_only_known_fields() {
     let objects = template::objects("cpu");
     let pods: Vec<&Value> = template::kind(&objects, "StatefulSet").map(|set| &set["spec"]["template"]).collect();
     for policy in template::kind(&objects, "NetworkPolicy") {
-        let own = &policy["spec"]["podSelector"];
+        let selector = &policy["spec"]["podSelector"];
         assert_eq!(
             policy["spec"]["ingress"],
-            json!([{"from": [{"podSelector": own}]}]),
-            "its pods alone reach its pods"
+            json!([{"from": [{"podSelector": selector}]}]),
+            "only its own pods can connect to its pods"
         );
-        let labels = own["matchLabels"].as_object().expect("labels");
+        let labels = selector["matchLabels"].as_object().expect("labels");
         assert!(pods.iter().all(|pod| labels.iter().all(|(name, value)| pod["metadata"]["labels"][name] == *value)));
     }
     let spec = "/spec/template/spec";
@@ -258,9 +258,9 @@ fn manifests_use_only_known_fields() {
         ("/spec".to_owned(), "minReadySeconds", json!(5)),
     ] {
         let mut objects = template::objects("cpu");
-        let set = objects.iter_mut().find(|object| object["kind"] == "StatefulSet").expect("there is one");
+        let set = objects.iter_mut().find(|object| object["kind"] == "StatefulSet").expect("a StatefulSet");
         set.pointer_mut(&place).and_then(Value::as_object_mut).expect("a mapping").insert(field.to_owned(), value);
         let outcome = std::panic::catch_unwind(|| template::templates(&objects));
-        assert!(outcome.is_err(), "{place}/{field} would be left out");
+        assert!(outcome.is_err(), "{place}/{field} was ignored");
     }
 }

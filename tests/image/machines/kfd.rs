@@ -1,27 +1,28 @@
-//! AMD's GPUs as the kernel's KFD shows them in sysfs.
+//! AMD GPUs in sysfs, in the format of the kernel's KFD.
 
 use super::tree::Tree;
 
 pub(crate) const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
 
-/// A chip as it is in the machine, whole or in partitions.
+/// A GPU, whole or partitioned.
 #[derive(Clone, Copy)]
 pub(crate) struct Chip {
     /// PCI domain and bus.
     pub(crate) domain: u32,
     pub(crate) bus: u32,
-    /// N of the first render node; the partitions have the next ones.
+    /// Number of the first render node. Further partitions have the following numbers.
     pub(crate) minor: u32,
     pub(crate) partitions: u32,
     /// PCI device and ISA.
     pub(crate) device: u32,
     pub(crate) gfx: u32,
-    /// Cores of the processor that shares the node: only an APU of the first kind has any.
+    /// CPU cores in the same KFD node. Only a first-generation APU has any.
     pub(crate) cpu_cores: u32,
-    /// The memory that KFD lists, in GiB, and of it what is the chip's own.
+    /// Memory that KFD lists, in GiB.
     pub(crate) gib: u64,
+    /// VRAM, in GiB.
     pub(crate) own_gib: u64,
-    /// The CPU node that is near.
+    /// The nearest CPU node.
     pub(crate) socket: u32,
 }
 
@@ -40,10 +41,10 @@ pub(crate) const MI210: Chip = Chip {
 };
 /// A whole MI300X.
 pub(crate) const MI300X: Chip = Chip { device: 0x74a1, gfx: 90_402, ..MI210 };
-/// The two compute units of a Ryzen, which may borrow half of the machine's memory.
+/// The integrated GPU of a Ryzen, with two compute units. It can use half of the host memory.
 pub(crate) const RYZEN: Chip = Chip { device: 0x13c0, gfx: 100_306, gib: 16, own_gib: 1, ..MI210 };
 
-/// Writes the topology: one CPU node for each socket, then the chips in this order, which is ROCr's.
+/// Writes the topology: one CPU node per socket, then the chips in the given order, which is ROCr's.
 pub(crate) fn write(tree: &mut Tree, sockets: u32, chips: &[Chip]) {
     for socket in 0..sockets {
         tree.file(&format!("{NODES}/{socket}/gpu_id"), "0");
@@ -60,12 +61,12 @@ pub(crate) fn write(tree: &mut Tree, sockets: u32, chips: &[Chip]) {
         let address = format!("{:04x}:{:02x}:00.0", chip.domain, chip.bus);
         tree.file(&format!("sys/bus/pci/devices/{address}/numa_node"), &chip.socket.to_string());
         tree.file(&format!("sys/bus/pci/devices/{address}/local_cpulist"), &chip.socket.to_string());
-        let own = (chip.own_gib << 30).to_string();
-        tree.file(&format!("sys/bus/pci/devices/{address}/mem_info_vram_total"), &own);
+        let vram = (chip.own_gib << 30).to_string();
+        tree.file(&format!("sys/bus/pci/devices/{address}/mem_info_vram_total"), &vram);
     }
 }
 
-/// One partition, in the words of the kernel's kfd_topology.c.
+/// Writes one partition in the format of the kernel's kfd_topology.c.
 fn write_gpu(tree: &mut Tree, node: u32, chip: &Chip, partition: u32, unique_id: u64) {
     let Chip { domain, bus, device, gfx, cpu_cores, .. } = chip;
     let (minor, location, simds) = (chip.minor + partition, bus << 8 | partition, 320 / chip.partitions);

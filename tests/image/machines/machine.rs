@@ -1,4 +1,4 @@
-//! A machine that a container is made to see, and what must come of it.
+//! A machine that is simulated for a container, and the expected GPU resources.
 
 use super::kfd::{self, Chip};
 use super::listing;
@@ -14,35 +14,36 @@ pub(crate) struct Machine {
     denied: Vec<String>,
     options: Vec<String>,
     sockets: u32,
-    pub(crate) expected: Seen,
+    pub(crate) expected: Observed,
 }
 
-/// What a user sees of it.
+/// The GPU resources that a user observes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct Observed {
     /// The node's Gres in `sinfo`.
     pub(crate) gres: String,
     /// The file of gres.conf's last line.
     pub(crate) last_file: String,
-    /// The variable of a job on the first device, and of one on the last.
+    /// The environment variable of a job on the first device.
     pub(crate) first: String,
+    /// The environment variable of a job on the last device.
     pub(crate) last: String,
 }
 
 impl Machine {
     fn new(name: &'static str, image: &'static str) -> Self {
         let (devices, denied, options) = (Vec::new(), Vec::new(), Vec::new());
-        Self { name, image, tree: Tree::new(), devices, denied, options, sockets: 0, expected: Seen::default() }
+        Self { name, image, tree: Tree::new(), devices, denied, options, sockets: 0, expected: Observed::default() }
     }
 
-    /// NVIDIA's GPUs, as the stand-in for its library tells of them.
+    /// NVIDIA GPUs, reported by the simulated NVML.
     pub(crate) fn nvidia(name: &'static str, nvml: &str) -> Self {
         let mut machine = Self::new(name, DEMO).devices(["nvidiactl"]);
         machine.tree.file("etc/fake-nvml.toml", nvml);
         machine
     }
 
-    /// The same in WSL2: one device for all GPUs, no minors, and the library where only WSL2 has it.
+    /// NVIDIA GPUs in WSL2: one device file for all GPUs, no minors, and the library at WSL2's path.
     pub(crate) fn wsl(name: &'static str, nvml: &str) -> Self {
         let library = harness::fake_nvml();
         let mut machine = Self::new(name, PLAIN).devices(["dxg"]);
@@ -51,12 +52,12 @@ impl Machine {
         machine
     }
 
-    /// AMD's.
+    /// AMD GPUs.
     pub(crate) fn amd(name: &'static str, chips: &[Chip]) -> Self {
         Self::new(name, PLAIN).with_amd(chips)
     }
 
-    /// AMD's, whose topology is written in one text, with these render nodes.
+    /// AMD GPUs from a topology listing, with these render nodes.
     pub(crate) fn listed(name: &'static str, listing: &str, minors: &[u32]) -> Self {
         let mut machine = Self::new(name, PLAIN).devices(["kfd"]);
         for (path, text) in listing::files(listing) {
@@ -66,12 +67,12 @@ impl Machine {
         machine
     }
 
-    /// None that has a driver's interface of its own.
+    /// A machine without NVML and KFD.
     pub(crate) fn plain(name: &'static str) -> Self {
         Self::new(name, PLAIN)
     }
 
-    /// AMD's besides, with a render node each.
+    /// Adds AMD GPUs, with one render node per partition.
     pub(crate) fn with_amd(mut self, chips: &[Chip]) -> Self {
         let last = chips.iter().map(|chip| chip.socket).max().unwrap_or_default();
         kfd::write(&mut self.tree, last + 1, chips);
@@ -82,63 +83,63 @@ impl Machine {
         self
     }
 
-    /// Whether its image is one of this part of docker/test.
+    /// Whether this part of docker/test uses the machine's image.
     pub(crate) fn is_built(&self) -> bool {
         is_built(self.image)
     }
 
-    /// With each Debian of this part of docker/test.
+    /// Returns the machine on each Debian of this part of docker/test.
     pub(crate) fn on_each_debian(machine: impl Fn() -> Self) -> impl Iterator<Item = Self> {
         debians(DEMO).into_iter().map(move |image| if image == BOOKWORM { machine().on_debian_12() } else { machine() })
     }
 
-    /// Slurm 22.05.
+    /// Selects Debian 12 (Slurm 22.05).
     pub(crate) fn on_debian_12(mut self) -> Self {
         self.image = BOOKWORM;
-        // That image has the stand-in library itself.
+        // That image already contains the simulated NVML.
         self.tree.remove("usr");
         self
     }
 
-    /// One or two sockets, in place of the host's own.
+    /// Simulates one or two sockets instead of the host's.
     pub(crate) fn sockets(mut self, sockets: u32) -> Self {
         self.tree.sockets(sockets);
         self.sockets = sockets;
         self.option(["--cpuset-cpus", "0-1"])
     }
 
-    /// Files below `/dev` that open.
+    /// Adds files below `/dev` that can be opened.
     pub(crate) fn devices<const N: usize>(mut self, names: [&str; N]) -> Self {
         self.devices.extend(names.map(str::to_owned));
         self
     }
 
-    /// `/dev/nvidia0` and so on.
+    /// Adds `/dev/nvidia0` and so on.
     pub(crate) fn gpus(mut self, count: u32) -> Self {
         self.devices.extend((0..count).map(|minor| format!("nvidia{minor}")));
         self
     }
 
-    /// A file below `/dev` that is not in the container.
+    /// Removes a file below `/dev`.
     pub(crate) fn without(mut self, name: &str) -> Self {
-        self.devices.retain(|own| own != name);
+        self.devices.retain(|device| device != name);
         self
     }
 
-    /// A file below `/dev` that the container's device rules deny.
+    /// Adds a file below `/dev` that the container's device rules deny.
     pub(crate) fn denied(mut self, name: &str) -> Self {
         self = self.without(name);
         self.denied.push(name.to_owned());
         self
     }
 
-    /// A file as in `/sys`, `/proc` or `/etc`.
+    /// Adds a file below `/sys`, `/proc` or `/etc`.
     pub(crate) fn file(mut self, path: &str, text: &str) -> Self {
         self.tree.file(path, text);
         self
     }
 
-    /// MIG instances: `mig-minors`, and a capability file for each number in it.
+    /// Adds MIG instances: `mig-minors`, and a capability file for each number in it.
     pub(crate) fn mig(mut self, minors: &str) -> Self {
         self.tree.file("proc/driver/nvidia-caps/mig-minors", minors.trim_end());
         let numbers = minors.split_whitespace().filter(|word| word.bytes().all(|byte| byte.is_ascii_digit()));
@@ -146,25 +147,25 @@ impl Machine {
         self
     }
 
-    /// The operator's file.
+    /// Sets slurminit.toml.
     pub(crate) fn config(self, toml: &str) -> Self {
         self.file("config/slurminit.toml", toml)
     }
 
-    /// An option of `docker run`.
+    /// Adds an option of `docker run`.
     pub(crate) fn option<const N: usize>(mut self, option: [&str; N]) -> Self {
         self.options.extend(option.map(str::to_owned));
         self
     }
 
-    /// What must come of it.
+    /// Sets the expected result.
     pub(crate) fn offers(mut self, gres: &str, last_file: &str, first: &str, last: &str) -> Self {
         let [gres, last_file, first, last] = [gres, last_file, first, last].map(str::to_owned);
-        self.expected = Seen { gres, last_file, first, last };
+        self.expected = Observed { gres, last_file, first, last };
         self
     }
 
-    /// The container that sees it.
+    /// The image, with the options that simulate the machine.
     fn image(&self) -> Image {
         let image = Image::new(self.image)
             .mount(self.tree.path(), "/machine")
@@ -180,21 +181,21 @@ impl Machine {
         self.options.iter().fold(image, |image, option| image.with([option.as_str()]))
     }
 
-    /// Boots it, ready.
+    /// Boots the machine and waits until it is ready.
     pub(crate) fn serve(&self) -> Container {
-        self.image().command(["-ec", BECOME_THE_MACHINE, "sh"]).serve()
+        self.image().command(["-ec", SIMULATE_MACHINE, "sh"]).serve()
     }
 
-    /// Boots it and runs a job on its first and its last device.
-    pub(crate) fn look(&self) -> Result<Seen, String> {
+    /// Boots the machine and runs a job on its first and its last device.
+    pub(crate) fn run_jobs(&self) -> Result<Observed, String> {
         let types: Vec<(&str, u32)> = self.expected.gres.split(',').filter_map(type_and_count).collect();
         let (Some((first, _)), Some((last, count))) = (types.first(), types.last()) else {
-            return Err(format!("no GPU is expected: {:?}", self.expected.gres));
+            return Err(format!("no GPU expected: {:?}", self.expected.gres));
         };
         let before_last = (count - 1).to_string();
-        let look = ["--", "sh", "-ec", LOOK, "sh", first, last, &before_last];
-        let outcome = self.image().run(&[&["-ec", BECOME_THE_MACHINE, "sh"], look.as_slice()].concat());
-        seen(&outcome).ok_or_else(|| format!("exit code {}\n{}{}", outcome.code, outcome.stdout, outcome.stderr))
+        let jobs = ["--", "sh", "-ec", RUN_JOBS, "sh", first, last, &before_last];
+        let outcome = self.image().run(&[&["-ec", SIMULATE_MACHINE, "sh"], jobs.as_slice()].concat());
+        parse(&outcome).ok_or_else(|| format!("exit code {}\n{}{}", outcome.code, outcome.stdout, outcome.stderr))
     }
 }
 
@@ -204,22 +205,22 @@ fn type_and_count(gres: &str) -> Option<(&str, u32)> {
     Some((name, count.parse().ok()?))
 }
 
-/// The lines that [`LOOK`] prints.
-fn seen(outcome: &Outcome) -> Option<Seen> {
+/// Parses the output of [`RUN_JOBS`].
+fn parse(outcome: &Outcome) -> Option<Observed> {
     let mut lines = outcome.stdout.lines();
     let mut next = || lines.next().map(str::to_owned);
-    // Without the sockets that sinfo appends where a machine has several.
+    // sinfo appends the sockets if there are several.
     let node = next()?;
     let gres: Vec<&str> =
         node.strip_prefix("idle ")?.split(',').map(|one| one.split("(S:").next().unwrap_or(one)).collect();
-    // `(S:0,2)` has a comma of its own.
+    // `(S:0,2)` contains a comma.
     let gres = gres.into_iter().filter(|one| one.starts_with("gpu:")).collect::<Vec<_>>().join(",");
-    let seen = Seen { gres, last_file: next()?, first: next()?, last: next()? };
-    (outcome.code == 0 && next().is_none()).then_some(seen)
+    let observed = Observed { gres, last_file: next()?, first: next()?, last: next()? };
+    (outcome.code == 0 && next().is_none()).then_some(observed)
 }
 
-/// Docker mounts nothing below `/proc` and `/sys`, so the container does it itself before it becomes slurminit.
-const BECOME_THE_MACHINE: &str = r#"
+/// Docker cannot mount below `/proc` and `/sys`, so the container mounts there before it executes slurminit.
+const SIMULATE_MACHINE: &str = r#"
 for directory in sys/class sys/bus/pci/devices sys/devices/system/cpu sys/devices/system/node proc/driver; do
     [ ! -d "/machine/$directory" ] || mount --bind "/machine/$directory" "/$directory"
 done
@@ -233,8 +234,8 @@ for name in $DENIED; do mknod -m 0666 "/dev/$name" c 226 200; done
 exec slurminit run "$@"
 "#;
 
-/// Its arguments: the first type, the last one, and how many of it are before the last device.
-const LOOK: &str = r#"
+/// Arguments: the first type, the last type, and the number of devices of the last type before the last device.
+const RUN_JOBS: &str = r#"
 variables() {
     timeout 30 srun --gres="gpu:$1:1" sh -c 'env | grep -E "^(CUDA|ROCR|HIP)_VISIBLE_DEVICES=|^(ZE_AFFINITY_MASK|GPU_DEVICE_ORDINAL)=" | sort | paste -sd " " -'
 }

@@ -1,9 +1,9 @@
-//! NVIDIA's GPUs: whole machines, parts of one, MIG.
+//! NVIDIA GPUs: whole machines, parts of a machine, MIG.
 
 use super::machine::Machine;
 use super::rows::{cuda, gpu, same};
 
-/// The same of a MIG instance.
+/// The variable of a job on a MIG instance.
 fn instance(gpu: u32, number: u32) -> String {
     format!("CUDA_VISIBLE_DEVICES=MIG-fa4e0000-0000-0000-{number:04}-{gpu:012}")
 }
@@ -13,14 +13,14 @@ pub(crate) fn nvidia() -> Vec<Machine> {
                 [[gpu]]\nname = 'NVIDIA A100-SXM4-40GB'\ncpus = '1'\nlinks = { 0 = 12 }\n";
     let minors = "[[gpu]]\nminor = 3\n[[gpu]]\nminor = 0\n[[gpu]]\nminor = 1\n[[gpu]]\nminor = 2\n";
     let mesh: String = (0..4)
-        .map(|own| {
-            let peers: Vec<String> = (0..4).filter(|peer| *peer != own).map(|peer| format!("{peer} = 4")).collect();
+        .map(|gpu| {
+            let peers: Vec<String> = (0..4).filter(|peer| *peer != gpu).map(|peer| format!("{peer} = 4")).collect();
             format!("[[gpu]]\nname = 'NVIDIA A100-SXM4-80GB'\nlinks = {{ {} }}\n", peers.join(", "))
         })
         .collect();
     let switch = same(8, "name = 'NVIDIA H100 80GB HBM3'\nswitch_links = 18");
     let models = "[[gpu]]\nname = 'NVIDIA H200'\n[[gpu]]\nname = 'NVIDIA L40S'\n";
-    let in_turn = "[[gpu]]\n[[gpu]]\nname = 'NVIDIA L40S'\n[[gpu]]\n";
+    let interleaved = "[[gpu]]\n[[gpu]]\nname = 'NVIDIA L40S'\n[[gpu]]\n";
     let virtual_machine = "[[gpu]]\n[[gpu]]\n[[fault]]\nat = 'affinity'\nkind = 'not-supported'\n";
     let l40s = same(2, "name = 'NVIDIA L40S'\nmig = 'unsupported'").replacen("mig", "cpus = '0'\nmig", 1);
     let l40s = l40s.replace("L40S'\nmig", "L40S'\ncpus = '1'\nmig");
@@ -67,7 +67,7 @@ pub(crate) fn nvidia() -> Vec<Machine> {
             .config("[gpu]\ntype_name = \"index\"")
             .offers("gpu:gpu0:1,gpu:gpu1:1,gpu:gpu2:1,gpu:gpu3:1", "/dev/nvidia3", &cuda(0), &cuda(3)),
         Machine::nvidia("H200 and L40S", models).gpus(2).offers("gpu:nvidia:2", "/dev/nvidia1", &cuda(0), &cuda(1)),
-        Machine::nvidia("H200, L40S, H200, `type_name = \"model\"`", in_turn)
+        Machine::nvidia("H200, L40S, H200, `type_name = \"model\"`", interleaved)
             .gpus(3)
             .config("[gpu]\ntype_name = \"model\"")
             .offers("gpu:nvidia_h200:2,gpu:nvidia_l40s:1", "/dev/nvidia1", &cuda(0), &cuda(1)),
@@ -94,7 +94,7 @@ pub(crate) fn nvidia() -> Vec<Machine> {
     ]
 }
 
-/// GPUs of the machine that are not this container's.
+/// Machines of which the container gets only some GPUs.
 pub(crate) fn nvidia_in_part() -> Vec<Machine> {
     let denied = "[[gpu]]\n[[gpu]]\ndenied = true\n[[gpu]]\n";
     let in_proc = |machine: Machine| {
@@ -149,10 +149,10 @@ pub(crate) fn nvidia_in_part() -> Vec<Machine> {
 }
 
 pub(crate) fn mig() -> Vec<Machine> {
-    let beside = "[[gpu]]\nminor = 1\n[[gpu]]\nminor = 0\n[[gpu.mig]]\ngi = 9\n[[gpu.mig]]\nprofile = '3g.71gb'\ngi = 2\n\
-                  [[gpu.mig]]\ngi = 10\nslot = 4\n";
-    let beside_minors = "gpu0/gi2/access 156\ngpu0/gi2/ci0/access 157\ngpu0/gi9/access 219\ngpu0/gi9/ci0/access 220\n\
-                         gpu0/gi10/access 228\ngpu0/gi10/ci0/access 229\n";
+    let mixed = "[[gpu]]\nminor = 1\n[[gpu]]\nminor = 0\n[[gpu.mig]]\ngi = 9\n[[gpu.mig]]\nprofile = '3g.71gb'\ngi = 2\n\
+                 [[gpu.mig]]\ngi = 10\nslot = 4\n";
+    let mixed_minors = "gpu0/gi2/access 156\ngpu0/gi2/ci0/access 157\ngpu0/gi9/access 219\ngpu0/gi9/ci0/access 220\n\
+                        gpu0/gi10/access 228\ngpu0/gi10/ci0/access 229\n";
     let sevenths =
         |from, to| (from..=to).map(|gi| format!("[[gpu.mig]]\nprofile = '1g.5gb'\ngi = {gi}\n")).collect::<String>();
     let a100 = format!("[[gpu]]\nname = 'NVIDIA A100-SXM4-40GB'\n{}", sevenths(7, 13));
@@ -168,13 +168,13 @@ pub(crate) fn mig() -> Vec<Machine> {
     };
     let h200 = "gpu:nvidia:1,gpu:nvidia_h200_1g.18gb:2,gpu:nvidia_h200_3g.71gb:1";
     vec![
-        Machine::nvidia("H200 whole, and one in 3 MIG instances", beside).gpus(2).mig(beside_minors).offers(
+        Machine::nvidia("H200 whole, and one in 3 MIG instances", mixed).gpus(2).mig(mixed_minors).offers(
             h200,
             &caps([156, 157]),
             &gpu(0),
             &instance(1, 1),
         ),
-        Machine::nvidia("the same, Debian 12 (Slurm 22.05)", beside).gpus(2).mig(beside_minors).on_debian_12().offers(
+        Machine::nvidia("the same, Debian 12 (Slurm 22.05)", mixed).gpus(2).mig(mixed_minors).on_debian_12().offers(
             h200,
             &caps([156, 157]),
             &gpu(0),

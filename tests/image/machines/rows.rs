@@ -1,10 +1,10 @@
-//! The machines, from the plain to the strange.
+//! The simulated machines.
 
 use super::kfd::{Chip, MI210, MI300X, RYZEN};
 use super::machine::Machine;
 use super::nvidia_rows::{mig, nvidia, nvidia_in_part};
 
-/// All of them.
+/// All machines.
 pub(crate) fn machines() -> Vec<Machine> {
     [nvidia(), nvidia_in_part(), mig(), amd(), amd_in_part(), mixed(), elsewhere(), limits()]
         .into_iter()
@@ -12,7 +12,7 @@ pub(crate) fn machines() -> Vec<Machine> {
         .collect()
 }
 
-/// The variable of a job on NVIDIA's GPU number N of the stand-in library.
+/// The variable of a job on GPU N of the simulated NVML, by UUID.
 pub(crate) fn gpu(number: u32) -> String {
     format!("CUDA_VISIBLE_DEVICES=GPU-fa4e0000-0000-0000-0000-{number:012}")
 }
@@ -25,12 +25,12 @@ fn rocr(number: u32) -> String {
     format!("ROCR_VISIBLE_DEVICES={number}")
 }
 
-/// As many tables as GPUs, with these keys in each.
+/// TOML of `count` GPUs that all have these keys.
 pub(crate) fn same(count: usize, keys: &str) -> String {
     format!("[[gpu]]\n{keys}\n").repeat(count)
 }
 
-/// As many chips on two sockets; each has room for 8 render nodes.
+/// N chips on two sockets. Each has room for 8 render nodes.
 fn chips<const N: u32>(chip: Chip) -> Vec<Chip> {
     let place =
         |number| Chip { bus: 0x0a + 0x10 * number, minor: 128 + 8 * number, socket: number / N.div_ceil(2), ..chip };
@@ -39,7 +39,7 @@ fn chips<const N: u32>(chip: Chip) -> Vec<Chip> {
 
 fn amd() -> Vec<Machine> {
     let mi308x = Chip { device: 0x74a2, partitions: 4, ..MI300X };
-    // As on a real machine: render nodes that do not ascend with the nodes, and two PCI domains.
+    // As on a real machine: render nodes in another order than KFD's nodes, and two PCI domains.
     let mut scattered = chips::<8>(mi308x);
     for (place, chip) in (0..).zip(&mut scattered) {
         chip.minor = 128 + [0, 8, 16, 24, 32, 40, 48, 56][(place * 3 % 8) as usize];
@@ -92,7 +92,7 @@ fn amd() -> Vec<Machine> {
     ]
 }
 
-/// AMD GPUs of the machine that are not this container's, and render nodes that are not AMD's.
+/// Machines of which the container gets only some AMD GPUs, and render nodes of other vendors.
 fn amd_in_part() -> Vec<Machine> {
     let next = Chip { bus: 0x83, minor: 129, ..MI210 };
     let third = Chip { bus: 0xa3, minor: 130, ..MI210 };
@@ -174,9 +174,9 @@ fn mixed() -> Vec<Machine> {
     ]
 }
 
-/// Where NVIDIA's GPUs have no device file of their own name.
+/// Machines without `/dev/nvidiaN` and KFD.
 fn elsewhere() -> Vec<Machine> {
-    let by_hand =
+    let gres_conf =
         "# USER_CUSTOMIZED=true\nAutoDetect=off\nName=gpu Type=intel File=/dev/dri/renderD128 Flags=intel_gpu_env";
     let wsl = |name, gpus: usize| Machine::wsl(name, &same(gpus, "name = 'NVIDIA GeForce RTX 4090'"));
     vec![
@@ -191,7 +191,7 @@ fn elsewhere() -> Vec<Machine> {
         Machine::plain("Intel, by a gres.conf of one's own")
             .devices(["dri/renderD128"])
             .file("sys/class/drm/renderD128/device/vendor", "0x8086")
-            .file("config/gres.conf", by_hand)
+            .file("config/gres.conf", gres_conf)
             .offers("gpu:intel:1", "/dev/dri/renderD128", "ZE_AFFINITY_MASK=0", "ZE_AFFINITY_MASK=0"),
         Machine::plain("Jetson Orin").devices(["nvgpu/igpu0/ctrl"]).offers(
             "gpu:nvidia:1",
@@ -208,7 +208,7 @@ fn elsewhere() -> Vec<Machine> {
     ]
 }
 
-/// Containers that may use a part of the machine.
+/// Containers with limits on CPUs or memory.
 fn limits() -> Vec<Machine> {
     vec![
         Machine::nvidia("1 H200, `--cpus 1.5`", "gpus = 1").gpus(1).option(["--cpus", "1.5"]).offers(

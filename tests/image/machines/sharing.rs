@@ -4,7 +4,7 @@ use super::kfd::{Chip, MI210, RYZEN};
 use super::machine::Machine;
 use crate::docker::Container;
 
-/// Starts a job that holds `gres` until the container has the file /tmp/done, and waits until it runs.
+/// A shell function that starts a job and waits until it runs. The job holds its GRES until /tmp/done exists.
 const HOLD: &str = r#"
 hold() {
     timeout 60 srun --gres="$1" sh -c "env | grep -E '^(CUDA|ROCR)_(VISIBLE_DEVICES|MPS_ACTIVE)' | sort > /tmp/job$2; until [ -e /tmp/done ]; do sleep 0.02; done" &
@@ -20,28 +20,28 @@ fn gres(container: &Container) -> String {
     container.sh("sinfo --noheader -N -o '%T %G' | sed 's/(S:[^)]*)//g'")
 }
 
-/// Two jobs on one GPU at the same time; beside a shared GPU a job with a whole one has the other, and none has both.
+/// Two jobs share one GPU. Meanwhile a job can be allocated the other GPU whole, but not both GPUs.
 fn two_jobs_share_a_gpu(machine: &Machine) {
     let container = machine.serve();
     assert_eq!(gres(&container), "idle gpu:nvidia:2,shard:nvidia:4", "{}", container.log());
-    let own = "CUDA_VISIBLE_DEVICES=0";
+    let variable = "CUDA_VISIBLE_DEVICES=0";
     let both = run(&container, "hold shard:1 1; hold shard:1 2; touch /tmp/done; wait; cat /tmp/job1 /tmp/job2");
-    assert_eq!(both, format!("{own}\n{own}"), "{}", container.log());
+    assert_eq!(both, format!("{variable}\n{variable}"), "{}", container.log());
     let script = "rm /tmp/done /tmp/job*; hold shard:1 1; timeout 30 srun --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES;\n\
                   ! timeout 5 srun --immediate=1 --gres=gpu:2 true 2>/tmp/refused; touch /tmp/done; wait; cat /tmp/job1";
-    assert_eq!(run(&container, script), format!("1\n{own}"), "{}", container.log());
+    assert_eq!(run(&container, script), format!("1\n{variable}"), "{}", container.log());
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn two_jobs_are_on_one_gpu_by_shards_on_each_debian() {
+fn two_jobs_share_gpu_by_shards_on_each_debian() {
     let machine = || Machine::nvidia("shards", "gpus = 2").gpus(2).config("[gpu]\nshards = 2");
     for machine in Machine::on_each_debian(machine) {
         two_jobs_share_a_gpu(&machine.option(["--cpuset-cpus", "0-1"]));
     }
 }
 
-/// Beside MIG only the whole GPU is shared; the names that jobs get are CUDA's in every case.
+/// Only the GPU without MIG is shared. Jobs get CUDA's UUIDs for both kinds.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn does_not_share_mig_instances_on_each_debian() {
@@ -65,7 +65,7 @@ fn does_not_share_mig_instances_on_each_debian() {
     }
 }
 
-/// Percents of each GPU, all of which can be shared at the same time.
+/// MPS shares are percentages of a GPU. All GPUs can be shared at the same time.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn jobs_share_gpus_by_percent_on_each_debian() {
@@ -80,10 +80,10 @@ fn jobs_share_gpus_by_percent_on_each_debian() {
     }
 }
 
-/// AMD's have shards, too, and the number that ROCr counts.
+/// A job with shards of an AMD GPU gets ROCr's number of that GPU.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn shard_of_amd_gpu_is_number_that_rocr_counts() {
+fn shard_of_amd_gpu_sets_rocr_number() {
     let chips = [RYZEN, Chip { bus: 0x83, minor: 129, ..MI210 }];
     let container = Machine::amd("shards of AMD", &chips).config("[gpu]\nshards = 3").serve();
     assert_eq!(gres(&container), "idle gpu:amd:1,shard:amd:3", "{}", container.log());
@@ -91,13 +91,13 @@ fn shard_of_amd_gpu_is_number_that_rocr_counts() {
     assert_eq!(run(&container, script), "ROCR_VISIBLE_DEVICES=1\nROCR_VISIBLE_DEVICES=1");
 }
 
-/// AMD's GPUs know no MPS: beside NVIDIA's they are given whole, and alone the node has none of it.
+/// AMD GPUs do not support MPS. They are allocated whole, and a node with AMD GPUs only has no MPS.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn mps_is_for_nvidias_gpus_alone() {
+fn mps_applies_to_nvidia_gpus_only() {
     let both = Machine::nvidia("mps beside AMD", "gpus = 1").gpus(1).with_amd(&[MI210]).config("[gpu]\nmps = true");
     let container = both.serve();
-    // Slurm lists the others with a count of 0.
+    // Slurm lists the AMD GPU with a count of 0.
     assert_eq!(gres(&container), "idle gpu:nvidia:1,gpu:amd:1,mps:nvidia:100,mps:amd:0", "{}", container.log());
     let script = "hold mps:50 1; timeout 30 srun --gres=gpu:amd:1 printenv ROCR_VISIBLE_DEVICES; touch /tmp/done; wait; cat /tmp/job1";
     let seen = run(&container, script);

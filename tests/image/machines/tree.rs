@@ -1,11 +1,11 @@
-//! Files of a machine that a container sees in place of its host's.
+//! Files of a simulated machine, which replace the host's in a container.
 
 use std::fs;
 use std::path::Path;
 
 use tempfile::TempDir;
 
-/// Below it, files as in `/sys` and `/proc`.
+/// A temporary directory with files as in `/sys` and `/proc`.
 pub(crate) struct Tree {
     directory: TempDir,
 }
@@ -32,11 +32,11 @@ impl Tree {
     }
 
     pub(crate) fn remove(&mut self, directory: &str) {
-        // Most trees have none.
+        // Most trees do not contain it.
         let _ = fs::remove_dir_all(self.directory.path().join(directory));
     }
 
-    /// The two CPUs of the test's machine, as two sockets with a core each or as one socket.
+    /// Writes two CPUs, as two sockets with one core each or as one socket.
     pub(crate) fn sockets(&mut self, sockets: u32) {
         let cpus = "sys/devices/system/cpu";
         for list in ["online", "present", "possible"] {

@@ -1,35 +1,35 @@
-//! A mapping of a manifest, each field of which must be understood.
+//! A mapping in a manifest, each field of which must be handled.
 
 use serde_json::{Map, Value};
 use yaml_rust2::{Yaml, YamlLoader};
 
-/// Fields that were not taken yet. It fails when it is dropped with one left: what the translation does not know must not be left out silently.
+/// The fields not taken yet. Dropping it with fields remaining panics, so that no unsupported field is ignored silently.
 #[derive(Debug)]
 pub(crate) struct Fields {
-    at: String,
-    left: Map<String, Value>,
+    path: String,
+    remaining: Map<String, Value>,
 }
 
 impl Fields {
     #[track_caller]
-    pub(crate) fn of(at: &str, value: Value) -> Self {
-        let Value::Object(left) = value else { panic!("{at} is no mapping: {value}") };
-        Self { at: at.to_owned(), left }
+    pub(crate) fn of(path: &str, value: Value) -> Self {
+        let Value::Object(remaining) = value else { panic!("{path} is not a mapping: {value}") };
+        Self { path: path.to_owned(), remaining }
     }
 
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
-        self.left.remove(name)
+        self.remaining.remove(name)
     }
 
     pub(crate) fn fields(&mut self, name: &str) -> Option<Self> {
-        let at = format!("{}.{name}", self.at);
-        self.take(name).map(|value| Self::of(&at, value))
+        let path = format!("{}.{name}", self.path);
+        self.take(name).map(|value| Self::of(&path, value))
     }
 
     #[track_caller]
     pub(crate) fn must(&mut self, name: &str) -> Self {
-        let at = self.at.clone();
-        self.fields(name).unwrap_or_else(|| panic!("{at} has no {name}"))
+        let path = self.path.clone();
+        self.fields(name).unwrap_or_else(|| panic!("{path} has no {name}"))
     }
 
     pub(crate) fn text(&mut self, name: &str) -> Option<String> {
@@ -37,45 +37,45 @@ impl Fields {
     }
 
     pub(crate) fn number(&mut self, name: &str) -> Option<u64> {
-        self.take(name).map(|value| value.as_u64().unwrap_or_else(|| panic!("{}.{name}: {value}", self.at)))
+        self.take(name).map(|value| value.as_u64().unwrap_or_else(|| panic!("{}.{name}: {value}", self.path)))
     }
 
     pub(crate) fn flag(&mut self, name: &str) -> bool {
-        self.take(name).is_some_and(|value| value.as_bool().unwrap_or_else(|| panic!("{}.{name}: {value}", self.at)))
+        self.take(name).is_some_and(|value| value.as_bool().unwrap_or_else(|| panic!("{}.{name}: {value}", self.path)))
     }
 
     pub(crate) fn texts(&mut self, name: &str) -> Vec<String> {
         match self.take(name) {
             Some(Value::Array(list)) => list.iter().map(text).collect(),
             None => Vec::new(),
-            Some(other) => panic!("{}.{name} is no list: {other}", self.at),
+            Some(other) => panic!("{}.{name} is not a list: {other}", self.path),
         }
     }
 
     /// The mappings of a list.
     pub(crate) fn list(&mut self, name: &str) -> Vec<Self> {
-        let at = format!("{}.{name}", self.at);
+        let path = format!("{}.{name}", self.path);
         match self.take(name) {
-            Some(Value::Array(list)) => list.into_iter().map(|value| Self::of(&at, value)).collect(),
+            Some(Value::Array(list)) => list.into_iter().map(|value| Self::of(&path, value)).collect(),
             None => Vec::new(),
-            Some(other) => panic!("{at} is no list: {other}"),
+            Some(other) => panic!("{path} is not a list: {other}"),
         }
     }
 
-    /// A field that needs nothing of Docker where it has this value.
+    /// Takes a field that must have this value, which requires no option of Docker.
     #[track_caller]
     pub(crate) fn is(&mut self, name: &str, value: impl Into<Value>) {
-        assert_eq!(self.take(name), Some(value.into()), "{}.{name}", self.at);
+        assert_eq!(self.take(name), Some(value.into()), "{}.{name}", self.path);
     }
 
-    /// Fields that say nothing about a container.
+    /// Drops fields that do not affect a container.
     pub(crate) fn ignore<const N: usize>(&mut self, names: [&str; N]) {
         names.iter().for_each(|name| drop(self.take(name)));
     }
 
-    /// What is left, by name.
+    /// The remaining fields, as name and text.
     pub(crate) fn rest(mut self) -> Vec<(String, String)> {
-        std::mem::take(&mut self.left).into_iter().map(|(name, value)| (name, text(&value))).collect()
+        std::mem::take(&mut self.remaining).into_iter().map(|(name, value)| (name, text(&value))).collect()
     }
 }
 
@@ -83,10 +83,10 @@ impl Drop for Fields {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             assert!(
-                self.left.is_empty(),
-                "tests/image/pods does not know what to do with {}: {:?}",
-                self.at,
-                self.left
+                self.remaining.is_empty(),
+                "tests/image/pods does not support these fields of {}: {:?}",
+                self.path,
+                self.remaining
             );
         }
     }
@@ -110,6 +110,6 @@ fn json(yaml: Yaml) -> Value {
         Yaml::Array(list) => list.into_iter().map(json).collect(),
         Yaml::Hash(map) => map.into_iter().map(|(name, value)| (text(&json(name)), json(value))).collect(),
         Yaml::Null => Value::Null,
-        other => panic!("no manifest has this: {other:?}"),
+        other => panic!("unsupported YAML: {other:?}"),
     }
 }

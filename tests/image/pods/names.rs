@@ -1,11 +1,11 @@
-//! The name server of a namespace. Docker's own knows each container by its host name alone, Kubernetes' only with a Service's name behind it.
+//! The DNS server of a namespace. Docker's resolves a container by its host name alone, Kubernetes' resolves a pod only as POD.SERVICE.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The pods' names and addresses, as long as this lives.
+/// Serves the pods' names and addresses until it is dropped.
 pub(crate) struct Names {
     records: Option<Arc<Mutex<Vec<Record>>>>,
     server: Option<JoinHandle<()>>,
@@ -18,21 +18,21 @@ struct Record {
 }
 
 impl Names {
-    /// Answers at an address of this machine, which needs root.
+    /// Listens on port 53 of an address of this machine, which requires root.
     #[track_caller]
     pub(crate) fn serve(address: &str) -> Self {
-        let socket = UdpSocket::bind((address, 53)).expect("port 53 of the network's own address: it needs root");
+        let socket = UdpSocket::bind((address, 53)).expect("port 53 of the network's address (requires root)");
         socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a socket");
         let records = Arc::default();
-        let known = Arc::downgrade(&records);
-        let server = std::thread::spawn(move || answer_all(&socket, &known));
+        let weak = Arc::downgrade(&records);
+        let server = std::thread::spawn(move || answer_all(&socket, &weak));
         Self { records: Some(records), server: Some(server) }
     }
 
-    /// A pod is there, in place of a former one of its name.
+    /// Registers a pod and replaces the previous pod of the same name.
     pub(crate) fn set(&self, pod: &str, address: &str, names: impl Iterator<Item = String>) {
         let Some(records) = &self.records else { return };
-        let mut records = records.lock().expect("no test panics with it");
+        let mut records = records.lock().expect("the lock is not poisoned");
         records.retain(|record| record.pod != pod);
         let address: Ipv4Addr = address.parse().expect("an address");
         records.extend(names.map(|name| Record { pod: pod.to_owned(), name, address }));
@@ -40,7 +40,7 @@ impl Names {
 }
 
 impl Drop for Names {
-    /// Waits until the port is free: the next network may have this one's addresses.
+    /// Waits until the port is free, because the next network may reuse the address.
     fn drop(&mut self) {
         self.records = None;
         self.server.take().map(JoinHandle::join);
@@ -53,14 +53,14 @@ fn answer_all(socket: &UdpSocket, records: &Weak<Mutex<Vec<Record>>>) {
         let received = socket.recv_from(&mut query);
         let Some(records) = records.upgrade() else { return };
         let Ok((length, from)) = received else { continue };
-        let answer = answer(&query[..length], &records.lock().expect("no test panics with it"));
+        let answer = answer(&query[..length], &records.lock().expect("the lock is not poisoned"));
         if let Some(answer) = answer {
             let _ = socket.send_to(&answer, from);
         }
     }
 }
 
-/// RFC 1035, section 4: one question, and an address for each record of the name.
+/// The reply to one question, with an address for each record of the name (RFC 1035, section 4).
 fn answer(query: &[u8], records: &[Record]) -> Option<Vec<u8>> {
     let (mut name, mut at) = (String::new(), 12);
     while let length @ 1.. = usize::from(*query.get(at)?) {
@@ -69,11 +69,11 @@ fn answer(query: &[u8], records: &[Record]) -> Option<Vec<u8>> {
         at += length + 1;
     }
     let question = query.get(12..at + 5)?;
-    let known: Vec<&Record> = records.iter().filter(|record| format!("{}.", record.name) == name).collect();
+    let matching: Vec<&Record> = records.iter().filter(|record| format!("{}.", record.name) == name).collect();
     let is_ipv4 = query.get(at + 2)? == &1;
-    let addresses = known.iter().filter(|_| is_ipv4).map(|record| record.address);
+    let addresses = matching.iter().filter(|_| is_ipv4).map(|record| record.address);
     // An authoritative answer; 3 is "no such name".
-    let code = if known.is_empty() { 3 } else { 0 };
+    let code = if matching.is_empty() { 3 } else { 0 };
     let count = u8::try_from(addresses.clone().count()).ok()?;
     let mut answer = [&query[..2], &[0x85, 0x80 | code, 0, 1, 0, count, 0, 0, 0, 0], question].concat();
     for address in addresses {
