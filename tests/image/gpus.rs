@@ -1,14 +1,14 @@
-//! GPUs that differ from one start to the next, that are denied, that lie.
+//! GPU detection and allocation: count changes between starts, denied GPUs, hostile names, a hung driver.
 
 use crate::docker::{Container, DEMO, Image, PLAIN, Volume, directory};
 
-/// `sinfo -o "%n %G"`, as the documents type it, without the sockets that it appends where a machine has several.
+/// Output of `sinfo -o "%n %G"` (the form in the documentation) without the socket suffix of multi-socket machines.
 fn gres(container: &Container) -> String {
-    let said = container.exec(&["sinfo", "--noheader", "-o", "%n %G"]).ok();
-    said.split("(S:").next().unwrap_or_default().trim().to_owned()
+    let output = container.exec(&["sinfo", "--noheader", "-o", "%n %G"]).ok();
+    output.split("(S:").next().unwrap_or_default().trim().to_owned()
 }
 
-/// The node's state as Slurm spells it.
+/// The node state in Slurm's spelling.
 fn state(container: &Container) -> String {
     container.exec(&["sinfo", "--noheader", "-o", "%T"]).ok().trim().to_owned()
 }
@@ -17,7 +17,7 @@ fn demo(gpus: &str) -> Image {
     Image::new(DEMO).with(["--env", &format!("DEMO_GPUS={gpus}")])
 }
 
-/// The demo image with a machine of its own and stand-in files for `files` GPUs, past the demo's own entry point.
+/// The demo image with a machine description and stand-in device files for `files` GPUs. Bypasses the demo's entry point.
 fn machine(description: &std::path::Path, files: u32) -> Image {
     let image =
         Image::new(DEMO).mount(description, "/etc/fake-nvml.toml").with(["--entrypoint", "slurminit"]).command(["run"]);
@@ -27,7 +27,7 @@ fn machine(description: &std::path::Path, files: u32) -> Image {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn two_gpus_are_two_gpus() {
+fn registers_and_allocates_two_gpus() {
     let container = demo("2").serve();
     assert_eq!(gres(&container), "localhost gpu:nvidia:2");
     let node = container.exec(&["scontrol", "show", "node=localhost"]).ok();
@@ -47,24 +47,24 @@ fn two_jobs_get_different_gpus() {
     assert_eq!(container.sh(&format!("timeout 30 sh -c \"$(cat <<'LINE'\n{line}\nLINE\n)\"")), "0\n1");
 }
 
-/// With a type for each GPU, a job can say which ones it wants.
+/// With one type per GPU, a job can request specific GPUs.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn with_types_by_index_job_gets_exactly_gpus_that_it_names() {
+fn type_by_index_allocates_exactly_requested_gpus() {
     let directory = directory(&[("slurminit.toml", "[gpu]\ntype_name = \"index\"\n")]);
     let config = directory.path().join("slurminit.toml");
     let container = demo("4").mount(&config, "/config/slurminit.toml").serve();
     assert_eq!(gres(&container), "localhost gpu:gpu0:1,gpu:gpu1:1,gpu:gpu2:1,gpu:gpu3:1", "{}", container.log());
-    let seen = |gres: &str| container.exec(&["srun", gres, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]).ok();
-    assert_eq!(seen("--gres=gpu:gpu0:1,gpu:gpu2:1"), "0,2\n");
-    assert_eq!(seen("--gres=gpu:gpu3:1,gpu:gpu1:1"), "1,3\n");
+    let visible = |gres: &str| container.exec(&["srun", gres, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]).ok();
+    assert_eq!(visible("--gres=gpu:gpu0:1,gpu:gpu2:1"), "0,2\n");
+    assert_eq!(visible("--gres=gpu:gpu3:1,gpu:gpu1:1"), "1,3\n");
     assert_ne!(container.exec(&["srun", "--gres=gpu:gpu2:2", "true"]).code, 0);
 }
 
-/// 2, then 1, then 0, then 4 GPUs on the same volumes.
+/// Starts with 2, 1, 0 and 4 GPUs on the same volumes.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn number_of_gpus_changes_and_nothing_is_lost() {
+fn gpu_count_change_keeps_jobs_and_munge_key() {
     let (slurm, key) = (Volume::new("state"), Volume::new("key"));
     let image =
         |gpus| demo(gpus).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").volume(&key, "/etc/munge");
@@ -133,7 +133,7 @@ fn excludes_gpu_without_device_file() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn hostile_names_stay_names() {
+fn hostile_gpu_names_inject_no_configuration() {
     let evil = r#"
 [[gpu]]
 name = "NVIDIA\nNodeName=evil CPUs=64 # ,=\\ Gres=gpu:9 \u001b[31m"
@@ -152,7 +152,7 @@ name = [255, 254, 10, 44, 61, 35]
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn driver_that_hangs_costs_its_deadline_and_no_more() {
+fn hung_driver_delays_start_only_by_detect_timeout() {
     let machine_toml = "[[gpu]]\n[[fault]]\nat = \"init\"\nkind = \"hang\"\n";
     let directory = directory(&[("machine.toml", machine_toml), ("slurminit.toml", "[gpu]\ndetect_timeout = 1\n")]);
     let image = machine(&directory.path().join("machine.toml"), 1);
@@ -161,7 +161,7 @@ fn driver_that_hangs_costs_its_deadline_and_no_more() {
     assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\n"), "{}", outcome.stderr);
 }
 
-/// Built for NVIDIA, and none is there: says so, and runs; or ends, if the operator prefers that.
+/// An NVIDIA image without a GPU logs a warning and runs. `SLURMINIT_ON_MISMATCH=fail` makes it exit.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn reports_missing_gpu_which_can_be_fatal() {
@@ -172,10 +172,10 @@ fn reports_missing_gpu_which_can_be_fatal() {
     assert_eq!(refused.code, 105, "{}", refused.stderr);
 }
 
-/// Seed 000's "Manual GPU Configuration": files of the user's, marked as theirs.
+/// Seed 000's "Manual GPU Configuration": user files with the marker `USER_CUSTOMIZED`.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn customized_files_are_taken_as_they_are() {
+fn installs_customized_files_unchanged() {
     let generated = demo("2").with(["--hostname", "node1"]).run(&["cat", "/etc/slurm/slurm.conf"]).ok();
     let without_node: Vec<&str> = generated.lines().filter(|line| !line.starts_with("NodeName=")).collect();
     let node = "NodeName=localhost CPUs=1 RealMemory=500 Gres=gpu:nvidia:1 State=UNKNOWN";
@@ -192,7 +192,7 @@ fn customized_files_are_taken_as_they_are() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn file_without_marker_is_not_users() {
+fn ignores_file_without_customized_marker() {
     let directory = directory(&[("gres.conf", "Name=gpu Type=nvidia File=/dev/nvidia1\n")]);
     let outcome = demo("2").mount(directory.path(), "/config").run(&["sinfo", "--noheader", "-o", "%n %G"]);
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
@@ -203,7 +203,7 @@ fn file_without_marker_is_not_users() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn without_a_gpu_nothing_is_said_about_gpus() {
+fn logs_nothing_without_gpu() {
     let outcome = Image::new(PLAIN).run(&["sinfo", "--noheader", "-o", "%n %G"]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "localhost (null)\n"), "{}", outcome.stderr);
     assert_eq!(outcome.stderr, "");

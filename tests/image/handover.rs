@@ -1,9 +1,9 @@
-//! `scontrol reconfigure` with the real daemons. From Slurm 23.11 on they hand over to new processes; those of 22.05
-//! execute themselves anew.
+//! `scontrol reconfigure` with the real daemons. Since Slurm 23.11 they hand over to new processes; in 22.05 they
+//! re-execute themselves.
 
 use crate::docker::{BOOKWORM, Container, DEMO, Image, debians, directory, docker};
 
-/// A job that counts into `/tmp/numbers`, ten a second, until it is told to end.
+/// A job that counts into `/tmp/numbers`, ten lines per second, until it is cancelled.
 const COUNTING: &str =
     "sbatch --parsable --output=/tmp/numbers --gres=gpu:1 --wrap 'i=0; while sleep 0.1; do echo $((i += 1)); done'";
 
@@ -14,7 +14,7 @@ fn counting_job(container: &Container) -> String {
     job
 }
 
-/// The job runs, and its numbers have no gap.
+/// Asserts that the job is running and that its count has no gap.
 #[track_caller]
 fn assert_untouched(container: &Container, job: &str) {
     container.until("scontrol ping | grep -q UP");
@@ -24,10 +24,10 @@ fn assert_untouched(container: &Container, job: &str) {
     );
     let last = container.sh("tail -n 1 /tmp/numbers");
     container.until(&format!("[ \"$(tail -n 1 /tmp/numbers)\" -gt {last} ]"));
-    assert_eq!(container.sh("awk '$1 != NR' /tmp/numbers"), "", "the count has no gap");
+    assert_eq!(container.sh("awk '$1 != NR' /tmp/numbers"), "", "gap in the count");
 }
 
-/// Name, state and restarts of each of Slurm's daemons.
+/// Name, state and restart count of each Slurm daemon.
 fn daemons(container: &Container) -> Vec<String> {
     let status: serde_json::Value = serde_json::from_str(&container.sh("slurminit status --json")).unwrap_or_default();
     let line = |unit: &serde_json::Value| format!("{} {} {}", unit["name"], unit["state"], unit["restarts"]);
@@ -35,7 +35,7 @@ fn daemons(container: &Container) -> Vec<String> {
     units.filter(|unit| unit["name"] != "agent").map(line).collect()
 }
 
-/// The command lines of slurmctld and slurmd, one for each process.
+/// The command line of each slurmctld and slurmd process.
 fn commands(container: &Container) -> Vec<String> {
     let all = "for file in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $file; echo; done 2> /dev/null";
     let lines = container.sh(&format!("{all} | grep -E '^slurm(ctld|d) ' | sort"));
@@ -45,7 +45,7 @@ fn commands(container: &Container) -> Vec<String> {
 const UNTOUCHED: [&str; 3] = [r#""munged" "ready" 0"#, r#""slurmctld" "ready" 0"#, r#""slurmd" "ready" 0"#];
 
 #[track_caller]
-fn twenty_in_a_row(container: &Container) {
+fn reconfigure_twenty_times(container: &Container) {
     let job = counting_job(container);
     for _ in 0..20 {
         container.sh("scontrol reconfigure");
@@ -62,13 +62,13 @@ fn twenty_in_a_row(container: &Container) {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn twenty_reconfigurations_in_row_cause_no_restart_and_touch_no_job() {
     let container = Image::new(DEMO).json_log().serve();
-    twenty_in_a_row(&container);
+    reconfigure_twenty_times(&container);
     let handed_over = container.records("unit-handed-over");
-    let of = |unit: &str| handed_over.iter().filter(|record| record["unit"] == unit).count();
-    assert_eq!(of("slurmctld"), 20, "{handed_over:?}");
-    // slurmd is told without waiting for it, so two may become one.
-    assert!((1..=20).contains(&of("slurmd")), "{handed_over:?}");
-    // Each has one process, and nothing was left behind.
+    let count = |unit: &str| handed_over.iter().filter(|record| record["unit"] == unit).count();
+    assert_eq!(count("slurmctld"), 20, "{handed_over:?}");
+    // slurmctld does not wait for slurmd, so slurmd may merge consecutive requests.
+    assert!((1..=20).contains(&count("slurmd")), "{handed_over:?}");
+    // One process per daemon and no zombie.
     assert_eq!(commands(&container), ["slurmctld --systemd", "slurmd --systemd"]);
     assert_eq!(container.sh("cat /proc/[0-9]*/status 2> /dev/null | grep -c '^State:.Z' || true"), "0");
     let code = container.stop();
@@ -77,36 +77,36 @@ fn twenty_reconfigurations_in_row_cause_no_restart_and_touch_no_job() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn twenty_reconfigurations_in_a_row_on_debian12() {
+fn twenty_reconfigurations_keep_pids_on_debian12() {
     let container = Image::new(BOOKWORM).serve();
     let pids = |container: &Container| container.sh("slurminit status --json | grep -oE '\"pid\": ?[0-9]+'");
     let before = pids(&container);
     assert_eq!(commands(&container), ["slurmctld -D", "slurmd -D"]);
-    twenty_in_a_row(&container);
+    reconfigure_twenty_times(&container);
     assert_eq!(pids(&container), before);
     assert_eq!(container.stop(), 0);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn broken_file_at_reconfiguration_ends_nothing() {
+fn reconfiguration_with_invalid_file_keeps_daemons_and_job() {
     let container = Image::new(DEMO).json_log().serve();
     let job = counting_job(&container);
 
-    // slurmctld cannot read it. scontrol cannot either, so the signal that it stands for is sent.
+    // slurmctld rejects the file. scontrol rejects it too, so send the equivalent signal.
     let pid = "slurminit status --json | tr -d ' \\n' | grep -oE '\"name\":\"slurmctld\"[^}]*\"pid\":[0-9]+' | grep -oE '[0-9]+$'";
     container.sh("cp /etc/slurm/slurm.conf /tmp/good && echo NoSuchKey=1 >> /etc/slurm/slurm.conf");
     container.sh(&format!("kill -s HUP $({pid})"));
     container.until_said("Resuming operation, reconfigure failed");
-    // Neither can the commands that ask the daemons whether they live.
+    // The liveness commands reject the file as well.
     container.until_logged("unit-not-checked", Some("slurmctld"));
     assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
     container.sh("cp /tmp/good /etc/slurm/slurm.conf");
     assert_untouched(&container, &job);
 
-    // slurmctld can, and slurmd cannot.
+    // slurmctld accepts the file; slurmd rejects it.
     container.sh("cp /etc/slurm/gres.conf /tmp/gres && sed -i '$ s/$/ Count=7/' /etc/slurm/gres.conf");
-    // On a busy machine Slurm loses its answer at times ("Zero Bytes were transmitted or received").
+    // Under load, scontrol can lose the reply ("Zero Bytes were transmitted or received").
     container.sh("scontrol reconfigure || scontrol reconfigure");
     container.until_log("slurmd's failure", |log| {
         log.lines().any(|line| {
@@ -135,11 +135,11 @@ fn keeps_operators_command_and_user() {
     assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
 }
 
-/// Slurm's daemons ask it for the name of 0.0.0.0 when they start, and wait for its answer.
+/// Slurm's daemons look up the name of 0.0.0.0 at startup and block until the name server replies.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn name_server_that_never_answers_has_no_daemon_restarted_on_each_debian() {
-    // It takes questions and says nothing. Without it the kernel would say that nobody is there.
+fn unresponsive_name_server_restarts_no_daemon_on_each_debian() {
+    // A server that receives queries and never replies. Without it the kernel would report a closed port.
     let listen =
         "$s = IO::Socket::INET->new(Proto => 'udp', LocalPort => 53) or die; $| = 1; print qq(listens\n); sleep";
     let server = Image::new(DEMO).with(["--entrypoint", "perl"]).command(["-MIO::Socket::INET", "-e", listen]).start();

@@ -1,4 +1,4 @@
-//! Commands of the operator's before and after each job.
+//! Operator commands that run before and after each job.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -23,7 +23,7 @@ fn serve(image: &str) -> (Container, tempfile::TempDir) {
     let note = "#!/bin/sh\necho \"$1 $SLURM_JOB_ID ${SLURM_JOB_GPUS-none} $(id -u) $PWD\" >>/tmp/noted\n";
     let config = directory(&[("slurminit.toml", HOOKS), ("note", note)]);
     let file = config.path().join("note");
-    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).expect("the file is there");
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).expect("the file exists");
     let image = Image::new(image).with(["--env", "DEMO_GPUS=1"]).json_log();
     (image.mount(config.path(), "/config").serve(), config)
 }
@@ -37,25 +37,25 @@ fn hooks_run_as_root_around_each_job_and_failures_are_logged_on_each_debian() {
         container.until("grep -q \"after 2\" /tmp/noted");
         let noted = container.sh("sort /tmp/noted");
         assert_eq!(noted, "after 1 none 0 /\nafter 2 0 0 /\nbefore it's 1 none 0 /\nbefore it's 2 0 0 /", "{image}");
-        // A warning costs the job nothing.
+        // With the default on_failure, a failing hook does not affect the job.
         container.sh("touch /tmp/fail /tmp/hang; srun true; rm /tmp/fail");
         container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'; rm /tmp/hang");
         let failures = container.records("hook-failed");
         let is_reported = |hook: &str, error: &str| {
-            let is_it = |record: &serde_json::Value| {
+            let matches = |record: &serde_json::Value| {
                 let has =
-                    |field: &str, value: &str| record["fields"][field].as_str().is_some_and(|own| own.contains(value));
+                    |field: &str, part: &str| record["fields"][field].as_str().is_some_and(|text| text.contains(part));
                 record["source"] == "slurmd"
                     && record["level"] == "warn"
                     && has("hook", hook)
                     && has("job", "3")
                     && has("error", error)
             };
-            failures.iter().any(is_it)
+            failures.iter().any(matches)
         };
         assert!(is_reported("pre_job", "the disk is not there") && is_reported("post_job", "1 s"), "{failures:#?}");
         assert!(container.sh("sinfo --noheader --format %T").contains("idle"));
-        // One that is to drain keeps the job, and the node from others.
+        // A failing hook with on_failure = "drain" keeps the job pending and drains the node.
         container.sh("touch /tmp/bad; sbatch --output /dev/null --wrap true");
         container.until("sinfo --noheader --format %T | grep -q drained");
         assert_eq!(container.sh("squeue --noheader --format %T"), "PENDING");
@@ -64,21 +64,21 @@ fn hooks_run_as_root_around_each_job_and_failures_are_logged_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn exporters_on_the_host_learn_which_job_has_which_gpu() {
+fn job_map_shows_job_of_each_gpu_and_drops_stale_entries() {
     let config = directory(&[("slurminit.toml", "[metrics]\njob_map = '/run/job-map'\n")]);
     let map = Volume::new("map");
     let image = Image::new(DEMO).with(["--env", "DEMO_GPUS=2"]).volume(&map, "/run/job-map");
     let container = image.mount(config.path(), "/config").serve();
-    let shown = "grep -r . /run/job-map | sort | tr \"\\n\" \" \"";
+    let show_map = "grep -r . /run/job-map | sort | tr \"\\n\" \" \"";
     container.sh("sbatch --no-requeue --output /dev/null --gres=gpu:2 --wrap 'sleep 600'; srun true");
     container.until("[ -s /run/job-map/1 ]");
-    assert_eq!(container.sh(shown).trim(), "/run/job-map/0:1 /run/job-map/1:1");
+    assert_eq!(container.sh(show_map).trim(), "/run/job-map/0:1 /run/job-map/1:1");
     container.sh("scancel 1");
     container.until("[ ! -e /run/job-map/0 ] && [ ! -e /run/job-map/1 ]");
-    // What a start finds there is of a container that was killed.
+    // A killed container leaves stale entries; the next start removes those of its own GPUs.
     container.sh("echo 99 >/run/job-map/1; echo 98 >/run/job-map/7");
     docker(["kill", &container.name]).ok();
     docker(["start", &container.name]).ok();
     container.wait_until_healthy();
-    assert_eq!(container.sh(shown).trim(), "/run/job-map/7:98");
+    assert_eq!(container.sh(show_map).trim(), "/run/job-map/7:98");
 }

@@ -1,4 +1,4 @@
-//! The requests of an ordinary user that Slurm itself has no answer to.
+//! Attacks by an unprivileged user or another container that Slurm itself does not handle.
 
 use serde_json::Value;
 
@@ -8,20 +8,20 @@ fn as_nobody(container: &Container, line: &str) -> Outcome {
     docker(["exec", "--user", "nobody", "--workdir", "/tmp", &container.name, "sh", "-c", line])
 }
 
-/// slurmstepd opens the FIFO, and nothing but KILL gets it out of that.
+/// slurmstepd blocks in open(2) on the FIFO; only SIGKILL ends it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn cancelled_job_that_waits_for_fifo_blocks_no_other_job_on_each_debian() {
     for image in debians(PLAIN) {
         let container = Image::new(image).with(["--hostname", "node1"]).json_log().serve();
         let submit = "mkfifo /tmp/$NAME && sbatch --parsable --exclusive --output=/tmp/$NAME --wrap 'echo written'";
-        let waits = "until pidof slurmstepd && [ \"$(squeue --noheader --jobs=$JOB --format=%T)\" = RUNNING ]; do sleep 0.2; done";
+        let until_blocked = "until pidof slurmstepd && [ \"$(squeue --noheader --jobs=$JOB --format=%T)\" = RUNNING ]; do sleep 0.2; done";
         let start = |name: &str| {
             let job = as_nobody(&container, &submit.replace("$NAME", name)).ok().trim().to_owned();
-            container.exec(&["timeout", "30", "sh", "-c", &waits.replace("$JOB", &job)]).ok();
+            container.exec(&["timeout", "30", "sh", "-c", &until_blocked.replace("$JOB", &job)]).ok();
             job
         };
-        // Nobody has cancelled this one, so it may wait, for two rounds of looks and more.
+        // A job that is not cancelled may stay blocked: no liveness round kills its step.
         start("read");
         container.until_liveness_rounds(2);
         assert_eq!(as_nobody(&container, "timeout 60 cat /tmp/read").ok(), "written\n", "{image}: {}", container.log());
@@ -35,7 +35,7 @@ fn cancelled_job_that_waits_for_fifo_blocks_no_other_job_on_each_debian() {
     }
 }
 
-/// More than 262,144 ranges are fatal to slurmctld, whoever names them.
+/// A request with more than 262,144 ranges crashes slurmctld; any user can send it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn crashing_slurmctld_by_requests_does_not_end_container() {
@@ -53,8 +53,8 @@ fn crashing_slurmctld_by_requests_does_not_end_container() {
     assert_eq!(container.sh("timeout 60 srun echo works"), "works", "{}", container.log());
 }
 
-/// A process that keeps four others which take the port whenever it is free, and kills every process of its user with slurminit's name.
-/// The four may hide the socket: by PR_SET_DUMPABLE, among all descriptors that a process can have, or in a Unix socket that nothing reads.
+/// Maintains four child processes that bind the port whenever it is free. Kills every process of its user whose name contains slurminit.
+/// The children can hide the socket: with PR_SET_DUMPABLE, by exhausting the descriptor limit, or in flight in an unread Unix socket.
 const SQUATTER: &str = r#"
     use POSIX ();
     use Socket;
@@ -103,10 +103,10 @@ const SQUATTER: &str = r#"
     }
 "#;
 
-/// Nothing that judges the squatter runs with its user ID, and nothing is killed but what has the port.
+/// No process that inspects the squatter runs with its user ID. Only the port owner is killed.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn slurmctld_gets_its_port_back_while_user_takes_it_again_and_again_on_each_debian() {
+fn reclaims_port_from_persistent_squatter_on_each_debian() {
     for image in debians(PLAIN) {
         for hides in ["", "dumpable", "many", "flight"] {
             let container = Image::new(image).with(["--hostname", "node1"]).json_log().serve();
@@ -118,8 +118,8 @@ fn slurmctld_gets_its_port_back_while_user_takes_it_again_and_again_on_each_debi
             spawn("daemon", &["sleep", "7002"]);
             spawn("nobody", &["perl", "-e", SQUATTER, "6817", hides]);
             container.until("[ \"$(wc -l </tmp/ready)\" -ge 4 ]");
-            // slurmctld may be faster than the squatters and find its port free.
-            let has_won =
+            // Retry: slurmctld may bind the port before the squatters do.
+            let has_killed_owner =
                 || container.records("port-owner-killed").iter().any(|record| record["fields"]["port"] == "6817");
             for _ in 0..3 {
                 let begin = std::time::Instant::now();
@@ -135,13 +135,13 @@ fn slurmctld_gets_its_port_back_while_user_takes_it_again_and_again_on_each_debi
                 let log = container.log();
                 assert_eq!(outcome.code, 0, "{image} {hides}: {log}");
                 assert!(took.as_secs() < 10, "{image} {hides}: {took:?} until a job runs\n{log}");
-                if has_won() {
+                if has_killed_owner() {
                     break;
                 }
             }
             let log = container.log();
-            assert!(has_won(), "{image}: {log}");
-            // Those without the port live, and run again. Debian 12's image has no ps.
+            assert!(has_killed_owner(), "{image}: {log}");
+            // Processes without the port are resumed and alive. Debian 12's image has no ps.
             container.until("for process in /proc/[0-9]*; do [ \"$(stat -c %U $process)\" != nobody ] || ! grep -q ^State:.T $process/status || exit 1; done 2>/dev/null");
             let sleeps =
                 "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'sleep 700[12]' | sort -u | xargs";
@@ -150,7 +150,7 @@ fn slurmctld_gets_its_port_back_while_user_takes_it_again_and_again_on_each_debi
     }
 }
 
-/// Kills `slurminit free-port` as soon as it has stopped the processes of the port's owner.
+/// Kills `slurminit free-port` as soon as it has stopped the port owner's processes.
 const KILLER: &str = r#"
     use POSIX ":sys_wait_h";
     my $victim = shift;
@@ -167,7 +167,7 @@ const KILLER: &str = r#"
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn processes_stopped_for_a_port_run_again_if_free_port_is_killed() {
+fn resumes_stopped_processes_when_free_port_is_killed() {
     let container = Image::new(PLAIN).with(["--hostname", "node1"]).serve();
     let spawn = |command: &[&str]| {
         let options = ["exec", "--detach", "--user", "nobody", &container.name];
@@ -186,7 +186,7 @@ fn processes_stopped_for_a_port_run_again_if_free_port_is_killed() {
     assert_eq!(container.sh("pgrep -c -f \"^sleep 700[12]\""), "31");
 }
 
-/// Holds so many connections that say nothing, and makes each again that was closed.
+/// Keeps the given number of idle connections open and reopens closed ones.
 const NEIGHBOUR: &str = r#"
     use IO::Socket::INET;
     my ($address, $port, $count) = @ARGV;
@@ -201,10 +201,10 @@ const NEIGHBOUR: &str = r#"
     }
 "#;
 
-/// A container on the same network without the cluster's key cannot have daemons restarted.
+/// A container on the same network without the cluster key cannot cause daemon restarts.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn connections_of_a_neighbour_restart_no_daemon() {
+fn idle_connections_from_other_container_restart_no_daemon() {
     crate::docker::share::hold(2);
     let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().serve();
     let neighbour = Image::new(PLAIN).with(["--entrypoint", "sleep"]).command(["infinity"]).start();
@@ -212,7 +212,7 @@ fn connections_of_a_neighbour_restart_no_daemon() {
         docker(["inspect", "--format", "{{.NetworkSettings.IPAddress}}", &container.name]).ok().trim().to_owned()
     };
     let (own, other) = (address(&container), address(&neighbour));
-    // For as long as the restarts of a silent daemon would take.
+    // 45 s: long enough for an unresponsive daemon to be restarted.
     for port in ["6817", "6818"] {
         let line = ["exec", &neighbour.name, "timeout", "45", "perl", "-e", NEIGHBOUR, &own, port, "3000"];
         assert_eq!(docker(line).code, 124);
@@ -225,6 +225,6 @@ fn connections_of_a_neighbour_restart_no_daemon() {
         assert_eq!(container.unit(daemon)["starts"], 1, "{daemon}: {}", container.log());
     }
     let overloaded = container.records("unit-overloaded");
-    let names_it = |record: &Value| record["fields"]["why"].as_str().is_some_and(|why| why.contains(&other));
-    assert!(overloaded.iter().any(names_it), "{}", container.log());
+    let names_client = |record: &Value| record["fields"]["why"].as_str().is_some_and(|why| why.contains(&other));
+    assert!(overloaded.iter().any(names_client), "{}", container.log());
 }

@@ -1,14 +1,14 @@
-//! Containers of several hosts: each has the network of its host, and a router between them lets only those ports through that the
-//! pages name. A host is a container that does nothing but hold its network; on a real one that is `--network host`.
+//! A cluster across several hosts. Each container uses its host's network; a router between the hosts forwards only the documented
+//! ports. A host is simulated by an idle container that owns a network namespace; on a real host that is `--network host`.
 
 use std::process::Command;
 
 use crate::docker::{Container, DEMO, Image, PLAIN, Volume, directory, docker};
 
-/// A command on this machine, as root.
+/// Runs a command on this machine. Requires root.
 #[track_caller]
 fn host(line: &str) {
-    let status = Command::new("sh").args(["-ec", line]).status().expect("there is a shell");
+    let status = Command::new("sh").args(["-ec", line]).status().expect("sh is installed");
     assert!(status.success(), "{line} (needs root, iproute2, iptables and nsenter)");
 }
 
@@ -28,7 +28,7 @@ impl Router {
         router
     }
 
-    /// A host called `gpuN`, in a network of its own.
+    /// Starts a host named `gpuN` in its own network.
     fn host(&self, number: u8) -> Container {
         let (name, hostname) = (&self.0, format!("gpu{number}"));
         let names = ["--add-host", "gpu0:10.201.0.2", "--add-host", "gpu1:10.201.1.2"];
@@ -77,7 +77,7 @@ fn hosts_behind_firewall_form_cluster_on_configured_ports() {
         assert_eq!(from.sh("srun -N2 --gres=gpu:2 hostname | sort"), "gpu0\ngpu1");
     }
     head.sh("cd /tmp && sbatch --wait --output=/dev/null -w gpu1 --wrap true");
-    // A host that was away is a node again.
+    // A killed host rejoins after it starts again.
     docker(["kill", &compute.name]).ok();
     docker(["start", &compute.name]).ok();
     compute.wait_until_healthy();

@@ -1,4 +1,4 @@
-//! Jobs in container images, by PRoot in a plain container. The part long has the same in user namespaces.
+//! Jobs in container images, run by PRoot in a plain container. The `long` test suite repeats them in user namespaces.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -18,7 +18,7 @@ name = "bob"
 uid = 1502
 "#;
 
-/// A file system with a shell and a few programs, as `docker export` gives one.
+/// Creates a root file system with a shell and a few programs, in the format of `docker export`.
 const EXPORT: &str = r#"set -e
 mkdir -p /tmp/image/etc && echo inside >/tmp/image/etc/mark && ln -s usr/bin usr/lib usr/lib64 /tmp/image/
 cd / && programs=$(for name in sh env id cat sleep echo stat tty yes; do echo "usr/bin/$name"; done)
@@ -30,7 +30,7 @@ for name in $(for name in $programs; do ldd "$name"; done | grep -o '/[^ ]*' | s
 done
 tar -C /tmp/image -c . >/tmp/image.tar && chmod 644 /tmp/image.tar"#;
 
-/// The directory is the container's configuration: its end is a change.
+/// Starts a cluster with the image `small`. Keep the returned directory: dropping it changes the container's configuration.
 pub(crate) fn serve(options: &[&str]) -> (TempDir, Container) {
     let config = directory(&[("slurminit.toml", CONFIGURATION)]);
     let image = Image::new(PLAIN).mount(config.path(), "/config").with(["--hostname", "node1"]);
@@ -48,7 +48,7 @@ pub(crate) fn alice(container: &Container, line: &str) -> Outcome {
     docker(["exec", "--user", "alice", "--workdir", "/home/alice", &container.name, "sh", "-c", line])
 }
 
-/// A line runs with the same result in the image and without it.
+/// Asserts that a line has the same exit code and output with and without the image. Returns the output.
 #[track_caller]
 fn same(container: &Container, line: &str) -> String {
     let run = |options: &str| {
@@ -64,7 +64,7 @@ fn same(container: &Container, line: &str) -> String {
 pub(crate) fn jobs_behave_as_without_an_image(container: &Container) {
     let ok = |line: &str| alice(container, line).ok();
     assert_eq!(ok("srun --container=small cat /etc/mark"), "inside\n");
-    // What the user typed arrives: quotes, spaces, empty and shell text.
+    // Arguments arrive unchanged: quotes, spaces, empty strings and shell syntax.
     let typed = r#"srun OPTIONS sh -c 'for a; do echo "[$a]"; done' x "it's" "''" 'a  b' '$(id)' '' '"' '\' '*' "a
 b""#;
     assert_eq!(same(container, typed), "[it's]\n['']\n[a  b]\n[$(id)]\n[]\n[\"]\n[\\]\n[*]\n[a\nb]\n");
@@ -103,7 +103,7 @@ pub(crate) fn batch_jobs_behave_as_without_an_image(container: &Container) {
     let job = "sbatch --parsable --wait --array=1-2 --output=out-%a --container=small job \"o'ne\"";
     assert_eq!(alice(container, job).code, 3);
     assert_eq!(ok("cat out-1 out-2"), "inside\nit's o'ne 1\ninside\nit's o'ne 2\n");
-    // A signal for the batch script alone reaches it once, and so does one for all processes.
+    // `--batch` and `--full` each deliver the signal to the script once.
     ok("printf '#!/bin/sh\ntrap \"echo heard\" USR1\necho up\nwhile :; do sleep 0.1; done\n' >listener");
     let id = ok("sbatch --parsable --output=heard.out --container=small listener");
     container.until("grep -qs up /home/alice/heard.out");
@@ -114,7 +114,7 @@ pub(crate) fn batch_jobs_behave_as_without_an_image(container: &Container) {
     ok(&format!("scancel --full {id}"));
     container.until("test -z \"$(squeue --noheader)\"");
     assert_eq!(ok("grep -c heard heard.out"), "2\n");
-    // A job that is cancelled gets its notice, and nothing of it stays.
+    // A cancelled job gets SIGTERM, and no process or bundle remains.
     ok("printf '#!/bin/sh\ntrap \"echo notice; exit 0\" TERM\necho up\nwhile :; do sleep 0.1; done\n' >long");
     let id = ok("sbatch --parsable --output=long.out --container=small long");
     container.until("grep -qs up /home/alice/long.out");
@@ -124,7 +124,7 @@ pub(crate) fn batch_jobs_behave_as_without_an_image(container: &Container) {
     let state = ok(&format!("scontrol show job {} | grep -o JobState=[A-Z]*", id.trim()));
     assert_eq!(state, "JobState=CANCELLED\n");
     container.until("test \"$(pgrep -c -u alice)\" = 0");
-    assert_eq!(container.sh("find /run/slurminit/oci -mindepth 2 | wc -l"), "0", "slurmstepd cleans up");
+    assert_eq!(container.sh("find /run/slurminit/oci -mindepth 2 | wc -l"), "0", "bundle not removed by slurmstepd");
 }
 
 pub(crate) fn images_belong_to_their_users(container: &Container) {
@@ -134,36 +134,36 @@ pub(crate) fn images_belong_to_their_users(container: &Container) {
     assert!(!container.sh("slurminit image list").contains("mine"));
     let denied = alice(container, "slurminit image remove small");
     assert_eq!(denied.code, 1, "{denied:?}");
-    // A path is a bundle or a file system, as in Slurm.
+    // As in Slurm, a path names a bundle or a root file system.
     assert_eq!(ok("srun --container=/tmp/image cat /etc/mark"), "inside\n");
     ok("slurminit image remove mine");
     assert_eq!(container.sh("find /home/alice/.local /data/images -perm /6022 ! -type l | wc -l"), "0");
 }
 
-/// The library is a file of another kind: only its name matters here.
+/// An empty file stands in for the library: only its name (the driver version) is read.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn step_with_gpu_is_warned_of_image_that_needs_newer_driver() {
+fn gpu_step_warns_about_image_requiring_newer_driver() {
     let library = directory(&[("libcuda.so", "")]);
     let mount = format!("{}:/usr/lib/libcuda.so.550.54.15:ro", library.path().join("libcuda.so").display());
     let (_config, container) = serve(&["--volume", &mount]);
     let bundle =
         r#"{"root": {"path": "/data/images/small/rootfs"}, "process": {"env": ["NVIDIA_REQUIRE_CUDA=cuda>=12.8"]}}"#;
     container.sh(&format!("mkdir /data/bundle && echo '{bundle}' >/data/bundle/config.json"));
-    let warned = |line: &str| {
+    let warnings = |line: &str| {
         let outcome = alice(&container, &format!("{line} echo"));
         assert_eq!(outcome.code, 0, "{outcome:?}");
         outcome.stderr.lines().filter(|line| line.contains("550.54.15") && line.contains("12.8")).count()
     };
-    assert_eq!(warned("srun --gres=gpu:1 --ntasks=2 --overcommit --container=/data/bundle"), 1);
-    assert_eq!(warned("srun --container=/data/bundle"), 0);
-    assert_eq!(warned("srun --gres=gpu:1 --container=small"), 0);
+    assert_eq!(warnings("srun --gres=gpu:1 --ntasks=2 --overcommit --container=/data/bundle"), 1);
+    assert_eq!(warnings("srun --container=/data/bundle"), 0);
+    assert_eq!(warnings("srun --gres=gpu:1 --container=small"), 0);
 }
 
-/// As GKE's device plugin mounts it. The library's content does not matter here.
+/// GKE's device plugin mounts the driver this way. The library content is not used.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn jobs_in_images_find_a_driver_that_is_mounted_as_a_directory() {
+fn jobs_in_images_find_driver_mounted_as_directory() {
     let driver = directory(&[]);
     let at = |name: &str| driver.path().join(name);
     for name in ["lib64", "bin"] {
@@ -184,7 +184,7 @@ fn jobs_in_images_find_a_driver_that_is_mounted_as_a_directory() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn images_run_in_a_plain_container() {
     let (_config, container) = serve(&[]);
-    assert_ne!(container.exec(&["slurminit", "oci", "--probe"]).code, 0, "the default profile refuses namespaces");
+    assert_ne!(container.exec(&["slurminit", "oci", "--probe"]).code, 0, "the default profile allows namespaces");
     jobs_behave_as_without_an_image(&container);
     batch_jobs_behave_as_without_an_image(&container);
     images_belong_to_their_users(&container);

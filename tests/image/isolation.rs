@@ -1,4 +1,4 @@
-//! Who runs what, and with how little it does.
+//! Isolation: the user of each process, its privileges, secrets, and access to GPU device files.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,13 +21,13 @@ fn every_daemon_runs_as_its_user() {
     assert!(processes.lines().any(|line| line == "slurminit-init root 1"), "{processes}");
 }
 
-/// What `slurminit run` leaves open for PID 1, its task and the lock, is PID 1's alone.
+/// PID 1 inherits the task and the lock from `slurminit run` as open file descriptors; no child may inherit them.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn passes_secrets_only_to_pid_1() {
     let container = Image::new(PLAIN).serve();
     let open = container.sh("for p in /proc/[0-9]*; do ls -l $p/fd | sed \"s|^|${p#/proc/} |\"; done 2>/dev/null");
-    assert!(!open.contains("slurminit task"), "it was read: {open}");
+    assert!(!open.contains("slurminit task"), "task descriptor still open: {open}");
     let locks: Vec<&str> = open.lines().filter(|line| line.ends_with("/slurminit/lock")).collect();
     assert!(matches!(locks[..], [lock] if lock.starts_with("1 ")), "{locks:?}");
 }
@@ -55,10 +55,10 @@ fn leaves_no_zombie() {
     container.sh(zombies);
 }
 
-/// Metrics and the watcher of GPUs read what others send, and give up root's rights.
+/// The metrics server and the GPU watcher parse untrusted input, so they drop root privileges.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn processes_without_rights_have_no_secret_in_their_environment() {
+fn unprivileged_processes_have_no_secret_in_environment() {
     let config = directory(&[("slurminit.toml", "[metrics]\nlisten = '127.0.0.1:9835'\n")]);
     let image = Image::new(DEMO).with(["--env", "API_KEY=secret"]).mount(config.path(), "/config");
     let container = image.serve();
@@ -66,15 +66,15 @@ fn processes_without_rights_have_no_secret_in_their_environment() {
         container.until(&format!("pgrep -f \"^[^ ]*{program}\""));
         let all = docker(["top", &container.name, "-eo", "pid,args"]).ok();
         let pid = all.lines().find(|line| line.contains(program)).and_then(|line| line.split_whitespace().next());
-        let environment = std::fs::read(format!("/proc/{}/environ", pid.expect(&all))).expect("the test is root's");
+        let environment = std::fs::read(format!("/proc/{}/environ", pid.expect(&all))).expect("needs root");
         let environment = String::from_utf8_lossy(&environment).into_owned();
         assert!(environment.contains("PATH=") && !environment.contains("secret"), "{program}: {environment:?}");
     }
 }
 
-const PEOPLE: &str = "[[user]]\nname = \"alice\"\nuid = 1234\n[[user]]\nname = \"bob\"\nuid = 1235\n";
+const USERS: &str = "[[user]]\nname = \"alice\"\nuid = 1234\n[[user]]\nname = \"bob\"\nuid = 1235\n";
 
-/// A demo cluster with alice and bob.
+/// A demo cluster with the users alice and bob.
 struct Lab {
     container: Container,
     _config: tempfile::TempDir,
@@ -82,7 +82,7 @@ struct Lab {
 
 impl Lab {
     fn new(image: &Image, toml: &str) -> Self {
-        let config = directory(&[("slurminit.toml", &format!("{toml}{PEOPLE}"))]);
+        let config = directory(&[("slurminit.toml", &format!("{toml}{USERS}"))]);
         Self { container: image.clone().json_log().mount(config.path(), "/config").serve(), _config: config }
     }
 
@@ -99,24 +99,24 @@ impl Lab {
     }
 }
 
-/// The GPUs that the shell can open.
-const OPENED: &str = "for gpu in 0 1; do (: <>/dev/nvidia$gpu) 2>/dev/null && printf $gpu; done; echo";
+/// Prints the indexes of the GPUs that the shell can open.
+const PRINT_OPENABLE: &str = "for gpu in 0 1; do (: <>/dev/nvidia$gpu) 2>/dev/null && printf $gpu; done; echo";
 const CLOSED: &str = "/dev/nvidia0 root:slurminit 660\n/dev/nvidia1 root:slurminit 660";
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn jobs_gpu_can_be_opened_by_its_user_alone() {
+fn only_user_of_job_can_open_its_gpu() {
     let lab = Lab::demo("");
     assert_eq!(lab.files(), CLOSED);
-    assert_eq!(lab.user("alice", OPENED).ok(), "\n", "without a job");
+    assert_eq!(lab.user("alice", PRINT_OPENABLE).ok(), "\n", "without a job");
     lab.user("alice", "cd /tmp; sbatch --gres=gpu:1 -o /tmp/alice --wrap 'echo $SLURM_JOB_GPUS; exec sleep 300'").ok();
     lab.container.until("[ -s /tmp/alice ]");
     let own = lab.container.sh("cat /tmp/alice");
     let other = if own == "0" { "1" } else { "0" };
-    // In a job without GPUs, in none, and in one that has the other GPU.
-    assert_eq!(lab.user("bob", &format!("srun sh -c '{OPENED}'")).ok(), "\n");
-    assert_eq!(lab.user("bob", OPENED).ok(), "\n");
-    assert_eq!(lab.user("bob", &format!("srun --gres=gpu:1 sh -c '{OPENED}'")).ok(), format!("{other}\n"));
+    // In a job without GPUs, outside a job, and in a job with the other GPU.
+    assert_eq!(lab.user("bob", &format!("srun sh -c '{PRINT_OPENABLE}'")).ok(), "\n");
+    assert_eq!(lab.user("bob", PRINT_OPENABLE).ok(), "\n");
+    assert_eq!(lab.user("bob", &format!("srun --gres=gpu:1 sh -c '{PRINT_OPENABLE}'")).ok(), format!("{other}\n"));
     let error = lab.user("bob", &format!(": <>/dev/nvidia{own}"));
     assert!(error.stderr.contains("Permission denied"), "{error:?}");
     lab.user("alice", "scancel --user alice").ok();
@@ -124,26 +124,26 @@ fn jobs_gpu_can_be_opened_by_its_user_alone() {
     assert_eq!(lab.files(), CLOSED);
 }
 
-/// NVIDIA's libraries set the mode of a device file that belongs to their user to 0666:
+/// NVIDIA's libraries set the mode of a device file to 0666 if the calling user owns it:
 /// docs/decisions/give-a-gpus-device-file-to-the-jobs-user.md.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn drivers_libraries_do_not_open_jobs_gpu_to_others() {
+fn driver_libraries_do_not_open_job_gpu_to_other_users() {
     let lab = Lab::demo("");
-    let uses_library = "slurminit detect >/dev/null";
+    let load_library = "slurminit detect >/dev/null";
     let job =
-        format!("cd /tmp; sbatch --gres=gpu:2 -o /dev/null --wrap '{uses_library}; echo >/tmp/up; exec sleep 300'");
+        format!("cd /tmp; sbatch --gres=gpu:2 -o /dev/null --wrap '{load_library}; echo >/tmp/up; exec sleep 300'");
     lab.user("alice", &job).ok();
     lab.container.until("[ -s /tmp/up ]");
-    assert_eq!(lab.user("alice", OPENED).ok(), "01\n");
-    for line in [uses_library, "slurminit doctor >/dev/null || true", "slurminit reload"] {
+    assert_eq!(lab.user("alice", PRINT_OPENABLE).ok(), "01\n");
+    for line in [load_library, "slurminit doctor >/dev/null || true", "slurminit reload"] {
         lab.container.sh(line);
-        assert_eq!((lab.files().as_str(), lab.user("bob", OPENED).ok().as_str()), (CLOSED, "\n"), "{line}");
+        assert_eq!((lab.files().as_str(), lab.user("bob", PRINT_OPENABLE).ok().as_str()), (CLOSED, "\n"), "{line}");
     }
-    // What the stand-in does to files of its user, and root's nvidia-smi to all. The job's end, and the next job, close them.
+    // The stand-in opens files owned by its user; root's nvidia-smi opens all. The job's end and the next job restore the mode.
     lab.container.sh("chown alice /dev/nvidia0");
-    lab.user("alice", uses_library).ok();
-    assert_eq!(lab.user("bob", OPENED).ok(), "0\n");
+    lab.user("alice", load_library).ok();
+    assert_eq!(lab.user("bob", PRINT_OPENABLE).ok(), "0\n");
     lab.container.sh("chown root:root /dev/nvidia[01]; chmod 0666 /dev/nvidia[01]");
     lab.user("alice", "scancel --user alice").ok();
     lab.container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
@@ -151,18 +151,18 @@ fn drivers_libraries_do_not_open_jobs_gpu_to_others() {
     lab.container.sh("chown root:root /dev/nvidia[01]; chmod 0666 /dev/nvidia[01]");
     lab.container.sh("srun --gres=gpu:2 chmod 0666 /dev/nvidia0 /dev/nvidia1");
     lab.container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
-    assert_eq!(lab.files(), CLOSED, "after a job of root's");
+    assert_eq!(lab.files(), CLOSED, "after a job of root");
     lab.container.sh("chown root:root /dev/nvidia[01]; chmod 0666 /dev/nvidia[01]");
     let next = "srun --gres=gpu:2 sh -c 'stat -c \"%n %U:%G %a\" /dev/nvidia[0-9]'";
     assert_eq!(lab.user("bob", next).ok().trim(), CLOSED);
 }
 
-/// What a user tries to do to a file outlives neither the job nor the daemons' death.
+/// A user's changes to a device file are reverted after the job and after a daemon crash.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn takes_gpu_back_despite_users_changes() {
+fn revokes_gpu_access_despite_user_changes() {
     let lab = Lab::demo("");
-    // An access control list: version 2, and entries of tag, permission and id. 1234 may read and write.
+    // A POSIX ACL: version 2, then entries of tag, permission and ID. It grants user 1234 read and write access.
     let acl = "$e = pack 'L', 2; $e .= pack 'SSL', @$_ for [1,6,~0], [2,6,1234], [4,6,~0], [16,6,~0], [32,6,~0];\n\
         $n = 'system.posix_acl_access'; \
         for (glob '/dev/nvidia[0-9]') { $f = $_; syscall(188, $f, $n, $e, length $e, 0) == 0 or die $! }\n";
@@ -171,12 +171,12 @@ fn takes_gpu_back_despite_users_changes() {
         assert_ne!(lab.user("alice", &format!("srun --gres=gpu:2 sh -c '{attack}'")).code, 0, "{attack}");
         lab.container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
         assert_eq!(lab.files(), CLOSED, "{attack}");
-        assert_eq!(lab.user("alice", OPENED).ok(), "\n", "{attack}");
-        assert_eq!(lab.user("bob", &format!("srun --gres=gpu:2 sh -c '{OPENED}'")).ok(), "01\n", "{attack}");
+        assert_eq!(lab.user("alice", PRINT_OPENABLE).ok(), "\n", "{attack}");
+        assert_eq!(lab.user("bob", &format!("srun --gres=gpu:2 sh -c '{PRINT_OPENABLE}'")).ok(), "01\n", "{attack}");
     }
-    // A list that no Epilog has removed.
+    // An ACL that no Epilog has removed.
     lab.container.sh("perl /tmp/acl.pl && srun --gres=gpu:2 true");
-    assert_eq!(lab.user("alice", OPENED).ok(), "\n", "after a job of root's");
+    assert_eq!(lab.user("alice", PRINT_OPENABLE).ok(), "\n", "after a job of root");
     for victims in ["slurmd", "slurmstepd", "slurmd | slurmstepd"] {
         lab.user(
             "alice",
@@ -184,7 +184,7 @@ fn takes_gpu_back_despite_users_changes() {
         )
         .ok();
         lab.container.sh("timeout 120 sh -c 'until [ -e /tmp/up ]; do sleep 0.1; done'; rm /tmp/up");
-        assert_eq!(lab.user("alice", OPENED).ok(), "01\n", "{victims}");
+        assert_eq!(lab.user("alice", PRINT_OPENABLE).ok(), "01\n", "{victims}");
         let each = format!("case $(cat $p/comm) in {victims}) kill -KILL ${{p#/proc/}} ;; esac");
         lab.container.sh(&format!("for p in /proc/[0-9]*; do {each}; done 2>/dev/null; true"));
         lab.container.until("scontrol ping | grep -q UP && scancel --user alice");
@@ -193,38 +193,38 @@ fn takes_gpu_back_despite_users_changes() {
     }
 }
 
-/// What is not ours alone stays as it is.
+/// Device files of the host, and GPUs that are shared or not isolated, keep their mode.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn leaves_host_and_shared_device_files_unchanged() {
     let devices = tempfile::tempdir().unwrap();
     let file = devices.path().join("nvidia0");
-    let made =
+    let status =
         std::process::Command::new("mknod").args(["-m", "0666"]).arg(&file).args(["c", "1", "3"]).status().unwrap();
-    assert!(made.success());
+    assert!(status.success());
     let image = Image::new(DEMO).with(["--hostname", "node1", "--env", "DEMO_GPUS=1"]).mount(&file, "/dev/nvidia0");
     let lab = Lab::new(&image, "");
     assert_eq!(lab.user("alice", "srun --gres=gpu:1 stat -c %a /dev/nvidia0").ok(), "666\n");
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o7777, 0o666);
     for toml in ["[gpu]\nisolate = false\n", "[gpu]\nshards = 4\n", "[slurm.conf]\nProlog = \"/bin/true\"\n"] {
         let lab = Lab::demo(toml);
-        assert_eq!(lab.user("alice", &format!("srun --gres=gpu:1 sh -c '{OPENED}'")).ok(), "01\n", "{toml}");
+        assert_eq!(lab.user("alice", &format!("srun --gres=gpu:1 sh -c '{PRINT_OPENABLE}'")).ok(), "01\n", "{toml}");
         assert_eq!(lab.files(), CLOSED.replace("slurminit 660", "root 666"), "{toml}");
     }
 }
 
-/// Opens both GPUs and keeps them. The title makes it findable; `hides` hides its descriptors.
+/// Keeps both GPUs open. The second argument identifies the process for pgrep; `hides` as the first hides its descriptors.
 const HOLD: &str = r#"exec perl -e 'syscall(157, 4, 0, 0, 0, 0) if $ARGV[0] eq "hides"; open $f{$_}, "+<", "/dev/nvidia$_" for 0, 1; sleep 600' "#;
 
-/// At the hand-over of a GPU to another user, the processes that have it open are killed, and no others.
+/// Before a GPU is allocated to another user, exactly the processes that have it open are killed.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_gpu_is_given_to_another_user_only_when_no_other_process_has_it() {
+fn gpu_changes_user_only_after_processes_using_it_are_killed() {
     let lab = Lab::demo("");
-    let meanwhile = |user: &str, line: &str| {
+    let spawn = |user: &str, line: &str| {
         docker(["exec", "--detach", "--user", user, &lab.container.name, "sh", "-c", line]).ok();
     };
-    let lives = |title: &str| lab.container.exec(&["pgrep", "-f", &format!("^perl .* {title}$")]).code == 0;
+    let is_alive = |title: &str| lab.container.exec(&["pgrep", "-f", &format!("^perl .* {title}$")]).code == 0;
     let until_alive = |title: &str| lab.container.until(&format!("pgrep -f \"^perl .* {title}$\""));
     let submit = |line: &str| {
         let line =
@@ -234,7 +234,7 @@ fn a_gpu_is_given_to_another_user_only_when_no_other_process_has_it() {
     let until_ended = |job: &str| {
         lab.container.until(&format!("! squeue --noheader --jobs={job} 2>/dev/null | grep -q ."));
     };
-    // It runs all the time, and has the other GPU. Like NVIDIA's libraries, it opens all that it may.
+    // Runs during the whole test with the other GPU. Like NVIDIA's libraries, it opens every GPU that it can.
     let other = submit(&format!("until [ -e /tmp/open ]; do sleep 0.1; done; {HOLD} shows job"));
     lab.container.until(&format!("squeue --noheader --jobs={other} --format=%T | grep -q RUNNING"));
     let first = submit(&format!(
@@ -242,31 +242,31 @@ fn a_gpu_is_given_to_another_user_only_when_no_other_process_has_it() {
         format!("{HOLD} shows claims").replace('\'', "'\\''")
     ));
     lab.container.until("[ -e /tmp/open ]");
-    // As root's nvidia-smi does.
+    // root's nvidia-smi sets this mode.
     lab.container.sh("chmod 0666 /dev/nvidia[01]");
-    meanwhile("alice", &format!("{HOLD} shows shell"));
-    meanwhile("alice", &format!("{} hides hidden", HOLD.replace("exec", "exec env -i")));
-    meanwhile("daemon", &format!("{HOLD} shows foreign"));
-    let holders = ["claims", "shell", "hidden", "foreign"];
-    holders.iter().chain(&["job"]).for_each(|title| until_alive(title));
+    spawn("alice", &format!("{HOLD} shows shell"));
+    spawn("alice", &format!("{} hides hidden", HOLD.replace("exec", "exec env -i")));
+    spawn("daemon", &format!("{HOLD} shows foreign"));
+    let gpu_users = ["claims", "shell", "hidden", "foreign"];
+    gpu_users.iter().chain(&["job"]).for_each(|title| until_alive(title));
     lab.user("alice", &format!("scancel {first}")).ok();
     until_ended(&first);
-    // They cannot open the GPU any more.
-    meanwhile("alice", &format!("{HOLD} shows innocent"));
-    meanwhile("bob", &format!("{HOLD} hides innocent-of-bob"));
-    meanwhile("daemon", &format!("{HOLD} hides innocent-of-daemon"));
+    // These processes start after the job and cannot open its GPU.
+    spawn("alice", &format!("{HOLD} shows innocent"));
+    spawn("bob", &format!("{HOLD} hides innocent-of-bob"));
+    spawn("daemon", &format!("{HOLD} hides innocent-of-daemon"));
     let innocent = ["innocent", "innocent-of-bob", "innocent-of-daemon"];
     innocent.iter().for_each(|title| until_alive(title));
-    // The same user keeps them.
+    // A job of the same user kills only the process of another user.
     lab.user("alice", "srun --gres=gpu:1 true").ok();
     let log = lab.container.log();
-    assert_eq!(holders.map(lives), [true, true, true, false], "{log}");
+    assert_eq!(gpu_users.map(is_alive), [true, true, true, false], "{log}");
     lab.user("bob", "srun --gres=gpu:1 true").ok();
     let log = lab.container.log();
-    assert_eq!(holders.map(lives), [false; 4], "{log}");
-    assert_eq!(innocent.map(lives), [true; 3], "{log}");
+    assert_eq!(gpu_users.map(is_alive), [false; 4], "{log}");
+    assert_eq!(innocent.map(is_alive), [true; 3], "{log}");
     assert_eq!(lab.container.sh(&format!("squeue --noheader --jobs={other} --format=%T")), "RUNNING", "{log}");
-    // Three that showed it, and one that may have hidden it: the constant messages differ.
+    // Three had the GPU visibly open, one may have hidden it: two different messages.
     let mut killed: BTreeMap<String, u32> = BTreeMap::new();
     for record in lab.container.records("gpu-user-killed") {
         *killed.entry(record["message"].to_string()).or_default() += 1;
@@ -274,7 +274,7 @@ fn a_gpu_is_given_to_another_user_only_when_no_other_process_has_it() {
     let mut counts: Vec<u32> = killed.into_values().collect();
     counts.sort_unstable();
     assert_eq!(counts, [1, 3], "{log}");
-    assert!(lives("job"), "{log}");
+    assert!(is_alive("job"), "{log}");
     let kept = lab.container.records("gpu-kept-open");
     assert!(kept.iter().any(|record| record["fields"]["holder"] == other), "{log}");
 }

@@ -1,15 +1,15 @@
-//! Jobs when the container stops, and at the start after it.
+//! Jobs when the container stops and at the next start.
 
 use tempfile::TempDir;
 
 use crate::docker::{Container, DEMO, Image, Volume, debians, directory, docker};
 
-/// Counts; on TERM says so and ends well.
+/// Prints a notice on SIGTERM and exits with 0.
 const WILLING: &str = "trap 'echo notice; exit 0' TERM; echo up; while :; do sleep 0.1; done";
-/// Hears nothing.
+/// Ignores SIGTERM.
 const DEAF: &str = "trap '' TERM; echo up; while :; do sleep 0.1; done";
 
-/// Submits a batch job on one GPU that writes into `/var/lib/slurm/NAME`.
+/// Submits a batch job on one GPU with its output in `/var/lib/slurm/NAME`. Returns the job ID.
 fn submit(container: &Container, name: &str, options: &str, script: &str) -> String {
     let line = format!("sbatch --parsable --gres=gpu:1 {options} --output /var/lib/slurm/{name} --wrap \"{script}\"");
     container.sh(&line).trim().to_owned()
@@ -29,7 +29,7 @@ fn cluster(slurm: &Volume) -> Image {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn stop_gives_jobs_notice_and_next_start_has_no_ghost() {
+fn stop_notifies_jobs_and_next_start_lists_no_stale_job() {
     let slurm = Volume::new("state");
     let first = cluster(&slurm).serve();
     let willing = submit(&first, "willing", "", WILLING);
@@ -42,22 +42,22 @@ fn stop_gives_jobs_notice_and_next_start_has_no_ghost() {
     drop(first);
 
     let second = cluster(&slurm).serve();
-    assert_eq!(second.sh("tail -n 1 /var/lib/slurm/willing"), "notice", "the job had its notice");
+    assert_eq!(second.sh("tail -n 1 /var/lib/slurm/willing"), "notice", "no SIGTERM before the stop");
     assert_eq!(state(&second, &willing), "JobState=COMPLETED");
-    assert_eq!(state(&second, &deaf), "JobState=FAILED", "KILL ended it, and --no-requeue lets it run once");
+    assert_eq!(state(&second, &deaf), "JobState=FAILED", "--no-requeue job ended by SIGKILL");
     assert_eq!(state(&second, &held), "JobState=PENDING");
     assert_eq!(second.sh("sinfo --noheader --format %T"), "idle");
 }
 
-/// Notes that it runs, and ends as TERM ends a shell.
+/// Ends by the default action of SIGTERM.
 const PLAIN_SLEEP: &str = "echo up; sleep 3000";
-/// On TERM says so and fails.
+/// Prints a notice on SIGTERM and exits with 3.
 const FAILS: &str = "trap 'echo notice; exit 3' TERM; echo up; while :; do sleep 0.1; done";
 
-/// `docker stop` and start: what a crash would requeue, a stop requeues too.
+/// `docker stop` and start requeue the jobs that a crash would requeue.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn stop_costs_job_no_more_than_crash_on_each_debian() {
+fn stop_requeues_jobs_like_crash_on_each_debian() {
     for image in debians(DEMO) {
         let slurm = Volume::new("state");
         let partition =
@@ -90,13 +90,13 @@ fn stop_costs_job_no_more_than_crash_on_each_debian() {
         drop(first);
 
         let second = cluster.serve();
-        // All at once, and not after two minutes; what was written before is there.
+        // All restart at once, not after two minutes, and their earlier output is kept.
         for name in ["plain", "fails", "array-1", "array-2"] {
-            let twice =
+            let ran_twice =
                 format!("timeout 120 sh -c 'until [ $(grep -c up /var/lib/slurm/{name}) = 2 ]; do sleep 0.1; done'");
-            let outcome = second.exec(&["sh", "-c", &twice]);
-            let why = || second.sh("squeue; scontrol show jobs; grep -r . /var/lib/slurm/plain /var/lib/slurm/fails");
-            assert_eq!(outcome.code, 0, "{image}: {name}: {log}\n{}{}", second.log(), why());
+            let outcome = second.exec(&["sh", "-c", &ran_twice]);
+            let jobs = || second.sh("squeue; scontrol show jobs; grep -r . /var/lib/slurm/plain /var/lib/slurm/fails");
+            assert_eq!(outcome.code, 0, "{image}: {name}: {log}\n{}{}", second.log(), jobs());
         }
         let show = |job: &str| second.sh(&format!("scontrol --oneliner show job {job}"));
         for job in [&plain, &fails] {
@@ -117,21 +117,21 @@ fn stop_costs_job_no_more_than_crash_on_each_debian() {
             let shown = show(&job);
             assert!(shown.contains("JobState=PENDING Reason=Dependency"), "{image}: {shown}");
         }
-        // As many jobs run as there were, on whatever CPUs there are; nothing of the stop is left.
+        // The node is mixed or allocated, depending on its CPUs. The drain of the stop is removed.
         let node = second.sh("sinfo --noheader --format %T");
         assert!(["mixed", "allocated"].contains(&node.as_str()), "{image}: {node}");
     }
 }
 
-/// The child that speaks for the jobs needs a process. Where there is none, the log says what becomes of them.
+/// Notifying the jobs requires a fork. If fork fails, the log reports the jobs that were not notified.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn reports_stop_without_free_process() {
+fn logs_unnotified_jobs_when_stop_cannot_fork() {
     let slurm = Volume::new("state");
     let container = cluster(&slurm).json_log().serve();
     let job = submit(&container, "job", "", WILLING);
     wait_until_up(&container, "job");
-    // Fewer than there are: no more can be made.
+    // Below the current process count, so every fork fails.
     docker(["update", "--pids-limit", "2", &container.name]).ok();
     let code = container.stop();
     let log = container.log();
@@ -145,11 +145,11 @@ fn reports_stop_without_free_process() {
     assert!(["JobState=RUNNING", "JobState=PENDING", "JobState=COMPLETED"].contains(&state.as_str()), "{state}");
 }
 
-/// A stop closes the node to new jobs while others end, and a start after KILL to be rid of those that are gone. One that a person had
-/// closed stays closed, with that person's reason.
+/// A stop drains the node while jobs end; a start after SIGKILL drains it while lost jobs are cleared. A drain set by the administrator
+/// persists, with its reason.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn drain_by_administrator_outlives_stop_and_kill_with_jobs() {
+fn administrator_drain_persists_after_stop_and_kill_with_jobs() {
     for how in ["stop", "kill"] {
         let slurm = Volume::new("state");
         let first = cluster(&slurm).serve();
@@ -162,8 +162,8 @@ fn drain_by_administrator_outlives_stop_and_kill_with_jobs() {
         let second = cluster(&slurm).start();
         second.until("sinfo --noheader 2>/dev/null | grep -q drain");
         second.until("slurminit status | head -n 1 | grep -q ready");
-        let said = second.sh("sinfo --noheader --format='%T|%E'; squeue --noheader --format=%T");
-        assert_eq!(said, "drained|upgrade\nPENDING\nPENDING", "{how}: {}", second.log());
+        let states = second.sh("sinfo --noheader --format='%T|%E'; squeue --noheader --format=%T");
+        assert_eq!(states, "drained|upgrade\nPENDING\nPENDING", "{how}: {}", second.log());
         second.sh("scancel 1; scontrol update nodename=localhost state=resume; \
              timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
     }
@@ -171,7 +171,7 @@ fn drain_by_administrator_outlives_stop_and_kill_with_jobs() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn killed_container_leaves_no_ghost() {
+fn requeues_job_soon_after_container_kill() {
     let slurm = Volume::new("state");
     let first = cluster(&slurm).serve();
     let job = submit(&first, "job", "", DEAF);
@@ -182,41 +182,41 @@ fn killed_container_leaves_no_ghost() {
     drop(first);
 
     let second = cluster(&slurm).serve();
-    // It runs again, as a job that may be requeued does, and soon: with Slurm's own settings that takes two minutes.
+    // The requeued job restarts soon; with Slurm's default settings that takes two minutes.
     second.until("grep -qs up /var/lib/slurm/job");
     assert_eq!(state(&second, &job), "JobState=RUNNING");
     second.sh(&format!("scancel {job}"));
 }
 
-/// Ids go on without a gap after a stop; after a kill no id comes twice, though nobody knows what was given out last.
+/// Job IDs continue without a gap after a stop. After a kill the last assigned ID is unknown, so a range is skipped.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn job_ids_continue_after_stop_and_skip_after_kill_on_each_debian() {
     for image in debians(DEMO) {
         let slurm = Volume::new("state");
         let container = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").serve();
-        let submit = || container.sh("sbatch --parsable --hold --wrap true").parse::<u32>().expect("an id");
-        let again = || {
+        let submit = || container.sh("sbatch --parsable --hold --wrap true").parse::<u32>().expect("a job ID");
+        let restart = || {
             docker(["start", &container.name]).ok();
             container.wait_until_healthy();
         };
         assert_eq!(submit(), 1, "{image}");
         for next in [2, 3] {
             assert_eq!(container.stop(), 0, "{image}");
-            again();
+            restart();
             assert_eq!(submit(), next, "{image}: {}", container.log());
         }
         docker(["kill", &container.name]).ok();
-        again();
+        restart();
         let after = submit();
         assert!(after > 1000, "{image}: {after}: {}", container.log());
         assert_eq!(container.stop(), 0, "{image}");
-        again();
+        restart();
         assert_eq!(submit(), after + 1, "{image}: {}", container.log());
     }
 }
 
-/// What slurmd had of a job when the container was killed: Slurm's commands complain of it at each question.
+/// slurmd's spool files of a job are stale after a container kill; Slurm's commands would warn about them at each call.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn killed_container_leaves_nothing_in_spool_on_each_debian() {
@@ -228,24 +228,24 @@ fn killed_container_leaves_nothing_in_spool_on_each_debian() {
             "sbatch --parsable --no-requeue --output /var/lib/slurm/job --wrap 'echo up; srun --overlap sleep 3000'";
         let job = first.sh(once);
         wait_until_up(&first, "job");
-        let left = r"left() { ls -A /var/lib/slurm/slurmd | grep -E '^job[0-9]+$|_[0-9]+\.[0-9]+$'; }; ";
-        // The script, and the sockets of two steps.
-        let begun = "i=0; until [ $(left | wc -l) = 3 ]; do [ $((i += 1)) -lt 300 ] || exit 1; sleep 0.1; done";
-        first.sh(&(left.to_owned() + begun));
+        let list_spool = r"left() { ls -A /var/lib/slurm/slurmd | grep -E '^job[0-9]+$|_[0-9]+\.[0-9]+$'; }; ";
+        // The batch script and the sockets of two steps.
+        let until_begun = "i=0; until [ $(left | wc -l) = 3 ]; do [ $((i += 1)) -lt 300 ] || exit 1; sleep 0.1; done";
+        first.sh(&(list_spool.to_owned() + until_begun));
         first.until_saved();
         docker(["kill", &first.name]).ok();
         drop(first);
 
         let second = cluster.serve();
-        assert_eq!(second.sh(&(left.to_owned() + "left; true")), "", "{image}: {}", second.log());
+        assert_eq!(second.sh(&(list_spool.to_owned() + "left; true")), "", "{image}: {}", second.log());
         assert_eq!(state(&second, &job), "JobState=NODE_FAIL", "{image}");
-        let asked = second
+        let output = second
             .sh("for i in 1 2 3; do scontrol listpids 2>&1; scontrol show slurmd 2>&1; srun true 2>&1; done; true");
-        assert!(!(asked + &second.log()).contains("vestigial"), "{image}: {}", second.log());
+        assert!(!(output + &second.log()).contains("vestigial"), "{image}: {}", second.log());
     }
 }
 
-/// Two GPUs, and a library of shell functions.
+/// Starts a cluster with two GPUs. `files` is mounted at `/config`.
 fn server(image: &str, files: &TempDir) -> Container {
     Image::new(image)
         .with(["--hostname", "node1"])
@@ -254,7 +254,7 @@ fn server(image: &str, files: &TempDir) -> Container {
         .serve()
 }
 
-/// For tests of what a slurmctld that is killed forgets.
+/// Shell functions for tests that kill slurmctld before it saves its state.
 pub(crate) const SHELL: &str = r#"
 pid() { # NAME: the oldest process of that name
     for p in $(ls /proc | grep '^[0-9][0-9]*$' | sort -n); do
@@ -285,10 +285,10 @@ is_empty() { squeue --noheader >/tmp/queue && [ ! -s /tmp/queue ]; }
 running() { squeue --noheader --states=RUNNING --format=%A; }
 "#;
 
-/// An srun that ended just before slurmctld was killed: the next slurmctld believes it to run, and Slurm itself never ends it.
+/// If srun ends just before slurmctld is killed, the next slurmctld restores the job as running, and Slurm never ends it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn srun_that_ended_just_before_slurmctld_died_holds_nothing_on_each_debian() {
+fn cancels_srun_that_ended_just_before_slurmctld_crash_on_each_debian() {
     let files = directory(&[("library", SHELL)]);
     for image in debians(DEMO) {
         let container = server(image, &files);
@@ -305,16 +305,16 @@ fn srun_that_ended_just_before_slurmctld_died_holds_nothing_on_each_debian() {
             scontrol show job "$job" | grep -o 'JobState=[A-Z_]*'
             scontrol show job "$job" | grep -o 'AdminComment=.*'"#);
         let why = "AdminComment=slurminit: the job's srun or salloc no longer runs";
-        let want = ["free", "JobState=CANCELLED", why];
-        assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), want, "{image}: {}", container.log());
+        let expected = ["free", "JobState=CANCELLED", why];
+        assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), expected, "{image}: {}", container.log());
     }
 }
 
-/// The same of batch jobs, of which Slurm asks the node every half hour.
+/// Slurm itself would detect such a batch job only after up to half an hour, when it polls the node.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn batch_job_that_ended_just_before_slurmctld_died_runs_again_or_ends_on_each_debian() {
-    // A script that is not there yet is missing after this and 10 s; Slurm's own default would make it 20.
+fn requeues_or_cancels_batch_job_that_ended_before_slurmctld_crash_on_each_debian() {
+    // A script counts as missing after BatchStartTimeout + 10 s; Slurm's default makes that 20 s.
     let files = directory(&[("library", SHELL), ("slurminit.toml", "[slurm.conf]\nBatchStartTimeout = \"1\"\n")]);
     for image in debians(DEMO) {
         let container = server(image, &files);
@@ -337,23 +337,23 @@ fn batch_job_that_ended_just_before_slurmctld_died_runs_again_or_ends_on_each_de
         );
         let why =
             "AdminComment=slurminit: the job's script ended, or was about to start, while slurmctld or slurmd was down";
-        let want = ["JobState=COMPLETED", "Restarts=1", "JobState=CANCELLED", "Restarts=0", why];
-        assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), want, "{image}: {}", container.log());
+        let expected = ["JobState=COMPLETED", "Restarts=1", "JobState=CANCELLED", "Restarts=0", why];
+        assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), expected, "{image}: {}", container.log());
     }
 }
 
-/// What people hold, they keep: an srun, one that is stopped, a salloc with nothing in it, one without a shell.
+/// Allocations in use are kept: an srun, a stopped srun, a salloc without a step, and a salloc without a shell.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn allocations_in_use_outlive_slurmctld_on_each_debian() {
-    // Room for all of them on one CPU.
+fn allocations_in_use_survive_slurmctld_crash_on_each_debian() {
+    // Oversubscription, so that all allocations fit on one CPU.
     let partition = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let files = directory(&[("library", SHELL), ("slurminit.toml", partition)]);
     for image in debians(DEMO) {
         let container = server(image, &files);
-        let holders = ["srun --mem=16 sleep 1000", "srun --mem=16 sleep 1001", "salloc --mem=16 sleep 1000"];
-        for holder in holders {
-            docker(["exec", "--detach", &container.name, "sh", "-c", &format!("exec {holder}")]).ok();
+        let commands = ["srun --mem=16 sleep 1000", "srun --mem=16 sleep 1001", "salloc --mem=16 sleep 1000"];
+        for command in commands {
+            docker(["exec", "--detach", &container.name, "sh", "-c", &format!("exec {command}")]).ok();
         }
         let printed = container.sh(r#". /config/library
             salloc --mem=16 --no-shell 2>/dev/null

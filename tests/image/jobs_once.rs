@@ -1,12 +1,12 @@
-//! What may run once runs once, whatever slurmctld has forgotten.
+//! Jobs that may run only once run once, even if slurmctld has lost state.
 
 use crate::docker::{DEMO, Image, Volume, debians, directory, docker};
 use crate::jobs::SHELL;
 
-/// slurmctld has saved that the jobs wait, and is killed before it has saved that they ran: its successor launches them again.
+/// slurmctld is killed after it saved the jobs as pending and before it saved that they ran. The next slurmctld launches them again.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn job_that_has_run_is_not_launched_again_by_slurmctld_that_has_forgotten_it_on_each_debian() {
+fn no_requeue_job_runs_once_after_slurmctld_loses_state_on_each_debian() {
     let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let script = "#!/bin/sh\necho ${SLURM_ARRAY_TASK_ID:-alone} >>/tmp/ran\n";
     for image in debians(DEMO) {
@@ -28,14 +28,14 @@ fn job_that_has_run_is_not_launched_again_by_slurmctld_that_has_forgotten_it_on_
             srun true && sort /tmp/ran | tr '\n' ' '"#);
         let log = container.log();
         assert_eq!(printed.trim(), "1 2 3 alone", "{image}: {log}");
-        assert!(!container.records("job-cancelled-once").is_empty(), "{image}: nothing was forgotten: {log}");
+        assert!(!container.records("job-cancelled-once").is_empty(), "{image}: no state was lost: {log}");
     }
 }
 
-/// An array's last task has the array's own number: what is done to it must not be done to the array.
+/// An array's last task has the array's job ID. Requeueing this task must not requeue the array.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn task_that_runs_again_leaves_others_of_its_array_alone() {
+fn requeued_array_task_does_not_affect_other_tasks() {
     let toml = "[slurm.conf]\nBatchStartTimeout = 5\n[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let script = "#!/bin/sh\necho $SLURM_ARRAY_TASK_ID >>/tmp/ran\nuntil [ -e /tmp/end-$SLURM_ARRAY_TASK_ID ]; do sleep 0.1; done\n";
     let files = directory(&[("slurminit.toml", toml), ("job.sh", script), ("library", SHELL)]);
@@ -56,12 +56,12 @@ fn task_that_runs_again_leaves_others_of_its_array_alone() {
     let log = container.log();
     assert_eq!(printed.trim(), "1 2 1 2 3 3", "{log}");
     let requeued = container.records("job-without-process");
-    let job = |record: &serde_json::Value| record["fields"]["job"].as_str().is_some_and(|job| job.ends_with("_3"));
-    assert!(requeued.iter().any(job), "{log}");
+    let is_task = |record: &serde_json::Value| record["fields"]["job"].as_str().is_some_and(|id| id.ends_with("_3"));
+    assert!(requeued.iter().any(is_task), "{log}");
 }
 
-/// slurmctld does not save by itself that its backfill scheduler has started a job; its successor would abort that one and start
-/// it again. It is told to save, so that the job goes on.
+/// slurmctld does not save its state when its backfill scheduler starts a job. After a crash the next slurmctld would abort the job
+/// and start it again. slurminit therefore makes slurmctld save, so that the job continues.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn job_started_by_backfill_continues_under_next_slurmctld_on_each_debian() {
@@ -69,7 +69,7 @@ fn job_started_by_backfill_continues_under_next_slurmctld_on_each_debian() {
     for image in debians(DEMO) {
         let files = directory(&[("job.sh", script), ("library", SHELL)]);
         let container = Image::new(image).with(["--hostname", "node1"]).mount(files.path(), "/config").serve();
-        // Whether backfill or the main scheduler is the first to look depends on the moment.
+        // Whether backfill or the main scheduler starts the job depends on timing, so retry.
         let printed = container.sh(r#". /config/library
             touch /tmp/ran; chmod 666 /tmp/ran
             begun_by_backfill() { slurminit logs slurmctld --lines 1000 | grep -q "backfill: _start_job: Started JobId=$job "; }
@@ -86,10 +86,10 @@ fn job_started_by_backfill_continues_under_next_slurmctld_on_each_debian() {
     }
 }
 
-/// slurmctld alone knows which task of an array has which number, and saves it late; what was noted of it outlives the container.
+/// Only slurmctld maps array tasks to job IDs, and it saves the mapping late. `slurminit.begun` on the volume keeps it across a kill.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn task_that_began_just_before_kill_of_container_runs_once_on_each_debian() {
+fn array_task_started_before_container_kill_runs_once_on_each_debian() {
     let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let script = "#!/bin/sh\necho $SLURM_ARRAY_TASK_ID >>/var/lib/slurm/ran\nexec sleep 1000\n";
     for image in debians(DEMO) {
@@ -111,6 +111,6 @@ fn task_that_began_just_before_kill_of_container_runs_once_on_each_debian() {
         let printed = second.sh(". /config/library; soon is_empty; srun true; sort /var/lib/slurm/ran | tr '\\n' ' '");
         let log = second.log();
         assert_eq!(printed.trim(), "1 2 3", "{image}: {log}");
-        assert!(!second.records("job-cancelled-once").is_empty(), "{image}: nothing was forgotten: {log}");
+        assert!(!second.records("job-cancelled-once").is_empty(), "{image}: no state was lost: {log}");
     }
 }

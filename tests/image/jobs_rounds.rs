@@ -1,13 +1,13 @@
-//! Random rounds of jobs and faults: no job is unaccounted for, none runs twice unasked, no id is given twice.
+//! Random rounds of jobs and faults. Every job is accounted for, only requeueable jobs run twice, and every job ID is unique.
 //!
-//! `SLURMINIT_ROUNDS` is the number of rounds (default 4). `SLURMINIT_SEED` selects the choices of a run; the default is constant. Seeds 913, 1014 and 1115
-//! with 60, 90 and 55 rounds passed with Slurm 24.11.5.
+//! `SLURMINIT_ROUNDS` is the number of rounds (default 4). `SLURMINIT_SEED` is the random seed; the default is constant. Seeds 913,
+//! 1014 and 1115 with 60, 90 and 55 rounds passed with Slurm 24.11.5.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::docker::{Container, DEMO, Image, Volume, directory, docker, records};
 
-/// What each job runs: a line in the ledger at each begin and end, with its name and array task, its id and how often Slurm says it was requeued.
+/// The script of each job. At begin and end it writes a ledger line with name and array task, job ID and Slurm's restart count.
 const JOB: &str = r#"#!/bin/sh
 task=$LEDGER_ID.${SLURM_ARRAY_TASK_ID:-0}
 echo "begin $task $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0}" >>/var/lib/slurm/ledger
@@ -15,7 +15,7 @@ sleep "${1:-0}"
 echo "end $task $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0}" >>/var/lib/slurm/ledger
 "#;
 
-/// Numbers of a seed (xorshift).
+/// Random number generator (xorshift).
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// How many rounds, and the seed, by the environment or as given here.
+/// The number of rounds and the seed from the environment, or else the arguments.
 pub(crate) fn rounds_and_seed(rounds: u64, seed: u64) -> (u64, u64) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (rounds, seed) = (number("SLURMINIT_ROUNDS").unwrap_or(rounds), number("SLURMINIT_SEED").unwrap_or(seed));
@@ -39,18 +39,18 @@ pub(crate) fn rounds_and_seed(rounds: u64, seed: u64) -> (u64, u64) {
     (rounds, seed)
 }
 
-/// What was asked for, by the name that the job's ledger lines have.
+/// A submitted job or srun.
 #[derive(Debug)]
-struct Asked {
-    /// Unknown where sbatch or srun got no answer in time: then it may have been taken or not.
+struct Submission {
+    /// `None` for srun, and if sbatch failed or timed out: the job may or may not have been accepted.
     id: Option<String>,
     may_run_again: bool,
     tasks: usize,
-    /// Waits until the check lets it go.
+    /// Held until `Totals::check` releases it.
     held: bool,
 }
 
-/// What is submitted: its options, how many tasks it has, and whether it may run again.
+/// Kinds of batch jobs: sbatch options, number of tasks, and whether the job may run again.
 const KINDS: [(&str, usize, bool); 6] = [
     ("", 1, true),
     ("--no-requeue", 1, false),
@@ -60,14 +60,14 @@ const KINDS: [(&str, usize, bool); 6] = [
     ("--dependency=afterany:BEFORE", 1, true),
 ];
 
-fn submit(container: &Container, name: &str, before: Option<&str>, random: &mut Random) -> Asked {
+fn submit(container: &Container, name: &str, before: Option<&str>, random: &mut Random) -> Submission {
     let seconds = ["0", "0.3", "2", "8"][random.below(4) as usize];
     let Some((options, tasks, may_run_again)) = KINDS.get(random.below(KINDS.len() as u64 + 1) as usize) else {
         let srun = format!("export LEDGER_ID={name}; exec timeout 60 srun --quiet --mem=8 /config/job.sh {seconds}");
         docker(["exec", "--detach", &container.name, "sh", "-c", &srun]).ok();
-        return Asked { id: None, may_run_again: false, tasks: 1, held: false };
+        return Submission { id: None, may_run_again: false, tasks: 1, held: false };
     };
-    // Without a job before it, it waits for itself alone.
+    // Without an earlier job there is nothing to depend on.
     let options = match before {
         Some(id) => options.replace("BEFORE", id),
         None => options.replace("--dependency=afterany:BEFORE", ""),
@@ -77,7 +77,7 @@ fn submit(container: &Container, name: &str, before: Option<&str>, random: &mut 
     );
     let outcome = container.exec(&["timeout", "30", "sh", "-c", &line]);
     let id = (outcome.code == 0).then(|| outcome.stdout.trim().to_owned());
-    Asked { held: options == "--hold" && id.is_some(), id, may_run_again: *may_run_again, tasks: *tasks }
+    Submission { held: options == "--hold" && id.is_some(), id, may_run_again: *may_run_again, tasks: *tasks }
 }
 
 fn fault(container: &Container, random: &mut Random) -> &'static str {
@@ -131,7 +131,7 @@ fn fault(container: &Container, random: &mut Random) -> &'static str {
 fn loses_no_job_silently_and_reuses_no_id() {
     let (rounds, seed) = rounds_and_seed(4, 301);
     let mut random = Random::of(seed);
-    // Each death counts as a first one: five within a minute are meant here, and no reason to end.
+    // Disables the crash-loop limits: this test kills daemons several times per minute.
     let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:64\"\n[supervise]\nreset_after = 0.001\ngive_up_after = 1000\n";
     let files = directory(&[("job.sh", JOB), ("slurminit.toml", toml)]);
     let slurm = Volume::new("rounds");
@@ -142,61 +142,61 @@ fn loses_no_job_silently_and_reuses_no_id() {
         .mount(files.path(), "/config")
         .serve();
     container.sh("touch /var/lib/slurm/ledger; chmod 666 /var/lib/slurm/ledger");
-    let mut books = Books::default();
+    let mut totals = Totals::default();
     let mut faults: BTreeMap<&str, u32> = BTreeMap::new();
     let mut before: Option<String> = None;
     for round in 0..rounds {
         for job in 0..=random.below(3) {
             let name = format!("r{round}j{job}");
-            let asked = submit(&container, &name, before.as_deref(), &mut random);
-            before = asked.id.clone().or(before);
-            books.asked.insert(name, asked);
+            let submitted = submit(&container, &name, before.as_deref(), &mut random);
+            before = submitted.id.clone().or(before);
+            totals.submitted.insert(name, submitted);
         }
         let fault = fault(&container, &mut random);
         *faults.entry(fault).or_default() += 1;
         container.wait_until_healthy();
         if round % 10 == 9 || round + 1 == rounds {
-            books.check(&container, &format!("round {round}, seed {seed}, last fault {fault}"));
-            eprintln!("{} rounds, seed {seed}: {faults:?}; {:?}", round + 1, books.figures);
+            totals.check(&container, &format!("round {round}, seed {seed}, last fault {fault}"));
+            eprintln!("{} rounds, seed {seed}: {faults:?}; {:?}", round + 1, totals.figures);
         }
     }
 }
 
-/// What is known of all rounds.
+/// State across all rounds.
 #[derive(Default)]
-struct Books {
-    /// Since the last check.
-    asked: BTreeMap<String, Asked>,
-    /// Each id that sbatch has ever given, and to whom.
-    given: BTreeMap<String, String>,
+struct Totals {
+    /// Jobs submitted since the last check, by the name in their ledger lines.
+    submitted: BTreeMap<String, Submission>,
+    /// The job name for each ID that sbatch has returned.
+    names_by_id: BTreeMap<String, String>,
     figures: Figures,
 }
 
-/// What the rounds came to.
+/// Counts that the test prints.
 #[derive(Debug, Default)]
 struct Figures {
     sbatch: usize,
     srun_or_unanswered: usize,
     begun: usize,
-    begun_again_as_asked: usize,
-    lost_and_named: usize,
+    requeued: usize,
+    reported_lost: usize,
     held_by_slurm: usize,
 }
 
-impl Books {
-    /// After all that can run has run.
+impl Totals {
+    /// Waits until the queue is empty, then checks every job since the last check.
     fn check(&mut self, container: &Container, when: &str) {
         let log = || container.log().lines().filter(|line| line.contains("slurminit")).collect::<Vec<_>>().join("\n");
         let ledger = container.sh("cat /var/lib/slurm/ledger");
         let is_begun = |name: &str| ledger.lines().any(|line| line.starts_with(&format!("begin {name}.")));
-        for (name, job) in self.asked.iter().filter(|(_, job)| job.held) {
-            assert!(!is_begun(name), "{when}: {name} ({job:?}) was held, and ran\n{}", log());
-            // It may be lost.
+        for (name, job) in self.submitted.iter().filter(|(_, job)| job.held) {
+            assert!(!is_begun(name), "{when}: held job {name} ({job:?}) ran\n{}", log());
+            // The job may be lost, so ignore a failure.
             let id = job.id.as_deref().unwrap_or_default();
             container.exec(&["scontrol", "release", id]);
         }
-        // A held job whose sbatch had no answer is there all the same.
-        // Slurm itself holds a job whose launch failed, as munged or slurmd died in it, and says so: a person lets it go.
+        // A held job can exist although its sbatch timed out.
+        // Slurm holds a job whose launch failed because munged or slurmd died; such a job requires a manual release.
         let empty = "until squeue --noheader --format='%A %r' >/tmp/queue && [ ! -s /tmp/queue ]; do \
              for job in $(sed -n 's/ .*launch failed requeued held.*//p' /tmp/queue); do scontrol release $job; echo held; done; \
              for job in $(sed -n 's/ .*JobHeldUser.*//p' /tmp/queue); do scontrol release $job; done; \
@@ -209,29 +209,29 @@ impl Books {
         let lost = lost(&container.log());
         let known = container.sh("squeue --noheader --states=all --array --format='%A %F'; true");
         let known: BTreeSet<&str> = known.split_whitespace().collect();
-        for (name, job) in std::mem::take(&mut self.asked) {
+        for (name, job) in std::mem::take(&mut self.submitted) {
             let runs: Vec<usize> = begun.iter().filter(|((of, _), _)| **of == name).map(|(_, runs)| *runs).collect();
             let once = job.may_run_again || runs.iter().all(|runs| *runs == 1);
             assert!(once, "{when}: {name} ({job:?}) ran {runs:?} times\n{ledger}\n{}", log());
             self.figures.begun += runs.len();
-            self.figures.begun_again_as_asked += runs.iter().filter(|runs| **runs > 1).count();
+            self.figures.requeued += runs.iter().filter(|runs| **runs > 1).count();
             let Some(id) = &job.id else {
                 self.figures.srun_or_unanswered += 1;
                 continue;
             };
-            let other = self.given.insert(id.clone(), name.clone());
-            assert!(other.is_none(), "{when}: id {id} was given to {name} and {other:?}\n{}", log());
+            let other = self.names_by_id.insert(id.clone(), name.clone());
+            assert!(other.is_none(), "{when}: id {id} assigned to {name} and {other:?}\n{}", log());
             let is_lost = lost.contains(id);
             let is_known = runs.len() == job.tasks || known.contains(id.as_str()) || is_lost;
             assert!(is_known, "{when}: {name} ({job:?}) is unaccounted for\n{ledger}\n{}", log());
             self.figures.sbatch += 1;
-            self.figures.lost_and_named += usize::from(is_lost);
+            self.figures.reported_lost += usize::from(is_lost);
         }
     }
 }
 
-/// How often each job began, by its name and its array task, which may have another id the second time. An id that two
-/// jobs have was given twice; an array's own number is that of the task which is left last, and after a KILL that may be another one.
+/// The number of starts by job name and array task. A task can have another ID when it runs again: an array's own ID belongs to
+/// its last pending task, which can differ after SIGKILL. Panics if two jobs have the same ID.
 fn begun<'a>(ledger: &'a str, when: &str, log: &dyn Fn() -> String) -> BTreeMap<(&'a str, &'a str), usize> {
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
     let mut begun = BTreeMap::new();
@@ -241,13 +241,13 @@ fn begun<'a>(ledger: &'a str, when: &str, log: &dyn Fn() -> String) -> BTreeMap<
         let (task, id) = (words[0], words[1]);
         let job = task.split('.').next().unwrap_or(task);
         let owner = *owners.entry(id).or_insert(job);
-        assert_eq!(owner, job, "{when}: id {id} was given twice\n{ledger}\n{}", log());
+        assert_eq!(owner, job, "{when}: id {id} assigned twice\n{ledger}\n{}", log());
         *begun.entry(task.split_once('.').unwrap_or((task, ""))).or_default() += 1;
     }
     begun
 }
 
-/// The jobs that the log names as lost.
+/// The IDs of the jobs that the log reports as lost.
 pub(crate) fn lost(log: &str) -> BTreeSet<String> {
     let lost = records(log).into_iter().filter(|record| record["kind"] == "jobs-lost");
     lost.flat_map(|record| {

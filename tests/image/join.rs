@@ -1,4 +1,4 @@
-//! A machine that joins a cluster with the one command that the controller prints.
+//! A machine joins a cluster with the command that `slurminit join-command` prints on the controller.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -7,11 +7,11 @@ use config::token::Token;
 
 use crate::docker::{Container, DEMO, Image, Network, Outcome, PLAIN, Volume, directory, docker, tag, unique};
 
-/// What the controller's file has beside the cluster's own part; no other machine learns of it.
+/// A secret in the controller's file outside the shared cluster settings. It must not leave the controller.
 const SECRETS: &str =
     "[[service]]\nname = \"bot\"\ncommand = [\"sleep\", \"inf\"]\nenv = { PASSWORD = \"of-the-bot\" }\n";
 
-/// A controller, with its key where nobody else has it.
+/// A controller whose key is in no shared volume.
 struct Cluster {
     controller: Container,
     network: Network,
@@ -31,7 +31,7 @@ impl Cluster {
         Self { controller, network, _config: config }
     }
 
-    /// `slurminit join-command` with these options more.
+    /// Runs `slurminit join-command` with additional options.
     fn command(&self, name: &str, more: &[&str]) -> Outcome {
         let image = tag(DEMO);
         let fixed = ["slurminit", "join-command", "--network", &self.network.0, "--name", name, "--image", &image];
@@ -43,14 +43,14 @@ impl Cluster {
         Token::decode(line.split_whitespace().last().unwrap_or_default()).expect("the last word is a token")
     }
 
-    /// A container of that host name which begins with this token.
+    /// A container with this host name that joins with this token.
     fn with_token(&self, host: &str, token: &str) -> Image {
         Image::new(DEMO).json_log().with(["--hostname", host, "--network", &self.network.0]).command(["--join", token])
     }
 
-    /// The same, which is refused: its exit code is 78.
+    /// Asserts that the container rejects the token: exit code 78 and an error that contains `words`.
     #[track_caller]
-    fn refused(&self, image: &Image, token: &str, words: &str) {
+    fn assert_rejected(&self, image: &Image, token: &str, words: &str) {
         let outcome = image.run(&["--join", token]);
         assert!(outcome.code == 78 && outcome.stderr.contains(words), "{words}: {outcome:?}");
     }
@@ -65,7 +65,7 @@ impl Cluster {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn printed_line_creates_node_and_hides_key() {
+fn printed_command_joins_node_without_exposing_key() {
     let cluster = Cluster::new();
     let begin = Instant::now();
     let node = Container { name: unique("joined") };
@@ -81,12 +81,12 @@ fn printed_line_creates_node_and_hides_key() {
     assert_eq!(cluster.controller.sh("srun -p big --gres=gpu:2 hostname"), host);
     let sum = |container: &Container| container.sh("sha256sum </etc/slurm/slurm.conf");
     assert_eq!(sum(&node), sum(&cluster.controller), "{}", node.sh("cat /etc/slurm/slurm.conf"));
-    // The step may be ending still.
+    // The step may still be completing.
     node.until(&format!("slurminit status | grep -q \"node {host} is idle\""));
     assert_eq!(node.sh("stat -c '%U %a' /etc/munge/munge.key"), "munge 400");
     assert_eq!(node.sh("ls /run/slurminit.join"), "cluster.toml");
 
-    // What a user of the node can read, and what a job is given.
+    // Neither a user of the node nor a job can read the secrets.
     let look = "env; cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ /run/slurminit.join/* 2>/dev/null | tr \"\\0\" \"\\n\"; \
                 cat /etc/munge/munge.key";
     let job = format!(
@@ -101,10 +101,10 @@ fn printed_line_creates_node_and_hides_key() {
     for text in [&seen, &node.log(), &cluster.controller.log()] {
         assert!(!text.contains(&token[4..40]) && !text.contains("sj1-") && !text.contains("of-the-bot"), "{text}");
     }
-    let own = Token::decode(&token).expect("it is whole");
+    let own = Token::decode(&token).expect("the token is complete");
     assert!(!own.contents.settings.contains("of-the-bot") && !own.contents.settings.contains("service"), "{own:?}");
 
-    // It comes back after its token has expired: its key is there.
+    // A joined node has the key and restarts after its token has expired.
     std::thread::sleep(Duration::from_secs(62).saturating_sub(begin.elapsed()));
     for how in ["restart", "kill"] {
         docker([how, &node.name]).ok();
@@ -112,53 +112,53 @@ fn printed_line_creates_node_and_hides_key() {
         node.wait_until_healthy();
         cluster.until(&format!("sinfo -h -N -o \"%N %T\" | grep -q \"{host} idle\""));
     }
-    // A new container does not.
-    cluster.refused(&cluster.with_token("c9", ""), &token, "expired");
+    // A new container is rejected.
+    cluster.assert_rejected(&cluster.with_token("c9", ""), &token, "expired");
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn token_that_cannot_be_right_is_refused_before_anything_starts() {
+fn rejects_invalid_token_before_start() {
     let cluster = Cluster::new();
     let token = cluster.token();
     let text = token.encode();
     let node = Image::new(DEMO).with(["--hostname", "c1", "--network", &cluster.network.0]);
-    cluster.refused(&node, &text[..text.len() / 2], "");
+    cluster.assert_rejected(&node, &text[..text.len() / 2], "");
     let other = if &text[60..61] == "A" { "B" } else { "A" };
-    cluster.refused(&node, &format!("{}{other}{}", &text[..60], &text[61..]), "");
-    cluster.refused(&node, "sj2-AAAA", "format 2");
-    cluster.refused(&node, "", "sj1-");
+    cluster.assert_rejected(&node, &format!("{}{other}{}", &text[..60], &text[61..]), "");
+    cluster.assert_rejected(&node, "sj2-AAAA", "format 2");
+    cluster.assert_rejected(&node, "", "sj1-");
     let changed = |change: &dyn Fn(&mut Token)| {
         let mut other = token.clone();
         change(&mut other);
         other.encode()
     };
     let version = changed(&|token| token.contents.slurm = "23.11".to_owned());
-    cluster.refused(&node, &version, "23.11");
+    cluster.assert_rejected(&node, &version, "23.11");
     let behind = changed(&|token| token.contents.issued += 7200);
-    cluster.refused(&node, &behind, "clock");
+    cluster.assert_rejected(&node, &behind, "clock");
     for hostile in [
         "[[service]]\nname = 'x'\ncommand = ['sh']\n",
         "[paths]\nmunge_key = '/tmp/x'\n",
         "[[user]]\nname = 'eve'\nuid = 1001\n",
     ] {
         let token = changed(&|token| token.contents.settings.push_str(hostile));
-        cluster.refused(&node, &token, "");
+        cluster.assert_rejected(&node, &token, "");
     }
-    // What else this container is told.
+    // Variables that conflict with the token.
     for variable in ["SLURMINIT_ROLE=all", "SLURMINIT_CONTROLLER=other", "SLURMINIT_CLUSTER_NAME=other"] {
         let name = variable.split('=').next().unwrap_or_default();
-        cluster.refused(&node.clone().with(["--env", variable]), &text, name);
+        cluster.assert_rejected(&node.clone().with(["--env", variable]), &text, name);
     }
     let config = directory(&[("slurminit.toml", "[node]\nfeatures = [\"own\"]\n[slurm]\nmax_nodes = 3\n")]);
     let mounted = node.clone().mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml");
-    cluster.refused(&mounted, &text, "/config/slurminit.toml:4:13: slurm.max_nodes");
-    // Another cluster's key stays what it is.
+    cluster.assert_rejected(&mounted, &text, "/config/slurminit.toml:4:13: slurm.max_nodes");
+    // Another cluster's key is not overwritten.
     let key = Volume::new("other-key");
     docker(["run", "--rm", "--volume", &format!("{}:/etc/munge", key.name), &tag(PLAIN), "true"]).ok();
-    cluster.refused(&node.clone().volume(&key, "/etc/munge"), &text, "/etc/munge/munge.key");
-    cluster.refused(&node.clone().with(["--init"]), &text, "--init");
-    // Nothing of all this has reached the controller.
+    cluster.assert_rejected(&node.clone().volume(&key, "/etc/munge"), &text, "/etc/munge/munge.key");
+    cluster.assert_rejected(&node.clone().with(["--init"]), &text, "--init");
+    // No rejected container has registered with the controller.
     assert_eq!(cluster.controller.sh("sinfo -h -N"), "");
     let outcome = Image::new(PLAIN).run(&["slurminit", "join-command"]);
     assert!(outcome.code == 1 && outcome.stderr.contains("controller"), "{outcome:?}");
@@ -171,7 +171,7 @@ fn token_that_cannot_be_right_is_refused_before_anything_starts() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn name_stays_with_running_node_and_returns_to_killed_node() {
+fn second_node_waits_for_name_until_first_is_killed() {
     let cluster = Cluster::new();
     let token = cluster.token().encode();
     let first = cluster.with_token("c1", &token).serve();
@@ -181,12 +181,12 @@ fn name_stays_with_running_node_and_returns_to_killed_node() {
     assert_eq!(cluster.controller.sh("srun -w c1 cat /etc/hostname"), "c1");
     assert_eq!(first.sh("slurminit health --ready"), "ready");
     assert_eq!(second.exec(&["slurminit", "health", "--ready"]).code, 1);
-    // The other one ends without a word; the waiting one has another address.
+    // After SIGKILL the first node cannot deregister. The second one has another address.
     docker(["kill", &first.name]).ok();
     second.wait_until_healthy();
     cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 idle\"");
     docker(["kill", &second.name]).ok();
-    // Somebody else gets its address.
+    // Another node takes over the address.
     let other = cluster.with_token("c2", &token).serve();
     let _third = cluster.with_token("c1", &token).serve();
     drop(other);
@@ -197,7 +197,7 @@ fn name_stays_with_running_node_and_returns_to_killed_node() {
 fn reports_node_that_controller_cannot_reach() {
     let cluster = Cluster::new();
     let mut token = cluster.token();
-    // slurmd listens where the controller does not call.
+    // slurmd listens on a port that the controller does not use.
     let settings = token.contents.settings.replacen("slurm = { ", "slurm = { daemon_port = 7000, ", 1);
     assert_ne!(settings, token.contents.settings);
     token.contents.settings = settings;
@@ -210,7 +210,7 @@ fn reports_node_that_controller_cannot_reach() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn secret_file_will_do_and_login_joins_like_compute() {
+fn accepts_token_from_secret_file_and_login_node_joins() {
     let cluster = Cluster::new();
     let mut token = cluster.token();
     token.contents.pinned = true;
@@ -227,7 +227,7 @@ fn secret_file_will_do_and_login_joins_like_compute() {
     mode(0o400);
     let login = login.serve();
     assert!(login.sh("scontrol ping").contains("UP"));
-    // The variable is taken out of what PID 1 and all its children have.
+    // The variable is removed from the environment of PID 1 and its children.
     let variable = format!("SLURMINIT_JOIN={}", token.encode());
     let node = Image::new(DEMO).with(["--hostname", "c1", "--network", &cluster.network.0, "--env", &variable]).serve();
     assert!(node.log().contains("SLURMINIT_JOIN"), "{}", node.log());

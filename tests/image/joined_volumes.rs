@@ -1,4 +1,4 @@
-//! The printed command of `slurminit join-command`: the new container has what this cluster's containers share.
+//! A container created by the output of `slurminit join-command` gets the cluster's shared volumes and users.
 
 use std::process::{Command, Stdio};
 
@@ -26,7 +26,7 @@ fn gives_joined_node_volumes_and_users_of_cluster() {
     node.wait_until_healthy();
     let policy = docker(["inspect", "--format", "{{.HostConfig.RestartPolicy.Name}}", &node.name]).ok();
     assert_eq!(policy.trim(), "unless-stopped");
-    // A job of a user leaves its output where the cluster can read it.
+    // The output of a user job is visible on the controller.
     assert_eq!(node.sh("stat -c %a /data"), "1777");
     controller.sh("su -s /bin/sh alice -c 'cd /data && sbatch --wait --wrap hostname'");
     assert_eq!(controller.sh("cat /data/slurm-1.out"), node.sh("hostname"));

@@ -1,4 +1,4 @@
-//! Users of a directory service: a real slapd, nslcd or sssd as a service as docs/users.md has them, and logins with ssh.
+//! Users of a directory service: a real slapd, nslcd or sssd configured as in docs/users.md, and SSH logins.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ struct NameService {
     packages: &'static str,
 }
 
-/// The page's block of TOML for the daemon, and accounts beside the directory's.
+/// The daemon's TOML block from docs/users.md, plus a local account.
 fn configuration(daemon: &str) -> String {
     let page = fs::read_to_string(harness::root().join("docs/users.md")).expect("the page exists");
     let mut blocks = page.split("```toml\n").filter_map(|rest| rest.split("```").next());
     let service = blocks.find(|block| block.contains(&format!("name = \"{daemon}\"")));
-    let service = service.expect("the page has the daemon");
+    let service = service.expect("docs/users.md configures the daemon");
     format!("{service}\n[login]\nkeys = \"/work\"\n[[user]]\nname = \"alice\"\nuid = 1501\n")
 }
 
@@ -30,17 +30,17 @@ fn ssh(container: &Container, user: &str, line: &str) -> Outcome {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn user_of_nslcd_runs_jobs_and_its_silence_stops_nothing() {
-    user_of_directory(&NameService { daemon: "nslcd", source: "ldap", packages: "libnss-ldapd nslcd" });
+fn nslcd_user_runs_jobs_and_hung_directory_blocks_no_other_user() {
+    test_directory_users(&NameService { daemon: "nslcd", source: "ldap", packages: "libnss-ldapd nslcd" });
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn user_of_sssd_runs_jobs_and_its_silence_stops_nothing() {
-    user_of_directory(&NameService { daemon: "sssd", source: "sss", packages: "libnss-sss sssd-ldap" });
+fn sssd_user_runs_jobs_and_hung_directory_blocks_no_other_user() {
+    test_directory_users(&NameService { daemon: "sssd", source: "sss", packages: "libnss-sss sssd-ldap" });
 }
 
-fn user_of_directory(service: &NameService) {
+fn test_directory_users(service: &NameService) {
     let NameService { daemon, source, packages } = service;
     let arguments = [format!("IMAGE={}", tag(LOGIN)), format!("SOURCE={source}"), format!("PACKAGES={packages}")];
     let image = BuiltImage::new(daemon, "tests/image/ldap", &arguments.each_ref().map(String::as_str));
@@ -72,10 +72,10 @@ fn user_of_directory(service: &NameService) {
         "20001 20001\n          zoe(20001)"
     );
     for user in ["slurm", daemon] {
-        assert_eq!(ssh(&container, user, "id").code, 255, "a daemon's user logs in");
+        assert_eq!(ssh(&container, user, "id").code, 255, "SSH login as {user} was accepted");
     }
 
-    // A directory that does not answer delays who asks for its users, and nothing else.
+    // An unresponsive directory delays only lookups of its users.
     docker(["pause", &server.name]).ok();
     container.sh(&format!("slurminit restart {daemon}"));
     let begin = Instant::now();

@@ -1,10 +1,10 @@
-//! What a job leaves behind when it ends, where no cgroup holds its processes together.
+//! Leftover processes of ended jobs on nodes without cgroups.
 
 use std::time::Instant;
 
 use crate::docker::{Container, DEMO, Image, debians, directory, docker};
 
-/// Alice, as whom a service runs too.
+/// User alice, who also runs a service.
 const CONFIG: &str = r#"
 [[partition]]
 name = "debug"
@@ -20,7 +20,7 @@ command = ["sleep", "9001"]
 user = "alice"
 "#;
 
-/// Functions for alice's jobs; they hold the GPU open as descriptor 3.
+/// Shell functions for alice's jobs. The jobs keep the GPU open as descriptor 3.
 const SHELL: &str = r#"
 cd /home/alice
 job() { sbatch --parsable --output /tmp/job.%j "$@"; }
@@ -44,33 +44,33 @@ impl Cluster {
         Self { container: image.json_log().mount(config.path(), "/config").serve(), _config: config }
     }
 
-    /// A shell line of alice's; what it prints.
+    /// Runs a shell line as alice and returns its output.
     #[track_caller]
     fn alice(&self, line: &str) -> String {
         let line = format!("{SHELL}{line}");
         docker(["exec", "--user", "alice", &self.container.name, "sh", "-euc", &line]).ok().trim_end().to_owned()
     }
 
-    /// The same, in the background and for as long as it runs.
-    fn alice_meanwhile(&self, line: &str) {
+    /// Starts a shell line as alice in the background.
+    fn spawn_as_alice(&self, line: &str) {
         let line = format!("{SHELL}{line}");
         docker(["exec", "--detach", "--user", "alice", &self.container.name, "sh", "-euc", &line]).ok();
     }
 
-    /// A node whose epilog failed is drained.
+    /// The node is idle. A failed epilog would drain it.
     #[track_caller]
-    fn assert_node_is_well(&self) {
+    fn assert_node_is_idle(&self) {
         self.container.until("[ \"$(sinfo --noheader --format %T)\" = idle ]");
     }
 }
 
-/// A process that still has the GPU open when the next job starts would share it.
+/// The next job would share the GPU with a process that still has it open.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn reassigns_gpu_only_after_last_process_released_it_on_each_debian() {
     for image in debians(DEMO) {
         let cluster = Cluster::new(image, "1");
-        // On a busy machine the Epilog's time can end before it has read which process has the GPU open.
+        // Under load the Epilog can time out before it has found the processes with the GPU open.
         let is_reported = (0..5).any(|_| {
             let found = cluster.alice(
                 r#"
@@ -100,7 +100,7 @@ fn reassigns_gpu_only_after_last_process_released_it_on_each_debian() {
         let log = cluster.container.log();
         assert!(is_reported, "{log}");
         assert!(!log.contains("\x1b[2J"), "{log}");
-        cluster.assert_node_is_well();
+        cluster.assert_node_is_idle();
     }
 }
 
@@ -109,9 +109,9 @@ fn reassigns_gpu_only_after_last_process_released_it_on_each_debian() {
 fn ends_only_leftovers_of_ended_job_on_each_debian() {
     for image in debians(DEMO) {
         let cluster = Cluster::new(image, "2");
-        cluster.alice_meanwhile("SLURM_JOB_ID=1 exec sleep 9002");
-        cluster.alice_meanwhile("srun --cpu-bind=none sleep 9003");
-        cluster.alice_meanwhile("salloc sh -c 'setsid sleep 9004; true'");
+        cluster.spawn_as_alice("SLURM_JOB_ID=1 exec sleep 9002");
+        cluster.spawn_as_alice("srun --cpu-bind=none sleep 9003");
+        cluster.spawn_as_alice("salloc sh -c 'setsid sleep 9004; true'");
         cluster.alice(
             r#"
             soon 'alive 9003 && alive 9004'
@@ -139,15 +139,15 @@ fn ends_only_leftovers_of_ended_job_on_each_debian() {
             "#,
         );
         cluster.container.sh("scancel --user alice");
-        // The last of alice's jobs takes along what said nothing of its own.
+        // A process without a job ID in its environment ends with alice's last job.
         cluster.alice("soon '! alive 1002'; alive 9001; alive 9002");
-        cluster.assert_node_is_well();
+        cluster.assert_node_is_idle();
     }
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn five_hundred_processes_end() {
+fn kills_five_hundred_leftover_processes() {
     crate::docker::share::hold(3);
     let cluster = Cluster::new(DEMO, "1");
     cluster.alice(
@@ -159,14 +159,14 @@ fn five_hundred_processes_end() {
         "#,
     );
     cluster.alice("touch go; soon '! alive 1000'");
-    cluster.assert_node_is_well();
+    cluster.assert_node_is_idle();
     let log = cluster.container.log();
     assert!(log.lines().count() < 100, "{log}");
 }
 
 const COUNT: &str = "cat /proc/[0-9]*/comm 2>/dev/null | grep -c forker || true";
 
-/// Each process lives for a moment, in a session of its own, and says nothing of where it comes from.
+/// Every process is short-lived, has its own session and an empty environment.
 const FORKER: &str = r#"
     printf '#!/usr/bin/perl\nuse POSIX;\n%%ENV=(); $SIG{TERM}="IGNORE"; open F, "</dev/nvidia0";\nwhile (1) { exit if fork; setsid; }\n' >forker
     chmod +x forker
@@ -178,17 +178,17 @@ const FORKER: &str = r#"
 fn ends_fork_bomb_and_keeps_node() {
     crate::docker::share::hold(4);
     let cluster = Cluster::new(DEMO, "1");
-    // Not even a shell is alice's here, but a process that the job did not leave: no signal may go to all of them.
+    // The `notebook` service also runs as alice and is no leftover, so slurminit cannot signal all her processes at once.
     cluster.alice(FORKER);
     cluster.alice("soon '[ -z \"$(squeue --noheader)\" ]'");
-    cluster.assert_node_is_well();
-    // The engine may pass on the log late beside the processes.
+    cluster.assert_node_is_idle();
+    // Docker can deliver the log late.
     let is_reported = || !cluster.container.records("leftovers-survive").is_empty();
     let begin = Instant::now();
     while cluster.container.sh(COUNT) != "0" && !is_reported() {
         assert!(begin.elapsed().as_secs() < 60, "{}", cluster.container.log());
     }
-    // As the log says. What forks while the kernel goes through the list of processes may need a second time.
+    // The remedy that the log suggests. A process that forks during kill(-1) can escape, so repeat it.
     let begin = Instant::now();
     while cluster.container.sh(COUNT) != "0" {
         assert!(begin.elapsed().as_secs() < 60, "{}", cluster.container.sh("ps -ef"));
@@ -196,16 +196,16 @@ fn ends_fork_bomb_and_keeps_node() {
     }
 }
 
-/// At a reconfiguration slurmd starts itself again, by Debian's other name for it.
+/// On reconfiguration slurmd re-executes itself under Debian's other name for the binary.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn end_of_job_of_roots_leaves_slurmd_alone() {
+fn end_of_root_job_does_not_kill_slurmd() {
     let cluster = Cluster::new(DEMO, "1");
     cluster.container.sh("old=$(pgrep -o slurmd); scontrol reconfigure; \
          timeout 120 sh -c \"until new=\\$(pgrep -o slurmd) && [ \\$new != $old ]; do sleep 0.05; done\"");
-    cluster.assert_node_is_well();
+    cluster.assert_node_is_idle();
     let slurmd = cluster.container.sh("pgrep -o slurmd");
     cluster.container.sh("srun true");
-    cluster.assert_node_is_well();
+    cluster.assert_node_is_idle();
     assert_eq!(cluster.container.sh("pgrep -o slurmd"), slurmd);
 }

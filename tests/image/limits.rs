@@ -1,11 +1,11 @@
-//! What the container may use of the machine is what the node promises, on both Debian releases.
+//! Node resources match the resource limits of the container, on both Debian releases.
 
 use serde_json::Value;
 
 use crate::docker::{ACCOUNTING, Image, PLAIN, debians, directory};
 
-/// The node, what becomes of jobs that ask for more than it has and of one that asks for all of it, and the node after them.
-const LOOK: &str = r#"
+/// Prints the node, then the result of jobs that request more than its resources and of one that requests all, then the node again.
+const SCRIPT: &str = r#"
 sinfo --noheader -N -o "%T %c %m %E"
 memory=$(sinfo --noheader -o %m)
 cpus=$(sinfo --noheader -o %c)
@@ -18,7 +18,7 @@ timeout 120 sh -c 'while squeue --noheader --states=all -o %T | grep -q COMPLETI
 sinfo --noheader -N -o "%T %E"
 "#;
 
-/// The CPUs, and the most MiB, that a container with these options may promise.
+/// Docker options, and the expected CPUs and maximum MiB of the node.
 const LIMITS: [(&[&str], u32, u32); 6] = [
     (&["--cpus=1.5"], 1, u32::MAX),
     (&["--cpus=0.5"], 1, u32::MAX),
@@ -30,30 +30,30 @@ const LIMITS: [(&[&str], u32, u32); 6] = [
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn node_never_promises_more_than_container_may_use_on_each_debian() {
+fn node_resources_never_exceed_container_limits_on_each_debian() {
     for (image, (options, cpus, memory)) in debians(PLAIN).into_iter().flat_map(|image| LIMITS.map(|row| (image, row)))
     {
         let container = options.iter().fold(Image::new(image), |image, option| image.with([*option]));
-        let outcome = container.run(&["bash", "-c", LOOK]);
+        let outcome = container.run(&["bash", "-c", SCRIPT]);
         let lines: Vec<Vec<&str>> = outcome.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
         let [before, job, after] = lines.as_slice() else { panic!("{image} {options:?}: {outcome:?}") };
         let ["idle", node_cpus, node_memory, "none"] = before.as_slice() else {
             panic!("{image} {options:?}: {outcome:?}")
         };
-        let promised: (u32, u32) = (node_cpus.parse().unwrap(), node_memory.parse().unwrap());
+        let configured: (u32, u32) = (node_cpus.parse().unwrap(), node_memory.parse().unwrap());
         if cpus != u32::MAX {
-            assert_eq!(promised.0, cpus, "{image} {options:?}");
+            assert_eq!(configured.0, cpus, "{image} {options:?}");
         }
-        assert!((256..=memory).contains(&promised.1), "{image} {options:?}: {outcome:?}");
+        assert!((256..=memory).contains(&configured.1), "{image} {options:?}: {outcome:?}");
         assert_eq!(job, &[*node_cpus, "granted"], "{image} {options:?}: {outcome:?}");
         assert_eq!(after, &["idle", "none"], "{image} {options:?}: {outcome:?}");
     }
 }
 
-/// An operator who asks for more than there is gets what there is, and is told.
+/// Configured values above the limits are capped, with a warning.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn node_that_operator_makes_too_large_is_cut_on_each_debian() {
+fn caps_configured_resources_at_container_limits_on_each_debian() {
     let config = directory(&[("slurminit.toml", "[node]\ncpus = 64\nmemory_mib = 1000000\n")]);
     for image in debians(PLAIN) {
         let image = Image::new(image).mount(config.path(), "/config").with(["--cpus=1.5", "--memory=2g"]);
@@ -64,18 +64,18 @@ fn node_that_operator_makes_too_large_is_cut_on_each_debian() {
     }
 }
 
-/// When memory runs out, the kernel kills jobs of any user first, then their slurmstepd, then the daemons.
+/// OOM kill order: jobs of any user, then their slurmstepd, then the daemons.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn job_goes_before_daemons_when_memory_is_used_up() {
+fn oom_scores_rank_jobs_before_daemons() {
     let container = Image::new(PLAIN).serve();
     container.sh("sbatch --output=/dev/null --wrap 'exec sleep 612' >/dev/null
         sbatch --uid=nobody --chdir=/ --output=/dev/null --wrap 'exec tail -f /dev/null' >/dev/null");
     container.until("[ \"$(squeue --noheader --states=RUNNING | wc -l)\" = 2 ]");
-    // What is started for a round of liveness checks must not change them.
+    // The processes of a liveness round must not change the scores.
     container.until_liveness_rounds(1);
-    let want = "sleep 500\ntail 500\nslurmstepd 250\nslurmd 0\nslurmctld 0\nmunged 0\nslurminit 0\n";
-    // The value of a new process is raised a moment after its start.
+    let expected = "sleep 500\ntail 500\nslurmstepd 250\nslurmd 0\nslurmctld 0\nmunged 0\nslurminit 0\n";
+    // The score of a new process is raised shortly after its start.
     let script = r#"value() { for p in /proc/[0-9]*; do
             [ "$(cat $p/comm 2>/dev/null)" = "$1" ] && cat $p/oom_score_adj && return
         done; }
@@ -83,23 +83,23 @@ fn job_goes_before_daemons_when_memory_is_used_up() {
         # The parent of a job: slurmstepd also forks children of the same name, whose value is that of a job.
         echo "slurmstepd $(cat /proc/$(ps -o ppid= -p $(pgrep -xf 'sleep 612') | tr -d ' ')/oom_score_adj)"
         for name in slurmd slurmctld munged slurminit; do echo "$name $(value $name)"; done"#;
-    container.sh(&format!("cat >/tmp/values <<'END'\n{script}\nEND\nprintf '{want}' >/tmp/want"));
+    container.sh(&format!("cat >/tmp/values <<'END'\n{script}\nEND\nprintf '{expected}' >/tmp/want"));
     let outcome = container.wait_until(60, "sh /tmp/values | cmp -s - /tmp/want");
     assert_eq!(outcome.code, 0, "{}\n{}", container.sh("sh /tmp/values"), container.log());
 }
 
-/// Without cgroups Slurm does not see it: the batch script may go on and be COMPLETED, and one that is killed itself is FAILED.
+/// Without cgroups Slurm does not detect an OOM kill: a batch script that survives is COMPLETED, one that is killed is FAILED.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_oom_kill_is_named_in_the_log_the_jobs_output_its_comment_and_by_the_doctor() {
+fn oom_kill_is_reported_in_log_job_output_comment_and_doctor() {
     let container = Image::new(PLAIN).json_log().with(["--memory=400m", "--memory-swap=400m"]).serve();
     let script = r#"perl -e 'sleep 1; $x = "a" x (900 << 20)'; until grep -q '(perl, ' /tmp/out; do sleep 0.1; done"#;
     container.sh(&format!("cat >/tmp/job <<'END'\n#!/bin/sh\n{script}\nEND\nsbatch --output=/tmp/out /tmp/job"));
     container.until("squeue --noheader --states=all --format=%T | grep -q COMPLETED");
     let kills = container.records("job-oom-kill");
-    let is_it =
+    let matches =
         |fields: &Value| fields["job"] == "1" && fields["process"].as_str().is_some_and(|it| it.contains("(perl, "));
-    assert!(kills.iter().any(|record| is_it(&record["fields"])), "{}", container.log());
+    assert!(kills.iter().any(|record| matches(&record["fields"])), "{}", container.log());
 
     let comment = container.sh("scontrol --oneliner show job 1");
     assert!(comment.contains("AdminComment=slurminit: OOM kill: process") && comment.contains("(perl, "), "{comment}");
@@ -107,10 +107,10 @@ fn an_oom_kill_is_named_in_the_log_the_jobs_output_its_comment_and_by_the_doctor
     assert!(doctor.contains("job 1 (perl, "), "{doctor}");
 }
 
-/// The script itself is killed: its job is over before anything can be written to it, but not its record in the database.
+/// If the script itself is killed, the job ends before its comment can be set, so the comment is set in the database.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn accounting_names_the_oom_kill_of_a_job_that_ended_of_it() {
+fn accounting_records_oom_kill_that_ended_job() {
     let container = Image::new(ACCOUNTING).json_log().with(["--memory=700m", "--memory-swap=700m"]).serve();
     container.sh(r#"sbatch --output=/dev/null --wrap 'exec perl -e "sleep 1; \$x = qq(a) x (1200 << 20)"'"#);
     container.until("sacct --noheader --allocations --jobs=1 --format=State,AdminComment%80 | grep -q \"FAILED.*slurminit: OOM kill\"");

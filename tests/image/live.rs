@@ -1,4 +1,4 @@
-//! What `status`, `health` and Docker say is what holds at that moment.
+//! `status`, `health` and the Docker health check report the current state.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ fn cluster(image: &str) -> Container {
     Image::new(image).with(["--hostname", "node1"]).with(["--env", "DEMO_GPUS=3"]).serve()
 }
 
-/// What `health` says.
+/// Exit code and output of `slurminit health`.
 fn health(container: &Container) -> (i32, String) {
     let outcome = container.exec(&["timeout", "60", "slurminit", "health", "--ready"]);
     (outcome.code, outcome.stdout.trim().to_owned())
@@ -18,7 +18,7 @@ fn health(container: &Container) -> (i32, String) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn health_fails_as_soon_as_no_job_can_run_with_reason_on_each_debian() {
+fn health_fails_with_reason_when_no_job_can_run_on_each_debian() {
     for image in debians(DEMO) {
         let container = cluster(image);
         assert_eq!(health(&container), (0, "ready".to_owned()));
@@ -29,9 +29,9 @@ fn health_fails_as_soon_as_no_job_can_run_with_reason_on_each_debian() {
             container.sh("slurminit status --json | tr -d ' \n' | grep -o '\"ready\":[a-z]*'"),
             "\"ready\":false"
         );
-        // slurmctld waits for slurmd's word then.
+        // After a resume slurmctld waits for slurmd's registration.
         container.sh("scontrol update nodename=localhost state=resume; slurminit health --wait 30");
-        // A registration that is under way brings the node back (ReturnToService=2).
+        // Retry: a registration in flight can return the node to service (ReturnToService=2).
         let is_down = || {
             slurm("nodename=localhost state=down reason=gone");
             health(&container) == (1, "the node is down (gone)".to_owned())
@@ -42,7 +42,7 @@ fn health_fails_as_soon_as_no_job_can_run_with_reason_on_each_debian() {
         assert_eq!(health(&container).0, 1, "{image}");
         slurm("partitionname=debug state=up");
         assert_eq!(health(&container).0, 0, "{image}");
-        // Who waits hears of it when it is so.
+        // `health --wait` returns once the node is resumed.
         slurm("nodename=localhost state=drain reason=x");
         container.sh("(sleep 2; scontrol update nodename=localhost state=resume) & slurminit health --wait 20");
         assert_eq!(container.exec(&["slurminit", "health", "--wait", "0.1"]).code, 0);
@@ -56,7 +56,7 @@ fn status_shows_each_gpu_with_its_job_and_user_in_eighty_columns_on_each_debian(
         let container = cluster(image);
         container.sh("useradd --create-home alice; cd /tmp; su alice -c 'sbatch --quiet --gres=gpu:1 --output=/dev/null --wrap \"sleep 1000\"'; \
              timeout 120 sh -c 'until squeue -h -t R | grep -q .; do sleep 0.1; done'");
-        // A name that looks like Slurm's own line about the GPU of another job.
+        // A job name that imitates Slurm's output line for the GPU of another job.
         container.sh("sbatch --quiet --gres=gpu:1 --output=/dev/null -J \"$(printf 'x\n     Nodes=localhost CPU_IDs=0 Mem=1 GRES=gpu:nvidia:1(IDX:0)')\" \
              --wrap 'sleep 1000'; timeout 120 sh -c 'until [ $(squeue -h -t R -o %A | wc -l) = 2 ]; do sleep 0.1; done'");
         let table = container.sh("slurminit status");
@@ -71,22 +71,22 @@ fn status_shows_each_gpu_with_its_job_and_user_in_eighty_columns_on_each_debian(
         assert_eq!(gpu("2"), "2 Simulated NVIDIA H200 free - /dev/nvidia2", "{image}: {table}");
         container.sh("rm /dev/nvidia2");
         assert!(container.sh("slurminit status").contains("GPU 2: /dev/nvidia2"));
-        // Everyone may ask.
+        // An unprivileged user can read the status.
         assert!(container.sh("cd /; su alice -c 'slurminit status'").contains("job 1"));
     }
 }
 
-/// A second answer could be another one, and nobody would wait on.
+/// A second query could return another result, and `--wait` would not continue to wait.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn health_asks_slurm_no_more_once_it_is_ready() {
+fn health_stops_querying_slurm_once_ready() {
     let container = Image::new(PLAIN).serve();
-    let counts = r#"#!/bin/sh
+    let counter = r#"#!/bin/sh
 grep -qa health /proc/$PPID/cmdline && echo >>/tmp/asked
 exec /tmp/sinfo "$@"
 "#;
     container.sh(&format!(
-        "mv $(readlink -f /usr/bin/sinfo) /tmp/sinfo; rm -f /usr/bin/sinfo; printf %s '{counts}' >/usr/bin/sinfo; chmod 755 /usr/bin/sinfo"
+        "mv $(readlink -f /usr/bin/sinfo) /tmp/sinfo; rm -f /usr/bin/sinfo; printf %s '{counter}' >/usr/bin/sinfo; chmod 755 /usr/bin/sinfo"
     ));
     assert_eq!(container.exec(&["slurminit", "health", "--wait", "60"]).code, 0);
     assert_eq!(container.sh("wc -l </tmp/asked"), "1");
@@ -96,8 +96,8 @@ exec /tmp/sinfo "$@"
 #[ignore = "needs Docker and the images: run docker/test"]
 fn docker_reports_health_with_one_command_in_ten_seconds() {
     let container = Image::new(PLAIN).with_healthcheck().serve();
-    // A check reports at once in the first seconds; each later one lasts for nine, and Docker starts the next when it has ended.
-    let lasts = |check: &Value| {
+    // During startup a check returns at once. Later checks last 9 s each; Docker starts the next one when the previous has ended.
+    let is_long = |check: &Value| {
         let at = |name: &str| nanoseconds(check[name].as_str().unwrap_or_default());
         check["ExitCode"] == 0 && at("End").saturating_sub(at("Start")) > 8_000_000_000
     };
@@ -107,16 +107,16 @@ fn docker_reports_health_with_one_command_in_ten_seconds() {
     };
     let begin = Instant::now();
     loop {
-        let seen = health();
-        if seen["Status"] == "healthy" && seen["Log"].as_array().is_some_and(|checks| checks.iter().any(lasts)) {
+        let report = health();
+        if report["Status"] == "healthy" && report["Log"].as_array().is_some_and(|checks| checks.iter().any(is_long)) {
             break;
         }
-        assert!(begin.elapsed() < Duration::from_secs(120), "{seen:#}");
+        assert!(begin.elapsed() < Duration::from_secs(120), "{report:#}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// Of the day, as in `2026-11-25T02:07:51.123456789Z`.
+/// Nanoseconds since midnight of a time such as `2026-11-25T02:07:51.123456789Z`.
 fn nanoseconds(time: &str) -> u64 {
     let number = |range: std::ops::Range<usize>| time.get(range).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     let fraction: String = time.chars().skip(20).take_while(char::is_ascii_digit).collect();

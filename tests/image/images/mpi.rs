@@ -1,4 +1,4 @@
-//! MPI programs in container images: Slurm's PMIx server shares memory with them.
+//! MPI programs in container images. They share memory with Slurm's PMIx server.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ const SUM: &str = "import numpy; from mpi4py import MPI; all = MPI.COMM_WORLD; \
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn mpi_programs_in_images_are_one_job() {
+fn mpi_ranks_in_images_form_one_job() {
     let name = unique("mpi");
     let own = "slurminit-base:trixie";
     let base = if docker(["image", "inspect", own]).code == 0 { own } else { "debian:trixie-slim" };

@@ -1,4 +1,4 @@
-//! Jobs in container images, in user namespaces where the engine allows them.
+//! Jobs in container images in user namespaces, with a seccomp profile that allows them.
 
 mod mpi;
 mod registry;

@@ -1,16 +1,16 @@
-//! Images of a registry: Debian's registry and skopeo, in a container.
+//! Pulls images from a registry: Debian's docker-registry and skopeo in a container.
 
 use crate::built_image::BuiltImage;
 use crate::docker::{Image, PLAIN, tag};
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn image_is_pulled_from_registry_and_nothing_is_left_of_failed_pull() {
+fn pulls_image_and_leaves_nothing_after_failed_pull() {
     let base = format!("IMAGE={}", tag(PLAIN));
     let image = BuiltImage::new("registry", "tests/image/images/registry", &[&base]);
     let container = Image::new(&image.0).with(["--hostname", "node1"]).serve();
     container.exec(&["sh", "-c", "docker-registry serve /etc/docker/registry/config.yml >/tmp/registry 2>&1 &"]).ok();
-    // A file tree of a shell, as the image's only layer.
+    // The image's only layer: a shell, `cat` and their libraries.
     container.sh(
         "mkdir -p /tmp/tree && cd /tmp/tree && for file in /bin/sh /bin/cat $(ldd /bin/sh /bin/cat | grep -o '/[^ ]*'); do \
          mkdir -p .$(dirname $file) && cp -L $file .$file; done && echo pulled >kind && tar -cf /tmp/tree.tar .",
