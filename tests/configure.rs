@@ -1,6 +1,6 @@
-//! `slurminit configure` on hosts of every kind: a root directory and tools that answer, as `configure/cases.rs` lists them.
-//! Each case has a folder in `tests/configure` with what the user sees and gets: the report and exit code, both files, and
-//! the commands that were given. `UPDATE=1 cargo test --test configure` writes them anew; read the difference.
+//! `slurminit configure` on many kinds of hosts: root directories with fake tools, listed in `configure/cases.rs`.
+//! Each case has a folder in `tests/configure` with the expected report and exit code, files and tool commands.
+//! `UPDATE=1 cargo test --test configure` rewrites these folders; review the diff.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
@@ -22,7 +22,7 @@ fn folder() -> PathBuf {
     harness::root().join("tests/configure")
 }
 
-/// What a run leaves, by the name of the file in the case's folder.
+/// The results of a run, by file name in the case's folder.
 fn outcome(host: &Host) -> BTreeMap<&'static str, String> {
     let output = host.configure();
     let mut report = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
@@ -34,12 +34,12 @@ fn outcome(host: &Host) -> BTreeMap<&'static str, String> {
 }
 
 #[test]
-fn every_host_gets_its_verdict_and_its_files() {
+fn each_host_gets_expected_report_and_files() {
     let update = std::env::var_os("UPDATE").is_some();
     let cases = cases::all();
     let mut wrong = String::new();
     for (name, host) in &cases {
-        // Another user cannot make files of these groups: its report would be that of another host.
+        // Only root can create files with these groups; without them the report differs.
         assert!(!host.has_groups || geteuid().is_root(), "the case {name} needs root");
         let (actual, expected) = (outcome(host), folder().join(name));
         if update {
@@ -49,16 +49,16 @@ fn every_host_gets_its_verdict_and_its_files() {
                 fs::write(expected.join(file), text).unwrap();
             }
         }
-        let wanted = |file: &str| fs::read_to_string(expected.join(file)).unwrap_or_default();
+        let read_expected = |file: &str| fs::read_to_string(expected.join(file)).unwrap_or_default();
         for file in ["report.txt", "commands.txt", "compose.gpus.yaml", "env"] {
-            let (old, new) = (wanted(file), actual.get(file).cloned().unwrap_or_default());
+            let (old, new) = (read_expected(file), actual.get(file).cloned().unwrap_or_default());
             if old != new {
                 let path = expected.join(file).display().to_string();
                 wrong += &similar::TextDiff::from_lines(&old, &new).unified_diff().header(&path, "now").to_string();
             }
         }
     }
-    assert!(wrong.is_empty(), "{wrong}\nIf that is right: UPDATE=1 cargo test --test configure");
+    assert!(wrong.is_empty(), "{wrong}\nIf this change is intended: UPDATE=1 cargo test --test configure");
     let names: BTreeSet<String> = cases.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert!(names.len() == cases.len() && names.len() >= 50, "two cases share a name, or some are missing");
     let entries = fs::read_dir(folder()).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_dir());
@@ -67,7 +67,7 @@ fn every_host_gets_its_verdict_and_its_files() {
 }
 
 #[test]
-fn print_prints_the_file_alone_and_writes_nothing() {
+fn print_outputs_only_the_file_and_writes_nothing() {
     let host =
         Host::with_docker(&["nvidia"]).nvidia(1, "NVIDIA H200", "550.127.05").toolkit(true).argument(["--print"]);
     let output = host.configure();
@@ -77,7 +77,7 @@ fn print_prints_the_file_alone_and_writes_nothing() {
     let printed = String::from_utf8(output.stdout).unwrap();
     let report = String::from_utf8(output.stderr).unwrap();
     assert!(report.contains("1x NVIDIA H200"), "{report}");
-    // It knows what it printed for its own.
+    // configure recognizes the printed file as its own.
     let host = Host::with_docker(&["nvidia"])
         .nvidia(1, "NVIDIA H200", "550.127.05")
         .toolkit(true)
@@ -101,33 +101,33 @@ fn second_run_touches_no_file() {
 
 #[test]
 fn refuses_ambiguous_input_and_writes_nothing() {
-    let two = || Host::with_docker(&["nvidia"]).nvidia(2, "NVIDIA H200", "550.127.05").toolkit(true);
-    for (host, code, words) in [
-        (two().argument(["--gpus", "2"]), 1, "this host has GPUs 0 to 1"),
-        (two().argument(["--gpus", "GPU-9"]), 1, "no such GPU"),
-        (two().argument(["--gpus", "0'"]), 2, "is not a GPU list"),
-        (two().amd(1, 44, 992).argument(["--gpus", "0"]), 1, "--gpu-type nvidia or --gpu-type amd"),
+    let two_gpus = || Host::with_docker(&["nvidia"]).nvidia(2, "NVIDIA H200", "550.127.05").toolkit(true);
+    for (host, code, message) in [
+        (two_gpus().argument(["--gpus", "2"]), 1, "this host has GPUs 0 to 1"),
+        (two_gpus().argument(["--gpus", "GPU-9"]), 1, "no such GPU"),
+        (two_gpus().argument(["--gpus", "0'"]), 2, "is not a GPU list"),
+        (two_gpus().amd(1, 44, 992).argument(["--gpus", "0"]), 1, "--gpu-type nvidia or --gpu-type amd"),
         (Host::with_docker(&[]).amd(1, 44, 992).argument(["--gpus", "GPU-1"]), 1, "selected by number"),
-        (two().argument(["--gpu-type", "voodoo"]), 2, "possible values: nvidia, amd, "),
-        (two().argument(["--dry-run", "--print"]), 2, "cannot be used with"),
+        (two_gpus().argument(["--gpu-type", "voodoo"]), 2, "possible values: nvidia, amd, "),
+        (two_gpus().argument(["--dry-run", "--print"]), 2, "cannot be used with"),
     ] {
         let output = host.configure();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(code), "{stderr}");
-        assert!(stderr.contains(words), "{stderr}");
+        assert!(stderr.contains(message), "{stderr}");
         assert_eq!((host.written("compose.gpus.yaml"), host.written(".env")), (None, None));
     }
-    // Nothing of what was asked for is there: written, for it may be for another host, and no success.
+    // The requested GPU does not exist: the files are written, as they may be for another host, but the exit code is 1.
     for arguments in [["--gpu-type", "nvidia"], ["--gpu-type", "amd"], ["--gpus", "0"]] {
         let output = Host::with_docker(&["runc"]).argument(arguments).configure();
         let stdout = String::from_utf8(output.stdout).unwrap();
-        let words = format!(
+        let message = format!(
             "{}: no such GPU on this host",
             if arguments[0] == "--gpus" { "--gpus".to_owned() } else { arguments.join(" ") }
         );
-        assert_eq!((output.status.code(), stdout.contains(&words)), (Some(1), true), "{stdout}");
+        assert_eq!((output.status.code(), stdout.contains(&message)), (Some(1), true), "{stdout}");
     }
-    let host = two();
+    let host = two_gpus();
     fs::remove_file(host.path("project/compose.yaml")).unwrap();
     let stderr = String::from_utf8(host.configure().stderr).unwrap();
     assert!(stderr.contains("no compose.yaml in"), "{stderr}");

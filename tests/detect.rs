@@ -1,4 +1,4 @@
-//! `slurminit detect` as a user runs it, with a stand-in for NVIDIA's library and trees that stand in for the machine.
+//! `slurminit detect` with a stand-in for NVIDIA's library and directory trees that stand in for the machine.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
@@ -29,9 +29,9 @@ use model::inventory::{Access, Gpu, Inventory, Severity, Source};
 use nix::poll::{PollFd, PollFlags, poll};
 use tempfile::TempDir;
 
-/// What has not come after this time never comes.
+/// Time limit for operations that must not hang.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The deadline where a probe hangs: it costs six tenths of it.
+/// Detection timeout in tests where a probe hangs; the probe is killed after six tenths of it.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Cargo builds the library beside the test, because the crate is a dev-dependency.
@@ -41,7 +41,7 @@ fn fake_nvml() -> PathBuf {
     library
 }
 
-/// A root directory and the machine that the fake library tells of.
+/// A root directory, and the machine that the fake library reports.
 struct Machine {
     root: TempDir,
     nvml: Option<String>,
@@ -58,7 +58,7 @@ impl Machine {
         self.root.path().join(path)
     }
 
-    /// Stands in for a GPU's device file, as `docker run --device /dev/null:/dev/nvidiaN` does.
+    /// Adds stand-ins for device files, like `docker run --device /dev/null:/dev/nvidiaN`.
     fn with_devices(self, minors: &[u32]) -> Self {
         for minor in minors {
             symlink("/dev/null", self.path(&format!("dev/nvidia{minor}"))).unwrap();
@@ -94,7 +94,7 @@ impl Machine {
         command.args(["--json", "--timeout", &timeout.as_secs().to_string()]);
         let (done, is_done) = std::sync::mpsc::channel();
         std::thread::spawn(move || done.send(command.output()));
-        let output = is_done.recv_timeout(PATIENCE).expect("the detection ends");
+        let output = is_done.recv_timeout(PATIENCE).expect("detection finishes");
         serde_json::from_str(&succeeded(output.unwrap())).unwrap()
     }
 }
@@ -113,7 +113,7 @@ fn reason(gpu: &Gpu) -> &str {
 }
 
 #[test]
-fn nvml_tells_everything() {
+fn reports_all_facts_from_nvml() {
     let toml = r#"
         driver = "535.154.05"
         cuda = "12.2"
@@ -151,7 +151,7 @@ fn nvml_tells_everything() {
 }
 
 #[test]
-fn gpu_without_its_device_file_is_listed_with_reason() {
+fn gpu_without_device_file_is_listed_with_reason() {
     let inventory = Machine::new(Some("gpus = 2")).with_devices(&[1]).detect();
     assert!(reason(&inventory.gpus[0]).ends_with("dev/nvidia0 is not in this container"));
     assert_eq!(inventory.gpus[1].access, Access::Usable);
@@ -163,14 +163,14 @@ fn gpu_without_its_device_file_is_listed_with_reason() {
 }
 
 #[test]
-fn gpu_that_nvml_does_not_hand_out_costs_no_other() {
+fn gpu_denied_by_nvml_affects_no_other_gpu() {
     let inventory = Machine::new(Some("[[gpu]]\ndenied = true\n[[gpu]]")).with_devices(&[0, 1]).detect();
     assert!(reason(&inventory.gpus[0]).contains("permission"), "{}", reason(&inventory.gpus[0]));
     assert_eq!(inventory.gpus[1].access, Access::Usable);
-    assert_eq!(inventory.findings, [], "the file that no GPU claims is no riddle");
+    assert_eq!(inventory.findings, [], "a device file without a GPU causes no finding");
 }
 
-/// Each fault: where, what, a word of the verdict, a word of its repair.
+/// NVML call, kind of fault, part of the finding, part of its repair.
 const FAULTS: [(&str, &str, &str, &str); 13] = [
     ("init", "hang", "timed out after 1.", "dmesg"),
     ("count", "spin", "timed out after 1.", "dmesg"),
@@ -188,7 +188,7 @@ const FAULTS: [(&str, &str, &str, &str); 13] = [
 ];
 
 #[test]
-fn every_fault_of_driver_ends_in_verdict_and_kernels_files() {
+fn driver_fault_is_reported_and_kernel_files_are_used() {
     for (at, kind, verdict, repair) in FAULTS {
         let toml = format!("gpus = 1\n[[fault]]\nat = '{at}'\nkind = '{kind}'");
         let timeout = if ["hang", "spin"].contains(&kind) { TIMEOUT } else { PATIENCE };
@@ -223,16 +223,16 @@ fn loses_only_implausible_or_failed_fact() {
                 (gpu.numa_node.is_none(), "numa"),
             ];
             for (is_lost, fact) in lost {
-                // An answer that the library leaves at zero is a true node 0.
-                let want = fact == at && kind != "noise" && (at, kind) != ("numa", "untouched");
-                assert_eq!(is_lost, want, "{fact} with {at} {kind}");
+                // An untouched output stays zero, which is a valid NUMA node.
+                let expected = fact == at && kind != "noise" && (at, kind) != ("numa", "untouched");
+                assert_eq!(is_lost, expected, "{fact} with {at} {kind}");
             }
         }
     }
 }
 
 #[test]
-fn finds_lost_minor_in_proc_and_shares_no_file() {
+fn reads_missing_minor_from_proc_and_assigns_each_file_once() {
     let fault = "gpus = 2\n[[fault]]\nat = 'minor'\nkind = 'not-supported'";
     let machine = Machine::new(Some(fault))
         .with_devices(&[3])
@@ -248,7 +248,7 @@ fn finds_lost_minor_in_proc_and_shares_no_file() {
 }
 
 #[test]
-fn kernels_files_are_enough() {
+fn detects_gpus_from_kernel_files_without_nvml() {
     let information =
         "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-1c1d\nBus Location: \t 0000:81:00.0\nDevice Minor: \t 0\n";
     let machine = Machine::new(None)
@@ -262,7 +262,7 @@ fn kernels_files_are_enough() {
     let inventory = machine.detect();
     assert_eq!(inventory.drivers[0].version.as_deref(), Some("535.154.05"));
     let minors: Vec<_> = inventory.gpus.iter().map(|gpu| (gpu.index, gpu.minor.unwrap())).collect();
-    assert_eq!(minors, [(0, 1), (1, 0), (2, 5), (3, 7)], "in the order of the PCI bus, then of the files");
+    assert_eq!(minors, [(0, 1), (1, 0), (2, 5), (3, 7)], "ordered by PCI address, then by device file");
     let gpu = &inventory.gpus[1];
     assert_eq!((gpu.model.as_deref(), gpu.uuid.as_deref()), (Some("NVIDIA H200"), Some("GPU-1c1d")));
     assert_eq!((gpu.cpus.clone(), gpu.numa_node), ("8-15".parse().ok(), Some(1)));
@@ -275,9 +275,9 @@ fn kernels_files_are_enough() {
 }
 
 #[test]
-fn drivers_whose_files_hang_end_in_a_verdict_each() {
+fn hanging_driver_files_are_reported_for_each_driver() {
     let machine = Machine::new(None).with_devices(&[0]);
-    // A read of a pipe that nobody writes to does not return, like one of a stuck driver's files.
+    // Opening a FIFO without a writer blocks, like reading the files of a stuck driver.
     for file in ["proc/driver/nvidia/version", "sys/class/kfd/kfd/topology/nodes/0/properties"] {
         let file = machine.path(file);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -291,7 +291,7 @@ fn drivers_whose_files_hang_end_in_a_verdict_each() {
 }
 
 #[test]
-fn machine_without_gpus_is_no_fault() {
+fn machine_without_gpus_has_no_findings() {
     let inventory = Machine::new(None).detect();
     assert_eq!((inventory.gpus, inventory.drivers, inventory.findings), (vec![], vec![], vec![]));
 }
@@ -315,7 +315,7 @@ fn hostile_name_does_not_reach_terminal() {
 }
 
 #[test]
-fn reader_that_goes_away_is_no_panic() {
+fn closed_stdout_causes_no_panic() {
     let machine = Machine::new(Some("gpus = 8"));
     let mut child = machine.command().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -329,7 +329,7 @@ fn reader_that_goes_away_is_no_panic() {
 fn probe_does_not_outlive_killed_detection() {
     let machine = Machine::new(Some(""));
     let mut command = machine.command();
-    // The library reads its machine from a pipe that never ends: a probe that hangs, and that can be watched.
+    // The library reads its machine from a FIFO that never ends, so the probe hangs. The writer notices when it exits.
     let fifo = machine.path("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let mut detection = command.args(["--timeout", "60"]).env("FAKE_NVML", &fifo).spawn().unwrap();
@@ -337,16 +337,16 @@ fn probe_does_not_outlive_killed_detection() {
     detection.kill().unwrap();
     detection.wait().unwrap();
     let mut reader_is_gone = [PollFd::new(writer.as_fd(), PollFlags::empty())];
-    assert_eq!(poll(&mut reader_is_gone, u16::try_from(PATIENCE.as_millis()).unwrap()), Ok(1), "the probe lives on");
+    assert_eq!(poll(&mut reader_is_gone, u16::try_from(PATIENCE.as_millis()).unwrap()), Ok(1), "probe still running");
 }
 
 #[test]
 fn wrong_command_line_names_expected_arguments() {
-    for (arguments, want) in
+    for (arguments, expected) in
         [(["--timeout", "soon"], "expected seconds"), (["--root", "/no/such"], "no such directory")]
     {
         let output = Command::new(harness::slurminit()).arg("detect").args(arguments).output().unwrap();
         assert!(!output.status.success());
-        assert!(String::from_utf8(output.stderr).unwrap().contains(want), "{arguments:?}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains(expected), "{arguments:?}");
     }
 }

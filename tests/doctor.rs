@@ -1,9 +1,10 @@
-//! `slurminit doctor` where each fault was made: hosts and containers that are directories with tools that answer, as
-//! `doctor/hosts.rs` and `doctor/containers.rs` list them, and NVIDIA's library that tells of any machine. The faults that
-//! need real daemons are made in `tests/image/doctor.rs`.
+//! Runs `slurminit doctor` against simulated faults. Hosts and containers are directories with fake tools
+//! (`doctor/hosts.rs`, `doctor/containers.rs`); fake-nvml stands in for NVIDIA's library. Faults that need real daemons
+//! are in `tests/image/doctor.rs`.
 //!
-//! `tests/doctor/answers` has the answer to each fault, and docs/reference/doctor.md is generated from the entries. `UPDATE=1 cargo test --test doctor`
-//! writes both; review the difference. Each run lists symptoms, faults and answers in `target/evidence`.
+//! `tests/doctor/answers` holds the expected answer to each fault. docs/reference/doctor.md is generated from the
+//! entries. `UPDATE=1 cargo test --test doctor` writes both; review the difference. Each run lists symptoms, faults and
+//! answers in `target/evidence`.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
@@ -28,14 +29,14 @@ use std::process::{Command, Output};
 
 use answer::Report;
 
-/// Cargo builds the library beside the test, because the crate is a dev-dependency.
+/// Path of the fake NVML library. Cargo builds it next to the test because the crate is a dev-dependency.
 fn fake_nvml() -> std::path::PathBuf {
     let library = harness::fake_nvml();
     assert!(library.exists(), "{} is missing: run `cargo test --workspace`", library.display());
     library
 }
 
-/// `slurminit doctor` with nothing of this test's own environment.
+/// `slurminit doctor --json` with an empty environment.
 fn doctor() -> Command {
     let mut command = Command::new(harness::slurminit());
     command.env_clear().args(["doctor", "--json"]);
@@ -47,8 +48,8 @@ fn report(output: &Output) -> Report {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// The exit code that belongs to a verdict, as docs/reference/exit-codes.md has it.
-fn code(verdict: &str) -> i32 {
+/// The exit code for a verdict, from docs/reference/exit-codes.md.
+fn exit_code(verdict: &str) -> i32 {
     match verdict {
         "ok" | "note" => 0,
         "warn" => 4,
@@ -58,40 +59,40 @@ fn code(verdict: &str) -> i32 {
 }
 
 #[test]
-fn every_fault_on_host_has_its_answer() {
+fn each_host_fault_gets_recorded_answer() {
     answer::compare(hosts::all().into_iter().map(|(name, entry, host)| {
         let output = hosts::examine(&host);
         let report = report(&output);
-        assert_eq!(output.status.code(), Some(code(&report.verdict)), "{name}");
+        assert_eq!(output.status.code(), Some(exit_code(&report.verdict)), "{name}");
         (name, report.of(entry).without(&host.path("root")))
     }));
 }
 
 #[test]
-fn every_fault_in_container_has_its_answer() {
+fn each_container_fault_gets_recorded_answer() {
     answer::compare(containers::all().into_iter().map(|(name, entry, container)| {
         let output = container.examine();
         let report = report(&output);
-        assert_eq!(output.status.code(), Some(code(&report.verdict)), "{name}");
+        assert_eq!(output.status.code(), Some(exit_code(&report.verdict)), "{name}");
         (name, report.of(entry).without(&container.path("root")).without(&container.path("")))
     }));
 }
 
-/// A check that cries wolf is worse than none.
+/// Guards against false alarms.
 #[test]
 fn reports_nothing_without_problems() {
     for report in [report(&container::Container::healthy().examine()), report(&hosts::examine(&hosts::healthy()))] {
-        let bad: Vec<String> = report
+        let problems: Vec<String> = report
             .entries
             .iter()
-            .filter(|it| !["ok", "note"].contains(&it.verdict.as_str()))
-            .map(|it| format!("{it:?}"))
+            .filter(|entry| !["ok", "note"].contains(&entry.verdict.as_str()))
+            .map(|entry| format!("{entry:?}"))
             .collect();
-        assert!(bad.is_empty(), "{}", bad.join("\n"));
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
     }
 }
 
-/// Both halves of a fault: a person reads the same as a program.
+/// The text report shows the same facts as the JSON report.
 #[test]
 fn text_shows_check_observation_and_repair_without_control_characters() {
     let evil = "fan \u{1b}[31mbroken\u{7}\u{202e}";
@@ -99,21 +100,20 @@ fn text_shows_check_observation_and_repair_without_control_characters() {
     let output = container.command_as_text().output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{text:?}");
-    for words in [
+    for part in [
         "! drain:",
         "checked: sinfo",
         "fan \\x1b[31mbroken",
         "repair:    scontrol update nodename=localhost state=resume",
     ] {
-        assert!(text.contains(words), "{words}: {text}");
+        assert!(text.contains(part), "{part}: {text}");
     }
     let brief = String::from_utf8(container.command_as_text().arg("--brief").output().unwrap().stdout).unwrap();
     assert!(brief.contains("! drain:") && !brief.contains("✓"), "{brief}");
 }
 
-/// Every tool hangs, and the driver too: the answer still comes.
 #[test]
-fn check_that_hangs_costs_its_deadline_and_no_other_check() {
+fn hung_checks_time_out_without_affecting_other_checks() {
     let names = ["ping", "munge", "address"];
     let container = names.into_iter().fold(container::Container::healthy(), container::Container::hangs);
     let output = container.fault("init", "hang").command_as_json().args(["--timeout", "0.5"]).output().unwrap();
@@ -123,9 +123,9 @@ fn check_that_hangs_costs_its_deadline_and_no_other_check() {
     assert_eq!(report.of("saved-state").verdict, "ok");
 }
 
-/// Who adds a fault records its answer, and who removes one removes that too.
+/// No fault without a recorded answer, and no stale record.
 #[test]
-fn every_record_belongs_to_fault() {
+fn every_fault_has_record_and_every_record_a_fault() {
     let files = std::fs::read_dir(answer::folder()).unwrap().map(|file| file.unwrap().path());
     let records: BTreeSet<String> = files
         .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
@@ -136,20 +136,19 @@ fn every_record_belongs_to_fault() {
     assert_eq!(records, hosts.chain(containers).collect());
 }
 
-/// A fault of every entry is made somewhere.
 #[test]
-fn every_entry_has_seen_its_fault() {
-    let seen: BTreeSet<String> = std::fs::read_dir(answer::folder())
+fn every_entry_is_covered_by_a_fault() {
+    let covered: BTreeSet<String> = std::fs::read_dir(answer::folder())
         .unwrap()
         .map(|file| file.unwrap().path())
         .filter_map(|path| Some(answer::recorded(path.file_stem()?.to_str()?)?.entry))
         .collect();
     let entries = doctor::PARTS.iter().flat_map(|part| part.entries).map(|entry| entry.id);
-    let unseen: Vec<&str> = entries.filter(|id| !seen.contains(*id)).collect();
-    assert!(unseen.is_empty(), "no test makes the fault of {unseen:?}");
+    let uncovered: Vec<&str> = entries.filter(|id| !covered.contains(*id)).collect();
+    assert!(uncovered.is_empty(), "no test simulates a fault for {uncovered:?}");
 }
 
 #[test]
-fn documents_are_made_of_entries() {
+fn doctor_page_matches_entries() {
     docs::compare();
 }

@@ -1,21 +1,21 @@
-//! Paths that the tests of the programs share: the repository, the programs, the fake NVML library.
+//! Paths that the tests share: the repository, the programs, the fake NVML library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// The repository's root.
+/// Root of the repository.
 pub fn root() -> &'static Path {
     static ROOT: LazyLock<PathBuf> =
         LazyLock::new(|| Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default());
     &ROOT
 }
 
-/// The program `slurminit`, with `slurminit-init` beside it. Cargo builds programs only for tests of their own package, so this
-/// function runs `cargo build`. Without cargo (tests that were built elsewhere) it uses the existing programs.
+/// Path of `slurminit`; `slurminit-init` is beside it. Cargo builds programs only for tests of their own package, so
+/// this function runs `cargo build`. Without cargo (tests that were built elsewhere) it uses the existing programs.
 ///
 /// # Panics
-/// They cannot be built.
+/// If the build fails.
 #[expect(clippy::panic, reason = "a test fails by panicking")]
 #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 pub fn slurminit() -> &'static Path {
@@ -23,7 +23,7 @@ pub fn slurminit() -> &'static Path {
         let directory = directory();
         if let Some(cargo) = std::env::var_os("CARGO") {
             let mut build = Command::new(cargo);
-            // Of the whole workspace: with other packages the dependencies would have other features, and be compiled again.
+            // The whole workspace: otherwise dependencies would get other features and be recompiled.
             build.args(["build", "--quiet", "--locked", "--workspace", "--bins"]);
             if directory.ends_with("release") {
                 build.arg("--release");
@@ -38,15 +38,15 @@ pub fn slurminit() -> &'static Path {
     &PROGRAM
 }
 
-/// The library that stands in for NVIDIA's.
+/// Path of the fake NVML library.
 pub fn fake_nvml() -> PathBuf {
     directory().join("deps/libfake_nvml.so")
 }
 
-/// Writes a table to `target/evidence`, in a file named after the running test. `docker/test --all` leaves these files as its result.
+/// Writes a table to `target/evidence`, in a file named after the running test. `docker/test --all` keeps these files.
 ///
 /// # Panics
-/// The file cannot be written.
+/// If the file cannot be written.
 #[expect(clippy::expect_used, reason = "a test fails by panicking")]
 pub fn write_evidence(table: &str) {
     let folder = root().join("target/evidence");
@@ -55,8 +55,8 @@ pub fn write_evidence(table: &str) {
     std::fs::write(folder.join(format!("{name}.md")), table).expect("a file below target");
 }
 
-/// Where cargo puts programs: the parent of the directory of the tests' own.
+/// Cargo's directory for programs: the parent of the directory with the test binary.
 fn directory() -> PathBuf {
-    let own = std::env::current_exe().unwrap_or_default();
-    own.ancestors().nth(2).map(Path::to_owned).unwrap_or_default()
+    let test = std::env::current_exe().unwrap_or_default();
+    test.ancestors().nth(2).map(Path::to_owned).unwrap_or_default()
 }

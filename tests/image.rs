@@ -1,7 +1,7 @@
-//! The image under real Docker, as its users meet it: every case starts containers and asks Slurm's own commands.
+//! Tests of the image under real Docker: each starts containers and checks them with Slurm's own commands.
 //!
-//! Not part of a plain `cargo test`: `docker/test` builds the images and runs these. By hand:
-//! `docker/test --only image`, or `cargo test --test image -- --ignored` when the images are there.
+//! Not part of a plain `cargo test`: `docker/test` builds the images and runs these. Manually:
+//! `docker/test --only image`, or `cargo test --test image -- --ignored` with existing images.
 #![expect(clippy::disallowed_methods, reason = "these tests run the docker command and are not PID 1")]
 #![expect(clippy::expect_used, reason = "without Docker there is nothing to test")]
 

@@ -1,4 +1,4 @@
-//! Files as they really land on a disk: whole or not at all, owned and readable by the right users.
+//! Installed files on disk: atomic writes, owners and permissions.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,10 +12,10 @@ use nix::unistd::geteuid;
 use plan::{FileName, Text};
 use tempfile::TempDir;
 
-/// Nobody else can make files of another user.
+/// Only root can create files of another user.
 const NEEDS_ROOT: &str = "this test needs root";
 
-/// A root of its own, and daemons that run as a user that every machine has.
+/// An empty root directory, and a configuration whose daemons run as a user that exists everywhere.
 fn fixture() -> (TempDir, Config) {
     let toml = "[daemon.munged]\nuser = \"nobody\"\n[daemon.slurmctld]\nuser = \"nobody\"\n";
     (tempfile::tempdir().unwrap(), Config::parse(toml, Path::new("test.toml")).unwrap())
@@ -50,7 +50,7 @@ fn writes_only_changes_and_keeps_one_generation() {
     let inode = || fs::metadata(slurm.join("slurm.conf")).unwrap().ino();
     let before = inode();
     assert_eq!(install(root.path(), &config, "one\n").unwrap(), [] as [PathBuf; 0]);
-    assert_eq!(inode(), before, "an unchanged file was written again");
+    assert_eq!(inode(), before, "an unchanged file was rewritten");
 
     assert_eq!(install(root.path(), &config, "two\n").unwrap(), both[..1]);
     install(root.path(), &config, "three\n").unwrap();
@@ -60,7 +60,7 @@ fn writes_only_changes_and_keeps_one_generation() {
 }
 
 #[test]
-fn files_of_killed_start_are_harmless() {
+fn does_not_write_through_symlink_left_by_killed_start() {
     let (root, config) = fixture();
     let slurm = root.path().join("etc/slurm");
     fs::create_dir_all(&slurm).unwrap();
@@ -73,7 +73,7 @@ fn files_of_killed_start_are_harmless() {
 }
 
 #[test]
-fn names_obstacle_with_repair() {
+fn error_names_blocking_path_and_repair() {
     let (root, config) = fixture();
     fs::create_dir_all(root.path().join("etc")).unwrap();
     fs::write(root.path().join("etc/slurm"), "a file").unwrap();
@@ -87,7 +87,7 @@ fn names_obstacle_with_repair() {
 }
 
 #[test]
-fn user_s_file_that_is_not_text_is_refused_by_name() {
+fn error_names_user_file_that_is_not_utf8() {
     let (root, config) = fixture();
     fs::create_dir(root.path().join("config")).unwrap();
     fs::write(root.path().join("config/gres.conf"), [0xff, 0xfe]).unwrap();
@@ -96,7 +96,7 @@ fn user_s_file_that_is_not_text_is_refused_by_name() {
 }
 
 #[test]
-fn new_key_is_random_and_munge_s_alone() {
+fn generates_random_key_readable_only_by_munge() {
     let (root, config) = fixture();
     let key = root.path().join("etc/munge/munge.key");
     assert_eq!(install::install_munge_key(&config, root.path()).unwrap().source, KeySource::Generated);
@@ -106,11 +106,11 @@ fn new_key_is_random_and_munge_s_alone() {
     assert_eq!(mode(key.parent().unwrap()), 0o700);
     assert_eq!(names(key.parent().unwrap()), ["munge.key"]);
     if geteuid().is_root() {
-        assert_ne!(fs::metadata(&key).unwrap().uid(), 0, "munged would refuse root's key");
+        assert_ne!(fs::metadata(&key).unwrap().uid(), 0, "munged rejects a key owned by root");
         assert_ne!(fs::metadata(key.parent().unwrap()).unwrap().uid(), 0);
     }
 
-    // A second start keeps it; another container has another.
+    // A second start keeps the key; another container generates a different one.
     assert_eq!(install::install_munge_key(&config, root.path()).unwrap().source, KeySource::Existing);
     assert_eq!(fs::read(&key).unwrap(), first);
     let (other, config) = fixture();
@@ -119,7 +119,7 @@ fn new_key_is_random_and_munge_s_alone() {
 }
 
 #[test]
-fn mounted_secret_is_key() {
+fn mounted_secret_replaces_existing_key() {
     let (root, config) = fixture();
     install::install_munge_key(&config, root.path()).unwrap();
     let secret = root.path().join("run/secrets/munge.key");
@@ -130,12 +130,12 @@ fn mounted_secret_is_key() {
         assert_eq!(install::install_munge_key(&config, root.path()).unwrap().source, KeySource::Secret);
         assert_eq!(fs::read(&key).unwrap(), [7; 64]);
         assert_eq!(mode(&key), 0o400);
-        assert_eq!(names(key.parent().unwrap()), ["munge.key"], "no copy of a key is kept");
+        assert_eq!(names(key.parent().unwrap()), ["munge.key"], "a copy of the key was kept");
     }
 }
 
 #[test]
-fn refuses_two_different_keys_and_accepts_two_equal_ones() {
+fn rejects_two_different_keys_and_accepts_equal_ones() {
     let (root, config) = fixture();
     let write = |place: &str, key: &[u8]| {
         let file = root.path().join(place);
@@ -150,7 +150,7 @@ fn refuses_two_different_keys_and_accepts_two_equal_ones() {
     assert!(given.exists() && !root.path().join("etc/munge/munge.key").exists());
     fs::write(&secret, [7; 64]).unwrap();
     assert_eq!(install::install_munge_key(&config, root.path()).unwrap().source, KeySource::Variable);
-    assert!(!given.exists(), "nothing is left of the variable");
+    assert!(!given.exists(), "the key from the variable was not deleted");
     assert_eq!(fs::read(root.path().join("etc/munge/munge.key")).unwrap(), [7; 64]);
 }
 
@@ -164,14 +164,14 @@ fn restricts_readable_key_and_reports_it() {
     let findings = install::install_munge_key(&config, root.path()).unwrap().findings;
     assert!(findings[0].what.contains("0644"), "{findings:?}");
     assert_eq!(mode(&key), 0o400);
-    // What munged would take is put right without a word.
+    // munged accepts this mode, so it is corrected without a finding.
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(install::install_munge_key(&config, root.path()).unwrap().findings, []);
     assert_eq!(mode(&key), 0o400);
 }
 
 #[test]
-fn key_that_munged_would_refuse_is_error_and_not_replaced() {
+fn rejects_invalid_munge_key_without_replacing_it() {
     let (root, config) = fixture();
     let key = root.path().join("etc/munge/munge.key");
     fs::create_dir_all(key.parent().unwrap()).unwrap();
@@ -180,7 +180,7 @@ fn key_that_munged_would_refuse_is_error_and_not_replaced() {
     assert!(error.contains("/etc/munge/munge.key has 5 bytes") && error.contains("remove it"), "{error}");
     assert_eq!(fs::read_to_string(&key).unwrap(), "short");
 
-    // An empty file is what a crash leaves of a key that was never used.
+    // A crash can leave an empty file of a key that was never used.
     fs::write(&key, "").unwrap();
     let made = install::install_munge_key(&config, root.path()).unwrap();
     assert_eq!(made.source, KeySource::Generated);
@@ -193,7 +193,7 @@ fn key_that_munged_would_refuse_is_error_and_not_replaced() {
 }
 
 #[test]
-fn daemons_find_their_directories_and_old_state_is_theirs() {
+fn daemon_users_own_directories_and_saved_state() {
     let (root, config) = fixture();
     let state = root.path().join("var/lib/slurm/slurmctld");
     fs::create_dir_all(&state).unwrap();
@@ -212,13 +212,13 @@ fn daemons_find_their_directories_and_old_state_is_theirs() {
 }
 
 #[test]
-fn full_record_of_ended_jobs_is_put_aside() {
+fn rotates_full_job_completion_log() {
     let (root, config) = fixture();
     let jobcomp = root.path().join("var/lib/slurm/jobcomp");
     let record = jobcomp.join("jobs");
     assert_eq!(config.paths.ended_jobs(), Path::new("/var/lib/slurm/jobcomp/jobs"));
     install::make_directories(&config, root.path()).unwrap();
-    assert_eq!(names(&jobcomp), ["jobs"], "it is there before root's `sacct -c` makes it");
+    assert_eq!(names(&jobcomp), ["jobs"], "not created before root's `sacct -c` does");
     assert_eq!((mode(&jobcomp), mode(&record)), (0o750, 0o640));
     if geteuid().is_root() {
         assert_ne!(fs::metadata(&record).unwrap().uid(), 0, "slurmctld could not write to it");
@@ -232,7 +232,7 @@ fn full_record_of_ended_jobs_is_put_aside() {
         assert!(fs::read_to_string(jobcomp.join("jobs.previous")).unwrap().starts_with(text));
     }
 
-    // What slurm's user could lay there: nothing outside is touched.
+    // The slurm user could create a link here; it must not be followed.
     let victim = root.path().join("victim");
     fs::File::create(&victim).unwrap().set_len(16 << 20).unwrap();
     fs::remove_file(&record).unwrap();
@@ -243,7 +243,7 @@ fn full_record_of_ended_jobs_is_put_aside() {
 }
 
 #[test]
-fn missing_user_is_named() {
+fn error_names_missing_user() {
     let (root, _) = fixture();
     let config = Config::parse("[daemon.munged]\nuser = \"no-such-user\"\n", Path::new("test.toml")).unwrap();
     let outcome = install::install_munge_key(&config, root.path());
@@ -252,7 +252,7 @@ fn missing_user_is_named() {
             let error = error.to_string();
             assert!(error.contains("user not found: `no-such-user`") && error.contains("[daemon.munged]"), "{error}");
         }
-        // Without root's rights nothing can be given away, and nobody is looked up.
+        // Without root, ownership cannot change, so no user is looked up.
         Ok(installed) => assert!(!geteuid().is_root() && installed.source == KeySource::Generated),
     }
 }
@@ -281,18 +281,18 @@ fn gives_foreign_slurm_directories_to_root() {
     {
         assert_eq!(uid(&path), 0, "{}", path.display());
     }
-    assert_eq!(uid(&state.join("output")), 1234, "what root does not obey stays its owner's");
+    assert_eq!(uid(&state.join("output")), 1234, "a file that root does not use keeps its owner");
     assert!(!state.join("slurmd/cred_state").exists());
-    let said: Vec<&str> = findings.iter().map(|finding| finding.what.as_str()).collect();
-    for words in
+    let reported: Vec<&str> = findings.iter().map(|finding| finding.what.as_str()).collect();
+    for text in
         ["/var/lib/slurm belonged to uid 1234", "/var/lib/slurm/slurmd was emptied", "/etc/slurm belonged to uid 1234"]
     {
-        assert!(said.iter().any(|said| said.contains(words)), "{words}: {said:?}");
+        assert!(reported.iter().any(|what| what.contains(text)), "{text}: {reported:?}");
     }
     assert_eq!(install::make_directories(&config, root.path()).unwrap(), []);
 }
 
-/// Somebody else's file of the same text is not taken for ours: they could change it at any time.
+/// An identical file of another user is replaced, because its owner could change it at any time.
 #[test]
 fn replaces_file_of_another_user() {
     assert!(geteuid().is_root(), "{NEEDS_ROOT}");

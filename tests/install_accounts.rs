@@ -1,4 +1,4 @@
-//! Accounts as they land in a container's files.
+//! Accounts in the container's passwd, group and shadow files.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -41,22 +41,22 @@ fn passwd(root: &Path) -> String {
     fs::read_to_string(root.join("etc/passwd")).unwrap()
 }
 
-fn stamps(root: &Path) -> Vec<(std::ffi::OsString, u64)> {
+/// Names and inodes of the files in /etc, without the lock file.
+fn inodes(root: &Path) -> Vec<(std::ffi::OsString, u64)> {
     let entries = fs::read_dir(root.join("etc")).unwrap().map(Result::unwrap);
-    // The lock itself says nothing.
     let entries = entries.filter(|entry| entry.file_name() != ".pwd.lock");
-    let mut stamps: Vec<_> = entries.map(|entry| (entry.file_name(), entry.metadata().unwrap().ino())).collect();
-    stamps.sort();
-    stamps
+    let mut inodes: Vec<_> = entries.map(|entry| (entry.file_name(), entry.metadata().unwrap().ino())).collect();
+    inodes.sort();
+    inodes
 }
 
 #[test]
-fn nobody_wanted_writes_nothing() {
+fn writes_nothing_without_configured_users() {
     let root = fixture();
-    let before = stamps(root.path());
+    let before = inodes(root.path());
     assert_eq!(install(root.path(), "").unwrap(), []);
-    assert_eq!(stamps(root.path()), before);
-    // Not even the files are needed.
+    assert_eq!(inodes(root.path()), before);
+    // Works without the account files.
     assert_eq!(install(tempfile::tempdir().unwrap().path(), "").unwrap(), []);
 }
 
@@ -64,7 +64,7 @@ fn nobody_wanted_writes_nothing() {
 fn adds_keeps_and_removes_account() {
     let root = fixture();
     let findings = install(root.path(), ALICE).unwrap();
-    // Without root's rights a home cannot be given away, and the operator is told.
+    // Without root, the owner of a home cannot be changed; a finding reports it.
     assert_eq!(findings.is_empty(), geteuid().is_root(), "{findings:?}");
     let alice = "alice:x:1001:1001:made by slurminit:/home/alice:/bin/bash\n";
     assert_eq!(passwd(root.path()), format!("{PASSWD}{alice}"));
@@ -76,28 +76,28 @@ fn adds_keeps_and_removes_account() {
         let home = fs::metadata(root.path().join("home/alice")).unwrap();
         assert_eq!((home.uid(), home.gid(), home.permissions().mode() & 0o7777), (1001, 1001, 0o700));
     }
-    let after = stamps(root.path());
+    let after = inodes(root.path());
     assert_eq!(after.len(), 3, "{after:?}");
     install(root.path(), ALICE).unwrap();
-    assert_eq!(stamps(root.path()), after, "a second start writes nothing");
+    assert_eq!(inodes(root.path()), after, "the second start wrote files");
 
     install(root.path(), "").unwrap();
     assert_eq!(passwd(root.path()), PASSWD);
-    assert!(root.path().join("home/alice").is_dir(), "data is nobody's to remove");
+    assert!(root.path().join("home/alice").is_dir(), "the home directory was removed");
 }
 
 #[test]
-fn refusal_writes_nothing_at_all() {
+fn rejected_user_writes_nothing() {
     let root = fixture();
-    let before = stamps(root.path());
+    let before = inodes(root.path());
     let toml = format!("{ALICE}[[user]]\nname = \"root\"\nuid = 1002\n");
     assert!(matches!(install(root.path(), &toml), Err(AccountError::Refused(_))));
-    assert_eq!(stamps(root.path()), before);
+    assert_eq!(inodes(root.path()), before);
     assert!(!root.path().join("home").exists());
 }
 
 #[test]
-fn file_that_cannot_be_staged_leaves_all_as_they_were() {
+fn staging_failure_leaves_all_files_unchanged() {
     let root = fixture();
     let before = passwd(root.path());
     fs::create_dir(root.path().join("etc/shadow.new")).unwrap();
@@ -107,7 +107,7 @@ fn file_that_cannot_be_staged_leaves_all_as_they_were() {
 }
 
 #[test]
-fn files_of_somebody_else_are_left_alone_and_said() {
+fn leaves_linked_passwd_unchanged_and_reports_it() {
     let root = fixture();
     let passwd_file = root.path().join("etc/passwd");
     fs::rename(&passwd_file, root.path().join("hosts-passwd")).unwrap();
@@ -138,7 +138,7 @@ fn keeps_existing_home() {
     assert_eq!(fs::metadata(&home).unwrap().permissions().mode() & 0o7777, 0o755);
     assert_eq!(fs::metadata(&home).unwrap().uid(), owner);
 
-    // A link in the place of a home is not followed.
+    // A link at the path of a home is not followed.
     let toml = "[[user]]\nname = \"bob\"\nuid = 1002\n";
     symlink(root.path().join("elsewhere"), root.path().join("home/bob")).unwrap();
     let findings = install(root.path(), toml).unwrap();
@@ -147,7 +147,7 @@ fn keeps_existing_home() {
 }
 
 #[test]
-fn start_with_thousands_of_users_of_host_creates_some_homes_and_reports_others_once() {
+fn creates_at_most_1000_homes_per_start_and_limits_findings() {
     let root = fixture();
     let host = root.path().join("host");
     fs::create_dir(&host).unwrap();

@@ -1,4 +1,4 @@
-//! `slurminit prepare` and `slurminit render` as a process: the events on standard output, the files, the exit code.
+//! `slurminit prepare` and `slurminit render` as a process: events on standard output, files and exit code.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test waits for its own child; there is no reaper here")]
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/render/01-two-linked-h200/inventory.json");
 
-/// A root with a configuration whose users every machine has.
+/// A root directory with a configuration whose users exist everywhere.
 fn fixture(toml: &str) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     let users = "\n[daemon.munged]\nuser = \"nobody\"\n[daemon.slurmctld]\nuser = \"nobody\"\n";
@@ -21,7 +21,7 @@ fn fixture(toml: &str) -> TempDir {
     root
 }
 
-/// `sh -c 'before; exec slurminit VERB ...'` without the caller's own settings.
+/// Runs `sh -c 'before; exec slurminit VERB ...'` with PATH as the only variable.
 fn slurminit(root: &Path, before: &str, verb: &str, more: &[&str]) -> Output {
     Command::new("/bin/sh")
         .args(["-c", &format!("{before}; exec \"$0\" \"$@\"")])
@@ -59,9 +59,9 @@ fn failure(output: &Output) -> (u8, String) {
 }
 
 #[test]
-fn first_start_writes_everything_and_second_nothing() {
+fn first_start_writes_all_files_and_second_none() {
     let root = fixture("gpu_type = \"nvidia\"");
-    // What the NVIDIA runtime brings in.
+    // Mounted by the NVIDIA container runtime.
     let libraries = root.path().join("usr/lib/x86_64-linux-gnu");
     fs::create_dir_all(&libraries).unwrap();
     fs::write(libraries.join("libcuda.so.1"), "").unwrap();
@@ -69,35 +69,35 @@ fn first_start_writes_everything_and_second_nothing() {
     assert_eq!(first.changed.len(), 5);
     assert_eq!((first.node_name.as_str(), first.gres.as_str()), ("localhost", "gpu:nvidia:2"));
     assert_eq!(first.summary, "2 NVIDIA H200, 4 CPUs, 20009 MiB");
-    let said: Vec<&str> = first.findings.iter().map(|finding| finding.cause.as_str()).collect();
-    assert_eq!(said, ["cgroup v2 is mounted read-only in this container"], "{:?}", first.findings);
+    let causes: Vec<&str> = first.findings.iter().map(|finding| finding.cause.as_str()).collect();
+    assert_eq!(causes, ["cgroup v2 is mounted read-only in this container"], "{:?}", first.findings);
     assert_eq!(prepared(root.path()).changed, [] as [std::path::PathBuf; 0]);
 }
 
 #[test]
 fn mismatch_prevents_start_if_configured() {
     let root = fixture("gpu_type = \"amd\"\non_mismatch = \"fail\"");
-    let (code, words) = failure(&slurminit(root.path(), "true", "prepare", &[]));
+    let (code, message) = failure(&slurminit(root.path(), "true", "prepare", &[]));
     assert_eq!(code, exit_code::MISMATCH);
-    assert!(words.contains("built for AMD") && words.contains("GPU_TYPE=nvidia"), "{words}");
+    assert!(message.contains("built for AMD") && message.contains("GPU_TYPE=nvidia"), "{message}");
     assert!(!root.path().join("etc/slurm/slurm.conf").exists());
 }
 
 #[test]
-fn wrong_configuration_stops_start_with_its_place() {
+fn invalid_configuration_stops_start_and_names_position() {
     let root = fixture("on_mismatch = \"explode\"");
-    let (code, words) = failure(&slurminit(root.path(), "true", "prepare", &[]));
+    let (code, message) = failure(&slurminit(root.path(), "true", "prepare", &[]));
     assert_eq!(code, exit_code::CONFIG);
-    assert!(words.contains("slurminit.toml:1:15: on_mismatch:"), "{words}");
+    assert!(message.contains("slurminit.toml:1:15: on_mismatch:"), "{message}");
 }
 
 #[test]
 fn requires_named_file() {
     let root = fixture("");
     fs::remove_file(root.path().join("slurminit.toml")).unwrap();
-    let (code, words) = failure(&slurminit(root.path(), "true", "prepare", &[]));
+    let (code, message) = failure(&slurminit(root.path(), "true", "prepare", &[]));
     assert_eq!(code, exit_code::CONFIG);
-    assert!(words.contains("file not found; correct --config"), "{words}");
+    assert!(message.contains("file not found; correct --config"), "{message}");
 }
 
 #[test]
@@ -113,54 +113,54 @@ fn every_verb_requires_its_named_file() {
     ] {
         let mut command = Command::new(harness::slurminit());
         let output = command.args(verb).args(["--config", "/no/such/slurminit.toml"]).env_clear().output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(78), "{verb:?}: {said}");
-        assert!(said.contains("/no/such/slurminit.toml: file not found"), "{verb:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(78), "{verb:?}: {stderr}");
+        assert!(stderr.contains("/no/such/slurminit.toml: file not found"), "{verb:?}: {stderr}");
     }
 }
 
 #[test]
-fn disk_that_takes_no_more_leaves_old_files() {
+fn full_disk_keeps_old_files() {
     let root = fixture("");
     prepared(root.path());
     let path = root.path().join("etc/slurm/slurm.conf");
     let old = fs::read_to_string(&path).unwrap();
     let long = "x".repeat(4000);
     fs::write(root.path().join("slurminit.toml"), format!("[slurm.conf]\nA = \"{long}\"\nB = \"{long}\"\n[daemon.munged]\nuser=\"nobody\"\n[daemon.slurmctld]\nuser=\"nobody\"\n")).unwrap();
-    // A write past the limit fails half-way, as on a full disk, whoever we are.
-    let (code, words) = failure(&slurminit(root.path(), "trap '' XFSZ; ulimit -f 4", "prepare", &[]));
+    // A write past the limit fails half-way, as on a full disk, also for root.
+    let (code, message) = failure(&slurminit(root.path(), "trap '' XFSZ; ulimit -f 4", "prepare", &[]));
     assert_eq!(code, exit_code::PREPARE);
-    assert!(words.contains("cannot write /etc/slurm/slurm.conf") && words.contains("is unchanged"), "{words}");
+    assert!(message.contains("cannot write /etc/slurm/slurm.conf") && message.contains("is unchanged"), "{message}");
     assert_eq!(fs::read_to_string(&path).unwrap(), old);
     assert!(!path.with_file_name("slurm.conf.new").exists());
 }
 
 #[test]
-fn file_of_user_is_installed_as_it_is_and_never_overwritten() {
+fn user_file_is_installed_unchanged_and_never_overwritten() {
     let root = fixture("");
-    let own = "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\nGresTypes=gpu\n\
-               NodeName=gpu-box CPUs=1 Gres=gpu:nvidia:2\n";
+    let custom_conf = "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\n\
+                       GresTypes=gpu\nNodeName=gpu-box CPUs=1 Gres=gpu:nvidia:2\n";
     fs::create_dir(root.path().join("config")).unwrap();
-    fs::write(root.path().join("config/slurm.conf"), own).unwrap();
+    fs::write(root.path().join("config/slurm.conf"), custom_conf).unwrap();
     let start = prepared(root.path());
     assert_eq!((start.node_name.as_str(), start.gres.as_str()), ("gpu-box", "gpu:nvidia:2"));
     let installed = root.path().join("etc/slurm/slurm.conf");
-    assert_eq!(fs::read_to_string(&installed).unwrap(), own);
+    assert_eq!(fs::read_to_string(&installed).unwrap(), custom_conf);
 }
 
-/// Its copy has the marker line too, and must not stay the user's for ever.
+/// The installed copy also has the marker line, but must not outlive its source.
 #[test]
-fn file_that_came_from_operators_directory_goes_with_it() {
+fn removing_file_from_config_directory_removes_installed_copy() {
     let root = fixture("");
-    let own = |name: &str| {
+    let custom_conf = |name: &str| {
         format!(
             "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\nNodeName={name} CPUs=1\n"
         )
     };
     let (config, installed) = (root.path().join("config/slurm.conf"), root.path().join("etc/slurm/slurm.conf"));
     fs::create_dir(root.path().join("config")).unwrap();
-    fs::write(&config, own("gpu-box")).unwrap();
-    // A gres.conf beside it is the user's without a line of its own.
+    fs::write(&config, custom_conf("gpu-box")).unwrap();
+    // A gres.conf next to it needs no marker line.
     fs::write(root.path().join("config/gres.conf"), "Name=gpu File=/dev/null\n").unwrap();
     prepared(root.path());
     for file in ["slurm.conf", "gres.conf"] {
@@ -169,60 +169,64 @@ fn file_that_came_from_operators_directory_goes_with_it() {
     let start = prepared(root.path());
     assert_eq!(start.node_name, "localhost");
     assert!(fs::read_to_string(&installed).unwrap().starts_with("# Generated"));
-    let said = |what: &str| start.findings.iter().any(|finding| finding.what.contains(what));
-    assert!(said("/config/slurm.conf was removed") && said("/config/gres.conf was removed"), "{:?}", start.findings);
-    assert_eq!(fs::read_to_string(installed.with_file_name("slurm.conf.previous")).unwrap(), own("gpu-box"));
+    let reports = |what: &str| start.findings.iter().any(|finding| finding.what.contains(what));
+    assert!(
+        reports("/config/slurm.conf was removed") && reports("/config/gres.conf was removed"),
+        "{:?}",
+        start.findings
+    );
+    assert_eq!(fs::read_to_string(installed.with_file_name("slurm.conf.previous")).unwrap(), custom_conf("gpu-box"));
 
-    // A file that a person put there is theirs, also where it was a copy before they changed it.
-    fs::write(&config, own("gpu-box")).unwrap();
+    // A copy that a user edited in /etc/slurm is kept.
+    fs::write(&config, custom_conf("gpu-box")).unwrap();
     prepared(root.path());
     fs::remove_file(&config).unwrap();
-    fs::write(&installed, own("localhost")).unwrap();
+    fs::write(&installed, custom_conf("localhost")).unwrap();
     prepared(root.path());
-    assert_eq!(fs::read_to_string(&installed).unwrap(), own("localhost"));
+    assert_eq!(fs::read_to_string(&installed).unwrap(), custom_conf("localhost"));
 }
 
-/// A reload that was taken back installed the former copy again.
+/// A reload that is rolled back reinstalls the previous copy.
 #[test]
 fn copy_restored_by_reload_is_removed_with_its_original() {
     let root = fixture("");
-    let own = |cpus: u32| {
+    let custom_conf = |cpus: u32| {
         format!(
             "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\nNodeName=gpu-box CPUs={cpus}\n"
         )
     };
     let (config, installed) = (root.path().join("config/slurm.conf"), root.path().join("etc/slurm/slurm.conf"));
     fs::create_dir(root.path().join("config")).unwrap();
-    fs::write(&config, own(1)).unwrap();
+    fs::write(&config, custom_conf(1)).unwrap();
     prepared(root.path());
     for cpus in [2, 3] {
-        fs::write(&config, own(cpus)).unwrap();
+        fs::write(&config, custom_conf(cpus)).unwrap();
         prepared(root.path());
         let output = slurminit(root.path(), "true", "prepare", &["--restore", "slurm.conf"]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert_eq!(fs::read_to_string(&installed).unwrap(), own(1));
+        assert_eq!(fs::read_to_string(&installed).unwrap(), custom_conf(1));
     }
     fs::remove_file(&config).unwrap();
     assert_eq!(prepared(root.path()).node_name, "localhost");
 }
 
-/// With Slurm's words, as PID 1 gives them to it.
+/// `prepare` gets the daemon's last log lines from PID 1.
 #[test]
-fn line_that_daemon_died_of_is_named() {
+fn names_configuration_line_that_crashed_daemon() {
     let root = fixture("[slurm.conf]\nMaxJobCuont = 5\n");
     prepared(root.path());
-    let explain = |words: &str| {
-        let given = PrepareInput { last_lines: words.to_owned(), ..PrepareInput::default() };
+    let explain = |log: &str| {
+        let input = PrepareInput { last_lines: log.to_owned(), ..PrepareInput::default() };
         let file = root.path().join("given");
-        fs::write(&file, serde_json::to_vec(&given).unwrap()).unwrap();
+        fs::write(&file, serde_json::to_vec(&input).unwrap()).unwrap();
         let before = format!("exec <{}", file.display());
         slurminit(root.path(), &before, "prepare", &["--died", "slurmctld", "--given"])
     };
-    let said = explain("-x\nParsing error at unrecognized key: MaxJobCuont\nUnable to process configuration file");
-    let [PrepareEvent::Failed { exit_code, finding }] = <[PrepareEvent; 1]>::try_from(events(&said)).unwrap() else {
-        unreachable!("{said:?}")
+    let output = explain("-x\nParsing error at unrecognized key: MaxJobCuont\nUnable to process configuration file");
+    let [PrepareEvent::Failed { exit_code, finding }] = <[PrepareEvent; 1]>::try_from(events(&output)).unwrap() else {
+        unreachable!("{output:?}")
     };
-    assert_eq!((said.status.code(), exit_code), (Some(0), exit_code::CONFIG));
+    assert_eq!((output.status.code(), exit_code), (Some(0), exit_code::CONFIG));
     assert!(finding.what.contains("slurminit.toml:2:15: slurm.conf.MaxJobCuont"), "{}", finding.what);
     assert!(explain("Unable to bind listen port (6817): Address already in use").stdout.is_empty());
 }
@@ -238,9 +242,9 @@ fn refuses_saved_state_of_another_cluster() {
     }
 }
 
-/// slurmctld takes the older file where the newer one is missing, and looks where slurm.conf says.
+/// slurmctld falls back to `job_state.old` and reads from the StateSaveLocation of slurm.conf.
 #[test]
-fn sees_jobs_of_previous_start_where_slurmctld_reads_them() {
+fn detects_saved_jobs_where_slurmctld_reads_them() {
     let root = fixture("");
     let save = |directory: &str, name: &str| {
         let directory = root.path().join(directory);
@@ -250,50 +254,50 @@ fn sees_jobs_of_previous_start_where_slurmctld_reads_them() {
     let first = prepared(root.path());
     assert!(!first.saved_jobs && first.new_state);
     save("var/lib/slurm/slurmctld/env_cache", "alice");
-    assert!(prepared(root.path()).new_state, "slurminit's own directory is no state");
+    assert!(prepared(root.path()).new_state, "env_cache is slurminit's directory, not saved state");
     save("var/lib/slurm/slurmctld", "clustername");
     let lost = prepared(root.path());
-    assert!(!lost.saved_jobs && !lost.new_state, "jobs of a cluster that was here may be lost");
+    assert!(!lost.saved_jobs && !lost.new_state, "a previous cluster may have lost jobs");
     save("var/lib/slurm/slurmctld", "job_state.old");
     assert!(prepared(root.path()).saved_jobs);
 
-    let own = "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nStateSaveLocation=/var/spool/slurmctld\nProctrackType=proctrack/linuxproc\nNodeName=gpu-box\n";
+    let custom_conf = "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nStateSaveLocation=/var/spool/slurmctld\nProctrackType=proctrack/linuxproc\nNodeName=gpu-box\n";
     fs::create_dir(root.path().join("config")).unwrap();
-    fs::write(root.path().join("config/slurm.conf"), own).unwrap();
+    fs::write(root.path().join("config/slurm.conf"), custom_conf).unwrap();
     assert!(!prepared(root.path()).saved_jobs);
     save("var/spool/slurmctld", "job_state");
     assert!(prepared(root.path()).saved_jobs);
 }
 
-/// PID 1 learns from the files what it cannot know of the configuration.
+/// PID 1 needs these values, and slurminit.toml does not contain them.
 #[test]
-fn passes_user_and_node_of_own_slurm_conf_to_pid_1() {
+fn passes_user_and_node_of_custom_slurm_conf_to_pid_1() {
     let root = tempfile::tempdir().unwrap();
     let toml = "[node]\nname = \"n2\"\n[daemon.munged]\nuser = \"nobody\"\n";
     fs::write(root.path().join("slurminit.toml"), toml).unwrap();
-    let own = "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\n\
-               SlurmUser=65534\nNodeName=n[1-2] CPUs=1\n";
+    let custom_conf = "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\n\
+                       SlurmUser=65534\nNodeName=n[1-2] CPUs=1\n";
     fs::create_dir(root.path().join("config")).unwrap();
-    fs::write(root.path().join("config/slurm.conf"), own).unwrap();
+    fs::write(root.path().join("config/slurm.conf"), custom_conf).unwrap();
     let start = prepared(root.path());
     assert_eq!((start.node_name.as_str(), start.configured_node_name.as_deref()), ("n2", Some("n2")));
     assert_eq!(start.slurm_user.as_deref(), Some("nobody"));
     let refused = [
-        (own.replace("65534", "no-such-user"), "/config/slurm.conf:4: "),
-        (own.replace("n[1-2]", "m[1-2]"), "/config/slurm.conf:5: "),
-        (own.replace("proctrack/linuxproc", "proctrack/cgroup"), "/config/slurm.conf:3: "),
-        (format!("{own}Include x.conf\n"), "/config/slurm.conf:6: "),
+        (custom_conf.replace("65534", "no-such-user"), "/config/slurm.conf:4: "),
+        (custom_conf.replace("n[1-2]", "m[1-2]"), "/config/slurm.conf:5: "),
+        (custom_conf.replace("proctrack/linuxproc", "proctrack/cgroup"), "/config/slurm.conf:3: "),
+        (format!("{custom_conf}Include x.conf\n"), "/config/slurm.conf:6: "),
     ];
-    for (own, place) in refused {
-        fs::write(root.path().join("config/slurm.conf"), own).unwrap();
-        let (code, words) = failure(&slurminit(root.path(), "true", "prepare", &[]));
+    for (custom_conf, place) in refused {
+        fs::write(root.path().join("config/slurm.conf"), custom_conf).unwrap();
+        let (code, message) = failure(&slurminit(root.path(), "true", "prepare", &[]));
         assert_eq!(code, exit_code::CONFIG);
-        assert!(words.starts_with(place), "{words}");
+        assert!(message.starts_with(place), "{message}");
     }
 }
 
 #[test]
-fn render_shows_and_changes_nothing() {
+fn render_prints_files_and_changes_nothing() {
     let root = fixture("");
     let run = |more: &[&str]| {
         let output = slurminit(root.path(), "true", "render", more);

@@ -1,5 +1,5 @@
-//! Every link of README.md, CHANGELOG.md and docs leads to a page that exists and to a heading in it, and so does every page that code
-//! and scripts name. The rows of a table have as many cells as its head. Each decision is a page of the same form, and stands in the index. Pages keep their word budgets.
+//! Checks the documentation: links in README.md, CHANGELOG.md and docs, pages named in code and scripts, cell counts of
+//! tables, headings and index of the decisions, discouraged words and word budgets.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Where code, scripts and messages may name a page.
+/// Files and directories whose references to pages are checked.
 const NAMED_IN: [&str; 10] = [
     "src",
     "tests",
@@ -25,7 +25,7 @@ fn root() -> &'static Path {
     harness::root()
 }
 
-/// All files below, without what is built.
+/// Collects all files in a directory, without build output.
 fn files(below: &Path, found: &mut Vec<PathBuf>) {
     if !below.is_dir() {
         return found.push(below.to_owned());
@@ -38,7 +38,7 @@ fn files(below: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// README.md, CHANGELOG.md and the pages below docs, by their paths in the project.
+/// README.md, CHANGELOG.md and the pages in docs, by path in the repository.
 fn pages() -> BTreeMap<PathBuf, String> {
     let mut paths = vec![root().join("README.md"), root().join("CHANGELOG.md")];
     files(&root().join("docs"), &mut paths);
@@ -47,7 +47,7 @@ fn pages() -> BTreeMap<PathBuf, String> {
     paths.into_iter().map(read).collect()
 }
 
-/// Its lines of text, without blocks of code.
+/// Lines of a page without code blocks.
 fn text(page: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
     page.lines().filter(move |line| {
@@ -57,7 +57,7 @@ fn text(page: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The anchors of its headings, as GitHub makes them; a heading that is there twice has a number.
+/// Heading anchors as GitHub generates them; a repeated heading gets a number.
 fn anchors(page: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for heading in text(page).filter(|line| line.starts_with('#')) {
@@ -70,123 +70,123 @@ fn anchors(page: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// Where the links of a page lead, but for those to other sites.
+/// Targets of a page's links, without external ones.
 fn links(page: &str) -> impl Iterator<Item = &str> {
     let links = text(page).flat_map(|line| line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)));
     links.filter(|link| !link.contains("://") && !link.starts_with("mailto:"))
 }
 
-/// Without `.` and `..`.
-fn plain(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
+/// Resolves `.` and `..`.
+fn normalize(path: &Path) -> PathBuf {
+    let mut normalized = PathBuf::new();
     for part in path.components() {
         match part {
             Component::ParentDir => {
-                plain.pop();
+                normalized.pop();
             }
             Component::CurDir => {}
-            part => plain.push(part),
+            part => normalized.push(part),
         }
     }
-    plain
+    normalized
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_target_exists() {
     let pages = pages();
-    let (mut wrong, mut seen) = (String::new(), 0);
+    let (mut wrong, mut checked) = (String::new(), 0);
     for (name, page) in &pages {
         for link in links(page) {
-            seen += 1;
+            checked += 1;
             let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
-            let to = match path {
+            let target = match path {
                 "" => name.clone(),
-                path => plain(&name.parent().unwrap().join(path)),
+                path => normalize(&name.parent().unwrap().join(path)),
             };
-            let has_anchor = |anchor| pages.get(&to).is_some_and(|page| anchors(page).contains(anchor));
-            if !root().join(&to).exists() || anchor.is_some_and(|anchor| !has_anchor(anchor)) {
+            let has_anchor = |anchor| pages.get(&target).is_some_and(|page| anchors(page).contains(anchor));
+            if !root().join(&target).exists() || anchor.is_some_and(|anchor| !has_anchor(anchor)) {
                 wrong += &format!("{}: {link}\n", name.display());
             }
         }
     }
-    assert!(seen > 100, "only {seen} links are found");
-    assert!(wrong.is_empty(), "these links lead nowhere:\n{wrong}");
+    assert!(checked > 100, "only {checked} links found");
+    assert!(wrong.is_empty(), "broken links:\n{wrong}");
 }
 
 #[test]
-fn every_row_of_table_has_cells_of_its_head() {
-    let (mut wrong, mut seen) = (String::new(), 0);
+fn table_rows_have_as_many_cells_as_header() {
+    let (mut wrong, mut checked) = (String::new(), 0);
     for (name, page) in pages() {
-        let mut head = None;
+        let mut header = None;
         for line in text(&page) {
             if !line.starts_with('|') {
-                head = None;
+                header = None;
                 continue;
             }
-            seen += 1;
+            checked += 1;
             let cells = line.replace("\\|", "").matches('|').count();
-            if *head.get_or_insert(cells) != cells {
+            if *header.get_or_insert(cells) != cells {
                 wrong += &format!("{}: {line}\n", name.display());
             }
         }
     }
-    assert!(seen > 100, "only {seen} rows are found");
-    assert!(wrong.is_empty(), "these rows have more or fewer cells than the head of their table:\n{wrong}");
+    assert!(checked > 100, "only {checked} rows found");
+    assert!(wrong.is_empty(), "rows with a different number of cells than the table header:\n{wrong}");
 }
 
 #[test]
-fn every_page_that_code_names_exists() {
+fn every_page_named_in_code_exists() {
     let mut paths = Vec::new();
     for name in NAMED_IN {
         files(&root().join(name), &mut paths);
     }
-    let (mut wrong, mut seen) = (String::new(), 0);
+    let (mut wrong, mut checked) = (String::new(), 0);
     for path in paths {
         let Ok(text) = fs::read_to_string(&path) else { continue };
         for (at, _) in text.match_indices("docs/") {
             let name = text[at..].split(|c: char| !c.is_alphanumeric() && !"/-_.".contains(c)).next().unwrap();
-            // Addresses of other projects' pages have a path before it.
+            // A preceding `/` means a URL of another project.
             let before = text[..at].chars().next_back();
             if !name.ends_with(".md") || before.is_some_and(|c| c == '/' && !text[..at].ends_with("../")) {
                 continue;
             }
-            seen += 1;
+            checked += 1;
             if !root().join(name).is_file() {
                 wrong += &format!("{}: {name}\n", path.strip_prefix(root()).unwrap().display());
             }
         }
     }
-    assert!(seen > 50, "only {seen} names are found");
-    assert!(wrong.is_empty(), "there are no such pages:\n{wrong}");
+    assert!(checked > 50, "only {checked} page names found");
+    assert!(wrong.is_empty(), "missing pages:\n{wrong}");
 }
 
 #[test]
-fn every_decision_has_its_headings_and_line_in_index() {
+fn every_decision_has_required_headings_and_index_entry() {
     let pages = pages();
     let folder = Path::new("docs/decisions");
     let index = &pages[&folder.join("README.md")];
     let listed: BTreeSet<&str> = links(index).filter(|link| !link.contains('/')).collect();
-    let (mut wrong, mut seen) = (String::new(), 0);
+    let (mut wrong, mut checked) = (String::new(), 0);
     for (path, page) in pages.iter().filter(|(path, _)| path.parent() == Some(folder)) {
         let name = path.file_name().unwrap().to_str().unwrap();
         if name == "README.md" {
             continue;
         }
-        seen += 1;
+        checked += 1;
         let headings: Vec<&str> = text(page).filter_map(|line| line.strip_prefix("## ")).collect();
         if !matches!(headings[..], ["Context", "Decision"] | ["Context", "Decision", "What was measured"]) {
             wrong += &format!("{name} has the headings {headings:?}\n");
         }
         let title = text(page).next().and_then(|line| line.strip_prefix("# ")).unwrap_or_default();
         if !listed.contains(name) || !index.contains(&format!("- [{title}]({name})")) {
-            wrong += &format!("docs/decisions/README.md lacks - [{title}]({name})\n");
+            wrong += &format!("docs/decisions/README.md has no line - [{title}]({name})\n");
         }
     }
-    assert!(seen > 10, "only {seen} decisions are found");
+    assert!(checked > 10, "only {checked} decisions found");
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// Words for which the field has a better one. The user `nobody` counts as well, so a few are allowed.
+/// Words with a better technical term. The user name `nobody` matches too, so some are allowed.
 #[test]
 fn discouraged_words_are_rare() {
     const DISCOURAGED: [&str; 13] = [
@@ -207,12 +207,12 @@ fn discouraged_words_are_rare() {
     let mut paths = Vec::new();
     ["src", "docs", "config", "docker"].iter().for_each(|folder| files(&root().join(folder), &mut paths));
     let is_test = |path: &Path| path.iter().any(|part| part == "tests" || part == "tests.rs");
-    let (mut found, mut seen) = (Vec::new(), 0);
+    let (mut found, mut checked) = (Vec::new(), 0);
     for path in paths.iter().filter(|path| !is_test(path)) {
         let Ok(text) = fs::read_to_string(path) else { continue };
-        seen += 1;
+        checked += 1;
         for (number, line) in (1..).zip(text.lines()).take_while(|(_, line)| *line != "#[cfg(test)]") {
-            // Whole words: "recommended" contains "mended".
+            // Match whole words: "recommended" contains "mended".
             let words: Vec<&str> = line.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty()).collect();
             let line = format!(" {} ", words.join(" ").to_lowercase());
             if DISCOURAGED.iter().any(|word| line.contains(&format!(" {word} "))) {
@@ -220,11 +220,11 @@ fn discouraged_words_are_rare() {
             }
         }
     }
-    assert!(seen > 300, "only {seen} files are found");
+    assert!(checked > 300, "only {checked} files found");
     assert!(found.len() <= 30, "{} lines have discouraged words, at most 30 are allowed: {found:#?}", found.len());
 }
 
-/// Generated pages, in docs/reference, are not counted.
+/// Generated pages in docs/reference are not counted.
 #[test]
 fn pages_keep_their_word_budgets() {
     let pages = pages();
@@ -238,18 +238,18 @@ fn pages_keep_their_word_budgets() {
     assert!(decisions <= 30, "there are {decisions} decisions, at most 30 are allowed: merge related ones");
 }
 
-/// But for those with a placeholder in capital letters.
+/// Names with a placeholder in capital letters are skipped.
 #[test]
-fn every_file_that_how_to_page_names_exists() {
+fn every_file_named_in_contributing_page_exists() {
     let pages = pages();
     let page = &pages[Path::new("docs/contributing.md")];
     let spans = text(page).flat_map(|line| line.split('`').skip(1).step_by(2));
     let is_file = |span: &&str| ["src/", "config/", "docker/", "tests/"].iter().any(|folder| span.starts_with(folder));
     let is_placeholder = |span: &str| span.contains("TABLE") || span.contains("NAME");
     let files: Vec<&str> = spans.filter(is_file).filter(|span| !is_placeholder(span)).collect();
-    assert!(files.len() > 10, "only {files:?} are found");
-    // Of a command, the program.
+    assert!(files.len() > 10, "only {files:?} found");
+    // The first word of a command is the program.
     let missing = |span: &&str| !root().join(span.split(' ').next().unwrap_or_default()).exists();
     let missing: Vec<&str> = files.into_iter().filter(missing).collect();
-    assert!(missing.is_empty(), "docs/contributing.md names {missing:?}");
+    assert!(missing.is_empty(), "docs/contributing.md names missing files: {missing:?}");
 }

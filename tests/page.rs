@@ -1,4 +1,4 @@
-//! The page of `[metrics]` as a browser shows it, on a desktop and a phone, light and dark. Pictures go to target/tmp.
+//! The page of `[metrics]` in a browser: desktop and phone, light and dark. Screenshots go to target/tmp.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
@@ -16,7 +16,7 @@ use site::{EVIL_MODEL, EVIL_USER, Site};
 
 const SCREENS: [(&str, (u32, u32)); 2] = [("desktop", (1280, 900)), ("phone", (390, 844))];
 
-const LOOK: &str = include_str!("page/look.js");
+const PAGE_STATE_SCRIPT: &str = include_str!("page/look.js");
 
 fn texts(value: &Value) -> Vec<&str> {
     value.as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect()
@@ -32,36 +32,37 @@ fn browser_renders_every_view_without_external_requests() {
         for scheme in ["light", "dark"] {
             browser.open(&site.url("/"), size, scheme);
             browser.wait_for("document.querySelectorAll('#gpus .card, #queue tr, #nodes tr').length > 6");
-            let seen = browser.value(LOOK);
-            browser.picture(&Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{screen}-{scheme}.png")));
-            check(&seen, size.0, &format!("{screen}, {scheme}"));
-            backgrounds.push(seen["background"].clone());
+            let state = browser.value(PAGE_STATE_SCRIPT);
+            browser.screenshot(&Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{screen}-{scheme}.png")));
+            check(&state, size.0, &format!("{screen}, {scheme}"));
+            backgrounds.push(state["background"].clone());
         }
     }
     assert!(
         backgrounds[0] == backgrounds[2] && backgrounds[1] == backgrounds[3] && backgrounds[0] != backgrounds[1],
         "{backgrounds:?}"
     );
-    // What changes is drawn anew, without a reload.
-    site.utilization(3);
+    // The page updates without a reload.
+    site.set_utilization(3);
     browser.wait_for("document.querySelector('#gpus .card').innerText.includes('\\n3 %')");
-    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
-    // What is old is not passed off as new.
+    assert!(browser.errors.is_empty(), "{:?}", browser.errors);
+    // Stale data is marked.
     site.stop();
     browser.wait_for("document.querySelector('#notes').innerText.includes('Connection lost')");
-    browser.picture(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("page-lost.png"));
-    let foreign: Vec<&String> =
+    browser.screenshot(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("page-lost.png"));
+    let external: Vec<&String> =
         browser.requests.iter().filter(|url| !url.starts_with(&site.url("/")) && !url.starts_with("data:")).collect();
-    assert!(foreign.is_empty() && browser.requests.len() >= 8, "{:?}", browser.requests);
+    assert!(external.is_empty() && browser.requests.len() >= 8, "{:?}", browser.requests);
 }
 
-fn check(seen: &Value, width: u32, on: &str) {
-    let has = |part: &str, number: usize, words: &[&str]| {
-        let texts = texts(&seen[part]);
-        let text = texts.get(number).unwrap_or_else(|| panic!("{on}: {part} has no {number}: {texts:?}"));
-        words.iter().for_each(|word| assert!(text.contains(word), "{on}: {part} {number} lacks {word:?}: {text:?}"));
+fn check(state: &Value, width: u32, view: &str) {
+    let has = |part: &str, index: usize, words: &[&str]| {
+        let texts = texts(&state[part]);
+        let text = texts.get(index).unwrap_or_else(|| panic!("{view}: no {part} {index}: {texts:?}"));
+        words.iter().for_each(|word| assert!(text.contains(word), "{view}: no {word:?} in {part} {index}: {text:?}"));
     };
-    assert_eq!((&seen["name"], &seen["ready"], &seen["live"]), (&json!("gpu-node-1"), &json!("ready"), &json!("live")));
+    let header = (&state["name"], &state["ready"], &state["live"]);
+    assert_eq!(header, (&json!("gpu-node-1"), &json!("ready"), &json!("live")));
     has("titles", 0, &["3 GPUs, 1 free"]);
     has(
         "gpus",
@@ -80,12 +81,12 @@ fn check(seen: &Value, width: u32, on: &str) {
     has("nodes", 0, &["drained", "the fan of the power supply"]);
     has("daemons", 0, &["munged | ready"]);
     has("daemons", 1, &["slurmd | backing off", "3"]);
-    // A name is a text and nothing else.
-    assert_eq!(seen["alien"], json!(0), "{on}");
-    // A phone makes its screen wider where the page is too wide.
-    let wide = [&seen["width"], &seen["whole"]];
-    assert_eq!(wide, [&json!(width); 2], "{on}: it scrolls sideways: {}", seen["beyond"]);
-    for fault in ["beyond", "cut", "faint"] {
-        assert!(texts(&seen[fault]).is_empty(), "{on}: {fault}: {}", seen[fault]);
+    // Names are inserted as text, not as HTML.
+    assert_eq!(state["alien"], json!(0), "{view}");
+    // A phone browser widens its viewport if the page is too wide.
+    let widths = [&state["width"], &state["whole"]];
+    assert_eq!(widths, [&json!(width); 2], "{view}: the page scrolls sideways: {}", state["beyond"]);
+    for defect in ["beyond", "cut", "faint"] {
+        assert!(texts(&state[defect]).is_empty(), "{view}: {defect}: {}", state[defect]);
     }
 }

@@ -1,6 +1,6 @@
-//! From inventory to files. Each folder in `tests/render` is a case: what was found (`inventory.json`), what the operator
-//! wants (`slurminit.toml`), the user's own files (`config/`, `slurm/`), and what comes of it (`expected/`).
-//! `UPDATE=1 cargo test --test render` writes `expected/` anew; read the difference before you commit it.
+//! Rendering of configuration files from an inventory. Each directory in `tests/render` is a case: detected hardware
+//! (`inventory.json`), configuration (`slurminit.toml`), user files (`config/`, `slurm/`) and output (`expected/`).
+//! `UPDATE=1 cargo test --test render` writes `expected/`; review the diff before you commit it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,8 +16,8 @@ use model::inventory::Inventory;
 use plan::render::{explain, render};
 use plan::{FileName, Names, choose};
 
-/// The files of a case's `expected/`, by name.
-fn outcome(case: &Path) -> BTreeMap<String, String> {
+/// Renders a case. Returns the text of its files by name.
+fn render_case(case: &Path) -> BTreeMap<String, String> {
     let inventory: Inventory = serde_json::from_str(&fs::read_to_string(case.join("inventory.json")).unwrap()).unwrap();
     let toml = fs::read_to_string(case.join("slurminit.toml")).unwrap_or_default();
     let mut config = Config::parse(&toml, Path::new("slurminit.toml")).unwrap();
@@ -32,13 +32,13 @@ fn outcome(case: &Path) -> BTreeMap<String, String> {
             return files;
         }
     };
-    let users = install::find_user_files(&config.paths, case).unwrap();
+    let user_files = install::find_user_files(&config.paths, case).unwrap();
     let exists = |path: &Path| inventory.gpus.iter().any(|gpu| gpu.device_file.as_deref() == Some(path));
     let configured = Some(config.node.name.to_string()).filter(|name| name != "localhost");
     let names = Names { configured, hostname: inventory.hostname.clone(), ..Names::default() };
-    let customized = plan.respect(&config, choose(&config, &users), &inventory, &names, &exists);
+    let customized = plan.respect(&config, choose(&config, &user_files), &inventory, &names, &exists);
     for file in render(&plan) {
-        // oci.conf is the same in nearly all cases.
+        // Compare oci.conf in one case only: it is the same in nearly all.
         let is_expected = file.name != FileName::OciConf || case.ends_with("01-two-linked-h200");
         if is_expected && customized.get(file.name).is_none() {
             files.insert(file.name.to_string(), file.text);
@@ -52,16 +52,16 @@ fn outcome(case: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn every_case_gives_expected_files() {
+fn every_case_renders_expected_files() {
     let root = harness::root().join("tests/render");
     let update = std::env::var_os("UPDATE").is_some();
     let mut cases: Vec<_> = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()).collect();
     cases.retain(|path| path.is_dir());
     cases.sort();
     assert!(cases.len() >= 24, "cases are missing: {cases:?}");
-    let mut wrong = String::new();
+    let mut diff = String::new();
     for case in cases {
-        let actual = outcome(&case);
+        let actual = render_case(&case);
         let expected = case.join("expected");
         if update {
             let _ = fs::remove_dir_all(&expected);
@@ -74,19 +74,18 @@ fn every_case_gives_expected_files() {
             let text = fs::read_to_string(entry.path()).unwrap();
             (entry.file_name().into_string().unwrap(), text)
         };
-        let wanted: BTreeMap<String, String> =
+        let expected_files: BTreeMap<String, String> =
             fs::read_dir(&expected).unwrap().map(|entry| read(entry.unwrap())).collect();
         let empty = String::new();
-        for name in actual.keys().chain(wanted.keys().filter(|name| !actual.contains_key(*name))) {
-            let (old, new) = (wanted.get(name).unwrap_or(&empty), actual.get(name).unwrap_or(&empty));
+        for name in actual.keys().chain(expected_files.keys().filter(|name| !actual.contains_key(*name))) {
+            let (old, new) = (expected_files.get(name).unwrap_or(&empty), actual.get(name).unwrap_or(&empty));
             if old != new {
                 let path = expected.join(name).display().to_string();
-                wrong
-                    .push_str(&similar::TextDiff::from_lines(old, new).unified_diff().header(&path, "now").to_string());
+                diff.push_str(&similar::TextDiff::from_lines(old, new).unified_diff().header(&path, "now").to_string());
             }
         }
     }
-    if !wrong.is_empty() {
-        panic!("{wrong}\nIf that is right: UPDATE=1 cargo test --test render");
+    if !diff.is_empty() {
+        panic!("{diff}\nIf this change is intended: UPDATE=1 cargo test --test render");
     }
 }

@@ -1,5 +1,5 @@
-//! A day of the state machine, in which each hour a daemon dies, one hangs, and the files change: it keeps nothing of them.
-//! A process of its own, so that its memory is the machine's.
+//! A simulated day of the state machine with a crash, a hang and a reload every hour: memory must not grow.
+//! A separate test binary, so that the resident size is that of the state machine.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -19,8 +19,8 @@ use plan::target::Target;
 const HOUR: Duration = Duration::from_secs(3600);
 const DAEMONS: usize = 3;
 
-/// Daemons that do what they are told, and commands that end well.
-struct World {
+/// The state machine with simulated children: daemons obey every signal and helper commands exit with 0.
+struct Simulation {
     machine: Machine,
     now: Duration,
     events: VecDeque<Event>,
@@ -30,7 +30,7 @@ struct World {
     wakes: u32,
 }
 
-impl World {
+impl Simulation {
     fn new() -> Self {
         let config = Config::default();
         let machine = Machine::new(Setup {
@@ -48,22 +48,22 @@ impl World {
         Self { machine, now: Duration::ZERO, events: VecDeque::new(), silent: None, starts: 0, rounds: 0, wakes: 0 }
     }
 
-    fn give(&mut self, event: Event) {
+    fn process(&mut self, event: Event) {
         self.events.push_back(event);
         while let Some(event) = self.events.pop_front() {
             for effect in self.machine.step(self.now, event) {
-                self.answer(effect);
+                self.perform(effect);
             }
-            // As PID 1 does after each.
+            // PID 1 takes a snapshot after each event.
             assert!(!self.machine.snapshot().units.is_empty());
         }
     }
 
-    fn answer(&mut self, effect: Effect) {
+    fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Spawn(Child::Unit(_)) => self.starts += 1,
             Effect::Spawn(child) => {
-                self.said_by(child);
+                self.queue_output(child);
                 self.events.push_back(Event::Exited(child, Exit::Code(0)));
             }
             Effect::CheckReadiness(unit) => self.events.push_back(Event::ReadinessChecked(unit, true)),
@@ -71,11 +71,12 @@ impl World {
             Effect::Kill(child) => self.events.push_back(Event::Exited(child, Exit::Signal(9))),
             Effect::Report(notice) => assert!(!notice.to_string().is_empty()),
             Effect::Continue(_) => {}
-            Effect::SignalAll(_) | Effect::Exit(_) => panic!("nobody asked for the end: {effect:?}"),
+            Effect::SignalAll(_) | Effect::Exit(_) => panic!("unexpected shutdown: {effect:?}"),
         }
     }
 
-    fn said_by(&mut self, child: Child) {
+    /// Queues the events that the child reports before it exits.
+    fn queue_output(&mut self, child: Child) {
         match child {
             Child::Prepare => {
                 self.events.push_back(Event::Prepare(PrepareEvent::MungeKeyReady));
@@ -103,58 +104,58 @@ impl World {
         }
     }
 
-    /// Goes from deadline to deadline, as PID 1 sleeps.
-    fn rest(&mut self, until: Duration) {
+    /// Advances the time to `until` and sends a tick at each deadline.
+    fn advance_to(&mut self, until: Duration) {
         while let Some(wake) = self.machine.next_wake().filter(|wake| *wake <= until) {
             self.now = wake.max(self.now);
             self.wakes += 1;
-            self.give(Event::Tick);
+            self.process(Event::Tick);
         }
         self.now = until;
     }
 }
 
-/// Of this process, in KiB.
-fn resident() -> usize {
+/// The resident size of this process in KiB.
+fn resident_kib() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 #[test]
-fn day_costs_no_memory_and_no_wake_up_but_for_questions() {
-    let mut world = World::new();
-    world.give(Event::Tick);
+fn simulated_day_grows_no_memory_and_wakes_only_for_liveness() {
+    let mut simulation = Simulation::new();
+    simulation.process(Event::Tick);
     let mut after_two_hours = 0;
     for hour in 0..24 {
         let begin = HOUR * hour;
-        let unit = world.machine.units().ids().nth(hour as usize % DAEMONS).unwrap();
-        world.rest(begin + HOUR / 4);
-        assert!(world.machine.snapshot().ready, "in hour {hour}");
-        world.give(Event::Exited(Child::Unit(unit), Exit::Signal(9)));
-        world.rest(begin + HOUR / 2);
-        world.silent = Some(unit);
-        world.rest(begin + HOUR * 3 / 4);
-        assert_eq!(world.silent, None, "it was asked");
-        world.give(Event::Command(Command::Reload));
-        let (rounds, wakes) = (world.rounds, world.wakes);
-        // What the reload began is over.
-        world.rest(begin + HOUR - Duration::from_secs(600));
-        let (rounds_before, wakes_before) = (world.rounds, world.wakes);
+        let unit = simulation.machine.units().ids().nth(hour as usize % DAEMONS).unwrap();
+        simulation.advance_to(begin + HOUR / 4);
+        assert!(simulation.machine.snapshot().ready, "in hour {hour}");
+        simulation.process(Event::Exited(Child::Unit(unit), Exit::Signal(9)));
+        simulation.advance_to(begin + HOUR / 2);
+        simulation.silent = Some(unit);
+        simulation.advance_to(begin + HOUR * 3 / 4);
+        assert_eq!(simulation.silent, None, "the unit was not checked");
+        simulation.process(Event::Command(Command::Reload));
+        let (rounds, wakes) = (simulation.rounds, simulation.wakes);
+        // The reload completes in this time.
+        simulation.advance_to(begin + HOUR - Duration::from_secs(600));
+        let (rounds_before, wakes_before) = (simulation.rounds, simulation.wakes);
         assert!(rounds_before > rounds && wakes_before > wakes);
-        world.rest(begin + HOUR);
-        assert_eq!(world.wakes - wakes_before, world.rounds - rounds_before, "ten minutes idle, in hour {hour}");
-        assert!((119..=121).contains(&(world.rounds - rounds_before)), "one each 5 s");
+        simulation.advance_to(begin + HOUR);
+        assert_eq!(simulation.wakes - wakes_before, simulation.rounds - rounds_before, "extra wake-ups in hour {hour}");
+        assert!((119..=121).contains(&(simulation.rounds - rounds_before)), "one round every 5 s");
         if hour == 1 {
-            after_two_hours = resident();
+            after_two_hours = resident_kib();
         }
     }
-    // Three at first, each hour one that died and one that hung, and what the reloads restarted.
-    assert!(world.starts >= 3 + 2 * 24, "{} starts", world.starts);
-    let grown = resident().saturating_sub(after_two_hours);
-    assert!(grown <= 64, "{grown} KiB more after 22 hours, {} rounds and {} starts", world.rounds, world.starts);
+    // Three initial starts, one per crash, one per hang, and the restarts by reloads.
+    assert!(simulation.starts >= 3 + 2 * 24, "{} starts", simulation.starts);
+    let growth = resident_kib().saturating_sub(after_two_hours);
+    assert!(growth <= 64, "{growth} KiB in 22 hours, {} rounds, {} starts", simulation.rounds, simulation.starts);
     println!(
-        "{after_two_hours} KiB after 2 hours, {grown} more after 24; {} rounds, {} starts",
-        world.rounds, world.starts
+        "{after_two_hours} KiB after 2 hours, {growth} more after 24; {} rounds, {} starts",
+        simulation.rounds, simulation.starts
     );
 }

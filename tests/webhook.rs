@@ -1,4 +1,4 @@
-//! `slurminit webhook`, with a server that answers as servers do.
+//! `slurminit webhook` against a local HTTP server.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
@@ -7,25 +7,25 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::thread::{self, JoinHandle};
 
-/// A server for one request, and what it read: the request's head and its body.
-fn server(answer: &'static str) -> (String, JoinHandle<(String, String)>) {
+/// Starts a server for one request. Returns its URL and a thread that returns the request's head and body.
+fn server(response: &'static str) -> (String, JoinHandle<(String, String)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/hooks/s3cret?a=b", listener.local_addr().unwrap());
-    (url, thread::spawn(move || serve(&listener.accept().unwrap().0, answer)))
+    (url, thread::spawn(move || serve(&listener.accept().unwrap().0, response)))
 }
 
-fn serve(mut stream: &TcpStream, answer: &str) -> (String, String) {
+fn serve(mut stream: &TcpStream, response: &str) -> (String, String) {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).unwrap() > 0 {}
     let length = head.to_lowercase().lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
     let mut body = vec![0; length.unwrap_or(0)];
     reader.read_exact(&mut body).unwrap();
-    if answer.is_empty() {
-        // Says nothing until the client goes away.
+    if response.is_empty() {
+        // No response until the client disconnects.
         let _ = reader.read_to_end(&mut Vec::new());
     }
-    let _ = stream.write_all(answer.as_bytes());
+    let _ = stream.write_all(response.as_bytes());
     (head, String::from_utf8(body).unwrap())
 }
 
@@ -40,16 +40,17 @@ fn post(url: &str, timeout: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn why(output: &Output) -> String {
+/// The error message of a failed command.
+fn error_text(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "it succeeded");
-    assert!(text.starts_with("error: "), "the log takes it for information: {text}");
+    assert!(!output.status.success(), "the command succeeded");
+    assert!(text.starts_with("error: "), "without this prefix the log level would be info: {text}");
     assert!(!text.contains("s3cret") && text.contains("127.0.0.1"), "{text}");
     text
 }
 
 #[test]
-fn message_is_posted_as_json() {
+fn posts_message_as_json() {
     let (url, server) = server("HTTP/1.1 204 No Content\r\n\r\n");
     let output = post(&url, "10");
     assert!(output.status.success(), "{output:?}");
@@ -60,24 +61,24 @@ fn message_is_posted_as_json() {
 }
 
 #[test]
-fn names_refusal_redirect_and_closed_port_without_secret() {
-    for (answer, said) in [
+fn reports_http_error_redirect_and_closed_port_without_secret() {
+    for (response, status) in [
         ("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n", "403"),
         ("HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n", "302"),
     ] {
-        let (url, server) = server(answer);
-        let text = why(&post(&url, "10"));
-        assert!(text.contains(said), "{text}");
+        let (url, server) = server(response);
+        let text = error_text(&post(&url, "10"));
+        assert!(text.contains(status), "{text}");
         server.join().unwrap();
     }
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    assert!(why(&post(&format!("http://{closed}/s3cret"), "10")).contains("refused"));
+    assert!(error_text(&post(&format!("http://{closed}/s3cret"), "10")).contains("refused"));
 }
 
 #[test]
-fn silent_server_costs_only_the_timeout() {
+fn times_out_on_unresponsive_server() {
     let (url, server) = server("");
-    let text = why(&post(&url, "0.5"));
+    let text = error_text(&post(&url, "0.5"));
     assert!(text.contains("timeout"), "{text}");
     server.join().unwrap();
 }

@@ -1,5 +1,6 @@
-//! The English of the program: no long messages, help texts that begin with a verb, few discouraged words. `draws_messages_and_comments` prints a
-//! random draw of messages and comments for review: `SEED=1 cargo test --test words -- --ignored --nocapture`.
+//! Style of messages and help texts: no long messages, help texts that begin with a verb.
+//! `draws_messages_and_comments` prints a random sample of messages and comments for review:
+//! `SEED=1 cargo test --test words -- --ignored --nocapture`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,10 +14,10 @@ use clap::{ArgAction, Command, CommandFactory as _};
 use cli::Cli;
 use source::{Text, Texts};
 
-/// The longest line of a message, in characters.
-const LONGEST: usize = 120;
+/// The maximum length of a message line, in characters.
+const MAX_LENGTH: usize = 120;
 
-/// Quotations, and texts for programs.
+/// Beginnings of messages without a length limit: quotations and program input.
 const MAY_BE_LONG: [&str; 3] =
     ["default-src 'none'", "`successful NUMA node read from SysFS", "{HEADER}\n# Jobs in container images"];
 
@@ -40,14 +41,14 @@ fn texts() -> Vec<(String, Texts)> {
     paths.iter().filter(is_source).map(texts).collect()
 }
 
-/// All messages in a row, a section for each crate.
+/// A Markdown list of all messages with a section per crate.
 fn list() -> String {
     let (mut list, mut last) = (String::new(), String::new());
     for (file, texts) in texts() {
-        let of = file.split('/').nth(1).unwrap_or_default();
-        if of != last {
-            list += &format!("\n## {of}\n\n");
-            of.clone_into(&mut last);
+        let crate_name = file.split('/').nth(1).unwrap_or_default();
+        if crate_name != last {
+            list += &format!("\n## {crate_name}\n\n");
+            crate_name.clone_into(&mut last);
         }
         for Text { line, text, .. } in &texts.messages {
             list += &format!("- {}   <- {file}:{line}\n", text.replace('\n', "\\n"));
@@ -58,22 +59,22 @@ fn list() -> String {
 
 #[test]
 fn messages_have_at_most_120_characters() {
-    let (mut long, mut seen) = (String::new(), 0);
+    let (mut long, mut count) = (String::new(), 0);
     for (file, texts) in texts() {
         for Text { line, text, .. } in &texts.messages {
-            seen += 1;
+            count += 1;
             let longest = text.lines().map(|line| line.chars().count()).max().unwrap_or_default();
-            if longest > LONGEST && !MAY_BE_LONG.iter().any(|start| text.starts_with(start)) {
+            if longest > MAX_LENGTH && !MAY_BE_LONG.iter().any(|start| text.starts_with(start)) {
                 long += &format!("{file}:{line}: {longest} characters: {text}\n");
             }
         }
     }
-    assert!(seen > 1500, "only {seen} messages are found");
+    assert!(count > 1500, "found only {count} messages");
     harness::write_evidence(&list());
     assert!(long.is_empty(), "split these into message and repair, or shorten them:\n{long}");
 }
 
-/// The first words of help texts of verbs and switches.
+/// The permitted first words of help texts of commands and switches.
 const VERBS: [&str; 49] = [
     "Assume", "Cancel", "Change", "Check", "Close", "Compare", "Continue", "Create", "Detect", "Do", "Drain",
     "Examine", "Execute", "Exit", "Free", "Import", "Keep", "Kill", "Leave", "Let", "List", "Make", "Measure",
@@ -83,8 +84,8 @@ const VERBS: [&str; 49] = [
 ];
 
 #[test]
-fn help_texts_of_verbs_and_switches_begin_with_a_verb() {
-    fn check(command: &Command, name: &str, wrong: &mut String, seen: &mut usize) {
+fn help_texts_of_commands_and_switches_begin_with_a_verb() {
+    fn check(command: &Command, name: &str, wrong: &mut String, count: &mut usize) {
         let switches = command.get_arguments().filter(|argument| {
             matches!(argument.get_action(), ArgAction::SetTrue)
                 && argument.get_id() != "help"
@@ -98,22 +99,22 @@ fn help_texts_of_verbs_and_switches_begin_with_a_verb() {
                 )
             })
             .collect();
-        for verb in command.get_subcommands() {
-            let name = format!("{name} {}", verb.get_name());
-            helps.push((name.clone(), verb.get_about().map(ToString::to_string).unwrap_or_default()));
-            check(verb, &name, wrong, seen);
+        for subcommand in command.get_subcommands() {
+            let name = format!("{name} {}", subcommand.get_name());
+            helps.push((name.clone(), subcommand.get_about().map(ToString::to_string).unwrap_or_default()));
+            check(subcommand, &name, wrong, count);
         }
         for (name, help) in helps {
-            *seen += 1;
+            *count += 1;
             let first = help.split([' ', ',']).next().unwrap_or_default();
             if !VERBS.contains(&first) {
                 *wrong += &format!("{name}: {help}\n");
             }
         }
     }
-    let (mut wrong, mut seen) = (String::new(), 0);
-    check(&Cli::command(), "slurminit", &mut wrong, &mut seen);
-    assert!(seen > 60, "only {seen} help texts are found");
+    let (mut wrong, mut count) = (String::new(), 0);
+    check(&Cli::command(), "slurminit", &mut wrong, &mut count);
+    assert!(count > 60, "found only {count} help texts");
     assert!(wrong.is_empty(), "begin these with a verb, or add the verb to VERBS:\n{wrong}");
 }
 
@@ -122,13 +123,13 @@ fn scans_strings_and_comments() {
     let source = "//! One.\n//! Two.\nfn f<'a>() { let c = '\"'; // three\n    println!(\"four five \\\n        six\\n\"); r#\"a \" b c d\"#;\n}\n\
                   #[expect(x, reason = \"no message at all\")]\n/// Seven.\nstruct S;\n#[cfg(test)]\nmod tests {\n// eight\n}\n";
     let texts = source::texts(source);
-    let words = |texts: &[Text]| texts.iter().map(|text| format!("{}: {}", text.line, text.text)).collect::<Vec<_>>();
-    assert_eq!(words(&texts.messages), ["4: four five six\n"]);
-    assert_eq!(words(&texts.comments), ["1: One. Two.", "3: three", "8: Seven."]);
+    let lines = |texts: &[Text]| texts.iter().map(|text| format!("{}: {}", text.line, text.text)).collect::<Vec<_>>();
+    assert_eq!(lines(&texts.messages), ["4: four five six\n"]);
+    assert_eq!(lines(&texts.comments), ["1: One. Two.", "3: three", "8: Seven."]);
     assert_eq!(texts.comments[2].next, "struct S;");
 }
 
-/// xorshift64*: reproducible for a seed, without a dependency.
+/// A random sample, by xorshift64*: reproducible for a seed and needs no dependency.
 fn draw<T: Clone>(mut from: Vec<T>, count: usize, state: &mut u64) -> Vec<T> {
     let mut next = || {
         *state ^= *state >> 12;
@@ -144,13 +145,13 @@ fn draw<T: Clone>(mut from: Vec<T>, count: usize, state: &mut u64) -> Vec<T> {
 fn draws_messages_and_comments() {
     let seed: u64 = std::env::var("SEED").unwrap_or_default().parse().unwrap_or(1);
     let all = texts();
-    let of = |which: fn(&Texts) -> &Vec<Text>| {
+    let pick = |which: fn(&Texts) -> &Vec<Text>| {
         let each =
             all.iter().flat_map(|(file, texts)| which(texts).iter().map(move |text| (file.clone(), text.clone())));
         each.collect::<Vec<_>>()
     };
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for (title, texts) in [("messages", of(|texts| &texts.messages)), ("comments", of(|texts| &texts.comments))] {
+    for (title, texts) in [("messages", pick(|texts| &texts.messages)), ("comments", pick(|texts| &texts.comments))] {
         println!("\n60 of {} {title}, seed {seed}", texts.len());
         for (number, (file, text)) in (1..).zip(draw(texts, 60, &mut state)) {
             let next = if text.next.is_empty() { String::new() } else { format!("   <- {}", text.next) };

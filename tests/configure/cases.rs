@@ -1,4 +1,4 @@
-//! The hosts, by the name of the folder with what is expected.
+//! The test hosts, by the name of the folder with the expected results.
 
 use model::inventory::{Access, Inventory, Obstacle, Vendor};
 use serde_json::json;
@@ -13,7 +13,7 @@ const BPF: &str = "docker: Error response from daemon: failed to create task for
     Auto-detected mode as 'legacy'\nnvidia-container-cli: mount error: failed to add device rules: unable to find any existing \
     device filters attached to the cgroup: bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted: unknown.\n";
 
-/// Two H200 with driver and toolkit, all in order.
+/// Two H200 with a working driver and toolkit.
 fn two_h200() -> Host {
     Host::with_docker(&["io.containerd.runc.v2", "nvidia", "runc"]).nvidia(2, H200, DRIVER).toolkit(true)
 }
@@ -55,7 +55,7 @@ fn docker() -> Vec<(&'static str, Host)> {
     let stopped = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?";
     let refused =
         "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock";
-    let errors = |words: &str| json!({ "ServerVersion": "", "ServerErrors": [words] });
+    let errors = |message: &str| json!({ "ServerVersion": "", "ServerErrors": [message] });
     vec![
         ("bare", Host::new()),
         ("no-gpu", Host::with_docker(&["runc"])),
@@ -71,7 +71,7 @@ fn docker() -> Vec<(&'static str, Host)> {
     ]
 }
 
-/// As the image sees its host: no docker command, no nvidia-smi.
+/// The host as seen from inside the image: no docker command, no nvidia-smi.
 fn without_tools(host: Host) -> Host {
     for tool in ["docker", "nvidia-smi"] {
         let _ = std::fs::remove_file(host.path("tools").join(tool));
@@ -85,7 +85,7 @@ fn nvidia() -> Vec<(&'static str, Host)> {
     let with_mig = "GPU 0: NVIDIA H200 (UUID: GPU-1c1d)\n  MIG 1g.18gb     Device  0: (UUID: MIG-aa-01)\n  \
                     MIG 2g.35gb     Device  1: (UUID: MIG-bb-02)\n";
     let denied = Access::unusable(Obstacle::Denied, "/dev/nvidia0 is denied by the container's device rules");
-    let sees_denied = Inventory { gpus: vec![gpu(Vendor::Nvidia, 0, denied)], ..Inventory::default() };
+    let denied_inventory = Inventory { gpus: vec![gpu(Vendor::Nvidia, 0, denied)], ..Inventory::default() };
     vec![
         ("nvidia", two_h200().trial(Vendor::Nvidia, 2)),
         ("nvidia-image-not-built", two_h200()),
@@ -107,7 +107,7 @@ fn nvidia() -> Vec<(&'static str, Host)> {
             "nvidia-cgroups-left-alone",
             two_h200()
                 .file("etc/nvidia-container-runtime/config.toml", "[nvidia-container-cli]\nno-cgroups = true\n")
-                .trial_says(Vendor::Nvidia, &sees_denied),
+                .trial_inventory(Vendor::Nvidia, &denied_inventory),
         ),
         (
             "nvidia-cdi-only",
@@ -150,7 +150,7 @@ fn nvidia() -> Vec<(&'static str, Host)> {
                 .file("sys/module/nouveau/refcnt", "1\n"),
         ),
         ("nvidia-without-driver", Host::with_docker(&["runc"]).pci("0000:01:00.0", "0x10de", "0x030000")),
-        ("nvidia-device-denied", two_h200().trial_says(Vendor::Nvidia, &sees_denied)),
+        ("nvidia-device-denied", two_h200().trial_inventory(Vendor::Nvidia, &denied_inventory)),
         (
             "nvidia-hostile-name",
             Host::with_docker(&["nvidia"]).nvidia(1, "H\u{1b}[31m'\"\u{202e}", DRIVER).toolkit(true),
@@ -174,19 +174,19 @@ fn amd() -> Vec<(&'static str, Host)> {
     ]
 }
 
-/// A processor's GPU is no reason for an image with GPUs, alone or beside a card.
+/// An integrated GPU does not justify a GPU image, alone or beside a discrete card.
 fn intel() -> Vec<(&'static str, Host)> {
-    let processors = |host: Host| host.intel("0000:00:02.0", "0x46a6", 128, 992);
-    let cards = || processors(Host::with_docker(&["runc"])).intel("0000:03:00.0", "0x56a0", 129, 992);
-    let beside_amd = || Host::with_docker(&["runc"]).intel("0000:03:00.0", "0x56a0", 135, 992).amd(1, 44, 992);
-    let two = || cards().intel("0000:83:00.0", "0xe20b", 130, 992);
+    let with_integrated = |host: Host| host.intel("0000:00:02.0", "0x46a6", 128, 992);
+    let one_card = || with_integrated(Host::with_docker(&["runc"])).intel("0000:03:00.0", "0x56a0", 129, 992);
+    let card_and_amd = || Host::with_docker(&["runc"]).intel("0000:03:00.0", "0x56a0", 135, 992).amd(1, 44, 992);
+    let two_cards = || one_card().intel("0000:83:00.0", "0xe20b", 130, 992);
     vec![
-        ("intel", two().trial(Vendor::Intel, 2)),
-        ("intel-by-number", two().argument(["--gpus", "1"])),
-        ("intel-of-the-processor", processors(Host::with_docker(&["runc"]))),
-        ("intel-of-the-processor-beside-nvidia", processors(two_h200()).trial(Vendor::Nvidia, 2)),
+        ("intel", two_cards().trial(Vendor::Intel, 2)),
+        ("intel-by-number", two_cards().argument(["--gpus", "1"])),
+        ("intel-of-the-processor", with_integrated(Host::with_docker(&["runc"]))),
+        ("intel-of-the-processor-beside-nvidia", with_integrated(two_h200()).trial(Vendor::Nvidia, 2)),
         ("intel-without-driver", Host::with_docker(&["runc"]).pci("0000:03:00.0", "0x8086", "0x030000")),
-        ("intel-and-amd", beside_amd().trial(Vendor::Amd, 1).trial(Vendor::Intel, 1)),
+        ("intel-and-amd", card_and_amd().trial(Vendor::Amd, 1).trial(Vendor::Intel, 1)),
     ]
 }
 
@@ -216,8 +216,8 @@ fn desktop() -> Vec<(&'static str, Host)> {
 }
 
 fn files() -> Vec<(&'static str, Host)> {
-    let ours = "# Written by slurminit configure for the GPUs of this host, by an older version\n\
-                services:\n  slurm:\n    build:\n      args:\n        GPU_TYPE: none\n";
+    let generated = "# Written by slurminit configure for the GPUs of this host, by an older version\n\
+                     services:\n  slurm:\n    build:\n      args:\n        GPU_TYPE: none\n";
     vec![
         ("file-of-the-user", two_h200().project("compose.override.yaml", "services:\n  slurm:\n    mem_limit: 8g\n")),
         ("file-of-the-user-by-another-name", two_h200().project("docker-compose.override.yml", "services: {}\n")),
@@ -238,7 +238,7 @@ fn files() -> Vec<(&'static str, Host)> {
                 .project("compose.override.yaml", "services:\n  slurm:\n    mem_limit: 8g\n")
                 .project(".env", "COMPOSE_FILE=compose.yaml:compose.mine.yaml\n"),
         ),
-        ("file-of-ours-replaced", two_h200().project("compose.gpus.yaml", ours)),
+        ("file-of-ours-replaced", two_h200().project("compose.gpus.yaml", generated)),
         ("second-run", two_h200().project(".env", "PASSWORD=secret\n").twice()),
         ("env-kept", two_h200().project(".env", "# mine\nGPU_TYPE=none\nPASSWORD=secret")),
         (

@@ -1,4 +1,4 @@
-//! Compose itself reads what was written.
+//! Compose parses each generated file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ fn config(compose: &[&str], directory: &Path) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// Every compose of this machine: the plugin, and the program of its own, which may be an older one.
+/// Each Compose on this machine: the plugin, and the standalone program, which may be older.
 fn composes() -> Vec<Vec<&'static str>> {
     let version = |compose: &Vec<&str>| {
         let mut command = Command::new(compose[0]);
@@ -28,13 +28,13 @@ fn composes() -> Vec<Vec<&'static str>> {
     if versions[0].is_none() {
         all.remove(0);
     }
-    assert!(!all.is_empty(), "neither `docker compose` nor `docker-compose` is here: docker/test installs one");
+    assert!(!all.is_empty(), "neither `docker compose` nor `docker-compose` is installed: docker/test installs one");
     all
 }
 
 #[test]
 #[ignore = "needs compose: run docker/test"]
-fn compose_accepts_every_file_and_hands_over_what_it_says() {
+fn compose_accepts_each_generated_file_and_keeps_its_settings() {
     let composes = composes();
     let compose_yaml = harness::root().join("compose.yaml");
     let mut seen = BTreeSet::new();
@@ -50,22 +50,22 @@ fn compose_accepts_every_file_and_hands_over_what_it_says() {
         fs::copy(&compose_yaml, project.path().join("compose.yaml")).unwrap();
         fs::write(project.path().join("compose.gpus.yaml"), &text).unwrap();
         fs::create_dir(project.path().join("docker")).unwrap();
-        // One of them holds a COMPOSE_FILE, and its report says to remove that.
+        // One case sets COMPOSE_FILE; its report says to remove it.
         let env = fs::read_to_string(case.join("env")).unwrap();
         let env = env.lines().filter(|line| !line.starts_with("COMPOSE_FILE=")).collect::<Vec<_>>().join("\n");
         fs::write(project.path().join(".env"), &env).unwrap();
-        // Many hosts come to the same files, and docker-compose takes a second to read one.
+        // Many hosts produce the same files, and docker-compose takes a second per file.
         if !seen.insert((text.clone(), env)) {
             continue;
         }
         for compose in &composes {
             let output = config(compose, project.path());
-            let read = String::from_utf8_lossy(&output.stdout).into_owned();
-            let shown = format!("{compose:?} {}: {}", case.display(), String::from_utf8_lossy(&output.stderr));
-            assert!(output.status.success(), "{shown}");
-            // The service is compose.yaml's own, and what was added arrived.
-            assert!(read.contains("shm_size") && read.contains("GPU_TYPE"), "{shown}\n{read}");
-            for (said, read_as) in [
+            let parsed = String::from_utf8_lossy(&output.stdout).into_owned();
+            let context = format!("{compose:?} {}: {}", case.display(), String::from_utf8_lossy(&output.stderr));
+            assert!(output.status.success(), "{context}");
+            // The service from compose.yaml, merged with the generated settings.
+            assert!(parsed.contains("shm_size") && parsed.contains("GPU_TYPE"), "{context}\n{parsed}");
+            for (setting, parsed_setting) in [
                 ("driver: nvidia", "driver: nvidia"),
                 ("nvidia.com/gpu=all", "nvidia.com/gpu=all"),
                 ("nvidia.com/gpu=0", "nvidia.com/gpu=0"),
@@ -75,7 +75,7 @@ fn compose_accepts_every_file_and_hands_over_what_it_says() {
                 ("seccomp:unconfined", "seccomp:unconfined"),
                 ("utility", "utility"),
             ] {
-                assert!(!text.contains(said) || read.contains(read_as), "{said}: {shown}\n{read}");
+                assert!(!text.contains(setting) || parsed.contains(parsed_setting), "{setting}: {context}\n{parsed}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A host to look at: a root directory, tools that answer, and the directory with compose.yaml.
+//! A test host: a root directory, fake tools, and the directory with compose.yaml.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,9 +14,9 @@ use tempfile::TempDir;
 pub(crate) struct Host {
     directory: TempDir,
     arguments: Vec<&'static str>,
-    /// Whether the report depends on the groups of device files, which only root can give away.
+    /// Whether the report depends on the groups of device files, which only root can set.
     pub(crate) has_groups: bool,
-    /// How often the verb runs; the last run's report counts.
+    /// How often the command runs; only the report of the last run is checked.
     pub(crate) runs: usize,
 }
 
@@ -32,7 +32,7 @@ impl Host {
             .project("compose.yaml", include_str!("../../compose.yaml"))
     }
 
-    /// The same with a healthy engine, these runtimes, and compose 2.
+    /// Like `new`, with a healthy engine, these runtimes, and Compose 2.
     pub(crate) fn with_docker(runtimes: &[&str]) -> Self {
         Self::new().engine(runtimes, json!({})).answer("docker", "compose", "2.29.7\n")
     }
@@ -63,7 +63,7 @@ impl Host {
         self
     }
 
-    /// Installs a tool and one of its answers.
+    /// Installs a fake tool and the output of one of its commands.
     pub(crate) fn answer(self, tool: &str, name: &str, stdout: &str) -> Self {
         // A link: a file that was just written cannot be executed while another thread's child still holds it open.
         let link = self.path("tools").join(tool);
@@ -74,7 +74,7 @@ impl Host {
         self
     }
 
-    /// A tool that fails, with these words on its standard error.
+    /// A tool that fails with this exit code and standard error.
     pub(crate) fn failure(self, tool: &str, name: &str, code: u8, stderr: &str) -> Self {
         let host = self.answer(tool, name, "");
         write(&host.path(&format!("answers/{name}.err")), stderr);
@@ -82,13 +82,13 @@ impl Host {
         host
     }
 
-    /// An answer that never comes.
+    /// Makes the tool command with this output name hang.
     pub(crate) fn hangs(self, name: &str) -> Self {
         write(&self.path(&format!("answers/{name}.hangs")), "");
         self
     }
 
-    /// `more` is laid over what `docker info` says.
+    /// Sets the output of `docker info`; `more` overrides fields.
     pub(crate) fn engine(self, runtimes: &[&str], more: serde_json::Value) -> Self {
         let runtimes: BTreeMap<&str, _> = runtimes.iter().map(|name| (*name, json!({ "path": name }))).collect();
         let mut info = json!({
@@ -106,18 +106,18 @@ impl Host {
         self.answer("docker", "info", &info.to_string())
     }
 
-    /// The image is there, and a container that gets the vendor's GPUs says that it can use so many.
+    /// The image exists, and a container with the vendor's GPUs reports this number as usable.
     pub(crate) fn trial(self, vendor: Vendor, usable: u32) -> Self {
         let gpus = (0..usable).map(|index| gpu(vendor, index, Access::Usable)).collect();
-        self.trial_says(vendor, &Inventory { gpus, ..Inventory::default() })
+        self.trial_inventory(vendor, &Inventory { gpus, ..Inventory::default() })
     }
 
-    pub(crate) fn trial_says(self, vendor: Vendor, inventory: &Inventory) -> Self {
+    pub(crate) fn trial_inventory(self, vendor: Vendor, inventory: &Inventory) -> Self {
         let text = serde_json::to_string(inventory).unwrap();
         self.answer("docker", "image", "sha256:1c1d\n").answer("docker", &format!("trial-{vendor}"), &text)
     }
 
-    /// NVIDIA's GPUs with their driver, as the kernel's files and nvidia-smi show them.
+    /// NVIDIA GPUs with their driver, as shown by the kernel's files and nvidia-smi.
     pub(crate) fn nvidia(self, count: usize, model: &str, driver: &str) -> Self {
         let mut list = String::new();
         let mut host = self.file(
@@ -141,7 +141,7 @@ impl Host {
             .file(&format!("sys/bus/pci/devices/{address}/class"), &format!("{class}\n"))
     }
 
-    /// The container toolkit's programs; `daemon.json` names its runtime or does not.
+    /// The container toolkit's programs; `daemon.json` names its runtime if `is_configured`.
     pub(crate) fn toolkit(self, is_configured: bool) -> Self {
         let host = self.file("usr/bin/nvidia-ctk", "").file("usr/bin/nvidia-container-runtime", "");
         if !is_configured {
@@ -150,7 +150,7 @@ impl Host {
         host.file("etc/docker/daemon.json", r#"{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}"#)
     }
 
-    /// AMD's GPUs, behind an integrated one of another maker; the files' groups are those of /dev/kfd and of the others.
+    /// AMD GPUs after an integrated GPU of another vendor, with these groups of /dev/kfd and of the render nodes.
     pub(crate) fn amd(mut self, count: usize, kfd_group: u32, render_group: u32) -> Self {
         self.has_groups = true;
         let mut host = self
@@ -167,13 +167,13 @@ impl Host {
         host
     }
 
-    /// A GPU of Intel's at this place of the bus, with its render node.
-    pub(crate) fn intel(mut self, address: &str, number: &str, minor: u32, group: u32) -> Self {
+    /// An Intel GPU at this PCI address, with its render node.
+    pub(crate) fn intel(mut self, address: &str, device_id: &str, minor: u32, group: u32) -> Self {
         self.has_groups = true;
         let node = format!("renderD{minor}");
         let host = self
             .pci(address, "0x8086", "0x030000")
-            .file(&format!("sys/bus/pci/devices/{address}/device"), &format!("{number}\n"))
+            .file(&format!("sys/bus/pci/devices/{address}/device"), &format!("{device_id}\n"))
             .file(&format!("sys/class/drm/{node}/dev"), "")
             .device(&format!("dev/dri/{node}"), group);
         symlink(
@@ -194,7 +194,7 @@ impl Host {
         host
     }
 
-    /// Runs the verb as often as it shall run.
+    /// Runs the command `runs` times and returns the last output.
     pub(crate) fn configure(&self) -> Output {
         let mut output = self.command().output().unwrap();
         for _ in 1..self.runs {
@@ -210,12 +210,12 @@ impl Host {
         command
     }
 
-    /// A file beside compose.yaml, if there is one.
+    /// The content of a file beside compose.yaml, if it exists.
     pub(crate) fn written(&self, name: &str) -> Option<String> {
         fs::read_to_string(self.path("project").join(name)).ok()
     }
 
-    /// The commands that were given, without the number in the container's name.
+    /// The tool commands that were run, with `PID` for the number in the container's name.
     pub(crate) fn calls(&self) -> String {
         let calls = fs::read_to_string(self.path("calls")).unwrap_or_default();
         let without_pid = |word: &str| match word.strip_prefix("slurminit-trial-") {

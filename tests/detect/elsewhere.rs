@@ -1,4 +1,4 @@
-//! Machines and containers that are not a plain Linux with a plain driver.
+//! Jetson, WSL2, Docker Desktop, Kubernetes pods, and containers that lack requested GPUs or the library.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use model::inventory::{Access, Inventory, Platform, Source};
 
 use crate::{Machine, reason, succeeded};
 
-/// What is found with these variables set.
+/// Runs the detection with these environment variables.
 fn with_variables(machine: &Machine, variables: &[(&str, &str)]) -> Inventory {
     let output = machine.command().envs(variables.iter().copied()).arg("--json").output().unwrap();
     serde_json::from_str(&succeeded(output)).unwrap()
@@ -23,7 +23,7 @@ fn jetson_is_one_gpu() {
     for (file, has_nvml) in
         [("dev/nvgpu/igpu0/ctrl", true), ("dev/nvhost-ctrl-gpu", false), ("dev/nvgpu/igpu0/ctrl", false)]
     {
-        // What its NVML says, where there is one.
+        // Only some Jetsons have NVML.
         let nvml = "[[gpu]]\nname = 'Orin (nvgpu)'\n[[fault]]\nat = 'memory'\nkind = 'not-supported'\n";
         let machine = with_character_device(Machine::new(has_nvml.then_some(nvml)), file)
             .with_file("proc/device-tree/model", "NVIDIA Jetson AGX Orin Developer Kit\0")
@@ -51,7 +51,7 @@ fn wsl2_has_one_device_for_two_gpus() {
 }
 
 #[test]
-fn wsl2_without_nvidias_library_says_whose_gpus_work_there() {
+fn wsl2_without_nvml_reports_that_only_nvidia_gpus_work() {
     let inventory = with_character_device(Machine::new(None), "dev/dxg").detect();
     assert_eq!(inventory.gpus, []);
     let [finding] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
@@ -59,14 +59,14 @@ fn wsl2_without_nvidias_library_says_whose_gpus_work_there() {
 }
 
 #[test]
-fn docker_desktops_machine_is_known_by_its_kernel() {
+fn docker_desktop_is_detected_by_its_kernel() {
     let machine = Machine::new(None).with_file("proc/sys/kernel/osrelease", "6.10.14-linuxkit\n");
     assert_eq!(machine.detect().platform, Platform::DockerDesktop);
 }
 
-/// A pod with `nvidia.com/gpu: 1` on a machine of eight: CDI hides nothing of /proc and sets `void`.
+/// A pod with `nvidia.com/gpu: 1` on a machine with eight GPUs: CDI leaves /proc visible and sets `void`.
 #[test]
-fn pod_with_one_of_eight_gpus_has_that_one() {
+fn pod_with_one_of_eight_gpus_can_use_only_that_one() {
     let all = |machine: Machine| {
         (0..8).fold(machine, |machine, gpu| {
             let text = format!("Model: NVIDIA H200\nGPU UUID: GPU-0{gpu}\nDevice Minor: {gpu}\n");
@@ -90,9 +90,9 @@ fn pod_with_one_of_eight_gpus_has_that_one() {
 }
 
 #[test]
-fn request_explains_what_is_missing() {
+fn reports_requested_gpus_that_are_missing() {
     let one = || Machine::new(Some("gpus = 1")).with_devices(&[0]);
-    for (machine, devices, words) in [
+    for (machine, devices, expected) in [
         (one(), "all", ""),
         (one(), "0", ""),
         (one(), "GPU-fa4e0000", ""),
@@ -104,18 +104,18 @@ fn request_explains_what_is_missing() {
         (Machine::new(None), "all", "requests GPUs, but none is available"),
     ] {
         let inventory = with_variables(&machine, &[("NVIDIA_VISIBLE_DEVICES", devices)]);
-        let said: Vec<&str> = inventory.findings.iter().map(|finding| finding.what.as_str()).collect();
-        match words {
-            "" => assert_eq!(said, [""; 0], "{devices}"),
-            words => assert!(said.len() == 1 && said[0].contains(words), "{devices}: {said:?}"),
+        let findings: Vec<&str> = inventory.findings.iter().map(|finding| finding.what.as_str()).collect();
+        match expected {
+            "" => assert_eq!(findings, [""; 0], "{devices}"),
+            part => assert!(findings.len() == 1 && findings[0].contains(part), "{devices}: {findings:?}"),
         }
     }
 }
 
-/// The files of a GPU are here, and NVIDIA's library is not: three causes.
+/// The device file is present and NVIDIA's library is missing, for three different causes.
 #[test]
 fn missing_library_is_explained_by_capabilities() {
-    for (capabilities, words) in [
+    for (capabilities, cause) in [
         ("compute", "lacks \"utility\""),
         ("compute,utility", "passed manually"),
         ("", "only with the driver capability \"utility\""),
@@ -124,6 +124,6 @@ fn missing_library_is_explained_by_capabilities() {
         let inventory = with_variables(&machine, &[("NVIDIA_DRIVER_CAPABILITIES", capabilities)]);
         assert_eq!(inventory.usable_gpus().count(), 1);
         let [finding] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
-        assert!(finding.cause.contains(words), "{capabilities}: {finding:?}");
+        assert!(finding.cause.contains(cause), "{capabilities}: {finding:?}");
     }
 }

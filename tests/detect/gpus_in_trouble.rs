@@ -1,4 +1,4 @@
-//! GPUs that are lost, old, named twice or a part of the machine's memory, and files that are none.
+//! Lost GPUs, old drivers, slow initialization, duplicate UUIDs, GPU memory as NUMA nodes, and FIFOs in place of files.
 
 use std::fs;
 
@@ -7,9 +7,9 @@ use model::inventory::{Access, Finding, Inventory, Obstacle, Source};
 
 use crate::{Machine, TIMEOUT, fake_nvml, succeeded};
 
-/// Whichever call it is that says so, and however well the others answer.
+/// Any single NVML call can report the loss while all others succeed.
 #[test]
-fn gpu_that_is_lost_to_one_call_is_lost() {
+fn gpu_reported_lost_by_one_call_is_lost() {
     for at in
         ["handle", "uuid", "name", "pci", "memory", "compute", "affinity", "numa", "minor", "link-state", "mig-mode"]
     {
@@ -26,23 +26,23 @@ fn gpu_that_is_lost_to_one_call_is_lost() {
     }
 }
 
-/// The calls about its condition come last, and can be the first to notice.
+/// The condition calls come last and can be the first to report the loss.
 #[test]
-fn gpu_that_is_lost_to_call_about_its_condition_is_lost() {
+fn gpu_reported_lost_by_condition_call_is_lost() {
     for at in ["processes", "clocks", "ecc", "persistence"] {
         let toml = format!("gpus = 2\n[[fault]]\nat = '{at}'\ngpu = 1\nkind = 'gpu-is-lost'");
         let machine = Machine::new(Some(&toml)).with_devices(&[0, 1]);
         let inventory = machine.detect();
         assert_eq!(inventory.gpus[1].access.obstacle(), Some(Obstacle::Lost), "{at}");
-        // No line of what is well speaks for it.
+        // No `ok` line covers the lost GPU.
         let text = succeeded(machine.command().output().unwrap());
-        let well = text.lines().filter(|line| line.starts_with("ok "));
-        let for_it: Vec<&str> = well.filter(|line| line.contains("GPU 1") || line.contains(" more)")).collect();
-        assert!(for_it.is_empty(), "{at}: {for_it:?}");
+        let ok_lines = text.lines().filter(|line| line.starts_with("ok "));
+        let covering: Vec<&str> = ok_lines.filter(|line| line.contains("GPU 1") || line.contains(" more)")).collect();
+        assert!(covering.is_empty(), "{at}: {covering:?}");
     }
 }
 
-/// A driver before 510 has the first version of the call alone. The library is a copy with the second one's name changed.
+/// Drivers before 510 have only the first version of the call. The library is a copy with the second version renamed.
 #[test]
 fn old_driver_reports_memory() {
     let machine = Machine::new(Some("[[gpu]]\nmemory_mib = 16384\ncondition = { used_mib = 5 }\n")).with_devices(&[0]);
@@ -56,9 +56,9 @@ fn old_driver_reports_memory() {
     assert_eq!(condition.memory_mib, Some((5, 16_384)));
 }
 
-/// Without persistence mode the driver initialises each GPU at its first use.
+/// Without persistence mode the driver initializes each GPU at its first use.
 #[test]
-fn gpus_that_are_initialised_one_after_the_other_are_waited_for_while_they_answer() {
+fn waits_for_slow_initialization_while_gpus_respond() {
     let detect = |toml: &str| {
         let machine = Machine::new(Some(toml)).with_devices(&[0, 1, 2, 3]);
         let output = machine.command().args(["--json", "--timeout", "2"]).output().unwrap();
@@ -66,20 +66,19 @@ fn gpus_that_are_initialised_one_after_the_other_are_waited_for_while_they_answe
         (inventory, String::from_utf8(output.stderr).unwrap())
     };
     let slow = |init_ms: u32| format!("[[gpu]]\ninit_ms = {init_ms}\n");
-    // Together they take longer than the timeout of one.
-    let (inventory, said) = detect(&slow(700).repeat(4));
-    assert_eq!(inventory.usable_gpus().count(), 4, "{said}");
-    assert!(said.contains("3 of 4 NVIDIA GPUs initialized; waiting for GPU 3"), "{said}");
-    // One of them takes too long: what answered is there, with all that is known of it.
-    let (inventory, said) = detect(&[slow(100), slow(100), slow(60_000), slow(100)].concat());
+    // Each GPU stays within the timeout; the total exceeds it.
+    let (inventory, stderr) = detect(&slow(700).repeat(4));
+    assert_eq!(inventory.usable_gpus().count(), 4, "{stderr}");
+    assert!(stderr.contains("3 of 4 NVIDIA GPUs initialized; waiting for GPU 3"), "{stderr}");
+    // GPU 2 exceeds the timeout; the GPUs that responded before are reported in full.
+    let (inventory, stderr) = detect(&[slow(100), slow(100), slow(60_000), slow(100)].concat());
     let obstacles: Vec<_> = inventory.gpus.iter().map(|gpu| gpu.access.obstacle()).collect();
-    assert_eq!(obstacles, [None, None, Some(Obstacle::Starting), Some(Obstacle::Starting)], "{said}");
+    assert_eq!(obstacles, [None, None, Some(Obstacle::Starting), Some(Obstacle::Starting)], "{stderr}");
     assert_eq!((inventory.gpus[1].memory_mib, inventory.drivers[0].source), (Some(143_771), Source::Nvml));
-    assert!(said.contains("not waiting for GPU 2, GPU 3"), "{said}");
+    assert!(stderr.contains("not waiting for GPU 2, GPU 3"), "{stderr}");
     assert!(inventory.findings.iter().any(|it| it.cause.contains("persistence mode")), "{:?}", inventory.findings);
 }
 
-/// A driver that gives one name to two GPUs, or to two MIG instances.
 #[test]
 fn duplicate_uuid_belongs_to_one_gpu() {
     let inventory =
@@ -88,9 +87,9 @@ fn duplicate_uuid_belongs_to_one_gpu() {
     assert!(inventory.findings[0].what.contains("GPU-1 is already the UUID of GPU 0"), "{:?}", inventory.findings);
 }
 
-/// The memory of a V100 in a POWER9, or of a GH200, is a NUMA node without CPUs; memory on CXL is one that is no GPU's.
+/// The memory of a V100 in a POWER9, or of a GH200, is a NUMA node without CPUs. So is CXL memory, which is no GPU's.
 #[test]
-fn memory_of_gpus_is_not_machines() {
+fn gpu_memory_is_excluded_from_machine_memory() {
     let tree = |machine: Machine| {
         machine
             .with_file("proc/meminfo", "MemTotal:       100663296 kB\n")
@@ -118,7 +117,7 @@ fn memory_of_gpus_is_not_machines() {
     assert_eq!((near.memory.total_mib, near.gpus[0].memory_node), (98_304, None));
 }
 
-/// Nothing outside of the sandbox waits for a file: each of them may be a pipe that nobody writes to.
+/// Code outside the sandbox must not block on a file: each may be a FIFO without a writer.
 #[test]
 fn pipe_in_place_of_file_does_not_block() {
     for file in [
@@ -141,7 +140,7 @@ fn pipe_in_place_of_file_does_not_block() {
         let pipe = machine.path(file);
         fs::create_dir_all(pipe.parent().unwrap()).unwrap();
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        // What waits in the sandbox has a deadline; what waits outside would do so for ever.
+        // A read in the sandbox has a deadline; one outside would block forever.
         assert_eq!(machine.detect_within(TIMEOUT).gpus, [], "{file}");
     }
 }

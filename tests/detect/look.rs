@@ -1,4 +1,4 @@
-//! `slurminit look`, the process that the agent has ask the driver: what takes several looks, and calls of its own.
+//! `slurminit look`, the process with which the agent samples the driver: readings that need several samples or calls.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -12,15 +12,15 @@ use tempfile::TempDir;
 
 use crate::fake_nvml;
 
-/// Readings of each GPU at each look of one process; `machines` has the driver's file for each look.
-fn looks(machines: &[&str], arguments: &[&str]) -> Vec<Vec<Readings>> {
-    looks_without(&[], machines, arguments)
+/// The readings of each GPU in each sample of one process; `machines` has the fake driver's file for each sample.
+fn samples(machines: &[&str], arguments: &[&str]) -> Vec<Vec<Readings>> {
+    samples_without(&[], machines, arguments)
 }
 
-/// The same with a driver that lacks some calls: a copy of the library with their names changed.
-fn looks_without(calls: &[&str], machines: &[&str], arguments: &[&str]) -> Vec<Vec<Readings>> {
+/// Like `samples`, with a driver without these calls: a copy of the library in which they are renamed.
+fn samples_without(calls: &[&str], machines: &[&str], arguments: &[&str]) -> Vec<Vec<Readings>> {
     let directory = TempDir::new().unwrap();
-    // The process gives up root.
+    // The process drops root privileges.
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let library = directory.path().join("libnvidia-ml.so.1");
     fs::write(&library, profile::without(fs::read(fake_nvml()).unwrap(), calls)).unwrap();
@@ -33,27 +33,27 @@ fn looks_without(calls: &[&str], machines: &[&str], arguments: &[&str]) -> Vec<V
     let mut command = Command::new(harness::slurminit());
     command.args(["look", "--vendor", "nvidia", "--interval-ms", "200"]).args(arguments);
     command.env("SLURMINIT_NVML_LIBRARY", &library).env("FAKE_NVML", &machine);
-    let mut child = Killed(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut child = KillOnDrop(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
-    let mut looks = Vec::new();
+    let mut samples = Vec::new();
     for number in 0..machines.len() {
-        let mut seen = Vec::new();
+        let mut sample = Vec::new();
         loop {
-            match serde_json::from_str(&lines.next().expect("it goes on looking").unwrap()).unwrap() {
-                Line::Seen { seen: one, .. } => seen.push(one.readings),
+            match serde_json::from_str(&lines.next().expect("the process keeps sampling").unwrap()).unwrap() {
+                Line::Seen { seen, .. } => sample.push(seen.readings),
                 Line::Done => break,
                 line => assert!(!matches!(line, Line::Trouble { .. }), "{line:?}"),
             }
         }
-        looks.push(seen);
+        samples.push(sample);
         machines.get(number + 1).into_iter().for_each(|next| write(next));
     }
-    looks
+    samples
 }
 
-struct Killed(Child);
+struct KillOnDrop(Child);
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -62,7 +62,7 @@ impl Drop for Killed {
 
 #[test]
 fn reports_fabric_and_pci_express_traffic() {
-    // GPM knows the traffic of the first one, the second one counts it, the third one counts with 32 bits, the fourth one does neither.
+    // PCIe traffic: GPU 0 reports it through GPM, GPU 1 counts with 64 bits, GPU 2 with 32 bits, GPU 3 reports nothing.
     let machine = |bytes: u64| {
         format!(
             "[[gpu]]\ncondition = {{ fabric = 3, tensor = 40.5, pcie_mib = [1.5, 2.0] }}\n\
@@ -72,22 +72,22 @@ fn reports_fabric_and_pci_express_traffic() {
             (1_u64 << 41) - bytes,
         )
     };
-    let looks = looks(&[&machine(0), &machine(100_000_000)], &["--meters"]);
-    let [gpm, counting, narrow, silent] = looks[1].as_slice() else { panic!("{looks:?}") };
+    let samples = samples(&[&machine(0), &machine(100_000_000)], &["--meters"]);
+    let [gpm, counting, narrow, silent] = samples[1].as_slice() else { panic!("{samples:?}") };
     assert_eq!((gpm.fabric_state, gpm.tensor_ppm), (Some(3), Some(405_000)));
     assert_eq!((gpm.pcie_traffic.sent, gpm.pcie_traffic.received), (Some(3 << 19), Some(2 << 20)));
-    // The time between two samples depends on the load; what was received has gone backwards.
+    // The rate depends on the sampling interval, which varies with load. The received counter decreased: no rate.
     assert!(counting.pcie_traffic.sent.is_some_and(|rate| rate > 0), "{counting:?}");
     assert_eq!((counting.pcie_traffic.received, counting.fabric_state), (None, None));
     for gpu in [narrow, silent] {
         assert_eq!((gpu.pcie_traffic.sent, gpu.pcie_traffic.received, gpu.tensor_ppm), (None, None, None));
     }
-    let first = &looks[0];
+    let first = &samples[0];
     assert!(first.iter().all(|gpu| gpu.tensor_ppm.is_none() && gpu.pcie_traffic.sent.is_none()), "{first:?}");
 }
 
 #[test]
-fn mig_instances_tell_their_memory_and_how_busy_they_are() {
+fn reports_memory_and_utilization_of_mig_instances() {
     let machine = |uuid: &str| {
         format!(
             "[[gpu]]\n[[gpu.mig]]\nprofile = '1c.2g.35gb'\ngi = 3\nused_mib = 100\nbusy = [90.0, 20.0]\nuuid = '{uuid}'\n\
@@ -96,48 +96,47 @@ fn mig_instances_tell_their_memory_and_how_busy_they_are() {
         )
     };
     let (one, other) = (machine("MIG-1"), machine("MIG-2"));
-    let looks = looks(&[&one, &one, &other], &["--meters"]);
-    let of = |look: usize| looks[look][0].instances.as_slice();
+    let samples = samples(&[&one, &one, &other], &["--meters"]);
+    let instances = |number: usize| samples[number][0].instances.as_slice();
     let busy = |one: &InstanceReadings| (one.gpu_instance, one.compute_instance, one.sm_ppm, one.tensor_ppm);
     assert_eq!(
-        of(0).iter().map(busy).collect::<Vec<_>>(),
+        instances(0).iter().map(busy).collect::<Vec<_>>(),
         [(3, 0, None, None), (3, 1, None, None), (9, 0, None, None)]
     );
-    let second: Vec<_> = of(1).iter().map(busy).collect();
+    let second: Vec<_> = instances(1).iter().map(busy).collect();
     assert_eq!(second, [(3, 0, Some(900_000), Some(200_000)), (3, 1, None, None), (9, 0, None, None)]);
-    let [first, _, last] = of(1) else { panic!("{looks:?}") };
+    let [first, _, last] = instances(1) else { panic!("{samples:?}") };
     assert_eq!((first.memory_used, last.memory_used), (Some(100 << 20), Some(0)));
     assert_eq!((first.uuid.as_deref(), first.profile.as_deref()), (Some("MIG-1"), Some("1c.2g.35gb")));
-    // Another instance that has the same number begins anew.
-    assert_eq!(busy(&of(2)[0]), (3, 0, None, None));
+    // A new instance with the same ID has no previous sample.
+    assert_eq!(busy(&instances(2)[0]), (3, 0, None, None));
 }
 
 #[test]
 fn skips_extra_calls_unless_requested() {
     let machine = "[[gpu]]\ncondition = { tensor = 1.0 }\n[[gpu.mig]]\nbusy = [1.0, 1.0]\n";
-    let looks = looks(&[machine, machine], &[]);
-    assert_eq!((looks[1][0].tensor_ppm, looks[1][0].instances.len()), (None, 0));
+    let samples = samples(&[machine, machine], &[]);
+    assert_eq!((samples[1][0].tensor_ppm, samples[1][0].instances.len()), (None, 0));
 }
 
 #[test]
 fn old_driver_reports_available_facts() {
     let machine = "[[gpu]]\ncondition = { fabric = 2, tensor = 1.0 }\n[[gpu.mig]]\nused_mib = 5\nbusy = [1.0, 1.0]\n";
     let calls = ["nvmlDeviceGetGpuFabricInfoV", "nvmlGpmQueryDeviceSupport", "nvmlDeviceGetFieldValues"];
-    let looks = looks_without(&calls, &[machine, machine], &["--meters"]);
-    let gpu = &looks[1][0];
+    let samples = samples_without(&calls, &[machine, machine], &["--meters"]);
+    let gpu = &samples[1][0];
     assert_eq!((gpu.fabric_state, gpu.tensor_ppm, gpu.pcie_traffic.sent), (Some(2), None, None));
     assert_eq!((gpu.instances[0].memory_used, gpu.instances[0].sm_ppm), (Some(5 << 20), None));
 }
 
-/// No measurement is worth a GPU.
 #[test]
-fn driver_that_refuses_them_is_no_fault() {
+fn failing_extra_calls_cause_no_fault() {
     for kind in ["unknown", "not-supported", "nonsense", "invalid-argument"] {
         let faults: String = ["gpm", "fabric", "fields", "mig-device", "mig-instance"]
             .map(|at| format!("[[fault]]\nat = '{at}'\nkind = '{kind}'\n"))
             .concat();
         let machine = format!("[[gpu]]\ncondition = {{ fabric = 3 }}\n[[gpu.mig]]\nbusy = [1.0, 1.0]\n{faults}");
-        let looks = looks(&[&machine, &machine], &["--meters"]);
-        assert_eq!((looks[1][0].power_mw, looks[1][0].fabric_state), (Some(70_000), None), "{kind}");
+        let samples = samples(&[&machine, &machine], &["--meters"]);
+        assert_eq!((samples[1][0].power_mw, samples[1][0].fabric_state), (Some(70_000), None), "{kind}");
     }
 }

@@ -9,7 +9,7 @@ use model::inventory::{Access, Obstacle, Source};
 use crate::Machine;
 
 #[test]
-fn mig_mode_without_an_instance_offers_nothing_and_says_so() {
+fn gpu_in_mig_mode_without_instance_is_unusable_and_reported() {
     let inventory = Machine::new(Some("[[gpu]]\nmig = 'enabled'\n[[gpu]]")).with_devices(&[0, 1]).detect();
     assert_eq!(inventory.gpus[0].mig, Some(vec![]));
     assert_eq!(inventory.usable_gpus().map(|gpu| gpu.index).collect::<Vec<_>>(), [1]);
@@ -18,9 +18,9 @@ fn mig_mode_without_an_instance_offers_nothing_and_says_so() {
     assert!(finding.repair.contains("nvidia-smi mig -i 0 -cgi"), "{finding:?}");
 }
 
-/// GPU 0 has minor 3; one slot is empty; the files of one instance are not in the container.
+/// GPU 0 has minor 3; one slot is empty; a device file of one instance is missing in the container.
 #[test]
-fn mig_instances_are_found_with_their_files() {
+fn finds_mig_instances_with_device_files() {
     let toml = r#"
         [[gpu]]
         minor = 3
@@ -64,7 +64,7 @@ fn mig_instances_are_found_with_their_files() {
 }
 
 #[test]
-fn mig_instance_whose_capability_is_not_listed_is_not_used() {
+fn excludes_mig_instance_without_capability_entry() {
     let inventory = Machine::new(Some("[[gpu]]\n[[gpu.mig]]\ngi = 7")).with_devices(&[0]).detect();
     assert_eq!(inventory.usable_gpus().count(), 0);
     assert!(
@@ -74,9 +74,9 @@ fn mig_instance_whose_capability_is_not_listed_is_not_used() {
     );
 }
 
-/// CUDA finds an instance by its UUID alone: without one, or with another's, none is offered.
+/// CUDA selects an instance only by UUID, so instances with a missing or duplicate UUID are excluded.
 #[test]
-fn excludes_instance_without_unique_name() {
+fn excludes_mig_instance_without_unique_uuid() {
     let toml = "[[gpu]]\n[[gpu.mig]]\ngi = 1\nuuid = 'MIG-1'\n[[gpu.mig]]\ngi = 1\nuuid = 'MIG-1'\n[[gpu.mig]]\ngi = 1\nuuid = ''\n";
     let machine = Machine::new(Some(toml))
         .with_devices(&[0])
@@ -92,9 +92,9 @@ fn excludes_instance_without_unique_name() {
     assert!(finding.what.starts_with("2 of 3 MIG instances") && finding.cause.contains("no UUID"), "{finding:?}");
 }
 
-/// Whatever the driver says of its instances: the GPU next to them stays, and none is offered without what a job needs.
+/// Whatever the driver reports, the other GPU stays usable and no instance without device files is offered.
 #[test]
-fn fault_at_instances_costs_no_other_gpu() {
+fn mig_query_fault_affects_no_other_gpu() {
     for at in ["mig-mode", "mig-device", "mig-instance", "name", "uuid", "memory", "index"] {
         for kind in ["nonsense", "unterminated", "untouched", "unknown", "not-supported", "not-found"] {
             let fault = format!("[[fault]]\nat = '{at}'\ngpu = 0\nkind = '{kind}'");
@@ -106,7 +106,7 @@ fn fault_at_instances_costs_no_other_gpu() {
             let inventory = machine.detect();
             assert_eq!(inventory.drivers[0].source, Source::Nvml, "{at} {kind}");
             assert!(inventory.usable_gpus().any(|gpu| gpu.index == 1), "{at} {kind}");
-            // The capability files are not there, so no instance may be called usable.
+            // The capability files are missing, so no instance is usable.
             let instances = inventory.gpus[0].mig.iter().flatten();
             assert!(instances.clone().all(|instance| instance.access != Access::Usable), "{at} {kind}");
             assert_eq!(inventory.gpus[0].mig.is_none(), at == "mig-mode", "{at} {kind}");
@@ -114,9 +114,9 @@ fn fault_at_instances_costs_no_other_gpu() {
     }
 }
 
-/// Without NVML an instance has no name, and the GPU as a whole is not to be had.
+/// Without NVML an instance has no UUID, and a GPU in MIG mode cannot be used as a whole.
 #[test]
-fn without_nvml_a_divided_gpu_is_not_offered() {
+fn excludes_gpu_in_mig_mode_without_nvml() {
     let machine = Machine::new(Some("gpus = 2\n[[fault]]\nat = 'init'\nkind = 'unknown'"));
     let machine = machine.with_devices(&[0, 1]);
     let machine = machine.with_file("proc/driver/nvidia/capabilities/gpu0/mig/gi9/access", "DeviceFileMinor: 219\n");

@@ -1,4 +1,4 @@
-//! Each card with each driver branch that drives it, and each verb that reads GPUs.
+//! Each card with each driver branch that supports it, in each command that reads GPUs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use model::inventory::{Inventory, Source};
 
 use crate::{Machine, fake_nvml, succeeded};
 
-/// A machine with two such cards, and the driver's library.
+/// A machine with two of these cards, and the path of the driver's library.
 fn machine(profile: &Profile) -> (Machine, PathBuf) {
     let machine = Machine::new(Some(&profile.machine(2))).with_devices(&[0, 1]);
     let machine = machine.with_file("fake-nvml.toml", &profile.machine(2));
@@ -34,22 +34,22 @@ fn machine(profile: &Profile) -> (Machine, PathBuf) {
 }
 
 /// One sample of each GPU by `slurminit look`.
-fn look(machine: &Machine, library: &PathBuf) -> Vec<(Identity, Seen)> {
-    looks(machine, library, 1)
+fn sample(machine: &Machine, library: &PathBuf) -> Vec<(Identity, Seen)> {
+    samples(machine, library, 1)
 }
 
-/// So many samples of each GPU.
-fn looks(machine: &Machine, library: &PathBuf, mut rounds: u32) -> Vec<(Identity, Seen)> {
+/// `rounds` samples of each GPU.
+fn samples(machine: &Machine, library: &PathBuf, mut rounds: u32) -> Vec<(Identity, Seen)> {
     let mut command = Command::new(harness::slurminit());
     command.args(["look", "--vendor", "nvidia", "--interval-ms", "200", "--meters"]);
     command.env("SLURMINIT_NVML_LIBRARY", library).env("FAKE_NVML", machine.path("fake-nvml.toml"));
     let mut child: Child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let (mut listed, mut seen) = (Vec::new(), Vec::new());
+    let (mut listed, mut samples) = (Vec::new(), Vec::new());
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         match serde_json::from_str(&line.unwrap()).unwrap() {
             Line::Listed { gpus } => listed = gpus,
-            Line::Seen { gpu, seen: one } => {
-                seen.push((listed.iter().find(|listed| listed.key() == gpu).unwrap().clone(), *one));
+            Line::Seen { gpu, seen } => {
+                samples.push((listed.iter().find(|listed| listed.key() == gpu).unwrap().clone(), *seen));
             }
             Line::Done if rounds == 1 => break,
             Line::Done => rounds -= 1,
@@ -58,11 +58,11 @@ fn looks(machine: &Machine, library: &PathBuf, mut rounds: u32) -> Vec<(Identity
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    seen
+    samples
 }
 
 #[test]
-fn each_card_with_each_driver_branch_is_read_by_each_verb() {
+fn each_command_reads_each_card_with_each_driver_branch() {
     for profile in Profile::all() {
         let (name, (machine, library)) = (profile.name(), machine(&profile));
         let run = |arguments: &[&str]| {
@@ -80,7 +80,7 @@ fn each_card_with_each_driver_branch_is_read_by_each_verb() {
         );
         let total = inventory.gpus[0].memory_mib.unwrap();
         let text = run(&[]) + &format!("{:?}", inventory.findings);
-        names_no_other_branch(&profile, &text);
+        assert_names_no_other_branch(&profile, &text);
         let domain = (profile.card.name == "GB200").then(|| format!("{}.7", "abababab-abab-abab-abab-abababababab"));
         assert_eq!(inventory.gpus[0].nvlink_domain, domain, "{name}");
         for idle in inventory.gpus.iter().filter_map(|gpu| gpu.condition.as_ref()) {
@@ -90,34 +90,34 @@ fn each_card_with_each_driver_branch_is_read_by_each_verb() {
         }
         assert!(!text.contains("the link has errors"), "{name}: {text}");
 
-        let seen = look(&machine, &library);
-        assert_eq!(seen.len(), 2, "{name}");
-        reads_report(&profile, &machine, &seen);
-        plans(&profile, &machine, &run(&["--json"]));
-        examines(&profile, &machine, &library);
-        for (_, Seen { condition, readings, trouble }) in seen {
+        let samples = sample(&machine, &library);
+        assert_eq!(samples.len(), 2, "{name}");
+        check_report(&profile, &machine, &samples);
+        check_render(&profile, &machine, &run(&["--json"]));
+        check_doctor(&profile, &machine, &library);
+        for (_, Seen { condition, readings, trouble }) in samples {
             assert_eq!(trouble, None, "{name}");
-            let can_say = profile.branch.has_recovery_action() && profile.card.name != "vGPU";
-            assert_eq!(readings.recovery_action.is_some(), can_say, "{name}");
+            let has_recovery_action = profile.branch.has_recovery_action() && profile.card.name != "vGPU";
+            assert_eq!(readings.recovery_action.is_some(), has_recovery_action, "{name}");
             assert_eq!(condition.memory_mib.map(|(_, whole)| whole), Some(total), "{name}");
             let is_guest = profile.card.name == "vGPU";
             assert_eq!((condition.temperature.is_none(), readings.power_mw.is_none()), (is_guest, is_guest), "{name}");
             let has_rows = ["H100", "H100-VM", "L40S", "GB200"].contains(&profile.card.name);
             assert_eq!(readings.remapped_rows.is_some(), has_rows, "{name}");
             assert_eq!(readings.instances.len(), if profile.card.name == "A100-MIG" { 2 } else { 0 }, "{name}");
-            let in_order = readings.power_mw.is_none_or(|mw| (1_000..2_000_000).contains(&mw))
+            let is_plausible = readings.power_mw.is_none_or(|mw| (1_000..2_000_000).contains(&mw))
                 && readings.clocks.sm.is_none_or(|mhz| (100..5_000).contains(&mhz))
                 && readings.fan_percent.is_none_or(|percent| percent <= 100);
-            assert!(in_order, "{name}: {readings:?}");
+            assert!(is_plausible, "{name}: {readings:?}");
         }
     }
 }
 
-/// Which values are known, by their path: `.readings.clocks.sm`.
-fn known(value: &serde_json::Value, path: &str, into: &mut BTreeSet<String>) {
+/// Collects the path of each value that is not null, such as `.readings.clocks.sm`.
+fn collect_paths(value: &serde_json::Value, path: &str, into: &mut BTreeSet<String>) {
     match value {
         serde_json::Value::Object(fields) => {
-            fields.iter().for_each(|(name, field)| known(field, &format!("{path}.{name}"), into));
+            fields.iter().for_each(|(name, field)| collect_paths(field, &format!("{path}.{name}"), into));
         }
         serde_json::Value::Null => {}
         _ => drop(into.insert(path.to_owned())),
@@ -125,27 +125,27 @@ fn known(value: &serde_json::Value, path: &str, into: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn stand_in_knows_what_a_real_h100_knows() {
+fn stand_in_reports_same_fields_as_real_h100() {
     let profile = Profile::all().find(|profile| profile.name() == "R580 H100-VM").unwrap();
     let (machine, library) = machine(&profile);
     // GPM compares two samples.
-    let samples = looks(&machine, &library, 2);
-    let of_stand_in = serde_json::to_value(&samples.last().unwrap().1).unwrap();
+    let samples = samples(&machine, &library, 2);
+    let stand_in = serde_json::to_value(&samples.last().unwrap().1).unwrap();
     let recorded: serde_json::Value = serde_json::from_str(include_str!("recorded/h100-vm-r580.json")).unwrap();
     let paths = |value| {
         let mut paths = BTreeSet::new();
-        known(value, "", &mut paths);
+        collect_paths(value, "", &mut paths);
         paths
     };
-    assert_eq!(paths(&of_stand_in), paths(&recorded));
-    for whole in ["/condition/memory_mib", "/condition/memory_free_mib", "/condition/pcie", "/readings/power_limit_mw"]
+    assert_eq!(paths(&stand_in), paths(&recorded));
+    for field in ["/condition/memory_mib", "/condition/memory_free_mib", "/condition/pcie", "/readings/power_limit_mw"]
     {
-        assert_eq!(of_stand_in.pointer(whole), recorded.pointer(whole), "{whole}");
+        assert_eq!(stand_in.pointer(field), recorded.pointer(field), "{field}");
     }
 }
 
-/// Advice for another driver branch than the machine's cannot be followed there.
-fn names_no_other_branch(profile: &Profile, text: &str) {
+/// Asserts that the text names no other driver branch, since advice for another branch does not apply.
+fn assert_names_no_other_branch(profile: &Profile, text: &str) {
     let name = profile.name();
     assert!(!text.contains("nvidia-driver-") && !text.contains("panicked"), "{name}: {text}");
     let words: Vec<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).collect();
@@ -155,31 +155,31 @@ fn names_no_other_branch(profile: &Profile, text: &str) {
     }
 }
 
-/// The files that a start would write, with their reasons.
-fn plans(profile: &Profile, machine: &Machine, inventory: &str) {
+/// Checks `slurminit render --explain`.
+fn check_render(profile: &Profile, machine: &Machine, inventory: &str) {
     let file = machine.path("inventory.json");
     fs::write(&file, inventory).unwrap();
     let mut command = Command::new(harness::slurminit());
     command.args(["render", "--explain", "--root"]).arg(machine.path(".")).arg("--inventory").arg(file);
     let explained = succeeded(command.output().unwrap());
-    names_no_other_branch(profile, &explained);
+    assert_names_no_other_branch(profile, &explained);
     let gres = if profile.card.name == "A100-MIG" { "gpu:nvidia_a100_" } else { "gpu:nvidia:2" };
     assert!(explained.contains(&format!("Gres={gres}")), "{}: {explained}", profile.name());
 }
 
-/// `slurminit doctor`, whatever it finds in this machine.
-fn examines(profile: &Profile, machine: &Machine, library: &PathBuf) {
+/// Checks `slurminit doctor`, whatever its findings.
+fn check_doctor(profile: &Profile, machine: &Machine, library: &PathBuf) {
     let mut command = Command::new(harness::slurminit());
     command.args(["doctor", "--container", "--root"]).arg(machine.path("."));
     command.env("SLURMINIT_NVML_LIBRARY", library).env("FAKE_NVML", machine.path("fake-nvml.toml"));
     let output = command.output().unwrap();
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
     assert!(output.status.code().is_some_and(|code| code < 100), "{}: {}: {text}", profile.name(), output.status);
-    names_no_other_branch(profile, &text);
+    assert_names_no_other_branch(profile, &text);
 }
 
-/// The metrics, the page's data and `slurminit top`, from what the agent reports of these samples.
-fn reads_report(profile: &Profile, machine: &Machine, seen: &[(Identity, Seen)]) {
+/// Checks the metrics and `slurminit top` for an agent report with these samples.
+fn check_report(profile: &Profile, machine: &Machine, samples: &[(Identity, Seen)]) {
     let name = profile.name();
     let gpu = |(identity, seen): &(Identity, Seen)| GpuReport {
         identity: identity.clone(),
@@ -188,20 +188,20 @@ fn reads_report(profile: &Profile, machine: &Machine, seen: &[(Identity, Seen)])
         ..GpuReport::default()
     };
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    let gpus = seen.iter().map(gpu).collect();
+    let gpus = samples.iter().map(gpu).collect();
     let report = Report { pid: std::process::id(), at: now, interval_ms: 60_000, gpus, ..Report::default() };
     let run = machine.path("run");
     fs::create_dir(&run).unwrap();
     fs::write(run.join("gpus.json"), serde_json::to_string(&report).unwrap()).unwrap();
     let files = watch::overview::files(&run);
     let text = watch::metrics::text(&files, Err("away"), Some("host"));
-    names_no_other_branch(profile, &text.lines().filter(|line| line.starts_with('#')).collect::<String>());
+    assert_names_no_other_branch(profile, &text.lines().filter(|line| line.starts_with('#')).collect::<String>());
     let values = |metric: &str| -> Vec<f64> {
         let lines = text.lines().filter(|line| line.starts_with(&format!("{metric}{{")));
         lines.map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap()).collect()
     };
     let is_guest = profile.card.name == "vGPU";
-    let total = seen[0].1.condition.memory_mib.unwrap().1 * 1024 * 1024;
+    let total = samples[0].1.condition.memory_mib.unwrap().1 * 1024 * 1024;
     #[expect(clippy::cast_precision_loss, reason = "a GPU's memory is below 2^53 bytes")]
     let bounds = [
         ("memory_total_bytes", total as f64, total as f64, 2),
@@ -218,22 +218,22 @@ fn reads_report(profile: &Profile, machine: &Machine, seen: &[(Identity, Seen)])
     }
     let config = machine.path("top.toml");
     fs::write(&config, format!("[paths]\nrun = \"{}\"\n", run.display())).unwrap();
-    // script gives it a terminal.
+    // script(1) provides a terminal.
     let command =
         format!("stty cols 120 rows 40; {} top --config {}", harness::slurminit().display(), config.display());
     let mut top = Command::new("script");
     top.args(["-qec", &command, "/dev/null"]).env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut top = top.spawn().unwrap();
-    let (mut output, mut drawn) = (top.stdout.take().unwrap(), Vec::new());
-    let model = seen[0].0.model.clone().unwrap();
+    let (mut output, mut screen) = (top.stdout.take().unwrap(), Vec::new());
+    let model = samples[0].0.model.clone().unwrap();
     let last = model.split(' ').next_back().unwrap();
     let mut buffer = [0; 4096];
-    while !String::from_utf8_lossy(&drawn).contains(last) {
+    while !String::from_utf8_lossy(&screen).contains(last) {
         let read = output.read(&mut buffer).unwrap();
-        assert!(read > 0, "{name}: {}", String::from_utf8_lossy(&drawn));
-        drawn.extend_from_slice(&buffer[..read]);
+        assert!(read > 0, "{name}: {}", String::from_utf8_lossy(&screen));
+        screen.extend_from_slice(&buffer[..read]);
     }
     top.stdin.take().unwrap().write_all(b"q").unwrap();
-    output.read_to_end(&mut drawn).unwrap();
-    assert!(top.wait().unwrap().success() && !String::from_utf8_lossy(&drawn).contains("panicked"), "{name}");
+    output.read_to_end(&mut screen).unwrap();
+    assert!(top.wait().unwrap().success() && !String::from_utf8_lossy(&screen).contains("panicked"), "{name}");
 }

@@ -8,13 +8,13 @@ use model::inventory::{Kind, Source};
 
 use crate::{Machine, fake_nvml, succeeded};
 
-/// Where tests/real-nvml/fetch has unpacked the packages.
-const PLACE: &str = "SLURMINIT_REAL_NVML";
+/// Environment variable with the directory into which tests/real-nvml/fetch unpacked the packages.
+const VARIABLE: &str = "SLURMINIT_REAL_NVML";
 
-/// The libraries, with their versions.
+/// The version and path of each library.
 fn libraries() -> Vec<(String, PathBuf)> {
-    let place = std::env::var_os(PLACE).expect("SLURMINIT_REAL_NVML is the directory of tests/real-nvml/fetch");
-    let packages = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+    let root = std::env::var_os(VARIABLE).expect("SLURMINIT_REAL_NVML is the directory of tests/real-nvml/fetch");
+    let packages = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
     let directories = packages.map(|package| package.join("usr/lib/x86_64-linux-gnu/nvidia/current"));
     let files = directories.filter_map(|directory| fs::read_dir(directory).ok()).flatten();
     files
@@ -26,10 +26,10 @@ fn libraries() -> Vec<(String, PathBuf)> {
         .collect()
 }
 
-/// The names of the calls that a library defines: each is a text of its own in the table of names.
+/// The names of the NVML calls that a library defines, from its string table.
 fn calls(library: &[u8]) -> Vec<&str> {
-    let words = library.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
-    let mut names: Vec<&str> = words.filter(|word| word.starts_with("nvml") && !word.contains(' ')).collect();
+    let texts = library.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok());
+    let mut names: Vec<&str> = texts.filter(|text| text.starts_with("nvml") && !text.contains(' ')).collect();
     names.sort_unstable();
     names.dedup();
     names
@@ -54,23 +54,23 @@ fn real_library_without_driver_is_reported_and_files_are_used() {
     }
 }
 
-/// The stand-in has the calls of the real library of its branch, and lacks those that this lacks.
+/// The real library of each branch has all calls of the stand-in except those that the branch profile lists as missing.
 #[test]
 #[ignore = "needs Debian's libnvidia-ml1: docker/test --only nvml"]
-fn stand_in_has_the_calls_of_real_library() {
+fn stand_in_calls_match_real_library() {
     let stand_in = fs::read(fake_nvml()).unwrap();
-    let known = |name: &&str| name.starts_with("nvmlDevice") || name.starts_with("nvmlGpm");
+    let is_checked = |name: &&str| name.starts_with("nvmlDevice") || name.starts_with("nvmlGpm");
     for (version, library) in libraries() {
         let branch = BRANCHES.iter().find(|branch| version.starts_with(&branch.number().to_string()));
         let branch = branch.unwrap_or_else(|| panic!("no profile for {version}"));
         let real = fs::read(library).unwrap();
         let real = calls(&real);
         assert!(real.len() > 200, "{version}: {real:?}");
-        let own: Vec<&str> = calls(&stand_in).into_iter().filter(known).filter(|name| name.len() > 10).collect();
-        assert!(own.len() > 40, "{own:?}");
-        for name in own {
-            let lacks = branch.missing.contains(&name);
-            assert_eq!(real.contains(&name), !lacks, "{version}: {name}");
+        let names: Vec<&str> = calls(&stand_in).into_iter().filter(is_checked).filter(|name| name.len() > 10).collect();
+        assert!(names.len() > 40, "{names:?}");
+        for name in names {
+            let is_missing = branch.missing.contains(&name);
+            assert_eq!(real.contains(&name), !is_missing, "{version}: {name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What GPUs should be like, and what they are.
+//! The verdicts on GPU requirements in `slurminit detect`.
 
 use serde_json::Value;
 
@@ -10,13 +10,13 @@ fn verdicts(machine: &Machine, arguments: &[&str]) -> (Inventory, Vec<(String, S
     let output = machine.command().args(["--json", "--timeout", "2"]).args(arguments).output().unwrap();
     let text = succeeded(output);
     let json: Value = serde_json::from_str(&text).unwrap();
-    let word = |it: &Value, key: &str| it[key].as_str().unwrap().to_owned();
-    let all = json["requirements"].as_array().unwrap().iter().map(|it| (word(it, "name"), word(it, "verdict")));
+    let text_of = |it: &Value, key: &str| it[key].as_str().unwrap().to_owned();
+    let all = json["requirements"].as_array().unwrap().iter().map(|it| (text_of(it, "name"), text_of(it, "verdict")));
     (serde_json::from_str(&text).unwrap(), all.collect())
 }
 
 #[test]
-fn each_gpu_is_measured() {
+fn each_gpu_gets_requirement_verdicts() {
     let toml = r#"
         [[gpu]]
         persistence = true
@@ -28,9 +28,9 @@ fn each_gpu_is_measured() {
     let floors = "[gpu]\nmin_compute = \"8.0\"\nmin_memory_mib = 16384\n";
     let machine = Machine::new(Some(toml)).with_devices(&[0, 1]).with_file("floors.toml", floors);
     let config = machine.path("floors.toml");
-    let (inventory, seen) = verdicts(&machine, &["--config", config.to_str().unwrap()]);
-    let seen: Vec<(&str, &str)> = seen.iter().map(|(name, verdict)| (name.as_str(), verdict.as_str())).collect();
-    let want = [
+    let (inventory, actual) = verdicts(&machine, &["--config", config.to_str().unwrap()]);
+    let actual: Vec<(&str, &str)> = actual.iter().map(|(name, verdict)| (name.as_str(), verdict.as_str())).collect();
+    let expected = [
         ("cuda-version", "ok"),
         ("compute", "ok"),
         ("compute", "fail"),
@@ -44,41 +44,41 @@ fn each_gpu_is_measured() {
         ("ecc", "warn"),
         ("persistence", "note"),
     ];
-    assert_eq!(seen, want);
+    assert_eq!(actual, expected);
     assert_eq!(inventory.gpus[1].condition.as_ref().and_then(|it| it.temperature), Some(93));
 
     let broken = machine.with_file("floors.toml", "[gpu]\nmin_compute = \"new\"\n");
-    let (_, seen) = verdicts(&broken, &["--config", config.to_str().unwrap()]);
-    assert_eq!(seen[1], ("configuration".to_owned(), "could-not-look".to_owned()));
+    let (_, actual) = verdicts(&broken, &["--config", config.to_str().unwrap()]);
+    assert_eq!(actual[1], ("configuration".to_owned(), "could-not-look".to_owned()));
 }
 
-/// A driver that answers nothing of it has no verdict, one that lies has none that speaks of a fault, and neither costs a GPU.
+/// A driver without answers gets no verdict, one with nonsense no negative verdict, and neither costs a GPU.
 #[test]
-fn does_not_blame_driver_without_report() {
-    let of = |kind: &str| {
+fn failed_condition_queries_cause_no_negative_verdict() {
+    let with_faults = |kind: &str| {
         let faults = ["persistence", "pci", "clocks", "ecc", "processes"]
             .map(|at| format!("[[fault]]\nat = '{at}'\nkind = '{kind}'\n"));
         Machine::new(Some(&format!("gpus = 1\n{}", faults.concat()))).with_devices(&[0])
     };
     for kind in ["not-supported", "function-not-found", "nonsense", "untouched", "crash", "exit", "hang"] {
         let machine = if kind == "crash" || kind == "exit" || kind == "hang" {
-            // What detection itself asks for stays well.
+            // Only ECC queries fail: the calls that detection needs must succeed.
             Machine::new(Some(&format!("gpus = 1\n[[fault]]\nat = 'ecc'\nkind = '{kind}'\n"))).with_devices(&[0])
         } else {
-            of(kind)
+            with_faults(kind)
         };
-        let (inventory, seen) = verdicts(&machine, &[]);
+        let (inventory, actual) = verdicts(&machine, &[]);
         assert_eq!(inventory.drivers[0].source, Source::Nvml, "{kind}");
         assert_eq!((inventory.usable_gpus().count(), inventory.findings.as_slice()), (1, [].as_slice()), "{kind}");
-        let blamed: Vec<_> = seen.iter().filter(|(_, verdict)| verdict != "ok" && verdict != "note").collect();
-        assert!(blamed.is_empty(), "{kind}: {blamed:?}");
+        let negative: Vec<_> = actual.iter().filter(|(_, verdict)| verdict != "ok" && verdict != "note").collect();
+        assert!(negative.is_empty(), "{kind}: {negative:?}");
         if kind != "untouched" {
-            assert_eq!(seen, [("cuda-version".to_owned(), "ok".to_owned())], "{kind}");
+            assert_eq!(actual, [("cuda-version".to_owned(), "ok".to_owned())], "{kind}");
         }
     }
 }
 
-/// The table says what jobs are to have; the JSON what there is.
+/// The table shows which GPUs jobs can use; the JSON lists all GPUs of the machine.
 #[test]
 fn reports_gpu_excluded_by_operator() {
     let machine = Machine::new(Some("gpus = 2")).with_devices(&[0, 1]).with_file("own.toml", "[gpu]\nexcept = [1]\n");

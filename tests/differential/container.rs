@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::machine::Machine;
 
-/// What `docker/test` builds, unless another one is asked for.
+/// The image that `docker/test` builds, unless `SLURMINIT_DEMO_IMAGE` names another.
 fn image() -> String {
     let tests = std::env::var("SLURMINIT_TEST_IMAGE").unwrap_or_else(|_| "slurminit:test".to_owned());
     std::env::var("SLURMINIT_DEMO_IMAGE").unwrap_or_else(|_| format!("{tests}-demo"))
@@ -16,19 +16,19 @@ fn image() -> String {
 
 const MIG_MINORS: &str = "/proc/driver/nvidia-caps/mig-minors";
 
-/// A running container; gone when dropped.
+/// A running container; removed on drop.
 pub(crate) struct Container {
     id: String,
 }
 
-/// What a command in the container said.
-pub(crate) struct Said {
+/// The result of a command.
+pub(crate) struct Outcome {
     pub(crate) ok: bool,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl From<Output> for Said {
+impl From<Output> for Outcome {
     fn from(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Self { ok: output.status.success(), stdout: text(output.stdout), stderr: text(output.stderr) }
@@ -36,7 +36,7 @@ impl From<Output> for Said {
 }
 
 impl Container {
-    /// Starts it, with a munged: slurmd wants one even to list its GPUs.
+    /// Starts the container with munged, which slurmd needs even to list its GPUs.
     pub(crate) fn start() -> Self {
         let image = image();
         let run = std::env::var("SLURMINIT_TEST_RUN").unwrap_or_else(|_| std::process::id().to_string());
@@ -49,7 +49,7 @@ impl Container {
             &label,
             "--hostname",
             "localhost",
-            // For MIG_MINORS alone: Docker mounts nothing below /proc itself.
+            // Needed only for MIG_MINORS, because Docker does not mount below /proc.
             "--cap-add",
             "SYS_ADMIN",
             "--security-opt",
@@ -69,12 +69,12 @@ impl Container {
     }
 
     /// Runs a shell script.
-    pub(crate) fn run(&self, script: &str) -> Said {
+    pub(crate) fn run(&self, script: &str) -> Outcome {
         docker(&["exec", &self.id, "sh", "-euc", script])
     }
 
-    /// Makes the container this machine: its files below /machine, its device files, its GPUs.
-    pub(crate) fn become_machine(&self, machine: &Machine) {
+    /// Installs this machine in the container: files below /machine, device files, and GPUs.
+    pub(crate) fn install_machine(&self, machine: &Machine) {
         let files = TempDir::new().unwrap();
         machine.write_tree(files.path()).unwrap();
         // Device files open only below /dev: the container's own file system is mounted nodev.
@@ -92,7 +92,7 @@ impl Container {
             let made = self.run(&format!("mknod -m 0444 /dev/nvidia-caps/nvidia-cap{capability} c 1 3"));
             assert!(made.ok, "{}", made.stderr);
         }
-        // Slurm's plugin reads it there, whatever the root of ours is.
+        // Slurm's plugin always reads this path; slurminit's `--root` does not apply to it.
         self.write(Path::new(MIG_MINORS), &machine.mig_minors());
         self.write(Path::new("/etc/fake-nvml.toml"), machine.gpus);
     }
@@ -116,9 +116,9 @@ impl Drop for Container {
     }
 }
 
-fn docker(arguments: &[&str]) -> Said {
+fn docker(arguments: &[&str]) -> Outcome {
     match Command::new("docker").args(arguments).output() {
         Ok(output) => output.into(),
-        Err(error) => panic!("docker cannot be run: {error}"),
+        Err(error) => panic!("cannot run docker: {error}"),
     }
 }

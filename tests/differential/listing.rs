@@ -1,4 +1,4 @@
-//! What `slurmd -G` prints.
+//! The output of `slurmd -G`.
 
 /// One GRES line of the listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,8 +11,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Reads `Gres Name=gpu Type=nvidia_h200 Count=1 ... Flags=...`, whatever stands before it.
-    fn read(line: &str) -> Option<Self> {
+    /// Parses `Gres Name=gpu Type=nvidia_h200 Count=1 ... Flags=...` after any prefix.
+    fn parse(line: &str) -> Option<Self> {
         let (_, fields) = line.split_once("Gres Name=gpu ")?;
         let field = |name: &str| {
             let value = fields.split(' ').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
@@ -21,7 +21,7 @@ impl Record {
         Some(Self {
             file: field("File")?,
             gres_type: field("Type")?,
-            // Left out where a line has none.
+            // Optional fields.
             cores: field("Cores").unwrap_or_default(),
             links: field("Links").unwrap_or_default(),
             flags: field("Flags")?,
@@ -31,5 +31,5 @@ impl Record {
 
 /// The GPUs of a listing, in its order. `slurmd -G` prints to standard error.
 pub(crate) fn records(listing: &str) -> Vec<Record> {
-    listing.lines().filter_map(Record::read).collect()
+    listing.lines().filter_map(Record::parse).collect()
 }

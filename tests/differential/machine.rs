@@ -1,6 +1,6 @@
-//! The machines that both sides are asked about.
+//! The machines on which both detections are compared.
 
-/// A machine: its processors, the GPUs that its driver counts, and what is known to come out differently.
+/// A machine: its processors, the GPUs of its driver, and the expected differences.
 pub(crate) struct Machine {
     pub(crate) name: &'static str,
     pub(crate) sockets: u32,
@@ -12,19 +12,19 @@ pub(crate) struct Machine {
     pub(crate) gpus: &'static str,
     /// N of every `/dev/nvidiaN` that the container has.
     pub(crate) device_files: &'static [u32],
-    /// `/proc/driver/nvidia-caps/mig-minors`: `gpu0/gi9/access 219`. Every file that it names is there.
+    /// `/proc/driver/nvidia-caps/mig-minors`: `gpu0/gi9/access 219`. Every file that it names exists.
     pub(crate) mig_minors: &'static str,
     pub(crate) expected: Expected,
 }
 
-/// What the comparison must show.
+/// The expected result of the comparison.
 pub(crate) enum Expected {
-    /// Slurm's detection and our lines come out the same.
+    /// AutoDetect and slurminit's lines give the same listing.
     Same,
-    /// They differ, for the reason that tests/differential/differences.md gives under this title, and in this way.
+    /// The listings differ; tests/differential/differences.md gives the reason under this title.
     Differs {
         title: &'static str,
-        /// What AutoDetect=nvml makes of it; `Err` holds a part of the message that slurmd dies of.
+        /// The listing with AutoDetect=nvml; `Err` holds a part of slurmd's fatal error message.
         autodetect: Result<&'static [Line], &'static str>,
         ours: &'static [Line],
     },
@@ -34,7 +34,7 @@ pub(crate) enum Expected {
 pub(crate) type Line = (&'static str, &'static str, &'static str, &'static str);
 
 impl Machine {
-    /// As two-thread machines are numbered: the first threads of all cores, then the second ones.
+    /// The number of a CPU: the first threads of all cores come first, then the second threads.
     pub(crate) fn cpu(&self, core: u32, thread: u32) -> u32 {
         thread * self.cores() + core
     }
@@ -49,7 +49,7 @@ impl Machine {
         self.mig_minors.lines().map(str::trim).filter(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect()
     }
 
-    /// The number of whole GPUs and of MIG instances that jobs can be given.
+    /// The number of whole GPUs and of MIG instances that jobs can use.
     pub(crate) fn devices(&self) -> usize {
         let in_mig_mode = |minor: &&u32| self.mig_minors.contains(&format!("gpu{minor}/"));
         let whole = self.device_files.iter().filter(|minor| !in_mig_mode(minor)).count();
@@ -64,7 +64,7 @@ impl Machine {
         self.cores() * self.threads_per_core
     }
 
-    /// The same processors for slurmd, which asks hwloc: https://www.open-mpi.org/projects/hwloc (synthetic topologies).
+    /// The processors as an hwloc synthetic topology (https://www.open-mpi.org/projects/hwloc), for slurmd.
     pub(crate) fn hwloc_synthetic(&self) -> String {
         let threads = |core| (0..self.threads_per_core).map(move |thread| self.cpu(core, thread).to_string());
         let order: Vec<_> = (0..self.cores()).flat_map(threads).collect();
@@ -73,7 +73,7 @@ impl Machine {
     }
 }
 
-/// From the plain to the strange.
+/// Ordered from common to unusual.
 pub(crate) const MACHINES: &[Machine] = &[
     Machine {
         name: "one GPU",

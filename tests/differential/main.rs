@@ -1,4 +1,4 @@
-//! Slurm's own GPU detection as the oracle for ours: tests/differential/differences.md.
+//! Compares slurminit's GPU detection with Slurm's own; see tests/differential/differences.md.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
@@ -12,7 +12,7 @@ mod tree;
 use std::fmt::Write;
 use std::path::Path;
 
-use container::{Container, Said};
+use container::{Container, Outcome};
 use listing::{Record, records};
 use machine::{Expected, Line, MACHINES, Machine};
 use mig_machines::MIG_MACHINES;
@@ -20,7 +20,7 @@ use partial_machines::PARTIAL_MACHINES;
 
 #[test]
 #[ignore = "needs Docker: run docker/test"]
-fn our_lines_come_out_as_slurms_own_detection() {
+fn gres_lines_match_slurms_own_detection() {
     let container = Container::start();
     let mut wrong = String::new();
     for machine in machines() {
@@ -49,14 +49,14 @@ fn machines() -> impl Iterator<Item = &'static Machine> {
     MACHINES.iter().chain(MIG_MACHINES).chain(PARTIAL_MACHINES)
 }
 
-/// Both listings of one machine; `Err` shows what is not as expected, with both sides and the files.
+/// Compares both listings of one machine; `Err` holds the files and both listings if the result is unexpected.
 fn compare(container: &Container, machine: &Machine) -> Result<(), String> {
-    container.become_machine(machine);
+    container.install_machine(machine);
     write_our_files(container)?;
     let files = container.run("cat /etc/slurm/gres.conf; grep ^NodeName /etc/slurm/slurm.conf").stdout;
-    let ours = ask_slurmd(container, machine);
+    let ours = list_gpus(container, machine);
     container.write(Path::new("/etc/slurm/gres.conf"), "AutoDetect=nvml\n");
-    let oracle = ask_slurmd(container, machine);
+    let oracle = list_gpus(container, machine);
 
     let as_expected = match &machine.expected {
         Expected::Same => {
@@ -66,7 +66,7 @@ fn compare(container: &Container, machine: &Machine) -> Result<(), String> {
         Expected::Differs { autodetect, ours: our_lines, .. } => {
             let oracle_as_expected = match autodetect {
                 Ok(lines) => oracle.ok && same(&records(&oracle.stderr), lines),
-                Err(words) => !oracle.ok && oracle.stderr.contains(words),
+                Err(message) => !oracle.ok && oracle.stderr.contains(message),
             };
             oracle_as_expected && ours.ok && same(&records(&ours.stderr), our_lines)
         }
@@ -82,8 +82,9 @@ fn compare(container: &Container, machine: &Machine) -> Result<(), String> {
 
 /// Detects, plans and renders in the container, then puts the files where slurmd reads them.
 fn write_our_files(container: &Container) -> Result<(), String> {
-    let output =
-        |said: Said, what: &str| if said.ok { Ok(said.stdout) } else { Err(format!("{what}: {}", said.stderr)) };
+    let output = |outcome: Outcome, command: &str| {
+        if outcome.ok { Ok(outcome.stdout) } else { Err(format!("{command}: {}", outcome.stderr)) }
+    };
     let inventory = output(
         container.run("slurminit detect --root /machine --nvml-library libnvidia-ml.so.1 --json"),
         "slurminit detect",
@@ -99,8 +100,8 @@ fn write_our_files(container: &Container) -> Result<(), String> {
     Ok(())
 }
 
-/// `slurmd -G` under the processors of this machine.
-fn ask_slurmd(container: &Container, machine: &Machine) -> Said {
+/// Runs `slurmd -G` with this machine's processors.
+fn list_gpus(container: &Container, machine: &Machine) -> Outcome {
     container.run(&format!("HWLOC_SYNTHETIC='{}' slurmd -N localhost -G", machine.hwloc_synthetic()))
 }
 

@@ -5,7 +5,7 @@ use crate::machine::{Expected, Machine};
 const CAP_157: &str = "/dev/nvidia0,/dev/nvidia-caps/nvidia-cap156,/dev/nvidia-caps/nvidia-cap157";
 const CAP_220: &str = "/dev/nvidia0,/dev/nvidia-caps/nvidia-cap219,/dev/nvidia-caps/nvidia-cap220";
 
-/// Several sizes, whole GPUs beside them, an empty slot.
+/// Instances of several sizes, whole GPUs beside them, and an empty slot.
 pub(crate) const MIG_MACHINES: &[Machine] = &[
     Machine {
         name: "two GPUs in MIG mode, minor other than index",

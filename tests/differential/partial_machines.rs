@@ -1,8 +1,8 @@
-//! Containers that have a part of the machine's CPUs.
+//! Containers with only part of the machine's CPUs.
 
 use crate::machine::{Expected, Machine};
 
-/// Each sees the whole machine in /sys, and may use less of it.
+/// `/sys` shows the whole machine; the cpuset allows part of it.
 pub(crate) const PARTIAL_MACHINES: &[Machine] = &[
     Machine {
         name: "a container with one thread of each core",

@@ -1,4 +1,4 @@
-//! A machine as files: what `slurminit detect --root` reads.
+//! Writes a machine as the files that `slurminit detect --root` reads.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::machine::Machine;
 
 impl Machine {
-    /// Writes `/sys` and `/proc` of this machine below `root`, as a container sees them.
+    /// Writes the container's view of `/sys` and `/proc` below `root`.
     pub(crate) fn write_tree(&self, root: &Path) -> io::Result<()> {
         let all = format!("0-{}", self.cpus() - 1);
         let allowed = if self.allowed_cpus.is_empty() { all.as_str() } else { self.allowed_cpus };
@@ -62,8 +62,8 @@ impl Machine {
     fn socket_cpus(&self, socket: u32) -> String {
         let first = socket * self.cores_per_socket;
         let last = first + self.cores_per_socket - 1;
-        let of_thread = |thread| format!("{}-{}", self.cpu(first, thread), self.cpu(last, thread));
-        (0..self.threads_per_core).map(of_thread).collect::<Vec<_>>().join(",")
+        let thread_cpus = |thread| format!("{}-{}", self.cpu(first, thread), self.cpu(last, thread));
+        (0..self.threads_per_core).map(thread_cpus).collect::<Vec<_>>().join(",")
     }
 }
 

@@ -1,4 +1,4 @@
-//! What `slurminit doctor --json` says, and what it said before.
+//! Compares answers of `slurminit doctor --json` with the recorded ones.
 #![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -27,7 +27,7 @@ struct Observation {
     repair: Option<String>,
 }
 
-/// An entry's answer to a fault: its worst observation.
+/// The worst observation of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) entry: String,
@@ -41,17 +41,17 @@ pub(crate) struct Answer {
 
 impl Report {
     pub(crate) fn of(&self, entry: &str) -> Answer {
-        let of = self.entries.iter().find(|it| it.id == entry);
-        let examined = of.unwrap_or_else(|| panic!("the report has no entry {entry}: {self:?}"));
-        let worst = examined.observations.iter().find(|it| it.verdict == examined.verdict);
+        let found = self.entries.iter().find(|examined| examined.id == entry);
+        let examined = found.unwrap_or_else(|| panic!("the report has no entry {entry}: {self:?}"));
+        let worst = examined.observations.iter().find(|observation| observation.verdict == examined.verdict);
         let Observation { verdict, seen, cause, repair } =
-            worst.expect("the verdict is that of an observation").clone();
+            worst.expect("an observation has the entry's verdict").clone();
         Answer { entry: entry.to_owned(), verdict, seen, cause, repair }
     }
 }
 
 impl Answer {
-    /// The same without a path that differs from run to run.
+    /// Removes a path that differs between runs.
     pub(crate) fn without(mut self, path: &Path) -> Self {
         self.seen = self.seen.replace(&path.display().to_string(), "");
         self
@@ -62,15 +62,15 @@ pub(crate) fn folder() -> PathBuf {
     harness::root().join("tests/doctor/answers")
 }
 
-/// The answer that is on record.
+/// The recorded answer to a case.
 pub(crate) fn recorded(case: &str) -> Option<Answer> {
     toml::from_str(&fs::read_to_string(folder().join(format!("{case}.toml"))).ok()?).ok()
 }
 
-/// Holds an answer against the one on record; with `UPDATE=1` it is the new record.
+/// Describes how an answer differs from the recorded one. With `UPDATE=1`, records the answer first.
 pub(crate) fn difference(case: &str, answer: &Answer) -> Option<String> {
     if answer.verdict == "ok" {
-        return Some(format!("{case}: the fault was not seen: {answer:#?}\n"));
+        return Some(format!("{case}: the fault was not detected: {answer:#?}\n"));
     }
     if std::env::var_os("UPDATE").is_some() {
         fs::create_dir_all(folder()).expect("a directory in tests");
@@ -78,11 +78,10 @@ pub(crate) fn difference(case: &str, answer: &Answer) -> Option<String> {
         fs::write(folder().join(format!("{case}.toml")), text).expect("a file in tests");
     }
     let recorded = recorded(case);
-    (recorded.as_ref() != Some(answer))
-        .then(|| format!("{case}: on record is {recorded:#?}, and now it is {answer:#?}\n"))
+    (recorded.as_ref() != Some(answer)).then(|| format!("{case}: recorded: {recorded:#?}, now: {answer:#?}\n"))
 }
 
 pub(crate) fn compare(answers: impl Iterator<Item = (&'static str, Answer)>) {
     let wrong: String = answers.filter_map(|(case, answer)| difference(case, &answer)).collect();
-    assert!(wrong.is_empty(), "{wrong}\nIf that is right: UPDATE=1 cargo test --test doctor");
+    assert!(wrong.is_empty(), "{wrong}\nTo accept: UPDATE=1 cargo test --test doctor");
 }

@@ -1,4 +1,4 @@
-//! A container to look at: a root directory, a machine for NVIDIA's library, Slurm's commands that answer.
+//! A simulated container: a root directory, a machine description for fake-nvml, and fake Slurm commands.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -18,7 +18,7 @@ pub(crate) struct Container {
 }
 
 impl Container {
-    /// One H200 in a cluster that is ready.
+    /// A ready cluster with one H200.
     pub(crate) fn healthy() -> Self {
         let container = Self {
             directory: TempDir::new().unwrap(),
@@ -59,7 +59,7 @@ impl Container {
         self.directory.path().join(path)
     }
 
-    /// A file below the root.
+    /// Writes a file below the root.
     pub(crate) fn file(self, path: &str, text: &str) -> Self {
         let path = self.path("root").join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -72,14 +72,14 @@ impl Container {
         self
     }
 
-    /// Sets a file's time, in seconds since 1970.
-    pub(crate) fn made_at(self, path: &str, seconds: i64) -> Self {
+    /// Sets a file's modification time, in seconds since 1970.
+    pub(crate) fn modified_at(self, path: &str, seconds: i64) -> Self {
         let time = nix::sys::time::TimeVal::new(seconds, 0);
         nix::sys::stat::utimes(&self.path("root").join(path), &time, &time).unwrap();
         self
     }
 
-    /// A device file that opens.
+    /// A device file that can be opened.
     pub(crate) fn device(self, path: &str) -> Self {
         let path = self.path("root").join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -97,13 +97,13 @@ impl Container {
         self
     }
 
-    /// slurminit.toml.
+    /// Writes slurminit.toml.
     pub(crate) fn toml(self, text: &str) -> Self {
         fs::write(self.path("slurminit.toml"), text).unwrap();
         self
     }
 
-    /// The machine that NVIDIA's library tells of.
+    /// Sets the machine description for fake-nvml.
     pub(crate) fn machine(mut self, toml: &str) -> Self {
         toml.clone_into(&mut self.machine);
         self
@@ -114,13 +114,13 @@ impl Container {
         self
     }
 
-    /// A fault of the driver, as tests/fake-nvml names it.
+    /// Adds a driver fault, in the terms of tests/fake-nvml.
     pub(crate) fn fault(mut self, at: &str, kind: &str) -> Self {
         self.machine += &format!("[[fault]]\nat = \"{at}\"\nkind = \"{kind}\"\n");
         self
     }
 
-    /// An answer of one of Slurm's commands.
+    /// Sets the output of a fake command.
     pub(crate) fn answer(self, _tool: &str, name: &str, stdout: &str) -> Self {
         fs::write(self.path(&format!("answers/{name}.out")), stdout).unwrap();
         self
@@ -136,7 +136,7 @@ impl Container {
         self
     }
 
-    /// What PID 1 says of itself; this test stands in for it.
+    /// Writes the status file of PID 1, with this process as PID 1.
     pub(crate) fn status(self, units: Vec<UnitSnapshot>) -> Self {
         let ready = || "ready".to_owned();
         let snapshot = Snapshot { phase: PhaseName::Ready, ready: true, why: ready(), units, ..Snapshot::default() };
@@ -151,16 +151,16 @@ impl Container {
     }
 
     pub(crate) fn command_as_json(&self) -> Command {
-        self.laid_out(super::doctor())
+        self.with_arguments(super::doctor())
     }
 
     pub(crate) fn command_as_text(&self) -> Command {
         let mut command = Command::new(harness::slurminit());
         command.env_clear().arg("doctor");
-        self.laid_out(command)
+        self.with_arguments(command)
     }
 
-    fn laid_out(&self, mut command: Command) -> Command {
+    fn with_arguments(&self, mut command: Command) -> Command {
         fs::write(self.path("fake-nvml.toml"), &self.machine).unwrap();
         let library = if self.has_library { super::fake_nvml() } else { self.path("libnvidia-ml.so.1") };
         command
@@ -182,7 +182,7 @@ impl Container {
     }
 }
 
-/// What unmunge says of a credential that was made so many seconds ago.
+/// Output of unmunge for a credential that is `age` seconds old.
 pub(crate) fn credential(status: &str, age: i64) -> String {
     let now = 1_795_278_308;
     format!(

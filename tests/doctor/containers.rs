@@ -1,4 +1,4 @@
-//! The faults in a container: the name of the record, the entry that answers, and the container in which it was made.
+//! Container faults: name of the record, entry that detects the fault, container with the fault.
 
 use machine::{LastExit, StopReason, UnitSnapshot, UnitState};
 use model::faults::fault::{FaultKind, Policy};
@@ -10,23 +10,22 @@ use crate::container::{Container, credential};
 
 type Case = (&'static str, &'static str, Container);
 
-/// Every case.
 pub(crate) fn all() -> Vec<Case> {
-    [gpus(), given(), work(), start(), node()].into_iter().flatten().collect()
+    [gpus(), settings(), workload(), start(), node()].into_iter().flatten().collect()
 }
 
 fn healthy() -> Container {
     Container::healthy()
 }
 
-/// One GPU, described so.
+/// A container with one GPU; `description` adds keys to its table.
 fn gpu(description: &str) -> Container {
     healthy().machine(&format!(
         "driver = \"550.127.05\"\ncuda = \"12.4\"\n[[gpu]]\nnuma = 0\npersistence = true\n{description}\n"
     ))
 }
 
-/// Nothing of NVIDIA's.
+/// A container without NVML, device files and GRES.
 fn without_gpu() -> Container {
     healthy().without_library().without("dev/nvidia0").answer("sinfo", "node", "(null)|idle|none\n")
 }
@@ -40,7 +39,7 @@ fn limits(locked: &str, stack: &str) -> Container {
     )
 }
 
-fn given() -> Vec<Case> {
+fn settings() -> Vec<Case> {
     let required = || healthy().variable("NVIDIA_REQUIRE_CUDA", "cuda>=13.0 brand=tesla,driver>=535,driver<536");
     vec![
         ("requirement-not-checked", "nvidia-require", required()),
@@ -117,12 +116,12 @@ fn gpus() -> Vec<Case> {
     ]
 }
 
-fn work() -> Vec<Case> {
-    let held = "condition = { used_mib = 143000, processes = [{ pid = 4711, memory_mib = 142000 }] }";
+fn workload() -> Vec<Case> {
+    let full = "condition = { used_mib = 143000, processes = [{ pid = 4711, memory_mib = 142000 }] }";
     let condition = |text: &str| gpu(&format!("condition = {{ {text} }}"));
     vec![
-        ("memory-is-full", "gpu-memory", gpu(held)),
-        ("used-past-slurm", "gpu-processes", gpu(held)),
+        ("memory-is-full", "gpu-memory", gpu(full)),
+        ("used-past-slurm", "gpu-processes", gpu(full)),
         (
             "exclusive-mode",
             "gpu-processes",
@@ -152,7 +151,7 @@ fn work() -> Vec<Case> {
     ]
 }
 
-/// Two CPUs, each in a socket of its own.
+/// Adds two CPUs in two sockets.
 fn two_sockets(container: Container) -> Container {
     let file = |container: Container, cpu: u32, name: &str, text: &str| {
         container.file(&format!("sys/devices/system/cpu/cpu{cpu}/topology/{name}"), text)
@@ -164,8 +163,8 @@ fn two_sockets(container: Container) -> Container {
 }
 
 fn start() -> Vec<Case> {
-    let said = |text: &str| healthy().argument(&["--credential", "/credential"]).answer("sh", "foreign", text);
-    let foreign = |status: &str, age| said(&credential(status, age));
+    let foreign = |text: &str| healthy().argument(&["--credential", "/credential"]).answer("sh", "foreign", text);
+    let foreign_credential = |status: &str, age| foreign(&credential(status, age));
     vec![
         ("configuration-refused", "configuration", healthy().toml("[gpu]\ntype_name = \"brand\"\n")),
         (
@@ -187,13 +186,13 @@ fn start() -> Vec<Case> {
             "munge-key",
             healthy()
                 .file("etc/munge/munge.key", "a key that everybody has")
-                .made_at("etc/munge/munge.key", 1_000)
+                .modified_at("etc/munge/munge.key", 1_000)
                 .file(".dockerenv", ""),
         ),
-        ("clock-behind", "clock", foreign("Rewound credential (16)", -600)),
-        ("clock-ahead", "clock", foreign("Expired credential (15)", 900)),
-        ("clock-a-little-off", "clock", foreign("Success (0)", 40)),
-        ("another-key", "clock", said("unmunge: Error: Invalid credential\n")),
+        ("clock-behind", "clock", foreign_credential("Rewound credential (16)", -600)),
+        ("clock-ahead", "clock", foreign_credential("Expired credential (15)", 900)),
+        ("clock-a-little-off", "clock", foreign_credential("Success (0)", 40)),
+        ("another-key", "clock", foreign("unmunge: Error: Invalid credential\n")),
         ("another-clusters-state", "saved-state", healthy().file("var/lib/slurm/slurmctld/clustername", "old-lab|7")),
         ("no-address", "address", healthy().failure("address", 2, "")),
         ("killed-for-memory", "memory-kills", healthy().file("sys/fs/cgroup/memory.events", "oom 2\noom_kill 3\n")),
@@ -209,7 +208,7 @@ fn start() -> Vec<Case> {
     ]
 }
 
-/// A container whose agent found a fault.
+/// A container whose agent reported a GPU fault.
 fn faulty() -> Container {
     let kind = FaultKind::Xid(79);
     let (what, repair) = policy::words(kind);
@@ -225,7 +224,7 @@ fn faulty() -> Container {
     healthy().status(Vec::new()).file("run/slurminit/gpus.json", &serde_json::to_string(&report).unwrap())
 }
 
-/// A container with slurmd alone, in this state, and what its controller says of the node.
+/// A compute node: slurmd in this state, and `node` as the controller's view of it.
 fn compute(state: UnitState, node: &str) -> Container {
     let unit = |name: &str, state| UnitSnapshot { name: name.to_owned(), state, ..UnitSnapshot::default() };
     healthy().status(vec![unit("munged", UnitState::Ready), unit("slurmd", state)]).answer("sinfo", "node", node)
@@ -243,7 +242,7 @@ fn node() -> Vec<Case> {
             ..UnitSnapshot::default()
         }])
     };
-    let marked = |name: &str, text: &str| {
+    let custom = |name: &str, text: &str| {
         healthy().file(&format!("config/{name}"), &format!("# USER_CUSTOMIZED=true\n{text}\n"))
     };
     vec![
@@ -266,7 +265,7 @@ fn node() -> Vec<Case> {
         (
             "own-gres-claims-more",
             "gres",
-            marked(
+            custom(
                 "slurm.conf",
                 "SlurmctldHost=localhost\nSlurmctldPort=1\nSlurmdPort=2\nProctrackType=proctrack/linuxproc\nGresTypes=gpu\nNodeName=localhost Gres=gpu:nvidia:4",
             ),
@@ -279,12 +278,12 @@ fn node() -> Vec<Case> {
         (
             "own-real-memory-too-high",
             "real-memory",
-            marked(
+            custom(
                 "slurm.conf",
                 "SlurmctldHost=localhost\nSlurmctldPort=1\nSlurmdPort=2\nProctrackType=proctrack/linuxproc\nGresTypes=gpu\nNodeName=localhost Gres=gpu:nvidia:1 RealMemory=99999999",
             ),
         ),
-        ("own-gres-names-a-missing-device", "own-files", marked("gres.conf", "Name=gpu Type=nvidia File=/dev/nvidia7")),
+        ("own-gres-names-a-missing-device", "own-files", custom("gres.conf", "Name=gpu Type=nvidia File=/dev/nvidia7")),
         ("file-without-marker", "own-files", healthy().file("config/gres.conf", "Name=gpu File=/dev/nvidia0\n")),
         (
             "files-of-another-time",

@@ -12,24 +12,24 @@ const BEGIN: &str =
     "<!-- From here on this is made of the entries of `slurminit doctor`: UPDATE=1 cargo test --test doctor -->\n";
 const END: &str = "<!-- Up to here. -->\n";
 
-/// Fails if the page differs from the entries, or if a symptom has no recorded answer. With `UPDATE=1` the page is written.
+/// Fails if the page differs from the entries or a symptom has no recorded answer. With `UPDATE=1`, writes the page.
 pub(crate) fn compare() {
     harness::write_evidence(&symptoms());
     let path = harness::root().join("docs/reference/doctor.md");
     let old = fs::read_to_string(&path).unwrap();
-    let (head, rest) = old.split_once(BEGIN).expect("the mark where the tables begin");
-    let (_, tail) = rest.split_once(END).expect("the mark where they end");
-    let made = [head, BEGIN, &tables(), END, tail].concat();
+    let (head, rest) = old.split_once(BEGIN).expect("marker for the start of the tables");
+    let (_, tail) = rest.split_once(END).expect("marker for the end of the tables");
+    let new = [head, BEGIN, &tables(), END, tail].concat();
     if std::env::var_os("UPDATE").is_some() {
-        fs::write(&path, &made).unwrap();
+        fs::write(&path, &new).unwrap();
         return;
     }
     let wrong =
-        similar::TextDiff::from_lines(&old, &made).unified_diff().header("docs/reference/doctor.md", "now").to_string();
-    assert!(wrong.is_empty(), "{wrong}\nIf that is right: UPDATE=1 cargo test --test doctor");
+        similar::TextDiff::from_lines(&old, &new).unified_diff().header("docs/reference/doctor.md", "now").to_string();
+    assert!(wrong.is_empty(), "{wrong}\nTo accept: UPDATE=1 cargo test --test doctor");
 }
 
-/// A cell of a table cannot hold the sign that ends it.
+/// Escapes a text for a Markdown table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
@@ -54,20 +54,21 @@ fn tables() -> String {
 
 fn symptoms() -> String {
     let mut text = String::from(
-        "# Symptoms and the answers of doctor\n\n\
-         Symptoms from the troubleshooting parts of five guides to GPUs in containers, and other known faults. For each, a test makes the\n\
-         fault and compares the answer of `slurminit doctor` with the record: `tests/doctor` with stand-ins for hardware and programs,\n\
-         `tests/image/doctor.rs` (records that begin with `image-`) with the real munged, slurmctld and slurmd.\n",
+        "# Symptoms and answers of doctor\n\n\
+         Symptoms from the troubleshooting sections of five guides to GPUs in containers, and other known faults. For\n\
+         each, a test simulates the fault and compares the answer of `slurminit doctor` with the record: `tests/doctor`\n\
+         with stand-ins for hardware and programs, `tests/image/doctor.rs` (records that begin with `image-`) with the\n\
+         real munged, slurmctld and slurmd.\n",
     );
     for source in SOURCES {
         let _ = write!(
             text,
-            "\n## {}\n\n| Symptom | The fault that was made | Entry, verdict | The answer | Pass |\n|---|---|---|---|---|\n",
+            "\n## {}\n\n| Symptom | Simulated fault | Entry, verdict | Answer | Pass |\n|---|---|---|---|---|\n",
             source.title
         );
         for Symptom { symptom, fault, case } in source.symptoms {
             let answer = answer::recorded(case).unwrap_or_else(|| panic!("{case}: no test has recorded an answer"));
-            assert_ne!(answer.verdict, "ok", "{case}: the fault was not seen");
+            assert_ne!(answer.verdict, "ok", "{case}: the fault was not detected");
             let Answer { entry, verdict, seen, cause, repair } = answer;
             let cause = cause.map(|cause| format!("<br>Cause: {}", cell(&cause))).unwrap_or_default();
             let repair =

@@ -1,11 +1,11 @@
-//! The symptoms that GPU guides for containers and clusters list, each with a fault that makes it and the record of the
-//! answer. The guides are named by their titles.
+//! Symptoms from GPU guides for containers and clusters, each with a fault that causes it and the record of the answer.
+//! Guides are listed by title.
 
 /// A symptom of a guide.
 pub(crate) struct Symptom {
-    /// In the guide's words.
+    /// As the guide words it.
     pub(crate) symptom: &'static str,
-    /// What was done to make it.
+    /// How the test causes the symptom.
     pub(crate) fault: &'static str,
     /// The record of the answer, in `tests/doctor/answers`.
     pub(crate) case: &'static str,
@@ -30,49 +30,45 @@ pub(crate) const SOURCES: &[Source] = &[
             row("\"GPU detected but Docker passthrough failed\"", "driver, no toolkit", "host-without-toolkit"),
             row(
                 "\"GPU detected but Docker passthrough failed\"",
-                "toolkit, not known to Docker",
+                "toolkit not registered with Docker",
                 "host-toolkit-not-registered",
             ),
             row(
                 "\"GPU detected but Docker passthrough failed\"",
-                "the trial's container does not start",
+                "the trial container does not start",
                 "host-passthrough-fails",
             ),
             row(
                 "GPU visible on host but not in container",
-                "a container that was created without GPUs",
+                "a container created without GPUs",
                 "host-container-without-gpu",
             ),
-            row("GPU visible on host but not in container", "the same, looked at from inside", "no-gpu"),
+            row("GPU visible on host but not in container", "the same container, checked from inside", "no-gpu"),
             row(
                 "Slurm says \"Invalid GRES specification\"",
-                "real daemons: a slurm.conf of one's own without GPUs, `srun --gres=gpu:1`",
+                "real daemons: a custom slurm.conf without GPUs, `srun --gres=gpu:1`",
                 "image-invalid-gres",
             ),
             row(
                 "Slurm says \"Invalid GRES specification\"",
-                "a slurm.conf of one's own with 4 GPUs of 1",
+                "a custom slurm.conf with 4 GPUs on a node with 1",
                 "own-gres-claims-more",
             ),
             row("Container built without GPU, now I have one", "GPU_TYPE=none and a GPU", "image-built-without-gpu"),
             row(
                 "Container built without GPU, now I have one",
-                "the label of the image, and a host with a GPU",
+                "image label `none` on a host with a GPU",
                 "host-image-without-gpu",
             ),
-            row("Why macOS Doesn't Support GPU", "a host that is a Mac", "host-is-a-mac"),
+            row("Why macOS Doesn't Support GPU", "a macOS host", "host-is-a-mac"),
         ],
     },
     Source {
         title: "GPU Support Guide of pytorch-cloud",
         symptoms: &[
-            row(
-                "DaemonSet shows 0/X pods ready",
-                "0 of 1 pods of the device plugin are ready",
-                "host-device-plugin-not-ready",
-            ),
+            row("DaemonSet shows 0/X pods ready", "0 of 1 device plugin pods ready", "host-device-plugin-not-ready"),
             row("DaemonSet shows 0/X pods ready", "no node has the label", "host-device-plugin-without-nodes"),
-            row("GPU resources not available", "a node with the label offers no GPU", "host-pods-without-gpus"),
+            row("GPU resources not available", "a labelled node offers no GPU", "host-pods-without-gpus"),
             row(
                 "`nvidia-smi: command not found`",
                 "driver capabilities without `utility`",
@@ -97,9 +93,9 @@ pub(crate) const SOURCES: &[Source] = &[
     Source {
         title: "GPU Allocation Guide of KohakuRiver",
         symptoms: &[
-            row("No GPU info in node list", "devices, and no management library", "image-library-missing"),
-            row("GPU count is 0", "the driver does not answer", "host-driver-does-not-answer"),
-            row("GPU count is 0", "GPUs are counted, and no device file is there", "no-gpu-counted"),
+            row("No GPU info in node list", "device files without the management library", "image-library-missing"),
+            row("GPU count is 0", "the driver does not respond", "host-driver-does-not-answer"),
+            row("GPU count is 0", "NVML reports GPUs, but their device files are missing", "no-gpu-counted"),
             row(
                 "Invalid GPU ID",
                 "CUDA_VISIBLE_DEVICES=2,3 in a container with one GPU",
@@ -109,14 +105,10 @@ pub(crate) const SOURCES: &[Source] = &[
             row("Container missing CUDA", "no libcuda.so.1", "without-compute-capability"),
             row(
                 "Driver mismatch",
-                "a library of another release than the kernel's module",
+                "library and kernel module of different releases",
                 "image-library-of-another-release",
             ),
-            row(
-                "Code not using GPU",
-                "a job that has had a GPU for 10 minutes, and no process on it",
-                "job-on-the-cpu",
-            ),
+            row("Code not using GPU", "a job with a GPU for 10 minutes and no process on it", "job-on-the-cpu"),
             row(
                 "Wrong device index",
                 "CUDA_VISIBLE_DEVICES=2,3 in a container with one GPU",
@@ -128,25 +120,25 @@ pub(crate) const SOURCES: &[Source] = &[
     Source {
         title: "GPU Configuration Guide of a multi-agent Docker environment",
         symptoms: &[
-            row("`nvidia-smi` fails or shows no GPUs", "the kernel's own driver holds the GPU", "host-with-nouveau"),
+            row("`nvidia-smi` fails or shows no GPUs", "the nouveau driver is loaded", "host-with-nouveau"),
             row("`nvidia-smi` fails or shows no GPUs", "nvidia-smi fails", "host-driver-does-not-answer"),
-            row("`could not select device driver`", "Docker's answer to the trial", "host-passthrough-fails"),
+            row("`could not select device driver`", "the trial fails with this error", "host-passthrough-fails"),
             row(
                 "`CUDA driver version is insufficient for CUDA runtime version`",
-                "a toolkit of CUDA 13, a driver for 12.4",
+                "a CUDA 13 toolkit, a driver for 12.4",
                 "cuda-toolkit-newer-than-driver",
             ),
-            row("CUDA Version Mismatch", "a driver that is older than CUDA 11", "host-driver-too-old"),
+            row("CUDA Version Mismatch", "a driver older than CUDA 11", "host-driver-too-old"),
             row("`CUDA out of memory`", "a GPU with 143000 of 143771 MiB in use", "memory-is-full"),
-            row("GPU already in use by another process", "a process on the GPU, and no job", "used-past-slurm"),
-            row("GPU already in use by another process", "exclusive mode, and one process", "exclusive-mode"),
-            row("GPU utilization low despite heavy workload", "the clocks are down for heat", "too-hot"),
+            row("GPU already in use by another process", "a process on the GPU without a job", "used-past-slurm"),
+            row("GPU already in use by another process", "exclusive mode with one process", "exclusive-mode"),
+            row("GPU utilization low despite heavy workload", "clocks lowered by thermal slowdown", "too-hot"),
             row("GPU utilization low despite heavy workload", "4 of 16 lanes", "narrow-link"),
             row("GPU utilization low despite heavy workload", "a slow link under load", "slow-link"),
             row("GPU state lost between container restarts", "persistence mode off", "persistence-off"),
             row("Docker Performance Settings: `shm_size`", "a container with Docker's 64 MiB", "image-shared-memory"),
-            row("Docker Performance Settings: `memlock`", "64 KiB to lock, and InfiniBand", "little-locked-memory"),
-            row("Docker Performance Settings: `stack`", "a stack of 1 MiB", "small-stack"),
+            row("Docker Performance Settings: `memlock`", "64 KiB lockable, with InfiniBand", "little-locked-memory"),
+            row("Docker Performance Settings: `stack`", "a stack limit of 1 MiB", "small-stack"),
             row(
                 "NVIDIA Driver Settings: NVIDIA_DISABLE_REQUIRE",
                 "CUDA 13 required, a driver for 12.4",
@@ -155,7 +147,7 @@ pub(crate) const SOURCES: &[Source] = &[
             row("NVIDIA Driver Settings: NVIDIA_MIG_CONFIG_DEVICES", "the variable is set", "mig-variables"),
             row(
                 "GPU Capabilities: `capabilities: [gpu, compute, utility]`",
-                "the same words in the variable",
+                "the same list in the variable",
                 "unknown-capability",
             ),
         ],
@@ -173,13 +165,9 @@ pub(crate) const SOURCES: &[Source] = &[
                 "numa_node is -1, two sockets",
                 "numa-unknown-on-two-sockets",
             ),
-            row("How to expose GPU to a VM: vGPU", "a GPU with the name of a vGPU for computing", "virtual-gpu"),
-            row(
-                "How to expose GPU to a VM: vGPU",
-                "a GPU with the name of a vGPU for desktops",
-                "virtual-gpu-without-cuda",
-            ),
-            row("GPU or vGPU to a worker's pod", "a memory limit of HAMi's", "share-by-variable"),
+            row("How to expose GPU to a VM: vGPU", "a GPU with the name of a compute vGPU", "virtual-gpu"),
+            row("How to expose GPU to a VM: vGPU", "a GPU with the name of a desktop vGPU", "virtual-gpu-without-cuda"),
+            row("GPU or vGPU to a worker's pod", "a HAMi memory limit", "share-by-variable"),
             row("GPU or vGPU to a worker's pod", "HAMi's library in /etc/ld.so.preload", "share-by-library"),
             row(
                 "tf-notebook service fails to connect to ipkernel, through a proxy",
@@ -189,24 +177,24 @@ pub(crate) const SOURCES: &[Source] = &[
         ],
     },
     Source {
-        title: "What Slurm and GPUs in containers are known for",
+        title: "Known problems of Slurm and GPUs in containers",
         symptoms: &[
-            row("NVML says `Unknown Error`", "nvmlInit answers so", "image-unknown-error"),
+            row("NVML returns `Unknown Error`", "nvmlInit returns this error", "image-unknown-error"),
             row(
                 "the device files exist but cannot be opened",
-                "a file that is no device",
+                "a file that is not a device node",
                 "image-device-does-not-open",
             ),
-            row("the management library is missing", "devices, and no library", "image-library-missing"),
+            row("the management library is missing", "device files without the library", "image-library-missing"),
             row(
-                "the library and the kernel's module are of different releases",
-                "nvmlInit answers so",
+                "library and kernel module are of different releases",
+                "nvmlInit returns this error",
                 "image-library-of-another-release",
             ),
             row("the driver hangs", "nvmlInit never returns", "driver-hangs"),
             row(
                 "a drain that outlives its cause",
-                "real daemons: a drain in Slurm's words, kept over its cause",
+                "real daemons: a drain with Slurm's reason that outlives its cause",
                 "image-stale-drain",
             ),
             row(
@@ -216,34 +204,26 @@ pub(crate) const SOURCES: &[Source] = &[
             ),
             row(
                 "`gres/gpu count reported lower than configured`",
-                "real daemons: a slurm.conf of one's own with more GPUs",
+                "real daemons: a custom slurm.conf with more GPUs",
                 "image-gres-lower",
             ),
-            row("`Low RealMemory`", "real daemons: a slurm.conf of one's own with more memory", "image-real-memory"),
-            row(
-                "one munge key in every container of an image",
-                "a key that is older than its container",
-                "image-shared-key",
-            ),
+            row("`Low RealMemory`", "real daemons: a custom slurm.conf with more memory", "image-real-memory"),
+            row("one munge key in every container of an image", "a key older than its container", "image-shared-key"),
             row(
                 "munge: the keys of two machines differ",
-                "two containers, a credential of one read in the other",
+                "a credential of one container decoded in another",
                 "image-another-key",
             ),
             row(
                 "munge: the clocks of two machines differ",
-                "a credential of another time, `Rewound credential`",
+                "a credential from the future: `Rewound credential`",
                 "clock-behind",
             ),
-            row(
-                "munge: the clocks of two machines differ",
-                "real munged: a credential past its life",
-                "image-clock-skew",
-            ),
+            row("munge: the clocks of two machines differ", "real munged: an expired credential", "image-clock-skew"),
             row("`Address already in use`", "two containers that share a network", "image-port-taken"),
             row(
                 "`CLUSTER NAME MISMATCH`",
-                "a state volume of a cluster of another name",
+                "the state volume of a cluster with another name",
                 "image-another-clusters-state",
             ),
             row("`No space left on device`", "a state directory of 8 MiB", "image-disk-full"),

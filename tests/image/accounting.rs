@@ -1,4 +1,4 @@
-//! The accounting database: in the container, and elsewhere.
+//! Accounting with the embedded and with an external database.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,21 +10,21 @@ const ACCOUNTS: &str = "[[account]]\nname = 'lab'\nFairshare = 10\nGrpTRES = 'gr
     [[qos]]\nname = 'short'\nPriority = 100\nMaxWall = '01:00:00'\n\
     [[user]]\nname = 'alice'\nuid = 1501\naccount = 'lab'\n[[user]]\nname = 'bob'\nuid = 1502\naccount = 'guests'\n";
 
-/// The last state of a job in the database.
-fn counted(container: &Container, job: &str, columns: &str) -> String {
+/// The `sacct` columns of a job, as soon as the database has it as completed.
+fn wait_for_job_record(container: &Container, job: &str, columns: &str) -> String {
     let condition = format!("sacct -nX -j {job} -o State | grep -q COMPLETED");
     container.sh(&format!("timeout 120 sh -c 'until {condition}; do :; done'; sacct -nXP -j {job} -o {columns}"))
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn jobs_are_counted_and_survive_the_container() {
+fn job_records_survive_database_crash_and_new_container() {
     let state = Volume::new("accounting");
     let image = Image::new(ACCOUNTING).volume(&state, "/var/lib/slurm").json_log();
     let container = image.serve();
     container.sh("srun --job-name first true");
-    assert_eq!(counted(&container, "1", "JobName,User,Cluster"), "first|root|slurminit");
-    // Nobody but their users reads the database or its configuration.
+    assert_eq!(wait_for_job_record(&container, "1", "JobName,User,Cluster"), "first|root|slurminit");
+    // Only their own users can read the database and its configuration.
     assert_eq!(
         container.sh("stat -c '%U %a' /etc/slurm/slurmdbd.conf /var/lib/slurm/mysql /var/lib/slurm/mysql/data"),
         "slurm 600\nmysql 700\nmysql 700"
@@ -35,12 +35,12 @@ fn jobs_are_counted_and_survive_the_container() {
         "use IO::Socket::UNIX; exit(IO::Socket::UNIX->new(q(/run/mysqld/mysqld.sock)) ? 0 : $!{EACCES} ? 13 : 1)";
     for (user, code) in [("64030", 0), ("1501", 13)] {
         let groups = if user == "64030" { "--groups=641" } else { "--clear-groups" };
-        let alien = container.exec(&["setpriv", &format!("--reuid={user}"), groups, "perl", "-MErrno", "-e", connect]);
-        assert_eq!(alien.code, code, "{user}: {}", alien.stderr);
+        let client = container.exec(&["setpriv", &format!("--reuid={user}"), groups, "perl", "-MErrno", "-e", connect]);
+        assert_eq!(client.code, code, "{user}: {}", client.stderr);
     }
-    // A database that dies comes back, and what ended meanwhile is counted.
+    // A killed database restarts, and records the jobs that ended meanwhile.
     container.sh("pkill -KILL mariadbd; srun --job-name second true");
-    assert_eq!(counted(&container, "2", "JobName"), "second");
+    assert_eq!(wait_for_job_record(&container, "2", "JobName"), "second");
     assert_eq!(container.stop(), 0, "{}", container.log());
     drop(container);
     let container = image.serve();
@@ -60,12 +60,12 @@ fn applies_accounts_and_limits_and_keeps_others() {
         assert!(tree.lines().any(|found| found == line), "{line}: {tree}");
     }
     assert_eq!(container.sh("sacctmgr -nP show qos where name=short format=priority,maxwall"), "100|01:00:00");
-    // Jobs count for the users' accounts, and somebody without one runs none.
+    // Jobs are charged to the user's account; a user without an account cannot run jobs.
     assert_eq!(container.sh("su alice -c 'cd /; srun printenv SLURM_JOB_ACCOUNT'"), "lab");
     container.sh("useradd eve");
     let refused = container.exec(&["su", "eve", "-c", "cd /; srun true"]);
     assert!(refused.stderr.contains("Invalid account"), "{}", refused.stderr);
-    // An administrator's own stay, and what the file says again is made again.
+    // A reload restores the values of slurminit.toml and keeps the administrator's other changes.
     container.sh("sacctmgr -i add account own && sacctmgr -i modify account lab set GrpTRES=gres/gpu=1 MaxJobs=7");
     fs::write(config.path().join("slurminit.toml"), ACCOUNTS.replace("100", "200")).unwrap();
     container.sh("slurminit reload");
@@ -76,7 +76,7 @@ fn applies_accounts_and_limits_and_keeps_others() {
     }
     let usage = container.sh("slurminit usage --json");
     assert!(usage.contains("\"alice\"") && usage.contains("\"jobs\": 1"), "{usage}");
-    // What slurmdbd refuses is said, and costs no more than itself.
+    // A setting that slurmdbd rejects is reported; the cluster stays ready.
     fs::write(config.path().join("slurminit.toml"), ACCOUNTS.replace("Priority = 100", "Priority = 'high'")).unwrap();
     let outcome = container.exec(&["slurminit", "reload"]);
     let log = container.log() + &outcome.stderr;
@@ -86,7 +86,7 @@ fn applies_accounts_and_limits_and_keeps_others() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn gpu_hours_are_those_of_the_jobs_of_all_nodes() {
+fn gpu_hours_include_jobs_of_all_nodes() {
     let (network, key) = (Network::new(), Volume::new("key"));
     let config = directory(&[("slurminit.toml", "[accounting]\nmode = 'embedded'\n")]);
     let member = |image, role, name| {
@@ -107,12 +107,12 @@ fn gpu_hours_are_those_of_the_jobs_of_all_nodes() {
     let node = member(DEMO, "compute", "c1").serve();
     let sum = |container: &Container| container.sh("sha256sum </etc/slurm/slurm.conf");
     assert_eq!(sum(&node), sum(&head));
-    // A node has no database of its own, and asks the controller's.
+    // A compute node runs no database; it queries the controller's.
     assert_eq!(node.sh("pidof mariadbd slurmdbd || echo none"), "none");
     node.sh("srun --gres=gpu:2 sleep 2; srun true");
-    let job = counted(&node, "1", "ElapsedRaw,AllocTRES");
+    let job = wait_for_job_record(&node, "1", "ElapsedRaw,AllocTRES");
     assert!(job.contains("gres/gpu=2"), "{job}");
-    counted(&node, "2", "State");
+    wait_for_job_record(&node, "2", "State");
     let seconds: u64 = job.split('|').next().unwrap().parse().unwrap();
     let usage = node.sh("slurminit usage --json");
     for part in [format!("\"gpu_seconds\": {}", seconds * 2), "\"jobs\": 2".to_owned()] {
@@ -124,7 +124,7 @@ fn gpu_hours_are_those_of_the_jobs_of_all_nodes() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn database_elsewhere_is_used_with_its_password() {
+fn external_database_uses_password_without_logging_it() {
     let network = Network::new();
     let secret = directory(&[("password", "s3cret-of-ours\n")]);
     let mode = |mode| fs::set_permissions(secret.path().join("password"), fs::Permissions::from_mode(mode)).unwrap();
@@ -147,7 +147,7 @@ fn database_elsewhere_is_used_with_its_password() {
         .mount(&secret.path().join("password"), "/run/secrets/db");
     let container = image.serve();
     container.sh("srun --job-name there true");
-    assert_eq!(counted(&container, "1", "JobName"), "there");
+    assert_eq!(wait_for_job_record(&container, "1", "JobName"), "there");
     assert_eq!(container.sh("pidof mariadbd || echo none"), "none");
     assert!(!container.log().contains("s3cret"), "{}", container.log());
     assert_eq!(
@@ -155,40 +155,40 @@ fn database_elsewhere_is_used_with_its_password() {
         "/etc/slurm/slurmdbd.conf\n/run/secrets/db"
     );
     drop(database);
-    // Jobs run while the database is away.
+    // Jobs run while the database is down.
     container.sh("srun true");
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn database_that_is_broken_ends_start_and_cluster_starts_without_it() {
+fn broken_database_aborts_start_unless_accounting_is_off() {
     let state = Volume::new("accounting");
     let image = || Image::new(ACCOUNTING).volume(&state, "/var/lib/slurm");
     assert_eq!(image().run(&["srun", "true"]).code, 0);
-    let spoil = "echo nothing >/var/lib/slurm/mysql/data/ibdata1";
-    image().with(["--entrypoint", "sh"]).run(&["-c", spoil]).ok();
+    let damage = "echo nothing >/var/lib/slurm/mysql/data/ibdata1";
+    image().with(["--entrypoint", "sh"]).run(&["-c", damage]).ok();
     let outcome = image().run(&["srun", "true"]);
-    let said = outcome.stderr + &outcome.stdout;
-    assert_eq!(outcome.code, 108, "{said}");
-    assert!(said.contains("mariadbd") && said.contains("ibdata1"), "{said}");
+    let output = outcome.stderr + &outcome.stdout;
+    assert_eq!(outcome.code, 108, "{output}");
+    assert!(output.contains("mariadbd") && output.contains("ibdata1"), "{output}");
     image().with(["--env", "SLURMINIT_ACCOUNTING=none"]).run(&["srun", "true"]).ok();
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn reports_missing_parts() {
+fn reports_missing_slurmdbd_password_and_accounting() {
     let outcome = Image::new(PLAIN).with(["--env", "SLURMINIT_ACCOUNTING=embedded"]).run(&["true"]);
     assert_eq!(outcome.code, 78);
     assert!(outcome.stderr.contains("slurmdbd") || outcome.stdout.contains("slurmdbd"));
     let config = directory(&[("slurminit.toml", "[accounting]\nmode = 'external'\ndatabase_host = 'db'\n")]);
     let outcome = Image::new(ACCOUNTING).mount(config.path(), "/config").run(&["true"]);
-    let said = outcome.stderr + &outcome.stdout;
-    assert!(outcome.code == 104 && said.contains("/run/secrets/accounting_password"), "{said}");
-    // A cluster without accounting says so.
+    let output = outcome.stderr + &outcome.stdout;
+    assert!(outcome.code == 104 && output.contains("/run/secrets/accounting_password"), "{output}");
+    // `slurminit usage` in a cluster without accounting.
     let plain = Image::new(DEMO).serve();
     let outcome = plain.exec(&["slurminit", "usage"]);
     assert!(outcome.code == 1 && outcome.stderr.contains("docs/accounting.md"), "{}", outcome.stderr);
-    // The image has a cluster of several without accounting, too.
+    // The accounting image can run without accounting.
     let off = Image::new(ACCOUNTING).with(["--env", "SLURMINIT_ACCOUNTING=none"]).serve();
     assert_eq!(off.sh("pidof mariadbd slurmdbd || echo none"), "none");
 }

@@ -1,4 +1,4 @@
-//! Nodes that slurmctld has started for jobs, and stopped: the test is the cloud.
+//! Nodes that slurmctld starts for jobs and stops when idle. The test acts as the cloud.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::members::Cluster;
 const NODES: &str = "idle = 5\nresume_timeout = 40\nsuspend_timeout = 5\n[[autoscale.nodes]]\nname = \"burst-[1-2]\"\n\
                      cpus = 1\nmemory_mib = 1000\ngpus = \"nvidia:2\"\nfeatures = [\"burst\"]\n";
 
-/// The commands note what they are asked, and fail while there is a file.
+/// The commands log their arguments to /tmp/asked; `resume` fails while /tmp/broken exists.
 const COMMANDS: &str = "[autoscale]\n\
     resume = [\"sh\", \"-c\", \"echo up $@ >>/tmp/asked; if test -e /tmp/broken; then echo no quota left >&2; exit 3; fi\", \"sh\"]\n\
     suspend = [\"sh\", \"-c\", \"echo down $@ >>/tmp/asked\", \"sh\"]\n";
@@ -27,34 +27,34 @@ fn compute(cluster: &Cluster, name: &str, gpus: u32, config: &Path) -> Image {
 fn job_starts_missing_node_which_stops_when_idle() {
     let cluster = cluster();
     let config = directory(&[("slurminit.toml", &format!("[autoscale]\n{NODES}"))]);
-    // The capacity can be seen while nothing runs, and asked for.
+    // Nodes that are not running are listed, and jobs can request them.
     let nodes = cluster.controller.sh("slurminit nodes");
     assert!(nodes.contains("2 powered_down"), "{nodes}");
     let job = cluster.controller.sh("cd /tmp; sbatch --parsable --gres=gpu:2 -o /dev/null --wrap 'hostname; env'");
     cluster.until("grep -qx \"up burst-1\" /tmp/asked");
-    let own = compute(&cluster, "own", 0, config.path()).serve();
+    let unlisted = compute(&cluster, "own", 0, config.path()).serve();
     let node = compute(&cluster, "burst-1", 2, config.path()).serve();
     let sum = |container: &Container| container.sh("sha256sum </etc/slurm/slurm.conf");
     assert_eq!(sum(&node), sum(&cluster.controller), "{}", node.sh("cat /etc/slurm/slurm.conf"));
     cluster.until(&format!("scontrol show job {job} | grep -q JobState=COMPLETED"));
     assert!(cluster.controller.sh(&format!("scontrol show job {job}")).contains("BatchHost=burst-1"));
-    // An interactive job is there at once, and finds its GPUs.
+    // An interactive job starts immediately and gets its GPUs.
     assert_eq!(cluster.controller.sh("srun -w burst-1 --gres=gpu:2 printenv CUDA_VISIBLE_DEVICES"), "0,1");
     assert_eq!(node.sh("slurminit health --ready"), "ready");
-    // A slurmd that dies there comes back without a new boot.
-    let held = cluster.submit("-w burst-1 --gres=gpu:1");
-    cluster.until(&format!("squeue -h -j {held} -t R | grep -q ."));
+    // slurmd can restart on the node without a new boot.
+    let running = cluster.submit("-w burst-1 --gres=gpu:1");
+    cluster.until(&format!("squeue -h -j {running} -t R | grep -q ."));
     node.sh("slurminit restart slurmd");
     cluster.until("sinfo -h -n burst-1 -o %T | grep -qx allocated");
-    assert_eq!(cluster.controller.sh(&format!("squeue -h -j {held} -o %T")), "RUNNING");
-    cluster.controller.sh(&format!("scancel {held}"));
-    // Nobody needs it any more; what adds itself stays.
+    assert_eq!(cluster.controller.sh(&format!("squeue -h -j {running} -o %T")), "RUNNING");
+    cluster.controller.sh(&format!("scancel {running}"));
+    // The idle node is stopped; the node that registered itself stays.
     cluster.until("grep -qx \"down burst-1\" /tmp/asked");
     assert_eq!(node.stop(), 0, "{}", node.log());
     cluster.until("sinfo -h -n burst-1 -o %t | grep -qx \"idle~\"");
     assert_eq!(cluster.controller.sh("sinfo -h -n own -o %t"), "idle");
     assert_eq!(cluster.controller.sh("cat /tmp/asked"), "up burst-1\ndown burst-1");
-    drop(own);
+    drop(unlisted);
 }
 
 #[test]
@@ -69,12 +69,12 @@ fn reports_and_retries_failed_command() {
     cluster.controller.until_said("no quota left");
     cluster.until("grep -q \"^down .*burst-1\" /tmp/asked");
     cluster.controller.sh("rm /tmp/broken; : >/tmp/asked");
-    // Nobody has to do anything.
+    // slurmctld retries without intervention.
     cluster.until("grep -q \"^up \" /tmp/asked");
     let name = cluster.controller.sh("sed -n 's/^up //p' /tmp/asked | head -n 1");
     let node = compute(&cluster, &name, 2, config.path()).serve();
     cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
-    // A machine that is taken away hands its job back, and can be started again.
+    // A node that the cloud takes away requeues its job, and can be started again.
     cluster.controller.sh(": >/tmp/asked");
     node.sh("touch /tmp/notice");
     cluster.until(&format!("grep -qx \"down {name}\" /tmp/asked"));
@@ -94,14 +94,14 @@ fn does_not_wait_for_node_that_is_missing_or_too_small() {
     cluster.until("sinfo -h -n burst-1 -o %T | grep -qx \"idle~\" || grep -qc \"up \" /tmp/asked");
     cluster.controller.sh(&format!("scancel {job}; : >/tmp/asked"));
     cluster.until("! sinfo -h -o %T | grep -v \"idle~\"");
-    // One GPU where two were promised.
+    // The node has one GPU instead of the configured two.
     let job = cluster.submit("-w burst-2 --gres=gpu:2");
     cluster.until("grep -qx \"up burst-2\" /tmp/asked");
     let node = compute(&cluster, "burst-2", 1, config.path()).start();
     cluster.until("sinfo -h -R -o \"%N %E\" | grep -q \"^burst-2 slurminit: .*gpu:nvidia:1\"");
     cluster.until(&format!("squeue -h -j {job} -t PD | grep -q ."));
     assert!(node.log().contains("[[autoscale.nodes]]"), "{}", node.log());
-    // It is stopped, and not started again for the same job.
+    // The node is stopped and not started again for the same job.
     cluster.until("grep -qx \"down burst-2\" /tmp/asked");
     assert_eq!(cluster.controller.sh("sinfo -h -n burst-2 -o %t"), "down~");
     let log = cluster.controller.log();

@@ -1,4 +1,4 @@
-//! What goes wrong outside of us ends in a message that names it, and in a documented exit code.
+//! External errors lead to a message that names the cause, and a documented exit code.
 
 use crate::docker::{Image, Outcome, PLAIN, Volume, debians, directory};
 
@@ -14,31 +14,31 @@ fn assert_refused(outcome: &Outcome, code: i32, words: &[&str]) {
     for word in words {
         assert!(outcome.stderr.contains(word), "`{word}` is not in: {}", outcome.stderr);
     }
-    assert_eq!(outcome.stdout, "", "nothing ran");
+    assert_eq!(outcome.stdout, "", "the command ran");
     assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn broken_toml() {
+fn rejects_broken_toml() {
     assert_refused(&with_toml("# fine\n[gpu\n"), 78, &["/config/slurminit.toml:2:"]);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn unknown_key() {
+fn rejects_unknown_key() {
     assert_refused(&with_toml("# fine\n[gpu]\ntype_nam = \"model\"\n"), 78, &["/config/slurminit.toml:3:", "type_nam"]);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn value_of_wrong_type() {
+fn rejects_value_of_wrong_type() {
     assert_refused(&with_toml("[node]\ncpus = \"many\"\n"), 78, &["/config/slurminit.toml:2:", "cpus"]);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn environment_variable_that_means_nothing() {
+fn rejects_invalid_value_of_environment_variable() {
     let outcome = Image::new(PLAIN).with(["--env", "GPU_TYPE=voodoo"]).run(&["srun", "hostname"]);
     assert_refused(&outcome, 78, &["GPU_TYPE", "voodoo"]);
 }
@@ -57,13 +57,13 @@ fn reports_unknown_variable() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn grace_that_is_longer_than_stop() {
+fn rejects_grace_longer_than_stop_timeout() {
     assert_refused(&with_toml("[jobs]\ngrace = 20\n"), 78, &["/config/slurminit.toml:2:9: jobs.grace", "stop_timeout"]);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn directory_that_cannot_be_written() {
+fn reports_read_only_directory() {
     let slurm = Volume::new("etc-slurm");
     let image = Image::new(PLAIN).with(["--volume", &format!("{}:/etc/slurm:ro", slurm.name)]);
     assert_refused(&image.run(&["srun", "hostname"]), 104, &["/etc/slurm", "ead-only"]);
@@ -71,15 +71,14 @@ fn directory_that_cannot_be_written() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn disk_that_is_full() {
+fn reports_full_disk() {
     let outcome = Image::new(PLAIN).with(["--tmpfs", "/etc/slurm:size=4k"]).run(&["srun", "hostname"]);
     assert_refused(&outcome, 104, &["/etc/slurm", "No space left"]);
 }
 
-/// The old files are still whole when the new ones do not fit.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn full_disk_leaves_old_files() {
+fn full_disk_keeps_previous_files_intact() {
     let script = "slurminit prepare >/dev/null 2>&1; sum=$(cat /etc/slurm/*.conf | md5sum); \
                   dd if=/dev/zero of=/etc/slurm/filler bs=1k >/dev/null 2>&1; \
                   SLURMINIT_RESERVE_MIB=1000 slurminit prepare >/dev/null 2>&1 && exit 1; \
@@ -92,21 +91,21 @@ fn full_disk_leaves_old_files() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn daemon_that_is_missing() {
+fn reports_missing_daemon_program() {
     let outcome = with_toml("[daemon.slurmctld]\ncommand = [\"/opt/slurm/sbin/slurmctld\", \"-D\"]\n");
     assert_refused(&outcome, 101, &["/opt/slurm/sbin/slurmctld"]);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn port_in_use() {
+fn reports_port_in_use() {
     let first = Image::new(PLAIN).serve();
     let outcome =
         Image::new(PLAIN).with(["--network", &format!("container:{}", first.name)]).run(&["srun", "hostname"]);
     assert_refused(&outcome, 101, &["6817"]);
 }
 
-/// What only Slurm can judge: one death, the line of the operator's file, 78.
+/// Errors that only Slurm detects end the start at the first exit of a daemon, with the operator's line and code 78.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn names_operators_line_that_slurm_rejects_at_start_on_each_debian() {
@@ -136,17 +135,17 @@ fn names_operators_line_that_slurm_rejects_at_start_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn names_line_of_own_file_that_slurm_rejects() {
-    let own = "# USER_CUSTOMIZED=true\nNameX=gpu File=/dev/null\n";
-    let directory = directory(&[("gres.conf", own)]);
+fn names_line_of_customized_file_that_slurm_rejects() {
+    let gres = "# USER_CUSTOMIZED=true\nNameX=gpu File=/dev/null\n";
+    let directory = directory(&[("gres.conf", gres)]);
     let outcome = Image::new(PLAIN).mount(directory.path(), "/config").run(&["srun", "hostname"]);
     assert_refused(&outcome, 78, &["/config/gres.conf:2: rejected by Slurm: "]);
 }
 
-/// munged would refuse such keys with a message that few understand.
+/// munged would reject such a key with an unclear message.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn munge_key_that_others_can_read_is_never_used() {
+fn world_readable_munge_key_is_repaired_or_rejected() {
     let script = "head -c 64 /dev/urandom > /etc/munge/munge.key; chmod 0644 /etc/munge/munge.key; chown root /etc/munge/munge.key; \
                   before=$(md5sum < /etc/munge/munge.key); slurminit run -- srun true; code=$?; \
                   echo code=$code $(stat -c '%U %a' /etc/munge/munge.key) same=$([ \"$before\" = \"$(md5sum < /etc/munge/munge.key)\" ]; echo $?)";

@@ -1,7 +1,7 @@
-//! What goes wrong between the machines of a cluster: real daemons in containers on a network, one row for each.
+//! Faults between the machines of a cluster: real daemons in containers on a network, one table row per case.
 //!
-//! `SLURMINIT_BETWEEN=WORD` runs only the cases with that word; `UPDATE=1` writes the rows of tests/image/faults/expected.md. A case removes the fault, and
-//! does nothing else that brings the cluster back.
+//! A case removes the fault and does nothing else to recover the cluster. `SLURMINIT_BETWEEN=WORD` runs only the
+//! cases with that word; `UPDATE=1` writes the rows of tests/image/faults/expected.md.
 
 mod lab;
 
@@ -19,62 +19,62 @@ const MARKS: Marks = Marks {
     end: "<!-- end of what is between machines -->\n",
 };
 
-/// More than there are CPUs: most of a case is waiting.
+/// Number of parallel cases. May exceed the number of CPUs: a case mostly waits.
 const SIDE_BY_SIDE: usize = 3;
 
-/// What is cut, for how long, and what is measured then.
+/// A component, its fault, and the function that runs the case.
 struct Case {
-    what: &'static str,
+    component: &'static str,
     fault: &'static str,
-    run: fn() -> Seen,
+    run: fn() -> CaseResult,
 }
 
-struct Seen {
+struct CaseResult {
     outcome: String,
-    /// What became of the jobs that ran.
+    /// What happened to the running jobs.
     jobs: &'static str,
 }
 
 const CASES: [Case; 14] = [
-    Case { what: "controller", fault: "KILL, then started", run: || controller("kill") },
-    Case { what: "controller", fault: "stopped, then started", run: || controller("stop") },
-    Case { what: "controller", fault: "KILL, then started with another address", run: controller_moves },
-    Case { what: "controller", fault: "KILL, and its record of the nodes is lost", run: nodes_forgotten },
-    Case { what: "network", fault: "half of the computes cut off from the controller for 60 s", run: partition },
-    Case { what: "compute", fault: "paused for 15 s", run: || paused(15) },
-    Case { what: "compute", fault: "paused for 60 s", run: || paused(60) },
-    Case { what: "compute", fault: "KILL, then started with another address", run: compute_moves },
-    Case { what: "munge key", fault: "another key in all containers, and munged restarted in each", run: new_key },
-    Case { what: "clock", fault: "of one compute 10 min ahead, then right", run: || clock("+600") },
-    Case { what: "clock", fault: "of one compute 10 min behind, then right", run: || clock("-600") },
-    Case { what: "20 computes", fault: "KILL of all at once, then started", run: all_die },
-    Case { what: "3 computes", fault: "replaced by another image, one after the other", run: rolling_upgrade },
-    Case { what: "compute", fault: "another one with the same name; then the first is gone", run: same_name },
+    Case { component: "controller", fault: "KILL, then started", run: || controller("kill") },
+    Case { component: "controller", fault: "stopped, then started", run: || controller("stop") },
+    Case { component: "controller", fault: "KILL, then started with another address", run: controller_moves },
+    Case { component: "controller", fault: "KILL, and its record of the nodes is lost", run: controller_loses_nodes },
+    Case { component: "network", fault: "half of the computes cut off from the controller for 60 s", run: partition },
+    Case { component: "compute", fault: "paused for 15 s", run: || paused(15) },
+    Case { component: "compute", fault: "paused for 60 s", run: || paused(60) },
+    Case { component: "compute", fault: "KILL, then started with another address", run: compute_moves },
+    Case { component: "munge key", fault: "another key in all containers, and munged restarted in each", run: new_key },
+    Case { component: "clock", fault: "of one compute 10 min ahead, then right", run: || clock("+600") },
+    Case { component: "clock", fault: "of one compute 10 min behind, then right", run: || clock("-600") },
+    Case { component: "20 computes", fault: "KILL of all at once, then started", run: kill_all_computes },
+    Case { component: "3 computes", fault: "replaced by another image, one after the other", run: rolling_upgrade },
+    Case { component: "compute", fault: "another one with the same name; then the first is gone", run: same_name },
 ];
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn controller_that_fails_or_moves_needs_no_repair() {
-    check(|what| what == "controller");
+fn cluster_recovers_from_controller_failure_and_move() {
+    check(|component| component == "controller");
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn computes_that_fail_or_move_need_no_repair() {
-    check(|what| what.contains("compute"));
+fn cluster_recovers_from_compute_failures_and_moves() {
+    check(|component| component.contains("compute"));
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn network_key_and_clock_faults_need_no_repair() {
-    check(|what| ["network", "munge key", "clock"].contains(&what));
+fn cluster_recovers_from_network_key_and_clock_faults() {
+    check(|component| ["network", "munge key", "clock"].contains(&component));
 }
 
-/// The record has a row for each case and no other.
+/// The recorded table has exactly one row per case.
 #[test]
 fn record_lists_every_case() {
-    let names: Vec<String> = CASES.iter().map(|case| format!("| {} | {}", case.what, case.fault)).collect();
-    assert_eq!(report::row_names(&record(), &MARKS, 2), names, "make it again with the command in {:?}", record());
+    let names: Vec<String> = CASES.iter().map(|case| format!("| {} | {}", case.component, case.fault)).collect();
+    assert_eq!(report::row_names(&record(), &MARKS, 2), names, "regenerate it with the command in {:?}", record());
 }
 
 fn record() -> PathBuf {
@@ -84,11 +84,11 @@ fn record() -> PathBuf {
 fn check(selects: impl Fn(&str) -> bool) {
     share::hold(2);
     let only = std::env::var("SLURMINIT_BETWEEN").unwrap_or_default();
-    let name = |case: &Case| format!("{}: {}", case.what, case.fault);
-    let cases: Vec<&Case> = CASES.iter().filter(|case| selects(case.what) && name(case).contains(&only)).collect();
+    let name = |case: &Case| format!("{}: {}", case.component, case.fault);
+    let cases: Vec<&Case> = CASES.iter().filter(|case| selects(case.component) && name(case).contains(&only)).collect();
     let rows = side_by_side(SIDE_BY_SIDE, &cases, |case| {
-        let Seen { outcome, jobs } = (case.run)();
-        let row = format!("| {} | {} | {outcome} | {jobs} |\n", case.what, case.fault);
+        let CaseResult { outcome, jobs } = (case.run)();
+        let row = format!("| {} | {} | {outcome} | {jobs} |\n", case.component, case.fault);
         eprint!("{row}");
         row
     });
@@ -106,7 +106,7 @@ fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }
 
-fn controller(how: &str) -> Seen {
+fn controller(how: &str) -> CaseResult {
     let lab = Lab::new(2);
     docker([how, &lab.cluster.controller.name]).ok();
     let begin = Instant::now();
@@ -114,10 +114,10 @@ fn controller(how: &str) -> Seen {
     lab.until_it_works();
     let took = begin.elapsed();
     lab.assert_nothing_was_lost();
-    Seen { outcome: format!("works {} after the start", seconds(took)), jobs: "go on" }
+    CaseResult { outcome: format!("works {} after the start", seconds(took)), jobs: "go on" }
 }
 
-/// Takes the container out of the network, gives its address to another, and puts it back.
+/// Kills the container and starts it with another address. Returns a container that occupies the old address.
 fn move_to_another_address(lab: &Lab, container: &Container, alias: &str) -> Container {
     let address = |name: &str| {
         let format = format!("{{{{(index .NetworkSettings.Networks \"{}\").IPAddress}}}}", lab.network());
@@ -127,14 +127,14 @@ fn move_to_another_address(lab: &Lab, container: &Container, alias: &str) -> Con
     docker(["kill", &container.name]).ok();
     docker(["network", "disconnect", lab.network(), &container.name]).ok();
     let other = Image::new(PLAIN).with(["--network", lab.network(), "--entrypoint", "sleep"]).command(["1000"]).start();
-    assert_eq!(address(&other.name), old, "the address is free, and the next one gets it");
+    assert_eq!(address(&other.name), old, "the next container gets the freed address");
     docker(["network", "connect", "--alias", alias, lab.network(), &container.name]).ok();
     docker(["start", &container.name]).ok();
     assert_ne!(address(&container.name), old);
     other
 }
 
-fn nodes_forgotten() -> Seen {
+fn controller_loses_nodes() -> CaseResult {
     let cluster = Cluster::new("");
     let _compute = cluster.compute("c1", 1);
     let lose = "rm -f /var/lib/slurm/slurmctld/node_state*";
@@ -142,61 +142,61 @@ fn nodes_forgotten() -> Seen {
     let begin = Instant::now();
     cluster.until("slurminit health --ready >/dev/null && ! scontrol show node c1 >/dev/null 2>&1");
     cluster.until("sinfo -h -n c1 -o %t | grep -qx idle");
-    Seen { outcome: format!("the node is back {} later", seconds(begin.elapsed())), jobs: "none ran" }
+    CaseResult { outcome: format!("the node is back {} later", seconds(begin.elapsed())), jobs: "none ran" }
 }
 
-fn controller_moves() -> Seen {
+fn controller_moves() -> CaseResult {
     let lab = Lab::new(2);
     let other = move_to_another_address(&lab, &lab.cluster.controller, "controller");
     let took = lab.until_it_works();
     lab.assert_nothing_was_lost();
     drop(other);
-    Seen { outcome: format!("works {} after the start", seconds(took)), jobs: "go on" }
+    CaseResult { outcome: format!("works {} after the start", seconds(took)), jobs: "go on" }
 }
 
-fn compute_moves() -> Seen {
+fn compute_moves() -> CaseResult {
     let lab = Lab::new(2);
     let other = move_to_another_address(&lab, &lab.computes[0], "c1");
     let took = lab.until_it_works();
     lab.assert_requeued(&["c1"]);
     drop(other);
-    Seen { outcome: format!("works {} after the start", seconds(took)), jobs: "of that compute are requeued" }
+    CaseResult { outcome: format!("works {} after the start", seconds(took)), jobs: "of that compute are requeued" }
 }
 
-/// Runs as root on the host, in the network of the container: what comes from that address or goes there is dropped.
-fn cut(container: &Container, address: &str, is_cut: bool) {
+/// Drops packets between the container and the address, or stops dropping them. Needs root on the host.
+fn set_blocked(container: &Container, address: &str, is_blocked: bool) {
     let pid = docker(["inspect", "--format", "{{.State.Pid}}", &container.name]).ok();
     for (chain, end) in [("INPUT", "--source"), ("OUTPUT", "--destination")] {
-        let action = if is_cut { "--append" } else { "--delete" };
+        let action = if is_blocked { "--append" } else { "--delete" };
         let command = ["-t", pid.trim(), "-n", "iptables", "--wait", action, chain, end, address, "--jump", "DROP"];
         let outcome = Command::new("nsenter").args(command).output().expect("nsenter is part of Debian");
         assert!(outcome.status.success(), "{outcome:?}");
     }
 }
 
-fn partition() -> Seen {
+fn partition() -> CaseResult {
     let lab = Lab::new(4);
     let address = lab.cluster.controller.sh("hostname -i");
-    let away = lab.computes.split_at(2).0;
-    away.iter().for_each(|compute| cut(compute, &address, true));
+    let isolated = lab.computes.split_at(2).0;
+    isolated.iter().for_each(|compute| set_blocked(compute, &address, true));
     let begin = Instant::now();
     let down = lab.cluster.until("[ $(sinfo -h -N -o %T | grep -c down) = 2 ]");
-    // Whoever is not cut off notices nothing.
+    // The other computes are not affected.
     lab.cluster.controller.sh("timeout 10 srun -w c3,c4 --overlap --oversubscribe --mem=1 true");
     std::thread::sleep(Duration::from_secs(60).saturating_sub(begin.elapsed()));
-    away.iter().for_each(|compute| cut(compute, &address, false));
+    isolated.iter().for_each(|compute| set_blocked(compute, &address, false));
     let back = lab.until_it_works();
     lab.assert_requeued(&["c1", "c2"]);
-    // What the nodes had run on with has ended: each job runs once.
+    // The isolated nodes end their old processes: each job runs once.
     lab.cluster.until("[ $(sinfo -h -N -o %T | grep -Ec \"down|comp\") = 0 ]");
     assert_eq!(lab.processes(), lab.jobs.len());
-    Seen {
+    CaseResult {
         outcome: format!("down after {}; works {} after the network is back", seconds(down), seconds(back)),
         jobs: "of those computes are requeued; until the network is back their processes run on",
     }
 }
 
-fn paused(seconds_long: u64) -> Seen {
+fn paused(seconds_long: u64) -> CaseResult {
     let lab = Lab::new(2);
     docker(["pause", &lab.computes[0].name]).ok();
     let begin = Instant::now();
@@ -208,15 +208,15 @@ fn paused(seconds_long: u64) -> Seen {
     // SlurmdTimeout is 30 s.
     if seconds_long < 30 {
         lab.assert_nothing_was_lost();
-        return Seen { outcome, jobs: "go on" };
+        return CaseResult { outcome, jobs: "go on" };
     }
     lab.assert_requeued(&["c1"]);
     lab.cluster.until("[ $(sinfo -h -N -o %T | grep -Ec \"down|comp\") = 0 ]");
     assert_eq!(lab.processes(), lab.jobs.len());
-    Seen { outcome, jobs: "of that compute are requeued" }
+    CaseResult { outcome, jobs: "of that compute are requeued" }
 }
 
-fn new_key() -> Seen {
+fn new_key() -> CaseResult {
     let lab = Lab::new(2);
     lab.cluster.controller.sh("head -c 128 /dev/urandom >/etc/munge/new && chown munge: /etc/munge/new && \
          chmod 0400 /etc/munge/new && mv /etc/munge/new /etc/munge/munge.key");
@@ -227,42 +227,42 @@ fn new_key() -> Seen {
     lab.until_it_works();
     let took = begin.elapsed();
     lab.assert_nothing_was_lost();
-    // What began under the old key ends under the new one.
+    // Jobs that started with the old key can be cancelled with the new key.
     lab.cluster.controller.sh(&format!("scancel {}", lab.jobs.join(" ")));
     lab.cluster.until("[ $(sinfo -h -N -o %T | grep -c idle) = 2 ]");
     assert_eq!(lab.processes(), 0);
-    Seen { outcome: format!("works {} after the first restart", seconds(took)), jobs: "go on" }
+    CaseResult { outcome: format!("works {} after the first restart", seconds(took)), jobs: "go on" }
 }
 
-fn clock(by: &str) -> Seen {
+fn clock(by: &str) -> CaseResult {
     crate::long::faults::surroundings::build();
     let lab = Lab::new(1);
     let offset = directory(&[("offset", by)]);
-    let wrong = lab
+    let skewed = lab
         .cluster
         .member(&format!("{PLAIN}-clock"), "compute", "c2")
         .with(["--env", "FAKETIME_TIMESTAMP_FILE=/clock/offset"])
         .mount(offset.path(), "/clock")
         .json_log()
         .start();
-    let said = wrong.until_logged("waiting-for-controller", None);
+    let reported = skewed.until_logged("waiting-for-controller", None);
     lab.cluster.controller.sh("timeout 10 srun -N1 --overlap --oversubscribe --mem=1 true");
-    // At once: libfaketime would read a file that is still empty.
+    // Replaced atomically: libfaketime could read an empty file.
     std::fs::write(offset.path().join("new"), "+0").expect("a file");
     std::fs::rename(offset.path().join("new"), offset.path().join("offset")).expect("the clock is set");
     let back = lab.cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c2 idle\"");
     lab.assert_nothing_was_lost();
-    Seen {
+    CaseResult {
         outcome: format!(
             "waits, and says after {} that the clocks differ; idle {} after it is right",
-            seconds(said),
+            seconds(reported),
             seconds(back)
         ),
         jobs: "of others go on",
     }
 }
 
-fn all_die() -> Seen {
+fn kill_all_computes() -> CaseResult {
     let cluster = Cluster::new("");
     let images: Vec<Image> = (1..=20).map(|n| cluster.member(DEMO, "compute", &format!("c{n}"))).collect();
     let computes: Vec<Container> = images.iter().map(Image::start).collect();
@@ -280,7 +280,7 @@ fn all_die() -> Seen {
     let took = begin.elapsed();
     assert!(lab.restarts().iter().all(|restarts| restarts == "1"), "{:?}", lab.restarts());
     lab.cluster.until("[ $(sinfo -h -N -o %T | grep -Ec \"down|comp\") = 0 ]");
-    Seen {
+    CaseResult {
         outcome: format!(
             "Docker starts them in {}; each has a job again {} after the first",
             seconds(started),
@@ -290,8 +290,8 @@ fn all_die() -> Seen {
     }
 }
 
-fn rolling_upgrade() -> Seen {
-    // The same program in an image of its own.
+fn rolling_upgrade() -> CaseResult {
+    // The same program in a separate image.
     let name = format!("{}-upgrade", tag(PLAIN));
     let directory = directory(&[("Dockerfile", &format!("FROM {}\nLABEL of=upgrade\n", tag(DEMO)))]);
     docker(["build", "--quiet", "--tag", &name, directory.path().to_str().expect("a path")]).ok();
@@ -310,16 +310,16 @@ fn rolling_upgrade() -> Seen {
     let nodes: Vec<String> = lab.jobs.iter().map(|job| lab.node_of(job)).collect();
     assert_eq!(nodes.iter().collect::<std::collections::BTreeSet<_>>().len(), 3, "{nodes:?}");
     assert_eq!(lab.processes(), 3);
-    Seen {
+    CaseResult {
         outcome: format!("all run again {} after the first stop", seconds(took)),
         jobs: "get `jobs.grace`, and are requeued",
     }
 }
 
-fn same_name() -> Seen {
+fn same_name() -> CaseResult {
     let lab = Lab::new(2);
     let second = lab.cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=1"]).json_log().start();
-    let said = second.until_logged("node-name-taken", None);
+    let reported = second.until_logged("node-name-taken", None);
     lab.until_it_works();
     lab.assert_nothing_was_lost();
     docker(["kill", &lab.computes[0].name]).ok();
@@ -328,10 +328,10 @@ fn same_name() -> Seen {
     let took = begin.elapsed();
     lab.cluster.until(&format!("squeue -h -t R -o %i | grep -qx {}", lab.jobs[0]));
     lab.cluster.until(&format!("squeue -h -t R -o %i | grep -qx {}", lab.jobs[1]));
-    Seen {
+    CaseResult {
         outcome: format!(
             "waits, and says after {} that the name is taken; ready {} after the first is gone",
-            seconds(said),
+            seconds(reported),
             seconds(took)
         ),
         jobs: "go on; those of one that is gone are requeued",

@@ -1,14 +1,14 @@
-//! An image that a test builds on one of slurminit's.
+//! An image that a test builds on top of a slurminit image.
 
 use std::process::Command;
 
 use crate::docker::{Outcome, docker, label, unique};
 
-/// The image; dropping it removes it.
+/// The name of a built image. Dropping the value removes the image.
 pub(crate) struct BuiltImage(pub(crate) String);
 
 impl BuiltImage {
-    /// Builds `directory`, relative to the project, with these build arguments.
+    /// Builds `directory` (relative to the project root) with these build arguments.
     pub(crate) fn new(name: &str, directory: &str, arguments: &[&str]) -> Self {
         let name = unique(name);
         let line = "say() { :; }; die() { exit 1; }; . docker/engine.sh

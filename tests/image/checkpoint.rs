@@ -1,10 +1,10 @@
-//! submitit's checkpoints across a stop, with submitit of PyPI.
+//! Checkpoints of submitit (from PyPI) across a stop.
 
 use crate::built_image::BuiltImage;
 use crate::docker::{Image, PLAIN, Volume, directory, tag};
 use crate::requested_signal::show;
 
-/// A checkpoint as submitit's documentation has it: the callable is saved with its state, here the number of steps.
+/// A checkpoint as in submitit's documentation: the callable is saved with its state, here the step number.
 const COUNTER: &str = r#"import sys, time
 import submitit
 
@@ -28,7 +28,7 @@ if __name__ == "__main__":
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn submitits_checkpoint_continues_at_its_step_after_stop() {
+fn submitit_job_continues_at_checkpointed_step_after_stop() {
     let base = format!("IMAGE={}", tag(PLAIN));
     let image = BuiltImage::new("submitit", "tests/clients", &[&base, "CLIENT=submitit"]);
     let (slurm, home) = (Volume::new("state"), Volume::new("home"));
@@ -46,14 +46,14 @@ fn submitits_checkpoint_continues_at_its_step_after_stop() {
     drop(first);
 
     let second = cluster.serve();
-    let again = second.wait_until(60, &format!("[ $(grep -c \"^starts at\" {out}) = 2 ]"));
+    let restarted = second.wait_until(60, &format!("[ $(grep -c \"^starts at\" {out}) = 2 ]"));
     let errors = second.sh(&format!("cat {error}"));
-    assert_eq!(again.code, 0, "{log}\n{errors}\n{}", show(&second, &job));
+    assert_eq!(restarted.code, 0, "{log}\n{errors}\n{}", show(&second, &job));
     let lines = second.sh(&format!("cat {out}"));
     let (before, after) = lines.rsplit_once("starts at ").unwrap_or_default();
     let last = before.lines().filter_map(|line| line.strip_prefix("step ")?.parse::<u32>().ok()).next_back();
     let next = after.lines().next().and_then(|step| step.parse::<u32>().ok());
-    // The signal can arrive between a step and its line, and srun can end before the line.
+    // The signal can arrive between a step and its output line, and srun can exit before it forwards the line.
     let is_next = last.zip(next).is_some_and(|(last, next)| last >= 5 && (last..last + 5).contains(&next));
     assert!(is_next, "stopped after {last:?}, starts at {next:?}: {lines}\n{errors}");
     assert!(errors.contains("Caught signal SIGUSR2"), "{errors}");

@@ -1,4 +1,4 @@
-//! A cluster of several containers: computes that come and go, and what the controller knows of them.
+//! A cluster of several containers: computes that join and leave, and the controller's view of them.
 
 use crate::docker::{BOOKWORM, Container, DEMO, Image, Network, Volume, directory, docker};
 use crate::members::Cluster;
@@ -30,10 +30,10 @@ fn nodes_register_their_gpus_with_one_shared_slurm_conf() {
     assert_eq!((node(&cluster.controller), node(&computes[0])), ("".into(), "c1".into()));
 }
 
-/// Who runs a job on a node has its slurm.conf and its munged, and neither takes a node away nor adds one of their own.
+/// A job's user can read slurm.conf and use munged on the node, but cannot remove or add a node.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn user_on_node_changes_no_node() {
+fn unprivileged_user_on_node_cannot_change_nodes() {
     let cluster = Cluster::new("");
     let compute = cluster.compute("c1", 1);
     for command in [
@@ -45,7 +45,7 @@ fn user_on_node_changes_no_node() {
         let outcome = compute.exec(&["su", "-s", "/bin/sh", "nobody", "-c", command]);
         assert!(outcome.code != 0 && outcome.stderr.contains("Invalid user id"), "{command}: {outcome:?}");
     }
-    // A slurmd of their own, on a port of its own.
+    // A slurmd that the user starts on a different port.
     let own = "mkdir /tmp/own && cp /etc/slurm/gres.conf /etc/slurm/cgroup.conf /tmp/own && \
         sed 's#^SlurmdSpoolDir=.*#SlurmdSpoolDir=/tmp/own#; s#^SlurmdPidFile=.*#SlurmdPidFile=/tmp/own/pid#; s#^SlurmdPort=.*#SlurmdPort=7001#' \
             /etc/slurm/slurm.conf >/tmp/own/slurm.conf && echo SlurmdUser=nobody >>/tmp/own/slurm.conf && \
@@ -55,10 +55,10 @@ fn user_on_node_changes_no_node() {
     assert_eq!(cluster.nodes(), "c1 idle gpu:nvidia:1");
 }
 
-/// "gres/gpu count reported lower than configured" is what Slurm says of such a node.
+/// Without slurminit, Slurm drains such a node with "gres/gpu count reported lower than configured".
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn node_returning_with_fewer_gpus_is_idle_with_those() {
+fn node_returning_with_fewer_gpus_registers_without_drain() {
     let cluster = Cluster::new("");
     let first = cluster.compute("c1", 2);
     let job = cluster.submit("--gres=gpu:2");
@@ -68,7 +68,7 @@ fn node_returning_with_fewer_gpus_is_idle_with_those() {
     drop(first);
     let _second = cluster.compute("c1", 1);
     assert!(cluster.nodes().starts_with("c1 ") && cluster.nodes().ends_with("gpu:nvidia:1"), "{}", cluster.nodes());
-    // What fits now runs; the other one is in the queue, as Slurm's requeue has it.
+    // The job that fits runs. The other one was requeued and stays pending.
     cluster.until(&format!("squeue -h -j {waiting} -t R | grep -q ."));
     assert_eq!(cluster.controller.sh(&format!("squeue -h -j {job} -o %T")), "PENDING");
     let log = cluster.controller.log();
@@ -77,11 +77,11 @@ fn node_returning_with_fewer_gpus_is_idle_with_those() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn node_that_is_stopped_leaves_and_its_job_runs_elsewhere() {
+fn stopped_node_is_removed_and_its_job_requeued_elsewhere() {
     let cluster = Cluster::new("");
     let first = cluster.compute("c1", 1);
     let idle = cluster.compute("c2", 1);
-    // Without jobs it is gone at once.
+    // A node without jobs is removed at once.
     assert_eq!(idle.stop(), 0, "{}", idle.log());
     assert_eq!(cluster.nodes(), "c1 idle gpu:nvidia:1");
     drop(idle);
@@ -98,12 +98,12 @@ fn node_that_is_stopped_leaves_and_its_job_runs_elsewhere() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn controller_that_is_stopped_or_killed_costs_no_job_and_persons_drain_outlives_node() {
+fn controller_restart_keeps_job_and_admin_drain_survives_node() {
     let cluster = Cluster::new("");
     let compute = cluster.compute("c1", 2);
     let job = cluster.submit("--gres=gpu:1");
     cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
-    // A node is dynamic, and slurmctld saves it five seconds late.
+    // slurmctld saves a dynamic node after up to five seconds.
     cluster.controller.until_saved();
     for how in ["stop", "kill"] {
         docker([how, &cluster.controller.name]).ok();
@@ -114,7 +114,7 @@ fn controller_that_is_stopped_or_killed_costs_no_job_and_persons_drain_outlives_
         assert_eq!(compute.sh("pgrep -c sleep"), "1", "{how}: {}", compute.log());
     }
     cluster.controller.sh(&format!("scancel {job}; scontrol update nodename=c1 state=drain reason='fan broken'"));
-    // Neither an ordered stop nor other hardware takes a person's drain back.
+    // Neither a clean stop nor changed hardware removes an administrator's drain.
     let drained = "scontrol show node c1 | tr \"\\n\" \" \" | grep -q \"DRAIN.*Reason=fan broken\"";
     assert_eq!(compute.stop(), 0, "{}", compute.log());
     cluster.until(drained);
@@ -132,15 +132,14 @@ fn controller_that_is_stopped_or_killed_costs_no_job_and_persons_drain_outlives_
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn several_containers_are_refused_on_debian12() {
+fn refuses_multi_container_cluster_on_debian12() {
     let outcome = Image::new(BOOKWORM).with(["--env", "SLURMINIT_ROLE=controller"]).run(&["true"]);
     assert!(outcome.code == 78 && outcome.stderr.contains("Debian 13"), "{outcome:?}");
 }
 
-/// The first container of a lab is controller and node in one.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn first_container_is_controller_and_node_and_stop_of_either_costs_no_job() {
+fn stop_of_combined_controller_and_node_or_compute_loses_no_job() {
     let (network, key, state) = (Network::new(), Volume::new("key"), Volume::new("state"));
     let member = |name: &str| {
         Image::new(DEMO)
@@ -157,32 +156,33 @@ fn first_container_is_controller_and_node_and_stop_of_either_costs_no_job() {
     let submit = |node: &str| {
         head.sh(&format!("cd /tmp; sbatch --parsable --output=/dev/null -w {node} --wrap 'exec sleep 1000'"))
     };
-    let (own, other) = (submit("head"), submit("c1"));
+    let (head_job, compute_job) = (submit("head"), submit("c1"));
     let until = |condition: &str| {
         let outcome = head.wait_until(180, condition);
         assert_eq!(outcome.code, 0, "{condition}\n{}\n{}", head.sh("squeue; sinfo -N -l"), head.log());
     };
     let runs = |job: &str, node: &str| until(&format!("squeue -h -j {job} -t R -o %N | grep -qx {node}"));
-    runs(&own, "head");
-    runs(&other, "c1");
-    let began = |job: &str| head.sh(&format!("squeue -h -j {job} -o %S"));
-    let other_began = began(&other);
+    runs(&head_job, "head");
+    runs(&compute_job, "c1");
+    let start_time = |job: &str| head.sh(&format!("squeue -h -j {job} -o %S"));
+    let compute_job_start = start_time(&compute_job);
     for how in ["stop", "kill"] {
         docker([how, &head.name]).ok();
         docker(["start", &head.name]).ok();
         head.wait_until_healthy();
-        runs(&own, "head");
+        runs(&head_job, "head");
         until("pgrep -x sleep");
-        runs(&other, "c1");
-        assert_eq!((began(&other), compute.sh("pgrep -cx sleep")), (other_began.clone(), "1".to_owned()), "{how}");
+        runs(&compute_job, "c1");
+        assert_eq!(start_time(&compute_job), compute_job_start, "{how}");
+        assert_eq!(compute.sh("pgrep -cx sleep"), "1", "{how}");
     }
     assert_eq!(compute.stop(), 0, "{}", compute.log());
-    // The job asked for c1 by name, so the node stays.
+    // The job requests c1 by name, so the node is not removed.
     until("sinfo -h -N -n c1 -o %T | grep -qE \"^(down|drain)\"");
-    until(&format!("squeue -h -j {other} -t PD | grep -q ."));
+    until(&format!("squeue -h -j {compute_job} -t PD | grep -q ."));
     docker(["start", &compute.name]).ok();
     compute.wait_until_healthy();
-    runs(&other, "c1");
+    runs(&compute_job, "c1");
     assert_eq!(head.sh("squeue -h -t R -o %N | sort"), "c1\nhead");
     drop((compute, head, network));
 }

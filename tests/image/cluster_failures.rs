@@ -1,11 +1,12 @@
-//! Nodes of a cluster of several containers that vanish, cannot join, or are replicas: each waits for Slurm's own timeouts.
+//! Nodes of a cluster of several containers that are killed, cannot join, or are replicas. Each test waits for Slurm's
+//! timeouts.
 
 use crate::docker::{DEMO, Image, PLAIN, Volume, docker};
 use crate::members::Cluster;
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn vanished_node_is_down_in_time_and_its_job_requeued() {
+fn killed_node_goes_down_and_its_job_is_requeued() {
     let cluster = Cluster::new("");
     let first = cluster.compute("c1", 1);
     let job = cluster.submit("--gres=gpu:1");
@@ -22,39 +23,41 @@ fn vanished_node_is_down_in_time_and_its_job_requeued() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn reports_obstacles_of_joining_node_with_repair() {
+fn reports_why_node_cannot_join_and_how_to_repair_it() {
     let cluster = Cluster::new("");
-    // Another key.
+    // A different munge key.
     let key = Volume::new("other-key");
     docker(["run", "--rm", "--volume", &format!("{}:/etc/munge", key.name), &crate::docker::tag(PLAIN), "true"]).ok();
-    let apart = Image::new(DEMO).with(["--hostname", "c1", "--network", &cluster.network.0]).with([
+    let without_key = Image::new(DEMO).with(["--hostname", "c1", "--network", &cluster.network.0]).with([
         "--env",
         "SLURMINIT_ROLE=compute",
         "--env",
         "SLURMINIT_CONTROLLER=controller",
     ]);
-    let stranger = apart.clone().json_log().volume(&key, "/etc/munge").start();
-    stranger.until_logged("waiting-for-controller", None);
-    let cause = stranger.records("waiting-for-controller")[0]["fields"]["cause"].clone();
+    let foreign = without_key.clone().json_log().volume(&key, "/etc/munge").start();
+    foreign.until_logged("waiting-for-controller", None);
+    let cause = foreign.records("waiting-for-controller")[0]["fields"]["cause"].clone();
     assert!(cause.as_str().is_some_and(|cause| cause.contains("munge")), "{cause}");
-    assert_eq!(stranger.stop(), 0, "{}", stranger.log());
-    // A controller that is not there.
-    let lost = cluster.member(DEMO, "compute", "c2").with(["--env", "SLURMINIT_CONTROLLER=nowhere"]).json_log().start();
-    lost.until_logged("waiting-for-controller", None);
-    assert_eq!(lost.exec(&["slurminit", "health", "--ready"]).code, 1);
-    assert_eq!(lost.stop(), 0, "{}", lost.log());
-    // No key, no name, an old Slurm.
-    let outcome = apart.run(&["true"]);
+    assert_eq!(foreign.stop(), 0, "{}", foreign.log());
+    // A controller name that does not resolve.
+    let image = cluster.member(DEMO, "compute", "c2").with(["--env", "SLURMINIT_CONTROLLER=nowhere"]);
+    let unresolved = image.json_log().start();
+    unresolved.until_logged("waiting-for-controller", None);
+    assert_eq!(unresolved.exec(&["slurminit", "health", "--ready"]).code, 1);
+    assert_eq!(unresolved.stop(), 0, "{}", unresolved.log());
+    // No munge key; no controller name.
+    let outcome = without_key.run(&["true"]);
     assert!(outcome.code == 104 && outcome.stderr.contains("/etc/munge/munge.key"), "{outcome:?}");
     let outcome = Image::new(DEMO).with(["--env", "SLURMINIT_ROLE=compute"]).run(&["true"]);
     assert!(outcome.code != 0 && outcome.stderr.contains("SLURMINIT_CONTROLLER"), "{outcome:?}");
     assert_eq!(cluster.nodes(), "");
 }
 
-/// `docker compose up --scale` gives replicas no host name: the host name is the id, and Docker's name server resolves the container's name.
+/// `docker compose up --scale` sets no host name for replicas: the host name is the container ID, and Docker's name
+/// server resolves the container name.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn replica_is_called_what_its_container_is_called_and_jobs_find_its_nodes_by_name() {
+fn replica_nodes_have_container_names_that_jobs_can_resolve() {
     let cluster = Cluster::new("");
     let image = Image::new(DEMO)
         .with(["--network", &cluster.network.0, "--env", "DEMO_GPUS=1"])
@@ -64,16 +67,16 @@ fn replica_is_called_what_its_container_is_called_and_jobs_find_its_nodes_by_nam
     let mut names: Vec<&str> = replicas.iter().map(|container| container.name.as_str()).collect();
     names.sort_unstable();
     assert_eq!(cluster.controller.sh("sinfo --noheader -N -o %N | sort"), names.join("\n"));
-    // Every node of a job finds the first one by its name, as PyTorch's MASTER_ADDR has it.
+    // Every node of a job resolves the name of the first node, as PyTorch requires for MASTER_ADDR.
     let first = "getent ahostsv4 $(scontrol show hostnames | head -n 1) | head -n 1 | cut -d ' ' -f 1";
     let found = cluster.controller.sh(&format!("srun -N2 sh -c \"{}\"", first.replace('$', "\\$")));
     let addresses: Vec<&str> = found.lines().collect();
     assert!(addresses.len() == 2 && addresses[0] == addresses[1] && !addresses[0].starts_with("127."), "{found}");
-    // Whoever may read a file may lock it, and all read this one.
+    // Any user can read /etc/hosts and therefore lock it.
     let lock = "exec flock --exclusive /etc/hosts sleep 1000";
     docker(["exec", "--detach", &replicas[1].name, "su", "-s", "/bin/sh", "nobody", "-c", lock]).ok();
     replicas[1].sh("timeout 120 sh -c 'while flock --nonblock /etc/hosts true; do sleep 0.1; done'");
-    // It comes back with another address, and is the same node.
+    // A replica that returns with another address is the same node.
     let old = replicas[0].sh("hostname -i");
     docker(["kill", &replicas[0].name]).ok();
     let filler = Image::new(PLAIN).with(["--network", &cluster.network.0]).command(["sleep", "600"]).start();

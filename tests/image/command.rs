@@ -4,14 +4,14 @@ use crate::docker::{BOOKWORM, DEMO, Image, PLAIN, debians, docker};
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn standard_output_is_the_commands_alone() {
+fn stdout_has_only_output_of_command() {
     let outcome = Image::new(PLAIN).with(["--hostname", "node1"]).run(&["srun", "hostname"]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\n"), "{}", outcome.stderr);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn exit_code_is_that_of_command() {
+fn exits_with_code_of_command() {
     let image = Image::new(PLAIN);
     for (command, code) in [
         (&["srun", "false"][..], 1),
@@ -28,7 +28,7 @@ fn exit_code_is_that_of_command() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn names_missing_command() {
+fn error_names_missing_command() {
     let outcome = Image::new(PLAIN).run(&["no-such-command"]);
     assert!(outcome.stderr.contains("no-such-command"), "{}", outcome.stderr);
 }
@@ -43,7 +43,7 @@ fn two_tasks_run_at_once() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn job_is_given_gpu() {
+fn job_gets_requested_gpu() {
     let outcome = Image::new(DEMO).run(&["srun", "--gres=gpu:nvidia:1", "env"]);
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
     assert!(outcome.stdout.lines().any(|line| line == "CUDA_VISIBLE_DEVICES=0"), "{}", outcome.stdout);
@@ -51,7 +51,7 @@ fn job_is_given_gpu() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn simulated_gpus_are_announced() {
+fn logs_that_gpus_are_simulated() {
     let outcome = Image::new(DEMO).run(&["true"]);
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
     assert!(outcome.stderr.to_lowercase().contains("simulated"), "{}", outcome.stderr);
@@ -74,7 +74,7 @@ fn boots_and_runs_a_gpu_job_on_debian12() {
 fn docker_stop_is_clean_on_each_debian() {
     for image in debians(PLAIN) {
         let container = Image::new(image).serve();
-        // Docker's own ten seconds are the promise; a stop takes a hundredth of it.
+        // Docker's default timeout of ten seconds must be enough.
         docker(["stop", &container.name]).ok();
         assert_eq!(container.exit_code(), 0, "{}", container.log());
     }
@@ -84,16 +84,16 @@ fn docker_stop_is_clean_on_each_debian() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn stop_during_start_is_clean_stop() {
     let container = Image::new(PLAIN).start();
-    // Before slurminit has its handlers the kernel drops what comes for PID 1.
+    // The kernel drops signals to PID 1 until slurminit has installed its handlers.
     container.wait_for_handlers();
     let code = container.stop();
     assert_eq!(code, 0, "{}", container.log());
 }
 
-/// Docker withholds CAP_SYS_NICE: what needs it must not be asked of Slurm.
+/// Docker grants no CAP_SYS_NICE, so the Slurm configuration must not require it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn user_who_is_not_root_runs_jobs() {
+fn unprivileged_user_runs_jobs() {
     let outcome = Image::new(PLAIN).run(&["runuser", "-u", "nobody", "--", "srun", "id", "-un"]);
     assert_eq!((outcome.code, outcome.stdout.trim()), (0, "nobody"), "{outcome:?}");
 }

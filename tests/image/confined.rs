@@ -1,8 +1,8 @@
-//! With a read-only root, as another user, and with only the capabilities that docs/security.md names.
+//! Containers with a read-only root, an unprivileged user, or only the capabilities listed in docs/security.md.
 
 use crate::docker::{Image, PLAIN, Volume, debians};
 
-/// The least set. A test below shows that none of them is too many.
+/// The minimal set. `requires_each_capability_and_names_missing_one` checks that each is necessary.
 const NEEDED: [&str; 5] = ["CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID"];
 
 fn with_capabilities(image: Image, names: &[&str]) -> Image {
@@ -13,7 +13,7 @@ fn read_only(image: &str) -> Image {
     Image::new(image).with(["--read-only"]).with(["--tmpfs", "/run"]).with(["--tmpfs", "/etc/slurm:exec"])
 }
 
-/// As root and as another user: a job, a batch job that has a step, and its cancellation.
+/// As root and as nobody: runs a job, submits a batch job, runs a step in it and cancels it.
 const JOBS: &str = "set -e; cd /; \
     for as in 'sh -c' 'runuser -u nobody -- sh -c'; do \
         $as 'srun true'; \
@@ -31,9 +31,9 @@ fn read_only_root_with_least_capabilities_runs_jobs_of_every_user_on_each_debian
         let (state, key) = (Volume::new("state"), Volume::new("key"));
         let image = with_capabilities(read_only(image), &NEEDED).with(["--security-opt=no-new-privileges"]);
         let image = image.volume(&state, "/var/lib/slurm").volume(&key, "/etc/munge").with(["--hostname", "node1"]);
-        // Debian 12's simulates GPUs, for which it would write to the root.
+        // The Debian 12 image simulates GPUs by default, which requires a writable root.
         let image = image.with(["--env", "GPU_TYPE=none"]).with(["--entrypoint", "slurminit"]).command(["run"]);
-        // The first start makes everything, the second finds it as the first has left it.
+        // The second start uses the files that the first one created.
         for _ in 0..2 {
             let container = image.serve();
             container.sh(JOBS);
@@ -49,13 +49,13 @@ fn read_only_root_with_least_capabilities_runs_jobs_of_every_user_on_each_debian
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn requires_each_capability_and_names_missing_one() {
-    for lacking in NEEDED {
-        let others: Vec<&str> = NEEDED.into_iter().filter(|name| *name != lacking).collect();
+    for missing in NEEDED {
+        let others: Vec<&str> = NEEDED.into_iter().filter(|name| *name != missing).collect();
         let image = with_capabilities(Image::new(PLAIN), &others).with(["--env", "SLURMINIT_LOG_LEVEL=warn"]);
         let outcome = image.run(&["srun", "true"]);
         // The cluster starts without KILL, but cannot be stopped.
-        assert_eq!(outcome.code == 0, lacking == "KILL", "{lacking}: {}", outcome.stderr);
-        assert!(outcome.stderr.contains(lacking), "{lacking}: {}", outcome.stderr);
+        assert_eq!(outcome.code == 0, missing == "KILL", "{missing}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(missing), "{missing}: {}", outcome.stderr);
     }
 }
 
@@ -72,7 +72,7 @@ fn read_only_root_reports_what_must_be_writable() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn tmpfs_that_jobs_cannot_use_or_could_write_to_is_seen() {
+fn reports_noexec_tmpfs_and_repairs_world_writable_one() {
     let image = read_only(PLAIN).with(["--tmpfs", "/etc/munge"]).with(["--tmpfs", "/var/lib/slurm"]);
     let open = image.with(["--tmpfs", "/etc/slurm:mode=1777"]).run(&["stat", "--format=%a", "/etc/slurm"]);
     assert_eq!((open.code, open.stdout.trim()), (0, "755"), "{}", open.stderr);
@@ -82,7 +82,7 @@ fn tmpfs_that_jobs_cannot_use_or_could_write_to_is_seen() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn plain_init_runs_as_any_user_without_any_right() {
+fn role_none_runs_as_any_user_without_capabilities() {
     let image = Image::new(PLAIN).with(["--env", "SLURMINIT_ROLE=none"]).with(["--user", "1234:99"]);
     let confined = image.clone().with(["--read-only"]).with(["--cap-drop=ALL"]);
     for image in [image, confined.with(["--security-opt=no-new-privileges"])] {
@@ -92,10 +92,9 @@ fn plain_init_runs_as_any_user_without_any_right() {
     }
 }
 
-/// A cluster is root's; whoever starts one as another user is told so.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn cluster_as_another_user_is_refused() {
+fn refuses_to_start_cluster_as_unprivileged_user() {
     let outcome = Image::new(PLAIN).with(["--user", "1234"]).run(&["true"]);
     assert_eq!(outcome.code, 104, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("root"), "{}", outcome.stderr);

@@ -1,4 +1,4 @@
-//! What is in the image, and what must not be.
+//! Files, labels and symbols that the images must or must not contain.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use crate::docker::{
     unique,
 };
 
-/// A container that runs nothing of ours.
+/// Runs a shell line in the image without slurminit.
 fn shell(image: &str, line: &str) -> String {
     Image::new(image).with(["--entrypoint", "sh"]).run(&["-c", line]).ok()
 }
@@ -22,22 +22,22 @@ fn image_contains_no_munge_key() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn layers_hold_no_munge_key_either() {
-    // A file that a later layer removes is still in the image that people download.
-    // Layers are NAME/layer.tar, and since Docker 25 blobs, which may be compressed.
+fn image_layers_contain_no_munge_key() {
+    // A file that a later layer removes is still part of the image.
+    // Layers are NAME/layer.tar; since Docker 25 they are blobs, possibly compressed.
     let directory = tempfile::TempDir::new().expect("a temporary directory");
     let names = "docker save \"$1\" | tar -x && find . -type f -exec tar -tf {} ';' 2>/dev/null || true";
     let mut shell = Command::new("sh");
     shell.args(["-c", names, "sh", &tag(PLAIN)]).current_dir(directory.path());
     let output = shell.output().expect("a shell");
     let names = String::from_utf8_lossy(&output.stdout);
-    assert!(names.lines().any(|name| name == "usr/sbin/munged"), "the listing shows the layers' files");
+    assert!(names.lines().any(|name| name == "usr/sbin/munged"), "the listing does not show the files of the layers");
     assert_eq!(names.lines().filter(|name| name.contains("munge.key") || name.contains("munge.seed")).count(), 0);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn type_of_gpu_is_recorded() {
+fn image_records_gpu_type() {
     for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         let gpu_type = match image {
             PLAIN => "none",
@@ -57,7 +57,7 @@ fn type_of_gpu_is_recorded() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn nothing_in_image_gives_root_rights() {
+fn image_contains_no_setuid_or_setgid_file() {
     for image in built([PLAIN, DEMO, AMD, BOOKWORM, LOGIN]) {
         assert_eq!(shell(image, "find / -xdev -type f -perm /6000"), "", "{image}");
         shell(image, "su -s /bin/sh nobody -c true");
@@ -66,7 +66,7 @@ fn nothing_in_image_gives_root_rights() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn image_has_labels_of_version_and_commit() {
+fn image_labels_have_version_and_commit() {
     let git = Command::new("git").args(["rev-parse", "HEAD"]).output();
     let in_git = git.is_ok_and(|git| git.status.success());
     for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
@@ -86,26 +86,26 @@ fn image_has_labels_of_version_and_commit() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn vendors_parts_exist() {
+fn image_has_gpu_plugin_and_tools_of_vendor() {
     let plugins = "find / -xdev -name gpu_nvml.so -o -xdev -name gpu_rsmi.so | xargs -r -n1 basename";
     for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         // Debian 12's NVML plugin cannot work in a container (see the Dockerfile).
-        let (wanted, tools) = match image {
+        let (plugin, tools) = match image {
             DEMO => ("gpu_nvml.so\n", "true"),
             AMD => ("gpu_rsmi.so\n", "command -v rocm-smi && command -v rocminfo"),
             _ => ("", "true"),
         };
-        assert_eq!(shell(image, plugins), wanted, "{image}");
+        assert_eq!(shell(image, plugins), plugin, "{image}");
         shell(image, tools);
     }
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn manual_is_in_image() {
-    let pages = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/man")).expect("docs/man is there");
+fn image_contains_man_pages() {
+    let pages = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/man")).expect("docs/man exists");
     let mut pages: Vec<_> =
-        pages.map(|page| page.expect("an entry").file_name().into_string().expect("text")).collect();
+        pages.map(|page| page.expect("an entry").file_name().into_string().expect("the name is UTF-8")).collect();
     pages.sort();
     for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         let found =
@@ -116,7 +116,7 @@ fn manual_is_in_image() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn bash_completes_verbs() {
+fn shells_complete_verbs() {
     for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         let completed = shell(
             image,
@@ -132,7 +132,7 @@ fn bash_completes_verbs() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn each_package_keeps_its_licence_and_nothing_of_its_installation() {
+fn packages_keep_licence_and_no_installation_files() {
     for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         let without_licence = "dpkg-query -W -f '${Package}\\n' | while read -r package; do \
              [ -s /usr/share/doc/$package/copyright ] || echo $package; done";
@@ -145,7 +145,7 @@ fn each_package_keeps_its_licence_and_nothing_of_its_installation() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn only_demo_simulates() {
+fn only_demo_image_contains_simulated_gpus() {
     for image in built([PLAIN, AMD, ACCOUNTING, BOOKWORM_LOGIN]) {
         assert_eq!(shell(image, "find / -xdev -name 'libnvidia-ml*' -o -xdev -name demo-gpus"), "", "{image}");
     }
@@ -165,7 +165,7 @@ fn symbols(program: &str) -> String {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn programs_run_on_debian_12s_libc() {
+fn programs_run_with_glibc_of_debian12() {
     for program in ["slurminit", "slurminit-init"] {
         let newest = symbols(program)
             .split_whitespace()
@@ -180,12 +180,12 @@ fn programs_run_on_debian_12s_libc() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn pid_1_can_load_no_library_and_use_no_nss() {
+fn init_program_does_not_use_dlopen_or_nss() {
     let [slurminit, init] = ["slurminit", "slurminit-init"].map(symbols);
     let has =
         |symbols: &str, symbol: &str| symbols.split_whitespace().any(|word| word.trim_end_matches("_r") == symbol);
     for symbol in ["dlopen", "getaddrinfo", "getpwnam", "getgrouplist"] {
-        assert!(has(&slurminit, symbol), "{symbol} is what this test would find");
+        assert!(has(&slurminit, symbol), "slurminit does not use {symbol}, so this test cannot detect it");
         assert!(!has(&init, symbol), "{symbol}");
     }
     for symbol in
@@ -197,7 +197,7 @@ fn pid_1_can_load_no_library_and_use_no_nss() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn slurms_version_is_noted() {
+fn image_records_slurm_version() {
     for image in debians(PLAIN) {
         let version = if image == BOOKWORM { "22.05" } else { "24.11" };
         assert!(shell(image, "cat /usr/share/slurminit/slurm-version").contains(version), "{image}");
@@ -206,8 +206,8 @@ fn slurms_version_is_noted() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn unknown_type_of_gpu_is_refused_by_build() {
-    // Any local image will do as the base: the build ends before it matters.
+fn build_rejects_unknown_gpu_type() {
+    // Any local image works as the base: the build fails before it uses it.
     let bases = ["BASE_IMAGE", "BUILDER_IMAGE"].map(|name| format!("{name}={}", tag(PLAIN)));
     let [base, builder] = bases.each_ref().map(String::as_str);
     let arguments = ["--build-arg", base, "--build-arg", builder, "--build-arg", "GPU_TYPE=voodoo"];
@@ -218,7 +218,7 @@ fn unknown_type_of_gpu_is_refused_by_build() {
             .chain(&[harness::root().to_str().expect("a path of ASCII characters")]),
     );
     assert_ne!(build.code, 0);
-    let said = build.stdout + &build.stderr;
-    // BuildKit shows the lines around the stage that is not there, or, in an older engine, its name alone.
-    assert!(said.contains("must be none, nvidia, amd") || said.contains("gpu-type-voodoo"), "{said}");
+    let output = build.stdout + &build.stderr;
+    // BuildKit shows the lines around the missing stage; older engines show only its name.
+    assert!(output.contains("must be none, nvidia, amd") || output.contains("gpu-type-voodoo"), "{output}");
 }

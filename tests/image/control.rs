@@ -1,4 +1,4 @@
-//! The verbs that ask PID 1 for something, with the real daemons.
+//! The verbs that send requests to PID 1, with the real daemons.
 
 use crate::docker::{Image, PLAIN, debians};
 
@@ -19,7 +19,7 @@ fn restarts_each_daemon_on_request_and_step_continues_on_each_debian() {
         assert_eq!(
             container.sh("seq 150 | cmp - /tmp/count && echo whole"),
             "whole",
-            "{image}: the step lost no number"
+            "{image}: the step lost a number"
         );
         assert_eq!(container.sh("slurminit status --json | grep -c '\"restarts\": 1,'"), "3");
         container.wait_until_healthy();

@@ -1,4 +1,4 @@
-//! Containers, volumes and mounted files that clean up after themselves.
+//! Containers, volumes, networks and mounted files that are removed when dropped.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -17,13 +17,13 @@ mod container;
 #[path = "share.rs"]
 pub(crate) mod share;
 
-/// The image without GPUs. docker/test builds all five.
+/// The image without GPUs.
 pub(crate) const PLAIN: &str = "slurminit:test";
-/// Simulated GPUs.
+/// With simulated GPUs.
 pub(crate) const DEMO: &str = "slurminit:test-demo";
-/// AMD's pieces inside.
+/// With AMD's plugin and tools.
 pub(crate) const AMD: &str = "slurminit:test-amd";
-/// Simulated GPUs on Debian 12, with Slurm 22.05.
+/// With simulated GPUs on Debian 12 and Slurm 22.05.
 pub(crate) const BOOKWORM: &str = "slurminit:test-bookworm";
 
 /// With MariaDB and slurmdbd.
@@ -33,34 +33,35 @@ pub(crate) const LOGIN: &str = "slurminit:test-login";
 /// With sshd on Debian 12.
 pub(crate) const BOOKWORM_LOGIN: &str = "slurminit:test-bookworm-login";
 
-/// Whether this part of docker/test has the image: SLURMINIT_TEST_BUILT names its images, `plain demo accounting login` by default.
+/// Whether this part of docker/test has the image. SLURMINIT_TEST_BUILT lists the images of the part (default
+/// `plain demo accounting login`).
 pub(crate) fn is_built(image: &str) -> bool {
     let built = std::env::var("SLURMINIT_TEST_BUILT").unwrap_or_else(|_| "plain demo accounting login".to_owned());
     let name = image.strip_prefix(PLAIN).and_then(|name| name.strip_prefix('-')).unwrap_or("plain");
     built.split_whitespace().any(|built| built == name)
 }
 
-/// Those of the images that this part of docker/test has.
+/// The given images that this part of docker/test has.
 #[track_caller]
 pub(crate) fn built<const N: usize>(images: [&'static str; N]) -> Vec<&'static str> {
     let built: Vec<_> = images.into_iter().filter(|image| is_built(image)).collect();
-    assert!(!built.is_empty(), "SLURMINIT_TEST_BUILT names none of {images:?}");
+    assert!(!built.is_empty(), "SLURMINIT_TEST_BUILT lists none of {images:?}");
     built
 }
 
-/// The image, or Debian 12's in the part `debian12` of docker/test.
+/// The image, or the Debian 12 image in the part `debian12` of docker/test.
 #[track_caller]
 pub(crate) fn debians(image: &'static str) -> Vec<&'static str> {
     built([image, BOOKWORM])
 }
 
-/// Its tag on this machine: two checkouts that are tested side by side have images of their own.
+/// The tag of the image on this machine. Concurrently tested checkouts use different tags.
 pub(crate) fn tag(image: &str) -> String {
-    let own = std::env::var("SLURMINIT_TEST_IMAGE").unwrap_or_else(|_| PLAIN.to_owned());
-    image.replacen(PLAIN, &own, 1)
+    let plain = std::env::var("SLURMINIT_TEST_IMAGE").unwrap_or_else(|_| PLAIN.to_owned());
+    image.replacen(PLAIN, &plain, 1)
 }
 
-/// What a docker command left.
+/// Exit code and output of a command.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) code: i32,
@@ -69,14 +70,14 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// What a command under `timeout` left; one that was killed counts as too slow.
+    /// Converts the output of a command. A command killed by a signal gets code 124, as from `timeout`.
     pub(crate) fn of(output: &std::process::Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let code = output.status.code().unwrap_or(124);
         Self { code, stdout: text(&output.stdout), stderr: text(&output.stderr) }
     }
 
-    /// Standard output of a command that must have succeeded.
+    /// Asserts success and returns standard output.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, 0, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
@@ -84,7 +85,8 @@ impl Outcome {
     }
 }
 
-/// Runs docker to its end. What it creates is labelled, and the test has its share of the machine before the first container.
+/// Runs docker and waits for it. Labels created objects and acquires the test's share of the machine before the first
+/// container.
 pub(crate) fn docker<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(arguments: I) -> Outcome {
     let mut arguments: Vec<OsString> = arguments.into_iter().map(|word| word.as_ref().to_owned()).collect();
     let words: Vec<&str> = arguments.iter().take(2).filter_map(|word| word.to_str()).collect();
@@ -104,7 +106,7 @@ pub(crate) fn docker<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(arguments: I) -
     Outcome::of(&output)
 }
 
-/// The label of everything that tests create in Docker, by which docker/test removes what a killed run left behind.
+/// The label of all Docker objects that tests create. docker/test uses it to remove leftovers of a killed run.
 pub(crate) fn label() -> &'static str {
     static LABEL: LazyLock<String> = LazyLock::new(|| {
         let run = std::env::var("SLURMINIT_TEST_RUN").unwrap_or_else(|_| std::process::id().to_string());
@@ -113,13 +115,13 @@ pub(crate) fn label() -> &'static str {
     &LABEL
 }
 
-/// A name that no other test has, also not one of another run.
-pub(crate) fn unique(what: &str) -> String {
+/// A name that is unique across tests and concurrent runs.
+pub(crate) fn unique(suffix: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    format!("slurminit-test-{}-{}-{what}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+    format!("slurminit-test-{}-{}-{suffix}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Runs the cases, so many at a time. The results are in the order of the cases.
+/// Runs at most `limit` cases at a time. The results are in the order of the cases.
 pub(crate) fn side_by_side<C: Sync, R: Send>(limit: usize, cases: &[C], run: impl Fn(&C) -> R + Sync) -> Vec<R> {
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -139,7 +141,7 @@ pub(crate) fn side_by_side<C: Sync, R: Send>(limit: usize, cases: &[C], run: imp
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A container to be: image, options, command.
+/// The specification of a container: image, options and command.
 #[derive(Clone, Debug)]
 pub(crate) struct Image {
     image: String,
@@ -153,36 +155,36 @@ impl Image {
         Self { image: tag(image), options: Vec::new(), command: Vec::new(), healthcheck: false }
     }
 
-    /// With a log for programs, in which slurminit's own events have a kind.
+    /// With a JSON log, in which slurminit's events have a `kind`.
     pub(crate) fn json_log(self) -> Self {
         self.with(["--env", "SLURMINIT_LOG_FORMAT=json"])
     }
 
-    /// With the image's HEALTHCHECK. The others do without: each check is a command that the engine executes.
+    /// With the image's HEALTHCHECK. It is off by default because the engine executes a command for each check.
     pub(crate) fn with_healthcheck(mut self) -> Self {
         self.healthcheck = true;
         self
     }
 
-    /// The options of `docker run`.
+    /// Options of `docker run`.
     fn options(&self) -> impl Iterator<Item = &str> {
-        let without = (!self.healthcheck).then_some("--no-healthcheck");
-        without.into_iter().chain(self.options.iter().map(String::as_str))
+        let no_healthcheck = (!self.healthcheck).then_some("--no-healthcheck");
+        no_healthcheck.into_iter().chain(self.options.iter().map(String::as_str))
     }
 
-    /// One option of `docker run`, such as `["--env", "A=b"]`.
+    /// Adds options of `docker run`, such as `["--env", "A=b"]`.
     pub(crate) fn with<const N: usize>(mut self, option: [&str; N]) -> Self {
         self.options.extend(option.map(str::to_owned));
         self
     }
 
-    /// What `start` and `serve` put behind the image's name.
+    /// Sets the command of `start` and `serve`.
     pub(crate) fn command<const N: usize>(mut self, command: [&str; N]) -> Self {
         self.command = command.map(str::to_owned).to_vec();
         self
     }
 
-    /// A host file or directory at `target`, read-only.
+    /// Mounts a host file or directory read-only at `target`.
     pub(crate) fn mount(self, source: &Path, target: &str) -> Self {
         self.with(["--volume", &format!("{}:{target}:ro", source.display())])
     }
@@ -191,7 +193,7 @@ impl Image {
         self.with(["--volume", &format!("{}:{target}", volume.name)])
     }
 
-    /// `docker run --rm IMAGE COMMAND`, as a user types it. A container that hangs is ended after three minutes, with 124.
+    /// `docker run --rm IMAGE COMMAND`. Kills a container that hangs after three minutes (code 124).
     pub(crate) fn run(&self, command: &[&str]) -> Outcome {
         let name = unique("run");
         let container = Container { name };
@@ -207,7 +209,7 @@ impl Image {
         Outcome::of(&output)
     }
 
-    /// `docker run -d IMAGE`, without waiting.
+    /// `docker run -d IMAGE`. Does not wait until the cluster is ready.
     pub(crate) fn start(&self) -> Container {
         let container = Container { name: unique("serve") };
         let mut arguments = vec!["run", "--detach", "--name", &container.name];
@@ -218,7 +220,7 @@ impl Image {
         container
     }
 
-    /// `docker run -d IMAGE`, ready.
+    /// `docker run -d IMAGE`. Waits until the cluster is ready.
     #[track_caller]
     pub(crate) fn serve(&self) -> Container {
         let container = self.start();
@@ -227,32 +229,32 @@ impl Image {
     }
 }
 
-/// Whether a record is one that the lack of CPU alone can cause.
+/// Whether a record can be caused by a shortage of CPU time alone.
 pub(crate) fn is_of_a_busy_machine(record: &Value) -> bool {
     ["preparation-slow", "unit-starts-slowly", "unit-slow", "liveness-unknown"]
         .iter()
         .any(|kind| record["kind"] == *kind)
 }
 
-/// The text of a record: slurminit's own messages are constant, and have it beside their data.
+/// The full text of a record. slurminit records have a constant `message` and put the full text into `text`.
 pub(crate) fn text(record: &Value) -> &str {
     record["text"].as_str().or_else(|| record["message"].as_str()).unwrap_or_default()
 }
 
-/// The records of a JSON log, slurminit's own and others.
+/// The records of a JSON log, from slurminit and other programs.
 pub(crate) fn records(log: &str) -> Vec<Value> {
     log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// A named volume that goes away with this value. Declare it before the containers that use it.
+/// A named volume that is removed on drop. Declare it before the containers that use it.
 #[derive(Debug)]
 pub(crate) struct Volume {
     pub(crate) name: String,
 }
 
 impl Volume {
-    pub(crate) fn new(what: &str) -> Self {
-        let name = unique(what);
+    pub(crate) fn new(suffix: &str) -> Self {
+        let name = unique(suffix);
         docker(["volume", "create", &name]).ok();
         Self { name }
     }
@@ -264,7 +266,7 @@ impl Drop for Volume {
     }
 }
 
-/// A network of its own. Declare it after the containers in it: they are dropped first.
+/// A network that is removed on drop, which must follow that of its containers. As a struct field, declare it last.
 #[derive(Debug)]
 pub(crate) struct Network(pub(crate) String);
 
@@ -283,11 +285,11 @@ impl Drop for Network {
     }
 }
 
-/// A directory of the operator's, to be mounted at /config.
+/// A temporary directory with these files, to be mounted at /config.
 pub(crate) fn directory(files: &[(&str, &str)]) -> TempDir {
     let directory = TempDir::with_prefix("slurminit-test-").expect("a temporary directory");
     for (name, content) in files {
-        fs::write(directory.path().join(name), content).expect("a file in it");
+        fs::write(directory.path().join(name), content).expect("the directory is writable");
     }
     directory
 }

@@ -1,5 +1,5 @@
-//! `slurminit doctor` in the image, beside the real munged, slurmctld and slurmd: each fault is made, and the answer is held
-//! against the record in `tests/doctor/answers`. `UPDATE=1` writes the record.
+//! `slurminit doctor` in the image with the real daemons: each test causes a fault and compares the answer with the
+//! record in `tests/doctor/answers`. `UPDATE=1` writes the record.
 
 use serde_json::Value;
 
@@ -9,18 +9,18 @@ use crate::docker::{Container, DEMO, Image, PLAIN, Volume, directory};
 const MARK: &str = "# USER_CUSTOMIZED=true\n";
 
 pub(crate) fn report(container: &Container, arguments: &str) -> Report {
-    // It ends with the code of the worst verdict.
+    // doctor exits with the code of the worst verdict.
     let text = container.sh(&format!("slurminit doctor --json {arguments} || true"));
     serde_json::from_str(&text).expect("the report is JSON")
 }
 
 #[track_caller]
 fn record(case: &str, answer: &Answer) {
-    let wrong = difference(case, answer).unwrap_or_default();
-    assert!(wrong.is_empty(), "{wrong}\nIf that is right: UPDATE=1 docker/test --only image");
+    let difference = difference(case, answer).unwrap_or_default();
+    assert!(difference.is_empty(), "{difference}\nTo accept the new answer: UPDATE=1 docker/test --only image");
 }
 
-/// The answer with N in place of each number, where these differ from machine to machine.
+/// The answer with N in place of each number, for numbers that depend on the machine.
 fn with_n_for_numbers(answer: Answer) -> Answer {
     Answer { seen: without_numbers(&answer.seen), repair: answer.repair.as_deref().map(without_numbers), ..answer }
 }
@@ -42,8 +42,8 @@ fn state_is(state: &str) -> String {
     format!("sinfo --noheader --format=%T 2>/dev/null | grep -q {state}")
 }
 
-/// A container that stays when a daemon is given up on.
-fn held(image: &str) -> Image {
+/// An image whose container keeps running after slurminit gives up on a daemon.
+fn hold_on_give_up(image: &str) -> Image {
     Image::new(image).with(["--env", "SLURMINIT_ON_GIVE_UP=hold"])
 }
 
@@ -52,7 +52,7 @@ fn held(image: &str) -> Image {
 fn healthy_cluster_has_no_fault() {
     for image in [PLAIN, DEMO] {
         let container = Image::new(image).serve();
-        // The daemons are others afterwards, by other names.
+        // A reconfiguration replaces the daemon processes and changes their command lines.
         for before in ["true", "scontrol reconfigure && slurminit health --wait 30"] {
             container.sh(before);
             let outcome = container.exec(&["slurminit", "doctor", "--brief"]);
@@ -63,20 +63,20 @@ fn healthy_cluster_has_no_fault() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn image_without_gpu_support_that_has_gpu() {
+fn reports_gpu_in_image_without_gpu_support() {
     let container = Image::new(PLAIN).with(["--device", "/dev/null:/dev/nvidia0"]).serve();
     record("image-built-without-gpu", &report(&container, "").of("gpu-type"));
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn invalid_gres_specification() {
-    let refused = |container: &Container, words: &str| {
+fn reports_missing_and_invalid_gres() {
+    let assert_refused = |container: &Container, reason: &str| {
         let refused = container.exec(&["srun", "--gres=gpu:1", "true"]);
-        assert!(refused.stderr.contains(words), "{refused:?}");
+        assert!(refused.stderr.contains(reason), "{refused:?}");
     };
     let without_gpu = Image::new(PLAIN).serve();
-    refused(&without_gpu, "Requested node configuration is not available");
+    assert_refused(&without_gpu, "Requested node configuration is not available");
     record("image-no-gres", &report(&without_gpu, "").of("gres"));
     let container = with_own_slurm_conf("idle", |text| {
         let text = with_value(text, "Gres", "");
@@ -85,21 +85,20 @@ fn invalid_gres_specification() {
             .map(|line| line.replace("Gres= ", "") + "\n")
             .collect()
     });
-    refused(&container, "Invalid generic resource (gres) specification");
+    assert_refused(&container, "Invalid generic resource (gres) specification");
     record("image-invalid-gres", &report(&container, "").of("gres"));
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn missing_library() {
+fn reports_missing_nvml_library() {
     let image = Image::new(PLAIN).with(["--device", "/dev/null:/dev/nvidia0"]).with(["--env", "GPU_TYPE=nvidia"]);
     record("image-library-missing", &report(&image.serve(), "").of("nvml-library"));
 }
 
-/// The driver of a cluster that runs changes under it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn driver_that_changes_under_running_cluster() {
+fn reports_driver_change_under_running_cluster() {
     let container = Image::new(DEMO).serve();
     for (kind, case, entry) in [
         ("unknown", "image-unknown-error", "device-rules"),
@@ -114,17 +113,17 @@ fn driver_that_changes_under_running_cluster() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn device_file_that_does_not_open() {
+fn reports_device_file_that_cannot_be_opened() {
     let container = Image::new(DEMO).serve();
     container.sh("rm /dev/nvidia0 && touch /dev/nvidia0");
     let report = report(&container, "");
     record("image-device-does-not-open", &report.of("device-rules"));
-    assert_eq!(report.of("stale-files").verdict, "warn", "gres.conf still has it");
+    assert_eq!(report.of("stale-files").verdict, "warn", "gres.conf still lists the GPU");
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn drains() {
+fn reports_stale_and_manual_drains() {
     let container = Image::new(DEMO).serve();
     let drain = |reason: &str| {
         container.sh(&format!("scontrol update nodename=localhost state=drain reason=\"{reason}\""));
@@ -138,13 +137,13 @@ fn drains() {
     drain("$(printf 'fan\\033[31m broken\\007')");
     let text = container.sh("slurminit doctor || true");
     assert!(text.contains("broken") && !text.contains(['\u{1b}', '\u{7}']), "{text:?}");
-    // What it says repairs it.
+    // The suggested repair works.
     container.sh(answer.repair.as_deref().unwrap_or("false"));
     container.until(&state_is("idle"));
     assert_eq!(report(&container, "").of("drain").verdict, "ok");
 }
 
-/// A slurm.conf of the user's own that was right once.
+/// A container with a user's slurm.conf that is a changed copy of the generated one.
 fn with_own_slurm_conf(state: &str, change: impl Fn(&str) -> String) -> Container {
     let image = || Image::new(DEMO).with(["--hostname", "node1"]);
     let generated = image().run(&["cat", "/etc/slurm/slurm.conf"]).ok();
@@ -154,7 +153,7 @@ fn with_own_slurm_conf(state: &str, change: impl Fn(&str) -> String) -> Containe
     container
 }
 
-/// The lines with the word after `key=` replaced.
+/// The text with the value of each `key=` replaced.
 fn with_value(text: &str, key: &str, value: &str) -> String {
     let word =
         |word: &str| if word.starts_with(&format!("{key}=")) { format!("{key}={value}") } else { word.to_owned() };
@@ -164,22 +163,22 @@ fn with_value(text: &str, key: &str, value: &str) -> String {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn more_gpus_than_there_are() {
+fn reports_more_gpus_in_slurm_conf_than_present() {
     let container = with_own_slurm_conf("inval", |text| with_value(text, "Gres", "gpu:nvidia:4"));
     record("image-gres-lower", &report(&container, "").of("gres"));
-    assert_eq!(container.records("gres").len(), 1, "the start says it once: {}", container.log());
+    assert_eq!(container.records("gres").len(), 1, "the start must log it once: {}", container.log());
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn more_memory_than_there_is() {
+fn reports_more_memory_in_slurm_conf_than_present() {
     let container = with_own_slurm_conf("inval", |text| with_value(text, "RealMemory", "99999999"));
     record("image-real-memory", &with_n_for_numbers(report(&container, "").of("real-memory")));
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn munge_key_that_came_with_image() {
+fn reports_munge_key_from_image() {
     let script =
         "head -c 128 /dev/urandom > /etc/munge/munge.key; touch -d 2020-01-01 /etc/munge/munge.key; exec slurminit run";
     let container = Image::new(PLAIN).with(["--entrypoint", "sh"]).json_log().command(["-c", script]).serve();
@@ -190,12 +189,12 @@ fn munge_key_that_came_with_image() {
     own.sh("test -z \"$(find /etc/munge/munge.key -not -newer /.dockerenv)\"");
     drop(Image::new(PLAIN).volume(&volume, "/etc/munge").serve());
     let second = Image::new(PLAIN).volume(&volume, "/etc/munge").serve();
-    assert_eq!(report(&second, "").of("munge-key").verdict, "ok", "a volume's key is older than its second container");
+    assert_eq!(report(&second, "").of("munge-key").verdict, "ok", "a key on a volume may be older than the container");
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn another_machines_key_and_clock() {
+fn reports_foreign_munge_key_and_clock_skew() {
     let (here, there) = (Image::new(PLAIN).serve(), Image::new(PLAIN).serve());
     let read = |credential: &str| {
         let text = here.sh(&format!("printf %s '{credential}' | slurminit doctor --json --credential - || true"));
@@ -211,23 +210,23 @@ fn another_machines_key_and_clock() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn port_owned_by_another_process() {
+fn reports_port_owned_by_another_process() {
     let first = Image::new(PLAIN).serve();
     assert_eq!(report(&first, "").of("ports").verdict, "ok");
-    let second = held(PLAIN).json_log().with(["--network", &format!("container:{}", first.name)]).start();
+    let second = hold_on_give_up(PLAIN).json_log().with(["--network", &format!("container:{}", first.name)]).start();
     second.until("slurminit status 2>/dev/null | grep -q \"given up\"");
     record("image-port-taken", &report(&second, "").of("ports"));
     let taken = second.records("ports");
-    let names_it = |record: &Value| record["fields"]["what"].as_str().is_some_and(|what| what.contains("6817"));
-    assert_eq!(taken.iter().filter(|record| names_it(record)).count(), 1, "{}", second.log());
+    let names_port = |record: &Value| record["fields"]["what"].as_str().is_some_and(|what| what.contains("6817"));
+    assert_eq!(taken.iter().filter(|record| names_port(record)).count(), 1, "{}", second.log());
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn state_of_cluster_of_another_name() {
+fn reports_saved_state_of_other_cluster_name() {
     let state = Volume::new("state");
     let image = |name: &str| {
-        held(PLAIN)
+        hold_on_give_up(PLAIN)
             .volume(&state, "/var/lib/slurm")
             .with(["--hostname", "node1"])
             .with(["--env", &format!("CLUSTER_NAME={name}")])
@@ -236,13 +235,13 @@ fn state_of_cluster_of_another_name() {
     assert_eq!(first.stop(), 0, "{}", first.log());
     let second = image("clinic").start();
     assert_eq!(second.exit_code(), 78, "{}", second.log());
-    let beside = image("clinic").with(["--entrypoint", "sleep"]).command(["infinity"]).start();
-    record("image-another-clusters-state", &report(&beside, "").of("saved-state"));
+    let inspector = image("clinic").with(["--entrypoint", "sleep"]).command(["infinity"]).start();
+    record("image-another-clusters-state", &report(&inspector, "").of("saved-state"));
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn disk_that_is_nearly_full() {
+fn reports_nearly_full_disk() {
     let container = Image::new(PLAIN).json_log().with(["--tmpfs", "/var/lib/slurm:size=8m"]).serve();
     record("image-disk-full", &with_n_for_numbers(report(&container, "").of("disk")));
     assert_eq!(container.records("disk").len(), 1, "{}", container.log());
@@ -250,7 +249,7 @@ fn disk_that_is_nearly_full() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn container_with_dockers_default_shared_memory() {
+fn reports_docker_default_shared_memory() {
     let container = Image::new(DEMO).serve();
     record("image-shared-memory", &report(&container, "").of("shared-memory"));
     let container = Image::new(DEMO).with(["--shm-size", "1g"]).with(["--ulimit", "memlock=65536"]).serve();
@@ -261,8 +260,8 @@ fn container_with_dockers_default_shared_memory() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn container_without_network() {
-    let container = held(PLAIN).with(["--network", "none"]).start();
+fn reports_container_without_network() {
+    let container = hold_on_give_up(PLAIN).with(["--network", "none"]).start();
     container.until("test -e /run/slurminit/status.json");
     record("image-no-address", &report(&container, "").of("address"));
 }

@@ -1,10 +1,10 @@
-//! What users write is shown, and does nothing to the terminal or the log that shows it.
+//! Text from users is displayed without affecting the terminal or the log.
 
 use model::printable::is_active;
 
 use crate::docker::{Image, PLAIN};
 
-/// A title for the terminal, a C1 control, a direction mark, a line that looks like the log's, and bytes that are no text.
+/// A terminal title, a C1 control, a direction mark, a line that resembles a log line, and invalid UTF-8.
 const HOSTILE: &str =
     "printf 'x\\033]0;pwn\\007\\302\\233\\342\\200\\256\\n2026-01-01T00:00:00Z error slurmctld: forged\\233'";
 
@@ -14,7 +14,7 @@ fn users_text_does_not_affect_terminal() {
     for format in ["text", "json"] {
         let log_format = format!("SLURMINIT_LOG_FORMAT={format}");
         let container = Image::new(PLAIN).with(["--hostname", "node1", "--env", &log_format]).serve();
-        // As an ordinary user: Slurm writes names and reasons into the daemons' logs. A node's reason is an operator's.
+        // Slurm writes job names and reasons into the daemons' logs. Only an operator can set a node's reason.
         let submit = format!(
             "t=$({HOSTILE}); setpriv --reuid=65534 --regid=65534 --clear-groups sbatch --chdir=/tmp --output=/dev/null \
              --job-name=\"$t\" --comment=\"$t\" --wrap true; setpriv --reuid=65534 --regid=65534 --clear-groups \
@@ -22,7 +22,7 @@ fn users_text_does_not_affect_terminal() {
         );
         container.sh(&submit);
         container.sh("until sinfo -ho %T | grep -q drained; do sleep 0.1; done; kill -HUP 1; sleep 1");
-        let shown = [
+        let outputs = [
             container.log(),
             container.exec(&["slurminit", "status"]).stdout,
             container.exec(&["slurminit", "status", "--json"]).stdout,
@@ -31,8 +31,8 @@ fn users_text_does_not_affect_terminal() {
             container.exec(&["slurminit", "logs", "slurmctld"]).stdout,
             container.exec(&["slurminit", "logs", "slurminit"]).stdout,
         ];
-        for text in shown {
-            // Here U+FFFD is a byte that was no text and came through; JSON has the character itself in its place.
+        for text in outputs {
+            // In text format U+FFFD is an invalid byte that passed through; JSON contains the character itself.
             let is_raw = |c: char| c == '\u{fffd}' && format == "text";
             let active: Vec<char> = text.chars().filter(|c| *c != '\n' && (is_active(*c) || is_raw(*c))).collect();
             assert!(active.is_empty(), "{active:?} in:\n{text}");
@@ -42,11 +42,11 @@ fn users_text_does_not_affect_terminal() {
             );
         }
         let doctor = container.exec(&["slurminit", "doctor"]).stdout;
-        assert!(doctor.contains("\\x1b]0;pwn\\x07"), "the reason is shown, with what was in it:\n{doctor}");
+        assert!(doctor.contains("\\x1b]0;pwn\\x07"), "the escaped reason is missing in:\n{doctor}");
     }
 }
 
-/// Messages of the daemons, behind the end of a line that a user writes. `jobs account` would believe the last two.
+/// Daemon messages that a user writes after a newline. `jobs account` would parse the last two.
 const FORGED: [&str; 3] = [
     "slurmctld: error: forged",
     "slurmctld: sched: Allocate JobId=77_1(78) NodeList=forged",
@@ -58,7 +58,7 @@ const FORGED: [&str; 3] = [
 fn users_newline_does_not_begin_a_daemon_message() {
     let container = Image::new(PLAIN).with(["--hostname", "node1"]).serve();
     let forged = FORGED.join("\\n");
-    // Longer than what the kernel keeps together of a write.
+    // `$long` exceeds the size of an atomic write.
     let submit = format!(
         "t=$(printf 'x\\n{forged}\\nx'); long=$(printf '%04000d\\n{forged}' 0); u='setpriv --reuid=65534 --regid=65534 --clear-groups'; \
          for text in \"$t\" \"$long\"; do \
@@ -69,7 +69,7 @@ fn users_newline_does_not_begin_a_daemon_message() {
     container.sh(&submit);
     container.sh("until squeue --noheader --states=all | grep -qE ' (F|CD) '; do sleep 0.1; done; srun true");
     let log = container.log();
-    assert!(log.contains("forged"), "nothing of it was written:\n{log}");
+    assert!(log.contains("forged"), "the text is missing in:\n{log}");
     for (line, message) in log.lines().filter_map(|line| Some((line, line.splitn(4, ' ').nth(3)?.trim_start()))) {
         let is_forged = FORGED.iter().any(|forged| {
             let (_, text) = forged.split_once(": ").unwrap_or_default();

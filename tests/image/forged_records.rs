@@ -1,7 +1,7 @@
-//! Text of users in the fields of jobs begins no record of a daemon's in the log: random submissions, with newlines at every offset.
+//! User text in job fields cannot forge a daemon's log record: random submissions with newlines at every offset.
 //!
-//! `SLURMINIT_SUBMISSIONS` is their number (default 400), `SLURMINIT_SEED` selects them; the default is constant. docs/security.md has
-//! the result of 10,000.
+//! `SLURMINIT_SUBMISSIONS` sets their number (default 400), `SLURMINIT_SEED` the random seed (constant by default).
+//! docs/security.md has the result of 10,000.
 
 use serde_json::Value;
 
@@ -9,8 +9,8 @@ use crate::docker::{Image, PLAIN, directory, docker, share, text};
 
 const CONFIG: &str = "[slurm.conf]\nMaxJobCount = 100000\nSlurmctldDebug = \"debug\"\nSlurmdDebug = \"debug\"\n";
 
-/// Submits jobs whose fields have lines that look like a daemon's. A line begins at each offset from 0 to 399 in turn, in each field: C
-/// library and kernel split a write into pieces of 128 and 4096 bytes.
+/// Submits jobs whose fields contain lines that resemble a daemon's. In each field, a line begins at each offset from 0
+/// to 399 in turn: the C library and the kernel split a write into pieces of 128 and 4096 bytes.
 const SUBMIT: &str = r#"
     my ($seed, $size) = @ARGV;
     srand $seed;
@@ -50,7 +50,7 @@ const FORGED: [&str; 6] =
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_field_of_a_job_forges_a_record() {
+fn job_fields_forge_no_log_record() {
     share::hold(2);
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
     let (size, seed) = (number("SLURMINIT_SUBMISSIONS").unwrap_or(400), number("SLURMINIT_SEED").unwrap_or(30));
@@ -65,8 +65,8 @@ fn no_field_of_a_job_forges_a_record() {
     container.until("! squeue --noheader | grep -q .");
     let log = container.log();
     let records: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let is_daemons = |record: &&Value| record["source"] == "slurmctld" || record["source"] == "slurmd";
-    let with_text = || records.iter().filter(is_daemons).filter(|record| text(record).contains("FORGED"));
+    let is_from_daemon = |record: &&Value| record["source"] == "slurmctld" || record["source"] == "slurmd";
+    let with_text = || records.iter().filter(is_from_daemon).filter(|record| text(record).contains("FORGED"));
     let is_forged = |record: &&Value| {
         record["continued"] != true && FORGED.iter().any(|begin| text(record).trim_start().starts_with(begin))
     };
@@ -77,12 +77,9 @@ fn no_field_of_a_job_forges_a_record() {
         "{size} submissions: {all} records, {texts} with their text, {continued} of them continued, {} forged",
         forged.len()
     );
-    assert!(texts >= size as usize / 4, "only {texts} of {all} records have a text of a job");
-    assert!(size < 1000 || continued > 0, "no text was at the end of a piece");
-    assert!(
-        records.iter().all(|record| record["kind"] != "forged"),
-        "a line passes for a report of slurminit's own programs"
-    );
+    assert!(texts >= size as usize / 4, "only {texts} of {all} records contain job text");
+    assert!(size < 1000 || continued > 0, "no text was split between two records");
+    assert!(records.iter().all(|record| record["kind"] != "forged"), "a line is parsed as a record of slurminit");
     assert_eq!(forged.len(), 0, "{:#?}", forged.iter().take(20).collect::<Vec<_>>());
     assert_eq!(container.sh("timeout 60 srun echo works"), "works");
 }

@@ -1,4 +1,4 @@
-//! Drivers that initialise GPUs slowly, hosts that repair one, and a slurmctld that does not answer.
+//! Slow GPU initialization, GPU repair by the host, and fault reports while slurmctld hangs.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use fake_nvml::profile::{self, Profile};
 use crate::docker::{DEMO, Image, directory};
 use crate::gpu_faults::{append, node, repair, serve, xid};
 
-/// What the programs of the container have open of these files, by the number of processes.
+/// Counts the open file descriptors of GPU 1 in the container.
 const HOLDERS: &str = "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c \"/dev/nvidia1$\"";
 
-/// Eight GPUs at three seconds each: the container waits while they answer, names those that it waits for, and needs no help.
+/// Eight GPUs that take 3 s each: the start waits for all of them and logs the GPUs that it waits for.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn start_waits_for_eight_gpus_that_the_driver_initialises_slowly() {
+fn start_waits_for_eight_slowly_initializing_gpus() {
     let list = "[[gpu]]\ninit_ms = 3000\n".repeat(8);
     let files = directory(&[("machine.toml", &list), ("slurminit.toml", "[gpu]\ntype_name = 'model'\n")]);
     let image = Image::new(DEMO).json_log().with(["--env", "DEMO_GPUS=8"]);
@@ -25,20 +25,22 @@ fn start_waits_for_eight_gpus_that_the_driver_initialises_slowly() {
     assert!(container.records("gpus-not-awaited").is_empty(), "{log}");
     let awaited = |source: &str, gpu: &str| {
         let records = container.records("gpus-initializing");
-        let of = |record: &&serde_json::Value| record["source"] == source;
-        records.iter().filter(of).any(|one| one["fields"]["gpu"].as_str().is_some_and(|name| name.contains(gpu)))
+        let from_source = |record: &&serde_json::Value| record["source"] == source;
+        let names_gpu =
+            |record: &serde_json::Value| record["fields"]["gpu"].as_str().is_some_and(|name| name.contains(gpu));
+        records.iter().filter(from_source).any(names_gpu)
     };
     assert!(awaited("prepare", "GPU 7"), "{log}");
-    // The agent's own look takes as long again, and is no fault.
+    // The agent's first sample takes equally long, which is not a fault.
     container.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
     assert_eq!(node(&container), "idle gpu:nvidia_h200:8");
     assert!(awaited("agent", "GPU"), "{}", container.log());
 }
 
-/// Two of four take too long for the start: jobs can run on the others, and get these two without anybody.
+/// Two of four GPUs exceed the detection timeout: jobs can run on the others, and the agent adds the two automatically.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn gpus_that_answer_after_the_start_are_added_by_the_agent() {
+fn agent_adds_gpus_that_initialize_after_start() {
     let slow = "[[gpu]]\n[[gpu]]\n[[gpu]]\ninit_ms = 4000\n[[gpu]]\n";
     let config = "[gpu]\ndetect_timeout = 2\n[agent]\ninterval = 1\n";
     let files = directory(&[("machine.toml", slow), ("slurminit.toml", config)]);
@@ -49,23 +51,23 @@ fn gpus_that_answer_after_the_start_are_added_by_the_agent() {
     let records = container.records("gpus-not-awaited");
     let gpus = records.iter().find_map(|record| record["fields"]["gpus"].as_str()).unwrap_or_default();
     assert!(!gpus.contains("GPU 1") && gpus.contains("GPU 2") && gpus.contains("GPU 3"), "{}", container.log());
-    // The driver keeps them initialised from now on, as the agent has them open.
+    // From now on the driver keeps them initialized because the agent has them open.
     container.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
     std::fs::write(list, "[[gpu]]\n".repeat(4)).unwrap();
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:4");
     container.sh("timeout 60 srun --gres=gpu:4 true");
 }
 
-/// What the host's nvidia-smi says of a reset and of a change of the MIG mode of GPU 1: 0, or NVML's code.
+/// Prints the results of a reset and of a MIG mode change of GPU 1 by the host: 0, or the NVML error code.
 const HOSTS_TOOL: &str = "/hosts-tool gpu_drivers::hosts_tool --ignored --nocapture | grep -o \"reset.*\"";
 /// `NVML_ERROR_IN_USE`.
 const IN_USE: &str = "reset 19, MIG 19";
 
-/// The second list with the UUIDs of the first.
+/// awk program that prints the second list with the UUIDs of the first.
 const KEEP_UUIDS: &str =
     "FNR == NR { if (/^uuid/) uuid[n++] = $0; next } { print } $0 == \"[[gpu]]\" { print uuid[m++] }";
 
-/// Runs in the container, beside the cluster.
+/// Runs in the container, next to the cluster.
 #[test]
 #[ignore = "the next test runs it in a container"]
 fn hosts_tool() {
@@ -78,19 +80,19 @@ fn hosts_tool() {
 /// The driver refuses to reset a GPU that a process has open.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_gpu_is_released_for_the_host_and_given_back() {
+fn releases_gpu_to_host_and_takes_it_back() {
     for branch in ["R535", "R580"] {
-        let is_it = |profile: &Profile| (profile.branch.name, profile.card.name) == (branch, "H100");
-        released_and_given_back(&Profile::all().find(is_it).expect("a profile"));
+        let matches = |profile: &Profile| (profile.branch.name, profile.card.name) == (branch, "H100");
+        check_release_and_return(&Profile::all().find(matches).expect("a profile"));
     }
 }
 
-fn released_and_given_back(profile: &Profile) {
+fn check_release_and_return(profile: &Profile) {
     let config =
         directory(&[("slurminit.toml", "[agent]\ninterval = 1\ntimeout = 2\n"), ("machine.toml", &profile.machine(2))]);
     let library = profile::without(std::fs::read(harness::fake_nvml()).expect("the library"), profile.branch.missing);
     std::fs::write(config.path().join("library"), library).expect("a copy");
-    // To see the open files of another user's process.
+    // SYS_PTRACE allows listing the open files of another user's process.
     let image = Image::new(DEMO).with(["--env", "DEMO_GPUS=2", "--cap-add", "SYS_PTRACE"]);
     let image = image.mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml");
     let image = image.mount(&std::env::current_exe().expect("this program"), "/hosts-tool");
@@ -105,7 +107,7 @@ fn released_and_given_back(profile: &Profile) {
     let holders = |container: &crate::docker::Container| container.sh(&format!("{HOLDERS} || true"));
     container.until(&format!("[ \"$({HOLDERS})\" != 0 ]"));
     assert_eq!(container.sh(HOSTS_TOOL), IN_USE, "{branch}: the watcher has it open");
-    // A job has it: the release waits for its end.
+    // The release waits for the end of a job that uses the GPU.
     container.sh("srun --job-name step --gres=gpu:2 sleep 600 >/dev/null 2>&1 & timeout 60 sh -c 'until squeue -h -n step -t R | grep -q .; do sleep 0.1; done'");
     container.sh("slurminit gpu release 1 >/tmp/release 2>&1 &");
     container.until("sinfo --noheader --format %T | grep -q drain");
@@ -121,8 +123,8 @@ fn released_and_given_back(profile: &Profile) {
     assert!(returned.contains("GPU 1 responds"), "{returned}");
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2");
     container.until(&format!("[ \"$({HOLDERS})\" != 0 ]"));
-    assert_eq!(container.sh(HOSTS_TOOL), IN_USE, "{branch}: it is watched again");
-    // A GPU with a fault is not kept open either, and one that still has it does not come back.
+    assert_eq!(container.sh(HOSTS_TOOL), IN_USE, "{branch}: the watcher has it open again");
+    // A faulty GPU is closed as well, and `gpu return` fails while the fault persists.
     append(&container, &crate::gpu_faults::fault("memory", 1, "gpu-is-lost"));
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
     container.until(&format!("[ \"$({HOLDERS})\" = 0 ]"));
@@ -132,7 +134,7 @@ fn released_and_given_back(profile: &Profile) {
     repair(&container);
     container.sh("slurminit gpu release 1 && slurminit gpu return 1");
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2");
-    // Without a GPU to watch, no process has the library, which may open GPUs by itself.
+    // Without a GPU to watch, no process loads the library, because it may open GPUs by itself.
     let has_library = "grep -l libnvidia-ml.so /proc/[0-9]*/maps 2>/dev/null";
     container.until(has_library);
     container.sh("slurminit gpu release 0 && slurminit gpu release 1");
@@ -146,19 +148,19 @@ fn released_and_given_back(profile: &Profile) {
 /// Neither the log nor a webhook waits for Slurm.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_fault_is_told_within_a_second_while_slurmctld_is_stopped() {
+fn reports_fault_within_two_seconds_while_slurmctld_is_stopped() {
     let notify = "[[notify]]\ncommand = ['sh', '-c', 'date +%s%N >>/tmp/told; cat >>/tmp/told']\n\
                   [supervise]\nprobe_interval = 0\n";
     let (container, _config) = serve(DEMO, 2, notify);
     container.sh("install -m 666 /dev/null /tmp/told");
     container.sh("kill -STOP $(pidof slurmctld)");
-    // The agent is already waiting for an answer when the second fault comes.
+    // At the second fault the agent is already waiting for slurmctld.
     for (gpu, code, lines) in [(1, 79, 2), (0, 31, 4)] {
         let begin = container.sh("date +%s%N").parse::<u64>().unwrap();
         append(&container, &xid(gpu, code));
         container.until(&format!("[ $(wc -l < /tmp/told) -ge {lines} ]"));
-        let told = container.sh(&format!("sed -n {}p /tmp/told", lines - 1)).parse::<u64>().unwrap();
-        let took = Duration::from_nanos(told.saturating_sub(begin));
+        let reported = container.sh(&format!("sed -n {}p /tmp/told", lines - 1)).parse::<u64>().unwrap();
+        let took = Duration::from_nanos(reported.saturating_sub(begin));
         assert!(took < Duration::from_secs(2), "XID {code}: {took:?}: {}", container.log());
         assert!(container.log().contains(&format!("XID {code}")), "{}", container.log());
     }

@@ -1,4 +1,4 @@
-//! GPUs that fail while the cluster runs: `slurminit agent`, with a driver that a file describes.
+//! GPU faults in a running cluster: `slurminit agent` with a simulated driver that reads a file.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::docker::{Container, DEMO, Image, debians, directory, docker};
 
 const FILE: &str = "/etc/fake-nvml.toml";
 
-/// A cluster whose agent looks each second.
+/// A cluster whose agent samples the GPUs every second.
 pub(crate) fn serve(image: &str, gpus: u32, toml: &str) -> (Container, tempfile::TempDir) {
     let text = format!("[agent]\ninterval = 1\ntimeout = 2\n{toml}");
     let config = directory(&[("slurminit.toml", &text)]);
@@ -16,7 +16,7 @@ pub(crate) fn serve(image: &str, gpus: u32, toml: &str) -> (Container, tempfile:
     (container, config)
 }
 
-/// More for the driver's file, in one step.
+/// Appends to the driver's file atomically.
 pub(crate) fn append(container: &Container, text: &str) {
     container.sh(&format!("cp {FILE} /tmp/new && printf '{text}' >>/tmp/new && mv /tmp/new {FILE}"));
 }
@@ -29,37 +29,37 @@ pub(crate) fn fault(at: &str, gpu: u32, kind: &str) -> String {
     format!("[[fault]]\\nat = \"{at}\"\\ngpu = {gpu}\\nkind = \"{kind}\"\\n")
 }
 
-/// Has the driver recommend a reset of the GPU. Without one the agent offers it again 60 s after its XID.
+/// Makes the driver recommend a reset of the GPU. Otherwise the agent offers the GPU again 60 s after the XID.
 fn demand_reset(container: &Container, gpu: u32) {
     let insert =
         format!("{{ print }} /^uuid/ && ++gpus == {} {{ print \"condition = {{ recovery_action = 1 }}\" }}", gpu + 1);
     container.sh(&format!("awk '{insert}' {FILE} >/tmp/new && mv /tmp/new {FILE}"));
 }
 
-/// The machine's file as it was at the start.
+/// Removes the driver file's faults and all that follows them.
 pub(crate) fn repair(container: &Container) {
     container.sh(&format!("sed '/^\\[\\[fault/,$d' {FILE} >/tmp/new && mv /tmp/new {FILE}"));
 }
 
-/// What the agent last wrote.
+/// The agent's last report.
 fn report(container: &Container) -> Value {
     serde_json::from_str(&container.sh("cat /run/slurminit/gpus.json")).expect("JSON")
 }
 
-/// Until the agent has looked at the GPUs so many times more.
-pub(crate) fn until_looks(container: &Container, looks: u32) {
-    for _ in 0..looks {
+/// Waits until the agent has sampled the GPUs this many more times.
+pub(crate) fn until_sampled(container: &Container, samples: u32) {
+    for _ in 0..samples {
         let before = container.sh("stat -c %y /run/slurminit/gpus.json");
         container.until(&format!("[ \"$(stat -c %y /run/slurminit/gpus.json)\" != \"{before}\" ]"));
     }
 }
 
-/// State and GRES.
+/// Node state and GRES.
 pub(crate) fn node(container: &Container) -> String {
     container.sh("sinfo --noheader --format '%T %G'")
 }
 
-/// A step that writes one number after the other, until it is cancelled.
+/// Starts a step that writes consecutive numbers to `/tmp/NAME` until it is cancelled.
 pub(crate) fn count(container: &Container, name: &str) {
     let line = "i=0; while :; do echo $i; i=$((i + 1)); sleep 0.02; done";
     container.sh(&format!(
@@ -78,13 +78,13 @@ fn loses_and_regains_one_gpu_without_intervention_on_each_debian() {
         container.until("sinfo --noheader --format %T | grep -q draining");
         let reason = container.sh("sinfo --noheader --format %E");
         assert!(reason.starts_with("slurminit: GPU 3 (0000:13:00.0): "), "{reason}");
-        // It goes on for as long as it likes, and no number is missing.
+        // The step continues, and no number is missing.
         let before = container.sh("wc -l < /tmp/step").parse::<u64>().unwrap();
         container.until(&format!("[ $(wc -l < /tmp/step) -gt {} ]", before + 100));
-        assert!(node(&container).contains("gpu:nvidia:4"), "its number changes under a job that has a GPU");
+        assert!(node(&container).contains("gpu:nvidia:4"), "the GPU count changed while a job has a GPU");
         let status = container.sh("slurminit status");
         assert!(status.contains("GPU 3 (0000:13:00.0)"), "{status}");
-        // Whoever had it when it was lost is on record.
+        // The report lists the job that had the GPU when it was lost.
         let report = report(&container);
         let holders = |gpu: usize| report["gpus"][gpu]["jobs"].as_array().map_or(0, Vec::len);
         assert_eq!((0..4).map(holders).sum::<usize>(), 1, "{report:#}");
@@ -102,11 +102,11 @@ fn loses_and_regains_one_gpu_without_intervention_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn each_fault_is_in_slurm_and_error_of_program_never() {
+fn hardware_faults_take_gpu_out_and_program_errors_do_not() {
     const DRAINING: [u32; 17] = [46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158];
     let (container, _config) = serve(DEMO, 20, "");
-    for xid_of_program in [13, 31, 43, 45, 63, 109, 999, 94] {
-        append(&container, &xid(19, xid_of_program));
+    for program_xid in [13, 31, 43, 45, 63, 109, 999, 94] {
+        append(&container, &xid(19, program_xid));
     }
     container.until("grep -q xid.:94 /run/slurminit/gpus.json");
     assert_eq!(node(&container), "idle gpu:nvidia:20");
@@ -121,25 +121,25 @@ fn each_fault_is_in_slurm_and_error_of_program_never() {
     assert!(log.contains("XID 43") && !log.contains("XID 45"), "{log}");
 }
 
-/// What only a look can tell.
+/// Faults without an XID: only a sample detects them.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn distinguishes_hanging_and_denying_driver_from_working_one() {
+fn detects_lost_gpu_hung_driver_and_denied_device() {
     let (container, _config) = serve(DEMO, 2, "");
-    let back =
+    let until_idle_with =
         |count: u32| container.until(&format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{count}$"));
     append(&container, &fault("handle", 1, "gpu-is-lost"));
-    back(1);
+    until_idle_with(1);
     repair(&container);
-    back(2);
+    until_idle_with(2);
     append(&container, &fault("memory", 1, "hang"));
-    back(1);
-    // The driver is not asked for it again, and tells all of the other.
+    until_idle_with(1);
+    // The agent does not query the hung GPU again; the other GPU's properties are complete.
     assert!(container.sh("scontrol show node").contains("cc9.0"), "{}", container.log());
-    // The other GPU is looked at meanwhile.
-    until_looks(&container, 1);
+    // The other GPU is still sampled.
+    until_sampled(&container, 1);
     append(&container, "[[fault]]\\nat = \"count\"\\nkind = \"unknown\"\\n");
-    // The drain may have ended by now: without jobs the agent leaves the GPU out at once. Its reason stays.
+    // The drain may be over: without jobs the agent leaves the GPU out at once. The reason stays.
     container.until("scontrol show node | grep -q \"Reason=slurminit: .*can no longer open the device file\"");
     container.until("grep -q device-denied /run/slurminit/gpus.json");
 }
@@ -154,16 +154,16 @@ fn keeps_administrators_drain_across_agent_restart() {
     assert_eq!(container.sh("sinfo --noheader --format '%T %E'"), "drained fan");
     container.sh("scontrol update nodename=localhost state=resume");
     for victim in ["agent", "look"] {
-        let looks = container.sh("stat -c %Y%z /run/slurminit/gpus.json");
+        let last_sample = container.sh("stat -c %Y%z /run/slurminit/gpus.json");
         container.sh(&format!("pkill -KILL -f \"^[^ ]*slurminit {victim}\""));
-        container.until(&format!("[ \"$(stat -c %Y%z /run/slurminit/gpus.json)\" != \"{looks}\" ]"));
+        container.until(&format!("[ \"$(stat -c %Y%z /run/slurminit/gpus.json)\" != \"{last_sample}\" ]"));
         container.until("pgrep -f \"^[^ ]*slurminit look\"");
         container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1$");
     }
-    // Who restarts it on purpose wants it to look anew.
+    // An explicit restart of the agent checks all GPUs again.
     container.sh("slurminit restart agent");
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2");
-    // So does a start of the container, which finds what a reload left out.
+    // A restart of the container also finds GPUs that a reload left out.
     append(&container, &xid(0, 79));
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
     docker(["restart", "--time", "20", &container.name]).ok();
@@ -182,12 +182,12 @@ fn monitors_gpu_added_by_reload() {
     container.until("grep -q offered.:.1. /run/slurminit/gpus.json");
     append(&container, &xid(1, 79));
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1$");
-    // An operator's reload while it is out leaves it out.
+    // A manual reload does not bring back a GPU that was left out.
     container.sh("slurminit reload");
     assert_eq!(node(&container), "idle gpu:nvidia:1");
 }
 
-/// Whoever wants to know is told, and a command that hangs or is too slow holds up nothing.
+/// A command that hangs or fails does not delay other receivers.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn notifies_commands_and_webhooks_as_unprivileged_user() {
@@ -200,8 +200,11 @@ fn notifies_commands_and_webhooks_as_unprivileged_user() {
     container.until("grep -q listens /tmp/server");
     append(&container, &xid(0, 31));
     container.until("grep -q 643 /tmp/told");
-    let told = container.sh("cat /tmp/told");
-    assert!(told.starts_with("{\"node\":\"localhost\",\"at\":") && told.contains("\"kind\":{\"xid\":31}"), "{told}");
+    let received = container.sh("cat /tmp/told");
+    assert!(
+        received.starts_with("{\"node\":\"localhost\",\"at\":") && received.contains("\"kind\":{\"xid\":31}"),
+        "{received}"
+    );
     for gpu in 1..4 {
         append(&container, &xid(gpu, 79));
         container.until(&format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{}$", 4 - gpu));
@@ -217,12 +220,12 @@ fn notifies_commands_and_webhooks_as_unprivileged_user() {
     assert!(!log.contains("s3cret") && !log.contains("127.0.0.1:9099"), "{log}");
 }
 
-/// A web server for one request, which it prints.
+/// A web server that prints one request.
 const SERVER: &str = "$| = 1; $s = IO::Socket::INET->new(Listen => 1, LocalAddr => \"127.0.0.1:9099\") or die; print \"listens\\n\"; \
     $c = $s->accept; while (<$c>) { print; $n = $1 if /content-length: (\\d+)/i; last if /^\\r$/ } read($c, $b, $n); print $b; \
     print $c \"HTTP/1.1 200 OK\\r\\ncontent-length: 0\\r\\n\\r\\n\"";
 
-/// The attacker inside: a user, and the library that the driver's vendor wrote.
+/// Attackers inside the container: a user, and the driver vendor's library.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn watcher_has_no_rights_and_users_cannot_interfere() {
@@ -243,12 +246,12 @@ fn watcher_has_no_rights_and_users_cannot_interfere() {
         let outcome = docker(["exec", "--user", "eve", &container.name, "sh", "-c", attack]);
         assert_ne!(outcome.code, 0, "{attack}");
     }
-    // A library that prints, lies and crashes ends nothing, and the GPUs that it lies about are no others.
+    // A library that prints, returns nonsense or crashes stops nothing, and nonsense does not change the set of GPUs.
     append(
         &container,
         "[[fault]]\\nat = \"uuid\"\\ngpu = 1\\nkind = \"noise\"\\n[[fault]]\\nat = \"clocks\"\\nkind = \"nonsense\"\\n",
     );
-    until_looks(&container, 2);
+    until_sampled(&container, 2);
     assert_eq!(node(&container), "idle gpu:nvidia:2");
     append(&container, &fault("memory", 0, "crash"));
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");

@@ -1,31 +1,31 @@
-//! A reload of a cluster that works: what runs goes on running.
+//! Reload of a running cluster: daemons and jobs keep running.
 
 use std::fs;
 use std::path::Path;
 
 use crate::docker::{Container, DEMO, Image, debians, directory};
 
-/// A cluster with two simulated GPUs, and with `config` as its operator's directory.
+/// A cluster with two simulated GPUs and the configuration directory `config`.
 fn serve(image: &str, config: &Path) -> Container {
     Image::new(image).with(["--env", "DEMO_GPUS=2"]).mount(config, "/config").json_log().serve()
 }
 
 fn write(config: &Path, name: &str, text: &str) {
-    fs::write(config.join(name), text).expect("a file in the operator's directory");
+    fs::write(config.join(name), text).expect("the directory is writable");
 }
 
 fn pids(container: &Container) -> String {
     container.sh("pidof munged slurmctld slurmd")
 }
 
-/// One more GPU than before.
+/// Adds a third GPU.
 fn add_gpu(container: &Container) {
     container.sh(
         "mknod -m 666 /dev/nvidia2 c 1 3 && printf '[[gpu]]\\nname = \"Simulated NVIDIA H200\"\\n' >> /etc/fake-nvml.toml",
     );
 }
 
-/// Runs a step that writes one number after the other into `/tmp/NAME`, until it is cancelled.
+/// Starts a step that writes consecutive numbers to `/tmp/NAME` until it is cancelled.
 fn count(container: &Container, name: &str, options: &str) {
     let line = "i=0; while :; do echo $i; i=$((i + 1)); sleep 0.02; done";
     container.sh(&format!(
@@ -34,7 +34,7 @@ fn count(container: &Container, name: &str, options: &str) {
     ));
 }
 
-/// It goes on, and no number is missing.
+/// Asserts that the step continues and that no number is missing.
 fn assert_counts(container: &Container, name: &str) {
     let lines = || container.sh(&format!("wc -l < /tmp/{name}")).parse::<u64>().expect("a number");
     let before = lines();
@@ -56,7 +56,7 @@ fn detects_new_partition_and_applies_it_without_restart_on_each_debian() {
         write(config.path(), "slurminit.toml", TWO_PARTITIONS);
         container.until("slurminit status --json | grep -q \"\\\"outcome\\\": \\\"applied\\\"\"");
         assert_eq!(container.sh("sinfo --noheader --format %R"), "debug\nshort");
-        // With `--systemd` Slurm itself goes on in a new process.
+        // With `--systemd` Slurm itself hands over to a new process.
         assert_eq!(container.sh("slurminit status --json | grep -c '\"restarts\": 0'"), "4", "{image}");
         assert_eq!(container.sh("srun --partition short --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES"), "0");
     }
@@ -64,7 +64,7 @@ fn detects_new_partition_and_applies_it_without_restart_on_each_debian() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn another_gpu_restarts_daemons_and_running_step_loses_no_number_on_each_debian() {
+fn added_gpu_restarts_daemons_and_keeps_running_step_on_each_debian() {
     for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "")]);
         let container = serve(image, config.path());
@@ -82,7 +82,7 @@ fn another_gpu_restarts_daemons_and_running_step_loses_no_number_on_each_debian(
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn restart_leaves_job_with_gpu_alone_and_another_gpu_waits_for_its_end_on_each_debian() {
+fn restart_keeps_gpu_job_and_added_gpu_waits_for_it_on_each_debian() {
     for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "")]);
         let container = serve(image, config.path());
@@ -112,18 +112,18 @@ fn refuses_broken_slurm_conf_and_keeps_running_on_each_debian() {
     for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
         let container = serve(image, config.path());
-        let own = container.sh("cat /etc/slurm/slurm.conf");
+        let original = container.sh("cat /etc/slurm/slurm.conf");
         let before = pids(&container);
-        write(config.path(), "slurm.conf", &format!("# USER_CUSTOMIZED=true\n{own}\nNoSuchKey=1\n"));
+        write(config.path(), "slurm.conf", &format!("# USER_CUSTOMIZED=true\n{original}\nNoSuchKey=1\n"));
         let refused = container.exec(&["slurminit", "reload"]);
         assert_eq!(refused.code, 1, "{}", refused.stdout);
-        let line = own.lines().count() + 2;
+        let line = original.lines().count() + 2;
         let place =
             format!("/config/slurm.conf:{line}: rejected by Slurm: Parsing error at unrecognized key: NoSuchKey");
         assert!(refused.stderr.contains(&place), "{}", refused.stderr);
         let dry = container.exec(&["slurminit", "reload", "--dry-run"]);
         assert_eq!((dry.code, dry.stderr.contains(&place)), (1, true), "{dry:?}");
-        assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), own);
+        assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), original);
         assert_eq!(pids(&container), before);
         assert_eq!(container.sh("srun --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES"), "0");
         container.sh("slurminit health");
@@ -136,19 +136,19 @@ fn rolls_back_files_that_crash_daemons_on_each_debian() {
     for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
         let container = serve(image, config.path());
-        let own = container.sh("cat /etc/slurm/slurm.conf");
+        let original = container.sh("cat /etc/slurm/slurm.conf");
         count(&container, "step", "--gres=gpu:1");
         write(
             config.path(),
             "slurminit.toml",
             "[supervise]\nreload_on_change = false\n[slurm.conf]\nProctrackType = 'proctrack/none_such'\n",
         );
-        let back = container.exec(&["slurminit", "reload"]);
-        assert_eq!(back.code, 1, "{}", back.stdout);
+        let outcome = container.exec(&["slurminit", "reload"]);
+        assert_eq!(outcome.code, 1, "{}", outcome.stdout);
         assert_eq!(container.status()["reload"]["last"]["outcome"], "went-back");
         let why = ["slurminit.toml:4:", "slurm.conf.ProctrackType", "plugin for proctrack/none_such"];
-        assert!(why.iter().all(|words| back.stderr.contains(words)), "it says why: {}", back.stderr);
-        assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), own);
+        assert!(why.iter().all(|words| outcome.stderr.contains(words)), "no reason in: {}", outcome.stderr);
+        assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), original);
         container.wait_until_healthy();
         assert_counts(&container, "step");
     }
@@ -196,16 +196,16 @@ fn dry_run_refuses_what_reload_refuses_and_changes_nothing() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn regenerates_slurm_conf_after_removal_of_own_one() {
+fn regenerates_slurm_conf_after_removal_of_custom_one() {
     let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
     let container = serve(DEMO, config.path());
     let generated = container.sh("cat /etc/slurm/slurm.conf");
     write(config.path(), "slurm.conf", &format!("# USER_CUSTOMIZED=true\n{generated}\nMaxJobCount=500\n"));
     container.sh("slurminit reload");
     assert_eq!(container.sh("scontrol show config | grep -c 'MaxJobCount .*= 500$'"), "1");
-    fs::remove_file(config.path().join("slurm.conf")).expect("a file of this test's");
-    let said = container.sh("slurminit reload");
-    assert!(said.contains("MaxJobCount"), "{said}");
+    fs::remove_file(config.path().join("slurm.conf")).expect("the custom slurm.conf");
+    let output = container.sh("slurminit reload");
+    assert!(output.contains("MaxJobCount"), "{output}");
     assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), generated);
     container.sh("slurminit health");
 }

@@ -1,4 +1,5 @@
-//! What jobs use stays: at a reload, at a start with another configuration, and when a compute leaves.
+//! Partitions and nodes that jobs use are kept: at a reload, at a start with another configuration, and when a compute
+//! node leaves.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +23,7 @@ fn submit(container: &Container, options: &str) -> String {
     container.sh(&line)
 }
 
-/// `1 RUNNING`, one line for each job, also of those that have ended.
+/// One line per job, such as `1 RUNNING`, including ended jobs.
 fn states(container: &Container) -> String {
     container.sh("squeue --noheader --all --states=all --format='%i %T' | sort -n")
 }
@@ -52,12 +53,12 @@ fn keeps_partitions_and_nodes_that_jobs_use() {
     assert_eq!(partitions(&first), "debug drain\nshort up");
     assert_eq!(states(&first), before);
     assert_ne!(first.exec(&["sbatch", "--partition=debug", "--wrap=true"]).code, 0);
-    // What a start would install is what is installed.
+    // Another reload changes nothing.
     assert_eq!(first.exec(&["slurminit", "reload"]).code, 0);
     assert_eq!(partitions(&first), "debug drain\nshort up");
 
     let elsewhere = submit(&first, "--hold --partition=short");
-    let left = [&held, &pinned, &elsewhere].map(|id| format!("{id} PENDING")).join("\n");
+    let remaining = [&held, &pinned, &elsewhere].map(|id| format!("{id} PENDING")).join("\n");
     first.sh(&format!(
         "scancel {running} && squeue -h -o %A | grep -vxE '{held}|{pinned}|{elsewhere}' | xargs -r scancel"
     ));
@@ -66,7 +67,7 @@ fn keeps_partitions_and_nodes_that_jobs_use() {
     write(config.path(), "[node]\nname = \"gpu1\"\n[[partition]]\nname = \"long\"\n");
     let second = serve(config.path(), &slurm);
     assert_eq!(partitions(&second), "debug drain\nlong up\nshort drain");
-    assert_eq!(second.sh("squeue --noheader --all --format='%i %T' | sort -n"), left);
+    assert_eq!(second.sh("squeue --noheader --all --format='%i %T' | sort -n"), remaining);
     assert_eq!(second.sh("sinfo --noheader --Node --format='%N %T' | sort -u"), "gpu1 idle\nlocalhost down");
     second.sh(&format!("scontrol update jobid={pinned} reqnodelist=gpu1 && scontrol release {held} {pinned}"));
     second.until(&format!("[ \"$(squeue -h -j {held},{pinned} -o %T | sort -u)\" = RUNNING ]"));
@@ -89,10 +90,10 @@ fn refuses_reload_that_would_end_jobs() {
     write(config.path(), ann);
     let container = serve(config.path(), &slurm);
     let running = submit(&container, "--no-requeue");
-    let anns = container.sh("cd /tmp; su ann -s /bin/sh -c 'sbatch --parsable --hold --mem=8 --wrap true'");
+    let anns_job = container.sh("cd /tmp; su ann -s /bin/sh -c 'sbatch --parsable --hold --mem=8 --wrap true'");
     container.until(&format!("[ \"$(squeue -h -j {running} -o %T)\" = RUNNING ]"));
     let before = (states(&container), partitions(&container));
-    let refused = |job: &str| {
+    let assert_refused = |job: &str| {
         for command in [&["slurminit", "reload", "--dry-run"][..], &["slurminit", "reload"]] {
             let outcome = container.exec(command);
             assert_eq!((outcome.code, outcome.stderr.contains(&format!(": {job};"))), (1, true), "{outcome:?}");
@@ -100,28 +101,28 @@ fn refuses_reload_that_would_end_jobs() {
         assert_eq!((states(&container), partitions(&container)), before);
     };
     write(config.path(), &format!("{ann}[node]\ncpus = 1\n"));
-    refused(&running);
+    assert_refused(&running);
     write(config.path(), "[[partition]]\nname = \"short\"\n");
-    refused(&anns);
+    assert_refused(&anns_job);
     write(config.path(), ann);
-    let own = container.sh("sed 's/^PartitionName=debug/PartitionName=short/' /etc/slurm/slurm.conf");
-    fs::write(config.path().join("slurm.conf"), format!("# USER_CUSTOMIZED=true\n{own}\n")).expect("an own slurm.conf");
-    refused(&format!("{running}, {anns}"));
+    let renamed = container.sh("sed 's/^PartitionName=debug/PartitionName=short/' /etc/slurm/slurm.conf");
+    fs::write(config.path().join("slurm.conf"), format!("# USER_CUSTOMIZED=true\n{renamed}\n")).expect("slurm.conf");
+    assert_refused(&format!("{running}, {anns_job}"));
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn node_that_jobs_name_outlives_stop_of_all_containers() {
+fn keeps_nodes_named_by_jobs_when_all_containers_stop() {
     let cluster = Cluster::new("");
     let computes = ["c1", "c2", "c3"].map(|name| cluster.compute(name, 1));
     let pinned = cluster.submit("--hold --nodelist=c1");
     let kept_off = cluster.submit("--hold --exclude=c2");
-    let runs = cluster.submit("--nodelist=c1");
-    cluster.until(&format!("[ \"$(squeue -h -j {runs} -o %T)\" = RUNNING ]"));
+    let running = cluster.submit("--nodelist=c1");
+    cluster.until(&format!("[ \"$(squeue -h -j {running} -o %T)\" = RUNNING ]"));
     for compute in &computes {
         compute.stop();
     }
-    // Nobody names the third.
+    // No job names c3.
     assert_eq!(cluster.controller.sh("sinfo --noheader --Node --format=%N | sort -u"), "c1\nc2");
     cluster.controller.stop();
     docker(["start", &cluster.controller.name]).ok();
@@ -132,10 +133,10 @@ fn node_that_jobs_name_outlives_stop_of_all_containers() {
     }
     cluster.controller.sh(&format!("scontrol release {pinned} {kept_off}"));
     let nodes = |job: &str| cluster.controller.sh(&format!("squeue --noheader --jobs={job} --format='%T %N'"));
-    for job in [&pinned, &kept_off, &runs] {
+    for job in [&pinned, &kept_off, &running] {
         cluster.until(&format!("[ \"$(squeue -h -j {job} -o %T)\" = RUNNING ]"));
     }
-    assert_eq!((nodes(&pinned), nodes(&runs)), ("RUNNING c1".to_owned(), "RUNNING c1".to_owned()));
+    assert_eq!((nodes(&pinned), nodes(&running)), ("RUNNING c1".to_owned(), "RUNNING c1".to_owned()));
     assert_ne!(nodes(&kept_off), "RUNNING c2");
     cluster.controller.sh("scancel --user=root");
     cluster.until("[ -z \"$(squeue --noheader)\" ]");

@@ -15,8 +15,8 @@ pub(crate) fn show(container: &Container, job: &str) -> String {
     container.sh(&format!("scontrol --oneliner show job {job}"))
 }
 
-/// Reports these signals, and ends with this code at the last one. It writes into the file of the job itself: the output of a step goes
-/// through srun, which ends with it.
+/// A shell program that reports these signals and exits with `code` at the last one. It writes to the job's file
+/// itself, because the output of a step goes through srun, which ends with it.
 fn program(name: &str, signals: &[&str], code: u8) -> String {
     let (last, others) = signals.split_last().unwrap_or((&"TERM", &[]));
     let echo = |word: &str| format!("echo {word} >>/var/lib/slurm/{name}");
@@ -37,11 +37,11 @@ fn stop_sends_requested_signal_before_term() {
         .mount(config.path(), "/config");
     let first = cluster.serve();
     let step = |name: &str, signals: &[&str], code| format!("srun --mem=16 sh -c '{}'", program(name, signals, code));
-    // The steps get it: the script has not decided anything when they end with 0.
+    // The steps receive the signal: their exit code 0 does not complete the job.
     let steps = submit(&first, "steps", "--signal=USR2@90", &step("steps", &["USR2"], 0));
     let failing = submit(&first, "failing", "--signal=USR1", &step("failing", &["USR1"], 3));
     let slow = submit(&first, "slow", "--signal=USR2@90", &step("slow", &["USR2", "TERM"], 0));
-    // The script gets it, and decides.
+    // The script receives the signal: its exit code decides.
     let script = submit(&first, "script", "--signal=B:USR1@60", &program("script", &["USR1"], 0));
     let unfinished = submit(&first, "unfinished", "--signal=B:USR1@60", &program("unfinished", &["USR1"], 3));
     let itself = submit(
@@ -67,9 +67,9 @@ fn stop_sends_requested_signal_before_term() {
         ("itself", &itself),
         ("without", &without),
     ] {
-        // At once, and not after two minutes.
-        let twice = format!("[ $(grep -cx up /var/lib/slurm/{name}) = 2 ]");
-        let outcome = second.wait_until(60, &twice);
+        // Requeued jobs must start at once, not after two minutes.
+        let started_twice = format!("[ $(grep -cx up /var/lib/slurm/{name}) = 2 ]");
+        let outcome = second.wait_until(60, &started_twice);
         assert_eq!(outcome.code, 0, "{name}: {log}\n{}\n{}", second.log(), show(&second, job));
         let shown = show(&second, job);
         assert!(shown.contains("JobState=RUNNING") && shown.contains("Restarts=1"), "{name}: {shown}");

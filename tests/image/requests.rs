@@ -1,4 +1,4 @@
-//! What an ordinary user may ask of Slurm costs no daemon its life, and each form of `--export` gives a job what it should.
+//! Requests of unprivileged users crash no daemon, and each form of `--export` gives a job the documented environment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,20 +12,20 @@ const NODE: [&str; 2] = ["--hostname", "node1"];
 const BASE: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games";
 const ROOTS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The daemons' process ids.
+/// PIDs of the daemons, in ascending order.
 fn daemons(container: &Container) -> String {
     container.sh("pidof munged slurmctld slurmd | tr ' ' '\\n' | sort -n | xargs")
 }
 
-fn for_everyone(path: &Path) {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is our own");
+fn set_mode_755(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("chmod 755");
 }
 
 fn exec(container: &Container, user: &str, line: &str) -> Outcome {
     docker(["exec", "--user", user, "--workdir", "/tmp", &container.name, "sh", "-c", line])
 }
 
-/// A batch job's variables.
+/// The environment variables of a batch job.
 fn environment(container: &Container, user: &str, options: &str) -> BTreeMap<String, String> {
     let line = format!(
         "out=$(mktemp) && MINE=here timeout 30 sbatch --quiet --wait --output=$out {options} --wrap env && cat $out; rm $out"
@@ -37,11 +37,11 @@ fn environment(container: &Container, user: &str, options: &str) -> BTreeMap<Str
         .collect()
 }
 
-/// `su -` of these users gives: HOME, SHELL, PATH.
-fn is_a_login(seen: &BTreeMap<String, String>, user: &str, home: &str, shell: &str, path: &str) {
+/// Asserts that the variables are those of a login with `su -`.
+fn assert_login_environment(variables: &BTreeMap<String, String>, user: &str, home: &str, shell: &str, path: &str) {
     let expected = [("HOME", home), ("USER", user), ("LOGNAME", user), ("SHELL", shell), ("PATH", path)];
     for (name, value) in expected {
-        assert_eq!(seen.get(name).map(String::as_str), Some(value), "{user}: {name}: {seen:?}");
+        assert_eq!(variables.get(name).map(String::as_str), Some(value), "{user}: {name}: {variables:?}");
     }
 }
 
@@ -52,7 +52,7 @@ fn job_gets_environment_requested_by_export_on_each_debian() {
     for image in debians(PLAIN) {
         let container = Image::new(image).with(NODE).mount(config.path(), "/config").serve();
         let pids = daemons(&container);
-        // A first file of a user's own that hangs, prints, or sets what it should not, is nobody's but the user's.
+        // A .profile that hangs, prints or changes PATH must not affect the job environment.
         let hangs = "echo 'export PATH=/evil; echo garbage; sleep 600' > /home/alice/.profile";
         container
             .sh(&format!("test {} = bookworm || {{ {hangs}; }}", if image == BOOKWORM { "bookworm" } else { "x" }));
@@ -64,21 +64,21 @@ fn job_gets_environment_requested_by_export_on_each_debian() {
         ];
         for (user, home, shell, path) in users {
             let none = environment(&container, user, "--export=NONE");
-            is_a_login(&none, user, home, shell, path);
+            assert_login_environment(&none, user, home, shell, path);
             assert!(!none.contains_key("MINE"), "{none:?}");
             let one = environment(&container, user, "--export=FOO=1");
-            is_a_login(&one, user, home, shell, path);
+            assert_login_environment(&one, user, home, shell, path);
             assert_eq!((one.get("FOO").map(String::as_str), one.get("MINE")), (Some("1"), None), "{one:?}");
             let named = environment(&container, user, "--export=MINE");
             assert_eq!(named.get("MINE").map(String::as_str), Some("here"), "{named:?}");
-            is_a_login(&named, user, home, shell, path);
+            assert_login_environment(&named, user, home, shell, path);
             for options in
                 ["--export=ALL,FOO=1", "--get-user-env --export=ALL,FOO=1", "--get-user-env=10L --export=ALL,FOO=1"]
             {
                 let all = environment(&container, user, options);
-                let of = |name| all.get(name).map(String::as_str);
+                let value = |name| all.get(name).map(String::as_str);
                 assert_eq!(
-                    (of("FOO"), of("MINE"), of("HOME")),
+                    (value("FOO"), value("MINE"), value("HOME")),
                     (Some("1"), Some("here"), Some(home)),
                     "{options}: {all:?}"
                 );
@@ -93,26 +93,26 @@ fn job_gets_environment_requested_by_export_on_each_debian() {
             }
         }
         if image == PLAIN {
-            // 22.05 asks `su`, which runs no shell of such a user.
+            // Slurm 22.05 runs `su`, which rejects a nologin shell.
             let homeless = environment(&container, "homeless", "--export=NONE");
-            is_a_login(&homeless, "homeless", "/nowhere", "/usr/sbin/nologin", BASE);
+            assert_login_environment(&homeless, "homeless", "/nowhere", "/usr/sbin/nologin", BASE);
         }
         assert_eq!(daemons(&container), pids, "{image}: {}", container.log());
         assert!(!container.log().contains("Unable to get user's local environment"), "{}", container.log());
     }
 }
 
-/// The files are slurm's to write, and so are their names: a link there leads root nowhere.
+/// The slurm user can write to env_cache, so root must not follow a link there.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn link_in_place_of_environment_is_not_followed_as_root() {
+fn root_does_not_follow_symlink_at_env_cache() {
     let container = Image::new(PLAIN).with(NODE).serve();
     let cache = "/var/lib/slurm/slurmctld/env_cache";
     container.sh("install -m 600 /dev/null /root/secret");
     container.sh(&format!("rm -r {cache}; ln -s /root {cache}"));
     container.sh("useradd somebody");
-    let told = "timeout 120 sh -c 'until slurminit logs environments slurminit 2>&1 | grep -q environments; do sleep 0.1; done'";
-    let _ = container.exec(&["sh", "-c", told]);
+    let wait_for_log = "timeout 120 sh -c 'until slurminit logs environments slurminit 2>&1 | grep -q environments; do sleep 0.1; done'";
+    let _ = container.exec(&["sh", "-c", wait_for_log]);
     docker(["restart", &container.name]).ok();
     container.wait_until_healthy();
     assert_eq!(
@@ -124,13 +124,13 @@ fn link_in_place_of_environment_is_not_followed_as_root() {
     docker(["restart", &container.name]).ok();
     container.wait_until_healthy();
     let after = environment(&container, "root", "--export=NONE");
-    is_a_login(&after, "root", "/root", "/bin/bash", ROOTS);
+    assert_login_environment(&after, "root", "/root", "/bin/bash", ROOTS);
 }
 
-/// One line each. `$big` has 200,000 bytes, `$odd` is not UTF-8, and what is asked for need not be given.
+/// One shell command per line. `$big` has 100,000 bytes, `$odd` is not UTF-8; a command may fail.
 const REQUESTS: &str = include_str!("requests/requests.txt");
 
-/// As `nobody`, one after the other, each with its time.
+/// Runs the requests one by one as `nobody`, each with a timeout, and checks the daemons' PIDs after each.
 const DRIVER: &str = r#"
 export USER=nobody
 big=$(head -c 100000 /dev/zero | tr '\0' a) odd=$(printf '\033[31m\377\302\205\342\200\256"%%s%%n;\n$(id)`id`') export big odd
@@ -152,11 +152,11 @@ echo "$n requests"
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn requests_of_ordinary_user_end_no_daemon_on_each_debian() {
+fn requests_of_unprivileged_user_crash_no_daemon_on_each_debian() {
     crate::docker::share::hold(2);
     let files = [("slurminit.toml", PEOPLE), ("requests", REQUESTS), ("driver", DRIVER)];
     let config = directory(&files);
-    for_everyone(config.path());
+    set_mode_755(config.path());
     std::thread::scope(|scope| {
         for image in debians(PLAIN) {
             let config = &config;
@@ -169,8 +169,8 @@ fn requests_of_ordinary_user_end_no_daemon_on_each_debian() {
                 let log = container.log();
                 let tail: Vec<&str> = log.lines().rev().take(30).collect();
                 assert_eq!(outcome.code, 0, "{image}: {outcome:?}\n{}", tail.join("\n"));
-                let asked = REQUESTS.lines().filter(|line| !line.is_empty()).count();
-                assert_eq!(outcome.stdout.trim(), format!("{asked} requests"));
+                let count = REQUESTS.lines().filter(|line| !line.is_empty()).count();
+                assert_eq!(outcome.stdout.trim(), format!("{count} requests"));
                 container.sh("! test -e /tmp/mailed");
                 assert_eq!(exec(&container, "alice", "timeout 30 srun id -un").ok(), "alice\n", "{image}");
                 assert_eq!(daemons(&container), pids, "{image}");
@@ -179,32 +179,35 @@ fn requests_of_ordinary_user_end_no_daemon_on_each_debian() {
     });
 }
 
-/// slurmd has the order to launch, and dies before there is a slurmstepd. Slurm looks when the node registers, where the job is too
-/// young to be missing: BatchStartTimeout and 10 s.
+/// slurmd is killed after the launch request and before it starts slurmstepd. Slurm checks for missing jobs only when
+/// the node registers; the job is then younger than the limit of BatchStartTimeout + 10 s.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn batch_job_whose_process_never_came_is_found_when_slurmd_is_back() {
+fn detects_lost_batch_launch_after_slurmd_restart() {
     let toml = "[slurm.conf]\nProlog = \"/config/prolog\"\nBatchStartTimeout = 20\n[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let prolog = "#!/bin/sh\n[ -e /tmp/slow ] || exit 0\necho $SLURM_JOB_ID >> /tmp/in-prolog\nexec sleep 600\n";
     let config = directory(&[("slurminit.toml", toml), ("prolog", prolog)]);
-    for_everyone(&config.path().join("prolog"));
+    set_mode_755(&config.path().join("prolog"));
     let container = Image::new(PLAIN).with(NODE).mount(config.path(), "/config").serve();
     container.sh("touch /tmp/slow");
     let submit = |options: &str| {
         let line = format!("sbatch --parsable --output=/tmp/out-%j {options} --wrap 'echo ran'");
         container.sh(&line).trim().to_owned()
     };
-    let (again, never) = (submit("--requeue"), submit("--no-requeue"));
+    let (requeued, failed) = (submit("--requeue"), submit("--no-requeue"));
     container.until("[ \"$(cat /tmp/in-prolog 2>/dev/null | wc -l)\" = 2 ]");
     container.sh("rm /tmp/slow; kill -KILL $(pidof slurmd); pkill -KILL -x sleep; true");
     let ended = format!(
-        "timeout 100 sh -c 'until [ -z \"$(squeue --noheader)\" ]; do sleep 0.2; done'; scontrol show job {again}"
+        "timeout 100 sh -c 'until [ -z \"$(squeue --noheader)\" ]; do sleep 0.2; done'; scontrol show job {requeued}"
     );
-    let seen = container.exec(&["sh", "-c", &ended]);
+    let outcome = container.exec(&["sh", "-c", &ended]);
     let log = container.log();
-    assert!(seen.stdout.contains("Restarts=1") && seen.stdout.contains("JobState=COMPLETED"), "{seen:?}\n{log}");
-    assert_eq!(container.sh(&format!("cat /tmp/out-{again}")), "ran", "{log}");
-    let never_ran = container.sh(&format!("scontrol show job {never}; ls /tmp/out-{never} 2>&1; true"));
+    assert!(
+        outcome.stdout.contains("Restarts=1") && outcome.stdout.contains("JobState=COMPLETED"),
+        "{outcome:?}\n{log}"
+    );
+    assert_eq!(container.sh(&format!("cat /tmp/out-{requeued}")), "ran", "{log}");
+    let never_ran = container.sh(&format!("scontrol show job {failed}; ls /tmp/out-{failed} 2>&1; true"));
     assert!(!never_ran.contains("JobState=COMPLETED") && never_ran.contains("No such file"), "{never_ran}\n{log}");
     assert!(never_ran.contains("AdminComment=slurminit: ") || never_ran.contains("NODE_FAIL"), "{never_ran}");
 }

@@ -1,11 +1,11 @@
-//! Slurm's REST API, and the tokens for it.
+//! Slurm's REST API and its tokens.
 
 use crate::docker::{ACCOUNTING, Container, Image, PLAIN, Volume, directory};
 
 const REST: &str = "[rest]\nlisten = '127.0.0.1:6820'\n[[user]]\nname = 'alice'\nuid = 1501\n";
 
-/// The answer to a request, made as curl would make it, which the image does not have.
-fn ask(container: &Container, path: &str, token: &str) -> String {
+/// The response to a GET request. The image has no curl.
+fn get(container: &Container, path: &str, token: &str) -> String {
     let header = if token.is_empty() { String::new() } else { format!("X-SLURM-USER-TOKEN: {token}\\r\\n") };
     container.sh(&format!(
         "timeout 20 bash -c \"exec 3<>/dev/tcp/127.0.0.1/6820; printf 'GET {path} HTTP/1.1\\r\\nHost: x\\r\\n{header}Connection: close\\r\\n\\r\\n' >&3; cat <&3\""
@@ -14,25 +14,25 @@ fn ask(container: &Container, path: &str, token: &str) -> String {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn token_opens_it_and_nothing_else_does() {
+fn rest_api_accepts_only_valid_token() {
     let config = directory(&[("slurminit.toml", REST)]);
     let state = Volume::new("rest");
     let image = Image::new(ACCOUNTING).mount(config.path(), "/config").volume(&state, "/var/lib/slurm").json_log();
     let container = image.serve();
     container.until("slurminit status | grep -q \"slurmrestd *ready\"");
     let token = container.sh("slurminit token alice --lifespan 600");
-    let ping = ask(&container, "/slurm/v0.0.42/ping", &token);
+    let ping = get(&container, "/slurm/v0.0.42/ping", &token);
     assert!(ping.starts_with("HTTP/1.1 200") && ping.contains("\"pinged\": \"UP\""), "{ping}");
     container.sh("su alice -c 'cd /tmp; srun --job-name by-rest true'");
     container.sh("timeout 120 sh -c 'until sacct -nX -o State | grep -q COMPLETED; do :; done'");
-    let jobs = ask(&container, "/slurmdb/v0.0.42/jobs", &token);
+    let jobs = get(&container, "/slurmdb/v0.0.42/jobs", &token);
     assert!(jobs.contains("by-rest"), "{jobs}");
     for wrong in ["", "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJleHAiOjk5OTk5OTk5OTksImlhdCI6MCwic3VuIjoicm9vdCJ9.AAAA"]
     {
-        let answer = ask(&container, "/slurm/v0.0.42/nodes", wrong);
-        assert!(!answer.contains("\"architecture\""), "{answer}");
+        let response = get(&container, "/slurm/v0.0.42/nodes", wrong);
+        assert!(!response.contains("\"architecture\""), "{response}");
     }
-    // A user makes tokens for nobody else, and reads no key.
+    // A user cannot create a token for another user or read the key.
     let other = container.exec(&["su", "alice", "-c", "slurminit token root"]);
     assert!(other.code == 1 && other.stderr.contains("docs/accounting.md"), "{} {}", other.stdout, other.stderr);
     assert_eq!(
@@ -41,17 +41,17 @@ fn token_opens_it_and_nothing_else_does() {
     );
     let status = container.sh("cat /proc/$(pidof slurmrestd)/status");
     assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
-    // What it says contains no token, and a token outlives the container with its volume.
+    // The log contains no token. A token stays valid in a new container with the same volume.
     assert!(!container.log().contains(&token), "{}", container.log());
-    // The refused requests are errors.
+    // Rejected requests are logged as errors.
     let warned: Vec<_> = container.warnings().into_iter().filter(|record| record["level"] == "warn").collect();
     assert!(warned.is_empty(), "{warned:#?}");
     assert_eq!(container.stop(), 0);
     drop(container);
     let container = image.serve();
     container.until("slurminit status | grep -q \"slurmrestd *ready\"");
-    assert!(ask(&container, "/slurm/v0.0.42/ping", &token).starts_with("HTTP/1.1 200"));
-    // The cluster goes on without it.
+    assert!(get(&container, "/slurm/v0.0.42/ping", &token).starts_with("HTTP/1.1 200"));
+    // The cluster works without slurmrestd.
     container.sh("pkill -KILL slurmrestd; srun true");
 }
 
@@ -60,6 +60,6 @@ fn token_opens_it_and_nothing_else_does() {
 fn reports_image_without_feature() {
     let config = directory(&[("slurminit.toml", REST)]);
     let outcome = Image::new(PLAIN).mount(config.path(), "/config").run(&["true"]);
-    let said = outcome.stderr + &outcome.stdout;
-    assert!(outcome.code == 78 && said.contains("--target accounting"), "{said}");
+    let output = outcome.stderr + &outcome.stdout;
+    assert!(outcome.code == 78 && output.contains("--target accounting"), "{output}");
 }

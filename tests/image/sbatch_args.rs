@@ -1,4 +1,4 @@
-//! `sbatch $(slurminit sbatch-args method.json) JOB` on the real Slurm: the job gets what the method asks for.
+//! `sbatch $(slurminit sbatch-args method.json) JOB` on a real Slurm: the job gets the resources of the method file.
 
 use crate::docker::{Container, DEMO, Image, Outcome, PLAIN, debians};
 
@@ -15,9 +15,9 @@ fn submit(container: &Container, resources: &str) -> Outcome {
     container.exec(&["sh", "-c", line])
 }
 
-/// What the job's script saw, and these fields of the job.
+/// The output of the job script and the requested fields of `scontrol show job`.
 #[track_caller]
-fn given(container: &Container, resources: &str, fields: &[&str]) -> (String, Vec<String>) {
+fn allocation(container: &Container, resources: &str, fields: &[&str]) -> (String, Vec<String>) {
     let outcome = submit(container, resources);
     assert_eq!(outcome.code, 0, "{resources}: {}{}", outcome.stderr, container.log());
     let job = container.sh(&format!("scontrol --oneliner show job {}", outcome.stdout.trim()));
@@ -30,22 +30,22 @@ fn given(container: &Container, resources: &str, fields: &[&str]) -> (String, Ve
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn job_gets_resources_of_its_method_on_each_debian() {
+fn job_gets_resources_of_method_file_on_each_debian() {
     for image in debians(DEMO) {
         let container = Image::new(image).with(["--env", "DEMO_GPUS=2"]).serve();
         let fields = ["TresPerNode", "CPUs/Task", "MinMemoryNode", "TimeLimit"];
         let resources = r#"{"min_memory_mb": 100, "cpus": 1, "gpus": 2, "time_limit": "1-00:05"}"#;
-        let (saw, fields) = given(&container, resources, &fields);
-        assert_eq!(saw, "0,1 1", "{image}");
+        let (output, fields) = allocation(&container, resources, &fields);
+        assert_eq!(output, "0,1 1", "{image}");
         assert!(["gres/gpu:2", "gres:gpu:2"].contains(&fields[0].as_str()), "{image}: {fields:?}");
         assert_eq!(fields[1..], ["1", "120M", "1-00:05:00"], "{image}");
 
         let all = container.sh("sinfo --noheader --format %c");
-        let (saw, fields) = given(&container, r#"{"cpus": 0}"#, &["NumCPUs"]);
-        assert_eq!((saw.trim(), fields[0].as_str()), (all.as_str(), all.as_str()), "{image}");
+        let (output, fields) = allocation(&container, r#"{"cpus": 0}"#, &["NumCPUs"]);
+        assert_eq!((output.trim(), fields[0].as_str()), (all.as_str(), all.as_str()), "{image}");
 
         let (_, fields) =
-            given(&container, r#"{"memory_mb": 64, "exclusive": true}"#, &["OverSubscribe", "MinMemoryNode"]);
+            allocation(&container, r#"{"memory_mb": 64, "exclusive": true}"#, &["OverSubscribe", "MinMemoryNode"]);
         assert_eq!(fields, ["NO", "64M"], "{image}");
     }
 }
@@ -54,7 +54,7 @@ fn job_gets_resources_of_its_method_on_each_debian() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn reports_missing_resources_without_submitting() {
     let container = Image::new(DEMO).with(["--env", "DEMO_GPUS=2"]).serve();
-    // The request and the limit, by which a user corrects the file.
+    // The error has the request and the limit, so that the user can correct the file.
     for (resources, facts) in [
         (r#"{"gpus": 4}"#, ["/tmp/method.json", "4 GPUs", "2 ", "resources.gpus"]),
         (r#"{"cpus": 60000}"#, ["/tmp/method.json", "60000 CPUs", "debug", "resources.cpus"]),
@@ -70,13 +70,13 @@ fn reports_missing_resources_without_submitting() {
     let outcome = submit(&container, r#"{"time_limit": 61}"#);
     let missing = ["0-01:01:00", "0-01:00:00", "debug"].into_iter().find(|fact| !outcome.stderr.contains(fact));
     assert_eq!(missing, None, "{outcome:?}");
-    assert_eq!(container.sh("squeue --noheader --states all"), "", "something was submitted");
+    assert_eq!(container.sh("squeue --noheader --states all"), "", "a job was submitted");
     assert_eq!(container.exec(&["test", "-e", "/tmp/evil"]).code, 1);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn without_a_cluster_only_offline_answers() {
+fn works_without_cluster_only_with_offline() {
     let image = Image::new(PLAIN).with(["--entrypoint", "sh"]);
     let line = "echo '{\"resources\": {\"gpus\": 4, \"cpus\": 0}}' | slurminit sbatch-args";
     let refused = image.run(&["-c", &format!("{line} --timeout 5 -")]);

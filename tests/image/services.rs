@@ -1,4 +1,4 @@
-//! Services: their users, what they need, and their readiness commands.
+//! Services: users, dependencies and readiness commands.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::docker::{Image, PLAIN, directory};
 
-/// What a process is: its user, groups and the variables that matter.
+/// Prints the user, groups and relevant variables of a process.
 const WHO: &str = r#"echo "$(id -un) $(id -Gn) $HOME $USER $LOGNAME $SECRET""#;
 
 const CONFIG: &str = r#"
@@ -54,7 +54,7 @@ command = ["sh", "-c", "useradd --create-home worker && usermod --append --group
 
 #[test]
 #[ignore = "needs Docker and the images of docker/test"]
-fn services_run_as_their_user_after_what_they_need_and_survive_hanging_readiness_command() {
+fn services_respect_user_and_order_and_survive_hung_readiness() {
     let config = directory(&[("slurminit.toml", &CONFIG.replace("WHO", &WHO.replace('"', "\\\"")))]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").start();
     let unit = |name: &str| -> Value {
@@ -62,7 +62,7 @@ fn services_run_as_their_user_after_what_they_need_and_survive_hanging_readiness
             serde_json::from_str(&container.exec(&["cat", "/run/slurminit/status.json"]).stdout).unwrap_or_default();
         status["units"].as_array().into_iter().flatten().find(|unit| unit["name"] == name).cloned().unwrap_or_default()
     };
-    let until = |name: &str, state: &str| {
+    let wait_for = |name: &str, state: &str| {
         let deadline = Instant::now() + Duration::from_secs(60);
         while unit(name)["state"] != state {
             assert!(Instant::now() < deadline, "{name} is not {state}: {}", unit(name));
@@ -70,18 +70,18 @@ fn services_run_as_their_user_after_what_they_need_and_survive_hanging_readiness
         }
     };
 
-    until("hangs-once", "ready");
+    wait_for("hangs-once", "ready");
     assert_eq!(unit("hangs-once")["starts"], 1);
     container.until("test -e /tmp/app");
     assert_eq!(unit("migrate")["state"], "finished");
     assert_eq!((unit("broken")["state"].as_str(), unit("waits")["starts"].as_u64()), (Some("finished"), Some(0)));
     assert_ne!(container.exec(&["slurminit", "health"]).code, 0, "an essential service cannot start");
     container.sh("touch /tmp/repaired && slurminit restart broken");
-    until("waits", "ready");
+    wait_for("waits", "ready");
     container.wait_until_healthy();
 
     let who = "worker worker video /home/worker worker worker of-the-unit";
-    // The second time the files are not all, and another program asks NSS.
+    // With a source besides files, slurminit looks the groups up through NSS in a separate program.
     for sources in ["files", "files sss"] {
         container
             .sh(&format!("rm -f /tmp/main /tmp/readiness /tmp/liveness; echo 'group: {sources}' > /etc/nsswitch.conf"));
@@ -92,5 +92,5 @@ fn services_run_as_their_user_after_what_they_need_and_survive_hanging_readiness
         }
     }
     let restarts = unit("api")["restarts"].as_u64();
-    assert_eq!(restarts, Some(2), "as asked, and no more");
+    assert_eq!(restarts, Some(2), "more restarts than requested");
 }

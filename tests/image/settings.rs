@@ -1,10 +1,10 @@
-//! What the generated slurm.conf means for its users: jobs that start soon, MPI, a history, a name that is found.
+//! Effects of the generated slurm.conf: fast requeue, MPI, job history, memory limits and node names.
 
 use serde_json::Value;
 
 use crate::docker::{BOOKWORM, Image, PLAIN, Volume, debians, directory, records};
 
-/// With Slurm's own settings two to three minutes pass.
+/// With Slurm's defaults a requeued job starts after two to three minutes.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn requeued_batch_job_starts_soon_on_each_debian() {
@@ -13,7 +13,7 @@ fn requeued_batch_job_starts_soon_on_each_debian() {
         let job = container.sh("sbatch --parsable --output=/dev/null --wrap 'echo up >>/tmp/starts; exec sleep 1000'");
         container.until("grep -qs up /tmp/starts");
         container.sh(&format!("scontrol requeue {job}"));
-        // It takes two seconds; with Slurm's own settings it takes two minutes at least.
+        // Takes about 2 s; at least 120 s with Slurm's defaults.
         let outcome = container.wait_until(100, "[ $(grep -c up /tmp/starts) = 2 ]");
         assert_eq!(outcome.code, 0, "{image}: {}", container.sh("squeue"));
     }
@@ -23,13 +23,13 @@ fn requeued_batch_job_starts_soon_on_each_debian() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn srun_connects_tasks_of_mpi_program() {
     let container = Image::new(PLAIN).serve();
-    // What an MPI library asks for: its rank, and the server that knows the others.
+    // An MPI library needs its rank and the address of the PMIx server.
     let ranks =
         container.sh("srun --ntasks=2 --overcommit sh -c 'echo \"$PMIX_RANK ${PMIX_SERVER_URI41:+served}\"' | sort");
     assert_eq!(ranks, "0 served\n1 served");
 }
 
-/// Its Slurm does not load the PMIx that it has.
+/// Slurm in Debian 12 cannot load the installed PMIx version.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn mpi_has_no_default_on_debian12() {
@@ -45,7 +45,7 @@ fn sacct_shows_ended_jobs_in_next_container_on_each_debian() {
         let state = Volume::new("state");
         let cluster = Image::new(image).with(["--hostname", "node1"]).volume(&state, "/var/lib/slurm");
         let first = cluster.serve();
-        // Root looks before the first job has ended: the record stays slurmctld's.
+        // sacct run by root before the first job ends must not take ownership of the log.
         first.sh("sacct --completion");
         assert_eq!(first.sh("stat -c '%U %a' /var/lib/slurm/jobcomp"), "slurm 750");
         assert_eq!(first.sh("stat -c %U /var/lib/slurm/jobcomp/jobs"), "slurm");
@@ -57,13 +57,13 @@ fn sacct_shows_ended_jobs_in_next_container_on_each_debian() {
         let second = cluster.serve();
         let history = "sacct --completion --noheader --parsable2 --format=jobname,state,uid";
         assert_eq!(second.sh(history), "fine|COMPLETED|0\nbroken|FAILED|0", "{image}");
-        // The record names the jobs of all users, whatever PrivateData says.
+        // The log lists the jobs of all users, regardless of PrivateData.
         let read = second.exec(&["su", "-s", "/bin/sh", "nobody", "-c", "cat /var/lib/slurm/jobcomp/jobs"]);
         assert!(read.code != 0 && read.stdout.is_empty(), "{image}: {read:?}");
     }
 }
 
-/// What docs/configuration.md has for who wants memory to be held without cgroups.
+/// The settings in docs/configuration.md that limit memory without cgroups.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn limits_memory_where_configured_on_each_debian() {
@@ -72,7 +72,7 @@ fn limits_memory_where_configured_on_each_debian() {
     let config = directory(&[("slurminit.toml", conf)]);
     for image in debians(PLAIN) {
         let container = Image::new(image).mount(config.path(), "/config").serve();
-        // tail keeps all of a line.
+        // tail buffers a whole line in memory.
         let fills = |mib: u32| format!("head -c {mib}M /dev/zero | tail | sleep 1000");
         let submit =
             |mib: u32| container.sh(&format!("sbatch --parsable --mem=100 --output=/tmp/%j --wrap '{}'", fills(mib)));
@@ -85,7 +85,7 @@ fn limits_memory_where_configured_on_each_debian() {
     }
 }
 
-/// Slurm takes any name for a node that is called localhost, and is the only one.
+/// Slurm accepts any name for the node if its only node is called localhost.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn finds_node_with_own_name_only_by_that_name() {
@@ -104,16 +104,16 @@ fn finds_node_with_own_name_only_by_that_name() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn with_config_overrides_node_may_claim_more_cpus() {
+fn config_overrides_allows_more_cpus_than_detected() {
     let conf = Image::new(PLAIN).with(["--hostname", "node1"]).run(&["cat", "/etc/slurm/slurm.conf"]).ok();
     let lines = conf.lines().filter(|line| !line.starts_with("SlurmdParameters="));
     let lines = lines.map(|line| match line.starts_with("NodeName=") {
         true => "NodeName=localhost CPUs=512 RealMemory=1024 State=UNKNOWN",
         false => line,
     });
-    let own: Vec<&str> =
+    let custom: Vec<&str> =
         ["# USER_CUSTOMIZED=true", "SlurmdParameters=config_overrides"].into_iter().chain(lines).collect();
-    let config = directory(&[("slurm.conf", &own.join("\n"))]);
+    let config = directory(&[("slurm.conf", &custom.join("\n"))]);
     let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().mount(config.path(), "/config").serve();
     assert_eq!(container.sh("sinfo --noheader --format='%c %T'"), "512 idle");
     let log = container.log();
@@ -121,17 +121,17 @@ fn with_config_overrides_node_may_claim_more_cpus() {
     assert!(log.contains("CPUs=512") && !records(&log).iter().any(is_error), "{log}");
 }
 
-/// Slurm refuses every `--tmp` on a node that claims none.
+/// Slurm rejects every `--tmp` request on a node without TmpDisk.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn job_can_request_space_in_tmp_on_each_debian() {
     for image in debians(PLAIN) {
         let container = Image::new(image).with(["--tmpfs", "/tmp:size=2500m,exec"]).serve();
-        let said = container
+        let output = container
             .sh("sinfo --noheader --format='%d %T'; srun --tmp=1G echo granted; srun --tmp=3G true 2>&1; true");
-        let said: Vec<&str> = said.lines().collect();
-        assert_eq!(said.get(..2), Some(["2048 idle", "granted"].as_slice()), "{image}: {said:?}");
-        assert!(said.len() > 2, "{image}: 3 GiB were granted");
+        let output: Vec<&str> = output.lines().collect();
+        assert_eq!(output.get(..2), Some(["2048 idle", "granted"].as_slice()), "{image}: {output:?}");
+        assert!(output.len() > 2, "{image}: --tmp=3G was granted");
         let config = directory(&[("slurminit.toml", "[node]\ntmp_disk_mib = 999999\n")]);
         let larger =
             Image::new(image).with(["--tmpfs", "/tmp:size=2500m,exec"]).mount(config.path(), "/config").serve();

@@ -1,16 +1,16 @@
-//! How much of the machine tests use at a time. A test holds its share until it ends, and takes it at once, so that two tests never wait
-//! for each other.
+//! Limits the machine load of parallel tests. A test takes its whole share at once and holds it until it ends, which
+//! prevents deadlocks between tests.
 
 use std::cell::RefCell;
 use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
 
 /// Assumed memory of a container, in KiB.
 const CONTAINER_KIB: usize = 512 << 10;
-/// Containers for each core: they wait more than they compute.
+/// Containers per core. Containers are idle most of the time.
 const PER_CORE: usize = 5;
 
-/// Grants shares in the order of the requests, so that a test of several containers is not passed over. Only a test that uses the whole
-/// machine waits until no other runs or waits, which is at the end: before it, the cores would be idle until the last other test ends.
+/// Grants shares in the order of the requests, so that a test with several containers does not starve. A test that
+/// needs the whole machine waits until no other test runs or waits; an earlier turn would leave cores idle.
 struct Pool {
     size: usize,
     state: Mutex<State>,
@@ -27,7 +27,7 @@ struct State {
 /// The share of a test that runs alone.
 const WHOLE: usize = usize::MAX;
 
-/// A share that is returned when it is dropped.
+/// A share of the pool, returned on drop.
 struct Share(usize);
 
 static POOL: LazyLock<Pool> = LazyLock::new(|| Pool {
@@ -43,7 +43,7 @@ thread_local! {
     static HELD: RefCell<Option<Share>> = const { RefCell::new(None) };
 }
 
-/// The number of containers that may run at a time.
+/// Maximum number of containers that run at the same time.
 fn size(cores: usize, meminfo: &str) -> usize {
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
     let fitting =
@@ -80,8 +80,9 @@ impl Drop for Share {
     }
 }
 
-/// Has this test use as much of the machine as so many containers do. A test of several containers, or of much load, calls it first; one
-/// that does not has a share of one. A thread without a name was started by a test, whose share counts: it would wait for that for ever.
+/// Reserves a share of this number of containers for the calling test. A test with several containers or high load
+/// calls it first; the default share is one. An unnamed thread was started by a test and uses that test's share: to
+/// wait for another one would be a deadlock.
 pub(crate) fn hold(containers: usize) {
     if std::thread::current().name().is_none() {
         return;
@@ -93,18 +94,18 @@ pub(crate) fn hold(containers: usize) {
     });
 }
 
-/// Has this test run alone.
+/// Runs the calling test alone.
 pub(crate) fn hold_all() {
     hold(WHOLE);
 }
 
-/// The share of a test that has asked for none.
+/// Reserves the default share, unless the test already holds one.
 pub(crate) fn hold_one() {
     hold(1);
 }
 
 #[test]
-fn threads_of_a_test_use_its_share() {
+fn threads_of_test_use_its_share() {
     hold_all();
     std::thread::scope(|scope| {
         scope.spawn(hold_all);
@@ -113,7 +114,7 @@ fn threads_of_a_test_use_its_share() {
 }
 
 #[test]
-fn machine_runs_as_many_containers_as_its_cores_and_memory_allow() {
+fn pool_size_is_limited_by_cores_and_memory() {
     let meminfo = |kib: usize| format!("MemTotal: 99 kB\nMemAvailable:   {kib} kB\n");
     assert_eq!(size(2, &meminfo(64 << 20)), 10);
     assert_eq!(size(64, &meminfo(4 << 20)), 8);

@@ -15,17 +15,23 @@ fn sorted(text: &str) -> Vec<&str> {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn command_runs_on_several_nodes_on_each_debian() {
     for image in debians(PLAIN) {
-        let said = Image::new(image).run(&["--nodes", "4", "srun", "-N4", "sh", "-c", "echo $SLURMD_NODENAME"]);
-        assert_eq!((said.code, sorted(&said.stdout)), (0, vec!["node1", "node2", "node3", "node4"]), "{}", said.stderr);
-        assert!(said.stderr.contains("SIMULATED"), "{}", said.stderr);
+        let outcome = Image::new(image).run(&["--nodes", "4", "srun", "-N4", "sh", "-c", "echo $SLURMD_NODENAME"]);
+        assert_eq!(
+            (outcome.code, sorted(&outcome.stdout)),
+            (0, vec!["node1", "node2", "node3", "node4"]),
+            "{}",
+            outcome.stderr
+        );
+        assert!(outcome.stderr.contains("SIMULATED"), "{}", outcome.stderr);
     }
     let demo = Image::new(DEMO).with(["--env", "DEMO_GPUS=2", "--env", "SLURMINIT_NODES=2"]);
-    let said = demo.run(&["srun", "-N2", "--gres=gpu:2", "sh", "-c", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"]);
-    assert_eq!((said.code, sorted(&said.stdout)), (0, vec!["node1 0,1", "node2 0,1"]), "{}", said.stderr);
-    for (words, why) in [(["--nodes", "0"], "expected 1 to 512 nodes"), (["--nodes", "x"], "--nodes requires a number")]
+    let outcome = demo.run(&["srun", "-N2", "--gres=gpu:2", "sh", "-c", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"]);
+    assert_eq!((outcome.code, sorted(&outcome.stdout)), (0, vec!["node1 0,1", "node2 0,1"]), "{}", outcome.stderr);
+    for (arguments, error) in
+        [(["--nodes", "0"], "expected 1 to 512 nodes"), (["--nodes", "x"], "--nodes requires a number")]
     {
-        let said = Image::new(PLAIN).run(&words);
-        assert!(said.code == 78 && said.stderr.contains(why), "{words:?}: {}", said.stderr);
+        let outcome = Image::new(PLAIN).run(&arguments);
+        assert!(outcome.code == 78 && outcome.stderr.contains(error), "{arguments:?}: {}", outcome.stderr);
     }
 }
 
@@ -37,21 +43,21 @@ fn simulated_nodes_have_configured_resources_and_fail_one_by_one() {
     let nodes = container.sh("sinfo --noheader --Node --format '%N %T %c %m %G'");
     assert_eq!(nodes, ["node1", "node2", "node3"].map(|node| format!("{node} idle 64 256000 gpu:a100:8")).join("\n"));
     let job = "srun -N3 -c 32 --gres=gpu:a100:2 sh -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES'";
-    let said = container.exec(&["su", "alice", "-c", &format!("cd /tmp; {job}")]).ok();
-    assert_eq!(sorted(&said), ["node1 0,1", "node2 0,1", "node3 0,1"]);
-    // Steps of many nodes begin and end at a time, and none takes another's files or processes for its own.
+    let output = container.exec(&["su", "alice", "-c", &format!("cd /tmp; {job}")]).ok();
+    assert_eq!(sorted(&output), ["node1 0,1", "node2 0,1", "node3 0,1"]);
+    // Concurrent steps on several nodes must not mistake each other's files or processes for leftovers.
     container.sh("for i in $(seq 20); do srun -N3 true || exit 1; done");
     container.until("sinfo --noheader --format %T | grep -qx idle");
     assert!(container.records("leftover-ended").is_empty(), "{}", container.log());
     assert!(container.sh("slurminit status").contains("3 SIMULATED"));
     assert_eq!(container.sh("slurminit reload --dry-run"), "no restart needed");
-    // One slurmd is killed: its jobs go on, and it comes back.
+    // A killed slurmd is restarted and its jobs keep running.
     container.sh("sbatch --output /dev/null -N2 --wrap 'srun sleep 600'");
     container.until("[ $(pgrep -xc sleep) = 2 ]");
     container.sh("kill -KILL $(slurminit status --json | grep -A3 '\"name\": \"slurmd-2\"' | grep -o '\"pid\": [0-9]*' | grep -o '[0-9]*')");
     container.until("slurminit status | grep slurmd-2 | grep -q ready");
     assert_eq!(container.sh("pgrep -xc sleep; squeue --noheader --format %T"), "2\nRUNNING");
-    // The container stops in order, and the job runs again after it.
+    // The container stops cleanly; the job is requeued and runs in the next start.
     container.stop();
     crate::docker::docker(["start", &container.name]).ok();
     container.wait_until_healthy();
@@ -66,7 +72,7 @@ const DIFFERENT: &str = "[supervise]\nreload_on_change = false\n[simulate]\nnode
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn nodes_differ_and_are_accounted_for_on_each_debian() {
+fn simulates_and_accounts_heterogeneous_nodes_on_each_debian() {
     for image in debians(ACCOUNTING) {
         let config = directory(&[("slurminit.toml", DIFFERENT)]);
         let container = Image::new(image).mount(config.path(), "/config").serve();
@@ -88,22 +94,23 @@ fn nodes_differ_and_are_accounted_for_on_each_debian() {
             let ended = container.sh("sacct --noheader --parsable2 --allocations --format NodeList,State");
             assert_eq!(ended, "big[01-02]|COMPLETED\nsmall|COMPLETED");
         }
-        // What a node claims can change; which nodes there are cannot.
+        // A reload can change the resources of a node, but not the set of nodes.
         let dry_run = |from: &str, to: &str| {
             std::fs::write(config.path().join("slurminit.toml"), DIFFERENT.replace(from, to)).unwrap();
             container.exec(&["slurminit", "reload", "--dry-run"])
         };
         let refused = dry_run("'small'", "'tiny'");
         assert!(refused.code != 0 && refused.stderr.contains("[[simulate.node]]"), "{}", refused.stderr);
-        let taken = dry_run("cpus = 64", "cpus = 32").ok();
-        assert!(taken.contains("CPUs=32"), "{taken}");
+        let accepted = dry_run("cpus = 64", "cpus = 32").ok();
+        assert!(accepted.contains("CPUs=32"), "{accepted}");
     }
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn sixty_four_nodes_take_jobs() {
+fn job_runs_on_64_simulated_nodes() {
     crate::docker::share::hold(3);
-    let said = Image::new(PLAIN).run(&["--nodes", "64", "sh", "-c", "srun -N64 true && sinfo --noheader --format %D"]);
-    assert!(said.code == 0 && said.stdout.contains("64"), "{}\n{}", said.stdout, said.stderr);
+    let outcome =
+        Image::new(PLAIN).run(&["--nodes", "64", "sh", "-c", "srun -N64 true && sinfo --noheader --format %D"]);
+    assert!(outcome.code == 0 && outcome.stdout.contains("64"), "{}\n{}", outcome.stdout, outcome.stderr);
 }

@@ -1,4 +1,4 @@
-//! slurmctld's saved state: who may use it, and what happens when it cannot be saved or read.
+//! slurmctld's saved state: locking, permissions, a full disk and unreadable state.
 
 use std::fs;
 
@@ -6,16 +6,13 @@ use crate::docker::{Container, Image, PLAIN, Volume, directory, docker};
 
 const STATE: &str = "/var/lib/slurm";
 
-/// The next job id, according to slurmctld.
+/// The next job ID reported by slurmctld.
 #[track_caller]
 fn next_id(container: &Container) -> u32 {
-    container
-        .sh("scontrol show config | sed -n 's/^NEXT_JOB_ID *= *//p'")
-        .parse()
-        .expect("slurmctld names the next job id")
+    container.sh("scontrol show config | sed -n 's/^NEXT_JOB_ID *= *//p'").parse().expect("NEXT_JOB_ID is a number")
 }
 
-/// Kills slurmctld, and waits until the next one answers.
+/// Kills slurmctld and waits until its replacement responds.
 #[track_caller]
 fn crash(container: &Container) {
     let pid = container.sh("pgrep -ox slurmctld");
@@ -45,7 +42,7 @@ fn refuses_second_container_on_state_volume() {
         0
     );
 
-    // No lock outlives its holder.
+    // The lock is released when its container is killed.
     first.until("grep -q wrap /var/lib/slurm/slurmctld/job_state");
     docker(["kill", &first.name]).ok();
     docker(["start", &first.name]).ok();
@@ -67,7 +64,7 @@ fn keeps_jobs_and_ids_on_full_state_disk() {
     assert_eq!(container.exec(&["slurminit", "health"]).code, 1);
     assert_eq!(container.exec(&["slurminit", "health", "--live"]).code, 0);
 
-    // A job without a script needs no disk.
+    // A job without a batch script writes nothing to the disk.
     container.sh("srun --hold true >/dev/null 2>&1 </dev/null &");
     container.until("squeue --noheader --name=true | grep -q .");
     let next = next_id(&container);
@@ -91,7 +88,7 @@ fn keeps_jobs_and_ids_on_full_state_disk() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn skips_no_ids_if_slurmctld_never_read_the_state() {
+fn skips_no_job_ids_if_slurmctld_never_read_state() {
     let state = Volume::new("state");
     let image = Image::new(PLAIN).with(["--hostname", "node1"]).volume(&state, STATE);
     let first = image.serve();
@@ -100,21 +97,21 @@ fn skips_no_ids_if_slurmctld_never_read_the_state() {
 
     let other = image.clone().with(["--env", "SLURMINIT_CLUSTER_NAME=other"]).run(&["true"]);
     assert_eq!(other.code, 78, "{other:?}");
-    let dies = "[supervise]\nrestart_initial_delay = 0.01\n[daemon.slurmctld]\ncommand = ['false']\n";
-    let config = directory(&[("slurminit.toml", dies)]);
-    let dying = image.clone().mount(config.path(), "/config").run(&["true"]);
-    assert_eq!(dying.code, 101, "{dying:?}");
+    let crashing = "[supervise]\nrestart_initial_delay = 0.01\n[daemon.slurmctld]\ncommand = ['false']\n";
+    let config = directory(&[("slurminit.toml", crashing)]);
+    let crashed = image.clone().mount(config.path(), "/config").run(&["true"]);
+    assert_eq!(crashed.code, 101, "{crashed:?}");
 
     let last = image.serve();
     assert_eq!(next_id(&last), job + 1, "{}", last.log());
-    // One that served has read it.
+    // A slurmctld that became ready has read the state.
     crash(&last);
     assert!(next_id(&last) > job + 1, "{}", last.log());
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn waits_for_password_lock_and_shows_no_settings_to_users() {
+fn waits_for_password_lock_and_hides_settings_from_users() {
     let toml = "[[user]]\nname = 'alice'\nuid = 1001\n[[service]]\nname = 'bot'\ncommand = ['sleep', 'inf']\nenv = { PASSWORD = 'x' }\n";
     let config = directory(&[("slurminit.toml", toml)]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
@@ -124,25 +121,28 @@ fn waits_for_password_lock_and_shows_no_settings_to_users() {
     container.until("test -e /tmp/locked");
     container.sh("setsid sh -c 'slurminit reload; echo $? >/tmp/code' >/dev/null 2>&1 </dev/null &");
     container.until("pgrep -f \"^[^ ]*slurminit prepare\"");
-    let shown = container.sh("tr '\\0' ' ' </proc/$(pgrep -of '^[^ ]*slurminit prepare')/cmdline");
-    assert!(shown.contains("--reload") && !shown.contains("bot") && !shown.contains("role"), "{shown}");
-    assert_ne!(container.exec(&["test", "-e", "/tmp/code"]).code, 0, "it did not wait");
+    let command_line = container.sh("tr '\\0' ' ' </proc/$(pgrep -of '^[^ ]*slurminit prepare')/cmdline");
+    assert!(
+        command_line.contains("--reload") && !command_line.contains("bot") && !command_line.contains("role"),
+        "{command_line}"
+    );
+    assert_ne!(container.exec(&["test", "-e", "/tmp/code"]).code, 0, "the reload did not wait for the lock");
     container.sh("touch /tmp/release");
     container.until("test -s /tmp/code");
     assert_eq!(container.sh("cat /tmp/code"), "0", "{}", container.log());
 }
 
-/// The number of a release in the head of a state file (`slurm_protocol_common.h`).
+/// Byte offset of the protocol version in a state file's header (`slurm_protocol_common.h`).
 const RELEASE: usize = 21;
 
-fn with_release(container: &Container, file: &str, release: &str) {
+fn write_release(container: &Container, file: &str, release: &str) {
     container.sh(&format!("printf '\\{release}' | dd of={file} bs=1 seek={RELEASE} conv=notrunc 2>/dev/null"));
 }
 
-/// A later Slurm is not undone by an earlier image, and Debian 12's jobs are not lost to Debian 13.
+/// An older image must not discard the state of a newer Slurm, nor Debian 13 that of Debian 12.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn refuses_state_that_the_installed_slurm_cannot_read_and_changes_nothing() {
+fn rejects_unreadable_slurm_state_without_changing_it() {
     let state = Volume::new("state");
     let image = Image::new(PLAIN).volume(&state, STATE);
     let first = image.serve();
@@ -151,24 +151,24 @@ fn refuses_state_that_the_installed_slurm_cannot_read_and_changes_nothing() {
     let editor = image.clone().with(["--env", "SLURMINIT_ROLE=none"]).command(["sleep", "infinity"]).start();
     let sums = || editor.sh("cd /var/lib/slurm/slurmctld && sha256sum job_state node_state part_state");
     let file = "/var/lib/slurm/slurmctld/job_state";
-    let own = editor.sh(&format!("od -An -tu1 -j{RELEASE} -N1 {file} | tr -d ' '")).parse::<u32>().unwrap();
-    assert_eq!(own, 42, "Debian 13 has Slurm 24.11");
-    for (octal, named) in [("054", "25.11"), ("046", "22.05")] {
-        with_release(&editor, file, octal);
+    let saved = editor.sh(&format!("od -An -tu1 -j{RELEASE} -N1 {file} | tr -d ' '")).parse::<u32>().unwrap();
+    assert_eq!(saved, 42, "Debian 13 has Slurm 24.11");
+    for (octal, release) in [("054", "25.11"), ("046", "22.05")] {
+        write_release(&editor, file, octal);
         let before = sums();
         let refused = image.run(&["true"]);
         assert_eq!(refused.code, 78, "{refused:?}");
-        assert!(refused.stderr.contains(named) && !refused.stderr.contains("slurmctld version"), "{refused:?}");
+        assert!(refused.stderr.contains(release) && !refused.stderr.contains("slurmctld version"), "{refused:?}");
         assert_eq!(sums(), before);
     }
-    with_release(&editor, file, "052");
+    write_release(&editor, file, "052");
     assert_eq!(image.serve().sh("squeue --noheader --format=%j"), "kept");
 }
 
-/// The head is that of Slurm 24.05, without jobs; tests/versions/run upgrades real ones.
+/// Writes a header of Slurm 24.05 without jobs; tests/versions/run upgrades real state.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn announces_an_upgrade_before_slurmctld_writes_and_only_once() {
+fn logs_state_upgrade_once_before_slurmctld_writes() {
     let state = Volume::new("state");
     let image = Image::new(PLAIN).volume(&state, STATE).json_log();
     let first = image.serve();
@@ -177,12 +177,12 @@ fn announces_an_upgrade_before_slurmctld_writes_and_only_once() {
     let editor = image.clone().with(["--env", "SLURMINIT_ROLE=none"]).command(["sleep", "infinity"]).start();
     editor
         .sh("cd /var/lib/slurm/slurmctld && rm -f *.old node_state resv_state part_state && truncate -s 43 job_state");
-    with_release(&editor, "/var/lib/slurm/slurmctld/job_state", "051");
+    write_release(&editor, "/var/lib/slurm/slurmctld/job_state", "051");
     let second = image.serve();
     let log = second.log();
-    let announced = second.records("state-upgrade");
-    assert_eq!(announced.len(), 1, "{log}");
-    assert_eq!([&announced[0]["fields"]["saved"], &announced[0]["fields"]["own"]], ["24.05", "24.11"]);
+    let upgrades = second.records("state-upgrade");
+    assert_eq!(upgrades.len(), 1, "{log}");
+    assert_eq!([&upgrades[0]["fields"]["saved"], &upgrades[0]["fields"]["own"]], ["24.05", "24.11"]);
     assert!(log.find("state-upgrade") < log.find("slurmctld version"), "{log}");
     second.stop();
     assert!(image.serve().records("state-upgrade").is_empty());

@@ -2,7 +2,7 @@
 
 use crate::docker::{Image, PLAIN};
 
-/// Options of srun, and whether the tasks have a rank of PMIx.
+/// srun options and whether the tasks get a PMIx rank.
 const STEPS: [(&str, bool); 11] = [
     ("", false),
     ("-n1", false),
@@ -19,13 +19,13 @@ const STEPS: [(&str, bool); 11] = [
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn step_of_one_task_starts_without_pmix() {
+fn one_task_step_starts_without_pmix() {
     let container = Image::new(PLAIN).with(["--hostname", "node"]).command(["--nodes", "2"]).serve();
     let has_rank = |line: &str| container.exec(&["sh", "-c", line]).stdout.lines().any(|rank| rank == "0");
     for (options, expected) in STEPS {
         assert_eq!(has_rank(&format!("srun --mem=16 {options} printenv PMIX_RANK")), expected, "srun {options}");
     }
-    // A step of one task has no default for the steps that its program starts.
+    // A one-task step must not pass its MPI type on to nested steps.
     let nested = "srun --mem=64 sh -c 'srun --overlap --mem=16 --overcommit -n2 printenv PMIX_RANK'";
     assert!(has_rank(nested), "{nested}");
     for (allocation, step, expected) in [

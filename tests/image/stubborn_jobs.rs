@@ -1,15 +1,15 @@
-//! Jobs that ignore SIGTERM when the container stops, and jobs that end slurmd.
+//! Jobs that ignore SIGTERM when the container stops, and jobs that crash slurmd.
 
 use crate::docker::{Container, Image, PLAIN, Volume, directory, docker};
 
-/// The state of a job, and how often it was requeued.
+/// State and restart count of a job.
 fn state(container: &Container, job: &str) -> String {
     container.sh(&format!("scontrol --oneliner show job {job} | grep -oE '(JobState|Restarts)=[A-Z0-9_]+' | xargs"))
 }
 
-/// A step that ignores TERM, in a script that TERM kills.
+/// A step that ignores SIGTERM, in a script that does not.
 const DEAF_STEP: &str = "srun --mem=16 sh -c 'trap : TERM; echo up; while :; do sleep 0.1; done'";
-/// A script that ignores TERM.
+/// A script that ignores SIGTERM.
 const DEAF_SCRIPT: &str = "trap : TERM; echo up; while :; do sleep 0.1; done";
 
 #[test]
@@ -44,7 +44,7 @@ fn kills_jobs_that_ignore_sigterm_and_no_daemon() {
         assert_eq!(first.stop(), 0);
         let log = first.log();
         assert!(first.records("unit-killed").is_empty() && first.records("unit-died").is_empty(), "{on_stop}: {log}");
-        // slurmctld had learned of the end of all jobs before slurmd stopped: none is left for the next start.
+        // slurmd must not stop before slurmctld has processed the end of all jobs.
         drop(first);
         let second = image.serve();
         assert!(second.records("jobs-of-last-start").is_empty(), "{on_stop}: {}", second.log());
@@ -56,7 +56,7 @@ fn kills_jobs_that_ignore_sigterm_and_no_daemon() {
             }
             assert_eq!(once, "JobState=FAILED Restarts=0", "{log}");
         } else {
-            assert_eq!(step, "JobState=FAILED Restarts=0", "TERM ended its script: {log}");
+            assert_eq!(step, "JobState=FAILED Restarts=0", "SIGTERM ends the script: {log}");
             for job in [script, once] {
                 assert_eq!(job, "JobState=CANCELLED Restarts=0", "{log}");
             }
@@ -64,13 +64,13 @@ fn kills_jobs_that_ignore_sigterm_and_no_daemon() {
     }
 }
 
-/// slurmd 25.05 and newer end in this way with any configuration, unless they are patched.
+/// Unpatched slurmd 25.05 and newer crashes this way with any configuration.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn job_that_ends_slurmd_again_and_again_is_held() {
+fn job_that_crashes_slurmd_repeatedly_is_held() {
     let config = directory(&[("slurminit.toml", "[slurm.conf]\nGetEnvTimeout = 2\nBatchStartTimeout = 1\n")]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").json_log().serve();
-    assert_eq!(container.records("settings").len(), 1, "the start warns: {}", container.log());
+    assert_eq!(container.records("settings").len(), 1, "no warning at startup: {}", container.log());
     let job = container.sh("sbatch --parsable --export=NONE --output=/dev/null --wrap true");
     let held = format!("squeue --noheader --jobs={job} --states=PENDING --format=%r | grep -qi held");
     let outcome = container.wait_until(300, &held);

@@ -1,13 +1,13 @@
-//! Upgrades of Slurm with jobs in the queue, by the images of SLURMINIT_TEST_UPGRADE, oldest first (tests/versions/run).
+//! Upgrades of Slurm with queued jobs, through the images in SLURMINIT_TEST_UPGRADE, oldest first (tests/versions/run).
 
 use crate::docker::{Container, Image, Volume};
 
-/// The accounting images, in order, with their releases.
+/// Accounting images and their Slurm releases, in order.
 fn images() -> Vec<(String, String)> {
-    let all = std::env::var("SLURMINIT_TEST_UPGRADE").expect("SLURMINIT_TEST_UPGRADE names the images");
+    let all = std::env::var("SLURMINIT_TEST_UPGRADE").expect("SLURMINIT_TEST_UPGRADE lists the images");
     let release = |image: &str| {
         let printed = Image::new(image).with(["--entrypoint", "slurmd"]).run(&["-V"]).ok();
-        let numbers = printed.split(' ').nth(1).expect("slurm-wlm 24.11.5").split('.').take(2);
+        let numbers = printed.split(' ').nth(1).expect("output like `slurm-wlm 24.11.5`").split('.').take(2);
         numbers.collect::<Vec<_>>().join(".")
     };
     let images: Vec<_> = all.split(' ').map(|image| (image.to_owned(), release(image))).collect();
@@ -15,8 +15,8 @@ fn images() -> Vec<(String, String)> {
     images
 }
 
-/// What an upgrade must keep.
-fn kept(container: &Container) -> String {
+/// Jobs, reservations and accounting records, which an upgrade must keep.
+fn persistent_state(container: &Container) -> String {
     container.sh("squeue --noheader --sort=i --format='%i %j %T %r %P'
          squeue --noheader --jobs=2 --format='Comment=%k'
          scontrol --oneliner show reservation | grep -o 'ReservationName=[^ ]*\\|Users=[^ ]*\\|EndTime=[^ ]*'
@@ -39,7 +39,7 @@ fn jobs_reservations_and_accounting_survive_each_release() {
          sacctmgr --immediate add account lab >/dev/null
          scontrol create reservation reservationname=later starttime=now+1day duration=60 users=root nodes=ALL");
     container.until("sacct --noheader --allocations --jobs=1 --format=State | grep -q FAILED");
-    let before = kept(&container);
+    let before = persistent_state(&container);
     for word in [
         "held PENDING JobHeldUser",
         "after PENDING Dependency",
@@ -55,18 +55,18 @@ fn jobs_reservations_and_accounting_survive_each_release() {
     for pair in images.windows(2) {
         let ((_, from), (name, to)) = (&pair[0], &pair[1]);
         let container = image(name).serve();
-        assert_eq!(kept(&container), before, "{from} to {to}");
-        let announced = container.records("state-upgrade");
-        assert_eq!(announced.len(), 1, "{}", container.log());
-        assert_eq!([&announced[0]["fields"]["saved"], &announced[0]["fields"]["own"]], [from.as_str(), to.as_str()]);
+        assert_eq!(persistent_state(&container), before, "{from} to {to}");
+        let upgrades = container.records("state-upgrade");
+        assert_eq!(upgrades.len(), 1, "{}", container.log());
+        assert_eq!([&upgrades[0]["fields"]["saved"], &upgrades[0]["fields"]["own"]], [from.as_str(), to.as_str()]);
         assert_eq!(container.stop(), 0, "{}", container.log());
         drop(container);
-        // The former image refuses what is now saved, and harms nothing.
-        let back = Image::new(&pair[0].0).volume(&state, "/var/lib/slurm").run(&["true"]);
-        assert_eq!(back.code, 78, "{back:?}");
+        // The previous image rejects the upgraded state without changing it.
+        let downgrade = Image::new(&pair[0].0).volume(&state, "/var/lib/slurm").run(&["true"]);
+        assert_eq!(downgrade.code, 78, "{downgrade:?}");
     }
     let container = image(&images[images.len() - 1].0).serve();
-    assert_eq!(kept(&container), before);
+    assert_eq!(persistent_state(&container), before);
     container.sh("scontrol release 2");
     container.until("[ \"$(cat /data/after)\" = \"ran after\" ]");
     let next = container.sh("sbatch --parsable --output=/dev/null --wrap true").parse::<u32>().unwrap();

@@ -1,9 +1,9 @@
-//! Slurm files of the operator's own, as sites have them: each case is a container with one of them.
+//! Slurm files provided by the operator. Each case runs a container with one set of files.
 
 use crate::docker::{Image, PLAIN, Volume, directory};
 use crate::doctor::report;
 
-/// A slurm.conf that works.
+/// A valid slurm.conf.
 const BASE: &str = "# USER_CUSTOMIZED=true\nClusterName=own\nSlurmctldHost=box\nSlurmUser=slurm\n\
     StateSaveLocation=/var/lib/slurm/slurmctld\nSlurmdSpoolDir=/var/lib/slurm/slurmd\nProctrackType=proctrack/linuxproc\n\
     TaskPlugin=task/none\nGetEnvTimeout=0\nReturnToService=2\nNodeName=box CPUs=2\nPartitionName=debug Nodes=ALL Default=YES\n";
@@ -16,16 +16,16 @@ fn image(files: &[(&str, &str)]) -> (tempfile::TempDir, Image) {
     (directory, image)
 }
 
-/// Files with which a daemon would end are refused before any starts, with the place.
+/// Files that would crash a daemon are rejected before any daemon starts; the error names file and line.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn refuses_files_with_which_a_daemon_cannot_start() {
-    let own = |from: &str, to: &str| BASE.replace(from, to);
-    let with_state = own("/var/lib/slurm/slurmctld", "/etc");
-    let with_cgroups = own("proctrack/linuxproc", "proctrack/cgroup");
-    let without_node = own("NodeName=box", "NodeName=n[1-2]");
-    let with_include = own("NodeName=box CPUs=2", "Include nodes.conf");
-    let without_user = own("SlurmUser=slurm", "SlurmUser=nobody-here");
+fn rejects_files_that_crash_a_daemon() {
+    let edited = |from: &str, to: &str| BASE.replace(from, to);
+    let with_state = edited("/var/lib/slurm/slurmctld", "/etc");
+    let with_cgroups = edited("proctrack/linuxproc", "proctrack/cgroup");
+    let without_node = edited("NodeName=box", "NodeName=n[1-2]");
+    let with_include = edited("NodeName=box CPUs=2", "Include nodes.conf");
+    let without_user = edited("SlurmUser=slurm", "SlurmUser=nobody-here");
     let cases: [(&[(&str, &str)], &str); 10] = [
         (&[("slurm.conf", &with_state)], "/config/slurm.conf:5: "),
         (&[("slurm.conf", &with_cgroups), ("cgroup.conf", CGROUP)], "/config/slurm.conf:7: "),
@@ -49,14 +49,14 @@ fn refuses_files_with_which_a_daemon_cannot_start() {
     }
     // UTF-16.
     let (files, image) = image(&[]);
-    std::fs::write(files.path().join("slurm.conf"), b"\xff\xfe#\0 \0").expect("a file");
+    std::fs::write(files.path().join("slurm.conf"), b"\xff\xfe#\0 \0").expect("write slurm.conf");
     assert_eq!(image.run(&["true"]).code, 78);
 }
 
-/// The lines of other hosts, a byte order mark, an included file, directories that there are not and another SlurmUser.
+/// Lines for other hosts, a byte order mark, an included file, missing directories and another SlurmUser.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn runs_with_the_files_of_a_site() {
+fn runs_with_site_configuration() {
     let conf = BASE
         .replace("# USER", "\u{feff}# USER")
         .replace("SlurmUser=slurm\n", "")
@@ -71,21 +71,22 @@ fn runs_with_the_files_of_a_site() {
     assert_eq!(container.sh("ps -o user= -p $(pidof slurmctld | tr ' ' ,) | sort -u"), "root");
     assert_eq!(container.sh("slurminit status --json | grep -c '\"severity\": *\"error\"' || true"), "0");
     assert_eq!(report(&container, "").of("own-files").verdict, "ok");
-    // The text of an included file is compared like that of the file itself.
+    // A reload detects changes in an included file.
     container.exec(&["slurminit", "reload"]).ok();
-    std::fs::write(files.path().join("nodes.conf"), nodes.replace("box CPUs=2", "box CPUs=1")).expect("the file");
+    std::fs::write(files.path().join("nodes.conf"), nodes.replace("box CPUs=2", "box CPUs=1"))
+        .expect("write nodes.conf");
     container.exec(&["slurminit", "reload"]).ok();
     assert_eq!(container.sh("sinfo --noheader --nodes=box --format=%c"), "1");
-    // A reload refuses what a start would.
-    std::fs::write(files.path().join("nodes.conf"), nodes.replace("box", "other")).expect("the file");
+    // A reload rejects the same files as a start.
+    std::fs::write(files.path().join("nodes.conf"), nodes.replace("box", "other")).expect("write nodes.conf");
     assert_ne!(container.exec(&["slurminit", "reload"]).code, 0);
     container.sh("srun --nodelist=box true");
 }
 
-/// A fresh volume is root's, and the start's own lock is in it. A missing directory is created.
+/// A new volume belongs to root and contains only slurminit's lock. A missing directory is created.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn gives_an_empty_state_directory_to_the_user_of_slurmctld() {
+fn gives_empty_state_directory_to_slurmctld_user() {
     let state = Volume::new("state");
     let conf = BASE.replace("/var/lib/slurm/slurmctld", "/srv/state");
     let (_files, image) = image(&[("slurm.conf", &conf)]);
@@ -96,12 +97,12 @@ fn gives_an_empty_state_directory_to_the_user_of_slurmctld() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn configured_name_selects_node_of_file() {
+fn configured_name_selects_node_in_slurm_conf() {
     let conf = BASE.replace("NodeName=box", "NodeName=n[1-2] NodeAddr=127.0.0.1");
     let (_files, image) = image(&[("slurm.conf", &conf)]);
     let container = image.with(["--env", "SLURMINIT_NODE_NAME=n2"]).serve();
     assert_eq!(container.sh("srun --nodelist=n2 printenv SLURMD_NODENAME"), "n2");
-    // An account is what Slurm makes credentials for.
+    // Slurm creates no credentials for a UID without an account, so the job is held.
     container.exec(&["setpriv", "--reuid=4321", "--clear-groups", "sh", "-c", "cd /tmp; sbatch --wrap true"]).ok();
     container.until("squeue --noheader --format=%r | grep -q JobHeld");
     assert_eq!(report(&container, "").of("waiting-jobs").verdict, "fail");

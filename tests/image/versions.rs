@@ -1,25 +1,25 @@
-//! What a release of Slurm does, held against src/model/inventory/slurm.rs: on the releases of the distributions, and by
-//! `docker/test --only versions` on those that are built from source.
+//! Compares Slurm's behavior with src/model/inventory/slurm.rs: for the distributions' releases, and with
+//! `docker/test --only versions` for releases built from source.
 
 use model::inventory::slurm::Behavior;
 use model::inventory::{SlurmInstall, SlurmVersion};
 
 use crate::docker::{Container, DEMO, Image, debians};
 
-/// `slurm 25.11.7`, `slurm-wlm 24.11.5`.
+/// The installed release, parsed from output like `slurm 25.11.7` or `slurm-wlm 24.11.5`.
 fn slurm(container: &Container) -> SlurmInstall {
-    let said = container.sh("slurmd -V");
-    let mut numbers = said.split([' ', '.']).filter_map(|word| word.parse::<u16>().ok());
+    let output = container.sh("slurmd -V");
+    let mut numbers = output.split([' ', '.']).filter_map(|word| word.parse::<u16>().ok());
     let version = numbers.next().zip(numbers.next()).map(|(year, month)| SlurmVersion { year, month });
-    assert!(version.is_some(), "{said}");
-    // What the build was asked for, where it was.
-    if let Ok(wanted) = std::env::var("SLURMINIT_TEST_SLURM") {
-        assert_eq!(said, format!("slurm {wanted}"));
+    assert!(version.is_some(), "{output}");
+    // The release requested from a build from source.
+    if let Ok(requested) = std::env::var("SLURMINIT_TEST_SLURM") {
+        assert_eq!(output, format!("slurm {requested}"));
     }
     SlurmInstall { version, ..SlurmInstall::default() }
 }
 
-/// The first line of the answer on a port of this container.
+/// The status line of the response to a GET request on a local port.
 fn http(container: &Container, port: u16, path: &str) -> String {
     container.sh(&format!(
         "timeout 10 bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}; printf \"GET {path} HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n\" >&3; \
@@ -34,14 +34,18 @@ fn release_behaves_as_in_table_on_each_debian() {
         let container = Image::new(image).serve();
         let slurm = slurm(&container);
         for (port, path) in [(6817, "/livez"), (6817, "/readyz"), (6817, "/metrics/jobs"), (6818, "/livez")] {
-            let said = http(&container, port, path);
-            assert_eq!(said.starts_with("HTTP/1."), slurm.does(Behavior::AnswersHttp), "{image}: {port}{path}: {said}");
+            let output = http(&container, port, path);
+            assert_eq!(
+                output.starts_with("HTTP/1."),
+                slurm.does(Behavior::AnswersHttp),
+                "{image}: {port}{path}: {output}"
+            );
             assert!(
-                !said.starts_with("HTTP/") || said.contains(" 200 ") || said.contains(" 204 "),
-                "{image}: {path}: {said}"
+                !output.starts_with("HTTP/") || output.contains(" 200 ") || output.contains(" 204 "),
+                "{image}: {path}: {output}"
             );
         }
-        // slurminit holds what was asked of the daemons against nobody.
+        // The requests above must not cause a restart.
         assert_eq!(
             container.sh("slurminit status --json | grep -c '\"restarts\": 0'"),
             "4",
@@ -54,10 +58,10 @@ fn release_behaves_as_in_table_on_each_debian() {
     }
 }
 
-/// Slurm 25.11 and newer wait for that for half of MessageTimeout, and say so.
+/// Without a reader, Slurm 25.11 and newer wait for half of MessageTimeout and log it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn nobody_waits_for_the_reader_of_a_handover() {
+fn handover_does_not_wait_for_pid_reader() {
     let container = Image::new(DEMO).json_log().serve();
     container.sh("for i in 1 2 3 4 5; do scontrol reconfigure; done");
     container.until("srun --gres=gpu:1 true");
@@ -66,13 +70,13 @@ fn nobody_waits_for_the_reader_of_a_handover() {
     assert!(!log.contains("PID on systemd might not be updated"), "{log}");
 }
 
-/// Those that an operator's configuration can name, and that a build without their library leaves out.
+/// Plugins that a configuration can use and that a build without their library omits.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn plugins_that_matter_load() {
+fn optional_plugins_load() {
     let container = Image::new(DEMO).serve();
-    let kinds = container.sh("srun --mpi=list 2>&1");
-    assert!(kinds.contains("pmix") && kinds.contains("pmi2"), "{kinds}");
+    let mpi_types = container.sh("srun --mpi=list 2>&1");
+    assert!(mpi_types.contains("pmix") && mpi_types.contains("pmi2"), "{mpi_types}");
     assert_eq!(container.sh("srun --mpi=pmix printenv PMIX_RANK"), "0");
     container.sh("scontrol show config | grep -q 'AuthType .*auth/munge'");
     let found = container.sh(
@@ -81,13 +85,13 @@ fn plugins_that_matter_load() {
     assert_eq!(found, "3");
 }
 
-/// What builds Slurm stays behind.
+/// The image must not contain the build tools of Slurm.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn image_contains_no_compiler() {
     let container = Image::new(DEMO).serve();
     let found = container.sh("for tool in gcc cc make ld curl dpkg-shlibdeps build-slurm; do command -v $tool || true; done; ls -d /usr/src/slurm* /slurm 2>/dev/null || true");
     assert_eq!(found, "");
-    let lacking = container.sh("ldd /usr/sbin/slurm* /usr/bin/s[a-z]* $(find /usr/lib -path '*slurm*' -name '*.so') 2>/dev/null | grep 'not found' || true");
-    assert_eq!(lacking, "");
+    let missing = container.sh("ldd /usr/sbin/slurm* /usr/bin/s[a-z]* $(find /usr/lib -path '*slurm*' -name '*.so') 2>/dev/null | grep 'not found' || true");
+    assert_eq!(missing, "");
 }

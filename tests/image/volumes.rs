@@ -1,4 +1,4 @@
-//! The munge key and the state, from container to container.
+//! The munge key and the state on volumes, across containers.
 
 use crate::docker::{DEMO, Image, PLAIN, Volume, debians, directory, docker, tag};
 
@@ -6,7 +6,7 @@ const KEY: &str = "sha256sum < /etc/munge/munge.key";
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn every_cluster_has_a_different_key() {
+fn each_cluster_generates_its_own_key() {
     let image = Image::new(PLAIN);
     let (first, second) = (image.run(&["sh", "-c", KEY]).ok(), image.run(&["sh", "-c", KEY]).ok());
     assert_ne!(first, second);
@@ -23,7 +23,7 @@ fn only_munge_can_read_key() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn secret_is_everyones_key() {
+fn uses_mounted_secret_as_munge_key() {
     let secret = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     let directory = directory(&[("munge.key", secret)]);
     let image = Image::new(PLAIN).mount(&directory.path().join("munge.key"), "/run/secrets/munge.key");
@@ -34,18 +34,18 @@ fn secret_is_everyones_key() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_log_contains_the_key() {
+fn log_does_not_contain_munge_key() {
     let container = Image::new(PLAIN).with(["--env", "SLURMINIT_LOG_LEVEL=trace"]).serve();
     container.sh("srun true");
-    let spelled =
+    let encodings =
         container.sh("od -An -v -tx1 /etc/munge/munge.key | tr -d ' \\n'; echo; base64 -w0 /etc/munge/munge.key");
     let log = container.log().to_lowercase();
-    for key in spelled.lines() {
+    for key in encodings.lines() {
         assert!(!log.contains(&key[..24].to_lowercase()), "the key is in the log");
     }
 }
 
-/// The container dies without a chance to say goodbye; its successor on the same volumes is a working cluster.
+/// After SIGKILL of the container, a new one on the same volume is a working cluster.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn killed_container_leaves_usable_state() {
@@ -53,7 +53,7 @@ fn killed_container_leaves_usable_state() {
     let image = Image::new(DEMO).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm");
     let first = image.serve();
     let job = first.sh("sbatch --parsable --hold --wrap true");
-    // slurmctld saves what it was told within 5 seconds (its SaveState thread); a save on purpose has no command.
+    // slurmctld saves changes within 5 s (SaveState thread); no command forces a save.
     first.until("grep -q wrap /var/lib/slurm/slurmctld/job_state");
     docker(["kill", &first.name]).ok();
     drop(first);
@@ -62,7 +62,7 @@ fn killed_container_leaves_usable_state() {
     assert_eq!(second.sh("srun --gres=gpu:2 hostname"), "node1");
 }
 
-/// The repair in the container's last words is one that can be typed as it is.
+/// The repair commands in the final log lines work as printed.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn printed_repair_fixes_truncated_state_on_each_debian() {
@@ -78,10 +78,10 @@ fn printed_repair_fixes_truncated_state_on_each_debian() {
         assert_eq!(container.exit_code(), 101, "{}", container.log());
 
         let log = container.log();
-        let typed = log.lines().find_map(|line| line.split_once("repair: ")?.1.split_once("docker stop"));
-        let (_, typed) = typed.unwrap_or_else(|| panic!("{image}: no repair in: {log}"));
-        let typed = format!("docker stop{typed}").replace("CONTAINER", &container.name).replace("IMAGE", &tag(image));
-        for line in typed.split("; ") {
+        let repair = log.lines().find_map(|line| line.split_once("repair: ")?.1.split_once("docker stop"));
+        let (_, repair) = repair.unwrap_or_else(|| panic!("{image}: no repair in: {log}"));
+        let repair = format!("docker stop{repair}").replace("CONTAINER", &container.name).replace("IMAGE", &tag(image));
+        for line in repair.split("; ") {
             docker(line.split(' ').skip(1)).ok();
         }
         container.wait_until_healthy();

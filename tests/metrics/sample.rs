@@ -1,4 +1,5 @@
-//! A node with four kinds of GPUs, its cluster and its queue, as files and Slurm's commands have them.
+//! Sample data: a node with a working, a lost and an AMD GPU, its cluster and its queue, as status files and output of
+//! Slurm's commands.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use watch::overview::{Files, Slurm};
 
 pub(crate) const NOW: u64 = 1_790_000_000;
 
-/// Both compute instances of one GPU instance.
+/// One of the two compute instances of a GPU instance.
 fn instance(compute_instance: u32, memory_used: Option<u64>) -> InstanceReadings {
     InstanceReadings {
         uuid: Some(format!("MIG-FA4E-{compute_instance}")),
@@ -32,7 +33,7 @@ fn instance(compute_instance: u32, memory_used: Option<u64>) -> InstanceReadings
     }
 }
 
-fn measured() -> (Condition, Readings) {
+fn sample_readings() -> (Condition, Readings) {
     let condition = Condition {
         memory_mib: Some((33_934, 143_771)),
         memory_free_mib: Some(109_223),
@@ -75,7 +76,7 @@ fn measured() -> (Condition, Readings) {
 }
 
 fn report() -> Report {
-    let (condition, readings) = measured();
+    let (condition, readings) = sample_readings();
     let fault = OpenFault {
         kind: FaultKind::Lost,
         policy: Policy::Drain,
@@ -83,7 +84,7 @@ fn report() -> Report {
         what: "it fell off the bus".to_owned(),
         repair: "reboot the host".to_owned(),
     };
-    let whole = GpuReport {
+    let working = GpuReport {
         identity: Identity {
             index: 0,
             uuid: Some("GPU-1C67088E-9ecb-4564-bb97-6151ecc2ef64".to_owned()),
@@ -133,7 +134,7 @@ fn report() -> Report {
         readings: Readings { power_mw: Some(140_000), ras_uncorrected: Some(4), ..Readings::default() },
         ..GpuReport::default()
     };
-    Report { pid: 1, at: NOW - 3, interval_ms: 5000, gpus: vec![whole, lost, amd], ..Report::default() }
+    Report { pid: 1, at: NOW - 3, interval_ms: 5000, gpus: vec![working, lost, amd], ..Report::default() }
 }
 
 pub(crate) fn files() -> Files {

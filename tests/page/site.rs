@@ -1,4 +1,4 @@
-//! The real server, with a made report and programs that stand in for Slurm's.
+//! The real metrics server with a sample report and stubs of Slurm's commands.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use model::prepared::Prepared;
 use model::queued_job::OwnedJob;
 use tempfile::TempDir;
 
-/// What a driver and a name service could say.
+/// Hostile strings that a driver or a name service could return.
 pub(crate) const EVIL_MODEL: &str =
     "<img src=x onerror=alert(1)> a model with a name that goes on and on and on and on";
 pub(crate) const EVIL_USER: &str = "<b>eve</b><script>alert(1)</script>";
@@ -45,13 +45,13 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) fn start() -> Self {
         let run = TempDir::new().unwrap();
-        // The server gives up root.
-        let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-        open(run.path());
-        let tool = |name: &str, script: &str| {
+        // The server drops root.
+        let make_accessible = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        make_accessible(run.path());
+        let add_stub = |name: &str, script: &str| {
             let path = run.path().join(name);
             fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-            open(&path);
+            make_accessible(&path);
         };
         let queue = format!(
             "17|17|RUNNING|3|1:02|gpu|alice|1|||||None|1|gres/gpu:1|lab|train\n18|18|RUNNING|64|2-03:04:05|gpu|{EVIL_USER}|2|||||None|1|gres/gpu:1|lab|{EVIL_USER}\n\
@@ -60,23 +60,23 @@ impl Site {
         for (file, text) in [("nodes", NODES), ("jobs", &JOBS.replace("EVIL", EVIL_USER)), ("queue", &queue)] {
             fs::write(run.path().join(file), text).unwrap();
         }
-        tool("scontrol", "cat \"${0%/*}/nodes\"");
-        tool(
+        add_stub("scontrol", "cat \"${0%/*}/nodes\"");
+        add_stub(
             "squeue",
             "case \"$*\" in *--json*) cat \"${0%/*}/jobs\" ;; *) mark=${*#*--format=}; sed \"s/^/${mark%%%*}/\" \"${0%/*}/queue\" ;; esac",
         );
-        tool("sdiag", "echo");
-        // Free until the server takes it.
+        add_stub("sdiag", "echo");
+        // Another process could take the port before the server does.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = Command::new(harness::slurminit());
         command.args(["metrics", "--listen", &format!("127.0.0.1:{port}"), "--run"]).arg(run.path());
         command.env("PATH", format!("{}:/usr/bin:/bin", run.path().display()));
         let site = Self { server: command.spawn().unwrap(), run, port };
         site.write(status::FILE, &serde_json::to_string(&status()).unwrap());
-        site.utilization(97);
+        site.set_utilization(97);
         let start = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(60), "it does not listen");
+            assert!(start.elapsed() < Duration::from_secs(60), "the server does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
         site
@@ -86,8 +86,8 @@ impl Site {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// A new report, in which the first GPU is as busy as this.
-    pub(crate) fn utilization(&self, percent: u32) {
+    /// Writes a new report with this utilization of the first GPU.
+    pub(crate) fn set_utilization(&self, percent: u32) {
         self.write(report::FILE, &serde_json::to_string(&report(percent)).unwrap());
     }
 
@@ -115,7 +115,7 @@ fn now() -> u64 {
 
 fn report(percent: u32) -> Report {
     let now = now();
-    let measured = |index, used, utilization| Condition {
+    let condition_of = |index, used, utilization| Condition {
         index,
         memory_mib: Some((used, 143_771)),
         temperature: Some(52),
@@ -144,7 +144,7 @@ fn report(percent: u32) -> Report {
         what: what.clone(),
         repair: "reboot the host".to_owned(),
     };
-    let told = ReportedFault {
+    let xid = ReportedFault {
         at: now - 60,
         gpu: 1,
         kind: FaultKind::Xid(79),
@@ -153,7 +153,7 @@ fn report(percent: u32) -> Report {
         line: format!("GPU 1 ({EVIL_MODEL}, job 18 of {EVIL_USER}): XID 79: {what}"),
     };
     let busy = GpuReport {
-        condition: measured(0, 33_934, percent),
+        condition: condition_of(0, 33_934, percent),
         readings: watts(627_000),
         offered: vec![0],
         ..gpu(0, "NVIDIA H200", job(17, "alice"))
@@ -161,7 +161,7 @@ fn report(percent: u32) -> Report {
     let lost =
         GpuReport { faults: vec![fault], offered: vec![1], is_out: true, ..gpu(1, EVIL_MODEL, job(18, EVIL_USER)) };
     let free = GpuReport {
-        condition: measured(2, 0, 0),
+        condition: condition_of(2, 0, 0),
         readings: watts(70_000),
         offered: vec![2],
         ..gpu(2, "NVIDIA H200", Vec::new())
@@ -171,12 +171,12 @@ fn report(percent: u32) -> Report {
         at: now,
         interval_ms: 3_600_000,
         gpus: vec![busy, lost, free],
-        recent: vec![told],
+        recent: vec![xid],
         ..Report::default()
     }
 }
 
-/// Of a slurminit that lives: this process.
+/// Status of a running slurminit, with the PID of this process.
 fn status() -> Status {
     let unit = |name: &str, state, restarts| UnitSnapshot {
         name: name.to_owned(),

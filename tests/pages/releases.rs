@@ -1,4 +1,4 @@
-//! The two tables of src/model/inventory/slurm.rs in docs/reference/versions.md.
+//! Generates the two tables of docs/reference/versions.md from src/model/inventory/slurm.rs.
 
 use std::fmt::Write as _;
 

@@ -1,13 +1,13 @@
-//! The sections of a manual page that the command line's definition does not hold: EXIT STATUS, ENVIRONMENT, FILES, EXAMPLES.
+//! Manual page sections that are not part of the command line definition: EXIT STATUS, ENVIRONMENT, FILES, EXAMPLES.
 
 use std::collections::BTreeMap;
 
 use clap_mangen::roff::{Roff, bold};
 use serde::Deserialize;
 
-use crate::marked::marked;
+use crate::marked::roff_inlines;
 
-/// tests/pages/sections.toml
+/// Contents of tests/pages/sections.toml.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Sections {
@@ -19,12 +19,12 @@ pub(crate) struct Sections {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Verb {
-    /// Who may use it.
+    /// Permitted users.
     #[serde(default = "everyone")]
     pub(crate) who: String,
-    /// What each code means.
+    /// Meaning by exit code.
     exit: BTreeMap<String, String>,
-    /// Whether its codes are the container's as well, which docs/reference/exit-codes.md has.
+    /// Whether the container's exit codes (docs/reference/exit-codes.md) apply as well.
     #[serde(default)]
     is_container: bool,
     /// Keys of [`Sections::files`].
@@ -45,15 +45,15 @@ fn everyone() -> String {
 pub(crate) struct Example {
     pub(crate) command: String,
     pub(crate) does: String,
-    /// Why no test types it.
+    /// Why tests/printed does not run it.
     pub(crate) skip: Option<String>,
 }
 
 pub(crate) fn sections() -> Sections {
-    toml::from_str(include_str!("sections.toml")).expect("tests/pages/sections.toml is as it must be")
+    toml::from_str(include_str!("sections.toml")).expect("tests/pages/sections.toml is valid")
 }
 
-/// The codes of docs/reference/exit-codes.md with their meaning.
+/// Exit codes of docs/reference/exit-codes.md and their meaning.
 pub(crate) fn exit_codes() -> Vec<(String, String)> {
     let rows = include_str!("../../docs/reference/exit-codes.md").lines().filter_map(|line| {
         let cells: Vec<&str> = line.strip_prefix("| ")?.split(" | ").collect();
@@ -63,26 +63,26 @@ pub(crate) fn exit_codes() -> Vec<(String, String)> {
     rows.collect()
 }
 
-/// The text of a verb's sections, in roff.
+/// The sections of a verb in roff.
 pub(crate) fn text(sections: &Sections, verb: &Verb) -> String {
     let mut codes: Vec<(String, String)> = verb.exit.clone().into_iter().collect();
     if verb.is_container {
         codes.extend(exit_codes().into_iter().filter(|(code, _)| code.len() > 1));
     }
     codes.sort_by_key(|(code, _)| code.parse::<u8>().ok());
-    let named = |names: &[String], all: &BTreeMap<String, String>| -> Vec<(String, String)> {
-        let one = |name: &String| (name.clone(), all.get(name).cloned().unwrap_or_default());
-        names.iter().map(one).collect()
+    let described = |names: &[String], all: &BTreeMap<String, String>| -> Vec<(String, String)> {
+        let describe = |name: &String| (name.clone(), all.get(name).cloned().unwrap_or_default());
+        names.iter().map(describe).collect()
     };
     let mut text = list("EXIT STATUS", &codes);
-    text += &list("ENVIRONMENT", &named(&verb.environment, &sections.environment));
-    text += &list("FILES", &named(&verb.files, &sections.files));
+    text += &list("ENVIRONMENT", &described(&verb.environment, &sections.environment));
+    text += &list("FILES", &described(&verb.files, &sections.files));
     let examples = verb.examples.iter().map(|example| (example.command.clone(), example.does.clone()));
     text += &list("EXAMPLES", &examples.collect::<Vec<_>>());
     text
 }
 
-/// A section whose paragraphs have a term each; nothing without any.
+/// A section with one paragraph per term, or an empty string without terms.
 pub(crate) fn list(title: &str, terms: &[(String, String)]) -> String {
     let mut roff = Roff::new();
     if terms.is_empty() {
@@ -92,7 +92,7 @@ pub(crate) fn list(title: &str, terms: &[(String, String)]) -> String {
     for (term, meaning) in terms {
         roff.control("TP", []);
         roff.text([bold(term.as_str())]);
-        roff.text(marked(meaning));
+        roff.text(roff_inlines(meaning));
     }
     roff.to_roff()
 }

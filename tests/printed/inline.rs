@@ -1,9 +1,9 @@
-//! What stands between backquotes in the text: there is such a verb, and such an option of it.
+//! Checks that the `slurminit` verbs and options in inline code spans exist.
 
 use clap::{Command, CommandFactory as _};
 use cli::Cli;
 
-/// The words after `slurminit` of each command in the text, up to what is another command's.
+/// The words after `slurminit` in each code span, up to a shell operator.
 fn commands(page: &str) -> Vec<Vec<&str>> {
     let mut is_block = false;
     let is_text = |line: &&str| {
@@ -17,21 +17,21 @@ fn commands(page: &str) -> Vec<Vec<&str>> {
         let end = rest.find(['|', '&', ';', ')', '>', '<']).unwrap_or(rest.len());
         Some(rest[..end].split_whitespace().collect::<Vec<_>>()).filter(|words| is_command && !words.is_empty())
     };
-    // A span that goes on in the next line is left out: a backquote too many would turn all that follows inside out.
+    // Each line is parsed alone, so that a stray backquote affects only its line. Spans over two lines are ignored.
     page.lines().filter(is_text).flat_map(|line| line.split('`').skip(1).step_by(2)).filter_map(words).collect()
 }
 
-/// Why there is no such command.
-fn why_not(program: &Command, words: &[&str]) -> Option<String> {
+/// The reason why a command is invalid, or `None`.
+fn find_error(program: &Command, words: &[&str]) -> Option<String> {
     let name = words.first()?;
-    // Placeholders, options of slurminit itself, a program of another one's.
+    // Skip placeholders, options without a verb and paths of other programs.
     if !name.starts_with(|c: char| c.is_ascii_lowercase()) || *name == "help" {
         return None;
     }
     let Some(verb) = program.find_subcommand(name) else {
         return Some(format!("there is no verb {name}"));
     };
-    // What follows `--` is another program's.
+    // The words after `--` are another program's command line.
     let options = words[1..].iter().take_while(|word| **word != "--").filter(|word| word.starts_with("--"));
     for option in options {
         let long = option.trim_start_matches('-').split('=').next().unwrap_or_default();
@@ -46,23 +46,23 @@ fn why_not(program: &Command, words: &[&str]) -> Option<String> {
 #[test]
 fn every_verb_and_option_in_text_exists() {
     let program = Cli::command();
-    let (mut seen, mut wrong) = (0, String::new());
+    let (mut count, mut errors) = (0, String::new());
     for (path, text) in crate::pages() {
         for words in commands(&text) {
-            seen += 1;
-            if let Some(why) = why_not(&program, &words) {
-                wrong += &format!("{}: `slurminit {}`: {why}\n", path.display(), words.join(" "));
+            count += 1;
+            if let Some(why) = find_error(&program, &words) {
+                errors += &format!("{}: `slurminit {}`: {why}\n", path.display(), words.join(" "));
             }
         }
     }
-    assert!(wrong.is_empty(), "{wrong}");
-    assert!(seen > 50, "only {seen} commands are found");
+    assert!(errors.is_empty(), "{errors}");
+    assert!(count > 50, "found only {count} commands");
 }
 
 #[test]
-fn wrong_one_is_seen() {
+fn unknown_verb_and_option_are_detected() {
     let program = Cli::command();
     let found = commands("`docker compose exec slurm slurminit logs --tail 3 | cat` and `slurminit detekt`");
-    let why: Vec<_> = found.iter().filter_map(|words| why_not(&program, words)).collect();
+    let why: Vec<_> = found.iter().filter_map(|words| find_error(&program, words)).collect();
     assert_eq!(why, ["logs has no option --tail", "there is no verb detekt"]);
 }

@@ -1,20 +1,20 @@
-//! The commands that README.md and docs print, run as they are printed.
+//! Runs the commands in README.md and docs.
 //!
-//! A page's blocks of `bash`, `sh` and `console` are run from top to bottom, by a reader with a copy of the project and a cluster
-//! with two simulated GPUs. A comment on the line before a block says what is different about it; it cannot be seen on the page:
+//! The `bash`, `sh` and `console` blocks of a page run from top to bottom in a copy of the project, with a cluster that
+//! has two simulated GPUs. An HTML comment on the line before a block changes how it is run:
 //!
 //! | comment | the block |
 //! |---|---|
-//! | none | is typed on the host, in the directory of compose.yaml |
-//! | `<!-- test: in=container -->` | is typed in the cluster's container |
-//! | `<!-- test: in=bare -->` | is typed in a container of the image in which no cluster runs |
-//! | `<!-- test: file=PATH -->` | is the file PATH of the reader's, whatever its language |
-//! | `<!-- test: fails -->` | ends with an error, and shows it; may stand beside `in=` |
-//! | `<!-- test: skip WHY -->` | is not run: it needs a GPU, another machine, a browser, a registry; or another test does it, which is named |
+//! | none | runs on the host, in the directory of compose.yaml |
+//! | `<!-- test: in=container -->` | runs in the cluster's container |
+//! | `<!-- test: in=bare -->` | runs in a container of the image without a cluster |
+//! | `<!-- test: file=PATH -->` | is written to the file PATH, whatever its language |
+//! | `<!-- test: fails -->` | exits with an error and shows it; can be combined with `in=` |
+//! | `<!-- test: skip WHY -->` | is not run: needs a GPU, a browser, a registry etc., or has another test (see WHY) |
 //!
-//! What a `console` block shows as a command's output must be what it prints, but for numbers and the width of columns; a line
-//! `...` stands for any lines. The manual pages' EXAMPLES are typed in the cluster's container. `docker/test` runs this; by hand: `cargo test --test printed -- --ignored`, with PRINTED=README to
-//! run the pages whose path has that in it.
+//! The output in a `console` block must match what the command prints, except for numbers and column widths; `...`
+//! matches any lines. The EXAMPLES of the manual pages run in the cluster's container. `docker/test` runs these tests.
+//! By hand: `cargo test --test printed -- --ignored`; PRINTED=README selects the pages whose path contains README.
 #![expect(clippy::disallowed_methods, reason = "these tests run the docker command and are nobody's PID 1")]
 #![expect(clippy::expect_used, reason = "without Docker there is nothing to test")]
 
@@ -34,43 +34,43 @@ mod shape;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use page::{Block, How};
+use page::{Block, Target};
 use reader::Reader;
 
 fn root() -> &'static Path {
     harness::root()
 }
 
-/// README.md and the pages below docs, from the project's directory.
+/// README.md and the pages below docs, with paths relative to the project directory.
 fn pages() -> Vec<(PathBuf, String)> {
     let folders = ["docs", "docs/decisions", "docs/reference"].map(|folder| root().join(folder));
-    let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).expect("a folder of docs"));
-    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).expect("a directory below docs"));
+    let paths = entries.map(|entry| entry.expect("a directory entry").path());
     let mut paths: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
     paths.push(root().join("README.md"));
     paths.sort();
     let read = |path: PathBuf| {
-        let text = fs::read_to_string(&path).expect("a page is text");
-        (path.strip_prefix(root()).expect("it is the project's").to_owned(), text)
+        let text = fs::read_to_string(&path).expect("a page is UTF-8");
+        (path.strip_prefix(root()).expect("a page is below the project directory").to_owned(), text)
     };
     paths.into_iter().map(read).collect()
 }
 
 fn blocks(path: &Path, text: &str) -> Vec<Block> {
-    page::blocks(text).map_err(|why| format!("{}:{why}", path.display())).expect("a page that can be read")
+    page::blocks(text).map_err(|why| format!("{}:{why}", path.display())).expect("a valid page")
 }
 
 #[test]
-fn readme_states_how_many_command_blocks_are_typed() {
-    let (mut typed, mut all) = (0, 0);
+fn readme_states_how_many_command_blocks_are_tested() {
+    let (mut tested, mut all) = (0, 0);
     for (path, text) in pages() {
         for block in blocks(&path, &text).iter().filter(|block| block.is_commands) {
             all += 1;
-            typed += usize::from(block.how != How::Skip);
+            tested += usize::from(block.target != Target::Skip);
         }
     }
-    assert!(typed > 20, "only {typed} blocks are found: is the reading of pages broken?");
-    let claim = format!("types {typed} of the {all} command blocks");
+    assert!(tested > 20, "found only {tested} blocks: is the page parser broken?");
+    let claim = format!("types {tested} of the {all} command blocks");
     let readme = fs::read_to_string(root().join("README.md")).expect("README.md").replace('\n', " ");
     assert!(readme.contains(&claim), "README.md must state: {claim}");
 }
@@ -78,19 +78,19 @@ fn readme_states_how_many_command_blocks_are_typed() {
 #[test]
 #[ignore = "needs Docker, compose and the images: run docker/test"]
 fn printed_commands_work() {
-    let wanted = env::var("PRINTED").unwrap_or_default();
+    let filter = env::var("PRINTED").unwrap_or_default();
     let mut failures = Vec::new();
     let mut pages = pages();
-    pages.retain(|(path, _)| path.to_string_lossy().contains(&wanted));
-    assert!(!pages.is_empty(), "no page is called {wanted:?}");
+    pages.retain(|(path, _)| path.to_string_lossy().contains(&filter));
+    assert!(!pages.is_empty(), "no page path contains {filter:?}");
     for (path, text) in pages {
         let mut reader = Reader::new(root());
         for block in blocks(&path, &text) {
-            let begin = std::time::Instant::now();
-            if let Err(why) = reader.take(&block) {
+            let start = std::time::Instant::now();
+            if let Err(why) = reader.process(&block) {
                 failures.push(format!("{}:{}: {why}", path.display(), block.line));
             }
-            eprintln!("{}:{} {:.1} s", path.display(), block.line, begin.elapsed().as_secs_f64());
+            eprintln!("{}:{} {:.1} s", path.display(), block.line, start.elapsed().as_secs_f64());
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
@@ -107,8 +107,8 @@ fn examples_of_manual_work() {
     let failures = commands.iter().filter_map(|command| {
         let text = (*command).to_owned();
         let block =
-            Block { line: 0, text, is_session: false, how: How::InTheContainer, is_commands: true, fails: false };
-        reader.take(&block).err().map(|why| format!("{command}: {why}"))
+            Block { line: 0, text, is_session: false, target: Target::Container, is_commands: true, fails: false };
+        reader.process(&block).err().map(|why| format!("{command}: {why}"))
     });
     let failures: Vec<String> = failures.collect();
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));

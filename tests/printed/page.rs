@@ -1,31 +1,32 @@
-//! A page's blocks of code, and what the comment before each says.
+//! Parser for the code blocks of a page and the comments before them.
 
-/// A block that is to be run or written.
+/// A code block that is run, written to a file or skipped.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// Of its fence, from 1.
+    /// Line number of the opening fence, from 1.
     pub(crate) line: usize,
     pub(crate) text: String,
-    /// Whether it shows prompts and what the commands print.
+    /// Whether it contains prompts and output.
     pub(crate) is_session: bool,
-    pub(crate) how: How,
-    /// Whether it contains commands, and is not a file.
+    pub(crate) target: Target,
+    /// Whether it contains commands rather than a file.
     pub(crate) is_commands: bool,
-    /// Whether its commands end with an error.
+    /// Whether its commands exit with an error.
     pub(crate) fails: bool,
 }
 
+/// Where a block runs or is written.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum How {
-    OnTheHost,
-    InTheContainer,
-    InABareContainer,
-    /// The path.
+pub(crate) enum Target {
+    Host,
+    Container,
+    BareContainer,
+    /// Written to this path.
     File(String),
     Skip,
 }
 
-/// The blocks of commands and of files; others only show something.
+/// The blocks of commands and of files. Other blocks are ignored.
 pub(crate) fn blocks(page: &str) -> Result<Vec<Block>, String> {
     let mut blocks = Vec::new();
     let mut lines = page.lines().zip(1..);
@@ -40,7 +41,7 @@ pub(crate) fn blocks(page: &str) -> Result<Vec<Block>, String> {
         };
         let mut text = String::new();
         loop {
-            let (line, _) = lines.next().ok_or_else(|| format!("{number}: the block does not end"))?;
+            let (line, _) = lines.next().ok_or_else(|| format!("{number}: unterminated block"))?;
             if line.trim() == "```" {
                 break;
             }
@@ -48,16 +49,16 @@ pub(crate) fn blocks(page: &str) -> Result<Vec<Block>, String> {
             text.push('\n');
         }
         let is_commands = matches!(language, "bash" | "sh" | "shell" | "console");
-        let (how, fails) = match marker.take().and_then(as_marker) {
+        let (target, fails) = match marker.take().and_then(as_marker) {
             Some(marker) => parse(marker).map_err(|why| format!("{number}: {why}"))?,
-            None if is_commands => (How::OnTheHost, false),
+            None if is_commands => (Target::Host, false),
             None => continue,
         };
-        if !is_commands && !matches!(how, How::File(_) | How::Skip) {
-            return Err(format!("{number}: a block of {language:?} is no commands; bash, sh or console is"));
+        if !is_commands && !matches!(target, Target::File(_) | Target::Skip) {
+            return Err(format!("{number}: a {language:?} block cannot be run; use bash, sh or console"));
         }
-        let is_commands = is_commands && !matches!(how, How::File(_));
-        blocks.push(Block { line: number, text, is_session: language == "console", how, is_commands, fails });
+        let is_commands = is_commands && !matches!(target, Target::File(_));
+        blocks.push(Block { line: number, text, is_session: language == "console", target, is_commands, fails });
     }
     Ok(blocks)
 }
@@ -66,33 +67,33 @@ fn as_marker(line: &str) -> Option<&str> {
     Some(line.trim().strip_prefix("<!-- test:")?.strip_suffix("-->")?.trim())
 }
 
-fn parse(marker: &str) -> Result<(How, bool), String> {
+fn parse(marker: &str) -> Result<(Target, bool), String> {
     if let Some(why) = marker.strip_prefix("skip") {
-        return if why.trim().is_empty() { Err("skip says why".to_owned()) } else { Ok((How::Skip, false)) };
+        return if why.trim().is_empty() { Err("skip needs a reason".to_owned()) } else { Ok((Target::Skip, false)) };
     }
-    let (mut how, mut fails) = (How::OnTheHost, false);
+    let (mut target, mut fails) = (Target::Host, false);
     for word in marker.split_whitespace() {
         match word.split_once('=') {
-            Some(("in", "container")) => how = How::InTheContainer,
-            Some(("in", "bare")) => how = How::InABareContainer,
-            Some(("file", path)) => how = How::File(path.to_owned()),
+            Some(("in", "container")) => target = Target::Container,
+            Some(("in", "bare")) => target = Target::BareContainer,
+            Some(("file", path)) => target = Target::File(path.to_owned()),
             None if word == "fails" => fails = true,
-            _ => return Err(format!("{word:?} is none of: in=container in=bare file=PATH fails, skip WHY")),
+            _ => return Err(format!("unknown {word:?}; expected in=container in=bare file=PATH fails or skip WHY")),
         }
     }
-    Ok((how, fails))
+    Ok((target, fails))
 }
 
-/// A command of a session, and the lines that it shows below it.
+/// The commands of a session, each with the output lines below it.
 pub(crate) fn session(text: &str) -> Vec<(String, Vec<String>)> {
     let mut commands: Vec<(String, Vec<String>)> = Vec::new();
     for line in text.lines() {
         match (line.strip_prefix("$ ").or_else(|| line.strip_prefix("# ")), commands.last_mut()) {
             (Some(command), _) => commands.push((command.to_owned(), Vec::new())),
-            (None, Some((command, shown))) if shown.is_empty() && command.ends_with('\\') => {
+            (None, Some((command, output))) if output.is_empty() && command.ends_with('\\') => {
                 *command += &format!("\n{line}");
             }
-            (None, Some((_, shown))) => shown.push(line.to_owned()),
+            (None, Some((_, output))) => output.push(line.to_owned()),
             (None, None) => {}
         }
     }
@@ -100,22 +101,22 @@ pub(crate) fn session(text: &str) -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn types_unmarked_block_on_host() {
+fn unmarked_block_runs_on_host() {
     let page = "text\n\n```bash\ntrue\n```\n```toml\na = 1\n```\n";
-    let found = blocks(page).expect("a good page");
+    let found = blocks(page).expect("a valid page");
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!((found[0].line, &found[0].how, found[0].text.as_str()), (3, &How::OnTheHost, "true\n"));
+    assert_eq!((found[0].line, &found[0].target, found[0].text.as_str()), (3, &Target::Host, "true\n"));
 }
 
 #[test]
-fn marker_is_for_next_line() {
+fn marker_applies_to_block_on_next_line() {
     let page = "<!-- test: file=job.sh -->\n```toml\na = 1\n```\n  <!-- test: in=container fails -->\n  ```sh\n  false\n  ```\n";
-    let found = blocks(page).expect("a good page");
-    assert_eq!(found[0].how, How::File("job.sh".to_owned()));
-    assert_eq!((&found[1].how, found[1].fails, found[1].text.as_str()), (&How::InTheContainer, true, "false\n"));
+    let found = blocks(page).expect("a valid page");
+    assert_eq!(found[0].target, Target::File("job.sh".to_owned()));
+    assert_eq!((&found[1].target, found[1].fails, found[1].text.as_str()), (&Target::Container, true, "false\n"));
     for wrong in ["skip", "in=there", "sometimes"] {
         assert!(blocks(&format!("<!-- test: {wrong} -->\n```sh\n```\n")).is_err(), "{wrong}");
     }
-    assert!(blocks("<!-- test: fails -->\n\n```sh\n```\n").is_err(), "a blank line between");
-    assert!(blocks("```sh\ntrue\n").is_err(), "without an end");
+    assert!(blocks("<!-- test: fails -->\n\n```sh\n```\n").is_err(), "blank line between marker and block");
+    assert!(blocks("```sh\ntrue\n").is_err(), "unterminated block");
 }

@@ -1,4 +1,4 @@
-//! Somebody who reads a page, in a copy of the project, and types what it says.
+//! Runs the blocks of a page in a copy of the project, as a reader would type them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 use crate::docker::{DEMO, PLAIN, directory, label, tag, unique};
-use crate::page::{Block, How, session};
+use crate::page::{Block, Target, session};
 use crate::shape;
 
 pub(crate) struct Reader {
     directory: TempDir,
-    /// Compose's name of the cluster.
+    /// Compose project name of the cluster.
     project: String,
     is_up: bool,
 }
@@ -23,73 +23,73 @@ impl Reader {
         for name in ["README.md", "compose.yaml", "config", "docker", "docs"] {
             copy(&root.join(name), &reader.directory.path().join(name));
         }
-        // The cluster's image, and nobody else's of that name.
+        // Use the image under test, not another image with the default tag.
         for name in ["compose.yaml", "docker/compose.demo.yaml", "docker/compose.none.yaml"] {
             let path = reader.path(name);
-            let text = fs::read_to_string(&path).expect("a file of compose");
-            fs::write(&path, reader.named(&text)).expect("the copy can be written");
+            let text = fs::read_to_string(&path).expect("a Compose file");
+            fs::write(&path, reader.with_test_names(&text)).expect("the copy is writable");
         }
         reader
     }
 
     /// Writes or runs a block.
-    pub(crate) fn take(&mut self, block: &Block) -> Result<(), String> {
-        match &block.how {
-            How::Skip => return Ok(()),
-            How::File(path) => return self.write(path, &block.text),
-            How::OnTheHost => match block.text.split_once("docker compose ") {
-                // What the page itself starts needs nothing of ours before it.
+    pub(crate) fn process(&mut self, block: &Block) -> Result<(), String> {
+        match &block.target {
+            Target::Skip => return Ok(()),
+            Target::File(path) => return self.write(path, &block.text),
+            Target::Host => match block.text.split_once("docker compose ") {
+                // The page starts the cluster itself.
                 Some((_, first)) if first.starts_with("up ") => self.is_up = true,
-                Some(_) => self.come_up()?,
+                Some(_) => self.start_cluster()?,
                 None => {}
             },
-            How::InTheContainer => self.come_up()?,
-            How::InABareContainer => {}
+            Target::Container => self.start_cluster()?,
+            Target::BareContainer => {}
         }
         if !block.is_session {
-            let output = self.typed(&block.text, &block.how);
-            return ended(&output, block.fails).map(drop);
+            let output = self.run_commands(&block.text, &block.target);
+            return check_exit(&output, block.fails).map(drop);
         }
-        for (command, shown) in session(&block.text) {
-            let output = self.typed(&command, &block.how);
-            let printed = ended(&output, block.fails).map_err(|why| format!("{command}: {why}"))?;
-            if let Some(why) = shape::difference(&shown, &printed) {
-                return Err(format!("{command}: {why}, of:\n{printed}"));
+        for (command, expected) in session(&block.text) {
+            let output = self.run_commands(&command, &block.target);
+            let printed = check_exit(&output, block.fails).map_err(|why| format!("{command}: {why}"))?;
+            if let Some(why) = shape::difference(&expected, &printed) {
+                return Err(format!("{command}: {why}; full output:\n{printed}"));
             }
         }
         Ok(())
     }
 
-    /// A change of the configuration is taken before the next block.
+    /// Writes a file. Reloads a running cluster if the file is its configuration.
     fn write(&self, path: &str, text: &str) -> Result<(), String> {
-        let whole = self.path(path);
-        fs::create_dir_all(whole.parent().expect("it is in the project")).expect("a directory");
-        fs::write(whole, self.named(text)).expect("a file");
+        let full_path = self.path(path);
+        fs::create_dir_all(full_path.parent().expect("a path in the project")).expect("a directory");
+        fs::write(full_path, self.with_test_names(text)).expect("a file");
         if self.is_up && path == "config/slurminit.toml" {
             let output = self.bash("docker compose exec -T slurm slurminit reload");
-            return ended(&output, false).map(drop);
+            return check_exit(&output, false).map(drop);
         }
         Ok(())
     }
 
-    fn come_up(&mut self) -> Result<(), String> {
+    fn start_cluster(&mut self) -> Result<(), String> {
         if self.is_up {
             return Ok(());
         }
         self.is_up = true;
         let output =
             self.bash("docker compose up -d --no-build && docker compose exec -T slurm slurminit health --wait 60");
-        ended(&output, false).map(drop)
+        check_exit(&output, false).map(drop)
     }
 
-    fn typed(&self, commands: &str, how: &How) -> Output {
-        let commands = self.named(commands);
-        match how {
-            How::InTheContainer => {
+    fn run_commands(&self, commands: &str, target: &Target) -> Output {
+        let commands = self.with_test_names(commands);
+        match target {
+            Target::Container => {
                 let arguments = ["compose", "exec", "-T", "slurm", "bash", "-eo", "pipefail", "-c", &commands];
                 self.run("docker", &arguments)
             }
-            How::InABareContainer => {
+            Target::BareContainer => {
                 let arguments = [
                     "run",
                     "--rm",
@@ -127,8 +127,8 @@ impl Reader {
             .expect("timeout is installed")
     }
 
-    /// Names that are this machine's, not the page's: what somebody works with here stays as it is.
-    fn named(&self, text: &str) -> String {
+    /// Replaces image, project and volume names, so that tests do not touch those of a developer on this machine.
+    fn with_test_names(&self, text: &str) -> String {
         text.replace("slurminit:latest", &tag(PLAIN))
             .replace("slurminit:demo", &tag(DEMO))
             .replace("slurminit:my-", &format!("{}-my-", tag(PLAIN)))
@@ -136,7 +136,7 @@ impl Reader {
             .replace("slurminit_", &format!("{}_", self.project))
     }
 
-    /// Named, so compose does not look for the user's own file by itself.
+    /// Value of COMPOSE_FILE. Setting it disables Compose's search, so compose.override.yaml is listed explicitly.
     fn compose_files(&self) -> &'static str {
         if self.path("compose.override.yaml").exists() {
             "compose.yaml:docker/compose.demo.yaml:compose.override.yaml"
@@ -155,20 +155,20 @@ impl Drop for Reader {
         if self.is_up {
             self.bash("docker compose down --volumes --timeout 5");
         }
-        // Images of the reader's own, and volumes of a `docker run`.
+        // Images that the page builds, and volumes of `docker run`.
         self.bash(&format!("docker images --quiet '{}-my-*' | xargs -r docker rmi --force", tag(PLAIN)));
         self.bash(&format!("docker volume ls --quiet --filter name=^{}_ | xargs -r docker volume rm", self.project));
     }
 }
 
-/// What was printed, if the end is the one that the page leads to expect.
-fn ended(output: &Output, fails: bool) -> Result<String, String> {
+/// The output of a command, or an error if the exit status is not the expected one.
+fn check_exit(output: &Output, fails: bool) -> Result<String, String> {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     if output.status.success() == fails {
         return Err(format!("{}\nstdout: {stdout}\nstderr: {stderr}", output.status));
     }
-    // A refusal is on standard error.
+    // Error messages go to standard error.
     Ok(if fails { stdout + &stderr } else { stdout })
 }
 

@@ -1,31 +1,31 @@
-//! Whether what is printed on a page is what a command prints. Numbers, times and the width of columns and bars are of one moment
-//! and one machine; the rest is not.
+//! Compares the output on a page with the actual output. Ignores numbers, times and the widths of columns and bars, as
+//! they vary with time and machine.
 
-/// The first line that is not as shown.
+/// Describes the first line that differs, if any.
 pub(crate) fn difference(shown: &[String], printed: &str) -> Option<String> {
     let shown: Vec<String> = shown.iter().map(|line| shape(line)).filter(|line| !line.is_empty()).collect();
     let printed: Vec<String> = printed.lines().map(shape).filter(|line| !line.is_empty()).collect();
-    if agree(&shown, &printed) {
+    if matches(&shown, &printed) {
         return None;
     }
     let at = shown.iter().zip(&printed).take_while(|(shown, printed)| shown == printed).count();
     let line = |lines: &[String]| lines.get(at).cloned().unwrap_or_else(|| "nothing".to_owned());
-    Some(format!("the page shows {:?}, printed is {:?}", line(&shown), line(&printed)))
+    Some(format!("the page shows {:?}, the command printed {:?}", line(&shown), line(&printed)))
 }
 
-fn agree(shown: &[String], printed: &[String]) -> bool {
+fn matches(shown: &[String], printed: &[String]) -> bool {
     match shown.split_first() {
         None => printed.is_empty(),
-        Some((any, rest)) if any == "..." => (0..=printed.len()).any(|from| agree(rest, &printed[from..])),
-        Some((first, rest)) => printed.split_first().is_some_and(|(is, others)| first == is && agree(rest, others)),
+        Some((any, rest)) if any == "..." => (0..=printed.len()).any(|from| matches(rest, &printed[from..])),
+        Some((first, rest)) => printed.split_first().is_some_and(|(line, more)| first == line && matches(rest, more)),
     }
 }
 
-/// `up 3h 4m` and `up 12s` are `up T`, `1.2 MiB` is `N MiB`, `=====` is `=`.
+/// Normalizes a line: `up 3h 4m` and `up 12s` become `up T`, `1.2 MiB` becomes `N MiB`, `=====` becomes `=`.
 fn shape(line: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in line.split_whitespace() {
-        let word = numbers(word);
+        let word = normalize_numbers(word);
         let is_time = matches!(word.as_str(), "Nd" | "Nh" | "Nm" | "Ns");
         let word = if is_time { "T".to_owned() } else { word };
         if !(word == "T" && words.last().is_some_and(|last| last == "T")) {
@@ -35,7 +35,7 @@ fn shape(line: &str) -> String {
     words.join(" ")
 }
 
-fn numbers(word: &str) -> String {
+fn normalize_numbers(word: &str) -> String {
     let mut shape = String::new();
     for c in word.chars() {
         match c {
@@ -50,7 +50,7 @@ fn numbers(word: &str) -> String {
 }
 
 #[test]
-fn numbers_times_and_bars_are_of_the_moment() {
+fn ignores_numbers_times_and_bar_widths() {
     for (one, other) in [
         ("slurminit 0.1.0 · up 3h 4m · ready", "slurminit 0.1.0 · up 12s · ready"),
         ("munged   ready   18   4s   0   3.4 MiB -", "munged ready 7 1m 2s 0 10 MiB -"),
@@ -59,7 +59,7 @@ fn numbers_times_and_bars_are_of_the_moment() {
         assert_eq!(shape(one), shape(other));
     }
     assert_ne!(shape("slurmd ready"), shape("slurmd starting"));
-    let shown = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(difference(&shown("a\n...\nc 1"), "a\nb\nb\nc 22"), None);
-    assert!(difference(&shown("a\nc"), "a\nb\nc").is_some_and(|why| why.contains("\"c\"")));
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(difference(&lines("a\n...\nc 1"), "a\nb\nb\nc 22"), None);
+    assert!(difference(&lines("a\nc"), "a\nb\nc").is_some_and(|why| why.contains("\"c\"")));
 }

@@ -1,9 +1,9 @@
-//! slurminit.toml(5).
+//! Generates the manual page slurminit.toml(5).
 
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::Part;
-use crate::marked::marked;
+use crate::marked::roff_inlines;
 
 const DESCRIPTION: &str = "The operator's configuration, as TOML. An empty file is fine: GPUs, CPUs and memory are detected at every start. \
     An unknown key, a wrong type or a syntax error is refused with its line, and exit code 78. Times are in seconds and may be \
@@ -35,10 +35,10 @@ pub(crate) fn page(parts: &[Part]) -> String {
                 table = heading;
                 roff.control("SH", [heading.as_str()]);
                 if !doc.is_empty() {
-                    roff.text(marked(doc));
+                    roff.text(roff_inlines(doc));
                 }
             }
-            Part::Keys { names, kind, default, meaning, variables: named } => {
+            Part::Keys { names, kind, default, meaning, variables: overrides } => {
                 let default = match default.as_str() {
                     "" | "required" => default.clone(),
                     value => format!("default {value}"),
@@ -46,10 +46,10 @@ pub(crate) fn page(parts: &[Part]) -> String {
                 let about: Vec<&str> = [kind.as_str(), &default].into_iter().filter(|text| !text.is_empty()).collect();
                 roff.control("TP", []);
                 roff.text([bold(names.join(", ")), roman(format!("  ({})", about.join("; ").replace('`', "")))]);
-                roff.text(marked(meaning));
+                roff.text(roff_inlines(meaning));
                 let place = if table.is_empty() { String::new() } else { format!(" in {table}") };
                 variables
-                    .extend(named.iter().map(|variable| (variable, format!("Wins over {}{place}.", names.join(", ")))));
+                    .extend(overrides.iter().map(|name| (name, format!("Wins over {}{place}.", names.join(", ")))));
             }
         }
     }

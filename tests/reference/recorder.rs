@@ -1,4 +1,4 @@
-//! A deserializer over a TOML value that notes every key that the types ask for, and as what.
+//! A deserializer over a TOML value that records every key that the types read, and its kind.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,38 +7,38 @@ use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqA
 use toml::Value;
 use toml::de::Error;
 
-/// A key that a type asks for.
+/// A key that a type reads.
 #[derive(Debug)]
-pub(crate) struct Asked {
-    /// Without indices: `service.after`.
+pub(crate) struct RecordedKey {
+    /// Path without list indices, such as `service.after`.
     pub(crate) path: String,
     pub(crate) kind: Kind,
-    /// Whether the file lacks it.
+    /// Whether the key is not in the file.
     pub(crate) is_missing: bool,
-    /// Whether it is in a table that takes any key. With the name `*`, these words are all that it takes.
+    /// Whether it is in a table that accepts any key. The name `*` holds the permitted key names of such a table.
     is_free: bool,
 }
 
-impl Asked {
-    /// Whether it is a key with a value, which must be explained.
+impl RecordedKey {
+    /// Whether it is a key with a value, which must be documented.
     pub(crate) fn is_key(&self) -> bool {
         !self.is_free && !self.kind.is_table()
     }
 }
 
-/// What it is read as.
+/// The type of a value.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    YesOrNo,
-    /// From the least to the greatest that the type holds.
-    Whole(i64, i64),
+    Boolean,
+    /// Minimum and maximum of the type.
+    Integer(i64, i64),
     Seconds,
     Text,
     Words(&'static [&'static str]),
     List(Box<Self>),
-    /// With keys that the type knows.
+    /// A table with fixed keys.
     Table,
-    /// With any keys.
+    /// A table with arbitrary keys.
     Free,
     Various,
 }
@@ -56,9 +56,9 @@ impl Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::YesOrNo => f.write_str("`true`, `false`"),
-            Self::Whole(..) => f.write_str("whole number"),
-            // Every number with a fraction is a time.
+            Self::Boolean => f.write_str("`true`, `false`"),
+            Self::Integer(..) => f.write_str("whole number"),
+            // All fractional numbers in the configuration are times.
             Self::Seconds => f.write_str("seconds"),
             Self::Text => f.write_str("text"),
             Self::Words(words) => {
@@ -77,22 +77,22 @@ pub(crate) struct Recorder<'a> {
     value: &'a Value,
     path: String,
     is_free: bool,
-    /// In how many lists.
+    /// Number of enclosing lists.
     lists: usize,
-    /// A path that is left out.
+    /// Path of a key to omit.
     without: Option<&'a str>,
-    log: &'a RefCell<Vec<Asked>>,
+    log: &'a RefCell<Vec<RecordedKey>>,
 }
 
 impl<'a> Recorder<'a> {
-    pub(crate) fn new(file: &'a Value, without: Option<&'a str>, log: &'a RefCell<Vec<Asked>>) -> Self {
+    pub(crate) fn new(file: &'a Value, without: Option<&'a str>, log: &'a RefCell<Vec<RecordedKey>>) -> Self {
         Self { value: file, path: String::new(), is_free: false, lists: 0, without, log }
     }
 
-    fn note(&self, kind: Kind) {
+    fn record(&self, kind: Kind) {
         let kind = (0..self.lists).fold(kind, |kind, _| Kind::List(Box::new(kind)));
-        let asked = Asked { path: self.path.clone(), kind, is_missing: false, is_free: self.is_free };
-        self.log.borrow_mut().push(asked);
+        let key = RecordedKey { path: self.path.clone(), kind, is_missing: false, is_free: self.is_free };
+        self.log.borrow_mut().push(key);
     }
 
     fn child(&self, key: &str, value: &'a Value, is_free: bool) -> Self {
@@ -101,11 +101,11 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// Notes the kind, and leaves the rest to TOML's own deserializer.
+/// Records the kind and delegates to TOML's deserializer.
 macro_rules! leaf {
     ($($method:ident $kind:expr;)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-            self.note($kind);
+            self.record($kind);
             self.value.clone().$method(visitor)
         }
     )*};
@@ -116,16 +116,16 @@ impl<'de> Deserializer<'de> for Recorder<'_> {
 
     leaf! {
         deserialize_any Kind::Various;
-        deserialize_bool Kind::YesOrNo;
-        deserialize_i8 Kind::Whole(i8::MIN.into(), i8::MAX.into());
-        deserialize_i16 Kind::Whole(i16::MIN.into(), i16::MAX.into());
-        deserialize_i32 Kind::Whole(i32::MIN.into(), i32::MAX.into());
-        deserialize_i64 Kind::Whole(i64::MIN, i64::MAX);
-        deserialize_u8 Kind::Whole(0, u8::MAX.into());
-        deserialize_u16 Kind::Whole(0, u16::MAX.into());
-        deserialize_u32 Kind::Whole(0, u32::MAX.into());
-        // TOML has no greater ones.
-        deserialize_u64 Kind::Whole(0, i64::MAX);
+        deserialize_bool Kind::Boolean;
+        deserialize_i8 Kind::Integer(i8::MIN.into(), i8::MAX.into());
+        deserialize_i16 Kind::Integer(i16::MIN.into(), i16::MAX.into());
+        deserialize_i32 Kind::Integer(i32::MIN.into(), i32::MAX.into());
+        deserialize_i64 Kind::Integer(i64::MIN, i64::MAX);
+        deserialize_u8 Kind::Integer(0, u8::MAX.into());
+        deserialize_u16 Kind::Integer(0, u16::MAX.into());
+        deserialize_u32 Kind::Integer(0, u32::MAX.into());
+        // Maximum of a TOML integer.
+        deserialize_u64 Kind::Integer(0, i64::MAX);
         deserialize_f32 Kind::Seconds;
         deserialize_f64 Kind::Seconds;
         deserialize_char Kind::Text;
@@ -139,7 +139,7 @@ impl<'de> Deserializer<'de> for Recorder<'_> {
         words: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        self.note(Kind::Words(words));
+        self.record(Kind::Words(words));
         self.value.clone().deserialize_enum(name, words, visitor)
     }
 
@@ -154,14 +154,14 @@ impl<'de> Deserializer<'de> for Recorder<'_> {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         let Value::Array(items) = self.value else { return self.value.clone().deserialize_seq(visitor) };
         if items.is_empty() {
-            // Nothing in it says of what it is a list.
-            self.clone().nested(&Value::String(String::new())).note(Kind::Text);
+            // An empty list does not show its item type.
+            self.clone().nested(&Value::String(String::new())).record(Kind::Text);
         }
         visitor.visit_seq(Items { parent: self, items: items.iter() })
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        self.note(Kind::Free);
+        self.record(Kind::Free);
         let Value::Table(table) = self.value else { return self.value.clone().deserialize_map(visitor) };
         let keys = table.iter().map(|(key, value)| (key.as_str(), value)).collect();
         visitor.visit_map(Fields { parent: self, keys, is_free: true, value: None })
@@ -173,7 +173,7 @@ impl<'de> Deserializer<'de> for Recorder<'_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        self.note(Kind::Table);
+        self.record(Kind::Table);
         let Value::Table(table) = self.value else { return self.value.clone().deserialize_map(visitor) };
         let mut keys = Vec::new();
         for field in fields {
@@ -181,8 +181,8 @@ impl<'de> Deserializer<'de> for Recorder<'_> {
                 Some(value) => keys.push((*field, value)),
                 None => {
                     let child = self.child(field, self.value, false);
-                    let asked = Asked { path: child.path, kind: Kind::Text, is_missing: true, is_free: false };
-                    self.log.borrow_mut().push(asked);
+                    let key = RecordedKey { path: child.path, kind: Kind::Text, is_missing: true, is_free: false };
+                    self.log.borrow_mut().push(key);
                 }
             }
         }
@@ -213,7 +213,7 @@ impl<'de> SeqAccess<'de> for Items<'_> {
     }
 }
 
-/// A key, which may be one of some words.
+/// Deserializer for a key, which may be an enum.
 struct KeyRecorder<'a, 'b> {
     key: &'a str,
     table: &'b Recorder<'a>,
@@ -236,7 +236,7 @@ impl<'de> Deserializer<'de> for KeyRecorder<'_, '_> {
         words: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        self.table.child("*", self.table.value, true).note(Kind::Words(words));
+        self.table.child("*", self.table.value, true).record(Kind::Words(words));
         visitor.visit_enum(IntoDeserializer::<Error>::into_deserializer(self.key))
     }
 
@@ -248,7 +248,7 @@ impl<'de> Deserializer<'de> for KeyRecorder<'_, '_> {
 
 struct Fields<'a> {
     parent: Recorder<'a>,
-    /// Still to come.
+    /// Keys not yet visited.
     keys: Vec<(&'a str, &'a Value)>,
     is_free: bool,
     value: Option<Recorder<'a>>,
@@ -273,7 +273,7 @@ impl<'de> MapAccess<'de> for Fields<'_> {
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
         match self.value.take() {
             Some(value) => seed.deserialize(value),
-            None => Err(serde::de::Error::custom("a value before its key")),
+            None => Err(serde::de::Error::custom("value requested before its key")),
         }
     }
 }

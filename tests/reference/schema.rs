@@ -1,4 +1,4 @@
-//! config/slurminit.schema.json: for editors, by the line `#:schema` of slurminit.toml.
+//! Generates config/slurminit.schema.json, which editors find by the `#:schema` line of slurminit.toml.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,27 +8,27 @@ use config::example::{Entry, Example};
 use config::{Config, EXAMPLE};
 use serde_json::{Map, Value, json};
 
-use crate::recorder::{Asked, Kind};
-use crate::{asked, is_written, validator};
+use crate::recorder::{Kind, RecordedKey};
+use crate::{assert_generated, record_keys, validator};
 
 const FILE: &str = "config/slurminit.schema.json";
 
-/// What the schema is made of.
+/// The input of the schema.
 struct Source {
     /// The file with all its examples.
     file: toml::Value,
-    types: Vec<Asked>,
-    /// What the file says about a key or table: text and default.
-    told: BTreeMap<String, (String, Option<String>)>,
+    types: Vec<RecordedKey>,
+    /// Comment and default by path of a key or table.
+    docs: BTreeMap<String, (String, Option<String>)>,
 }
 
 impl Source {
     fn new() -> Self {
         let example = Example::parse(EXAMPLE);
         let file = toml::Value::Table(toml::from_str(&example.uncommented).unwrap());
-        let mut types = asked(&file, None).unwrap();
-        types.retain(|asked| !asked.is_missing);
-        let told = example.entries.iter().flat_map(|entry| match entry {
+        let mut types = record_keys(&file, None).unwrap();
+        types.retain(|key| !key.is_missing);
+        let docs = example.entries.iter().flat_map(|entry| match entry {
             Entry::Table { heading, doc, .. } => {
                 vec![(heading.trim_matches(['[', ']']).to_owned(), (doc.clone(), None))]
             }
@@ -36,8 +36,8 @@ impl Source {
                 keys.iter().map(|key| (key.path.clone(), (doc.clone(), key.default.clone()))).collect()
             }
         });
-        let told = told.collect();
-        Self { file, types, told }
+        let docs = docs.collect();
+        Self { file, types, docs }
     }
 
     fn schema(&self) -> Value {
@@ -47,27 +47,27 @@ impl Source {
         schema.into()
     }
 
-    /// The names below `path`, each with its kind.
-    fn children(&self, path: &str) -> BTreeMap<&str, &Asked> {
-        let below = |asked: &'_ Asked| {
+    /// The direct children of `path` by name.
+    fn children(&self, path: &str) -> BTreeMap<&str, &RecordedKey> {
+        let below = |key: &'_ RecordedKey| {
             let rest = match path {
-                "" => &asked.path,
-                path => asked.path.strip_prefix(path)?.strip_prefix('.')?,
+                "" => &key.path,
+                path => key.path.strip_prefix(path)?.strip_prefix('.')?,
             };
-            (!rest.is_empty() && !rest.contains('.')).then(|| asked.path.len() - rest.len())
+            (!rest.is_empty() && !rest.contains('.')).then(|| key.path.len() - rest.len())
         };
-        self.types.iter().filter_map(|asked| Some((&asked.path[below(asked)?..], asked))).collect()
+        self.types.iter().filter_map(|key| Some((&key.path[below(key)?..], key))).collect()
     }
 
     fn value(&self, path: &str, kind: &Kind) -> Value {
         match kind {
-            Kind::YesOrNo => json!({ "type": "boolean" }),
-            Kind::Whole(least, i64::MAX) => json!({ "type": "integer", "minimum": least }),
-            Kind::Whole(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+            Kind::Boolean => json!({ "type": "boolean" }),
+            Kind::Integer(min, i64::MAX) => json!({ "type": "integer", "minimum": min }),
+            Kind::Integer(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
             Kind::Seconds => json!({ "type": "number", "minimum": 0 }),
             Kind::Text => json!({ "type": "string" }),
             Kind::Words(words) => json!({ "enum": words }),
-            // Their defaults are empty, so nothing in the file says of what they are lists.
+            // Their defaults are empty lists, which do not show the item types.
             Kind::List(_) if ["gpu.only", "gpu.except"].contains(&path) => {
                 json!({ "type": "array", "items": { "type": ["integer", "string"] } })
             }
@@ -81,12 +81,12 @@ impl Source {
         }
     }
 
-    /// A table that takes any key: one of some words, or beside those that the type knows.
+    /// Schema of a table that accepts any key, any key of an enum, or any key in addition to fixed ones.
     fn free(&self, path: &str) -> Value {
         let children = self.children(path);
-        if let Some(Kind::Words(words)) = children.get("*").map(|asked| &asked.kind) {
+        if let Some(Kind::Words(words)) = children.get("*").map(|key| &key.kind) {
             let (properties, _) = self.properties(path, |name| name != "*");
-            // The file has only one of them.
+            // The file has only one of the keys.
             let any = properties.values().next().cloned().unwrap_or_default();
             return json!({ "type": "object", "propertyNames": { "enum": words }, "additionalProperties": any });
         }
@@ -94,22 +94,22 @@ impl Source {
         let is_mixed = children.keys().any(|name| is_various(name)) && !children.keys().all(|name| is_various(name));
         let (properties, required) = self.properties(path, |name| is_mixed && !is_various(name));
         let any = children.iter().find(|(name, _)| !properties.contains_key(**name));
-        let any = any.map(|(name, asked)| self.value(&format!("{path}.{name}"), &asked.kind)).unwrap_or_default();
+        let any = any.map(|(name, key)| self.value(&format!("{path}.{name}"), &key.kind)).unwrap_or_default();
         match properties.is_empty() {
             true => json!({ "type": "object", "additionalProperties": any }),
             false => table(&json!({ "properties": properties, "additionalProperties": any }), &required),
         }
     }
 
-    /// The schemas of the children that `is_in`, with what the file says about them, and the names of the required ones.
-    fn properties(&self, path: &str, is_in: impl Fn(&str) -> bool) -> (Map<String, Value>, Vec<&str>) {
+    /// The schemas of the selected children with descriptions and defaults, and the names of the required children.
+    fn properties(&self, path: &str, is_selected: impl Fn(&str) -> bool) -> (Map<String, Value>, Vec<&str>) {
         let (mut properties, mut required) = (Map::new(), Vec::new());
-        for (name, asked) in self.children(path) {
-            if !is_in(name) {
+        for (name, key) in self.children(path) {
+            if !is_selected(name) {
                 continue;
             }
-            let mut schema = self.value(&asked.path, &asked.kind);
-            if let Some((doc, default)) = self.told.get(&asked.path) {
+            let mut schema = self.value(&key.path, &key.kind);
+            if let Some((doc, default)) = self.docs.get(&key.path) {
                 if !doc.is_empty() {
                     schema["description"] = doc.replace('\n', " ").into();
                 }
@@ -119,8 +119,7 @@ impl Source {
                 }
             }
             properties.insert(name.to_owned(), schema);
-            // Without it the rest is not read.
-            if asked_without(&self.file, &asked.path) {
+            if is_required(&self.file, &key.path) {
                 required.push(name);
             }
         }
@@ -128,8 +127,8 @@ impl Source {
     }
 }
 
-fn asked_without(file: &toml::Value, path: &str) -> bool {
-    asked(file, Some(path)).is_err()
+fn is_required(file: &toml::Value, path: &str) -> bool {
+    record_keys(file, Some(path)).is_err()
 }
 
 fn table(table: &Value, required: &[&str]) -> Value {
@@ -141,7 +140,7 @@ fn table(table: &Value, required: &[&str]) -> Value {
     table
 }
 
-/// Of a value that the type takes in several forms.
+/// Schema of a value with several forms.
 fn various(path: &str) -> Value {
     let command = json!({ "type": "array", "items": { "type": "string" } });
     let seconds = json!({ "type": "number", "minimum": 0 });
@@ -170,21 +169,21 @@ fn parse(text: &str) -> Result<(), String> {
 }
 
 #[test]
-fn schema_is_of_types_and_of_file() {
+fn schema_matches_types_and_example_file() {
     let schema = serde_json::to_string_pretty(&Source::new().schema()).unwrap();
-    is_written(FILE, &format!("{schema}\n"));
+    assert_generated(FILE, &format!("{schema}\n"));
     let (line, _) = EXAMPLE.split_once('\n').unwrap();
     assert_eq!(line, format!("#:schema ./{}", FILE.trim_start_matches("config/")));
 }
 
-/// All files of the checkout with this ending, except in directories that builds and tools make.
-fn files(directory: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+/// Finds all files with this suffix, except in build and hidden directories.
+fn files(directory: &Path, suffix: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if path.is_dir() && !path.is_symlink() && name != "target" && !name.starts_with('.') {
-            files(&path, ending, found);
-        } else if name.ends_with(ending) {
+            files(&path, suffix, found);
+        } else if name.ends_with(suffix) {
             found.push(path);
         }
     }
@@ -204,7 +203,7 @@ fn every_example_in_repository_and_docs_is_valid() {
         let blocks = text.split("\n```toml\n").skip(1).filter_map(|rest| rest.split_once("\n```"));
         texts.extend(blocks.map(|(block, _)| (page.display().to_string(), block.to_owned())));
     }
-    assert!(texts.len() > 50, "only {} were found", texts.len());
+    assert!(texts.len() > 50, "found only {}", texts.len());
     for (origin, text) in texts {
         assert_eq!(read(&schema, &text), Ok(()), "{origin}:\n{text}");
         assert_eq!(parse(&text), Ok(()), "{origin}:\n{text}");
@@ -212,7 +211,7 @@ fn every_example_in_repository_and_docs_is_valid() {
 }
 
 #[test]
-fn schema_refuses_what_program_refuses() {
+fn schema_rejects_what_program_rejects() {
     let schema = Source::new().schema();
     for wrong in [
         "role = \"al\"",
@@ -253,9 +252,9 @@ fn schema_refuses_what_program_refuses() {
     }
 }
 
-/// An unknown key in any table whose keys are known.
+/// Adds an unknown key to each table with fixed keys.
 #[test]
-fn schema_refuses_unknown_keys_everywhere() {
+fn schema_rejects_unknown_keys_in_every_table() {
     let source = Source::new();
     let schema = source.schema();
     let is_table = |kind: &Kind| match kind {
@@ -264,7 +263,7 @@ fn schema_refuses_unknown_keys_everywhere() {
         _ => false,
     };
     let tables: Vec<&str> =
-        source.types.iter().filter(|asked| is_table(&asked.kind)).map(|asked| asked.path.as_str()).collect();
+        source.types.iter().filter(|key| is_table(&key.kind)).map(|key| key.path.as_str()).collect();
     assert!(tables.len() > 20, "{tables:?}");
     for table in tables {
         let mut file = source.file.clone();
@@ -278,10 +277,10 @@ fn schema_refuses_unknown_keys_everywhere() {
         place.as_table_mut().unwrap().insert("unknown-key".to_owned(), 1.into());
         let json = serde_json::to_value(&file).unwrap();
         assert!(validator::check(&schema, &json, "").is_err(), "the schema accepts an unknown key in [{table}]");
-        assert!(asked(&file, None).is_ok(), "the recorder reads known keys alone");
+        assert!(record_keys(&file, None).is_ok(), "the recorder must ignore unknown keys");
         assert!(
             serde::Deserialize::deserialize(file).map(|_: Config| ()).is_err(),
-            "the program accepts it in [{table}]"
+            "the program accepts an unknown key in [{table}]"
         );
     }
 }

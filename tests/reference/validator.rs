@@ -1,11 +1,11 @@
-//! The part of JSON Schema (draft 7) that config/slurminit.schema.json uses.
+//! A validator for the subset of JSON Schema (draft 7) that config/slurminit.schema.json uses.
 
 use serde_json::Value;
 
-/// Whether `value` is valid.
+/// Validates `value` against `schema`. `at` is the path of the value, for errors.
 ///
 /// # Panics
-/// The schema has a keyword that is not known here.
+/// If the schema has an unsupported keyword or type.
 pub(crate) fn check(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     for (keyword, rule) in schema.as_object().unwrap() {
         let is_valid = match keyword.as_str() {
@@ -41,14 +41,14 @@ pub(crate) fn check(schema: &Value, value: &Value, at: &str) -> Result<(), Strin
                 let is_other = |name: &str| known.is_none_or(|known| !known.contains_key(name));
                 let mut others = value.as_object().into_iter().flatten().filter(|(name, _)| is_other(name));
                 match rule {
-                    Value::Bool(may) => *may || others.next().is_none(),
+                    Value::Bool(is_allowed) => *is_allowed || others.next().is_none(),
                     rule => others.try_for_each(|(_, value)| check(rule, value, at)).map(|()| true)?,
                 }
             }
-            other => panic!("unknown keyword {other}"),
+            other => panic!("unsupported keyword {other}"),
         };
         if !is_valid {
-            return Err(format!("{at}: {value} breaks {keyword}: {rule}"));
+            return Err(format!("{at}: {value} violates {keyword}: {rule}"));
         }
     }
     Ok(())
@@ -62,6 +62,6 @@ fn is_type(name: &Value, value: &Value) -> bool {
         "boolean" => value.is_boolean(),
         "number" => value.is_number(),
         "integer" => value.is_i64() || value.is_u64(),
-        other => panic!("unknown type {other}"),
+        other => panic!("unsupported type {other}"),
     }
 }

@@ -1,4 +1,4 @@
-//! What holds for every machine, however hostile its names.
+//! Properties of the rendered files for random inventories, including hostile names.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -98,16 +98,16 @@ prop_compose! {
     }
 }
 
-/// `key=value` of a line; no value here holds a space but quoted ones, which are not looked at.
+/// The value of `key=value` in a line. Does not support quoted values with spaces.
 fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split(' ').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='))
 }
 
-fn files_of(files: &[Text], name: FileName) -> impl Iterator<Item = &str> {
+fn texts_of(files: &[Text], name: FileName) -> impl Iterator<Item = &str> {
     files.iter().filter(move |file| file.name == name).map(|file| file.text.as_str())
 }
 
-fn claimed(gres: &str) -> usize {
+fn gres_count(gres: &str) -> usize {
     gres.split(',')
         .filter(|item| !item.is_empty())
         .map(|item| item.rsplit(':').next().unwrap().parse::<usize>().unwrap())
@@ -119,7 +119,7 @@ proptest! {
     fn no_name_breaks_file_and_counts_agree(
         inventory in inventory(),
         type_name in prop_oneof![Just(TypeName::Vendor), Just(TypeName::Model), Just(TypeName::Index)],
-        // 0 stands for MPS.
+        // 0 selects MPS.
         sharing in proptest::option::of(0..5_u32),
     ) {
         let mut config = Config::default();
@@ -132,16 +132,16 @@ proptest! {
         for file in &rendered {
             prop_assert!(!file.text.contains(|c: char| c.is_control() && c != '\n'), "{}", file.text);
             prop_assert!(!file.text.contains("\\\n"), "a backslash could continue a line: {}", file.text);
-            // oci.conf has three of its own, and nothing of a machine.
-            let is_free = file.name == FileName::OciConf || !file.text.contains('\\');
-            prop_assert!(is_free, "a backslash could escape something: {}", file.text);
+            // oci.conf has three fixed backslashes and no machine data.
+            let is_safe = file.name == FileName::OciConf || !file.text.contains('\\');
+            prop_assert!(is_safe, "a backslash could escape something: {}", file.text);
         }
         let effective = |name| text(name).lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
 
-        // gres.conf: AutoDetect, then one whole line for each GPU, no device file twice, no word beside those we wrote.
+        // gres.conf: AutoDetect, then one complete line per GPU, without duplicate device files or injected keys.
         let all: Vec<&str> = effective(FileName::GresConf).collect();
         let (lines, shared): (Vec<&str>, Vec<&str>) = all.iter().partition(|line| !line.starts_with("Name=shard") && !line.starts_with("Name=mps"));
-        // What jobs can share are whole GPUs, each once, and in the node's line.
+        // Only whole GPUs are shared, each listed once.
         let whole: BTreeSet<_> = lines.iter().filter_map(|line| value(line, "File")).collect();
         let shared_files: BTreeSet<_> = shared.iter().filter_map(|line| value(line, "File")).collect();
         prop_assert!(shared_files.len() == shared.len() && shared_files.is_subset(&whole), "{:?}", shared);
@@ -155,15 +155,15 @@ proptest! {
                 prop_assert!(["Name", "Type", "File", "MultipleFiles", "Cores", "Links", "Flags"].contains(&key), "{}", line);
                 prop_assert!(!word.is_empty() && !word.contains(['=', '#', '"', '[']), "{}", line);
             }
-            let own = match (value(line, "File"), value(line, "MultipleFiles")) {
+            let file = match (value(line, "File"), value(line, "MultipleFiles")) {
                 (Some(file), None) => file,
                 (None, Some(several)) => several.rsplit_once(',').unwrap().1,
-                _ => panic!("File or MultipleFiles: {line}"),
+                _ => panic!("expected either File or MultipleFiles: {line}"),
             };
-            prop_assert!(files.insert(own), "twice: {}", line);
+            prop_assert!(files.insert(file), "duplicate device file: {}", line);
             prop_assert_eq!(value(line, "Links").is_some(), value(line, "File").is_some());
         }
-        // The whole GPUs come first, and their links are a square with itself on the diagonal.
+        // Whole GPUs come first. Their Links form a square matrix with -1 on the diagonal.
         let links: Vec<&str> = lines[1..].iter().map_while(|line| value(line, "Links")).collect();
         prop_assert_eq!(links.len(), lines[1..].iter().filter(|line| value(line, "File").is_some()).count());
         for (position, row) in links.iter().enumerate() {
@@ -171,13 +171,13 @@ proptest! {
             prop_assert_eq!(row.len(), links.len());
             prop_assert_eq!(row[position], "-1");
         }
-        // Slurm sorts the lines by type, whatever we write: each type's lines stand together already.
+        // Slurm sorts the lines by type, so the lines of each type must be contiguous.
         let mut types: Vec<&str> = lines[1..].iter().map(|line| value(line, "Type").unwrap()).collect();
         types.dedup();
         prop_assert_eq!(types.len(), types.iter().collect::<BTreeSet<_>>().len(), "{:?}", types);
 
-        // The script names devices with nothing that a shell would obey.
-        for script in files_of(&rendered, FileName::TaskProlog) {
+        // The device names in the script have no shell metacharacters.
+        for script in texts_of(&rendered, FileName::TaskProlog) {
             let is_name = |line: &&str| line.trim_start().starts_with(|c: char| c.is_ascii_digit());
             prop_assert_eq!(script.lines().filter(is_name).count(), lines.len() - 1, "{}", script);
             for line in script.lines().filter(is_name) {
@@ -186,35 +186,35 @@ proptest! {
             }
         }
 
-        // Every GPU that can be named is, and no other.
-        let can_be_named = |file: &&str| {
+        // gres.conf lists every GPU whose device file name is valid, and no other.
+        let is_valid_name = |file: &&str| {
             file.starts_with("/dev/") && !file.contains(|c: char| !c.is_ascii_alphanumeric() && !"/-_.".contains(c))
         };
         let has_whole = inventory.usable_gpus().any(|gpu| !gpu.integrated);
-        let nameable: BTreeSet<_> = inventory
+        let expected: BTreeSet<_> = inventory
             .usable_gpus()
             .filter(|gpu| !gpu.integrated || !has_whole)
             .filter(|gpu| gpu.mig.is_none())
             .filter_map(|gpu| gpu.device_file.as_ref()?.to_str())
-            .filter(can_be_named)
+            .filter(is_valid_name)
             .collect();
         let instances = inventory.gpus.iter().filter(|gpu| !gpu.integrated || !has_whole);
         let instances = instances.filter_map(|gpu| gpu.mig.as_ref()).flatten();
         let last: BTreeSet<_> = instances.filter_map(|instance| instance.device_files.last()?.to_str()).collect();
-        // A file that stands for two is the first one's.
-        prop_assert!(nameable.difference(&last).all(|file| files.contains(file)), "{:?}: {:?}", files, nameable);
-        // WSL2's one device has several names.
-        let is_known = |file: &&str| nameable.contains(file) || last.contains(file) || file.ends_with("/./dxg");
+        // A device file that belongs to two GPUs is listed for the first.
+        prop_assert!(expected.difference(&last).all(|file| files.contains(file)), "{:?}: {:?}", files, expected);
+        // On WSL2, one device file is listed under several paths.
+        let is_known = |file: &&str| expected.contains(file) || last.contains(file) || file.ends_with("/./dxg");
         prop_assert!(files.iter().all(is_known), "{:?}", files);
 
-        // slurm.conf: one node, whose Gres is the number of lines, whose CPUs and memory are there.
+        // slurm.conf: one node. Gres equals the number of gres.conf lines; CPUs and memory do not exceed the inventory.
         let nodes: Vec<&str> = effective(FileName::SlurmConf).filter(|line| line.starts_with("NodeName=")).collect();
         prop_assert_eq!(nodes.len(), 1);
         let gres = value(nodes[0], "Gres").unwrap_or_default();
-        let (gpus, parts): (Vec<&str>, Vec<&str>) = gres.split(',').partition(|item| item.starts_with("gpu:") || item.is_empty());
-        prop_assert_eq!(claimed(&gpus.join(",")), lines.len() - 1);
-        let of_each = if sharing == Some(0) { 100 } else { sharing.unwrap_or_default() as usize };
-        prop_assert_eq!(claimed(&parts.join(",")), shared.len() * of_each);
+        let (gpus, shared_gres): (Vec<&str>, Vec<&str>) = gres.split(',').partition(|item| item.starts_with("gpu:") || item.is_empty());
+        prop_assert_eq!(gres_count(&gpus.join(",")), lines.len() - 1);
+        let per_gpu = if sharing == Some(0) { 100 } else { sharing.unwrap_or_default() as usize };
+        prop_assert_eq!(gres_count(&shared_gres.join(",")), shared.len() * per_gpu);
         let cpus: usize = value(nodes[0], "CPUs").unwrap().parse().unwrap();
         prop_assert!(cpus >= 1 && cpus <= inventory.cpu.allowed.len().max(1));
         if let Some(memory) = value(nodes[0], "RealMemory") {
@@ -231,7 +231,7 @@ proptest! {
     }
 
     #[test]
-    fn same_machine_gives_same_bytes(inventory in inventory()) {
+    fn rendering_is_deterministic(inventory in inventory()) {
         let config = Config::default();
         prop_assert_eq!(render(&plan(&config, &inventory).unwrap()), render(&plan(&config, &inventory).unwrap()));
     }

@@ -1,14 +1,14 @@
-//! The role `all` with stand-ins for the daemons: order, restarts, give-up, stop. tests/image.rs has the real ones.
+//! The role `all` with stand-ins for the daemons: order, restarts, give-up, stop. tests/image.rs uses real daemons.
 
 use super::*;
 
-/// A cluster of shell scripts, each of which writes what happens to it into one file.
+/// A cluster of shell scripts that log their starts and stops to the shared file `events`.
 pub(crate) struct Cluster {
     _keep: tempfile::TempDir,
     pub(crate) directory: PathBuf,
 }
 
-/// Says its name, its pid, and later that it was told to stop.
+/// Logs its start with its name and PID, and its stop on SIGTERM.
 const DAEMON: &str = r#"#!/bin/sh
 name=$1; log=$2/events
 trap 'echo stop $name >> $log; exit 0' TERM
@@ -17,7 +17,7 @@ while :; do sleep 1000 & wait; done
 "#;
 
 impl Cluster {
-    pub(crate) fn new(more: &str) -> Self {
+    pub(crate) fn new(extra: &str) -> Self {
         let (keep, directory) = scratch();
         let bin = directory.join("bin");
         fs::create_dir(&bin).unwrap();
@@ -33,14 +33,14 @@ impl Cluster {
             "[paths]\nslurm = '{d}/slurm'\nconfig = '{d}/config'\nstate = '{d}/state'\nrun = '{d}/run'\n\
              munge_key = '{d}/munge/munge.key'\nmunge_socket = '{d}/munge-run/socket'\nmunge_secret = '{d}/no-secret'\n"
         );
-        // There is no GPU to look after.
+        // The agent has no GPU to monitor.
         config += "[agent]\ninterval = 0\n";
         for name in ["munged", "slurmctld", "slurmd"] {
-            if !more.contains(&format!("[daemon.{name}]")) {
+            if !extra.contains(&format!("[daemon.{name}]")) {
                 config += &format!("[daemon.{name}]\n{}", stand_in(&directory, name));
             }
         }
-        config += &more.replace("DIR", &directory.display().to_string());
+        config += &extra.replace("DIR", &directory.display().to_string());
         fs::write(directory.join("slurminit.toml"), config).unwrap();
         Self { _keep: keep, directory }
     }
@@ -49,12 +49,12 @@ impl Cluster {
         let config = self.directory.join("slurminit.toml");
         let mut command = as_pid_1(&[&["--config", config.to_str().unwrap()], arguments].concat());
         command.env("PATH", self.search_path()).env_remove("GPU_TYPE");
-        // A stop that ends is one in which everything ended by itself.
+        // No kill at a timeout: a stop completes only if every process exits by itself.
         command.env("SLURMINIT_STOP_TIMEOUT", NEVER.to_string());
         command
     }
 
-    /// Where the stand-ins are, and then everything else.
+    /// `PATH` with the directory of the stand-ins in front.
     fn search_path(&self) -> String {
         format!("{}:{}", self.directory.join("bin").display(), std::env::var("PATH").unwrap())
     }
@@ -82,10 +82,10 @@ impl Cluster {
         events.lines().map(str::to_owned).collect()
     }
 
-    /// The words `start NAME` and `stop NAME`, without pids.
-    pub(crate) fn story(&self) -> Vec<String> {
-        let two = |line: String| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
-        self.events().into_iter().map(two).collect()
+    /// The events `start NAME` and `stop NAME` without PIDs.
+    pub(crate) fn transitions(&self) -> Vec<String> {
+        let without_pid = |line: String| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        self.events().into_iter().map(without_pid).collect()
     }
 
     pub(crate) fn status(&self) -> Option<serde_json::Value> {
@@ -96,19 +96,19 @@ impl Cluster {
         wait_for("ready", || self.status().filter(|status| status["ready"] == true));
     }
 
-    /// The unit of this name in the status.
+    /// The unit `name` in the status.
     pub(crate) fn unit(&self, name: &str) -> serde_json::Value {
         let status = self.status().unwrap();
         status["units"].as_array().unwrap().iter().find(|unit| unit["name"] == name).unwrap().clone()
     }
 
-    /// The pid outside of the last start of `name`; the status has the one inside.
+    /// The current PID of `name` in the outer namespace. The status has the PID in the inner namespace.
     pub(crate) fn pid_of(&self, init: &Init, name: &str) -> i32 {
         let inside = self.unit(name)["pid"].as_i64().unwrap().to_string();
-        let is_it = |pid: &i32| {
+        let matches = |pid: &i32| {
             status_field(*pid, "NSpid").is_some_and(|pids| pids.split_whitespace().last() == Some(inside.as_str()))
         };
-        init.children().into_iter().find(is_it).unwrap()
+        init.children().into_iter().find(matches).unwrap()
     }
 }
 
@@ -118,7 +118,7 @@ fn stand_in(directory: &Path, name: &str) -> String {
 }
 
 #[test]
-fn daemons_start_in_order_and_stop_in_reverse() {
+fn stops_daemons_in_reverse_order() {
     let cluster = Cluster::new("");
     let init = cluster.start();
     cluster.wait_until_ready();
@@ -126,15 +126,15 @@ fn daemons_start_in_order_and_stop_in_reverse() {
     init.signal(15);
     let end = init.end();
     assert_eq!(end.code, 0, "{}", end.stderr);
-    let story = cluster.story();
-    assert_eq!(story[3..], ["stop slurmd", "stop slurmctld", "stop munged"], "{story:?}");
+    let transitions = cluster.transitions();
+    assert_eq!(transitions[3..], ["stop slurmd", "stop slurmctld", "stop munged"], "{transitions:?}");
 }
 
 #[test]
-fn runs_command_when_cluster_is_ready_and_keeps_its_code() {
+fn runs_command_when_cluster_is_ready_and_returns_its_exit_code() {
     let cluster = Cluster::new("");
     let events = cluster.directory.join("events");
-    // They count as ready when they are started, which is before they say so.
+    // Stand-ins count as ready once started, which is before they log the event.
     let script =
         format!("until [ \"$(grep -c start {})\" = 3 ]; do sleep 0.01; done; echo 3; exit 7", events.display());
     let mut command = cluster.command(&["--", "sh", "-c", &script]);
@@ -144,16 +144,16 @@ fn runs_command_when_cluster_is_ready_and_keeps_its_code() {
 }
 
 #[test]
-fn term_at_any_moment_of_the_start_ends_it_soon() {
+fn sigterm_at_any_point_of_startup_stops_with_code_0() {
     for ms in (0..60).step_by(3) {
         let cluster = Cluster::new("");
         let init = cluster.start();
-        // The kernel drops what comes for a PID 1 that has not said that it listens, whoever that is.
+        // The kernel drops signals for which PID 1 has no handler.
         wait_for("the handlers", || {
             let caught = u64::from_str_radix(&status_field(init.pid, "SigCgt")?, 16).ok()?;
             (caught & (1 << 14) != 0).then_some(())
         });
-        std::thread::sleep(Duration::from_millis(ms)); // the moment is what is tested
+        std::thread::sleep(Duration::from_millis(ms)); // the time of the signal is the tested variable
         init.signal(15);
         let end = init.end();
         assert_eq!(end.code, 0, "after {ms} ms: {}", end.stderr);
@@ -167,8 +167,8 @@ fn restarts_killed_daemon_without_affecting_others() {
     cluster.wait_until_ready();
     let before: Vec<_> = ["munged", "slurmd"].iter().map(|name| cluster.unit(name)["pid"].clone()).collect();
     kill(cluster.pid_of(&init, "slurmctld"), 9);
-    wait_for("its restart", || (cluster.unit("slurmctld")["restarts"] == 1).then_some(()));
-    wait_for("its readiness", || (cluster.unit("slurmctld")["state"] == "ready").then_some(()));
+    wait_for("the restart", || (cluster.unit("slurmctld")["restarts"] == 1).then_some(()));
+    wait_for("readiness", || (cluster.unit("slurmctld")["state"] == "ready").then_some(()));
     assert_eq!(cluster.unit("slurmctld")["last_exit"], "was killed by signal 9 (SIGKILL)");
     let after: Vec<_> = ["munged", "slurmd"].iter().map(|name| cluster.unit(name)["pid"].clone()).collect();
     assert_eq!(before, after);
@@ -177,9 +177,9 @@ fn restarts_killed_daemon_without_affecting_others() {
 }
 
 #[test]
-fn port_that_rest_of_dead_daemon_still_holds_is_waited_for() {
+fn restart_waits_for_port_held_by_child_of_killed_daemon() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    // The kernel takes back a dead process's memory first, and its port later.
+    // The kernel releases the memory of a dead process before its port, so the large child delays the release.
     let script = r#"use Socket; socket(S, PF_INET, SOCK_STREAM, 0); setsockopt(S, SOL_SOCKET, SO_REUSEADDR, 1);
         bind(S, sockaddr_in(PORT, INADDR_LOOPBACK)) or die; listen(S, 9);
         if (!fork) { $x = "x" x 6e7; open(F, ">>", "DIR/held"); print F "held\n"; close(F) } sleep 1000"#;
@@ -193,20 +193,20 @@ fn port_that_rest_of_dead_daemon_still_holds_is_waited_for() {
     cluster.wait_until_ready();
     wait_for_file(&cluster.directory.join("held"));
     kill(cluster.pid_of(&init, "slurmctld"), 9);
-    wait_for("its restart", || (cluster.unit("slurmctld")["restarts"] == 1).then_some(()));
-    wait_for("its readiness", || (cluster.unit("slurmctld")["state"] == "ready").then_some(()));
+    wait_for("the restart", || (cluster.unit("slurmctld")["restarts"] == 1).then_some(()));
+    wait_for("readiness", || (cluster.unit("slurmctld")["state"] == "ready").then_some(()));
     assert_eq!(
         cluster.unit("slurmctld")["last_exit"],
         "was killed by signal 9 (SIGKILL)",
-        "and not a port that is taken"
+        "the restart failed on the occupied port"
     );
     init.signal(15);
     assert_eq!(init.end().code, 0);
 }
 
 #[test]
-fn restart_of_slurmd_leaves_job_steps_alone() {
-    // The stand-in for a job step has a session of its own, as slurmstepd has.
+fn slurmd_restart_keeps_job_steps_running() {
+    // Like slurmstepd, the stand-in for a job step runs in a separate session.
     let step = "[daemon.slurmd]\nuser = 'root'\nreadiness = 'started'\n\
         command = ['sh', '-c', 'setsid sh -c \"echo \\$\\$ >> DIR/steps; exec sleep 1000\" & exec sleep 1000']\n";
     let cluster = Cluster::new(step);
@@ -214,19 +214,19 @@ fn restart_of_slurmd_leaves_job_steps_alone() {
     cluster.wait_until_ready();
     let step = wait_for_file(&cluster.directory.join("steps"));
     kill(cluster.pid_of(&init, "slurmd"), 9);
-    wait_for("its restart", || (cluster.unit("slurmd")["restarts"] == 1).then_some(()));
-    let lives = |inside: &str| {
+    wait_for("the restart", || (cluster.unit("slurmd")["restarts"] == 1).then_some(()));
+    let is_alive = |inside: &str| {
         init.children()
             .iter()
             .any(|pid| status_field(*pid, "NSpid").is_some_and(|pids| pids.split_whitespace().last() == Some(inside)))
     };
-    assert!(lives(step.trim()), "the step is now PID 1's child, and lives");
+    assert!(is_alive(step.trim()), "the step is no child of PID 1");
     init.signal(15);
     init.end();
 }
 
 #[test]
-fn daemon_in_crash_loop_ends_container_with_its_code_and_last_lines() {
+fn crash_loop_exits_101_and_logs_last_lines_of_daemon() {
     let cluster = Cluster::new(
         "[daemon.slurmctld]\nuser = 'root'\nreadiness = 'started'\n\
          command = ['sh', '-c', 'echo slurmctld: error: no state directory >&2; exit 3']\n\
@@ -246,13 +246,13 @@ fn on_give_up_hold_keeps_container_for_inspection() {
          [supervise]\nrestart_initial_delay = 0.01\non_give_up = 'hold'\n",
     );
     let init = cluster.start();
-    wait_for("the verdict", || (cluster.status()?["units"][1]["state"] == "given up").then_some(()));
+    wait_for("the give-up", || (cluster.status()?["units"][1]["state"] == "given up").then_some(()));
     init.signal(15);
     assert_eq!(init.end().code, 0);
 }
 
 #[test]
-fn missing_daemon_is_named() {
+fn reports_path_of_missing_daemon() {
     let cluster = Cluster::new(
         "[daemon.munged]\nuser = 'root'\nreadiness = 'started'\ncommand = ['/nonexistent/munged']\n\
          [supervise]\nrestart_initial_delay = 0.01\n",
@@ -264,13 +264,13 @@ fn missing_daemon_is_named() {
 }
 
 #[test]
-fn fifty_services_that_end_at_once_are_all_attributed() {
+fn attributes_fifty_simultaneous_exits_to_their_services() {
     let service = |i: usize| format!("[[service]]\nname = 'short-{i}'\ncommand = ['true']\nrestart = 'never'\n");
     for _ in 0..5 {
         let cluster = Cluster::new(&(0..50).map(service).collect::<String>());
         let init = cluster.start();
         cluster.wait_until_ready();
-        wait_for("fifty ends", || {
+        wait_for("fifty exits", || {
             let status = cluster.status()?;
             let units = status["units"].as_array()?;
             let ended =
@@ -300,7 +300,7 @@ fn runs_hooks_first_and_failing_hook_prevents_start() {
 }
 
 #[test]
-fn term_during_a_hook_ends_it() {
+fn sigterm_during_pre_start_hook_stops_container() {
     let cluster = Cluster::new("[[hooks.pre_start]]\ncommand = ['sh', '-c', 'echo > DIR/in-hook; exec sleep 1000']\n");
     let init = cluster.start();
     wait_for_file(&cluster.directory.join("in-hook"));
@@ -309,11 +309,11 @@ fn term_during_a_hook_ends_it() {
 }
 
 #[test]
-fn daemon_that_ignores_term_is_killed_at_its_deadline_and_second_term_hurries() {
-    let deaf = "[daemon.slurmd]\nuser = 'root'\nreadiness = 'started'\nstop_timeout = TIME\n\
+fn kills_daemon_ignoring_sigterm_at_timeout_or_second_sigterm() {
+    let ignores_term = "[daemon.slurmd]\nuser = 'root'\nreadiness = 'started'\nstop_timeout = TIME\n\
         command = ['sh', '-c', 'trap \"\" TERM; echo up > DIR/deaf; while :; do sleep 0.1; done']\n";
     for (time, second) in [("0.5".to_owned(), false), (NEVER.to_string(), true)] {
-        let cluster = Cluster::new(&deaf.replace("TIME", &time));
+        let cluster = Cluster::new(&ignores_term.replace("TIME", &time));
         let init = cluster.start_with_json_log();
         cluster.wait_until_ready();
         wait_for_file(&cluster.directory.join("deaf"));
@@ -329,7 +329,7 @@ fn daemon_that_ignores_term_is_killed_at_its_deadline_and_second_term_hurries() 
 }
 
 #[test]
-fn health_and_status_tell_the_truth() {
+fn health_and_status_report_readiness() {
     let cluster = Cluster::new("");
     let config = cluster.directory.join("slurminit.toml");
     let verb = |verb: &str| {
@@ -350,18 +350,18 @@ fn health_and_status_tell_the_truth() {
 }
 
 #[test]
-fn bad_configuration_is_refused_with_file_and_line() {
+fn rejects_invalid_configuration_with_file_and_location() {
     let cases = [
         ("nonsense = ", ":1:"),
         ("[gpu]\ntype_nam = 'x'", "type_nam"),
         ("[supervise]\ngive_up_after = 'x'", "give_up_after"),
     ];
-    for (text, word) in cases {
+    for (text, location) in cases {
         let (_keep, directory) = scratch();
         let file = directory.join("slurminit.toml");
         fs::write(&file, text).unwrap();
         let end = run(as_pid_1(&["--config", file.to_str().unwrap()]));
         assert_eq!(end.code, 78, "{}", end.stderr);
-        assert!(end.stderr.contains(file.to_str().unwrap()) && end.stderr.contains(word), "{}", end.stderr);
+        assert!(end.stderr.contains(file.to_str().unwrap()) && end.stderr.contains(location), "{}", end.stderr);
     }
 }

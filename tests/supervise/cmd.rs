@@ -1,23 +1,23 @@
-//! CMD: its exit code, its signals, its descriptors, its surroundings.
+//! CMD: exit code, signals, file descriptors, environment.
 
 use super::*;
 
 #[test]
-fn every_exit_code_is_passed_on() {
+fn returns_every_exit_code_of_command() {
     for code in 0..=255 {
         assert_eq!(run(sh(&format!("exit {code}"))).code, code);
     }
 }
 
 #[test]
-fn command_that_signal_ended_gives_128_and_signal() {
+fn returns_128_plus_signal_of_killed_command() {
     for signal in [1, 2, 3, 6, 9, 11, 13, 15, 31, 34, 64] {
         assert_eq!(run(sh(&format!("kill -{signal} $$"))).code, 128 + signal, "signal {signal}");
     }
 }
 
 #[test]
-fn command_that_cannot_be_executed_is_named_with_shells_codes() {
+fn names_unexecutable_command_and_returns_126_or_127() {
     let (_keep, directory) = scratch();
     let no_format = directory.join("no-format");
     fs::write(&no_format, "no program\n").unwrap();
@@ -39,10 +39,10 @@ fn command_that_cannot_be_executed_is_named_with_shells_codes() {
 }
 
 #[test]
-fn signals_reach_the_command() {
+fn forwards_signals_to_command() {
     let caught = (1..=64).filter(|s| ![9, 17, 19, 20, 21, 22, 32, 33].contains(s)).collect::<Vec<i32>>();
-    // Python, as a shell cannot trap SIGSEGV or a real-time signal. It looks for signals between two calls: one that comes just before
-    // signal.pause() would wait for the next.
+    // Python, because a shell cannot trap SIGSEGV or real-time signals. It polls, because Python runs handlers between
+    // calls: a signal just before signal.pause() would stay unhandled until the next one.
     let script = "import signal, sys, time\n\
         def say(number, frame):\n    print(number, flush=True)\n\
         for s in map(int, sys.argv[1].split(',')): signal.signal(s, say)\n\
@@ -66,18 +66,18 @@ fn signals_reach_the_command() {
 }
 
 #[test]
-fn command_starts_with_mask_and_ignored_signals_of_slurminit() {
+fn command_inherits_signal_mask_and_ignored_signals() {
     let field = |status: &str, name: &str| {
         status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned()).unwrap()
     };
     let end = run(plain(&["cat", "/proc/self/status"]));
     for name in ["SigBlk:", "SigIgn:"] {
-        // glibc keeps 32 and 33 to itself, and no program can change what they were.
+        // glibc reserves 32 and 33; programs cannot change their state.
         let set = u64::from_str_radix(&field(&end.stdout, name), 16).unwrap() & !(0b11 << 31);
         assert_eq!(set, 0, "{name}");
     }
 
-    // What was ignored stays ignored: HUP (1) and PIPE (13).
+    // Ignored signals stay ignored: HUP (1) and PIPE (13).
     let script = format!("trap '' HUP PIPE; exec {} run --role none -- cat /proc/self/status", slurminit());
     let mut command = Command::new("env");
     command.args(["--default-signal", "unshare", "--pid", "--fork", "--mount-proc", "--", "sh", "-c", &script]);
@@ -88,14 +88,14 @@ fn command_starts_with_mask_and_ignored_signals_of_slurminit() {
 }
 
 #[test]
-fn keeps_sigterm_that_arrives_before_it_has_handlers() {
+fn keeps_sigterm_sent_before_handlers_are_installed() {
     let mut early = 0;
     for _ in 0..20 {
         let init = Init::start(plain(&["sleep", &NEVER.to_string()]));
-        // While it is blocked, slurminit still has to read its configuration and to execute its second program. A busy machine may
-        // show only the handlers that follow.
+        // slurminit blocks SIGTERM while it reads its configuration and executes its second program. Under load, the
+        // poll may miss this and see only the handlers.
         let is_early = wait_for("SIGTERM to be blocked or caught", || {
-            // unshare(1) blocks it, too, for a moment.
+            // unshare(1) also blocks SIGTERM briefly.
             let program = fs::read_link(format!("/proc/{}/exe", init.pid)).ok()?;
             program.file_name()?.to_str()?.starts_with("slurminit").then_some(())?;
             let has = |field| Some(u64::from_str_radix(&status_field(init.pid, field)?, 16).ok()? >> 14 & 1 == 1);
@@ -114,8 +114,8 @@ fn keeps_sigterm_that_arrives_before_it_has_handlers() {
 }
 
 #[test]
-fn command_inherits_three_descriptors_and_what_operator_passed() {
-    // What surrounds the tests may have leaked some into all of us: those are passed on purpose, too.
+fn command_inherits_only_stdio_and_passed_descriptors() {
+    // The test runner may leak descriptors; slurminit passes those as well, so compare with a plain shell.
     let list = "exec ls /proc/self/fd";
     let shell = |script: &str| {
         let mut command = Command::new("sh");
@@ -128,7 +128,7 @@ fn command_inherits_three_descriptors_and_what_operator_passed() {
 }
 
 #[test]
-fn command_keeps_directory_input_and_environment() {
+fn command_inherits_directory_stdin_and_environment() {
     let mut command = sh("pwd; echo $GREETING; cat");
     command.current_dir("/usr").env("GREETING", "hello").stdin(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -137,23 +137,23 @@ fn command_keeps_directory_input_and_environment() {
 }
 
 #[test]
-fn ends_processes_left_by_command() {
+fn stops_processes_left_by_command() {
     let (_keep, directory) = scratch();
-    let said = directory.join("said");
-    // One that takes TERM and has something to say first, one that ignores it.
+    let output = directory.join("said");
+    // One process writes a file on TERM, the other ignores TERM.
     let script = format!(
-        "sh -c 'trap \"echo term > {said}; exit 0\" TERM; echo up > {said}.up; while :; do sleep 0.01; done' & \
+        "sh -c 'trap \"echo term > {output}; exit 0\" TERM; echo up > {output}.up; while :; do sleep 0.01; done' & \
          sh -c 'trap \"\" TERM; while :; do sleep 0.01; done' & \
-         until [ -e {said}.up ]; do sleep 0.01; done; exit 5",
-        said = said.display()
+         until [ -e {output}.up ]; do sleep 0.01; done; exit 5",
+        output = output.display()
     );
     let end = run(sh(&script));
     assert_eq!(end.code, 5, "{}", end.stderr);
-    assert_eq!(fs::read_to_string(&said).unwrap(), "term\n", "it had the time to finish");
+    assert_eq!(fs::read_to_string(&output).unwrap(), "term\n", "the TERM handler did not finish");
 }
 
 #[test]
-fn as_another_process_than_pid_1_it_is_subreaper_of_its_command() {
+fn is_subreaper_of_command_when_not_pid_1() {
     let (_keep, directory) = scratch();
     let file = directory.join("orphan");
     let script = format!("(sleep 1000 & echo $! > {}) ; exit 3", file.display());
@@ -166,8 +166,8 @@ fn as_another_process_than_pid_1_it_is_subreaper_of_its_command() {
     assert!(!Path::new("/proc").join(orphan.trim()).exists(), "the orphan {orphan} survived");
 }
 
-/// A command that writes `up` and then sleeps, with TERM as its trap says.
-fn waits(trap: &str, file: &Path) -> String {
+/// A script that writes `up` and then sleeps, with `trap` as its TERM handler.
+fn sleeping_script(trap: &str, file: &Path) -> String {
     format!("trap '{trap}' TERM; echo up > {}; while :; do sleep 0.05; done", file.display())
 }
 
@@ -177,10 +177,10 @@ fn stop(pid: i32) {
 }
 
 #[test]
-fn stopped_command_acts_on_term() {
+fn stopped_command_is_continued_to_handle_sigterm() {
     let (_keep, directory) = scratch();
     let up = directory.join("up");
-    let init = Init::start(sh(&waits("exit 9", &up)));
+    let init = Init::start(sh(&sleeping_script("exit 9", &up)));
     wait_for_file(&up);
     stop(init.children()[0]);
     init.signal(15);
@@ -189,10 +189,10 @@ fn stopped_command_acts_on_term() {
 }
 
 #[test]
-fn command_that_runs_gets_no_cont() {
+fn running_command_receives_no_sigcont() {
     let (_keep, directory) = scratch();
     let up = directory.join("up");
-    let script = "trap 'echo cont' CONT; ".to_owned() + &waits("echo term; exit 9", &up);
+    let script = "trap 'echo cont' CONT; ".to_owned() + &sleeping_script("echo term; exit 9", &up);
     let init = Init::start(sh(&script));
     wait_for_file(&up);
     init.signal(15);
@@ -200,10 +200,10 @@ fn command_that_runs_gets_no_cont() {
 }
 
 #[test]
-fn chosen_limit_ends_command_that_ignores_term() {
+fn stop_timeout_kills_command_that_ignores_sigterm() {
     let (_keep, directory) = scratch();
     let up = directory.join("up");
-    let mut command = sh(&waits("", &up));
+    let mut command = sh(&sleeping_script("", &up));
     command.env("SLURMINIT_STOP_TIMEOUT", "0.3").env(JSON_LOG.0, JSON_LOG.1);
     let init = Init::start(command);
     wait_for_file(&up);
@@ -214,9 +214,9 @@ fn chosen_limit_ends_command_that_ignores_term() {
     assert!(start.elapsed() >= Duration::from_millis(300), "{:?}", start.elapsed());
     assert_eq!(end.logged("unit-killed", "the command"), 1, "{}", end.stderr);
 
-    // One that says goodbye keeps its code.
+    // A command that exits within the timeout keeps its exit code.
     let init = {
-        let mut command = sh(&waits("sleep 0.1; exit 6", &directory.join("up2")));
+        let mut command = sh(&sleeping_script("sleep 0.1; exit 6", &directory.join("up2")));
         command.env("SLURMINIT_STOP_TIMEOUT", "15");
         Init::start(command)
     };
@@ -226,15 +226,15 @@ fn chosen_limit_ends_command_that_ignores_term() {
 }
 
 #[test]
-fn without_a_limit_term_is_the_commands_own_business() {
+fn command_without_stop_timeout_may_ignore_sigterm() {
     let (_keep, directory) = scratch();
     let up = directory.join("up");
-    // Eight seconds are what a cluster has to stop.
+    // The stop timeout of a cluster (8 s) does not apply.
     let script = "n=0; trap 'n=$((n+1))' TERM; echo up > FILE; until [ $n = 2 ]; do sleep 0.05; done; exit 4";
     let init = Init::start(sh(&script.replace("FILE", &up.display().to_string())));
     wait_for_file(&up);
     init.signal(15);
-    std::thread::sleep(Duration::from_millis(8500)); // that nothing happens in this time is what is tested
+    std::thread::sleep(Duration::from_millis(8500)); // longer than the stop timeout of a cluster
     init.signal(15);
     assert_eq!(init.end().code, 4);
 }

@@ -1,12 +1,13 @@
-//! A daemon that hands over to a new process, as Slurm's do at `scontrol reconfigure` with `--systemd`. The dance of the
-//! stand-in is Slurm's own: a grandchild, which PID 1 inherits, works before the old process tells of it and ends.
+//! A daemon that hands over to a new process, as Slurm's daemons do at `scontrol reconfigure` with `--systemd`. The
+//! stand-in follows Slurm's sequence: a grandchild, which PID 1 inherits, runs before the old process reports its PID
+//! and exits.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::cluster::Cluster;
 use super::*;
 
-/// HUP: hand over, in the way that the file `mode` says. USR1: send the lines of the file `forge`.
+/// HUP: hand over in the mode given in the file `mode`. USR1: send each line of the file `forge` as a notification.
 const DAEMON: &str = r"
 import os, select, signal, socket, sys, time
 directory = sys.argv[-1]
@@ -70,35 +71,35 @@ while True:
     os._exit(0)
 ";
 
-fn cluster(more: &str) -> Cluster {
+fn cluster(extra: &str) -> Cluster {
     Cluster::new(&format!(
         "[daemon.slurmctld]\nuser = 'root'\nreadiness = 'started'\n\
-         command = ['python3', '-c', '''{DAEMON}''', '--systemd', 'DIR']\n{more}"
+         command = ['python3', '-c', '''{DAEMON}''', '--systemd', 'DIR']\n{extra}"
     ))
 }
 
-struct Cast {
+struct Fixture {
     cluster: Cluster,
     init: Init,
 }
 
-impl Cast {
-    fn start(more: &str) -> Self {
-        let cluster = cluster(more);
+impl Fixture {
+    fn start(extra: &str) -> Self {
+        let cluster = cluster(extra);
         let init = cluster.start_with_json_log();
         cluster.wait_until_ready();
-        let cast = Self { cluster, init };
-        cast.wait_for_events("start slurmctld", 1);
-        cast
+        let fixture = Self { cluster, init };
+        fixture.wait_for_events("start slurmctld", 1);
+        fixture
     }
 
     fn write(&self, name: &str, text: &str) {
         fs::write(self.cluster.directory.join(name), text).unwrap();
     }
 
-    fn wait_for_events(&self, what: &str, count: usize) {
-        let seen = || self.cluster.events().iter().filter(|event| event.starts_with(what)).count();
-        wait_for(&format!("{count} times `{what}`"), || (seen() >= count).then_some(()));
+    fn wait_for_events(&self, event: &str, count: usize) {
+        let logged = || self.cluster.events().iter().filter(|line| line.starts_with(event)).count();
+        wait_for(&format!("{count} times `{event}`"), || (logged() >= count).then_some(()));
     }
 
     fn pid(&self) -> i64 {
@@ -113,12 +114,12 @@ impl Cast {
         kill(self.cluster.pid_of(&self.init, "slurmctld"), signal);
     }
 
-    /// HUP, and the new pid.
+    /// Sends HUP and returns the PID of the new process.
     fn hand_over(&self, mode: &str) -> i64 {
         self.write("mode", mode);
         let before = self.pid();
         self.signal(1);
-        wait_for("another process", || Some(self.pid()).filter(|pid| *pid != before && *pid != 0))
+        wait_for("the new process", || Some(self.pid()).filter(|pid| *pid != before && *pid != 0))
     }
 
     fn wait_for_restart(&self, count: i64) -> i64 {
@@ -128,22 +129,22 @@ impl Cast {
         })
     }
 
-    /// The living processes of the stand-in, by the option that only they have.
-    fn alive(&self) -> usize {
+    /// The number of processes of the stand-in, identified by their command line.
+    fn process_count(&self) -> usize {
         let directory = self.cluster.directory.display().to_string();
-        let of_ours = |pid: &i32| {
+        let is_stand_in = |pid: &i32| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).into_owned();
             line.contains("--systemd") && line.contains(&directory)
         };
-        self.init.children().iter().filter(|pid| of_ours(pid)).count()
+        self.init.children().iter().filter(|pid| is_stand_in(pid)).count()
     }
 
     fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.init.pid)).unwrap().count()
     }
 
-    /// TERM; the log, and what the stand-ins saw.
+    /// Sends TERM and returns the log and the events of the stand-ins.
     fn stop(self) -> (String, Vec<String>) {
         self.init.signal(15);
         let end = self.init.end();
@@ -153,113 +154,113 @@ impl Cast {
 }
 
 #[test]
-fn twenty_handovers_in_a_row_are_no_restart() {
-    // Without probes slurminit starts nobody that would come and go.
-    let cast = Cast::start("[supervise]\nprobe_interval = 0\n");
-    let descriptors = cast.descriptors();
+fn twenty_handovers_count_as_no_restart() {
+    // Probe processes would change the descriptor count.
+    let fixture = Fixture::start("[supervise]\nprobe_interval = 0\n");
+    let descriptors = fixture.descriptors();
     for round in 0..20 {
-        cast.hand_over(["", "barrier"][round % 2]);
-        // The next HUP must not come before the new process listens for it.
-        cast.wait_for_events("start slurmctld", round + 2);
+        fixture.hand_over(["", "barrier"][round % 2]);
+        // The next HUP must not arrive before the new process handles it.
+        fixture.wait_for_events("start slurmctld", round + 2);
     }
-    assert_eq!((cast.restarts(), cast.alive()), (0, 1));
-    let barriers: Vec<_> = cast.cluster.events().into_iter().filter(|event| event.starts_with("barrier")).collect();
-    assert_eq!(barriers, vec!["barrier closed"; 10], "slurminit keeps none of the descriptors that it is sent");
-    // It may be writing its status just now.
-    wait_for("no descriptor more than before", || (cast.descriptors() <= descriptors).then_some(()));
-    cast.signal(9);
-    cast.wait_for_restart(1);
-    wait_for("the only one", || (cast.alive() == 1).then_some(()));
-    cast.wait_for_events("start slurmctld", 22);
-    let (log, events) = cast.stop();
+    assert_eq!((fixture.restarts(), fixture.process_count()), (0, 1));
+    let barriers: Vec<_> = fixture.cluster.events().into_iter().filter(|event| event.starts_with("barrier")).collect();
+    assert_eq!(barriers, vec!["barrier closed"; 10], "slurminit kept a descriptor that it received");
+    // slurminit may have the status file open at the moment.
+    wait_for("the initial descriptor count", || (fixture.descriptors() <= descriptors).then_some(()));
+    fixture.signal(9);
+    fixture.wait_for_restart(1);
+    wait_for("a single process", || (fixture.process_count() == 1).then_some(()));
+    fixture.wait_for_events("start slurmctld", 22);
+    let (log, events) = fixture.stop();
     assert_eq!(logged(&log, "unit-handed-over", "slurmctld"), 20, "{log}");
-    assert_eq!(events.iter().filter(|event| *event == "stop slurmctld").count(), 1, "its last process is told");
+    assert_eq!(events.iter().filter(|event| *event == "stop slurmctld").count(), 1, "stand-ins that received TERM");
 }
 
 #[test]
-fn old_process_is_daemon_until_it_ends() {
-    let cast = Cast::start("");
-    let before = cast.pid();
-    cast.write("mode", "lingers");
-    cast.signal(1);
-    cast.wait_for_events("lingers", 1);
-    assert_eq!(cast.pid(), before);
-    cast.write("go", "go\n");
-    wait_for("the new one", || (![0, before].contains(&cast.pid())).then_some(()));
-    assert_eq!((cast.restarts(), cast.alive()), (0, 1));
-    cast.stop();
+fn old_process_stays_main_process_until_it_exits() {
+    let fixture = Fixture::start("");
+    let before = fixture.pid();
+    fixture.write("mode", "lingers");
+    fixture.signal(1);
+    fixture.wait_for_events("lingers", 1);
+    assert_eq!(fixture.pid(), before);
+    fixture.write("go", "go\n");
+    wait_for("the new process", || (![0, before].contains(&fixture.pid())).then_some(()));
+    assert_eq!((fixture.restarts(), fixture.process_count()), (0, 1));
+    fixture.stop();
 }
 
 #[test]
 fn stop_during_handover_reaches_new_process() {
-    let cast = Cast::start("");
-    cast.write("mode", "lingers");
-    cast.signal(1);
-    cast.wait_for_events("lingers", 1);
-    cast.init.signal(15);
-    cast.wait_for_events("stop slurmd", 1);
-    cast.write("go", "go\n");
-    let events = cast.cluster.directory.join("events");
-    wait_for("its end", || fs::read_to_string(&events).ok().filter(|events| events.contains("stop slurmctld")));
-    let end = cast.init.end();
+    let fixture = Fixture::start("");
+    fixture.write("mode", "lingers");
+    fixture.signal(1);
+    fixture.wait_for_events("lingers", 1);
+    fixture.init.signal(15);
+    fixture.wait_for_events("stop slurmd", 1);
+    fixture.write("go", "go\n");
+    let events = fixture.cluster.directory.join("events");
+    wait_for("slurmctld stop", || fs::read_to_string(&events).ok().filter(|events| events.contains("stop slurmctld")));
+    let end = fixture.init.end();
     assert_eq!(end.code, 0, "{}", end.stderr);
 }
 
 #[test]
-fn successor_that_dies_before_old_process_is_death() {
-    let cast = Cast::start("");
-    cast.write("mode", "fatal");
-    cast.signal(1);
-    cast.wait_for_restart(1);
-    wait_for("the only one", || (cast.alive() == 1).then_some(()));
-    let (log, _) = cast.stop();
+fn death_of_successor_before_old_process_counts_as_crash() {
+    let fixture = Fixture::start("");
+    fixture.write("mode", "fatal");
+    fixture.signal(1);
+    fixture.wait_for_restart(1);
+    wait_for("a single process", || (fixture.process_count() == 1).then_some(()));
+    let (log, _) = fixture.stop();
     assert_eq!(logged(&log, "unit-died", "slurmctld"), 1, "{log}");
 }
 
 #[test]
-fn silent_end_counts_as_death_and_leaves_no_process() {
-    let cast = Cast::start("");
-    cast.write("mode", "silent");
-    cast.signal(1);
-    cast.wait_for_restart(1);
-    wait_for("the only one", || (cast.alive() == 1).then_some(()));
-    cast.stop();
+fn exit_without_notification_causes_restart_and_no_orphan() {
+    let fixture = Fixture::start("");
+    fixture.write("mode", "silent");
+    fixture.signal(1);
+    fixture.wait_for_restart(1);
+    wait_for("a single process", || (fixture.process_count() == 1).then_some(()));
+    fixture.stop();
 }
 
 #[test]
-fn socket_is_for_root_and_daemons_user_alone() {
-    let cast = Cast::start("");
-    let mode = fs::metadata(cast.cluster.directory.join("run/notify-slurmctld")).unwrap().permissions().mode();
+fn notify_socket_has_mode_0600() {
+    let fixture = Fixture::start("");
+    let mode = fs::metadata(fixture.cluster.directory.join("run/notify-slurmctld")).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);
-    cast.stop();
+    fixture.stop();
 }
 
 #[test]
-fn rejects_forged_claim_of_daemon() {
-    let cast = Cast::start("");
-    let other = cast.cluster.unit("slurmd")["pid"].as_i64().unwrap();
+fn rejects_foreign_main_pids_sent_by_daemon() {
+    let fixture = Fixture::start("");
+    let other = fixture.cluster.unit("slurmd")["pid"].as_i64().unwrap();
     let forged = format!(
         "MAINPID=1\nMAINPID={other}\nMAINPID=4000000\nMAINPID=0\nMAINPID=-1\nMAINPID=x\nMAINPID=1\\nMAINPID={other}\n{}\n",
         "x".repeat(5000)
     );
-    cast.write("forge", &forged);
-    cast.signal(10);
-    cast.wait_for_events("forged", 1);
-    let before = cast.pid();
-    cast.signal(9);
-    let after = cast.wait_for_restart(1);
+    fixture.write("forge", &forged);
+    fixture.signal(10);
+    fixture.wait_for_events("forged", 1);
+    let before = fixture.pid();
+    fixture.signal(9);
+    let after = fixture.wait_for_restart(1);
     assert!(![1, other, before].contains(&after), "{after}");
-    assert_eq!(cast.cluster.unit("slurmd")["pid"].as_i64(), Some(other), "the other daemon is untouched");
-    let (log, _) = cast.stop();
-    for said in ["MAINPID=1 ".to_owned(), format!("MAINPID={other} "), "MAINPID=4000000 ".to_owned()] {
-        assert!(log.contains(&said), "{said}\n{log}");
+    assert_eq!(fixture.cluster.unit("slurmd")["pid"].as_i64(), Some(other), "slurmd was restarted");
+    let (log, _) = fixture.stop();
+    for claim in ["MAINPID=1 ".to_owned(), format!("MAINPID={other} "), "MAINPID=4000000 ".to_owned()] {
+        assert!(log.contains(&claim), "{claim}\n{log}");
     }
-    // Of the many that follow only some are named.
+    // Only some of the further rejections are logged.
     let refused = log.matches("NOTIFY_SOCKET").count();
     assert!((4..20).contains(&refused), "{refused}: {log}");
 }
 
-/// Another process of the container, root's: it names itself, and slurmd, and floods, with descriptors in its messages.
+/// Another root process of the container that claims to be the daemon and floods the socket, with descriptors attached.
 const FORGER: &str = r"
 import os, socket, sys
 directory = sys.argv[-1]
@@ -275,24 +276,24 @@ while not os.path.exists(directory + '/enough'):
 ";
 
 #[test]
-fn flood_by_forger_changes_nothing_and_stops_nothing() {
-    let cast = Cast::start(&format!(
+fn flood_of_forged_messages_does_not_affect_handovers() {
+    let fixture = Fixture::start(&format!(
         "[[service]]\nname = 'forger'\nrestart = 'never'\nafter = ['slurmctld']\ncommand = ['python3', '-c', '''{FORGER}''', 'DIR']\n"
     ));
-    cast.wait_for_events("flooded", 1);
-    // Of 15,000 that came, those of the messages that are being read are open, and on a busy machine some of a start.
-    assert!(cast.descriptors() < 100, "{} descriptors", cast.descriptors());
-    // The flood goes on.
-    let forger = cast.cluster.unit("forger")["pid"].as_i64().unwrap();
+    fixture.wait_for_events("flooded", 1);
+    // 15,000 descriptors were sent. Only those of messages being read are open, plus some of a start under load.
+    assert!(fixture.descriptors() < 100, "{} descriptors", fixture.descriptors());
+    // The flood continues during the handovers.
+    let forger = fixture.cluster.unit("forger")["pid"].as_i64().unwrap();
     for round in 0..3 {
-        assert_ne!(cast.hand_over("barrier"), forger);
-        cast.wait_for_events("start slurmctld", round + 2);
+        assert_ne!(fixture.hand_over("barrier"), forger);
+        fixture.wait_for_events("start slurmctld", round + 2);
     }
-    cast.wait_for_events("barrier closed", 3);
-    assert_eq!(cast.restarts(), 0);
-    cast.signal(9);
-    assert_ne!(cast.wait_for_restart(1), forger);
-    let (log, _) = cast.stop();
+    fixture.wait_for_events("barrier closed", 3);
+    assert_eq!(fixture.restarts(), 0);
+    fixture.signal(9);
+    assert_ne!(fixture.wait_for_restart(1), forger);
+    let (log, _) = fixture.stop();
     let refused = log.matches("NOTIFY_SOCKET").count();
     assert!((1..20).contains(&refused), "{refused}: {log}");
 }

@@ -1,11 +1,11 @@
-//! Services that live and do not answer, with a probe of their own; tests/image has Slurm's daemons.
+//! Services that run but do not respond, with a stand-in probe. tests/image tests Slurm's daemons.
 
 use std::collections::BTreeMap;
 
 use super::cluster::Cluster;
 use super::*;
 
-/// Answers until there is a file `hung`, and then hangs, after it has left its pid.
+/// A probe that succeeds until the file `hung` exists; then it records its PID and hangs.
 const PROBE: &str = "test ! -e DIR/hung || { echo $$ >> DIR/probes; sleep 1000; }; echo asked >> DIR/asked";
 
 fn cluster(service: &str) -> Cluster {
@@ -25,15 +25,15 @@ fn restarts_only_hung_service_and_status_shows_reason() {
     let cluster = cluster("rm -f DIR/hung; echo up >> DIR/up; exec sleep 1000");
     let init = cluster.start_with_json_log();
     cluster.wait_until_ready();
-    // It must have answered: until then it is taken to start still.
+    // Until its first response, the service counts as starting.
     wait_for("a round", || fs::read_to_string(cluster.path("asked")).ok());
     let before = pids(&cluster);
     fs::write(cluster.path("hung"), "").unwrap();
-    let why = wait_for("the restart", || {
+    let reason = wait_for("the restart", || {
         let api = cluster.unit("api");
         (api["restarts"] == 1 && api["state"] == "ready").then(|| api["last_exit_why"].as_str().unwrap().to_owned())
     });
-    assert!(why.contains("did not answer (no answer within 0.3 s"), "{why}");
+    assert!(reason.contains("did not answer (no answer within 0.3 s"), "{reason}");
     let after = pids(&cluster);
     assert_eq!(before[..3], after[..3]);
     assert_ne!(before[3], after[3]);
@@ -44,29 +44,29 @@ fn restarts_only_hung_service_and_status_shows_reason() {
 }
 
 #[test]
-fn probes_that_hang_never_pile_up_and_leave_no_zombie() {
-    // It works, so it is slow and not hung, and the rounds go on.
+fn hung_probes_do_not_accumulate() {
+    // The service uses CPU time, so it counts as slow, not hung, and the rounds continue.
     let cluster = cluster("while :; do :; done");
     let init = cluster.start_with_json_log();
     cluster.wait_until_ready();
     wait_for("a round", || fs::read_to_string(cluster.path("asked")).ok());
     fs::write(cluster.path("hung"), "").unwrap();
     let rounds = || fs::read_to_string(cluster.path("probes")).unwrap_or_default().lines().count();
-    let mut begun: BTreeMap<i32, usize> = BTreeMap::new();
+    let mut first_rounds: BTreeMap<i32, usize> = BTreeMap::new();
     wait_for("six rounds and a probe among them", || {
         let round = rounds();
         let probes = descendants(init.pid).into_iter().filter(|pid| command_line(*pid).contains("/probes"));
         for pid in probes {
-            // One that piles up is there in the round after the next.
-            let first = *begun.entry(pid).or_insert(round);
-            assert!(round <= first + 1, "a probe of round {first} is there in round {round}");
+            // A probe that was not killed still exists two rounds later.
+            let first = *first_rounds.entry(pid).or_insert(round);
+            assert!(round <= first + 1, "a probe of round {first} still runs in round {round}");
         }
-        // A busy machine may show none of the first probes.
-        (round >= 6 && !begun.is_empty()).then_some(())
+        // Under load, the poll may miss the first probes.
+        (round >= 6 && !first_rounds.is_empty()).then_some(())
     });
-    let slept = descendants(init.pid).into_iter().filter(|pid| command_line(*pid).starts_with("sleep 1000")).count();
-    // Each stand-in has one, the probe that is under way another.
-    assert!(slept <= 4, "{slept} processes are left of {} probes", rounds());
+    let sleepers = descendants(init.pid).into_iter().filter(|pid| command_line(*pid).starts_with("sleep 1000")).count();
+    // One per stand-in and one for the current probe.
+    assert!(sleepers <= 4, "{sleepers} sleep processes after {} probes", rounds());
     assert_eq!(cluster.unit("api")["restarts"], 0);
     init.signal(15);
     let end = init.end();
@@ -92,8 +92,8 @@ fn healthy_service_causes_no_restart_and_no_log() {
 }
 
 #[test]
-fn round_costs_two_wake_ups_and_nothing_else_costs_any() {
-    // Where slurminit does not look for changes.
+fn idle_pid_1_wakes_twice_per_liveness_round() {
+    // The file `asked` is in a directory that slurminit does not watch.
     let cluster = Cluster::new(
         "[supervise]\nprobe_interval = 0.3\n[[service]]\nname = 'api'\ncommand = ['sleep', '1000']\n\
          liveness = { command = ['sh', '-c', 'echo asked >> DIR/bin/asked'] }\n",
@@ -104,14 +104,14 @@ fn round_costs_two_wake_ups_and_nothing_else_costs_any() {
     let switches = || status_field(init.pid, "voluntary_ctxt_switches").unwrap().parse::<usize>().unwrap();
     let sample = || (rounds(), switches());
     wait_for("a round", || (rounds() >= 3).then_some(()));
-    // A busy machine adds to them: each page that has to be read is one. So the quietest of some windows counts.
+    // Load adds switches, for example one per major page fault, so take the minimum of several windows.
     let window = || {
         let begin = sample();
         let end = wait_for("four rounds", || Some(sample()).filter(|sample| sample.0 >= begin.0 + 4));
         (end.1 - begin.1, end.0 - begin.0)
     };
     let (wakes, rounds) = (0..8).map(|_| window()).min().unwrap();
-    // One for the time, one for the child's death, which may be that of the round before the window.
+    // One for the timer and one for the child's exit, which may belong to the round before the window.
     assert!(wakes <= 2 * rounds + 1, "{wakes} wake-ups in {rounds} rounds");
     init.signal(15);
     assert_eq!(init.end().code, 0);
@@ -123,6 +123,6 @@ fn descendants(pid: i32) -> Vec<i32> {
 }
 
 fn command_line(pid: i32) -> String {
-    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    String::from_utf8_lossy(&words).replace('\0', " ")
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&arguments).replace('\0', " ")
 }

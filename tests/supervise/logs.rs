@@ -1,4 +1,4 @@
-//! The log: prefixed, whole lines, and nobody who does not read it stops anything.
+//! The log: prefixed, whole lines that never block slurminit, even if unread.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ fn chatty(script: &str) -> Cluster {
 }
 
 #[test]
-fn lines_carry_their_daemons_name_and_level() {
+fn lines_have_unit_name_and_level() {
     let cluster = chatty("echo chatty: error: too hot >&2; printf no-end-of-line");
     let init = cluster.start();
     cluster.wait_until_ready();
@@ -22,7 +22,7 @@ fn lines_carry_their_daemons_name_and_level() {
 }
 
 #[test]
-fn json_lines_are_one_object_each() {
+fn json_log_has_one_object_per_line() {
     let cluster = chatty("echo hello; printf \"\\\\377\\n\"");
     let mut command = cluster.command(&[]);
     command.env("SLURMINIT_LOG_FORMAT", "json");
@@ -36,12 +36,12 @@ fn json_lines_are_one_object_each() {
 }
 
 #[test]
-fn line_of_mebibyte_passes_whole() {
+fn line_of_one_mebibyte_is_not_split() {
     let cluster = chatty("head -c 1048576 /dev/zero | tr \"\\\\0\" x; echo");
     let init = cluster.start();
     cluster.wait_until_ready();
-    // It is written by a service that ends; its end is in the status after its output was read.
-    wait_for("its end", || (cluster.unit("chatty")["state"] == "finished").then_some(()));
+    // The status reports the exit of a service only after its output was read.
+    wait_for("the exit", || (cluster.unit("chatty")["state"] == "finished").then_some(()));
     init.signal(15);
     let end = init.end();
     let line = end.stderr.lines().find(|line| line.contains(" chatty: ")).unwrap();
@@ -49,11 +49,11 @@ fn line_of_mebibyte_passes_whole() {
 }
 
 #[test]
-fn reader_that_stops_reading_stops_nothing() {
+fn unread_log_blocks_neither_restart_nor_stop() {
     let cluster = chatty("while :; do echo flood; done");
     let mut init = cluster.start();
     cluster.wait_until_ready();
-    // Nobody has read the pipe yet: it is full, and so is the buffer soon. Everything goes on.
+    // The unread pipe is full, and the buffer soon fills up as well.
     kill(cluster.pid_of(&init, "slurmctld"), 9);
     wait_for("a restart", || (cluster.unit("slurmctld")["restarts"] == 1).then_some(()));
     init.signal(15);
@@ -61,7 +61,7 @@ fn reader_that_stops_reading_stops_nothing() {
 }
 
 #[test]
-fn bounds_unread_flood_and_counts_lost_lines() {
+fn bounds_memory_of_unread_log_and_reports_dropped_lines() {
     let cluster =
         chatty("i=0; while [ $i -lt 400 ]; do head -c 65536 /dev/zero | tr \"\\\\0\" x; echo; i=$((i+1)); done");
     let mut init = cluster.start_with_json_log();
@@ -69,7 +69,7 @@ fn bounds_unread_flood_and_counts_lost_lines() {
     wait_for("25 MB of log", || (cluster.unit("chatty")["state"] == "finished").then_some(()));
     let resident = kib(init.pid, "VmRSS");
     assert!(resident < 32 * 1024, "{resident} KiB resident for 25 MB of unread log");
-    // Somebody reads at last.
+    // Start to read the log.
     let mut stderr = init.unshare.stderr.take().unwrap();
     let text = Arc::new(Mutex::new(Vec::new()));
     let reader = std::thread::spawn({
@@ -81,8 +81,8 @@ fn bounds_unread_flood_and_counts_lost_lines() {
             }
         }
     });
-    wait_for("the word of the loss", || {
-        // Each SIGHUP is answered with a line; before the first that has room comes the count of those that had none.
+    wait_for("the report of dropped lines", || {
+        // Each SIGHUP logs a line. The count of dropped lines precedes the first line that fits.
         kill(init.pid, 1);
         String::from_utf8_lossy(&text.lock().unwrap()).contains("log-lines-dropped").then_some(())
     });

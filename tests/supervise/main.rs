@@ -1,6 +1,6 @@
-//! The real binary as PID 1 of a PID namespace of its own: what docs/operations.md describes, seen from outside.
+//! The real binary as PID 1 of a PID namespace: tests the behaviour that docs/operations.md describes.
 //!
-//! Needs root or unprivileged user namespaces for `unshare`; a machine without them fails these tests, loudly.
+//! `unshare` requires root or unprivileged user namespaces; without them these tests fail.
 
 #![expect(clippy::disallowed_methods, reason = "the tests are the parent that waits; the rule is PID 1's")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
@@ -22,14 +22,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A slurminit that runs as PID 1.
+/// A running slurminit with PID 1.
 struct Init {
     unshare: Child,
     pid: i32,
-    _leaves_nothing: KillOnPanic,
+    _kill_on_panic: KillOnPanic,
 }
 
-/// A test that fails ends its PID 1, and with it everything in its namespace.
+/// Kills PID 1 of a failed test, and with it every process in its namespace.
 struct KillOnPanic(i32);
 
 impl Drop for KillOnPanic {
@@ -40,7 +40,7 @@ impl Drop for KillOnPanic {
     }
 }
 
-/// How it ended and what it said.
+/// Exit code and output of a process.
 struct End {
     code: i32,
     stdout: String,
@@ -48,36 +48,36 @@ struct End {
 }
 
 impl End {
-    /// How often it logged an event of this kind, of this unit. The log must be JSON.
+    /// The number of logged events of this kind and unit. The log must be JSON.
     fn logged(&self, kind: &str, unit: &str) -> usize {
         logged(&self.stderr, kind, unit)
     }
 }
 
-/// The name and value of the variable for a log of JSON lines.
+/// The environment variable that selects a log of JSON lines, and its value.
 const JSON_LOG: (&str, &str) = ("SLURMINIT_LOG_FORMAT", "json");
 
-/// How often a log of JSON lines has an event of this kind, of this unit; one of no unit if that is empty.
+/// The number of events of this kind and unit in a JSON log. An empty `unit` matches events without a unit.
 fn logged(log: &str, kind: &str, unit: &str) -> usize {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     lines.filter(|line| line["kind"] == kind && line["unit"].as_str().unwrap_or_default() == unit).count()
 }
 
-/// What has not come after this time never comes. Nothing here is measured by it: a busy machine may be slow.
+/// The timeout of each wait. No assertion measures it, so that slow machines do not fail.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A deadline of slurminit's, in seconds, that lies beyond [`PATIENCE`]: a test that ends did not run into it.
+/// A slurminit timeout in seconds that exceeds [`PATIENCE`], so that no passing test reaches it.
 const NEVER: u32 = 600;
 
 fn slurminit() -> &'static str {
     harness::slurminit().to_str().expect("a path of ASCII characters")
 }
 
-/// `unshare ... slurminit run ARGS`, with both streams piped. What surrounds the tests may ignore signals (nohup does).
+/// `unshare ... slurminit run ARGS` with piped output. The test runner may ignore signals (nohup does); reset them.
 fn as_pid_1(args: &[&str]) -> Command {
-    let surroundings = ["--default-signal", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--"];
+    let wrapper = ["--default-signal", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--"];
     let mut command = Command::new("env");
-    command.args(surroundings).args([slurminit(), "run"]).args(args);
+    command.args(wrapper).args([slurminit(), "run"]).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -95,14 +95,14 @@ impl Init {
     fn start(mut command: Command) -> Self {
         let unshare = command.spawn().expect("unshare(1) runs");
         let pid = wait_for("PID 1", || children(unshare.id()).first().copied());
-        Self { unshare, pid, _leaves_nothing: KillOnPanic(pid) }
+        Self { unshare, pid, _kill_on_panic: KillOnPanic(pid) }
     }
 
     fn signal(&self, signal: i32) {
         kill(self.pid, signal);
     }
 
-    /// The children of PID 1, by their pids outside.
+    /// The PIDs of the children of PID 1 in the outer namespace.
     fn children(&self) -> Vec<i32> {
         children(u32::try_from(self.pid).unwrap())
     }
@@ -123,7 +123,7 @@ fn end(mut child: Child) -> End {
     End { code, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
 }
 
-/// All that comes through a pipe, read beside whatever else is done.
+/// Reads a pipe to its end in a thread.
 fn text_of(pipe: Option<impl std::io::Read + Send + 'static>) -> JoinHandle<String> {
     let mut pipe = pipe.unwrap();
     std::thread::spawn(move || {
@@ -133,7 +133,7 @@ fn text_of(pipe: Option<impl std::io::Read + Send + 'static>) -> JoinHandle<Stri
     })
 }
 
-/// Waits for the end of a child, which is killed when that does not come: `unshare` takes its PID 1 with it.
+/// Waits for a child to exit and kills it after [`PATIENCE`]; `unshare` then kills its PID 1.
 fn exit(child: &mut Child) -> ExitStatus {
     let start = Instant::now();
     loop {
@@ -144,7 +144,7 @@ fn exit(child: &mut Child) -> ExitStatus {
         if is_late {
             child.kill().unwrap();
         }
-        assert!(!is_late, "it did not end within {PATIENCE:?}");
+        assert!(!is_late, "the process did not exit within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -159,12 +159,12 @@ fn kill(pid: i32, signal: i32) {
     assert!(status.success(), "kill -{signal} {pid}");
 }
 
-/// Polls, as the tests look at the program from outside, where there is no event.
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+/// Polls until `probe` returns a value: the tests observe the program from outside, where no event is available.
+fn wait_for<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(seen) = look() {
-            return seen;
+        if let Some(value) = probe() {
+            return value;
         }
         assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
         std::thread::sleep(Duration::from_millis(2));
@@ -181,13 +181,13 @@ fn status_field(pid: i32, field: &str) -> Option<String> {
     status.lines().find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.trim().to_owned()))
 }
 
-/// A size of `/proc/PID/status`.
+/// A size in `/proc/PID/status`, in KiB.
 fn kib(pid: i32, field: &str) -> u64 {
     status_field(pid, field).unwrap().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// A directory in one of its own: slurminit watches the operator's directory and the one that this lies in, and what others
-/// do in `/tmp` would wake it up.
+/// A directory inside a temporary directory: slurminit watches the operator's directory and its parent, and other
+/// programs' changes in `/tmp` would wake it up.
 fn scratch() -> (tempfile::TempDir, PathBuf) {
     let keep = tempfile::tempdir().unwrap();
     let directory = keep.path().join("scratch");

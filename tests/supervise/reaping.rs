@@ -1,15 +1,15 @@
-//! Orphans are reaped as they die, however many.
+//! PID 1 reaps any number of orphans.
 
 use super::*;
 
-/// The zombies among PID 1's children.
+/// The number of zombies among PID 1's children.
 fn zombies(init: &Init) -> usize {
     let is_zombie = |pid: &i32| status_field(*pid, "State").is_some_and(|state| state.starts_with('Z'));
     init.children().iter().filter(|pid| is_zombie(pid)).count()
 }
 
 #[test]
-fn orphans_of_any_depth_are_reaped() {
+fn reaps_orphans_of_any_depth() {
     let (_keep, directory) = scratch();
     let flag = directory.join("flag");
     let script = format!(
@@ -18,17 +18,17 @@ fn orphans_of_any_depth_are_reaped() {
     );
     let init = Init::start(sh(&script));
     wait_for_file(&flag);
-    wait_for("the orphans' end", || (init.children().len() == 1).then_some(()));
+    wait_for("the orphans to be reaped", || (init.children().len() == 1).then_some(()));
     init.signal(15);
     assert_eq!(init.end().code, 143);
 }
 
 #[test]
-fn three_hundred_orphans_that_die_at_once_are_reaped_at_once() {
+fn reaps_three_hundred_zombies_without_sleeping_in_between() {
     let (_keep, directory) = scratch();
     let gate = directory.join("gate");
     Command::new("mkfifo").arg(&gate).status().unwrap();
-    // Each orphan waits for the end of the pipe, which comes to all of them in the same moment.
+    // Each orphan reads the pipe until its end, which reaches all of them at once.
     let script = format!(
         "exec 3< {}; i=0; while [ $i -lt 300 ]; do ( cat <&3 & ); i=$((i+1)); done; exec sleep 1000",
         gate.display()
@@ -36,23 +36,22 @@ fn three_hundred_orphans_that_die_at_once_are_reaped_at_once() {
     let init = Init::start(sh(&script));
     let writer = fs::OpenOptions::new().write(true).open(&gate).unwrap();
     wait_for("300 orphans", || (init.children().len() == 301).then_some(()));
-    // All of them die before PID 1 can reap one.
+    // Stop PID 1, so that all orphans die before it reaps one.
     init.signal(19);
     drop(writer);
     wait_for("300 zombies", || (zombies(&init) == 300).then_some(()));
     let sleeps = || status_field(init.pid, "voluntary_ctxt_switches").unwrap().parse::<u64>().unwrap();
     let before = sleeps();
     init.signal(18);
-    wait_for("their end", || (init.children().len() == 1).then_some(()));
-    // It does not wait between one and the next.
+    wait_for("the zombies to be reaped", || (init.children().len() == 1).then_some(()));
     let slept = sleeps() - before;
-    assert!(slept < 30, "PID 1 slept {slept} times while it reaped 300");
+    assert!(slept < 30, "PID 1 slept {slept} times while reaping 300 zombies");
     init.signal(15);
     init.end();
 }
 
 #[test]
-fn thousand_orphans_in_row_leave_nothing_and_cost_no_memory() {
+fn thousand_orphans_leave_no_zombie_and_grow_no_memory() {
     let (_keep, directory) = scratch();
     let half = directory.join("half");
     let done = directory.join("done");
@@ -68,9 +67,9 @@ fn thousand_orphans_in_row_leave_nothing_and_cost_no_memory() {
     };
     let before = memory();
     wait_for_file(&done);
-    wait_for("the orphans' end", || (init.children().len() == 1).then_some(()));
-    let grown = memory().saturating_sub(before);
-    assert!(grown <= 16, "{grown} KiB for 500 orphans");
+    wait_for("the orphans to be reaped", || (init.children().len() == 1).then_some(()));
+    let growth = memory().saturating_sub(before);
+    assert!(growth <= 16, "{growth} KiB for 500 orphans");
     init.signal(15);
     init.end();
 }

@@ -1,8 +1,8 @@
-//! Finds messages and comments in Rust source, without code of tests.
+//! Finds messages and comments in Rust source code, test code excluded.
 
 use std::path::Path;
 
-/// A text of a source file, and the line where it begins, counted from 1.
+/// A text in a source file and the line where it begins, counted from 1.
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
     pub(crate) line: usize,
@@ -23,13 +23,13 @@ pub(crate) fn is_test(path: &Path) -> bool {
     path.iter().any(|part| part == "tests" || part == "tests.rs" || part == "snapshots")
 }
 
-/// The part of a file before its module of tests.
+/// The part of a file before its test module.
 fn without_tests(source: &str) -> &str {
     let tests = source.find("#[cfg(test)]\nmod tests {");
     &source[..tests.unwrap_or(source.len())]
 }
 
-/// Scans a file. A message is a string of at least three words that is neither a reason of a lint nor of `expect`.
+/// Scans a file. A message is a string of at least three words that is neither a lint reason nor an `expect` message.
 pub(crate) fn texts(source: &str) -> Texts {
     let source = without_tests(source);
     let mut texts = Texts::default();
@@ -115,7 +115,7 @@ fn character(rest: &str) -> Option<usize> {
     body[first.len_utf8()..].starts_with('\'').then_some(first.len_utf8() + 2)
 }
 
-/// Prose: at least three words with blanks between them, apart from placeholders.
+/// Whether the text has at least three words outside placeholders.
 fn is_message(text: &str) -> bool {
     let mut depth = 0;
     let prose: String = text

@@ -1,4 +1,4 @@
-//! From Rust's results to C's return codes and out-parameters. All writes through the caller's pointers are here.
+//! Converts Rust results to C return codes and out-parameters. All writes through the caller's pointers are here.
 
 use std::ffi::{c_char, c_uint};
 
@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings::{self as sys, nvmlReturn_t as Code};
 
 use crate::fault::Answer;
 
-/// Runs the body of an exported function and gives the code that C wants.
+/// Runs the body of an exported function and returns its NVML code.
 pub(crate) fn code(body: impl FnOnce() -> Result<(), Code>) -> Code {
     body().err().unwrap_or(sys::nvmlReturn_enum_NVML_SUCCESS)
 }
@@ -14,7 +14,7 @@ pub(crate) fn code(body: impl FnOnce() -> Result<(), Code>) -> Code {
 /// Writes one value.
 ///
 /// # Safety
-/// `out` is null or valid for a write of `T`, and every bit pattern of `T` is allowed (true for all of NVML's types).
+/// `out` is null or valid for a write of `T`, and every bit pattern of `T` is allowed (true for all NVML types).
 pub(crate) unsafe fn put<T>(answer: Answer, out: *mut T, value: T) -> Result<(), Code> {
     if out.is_null() {
         return Err(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);

@@ -1,4 +1,4 @@
-//! How a GPU fares: its memory, its processes, its clocks, its link to the machine.
+//! Condition of a GPU: memory, processes, clocks, PCI Express link.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -9,7 +9,7 @@ use crate::answer::put;
 use crate::device::with_gpu;
 use crate::fault::At;
 
-/// `condition = { ... }` of a `[[gpu]]` table; a healthy idle GPU where nothing is said.
+/// `condition = { ... }` of a `[[gpu]]` table. The defaults describe a healthy idle GPU.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Condition {
@@ -17,31 +17,31 @@ pub(crate) struct Condition {
     processes: Vec<Process>,
     slowdown: Vec<Slowdown>,
     temperature: u32,
-    /// Generation, the highest one, lanes, the most lanes.
+    /// Current and maximum generation, current and maximum lanes.
     pcie: (u32, u32, u32, u32),
     compute_mode: ComputeMode,
     pub(crate) utilization: u32,
     ecc: bool,
     ecc_errors: u64,
-    /// In mW: now, and the limit.
+    /// Draw and limit, in mW.
     power: (u32, u32),
     /// In MHz.
     clock: u32,
-    /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`; absent: the driver is too old for it.
+    /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`; absent: not supported, as in old drivers.
     pub(crate) recovery_action: Option<u32>,
-    /// How busy the tensor cores are, in percent; absent: older than Hopper, so without GPM.
+    /// Tensor core utilization in percent; absent: no GPM, as before Hopper.
     pub(crate) tensor: Option<f64>,
-    /// Bytes that it sent and received over PCI Express; absent: the driver does not count them.
+    /// Bytes sent and received over PCI Express; absent: not counted by the driver.
     pub(crate) pcie_bytes: Option<(u64, u64)>,
-    /// MiB in a second that GPM measures of the same.
+    /// MiB/s sent and received over PCI Express, as measured by GPM.
     pub(crate) pcie_mib: Option<(f64, f64)>,
-    /// `NVML_GPU_FABRIC_STATE_...`; absent: the call is not supported.
+    /// `NVML_GPU_FABRIC_STATE_...`; absent: not supported.
     pub(crate) fabric: Option<u8>,
-    /// The NVLink domain with other machines: each byte of the cluster's UUID, and the clique; absent: none.
+    /// Multi-node NVLink domain: the value of each byte of the cluster UUID, and the clique ID; absent: none.
     pub(crate) fabric_cluster: Option<(u8, u32)>,
-    /// Whether no spare memory row left (row remapping failed).
+    /// Whether row remapping failed: no spare memory row is left.
     pub(crate) remap_failed: bool,
-    /// Whether a row is to be remapped at the next reset.
+    /// Whether a row will be remapped at the next reset.
     pub(crate) remap_pending: bool,
 }
 
@@ -78,7 +78,7 @@ struct Process {
     memory_mib: u64,
 }
 
-/// Why the clocks are lower than they could be.
+/// Reason for lowered clocks.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Slowdown {
@@ -138,39 +138,39 @@ macro_rules! condition_values {
 }
 
 condition_values! {
-    /// Why its clocks are low, as bits.
+    /// Reasons for lowered clocks, as bits.
     nvmlDeviceGetCurrentClocksThrottleReasons, Clocks, c_ulonglong, condition => condition.slowdowns();
     /// The same bits under their newer name.
     nvmlDeviceGetCurrentClocksEventReasons, Clocks, c_ulonglong, condition => condition.slowdowns();
-    /// How many processes may compute on it.
+    /// Compute mode.
     nvmlDeviceGetComputeMode, Processes, sys::nvmlComputeMode_t, condition => condition.compute_mode();
-    /// In percent of the last moment.
+    /// Utilization over the last sample period, in percent.
     nvmlDeviceGetUtilizationRates, Utilization, sys::nvmlUtilization_t, condition =>
         sys::nvmlUtilization_t { gpu: condition.utilization, memory: 0 };
-    /// In mW.
+    /// Power draw in mW.
     nvmlDeviceGetPowerUsage, Power, c_uint, condition => condition.power.0;
-    /// In mW.
+    /// Enforced limit in mW.
     nvmlDeviceGetEnforcedPowerLimit, Power, c_uint, condition => condition.power.1;
-    /// In mW.
+    /// Configured limit in mW.
     nvmlDeviceGetPowerManagementLimit, Power, c_uint, condition => condition.power.1;
-    /// In mW.
+    /// Default limit in mW.
     nvmlDeviceGetPowerManagementDefaultLimit, Power, c_uint, condition => condition.power.1;
-    /// In mJ.
+    /// Energy in mJ.
     nvmlDeviceGetTotalEnergyConsumption, Energy, c_ulonglong, condition => c_ulonglong::from(condition.power.0) * 60;
-    /// The fastest one.
+    /// Performance state: always P0, the fastest.
     nvmlDeviceGetPerformanceState, Clocks, sys::nvmlPstates_t, _condition => sys::nvmlPStates_enum_NVML_PSTATE_0;
-    /// PCI Express generation now.
+    /// Current PCI Express generation.
     nvmlDeviceGetCurrPcieLinkGeneration, Link, c_uint, condition => condition.pcie.0;
-    /// The highest that GPU and machine can do.
+    /// Highest generation that GPU and machine support.
     nvmlDeviceGetMaxPcieLinkGeneration, Link, c_uint, condition => condition.pcie.1;
-    /// Lanes now.
+    /// Current lanes.
     nvmlDeviceGetCurrPcieLinkWidth, Link, c_uint, condition => condition.pcie.2;
-    /// The most that GPU and machine can do.
+    /// Most lanes that GPU and machine support.
     nvmlDeviceGetMaxPcieLinkWidth, Link, c_uint, condition => condition.pcie.3;
 }
 
-/// `fn(device, which, *mut T)`: one of several values of one GPU.
-macro_rules! chosen_values {
+/// `fn(device, which, *mut T)`: one value of one GPU. `which` is ignored.
+macro_rules! indexed_values {
     ($($(#[$doc:meta])* $name:ident, $at:ident, $which:ty, $condition:ident => $value:expr;)*) => {$(
         $(#[$doc])*
         /// # Safety
@@ -186,16 +186,16 @@ macro_rules! chosen_values {
     )*};
 }
 
-chosen_values! {
-    /// In MHz, of each kind of clock.
+indexed_values! {
+    /// Current clock in MHz, for every clock type.
     nvmlDeviceGetClockInfo, Clocks, sys::nvmlClockType_t, condition => condition.clock;
-    /// In MHz, of each kind of clock.
+    /// Maximum clock in MHz, for every clock type.
     nvmlDeviceGetMaxClockInfo, Clocks, sys::nvmlClockType_t, condition => condition.clock;
-    /// In percent: it has a fan that stands still.
+    /// Fan speed in percent: the fan is idle.
     nvmlDeviceGetFanSpeed_v2, Fan, c_uint, _condition => 0;
 }
 
-/// Whether errors of its memory are corrected: now, and from the next boot on.
+/// ECC mode, current and after the next reboot.
 ///
 /// # Safety
 /// Both pointers are null or may be written.
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn nvmlDeviceGetEccMode(
     })
 }
 
-/// Errors of its memory, of whatever kind and time.
+/// Memory errors, for every error type and counter.
 ///
 /// # Safety
 /// `out` is null or may be written.
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
     })
 }
 
-/// In degrees Celsius.
+/// Temperature in degrees Celsius.
 ///
 /// # Safety
 /// `out` is null or may be written.
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn nvmlDeviceGetTemperature(
     })
 }
 
-/// The processes that compute on it. A buffer that is too small is told how many there are.
+/// Compute processes. `count` returns their number even if the buffer is too small.
 ///
 /// # Safety
 /// `count` is null or may be read and written; `out` holds `count` processes.
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
         }
         // SAFETY: not null, so readable by the caller's contract, which is NVML's.
         let room = unsafe { count.read() } as usize;
-        // SAFETY: the same for a write.
+        // SAFETY: not null, so writable by the same contract.
         unsafe { put(answer, count, processes.len() as c_uint)? };
         if room < processes.len() {
             return Err(sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE);

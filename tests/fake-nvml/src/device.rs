@@ -1,4 +1,4 @@
-//! The calls about one GPU.
+//! NVML calls for one GPU.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong};
 use std::ptr::without_provenance_mut;
@@ -10,7 +10,7 @@ use crate::fault::{Answer, At};
 use crate::machine::{Gpu, Instance, Machine};
 use crate::state::machine;
 
-/// Runs `body` with the GPU behind a handle, after the fault of this call.
+/// Runs `body` with the GPU of a handle, after any fault of this call. Rejects handles of MIG instances.
 pub(crate) fn with_gpu(
     device: nvmlDevice_t,
     at: At,
@@ -18,12 +18,11 @@ pub(crate) fn with_gpu(
 ) -> Code {
     with_device(device, at, |machine, gpu, instance, answer| match instance {
         None => body(machine, gpu, answer),
-        // What is asked of a whole GPU only.
         Some(_) => Err(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED),
     })
 }
 
-/// The same for a call that also knows MIG instances: `body` gets the GPU and, if the handle is one's, the instance.
+/// Like [`with_gpu`], for a call that also accepts MIG instances: `body` gets the GPU and the instance, if any.
 pub(crate) fn with_device(
     device: nvmlDevice_t,
     at: At,
@@ -31,7 +30,7 @@ pub(crate) fn with_device(
 ) -> Code {
     code(|| {
         let machine = machine()?;
-        // A handle is the GPU's index and one, so that null is none; above it an instance's slot and one.
+        // Handle: GPU index + 1 in the low 16 bits (null is invalid), instance slot + 1 above.
         let handle = device.addr();
         let lower = |bits: usize| u32::try_from(bits & 0xffff).ok().and_then(|bits| bits.checked_sub(1));
         let invalid = sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
@@ -46,19 +45,19 @@ pub(crate) fn with_device(
     })
 }
 
-/// The handle of the instance in a slot.
+/// Handle of the instance in a slot.
 pub(crate) fn instance_handle(gpu: &Gpu, slot: u32) -> nvmlDevice_t {
     without_provenance_mut((gpu.index as usize + 1) | (slot as usize + 1) << 16)
 }
 
-/// Looks a GPU up and hands out its handle.
+/// Opens the first GPU that matches and writes its handle.
 ///
 /// # Safety
 /// `out` is null or may be written.
-unsafe fn hand_out(out: *mut nvmlDevice_t, not_found: Code, wanted: impl Fn(&Gpu) -> bool) -> Code {
+unsafe fn open_handle(out: *mut nvmlDevice_t, not_found: Code, matches: impl Fn(&Gpu) -> bool) -> Code {
     code(|| {
         let machine = machine()?;
-        let gpu = machine.gpus().iter().find(|gpu| wanted(gpu)).ok_or(not_found)?;
+        let gpu = machine.gpus().iter().find(|gpu| matches(gpu)).ok_or(not_found)?;
         let answer = machine.meet(At::Handle, Some(gpu.index))?;
         if gpu.denied {
             return Err(sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION);
@@ -69,17 +68,17 @@ unsafe fn hand_out(out: *mut nvmlDevice_t, not_found: Code, wanted: impl Fn(&Gpu
     })
 }
 
-/// The handle of a GPU by its position.
+/// Handle of a GPU by index.
 ///
 /// # Safety
 /// `out` is null or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut nvmlDevice_t) -> Code {
     // SAFETY: the caller's contract, which is NVML's.
-    unsafe { hand_out(out, sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT, |gpu| gpu.index == index) }
+    unsafe { open_handle(out, sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT, |gpu| gpu.index == index) }
 }
 
-/// The handle of a GPU by its unique name.
+/// Handle of a GPU by UUID.
 ///
 /// # Safety
 /// `uuid` ends with NUL; `out` is null or may be written.
@@ -87,8 +86,8 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut 
 pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut nvmlDevice_t) -> Code {
     // SAFETY: the caller's contract, which is NVML's.
     let uuid = unsafe { CStr::from_ptr(uuid) };
-    // SAFETY: the same.
-    unsafe { hand_out(out, sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND, |gpu| gpu.uuid() == uuid.to_bytes()) }
+    // SAFETY: the caller's contract, which is NVML's.
+    unsafe { open_handle(out, sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND, |gpu| gpu.uuid() == uuid.to_bytes()) }
 }
 
 /// `fn(device, *mut T)`: one value of one GPU.
@@ -109,15 +108,15 @@ macro_rules! gpu_values {
 }
 
 gpu_values! {
-    /// Its position.
+    /// Index.
     nvmlDeviceGetIndex, Index, c_uint, gpu => Ok(gpu.index);
-    /// N of `/dev/nvidiaN`.
+    /// Device minor: N of `/dev/nvidiaN`.
     nvmlDeviceGetMinorNumber, Minor, c_uint, gpu => Ok(gpu.minor());
-    /// Where it sits on the bus.
+    /// PCI address and IDs.
     nvmlDeviceGetPciInfo_v3, Pci, sys::nvmlPciInfo_t, gpu => pci_info(gpu);
-    /// Its NUMA node.
+    /// NUMA node.
     nvmlDeviceGetNumaNodeId, Numa, c_uint, gpu => gpu.numa.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
-    /// Whether the driver keeps it awake.
+    /// Persistence mode.
     nvmlDeviceGetPersistenceMode, Persistence, sys::nvmlEnableState_t, gpu => Ok(gpu.persistence.into());
 }
 
@@ -141,10 +140,10 @@ macro_rules! memory_values {
 }
 
 memory_values! {
-    /// In bytes. What the driver keeps for itself counts as used.
+    /// Memory in bytes. Reserved memory counts as used.
     nvmlDeviceGetMemoryInfo, sys::nvmlMemory_t, total, used, reserved =>
         sys::nvmlMemory_t { total, free: total - used - reserved, used: used + reserved };
-    /// In bytes, with what the driver keeps for itself.
+    /// Memory in bytes. Reserved memory is separate.
     nvmlDeviceGetMemoryInfo_v2, sys::nvmlMemory_v2_t, total, used, reserved => {
         let version = (size_of::<sys::nvmlMemory_v2_t>() | 2 << 24) as c_uint;
         sys::nvmlMemory_v2_t { version, total, reserved, free: total - used - reserved, used }
@@ -168,16 +167,16 @@ macro_rules! gpu_texts {
 }
 
 gpu_texts! {
-    /// Its model.
+    /// Model name.
     nvmlDeviceGetName, Name, gpu, instance => match instance {
         Some(instance) => [&gpu.name(), b" MIG ".as_slice(), instance.profile().as_bytes()].concat(),
         None => gpu.name(),
     };
-    /// Its unique name.
+    /// UUID.
     nvmlDeviceGetUUID, Uuid, gpu, instance => instance.map_or_else(|| gpu.uuid(), Instance::uuid);
 }
 
-/// Its compute capability.
+/// CUDA compute capability.
 ///
 /// # Safety
 /// Both pointers are null or may be written.
@@ -193,7 +192,7 @@ pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(
     })
 }
 
-/// The CPUs that are near to it, as a bit mask of `words` words.
+/// The GPU's local CPUs, as a bit mask of `words` words.
 ///
 /// # Safety
 /// `mask` is null or holds `words` words.
@@ -204,7 +203,7 @@ pub unsafe extern "C" fn nvmlDeviceGetCpuAffinity(device: nvmlDevice_t, words: c
         if mask.is_null() || words == 0 {
             return Err(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
         }
-        // As in the real library a mask that is too small loses its end.
+        // Like the real library, truncates a mask that does not fit.
         for word in 0..words {
             let bits = cpus.iter().filter(|cpu| **cpu / c_ulong::BITS == word);
             let value = bits.fold(0, |value: c_ulong, cpu| value | 1 << (cpu % c_ulong::BITS));
@@ -215,7 +214,7 @@ pub unsafe extern "C" fn nvmlDeviceGetCpuAffinity(device: nvmlDevice_t, words: c
     })
 }
 
-/// The spelling of the bus that NVML uses everywhere.
+/// PCI address in NVML's format.
 pub(crate) fn bus_id(gpu: &Gpu) -> String {
     let (domain, bus, device) = gpu.pci().unwrap_or_default();
     format!("{domain:08X}:{bus:02X}:{device:02X}.0")
@@ -234,7 +233,7 @@ fn pci_info(gpu: &Gpu) -> Result<sys::nvmlPciInfo_t, Code> {
     })
 }
 
-/// A text in an array of C characters; what is too long is cut before its NUL.
+/// A NUL-terminated C character array; longer text is truncated.
 pub(crate) fn characters<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
     for (to, from) in array.iter_mut().zip(text.bytes().take(N - 1)) {

@@ -1,4 +1,4 @@
-//! Events: the XIDs that the file gains while somebody waits.
+//! Events: XIDs that are added to the file while a caller waits.
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::ptr::without_provenance_mut;
@@ -12,17 +12,17 @@ use crate::device::with_gpu;
 use crate::fault::{Answer, At};
 use crate::state::machine;
 
-/// How often the file is looked at.
-const LOOK: Duration = Duration::from_millis(10);
+/// Interval between reads of the file.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How many of the file's XIDs have been told. There is one set for a process: more nobody needs.
-static TOLD: Mutex<usize> = Mutex::new(0);
+/// Number of XIDs already reported. One event set per process is supported.
+static REPORTED: Mutex<usize> = Mutex::new(0);
 
-fn told() -> std::sync::MutexGuard<'static, usize> {
-    TOLD.lock().unwrap_or_else(PoisonError::into_inner)
+fn reported() -> std::sync::MutexGuard<'static, usize> {
+    REPORTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A set, for which all that the file has is past.
+/// Creates an event set. XIDs that are already in the file are not reported.
 ///
 /// # Safety
 /// `set` is null or may be written.
@@ -30,19 +30,19 @@ fn told() -> std::sync::MutexGuard<'static, usize> {
 pub unsafe extern "C" fn nvmlEventSetCreate(set: *mut nvmlEventSet_t) -> Code {
     code(|| {
         let machine = machine()?;
-        *told() = machine.xid.len();
+        *reported() = machine.xid.len();
         // SAFETY: the caller's contract, which is NVML's.
         unsafe { put(Answer::Honest, set, without_provenance_mut(1)) }
     })
 }
 
-/// Nothing is held.
+/// An event set holds no resources.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlEventSetFree(_set: nvmlEventSet_t) -> Code {
     sys::nvmlReturn_enum_NVML_SUCCESS
 }
 
-/// All GPUs report.
+/// Succeeds without effect: every GPU reports events.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceRegisterEvents(device: nvmlDevice_t, _types: c_ulonglong, _set: nvmlEventSet_t) -> Code {
     with_gpu(device, At::Events, |_, _, _| Ok(()))
@@ -59,13 +59,13 @@ pub unsafe extern "C" fn nvmlEventSetWait_v2(
     milliseconds: c_uint,
 ) -> Code {
     code(|| {
-        let until = Instant::now() + Duration::from_millis(milliseconds.into());
+        let deadline = Instant::now() + Duration::from_millis(milliseconds.into());
         loop {
             let machine = machine()?;
             machine.meet(At::Events, None)?;
-            let next = *told();
+            let next = *reported();
             if let Some(xid) = machine.xid.get(next) {
-                *told() = next + 1;
+                *reported() = next + 1;
                 let event = sys::nvmlEventData_t {
                     device: without_provenance_mut(xid.gpu as usize + 1),
                     eventType: sys::nvmlEventTypeXidCriticalError.into(),
@@ -76,11 +76,11 @@ pub unsafe extern "C" fn nvmlEventSetWait_v2(
                 // SAFETY: the caller's contract, which is NVML's.
                 return unsafe { put(Answer::Honest, data, event) };
             }
-            if Instant::now() >= until {
+            if Instant::now() >= deadline {
                 return Err(sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT);
             }
             #[expect(clippy::disallowed_methods, reason = "it stands in for a driver that waits")]
-            std::thread::sleep(LOOK.min(until.saturating_duration_since(Instant::now())));
+            std::thread::sleep(POLL_INTERVAL.min(deadline.saturating_duration_since(Instant::now())));
         }
     })
 }

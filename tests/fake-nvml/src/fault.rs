@@ -1,4 +1,4 @@
-//! The faults of real drivers, each met at one call.
+//! Faults of real drivers, each injected at one call.
 
 use nvml_wrapper_sys::bindings as sys;
 use serde::Deserialize;
@@ -11,7 +11,7 @@ pub(crate) struct Fault {
     pub(crate) at: At,
     pub(crate) gpu: Option<u32>,
     kind: Kind,
-    /// How long `slow` takes.
+    /// Delay of `slow`.
     #[serde(default = "one_second")]
     milliseconds: u64,
 }
@@ -63,18 +63,18 @@ pub(crate) enum At {
 }
 
 impl At {
-    /// The larger group that fails together with it.
+    /// The group of calls that fails with this one; the call itself if it has none.
     pub(crate) const fn group(self) -> Self {
         match self {
             Self::Utilization | Self::Fan | Self::Temperature => Self::Clocks,
             Self::Link => Self::Pci,
             Self::Energy => Self::Power,
-            alone => alone,
+            ungrouped => ungrouped,
         }
     }
 }
 
-/// What happens there. In the file also each NVML error by its name: `unknown`, `driver-not-loaded`, ...
+/// Kind of fault. In the file: `hang`, ..., or the name of an NVML error: `unknown`, `driver-not-loaded`, ...
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Kind {
@@ -82,23 +82,23 @@ enum Kind {
     Hang,
     /// The call never returns and burns a CPU.
     Spin,
-    /// The call takes `milliseconds`, then answers.
+    /// The call succeeds after `milliseconds`.
     Slow,
     /// The process dies of SIGSEGV.
     Crash,
-    /// The process dies of SIGABRT, as a failed assertion would do.
+    /// The process dies of SIGABRT, as with a failed assertion.
     Abort,
-    /// The process exits with 0, as if all were well.
+    /// The process exits with 0.
     Exit,
-    /// The call succeeds, every byte of the answer is 0xff, and a text still ends.
+    /// The call succeeds; every byte of the result is 0xff. A text is NUL-terminated.
     Nonsense,
-    /// The call succeeds and fills a text to the brim: no NUL. Elsewhere the same as `nonsense`.
+    /// The call succeeds and fills a text buffer without NUL. Other results are as with `nonsense`.
     Unterminated,
-    /// The call succeeds and does not touch the answer.
+    /// The call succeeds without writing a result.
     Untouched,
-    /// The call writes to standard output and standard error first, then answers.
+    /// The call writes to standard output and standard error, then succeeds.
     Noise,
-    // What nvmlReturn_t names.
+    // Codes of nvmlReturn_t.
     Uninitialized,
     InvalidArgument,
     NotSupported,
@@ -115,17 +115,17 @@ enum Kind {
     GpuIsLost,
     ResetRequired,
     OperatingSystem,
-    /// The library in the container is of another release than the kernel's driver.
+    /// The library in the container and the kernel driver are of different releases.
     LibRmVersionMismatch,
     InUse,
     Memory,
     NoData,
     Unknown,
-    /// A code that no header names.
+    /// A code that nvml.h does not define.
     UnheardOf,
 }
 
-/// How a call that returns and succeeds is to answer.
+/// What a successful call writes to its out-parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Honest,
@@ -135,7 +135,7 @@ pub(crate) enum Answer {
 }
 
 impl Fault {
-    /// Lets it happen: `Ok` where the call goes on, `Err` where it is to return this code, or nothing at all.
+    /// Triggers the fault. Returns `Ok` if the call continues and `Err` with the code to return; may never return.
     pub(crate) fn happen(&self) -> Result<Answer, Code> {
         match self.kind {
             Kind::Hang => loop {

@@ -1,4 +1,4 @@
-//! Values by the number of a field.
+//! Values by field ID.
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
@@ -8,7 +8,7 @@ use crate::device::with_gpu;
 use crate::fault::At;
 use crate::machine::Gpu;
 
-/// `NVML_FI_DEV_...` of nvml.h.
+/// Value of a field (`NVML_FI_DEV_...` in nvml.h); `None` if it is not supported.
 fn value(gpu: &Gpu, field: c_uint) -> Option<Value> {
     let condition = &gpu.condition;
     match field {
@@ -28,7 +28,7 @@ enum Value {
     Long(c_ulonglong),
 }
 
-/// Each field has an answer of its own.
+/// Field values, with one return code per field.
 ///
 /// # Safety
 /// `values` holds `count` fields.

@@ -1,4 +1,4 @@
-//! GPM: what a GPU did between two samples.
+//! GPM: metrics of a GPU between two samples.
 
 use std::ffi::c_uint;
 use std::time::Instant;
@@ -11,23 +11,22 @@ use crate::fault::{Answer, At};
 use crate::machine::Gpu;
 use crate::state::machine;
 
-/// What the handle of a sample points to; `None` until it is taken.
-type Sample = Option<Taken>;
+/// What a sample handle points to; `None` until the sample is taken.
+type Sample = Option<TakenSample>;
 
 #[derive(Clone, Copy)]
-struct Taken {
+struct TakenSample {
     gpu: u32,
     instance: Option<u32>,
     at: Instant,
-    /// What it measured, which each metric names.
-    measured: Measured,
+    values: Values,
 }
 
-/// Multiprocessors and tensor cores in percent, and PCI Express in MiB in a second, sent and received.
-type Measured = [Option<f64>; 4];
+/// Multiprocessor and tensor core utilization in percent, PCI Express sent and received in MiB/s.
+type Values = [Option<f64>; 4];
 
-/// In the order of [`Measured`].
-const KNOWN: [c_uint; 4] = [
+/// In the order of [`Values`].
+const METRICS: [c_uint; 4] = [
     sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_UTIL,
     sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_ANY_TENSOR_UTIL,
     sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_PCIE_TX_PER_SEC,
@@ -36,7 +35,7 @@ const KNOWN: [c_uint; 4] = [
 
 const INVALID: Code = sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
 
-/// Whether the GPU has it.
+/// Whether the GPU supports GPM.
 ///
 /// # Safety
 /// `out` is null or may be read and written.
@@ -49,7 +48,7 @@ pub unsafe extern "C" fn nvmlGpmQueryDeviceSupport(device: nvmlDevice_t, out: *m
             return Err(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
         }
         let support = sys::nvmlGpmSupport_t { version, isSupportedDevice: has_gpm(gpu).into() };
-        // SAFETY: the same for a write.
+        // SAFETY: writable by the same contract.
         unsafe { put(answer, out, support) }
     })
 }
@@ -58,7 +57,7 @@ fn has_gpm(gpu: &Gpu) -> bool {
     gpu.condition.tensor.is_some() || gpu.mig.instances().iter().any(|instance| instance.busy.is_some())
 }
 
-/// A sample that is not taken yet.
+/// Allocates an empty sample.
 ///
 /// # Safety
 /// `out` is null or may be written.
@@ -73,7 +72,7 @@ pub unsafe extern "C" fn nvmlGpmSampleAlloc(out: *mut nvmlGpmSample_t) -> Code {
 }
 
 /// # Safety
-/// `sample` is one of `nvmlGpmSampleAlloc`'s, and not used again.
+/// `sample` is from `nvmlGpmSampleAlloc` and not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlGpmSampleFree(sample: nvmlGpmSample_t) -> Code {
     code(|| {
@@ -89,7 +88,7 @@ pub unsafe extern "C" fn nvmlGpmSampleFree(sample: nvmlGpmSample_t) -> Code {
 /// Takes a sample.
 ///
 /// # Safety
-/// `sample` is one of `nvmlGpmSampleAlloc`'s.
+/// `sample` is from `nvmlGpmSampleAlloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlGpmSampleGet(device: nvmlDevice_t, sample: nvmlGpmSample_t) -> Code {
     with_gpu(device, At::Gpm, |_, gpu, _| {
@@ -101,10 +100,10 @@ pub unsafe extern "C" fn nvmlGpmSampleGet(device: nvmlDevice_t, sample: nvmlGpmS
     })
 }
 
-/// Takes a sample of a GPU instance, by its number.
+/// Takes a sample of a GPU instance.
 ///
 /// # Safety
-/// `sample` is one of `nvmlGpmSampleAlloc`'s.
+/// `sample` is from `nvmlGpmSampleAlloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlGpmMigSampleGet(device: nvmlDevice_t, number: c_uint, sample: nvmlGpmSample_t) -> Code {
     with_gpu(device, At::Gpm, |_, gpu, _| {
@@ -116,18 +115,18 @@ pub unsafe extern "C" fn nvmlGpmMigSampleGet(device: nvmlDevice_t, number: c_uin
 }
 
 /// # Safety
-/// `sample` is null or one of `nvmlGpmSampleAlloc`'s.
-unsafe fn take(sample: nvmlGpmSample_t, gpu: u32, instance: Option<u32>, measured: Measured) -> Result<(), Code> {
+/// `sample` is null or from `nvmlGpmSampleAlloc`.
+unsafe fn take(sample: nvmlGpmSample_t, gpu: u32, instance: Option<u32>, values: Values) -> Result<(), Code> {
     // SAFETY: of this type if not null, by this function's contract.
     let sample = unsafe { sample.cast::<Sample>().as_mut() }.ok_or(INVALID)?;
-    *sample = Some(Taken { gpu, instance, at: Instant::now(), measured });
+    *sample = Some(TakenSample { gpu, instance, at: Instant::now(), values });
     Ok(())
 }
 
-/// What was measured between the samples of one GPU, of which the first is the older one.
+/// Metrics between two samples of one GPU; the first sample must be older.
 ///
 /// # Safety
-/// `request` is null or may be read and written; its samples are `nvmlGpmSampleAlloc`'s.
+/// `request` is null or may be read and written; its samples are null or from `nvmlGpmSampleAlloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlGpmMetricsGet(request: *mut sys::nvmlGpmMetricsGet_t) -> Code {
     code(|| {
@@ -146,8 +145,8 @@ pub unsafe extern "C" fn nvmlGpmMetricsGet(request: *mut sys::nvmlGpmMetricsGet_
             return Err(INVALID);
         }
         for metric in request.metrics.iter_mut().take(request.numMetrics as usize) {
-            let known = KNOWN.iter().position(|known| *known == metric.metricId);
-            let values = known.and_then(|known| first.measured[known].zip(second.measured[known]));
+            let position = METRICS.iter().position(|id| *id == metric.metricId);
+            let values = position.and_then(|position| first.values[position].zip(second.values[position]));
             (metric.nvmlReturn, metric.value) = match values {
                 Some((first, second)) => (sys::nvmlReturn_enum_NVML_SUCCESS, f64::midpoint(first, second)),
                 None => (sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED, 0.0),

@@ -1,18 +1,18 @@
-//! Stands in for `libnvidia-ml.so.1`: answers for GPUs that a TOML file describes.
+//! A fake `libnvidia-ml.so.1` that simulates the GPUs described in a TOML file.
 //!
 //! Built as `libfake_nvml.so`; install it as `libnvidia-ml.so.1`, or give its path to `Nvml::builder().lib_path(..)`.
-//! Both [nvml-wrapper](https://docs.rs/nvml-wrapper) and Slurm's own `gpu_nvml.so` (every symbol that 22.05 and 24.11 link)
-//! are served. Each `nvmlInit` reads the file, and a file that changes is read again, because GPUs fail while a driver is in use:
-//! `FAKE_NVML` names it, else it is `/etc/fake-nvml.toml`. No file means a driver with no GPU.
+//! It serves [nvml-wrapper](https://docs.rs/nvml-wrapper) and Slurm's `gpu_nvml.so` (every symbol that 22.05 and 24.11
+//! link). `FAKE_NVML` is the path of the file, by default `/etc/fake-nvml.toml`. Each `nvmlInit` reads it; a changed
+//! file is read again, because GPUs fail while a driver is in use. Without a file, the driver has no GPU.
 //!
 //! # The file
 //!
 //! ```toml
-//! driver = "590.48.01"          # what the driver calls itself
+//! driver = "590.48.01"          # driver version
 //! cuda = "13.1"
-//! gpus = 2                      # two GPUs with every default; or, instead, one table for each GPU:
+//! gpus = 2                      # two GPUs with default values; or one table per GPU:
 //!
-//! [[gpu]]                       # every key may be left out; the defaults of GPU number i are:
+//! [[gpu]]                       # every key is optional; the defaults of GPU number i are:
 //! name = "NVIDIA H200"
 //! uuid = "GPU-fa4e0000-0000-0000-0000-00000000000i"
 //! minor = 0                     # i; N of /dev/nvidiaN
@@ -21,43 +21,43 @@
 //! compute = [9, 0]
 //! cpus = "0-15,32-47"           # every CPU of this machine
 //! numa = 0                      # absent: the call is not supported
-//! links = { "1" = 18 }          # active NVLinks, by the peer's index; absent: the GPU has no NVLink at all
-//! switch_links = 0              # active NVLinks that end at an NVSwitch instead
-//! mig = "disabled"              # or "unsupported", "enabled" (with no instance); or, in its place, [[gpu.mig]] below
+//! links = { "1" = 18 }          # active NVLinks by peer index; absent: no NVLink
+//! switch_links = 0              # active NVLinks to an NVSwitch
+//! mig = "disabled"              # or "unsupported", "enabled" (without instances); or [[gpu.mig]] instead
 //! persistence = false
-//! condition = {}                # how it fares: see `condition::Condition`
-//! denied = false                # true: counted, but its handle answers NO_PERMISSION
-//! init_ms = 0                   # how long its first handle takes in each process, without persistence
-//! reserved_mib = 0              # what the driver keeps of the memory for itself
-//! unsupported = ["fan"]         # calls that answer NOT_SUPPORTED: see `fault::At`
-//! lacks_fields = [230]          # the same for nvmlDeviceGetFieldValues, by number
+//! condition = {}                # see `condition::Condition`
+//! denied = false                # true: counted, but opening it returns NO_PERMISSION
+//! init_ms = 0                   # delay of the first handle in each process without persistence mode
+//! reserved_mib = 0              # memory reserved by the driver
+//! unsupported = ["fan"]         # calls that return NOT_SUPPORTED: see `fault::At`
+//! lacks_fields = [230]          # field IDs that nvmlDeviceGetFieldValues does not support
 //!
 //! [[gpu.mig]]                   # a MIG instance of the GPU above; the defaults of instance number i are:
 //! profile = "1g.18gb"           # also "1c.3g.71gb", "1g.18gb+me"
 //! gi = 0                        # GPU instance and compute instance
 //! ci = 0
-//! slot = 0                      # i; the index by which NVML hands it out; slots may be left empty
+//! slot = 0                      # i; NVML's index of the instance; slots may be empty
 //! uuid = "MIG-fa4e0000-0000-0000-000i-00000000000g"
 //! memory_mib = 16384
 //! used_mib = 0
-//! busy = [50.0, 20.0]           # multiprocessors and tensor cores, in percent; absent: GPM does not know
+//! busy = [50.0, 20.0]           # multiprocessors and tensor cores, in percent; absent: no GPM
 //!
-//! [[fault]]                     # any number of them; the first that fits is met
+//! [[fault]]                     # any number; the first match applies
 //! at = "init"                   # a call: see `fault::At`
-//! gpu = 1                       # only at this GPU; absent: at every one
+//! gpu = 1                       # only for this GPU; absent: for all
 //! kind = "hang"                 # see `fault::Kind`; or an NVML error: "unknown", "lib-rm-version-mismatch", ...
 //!
-//! [[xid]]                       # an error that the driver reports to those who wait for events: tables that are added later are new ones
+//! [[xid]]                       # an error event of the driver; tables added at run time are new events
 //! gpu = 3
 //! code = 79
 //! ```
 //!
-//! What a host does to a GPU (a reset, a change of the MIG mode) is refused while another process has the device file open: [`repair`].
+//! Host operations on a GPU (reset, MIG mode change) fail while another process has the device file open: [`repair`].
 //!
-//! A driver that lacks a call is a copy of the library with the call's name changed in it: [`profile::without`]. Driver branches
-//! and cards as they are in the field are in [`profile`].
+//! To simulate a driver without a call, copy the library and change the name of the call: [`profile::without`]. Real
+//! driver branches and cards are in [`profile`].
 //!
-//! A name that TOML's text cannot hold is given as bytes: `name = [78, 10, 255]`.
+//! Names that are not valid TOML strings are given as bytes: `name = [78, 10, 255]`.
 
 mod answer;
 mod condition;

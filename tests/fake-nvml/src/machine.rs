@@ -1,4 +1,4 @@
-//! The machine file: which GPUs to pretend.
+//! The machine file, which describes the simulated GPUs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::condition::Condition;
 use crate::fault::{At, Fault};
 
-/// What the file says, defaults filled in by [`Machine::gpu`]'s accessors.
+/// The parsed file. The accessors fill in defaults.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Machine {
@@ -25,13 +25,13 @@ pub(crate) struct Machine {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Xid {
-    /// The position of the GPU.
+    /// Index of the GPU.
     pub(crate) gpu: u32,
     pub(crate) code: u64,
 }
 
 impl Machine {
-    /// Reads the file; a missing one is a driver without GPUs.
+    /// Reads the file. A missing file is a driver without GPUs.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&text).map_err(|error| format!("{}: {error}", path.display())),
@@ -63,7 +63,7 @@ impl Machine {
         self.driver.as_deref().unwrap_or("590.48.01")
     }
 
-    /// As NVML codes it: 13010 is 13.1.
+    /// CUDA version in NVML's encoding: 13010 is 13.1.
     pub(crate) fn cuda(&self) -> i32 {
         let (major, minor) = self.cuda.as_deref().unwrap_or("13.1").split_once('.').unwrap_or(("0", "0"));
         major.parse().unwrap_or(0) * 1000 + minor.parse().unwrap_or(0) * 10
@@ -102,17 +102,17 @@ pub(crate) struct Gpu {
     pub(crate) persistence: bool,
     pub(crate) condition: Condition,
     pub(crate) denied: bool,
-    /// The calls that this model or this driver does not support.
+    /// Calls that this model or driver does not support.
     pub(crate) unsupported: Vec<At>,
-    /// The numbers of the fields that it does not know.
+    /// IDs of unsupported fields.
     pub(crate) lacks_fields: Vec<u32>,
-    /// How long its first use in a process takes.
+    /// Duration of the first use in a process without persistence mode.
     pub(crate) init_ms: u64,
-    /// What the driver keeps of the memory for itself.
+    /// Memory reserved by the driver.
     pub(crate) reserved_mib: u64,
 }
 
-/// A text, or the bytes of what is none.
+/// A text, or bytes that are not valid UTF-8.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Text {
@@ -129,7 +129,7 @@ impl Text {
     }
 }
 
-/// The GPU's MIG mode, or the instances that it is cut into.
+/// The GPU's MIG mode, or its instances.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Mig {
@@ -167,7 +167,7 @@ impl Mig {
         }
     }
 
-    /// The instance in a slot of NVML's; slots can be empty.
+    /// The instance in an NVML slot; slots can be empty.
     pub(crate) fn instance(&self, slot: u32) -> Option<&Instance> {
         self.instances().iter().find(|instance| instance.slot() == slot)
     }
@@ -177,7 +177,7 @@ impl Mig {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Instance {
-    /// Of its GPU and among its instances.
+    /// Index of the GPU, and position among its instances.
     #[serde(skip)]
     index: (u32, u32),
     profile: Option<String>,
@@ -187,7 +187,7 @@ pub(crate) struct Instance {
     uuid: Option<Text>,
     memory_mib: Option<u64>,
     pub(crate) used_mib: u64,
-    /// How busy its multiprocessors and its tensor cores are, in percent; absent: the GPU has no GPM.
+    /// Utilization of multiprocessors and tensor cores, in percent; absent: no GPM.
     pub(crate) busy: Option<(f64, f64)>,
 }
 
@@ -221,12 +221,12 @@ impl Instance {
     }
 }
 
-/// Where an NVLink ends.
+/// Remote end of an NVLink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkEnd {
     Gpu(u32),
     Switch,
-    /// The lane is there and carries nothing.
+    /// The lane exists but is inactive.
     Down,
 }
 
@@ -237,9 +237,9 @@ impl Gpu {
         for peer in self.links.iter().flat_map(BTreeMap::keys) {
             peer.parse::<u32>().map_err(|_| format!("links: `{peer}` is not an index"))?;
         }
-        match self.up_links().len() {
-            up if up > NVML_NVLINK_MAX_LINKS as usize => {
-                Err(format!("links: {up}, NVML knows {NVML_NVLINK_MAX_LINKS}"))
+        match self.active_links().len() {
+            count if count > NVML_NVLINK_MAX_LINKS as usize => {
+                Err(format!("links: {count}, NVML supports {NVML_NVLINK_MAX_LINKS}"))
             }
             _ => Ok(()),
         }
@@ -254,7 +254,7 @@ impl Gpu {
         self.uuid.as_ref().map_or_else(default, Text::bytes)
     }
 
-    /// Whether the driver has to initialise it for the first process that uses it.
+    /// Whether the first use in a process initializes the GPU.
     pub(crate) fn is_cold(&self) -> bool {
         !self.persistence && self.init_ms > 0
     }
@@ -263,7 +263,7 @@ impl Gpu {
         self.minor.unwrap_or(self.index)
     }
 
-    /// Domain, bus, device. The function is always 0: GPUs are.
+    /// PCI domain, bus and device; `None` if invalid. The function of a GPU is always 0.
     pub(crate) fn pci(&self) -> Option<(u32, u32, u32)> {
         let Some(text) = &self.pci else { return Some((0, 0x10 + self.index, 0)) };
         let mut parts = text.strip_suffix(".0")?.split(':').map(|part| u32::from_str_radix(part, 16).ok());
@@ -279,7 +279,7 @@ impl Gpu {
         self.compute.unwrap_or((9, 0))
     }
 
-    /// The CPUs that are near; `None` where the list is not one.
+    /// Local CPUs; `None` if the list is invalid.
     pub(crate) fn cpus(&self) -> Option<Vec<u32>> {
         let Some(list) = &self.cpus else { return Some((0..machine_cpus()).collect()) };
         let mut cpus = Vec::new();
@@ -290,17 +290,17 @@ impl Gpu {
         Some(cpus)
     }
 
-    /// Whether the model has NVLink at all.
+    /// Whether the model has NVLink.
     pub(crate) fn has_nvlink(&self) -> bool {
         self.links.is_some() || self.switch_links > 0
     }
 
-    /// The end of each lane that NVML would show.
+    /// Remote end of a lane.
     pub(crate) fn link_end(&self, lane: u32) -> LinkEnd {
-        self.up_links().get(lane as usize).copied().unwrap_or(LinkEnd::Down)
+        self.active_links().get(lane as usize).copied().unwrap_or(LinkEnd::Down)
     }
 
-    fn up_links(&self) -> Vec<LinkEnd> {
+    fn active_links(&self) -> Vec<LinkEnd> {
         let peers = self.links.iter().flatten().filter_map(|(peer, count)| Some((peer.parse().ok()?, *count)));
         let to_peers = peers.flat_map(|(peer, count)| (0..count).map(move |_| LinkEnd::Gpu(peer)));
         to_peers.chain((0..self.switch_links).map(|_| LinkEnd::Switch)).collect()
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn count_alone_gives_gpus_that_differ() {
+    fn count_creates_distinct_gpus() {
         let machine = Machine::parse("gpus = 2").unwrap();
         let (first, second) = (machine.gpu(0).unwrap(), machine.gpu(1).unwrap());
         assert_eq!(machine.count(), 2);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn links_fill_the_lanes_from_the_first() {
+    fn links_occupy_first_lanes() {
         let machine = Machine::parse("[[gpu]]\nlinks = { '1' = 2, '3' = 1 }\nswitch_links = 1").unwrap();
         let ends: Vec<_> = (0..5).map(|lane| machine.gpu(0).unwrap().link_end(lane)).collect();
         let gpu = LinkEnd::Gpu;
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_makes_no_sense_is_refused() {
+    fn rejects_invalid_file() {
         for (text, word) in [
             ("gpus = 1\n[[gpu]]\n", "exclude"),
             ("[[gpu]]\npci = '17:00.0'", "pci"),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn name_may_be_bytes() {
+    fn accepts_name_as_bytes() {
         let machine = Machine::parse("[[gpu]]\nname = [78, 10, 255]").unwrap();
         assert_eq!(machine.gpu(0).unwrap().name(), [78, 10, 255]);
     }

@@ -1,4 +1,4 @@
-//! The calls about MIG instances; and those about clocks and processes, which an idle GPU answers with "none".
+//! The calls about MIG instances, and the calls about clocks and processes, which return no data.
 
 use std::ffi::{c_uint, c_ulonglong, c_void};
 
@@ -9,7 +9,7 @@ use crate::device::{instance_handle, with_device, with_gpu};
 use crate::fault::At;
 use crate::machine::{Instance, MigMode};
 
-/// Whether MIG is on, and whether it will be after the next reset.
+/// The current MIG mode, and the mode after the next reset.
 ///
 /// # Safety
 /// Both pointers are null or may be written.
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(
     })
 }
 
-/// How many instances the model can be cut into.
+/// The maximum number of MIG instances of the model.
 ///
 /// # Safety
 /// `out` is null or may be written.
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: nvmlDevice_t, ou
     })
 }
 
-/// The instance in a slot; a slot may be empty while a later one is not.
+/// The instance in a slot. An empty slot may precede an occupied one.
 ///
 /// # Safety
 /// `out` is null or may be written.
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
     })
 }
 
-/// `fn(device, *mut T)`: one value of one instance. A whole GPU is none.
+/// `fn(device, *mut T)`: one value of one instance. NOT_SUPPORTED for a whole GPU.
 macro_rules! instance_values {
     ($($(#[$doc:meta])* $name:ident, $type:ty, $instance:ident => $value:expr;)*) => {$(
         $(#[$doc])*
@@ -78,11 +78,11 @@ macro_rules! instance_values {
 }
 
 instance_values! {
-    /// Its GPU instance.
+    /// The GPU instance ID.
     nvmlDeviceGetGpuInstanceId, c_uint, instance => instance.gi;
-    /// Its compute instance within that.
+    /// The compute instance ID within the GPU instance.
     nvmlDeviceGetComputeInstanceId, c_uint, instance => instance.ci;
-    /// Its share of the GPU.
+    /// The instance's share of the GPU.
     nvmlDeviceGetAttributes_v2, sys::nvmlDeviceAttributes_t, instance => attributes(instance);
 }
 
@@ -101,8 +101,8 @@ fn attributes(instance: &Instance) -> sys::nvmlDeviceAttributes_t {
     }
 }
 
-/// `fn(device, ...)`: there is nothing of this kind, whatever the other arguments are.
-macro_rules! nothing {
+/// `fn(device, ...)`: returns a fixed error code, whatever the other arguments are.
+macro_rules! constant_errors {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*), $at:ident, $code:ident;)*) => {$(
         $(#[$doc])*
         #[unsafe(no_mangle)]
@@ -112,22 +112,22 @@ macro_rules! nothing {
     )*};
 }
 
-nothing! {
-    /// The clocks cannot be chosen.
+constant_errors! {
+    /// Clock settings are not supported.
     nvmlDeviceGetApplicationsClock(_kind: c_uint, _out: *mut c_uint), Clocks, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
-    /// The clocks cannot be chosen.
+    /// Clock settings are not supported.
     nvmlDeviceSetApplicationsClocks(_memory: c_uint, _graphics: c_uint), Clocks, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
-    /// The clocks cannot be chosen.
+    /// Clock settings are not supported.
     nvmlDeviceResetApplicationsClocks(), Clocks, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
-    /// The clocks cannot be chosen.
+    /// Clock settings are not supported.
     nvmlDeviceGetSupportedMemoryClocks(_count: *mut c_uint, _out: *mut c_uint), Clocks, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
-    /// The clocks cannot be chosen.
+    /// Clock settings are not supported.
     nvmlDeviceGetSupportedGraphicsClocks(_memory: c_uint, _count: *mut c_uint, _out: *mut c_uint), Clocks, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
-    /// Nothing was measured.
+    /// No samples.
     nvmlDeviceGetProcessUtilization(_out: *mut c_void, _count: *mut c_uint, _since: c_ulonglong), Processes, nvmlReturn_enum_NVML_ERROR_NOT_FOUND;
 }
 
-/// No process draws on the GPU.
+/// No graphics process uses the GPU.
 ///
 /// # Safety
 /// `count` is null or may be written.

@@ -9,8 +9,8 @@ use crate::device::{bus_id, characters, with_gpu};
 use crate::fault::At;
 use crate::machine::{Gpu, LinkEnd, Machine};
 
-/// The end of a lane, or why there is none.
-fn end_of(gpu: &Gpu, lane: c_uint) -> Result<LinkEnd, Code> {
+/// The remote end of a lane, or the NVML error code.
+fn lane_end(gpu: &Gpu, lane: c_uint) -> Result<LinkEnd, Code> {
     match lane {
         _ if !gpu.has_nvlink() => Err(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED),
         lane if lane >= sys::NVML_NVLINK_MAX_LINKS => Err(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT),
@@ -18,7 +18,7 @@ fn end_of(gpu: &Gpu, lane: c_uint) -> Result<LinkEnd, Code> {
     }
 }
 
-/// Whether a lane carries anything.
+/// Whether a lane is active.
 ///
 /// # Safety
 /// `out` is null or may be written.
@@ -29,13 +29,13 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkState(
     out: *mut sys::nvmlEnableState_t,
 ) -> Code {
     with_gpu(device, At::LinkState, |_, gpu, answer| {
-        let up = end_of(gpu, lane)? != LinkEnd::Down;
+        let up = lane_end(gpu, lane)? != LinkEnd::Down;
         // SAFETY: the caller's contract, which is NVML's.
         unsafe { put(answer, out, up.into()) }
     })
 }
 
-/// Where the far end of a lane sits on the bus.
+/// The PCI address of the remote end of a lane.
 ///
 /// # Safety
 /// `out` is null or may be written.
@@ -46,8 +46,9 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
     out: *mut sys::nvmlPciInfo_t,
 ) -> Code {
     with_gpu(device, At::LinkRemote, |machine, gpu, answer| {
-        let far = far_bus_id(machine, end_of(gpu, lane)?).ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?;
-        let number = |from: usize, to: usize| far.get(from..to).and_then(|hex| u32::from_str_radix(hex, 16).ok());
+        let remote =
+            remote_bus_id(machine, lane_end(gpu, lane)?).ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?;
+        let number = |from: usize, to: usize| remote.get(from..to).and_then(|hex| u32::from_str_radix(hex, 16).ok());
         let info = sys::nvmlPciInfo_t {
             // The real call leaves these two empty as well.
             busIdLegacy: characters(""),
@@ -56,14 +57,14 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
             bus: number(9, 11).unwrap_or_default(),
             device: number(12, 14).unwrap_or_default(),
             pciDeviceId: 0x2335_10de,
-            busId: characters(&far),
+            busId: characters(&remote),
         };
         // SAFETY: the caller's contract, which is NVML's.
         unsafe { put(answer, out, info) }
     })
 }
 
-/// What the far end of a lane is.
+/// The device type of the remote end of a lane.
 ///
 /// # Safety
 /// `out` is null or may be written.
@@ -74,7 +75,7 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
     out: *mut sys::nvmlIntNvLinkDeviceType_t,
 ) -> Code {
     with_gpu(device, At::LinkRemote, |_, gpu, answer| {
-        let kind = match end_of(gpu, lane)? {
+        let kind = match lane_end(gpu, lane)? {
             LinkEnd::Gpu(_) => sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU,
             LinkEnd::Switch => sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH,
             LinkEnd::Down => return Err(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED),
@@ -84,8 +85,8 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
     })
 }
 
-/// A peer that the machine file does not list is on the bus all the same: masked from this container.
-fn far_bus_id(machine: &Machine, end: LinkEnd) -> Option<String> {
+/// The PCI address of a remote end. A peer missing in the machine file has one, too: it is hidden from the container.
+fn remote_bus_id(machine: &Machine, end: LinkEnd) -> Option<String> {
     match end {
         LinkEnd::Gpu(peer) => {
             Some(machine.gpu(peer).map_or_else(|| format!("000000FF:{:02X}:00.0", peer & 0xff), bus_id))
@@ -95,19 +96,19 @@ fn far_bus_id(machine: &Machine, end: LinkEnd) -> Option<String> {
     }
 }
 
-/// Whether the GPU has joined the fabric of its switches, in the versions of the answer that there are.
+/// The GPU's registration state in the NVSwitch fabric. Supports version 2 of the struct.
 ///
 /// # Safety
-/// `out` is null, or has its version and is as large as that says.
+/// `out` is null, or its version field is set and it has the size of that version.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
     device: nvmlDevice_t,
     out: *mut sys::nvmlGpuFabricInfoV_t,
 ) -> Code {
     with_gpu(device, At::Fabric, |_, gpu, answer| {
-        let second = out.cast::<sys::nvmlGpuFabricInfo_v2_t>();
-        // SAFETY: readable if not null, by the caller's contract, and each version begins with these.
-        let version = unsafe { second.as_ref() }.ok_or(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT)?.version;
+        let v2_out = out.cast::<sys::nvmlGpuFabricInfo_v2_t>();
+        // SAFETY: readable if not null, by the caller's contract; each version of the struct begins with the version.
+        let version = unsafe { v2_out.as_ref() }.ok_or(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT)?.version;
         if version != (size_of::<sys::nvmlGpuFabricInfo_v2_t>() | 2 << 24) as c_uint {
             return Err(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
         }
@@ -119,12 +120,12 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
             state: gpu.condition.fabric.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?,
             healthMask: 0,
         };
-        // SAFETY: the same for a write.
-        unsafe { put(answer, second, info) }
+        // SAFETY: writable by the caller's contract.
+        unsafe { put(answer, v2_out, info) }
     })
 }
 
-/// The same in the first version, which old drivers have.
+/// Version 1 of the fabric information, for old drivers.
 ///
 /// # Safety
 /// `out` is null or may be written.

@@ -1,5 +1,5 @@
-//! The GPUs that this process has opened. As with the real library, a handle opens the GPU's device file, which stays open until
-//! `nvmlShutdown`; and the first use of a GPU without persistence mode initialises it.
+//! The GPUs that this process has opened. As in the real library, getting a handle opens the GPU's device file until
+//! `nvmlShutdown`, and the first use of a GPU without persistence mode initialises the GPU.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -12,7 +12,7 @@ use crate::machine::Gpu;
 
 static OPENED: Mutex<BTreeMap<u32, Option<File>>> = Mutex::new(BTreeMap::new());
 
-/// Opens the GPU unless it is open. A container without its device file costs only the file.
+/// Opens the GPU unless it is already open. A missing device file is not an error.
 pub(crate) fn open(gpu: &Gpu) {
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     if opened.contains_key(&gpu.index) {
@@ -26,8 +26,8 @@ pub(crate) fn open(gpu: &Gpu) {
     opened.insert(gpu.index, File::options().read(true).open(file(gpu)).ok());
 }
 
-/// What the libraries of a driver do before they open a device file, with the rights of their process: its mode and owner become those of the
-/// driver's parameters, by default 0666 and root (nvidia-modprobe, `mknod_helper`; seen with R580).
+/// Sets mode and owner of a device file to the driver's parameters (default 0666 and root), as the process's user.
+/// The driver's libraries do this before they open the file (nvidia-modprobe, `mknod_helper`; observed with R580).
 fn set_permissions(file: &Path) {
     let parameters = fs::read_to_string("/proc/driver/nvidia/params").unwrap_or_default();
     let value = |name: &str, default| {
@@ -36,7 +36,7 @@ fn set_permissions(file: &Path) {
     };
     let is_device = file.symlink_metadata().is_ok_and(|found| found.file_type().is_char_device());
     if is_device && value("ModifyDeviceFiles", 1) == 1 {
-        // The libraries ignore a refusal, too.
+        // The libraries ignore errors, too.
         let _ = fs::set_permissions(file, Permissions::from_mode(value("DeviceFileMode", 0o666)))
             .and_then(|()| chown(file, Some(value("DeviceFileUID", 0)), Some(value("DeviceFileGID", 0))));
     }
@@ -50,7 +50,7 @@ pub(crate) fn file(gpu: &Gpu) -> PathBuf {
     format!("/dev/nvidia{}", gpu.minor()).into()
 }
 
-/// Whether another process has the file open. The kernel's driver counts; this looks at the processes, with the caller's rights.
+/// Whether another process has the file open. The real driver keeps a count; this searches /proc as the caller.
 pub(crate) fn is_in_use(file: &Path) -> bool {
     let own = std::process::id().to_string();
     let is_other = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit()) && name != own;
@@ -67,9 +67,9 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
-    fn file_is_in_use_while_another_process_has_it() {
+    fn file_is_in_use_while_another_process_has_it_open() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(!is_in_use(file.path()), "this process alone has it");
+        assert!(!is_in_use(file.path()), "only this process has it open");
         let mut child = std::process::Command::new("cat");
         let input = std::process::Stdio::piped();
         let mut child = child.stdin(input).stderr(file.reopen().unwrap()).spawn().unwrap();

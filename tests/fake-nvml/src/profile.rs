@@ -1,7 +1,7 @@
-//! Driver branches and cards as they are in the field: which calls exist, and what answers NOT_SUPPORTED.
+//! Real driver branches and cards: which calls exist and which return NOT_SUPPORTED.
 //!
-//! Which call came with which branch is from the headers (NVIDIA/go-nvml has nvml.h of each CUDA release; 11.4 is R470, 12.2
-//! R535, 12.4 R550, 12.8 R570, 13.0 R580). What a card lacks is what `nvidia-smi -q` shows as N/A for it.
+//! Sources: nvml.h for the calls of each branch (NVIDIA/go-nvml has the header of each CUDA release; 11.4 is R470, 12.2
+//! R535, 12.4 R550, 12.8 R570, 13.0 R580); the N/A values of `nvidia-smi -q` for each card.
 
 use std::fmt::Write as _;
 
@@ -10,30 +10,30 @@ use std::fmt::Write as _;
 pub struct Branch {
     /// `R535`.
     pub name: &'static str,
-    /// A release of it.
+    /// A release of the branch.
     pub driver: &'static str,
-    /// The highest CUDA version that it supports.
+    /// The highest supported CUDA version.
     pub cuda: &'static str,
-    /// The calls that it lacks.
+    /// The missing calls.
     pub missing: &'static [&'static str],
-    /// The fields that it does not know.
+    /// The unsupported fields.
     pub lacks_fields: &'static [u32],
 }
 
-/// A card.
+/// A GPU model.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Card {
     /// A short name.
     pub name: &'static str,
-    /// Its keys in a `[[gpu]]` table, and the tables below it.
+    /// The keys of its `[[gpu]]` table, and the tables below it.
     keys: &'static str,
-    /// The fields that it does not know with any driver.
+    /// The fields that no driver supports for the card.
     lacks_fields: &'static [u32],
-    /// The oldest branch that drives it: a number as in the branch's name.
+    /// The number of the oldest branch that supports it.
     since: u32,
 }
 
-/// A card with a driver.
+/// A combination of card and driver branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// The driver.
@@ -42,10 +42,10 @@ pub struct Profile {
     pub card: &'static Card,
 }
 
-/// Remapped rows: Ampere's data centre cards and newer.
+/// Fields of the remapped rows, which data centre cards since Ampere support.
 const ROWS: [u32; 4] = [142, 143, 144, 145];
 
-/// The branches, oldest first. The counters of PCI Express (197, 198) came with R555, the recovery action (230) with R570.
+/// The branches, oldest first. R555 added the PCI Express counters (197, 198), R570 the recovery action (230).
 pub const BRANCHES: [Branch; 5] = [
     Branch {
         name: "R470",
@@ -88,7 +88,7 @@ pub const CARDS: [Card; 8] = [
         lacks_fields: &[],
         since: 525,
     },
-    // Recorded with 580.159.04 in tests/detect/recorded: one card of several, without its links and its NUMA node.
+    // Recorded with 580.159.04 in tests/detect/recorded: one card of several, without links and NUMA node.
     Card {
         name: "H100-VM",
         keys: "name = 'NVIDIA H100 80GB HBM3'\nmemory_mib = 81559\nreserved_mib = 480\ncompute = [9, 0]\npersistence = true\n\
@@ -134,7 +134,7 @@ pub const CARDS: [Card; 8] = [
         lacks_fields: &[],
         since: 570,
     },
-    // What a guest of a hypervisor sees: no sensor, no link, no error correction of its own.
+    // In a VM guest: no sensors, links or ECC.
     Card {
         name: "vGPU",
         keys: "name = 'NVIDIA A100-20C'\nmemory_mib = 20480\nreserved_mib = 1570\ncompute = [8, 0]\nmig = 'unsupported'\n\
@@ -145,11 +145,11 @@ pub const CARDS: [Card; 8] = [
 ];
 
 impl Profile {
-    /// Each card with each branch that drives it.
+    /// Each card with each branch that supports it.
     pub fn all() -> impl Iterator<Item = Self> {
         let of_branch = |branch: &'static Branch| {
-            let is_driven = move |card: &&Card| card.since <= branch.number();
-            CARDS.iter().filter(is_driven).map(move |card| Self { branch, card })
+            let is_supported = move |card: &&Card| card.since <= branch.number();
+            CARDS.iter().filter(is_supported).map(move |card| Self { branch, card })
         };
         BRANCHES.iter().flat_map(of_branch)
     }
@@ -159,7 +159,7 @@ impl Profile {
         format!("{} {}", self.branch.name, self.card.name)
     }
 
-    /// The machine's file, with so many of the card.
+    /// A machine file with `gpus` of the card.
     pub fn machine(&self, gpus: u32) -> String {
         let mut text = format!("driver = '{}'\ncuda = '{}'\n", self.branch.driver, self.branch.cuda);
         let fields = [self.branch.lacks_fields, self.card.lacks_fields].concat();
@@ -176,21 +176,21 @@ impl Branch {
         self.name.trim_start_matches('R').parse().unwrap_or_default()
     }
 
-    /// Whether the driver says what is to be done about a GPU.
+    /// Whether the driver reports the recovery action of a GPU.
     pub fn has_recovery_action(&self) -> bool {
         !self.lacks_fields.contains(&230)
     }
 }
 
-/// A copy of the library that lacks these calls: their names are changed.
+/// A copy of the library without these calls: it has them under other names.
 ///
 /// # Panics
-/// The library does not have a call.
+/// If the library does not have one of the calls.
 #[expect(clippy::expect_used, reason = "a test fails by panicking")]
 pub fn without(mut library: Vec<u8>, calls: &[&str]) -> Vec<u8> {
     for name in calls.iter().map(|call| format!("{call}\0")) {
-        let names = |window: &[u8]| window == name.as_bytes();
-        let at = library.windows(name.len()).position(names).expect("the library has the call");
+        let is_name = |window: &[u8]| window == name.as_bytes();
+        let at = library.windows(name.len()).position(is_name).expect("the library has the call");
         if let Some(first) = library.get_mut(at) {
             *first = b'X';
         }
@@ -204,7 +204,7 @@ mod tests {
     use crate::machine::Machine;
 
     #[test]
-    fn each_profile_is_a_machine() {
+    fn every_profile_parses_as_machine() {
         let all: Vec<Profile> = Profile::all().collect();
         assert_eq!(all.len(), 34, "{:?}", all.iter().map(Profile::name).collect::<Vec<_>>());
         for profile in all {

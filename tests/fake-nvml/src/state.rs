@@ -1,4 +1,4 @@
-//! What `nvmlInit` read, until `nvmlShutdown`.
+//! The machine, from `nvmlInit` to `nvmlShutdown`.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,18 +11,18 @@ use crate::machine::Machine;
 
 #[derive(Default)]
 struct State {
-    /// As in the real library: every init wants its own shutdown.
+    /// Number of inits without a shutdown: as in the real library, each init needs its own shutdown.
     inits: u32,
     machine: Option<Arc<Machine>>,
-    /// When the file was written that this machine is of.
-    written: Option<SystemTime>,
+    /// Modification time of the file that `machine` was read from.
+    modified: Option<SystemTime>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { inits: 0, machine: None, written: None });
+static STATE: Mutex<State> = Mutex::new(State { inits: 0, machine: None, modified: None });
 
-/// Reads the machine file; a fault at `init` happens here.
+/// Reads the machine file and triggers a fault at `init`.
 pub(crate) fn init() -> Result<(), Code> {
-    let (path, written) = (path(), written());
+    let (path, modified) = (path(), modified());
     let machine = Machine::read(&path).map_err(|error| {
         eprintln!("fake-nvml: {error}");
         sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN
@@ -30,7 +30,7 @@ pub(crate) fn init() -> Result<(), Code> {
     machine.meet(At::Init, None)?;
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     state.inits += 1;
-    (state.machine, state.written) = (Some(Arc::new(machine)), written);
+    (state.machine, state.modified) = (Some(Arc::new(machine)), modified);
     Ok(())
 }
 
@@ -38,11 +38,11 @@ fn path() -> PathBuf {
     std::env::var_os("FAKE_NVML").map_or_else(|| PathBuf::from("/etc/fake-nvml.toml"), PathBuf::from)
 }
 
-fn written() -> Option<SystemTime> {
+fn modified() -> Option<SystemTime> {
     std::fs::metadata(path()).and_then(|file| file.modified()).ok()
 }
 
-/// Forgets the machine at the last shutdown.
+/// Drops the machine at the last shutdown.
 pub(crate) fn shutdown() -> Result<(), Code> {
     machine()?.meet(At::Shutdown, None)?;
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,24 +54,24 @@ pub(crate) fn shutdown() -> Result<(), Code> {
     Ok(())
 }
 
-/// The machine of the last init, as the file describes it by now: GPUs fail while a driver is in use. A file that is gone or half
-/// written changes nothing.
+/// The machine, read again if the file has changed: this simulates GPUs that fail at run time. A missing or incomplete
+/// file is ignored.
 pub(crate) fn machine() -> Result<Arc<Machine>, Code> {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-    let written = written();
-    if state.machine.is_some() && written.is_some() && written != state.written {
+    let modified = modified();
+    if state.machine.is_some() && modified.is_some() && modified != state.modified {
         if let Ok(machine) = Machine::read(&path()) {
-            (state.machine, state.written) = (Some(Arc::new(machine)), written);
+            (state.machine, state.modified) = (Some(Arc::new(machine)), modified);
         }
     }
     state.machine.clone().ok_or(sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED)
 }
 
 impl Machine {
-    /// Lets the first fault that fits this call happen.
+    /// Triggers the first fault that matches this call.
     pub(crate) fn meet(&self, at: At, gpu: Option<u32>) -> Result<Answer, Code> {
-        let fits = |on: Option<u32>| on.is_none() || on == gpu;
-        match self.fault.iter().find(|fault| (fault.at == at || fault.at == at.group()) && fits(fault.gpu)) {
+        let matches = |on: Option<u32>| on.is_none() || on == gpu;
+        match self.fault.iter().find(|fault| (fault.at == at || fault.at == at.group()) && matches(fault.gpu)) {
             Some(fault) => fault.happen(),
             None => Ok(Answer::Honest),
         }

@@ -14,19 +14,19 @@ pub extern "C" fn nvmlInit_v2() -> Code {
     code(init)
 }
 
-/// The flags (no GPUs, no attach) change nothing here.
+/// Ignores the flags (no GPUs, no attach).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> Code {
     code(init)
 }
 
-/// Forgets the machine.
+/// Drops the machine.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlShutdown() -> Code {
     code(shutdown)
 }
 
-/// The real library's words for the codes that are met most often.
+/// The real library's texts for the most frequent codes.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(result: Code) -> *const c_char {
     let _ = machine().and_then(|machine| machine.meet(At::ErrorString, None));
@@ -66,9 +66,9 @@ macro_rules! machine_texts {
 }
 
 machine_texts! {
-    /// The driver's version.
+    /// The driver version.
     nvmlSystemGetDriverVersion, DriverVersion, machine => machine.driver();
-    /// The library's version: the API's, a dot, the driver's.
+    /// The library version: API version, dot, driver version.
     nvmlSystemGetNVMLVersion, NvmlVersion, machine => format!("13.{}", machine.driver());
 }
 
@@ -93,8 +93,8 @@ macro_rules! machine_values {
 machine_values! {
     /// The highest CUDA version that the driver supports.
     nvmlSystemGetCudaDriverVersion, CudaVersion, c_int, machine => machine.cuda();
-    /// The same, from the driver that is loaded now.
+    /// The same value here; in the real library it is that of the loaded driver.
     nvmlSystemGetCudaDriverVersion_v2, CudaVersion, c_int, machine => machine.cuda();
-    /// The number of GPUs, also of those that may not be used.
+    /// The number of GPUs, including those without access permission.
     nvmlDeviceGetCount_v2, Count, c_uint, machine => machine.count();
 }

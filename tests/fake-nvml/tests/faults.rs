@@ -1,4 +1,4 @@
-//! The faults that end or block a process, each in a process of its own.
+//! The faults that end or block a process, each in a child process.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use nvml_wrapper::Nvml;
 use tempfile::TempDir;
 
-/// The file `asks`. Set for the child alone: `cargo test -- --ignored` runs it as well, and must survive that.
-const IS_CHILD: &str = "FAULTS_CHILD";
+/// Variable with the path of the marker file `asks`. Without it (`cargo test -- --ignored`) `child` does nothing.
+const MARKER_VARIABLE: &str = "FAULTS_CHILD";
 
-/// Nvml answered, and the process went on: no fault ends a process so.
-const WENT_ON: i32 = 7;
+/// Exit code after the NVML call returned. No fault uses this code.
+const RETURNED: i32 = 7;
 
-/// What has not come after this time never comes.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout for an expected exit or call.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a hang is watched.
-const WATCH: Duration = Duration::from_millis(300);
+/// Time for which a hung child must not exit.
+const HANG_TIME: Duration = Duration::from_millis(300);
 
-/// A child that loads the library and asks it for what is at fault. Before the question it leaves the file `asks` beside the machine's.
-fn child_that_meets(kind: &str) -> (TempDir, Child) {
+/// A child that loads the library, creates the marker file `asks` beside the machine file and makes the faulty call.
+fn spawn_with_fault(kind: &str) -> (TempDir, Child) {
     let directory = tempfile::tempdir().unwrap();
     let machine = directory.path().join("machine.toml");
     std::fs::write(&machine, format!("gpus = 1\n[[fault]]\nat = 'count'\nkind = '{kind}'\n")).unwrap();
@@ -30,72 +30,72 @@ fn child_that_meets(kind: &str) -> (TempDir, Child) {
     command
         .args(["--exact", "child", "--ignored"])
         .env("FAKE_NVML", machine)
-        .env(IS_CHILD, directory.path().join("asks"));
+        .env(MARKER_VARIABLE, directory.path().join("asks"));
     (directory, command.spawn().unwrap())
 }
 
-/// Its end; `None` where none comes.
-fn end_within(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+/// Exit status of the child, or `None` on timeout.
+fn wait_timeout(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     let start = Instant::now();
     loop {
         let status = child.try_wait().unwrap();
-        if status.is_some() || start.elapsed() >= patience {
+        if status.is_some() || start.elapsed() >= timeout {
             return status;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-fn end_of_a_child_that_meets(kind: &str) -> ExitStatus {
-    let (_machine, mut child) = child_that_meets(kind);
-    let end = end_within(&mut child, PATIENCE);
-    if end.is_none() {
+fn exit_status_with_fault(kind: &str) -> ExitStatus {
+    let (_machine, mut child) = spawn_with_fault(kind);
+    let status = wait_timeout(&mut child, TIMEOUT);
+    if status.is_none() {
         child.kill().unwrap();
     }
-    end.expect(kind)
+    status.expect(kind)
 }
 
 #[test]
 #[ignore = "the other tests run it as their child"]
 fn child() {
-    let Some(asks) = std::env::var_os(IS_CHILD) else { return };
+    let Some(marker) = std::env::var_os(MARKER_VARIABLE) else { return };
     let library = std::env::current_exe().unwrap().with_file_name("libfake_nvml.so");
     let nvml = Nvml::builder().lib_path(library.as_os_str()).init().unwrap();
-    std::fs::write(asks, "").unwrap();
+    std::fs::write(marker, "").unwrap();
     let _ = nvml.device_count();
-    std::process::exit(WENT_ON);
+    std::process::exit(RETURNED);
 }
 
 #[test]
-fn crash_is_signal() {
-    assert_eq!(end_of_a_child_that_meets("crash").signal(), Some(libc::SIGSEGV));
-    assert_eq!(end_of_a_child_that_meets("abort").signal(), Some(libc::SIGABRT));
+fn crash_and_abort_end_process_by_signal() {
+    assert_eq!(exit_status_with_fault("crash").signal(), Some(libc::SIGSEGV));
+    assert_eq!(exit_status_with_fault("abort").signal(), Some(libc::SIGABRT));
 }
 
 #[test]
-fn hang_lasts_until_it_is_ended() {
+fn hang_and_spin_last_until_killed() {
     for kind in ["hang", "spin"] {
-        let (machine, mut child) = child_that_meets(kind);
+        let (machine, mut child) = spawn_with_fault(kind);
         let start = Instant::now();
         while !machine.path().join("asks").exists() {
-            assert!(start.elapsed() < PATIENCE, "{kind}: it does not ask");
+            assert!(start.elapsed() < TIMEOUT, "{kind}: the child makes no NVML call");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let end = end_within(&mut child, WATCH);
+        let status = wait_timeout(&mut child, HANG_TIME);
         child.kill().unwrap();
-        assert_eq!(end, None, "{kind}");
+        assert_eq!(status, None, "{kind}");
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL), "{kind}");
     }
 }
 
 #[test]
-fn exit_without_report_looks_like_success() {
-    assert_eq!(end_of_a_child_that_meets("exit").code(), Some(0));
+fn exit_fault_ends_process_with_code_0() {
+    assert_eq!(exit_status_with_fault("exit").code(), Some(0));
 }
 
 #[test]
-fn errors_and_nonsense_leave_the_process_alone() {
+fn errors_and_bad_values_do_not_end_process() {
     for kind in ["unknown", "gpu-is-lost", "unheard-of", "nonsense", "untouched", "noise"] {
-        assert_eq!(end_of_a_child_that_meets(kind).code(), Some(WENT_ON), "{kind}");
+        assert_eq!(exit_status_with_fault(kind).code(), Some(RETURNED), "{kind}");
     }
 }

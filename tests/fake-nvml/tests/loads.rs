@@ -1,4 +1,4 @@
-//! nvml-wrapper, as slurminit uses it, against the library.
+//! Tests the library through nvml-wrapper, as slurminit uses it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::PathBuf;
@@ -6,22 +6,22 @@ use std::path::PathBuf;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-/// Cargo leaves the cdylib beside the test's own binary.
+/// Cargo puts the cdylib beside the test binary.
 fn library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libfake_nvml.so")
 }
 
-/// One process has one environment, so every machine of this file goes through here, in one test.
+/// Initializes NVML with this machine file. Sets a variable of the process's environment: only one test may use it.
 fn with_machine(toml: &str) -> Result<Nvml, NvmlError> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), toml).unwrap();
-    // SAFETY: this test binary has one test, and that one has no other thread.
+    // SAFETY: this binary has only one test, which starts no thread.
     unsafe { std::env::set_var("FAKE_NVML", file.path()) };
     Nvml::builder().lib_path(library().as_os_str()).init()
 }
 
 #[test]
-fn nvml_wrapper_reads_what_the_file_says() {
+fn nvml_wrapper_reads_values_of_machine_file() {
     let nvml = with_machine(
         r#"
         driver = "535.154.05"

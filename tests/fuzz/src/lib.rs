@@ -1,4 +1,4 @@
-//! What the targets share: a machine to plan for, what must hold of any file, and a root directory of made-up files.
+//! Shared by the targets: a sample inventory, invariants of generated files, and a root directory with fake files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use model::inventory::Inventory;
 use plan::{Plan, Text, plan};
 use plan::render::render;
 
-/// Two NVIDIA GPUs, one of them in MIG mode, and an AMD one.
+/// Inventory with two NVIDIA GPUs, one of them in MIG mode, and an AMD GPU.
 pub fn machine() -> Inventory {
     let text = include_str!("machine.json");
     serde_json::from_str(text).expect("machine.json is an inventory")
 }
 
-/// Plans and renders with each way to name types; whatever was found, the files must be whole.
+/// Plans, renders and checks the files with each `type_name`. Returns the last plan, or `None` if planning fails.
 pub fn plan_and_check(config: &Config, inventory: &Inventory) -> Option<Plan> {
     let mut last = None;
     for type_name in [TypeName::Vendor, TypeName::Model, TypeName::Index] {
@@ -27,7 +27,7 @@ pub fn plan_and_check(config: &Config, inventory: &Inventory) -> Option<Plan> {
     last
 }
 
-/// What holds of every file: one line is one line, and gres.conf has only lines of ours.
+/// Asserts that no file has control characters, which could inject lines, and that gres.conf has only valid GPU lines.
 pub fn check(files: &[Text]) {
     for file in files {
         assert!(!file.text.contains(|c: char| c.is_control() && c != '\n'), "{}: {:?}", file.name, file.text);
@@ -48,53 +48,53 @@ pub fn check(files: &[Text]) {
         let all = devices.len();
         devices.sort_unstable();
         devices.dedup();
-        assert_eq!(devices.len(), all, "a device twice: {}", file.text);
+        assert_eq!(devices.len(), all, "duplicate device: {}", file.text);
     }
 }
 
-/// Cuts the input into texts at each NUL; what has no NUL is one text.
+/// Splits the input into texts at each NUL.
 pub fn texts(bytes: &[u8]) -> Vec<String> {
     bytes.split(|byte| *byte == 0).map(|part| String::from_utf8_lossy(part).into_owned()).collect()
 }
 
-/// A directory in memory that stands for `/`.
+/// A temporary directory in place of `/`, in memory if possible.
 pub struct Root(tempfile::TempDir);
 
 impl Root {
-    /// An empty one.
+    /// Creates an empty root.
     pub fn new() -> Self {
         let memory = Path::new("/dev/shm");
         let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-        Self(directory.expect("a directory for made-up files"))
+        Self(directory.expect("a temporary directory"))
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Puts `content` at `path`.
+    /// Writes `content` to `path`.
     pub fn write(&self, path: &str, content: impl AsRef<[u8]>) {
         let path = self.file(path);
-        fs::write(path, content).expect("a made-up file");
+        fs::write(path, content).expect("a writable root");
     }
 
-    /// Takes away what is at `path`, if there is something.
+    /// Removes the file at `path`, if it exists.
     pub fn remove(&self, path: &str) {
         let _ = fs::remove_file(self.0.path().join(path));
     }
 
-    /// Puts something there that opens, as a device does.
+    /// Creates a symlink to /dev/null at `path`, which can be opened like a device.
     pub fn device(&self, path: &str) {
         let path = self.file(path);
         if !path.exists() {
-            std::os::unix::fs::symlink("/dev/null", path).expect("a made-up device");
+            std::os::unix::fs::symlink("/dev/null", path).expect("a writable root");
         }
     }
 
     fn file(&self, path: &str) -> PathBuf {
         let path = self.0.path().join(path);
-        fs::create_dir_all(path.parent().expect("below the root")).expect("a made-up directory");
+        fs::create_dir_all(path.parent().expect("below the root")).expect("a writable root");
         path
     }
 }

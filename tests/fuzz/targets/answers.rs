@@ -1,4 +1,4 @@
-//! What other processes say to PID 1: sinfo, `slurminit prepare`, and the daemons' log lines in pieces of any size.
+//! Output that PID 1 parses: of sinfo, of `slurminit prepare`, and the daemons' log lines in chunks of any size.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,17 +9,17 @@ use machine::node_report::NodeReport;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut whole = Vec::new();
-    for piece in [1, 7, 4096] {
+    for chunk_size in [1, 7, 4096] {
         let mut splitter = LineSplitter::default();
         let mut lines = Vec::new();
-        for chunk in bytes.chunks(piece) {
+        for chunk in bytes.chunks(chunk_size) {
             splitter.push(chunk, |line| lines.push(line.to_vec()));
         }
         splitter.finish(|line| lines.push(line.to_vec()));
-        assert!(whole.is_empty() || whole == lines, "the pieces do not matter");
+        assert!(whole.is_empty() || whole == lines, "the chunk size changed the lines");
         whole = lines;
     }
-    // All lines of the table can be the harmless ones then.
+    // With these circumstances every line of the table of harmless lines can match.
     let first_start = Circumstances { new_state: true, without_cgroups: true, daemon_uids: vec![0] };
     for line in &whole {
         for daemon in ["munged", "slurmctld", "slurmd", "api"] {

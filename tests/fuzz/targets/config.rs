@@ -1,4 +1,4 @@
-//! slurminit.toml: whatever it holds, it is refused with a place in it, or gives whole files.
+//! slurminit.toml: any content is either rejected with its file name in the error, or gives well-formed files.
 #![no_main]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The texts that NVML, /proc and sysfs give: model, UUID, profile, device file, ISA, host name.
+//! Texts from NVML, /proc and sysfs: model, UUID, profile, device file, ISA, host name.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! The passwd and group of `[users] from`, and the accounts that the container gets. Texts are cut at NUL.
+//! The passwd and group files of `[users] from`, and the resulting accounts of the container. NUL separates the texts.
 #![no_main]
 
 use std::collections::BTreeSet;
@@ -23,17 +23,22 @@ fuzz_target!(|bytes: &[u8]| {
     let ids = config.host_users.ids();
     let names: BTreeSet<&str> = accounts.users.iter().map(|user| user.name.as_str()).collect();
     let uids: BTreeSet<u32> = accounts.users.iter().map(|user| user.uid).collect();
-    assert_eq!((names.len(), uids.len()), (accounts.users.len(), accounts.users.len()), "a name or an id twice");
+    assert_eq!((names.len(), uids.len()), (accounts.users.len(), accounts.users.len()), "duplicate name or UID");
     assert!(uids.iter().all(|uid| ids.contains(uid) && *uid != 1007), "{uids:?}");
     assert!(accounts.groups.iter().all(|group| ids.contains(&group.gid)), "{:?}", accounts.groups);
 
-    let made = image.with(&accounts.users, &accounts.groups).expect("accounts of the host fit into the image");
-    assert!(made.passwd.starts_with(PASSWD) && made.group.starts_with("root:x:0:\n"), "{}{}", made.passwd, made.group);
-    for line in made.passwd.lines().skip(PASSWD.lines().count()).filter(|line| !line.starts_with('#')) {
+    let merged = image.with(&accounts.users, &accounts.groups).expect("host accounts can be added to the image's");
+    assert!(
+        merged.passwd.starts_with(PASSWD) && merged.group.starts_with("root:x:0:\n"),
+        "{}{}",
+        merged.passwd,
+        merged.group
+    );
+    for line in merged.passwd.lines().skip(PASSWD.lines().count()).filter(|line| !line.starts_with('#')) {
         let fields: Vec<&str> = line.split(':').collect();
         assert!(fields.len() == 7 && fields[1] != "" && names.contains(fields[0]), "{line}");
     }
-    // If the host's files cannot be read at the next start, they stay.
-    let kept = made.hosts_accounts(&config);
-    assert_eq!(kept.users.len(), accounts.users.len(), "{}", made.passwd);
+    // They are kept if the next start cannot read the host's files.
+    let kept = merged.hosts_accounts(&config);
+    assert_eq!(kept.users.len(), accounts.users.len(), "{}", merged.passwd);
 });

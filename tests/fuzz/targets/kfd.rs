@@ -1,4 +1,4 @@
-//! The AMD kernel driver's topology: properties, memory banks, links, PCI names. Texts are cut at NUL.
+//! The AMD kernel driver's topology: properties, memory banks, links, PCI names. NUL separates the texts.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What comes to PID 1 over its sockets, and what it hands to its own children on their command lines.
+//! Messages to PID 1 over its sockets, and arguments that it passes to its children.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -22,11 +22,11 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(named > 0);
         let claim = Claim { main: MAIN, session: MAIN, init: 1, sender: (MAIN, None), named: (named, process) };
         if let Ok(Some(successor)) = judge(&claim) {
-            assert_eq!(process.map(|process| process.session), Some(MAIN), "{successor:?} is of another session");
+            assert_eq!(process.map(|process| process.session), Some(MAIN), "{successor:?} is in another session");
         }
     }
 
-    if let Ok(held) = String::from_utf8_lossy(bytes).parse::<StartOnlyTables>() {
-        assert_eq!(held.to_string().parse(), Ok(held));
+    if let Ok(tables) = String::from_utf8_lossy(bytes).parse::<StartOnlyTables>() {
+        assert_eq!(tables.to_string().parse(), Ok(tables));
     }
 });

@@ -1,4 +1,4 @@
-//! What the kernel and NVIDIA's module say in /proc and /sys. Texts are cut at NUL.
+//! Files of the kernel and the NVIDIA module in /proc and /sys. NUL separates the texts.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -25,7 +25,7 @@ const FILES: [&str; 13] = [
     "sys/fs/cgroup/memory.max",
 ];
 
-/// Made once: directories are most of the work.
+/// Shared by all runs: creating directories takes most of the time.
 static ROOT: LazyLock<Root> = LazyLock::new(|| {
     let root = Root::new();
     root.device("dev/nvidia0");

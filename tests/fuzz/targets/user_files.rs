@@ -1,4 +1,4 @@
-//! The user's own slurm.conf, gres.conf and cgroup.conf, which are read and never changed. Texts are cut at NUL.
+//! Customized slurm.conf, gres.conf and cgroup.conf, which are parsed and never changed. NUL separates the texts.
 #![no_main]
 
 use std::path::Path;
@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
             UserFile::new(name, Origin::Config, path, &text, &|_| Err("no such file".to_owned()))
         })
         .collect();
-    // A reload compares them with what runs.
+    // A reload compares the files with the running configuration.
     let text = |file: &UserFile| Text { name: file.name, text: file.text.clone() };
     let new: Vec<Text> = files.iter().map(text).collect();
     assert_eq!(change(&new, &new).apply, Apply::Nothing);
@@ -30,6 +30,6 @@ fuzz_target!(|bytes: &[u8]| {
     let names = Names { hostname: inventory.hostname.clone(), ..Names::default() };
     let customized = plan.respect(&config, choose(&config, &files), &inventory, &names, &exists);
     for file in &files {
-        assert_eq!(customized.get(file.name).map(|own| &own.text), Some(&file.text), "a user's file stays as it is");
+        assert_eq!(customized.get(file.name).map(|user_file| &user_file.text), Some(&file.text), "a customized file was changed");
     }
 });

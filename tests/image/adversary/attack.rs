@@ -1,4 +1,4 @@
-//! One attack: a container, what `nobody` does in it, and what is seen.
+//! One attack: a container, the script that `nobody` runs in it, and the observed effects.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,134 +9,135 @@ use crate::docker::{Container, Image, PLAIN, directory};
 use crate::long::faults::case::{LIBRARY, PARTITION};
 use crate::long::faults::sign::{self, Sign};
 
-/// How long an attack goes on, in seconds: as the table says when it is made, and else long enough for five starts of a daemon and
-/// two rounds of liveness.
+/// Duration of an attack in seconds: that of the table when it is generated, otherwise enough for five starts of a
+/// daemon and two liveness rounds.
 fn seconds() -> u64 {
     if std::env::var_os("SLURMINIT_ATTACKS_TABLE").is_some() { 90 } else { 30 }
 }
 
-/// How soon after it `srun` must work again.
-const BAR: Duration = Duration::from_secs(10);
-/// Longer than this is a hang, in seconds.
-const PATIENCE: u64 = 60;
+/// Time after the attack within which `srun` must work again.
+const MAX_RECOVERY: Duration = Duration::from_secs(10);
+/// Timeout of a shell line in seconds.
+const SHELL_TIMEOUT: u64 = 60;
 
-/// It starts no process: while none is to be had, a job that wants one fails by itself.
+/// Submits a job that counts without starting processes: it would fail by itself when no process can be created.
 const SUBMIT: &str = r#"count='exec perl -e "open F, q(>>/tmp/count); select F; \$| = 1; while (1) { print ++\$i, qq(\n); select undef, undef, undef, 0.2 }"'; submit"#;
 
 /// One row of the table.
 #[derive(Clone, Debug)]
 pub(super) struct Attack {
-    /// What is done.
-    pub(super) what: &'static str,
-    /// The image, options of `docker run`, and slurminit.toml.
+    /// Name of the row.
+    pub(super) name: &'static str,
+    /// The image with options of `docker run`.
     pub(super) image: Image,
     pub(super) toml: String,
-    /// A shell script that `nobody` runs, until it is killed with all that it has started. `/config/library` is there for it.
+    /// A shell script that `nobody` runs until it and all its children are killed. It can use `/config/library`.
     pub(super) script: String,
-    /// A shell script that root runs meanwhile: what nobody can bring about, and what makes the attack worse. Empty is none.
-    pub(super) beside: String,
-    /// What the log must have.
+    /// A shell script that root runs meanwhile, for effects that need root or make the attack worse. May be empty.
+    pub(super) root_script: String,
+    /// Required log entry.
     pub(super) sign: Sign,
-    /// Whether it can cost somebody else's job (docs/security.md says so).
-    pub(super) may_cost_a_job: bool,
+    /// Whether it may end jobs of other users (see docs/security.md).
+    pub(super) may_end_other_jobs: bool,
 }
 
-/// What was seen.
+/// Observed effects of an attack.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
-    /// Which daemons were started again in that time, and how often.
+pub(super) struct Effects {
+    /// Restarted daemons with their restart counts.
     restarts: String,
     /// From the end of the attack to the first job.
-    took: Duration,
-    said: String,
+    recovery: Duration,
+    /// The log line with the attack's sign.
+    log_line: String,
 }
 
 impl Attack {
-    pub(super) fn new(what: &'static str, script: &str, sign: Sign) -> Self {
+    pub(super) fn new(name: &'static str, script: &str, sign: Sign) -> Self {
         let image = Image::new(PLAIN).with(["--hostname", "node1"]);
         Self {
-            what,
+            name,
             image,
             toml: String::new(),
             script: script.to_owned(),
-            beside: String::new(),
+            root_script: String::new(),
             sign,
-            may_cost_a_job: false,
+            may_end_other_jobs: false,
         }
     }
 
-    /// Does it. The error is the whole story.
-    pub(super) fn run(&self) -> Result<Seen, String> {
+    /// Runs the attack. The error has the end of the log.
+    pub(super) fn run(&self) -> Result<Effects, String> {
         let toml = format!("{}\n{PARTITION}", self.toml);
         let files = directory(&[("slurminit.toml", &toml), ("library", LIBRARY), ("attack", &self.script)]);
-        fs::set_permissions(files.path(), fs::Permissions::from_mode(0o755)).expect("a directory of our own");
+        fs::set_permissions(files.path(), fs::Permissions::from_mode(0o755)).expect("an own directory");
         let container = self.image.clone().json_log().mount(files.path(), "/config").serve();
-        self.watch(&container).map_err(|why| format!("{why}\n{}", tail(&container.log())))
+        self.observe(&container).map_err(|why| format!("{why}\n{}", tail(&container.log())))
     }
 
-    fn watch(&self, container: &Container) -> Result<Seen, String> {
+    fn observe(&self, container: &Container) -> Result<Effects, String> {
         shell(container, SUBMIT)?;
-        // A job of the last five seconds is lost with slurmctld (docs/operations.md).
+        // slurmctld loses jobs of the last five seconds when it crashes (docs/operations.md).
         container.until_saved();
         let seconds = seconds().to_string();
         let line = format!(". /config/library; cd /tmp; timeout --kill-after=1 {seconds} sh /config/attack");
-        let beside = format!(". /config/library; {}", self.beside);
+        let root_script = format!(". /config/library; {}", self.root_script);
         std::thread::scope(|scope| {
-            scope.spawn(|| container.exec(&["timeout", "--kill-after=1", &seconds, "sh", "-c", &beside]));
+            scope.spawn(|| container.exec(&["timeout", "--kill-after=1", &seconds, "sh", "-c", &root_script]));
             container.exec(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", &line]);
         });
-        // What the attacker has left behind ends with the attack.
+        // Kill the attacker's remaining processes.
         shell(container, "pkill -KILL -u nobody; true").map_err(|why| format!("THE CONTAINER IS DOWN: {why}"))?;
         let begin = Instant::now();
         shell(container, "until works; do sleep 0.05; done")?;
-        let took = begin.elapsed();
-        if took > BAR {
-            return Err(format!("srun works only {:.1} s after the attack", took.as_secs_f64()));
+        let recovery = begin.elapsed();
+        if recovery > MAX_RECOVERY {
+            return Err(format!("srun works only {:.1} s after the attack", recovery.as_secs_f64()));
         }
         let counted = "[ \"$(squeue --noheader --name=counting --format=%T)\" = RUNNING ] && \
                        scontrol --oneliner show job | grep JobName=counting | grep -q Restarts=0 && \
                        awk '$1 != NR { exit 1 }' /tmp/count && n=$(wc -l </tmp/count) && \
                        until [ \"$(wc -l </tmp/count)\" -gt \"$n\" ]; do sleep 0.1; done && squeue --noheader --name=held | grep -q held";
-        if !self.may_cost_a_job {
-            shell(container, counted).map_err(|why| format!("A JOB OF SOMEBODY ELSE'S WAS HIT: {why}"))?;
+        if !self.may_end_other_jobs {
+            shell(container, counted).map_err(|why| format!("A JOB OF ANOTHER USER WAS AFFECTED: {why}"))?;
         }
         let restarts = shell(
             container,
             "slurminit status --json | tr -d ' \\n' | grep -o '\"name\":\"[a-z]*\"[^{}]*\"starts\":[0-9]*' | \
              sed 's/\"name\":\"\\([a-z]*\\)\".*:\\([0-9]*\\)$/\\1 \\2/' | awk '$2 > 1 { printf \"%s%s %d\", sep, $1, $2 - 1; sep = \", \" }'",
         )?;
-        let said = self.said(container)?;
+        let log_line = self.log_line(container)?;
         let code = container.stop();
         if code != 0 {
-            return Err(format!("the stop after it gave {code}"));
+            return Err(format!("the container's exit code after the attack is {code}"));
         }
-        Ok(Seen { restarts, took, said })
+        Ok(Effects { restarts, recovery, log_line })
     }
 
-    /// The line of the log that tells of it.
-    fn said(&self, container: &Container) -> Result<String, String> {
+    /// The log line with the attack's sign.
+    fn log_line(&self, container: &Container) -> Result<String, String> {
         let signs = std::slice::from_ref(&self.sign);
         sign::first(&container.log(), signs).ok_or_else(|| format!("SILENT: no {:?} in the log", self.sign))
     }
 }
 
-pub(super) fn table(rows: &[(&Attack, &Seen)]) -> String {
+pub(super) fn table(rows: &[(&Attack, &Effects)]) -> String {
     let mut table = String::from(
         "| what nobody does for 90 s | restarted meanwhile | srun works again after | what was said |\n|---|---|---|---|\n",
     );
-    for (attack, seen) in rows {
-        let restarts = if seen.restarts.is_empty() { "nothing" } else { &seen.restarts };
-        let (took, said) = (seen.took.as_secs_f64(), seen.said.replace('|', "\\|"));
+    for (attack, effects) in rows {
+        let restarts = if effects.restarts.is_empty() { "nothing" } else { &effects.restarts };
+        let (recovery, log_line) = (effects.recovery.as_secs_f64(), effects.log_line.replace('|', "\\|"));
         // Writing to a String cannot fail.
-        let _ = writeln!(table, "| {} | {restarts} | {took:.1} s | {said} |", attack.what);
+        let _ = writeln!(table, "| {} | {restarts} | {recovery:.1} s | {log_line} |", attack.name);
     }
     table
 }
 
-/// A shell line with the library, which must end well in time.
+/// Runs a shell line with the library and returns its output. It must succeed within the timeout.
 fn shell(container: &Container, line: &str) -> Result<String, String> {
     let line = format!(". /config/library; {line}");
-    let outcome = container.exec(&["timeout", &PATIENCE.to_string(), "sh", "-c", &line]);
+    let outcome = container.exec(&["timeout", &SHELL_TIMEOUT.to_string(), "sh", "-c", &line]);
     match outcome.code {
         0 => Ok(outcome.stdout.trim().to_owned()),
         code => Err(format!("{code} from: {line}\n{}{}", outcome.stdout, outcome.stderr)),

@@ -1,9 +1,9 @@
-//! Connections that say nothing, and come back when they are closed.
+//! Silent connections that are reopened when they are closed.
 
 use super::attack::Attack;
 use crate::long::faults::sign::Sign;
 
-/// Holds so many connections to a port of this host, or to a Unix socket, and makes each anew that was closed.
+/// Holds COUNT connections to a local port or Unix socket, and reopens each that is closed.
 const SILENT: &str = r#"
 silent() { # COUNT PORT-or-PATH
     perl -e '
@@ -23,11 +23,11 @@ silent() { # COUNT PORT-or-PATH
 }
 "#;
 
-/// Slurm's own threads are fewer than the most that is tried here, and munged's by far.
+/// The largest counts exceed the thread limit of Slurm's daemons, and that of munged by far.
 pub(super) fn attacks() -> Vec<Attack> {
     let attack =
-        |what, lines: &str| Attack::new(what, &format!("{SILENT}{lines}; wait"), Sign::event("unit-overloaded"));
-    let quiet = |what, lines: &str| Attack::new(what, &format!("{SILENT}{lines}; wait"), Sign::event("ready"));
+        |name, lines: &str| Attack::new(name, &format!("{SILENT}{lines}; wait"), Sign::event("unit-overloaded"));
+    let quiet = |name, lines: &str| Attack::new(name, &format!("{SILENT}{lines}; wait"), Sign::event("ready"));
     vec![
         quiet("8 silent connections to munged", "silent 8 /run/munge/munge.socket.2"),
         attack("400 silent connections to munged", "silent 400 /run/munge/munge.socket.2"),

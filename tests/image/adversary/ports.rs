@@ -1,9 +1,10 @@
-//! The daemons' ports, taken whenever they are free.
+//! The daemons' ports, bound whenever they are free.
 
 use super::attack::Attack;
 use crate::long::faults::sign::Sign;
 
-/// Several processes that bind the port and keep it: one listens, one only binds, one lets go after a moment, and one hides.
+/// A process that binds the port and listens. HOW: listens, hides (its file descriptors), bound (does not listen),
+/// short (closes after 0.3 s).
 const THIEF: &str = r#"
 thief() { # PORT HOW
     perl -e '
@@ -24,11 +25,11 @@ thief() { # PORT HOW
 "#;
 
 pub(super) fn attacks() -> Vec<Attack> {
-    // root kills the daemon again and again, for nobody can make it restart; so seldom that it is not given up.
-    let attack = |what, port: u16, daemon: &str| {
+    // The user nobody cannot restart a daemon, so root kills it, seldom enough that it is not a crash loop.
+    let attack = |name, port: u16, daemon: &str| {
         let script = format!("{THIEF}for how in listens hides bound short; do thief {port} $how; done; wait");
-        let again = format!("for i in 1 2 3 4 5; do sleep 16; pkill -KILL -x {daemon}; done");
-        Attack { beside: again, ..Attack::new(what, &script, Sign::event("port-owner-killed").with("user", "nobody")) }
+        let root_script = format!("for i in 1 2 3 4 5; do sleep 16; pkill -KILL -x {daemon}; done");
+        Attack { root_script, ..Attack::new(name, &script, Sign::event("port-owner-killed").with("user", "nobody")) }
     };
     vec![
         attack("binds slurmctld's port whenever it is free; slurmctld dies five times", 6817, "slurmctld"),

@@ -1,15 +1,15 @@
-//! A cluster whose jobs run, and what a fault may do to them.
+//! A cluster with running jobs, and assertions about these jobs after a fault.
 
 use std::time::{Duration, Instant};
 
 use crate::docker::Container;
 use crate::members::Cluster;
 
-/// A cluster with computes `c1` ... that have a simulated GPU each, and a job on each of them.
+/// A cluster with computes `c1`, `c2`, ... Each has one simulated GPU and runs one job.
 pub(super) struct Lab {
     pub(super) computes: Vec<Container>,
     pub(super) jobs: Vec<String>,
-    /// The node that each job began on.
+    /// The node on which each job started.
     pub(super) nodes: Vec<String>,
     pub(super) cluster: Cluster,
 }
@@ -22,33 +22,33 @@ impl Lab {
         let mut lab = Self { computes, jobs, nodes: Vec::new(), cluster };
         lab.until_all_run();
         lab.nodes = lab.jobs.iter().map(|job| lab.node_of(job)).collect();
-        // slurmctld saves a new node up to five seconds later, and what it has not saved a KILL costs.
+        // slurmctld saves a new node after up to five seconds. SIGKILL loses unsaved nodes.
         lab.cluster.controller.until_saved();
         lab
     }
 
     pub(super) fn until_all_run(&self) -> Duration {
         let jobs = self.jobs.join(",");
-        // Names the job that does not, also one that is no job any more.
+        // A job that was removed from slurmctld counts as not running.
         let states =
             "for job in $(echo {jobs} | tr , \" \"); do scontrol -o show job $job | grep -o \"JobState=[A-Z]*\"; done";
         let states = states.replace("{jobs}", &jobs);
         self.cluster.until(&format!("[ $({states} | grep -c RUNNING) = {} ]", self.jobs.len()))
     }
 
-    /// Until a job that needs each node has run on all, beside those that run.
+    /// Waits until a job has run on all nodes, in addition to the running jobs.
     pub(super) fn until_it_works(&self) -> Duration {
         let nodes = self.computes.len();
         self.cluster.until(&format!("timeout 10 srun -N{nodes} --overlap --oversubscribe --mem=1 true 2>/dev/null"))
     }
 
-    /// How often each job was requeued.
+    /// Requeue count of each job.
     pub(super) fn restarts(&self) -> Vec<String> {
         let line = |job| format!("scontrol -o show job {job} | grep -o 'Restarts=[0-9]*' | cut -d= -f2");
         self.jobs.iter().map(|job| self.cluster.controller.sh(&line(job))).collect()
     }
 
-    /// The node that has the job.
+    /// The node that runs the job.
     pub(super) fn node_of(&self, job: &str) -> String {
         self.cluster.controller.sh(&format!("squeue -h -j {job} -o %N"))
     }
@@ -58,19 +58,19 @@ impl Lab {
         self.computes.iter().map(count).sum()
     }
 
-    /// Those of these nodes were requeued once, and no others.
+    /// Asserts that the jobs of these nodes were requeued once and the other jobs not at all.
     #[track_caller]
-    pub(super) fn assert_requeued(&self, of: &[&str]) {
-        let wanted = self.nodes.iter().map(|node| if of.contains(&node.as_str()) { "1" } else { "0" });
-        let wanted: Vec<_> = wanted.collect();
-        // slurmctld finds out when the node has registered.
+    pub(super) fn assert_requeued(&self, nodes: &[&str]) {
+        let expected = self.nodes.iter().map(|node| if nodes.contains(&node.as_str()) { "1" } else { "0" });
+        let expected: Vec<_> = expected.collect();
+        // slurmctld requeues the jobs when the node has registered.
         let begin = Instant::now();
-        while !of.is_empty() && self.restarts() != wanted && begin.elapsed() < Duration::from_secs(60) {}
-        assert_eq!(self.restarts(), wanted, "jobs of {:?}", self.nodes);
+        while !nodes.is_empty() && self.restarts() != expected && begin.elapsed() < Duration::from_secs(60) {}
+        assert_eq!(self.restarts(), expected, "jobs of {:?}", self.nodes);
         self.until_all_run();
     }
 
-    /// All jobs of the beginning run, as they did: none was requeued, each has its process.
+    /// Asserts that all initial jobs are running with one process each and that none was requeued.
     #[track_caller]
     pub(super) fn assert_nothing_was_lost(&self) {
         self.until_all_run();

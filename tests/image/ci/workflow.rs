@@ -1,5 +1,5 @@
-//! A job of a workflow, run as GitHub's runner runs it: a network of the job's own, services by `docker create`, the job's container with
-//! `tail` in place of its entry point, and each step a `docker exec` of a script.
+//! A workflow job, run as GitHub's runner does: a network per job, services through `docker create`, the job container
+//! with `tail` as the entry point, and a `docker exec` of a script for each step.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -10,12 +10,12 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::docker::{ACCOUNTING, Container, Network, Outcome, PLAIN, docker, share, tag, unique};
 
-/// What stands for `${{ secrets.SLURM_KEY }}`.
+/// The value of `${{ secrets.SLURM_KEY }}`.
 pub(crate) const KEY: &str = "c2VjcmV0LW9mLXRoZS1yZXBvc2l0b3J5LWxvbmctZW5vdWdo";
 
-/// A block of docs/ci.md by its name.
-pub(crate) fn printed(name: &str) -> String {
-    let page = fs::read_to_string(harness::root().join("docs/ci.md")).expect("the page");
+/// The block of docs/ci.md with this file name.
+pub(crate) fn documented_workflow(name: &str) -> String {
+    let page = fs::read_to_string(harness::root().join("docs/ci.md")).expect("docs/ci.md exists");
     let marker = format!("<!-- test: file={name} -->\n```");
     let (_, rest) = page.split_once(&marker).unwrap_or_else(|| panic!("docs/ci.md has no block {name}"));
     let (_, block) = rest.split_once('\n').expect("a block has lines");
@@ -31,7 +31,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// The containers of the workflow's job; the services are healthy.
+    /// Starts the containers of the workflow's job and waits until the services are healthy.
     #[track_caller]
     pub(crate) fn start(workflow: &str) -> Self {
         share::hold(2);
@@ -68,7 +68,7 @@ impl Job {
         job
     }
 
-    /// A step that is a script.
+    /// Runs a script as a step.
     pub(crate) fn run(&self, script: &str, env: &[(String, String)]) -> Outcome {
         let name = unique("step");
         fs::write(self.work.path().join("_temp").join(&name), script).expect("a script");
@@ -89,7 +89,7 @@ impl Job {
         Outcome::of(&output)
     }
 
-    /// All steps, in order; what each printed.
+    /// Runs all script steps in order and returns the output of each.
     #[track_caller]
     pub(crate) fn run_all(&self) -> Vec<String> {
         let scripts = self.steps.iter().filter_map(|step| Some((step["run"].as_str()?, pairs(&step["env"]))));
@@ -109,18 +109,18 @@ fn pairs(env: &Yaml) -> Vec<(String, String)> {
     env.as_hash().into_iter().flatten().map(pair).collect()
 }
 
-/// `docker create` and `docker start`, with what the workflow says of the container behind what the runner says.
+/// Creates and starts a container. The workflow's options follow the runner's.
 #[track_caller]
-fn create(described: &Yaml, fixed: &[&str], command: &[&str]) -> Container {
+fn create(spec: &Yaml, fixed: &[&str], command: &[&str]) -> Container {
     let container = Container { name: unique("job") };
-    let image = described.as_str().or_else(|| described["image"].as_str()).expect("a container has an image");
+    let image = spec.as_str().or_else(|| spec["image"].as_str()).expect("a container has an image");
     let mut arguments: Vec<String> = vec!["create".into(), "--name".into(), container.name.clone()];
     arguments.extend(fixed.iter().map(|word| (*word).to_owned()));
-    arguments.extend(described["options"].as_str().unwrap_or_default().split_whitespace().map(str::to_owned));
-    for (name, value) in pairs(&described["env"]) {
+    arguments.extend(spec["options"].as_str().unwrap_or_default().split_whitespace().map(str::to_owned));
+    for (name, value) in pairs(&spec["env"]) {
         arguments.extend(["--env".to_owned(), format!("{name}={value}")]);
     }
-    for volume in described["volumes"].as_vec().into_iter().flatten() {
+    for volume in spec["volumes"].as_vec().into_iter().flatten() {
         arguments.extend(["--volume".to_owned(), volume.as_str().unwrap_or_default().to_owned()]);
     }
     arguments.extend(["--env", "GITHUB_ACTIONS=true", "--env", "CI=true"].map(str::to_owned));

@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use super::{Outcome, docker, is_of_a_busy_machine, records};
 
-/// `docker exec`. Its client, two daemons and a shim take as much time of the CPU as runc, to which they hand the command in the end, and
-/// the tests execute thousands: where SLURMINIT_TEST_RUNC names the directory in which the engine's runc keeps its containers, it is asked
-/// itself.
+/// Executes a command in the container. With SLURMINIT_TEST_RUNC (the state directory of the engine's runc), calls runc
+/// directly: the client, daemons and shim behind `docker exec` use as much CPU time as runc, and the tests execute
+/// thousands of commands.
 fn exec(container: &str, command: &[&str]) -> Outcome {
     static IDS: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
     let Some(root) = std::env::var_os("SLURMINIT_TEST_RUNC") else {
         return docker(["exec", container].iter().chain(command));
     };
-    let known = IDS.lock().unwrap_or_else(PoisonError::into_inner).get(container).cloned();
-    let id = known.unwrap_or_else(|| {
+    let cached = IDS.lock().unwrap_or_else(PoisonError::into_inner).get(container).cloned();
+    let id = cached.unwrap_or_else(|| {
         let id = docker(["inspect", "--format", "{{.Id}}", container]).ok().trim().to_owned();
         IDS.lock().unwrap_or_else(PoisonError::into_inner).insert(container.to_owned(), id.clone());
         id
@@ -28,7 +28,7 @@ fn exec(container: &str, command: &[&str]) -> Outcome {
     Outcome::of(&runc.output().expect("runc is installed"))
 }
 
-/// Has slurmctld save, and waits for it: a text that it did not have before is in both of its files.
+/// Sets a unique comment on a node and a job and waits until it appears in both state files of slurmctld.
 const SAVED: &str = r#"word=saved-$(date +%s%N); state=/var/lib/slurm/slurmctld
 scontrol update nodename="$(sinfo --noheader --Node --format=%N | head -n 1)" comment="$word" || exit
 job=$(squeue --noheader --format=%A | head -n 1)
@@ -38,7 +38,8 @@ until grep -q "$word" $state/node_state && { [ -z "$job" ] || grep -q "$word" $s
     [ $((tries += 1)) -lt 1200 ] || exit 1; sleep 0.05
 done"#;
 
-/// Puts a program that counts in front of scontrol. Replaced at once, so that no check finds it missing.
+/// Wraps scontrol in a script that counts the liveness checks. The replacement is atomic, so no check finds scontrol
+/// missing.
 const COUNT_ROUNDS: &str = r#"[ -e /run/scontrol ] || {
     cp "$(readlink -f /usr/bin/scontrol)" /run/scontrol
     printf '#!/bin/sh\ngrep -qa liveness "/proc/$PPID/cmdline" && echo >>/run/rounds\nexec /run/scontrol "$@"\n' >/run/counting
@@ -46,7 +47,7 @@ const COUNT_ROUNDS: &str = r#"[ -e /run/scontrol ] || {
 }
 : >/run/rounds"#;
 
-/// A container that goes away with this value.
+/// A container that is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Container {
     pub(crate) name: String,
@@ -57,7 +58,7 @@ impl Container {
         exec(&self.name, command)
     }
 
-    /// A shell line inside; what it prints, without the last newline.
+    /// Runs a shell line in the container. Returns its standard output without trailing white space.
     #[track_caller]
     pub(crate) fn sh(&self, line: &str) -> String {
         self.exec(&["sh", "-c", line]).ok().trim_end().to_owned()
@@ -69,7 +70,8 @@ impl Container {
         assert_eq!(outcome.code, 0, "not ready: {}{}\n{}", outcome.stdout, outcome.stderr, self.log());
     }
 
-    /// Until PID 1 holds TERM back or catches it; before that the kernel drops it. runc, which executes it, catches TERM, too.
+    /// Waits until PID 1 blocks or catches SIGTERM; before that the kernel drops it. Checks the process name because
+    /// runc, which executes PID 1, also catches SIGTERM.
     #[track_caller]
     pub(crate) fn wait_for_handlers(&self) {
         let pid = docker(["inspect", "--format", "{{.State.Pid}}", &self.name]).ok();
@@ -81,26 +83,26 @@ impl Container {
         };
         let is_ready = |text: String| text.starts_with("Name:\tslurminit") && text.lines().any(has_term);
         while !std::fs::read_to_string(&status).is_ok_and(is_ready) {
-            assert!(Instant::now() < deadline, "{status} shows no handler for TERM");
+            assert!(Instant::now() < deadline, "{status} shows no handler for SIGTERM");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Waits until a shell condition holds inside; 124 if it does not in so many seconds.
+    /// Waits until a shell condition holds in the container. The code is 124 after the timeout.
     pub(crate) fn wait_until(&self, seconds: u32, condition: &str) -> Outcome {
         let line = format!("timeout {seconds} sh -c 'until {condition}; do sleep 0.2; done'");
         self.exec(&["sh", "-c", &line])
     }
 
-    /// Waits until a shell condition holds inside, as it must within three minutes.
+    /// Waits until a shell condition holds in the container. Panics after three minutes.
     #[track_caller]
     pub(crate) fn until(&self, condition: &str) {
         let outcome = self.wait_until(180, condition);
         assert_eq!(outcome.code, 0, "{condition}: {outcome:?}\n{}", self.log());
     }
 
-    /// Waits until the log has these words, as it must within two minutes. For the words of Slurm and of other programs: slurminit's
-    /// messages change, and what they are about is in its state, or in `records`. How long it took.
+    /// Waits until the log contains this text and returns how long that took. Panics after two minutes. Only for
+    /// messages of Slurm and other programs. slurminit's messages can change: use `until_logged` or the status.
     #[track_caller]
     pub(crate) fn until_said(&self, words: &str) -> Duration {
         let begin = Instant::now();
@@ -108,34 +110,36 @@ impl Container {
         begin.elapsed()
     }
 
-    /// Waits until the log is so, as it must within two minutes.
+    /// Waits until the log satisfies the condition. Panics after two minutes.
     #[track_caller]
-    pub(crate) fn until_log(&self, what: &str, is_so: impl Fn(&str) -> bool) {
+    pub(crate) fn until_log(&self, what: &str, condition: impl Fn(&str) -> bool) {
         let begin = Instant::now();
-        while !is_so(&self.log()) {
+        while !condition(&self.log()) {
             assert!(begin.elapsed() < Duration::from_secs(120), "never logged: {what}");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
 
-    /// Waits until slurminit has logged an event of this kind, of this unit. Only with `Image::json_log`.
+    /// Waits until slurminit has logged an event of this kind and unit; returns how long that took. Requires
+    /// `Image::json_log`.
     #[track_caller]
     pub(crate) fn until_logged(&self, kind: &str, unit: Option<&str>) -> Duration {
         let begin = Instant::now();
-        let is_it = |record: &Value| record["kind"] == kind && unit.is_none_or(|unit| record["unit"] == unit);
-        self.until_log(kind, |log| records(log).iter().any(is_it));
+        let matches = |record: &Value| record["kind"] == kind && unit.is_none_or(|unit| record["unit"] == unit);
+        self.until_log(kind, |log| records(log).iter().any(matches));
         begin.elapsed()
     }
 
-    /// slurminit's own records of this kind. Only with `Image::json_log`.
+    /// slurminit's records of this kind. Requires `Image::json_log`.
     pub(crate) fn records(&self, kind: &str) -> Vec<Value> {
         records(&self.log()).into_iter().filter(|record| record["kind"] == kind).collect()
     }
 
-    /// Everything above information, from whatever source, but what a busy machine alone can cause. Only with `Image::json_log`.
+    /// Warnings and errors from all sources, except those that a busy machine alone can cause. Requires
+    /// `Image::json_log`.
     pub(crate) fn warnings(&self) -> Vec<Value> {
-        let is_one = |record: &Value| record["level"] == "warn" || record["level"] == "error";
-        records(&self.log()).into_iter().filter(|record| is_one(record) && !is_of_a_busy_machine(record)).collect()
+        let is_warning = |record: &Value| record["level"] == "warn" || record["level"] == "error";
+        records(&self.log()).into_iter().filter(|record| is_warning(record) && !is_of_a_busy_machine(record)).collect()
     }
 
     /// `slurminit status --json`.
@@ -144,7 +148,7 @@ impl Container {
         serde_json::from_str(&self.sh("slurminit status --json")).expect("the status is JSON")
     }
 
-    /// A daemon or service in the status.
+    /// The daemon or service with this name in the status.
     #[track_caller]
     pub(crate) fn unit(&self, name: &str) -> Value {
         let status = self.status();
@@ -154,34 +158,35 @@ impl Container {
         unit.unwrap_or_default()
     }
 
-    /// Waits until slurmctld has written down what it knows now of nodes and jobs, as it does every 5 s.
+    /// Waits until slurmctld has saved its current nodes and jobs (every 5 s).
     #[track_caller]
     pub(crate) fn until_saved(&self) {
         self.sh(SAVED);
     }
 
-    /// Waits for whole rounds of liveness checks, by counting how often slurminit executes `scontrol ping`.
+    /// Waits for complete rounds of liveness checks by counting slurminit's `scontrol ping` calls.
     #[track_caller]
     pub(crate) fn until_liveness_rounds(&self, rounds: u32) {
         self.sh(COUNT_ROUNDS);
-        // One that has begun need not have ended.
+        // The last round may still be in progress, so wait for one more.
         self.until(&format!("[ \"$(wc -l </run/rounds)\" -gt {rounds} ]"));
     }
 
-    /// Everything that the container wrote.
+    /// The output of the container.
     pub(crate) fn log(&self) -> String {
         let outcome = docker(["logs", &self.name]);
         outcome.stdout + &outcome.stderr
     }
 
-    /// `docker stop`: the container's exit code. That of KILL, 137, comes after two minutes: a busy machine takes longer than Docker's 10 s.
+    /// `docker stop`; returns the container's exit code. Docker sends SIGKILL (code 137) only after two minutes: on a
+    /// busy machine, a stop can take longer than the default of 10 s.
     #[track_caller]
     pub(crate) fn stop(&self) -> i32 {
         docker(["stop", "--time", "120", &self.name]).ok();
         self.exit_code()
     }
 
-    /// Waits for the end of the container.
+    /// Waits for the end of the container and returns its exit code.
     #[track_caller]
     pub(crate) fn exit_code(&self) -> i32 {
         docker(["wait", &self.name]).ok().trim().parse().expect("docker wait prints a number")
@@ -190,13 +195,13 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        // Only a test that fails shows what is printed.
+        // libtest shows the output of failed tests only.
         if std::thread::panicking() {
             let log = self.log();
             let lines: Vec<&str> = log.lines().collect();
             println!("the last lines of {}:\n{}", self.name, lines[lines.len().saturating_sub(60)..].join("\n"));
         }
-        // `docker run --rm` has mostly removed it already.
+        // `docker run --rm` has usually removed it already.
         docker(["rm", "--force", "--volumes", &self.name]);
     }
 }

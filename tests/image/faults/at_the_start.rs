@@ -1,28 +1,28 @@
-//! A daemon that fails while it starts: a wrapper is in its place, and does it at the first start or at each.
+//! Daemons that fail during their start. A wrapper script causes the fault at the first start or at every start.
 
 use super::case::{Case, End};
 use super::sign::Sign;
 use super::wrapper;
 
-/// Each daemon, and what a give-up costs.
+/// Each daemon and the container's exit code when slurminit gives up on it.
 const DAEMONS: [(&str, i32); 4] = [("munged", 100), ("slurmctld", 101), ("slurmd", 102), ("service", 103)];
 
-/// Each fault, what the wrapper does, whether only at the first start, and what is logged of it.
-const FAULTS: [(&str, &str, bool, Logged); 8] = [
-    ("KILL", "kill -KILL $$", true, Logged::Ended("SIGKILL")),
-    ("SEGV", "kill -SEGV $$", true, Logged::Ended("SIGSEGV")),
-    ("exit 0", "exit 0", true, Logged::Ended("0")),
-    ("exit 1", "exit 1", true, Logged::Ended("1")),
-    ("STOP", "kill -STOP $$", true, Logged::Event("unit-never-ready")),
-    ("slow start, 3 s", "sleep 3", true, Logged::Event("unit-starts-slowly")),
-    ("never ready, once", "exec sleep 1000", true, Logged::Event("unit-never-ready")),
-    ("exit 1 at each start", "exit 1", false, Logged::Event("unit-given-up")),
+/// Each fault: name, the wrapper's shell line, whether only at the first start, and the expected log record.
+const FAULTS: [(&str, &str, bool, LogRecord); 8] = [
+    ("KILL", "kill -KILL $$", true, LogRecord::Ended("SIGKILL")),
+    ("SEGV", "kill -SEGV $$", true, LogRecord::Ended("SIGSEGV")),
+    ("exit 0", "exit 0", true, LogRecord::Ended("0")),
+    ("exit 1", "exit 1", true, LogRecord::Ended("1")),
+    ("STOP", "kill -STOP $$", true, LogRecord::Event("unit-never-ready")),
+    ("slow start, 3 s", "sleep 3", true, LogRecord::Event("unit-starts-slowly")),
+    ("never ready, once", "exec sleep 1000", true, LogRecord::Event("unit-never-ready")),
+    ("exit 1 at each start", "exit 1", false, LogRecord::Event("unit-given-up")),
 ];
 
-/// What is logged of a fault.
+/// The log record of a fault.
 #[derive(Clone, Copy)]
-enum Logged {
-    /// The process ended, by this signal or exit code.
+enum LogRecord {
+    /// A record that the process ended with this signal or exit code.
     Ended(&'static str),
     /// An event of this kind.
     Event(&'static str),
@@ -30,24 +30,24 @@ enum Logged {
 
 pub(super) fn cases() -> Vec<Case> {
     let each = DAEMONS.into_iter().flat_map(|daemon| FAULTS.into_iter().map(move |fault| case(daemon, fault)));
-    each.chain(DAEMONS.into_iter().map(never_ready)).chain(helper()).collect()
+    each.chain(DAEMONS.into_iter().map(never_ready)).chain(slurmscriptd_cases()).collect()
 }
 
-fn case((target, code): (&'static str, i32), (fault, what, once, logged): (&'static str, &str, bool, Logged)) -> Case {
+fn case((target, code): (&'static str, i32), (fault, line, once, log): (&'static str, &str, bool, LogRecord)) -> Case {
     let command = wrapper::command(target);
     let script = match once {
-        true => format!("[ -e /tmp/once ] || {{ : >/tmp/once; {what}; }}; exec {command}"),
-        false => what.to_owned(),
+        true => format!("[ -e /tmp/once ] || {{ : >/tmp/once; {line}; }}; exec {command}"),
+        false => line.to_owned(),
     };
-    // A slow start is none that is given up on.
-    let patience = if fault.starts_with("slow") { 60 } else { 2 };
+    // A slow start must not reach the timeout.
+    let timeout = if fault.starts_with("slow") { 60 } else { 2 };
     Case {
-        toml: settings(target, &script, patience),
+        toml: settings(target, &script, timeout),
         until: if target == "service" { "[ -e /tmp/up ]" } else { "true" }.to_owned(),
         end: if once { End::Recovers } else { End::Exits(code) },
-        signs: match logged {
-            Logged::Ended(how) => Sign::ended(target, how),
-            Logged::Event(kind) => vec![Sign::of(target, kind)],
+        signs: match log {
+            LogRecord::Ended(how) => Sign::ended(target, how),
+            LogRecord::Event(kind) => vec![Sign::of(target, kind)],
         },
         ..Case::new(target, "starting", fault)
     }
@@ -62,8 +62,8 @@ fn never_ready((target, code): (&'static str, i32)) -> Case {
     }
 }
 
-/// slurminit.toml for a daemon, or a service that is ready when its file is there.
-fn settings(target: &str, script: &str, patience: u32) -> String {
+/// The slurminit.toml for a daemon, or for a service that is ready when `/tmp/up` exists.
+fn settings(target: &str, script: &str, timeout: u32) -> String {
     let readiness = match target {
         "munged" => "socket = \"/run/munge/munge.socket.2\"",
         "slurmctld" => "port = 6817",
@@ -72,15 +72,15 @@ fn settings(target: &str, script: &str, patience: u32) -> String {
             let script = script.replace("exec tail", ": >/tmp/up; exec tail");
             return wrapper::settings("service", &format!("rm -f /tmp/up; {script}"))
                 + &format!(
-                    "essential = true\nreadiness = {{ command = [\"test\", \"-e\", \"/tmp/up\"], timeout = {patience} }}\n"
+                    "essential = true\nreadiness = {{ command = [\"test\", \"-e\", \"/tmp/up\"], timeout = {timeout} }}\n"
                 );
         }
     };
-    wrapper::settings(target, script) + &format!("readiness = {{ {readiness}, timeout = {patience} }}\n")
+    wrapper::settings(target, script) + &format!("readiness = {{ {readiness}, timeout = {timeout} }}\n")
 }
 
-/// slurmctld has forked its helper a moment ago, and no more than that.
-fn helper() -> impl Iterator<Item = Case> {
+/// Faults of slurmscriptd immediately after slurmctld forks it.
+fn slurmscriptd_cases() -> impl Iterator<Item = Case> {
     ["KILL", "SEGV", "STOP"].into_iter().map(|signal| {
         let script = format!(
             ". /config/library; [ -e /tmp/once ] || {{ : >/tmp/once; hit_child {signal} $$ & }}; exec {}",

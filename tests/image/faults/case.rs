@@ -1,4 +1,4 @@
-//! One case: a container, a fault in it, and what is seen then.
+//! One case of the fault matrix: runs a container, injects a fault and checks the outcome.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,50 +10,50 @@ use crate::docker::{Container, Image, PLAIN, directory, docker, records};
 /// One row of the table.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
-    /// What is hit: a daemon, a disk, the clock.
+    /// The target of the fault: a daemon, a disk, the clock.
     pub(super) target: &'static str,
-    /// When: starting, ready, reloading, stopping.
+    /// `starting`, `ready`, `reloading` or `stopping`.
     pub(super) phase: &'static str,
-    /// What is done to it.
+    /// The name of the fault.
     pub(super) fault: &'static str,
-    /// The image, options of `docker run`, and slurminit.toml.
+    /// The image with the options of `docker run`.
     pub(super) image: Image,
     pub(super) toml: String,
-    /// Whether jobs are submitted before the fault: one that is held, one that counts.
+    /// Whether to submit a held job and a counting job before the fault.
     pub(super) jobs: bool,
-    /// The shell line that does it.
+    /// The shell line that injects the fault.
     pub(super) inject: String,
-    /// A shell condition beside "a job runs": that the fault has been dealt with.
+    /// A shell condition for recovery, in addition to "a job runs".
     pub(super) until: String,
     pub(super) end: End,
-    /// What the log must have: one of these. Empty if the log cannot be read.
+    /// The log must have one of these. Empty if the log cannot be read.
     pub(super) signs: Vec<Sign>,
-    /// A shell line whose output is part of the row; empty is none.
+    /// A shell line whose output becomes part of the row; may be empty.
     pub(super) measure: String,
-    /// What may become of the counting job; empty is nothing.
+    /// The permitted effect on the counting job, such as `requeued`; empty if none.
     pub(super) job: &'static str,
-    /// What of the saved state may be lost; empty is nothing.
+    /// The saved state that may be lost; empty if none.
     pub(super) data: &'static str,
 }
 
-/// How it must end.
+/// The expected end of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The cluster takes jobs again.
+    /// The cluster accepts jobs again.
     Recovers,
-    /// The container ends by itself with this code.
+    /// The container exits by itself with this code.
     Exits(i32),
-    /// The fault comes into a stop; it ends with 0, and the next start works.
+    /// The fault happens during a stop. The stop exits with 0, and the next start works.
     Stops,
-    /// A new start of the container is what it takes.
+    /// The cluster recovers only with a restart of the container.
     Restarts,
-    /// The next start ends by itself with this code.
+    /// The next start exits by itself with this code.
     NextExits(i32),
     /// The container is killed after the fault; the next start works.
     Killed,
 }
 
-/// What was seen.
+/// The observed outcome of a case.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) took: Duration,
@@ -61,10 +61,10 @@ pub(super) struct Seen {
     pub(super) said: String,
 }
 
-/// Longer than this is a hang.
-const PATIENCE: u64 = 60;
+/// Timeout in seconds. A longer wait counts as a hang.
+const TIMEOUT: u64 = 60;
 
-/// What the shell lines of all cases may use. A job shares the CPUs, so that one is enough for two.
+/// Shell functions for the lines of all cases. A job shares the CPUs, so two jobs fit on one CPU.
 pub(crate) const LIBRARY: &str = r#"
 pid() { # NAME: the oldest process of that name
     for p in $(ls /proc | grep '^[0-9][0-9]*$' | sort -n); do
@@ -108,7 +108,7 @@ saved() { # slurmctld saves a change within 5 seconds, and at its end
 }
 "#;
 
-/// Room for two jobs on one CPU.
+/// A partition that runs two jobs on one CPU.
 pub(crate) const PARTITION: &str = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:4\"\n";
 
 impl Case {
@@ -134,20 +134,20 @@ impl Case {
         format!("{} {} {}", self.target, self.phase, self.fault)
     }
 
-    /// Does it. The error is the whole story.
+    /// Runs the case. The error includes the end of the log.
     pub(super) fn run(&self) -> Result<Seen, String> {
         let toml = format!("{}\n{PARTITION}", self.toml);
         let files = directory(&[("slurminit.toml", &toml), ("library", LIBRARY)]);
         let begin = Instant::now();
-        // Daemons read the library, and a reload's case writes slurminit.toml.
-        fs::set_permissions(files.path(), fs::Permissions::from_mode(0o755)).expect("a directory of our own");
+        // The users of all daemons source the library. The mount is writable because reload cases write slurminit.toml.
+        fs::set_permissions(files.path(), fs::Permissions::from_mode(0o755)).expect("the test owns the directory");
         let volume = format!("{}:/config", files.path().display());
         let container = self.image.clone().json_log().with(["--volume", &volume]).start();
-        let seen = self.watch(&container, begin);
+        let seen = self.observe(&container, begin);
         seen.map_err(|why| format!("{why}\n{}", tail(&container.log())))
     }
 
-    fn watch(&self, container: &Container, begin: Instant) -> Result<Seen, String> {
+    fn observe(&self, container: &Container, begin: Instant) -> Result<Seen, String> {
         if self.phase != "starting" || self.jobs {
             shell(container, "until works; do sleep 0.2; done")?;
         }
@@ -169,27 +169,27 @@ impl Case {
         }
         let measured = if self.measure.is_empty() { String::new() } else { shell(container, &self.measure)? };
         let mut job = if self.jobs && matches!(self.end, End::Recovers | End::Killed) {
-            self.jobs(container)?
+            self.check_jobs(container)?
         } else {
             String::new()
         };
         match self.end {
             End::Recovers | End::Killed => {
                 let code = container.stop();
-                ensure(code == 0, || format!("the stop after it gave {code}"))?;
+                ensure(code == 0, || format!("the stop after the fault exited with {code}"))?;
             }
             End::Stops | End::Restarts => {
                 docker(["start", &container.name]).ok();
                 shell(container, "until works; do sleep 0.2; done")
                     .map_err(|why| format!("at the next start: {why}"))?;
-                job = if self.jobs { self.jobs(container)? } else { job };
+                job = if self.jobs { self.check_jobs(container)? } else { job };
             }
             End::Exits(_) | End::NextExits(_) => {}
         }
-        Ok(Seen { took, job, said: self.said(container, &measured)? })
+        Ok(Seen { took, job, said: self.log_line(container, &measured)? })
     }
 
-    /// Injects the fault and waits until jobs run again; measured in the container.
+    /// Injects the fault and waits until jobs run again. Returns the time measured in the container.
     fn recover(&self, container: &Container) -> Result<Duration, String> {
         let Self { target, inject, until, .. } = self;
         let line = format!(
@@ -201,24 +201,24 @@ impl Case {
         ms.map(Duration::from_millis).ok_or_else(|| format!("printed {printed:?}"))
     }
 
-    /// Injects the fault and waits for the container's end.
+    /// Injects the fault and waits for the container to exit.
     fn exit(&self, container: &Container, code: i32) -> Result<Duration, String> {
         let begin = Instant::now();
         if matches!(self.end, End::Stops | End::Restarts) {
-            // The shell may be killed with the container.
+            // The shell may be killed with the container, so its exit code is ignored.
             let line = format!(". /config/library; old=$(pid {}); {}", self.target, self.inject);
-            container.exec(&["timeout", &PATIENCE.to_string(), "sh", "-c", &line]);
+            container.exec(&["timeout", &TIMEOUT.to_string(), "sh", "-c", &line]);
         } else if self.phase != "starting" {
             container.exec(&["sh", "-c", &format!(". /config/library; {}", self.inject)]);
         }
         let waited = std::process::Command::new("timeout")
-            .args([&PATIENCE.to_string(), "docker", "wait", &container.name])
+            .args([&TIMEOUT.to_string(), "docker", "wait", &container.name])
             .output()
             .expect("docker is installed");
         let took = begin.elapsed();
         let printed = String::from_utf8_lossy(&waited.stdout).trim().to_owned();
-        ensure(!printed.is_empty(), || format!("HANGS: has not ended after {PATIENCE} s"))?;
-        ensure(printed == code.to_string(), || format!("ended with {printed}, not {code}"))?;
+        ensure(!printed.is_empty(), || format!("HANGS: container still running after {TIMEOUT} s"))?;
+        ensure(printed == code.to_string(), || format!("exited with {printed}, not {code}"))?;
         Ok(took)
     }
 
@@ -232,51 +232,52 @@ impl Case {
         Ok(begin.elapsed())
     }
 
-    /// A clean stop, then a start that finds what a hook has done.
+    /// A clean stop, then a start that must exit with `code`.
     fn next_exit(&self, container: &Container, code: i32) -> Result<Seen, String> {
         container.stop();
         docker(["start", &container.name]).ok();
         let took = self.exit(container, code)?;
-        Ok(Seen { took, job: String::new(), said: self.said(container, "")? })
+        Ok(Seen { took, job: String::new(), said: self.log_line(container, "")? })
     }
 
-    /// What became of the counting job; an error if it or the held one or the key should be there and is not.
-    fn jobs(&self, container: &Container) -> Result<String, String> {
+    /// The effect on the counting job. An error if that is not permitted, or if the held job or the munge key is lost.
+    fn check_jobs(&self, container: &Container) -> Result<String, String> {
         let state = shell(
             container,
             "squeue --noheader --format='%j %T' | sort | tr '\\n' ' '; \
              sha256sum </etc/munge/munge.key | cmp -s - /tmp/key && echo same-key; \
              if grep -v notice /tmp/count | awk '$1 != NR { exit 1 }'; then echo gapless; fi",
         )?;
-        let said = container.exec(&["sh", "-c", "scontrol --oneliner show job | grep JobName=counting"]).stdout;
+        let shown = container.exec(&["sh", "-c", "scontrol --oneliner show job | grep JobName=counting"]).stdout;
         let field = |name: &str| {
-            let value = said.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            let value = shown.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
             value.unwrap_or("unknown").to_owned()
         };
-        let (found, restarts) = (field("JobState"), field("Restarts"));
-        let became = match (found.as_str(), restarts.as_str()) {
+        let (job_state, restarts) = (field("JobState"), field("Restarts"));
+        let effect = match (job_state.as_str(), restarts.as_str()) {
             ("RUNNING", "0") if state.contains("gapless") => "",
             ("COMPLETED", "0") if self.end != End::Recovers => "",
             (_, "1") => "requeued",
             (other, _) => other,
         };
-        ensure(became.is_empty() || became == self.job, || {
-            format!("the counting job is {found}, restarts {restarts}: {state}\n{said}")
+        ensure(effect.is_empty() || effect == self.job, || {
+            format!("the counting job is {job_state}, restarts {restarts}: {state}\n{shown}")
         })?;
         ensure(state.contains("held PENDING"), || format!("the held job is lost: {state}"))?;
         ensure(self.data.contains("key") || state.contains("same-key"), || {
-            format!("the munge key is another: {state}")
+            format!("the munge key has changed: {state}")
         })?;
-        Ok(became.to_owned())
+        Ok(effect.to_owned())
     }
 
-    /// The line of the log that tells of it.
-    fn said(&self, container: &Container, measured: &str) -> Result<String, String> {
+    /// The log line that reports the fault, for the row.
+    fn log_line(&self, container: &Container, measured: &str) -> Result<String, String> {
         if self.signs.is_empty() {
             return Ok("`slurminit status`, because the log cannot be read".to_owned());
         }
         let log = container.log();
-        let line = sign::first(&log, &self.signs).ok_or_else(|| format!("SILENT: no {:?} in the log", self.signs))?;
+        let line =
+            sign::first(&log, &self.signs).ok_or_else(|| format!("NOT LOGGED: no {:?} in the log", self.signs))?;
         if measured.is_empty() {
             return Ok(line);
         }
@@ -287,10 +288,10 @@ impl Case {
     }
 }
 
-/// A shell line with the library, which must end well within [`PATIENCE`]. The shell traces itself, so that a hang names its place.
+/// Runs a shell line with the library. It must succeed within [`TIMEOUT`]. The trace of the shell shows where it hangs.
 fn shell(container: &Container, line: &str) -> Result<String, String> {
     let line = format!(". /config/library; {line}");
-    let outcome = container.exec(&["timeout", &PATIENCE.to_string(), "sh", "-xc", &line]);
+    let outcome = container.exec(&["timeout", &TIMEOUT.to_string(), "sh", "-xc", &line]);
     let trace: Vec<&str> = outcome.stderr.lines().collect();
     let trace = trace[trace.len().saturating_sub(10)..].join("\n");
     match outcome.code {
@@ -298,14 +299,14 @@ fn shell(container: &Container, line: &str) -> Result<String, String> {
         124 => {
             let state = "cat /tmp/reload; squeue; ps -eo pid,stat,comm,args";
             let state = container.exec(&["timeout", "20", "sh", "-c", state]).stdout;
-            Err(format!("HANGS: after {PATIENCE} s still in: {line}\n{}{trace}\n{state}", outcome.stdout))
+            Err(format!("HANGS: after {TIMEOUT} s still in: {line}\n{}{trace}\n{state}", outcome.stdout))
         }
         code => Err(format!("{code} from: {line}\n{}{trace}", outcome.stdout)),
     }
 }
 
-fn ensure(good: bool, why: impl FnOnce() -> String) -> Result<(), String> {
-    if good { Ok(()) } else { Err(why()) }
+fn ensure(condition: bool, error: impl FnOnce() -> String) -> Result<(), String> {
+    if condition { Ok(()) } else { Err(error()) }
 }
 
 fn tail(log: &str) -> String {

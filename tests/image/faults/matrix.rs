@@ -1,9 +1,8 @@
-//! The fault matrix: what is done to the real daemons, at which moment of their lives, and what becomes of it.
+//! The fault matrix: faults injected into the real daemons in each phase, and their outcomes.
 //!
-//! No cell may be a hang or silence: a case fails when the cluster does not come back (or the container does not end with
-//! the documented code) in time, when a job or the saved state is lost that should not be, and when the log has no record of
-//! what happened. `SLURMINIT_FAULTS=WORD` runs only the cases with that word; `UPDATE=1`
-//! writes the rows of tests/image/faults/expected.md.
+//! A case fails if the cluster does not recover (or the container does not exit with the documented code) in time, if a
+//! job or saved state is lost that should not be, or if the log does not record the fault. `SLURMINIT_FAULTS=WORD`
+//! selects the cases whose name contains that word; `UPDATE=1` writes the rows of tests/image/faults/expected.md.
 
 mod at_the_start;
 mod at_the_stop;
@@ -21,8 +20,8 @@ use std::path::PathBuf;
 use crate::docker::{share, side_by_side};
 use case::{Case, Seen};
 
-/// More than there are CPUs: most of a case is waiting.
-const SIDE_BY_SIDE: usize = 4;
+/// May exceed the number of CPUs: cases mostly wait.
+const PARALLEL_CASES: usize = 4;
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
@@ -55,45 +54,44 @@ fn no_fault_of_the_surroundings_hangs_or_goes_unreported() {
     check(surroundings::cases());
 }
 
-/// The record has a row for each case and no other.
+/// One row for each case, and no other.
 #[test]
-fn record_lists_every_case() {
+fn expected_md_lists_every_case() {
     let cases = [at_the_start::cases(), while_ready::cases(), while_reloading::cases(), at_the_stop::cases()].concat();
     let cases = [cases, surroundings::cases()].concat();
     let names: Vec<String> = cases.iter().map(report::row_name).collect();
     assert_eq!(
-        report::row_names(&record(), &report::MARKS, 3),
+        report::row_names(&expected_file(), &report::MARKS, 3),
         names,
-        "make it again with the command in {:?}",
-        record()
+        "regenerate it with the command in {:?}",
+        expected_file()
     );
 }
 
-fn record() -> PathBuf {
+fn expected_file() -> PathBuf {
     harness::root().join("tests/image/faults/expected.md")
 }
 
 fn check(cases: Vec<Case>) {
-    share::hold(SIDE_BY_SIDE);
+    share::hold(PARALLEL_CASES);
     let only = std::env::var("SLURMINIT_FAULTS").unwrap_or_default();
     let cases: Vec<Case> = cases.into_iter().filter(|case| case.name().contains(&only)).collect();
-    let seen = side_by_side(SIDE_BY_SIDE, &cases, |case| {
+    let results = side_by_side(PARALLEL_CASES, &cases, |case| {
         let result = case.run();
         eprintln!("{}: {result:?}", case.name());
         result
     });
-    let results = || cases.iter().zip(&seen);
-    let rows: Vec<(&Case, &Seen)> =
-        results().filter_map(|(case, result)| Some((case, result.as_ref().ok()?))).collect();
+    let pairs = || cases.iter().zip(&results);
+    let rows: Vec<(&Case, &Seen)> = pairs().filter_map(|(case, result)| Some((case, result.as_ref().ok()?))).collect();
     let failed: Vec<String> =
-        results().filter_map(|(case, result)| Some(format!("{}: {}", case.name(), result.as_ref().err()?))).collect();
+        pairs().filter_map(|(case, result)| Some(format!("{}: {}", case.name(), result.as_ref().err()?))).collect();
     let table = report::table(&rows);
     println!("{table}");
     harness::write_evidence(&table);
-    assert!(failed.is_empty(), "{} of {} cases failed:\n\n{}", failed.len(), seen.len(), failed.join("\n\n"));
+    assert!(failed.is_empty(), "{} of {} cases failed:\n\n{}", failed.len(), results.len(), failed.join("\n\n"));
     if std::env::var_os("UPDATE").is_some() {
-        report::update(&record(), &report::MARKS, &table, 3);
+        report::update(&expected_file(), &report::MARKS, &table, 3);
     } else {
-        report::compare(&record(), &report::MARKS, &table, 4);
+        report::compare(&expected_file(), &report::MARKS, &table, 4);
     }
 }

@@ -1,4 +1,4 @@
-//! The table of what was seen, as Markdown.
+//! The table of outcomes, as Markdown.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::case::{Case, End, Seen};
 
-/// The lines between which a table lies in its file.
+/// The lines that delimit a table in its file.
 pub(crate) struct Marks {
     pub(crate) begin: &'static str,
     pub(crate) end: &'static str,
@@ -84,12 +84,12 @@ pub(crate) fn update(file: &Path, marks: &Marks, table: &str, columns: usize) {
 pub(crate) fn compare(file: &Path, marks: &Marks, table: &str, columns: usize) {
     let text = fs::read_to_string(file).expect("the file with the marks");
     let key = |row: &str| key(&without_times(row), columns);
-    let known: Vec<String> = parts(&text, marks).1.lines().map(key).collect();
-    let changed: Vec<&str> = table.lines().skip(2).filter(|row| !known.contains(&key(row))).collect();
-    assert!(changed.is_empty(), "other outcomes than in {}:\n{}", file.display(), changed.join("\n"));
+    let recorded: Vec<String> = parts(&text, marks).1.lines().map(key).collect();
+    let changed: Vec<&str> = table.lines().skip(2).filter(|row| !recorded.contains(&key(row))).collect();
+    assert!(changed.is_empty(), "outcomes differ from {}:\n{}", file.display(), changed.join("\n"));
 }
 
-/// With each time as `N s`.
+/// The text with each time (a number with a decimal point) replaced by `N`.
 fn without_times(text: &str) -> String {
     let is_time = |word: &str| word.contains('.') && word.parse::<f64>().is_ok();
     let words = text.split(' ').map(|word| if is_time(word) { "N" } else { word });
@@ -97,14 +97,14 @@ fn without_times(text: &str) -> String {
 }
 
 #[test]
-fn row_is_compared_with_its_outcome_and_without_its_times() {
+fn compares_outcome_and_ignores_times() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let text = "| slurmd | ready | KILL | recovered within 1.5 s | none | said |\n";
-    fs::write(file.path(), format!("{}{text}{}", MARKS.begin, MARKS.end)).expect("own file");
-    let compared = |row: &str| {
+    fs::write(file.path(), format!("{}{text}{}", MARKS.begin, MARKS.end)).expect("the temporary file");
+    let matches = |row: &str| {
         let table = format!("| what |\n|---|\n{row}");
         std::panic::catch_unwind(|| compare(file.path(), &MARKS, &table, 4)).is_ok()
     };
-    assert!(compared("| slurmd | ready | KILL | recovered within 12.0 s | none | other |\n"));
-    assert!(!compared("| slurmd | ready | KILL | ends with code 101 after 1.5 s | none | said |\n"));
+    assert!(matches("| slurmd | ready | KILL | recovered within 12.0 s | none | other |\n"));
+    assert!(!matches("| slurmd | ready | KILL | ends with code 101 after 1.5 s | none | said |\n"));
 }

@@ -1,10 +1,10 @@
-//! What must be in the log, and the row's text of it.
+//! Log entries that a case requires, and their text in the table.
 
 use serde_json::Value;
 
 use crate::docker::{records, text};
 
-/// A record of slurminit's, or the words of another program.
+/// A record of slurminit, or text logged by another program.
 #[derive(Clone, Debug)]
 pub(crate) enum Sign {
     Event { kind: &'static str, unit: Option<&'static str>, field: Option<(&'static str, &'static str)> },
@@ -12,7 +12,7 @@ pub(crate) enum Sign {
 }
 
 impl Sign {
-    /// Of no unit, or of any.
+    /// A record of this kind, whatever its unit.
     pub(crate) fn event(kind: &'static str) -> Self {
         Self::Event { kind, unit: None, field: None }
     }
@@ -21,12 +21,12 @@ impl Sign {
         Self::Event { kind, unit: Some(unit), field: None }
     }
 
-    /// A daemon or service that ended so, by the name of a signal or an exit code: by itself, or while the container stops.
+    /// Any record that the unit ended with `how` (signal name or exit code), by itself or while the container stops.
     pub(crate) fn ended(unit: &'static str, how: &'static str) -> Vec<Self> {
         ["unit-died", "unit-stopped", "external-failure"].map(|kind| Self::of(unit, kind).with("exit", how)).to_vec()
     }
 
-    /// With this word in a field, such as the name of a signal or a path.
+    /// Also requires this word, such as a signal name or a path, in the field.
     pub(crate) fn with(self, name: &'static str, word: &'static str) -> Self {
         match self {
             Self::Event { kind, unit, .. } => Self::Event { kind, unit, field: Some((name, word)) },
@@ -34,7 +34,7 @@ impl Sign {
         }
     }
 
-    fn is(&self, record: &Value) -> bool {
+    fn matches(&self, record: &Value) -> bool {
         match self {
             Self::Words(words) => record.get("kind").is_none() && text(record).contains(words),
             Self::Event { kind, unit, field } => {
@@ -50,17 +50,17 @@ impl Sign {
     }
 }
 
-/// The first line of the log with one of the signs, as the log in text has it, without its time.
+/// The first log line that matches one of the signs, in the text log format without the time.
 pub(crate) fn first(log: &str, signs: &[Sign]) -> Option<String> {
-    let shown = |record: &Value| {
+    let format_record = |record: &Value| {
         let word = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
         format!("{} {}: {}", word("level"), word("source"), text(record))
     };
-    let record = records(log).into_iter().find(|record| signs.iter().any(|sign| sign.is(record)));
-    // What is written past PID 1 is no record.
+    let record = records(log).into_iter().find(|record| signs.iter().any(|sign| sign.matches(record)));
+    // Output that bypasses PID 1 is not a record.
     let is_raw = |line: &&str| {
         !line.starts_with('{') && signs.iter().any(|sign| matches!(sign, Sign::Words(words) if line.contains(words)))
     };
-    let line = record.as_ref().map(shown).or_else(|| log.lines().find(is_raw).map(str::to_owned))?;
+    let line = record.as_ref().map(format_record).or_else(|| log.lines().find(is_raw).map(str::to_owned))?;
     Some(format!("`{}`", line.trim().replace('`', "'")))
 }

@@ -1,4 +1,4 @@
-//! What is not a daemon: disks, saved state, the key, memory, processes, the log.
+//! Faults outside the daemons: disks, saved state, the munge key, memory, processes, the clock, the log.
 
 use super::case::{Case, End};
 use super::sign::Sign;
@@ -16,7 +16,7 @@ fn disks() -> Vec<Case> {
     let fill = |path: &str| format!("dd if=/dev/zero of={path}/filler bs=1k 2>/dev/null");
     vec![
         Case {
-            // slurmctld saves a change within 5 seconds, and says then that it cannot.
+            // slurmctld saves a change within 5 s and then logs the failure.
             inject: format!(
                 "{}; ! sbatch --mem=16 --output=/dev/null --wrap true; scontrol update jobname=held comment=full; sleep 6; \
                  rm /var/lib/slurm/slurmctld/filler",
@@ -26,7 +26,7 @@ fn disks() -> Vec<Case> {
             ..full("saved state", "/var/lib/slurm/slurmctld", "size=2m")
         },
         Case {
-            // slurmd sees it with the next batch job; Slurm drains the node and leaves it so. A new start takes that back.
+            // slurmd detects it at the next batch job. Slurm drains the node and does not resume it; a restart does.
             inject: format!(
                 "{}; sbatch --quiet --mem=16 --output=/dev/null --wrap true; until sinfo --noheader --format=%E | grep -q 'is full'; do sleep 0.2; done; \
                  rm /var/lib/slurm/slurmd/filler; kill -TERM 1",
@@ -61,9 +61,9 @@ fn disks() -> Vec<Case> {
     ]
 }
 
-/// The state is spoilt between two starts, by a hook before the second.
+/// A pre_start hook corrupts the state before the second start.
 fn state() -> Vec<Case> {
-    let spoilt = |fault, line: &str, sign| Case {
+    let corrupted = |fault, line: &str, sign| Case {
         toml: format!(
             "[[hooks.pre_start]]\ncommand = [\"sh\", \"-c\", \"[ ! -e /var/lib/slurm/slurmctld/job_state ] || {{ {line}; }}\"]\n"
         ),
@@ -76,28 +76,28 @@ fn state() -> Vec<Case> {
     vec![
         Case {
             end: End::NextExits(78),
-            ..spoilt(
+            ..corrupted(
                 "of another cluster",
                 "printf other >/var/lib/slurm/slurmctld/clustername",
                 Sign::event("start-refused").with("what", "/var/lib/slurm/slurmctld"),
             )
         },
-        spoilt(
+        corrupted(
             "job_state cut in half",
             "truncate -s 700 /var/lib/slurm/slurmctld/job_state",
             Sign::Words("start with '-i'"),
         ),
-        spoilt(
+        corrupted(
             "node_state cut in half",
             "truncate -s 150 /var/lib/slurm/slurmctld/node_state",
             Sign::Words("start with '-i'"),
         ),
-        // Slurm has a copy of each file, some seconds older: there the job still runs.
+        // Slurm keeps a backup of each file, some seconds older, in which the job is still running.
         Case {
             inject: "kill -TERM 1".to_owned(),
             end: End::Restarts,
             job: "requeued",
-            ..spoilt(
+            ..corrupted(
                 "every file empty",
                 "truncate -s 0 /var/lib/slurm/slurmctld/*_state",
                 Sign::Words("Trying backup state save file"),
@@ -125,7 +125,7 @@ fn key() -> Vec<Case> {
     ]
 }
 
-/// The kernel takes the process with the highest score when the limit is reached.
+/// At the memory limit the kernel kills the process with the highest OOM score.
 fn memory() -> Vec<Case> {
     let killed = |target: &'static str| {
         let case = Case::new(target, "ready", "out of memory");
@@ -147,18 +147,17 @@ fn processes() -> Vec<Case> {
         let case = Case::new("a job", phase, fault);
         Case { image: case.image.with(["--pids-limit=200"]), jobs: true, ..case }
     };
-    // Where no process can be made the shells give up, one after the other, and others take their places: without an end that is set,
-    // it may last a minute.
+    // When fork(2) fails, shells exit and others fork in their place. Without the limit of 5 s this can last a minute.
     let line = "(sleep 5; : >/tmp/enough) & srun --mem=16 sh -c 'b() { [ -e /tmp/enough ] || { b & b & sleep 3; }; }; b' 2>&1 >/dev/null \
                 | head -n 3 >/proc/1/fd/2";
     vec![
         Case { inject: line.to_owned(), signs: vec![Sign::Words("Cannot fork")], ..bomb("ready", "fork bomb under --pids-limit") },
         Case {
-            // Once: it is requeued as well, and may start before what looks whether the next start works.
+            // Only in the first run: the job is requeued and may start before the check of the next start.
             inject: "sbatch --quiet --mem=16 --output=/dev/null --wrap \
                      '[ \"$SLURM_RESTART_COUNT\" ] || { b() { b & b & while :; do sleep 1; done; }; b; }'; sleep 2; kill -TERM 1"
                 .to_owned(),
-            // It has its notice if there is a process left for that.
+            // The counting job is only notified if a process is left for that.
             job: "requeued",
             end: End::Stops,
             signs: vec![Sign::event("stop-requested")],
@@ -167,7 +166,7 @@ fn processes() -> Vec<Case> {
     ]
 }
 
-/// A container may not set the clock; libfaketime sets it for all that run in one.
+/// A container cannot set the clock; libfaketime shifts it for all processes of the container.
 fn clock() -> Vec<Case> {
     let image = format!("{PLAIN}-clock");
     let jumps = |fault, by: &str| {
@@ -183,15 +182,14 @@ fn clock() -> Vec<Case> {
     vec![jumps("an hour ahead", "+3600"), jumps("an hour back", "-3600")]
 }
 
-/// The image for these.
+/// Builds the image with libfaketime for the clock cases.
 pub(crate) fn build() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/image/faults");
     let image = tag(PLAIN);
     docker(["build", "--tag", &format!("{image}-clock"), "--build-arg", &format!("IMAGE={image}"), directory]).ok();
 }
 
-/// What `yes` writes, counted by `dd`: as much as a daemon can write, and how much of it is taken, past a reader that shows
-/// all but the flood.
+/// Faults of the log. `dd` measures how fast `yes` can write and how fast PID 1 reads. The flood is filtered out.
 fn log() -> Vec<Case> {
     let line = "a line of some length that a daemon in trouble writes again and again without a pause";
     let flood = format!(
@@ -203,24 +201,24 @@ fn log() -> Vec<Case> {
          offered=$(timeout 1 yes {line} | dd bs=64k of=/dev/null 2>&1 | rate); [ \"$offered\" -ge 100 ] && \
          echo \"the service could write $offered MB/s and wrote $(rate </tmp/taken): it waits for PID 1\""
     );
-    let through = |script: &str| {
+    let shell = |script: &str| {
         let image = Case::new("", "", "").image.with(["--entrypoint", "sh"]);
         image.command(["-c", script])
     };
-    let killed = |fault, more: &str| Case {
+    let killed = |fault, status_pattern: &str| Case {
         jobs: true,
         inject: "touch /tmp/flood; sleep 1; old=$(pid slurmctld); kill -KILL $old".to_owned(),
-        until: format!("renewed slurmctld && slurminit status | grep -q '{more}'"),
+        until: format!("renewed slurmctld && slurminit status | grep -q '{status_pattern}'"),
         ..Case::new("the log", "ready", fault)
     };
     vec![
         Case {
-            image: through("mkfifo /tmp/log; grep -v '\"source\":\"flood\"' </tmp/log & exec slurminit run 2>/tmp/log"),
+            image: shell("mkfifo /tmp/log; grep -v '\"source\":\"flood\"' </tmp/log & exec slurminit run 2>/tmp/log"),
             toml: flood,
             measure,
             signs: Sign::ended("slurmctld", "SIGKILL"),
             ..killed("flood of a service; slurmctld dies in it", "^flood *finished")
         },
-        Case { image: through("exec slurminit run >&- 2>&-"), ..killed("closed; slurmctld dies", "signal 9") },
+        Case { image: shell("exec slurminit run >&- 2>&-"), ..killed("closed; slurmctld dies", "signal 9") },
     ]
 }

@@ -9,7 +9,7 @@ pub(super) fn cases() -> Vec<Case> {
     each.chain(helper()).chain([hung_service()]).chain(young_jobs()).collect()
 }
 
-/// slurmctld answers a ping without its helper, and would find out with the first script that is to run.
+/// slurmctld answers pings without slurmscriptd and would not notice until the next script.
 fn helper() -> impl Iterator<Item = Case> {
     ["KILL", "SEGV", "STOP"].into_iter().map(|signal| Case {
         jobs: true,
@@ -20,10 +20,10 @@ fn helper() -> impl Iterator<Item = Case> {
     })
 }
 
-/// A service is asked if the operator says how.
+/// A service is checked only if a liveness command is configured.
 fn hung_service() -> Case {
     Case {
-        toml: wrapper::asked_service(),
+        toml: wrapper::service_with_liveness(),
         jobs: true,
         inject: "was=$(cat /tmp/service); kill -STOP $was".to_owned(),
         until: "[ \"$(cat /tmp/service)\" != \"$was\" ]".to_owned(),
@@ -32,15 +32,15 @@ fn hung_service() -> Case {
     }
 }
 
-/// A job that slurmctld has answered for and not written down yet: it is as if slurmctld had written nothing since, which it does
-/// every 5 s, and which a busy machine takes for less.
+/// A job that slurmctld has accepted but not saved. slurmctld saves every 5 s, and a busy machine may take longer to
+/// kill it, so the case restores the older state file.
 fn young_jobs() -> [Case; 2] {
     let submit = "sbatch --parsable --hold --mem=16 --job-name=young --output=/dev/null --wrap true";
     let state = "/var/lib/slurm/slurmctld/job_state";
     let forget = format!(
         "old=$(pid slurmctld); cp -p {state} /tmp/job_state; {submit} >/tmp/young; kill -STOP $old; cp -p /tmp/job_state {state}"
     );
-    // Its id is nobody else's; that the log names it is seen by the record.
+    // The next job must not reuse its ID. The `jobs-lost` record names the job.
     let until =
         format!("{{ [ -s /tmp/next ] || {submit} >/tmp/next; [ \"$(cat /tmp/next)\" -gt \"$(cat /tmp/young)\" ]; }}");
     let case = |target, fault, inject: String| Case {
@@ -75,7 +75,7 @@ fn each(target: &'static str) -> Vec<Case> {
         case("SEGV", signal("SEGV"), Sign::ended(target, "SIGSEGV")),
         case("TERM by another", signal("TERM"), Sign::ended(target, by_term)),
         Case {
-            // No daemon of Slurm's can be made to exit with 1 at will: a shell around it can.
+            // No Slurm daemon exits with code 1 on request; a shell wrapper does.
             toml: wrapper::exits_at_will(target),
             ..case("exit 1", format!("old=$(pid {process}); kill -USR1 $(cat /tmp/wrapper)"), Sign::ended(target, "1"))
         },

@@ -1,4 +1,4 @@
-//! A daemon that fails while a reload is being applied, held at a gate: before `scontrol reconfigure`, or where slurmctld or
+//! A daemon that fails during a reload. A gate holds the reload: before `scontrol reconfigure`, or where slurmctld or
 //! slurmd starts with the new files.
 
 use super::case::Case;
@@ -7,20 +7,21 @@ use super::wrapper;
 
 const DAEMONS: [&str; 4] = ["munged", "slurmctld", "slurmd", "service"];
 
-/// What a running Slurm takes, and what takes a restart of it.
+/// A change that `scontrol reconfigure` applies.
 const PARTITION: &str = "[[partition]]\\nname = \"other\"";
+/// A change that requires a restart of the daemons.
 const RESTART: &str = "[slurm.conf]\\nMaxJobCount = 5000";
 
-/// What hangs is found soon, so that no case takes long; the reload is asked for.
+/// Short probes, to detect hangs early. The cases request the reload themselves.
 const SUPERVISE: &str = "[supervise]\nreload_on_change = false\nprobe_interval = 1\nprobe_timeout = 1\n";
 
 pub(super) fn cases() -> Vec<Case> {
     let reconfigured = DAEMONS.into_iter().flat_map(|target| hit(target, at_reconfigure));
     let reconfigured = reconfigured.chain(reconfigured_helper());
-    // What the reload does not restart is hit while slurmctld starts; its helper once it is there.
-    let beside = ["munged", "service"].into_iter().flat_map(|target| hit(target, at_restart));
+    // Targets that the reload does not restart are hit while slurmctld starts; slurmscriptd once it is running.
+    let not_restarted = ["munged", "service"].into_iter().flat_map(|target| hit(target, at_restart));
     let restarted = ["slurmctld", "slurmd"].into_iter().flat_map(started);
-    reconfigured.chain(beside).chain(restarted).chain(restarted_helper()).collect()
+    reconfigured.chain(not_restarted).chain(restarted).chain(restarted_helper()).collect()
 }
 
 /// A fault while `scontrol reconfigure` is held.
@@ -33,7 +34,7 @@ fn at_reconfigure(target: &'static str, fault: &'static str, inject: &str) -> Ca
     }
 }
 
-/// A fault while the first daemon that depends on what is hit is held in its restart.
+/// A fault while the first daemon that depends on the target is held in its restart.
 fn at_restart(target: &'static str, fault: &'static str, inject: &str) -> Case {
     let held = if target == "slurmscriptd" { "slurmd" } else { "slurmctld" };
     let case = case(target, "reloading (restart)", fault);
@@ -53,7 +54,7 @@ fn case(target: &'static str, phase: &'static str, fault: &'static str) -> Case 
     }
 }
 
-/// What can be done to a daemon that runs.
+/// Faults of a running daemon.
 fn hit(target: &'static str, at: fn(&'static str, &'static str, &str) -> Case) -> Vec<Case> {
     let process = wrapper::process(target);
     let hit = |fault, inject: &str, toml: String, signs: Vec<Sign>| {
@@ -63,7 +64,7 @@ fn hit(target: &'static str, at: fn(&'static str, &'static str, &str) -> Case) -
     let plain = || wrapper::plain(target);
     let ended = match target {
         "service" => Sign::ended(target, "SIGTERM"),
-        // It may hear of the reconfiguration first, and its successor hears nothing of TERM.
+        // It may handle the reconfiguration first; its successor does not receive SIGTERM.
         "slurmctld" | "slurmd" => [Sign::ended(target, "0"), vec![Sign::of(target, "unit-handed-over")]].concat(),
         _ => Sign::ended(target, "0"),
     };
@@ -78,29 +79,29 @@ fn hit(target: &'static str, at: fn(&'static str, &'static str, &str) -> Case) -
         "service" => {
             let case = at(target, "STOP", "was=$(cat /tmp/service); kill -STOP $was");
             Case {
-                toml: case.toml + &wrapper::asked_service(),
+                toml: case.toml + &wrapper::service_with_liveness(),
                 until: "[ \"$(cat /tmp/service)\" != \"$was\" ] && reloaded applied".to_owned(),
                 signs: vec![unresponsive()],
                 ..case
             }
         }
-        // It takes the question of the reload itself to find out.
+        // Only the reload's own `scontrol reconfigure` detects it.
         "slurmctld" => hit("STOP", "kill -STOP $old", plain(), restarts_instead()),
-        // slurmctld may not get an answer of it, and refuse the new files for that, before a question finds out.
+        // slurmctld may get no reply from it and reject the new files before a probe detects it.
         _ => hit("STOP", "kill -STOP $old", plain(), [restarts_instead(), vec![unresponsive()]].concat()),
     });
     cases
 }
 
-/// slurmctld and slurmd take the new files by a restart, as `scontrol reconfigure` has failed.
+/// `scontrol reconfigure` failed, so slurmctld and slurmd are restarted with the new files.
 fn restarts_instead() -> Vec<Sign> {
     vec![Sign::event("reconfigure-failed"), Sign::event("reconfigure-timeout")]
 }
 
-/// slurmctld gives itself another one at that moment, and waits for one that is stopped.
+/// slurmctld replaces slurmscriptd during a reconfiguration and blocks if it is stopped.
 fn reconfigured_helper() -> impl Iterator<Item = Case> {
-    let another = || vec![Sign::event("reload-applied")];
-    [("KILL", another()), ("SEGV", another()), ("STOP", restarts_instead())]
+    let replaced = || vec![Sign::event("reload-applied")];
+    [("KILL", replaced()), ("SEGV", replaced()), ("STOP", restarts_instead())]
         .into_iter()
         .map(|(signal, signs)| Case { signs, ..helper(at_reconfigure, signal) })
 }
@@ -123,14 +124,14 @@ fn helper(at: fn(&'static str, &'static str, &str) -> Case, signal: &'static str
     }
 }
 
-/// A daemon that the reload starts again with the new files.
+/// Faults of a daemon that the reload restarts with the new files.
 fn started(target: &'static str) -> Vec<Case> {
     let held = |fault, first: &str, signs: Vec<Sign>| {
         let case = case(target, "reloading (restart)", fault);
-        // A slow start is none that is given up on.
-        let patience = if fault.starts_with("slow") { 60 } else { 2 };
+        // A slow start must not reach the readiness timeout.
+        let readiness_timeout = if fault.starts_with("slow") { 60 } else { 2 };
         Case {
-            toml: case.toml + &wrapper::gated(target) + &ready_within(target, patience),
+            toml: case.toml + &wrapper::gated(target) + &ready_within(target, readiness_timeout),
             inject: format!("shut; reload '{RESTART}'; reached; open '{first}'"),
             signs,
             ..case
@@ -151,7 +152,7 @@ fn started(target: &'static str) -> Vec<Case> {
         }
     };
     let never_ready = || vec![Sign::of(target, "unit-never-ready")];
-    let deaf = case(target, "reloading (restart)", "ignores TERM");
+    let term_ignored = case(target, "reloading (restart)", "ignores TERM");
     vec![
         held("KILL", "kill -KILL $$", Sign::ended(target, "SIGKILL")),
         held("SEGV", "kill -SEGV $$", Sign::ended(target, "SIGSEGV")),
@@ -163,11 +164,11 @@ fn started(target: &'static str) -> Vec<Case> {
         new_files("exit 1 at each start", "exit 1"),
         new_files("never ready", "exec sleep 1000"),
         Case {
-            toml: deaf.toml.clone() + &wrapper::ignores_term(target),
+            toml: term_ignored.toml.clone() + &wrapper::ignores_term(target),
             inject: format!("old=$(pid {target}); reload '{RESTART}'"),
             until: format!("renewed {target} && reloaded applied"),
             signs: vec![Sign::of(target, "unit-killed")],
-            ..deaf
+            ..term_ignored
         },
     ]
 }

@@ -1,6 +1,6 @@
-//! Shells around the daemons and a service, for what these cannot be made to do at will.
+//! Shell wrappers around the daemons and a service, for behaviour that cannot be triggered otherwise.
 
-/// What runs as each daemon, and as the service.
+/// The command of each daemon and of the service.
 pub(super) fn command(target: &str) -> &'static str {
     match target {
         "munged" => "munged --foreground --seed-file=/run/munge/munged.seed",
@@ -10,17 +10,17 @@ pub(super) fn command(target: &str) -> &'static str {
     }
 }
 
-/// The name of its process.
+/// The name of the target's process.
 pub(super) fn process(target: &'static str) -> &'static str {
     if target == "service" { "tail" } else { target }
 }
 
-/// As it is without a wrapper.
+/// The configuration without a wrapper.
 pub(super) fn plain(target: &str) -> String {
     if target == "service" { settings(target, "exec tail -f /dev/null") } else { String::new() }
 }
 
-/// USR1 makes it exit with 1; `/tmp/wrapper` has its number.
+/// A wrapper that exits with code 1 on SIGUSR1; `/tmp/wrapper` contains its PID.
 pub(super) fn exits_at_will(target: &str) -> String {
     let command = command(target);
     let script = format!(
@@ -29,30 +29,30 @@ pub(super) fn exits_at_will(target: &str) -> String {
     settings(target, &script)
 }
 
-/// TERM does not end it, and nobody waits long for that.
+/// A wrapper that ignores SIGTERM, with a stop timeout of 1 s.
 pub(super) fn ignores_term(target: &str) -> String {
     let script = match target {
-        // Its whole group is told.
+        // The whole process group receives the signal.
         "service" => "trap : TERM; while :; do sleep 1; done".to_owned(),
         _ => format!("trap : TERM; {} & c=$!; while kill -0 $c; do wait $c; done", command(target)),
     };
     settings(target, &script) + "stop_timeout = 1\n"
 }
 
-/// The gate of the library holds it before it starts. It hands over at a reconfiguration as it would without a wrapper.
+/// The library's `gate` holds the daemon before it starts. It hands over at a reconfiguration as without a wrapper.
 pub(super) fn gated(target: &str) -> String {
     settings(target, &format!(". /config/library; gate; exec {}", command(target).replace("-D", "--systemd")))
 }
 
-/// The table of slurminit.toml in which a shell with this script is the daemon or the service.
+/// The slurminit.toml table that runs this shell script as the daemon or the service.
 pub(super) fn settings(target: &str, script: &str) -> String {
     let table =
         if target == "service" { "[[service]]\nname = \"service\"".to_owned() } else { format!("[daemon.{target}]") };
     format!("{table}\ncommand = [\"sh\", \"-c\", \"{script}\"]\n")
 }
 
-/// A service that is asked whether it does its work; `/tmp/service` has its number.
-pub(super) fn asked_service() -> String {
+/// A service with a liveness command; `/tmp/service` contains its PID.
+pub(super) fn service_with_liveness() -> String {
     let beat = "echo $$ >/tmp/service; while :; do touch /tmp/beat; sleep 0.3; done";
     let test = "test $(( $(date +%s) - $(stat -c %Y /tmp/beat) )) -le 2";
     settings("service", beat) + &format!("liveness = {{ command = [\"sh\", \"-c\", \"{test}\"] }}\n")

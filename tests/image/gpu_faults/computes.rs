@@ -1,7 +1,8 @@
-//! Faults that take long to show. GPUs of a compute that fail: its controller is another container, and has to forget the node before it can be another one.
+//! GPU faults of a compute node: its controller is another container and must delete the node before it can register
+//! with other hardware. Also a fault that takes long to detect.
 
 use crate::docker::{DEMO, directory};
-use crate::gpu_faults::{append, count, fault, node, repair, serve, until_looks, xid};
+use crate::gpu_faults::{append, count, fault, node, repair, serve, until_sampled, xid};
 use crate::members::Cluster;
 
 #[test]
@@ -12,87 +13,87 @@ fn compute_loses_and_regains_one_gpu_without_intervention() {
     let image = cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=4"]);
     let compute = image.mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml").serve();
     compute.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
-    let shows = |line: &str| cluster.until(&format!("sinfo -h -N -o \"%N %T %G\" | grep -q \"^{line}$\""));
+    let until_node = |line: &str| cluster.until(&format!("sinfo -h -N -o \"%N %T %G\" | grep -q \"^{line}$\""));
     count(&cluster.controller, "step");
     let other = cluster.submit("--mem 100");
     cluster.until(&format!("squeue -h -j {other} -t R | grep -q ."));
     append(&compute, &fault("handle", 3, "gpu-is-lost"));
-    shows("c1 draining gpu:nvidia:4");
+    until_node("c1 draining gpu:nvidia:4");
     let reason = cluster.controller.sh("sinfo --noheader --format %E");
     assert!(reason.starts_with("slurminit: GPU 3 (0000:13:00.0): "), "{reason}");
-    // One that waits for this very node is there when it comes back.
+    // A job that is pending for this node survives the node's deletion.
     let waiting = cluster.submit("--nodelist c1 --gres=gpu:3 --mem 100");
     let before = cluster.controller.sh("wc -l < /tmp/step").parse::<u64>().unwrap();
     cluster.controller.until(&format!("[ $(wc -l < /tmp/step) -gt {} ]", before + 100));
     cluster.controller.sh("scancel --name step");
     assert_eq!(cluster.controller.sh("head -n -1 /tmp/step | awk '$1 != NR - 1 { print NR, $1; exit }'"), "");
-    // A job without a GPU is on the node, which the controller would not forget.
+    // A job without a GPU keeps the controller from deleting the node.
     compute.until("grep -q node_stage.:.draining /run/slurminit/gpus.json");
-    until_looks(&compute, 3);
-    shows("c1 draining gpu:nvidia:4");
+    until_sampled(&compute, 3);
+    until_node("c1 draining gpu:nvidia:4");
     assert_eq!(cluster.controller.sh(&format!("squeue -h -j {other} -o %T")), "RUNNING");
     cluster.controller.sh(&format!("scancel {other}"));
     cluster.until("sinfo -h -N -o \"%N %T %G\" | grep -qE \"^c1 (idle|mixed|allocated) gpu:nvidia:3$\"");
     cluster.until(&format!("squeue -h -j {waiting} -t R | grep -q ."));
-    // Back while a job has the others: it takes part once the job has ended.
+    // The GPU recovers while a job uses the others: it is added once that job has ended.
     repair(&compute);
     compute.until("grep -q node_stage.:.returning /run/slurminit/gpus.json");
     assert_eq!(cluster.controller.sh(&format!("squeue -h -j {waiting} -o %T")), "RUNNING");
     cluster.controller.sh(&format!("scancel {waiting}"));
-    shows("c1 idle gpu:nvidia:4");
+    until_node("c1 idle gpu:nvidia:4");
     let devices = "printenv CUDA_VISIBLE_DEVICES | awk -F , '{ print NF }'";
     assert_eq!(cluster.controller.sh(&format!("srun --gres=gpu:4 {devices}")), "4");
-    // An administrator's drain is theirs, also on a node that comes back as another one.
+    // An administrator's drain is kept, also when the node registers again with other hardware.
     cluster.controller.sh("scontrol update nodename=c1 state=drain reason='fan is loud'");
     append(&compute, &xid(0, 79));
-    shows("c1 drained gpu:nvidia:3");
+    until_node("c1 drained gpu:nvidia:3");
     assert_eq!(cluster.controller.sh("sinfo --noheader --format %E"), "fan is loud");
     compute.sh("slurminit restart agent");
-    shows("c1 drained gpu:nvidia:4");
+    until_node("c1 drained gpu:nvidia:4");
     assert_eq!(cluster.controller.sh("sinfo --noheader --format %E"), "fan is loud");
     cluster.controller.sh("scontrol update nodename=c1 state=resume");
-    shows("c1 idle gpu:nvidia:4");
+    until_node("c1 idle gpu:nvidia:4");
     assert_eq!(compute.sh("slurminit health --ready"), "ready");
     let log = cluster.controller.log();
     assert!(!log.contains("lower than configured"), "{log}");
 }
 
-/// slurmctld saves within 5 s that a node is another one and takes jobs; one that is killed before that has forgotten some of it.
+/// slurmctld saves a node's new hardware and state within 5 s; a kill before that loses part of it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn controller_killed_after_lost_gpu_learns_of_it() {
+fn controller_killed_after_lost_gpu_recovers_gpu_count() {
     let cluster = Cluster::new("");
     let config = directory(&[("slurminit.toml", "[agent]\ninterval = 1\n")]);
     let image = cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=4"]);
     let compute = image.mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml").serve();
     compute.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
-    let shows = |gpus: u32, seconds: u32| {
+    let assert_idle_with = |gpus: u32, seconds: u32| {
         let line = format!("sinfo -h -N -o \"%N %T %G\" | grep -q \"^c1 idle gpu:nvidia:{gpus}$\"");
         let line = format!("timeout {seconds} sh -c 'until {line}; do sleep 0.2; done'");
         let outcome = cluster.controller.exec(&["sh", "-c", &line]);
         let log = || format!("{}\n{}", cluster.controller.log(), compute.log());
         assert_eq!(outcome.code, 0, "{gpus} GPUs: {}\n{}", cluster.nodes(), log());
     };
-    // How long after the node is there slurmctld is killed, in tenths of a second.
+    // Delay between the node's return and the kill of slurmctld, in tenths of a second.
     for tenths in [0, 20] {
         cluster.controller.until_saved();
         append(&compute, &fault("handle", 3, "gpu-is-lost"));
-        shows(3, 60);
+        assert_idle_with(3, 60);
         cluster.controller.sh(&format!("sleep {}.{}; kill -KILL $(pidof slurmctld)", tenths / 10, tenths % 10));
         cluster.controller.until("scontrol ping | grep -q UP");
-        // Nobody may believe what slurmctld has forgotten: it takes jobs for three GPUs, and none for four.
-        until_looks(&compute, 5);
-        shows(3, 120);
+        // The outdated state must be corrected: the node takes jobs for three GPUs, and none for four.
+        until_sampled(&compute, 5);
+        assert_idle_with(3, 120);
         cluster.controller.sh("timeout 60 srun --gres=gpu:3 true");
         repair(&compute);
-        shows(4, 60);
+        assert_idle_with(4, 60);
     }
 }
 
-/// What changes a compute's hardware otherwise: only a drained node can be another one.
+/// Only a drained node can register with other hardware.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn reload_on_drained_compute_takes_gpu_that_was_added() {
+fn reload_on_drained_compute_registers_added_gpu() {
     let cluster = Cluster::new("");
     let compute = cluster.compute("c1", 1);
     compute.sh("mknod -m 666 /dev/nvidia1 c 1 3");
@@ -106,7 +107,7 @@ fn reload_on_drained_compute_takes_gpu_that_was_added() {
     assert_eq!(cluster.controller.sh(&format!("srun --gres=gpu:2 {devices}")), "2");
 }
 
-/// A process outside of Slurm computes, or a job's process outlived it.
+/// A process outside Slurm uses the GPU, or a job's process outlived the job.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn logs_gpu_memory_that_no_job_uses() {

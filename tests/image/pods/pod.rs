@@ -1,7 +1,7 @@
-//! Pods under Docker: what the kubelet makes of a template, as far as a container sees it.
+//! Pods under Docker: what the kubelet creates from a template, as far as a container can see it.
 //!
-//! As in Kubernetes a pod has a container of its own that does nothing but hold its network and its volumes, so that these outlive
-//! the end of the other one.
+//! As in Kubernetes, each pod has an extra container that only holds its network and its volumes, so that these outlive
+//! the main container.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use super::names::Names;
 use super::template::{Mount, Probe, Source, Template};
 use crate::docker::{ACCOUNTING, Container, DEMO, Image, LOGIN, Outcome, PLAIN, Volume, directory, docker, unique};
 
-/// The namespace's names: a Service is `NAME.DOMAIN`, and a pod looks up names that are not complete in all three.
+/// DNS search domains of the namespace: a Service is `NAME.DOMAIN`; pods look up incomplete names in all three.
 const SEARCH: [&str; 3] = ["slurm.svc.cluster.local", "svc.cluster.local", "cluster.local"];
 
-/// A network in which pods have addresses and names, and what the operator put there.
+/// A network with pod addresses and names, and the operator's key, configuration and claims.
 pub(crate) struct Namespace {
     claims: Vec<Volume>,
     names: Names,
@@ -25,15 +25,15 @@ pub(crate) struct Namespace {
     config: String,
 }
 
-/// A network in which the test chooses the addresses: the kubelet writes a pod's into its /etc/hosts.
+/// A network with addresses chosen by the test: the kubelet writes a pod's address into its /etc/hosts.
 struct Network {
     name: String,
     prefix: String,
 }
 
 impl Network {
-    /// Docker allows chosen addresses only where the subnet was given. The subnet is one that the engine itself chose a moment before: its
-    /// firewall forwards those.
+    /// Docker allows chosen addresses only with an explicit subnet. The engine has chosen the same subnet just before,
+    /// because its firewall forwards only those.
     #[track_caller]
     fn new() -> Self {
         let name = unique("pods");
@@ -43,10 +43,10 @@ impl Network {
             let subnet = docker(["network", "inspect", "--format", format, &name]).ok();
             docker(["network", "rm", &name]).ok();
             let (prefix, _) = subnet.split_once('/')?.0.rsplit_once('.')?;
-            let again = docker(["network", "create", "--subnet", &format!("{prefix}.0/24"), &name]);
-            (again.code == 0).then(|| prefix.to_owned())
+            let recreated = docker(["network", "create", "--subnet", &format!("{prefix}.0/24"), &name]);
+            (recreated.code == 0).then(|| prefix.to_owned())
         });
-        Self { name, prefix: created.expect("other tests took each subnet") }
+        Self { name, prefix: created.expect("other tests took every subnet") }
     }
 }
 
@@ -56,7 +56,7 @@ impl Drop for Network {
     }
 }
 
-/// A pod. Its container goes first.
+/// A pod. The main container is dropped first.
 pub(crate) struct Pod {
     pub(crate) container: Container,
     holder: Container,
@@ -70,17 +70,17 @@ impl Namespace {
     pub(crate) fn new(config: &str) -> Self {
         let key = unique("a-key-of-some-length").repeat(3);
         let network = Network::new();
-        // Docker gives the first address to this machine.
+        // Docker assigns the first address to the host.
         let names = Names::serve(&format!("{}.1", network.prefix));
         Self { claims: Vec::new(), network, names, last: 1, key, config: config.to_owned() }
     }
 
-    /// A container that is no pod of the cluster.
+    /// A container in the network that is not a pod.
     pub(crate) fn client(&self, image: &'static str) -> Image {
         Image::new(image).with(["--network", &self.network.name])
     }
 
-    /// A pod of a StatefulSet, without waiting for it.
+    /// Starts a pod of a StatefulSet without waiting until it is ready.
     #[track_caller]
     pub(crate) fn start(&mut self, template: &Template, number: u64) -> Pod {
         let name = format!("{}-{number}", template.name);
@@ -100,10 +100,10 @@ impl Namespace {
         }
         let holder = self.holder(&name, &address, &held);
         held.iter().for_each(|(mount, _)| self.fill(&holder, mount, number % 2 == 1));
-        run_to_its_end(template, &held);
+        run_init_container(template, &held);
         let fqdn = format!("{name}.{}.{}", template.domain, SEARCH[0]);
         let hosts = format!("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n{address}\t{fqdn}\t{name}\n");
-        let gpu = "[[gpu]]\nname = \"Simulated NVIDIA H200\"\n".repeat(usize::try_from(template.gpus).expect("some"));
+        let gpu = "[[gpu]]\nname = \"Simulated NVIDIA H200\"\n".repeat(usize::try_from(template.gpus).expect("fits"));
         let resolv = format!("search {}\nnameserver {}.1\noptions ndots:5\n", SEARCH.join(" "), self.network.prefix);
         let files = directory(&[("hosts", &hosts), ("resolv.conf", &resolv), ("gpus", &gpu)]);
         let services = template.services.iter().map(|service| format!("{service}.{}", SEARCH[0]));
@@ -112,14 +112,14 @@ impl Namespace {
         Pod { container, holder, _volumes: volumes, _files: files, address }
     }
 
-    /// A volume that outlives its pod, as open as some that provisioners make.
+    /// A volume that outlives its pod, world-writable like those of some provisioners.
     fn claim(&mut self, name: &str) -> String {
         let suffix = format!("-{name}");
         if !self.claims.iter().any(|claim| claim.name.ends_with(&suffix)) {
             self.claims.push(Volume::new(name));
         }
         let claim = self.claims.iter().find(|claim| claim.name.ends_with(&suffix));
-        claim.expect("it was made").name.clone()
+        claim.expect("the claim exists").name.clone()
     }
 
     fn holder(&self, name: &str, address: &str, held: &[(&Mount, String)]) -> Container {
@@ -132,19 +132,19 @@ impl Namespace {
         image.command(["infinity"]).start()
     }
 
-    /// Whatever is on a disk is open to all (the kubelet's `empty_dir.go`); what is in memory has the sticky bit, as a tmpfs has it.
-    /// Every second pod has all of it without the sticky bit: nothing may depend on the medium.
+    /// Disk-backed volumes are world-writable (the kubelet's `empty_dir.go`); memory-backed ones have a sticky bit,
+    /// like any tmpfs. In every second pod no volume has one: nothing may depend on the medium.
     fn fill(&self, holder: &Container, mount: &Mount, is_open: bool) {
         match &mount.source {
             Source::Empty { memory: true, .. } if !is_open => {}
-            Source::Empty { .. } | Source::Claim => open(holder, &mount.name),
+            Source::Empty { .. } | Source::Claim => make_world_writable(holder, &mount.name),
             Source::Secret { name, mode } => {
                 assert_eq!(name, "slurm-munge-key");
                 publish(holder, &mount.name, *mode, "munge.key", &self.key);
             }
             Source::ConfigMap { name, mode } => {
                 assert_eq!(name, "slurm-config");
-                open(holder, &mount.name);
+                make_world_writable(holder, &mount.name);
                 publish(holder, &mount.name, *mode, "slurminit.toml", &self.config);
             }
         }
@@ -168,11 +168,11 @@ fn volume(source: &Source) -> Volume {
     volume
 }
 
-fn open(holder: &Container, volume: &str) {
+fn make_world_writable(holder: &Container, volume: &str) {
     holder.sh(&format!("chmod 0777 /volumes/{volume}"));
 }
 
-/// The kubelet's `atomic_writer.go`: a new directory, and a link that is replaced in one go.
+/// Like the kubelet's `atomic_writer.go`: writes a new directory and replaces the link to it atomically.
 fn publish(holder: &Container, volume: &str, mode: u64, file: &str, content: &str) {
     let script = r#"
         cd "/volumes/$1"; old=$(readlink ..data || true); new="..$(date +%Y_%m_%d_%H_%M_%S).$(cat /proc/sys/kernel/random/uuid)"
@@ -192,9 +192,9 @@ fn image(template: &Template) -> Image {
     })
 }
 
-/// The pod's init container, if it has one.
+/// Runs the pod's init container, if any, to completion.
 #[track_caller]
-fn run_to_its_end(template: &Template, held: &[(&Mount, String)]) {
+fn run_init_container(template: &Template, held: &[(&Mount, String)]) {
     let Some(init) = &template.init else { return };
     let mut image = image(template).with(["--network", "none"]);
     image = init.options.iter().fold(image, |image, option| image.with([option]));
@@ -207,7 +207,7 @@ fn run_to_its_end(template: &Template, held: &[(&Mount, String)]) {
     image.with(["--entrypoint", program]).run(&arguments).ok();
 }
 
-/// The container that the template describes. `held` are its volumes; what the kubelet adds is `files`, and the device plugin's GPUs.
+/// The container that the template describes, with the volumes `held`, the kubelet's `files` and the plugin's GPUs.
 fn container(template: &Template, holder: &Container, held: &[(&Mount, String)], files: &TempDir) -> Image {
     let mut image = image(template).with(["--network", &format!("container:{}", holder.name)]);
     image = template.options.iter().fold(image, |image, option| image.with([option]));
@@ -227,7 +227,8 @@ fn container(template: &Template, holder: &Container, held: &[(&Mount, String)],
 }
 
 impl Pod {
-    /// Asks as the kubelet does, until the pod is ready. It would have made the container anew if the liveness probe had failed.
+    /// Probes like the kubelet until the pod is ready; returns how long that took. Panics where the kubelet would
+    /// restart the container.
     #[track_caller]
     pub(crate) fn until_ready(&self, template: &Template) -> Duration {
         let (begin, mut failures, mut tries) = (Instant::now(), 0, 0);
@@ -242,18 +243,18 @@ impl Pod {
                 assert!(failures < template.live.failures, "killed by its liveness probe\n{}", self.container.log());
             }
             let next = Instant::now() + template.ready.period;
-            let why = self.probe(&template.ready);
-            if why.code == 0 {
-                let alive = self.probe(&template.live);
-                assert_eq!(alive.code, 0, "{alive:?}");
+            let readiness = self.probe(&template.ready);
+            if readiness.code == 0 {
+                let liveness = self.probe(&template.live);
+                assert_eq!(liveness.code, 0, "{liveness:?}");
                 return begin.elapsed();
             }
-            assert!(begin.elapsed() < Duration::from_secs(90), "not ready: {why:?}\n{}", self.container.log());
+            assert!(begin.elapsed() < Duration::from_secs(90), "not ready: {readiness:?}\n{}", self.container.log());
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// Runs a command of a probe; one that takes too long ends with 124.
+    /// Runs a probe's command; the exit code is 124 after a timeout.
     pub(crate) fn probe(&self, probe: &Probe) -> Outcome {
         let output = Command::new("timeout")
             .args([&probe.timeout.to_string(), "docker", "exec", &self.container.name])
@@ -263,7 +264,7 @@ impl Pod {
         Outcome::of(&output)
     }
 
-    /// `kubectl delete pod`: the hook, then TERM, and KILL at the end of the grace period. Returns how long it took.
+    /// Like `kubectl delete pod`: the hook, SIGTERM, and SIGKILL after the grace period. Returns how long it took.
     #[track_caller]
     pub(crate) fn delete(self, template: &Template) -> Duration {
         let begin = Instant::now();
@@ -278,14 +279,15 @@ impl Pod {
         begin.elapsed()
     }
 
-    /// Its container ends, and the kubelet starts another one in the same pod: "kill" is a crash, "stop" what follows on a failed liveness probe.
+    /// Ends the container and starts it again in the same pod, like the kubelet: `how` is "kill" (a crash) or "stop"
+    /// (after a failed liveness probe).
     #[track_caller]
     pub(crate) fn starts_again(&self, how: &str) {
         docker([how, &self.container.name]).ok();
         docker(["start", &self.container.name]).ok();
     }
 
-    /// The operator has changed the ConfigMap, and the kubelet has seen it.
+    /// Updates the pod's ConfigMap volume, like the kubelet after a change of the ConfigMap.
     #[track_caller]
     pub(crate) fn gets_config(&self, template: &Template, toml: &str) {
         let is_config = |mount: &&Mount| matches!(mount.source, Source::ConfigMap { .. });

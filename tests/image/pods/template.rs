@@ -1,4 +1,4 @@
-//! What a StatefulSet's template asks for, in Docker's words.
+//! Translates a StatefulSet's template into options of `docker run`.
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const UNCONFINED: &str = "--security-opt=seccomp=unconfined";
 pub(crate) struct Template {
     pub(crate) name: String,
     pub(crate) replicas: u64,
-    /// The Service under which each pod has a name of its own.
+    /// The Service that gives each pod its own name.
     pub(crate) domain: String,
     pub(crate) services: Vec<String>,
     /// Options of `docker run`.
@@ -23,7 +23,7 @@ pub(crate) struct Template {
     pub(crate) gpus: u64,
     /// The tag of its image.
     pub(crate) tag: String,
-    /// The container that runs to its end before the other one.
+    /// The init container, which runs to completion before the main one.
     pub(crate) init: Option<Init>,
     pub(crate) startup: Probe,
     pub(crate) ready: Probe,
@@ -32,7 +32,7 @@ pub(crate) struct Template {
     pub(crate) grace: Duration,
 }
 
-/// A container that prepares a volume: options of `docker run`, and what runs.
+/// An init container, which prepares a volume.
 #[derive(Debug)]
 pub(crate) struct Init {
     pub(crate) options: Vec<String>,
@@ -40,7 +40,7 @@ pub(crate) struct Init {
     pub(crate) command: Vec<String>,
 }
 
-/// A volume of a pod, and where it is.
+/// A volume of a pod and its mount path.
 #[derive(Clone, Debug)]
 pub(crate) struct Mount {
     pub(crate) name: String,
@@ -82,7 +82,7 @@ pub(crate) fn objects(base: &str) -> Vec<Value> {
 #[track_caller]
 pub(crate) fn case(name: &str) -> Vec<Value> {
     let file = harness::root().join("tests/manifests/cases").join(name).join("expected.yaml");
-    documents(&std::fs::read_to_string(file).expect("the case is there"))
+    documents(&std::fs::read_to_string(file).expect("the case exists"))
 }
 
 /// The objects of a kind.
@@ -93,17 +93,16 @@ pub(crate) fn kind<'a>(objects: &'a [Value], kind: &'a str) -> impl Iterator<Ite
 /// The text of a file in a ConfigMap.
 #[track_caller]
 pub(crate) fn config(objects: &[Value], map: &str, file: &str) -> String {
-    let map =
-        kind(objects, "ConfigMap").find(|object| object["metadata"]["name"] == map).expect("it is in the overlay");
+    let map = kind(objects, "ConfigMap").find(|object| object["metadata"]["name"] == map).expect("the map exists");
     map["data"][file].as_str().expect("a file").to_owned()
 }
 
-/// Everything that the objects say, which a cluster of pods is made of.
+/// The StatefulSets of these objects. Panics on an unsupported kind.
 #[track_caller]
 pub(crate) fn templates(objects: &[Value]) -> Vec<Template> {
     const KNOWN: [&str; 4] = ["ConfigMap", "NetworkPolicy", "Service", "StatefulSet"];
     let unknown = objects.iter().find(|object| !KNOWN.contains(&object["kind"].as_str().unwrap_or_default()));
-    assert_eq!(unknown, None, "tests/image/pods makes nothing of it");
+    assert_eq!(unknown, None, "tests/image/pods does not support this kind");
     kind(objects, "StatefulSet").map(|set| template(set.clone(), objects)).collect()
 }
 
@@ -112,20 +111,20 @@ fn template(set: Value, objects: &[Value]) -> Template {
     object.ignore(["apiVersion", "kind"]);
     let mut metadata = object.must("metadata");
     metadata.ignore(["labels"]);
-    let name = metadata.text("name").expect("it has a name");
+    let name = metadata.text("name").expect("a name");
     let mut spec = object.must("spec");
-    // How the pods come and go, which the tests decide themselves.
+    // The tests start and stop the pods themselves.
     spec.ignore(["podManagementPolicy", "updateStrategy"]);
     let claims = spec.list("volumeClaimTemplates").into_iter().map(claim).collect::<Vec<_>>();
     let mut pod = spec.must("template");
     let labels = pod.must("metadata").must("labels").rest();
     assert_eq!(spec.must("selector").must("matchLabels").rest(), labels, "the set selects its own pods");
     let services = services(objects, &labels);
-    let domain = spec.text("serviceName").expect("pods have names of their own");
-    assert!(services.contains(&domain), "{domain} is none of {services:?}");
+    let domain = spec.text("serviceName").expect("a serviceName");
+    assert!(services.contains(&domain), "{domain} is not in {services:?}");
 
     let mut pod = pod.must("spec");
-    // No token and no variables of Services is what Docker gives. Docker has no nodes to choose from.
+    // Docker provides neither a token nor variables of Services, and has no nodes to choose from.
     pod.is("automountServiceAccountToken", false);
     pod.is("enableServiceLinks", false);
     pod.ignore(["tolerations"]);
@@ -133,7 +132,7 @@ fn template(set: Value, objects: &[Value]) -> Template {
     let mut volumes: Vec<(String, Source)> = pod.list("volumes").into_iter().map(volume).collect();
     volumes.extend(claims.into_iter().map(|name| (name, Source::Claim)));
     let mut options = Vec::new();
-    let groups = pod.fields("securityContext").map(|context| rights_of_the_pod(context, &mut options));
+    let pod_profile = pod.fields("securityContext").map(|context| apply_pod_security(context, &mut options));
     let init = pod.list("initContainers").into_iter().map(|container| init(container, &volumes)).next();
     let [mut container] = <[Fields; 1]>::try_from(pod.list("containers")).expect("one container");
     let image = container.text("image").expect("an image");
@@ -146,14 +145,14 @@ fn template(set: Value, objects: &[Value]) -> Template {
         let (name, value) = (variable.text("name"), variable.text("value"));
         options.extend(["--env".to_owned(), format!("{}={}", name.expect("a name"), value.expect("a value"))]);
     }
-    let own_profile = rights(container.must("securityContext"), &mut options);
-    // Without a profile Kubernetes has none.
-    options.extend(own_profile.or(groups.flatten()).unwrap_or_else(|| vec![UNCONFINED.to_owned()]));
+    let container_profile = apply_container_security(container.must("securityContext"), &mut options);
+    // By default Kubernetes applies no profile.
+    options.extend(container_profile.or(pod_profile.flatten()).unwrap_or_else(|| vec![UNCONFINED.to_owned()]));
     let gpus = resources(container.must("resources"), &mut options);
     let mounts =
         container.list("volumeMounts").into_iter().map(|mount| self::mount(mount, &volumes)).collect::<Vec<_>>();
     let unused = volumes.iter().find(|(name, _)| mounts.iter().all(|mount| mount.name != *name));
-    assert_eq!(unused, None, "a volume that nothing uses");
+    assert_eq!(unused, None, "unused volume");
     let startup = probe(container.must("startupProbe"));
     let (ready, live) = (probe(container.must("readinessProbe")), probe(container.must("livenessProbe")));
     let pre_stop =
@@ -180,7 +179,7 @@ fn template(set: Value, objects: &[Value]) -> Template {
 fn init(mut container: Fields, volumes: &[(String, Source)]) -> Init {
     container.ignore(["name", "image", "imagePullPolicy"]);
     let mut options = Vec::new();
-    assert_eq!(rights(container.must("securityContext"), &mut options), None, "the pod's profile");
+    assert_eq!(apply_container_security(container.must("securityContext"), &mut options), None, "the pod's profile");
     resources(container.must("resources"), &mut options);
     let mounts = container.list("volumeMounts").into_iter().map(|mount| self::mount(mount, volumes)).collect();
     Init { options, mounts, command: container.texts("command") }
@@ -196,14 +195,14 @@ fn services(objects: &[Value], labels: &[(String, String)]) -> Vec<String> {
         let name = metadata.text("name");
         let mut spec = object.must("spec");
         if spec.text("type").is_some() {
-            // For clients outside of the cluster: forwards to a port, and gives no pod a name.
+            // For clients outside the cluster: forwards a port and gives no pod a name.
             spec.ignore(["ports", "selector"]);
             return None;
         }
-        // Other ports of a headless Service's pods can be reached as well.
+        // A headless Service does not restrict the ports of its pods.
         spec.ignore(["ports"]);
         spec.is("clusterIP", "None");
-        // names.rs knows each pod from its start.
+        // names.rs registers each pod when it starts.
         spec.is("publishNotReadyAddresses", true);
         let selector = spec.must("selector").rest();
         name.filter(|_| selector.iter().all(|label| labels.contains(label)))
@@ -212,7 +211,7 @@ fn services(objects: &[Value], labels: &[(String, String)]) -> Vec<String> {
 }
 
 fn claim(mut claim: Fields) -> String {
-    // What kind of storage it is decides nothing here: a volume of Docker's is given.
+    // The kind of storage does not matter: the tests use Docker volumes.
     claim.ignore(["apiVersion", "kind", "spec"]);
     claim.must("metadata").text("name").expect("a name")
 }
@@ -239,13 +238,13 @@ fn mount(mut mount: Fields, volumes: &[(String, Source)]) -> Mount {
     let (name, path) = (mount.text("name").expect("a name"), mount.text("mountPath").expect("a path"));
     let (_, source) = volumes.iter().find(|(volume, _)| *volume == name).expect("a volume of that name");
     let is_read_only = mount.flag("readOnly");
-    let is_theirs = matches!(source, Source::Secret { .. } | Source::ConfigMap { .. });
-    assert_eq!(is_read_only, is_theirs, "{path}: the kubelet mounts these read-only in any case, and others writable");
+    let is_config = matches!(source, Source::Secret { .. } | Source::ConfigMap { .. });
+    assert_eq!(is_read_only, is_config, "{path}: Secrets and ConfigMaps must be read-only, other volumes writable");
     Mount { name, path, is_read_only, source: source.clone() }
 }
 
-/// Returns the seccomp profile.
-fn rights_of_the_pod(mut context: Fields, options: &mut Vec<String>) -> Option<Vec<String>> {
+/// Adds the options of a pod's security context; returns its seccomp profile.
+fn apply_pod_security(mut context: Fields, options: &mut Vec<String>) -> Option<Vec<String>> {
     let groups = context.texts("supplementalGroups");
     options.extend(groups.into_iter().flat_map(|group| ["--group-add".to_owned(), group]));
     seccomp(&mut context)
@@ -254,14 +253,15 @@ fn rights_of_the_pod(mut context: Fields, options: &mut Vec<String>) -> Option<V
 fn seccomp(context: &mut Fields) -> Option<Vec<String>> {
     let profile = context.fields("seccompProfile")?.text("type").expect("a type");
     match profile.as_str() {
-        // Docker's own, which is containerd's as well.
+        // Docker's default profile, which containerd uses as well.
         "RuntimeDefault" => Some(Vec::new()),
         "Unconfined" => Some(vec![UNCONFINED.to_owned()]),
         other => panic!("seccompProfile {other}"),
     }
 }
 
-fn rights(mut context: Fields, options: &mut Vec<String>) -> Option<Vec<String>> {
+/// Adds the options of a container's security context; returns its seccomp profile.
+fn apply_container_security(mut context: Fields, options: &mut Vec<String>) -> Option<Vec<String>> {
     let profile = seccomp(&mut context);
     context.is("privileged", false);
     context.is("allowPrivilegeEscalation", false);
@@ -278,12 +278,12 @@ fn rights(mut context: Fields, options: &mut Vec<String>) -> Option<Vec<String>>
     profile
 }
 
-/// Returns how many GPUs the device plugin is asked for.
+/// Adds the options for resources; returns the number of requested GPUs.
 fn resources(mut resources: Fields, options: &mut Vec<String>) -> u64 {
     let mut requests = resources.must("requests");
-    // The scheduler's alone.
+    // Used only by the scheduler.
     requests.ignore(["memory"]);
-    if let Some(shares) = requests.text("cpu").map(|cpus| thousandths(&cpus) * 1024 / 1000) {
+    if let Some(shares) = requests.text("cpu").map(|cpus| millicores(&cpus) * 1024 / 1000) {
         options.push(format!("--cpu-shares={}", shares.max(2)));
     }
     let mut limits = resources.must("limits");
@@ -292,14 +292,14 @@ fn resources(mut resources: Fields, options: &mut Vec<String>) -> u64 {
     }
     if let Some(cpus) = limits.text("cpu") {
         options.push("--cpu-period=100000".to_owned());
-        options.push(format!("--cpu-quota={}", thousandths(&cpus) * 100));
+        options.push(format!("--cpu-quota={}", millicores(&cpus) * 100));
     }
     limits.number("nvidia.com/gpu").or_else(|| limits.number("amd.com/gpu")).unwrap_or(0)
 }
 
-fn thousandths(cpus: &str) -> u64 {
+fn millicores(cpus: &str) -> u64 {
     let (number, factor) = cpus.strip_suffix('m').map_or((cpus, 1000), |number| (number, 1));
-    number.parse::<u64>().expect("whole CPUs, or thousandths") * factor
+    number.parse::<u64>().expect("whole CPUs or millicores") * factor
 }
 
 fn bytes(quantity: &str) -> u64 {

@@ -1,9 +1,9 @@
-//! Clients of the control socket that send garbage, stay silent, do not read, or are other users.
+//! Control socket clients that send garbage, send nothing, do not read, or belong to other users.
 
 use super::*;
 
 #[test]
-fn answers_garbage_with_one_line_of_explanation() {
+fn rejects_garbage_with_one_line_reply() {
     let cluster = Cluster::new("");
     let init = cluster.start();
     cluster.wait_until_ready();
@@ -18,27 +18,27 @@ fn answers_garbage_with_one_line_of_explanation() {
     for (bytes, word) in cases {
         let mut stream = connect(&cluster);
         stream.write_all(bytes).unwrap();
-        let answer = answer(&mut stream);
-        assert!(answer.contains("refused") && answer.contains(word), "{bytes:?}: {answer}");
-        assert_eq!(answer.matches('\n').count(), 1);
-        assert!(!answer.contains('\x1b'));
+        let reply = read_reply(&mut stream);
+        assert!(reply.contains("refused") && reply.contains(word), "{bytes:?}: {reply}");
+        assert_eq!(reply.matches('\n').count(), 1);
+        assert!(!reply.contains('\x1b'));
     }
-    still_serves(&cluster, init);
+    assert_still_serving(&cluster, init);
 }
 
 #[test]
-fn client_that_sends_without_end_is_cut_off() {
+fn disconnects_client_that_sends_endless_request() {
     let cluster = Cluster::new("");
     let init = cluster.start();
     cluster.wait_until_ready();
     let mut stream = connect(&cluster);
     let chunk = vec![b'x'; 64 << 10];
     let sent = (0..160).take_while(|_| stream.write_all(&chunk).is_ok()).count();
-    assert!(sent < 160, "10 MiB were not taken");
-    assert!(answer(&mut stream).contains("longer than 4096 bytes"));
+    assert!(sent < 160, "the server read 10 MiB");
+    assert!(read_reply(&mut stream).contains("longer than 4096 bytes"));
     let resident = kib(init.pid, "VmRSS");
     assert!(resident < 32 << 10, "{resident} KiB");
-    still_serves(&cluster, init);
+    assert_still_serving(&cluster, init);
 }
 
 #[test]
@@ -49,20 +49,20 @@ fn disconnects_hundred_silent_clients() {
     let mut silent: Vec<_> = (0..100).map(|_| connect(&cluster)).collect();
     let restart = verb(&cluster, &["restart", "munged"]);
     assert_eq!(restart.code, 0, "{}", restart.stderr);
-    let answers: Vec<_> = silent.iter_mut().map(answer).collect();
-    let of = |word: &str| answers.iter().filter(|answer| answer.contains(word)).count();
-    let (busy, late) = (of("busy"), of("no request within 1 s"));
-    assert!(busy + late == 100 && late >= 8, "{busy} and {late}: {answers:?}");
-    still_serves(&cluster, init);
+    let replies: Vec<_> = silent.iter_mut().map(read_reply).collect();
+    let count = |text: &str| replies.iter().filter(|reply| reply.contains(text)).count();
+    let (busy, late) = (count("busy"), count("no request within 1 s"));
+    assert!(busy + late == 100 && late >= 8, "{busy} and {late}: {replies:?}");
+    assert_still_serving(&cluster, init);
 }
 
 #[test]
-fn clients_that_do_not_take_their_answer_hold_nothing_up() {
+fn clients_that_never_read_block_nothing() {
     let cluster = Cluster::new("");
     let init = cluster.start();
     cluster.wait_until_ready();
     for _ in 0..3 {
-        let _gone: Vec<_> = (0..8)
+        let _unread: Vec<_> = (0..8)
             .map(|_| {
                 let mut stream = connect(&cluster);
                 let _ = stream.write_all(b"{\"verb\":\"logs\",\"name\":\"slurminit\",\"lines\":4000000000}\n");
@@ -70,11 +70,11 @@ fn clients_that_do_not_take_their_answer_hold_nothing_up() {
             })
             .collect();
     }
-    still_serves(&cluster, init);
+    assert_still_serving(&cluster, init);
 }
 
 #[test]
-fn thousand_quick_connections_change_nothing() {
+fn thousand_quick_connections_leak_no_descriptor() {
     let cluster = Cluster::new("");
     let init = cluster.start();
     cluster.wait_until_ready();
@@ -83,41 +83,41 @@ fn thousand_quick_connections_change_nothing() {
     for _ in 0..1000 {
         drop(connect(&cluster));
     }
-    wait_for("their end", || (descriptors() <= before).then_some(()));
-    still_serves(&cluster, init);
+    wait_for("closed connections", || (descriptors() <= before).then_some(()));
+    assert_still_serving(&cluster, init);
 }
 
 #[test]
-fn refuses_other_users_by_mode_and_by_server() {
+fn rejects_other_users_by_socket_mode_and_in_server() {
     let cluster = Cluster::new("");
     let init = cluster.start();
     cluster.wait_until_ready();
     assert_eq!(fs::metadata(socket(&cluster)).unwrap().permissions().mode() & 0o7777, 0o600);
     fs::set_permissions(cluster.directory(), fs::Permissions::from_mode(0o755)).unwrap();
-    // The binary may lie in a directory that nobody else can read.
+    // The build directory may be unreadable for other users.
     let binary = cluster.directory().join("slurminit");
     fs::copy(slurminit(), &binary).unwrap();
-    let as_nobody = |words: &[&str]| {
+    let as_nobody = |arguments: &[&str]| {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&binary).args(words);
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&binary).args(arguments);
         command.arg("--config").arg(cluster.directory().join("slurminit.toml"));
         run(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
     };
     let refused = as_nobody(&["restart", "slurmctld"]);
     assert_eq!(refused.code, 1);
     assert!(refused.stderr.contains("only root may do this"), "{}", refused.stderr);
-    assert_eq!(as_nobody(&["status"]).code, 0, "everyone may look");
+    assert_eq!(as_nobody(&["status"]).code, 0, "status needs no privileges");
     assert_eq!(as_nobody(&["health", "--live"]).code, 0);
     fs::set_permissions(socket(&cluster), fs::Permissions::from_mode(0o666)).unwrap();
     let refused = as_nobody(&["restart", "slurmctld"]);
     assert_eq!(refused.code, 1);
     assert!(refused.stderr.contains("only root may send requests"), "{}", refused.stderr);
     assert_eq!(cluster.unit("slurmctld")["restarts"], 0);
-    still_serves(&cluster, init);
+    assert_still_serving(&cluster, init);
 }
 
 #[test]
-fn without_a_place_for_the_socket_the_cluster_still_runs() {
+fn cluster_runs_without_control_socket() {
     let cluster = Cluster::new("");
     fs::create_dir_all(cluster.directory().join("run/control")).unwrap();
     let init = cluster.start();
@@ -131,7 +131,7 @@ fn without_a_place_for_the_socket_the_cluster_still_runs() {
 }
 
 #[test]
-fn full_run_directory_hides_nothing() {
+fn restart_and_logs_work_with_full_run_directory() {
     let cluster = Cluster::new("");
     let run = cluster.directory().join("run");
     fs::create_dir_all(&run).unwrap();
@@ -142,13 +142,13 @@ fn full_run_directory_hides_nothing() {
     while filler.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
     let restart = verb(&cluster, &["restart", "slurmctld"]);
     assert_eq!(restart.code, 0, "{}{}", restart.stdout, restart.stderr);
-    // The status cannot be written; the log is in memory.
-    let told = |name: &str| verb(&cluster, &["logs", name]).stdout;
-    assert!(told("slurminit").lines().any(|line| line.contains(" info slurminit: ") && line.contains("slurmctld")));
-    still_serves(&cluster, init);
+    // The status file cannot be written; the log is in memory.
+    let log = |name: &str| verb(&cluster, &["logs", name]).stdout;
+    assert!(log("slurminit").lines().any(|line| line.contains(" info slurminit: ") && line.contains("slurmctld")));
+    assert_still_serving(&cluster, init);
 }
 
-/// A small disk of memory that goes away with this value.
+/// A small tmpfs, unmounted on drop.
 struct Mount(PathBuf);
 
 impl Mount {
