@@ -80,7 +80,7 @@ fn applies_accounts_and_limits_and_keeps_others() {
     fs::write(config.path().join("slurminit.toml"), ACCOUNTS.replace("Priority = 100", "Priority = 'high'")).unwrap();
     let outcome = container.exec(&["slurminit", "reload"]);
     let log = container.log() + &outcome.stderr;
-    assert!(log.contains("[[account]]"), "{log}");
+    assert!(log.contains("qos where name=short"), "{log}");
     assert_eq!(container.sh("slurminit health --ready"), "ready");
 }
 

@@ -53,7 +53,7 @@ command = ["sh", "-c", "useradd --create-home worker && usermod --append --group
 "#;
 
 #[test]
-#[ignore = "needs Docker and the images of docker/test"]
+#[ignore = "needs Docker and the images: run docker/test"]
 fn services_respect_user_and_order_and_survive_hung_readiness() {
     let config = directory(&[("slurminit.toml", &CONFIG.replace("WHO", &WHO.replace('"', "\\\"")))]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").start();

@@ -65,7 +65,9 @@ impl Lab {
         let expected: Vec<_> = expected.collect();
         // slurmctld requeues the jobs when the node has registered.
         let begin = Instant::now();
-        while !nodes.is_empty() && self.restarts() != expected && begin.elapsed() < Duration::from_secs(60) {}
+        while !nodes.is_empty() && self.restarts() != expected && begin.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(200));
+        }
         assert_eq!(self.restarts(), expected, "jobs of {:?}", self.nodes);
         self.until_all_run();
     }

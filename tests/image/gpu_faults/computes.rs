@@ -85,6 +85,7 @@ fn controller_killed_after_lost_gpu_recovers_gpu_count() {
         until_sampled(&compute, 5);
         assert_idle_with(3, 120);
         cluster.controller.sh("timeout 60 srun --gres=gpu:3 true");
+        assert_ne!(cluster.controller.exec(&["timeout", "60", "srun", "--gres=gpu:4", "true"]).code, 0);
         repair(&compute);
         assert_idle_with(4, 60);
     }
