@@ -2,7 +2,7 @@
 # Runs the checks of docker/test and counts them. Sourced; $scratch is a directory.
 # shellcheck disable=SC2154 # scratch is docker/test's
 
-passed=0 failed=0 skipped=0 failures='' check_group='' besides=() beside_groups=''
+passed=0 failed=0 skipped=0 failures='' check_group='' started_parts=() part_groups=''
 
 # One command is one test, unless it prints the sums of test programs.
 check() { # NAME COMMAND...
@@ -15,14 +15,14 @@ check() { # NAME COMMAND...
     count "$name" "$begin" "$status" "$scratch/log"
 }
 
-# Starts a part, whose checks then run beside those of others. Its lines and sums follow with collect.
-beside() { # PART
+# Starts a part whose checks run concurrently with other parts. collect_parts prints its lines and adds its sums.
+start_part() { # PART
     local group
-    in_group "$scratch/$1.out" part_beside "$1"
-    besides+=("$1") beside_groups+=" $group"
+    in_group "$scratch/$1.out" run_started_part "$1"
+    started_parts+=("$1") part_groups+=" $group"
 }
 
-part_beside() { # PART
+run_started_part() { # PART
     mkdir "$scratch/$1"
     scratch+=/$1 passed=0 failed=0 skipped=0 failures=''
     trap - EXIT
@@ -32,15 +32,15 @@ part_beside() { # PART
         "$passed" "$failed" "$skipped" "$failures" >"$scratch.sums"
 }
 
-collect() {
+collect_parts() {
     local part group
-    for group in $beside_groups; do wait "$group" || true; done
-    for part in "${besides[@]}"; do
+    for group in $part_groups; do wait "$group" || true; done
+    for part in "${started_parts[@]}"; do
         cat "$scratch/$part.out"
         # shellcheck disable=SC1090 # written above
         . "$scratch/$part.sums" || { failed=$((failed + 1)) && printf 'FAILED  %s\n' "$part"; }
     done
-    besides=() beside_groups=''
+    started_parts=() part_groups=''
 }
 
 # Starts a command in a process group of its own, so that a signal to this script ends it with its children. Sets group.

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What docker/test needs of the host beside Docker. Sourced after docker/engine.sh.
+# What docker/test needs of the host in addition to Docker. Sourced after docker/engine.sh.
 # shellcheck disable=SC2154 # docker_cmd is engine.sh's
 
 need() { # PROGRAM PACKAGE
