@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_commit_and_slurm_only_where_they_are_known() {
+    fn shows_commit_and_slurm_version_only_if_known() {
         let directory = tempfile::tempdir().unwrap();
         let (commit, slurm) = (directory.path().join("commit"), directory.path().join("slurm-version"));
         assert_eq!(line(&commit, &slurm), env!("CARGO_PKG_VERSION"));

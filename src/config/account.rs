@@ -145,7 +145,7 @@ mod tests {
     use crate::Config;
 
     #[test]
-    fn name_number_or_home_cannot_leave_its_field() {
+    fn rejects_invalid_or_duplicate_users_and_groups() {
         let refusals = [
             "[[user]]\nname = \"alice:x:0:0\"\nuid = 1000",
             "[[user]]\nname = \"alice\\nroot2\"\nuid = 1000",

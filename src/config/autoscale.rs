@@ -135,7 +135,7 @@ mod tests {
     const NODES: &str = "[[autoscale.nodes]]\nname = 'burst-[1-2]'\ncpus = 4\nmemory_mib = 1000\n";
 
     #[test]
-    fn names_are_counted_as_slurm_counts_them() {
+    fn expands_node_ranges_like_slurm() {
         for (text, expected) in [
             ("burst", Some(vec!["burst"])),
             ("b[1-3,7]", Some(vec!["b1", "b2", "b3", "b7"])),
@@ -156,17 +156,17 @@ mod tests {
     }
 
     #[test]
-    fn refuses_values_that_slurm_cannot_read_with_place() {
+    fn rejects_values_invalid_for_slurm_with_position() {
         let parse = |more: &str| Config::parse(&format!("{NODES}{more}"), Path::new("x.toml"));
         assert_eq!(parse("gpus = 'h200:8'").unwrap().autoscale.nodes[0].gpus.as_ref().unwrap().count, 8);
-        for (more, words) in [
+        for (more, expected) in [
             ("gpus = '8'", "TYPE:COUNT"),
             ("gpus = 'h200:0'", "TYPE:COUNT"),
             ("[[autoscale.nodes]]\nname = 'burst-2'\ncpus = 1\nmemory_mib = 1", "duplicate node name `burst-2`"),
             ("[[autoscale.nodes]]\nname = 'b'\ncpus = 0\nmemory_mib = 1", "at least 1 CPU"),
         ] {
             let error = parse(more).unwrap_err().to_string();
-            assert!(error.starts_with("x.toml:") && error.contains(words), "{error}");
+            assert!(error.starts_with("x.toml:") && error.contains(expected), "{error}");
         }
     }
 }

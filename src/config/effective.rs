@@ -243,28 +243,28 @@ mod tests {
     use super::*;
 
     fn configured(text: &str, variables: &[(&str, &str)]) -> (Config, Vec<Setting>) {
-        let find = |name: &str| variables.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_owned());
+        let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let config = Config::parse(text, Path::new("t")).unwrap().apply_environment(&find).unwrap();
         let settings = settings(text, None, &find, &config);
         (config, settings)
     }
 
-    /// The settings as a file.
+    /// Formats settings as a file, without unset keys and list elements.
     fn file(settings: &[Setting]) -> String {
         let single = |setting: &&Setting| setting.value.is_some() && !setting.key.contains('[');
         settings.iter().filter(single).map(|setting| format!("{setting}\n")).collect()
     }
 
     #[test]
-    fn every_variable_sets_the_key_that_is_shown() {
-        let asked = RefCell::new(BTreeSet::new());
-        let note = |name: &str| {
-            asked.borrow_mut().insert(name.to_owned());
+    fn every_variable_sets_displayed_key() {
+        let queried = RefCell::new(BTreeSet::new());
+        let record = |name: &str| {
+            queried.borrow_mut().insert(name.to_owned());
             None
         };
-        Config::default().apply_environment(&note).unwrap();
+        Config::default().apply_environment(&record).unwrap();
         let known: BTreeSet<String> = VARIABLES.iter().map(|variable| variable.name.to_owned()).collect();
-        assert_eq!(asked.into_inner(), known);
+        assert_eq!(queried.into_inner(), known);
         for (name, value) in [
             ("SLURMINIT_ROLE", "NONE"),
             ("SLURMINIT_ON_MISMATCH", "fail"),
@@ -292,17 +292,17 @@ mod tests {
         ] {
             let (config, settings) = configured("", &[(name, value)]);
             assert_ne!(config, Config::default(), "{name}");
-            assert!(settings.iter().any(|setting| setting.origin == Origin::Variable(name_of(name))), "{name}");
+            assert!(settings.iter().any(|setting| setting.origin == Origin::Variable(static_name(name))), "{name}");
             assert_eq!(Config::parse(&file(&settings), Path::new("shown")), Ok(config), "{name}");
         }
     }
 
-    fn name_of(name: &str) -> &'static str {
+    fn static_name(name: &str) -> &'static str {
         VARIABLES.iter().find(|variable| variable.name == name).unwrap().name
     }
 
     #[test]
-    fn shows_the_file_as_it_is_read() {
+    fn shows_values_and_origins_without_secrets() {
         let text = "role = \"all\"\n[gpu]\nonly = [1]\n[slurm.conf]\nMaxJobCount = 5\n[supervise]\nstop_timeout = 2\n\
                     [daemon.slurmd]\nenv = { KEY = \"hunter2\" }\n[[user]]\nname = \"alice\"\nuid = 1000\n[[notify]]\nurl = \"https://chat.example.org/hunter2\"\n";
         let (config, settings) =
@@ -325,14 +325,14 @@ mod tests {
         ] {
             assert_eq!(shown(key), line);
         }
-        let mut read = Config::parse(&file(&settings), Path::new("shown")).unwrap();
-        (read.users, read.notifies) = (config.users.clone(), config.notifies.clone());
-        assert_eq!(read, config);
+        let mut reparsed = Config::parse(&file(&settings), Path::new("shown")).unwrap();
+        (reparsed.users, reparsed.notifies) = (config.users.clone(), config.notifies.clone());
+        assert_eq!(reparsed, config);
         assert!(settings.into_iter().all(|setting| !setting.without_secrets().to_string().contains("hunter2")));
     }
 
     #[test]
-    fn shows_what_a_token_sets() {
+    fn shows_settings_from_token() {
         let joined = Joined::parse("cluster_name = \"lab\"\nslurm = { controller = \"head\" }\n").unwrap();
         let config = joined.apply(Config::default(), "", Path::new("t")).unwrap();
         let settings = settings("", Some(&joined), &|_| None, &config);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_every_key_of_the_defaults() {
+    fn shows_all_default_settings() {
         let (config, settings) = configured("", &[]);
         assert!(settings.iter().all(|setting| setting.origin == Origin::Default));
         assert!(settings.len() > 80, "{}", settings.len());

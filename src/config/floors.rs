@@ -52,13 +52,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_have_an_order_of_numbers_not_of_letters() {
-        let of = |text: &str| text.parse::<ComputeCapability>();
-        assert!(of("8.9").unwrap() < of("9.0").unwrap());
-        assert!(of("9.0").unwrap() < of("10.0").unwrap());
-        assert!(of("12.1").unwrap() > of("12.0").unwrap());
+    fn compute_capabilities_compare_numerically() {
+        let parse = |text: &str| text.parse::<ComputeCapability>();
+        assert!(parse("8.9").unwrap() < parse("9.0").unwrap());
+        assert!(parse("9.0").unwrap() < parse("10.0").unwrap());
+        assert!(parse("12.1").unwrap() > parse("12.0").unwrap());
         for bad in ["", "8", "8.", ".0", "8.0.1", "-8.0", "8.x", "gfx90a", "100.0", " 8.0"] {
-            assert!(of(bad).is_err(), "{bad:?}");
+            assert!(parse(bad).is_err(), "{bad:?}");
         }
     }
 }

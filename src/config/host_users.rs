@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn users_of_host_isolate_gpus() {
+    fn host_users_enable_gpu_isolation() {
         let config = |text: &str| Config::parse(text, Path::new("slurminit.toml")).unwrap();
         assert!(config("[users]\nfrom = '/host/etc'").isolates());
         assert!(!config("").isolates());

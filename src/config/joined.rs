@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_it_wrote() {
+    fn inline_toml_round_trips() {
         let text = "a = \"x\\n\\u007f\\\"\\\\é\"\nb = -3\nc = 1.0\nd = 1e300\ne = true\nf = [1, \"y\"]\ninf = -inf\n\"odd key\" = 1979-05-27\n\
                     [t]\nu = {}\n[[t.v]]\nw = 2\n[[t.v]]\nw = 2.5\n";
         let table: Table = text.parse().unwrap();
@@ -268,8 +268,8 @@ mod tests {
         {
             assert!(settings.contains(kept), "{kept}: {settings}");
         }
-        for left in ["role", "SECRET", "PASSWORD", "service", "eve", "node]", "only", "elsewhere"] {
-            assert!(!settings.contains(left), "{left}: {settings}");
+        for excluded in ["role", "SECRET", "PASSWORD", "service", "eve", "node]", "only", "elsewhere"] {
+            assert!(!settings.contains(excluded), "{excluded}: {settings}");
         }
         let mut named = config("");
         named.cluster_name = Some("env".to_owned().try_into().unwrap());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_contradictions_to_token_with_place() {
+    fn rejects_settings_contradicting_token_with_position() {
         let refused = |text: &str| joined().apply(config(text), text, Path::new("own.toml")).unwrap_err().to_string();
         for (text, key) in [
             ("cluster_name = 'other'", "cluster_name"),
@@ -305,16 +305,16 @@ mod tests {
             let error = refused(text);
             assert!(error.starts_with("own.toml:") && error.contains(key), "{error}");
         }
-        // The file of the whole cluster may lie on all machines; only the role of a controller is not theirs.
+        // Joined nodes may use the controller's file, except for its role.
         let same = FILE.replace("role = 'controller'", "role = 'login'");
         assert_eq!(joined().apply(config(&same), &same, Path::new("x")).unwrap().role, Role::Login);
     }
 
     #[test]
-    fn variables_that_contradict_the_token_are_refused() {
+    fn rejects_variables_contradicting_token() {
         let with = |name: &str, value: &str| {
             let config = joined().apply(config(""), "", Path::new("x")).unwrap();
-            let variable = |asked: &str| (asked == name).then(|| value.to_owned());
+            let variable = |queried: &str| (queried == name).then(|| value.to_owned());
             joined().check(&config.apply_environment(&variable).unwrap())
         };
         for (name, value) in [
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn token_sets_nothing_but_what_is_shared() {
+    fn rejects_token_with_unshared_settings() {
         for hostile in [
             "[[service]]\nname = 'x'\ncommand = ['sh']",
             "[[hooks.pre_start]]\ncommand = ['sh']",

@@ -54,7 +54,7 @@ mod tests {
 
     const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHcHyF0Yc0rBqJVnVq0S5bV2cJxqQf1c0n1VQ0yq8h9K";
 
-    fn of_user(key: &str) -> Result<Config, String> {
+    fn parse_user_with_key(key: &str) -> Result<Config, String> {
         let text = format!("[[user]]\nname = 'alice'\nuid = 1000\nssh_keys = [{key:?}]");
         Config::parse(&text, Path::new("slurminit.toml")).map_err(|error| error.to_string())
     }
@@ -64,7 +64,7 @@ mod tests {
         for key in
             [KEY.to_owned(), format!("{KEY} alice@laptop"), KEY.replace("ssh-ed25519", "sk-ssh-ed25519@openssh.com")]
         {
-            assert_eq!(of_user(&key).unwrap().users[0].ssh_keys[0].as_str(), key);
+            assert_eq!(parse_user_with_key(&key).unwrap().users[0].ssh_keys[0].as_str(), key);
         }
         for key in [
             "",
@@ -76,7 +76,7 @@ mod tests {
             &format!("environment=\"LD_PRELOAD=/x\" {KEY}"),
             "-----BEGIN OPENSSH PRIVATE KEY-----",
         ] {
-            assert!(of_user(key).is_err(), "{key}");
+            assert!(parse_user_with_key(key).is_err(), "{key}");
         }
     }
 }

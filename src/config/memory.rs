@@ -56,7 +56,7 @@ mod tests {
     use super::super::Config;
 
     #[test]
-    fn levels_out_of_order_are_refused() {
+    fn rejects_thresholds_out_of_order() {
         let parse = |text: &str| Config::parse(text, std::path::Path::new("t"));
         assert!(parse("[memory]\nguard = true\n").unwrap().memory.guard);
         assert!(!parse("").unwrap().memory.guard);

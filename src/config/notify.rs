@@ -139,11 +139,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn url_is_http_and_does_not_show_its_secret() {
+    fn webhook_url_requires_http_and_hides_secret() {
         let url = |text: &str| WebhookUrl::try_from(text.to_owned());
-        let known = url("https://hooks.example.org:8443/T000/s3cret?x=1").unwrap();
-        let shown = format!("{known:?} {}", Receiver::Url(known.clone()));
-        assert!(known.as_str().ends_with("s3cret?x=1") && !shown.contains("s3cret"), "{shown}");
+        let webhook = url("https://hooks.example.org:8443/T000/s3cret?x=1").unwrap();
+        let shown = format!("{webhook:?} {}", Receiver::Url(webhook.clone()));
+        assert!(webhook.as_str().ends_with("s3cret?x=1") && !shown.contains("s3cret"), "{shown}");
         assert!(shown.contains("hooks.example.org"), "{shown}");
         for bad in ["", "hooks.example.org/x", "/x", "ftp://a/b", "file:///etc/passwd", "https://", "https://a b/"] {
             assert!(url(bad).is_err(), "{bad:?}");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn receiver_is_needed() {
+    fn notify_requires_receiver() {
         let parse = |text: &str| toml::from_str::<Notify>(text).map_err(|error| error.to_string());
         assert!(parse("url = 'https://a.example/x'\nuser = 'nobody'").is_ok());
         assert!(parse("url_file = '/run/secrets/webhook'").is_ok());

@@ -143,10 +143,10 @@ mod tests {
     }
 
     #[test]
-    fn entry_is_read_as_people_write_it() {
+    fn parses_index_vendor_uuid_pci_address_and_model() {
         let pci = |text: &str| text.parse().ok().map(Kind::Pci);
         let model = |text: &[&str]| Some(Kind::Model(text.iter().map(|word| (*word).to_owned()).collect()));
-        for (text, want) in [
+        for (text, expected) in [
             ("0", Some(Kind::Index(None, 0))),
             ("nvidia 3", Some(Kind::Index(Some(Vendor::Nvidia), 3))),
             ("AMD", Some(Kind::Vendor(Vendor::Amd))),
@@ -162,23 +162,23 @@ mod tests {
             ("17:zz.0", None),
             ("a\nb", None),
         ] {
-            assert_eq!(kind(text), want, "{text:?}");
+            assert_eq!(kind(text), expected, "{text:?}");
         }
     }
 
     #[test]
     fn matches_whole_words_of_model() {
-        let is = |model: &str, text: &str| {
-            let own = words(model);
-            matches!(kind(text), Some(Kind::Model(wanted)) if own.windows(wanted.len()).any(|part| part == wanted))
+        let fits = |model: &str, text: &str| {
+            let model = words(model);
+            matches!(kind(text), Some(Kind::Model(words)) if model.windows(words.len()).any(|part| part == words))
         };
-        assert!(is("NVIDIA H100 80GB HBM3", "H100") && is("NVIDIA A100-SXM4-40GB", "nvidia_a100-sxm4-40gb"));
-        assert!(!is("NVIDIA H1000", "H100") && !is("NVIDIA H100", "100"));
+        assert!(fits("NVIDIA H100 80GB HBM3", "H100") && fits("NVIDIA A100-SXM4-40GB", "nvidia_a100-sxm4-40gb"));
+        assert!(!fits("NVIDIA H1000", "H100") && !fits("NVIDIA H100", "100"));
     }
 
     proptest::proptest! {
         #[test]
-        fn no_text_panics(text in "(?s).{0,120}") {
+        fn parser_never_panics(text in "(?s).{0,120}") {
             let _ = GpuSelector::try_from(text);
         }
     }

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_have_numbers_and_only_a_whole_cluster_has_them() {
+    fn only_standalone_cluster_simulates_numbered_nodes() {
         assert_eq!(range(""), None);
         assert_eq!(range("[simulate]\nnodes = 4").as_deref(), Some("node[1-4]"));
         assert_eq!(range("[simulate]\nnodes = 1\n[node]\nname = 'nid0'").as_deref(), Some("nid01"));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn different_nodes_inherit_common_settings() {
+    fn node_groups_inherit_common_settings() {
         let big = "cpus = 8\ngpus = 1\n[[simulate.node]]\nname = 'big[08-09]'\ncpus = 64\ngpu_type = 'a100'\nfeatures = ['fat']";
         assert_eq!(range(&format!("[simulate]\nnodes = 2\n{big}")).as_deref(), Some("node[1-2],big[08-09]"));
         let nodes = parse(&format!("[simulate]\n{big}")).unwrap().simulated().unwrap();
@@ -267,14 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn node_gets_no_port_of_another_daemon() {
+    fn simulated_node_ports_skip_other_daemon_ports() {
         let text = "[simulate]\nnodes = 3\n[accounting]\nmode = 'embedded'\n[rest]\nlisten = '127.0.0.1:6821'\n[slurm]\ndaemon_port = 6816";
         let ports: Vec<u16> = parse(text).unwrap().simulated().unwrap().iter().map(|(_, port)| *port).collect();
         assert_eq!(ports, [6816, 6818, 6820]);
     }
 
     #[test]
-    fn refuses_impossible_values_with_place() {
+    fn rejects_invalid_values_with_position() {
         for (bad, place, why) in [
             ("nodes = 0", "t:2:9: simulate.nodes", "1 to 512"),
             ("nodes = 513", "t:2:9: simulate.nodes", "1 to 512"),

@@ -1,4 +1,4 @@
-//! Tests of the file and the environment from an operator's view.
+//! Tests of slurminit.toml and the environment variables.
 
 use std::time::Duration;
 
@@ -14,22 +14,22 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
-fn example_as_it_is_changes_nothing() {
+fn unmodified_example_equals_defaults() {
     assert_eq!(parse(EXAMPLE).unwrap(), Config::default());
 }
 
 #[test]
-fn example_states_true_defaults() {
+fn defaults_in_example_match_code() {
     let text = Example::parse(EXAMPLE).defaults;
     assert_eq!(parse(&text).unwrap(), Config::default());
-    // If uncommenting failed, the test above would pass too.
+    // Without uncommenting, the comparison above would pass too.
     for key in ["role = ", "detect_timeout = ", "controller_port = ", "ready_timeout = ", "munge_secret = "] {
         assert!(text.lines().any(|line| line.starts_with(key)), "{key}");
     }
 }
 
 #[test]
-fn examples_in_example_are_valid() {
+fn uncommented_example_is_valid() {
     let config = parse(&Example::parse(EXAMPLE).uncommented).unwrap();
     assert_eq!(config.gpu_type, Some(GpuType::Nvidia));
     assert_eq!(config.partitions[0].settings.get("maxtime").unwrap().as_str(), "01:00:00");
@@ -45,7 +45,7 @@ fn examples_in_example_are_valid() {
 }
 
 #[test]
-fn refusal_names_file_line_column_key_and_what_is_wanted() {
+fn error_names_file_line_column_key_and_expected_value() {
     let refusals = [
         "role = \"al\"",
         "rol = \"all\"",
@@ -79,12 +79,12 @@ fn refusal_names_file_line_column_key_and_what_is_wanted() {
 }
 
 fn with_environment(text: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
-    let find = |name: &str| variables.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_owned());
+    let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
     parse(text).unwrap().apply_environment(&find)
 }
 
 #[test]
-fn own_variables_override_file_and_image() {
+fn precedence_is_slurminit_variable_then_file_then_image() {
     let gpu_type = |text, variables: &[(&str, &str)]| with_environment(text, variables).unwrap().gpu_type;
     assert_eq!(gpu_type("", &[("DSHPC_GPU_TYPE", "amd")]), Some(GpuType::Amd));
     assert_eq!(gpu_type("", &[("DSHPC_GPU_TYPE", "amd"), ("GPU_TYPE", "none")]), Some(GpuType::None));
@@ -98,13 +98,13 @@ fn own_variables_override_file_and_image() {
 }
 
 #[test]
-fn empty_variable_is_unset_one() {
+fn empty_variable_counts_as_unset() {
     let empty = [("SLURMINIT_ROLE", ""), ("GPU_TYPE", " "), ("CLUSTER_NAME", ""), ("USER_CUSTOMIZED", "")];
     assert_eq!(with_environment("", &empty).unwrap(), Config::default());
 }
 
 #[test]
-fn wrong_variable_is_named() {
+fn error_names_invalid_variable() {
     let refused = |name, value| with_environment("", &[(name, value)]).unwrap_err().to_string();
     insta::assert_snapshot!(
         [
@@ -120,11 +120,11 @@ fn wrong_variable_is_named() {
 }
 
 #[test]
-fn jobs_cannot_have_more_time_than_the_stop() {
+fn job_grace_cannot_exceed_stop_timeout() {
     let parse = |text: &str| Config::parse(text, Path::new("x"));
     let error = parse("[supervise]\nstop_timeout = 4\n[jobs]\ngrace = 4.5\n").unwrap_err().to_string();
     assert!(error.starts_with("x:4:9: jobs.grace: ") && error.contains("4.5 s"), "{error}");
-    // Only a default gives way to the other value.
+    // Only a default grace is lowered to the stop timeout.
     assert_eq!(parse("[supervise]\nstop_timeout = 2\n").unwrap().jobs.grace, Duration::from_secs(2));
     assert_eq!(parse("[jobs]\ngrace = 8\n").unwrap().jobs.grace, Duration::from_secs(8));
     let error = parse("[jobs]\ngrace = 9\n").unwrap_err().to_string();
@@ -132,7 +132,7 @@ fn jobs_cannot_have_more_time_than_the_stop() {
 }
 
 #[test]
-fn names_the_table_that_a_list_was_written_for() {
+fn error_for_list_names_expected_table() {
     for (text, key, table) in [
         ("[hooks]\npre_start = [[\"sleep\", \"30\"]]", "hooks.pre_start[0]", "[[hooks.pre_start]]"),
         ("user = [[\"alice\", 1000]]", "user[0]", "[[user]]"),

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn distinguishes_invalid_token_from_one_of_another_release() {
+    fn distinguishes_invalid_token_from_unsupported_format() {
         for text in ["", "x", "--gpus", "sj-", "sj1", "sjx-AAAA", "SJ1-AAAA", "sj1234-AAAA"] {
             assert_eq!(Token::decode(text), Err(TokenError::NoToken), "{text}");
         }
@@ -220,19 +220,19 @@ mod tests {
     }
 
     #[test]
-    fn key_is_in_no_debug_output() {
+    fn debug_output_omits_key() {
         let shown = format!("{:?}", token());
         assert!(shown.contains("head") && !shown.contains("key") && !shown.contains("126"), "{shown}");
     }
 
     #[test]
-    fn checksum_is_usual_one() {
+    fn checksum_matches_crc32_reference() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
     }
 
     proptest::proptest! {
         #[test]
-        fn no_text_panics(text in "(?s).{0,60}", body in "[A-Za-z0-9_-]{0,80}") {
+        fn decode_never_panics(text in "(?s).{0,60}", body in "[A-Za-z0-9_-]{0,80}") {
             let _ = Token::decode(&text);
             let _ = Token::decode(&format!("sj1-{body}"));
         }

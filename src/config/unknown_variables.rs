@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reports_misspelled_variable_with_intended_one() {
+    fn suggests_name_for_misspelled_variable() {
         let found =
             unknown_variables(["SLURMINIT_ROL", "SLURMINIT_LOGLEVEL", "SLURMINIT_API_HOST", "PATH", "SLURMINIT_ROLE"]);
         let texts: Vec<String> = found.iter().map(|finding| format!("{}: {}", finding.what, finding.repair)).collect();
@@ -80,18 +80,18 @@ mod tests {
 
     #[test]
     fn ignores_service_variables_of_platform() {
-        let made = [
+        let service_variables = [
             "SLURMINIT_SERVICE_HOST",
             "SLURMINIT_SERVICE_PORT_SLURMCTLD",
             "SLURMINIT_PORT",
             "SLURMINIT_PORT_6817_TCP_ADDR",
             "SLURMINIT_API_PORT_8000_TCP",
         ];
-        assert_eq!(unknown_variables(made), []);
+        assert_eq!(unknown_variables(service_variables), []);
     }
 
     #[test]
-    fn documents_every_known_variable() {
+    fn every_variable_in_example_is_known() {
         let words = crate::EXAMPLE.split(|c: char| !c.is_ascii_uppercase() && c != '_');
         for word in words.filter(|word| word.starts_with("SLURMINIT_")) {
             assert!(KNOWN.contains(&word), "{word}");

@@ -13,16 +13,16 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
 fn every_entry_has_unique_name_and_all_texts() {
     let mut names = BTreeSet::new();
     for entry in entries() {
-        assert!(names.insert(entry.id), "{} is there twice", entry.id);
-        let words = [entry.looks_at, entry.cause, entry.repair];
-        assert!(!entry.symptoms.is_empty() && words.iter().all(|text| !text.is_empty()), "{}", entry.id);
+        assert!(names.insert(entry.id), "duplicate entry {}", entry.id);
+        let texts = [entry.looks_at, entry.cause, entry.repair];
+        assert!(!entry.symptoms.is_empty() && texts.iter().all(|text| !text.is_empty()), "{}", entry.id);
     }
 }
 
 /// A new kind of finding fails this test until it is assigned to an entry.
 #[test]
 fn every_kind_of_finding_has_one_entry() {
-    let mut answered = BTreeSet::new();
+    let mut assigned = BTreeSet::new();
     for entry in entries() {
         let kinds = match &entry.judge {
             Judge::Findings(kinds, _) | Judge::FindingsAnd(kinds, _) => *kinds,
@@ -32,12 +32,12 @@ fn every_kind_of_finding_has_one_entry() {
             }
             _ => continue,
         };
-        kinds.iter().for_each(|kind| assert!(answered.insert(*kind), "{kind:?} is there twice"));
+        kinds.iter().for_each(|kind| assert!(assigned.insert(*kind), "{kind:?} has two entries"));
     }
-    assert_eq!(answered.len(), Kind::Other as usize + 1, "a kind has no entry; there are {answered:?}");
+    assert_eq!(assigned.len(), Kind::Other as usize + 1, "a kind has no entry; assigned: {assigned:?}");
 }
 
-/// The log of a start reports faults, but not what is merely worth knowing.
+/// The startup log contains faults, but no notes.
 #[test]
 fn start_reports_only_problems() {
     let (inventory, mut environment) = (Inventory::default(), Environment::default());
@@ -56,19 +56,19 @@ fn start_reports_only_problems() {
     };
     let findings = |cheap: &CheapFacts| at_start(&Start { inventory: &inventory, environment: &environment, cheap });
     assert_eq!(findings(&healthy), []);
-    let ill = CheapFacts {
+    let faulty = CheapFacts {
         saved_cluster: Some("old".to_owned()),
         ports: vec![Port { daemon: "slurmctld", number: 6817, holder: Holder::Stranger }],
         key: healthy.key.clone().map(|key| KeyFacts { is_of_the_image: true, ..key }),
         ..healthy
     };
-    let findings: Vec<String> = findings(&ill).into_iter().map(|finding| finding.what).collect();
+    let findings: Vec<String> = findings(&faulty).into_iter().map(|finding| finding.what).collect();
     assert_eq!(findings.len(), 3, "{findings:?}");
     assert!(findings.iter().any(|what| what.contains("cluster old")), "{findings:?}");
 }
 
 #[test]
-fn worst_verdict_stands_for_all() {
+fn combined_verdict_is_the_worst() {
     let order = [Verdict::Ok, Verdict::Note, Verdict::CouldNotLook, Verdict::Warn, Verdict::Fail];
     assert!(order.is_sorted());
     let both = Observations::all([Observations::ok("a"), Observations::warn("b", "c", "d")], || Observations::ok(""));

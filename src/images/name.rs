@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_never_a_path() {
+    fn rejects_names_that_could_be_paths() {
         for name in ["pytorch", "pytorch-2.4", "A_b.c", "0"] {
             assert_eq!(name.parse::<ImageName>().unwrap().as_str(), name);
         }

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_looked_up_in_the_image_and_a_path_is_kept() {
+    fn drops_directory_only_of_program_found_in_path() {
         let environment = [(OsString::from("PATH"), OsString::from("/nowhere:/bin:/usr/bin"))];
         let forget = |text: &str| {
             let mut arguments = [OsString::from(text)];

@@ -1,4 +1,4 @@
-//! Imports of real archives into a directory.
+//! Imports of archives into a directory.
 
 mod archive;
 mod hostile;
@@ -15,14 +15,14 @@ use tempfile::TempDir;
 use super::*;
 use archive::{Layout, Tar, layout, save};
 
-/// An importer into a new directory. What it imports must stay below this many bytes.
+/// An importer into a new directory, with a size limit in bytes.
 pub(super) fn importer(directory: &TempDir, bytes: u64) -> Importer {
     let limits = Limits { reserve: 1, bytes, entries: 1000 };
     let store = Store::shared(directory.path().join("images"));
     Importer { store, limits, user: "alice".to_owned(), now: 1, replaces: false, mounts: Vec::new() }
 }
 
-/// The directories of the tests must not be writable for others, which umask 0002 makes them.
+/// Sets mode 0755, because directories created with umask 0002 are group-writable and rejected.
 pub(super) fn scratch() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -57,7 +57,7 @@ fn layers() -> [Vec<u8>; 3] {
         .symlink("bin", "usr/bin")
         .directory("usr/bin/", 0o755)
         .file("usr/bin/tool", 0o755, b"tool");
-    // Whiteouts hide what is below this layer, wherever they stand in it.
+    // A whiteout applies to all lower layers, whatever its position in its own layer.
     let middle = Tar::new()
         .file("etc/.wh.removed", 0o644, b"")
         .file("opt/upper", 0o644, b"upper")
@@ -67,7 +67,7 @@ fn layers() -> [Vec<u8>; 3] {
     [lower, middle, upper].map(Tar::end)
 }
 
-fn check(store: &Store, image: &str) {
+fn assert_files(store: &Store, image: &str) {
     assert_eq!(read(store, image, "etc/kept").as_deref(), Some("kept"));
     assert_eq!(read(store, image, "etc/removed"), None);
     assert_eq!(read(store, image, "opt/lower"), None);
@@ -75,7 +75,7 @@ fn check(store: &Store, image: &str) {
     assert_eq!(read(store, image, "usr/bin/alias").as_deref(), Some("tool"));
     assert_eq!(read(store, image, "usr/bin/second").as_deref(), Some("second"));
     let root = store.rootfs(&name(image));
-    // Nothing is set-user-id or writable for others, and every file has its time.
+    // Import clears setuid and the write bits of group and others, and keeps modification times.
     assert_eq!(root.join("etc/kept").metadata().unwrap().mode() & 0o7777, 0o755);
     assert_eq!(root.join("etc").metadata().unwrap().mode() & 0o7777, 0o755);
     assert_eq!(root.join("etc/kept").metadata().unwrap().mtime(), 1_700_000_000);
@@ -83,7 +83,7 @@ fn check(store: &Store, image: &str) {
 }
 
 #[test]
-fn every_form_of_an_image_gives_the_same_files() {
+fn all_archive_formats_import_same_files() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);
     let plain = layers();
@@ -98,25 +98,25 @@ fn every_form_of_an_image_gives_the_same_files() {
     ];
     for (image, source) in all {
         let record = importer.import(&name(image), source).unwrap_or_else(|error| panic!("{image}: {error}"));
-        check(&importer.store, image);
+        assert_files(&importer.store, image);
         assert_eq!((record.layers, record.architecture.as_str()), (3, manifest::ARCHITECTURE), "{image}");
         assert_eq!(record.entrypoint, ["/bin/tool"], "{image}");
         assert_eq!(record.environment, ["PATH=/opt/bin:/usr/bin"], "{image}");
         assert_eq!(record.reference, "docker.io/library/test:1", "{image}");
         assert_eq!(importer.store.find(&name(image)).unwrap(), Some(record), "{image}");
     }
-    // As a file, and unpacked.
+    // From a file, and from an unpacked layout.
     let file = directory.path().join("oci.tar");
     fs::write(&file, &oci).unwrap();
     importer.import(&name("file"), Source::File(file.clone())).unwrap();
-    check(&importer.store, "file");
+    assert_files(&importer.store, "file");
     let unpacked = directory.path().join("layout");
     archive::unpack(&oci, &unpacked);
     importer.import(&name("layout"), Source::Directory(unpacked)).unwrap();
-    check(&importer.store, "layout");
-    // A tree that was imported is imported again.
+    assert_files(&importer.store, "layout");
+    // From the file tree of an imported image.
     importer.import(&name("tree"), Source::Directory(importer.store.rootfs(&name("oci")))).unwrap();
-    check(&importer.store, "tree");
+    assert_files(&importer.store, "tree");
     let exported = Tar::new().file("bin/sh", 0o755, b"sh").file(".wh.literal", 0o644, b"x").device("dev/null").end();
     importer.import(&name("export"), stream(exported)).unwrap();
     assert_eq!(read(&importer.store, "export", ".wh.literal").as_deref(), Some("x"));
@@ -125,7 +125,7 @@ fn every_form_of_an_image_gives_the_same_files() {
 }
 
 #[test]
-fn long_names_and_pax_attributes_are_read() {
+fn reads_long_names_and_pax_attributes() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);
     let long = format!("{}/{}", "d".repeat(150), "f".repeat(150));
@@ -142,7 +142,7 @@ fn long_names_and_pax_attributes_are_read() {
 }
 
 #[test]
-fn an_image_is_replaced_and_removed_as_a_whole() {
+fn replaces_image_only_on_request_and_removes_it_completely() {
     let directory = scratch();
     let mut importer = importer(&directory, 1 << 20);
     let with = |content: &[u8]| stream(Tar::new().file("a", 0o644, content).end());
@@ -158,18 +158,18 @@ fn an_image_is_replaced_and_removed_as_a_whole() {
 }
 
 #[test]
-fn removes_what_a_killed_import_left() {
+fn import_removes_leftovers_of_killed_import() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);
-    let left = importer.store.path().join(".unfinished-1-0");
-    fs::create_dir_all(left.join("rootfs/a")).unwrap();
+    let leftover = importer.store.path().join(".unfinished-1-0");
+    fs::create_dir_all(leftover.join("rootfs/a")).unwrap();
     fs::set_permissions(importer.store.path(), fs::Permissions::from_mode(0o755)).unwrap();
     importer.import(&name("x"), stream(Tar::new().file("a", 0o644, b"1").end())).unwrap();
-    assert!(!left.exists());
+    assert!(!leftover.exists());
 }
 
 #[test]
-fn images_in_a_directory_that_others_may_write_to_are_not_used() {
+fn ignores_images_in_world_writable_directory() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);
     importer.import(&name("x"), stream(Tar::new().file("a", 0o644, b"1").end())).unwrap();

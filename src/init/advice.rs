@@ -38,8 +38,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_that_is_cut_short_has_repair_and_nothing_else_has() {
-        let advice = |words: &str| repair(&["x".to_owned(), words.to_owned()], Path::new("/var/lib/slurm"));
+    fn suggests_repair_only_for_truncated_state_file() {
+        let advice = |line: &str| repair(&["x".to_owned(), line.to_owned()], Path::new("/var/lib/slurm"));
         let tail =
             "file, start with '-i' to ignore this. Warning: using -i will lose the data that can't be recovered.";
         let hint = advice(&format!("Incomplete job state save {tail}")).unwrap();

@@ -58,7 +58,7 @@ mod tests {
             let alarm = Alarm::new();
             assert!(alarm.0.is_some());
             let start = Instant::now();
-            // A wait that was abandoned must not fire.
+            // A cancelled wait must not fire.
             let soon = alarm.wait_until(start + Duration::from_millis(300));
             assert!(tokio::time::timeout(Duration::from_millis(1), soon).await.is_err());
             for ms in [350, 400, 400, 0] {

@@ -125,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn slurms_message_names_the_new_process() {
+    fn parses_main_pid_of_notify_message() {
         assert_eq!(main_pid(b"READY=1\nMAINPID=4711"), Ok(Some(4711)));
         assert_eq!(main_pid(b"READY=1\nMAINPID=4711\n"), Ok(Some(4711)));
         assert_eq!(main_pid(b"BARRIER=1"), Ok(None));
@@ -152,18 +152,18 @@ mod tests {
     }
 
     #[test]
-    fn process_of_daemons_session_follows() {
+    fn accepts_successor_in_session_of_daemon() {
         let next = Ok(Some(Successor { pid: 50, started: 8674 }));
-        assert_eq!(judge(&claim(Some(NEXT))), next, "an orphan, as Slurm makes it");
+        assert_eq!(judge(&claim(Some(NEXT))), next, "an orphan, as Slurm creates it");
         assert_eq!(judge(&claim(Some(Process { parent: MAIN, ..NEXT }))), next, "still the main process's child");
-        assert_eq!(judge(&Claim { sender: (50, Some(NEXT)), ..claim(Some(NEXT)) }), next, "it speaks for itself");
+        assert_eq!(judge(&Claim { sender: (50, Some(NEXT)), ..claim(Some(NEXT)) }), next, "sent by the successor");
         let dead = Claim { sender: (MAIN, None), ..claim(Some(NEXT)) };
-        assert_eq!(judge(&dead), next, "the main process has spoken its last word");
-        assert_eq!(judge(&Claim { named: (MAIN, None), ..claim(None) }), Ok(None), "nothing new");
+        assert_eq!(judge(&dead), next, "the main process has exited");
+        assert_eq!(judge(&Claim { named: (MAIN, None), ..claim(None) }), Ok(None), "main PID unchanged");
     }
 
     #[test]
-    fn forged_claim_is_refused() {
+    fn rejects_forged_claim() {
         assert_eq!(judge(&claim(None)), Err(NoHandover::Gone(50)));
         assert_eq!(judge(&claim(Some(Process { session: 41, ..NEXT }))), Err(NoHandover::Unrelated(50)));
         assert_eq!(judge(&claim(Some(Process { parent: 45, ..NEXT }))), Err(NoHandover::Foreign(50, 45)));
@@ -174,7 +174,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_message_panics_and_accepted_pid_was_in_it(
+        fn no_message_panics_and_accepted_pid_is_from_message(
             message in prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..5000),
                 "((MAINPID|READY|BARRIER|X)(=|)[0-9+-]{0,12}\n?){0,8}".prop_map(String::into_bytes),
@@ -187,17 +187,17 @@ mod tests {
         }
 
         #[test]
-        fn accepts_nothing_outside_session(
+        fn accepts_only_processes_in_session(
             sender in (0..6_i32, proptest::option::of((0..6_i32, 0..6_i32))),
             named in (0..6_i32, proptest::option::of((0..6_i32, 0..6_i32))),
         ) {
-            let known = |(parent, session)| Process { parent, session, started: 1 };
+            let process = |(parent, session)| Process { parent, session, started: 1 };
             let claim = Claim {
                 main: 2,
                 session: 2,
                 init: 1,
-                sender: (sender.0, sender.1.map(known)),
-                named: (named.0, named.1.map(known)),
+                sender: (sender.0, sender.1.map(process)),
+                named: (named.0, named.1.map(process)),
             };
             if let Ok(Some(next)) = judge(&claim) {
                 prop_assert_eq!(next.pid, named.0);

@@ -141,33 +141,33 @@ mod tests {
     use config::{Config, StartOnlyTables};
     use plan::target::Target;
 
-    fn words(descriptor: &str) -> impl Iterator<Item = OsString> + use<> {
+    fn arguments(descriptor: &str) -> impl Iterator<Item = OsString> + use<> {
         ["--task", descriptor, "--", "srun", "--"].map(OsString::from).into_iter()
     }
 
     #[test]
-    fn passes_task_through_memory_file_and_command_word_for_word() {
+    fn passes_task_by_memory_file_and_command_unchanged() {
         let config = Config::parse("", std::path::Path::new("x")).unwrap();
         let task = plan::task::task(&config, &StartOnlyTables::of(&config), Target::of(&config), true, 7);
         let inherited: Inherited = serde_json::from_str(r#"{"mask":9223372036854775809,"ignored":[1,13]}"#).unwrap();
         let file = memory_file(&Order { task: task.clone(), inherited: inherited.clone(), locks: Vec::new() }).unwrap();
-        let mut words = words(&std::os::fd::IntoRawFd::into_raw_fd(file).to_string());
-        let order = order(&mut words).unwrap();
+        let mut arguments = arguments(&std::os::fd::IntoRawFd::into_raw_fd(file).to_string());
+        let order = order(&mut arguments).unwrap();
         assert_eq!((order.task, order.inherited), (task, inherited));
-        assert_eq!(words.collect::<Vec<_>>(), ["srun", "--"]);
+        assert_eq!(arguments.collect::<Vec<_>>(), ["srun", "--"]);
     }
 
     #[test]
     fn rejects_a_start_without_a_task() {
         for descriptor in ["", "0", "2", "x", "-1"] {
-            let refused = order(&mut words(descriptor)).unwrap_err();
+            let refused = order(&mut arguments(descriptor)).unwrap_err();
             assert_eq!(refused, "expected --task DESCRIPTOR -- CMD...");
         }
         assert!(order(&mut ["--help"].map(OsString::from).into_iter()).is_err());
         let other = File::open("Cargo.toml").unwrap();
         let descriptor = std::os::fd::IntoRawFd::into_raw_fd(other).to_string();
         assert!(
-            order(&mut words(&descriptor))
+            order(&mut arguments(&descriptor))
                 .unwrap_err()
                 .starts_with("slurminit and slurminit-init have different versions: ")
         );

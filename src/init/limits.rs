@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_of_cgroups_are_read_and_none_is_no_count() {
+    fn reads_counts_of_both_cgroup_versions_or_zero() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(Counts::read(root.path()), Counts::default());
         for directory in ["pids", "memory"] {
@@ -93,11 +93,11 @@ mod tests {
     }
 
     #[test]
-    fn too_little_room_is_less_than_daemon_needs_or_quarter_of_limit() {
+    fn detects_process_limit_too_low_for_daemon() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(too_little_room(root.path()), None, "there is no limit");
+        assert_eq!(too_little_room(root.path()), None, "no limit");
         fs::create_dir(root.path().join("pids")).unwrap();
-        for (max, current, lacks) in [
+        for (max, current, expected) in [
             ("200", "168", None),
             ("200", "169", Some(31)),
             ("100", "150", Some(0)),
@@ -106,12 +106,12 @@ mod tests {
         ] {
             fs::write(root.path().join("pids/pids.max"), format!("{max}\n")).unwrap();
             fs::write(root.path().join("pids/pids.current"), format!("{current}\n")).unwrap();
-            assert_eq!(too_little_room(root.path()), lacks, "{current} of {max}");
+            assert_eq!(too_little_room(root.path()), expected, "{current} of {max}");
         }
     }
 
     #[test]
-    fn death_is_limits_if_its_count_has_risen() {
+    fn blames_limit_for_exit_only_if_its_count_rose() {
         let (before, after) = (Counts { refused: 1, killed: 1 }, Counts { refused: 2, killed: 2 });
         let kill = Exit::Signal(libc::SIGKILL);
         assert_eq!(before.shortage(&kill, after), Some(Shortage::Memory));

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn daemon_that_a_helper_becomes_sends_no_reports() {
+    fn reports_after_end_record_are_plain_text() {
         let report = Report { level: model::log::Level::Error, message: message!("forged", "FORGED") };
         let line = [&[RECORD], serde_json::to_vec(&report).unwrap().as_slice()].concat();
         let reports = Cell::new(true);

@@ -214,18 +214,18 @@ mod tests {
     const ROOT: &str =
         "1 0 0:40 / / ro,relatime - overlay overlay rw\n2 1 0:41 /x/hosts /etc/hosts rw - ext4 /dev/vda rw\n";
 
-    fn of_the_host_with(mounts: &str) -> Option<&'static str> {
+    fn host_file(mounts: &str) -> Option<&'static str> {
         of_the_host(Path::new("/"), &format!("{ROOT}{mounts}"))
     }
 
     #[test]
-    fn account_files_in_whole_tmpfs_are_containers_own() {
-        assert_eq!(of_the_host_with(""), None);
-        assert_eq!(of_the_host_with("3 1 0:50 / /etc rw,relatime - tmpfs tmpfs rw,size=16384k\n"), None);
+    fn account_files_in_whole_tmpfs_belong_to_container() {
+        assert_eq!(host_file(""), None);
+        assert_eq!(host_file("3 1 0:50 / /etc rw,relatime - tmpfs tmpfs rw,size=16384k\n"), None);
     }
 
     #[test]
-    fn account_files_of_host_are_found() {
+    fn detects_account_files_mounted_from_host() {
         let mounts = [
             ("/etc", "3 1 0:50 /etc /etc rw - tmpfs tmpfs rw\n"),
             ("/etc", "3 1 8:1 / /etc rw - ext4 /dev/sda1 rw\n"),
@@ -236,6 +236,6 @@ mod tests {
             ("/etc/shadow", "3 1 0:50 / /etc/shadow rw - tmpfs tmpfs rw\n"),
             ("/etc", "3 1 0:50 / /etc rw - tmpfs tmpfs rw\n4 3 8:1 /etc /etc rw - ext4 /dev/sda1 rw\n"),
         ];
-        mounts.iter().for_each(|(path, mounts)| assert_eq!(of_the_host_with(mounts), Some(*path), "{mounts}"));
+        mounts.iter().for_each(|(path, mounts)| assert_eq!(host_file(mounts), Some(*path), "{mounts}"));
     }
 }

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn rollback_restores_files_that_daemons_ran_with() {
+    fn rollback_restores_previously_applied_files() {
         let root = tempfile::tempdir().unwrap();
         let (paths, root) = (Paths::default(), root.path());
         let installed = root.join("etc/slurm/slurm.conf");
@@ -122,7 +122,7 @@ mod tests {
             install_files(&paths, root, &[conf(text)]).unwrap();
             keep_applied(&paths, root, &[conf(text)]).unwrap();
         }
-        // A manual edit that the daemons never saw is not restored.
+        // A manual edit that the daemons never read is not restored.
         fs::write(&installed, "A=3\n").unwrap();
         assert_eq!(read_applied(&paths, root).unwrap(), [conf("A=2\n")]);
         restore_applied(&paths, root, &[CONF]).unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn without_copies_the_installed_files_count() {
+    fn uses_installed_files_without_applied_copies() {
         let root = tempfile::tempdir().unwrap();
         let paths = Paths::default();
         assert_eq!(read_applied(&paths, root.path()).unwrap(), []);

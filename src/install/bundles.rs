@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_account_has_a_directory_of_its_own() {
+    fn creates_bundle_directory_for_each_account() {
         let directory = tempfile::tempdir().unwrap();
         let make = |has_others| {
             let passwd = "root:x:0:0::/root:/bin/sh\nalice:x:1000:100::/:/bin/sh\nbroken\n+::::::\n";

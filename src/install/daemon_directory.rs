@@ -66,27 +66,27 @@ mod tests {
 
     use super::*;
 
-    fn made(before: &[&str]) -> (Result<Vec<Finding>, InstallError>, bool) {
+    fn create(before: &[&str]) -> (Result<Vec<Finding>, InstallError>, bool) {
         let root = tempfile::tempdir().unwrap();
         for directory in before {
             fs::create_dir_all(root.path().join(directory)).unwrap();
         }
-        // Without root's rights nothing changes owner, so that every directory is the user's.
-        let done =
+        // Without root privileges no owner changes, so every directory belongs to the user.
+        let result =
             make_daemon_directory(&Config::default(), root.path(), Path::new("/srv/a/state"), DaemonName::Slurmd);
-        (done, root.path().join("srv/a/state").is_dir() || root.path().join("srv/a").is_dir())
+        (result, root.path().join("srv/a/state").is_dir() || root.path().join("srv/a").is_dir())
     }
 
     #[test]
     fn creates_a_missing_directory_with_its_parents() {
         for before in [&[][..], &["srv"], &["srv/a"], &["srv/a/state/other"]] {
-            let (done, exists) = made(before);
-            assert!(done.unwrap().is_empty() && exists, "{before:?}");
+            let (result, exists) = create(before);
+            assert!(result.unwrap().is_empty() && exists, "{before:?}");
         }
     }
 
     #[test]
-    fn only_empty_directory_or_one_with_state_may_be_given() {
+    fn only_empty_or_state_directory_may_change_owner() {
         for (content, expected) in [
             (&[][..], true),
             (&[LOST_AND_FOUND, lock::state::FILE], true),

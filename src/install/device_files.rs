@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn list_names_the_user_it_was_made_for() {
+    fn access_list_contains_its_user_id() {
         let list = access_for(1234);
         assert_eq!((list.len(), user_of(&list)), (4 + 5 * 8, Some(1234)));
         assert_eq!([&list[..4], &list[..11], &[]].map(user_of), [None; 3]);

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_added_and_corrected_and_what_others_wrote_stays() {
+    fn adds_and_corrects_nodes_and_keeps_foreign_entries() {
         let root = tempfile::tempdir().unwrap();
         let hosts = root.path().join("etc/hosts");
         fs::create_dir(root.path().join("etc")).unwrap();
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(install(&[node("c1", "10.0.0.5")]), format!("{engines}{c2}10.0.0.5\tc1 {MARK}\n"));
     }
 
-    /// Debian gives the own name of a host 127.0.1.1, and a container with the host's network has the host's file.
+    /// Debian maps the host's own name to 127.0.1.1, and a container in the host network uses the host's file.
     #[test]
     fn reachable_address_replaces_loopback_address_of_node() {
         let root = tempfile::tempdir().unwrap();
@@ -284,7 +284,7 @@ mod tests {
             install_nodes_names(root.path(), &nodes(address)).unwrap();
             let new = fs::read_to_string(&hosts).unwrap();
             install_nodes_names(root.path(), &nodes(address)).unwrap();
-            assert_eq!(fs::read_to_string(&hosts).unwrap(), new, "again");
+            assert_eq!(fs::read_to_string(&hosts).unwrap(), new, "second call");
             assert!(!is_loopback_name(root.path(), "c1").unwrap());
             new
         };
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn container_without_file_gets_one() {
+    fn creates_missing_hosts_file() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("etc")).unwrap();
         assert!(install_host_name(root.path(), "gpu1").unwrap());

@@ -72,7 +72,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn key_that_others_could_have_planted_is_replaced() {
+    fn replaces_key_that_other_users_could_have_created() {
         let root = tempfile::tempdir().unwrap();
         let text =
             "[rest]\nlisten = '127.0.0.1:6820'\n[paths]\nstate = '/state'\n[daemon.slurmctld]\nuser = 'nobody'\n";
@@ -89,16 +89,16 @@ mod tests {
         assert_eq!(install(), (first.clone(), false), "slurminit's own key is kept");
         mode(&key, 0o666);
         let (second, is_replaced) = install();
-        assert!(second != first && is_replaced, "others may write the key");
+        assert!(second != first && is_replaced, "the key is world-writable");
         mode(&directory, 0o777);
         let (third, is_replaced) = install();
-        assert!(third != second && is_replaced, "others may write the directory");
+        assert!(third != second && is_replaced, "the directory is world-writable");
         std::fs::hard_link(&key, root.path().join("other")).unwrap();
         let (fourth, is_replaced) = install();
-        assert!(fourth != third && is_replaced, "it has a second name");
+        assert!(fourth != third && is_replaced, "the key has a second hard link");
         std::fs::remove_file(&key).unwrap();
         std::os::unix::fs::symlink(root.path().join("other"), &key).unwrap();
         let (fifth, is_replaced) = install();
-        assert!(fifth != third && is_replaced && key.symlink_metadata().unwrap().is_file(), "it is a link");
+        assert!(fifth != third && is_replaced && key.symlink_metadata().unwrap().is_file(), "the key is a symlink");
     }
 }

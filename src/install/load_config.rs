@@ -201,7 +201,7 @@ pub fn named(path: Option<&Path>) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// A machine with the configurations of these places, each of which is its place's name in a comment.
+    /// A root directory with a configuration file in each place. Its text is a comment with the name of the place.
     struct Machine(tempfile::TempDir);
 
     impl Machine {
@@ -224,7 +224,7 @@ mod tests {
             self.0.path().join(place.strip_prefix("/").unwrap_or(&place))
         }
 
-        /// What is read where the command line and the variables are these.
+        /// Reads the configuration, given `--config`, `SLURMINIT_CONFIG` and `SLURMINIT_TOML`.
         fn read(&self, path: Option<&str>, file: Option<&str>, toml: Option<&str>) -> Result<Source, ConfigError> {
             let variables =
                 Variables { toml: toml.map(OsString::from), file: file.map(|file| self.place(file).into_os_string()) };
@@ -240,12 +240,12 @@ mod tests {
     fn command_line_precedes_variables_saved_and_default_file() {
         let all = Machine::new(&["line", "named", "kept", "default"]);
         assert_eq!(all.text(Some("line"), Some("named"), None), "# line");
-        // A start refuses these two; a verb takes what its user typed.
+        // At startup this is an error; other subcommands prefer `--config`.
         assert_eq!(all.text(Some("line"), None, Some("# variable")), "# line");
         assert_eq!(all.text(None, None, Some("# variable")), "# variable");
         assert_eq!(all.text(None, Some("named"), None), "# named");
         assert_eq!(all.text(None, None, None), "# kept");
-        // Compose hands on what is empty.
+        // Compose passes an unset variable as an empty one.
         assert_eq!(all.text(None, None, Some(" \n")), "# kept");
         assert_eq!(Machine::new(&["default"]).text(None, None, None), "# default");
         assert_eq!(Machine::new(&[]).text(None, None, None), "");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_unacceptable_values_with_place() {
+    fn rejects_conflicting_missing_or_non_utf8_sources() {
         let machine = Machine::new(&["named"]);
         assert!(machine.text(None, Some("named"), Some("# variable")).contains("remove one of them"));
         assert!(machine.text(None, Some("gone"), None).contains("file not found"));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn pipe_or_directory_in_place_of_file_is_refused_at_once() {
+    fn rejects_pipe_or_directory_without_blocking() {
         let root = tempfile::tempdir().unwrap();
         let pipe = root.path().join("slurminit.toml");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -56,19 +56,19 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "this test is not PID 1")]
-    fn waits_for_other_process_until_deadline() {
+    fn lock_excludes_other_processes_until_dropped() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("etc")).unwrap();
         let lock = take_within(root.path(), Duration::ZERO).unwrap().unwrap();
-        // A process is not refused its own lock; perl asks as another one.
-        let ask = "use Fcntl qw(:DEFAULT :flock SEEK_SET); open(my $f, '+<', $ARGV[0]) or exit 3; \
+        // A process does not conflict with its own lock, so perl tries to lock.
+        let script = "use Fcntl qw(:DEFAULT :flock SEEK_SET); open(my $f, '+<', $ARGV[0]) or exit 3; \
                    my $l = pack('s s x4 l! l! i x4', F_WRLCK, SEEK_SET, 0, 0, 0); exit(fcntl($f, F_SETLK, $l) ? 0 : 1)";
-        let taken = || {
+        let try_lock = || {
             let path = root.path().join("etc").join(NAME);
-            std::process::Command::new("perl").args(["-e", ask]).arg(path).status().unwrap().code()
+            std::process::Command::new("perl").args(["-e", script]).arg(path).status().unwrap().code()
         };
-        assert_eq!(taken(), Some(1));
+        assert_eq!(try_lock(), Some(1));
         drop(lock);
-        assert_eq!(taken(), Some(0));
+        assert_eq!(try_lock(), Some(0));
     }
 }

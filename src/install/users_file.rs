@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_users_file() {
+    fn replaces_content_and_keeps_link_and_mode() {
         let directory = tempfile::tempdir().unwrap();
         let (file, link) = (directory.path().join("real"), directory.path().join("link"));
         fs::write(&file, "A=1\n").unwrap();
@@ -64,8 +64,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&file).unwrap(), "A=2\n");
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600);
         assert!(link.is_symlink());
-        let left: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
-        assert_eq!(left.len(), 2, "{left:?}");
+        let names: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 2, "{names:?}");
     }
 
     #[test]

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_persons_drain_of_unresponsive_node() {
+    fn is_closed_for_good_if_failed_or_drained_by_administrator() {
         let closed = |line: &str| NodeReport::parse(line).unwrap().is_closed_for_good();
         assert!(closed("drained|upgrade") && closed("draining|upgrade") && closed("drained*|upgrade"));
         assert!(closed("fail|disk") && closed("failing|disk") && closed("fail*|slurminit: GPU 1"));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_reasons_of_others() {
+    fn distinguishes_foreign_reasons_from_own() {
         let others = |line: &str| NodeReport::parse(line).unwrap().is_closed_by_others();
         for line in
             ["fail|disk", "failing|disk", "drained|fan", "down|fan", "down*|Not responding", "draining@|Reboot ASAP"]
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn node_that_answers_and_is_not_drained_is_usable() {
+    fn responding_undrained_node_is_usable() {
         assert_eq!(verdict("idle|none"), NodeVerdict::Usable);
         assert_eq!(verdict("mixed-|none\n"), NodeVerdict::Usable);
         assert_eq!(verdict("idle*|none"), NodeVerdict::NotYet);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_is_as_ready_as_its_last_node() {
+    fn cluster_state_is_that_of_least_ready_node() {
         let worst =
             |text: &str| text.lines().map(NodeReport::parse).fold(None, NodeReport::worse).map(|report| report.state);
         assert_eq!(worst("idle|none\nunknown*|none\ndrained|fan"), Some("unknown".to_owned()));
@@ -250,13 +250,13 @@ mod tests {
     }
 
     #[test]
-    fn reason_is_one_short_line_that_does_nothing() {
+    fn reason_is_escaped_and_truncated() {
         let reason = NodeReport::parse(&format!("drained|\u{202e}\x1b[2J {}", "x".repeat(1000))).unwrap().reason;
         assert!(reason.starts_with("\\u{202e}\\x1b[2J x") && reason.len() < 500, "{reason}");
     }
 
     #[test]
-    fn nonsense_is_no_report() {
+    fn rejects_unparsable_report() {
         for bad in ["", "|", "idle", "*|x", "slurm_load_partitions: Unable to contact slurm controller"] {
             assert_eq!(NodeReport::parse(bad), None, "{bad}");
         }

@@ -231,7 +231,7 @@ mod tests {
     /// Programs read these names in status.json; people see the same names in the table.
     #[test]
     fn displays_and_serializes_the_same_words() {
-        fn both<T>(value: T, words: &str)
+        fn assert_both<T>(value: T, words: &str)
         where
             T: Serialize + serde::de::DeserializeOwned + fmt::Display + fmt::Debug + PartialEq,
         {
@@ -240,13 +240,13 @@ mod tests {
             assert_eq!(json, words);
             assert_eq!(serde_json::from_value::<T>(json).unwrap(), value);
         }
-        both(PhaseName::Hooks, "hooks");
-        both(UnitState::Ready, "ready");
-        both(UnitState::BackingOff, "backing off");
-        both(UnitState::GivenUp, "given up");
-        both(last_exit(&Exit::Code(0)), "exited with code 0");
-        both(last_exit(&Exit::Code(1)), "exited with code 1");
-        both(StopReason::RestartAsked, "a restart was asked for");
-        both(StopReason::Silent("it did not answer".to_owned()), "it did not answer");
+        assert_both(PhaseName::Hooks, "hooks");
+        assert_both(UnitState::Ready, "ready");
+        assert_both(UnitState::BackingOff, "backing off");
+        assert_both(UnitState::GivenUp, "given up");
+        assert_both(last_exit(&Exit::Code(0)), "exited with code 0");
+        assert_both(last_exit(&Exit::Code(1)), "exited with code 1");
+        assert_both(StopReason::RestartAsked, "a restart was asked for");
+        assert_both(StopReason::Silent("it did not answer".to_owned()), "it did not answer");
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the machine in a simulated world.
+//! Tests of the state machine in a simulation.
 
 mod accounting;
 mod boot;

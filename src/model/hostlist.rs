@@ -44,10 +44,10 @@ fn expanded(text: &str) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn list_is_each_of_its_names() {
-        let each = |text: &str| super::names(text).map(|names| names.join(" "));
-        assert_eq!(each("a[1-2,4],b,c[01-02]").as_deref(), Some("a1 a2 a4 b c01 c02"));
-        assert_eq!(each("localhost").as_deref(), Some("localhost"));
-        assert_eq!((each("a[1,b"), each("a,,b"), each("")), (None, None, None));
+    fn expands_ranges_and_rejects_invalid_lists() {
+        let expanded = |text: &str| super::names(text).map(|names| names.join(" "));
+        assert_eq!(expanded("a[1-2,4],b,c[01-02]").as_deref(), Some("a1 a2 a4 b c01 c02"));
+        assert_eq!(expanded("localhost").as_deref(), Some("localhost"));
+        assert_eq!((expanded("a[1,b"), expanded("a,,b"), expanded("")), (None, None, None));
     }
 }

@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_limit_above_machine_is_no_limit() {
+    fn ignores_memory_limit_above_machine_total() {
         let memory = Memory { total_mib: 1000, limit_mib: Some(8_796_093_022_207), ..Memory::default() };
         assert_eq!(memory.usable_mib(), 1000);
     }

@@ -79,7 +79,7 @@ pub const REPORTS: &str = "SLURMINIT_REPORTS";
 #[cfg(test)]
 mod tests {
     #[test]
-    fn text_has_data_and_template_has_not() {
+    fn only_text_contains_field_values() {
         let (job, why) = (7, "no space");
         let message = message!("job-lost", "job {job} is lost: {why}", job = job, why = why.to_owned());
         assert_eq!(message.template, "job {job} is lost: {why}");

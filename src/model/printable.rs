@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shows_control_characters_and_keeps_the_rest() {
+    fn escapes_only_control_characters() {
         assert_eq!(
             line("\x1b]0;pwn\x07 \u{9b}2J \u{202e}a\nb\x7f"),
             "\\x1b]0;pwn\\x07 \\u{9b}2J \\u{202e}a\\x0ab\\x7f"
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_shown_by_their_number() {
+    fn escapes_invalid_utf8_bytes() {
         let mut out = Vec::new();
         push(&mut out, b"a\x9b2J\xff\xc3\xa4\xc2\x9b");
         assert_eq!(String::from_utf8(out).unwrap(), "a\\x9b2J\\xff\u{e4}\\u{9b}");

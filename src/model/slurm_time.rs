@@ -79,15 +79,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_that_job_has_run_is_read() {
+    fn parses_run_times() {
         let times = ["0:02", "2:03", "1:02:03", "1-01:00:01", "2-00:00:01", "INVALID"];
-        let want = [Some(2), Some(123), Some(3723), Some(90_001), Some(172_801), None];
-        assert_eq!(times.map(seconds), want);
+        let expected = [Some(2), Some(123), Some(3723), Some(90_001), Some(172_801), None];
+        assert_eq!(times.map(seconds), expected);
     }
 
     #[test]
-    fn slurms_formats_are_read_and_nothing_else() {
-        for (text, want) in [
+    fn accepts_only_slurm_time_limit_formats() {
+        for (text, expected) in [
             ("90", "0-01:30:00"),
             ("90:30", "0-01:30:30"),
             ("2:0:1", "0-02:00:01"),
@@ -98,7 +98,7 @@ mod tests {
             ("unlimited", "UNLIMITED"),
             ("INFINITE", "UNLIMITED"),
         ] {
-            assert_eq!(TimeLimit::parse(text).unwrap().to_string(), want, "{text}");
+            assert_eq!(TimeLimit::parse(text).unwrap().to_string(), expected, "{text}");
         }
         let bad = [
             "",

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_exists_while_no_node_runs() {
+    fn defines_cloud_nodes_that_are_not_running() {
         let shared = "[slurm]\ncontroller = 'head'\n";
         let controller = files(&format!("role = 'controller'\n{shared}{COMMANDS}{NODES}")).unwrap();
         let conf = text(&controller, FileName::SlurmConf);
@@ -141,7 +141,7 @@ mod tests {
         assert!(gres.contains("NodeName=b-[1-2] Name=gpu Type=nvidia File=/dev/nvidia[0-1]\n"), "{gres}");
         let resume = text(&controller, FileName::Resume);
         assert!(resume.contains("--limit 600 \"$1\" -- 'start' 'it'\\''s'\n"), "{resume}");
-        // A compute has the same slurm.conf, without the commands, and none of the scripts.
+        // A compute container has the same slurm.conf without the commands, but no scripts.
         let compute = files(&format!("role = 'compute'\n{shared}{NODES}")).unwrap();
         assert_eq!(text(&compute, FileName::SlurmConf), conf);
         assert_eq!(text(&compute, FileName::Resume), "");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_nodes_that_no_command_starts() {
+    fn rejects_unsupported_autoscale_settings() {
         assert!(files(&format!("{COMMANDS}{NODES}")).unwrap_err().contains("one-container cluster"));
         let shared = format!("role = 'controller'\n{COMMANDS}{NODES}[gpu]\nshards = 4\n");
         assert!(files(&shared).unwrap_err().contains("shares GPUs"));

@@ -210,11 +210,11 @@ mod tests {
         Config::parse(TOML, Path::new("x")).unwrap()
     }
 
-    fn line_of(words: &[&str]) -> Option<String> {
+    fn line_of(messages: &[&str]) -> Option<String> {
         let conf =
             "ClusterName=c\nPartitionName=a Nodes=ALL MaxTime=1:00\nPartitionName=b MaxTime=abc PriorityTier=x\n";
         let files = [Text { name: FileName::SlurmConf, text: conf.to_owned() }];
-        let Blame { culprit, .. } = blame(&config(), &files, &Customized::default(), words)?;
+        let Blame { culprit, .. } = blame(&config(), &files, &Customized::default(), messages)?;
         let Culprit::Configuration(path) = culprit else { return None };
         let error = config::Fault::new(path, String::new()).at(TOML, Path::new("x")).to_string();
         Some(error.split('`').nth(1).unwrap_or_default().to_owned())
@@ -222,8 +222,8 @@ mod tests {
 
     /// The messages are those of Slurm 24.11, verbatim.
     #[test]
-    fn slurms_words_lead_to_the_line_that_a_person_wrote() {
-        for (words, line) in [
+    fn traces_slurm_messages_to_configuration_lines() {
+        for (messages, line) in [
             (&["_parse_next_key: Parsing error at unrecognized key: MaxJobCuont"][..], "MaxJobCuont = 5"),
             (
                 &[
@@ -243,17 +243,17 @@ mod tests {
                 "PriorityTier = 'x'",
             ),
         ] {
-            let words = [&["Unable to process configuration file"], words].concat();
-            assert_eq!(line_of(&words).as_deref(), Some(line), "{words:?}");
+            let messages = [&["Unable to process configuration file"], messages].concat();
+            assert_eq!(line_of(&messages).as_deref(), Some(line), "{messages:?}");
         }
     }
 
     #[test]
-    fn complaints_about_what_a_value_needs_are_traced_to_it() {
+    fn traces_unmet_requirements_to_their_key() {
         let toml = "[slurm.conf]\nJobContainerType = 'job_container/tmpfs'\nPreemptType = 'preempt/qos'\nAuthType = 'auth/slurm'\n\
                     TaskPlugin = 'task/cgroup'\nPreemptMode = 'SUSPEND'\n";
         let config = Config::parse(toml, Path::new("x")).unwrap();
-        for (words, key) in [
+        for (messages, key) in [
             ("PrologFlags=Contain is required for use with job_container/tmpfs", "JobContainerType"),
             ("PreemptType and PreemptMode values incompatible", "PreemptMode"),
             ("auth/slurm: cannot stat '/etc/slurm/slurm.key': No such file or directory", "AuthType"),
@@ -294,6 +294,7 @@ mod tests {
             let found = blame(&config(), &files, &own, &[words]).map(|blame| blame.culprit);
             assert_eq!(found, Some(Culprit::File(path.clone(), 3)), "{words}");
         }
-        assert_eq!(blame(&config(), &files, &own, &["Invalid SlurmctldDebug debugg"]), None, "it is not rendered");
+        let found = blame(&config(), &files, &own, &["Invalid SlurmctldDebug debugg"]);
+        assert_eq!(found, None, "the own file replaces the rendered one");
     }
 }

@@ -221,28 +221,28 @@ mod tests {
     const CONF: &str = "# by slurminit\nClusterName=c\nSchedulerParameters=defer\nSelectType=select/cons_tres\n\
         NodeName=n CPUs=2 Gres=gpu:1\nPartitionName=debug Nodes=ALL\n";
 
-    fn of(old: &str, new: &str) -> Change {
+    fn compare(old: &str, new: &str) -> Change {
         let file = |text: &str| [Text { name: FileName::SlurmConf, text: text.to_owned() }];
         change(&file(old), &file(new))
     }
 
     #[test]
-    fn same_files_take_nothing() {
-        assert_eq!(of(CONF, CONF), Change::default());
+    fn identical_files_require_no_action() {
+        assert_eq!(compare(CONF, CONF), Change::default());
     }
 
     #[test]
-    fn nodes_that_are_grouped_keep_their_gres() {
+    fn new_node_set_does_not_change_gres() {
         for conf in [CONF.to_owned(), CONF.replace("NodeName=n CPUs=2 Gres=gpu:1\n", "")] {
-            let change = of(&conf, &conf.replace("PartitionName", "NodeSet=big Feature=h200\nPartitionName"));
+            let change = compare(&conf, &conf.replace("PartitionName", "NodeSet=big Feature=h200\nPartitionName"));
             assert!(change.apply == Apply::Restart && !change.gres, "{change:?}");
         }
-        assert!(of(CONF, &CONF.replace("gpu:1", "gpu:2")).gres);
-        assert!(of(CONF, &CONF.replace(" Gres=gpu:1", "")).gres);
+        assert!(compare(CONF, &CONF.replace("gpu:1", "gpu:2")).gres);
+        assert!(compare(CONF, &CONF.replace(" Gres=gpu:1", "")).gres);
     }
 
     #[test]
-    fn each_part_of_slurm_conf_takes_what_slurm_needs_for_it() {
+    fn slurm_conf_change_requires_reconfigure_or_restart() {
         let cases = [
             ("PartitionName=debug", "PartitionName=short", Apply::Reconfigure, "the partitions"),
             ("=defer", "=batch_sched_delay=0", Apply::Reconfigure, "SchedulerParameters"),
@@ -253,30 +253,30 @@ mod tests {
             ("SchedulerParameters=defer\n", "", Apply::Reconfigure, "SchedulerParameters"),
         ];
         for (from, to, apply, news) in cases {
-            let change = of(CONF, &CONF.replace(from, to));
+            let change = compare(CONF, &CONF.replace(from, to));
             assert_eq!((change.apply, change.news.as_slice()), (apply, &[news.to_owned()][..]), "{from} -> {to}");
             assert_eq!(change.files, [FileName::SlurmConf]);
         }
     }
 
     #[test]
-    fn greatest_need_decides_and_every_change_is_named() {
-        let change = of(CONF, &CONF.replace("debug", "short").replace("CPUs=2", "CPUs=1"));
+    fn strongest_action_applies_and_all_changes_are_reported() {
+        let change = compare(CONF, &CONF.replace("debug", "short").replace("CPUs=2", "CPUs=1"));
         assert_eq!(change.apply, Apply::Restart);
         assert_eq!(change.news, ["the nodes", "the partitions"]);
     }
 
     #[test]
-    fn spelling_and_order_of_keys_are_no_change_of_them() {
-        let change = of(CONF, &CONF.replace("SchedulerParameters=defer", "schedulerparameters = \"defer\""));
+    fn key_case_and_quotes_do_not_change_value() {
+        let change = compare(CONF, &CONF.replace("SchedulerParameters=defer", "schedulerparameters = \"defer\""));
         assert_eq!(change.apply, Apply::Reconfigure);
         assert_eq!(change.news, ["slurm.conf: comments"]);
     }
 
     #[test]
     fn distinguishes_changed_gpus_from_changed_cpus() {
-        assert!(of(CONF, &CONF.replace("gpu:1", "gpu:2")).gres);
-        assert!(!of(CONF, &CONF.replace("CPUs=2", "CPUs=1")).gres);
+        assert!(compare(CONF, &CONF.replace("gpu:1", "gpu:2")).gres);
+        assert!(!compare(CONF, &CONF.replace("CPUs=2", "CPUs=1")).gres);
     }
 
     #[test]
@@ -288,33 +288,33 @@ mod tests {
     }
 
     #[test]
-    fn names_changes_that_need_a_new_container() {
-        assert_eq!(of(CONF, &CONF.replace("ClusterName=c", "clustername=d")).fixed, ["ClusterName"]);
-        assert_eq!(of(CONF, &format!("{CONF}SlurmctldPort=7000\n")).fixed, ["SlurmctldPort"]);
+    fn reports_changes_that_require_new_container() {
+        assert_eq!(compare(CONF, &CONF.replace("ClusterName=c", "clustername=d")).fixed, ["ClusterName"]);
+        assert_eq!(compare(CONF, &format!("{CONF}SlurmctldPort=7000\n")).fixed, ["SlurmctldPort"]);
     }
 
     #[test]
-    fn included_files_may_have_changed() {
+    fn include_lines_always_require_action() {
         let conf = format!("{CONF}Include more.conf\n");
-        assert_eq!(of(&conf, &conf).apply, Apply::Reconfigure);
-        assert_eq!(of(CONF, &conf).apply, Apply::Restart);
+        assert_eq!(compare(&conf, &conf).apply, Apply::Reconfigure);
+        assert_eq!(compare(CONF, &conf).apply, Apply::Restart);
     }
 
     #[test]
-    fn another_gres_conf_takes_restart_and_task_prolog_nothing() {
-        let of = |name, old: &str, new: &str| {
+    fn gres_conf_requires_restart_and_task_prolog_no_action() {
+        let required_action = |name, old: &str, new: &str| {
             let file = |text: &str| [Text { name, text: text.to_owned() }];
             change(&file(old), &file(new)).apply
         };
         let line = "Name=gpu File=/dev/nvidia0\n";
-        assert_eq!(of(FileName::GresConf, line, "Name=gpu File=/dev/nvidia1\n"), Apply::Restart);
-        assert_eq!(of(FileName::GresConf, line, &format!("# one\n{line}")), Apply::Nothing);
-        assert_eq!(of(FileName::CgroupConf, "", "ConstrainDevices=yes\n"), Apply::Restart);
-        assert_eq!(of(FileName::TaskProlog, "#!/bin/sh\n", "#!/bin/sh\ntrue\n"), Apply::Nothing);
+        assert_eq!(required_action(FileName::GresConf, line, "Name=gpu File=/dev/nvidia1\n"), Apply::Restart);
+        assert_eq!(required_action(FileName::GresConf, line, &format!("# one\n{line}")), Apply::Nothing);
+        assert_eq!(required_action(FileName::CgroupConf, "", "ConstrainDevices=yes\n"), Apply::Restart);
+        assert_eq!(required_action(FileName::TaskProlog, "#!/bin/sh\n", "#!/bin/sh\ntrue\n"), Apply::Nothing);
     }
 
     #[test]
-    fn line_of_key_is_found() {
+    fn finds_line_of_key() {
         assert_eq!(line_of_key(CONF, "selecttype"), Some(4));
         assert_eq!(line_of_key(CONF, "Gres"), Some(5));
         assert_eq!(line_of_key("# Foo=1\nNote=Foo\n", "Foo"), None);

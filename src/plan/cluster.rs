@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slurm_conf_serves_different_machines() {
+    fn slurm_conf_is_identical_on_different_machines() {
         let more = "[[partition]]\nname = \"big\"\nfeature = \"h200\"\n";
         let head = slurm_conf("controller", &inventory("head", "0-3", (24, 11)), more);
         let mut other = inventory("c1", "0-63", (24, 11));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_uses_the_cgroups_of_its_own_container() {
+    fn node_plugins_follow_cgroups_of_own_container() {
         let plain = inventory("c1", "0-3", (24, 11));
         let shared = slurm_conf("compute", &plain, "");
         let cgroup = Cgroup {
@@ -164,7 +164,7 @@ mod tests {
         let own = |line: &&str| !line.starts_with('#') && !shared.lines().any(|other| other == *line);
         let differing: Vec<&str> = slurm_conf.lines().filter(own).collect();
         assert_eq!(differing, ["ProctrackType=proctrack/cgroup", "TaskPlugin=task/cgroup"]);
-        // A container without slurmd has no node to plan for, and one that cannot confine has no reason to differ.
+        // A container without slurmd, or with read-only cgroups, uses the shared slurm.conf.
         let read_only = Inventory { cgroup: Cgroup { writable: false, ..confined.cgroup.clone() }, ..confined.clone() };
         assert_eq!(files("login", &confined, "").0, shared);
         let (slurm_conf, cgroup_conf) = files("compute", &read_only, "");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn slurm_counts_memory_or_the_kernel_does_but_not_both() {
+    fn over_memory_kill_disables_cgroup_memory_limit() {
         let mut inventory = inventory("c2", "0-3", (24, 11));
         inventory.cgroup.version = CgroupVersion::V2;
         inventory.cgroup.writable = true;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn compute_is_called_what_its_container_is_called() {
+    fn node_name_defaults_to_container_name() {
         let machine = inventory("c1.lab", "0-3", (24, 11));
         let node = |more| crate::plan(&config("compute", more), &machine).unwrap().nodes.node;
         assert_eq!(node("").name.as_str(), "c1");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_impossible_requests_with_repair() {
+    fn rejects_unsupported_roles_with_repair() {
         let refusal = |role: &str, host: &str, version| {
             crate::plan(&config(role, ""), &inventory(host, "0", version)).map(drop).unwrap_err().finding
         };

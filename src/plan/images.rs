@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_that_needs_a_config_json_runs_no_images() {
+    fn plans_images_only_if_slurm_supports_them() {
         let images = |year, month| {
             let slurm = SlurmInstall { version: Some(SlurmVersion { year, month }), ..SlurmInstall::default() };
             let images = config::Images { mounts: vec!["/srv/reference".into()], ..config::Images::default() };

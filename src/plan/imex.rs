@@ -58,8 +58,8 @@ mod tests {
     use super::*;
     use model::inventory::Gpu;
 
-    /// The decisions and findings, one for each line.
-    fn planned(toml: &str, channels: &[u32], domain: Option<&str>, privileged: bool) -> String {
+    /// Decisions and findings about IMEX, one per line.
+    fn imex_messages(toml: &str, channels: &[u32], domain: Option<&str>, privileged: bool) -> String {
         let config = Config::parse(toml, std::path::Path::new("t")).unwrap();
         let gpu = Gpu { nvlink_domain: domain.map(str::to_owned), ..Gpu::default() };
         let inventory = Inventory {
@@ -77,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn names_channels_that_jobs_can_open_and_what_is_missing() {
+    fn reports_imex_channels_and_problems() {
         const PLUGIN: &str = "[slurm.conf]\nSwitchType = \"switch/nvidia_imex\"\n";
         let domain = Some("0-1.7");
-        assert_eq!(planned("", &[0, 3], domain, false), "IMEX channels 0,3");
-        assert_eq!(planned("", &[], None, false), "");
-        assert!(planned("", &[], domain, false).starts_with("no IMEX channel"));
-        assert!(planned("[gpu]\nisolate = true\n", &[0], domain, false).contains("share one IMEX channel"));
-        assert!(planned(PLUGIN, &[0], domain, false).starts_with("jobs on GPUs will fail"));
-        assert_eq!(planned(PLUGIN, &[], domain, true), "");
+        assert_eq!(imex_messages("", &[0, 3], domain, false), "IMEX channels 0,3");
+        assert_eq!(imex_messages("", &[], None, false), "");
+        assert!(imex_messages("", &[], domain, false).starts_with("no IMEX channel"));
+        assert!(imex_messages("[gpu]\nisolate = true\n", &[0], domain, false).contains("share one IMEX channel"));
+        assert!(imex_messages(PLUGIN, &[0], domain, false).starts_with("jobs on GPUs will fail"));
+        assert_eq!(imex_messages(PLUGIN, &[], domain, true), "");
     }
 }

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn slurm_without_the_key_is_reported_unless_it_is_patched() {
+    fn reports_unpatched_slurm_without_get_env_timeout() {
         let mut inventory = inventory(Some((25, 11)), false);
         assert!(check(&[], &inventory).is_some_and(|finding| finding.what == WHAT));
         inventory.slurm.forks_for_login = true;
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn only_new_slurm_without_right_to_namespaces_dies_of_it() {
+    fn is_fatal_only_for_new_slurm_without_namespaces() {
         for (version, makes_namespaces, fatal) in [
             (Some((24, 11)), false, true),
             (Some((23, 11)), false, true),
@@ -89,13 +89,13 @@ mod tests {
     }
 
     #[test]
-    fn reports_operators_deviating_setting() {
-        let of = |value: Option<&str>| {
+    fn reports_unsafe_get_env_timeout() {
+        let finding = |value: Option<&str>| {
             let setting = |value: &str| Setting { key: KEY.to_lowercase(), value: value.to_owned(), why: None };
             check(&value.map(setting).into_iter().collect::<Vec<_>>(), &inventory(Some((24, 11)), false))
         };
-        assert_eq!(of(Some("0")), None);
-        assert!(of(Some("10")).is_some());
-        assert!(of(None).is_some());
+        assert_eq!(finding(Some("0")), None);
+        assert!(finding(Some("10")).is_some());
+        assert!(finding(None).is_some());
     }
 }

@@ -117,25 +117,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cell_of_table_has_its_message() {
+    fn each_gpu_type_mismatch_has_unique_message() {
         let mut table = String::new();
-        let mut words = std::collections::BTreeSet::new();
-        let of = [GpuType::None, GpuType::Nvidia, GpuType::Amd, GpuType::Intel];
+        let mut messages = std::collections::BTreeSet::new();
+        let gpu_types = [GpuType::None, GpuType::Nvidia, GpuType::Amd, GpuType::Intel];
         let machines: [&[Vendor]; 5] =
             [&[], &[Vendor::Nvidia], &[Vendor::Amd], &[Vendor::Intel], &[Vendor::Nvidia, Vendor::Amd]];
-        for expected in of {
+        for expected in gpu_types {
             for found in machines {
                 let cell = match compare(expected, found) {
                     None => "they agree".to_owned(),
                     Some(Mismatch { finding: Finding { what, cause, repair, .. } }) => {
-                        assert!(words.insert(what.clone()), "{what} is there twice");
+                        assert!(messages.insert(what.clone()), "duplicate message: {what}");
                         format!("{what}\n    cause: {cause}\n    repair: {repair}")
                     }
                 };
                 table.push_str(&format!("GPU_TYPE={} and {found:?} visible: {cell}\n", expected.as_str()));
             }
         }
-        assert_eq!(words.len(), 16);
+        assert_eq!(messages.len(), 16);
         // docker looks up a group's name in the image, which has no group `render`.
         let groups: Vec<&str> = table.split("--group-add ").skip(1).collect();
         assert!(!groups.is_empty() && groups.iter().all(|rest| rest.starts_with("$(stat -c %g /dev/")), "{table}");
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn names_platform_without_gpus_as_cause() {
-        for (platform, expected, words) in [
+        for (platform, expected, text) in [
             (Platform::DockerDesktop, GpuType::Nvidia, "passes no GPU"),
             (Platform::DockerDesktop, GpuType::Amd, "passes no GPU"),
             (Platform::Wsl2, GpuType::Amd, "WSL2 supports only"),
@@ -153,12 +153,12 @@ mod tests {
         ] {
             let config = Config { gpu_type: Some(expected), ..Config::default() };
             let mismatch = judge(&config, &Inventory { platform, ..Inventory::default() }).unwrap().unwrap();
-            assert!(mismatch.finding.cause.contains(words), "{platform:?}: {}", mismatch.finding.cause);
+            assert!(mismatch.finding.cause.contains(text), "{platform:?}: {}", mismatch.finding.cause);
         }
     }
 
     #[test]
-    fn without_a_word_from_the_image_nothing_is_compared() {
+    fn skips_check_without_gpu_type() {
         assert_eq!(judge(&Config::default(), &Inventory::default()), Ok(None));
     }
 }

@@ -87,7 +87,7 @@ impl Prolog {
 mod tests {
     use super::*;
 
-    fn gives(toml: &str, device_files: DeviceFiles, lines: Vec<(&'static str, &'static str)>) -> bool {
+    fn gives_gpus(toml: &str, device_files: DeviceFiles, lines: Vec<(&'static str, &'static str)>) -> bool {
         let config = Config::parse(toml, std::path::Path::new("t")).unwrap();
         let inventory = Inventory { device_files, ..Inventory::default() };
         let cgroup = CgroupPlan { lines, proctrack: "proctrack/cgroup", task: "task/none", why: String::new() };
@@ -98,14 +98,14 @@ mod tests {
     fn gives_gpus_to_job_users_if_files_are_container_owned() {
         let user = |uid: u32| format!("[[user]]\nname = \"u{uid}\"\nuid = {uid}\n");
         let two = format!("{}{}", user(1001), user(1002));
-        assert!(gives(&two, DeviceFiles::Open, Vec::new()));
-        assert!(gives("[gpu]\nisolate = true\n", DeviceFiles::Open, Vec::new()));
+        assert!(gives_gpus(&two, DeviceFiles::Open, Vec::new()));
+        assert!(gives_gpus("[gpu]\nisolate = true\n", DeviceFiles::Open, Vec::new()));
         // Other users cannot open the files.
-        assert!(gives("", DeviceFiles::Closed, Vec::new()));
-        assert!(!gives(&user(1001), DeviceFiles::Open, Vec::new()));
-        assert!(!gives(&format!("[gpu]\nisolate = false\n{two}"), DeviceFiles::Open, Vec::new()));
-        assert!(!gives(&format!("[gpu]\nshards = 2\n{two}"), DeviceFiles::Open, Vec::new()));
-        assert!(!gives(&two, DeviceFiles::Hosts, Vec::new()));
-        assert!(!gives(&two, DeviceFiles::Open, vec![("ConstrainDevices", "yes")]));
+        assert!(gives_gpus("", DeviceFiles::Closed, Vec::new()));
+        assert!(!gives_gpus(&user(1001), DeviceFiles::Open, Vec::new()));
+        assert!(!gives_gpus(&format!("[gpu]\nisolate = false\n{two}"), DeviceFiles::Open, Vec::new()));
+        assert!(!gives_gpus(&format!("[gpu]\nshards = 2\n{two}"), DeviceFiles::Open, Vec::new()));
+        assert!(!gives_gpus(&two, DeviceFiles::Hosts, Vec::new()));
+        assert!(!gives_gpus(&two, DeviceFiles::Open, vec![("ConstrainDevices", "yes")]));
     }
 }

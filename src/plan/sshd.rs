@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn allows_public_keys_alone() {
+    fn allows_only_public_keys() {
         insta::assert_snapshot!(text(
             "OpenSSH_10.0p2 Debian-7, OpenSSL 3.5.1",
             &[("PATH", "/opt/a b:/bin"), ("X", "\"\\")]
@@ -93,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn option_of_new_releases_is_left_out_for_older_ones() {
+    fn omits_per_source_penalties_before_openssh_9_8() {
         let has = |version: &str| text(version, &[]).contains("PerSourcePenalties");
         assert!(has("OpenSSH_9.8p1, x") && has("OpenSSH_10.0p2, x"));
         assert!(!has("OpenSSH_9.2p1 Debian-2+deb12u3") && !has("OpenSSH_9.6p1 Ubuntu-3ubuntu13"));
     }
 
     #[test]
-    fn variable_cannot_add_a_line() {
+    fn variable_value_cannot_add_line() {
         let text = text("", &[("A", "x\nPermitRootLogin yes"), ("B", "\" PermitRootLogin yes")]);
         assert_eq!(text.lines().filter(|line| line.starts_with("PermitRootLogin")).count(), 1, "{text}");
         assert!(text.contains(r#"SetEnv "B=\" PermitRootLogin yes""#), "{text}");

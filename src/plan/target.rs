@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn each_role_has_units_of_its_row() {
+    fn each_role_starts_its_units() {
         let mut config = Config::parse(
             "[[service]]\nname = 'api'\ncommand = ['api']\nafter = ['slurmd']\n",
             std::path::Path::new("x"),
@@ -181,15 +181,15 @@ mod tests {
         assert_eq!(Target::of(&config), &ALL_OF_SEVERAL);
         config.slurm.controller = None;
         config.simulate.nodes = Some(3);
-        let of_slurmd = Target::of(&config).units(&config).into_iter();
-        let of_slurmd = of_slurmd.filter(|unit| unit.daemon == Some(DaemonName::Slurmd));
-        let shown: Vec<_> =
-            of_slurmd.map(|unit| format!("{} {:?} {}", unit.name, unit.readiness, unit.command.join(" "))).collect();
-        let wanted = [
+        let slurmd_units = Target::of(&config).units(&config).into_iter();
+        let slurmd_units = slurmd_units.filter(|unit| unit.daemon == Some(DaemonName::Slurmd));
+        let commands: Vec<_> =
+            slurmd_units.map(|unit| format!("{} {:?} {}", unit.name, unit.readiness, unit.command.join(" "))).collect();
+        let expected = [
             "slurmd Port(6818) slurmd -D -N node1",
             "slurmd-2 Port(6819) slurmd -D -N node2",
             "slurmd-3 Port(6820) slurmd -D -N node3",
         ];
-        assert_eq!(shown, wanted);
+        assert_eq!(commands, expected);
     }
 }

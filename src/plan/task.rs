@@ -44,7 +44,7 @@ mod tests {
 
     use super::*;
 
-    /// Each kind of value that a task can hold is in one of these.
+    /// Together, these contain every kind of value in a task.
     const CONFIGURATIONS: [&str; 4] = [
         "",
         "[supervise]\nstop_timeout = 4.25\nrestart_initial_delay = 0.123456789\nprobe_interval = 0\non_give_up = 'hold'\n\
@@ -57,14 +57,14 @@ mod tests {
     ];
 
     #[test]
-    fn pid_1_gets_the_configuration() {
+    fn task_round_trips_through_json() {
         for text in CONFIGURATIONS {
             let config = Config::parse(text, Path::new("x")).unwrap();
             let mut task = task(&config, &StartOnlyTables::of(&config), Target::of(&config), true, u64::MAX);
             task.config_file = Some("/x y.toml".into());
             task.warnings.push("odd".to_owned());
-            let handed_over: Task = serde_json::from_str(&serde_json::to_string(&task).unwrap()).unwrap();
-            assert_eq!(handed_over, task, "{text}");
+            let parsed: Task = serde_json::from_str(&serde_json::to_string(&task).unwrap()).unwrap();
+            assert_eq!(parsed, task, "{text}");
         }
     }
 }

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn another_user_needs_none() {
+    fn reports_nothing_for_non_root_user() {
         assert_eq!(finding(1234, 0), None);
         assert_eq!(detect(tempfile::tempdir().unwrap().path()), None);
     }

@@ -85,12 +85,12 @@ mod tests {
     }
 
     #[test]
-    fn no_mount_means_none() {
+    fn missing_cgroup_mount_yields_default() {
         assert_eq!(detect(tempfile::tempdir().unwrap().path()), Cgroup::default());
     }
 
     #[test]
-    fn v2_container_uses_own_root_after_slurmd_moved_it() {
+    fn v2_uses_mount_root_after_slurmd_moved_process() {
         let files = [
             ("sys/fs/cgroup/cgroup.type", "domain\n"),
             ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n"),
@@ -103,9 +103,9 @@ mod tests {
         assert_eq!(detect(read_only.path()), Cgroup { writable: false, ..want });
     }
 
-    /// Docker's `--cgroupns host` mounts the machine's whole tree, but only our own group belongs to us.
+    /// `docker run --cgroupns host` mounts the host's whole tree; only the container's own group may be used.
     #[test]
-    fn uses_own_group_in_machines_tree() {
+    fn uses_container_group_in_host_tree() {
         let files = [
             ("sys/fs/cgroup/cgroup.controllers", "cpu memory\n"),
             ("sys/fs/cgroup/docker/4f2/cgroup.controllers", "memory\n"),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_cannot_be_seen_is_foreign() {
+    fn pid_0_in_cgroup_procs_is_foreign_process() {
         let foreign = |processes| {
             let files = [("sys/fs/cgroup/cgroup.type", "domain\n"), ("sys/fs/cgroup/cgroup.procs", processes)];
             detect(container(V2, "0::/\n", &files).path()).foreign_processes
@@ -125,18 +125,18 @@ mod tests {
     }
 
     #[test]
-    fn device_rules_take_the_machines_own_capabilities() {
-        let denied = |capabilities: &str, map| {
+    fn device_rules_require_host_capabilities() {
+        let denied = |capabilities: &str, uid_map| {
             let status = format!("Name:\tslurminit\nCapEff:\t{capabilities}\n");
-            let files = [("proc/self/status", status.as_str()), ("proc/self/uid_map", map)];
+            let files = [("proc/self/status", status.as_str()), ("proc/self/uid_map", uid_map)];
             detect(container(V2, "0::/\n", &files).path()).device_rules_denied
         };
-        let whole = "         0          0 4294967295\n";
-        assert!(denied("00000000a80425fb", whole), "Docker's own set");
-        assert!(!denied("000001ffffffffff", whole), "--privileged");
-        assert!(!denied("00000000a82425fb", whole), "--cap-add SYS_ADMIN");
-        assert!(!denied("00000080a80435fb", whole), "--cap-add BPF --cap-add NET_ADMIN");
-        assert!(denied("00000080a80425fb", whole), "--cap-add BPF");
+        let host_uids = "         0          0 4294967295\n";
+        assert!(denied("00000000a80425fb", host_uids), "Docker's default set");
+        assert!(!denied("000001ffffffffff", host_uids), "--privileged");
+        assert!(!denied("00000000a82425fb", host_uids), "--cap-add SYS_ADMIN");
+        assert!(!denied("00000080a80435fb", host_uids), "--cap-add BPF --cap-add NET_ADMIN");
+        assert!(denied("00000080a80425fb", host_uids), "--cap-add BPF");
         assert!(denied("000001ffffffffff", "         0     100000      65536\n"), "rootless");
     }
 

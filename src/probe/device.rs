@@ -82,12 +82,12 @@ mod tests {
     fn reason(path: &Path) -> String {
         match access(path) {
             Access::Unusable { reason, .. } => reason,
-            Access::Usable => panic!("{} opened", path.display()),
+            Access::Usable => panic!("{} is usable", path.display()),
         }
     }
 
     #[test]
-    fn character_device_opens() {
+    fn accepts_character_device_and_rejects_other_files() {
         assert_eq!(access(Path::new("/dev/null")), Access::Usable);
         assert_eq!(reachable(Path::new("/dev/null")), Access::Usable);
         let obstacle = |path: &Path| reachable(path).obstacle();
@@ -95,9 +95,9 @@ mod tests {
         assert_eq!(obstacle(Path::new("/proc/self/status")), Some(Obstacle::NoDevice));
     }
 
-    /// What opens it would wait for a writer.
+    /// Opening a FIFO blocks until it has a writer.
     #[test]
-    fn nothing_is_opened_to_see_whether_it_could_be() {
+    fn access_check_opens_no_file() {
         let directory = tempfile::tempdir().unwrap();
         let pipe = directory.path().join("nvidia0");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn file_not_writable_by_others_is_for_group() {
+    fn detects_device_file_closed_to_others() {
         assert_eq!([0o020_660, 0o020_664, 0o020_666, 0o020_600].map(closed_to_others), [true, true, false, true]);
         assert_eq!(only_for_group(Path::new("/dev/null")), None);
         assert_eq!(only_for_group(Path::new("/no/such")), None);
     }
 
     #[test]
-    fn each_failure_has_its_reason() {
+    fn maps_each_open_error_to_obstacle_and_reason() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("nvidia0");
         assert!(reason(&file).ends_with("nvidia0 is not in this container"));

@@ -103,8 +103,8 @@ mod tests {
 
     use super::*;
 
-    /// The file's mode and owner in a tree with this mount at /dev.
-    fn of(mount: &str, file: &str) -> Option<(u32, u32)> {
+    /// Mode and owner of a file in a tree with this mount at /dev.
+    fn mode_and_owner(mount: &str, file: &str) -> Option<(u32, u32)> {
         let root = tempfile::tempdir().unwrap();
         for directory in ["proc/self", "dev"] {
             fs::create_dir_all(root.path().join(directory)).unwrap();
@@ -116,19 +116,19 @@ mod tests {
     }
 
     #[test]
-    fn file_that_jobs_user_has_opened_to_all_is_still_isolated() {
+    fn file_with_mode_666_is_isolated_if_owned_by_job_user() {
         assert!(is_isolated(0o660, 0) && is_isolated(0o666, 1001) && !is_isolated(0o666, 0));
     }
 
     #[test]
-    fn link_regular_file_and_hosts_dev_are_not_container_devices() {
+    fn links_regular_files_and_host_dev_are_not_own_devices() {
         for kind in ["tmpfs", "devtmpfs", "ext4"] {
             let mount = format!("29 28 0:26 / /dev rw,nosuid - {kind} {kind} rw\n");
             for file in ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "relative"] {
-                assert_eq!(of(&mount, file), None, "{kind} {file}");
+                assert_eq!(mode_and_owner(&mount, file), None, "{kind} {file}");
             }
         }
-        // This machine's own, whose /dev is the kernel's, or that of a container which has /dev/null made for it.
+        // The real /dev: the kernel's devtmpfs, or a container's tmpfs with or without its own /dev/null.
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let dev = Mount::all(&mounts).filter(|mount| mount.at == "/dev").last().map(|mount| mount.kind.to_owned());
         let is_bound = Mount::all(&mounts).any(|mount| mount.at == "/dev/null");

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn gpu_without_its_driver_is_one_line_for_each_maker() {
+    fn reports_gpus_without_driver_once_per_vendor() {
         let device = |address: &str, file: &str| format!("sys/bus/pci/devices/{address}/{file}");
         let root = tempfile::tempdir().unwrap();
         for (address, vendor, class, driver) in [
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn other_accelerators_are_one_line() {
+    fn reports_other_accelerators_in_one_finding() {
         let root = root(&[
             ("dev/accel/accel0", ""),
             ("dev/accel1", ""),
@@ -157,7 +157,7 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(32))]
         #[test]
-        fn no_content_panics(text in "(?s).{0,32}", name in "[0-9a-f:.]{0,12}", file in "vendor|class") {
+        fn arbitrary_input_does_not_panic(text in "(?s).{0,32}", name in "[0-9a-f:.]{0,12}", file in "vendor|class") {
             let root = root(&[(&format!("sys/bus/pci/devices/{name}x/{file}"), &text)]);
             findings(root.path(), &[]);
         }

@@ -136,20 +136,20 @@ mod tests {
     }
 
     #[test]
-    fn maps_jobs_and_start_clears_only_its_gpus() {
+    fn maps_jobs_and_clears_only_given_gpus() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path();
-        let seen = |name: &str| fs::read_to_string(dir.join(name)).ok();
-        let no = |_: &str| None;
-        begin(dir, &job(17, &["/dev/nvidia3", "/dev/nvidia4", "/dev/nvidia-caps/nvidia-cap3"]), &no).unwrap();
-        begin(dir, &job(18, &["/dev/nvidia3"]), &no).unwrap();
-        begin(dir, &job(18, &["/dev/nvidia3"]), &no).unwrap();
-        assert_eq!((seen("3").as_deref(), seen("4").as_deref()), (Some("17\n18\n"), Some("17\n")));
+        let content = |name: &str| fs::read_to_string(dir.join(name)).ok();
+        let no_variable = |_: &str| None;
+        begin(dir, &job(17, &["/dev/nvidia3", "/dev/nvidia4", "/dev/nvidia-caps/nvidia-cap3"]), &no_variable).unwrap();
+        begin(dir, &job(18, &["/dev/nvidia3"]), &no_variable).unwrap();
+        begin(dir, &job(18, &["/dev/nvidia3"]), &no_variable).unwrap();
+        assert_eq!((content("3").as_deref(), content("4").as_deref()), (Some("17\n18\n"), Some("17\n")));
         end(dir, &job(17, &["/dev/nvidia3", "/dev/nvidia4"])).unwrap();
-        assert_eq!((seen("3").as_deref(), seen("4")), (Some("18\n"), None));
-        begin(dir, &job(19, &["/dev/nvidia5"]), &no).unwrap();
+        assert_eq!((content("3").as_deref(), content("4")), (Some("18\n"), None));
+        begin(dir, &job(19, &["/dev/nvidia5"]), &no_variable).unwrap();
         clear(Path::new("/"), dir, &["/dev/nvidia3".to_owned(), "/dev/null".to_owned()]).unwrap();
-        assert_eq!((seen("3"), seen("5").as_deref()), (None, Some("19\n")));
+        assert_eq!((content("3"), content("5").as_deref()), (None, Some("19\n")));
         let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<_> = names.collect();
         names.sort();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn amds_exporter_reads_json_and_hostile_name_is_text_in_it() {
+    fn amd_entry_is_json_with_escaped_user_name() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path();
         let variable = |name: &str| (name == "SLURM_JOB_USER").then(|| "a\",\n\"x".to_owned());
@@ -172,19 +172,19 @@ mod tests {
     }
 
     #[test]
-    fn writes_nothing_to_foreign_directories_or_through_links() {
+    fn does_not_write_to_untrusted_directories_or_through_links() {
         use std::os::unix::fs::{PermissionsExt as _, symlink};
         let temporary = tempfile::tempdir().unwrap();
         let target = temporary.path().join("target");
         fs::write(&target, "root's").unwrap();
         let dir = temporary.path().join("map");
         fs::create_dir(&dir).unwrap();
-        let give = |dir: &Path| begin(dir, &job(7, &["/dev/nvidia0"]), &|_| None);
+        let begin_job = |dir: &Path| begin(dir, &job(7, &["/dev/nvidia0"]), &|_| None);
         symlink(&target, dir.join("0")).unwrap();
-        assert!(give(&dir).is_err());
+        assert!(begin_job(&dir).is_err());
         assert_eq!(fs::read_to_string(&target).unwrap(), "root's");
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(give(&dir), Err(Failed::Directory(_))));
-        assert!(matches!(give(&temporary.path().join("missing")), Err(Failed::Directory(_))));
+        assert!(matches!(begin_job(&dir), Err(Failed::Directory(_))));
+        assert!(matches!(begin_job(&temporary.path().join("missing")), Err(Failed::Directory(_))));
     }
 }

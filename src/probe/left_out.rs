@@ -39,7 +39,7 @@ mod tests {
     use model::inventory::Severity;
 
     #[test]
-    fn each_fault_has_its_cause_and_missing_gpus_have_none() {
+    fn reports_faults_by_vendor_and_obstacle_without_missing_gpus() {
         let gpu = |vendor, index, obstacle| Gpu {
             vendor,
             access: Access::unusable(obstacle, format!("reason {index}")),

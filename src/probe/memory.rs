@@ -132,8 +132,9 @@ mod tests {
 
     #[test]
     fn counts_reclaimable_cache_of_container_as_free() {
-        let free =
-            |files: &[(&str, &str)]| free(tree(files).path()).map(|it| (it.free_mib, it.usable_mib, it.pressure));
+        let free = |files: &[(&str, &str)]| {
+            free(tree(files).path()).map(|found| (found.free_mib, found.usable_mib, found.pressure))
+        };
         let v1 = |file: &'static str, text: &'static str| (file, text);
         assert_eq!(
             free(&[
@@ -153,9 +154,9 @@ mod tests {
         assert_eq!(pressure("some avg10=1.25 avg60=0.00\nfull avg10=9.00\n"), Some(1.25));
     }
 
-    /// The other containers of a pod use its limit, too.
+    /// The containers of a pod share its limit.
     #[test]
-    fn what_is_free_of_a_pods_limit_is_what_the_whole_pod_leaves() {
+    fn free_memory_accounts_for_usage_of_whole_pod() {
         let file = |path: &'static str, text: &'static str| (path, text);
         let pod = tree(&[
             file("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n"),
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_gpus_that_are_numa_nodes_is_not_machines() {
+    fn excludes_gpu_numa_nodes_from_host_memory() {
         let root = tree(&[
             MEMINFO,
             ("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal:       16390244 kB\nNode 0 MemFree: 1 kB\n"),
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn v1_limit_is_read_and_its_unlimited_is_none() {
+    fn reads_v1_limit_and_treats_maximum_as_unlimited() {
         let limit = |text| memory(&[MEMINFO, V1, ("sys/fs/cgroup/memory/memory.limit_in_bytes", text)]);
         assert_eq!(limit("536870912\n"), Memory { total_mib: 32_012, gpu_mib: 0, limit_mib: Some(512) });
         assert_eq!(limit("9223372036854771712\n").limit_mib, None);
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn v1_ancestor_outside_of_mount_counts() {
+    fn applies_v1_limit_of_ancestor_outside_mount() {
         let files = [
             MEMINFO,
             V1,
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn tightest_v2_limit_counts() {
+    fn applies_tightest_v2_limit() {
         let files = [
             MEMINFO,
             ("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n"),
@@ -218,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn without_files_nothing_is_known() {
+    fn missing_files_yield_default() {
         assert_eq!(memory(&[]), Memory::default());
     }
 
     proptest::proptest! {
         #[test]
-        fn no_content_panics(text in "(?s).{0,64}") {
+        fn arbitrary_input_does_not_panic(text in "(?s).{0,64}") {
             parse_limit(&text);
             parse_hierarchical_limit(&format!("hierarchical_memory_limit {text}"));
             parse_total_kib(&format!("MemTotal:{text}"));

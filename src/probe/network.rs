@@ -39,18 +39,18 @@ mod tests {
     const GLOBAL: &str = "fd00dead000200000000000000000002 698 40 00 82     eth0\n";
 
     #[test]
-    fn loopback_and_link_local_addresses_do_not_count() {
-        let with = |ipv6: &str, ipv4: &str| {
+    fn ignores_loopback_and_link_local_addresses() {
+        let has_ipv6_only = |ipv6: &str, ipv4: &str| {
             let root = tempfile::tempdir().unwrap();
             std::fs::create_dir_all(root.path().join("proc/net")).unwrap();
             std::fs::write(root.path().join("proc/net/if_inet6"), ipv6).unwrap();
             std::fs::write(root.path().join("proc/net/fib_trie"), ipv4).unwrap();
             has_ipv6_alone(root.path())
         };
-        assert!(with(&format!("{LINK_LOCAL}{GLOBAL}"), LOOPBACK));
-        assert!(!with(LINK_LOCAL, LOOPBACK), "no network at all");
+        assert!(has_ipv6_only(&format!("{LINK_LOCAL}{GLOBAL}"), LOOPBACK));
+        assert!(!has_ipv6_only(LINK_LOCAL, LOOPBACK), "no network at all");
         let docker = format!("{LOOPBACK}        |-- 172.31.25.2\n           /32 host LOCAL\n");
-        assert!(!with(GLOBAL, &docker));
-        assert!(!with("", ""));
+        assert!(!has_ipv6_only(GLOBAL, &docker));
+        assert!(!has_ipv6_only("", ""));
     }
 }

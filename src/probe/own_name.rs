@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replica_has_name_of_its_service_and_number() {
+    fn derives_replica_name_from_service_and_number() {
         for (answer, expected) in [
             ("lab-compute-3.lab_default.", Some("compute-3")),
             ("lab-compute-3.lab_default", Some("compute-3")),
@@ -101,7 +101,7 @@ mod tests {
             ("a-b-compute-12.a-b_inner_net", Some("compute-12")),
             // Compose 1.
             ("lab_compute_3.lab_default", Some("compute_3")),
-            // Another project's network, or none's.
+            // The network of another project, or of none.
             ("lab-compute-3.other_default", Some("lab-compute-3")),
             ("gpu7.lab", Some("gpu7")),
             ("lab-.lab_default", Some("lab-")),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_those_of_the_host_name() {
+    fn finds_host_addresses_and_docker_name_server() {
         let hosts = "127.0.0.1\tlocalhost\n172.19.0.2\t3feeba991c75\n# 172.19.0.9 3feeba991c75\nfd00::2 x 3feeba991c75\n::1 3feeba991c75\n";
         let found: Vec<String> = addresses(hosts, "3feeba991c75").iter().map(IpAddr::to_string).collect();
         assert_eq!(found, ["172.19.0.2", "fd00::2"]);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn without_dockers_name_server_the_id_stays_and_is_reported() {
+    fn reports_container_id_as_host_name_without_docker_dns() {
         let root = tempfile::tempdir().unwrap();
         assert!(ask(root.path(), "gpu7").is_none());
         let finding = ask(root.path(), "3feeba991c75").unwrap().unwrap_err();

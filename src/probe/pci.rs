@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn minus_one_is_unknown_and_never_node_0() {
+    fn numa_node_minus_one_is_unknown() {
         let root = tempfile::tempdir().unwrap();
         let device = root.path().join("sys/bus/pci/devices/0000:17:00.0");
         fs::create_dir_all(&device).unwrap();

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn yama_refuses_unless_its_scope_is_0() {
+    fn yama_allows_peer_memory_only_with_scope_0() {
         let root = tempfile::tempdir().unwrap();
         let refused = || Detection::start(root.path()).finish(Instant::now() + Duration::from_secs(60));
         assert!(!refused(), "a kernel without Yama");

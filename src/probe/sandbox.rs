@@ -252,35 +252,35 @@ mod tests {
     use super::*;
     use sys::system_calls::exit_now;
 
-    /// Long enough that the test would fail for good.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Exceeded only by a sandbox that hangs.
+    const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
-    fn later() -> Instant {
-        Instant::now() + PATIENCE
+    fn deadline() -> Instant {
+        Instant::now() + HANG_TIMEOUT
     }
 
     fn no_answer<T: Serialize + DeserializeOwned + std::fmt::Debug>(probe: impl FnOnce() -> T) -> NoAnswer {
-        Sandbox::start(probe).finish(later()).unwrap_err()
+        Sandbox::start(probe).finish(deadline()).unwrap_err()
     }
 
     #[test]
     fn answer_round_trips() {
         let text = "a\nb\0\u{7f}".repeat(100_000);
-        assert_eq!(Sandbox::start(|| text.clone()).finish(later()), Ok(text));
+        assert_eq!(Sandbox::start(|| text.clone()).finish(deadline()), Ok(text));
     }
 
     #[test]
-    fn several_run_side_by_side() {
+    fn runs_sandboxes_in_parallel() {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC).unwrap();
         let (mut reader, mut writer) = (File::from(reader), File::from(writer));
-        // The first child waits for what only the second sends.
+        // The first child waits for a byte from the second.
         let first = Sandbox::start(|| {
             let mut byte = [0];
             reader.read_exact(&mut byte).map(|()| byte[0]).ok()
         });
         let second = Sandbox::start(|| writer.write_all(&[7]).is_ok());
-        assert_eq!(first.finish(later()), Ok(Some(7)));
-        assert_eq!(second.finish(later()), Ok(true));
+        assert_eq!(first.finish(deadline()), Ok(Some(7)));
+        assert_eq!(second.finish(deadline()), Ok(true));
     }
 
     #[test]
@@ -294,29 +294,29 @@ mod tests {
         });
         let pid = sandbox.child.as_ref().unwrap().pid;
         assert!(matches!(sandbox.finish(started + limit), Err(NoAnswer::TimedOut(_))));
-        assert!(started.elapsed() >= limit && started.elapsed() < PATIENCE);
-        // A child that was not dead at once is left to PID 1, here to this test.
-        let left = waitpid(pid, None);
-        assert!(matches!(left, Err(Errno::ECHILD) | Ok(WaitStatus::Signaled(_, Signal::SIGKILL, _))), "{left:?}");
+        assert!(started.elapsed() >= limit && started.elapsed() < HANG_TIMEOUT);
+        // A child that is not yet dead is left to PID 1, here to this test.
+        let status = waitpid(pid, None);
+        assert!(matches!(status, Err(Errno::ECHILD) | Ok(WaitStatus::Signaled(_, Signal::SIGKILL, _))), "{status:?}");
     }
 
     #[test]
-    fn crash_names_its_signal() {
+    fn crash_reports_signal() {
         assert_eq!(no_answer::<u8>(|| std::process::abort()), NoAnswer::Crashed(Signal::SIGABRT));
         assert_eq!(no_answer(|| nix::sys::signal::raise(Signal::SIGFPE).is_ok()), NoAnswer::Crashed(Signal::SIGFPE));
     }
 
     #[test]
-    fn early_exit_is_no_answer() {
+    fn exit_without_answer_reports_exit_code() {
         assert_eq!(no_answer::<u8>(|| exit_now(0)), NoAnswer::Exited(0));
         assert_eq!(no_answer::<u8>(|| exit_now(9)), NoAnswer::Exited(9));
     }
 
     /// Serializes as a text but deserializes as a number.
     #[derive(Debug, serde::Deserialize)]
-    struct Liar(#[expect(dead_code, reason = "never read")] u8);
+    struct MismatchedAnswer(#[expect(dead_code, reason = "never read")] u8);
 
-    impl Serialize for Liar {
+    impl Serialize for MismatchedAnswer {
         fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             serializer.serialize_str("seven")
         }
@@ -324,19 +324,19 @@ mod tests {
 
     #[test]
     fn rejects_answer_of_wrong_type_or_size() {
-        assert!(matches!(no_answer(|| Liar(7)), NoAnswer::Nonsense(why) if why.contains("seven")));
+        assert!(matches!(no_answer(|| MismatchedAnswer(7)), NoAnswer::Nonsense(why) if why.contains("seven")));
         assert_eq!(no_answer(|| "x".repeat(LONGEST_ANSWER + 9)), NoAnswer::Nonsense("more than 4 MiB".to_owned()));
     }
 
     #[test]
     fn library_output_reaches_neither_answer_nor_caller() {
         // Writes to the descriptors directly, as a C library does.
-        let printed = Sandbox::start(|| {
+        let sandbox = Sandbox::start(|| {
             let junk = b"{\"junk\": 1}\n";
-            let wrote = nix::unistd::write(io::stdout(), junk).and(nix::unistd::write(io::stderr(), junk));
-            assert_eq!(wrote, Ok(junk.len()));
+            let written = nix::unistd::write(io::stdout(), junk).and(nix::unistd::write(io::stderr(), junk));
+            assert_eq!(written, Ok(junk.len()));
             std::fs::read_link("/proc/self/fd/1").ok()
         });
-        assert_eq!(printed.finish(later()), Ok(Some("/dev/null".into())));
+        assert_eq!(sandbox.finish(deadline()), Ok(Some("/dev/null".into())));
     }
 }

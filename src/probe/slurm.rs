@@ -120,10 +120,10 @@ fn names_in(directory: &Path) -> impl Iterator<Item = String> + use<> {
 mod tests {
     use super::*;
 
-    const SOME_TIME: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     #[test]
-    fn versions_of_debian_and_upstream_are_read() {
+    fn parses_debian_and_upstream_versions() {
         let version = |year, month| Some(SlurmVersion { year, month });
         assert_eq!(parse_version("slurm 24.11.5\n"), version(24, 11));
         assert_eq!(parse_version("slurm-wlm 22.05.8\n"), version(22, 5));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn note_and_plugins_are_found() {
+    fn finds_version_note_and_loadable_plugins() {
         let root = tempfile::tempdir().unwrap();
         for path in [
             "usr/lib/x86_64-linux-gnu/slurm-wlm/gpu_nvml.so",
@@ -150,25 +150,25 @@ mod tests {
         }
         fs::create_dir_all(root.path().join("usr/share/slurminit")).unwrap();
         fs::write(root.path().join(NOTE), "slurm 24.11.5\n").unwrap();
-        let found = detect(root.path(), SOME_TIME);
+        let found = detect(root.path(), TIMEOUT);
         assert_eq!(found.version, Some(SlurmVersion { year: 24, month: 11 }));
         assert_eq!(
             found.plugins,
             ["cgroup_v2", "gpu_nvml", "task_cgroup"],
-            "mpi_pmix and cli_filter_lua lack their libraries"
+            "the libraries of mpi_pmix and cli_filter_lua are missing"
         );
         fs::write(root.path().join("usr/lib/x86_64-linux-gnu/libpmix.so.2"), "").unwrap();
-        assert!(!detect(root.path(), SOME_TIME).has_plugin("mpi_pmix"), "there is no /tmp for it");
+        assert!(!detect(root.path(), TIMEOUT).has_plugin("mpi_pmix"), "mpi_pmix requires /tmp");
         fs::create_dir(root.path().join("tmp")).unwrap();
-        assert!(detect(root.path(), SOME_TIME).has_plugin("mpi_pmix"));
-        assert!(!detect(root.path(), SOME_TIME).has_plugin("cli_filter_lua"));
+        assert!(detect(root.path(), TIMEOUT).has_plugin("mpi_pmix"));
+        assert!(!detect(root.path(), TIMEOUT).has_plugin("cli_filter_lua"));
         fs::write(root.path().join("usr/lib/x86_64-linux-gnu/liblua5.1.so.0"), "").unwrap();
-        assert!(detect(root.path(), SOME_TIME).has_plugin("cli_filter_lua"));
+        assert!(detect(root.path(), TIMEOUT).has_plugin("cli_filter_lua"));
     }
 
     proptest::proptest! {
         #[test]
-        fn no_version_text_panics(text in "(?s).{0,40}", number in "[0-9.]{0,12}") {
+        fn arbitrary_version_does_not_panic(text in "(?s).{0,40}", number in "[0-9.]{0,12}") {
             parse_version(&text);
             parse_version(&format!("slurm {number}"));
         }

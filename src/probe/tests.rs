@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-/// A root with these files of the kernel's: path and content.
+/// A root directory with these kernel files (path, content).
 pub(super) fn tree<'a, P: AsRef<Path> + 'a, C: AsRef<[u8]> + 'a>(
     files: impl IntoIterator<Item = &'a (P, C)>,
 ) -> tempfile::TempDir {

@@ -61,19 +61,19 @@ impl Tmpfs {
 mod tests {
     use super::*;
 
-    const DOCKERS: &str = "1 0 0:9 / /dev rw,nosuid - tmpfs tmpfs rw,size=65536k,mode=755\n\
+    const DOCKER_MOUNTS: &str = "1 0 0:9 / /dev rw,nosuid - tmpfs tmpfs rw,size=65536k,mode=755\n\
         2 0 0:9 / /dev/shm rw,nosuid,nodev,noexec,relatime - tmpfs shm rw,size=65536k\n\
         3 0 0:9 / /proc/scsi ro,relatime - tmpfs tmpfs ro\n\
         6 0 0:7 / /sys/fs/cgroup rw,nosuid - tmpfs cgroup rw,mode=755\n\
         4 0 0:8 / / rw - overlay overlay rw\n";
 
     fn warning(more: &str, limit_mib: Option<u64>) -> Option<String> {
-        finding(&format!("{DOCKERS}{more}"), &Memory { total_mib: 24_000, limit_mib, ..Memory::default() })
+        finding(&format!("{DOCKER_MOUNTS}{more}"), &Memory { total_mib: 24_000, limit_mib, ..Memory::default() })
             .map(|finding| finding.what)
     }
 
     #[test]
-    fn reports_no_problem_within_or_without_limit() {
+    fn accepts_tmpfs_within_limit_or_without_limit() {
         assert_eq!(warning("", Some(300)), None);
         assert_eq!(warning("5 0 0:9 / /tmp rw - tmpfs tmpfs rw,size=102400k\n", Some(300)), None);
         assert_eq!(warning("5 0 0:9 / /tmp rw - tmpfs tmpfs rw\n", None), None);
@@ -81,10 +81,10 @@ mod tests {
 
     #[test]
     fn names_oversized_mount_with_size() {
-        let unsized_one = warning("5 0 0:9 / /tmp rw,nosuid - tmpfs tmpfs rw\n", Some(300)).unwrap();
+        let unsized_mount = warning("5 0 0:9 / /tmp rw,nosuid - tmpfs tmpfs rw\n", Some(300)).unwrap();
         assert!(
-            unsized_one.contains("300 MiB") && unsized_one.ends_with(": /tmp 12000 MiB, /dev/shm 64 MiB"),
-            "{unsized_one}"
+            unsized_mount.contains("300 MiB") && unsized_mount.ends_with(": /tmp 12000 MiB, /dev/shm 64 MiB"),
+            "{unsized_mount}"
         );
         assert!(warning("5 0 0:9 / /tmp rw - tmpfs tmpfs rw,size=204800k\n", Some(300)).is_some());
         assert!(warning("", Some(100)).is_some());

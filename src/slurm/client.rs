@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn ignores_lines_that_a_job_name_forges() {
+    fn ignores_lines_forged_by_job_name() {
         let line = |mark: &str, id: u64, name: &str| {
             format!("{mark}{id}|{id}|PENDING|2|0:00|main|bob|1000|||||Resources|2|gres/gpu:nvidia:2|lab|{name}\n")
         };

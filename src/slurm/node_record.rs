@@ -138,7 +138,7 @@ fn features(list: Option<&str>) -> BTreeSet<&str> {
 mod tests {
     use super::*;
 
-    const KNOWN: &str = "NodeName=c1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=0.1 \
+    const REGISTERED: &str = "NodeName=c1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=0.1 \
         AvailableFeatures=nvidia,h200 ActiveFeatures=nvidia,h200 Gres=gpu:nvidia:2(S:0) NodeAddr=172.18.0.3 RealMemory=8000 Sockets=2 \
         ThreadsPerCore=1 State=IDLE+DYNAMIC_NORM";
 
@@ -148,8 +148,8 @@ mod tests {
 
     #[test]
     fn recognizes_unchanged_node() {
-        let is_true = |known: &str, conf: &str| record(known).has_hardware(conf) && record(known).has_features(conf);
-        assert!(is_true(KNOWN, "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200,nvidia"));
+        let is_unchanged = |node: &str, conf: &str| record(node).has_hardware(conf) && record(node).has_features(conf);
+        assert!(is_unchanged(REGISTERED, "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200,nvidia"));
         for other in [
             "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:1 Feature=h200,nvidia",
             "CPUs=4 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200,nvidia",
@@ -157,18 +157,19 @@ mod tests {
             "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200",
             "CPUs=2 RealMemory=8000 Feature=h200,nvidia",
         ] {
-            assert!(!is_true(KNOWN, other), "{other}");
+            assert!(!is_unchanged(REGISTERED, other), "{other}");
         }
-        assert!(is_true(&KNOWN.replace("gpu:nvidia:2(S:0)", "(null)"), "CPUs=2 RealMemory=8000 Feature=h200,nvidia"));
+        let without_gpus = REGISTERED.replace("gpu:nvidia:2(S:0)", "(null)");
+        assert!(is_unchanged(&without_gpus, "CPUs=2 RealMemory=8000 Feature=h200,nvidia"));
     }
 
     #[test]
     fn parses_address_and_responsiveness() {
-        let known = record("NodeAddr=172.18.0.3 NodeHostName=c1 Port=7000 State=IDLE+DYNAMIC_NORM+NOT_RESPONDING");
-        assert_eq!(known.place(6818), ("172.18.0.3", 7000));
+        let node = record("NodeAddr=172.18.0.3 NodeHostName=c1 Port=7000 State=IDLE+DYNAMIC_NORM+NOT_RESPONDING");
+        assert_eq!(node.place(6818), ("172.18.0.3", 7000));
         assert_eq!(record("NodeAddr=172.18.0.3").place(6818), ("172.18.0.3", 6818));
         let is_silent = |state: &str| record(&format!("State={state}")).is_silent();
-        assert!(known.is_silent() && is_silent("DOWN+DYNAMIC_NORM") && is_silent("IDLE*"));
+        assert!(node.is_silent() && is_silent("DOWN+DYNAMIC_NORM") && is_silent("IDLE*"));
         assert!(!is_silent("IDLE+DYNAMIC_NORM") && !is_silent("MIXED+DRAIN"));
     }
 }

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_users_of_a_gpu_are_noted_once() {
+    fn records_each_gpu_user_once() {
         let run = tempfile::tempdir().unwrap();
         let set = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<String>>();
         assert_eq!(former_users(run.path(), &set(&["/dev/nvidia0"])), BTreeSet::new());

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn essential_given_up_unit_is_not_live() {
+    fn is_not_live_after_giving_up_essential_unit() {
         let unit = |name: &str, essential, state| UnitSnapshot {
             name: name.to_owned(),
             essential,

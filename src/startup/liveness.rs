@@ -240,7 +240,7 @@ mod tests {
         serde_json::from_str("7").unwrap()
     }
 
-    /// The verdict on an idle process, asked by these commands.
+    /// Tests a process with these commands.
     fn liveness(commands: &[&[&str]], pid: u32) -> Liveness {
         let question = Question {
             unit: unit(),
@@ -252,10 +252,10 @@ mod tests {
             env: BTreeMap::new(),
         };
         let (sender, receiver) = channel();
-        let asked = question.clone();
+        let probe = question.clone();
         let waiting = PendingTest::new(question, Rc::default());
         let running = Arc::clone(&waiting.running);
-        std::thread::spawn(move || ask_until_it_answers(0, || ask(&asked, &running, Duration::from_secs(9)), &sender));
+        std::thread::spawn(move || ask_until_it_answers(0, || ask(&probe, &running, Duration::from_secs(9)), &sender));
         let mut answers = collect(BTreeMap::from([(0, waiting)]), &receiver);
         assert_eq!((answers.len(), answers[0].unit), (1, unit()));
         answers.remove(0).liveness
@@ -271,8 +271,8 @@ mod tests {
         }
     }
 
-    /// Waits for a state of proc_pid_stat(5): a program that is still being loaded waits for the disk.
-    fn until_state(pid: u32, state: char) {
+    /// Waits for a state of proc_pid_stat(5). A program that is still being loaded may be in state D.
+    fn wait_for_state(pid: u32, state: char) {
         while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(&format!(") {state} ")) {
             std::thread::yield_now();
         }
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn idle_process_is_silent_and_busy_process_is_slow() {
         let idle = Sleeper::new(&["sleep", "60"]);
-        until_state(idle.0.id(), 'S');
+        wait_for_state(idle.0.id(), 'S');
         let after = |work| {
             let pid = i32::try_from(idle.0.id()).unwrap();
             let (work, time) = (Some(Duration::from_millis(work)), Duration::from_secs(3));
@@ -318,9 +318,9 @@ mod tests {
     }
 
     #[test]
-    fn process_that_waits_for_a_cpu_all_the_time_is_slow() {
+    fn process_starved_of_cpu_time_is_slow() {
         let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
-        until_state(busy.0.id(), 'R');
+        wait_for_state(busy.0.id(), 'R');
         let pid = i32::try_from(busy.0.id()).unwrap();
         let time = Duration::from_secs(3);
         let liveness = work::liveness(pid, Some(Duration::ZERO), false, time, "no answer".to_owned(), || None);
@@ -330,16 +330,16 @@ mod tests {
     #[test]
     fn detects_stopped_and_overloaded_processes() {
         let idle = Sleeper::new(&["sleep", "60"]);
-        until_state(idle.0.id(), 'S');
+        wait_for_state(idle.0.id(), 'S');
         let pid = i32::try_from(idle.0.id()).unwrap();
         let liveness = |runs| {
             let load = || Some("60 connections".to_owned());
             work::liveness(pid, Some(Duration::ZERO), runs, Duration::from_secs(3), "no answer".to_owned(), load)
         };
         assert_eq!(liveness(true), Liveness::Overloaded("no answer; 60 connections".to_owned()));
-        assert_eq!(liveness(false), Liveness::Silent("no answer".to_owned()), "a deadlock collects connections, too");
+        assert_eq!(liveness(false), Liveness::Silent("no answer".to_owned()), "a deadlock also collects connections");
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGSTOP).unwrap();
-        until_state(idle.0.id(), 'T');
+        wait_for_state(idle.0.id(), 'T');
         assert!(matches!(liveness(true), Liveness::Stopped(_)));
     }
 
@@ -349,7 +349,7 @@ mod tests {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(traced.0.id()).unwrap());
         // The tracee is detached when this thread ends.
         nix::sys::ptrace::seize(pid, nix::sys::ptrace::Options::empty()).unwrap();
-        let Liveness::Unknown(why) = liveness(&[&["sleep", "60"]], traced.0.id()) else { panic!("it is known") };
+        let Liveness::Unknown(why) = liveness(&[&["sleep", "60"]], traced.0.id()) else { panic!("expected Unknown") };
         assert!(why.contains("is debugging it"), "{why}");
     }
 
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_working_process_is_silent() {
+    fn busy_process_with_dead_helper_is_silent() {
         let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
         let pid = i32::try_from(busy.0.id()).unwrap();
         let waiting = PendingTest::new(
@@ -402,14 +402,14 @@ mod tests {
         };
         assert!(matches!(liveness_of("Slurmctld(primary) at node1 is DOWN"), Liveness::Silent(_) | Liveness::Slow(_)));
         let Liveness::Unknown(why) = liveness_of("sh: fatal: Unable to process configuration file") else {
-            panic!("it is known")
+            panic!("expected Unknown")
         };
         assert!(why.ends_with("no such key"), "the first line is the cause: {why}");
     }
 
     #[test]
     fn missing_probe_or_process_is_unknown() {
-        let Liveness::Unknown(why) = liveness(&[&["/no/such/probe"]], 1) else { panic!("it is known") };
+        let Liveness::Unknown(why) = liveness(&[&["/no/such/probe"]], 1) else { panic!("expected Unknown") };
         assert!(why.contains("/no/such/probe"), "{why}");
         let gone = Sleeper::new(&["true"]).0.id();
         assert!(matches!(liveness(&[&["sleep", "60"]], gone), Liveness::Unknown(_)));

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_trial_and_removes_it() {
+    fn writes_and_removes_trial_file() {
         let state = tempfile::tempdir().unwrap();
         std::fs::write(state.path().join("job_state"), [0; 99]).unwrap();
         std::fs::write(state.path().join("job_state.old"), [0; 999]).unwrap();

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resumes_what_was_added_and_not_removed_up_to_a_line_that_was_cut_off() {
+    fn reads_still_stopped_processes_up_to_truncated_line() {
         assert_eq!(read("+1:10\n+2:20\n\n-1:10\n+3:30\n+4:4".as_bytes()), List::from([(2, 20), (3, 30)]));
         assert_eq!(read("nonsense\n+1\n+:\n-9:9\n+x:1\n".as_bytes()), List::new());
     }

@@ -158,9 +158,9 @@ mod tests {
     fn refuses_invalid_variables_with_repair() {
         let (toml, long) = ("role = 'none'\n", [b'k'; 1025]);
         let refused = |file: Option<&str>, toml: Option<&str>, key: Option<&[u8]>| {
-            check(file.map(Path::new), toml, key).map(|config| config.is_some()).map_err(|untaken| untaken.to_string())
+            check(file.map(Path::new), toml, key).map(|config| config.is_some()).map_err(|error| error.to_string())
         };
-        for (file, toml, key, words) in [
+        for (file, toml, key, expected) in [
             (Some("/x.toml"), Some(toml), None, &["SLURMINIT_TOML and --config", "use one of them"][..]),
             (None, None, Some(&b"short"[..]), &["SLURMINIT_MUNGE_KEY has 5 bytes", "32 to 1024", "openssl rand"]),
             (None, Some(toml), Some(&long[..31]), &["has 31 bytes"]),
@@ -170,7 +170,7 @@ mod tests {
             (None, Some("role ="), None, &["SLURMINIT_TOML:1"]),
         ] {
             let error = refused(file, toml, key).unwrap_err();
-            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+            assert!(expected.iter().all(|text| error.contains(text)), "{error}");
         }
         assert_eq!(refused(None, Some(toml), Some(&long[..32])), Ok(true));
         assert_eq!(refused(Some("/x.toml"), None, Some(&long[..1024])), Ok(false));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn inserts_option_after_verb() {
+    fn inserts_option_after_subcommand() {
         let with_config = |words: &str| {
             let words = with_config(words.split(' ').map(OsString::from).collect(), OsStr::new("/f"));
             words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

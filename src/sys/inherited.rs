@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hands_the_mask_on_through_each_execution() {
+    fn passes_signal_mask_through_each_exec() {
         let inherited = Inherited { mask: 1 << 63, ignored: vec![13] };
         let text = serde_json::to_string(&inherited).unwrap();
         assert_eq!(serde_json::from_str::<Inherited>(&text).unwrap(), inherited);
@@ -147,8 +147,8 @@ mod tests {
     }
 
     #[test]
-    fn mask_with_real_time_signals_is_read_back_as_it_was_set() {
-        // Of this thread alone.
+    fn reads_back_mask_with_real_time_signals() {
+        // The mask of this thread only.
         let before = block_all();
         let mask = bit(libc::SIGTERM) | bit(64);
         set_mask(mask);

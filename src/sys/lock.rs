@@ -97,17 +97,17 @@ mod tests {
         let first = Lock::take(&run).unwrap();
         let own = std::process::id().to_string();
         assert_eq!(Lock::take(&run).unwrap_err().pid, own);
-        // A preparation that this process did not start has another parent.
+        // The lock holder is reported unless it is the parent of this process.
         assert_eq!(holder_other_than_parent(root.path(), Path::new("/run")), Some(own));
         fs::write(run.join(FILE), parent_id().to_string()).unwrap();
-        assert_eq!(holder_other_than_parent(root.path(), Path::new("/run")), None, "its parent's own child");
+        assert_eq!(holder_other_than_parent(root.path(), Path::new("/run")), None, "the parent is the holder");
         drop(first);
         assert_eq!(holder_other_than_parent(root.path(), Path::new("/run")), None);
         Lock::take(&run).unwrap();
     }
 
     #[test]
-    fn link_in_its_place_writes_nowhere_else() {
+    fn does_not_write_through_link_in_place_of_lock_file() {
         let root = tempfile::tempdir().unwrap();
         let (run, victim) = (root.path().join("run"), root.path().join("victim"));
         fs::create_dir(&run).unwrap();

@@ -300,43 +300,43 @@ mod tests {
     use super::*;
     use crate::sockets;
 
-    fn living_with(pid: i32) -> Process {
+    fn process_with_pid(pid: i32) -> Process {
         of_container().into_iter().find(|process| process.pid == pid).unwrap()
     }
 
     #[test]
-    fn finds_the_process_that_has_a_device_open() {
+    fn finds_process_with_open_device() {
         let has = |path: &str| {
-            let own = living_with(i32::try_from(std::process::id()).unwrap());
+            let own = process_with_pid(i32::try_from(std::process::id()).unwrap());
             !find(vec![own], &Wanted::Files(BTreeSet::from([path.to_owned()]))).proven.is_empty()
         };
         let file = fs::File::open("/dev/full").unwrap();
         assert!(has("/dev/full") && !has("/dev/nvidia0"));
         drop(file);
         assert!(!has("/dev/full"));
-        // Of the program's file only the mapping is left.
+        // The program's file is mapped but not open.
         assert!(has(std::env::current_exe().unwrap().to_str().unwrap()));
     }
 
     #[test]
-    fn reads_the_inode_of_a_socket_only() {
+    fn parses_inode_of_sockets_only() {
         assert_eq!(inode("socket:[123]"), Some(123));
         assert_eq!(inode("pipe:[123]"), None);
     }
 
     #[test]
-    fn finds_the_process_that_has_the_socket_and_no_other() {
+    fn finds_only_process_that_owns_socket() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         let inodes: BTreeSet<u32> = sockets::bound(port).unwrap().iter().map(|tcp| tcp.inode).collect();
-        let own = living_with(i32::try_from(std::process::id()).unwrap());
-        let among = vec![own.clone(), living_with(nix::unistd::getppid().as_raw())];
+        let own = process_with_pid(i32::try_from(std::process::id()).unwrap());
+        let among = vec![own.clone(), process_with_pid(nix::unistd::getppid().as_raw())];
         assert_eq!(find(among.clone(), &Wanted::Sockets(inodes)).proven, [own]);
         assert_eq!(find(among, &Wanted::Sockets(BTreeSet::from([1]))).proven, []);
     }
 
     #[test]
-    fn a_descriptor_that_can_hold_files_without_one_is_recognized() {
+    fn detects_descriptors_that_can_hold_other_files() {
         let info = |count: &str| format!("pos:\t0\nflags:\t02\nscm_fds:\t{count}\n");
         assert!(may_hold_files("socket:[7]", || info("1")) && may_hold_files("anon_inode:[io_uring]", String::new));
         assert!(!may_hold_files("socket:[7]", || info("0")) && !may_hold_files("socket:[7]", String::new));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_waits_in_another_socket_is_hidden() {
+    fn socket_in_transit_over_another_socket_is_hidden() {
         use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
         use std::os::fd::AsRawFd as _;
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -355,14 +355,14 @@ mod tests {
         let (files, text) = ([socket.as_raw_fd()], [std::io::IoSlice::new(b"x")]);
         sendmsg::<()>(sender.as_raw_fd(), &text, &[ControlMessage::ScmRights(&files)], MsgFlags::empty(), None)
             .unwrap();
-        let own = living_with(i32::try_from(std::process::id()).unwrap());
+        let own = process_with_pid(i32::try_from(std::process::id()).unwrap());
         assert_eq!(find(vec![own.clone()], &wanted).proven, vec![own.clone()]);
         drop(socket);
         assert_eq!(find(vec![own.clone()], &wanted), Owners { hidden: vec![own], ..Owners::default() });
     }
 
     #[test]
-    fn process_of_another_container_is_recognized_by_its_cgroup() {
+    fn distinguishes_containers_by_cgroup() {
         let same = |own, other| is_same_container(own, other, false);
         assert!(same("0::/\n", "0::/\n") && same("0::/init\n", "0::/system.slice/job_1\n"));
         assert!(!same("0::/\n", "0::/../other\n") && !same("0::/\n", "0::/..\n"));

@@ -95,22 +95,22 @@ mod tests {
 
     use super::*;
 
-    /// A process that looks like the slurmstepd of a job.
+    /// Starts a process that looks like the slurmstepd of a job.
     #[expect(clippy::disallowed_methods, reason = "a test, in which nothing else reaps")]
-    fn forged(uid: u32, program: &std::path::Path) -> Child {
+    fn start_forged_slurmstepd(uid: u32, program: &std::path::Path) -> Child {
         Command::new(program).arg0("slurmstepd: [5.batch]").arg("1000").uid(uid).spawn().unwrap()
     }
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test, in which nothing else reaps")]
-    fn only_process_of_roots_is_slurmstepd() {
+    fn only_root_process_counts_as_slurmstepd() {
         let directory = tempfile::tempdir().unwrap();
         set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
         let program = directory.path().join("slurmstepd");
         fs::copy("/bin/sleep", &program).unwrap();
         let unprivileged = if getuid().is_root() { 65534 } else { getuid().as_raw() };
         for (uid, counts) in [(getuid().as_raw(), getuid().is_root()), (unprivileged, false)] {
-            let mut child = forged(uid, &program);
+            let mut child = start_forged_slurmstepd(uid, &program);
             let pid = child.id().try_into().unwrap();
             let found = stat(pid).unwrap();
             assert_eq!((found.name.as_str(), is_roots(pid)), ("slurmstepd", counts), "{uid}");

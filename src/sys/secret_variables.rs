@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_not_kept() {
+    fn removes_secret_variables() {
         for kept in ["PATH", "LC_ALL", "SLURMINIT_LOG_LEVEL", "NVIDIA_VISIBLE_DEVICES"] {
             assert!(is_kept(OsStr::new(kept)), "{kept}");
         }

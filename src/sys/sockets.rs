@@ -244,7 +244,7 @@ mod tests {
             assert!(clients.len() == 1 && clients[0].uid == own && clients[0].inode != 0, "{clients:?}");
             assert_eq!(clients[0].peer, socket.local_addr().unwrap().ip());
             drop(socket);
-            // A child of another test has a copy until it executes its program.
+            // A child forked by another test holds a copy until it calls exec.
             let begin = std::time::Instant::now();
             while !listeners(port).unwrap().is_empty() {
                 assert!(begin.elapsed().as_secs() < 60, "{:?}", listeners(port));
@@ -259,7 +259,7 @@ mod tests {
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let _accepted = std::os::unix::net::UnixStream::connect(&path).unwrap();
         let _server = listener.accept().unwrap();
-        let _waits = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let _pending = std::os::unix::net::UnixStream::connect(&path).unwrap();
         let sockets = unix().unwrap();
         let listening =
             sockets.iter().find(|socket| socket.listens && socket.name == path.as_os_str().as_encoded_bytes());
@@ -271,13 +271,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_input_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = messages(&bytes, &mut |body| { let _ = (inet(body), unix_message(body)); });
             let _ = (inet(&bytes), unix_message(&bytes));
         }
 
         #[test]
-        fn lengths_that_lie_end(length in any::<u32>(), kind in any::<u16>()) {
+        fn parsing_ends_despite_wrong_message_length(length in any::<u32>(), kind in any::<u16>()) {
             let mut bytes = [length.to_ne_bytes().as_slice(), &kind.to_ne_bytes()].concat();
             bytes.resize(64, 0);
             let _ = messages(&bytes, &mut |_| {});

@@ -155,29 +155,29 @@ fn read(pipe: &OwnedFd, output: &mut Vec<u8>, longest: usize) -> bool {
 mod tests {
     use super::*;
 
-    const SOME_TIME: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     #[test]
-    fn program_ends_hangs_or_is_missing() {
+    fn distinguishes_exit_timeout_and_missing_program() {
         assert_eq!(
-            ask("sh", &["-c", "echo out; echo err >&2; exit 3"], SOME_TIME),
+            ask("sh", &["-c", "echo out; echo err >&2; exit 3"], TIMEOUT),
             Answer::Ended { succeeded: false, stdout: "out\n".to_owned(), stderr: "err\n".to_owned() }
         );
-        assert_eq!(ask("/nowhere/docker", &["info"], SOME_TIME), Answer::Missing);
+        assert_eq!(ask("/nowhere/docker", &["info"], TIMEOUT), Answer::Missing);
         let soon = Duration::from_millis(50);
         for hangs in ["exec sleep 600", "exec >&- 2>&-; exec sleep 600"] {
             assert_eq!(ask("sh", &["-c", hangs], soon), Answer::Silent, "{hangs}");
         }
     }
 
-    /// The children of this process: parallel tests have others.
-    fn is_a_child(pid: i32) -> bool {
+    /// Checks a single PID because parallel tests have children, too.
+    fn is_child(pid: i32) -> bool {
         crate::proc::children(i32::try_from(std::process::id()).unwrap()).contains(&pid)
     }
 
     #[test]
-    fn returns_when_program_exits_and_leaves_its_background_process_alone() {
-        let output = output(Command::new("sh").args(["-c", "sleep 600 & echo $!; exit 3"]), 9 * SOME_TIME).unwrap();
+    fn returns_on_exit_and_keeps_background_process() {
+        let output = output(Command::new("sh").args(["-c", "sleep 600 & echo $!; exit 3"]), 9 * TIMEOUT).unwrap();
         assert_eq!(output.status.code(), Some(3));
         let background: i32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
         assert!(!crate::proc::stat(background).unwrap().is_dead());
@@ -188,7 +188,7 @@ mod tests {
     fn timeout_kills_descendants_and_leaves_no_zombie() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("pids");
-        // One in a session of its own, too.
+        // One descendant has its own session.
         let script = format!("setsid sleep 601 & sleep 602 & echo $! $$ > {}; wait", file.display());
         let child = Running::start(Command::new("sh").args(["-c", &script]), b"").unwrap();
         let pids: Vec<i32> = loop {
@@ -201,21 +201,21 @@ mod tests {
         let descendants = crate::proc::children(pids[1]);
         assert_eq!(descendants.len(), 2);
         assert_eq!(child.finish(Duration::ZERO, 4096).unwrap_err().kind(), ErrorKind::TimedOut);
-        assert!(!is_a_child(pids[1]), "a zombie is left");
+        assert!(!is_child(pids[1]), "a zombie is left");
         for pid in descendants {
             let is_gone = || crate::proc::stat(pid).is_none_or(|stat| stat.is_dead());
             let begin = Instant::now();
             while !is_gone() {
-                assert!(begin.elapsed() < SOME_TIME, "{pid} lives");
+                assert!(begin.elapsed() < TIMEOUT, "{pid} is still running");
                 std::thread::yield_now();
             }
         }
     }
 
     #[test]
-    fn passes_secrets_to_no_tool() {
+    fn does_not_pass_secrets_to_tools() {
         let mut command = Command::new("env");
-        let output = output(command.env(secret_variables::MUNGE_KEY, "x").env("OTHER", "y"), SOME_TIME).unwrap();
+        let output = output(command.env(secret_variables::MUNGE_KEY, "x").env("OTHER", "y"), TIMEOUT).unwrap();
         let output = String::from_utf8(output.stdout).unwrap();
         assert!(output.contains("OTHER=y") && !output.contains("MUNGE_KEY"), "{output}");
     }
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn truncates_excessive_output() {
         let output = Running::start(Command::new("sh").args(["-c", "cat; exec yes"]), b"fed\n").unwrap();
-        let output = output.finish(SOME_TIME, 4096).unwrap();
+        let output = output.finish(TIMEOUT, 4096).unwrap();
         assert!(output.stdout.starts_with(b"fed\ny\n") && output.stdout.len() < 3 * 8192, "{}", output.stdout.len());
         assert!(!output.status.success());
     }

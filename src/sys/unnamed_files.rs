@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deleted_file_is_found_with_its_size() {
+    fn finds_deleted_open_file_with_size() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         fs::write(&path, vec![1; 1 << 20]).unwrap();

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn another_source_of_users_or_groups_is_noticed() {
+    fn detects_non_local_source_of_users_or_groups() {
         for line in [
             "passwd: files systemd",
             "group:  compat",

@@ -95,13 +95,13 @@ mod tests {
     }
 
     fn actions(guard: &mut Guard, now_ms: u64, free: u64, pressure: Option<f64>) -> Vec<&'static str> {
-        let acts = guard.step(now_ms, &sample(free, pressure), &Memory::default());
-        let word = |act: &Action| match act {
+        let steps = guard.step(now_ms, &sample(free, pressure), &Memory::default());
+        let word = |action: &Action| match action {
             Action::Close(_) => "close",
             Action::Open => "open",
             Action::Cancel(..) => "cancel",
         };
-        acts.iter().map(word).collect()
+        steps.iter().map(word).collect()
     }
 
     #[test]
@@ -124,16 +124,16 @@ mod tests {
         assert_eq!(actions(&mut guard, 1, 14, Some(0.1)), ["cancel"]);
         assert_eq!(actions(&mut guard, 30_000, 14, None), [""; 0]);
         assert_eq!(actions(&mut guard, 30_001, 14, None), ["cancel"]);
-        let words = guard.step(90_000, &sample(14, None), &Memory::default());
+        let steps = guard.step(90_000, &sample(14, None), &Memory::default());
         assert!(
-            matches!(&words[0], Action::Cancel(Victim::Youngest, why) if why.contains("140 of 1000 MiB free (14 %)"))
+            matches!(&steps[0], Action::Cancel(Victim::Youngest, why) if why.contains("140 of 1000 MiB free (14 %)"))
         );
         let none = Memory { cancel: Victim::None, ..Memory::default() };
         assert_eq!(guard.step(900_000, &sample(1, None), &none), []);
     }
 
     #[test]
-    fn only_a_job_above_its_request_is_a_victim() {
+    fn selects_only_job_above_its_memory_request() {
         let job = |job, requested, used| JobMemory { job, uid: 0, requested, used };
         let jobs =
             [job(1, Some(10), 11), job(2, Some(10), 10), job(3, Some(10), 900), job(4, None, 900), job(5, Some(0), 0)];
@@ -143,14 +143,14 @@ mod tests {
     }
 
     proptest! {
-        /// It never drains or resumes twice, and leaves the node resumed when memory is free.
+        /// Never drains or resumes twice in a row, and leaves the node resumed when memory is free.
         #[test]
         fn drains_and_resumes_alternately(history in proptest::collection::vec(0..=100_u64, 1..200)) {
             let (mut guard, mut is_closed) = (Guard::default(), false);
             for (now, free) in (0..).zip(history) {
-                for act in actions(&mut guard, now * 5000, free, None) {
-                    prop_assert!(act == "cancel" || (act == "close") != is_closed);
-                    is_closed = if act == "cancel" { is_closed } else { act == "close" };
+                for action in actions(&mut guard, now * 5000, free, None) {
+                    prop_assert!(action == "cancel" || (action == "close") != is_closed);
+                    is_closed = if action == "cancel" { is_closed } else { action == "close" };
                 }
             }
             actions(&mut guard, u64::MAX, 99, None);

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_process_has_memory_and_its_user_is_named_with_it() {
+    fn own_process_share_includes_allocated_memory() {
         let filled = vec![1_u8; 64 << 20];
         let own = share(i32::try_from(std::process::id()).unwrap()).unwrap();
         assert!(own >= 64 << 20, "{own}");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_two_names_counts_once_and_a_link_leads_nowhere() {
+    fn counts_hard_links_once_and_follows_no_symlink() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         fs::write(&file, vec![1; 1 << 20]).unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn users_are_named_by_how_much_they_have() {
+    fn lists_users_by_memory_use() {
         let user = |processes: u64, files: &[(&str, u64)]| UserMemory {
             processes: processes << 20,
             files: files.iter().map(|(place, mib)| (PathBuf::from(place), mib << 20)).collect(),

@@ -89,17 +89,17 @@ mod tests {
 
     #[test]
     fn failure_is_one_line_with_command_output() {
-        let why = |script: &str, limit: u64| {
+        let error = |script: &str, limit: u64| {
             let result = tool::output(Command::new("sh").args(["-c", script]), Duration::from_secs(limit));
             failure("start-node", limit, result)
         };
-        assert_eq!(why("echo fine", 20), None);
-        assert_eq!(why("echo 'no \"quota\"'; exit 3", 20).unwrap(), "start-node failed (exit status: 3): no  quota ");
+        assert_eq!(error("echo fine", 20), None);
+        assert_eq!(error("echo 'no \"quota\"'; exit 3", 20).unwrap(), "start-node failed (exit status: 3): no  quota ");
         assert_eq!(
-            why("echo out; printf 'bad\\033\\nmore' >&2; exit 1", 20).unwrap(),
+            error("echo out; printf 'bad\\033\\nmore' >&2; exit 1", 20).unwrap(),
             "start-node failed (exit status: 1): bad "
         );
-        assert!(why("exec sleep 1000", 0).unwrap().contains("timed out after 0 s"));
+        assert!(error("exec sleep 1000", 0).unwrap().contains("timed out after 0 s"));
         let missing = tool::output(&mut Command::new("/no/such"), limit::COMMAND);
         assert!(failure("/no/such", 1, missing).unwrap().contains("cannot be executed"));
     }

@@ -138,22 +138,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ignores_ends_before_the_restart() {
-        let fate = |starts, state, last: Option<&str>| {
+    fn ignores_exits_before_restart() {
+        let outcome = |starts, state, last: Option<&str>| {
             let last_exit = last.map_or(LastExit::Success, |last| LastExit::Failure(last.to_owned()));
             let unit = UnitSnapshot { state, starts, last_exit: Some(last_exit), ..UnitSnapshot::default() };
             fate(&unit, 3)
         };
-        assert_eq!(fate(3, UnitState::Ready, None), RestartOutcome::UnderWay, "it has not ended yet");
+        assert_eq!(outcome(3, UnitState::Ready, None), RestartOutcome::UnderWay, "previous run has not exited yet");
         assert_eq!(
-            fate(3, UnitState::BackingOff, Some("exited with code 1")),
+            outcome(3, UnitState::BackingOff, Some("exited with code 1")),
             RestartOutcome::UnderWay,
-            "it failed before"
+            "exit before the restart"
         );
-        assert_eq!(fate(4, UnitState::Starting, None), RestartOutcome::UnderWay);
-        assert_eq!(fate(4, UnitState::Ready, None), RestartOutcome::Ready);
-        assert_eq!(fate(4, UnitState::Finished, None), RestartOutcome::Ended);
-        assert_eq!(fate(4, UnitState::Finished, Some("exited with code 2")), RestartOutcome::Failed);
-        assert_eq!(fate(4, UnitState::BackingOff, Some("was killed by signal 9 (SIGKILL)")), RestartOutcome::Failed);
+        assert_eq!(outcome(4, UnitState::Starting, None), RestartOutcome::UnderWay);
+        assert_eq!(outcome(4, UnitState::Ready, None), RestartOutcome::Ready);
+        assert_eq!(outcome(4, UnitState::Finished, None), RestartOutcome::Ended);
+        assert_eq!(outcome(4, UnitState::Finished, Some("exited with code 2")), RestartOutcome::Failed);
+        assert_eq!(outcome(4, UnitState::BackingOff, Some("was killed by signal 9 (SIGKILL)")), RestartOutcome::Failed);
     }
 }

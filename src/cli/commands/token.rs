@@ -42,7 +42,7 @@ fn limit_of(parameters: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn reads_the_limit_from_slurms_parameters() {
+    fn parses_max_token_lifespan() {
         assert_eq!(super::limit_of("jwt_key=/a/b,max_token_lifespan=600"), Some(600));
         assert_eq!(super::limit_of("jwt_key=/a/b"), None);
     }

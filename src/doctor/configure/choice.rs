@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selection_cannot_leave_its_quotes() {
+    fn selection_accepts_only_all_or_indexes_or_ids() {
         let ids = |text: &str| match text.parse() {
             Ok(Selection::Ids(ids)) => Some(ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
             _ => None,

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_lines_change() {
+    fn only_gpu_variables_are_changed() {
         const FILE: &str = "GPU_COMPOSE_FILE=compose.gpus.yaml\n";
         for (old, new) in [
             ("", "GPU_TYPE=amd\nGPU_COMPOSE_FILE=compose.gpus.yaml\n"),
@@ -68,13 +68,13 @@ mod tests {
             ),
         ] {
             assert_eq!(with_gpus(old, GpuType::Amd, true), new, "{old:?}");
-            assert_eq!(with_gpus(new, GpuType::Amd, true), new, "a second time");
-            assert_eq!(with_gpus(new, GpuType::Amd, false), new.replace(FILE, ""), "not read");
+            assert_eq!(with_gpus(new, GpuType::Amd, true), new, "not idempotent");
+            assert_eq!(with_gpus(new, GpuType::Amd, false), new.replace(FILE, ""), "compose ignores the GPU file");
         }
     }
 
     #[test]
-    fn compose_file_variable_is_seen() {
+    fn reads_compose_file_variable() {
         assert_eq!(compose_file("A=1\nCOMPOSE_FILE=compose.yaml:b.yaml\n"), Some("compose.yaml:b.yaml"));
         assert_eq!(compose_file("# COMPOSE_FILE=compose.yaml\n"), None);
     }

@@ -181,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn dockers_words_name_the_part_that_failed() {
+    fn docker_error_identifies_failed_part() {
         let daemon = "docker: Error response from daemon: ";
-        for (words, part) in [
+        for (error, part) in [
             ("could not select device driver \"\" with capabilities: [[gpu]].", Part::Toolkit),
             ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all", Part::Toolkit),
             ("nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown.", Part::Driver),
@@ -200,33 +200,33 @@ mod tests {
             ),
             ("no space left on device", Part::Engine),
         ] {
-            let Trial::Fails(failure) = failed(&format!("{daemon}{words}\n")) else { panic!("{words}") };
-            assert_eq!(failure.part, part, "{words}");
-            assert!(failure.words.contains(words), "{}", failure.words);
+            let Trial::Fails(failure) = failed(&format!("{daemon}{error}\n")) else { panic!("{error}") };
+            assert_eq!(failure.part, part, "{error}");
+            assert!(failure.words.contains(error), "{}", failure.words);
         }
     }
 
     #[test]
-    fn driver_that_refuses_its_library_is_blamed_in_trial_without_gpus() {
+    fn finding_identifies_failed_part_if_trial_has_no_gpus() {
         let judged = |kind| {
             let finding = Finding::warning(kind, "no answer", "of two releases", "reboot");
             let inventory = Inventory { findings: vec![finding], ..Inventory::default() };
             let stdout = serde_json::to_string(&inventory).unwrap();
             judge(Vendor::Nvidia, &Answer::Ended { succeeded: true, stdout, stderr: String::new() })
         };
-        let of = |part| Trial::Fails(Failure { part, words: "no answer".to_owned() });
-        assert_eq!(judged(Kind::NvmlVersions), of(Part::Driver));
-        assert_eq!(judged(Kind::DriverNotLoaded), of(Part::Driver));
-        assert_eq!(judged(Kind::NvmlLibrary), of(Part::Device));
+        let failure = |part| Trial::Fails(Failure { part, words: "no answer".to_owned() });
+        assert_eq!(judged(Kind::NvmlVersions), failure(Part::Driver));
+        assert_eq!(judged(Kind::DriverNotLoaded), failure(Part::Driver));
+        assert_eq!(judged(Kind::NvmlLibrary), failure(Part::Device));
     }
 
     #[test]
-    fn shows_hooks_last_line() {
+    fn shows_last_line_of_hook_output() {
         let Trial::Fails(failure) = failed(
             "docker: Error response from daemon: OCI runtime create failed: stderr: Auto-detected mode as 'legacy'\n\
              nvidia-container-cli: mount error: open failed: /sys/fs/cgroup/devices/user.slice/devices.allow: permission denied\n",
         ) else {
-            panic!()
+            panic!("the trial did not fail")
         };
         assert_eq!(failure.part, Part::Permission);
         assert!(failure.words.starts_with("nvidia-container-cli: mount error"), "{}", failure.words);

@@ -213,14 +213,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_found_in_what_programs_say() {
-        for (text, want) in [
+    fn finds_version_in_program_output() {
+        for (text, expected) in [
             ("Docker Compose version v2.26.1-4", Version(2, 26, 1)),
             ("docker-compose version 1.29.2, build unknown", Version(1, 29, 2)),
             ("2.40\n", Version(2, 40, 0)),
             ("535.154.05", Version(535, 154, 5)),
         ] {
-            assert_eq!(Version::find(text), Some(want), "{text}");
+            assert_eq!(Version::find(text), Some(expected), "{text}");
         }
         for text in ["", "none", "v", "version x.y", "12"] {
             assert_eq!(Version::find(text), None, "{text}");

@@ -311,8 +311,8 @@ mod tests {
 
     #[test]
     fn requirement_is_met_if_one_alternative_holds() {
-        let met = |wanted: &str| is_met(wanted, Some("12.4"), Some("550.127.05"));
-        for (wanted, expected) in [
+        let met = |requirement: &str| is_met(requirement, Some("12.4"), Some("550.127.05"));
+        for (requirement, expected) in [
             ("", true),
             ("cuda>=12.4", true),
             ("cuda>=12.5", false),
@@ -327,7 +327,7 @@ mod tests {
             ("nonsense", true),
             ("cuda>=x", true),
         ] {
-            assert_eq!(met(wanted), expected, "{wanted}");
+            assert_eq!(met(requirement), expected, "{requirement}");
         }
         assert!(is_met("cuda>=99", None, None), "an unknown driver meets every condition");
     }

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_is_images_if_it_is_older_than_container_and_on_no_mount() {
+    fn key_is_from_image_if_older_than_container_and_not_mounted() {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = root.path().join(path);
@@ -225,7 +225,7 @@ mod tests {
             fs::write(path, text).unwrap();
         };
         let key = |path: &str| key(root.path(), Path::new(path)).map(|key| key.is_of_the_image);
-        let set = |path: &str, seconds: i64| {
+        let set_mtime = |path: &str, seconds: i64| {
             let time = nix::sys::time::TimeVal::new(seconds, 0);
             nix::sys::stat::utimes(&root.path().join(path), &time, &time).unwrap();
         };
@@ -234,22 +234,22 @@ mod tests {
         write("proc/self/mountinfo", "1 0 0:1 / / rw - overlay o rw\n");
         assert_eq!(key("/etc/munge/munge.key"), Some(false), "the container's age is unknown");
         write(".dockerenv", "");
-        set("etc/munge/munge.key", 1_000);
+        set_mtime("etc/munge/munge.key", 1_000);
         assert_eq!(key("/etc/munge/munge.key"), Some(true));
-        set(".dockerenv", 900);
+        set_mtime(".dockerenv", 900);
         assert_eq!(key("/etc/munge/munge.key"), Some(false));
-        set(".dockerenv", 2_000);
+        set_mtime(".dockerenv", 2_000);
         write("proc/self/mountinfo", "1 0 0:1 / / rw - overlay o rw\n2 1 8:1 /v /etc/munge rw - ext4 /dev/a rw\n");
-        assert_eq!(key("/etc/munge/munge.key"), Some(false), "a volume");
+        assert_eq!(key("/etc/munge/munge.key"), Some(false), "the key is on a volume");
     }
 
     #[test]
-    fn saved_clusters_name_is_read_as_each_slurm_writes_it() {
+    fn parses_saved_cluster_name_with_and_without_id() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(saved_cluster(root.path()), None);
-        for (text, want) in [("lab", Some("lab")), ("lab|89\n", Some("lab")), ("", None)] {
+        for (text, expected) in [("lab", Some("lab")), ("lab|89\n", Some("lab")), ("", None)] {
             fs::write(root.path().join("clustername"), text).unwrap();
-            assert_eq!(saved_cluster(root.path()).as_deref(), want);
+            assert_eq!(saved_cluster(root.path()).as_deref(), expected);
         }
     }
 }

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_behind_port_is_named() {
+    fn names_process_that_listens_on_port() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let own = fs::read_to_string("/proc/self/comm").unwrap();

@@ -86,12 +86,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credential_is_read_also_where_it_is_refused() {
+    fn parses_credential_even_if_rejected() {
         let text = "STATUS:          Expired credential (15)\nENCODE_TIME:     2026-11-21 16:24:58 +0000 (1795278298)\n\
                     DECODE_TIME:     2026-11-21 16:25:08 +0000 (1795278308)\nTTL:             1\n";
-        let read = parse_credential(text).unwrap();
+        let credential = parse_credential(text).unwrap();
         assert_eq!(
-            (read.status.as_str(), read.encoded, read.decoded),
+            (credential.status.as_str(), credential.encoded, credential.decoded),
             ("Expired credential", Some(1_795_278_298), Some(1_795_278_308))
         );
         assert_eq!(parse_credential("unmunge: Error: Invalid credential\n").unwrap().status, "Invalid credential");

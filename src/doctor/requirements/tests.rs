@@ -2,8 +2,8 @@ use super::*;
 use model::inventory::{Access, Driver, Ecc, MigInstance, Obstacle, Pcie, Slowdown, Source, Vendor};
 
 fn nvidia(version: Option<&str>, cuda: Option<&str>) -> Driver {
-    let of = |text: Option<&str>| text.map(str::to_owned);
-    Driver { vendor: Vendor::Nvidia, source: Source::Nvml, version: of(version), cuda_version: of(cuda) }
+    let owned = |text: Option<&str>| text.map(str::to_owned);
+    Driver { vendor: Vendor::Nvidia, source: Source::Nvml, version: owned(version), cuda_version: owned(cuda) }
 }
 
 fn gpu(vendor: &str, index: u32, compute: Option<&str>, memory_mib: Option<u64>, condition: Option<Condition>) -> Gpu {
@@ -28,7 +28,7 @@ fn healthy(index: u32) -> Condition {
     }
 }
 
-fn ill(index: u32) -> Condition {
+fn faulty(index: u32) -> Condition {
     Condition {
         slowdowns: Some(vec![Slowdown::Heat]),
         temperature: Some(93),
@@ -40,16 +40,16 @@ fn ill(index: u32) -> Condition {
     }
 }
 
-/// One line for each verdict.
-fn verdicts(inventory: &Inventory, of_image: Option<&str>, floors: &Observed<Floors>) -> String {
-    let environment = Environment { cuda_version: of_image.map(str::to_owned), ..Environment::default() };
+/// Formats each requirement as one line, followed by its cause and repair.
+fn verdicts(inventory: &Inventory, image_cuda: Option<&str>, floors: &Observed<Floors>) -> String {
+    let environment = Environment { cuda_version: image_cuda.map(str::to_owned), ..Environment::default() };
     let cuda = CudaFacts::default();
-    let known = RequirementFacts { inventory, environment: &environment, cuda: &cuda, floors };
+    let facts = RequirementFacts { inventory, environment: &environment, cuda: &cuda, floors };
     let line = |Requirement { name, observation: Observation { verdict, seen, cause, repair } }: Requirement| {
         let why = cause.zip(repair).map(|(cause, repair)| format!("\n    {cause}\n    {repair}")).unwrap_or_default();
         format!("{name}: {verdict:?}: {seen}{why}\n")
     };
-    requirements(&known).into_iter().map(line).collect()
+    requirements(&facts).into_iter().map(line).collect()
 }
 
 fn floors(compute: &str, memory_mib: u64) -> Observed<Floors> {
@@ -57,7 +57,7 @@ fn floors(compute: &str, memory_mib: u64) -> Observed<Floors> {
 }
 
 #[test]
-fn each_requirement_has_its_verdict() {
+fn reports_verdict_for_each_requirement() {
     let instance = |memory_mib| MigInstance {
         profile: Some("1g.18gb".to_owned()),
         uuid: None,
@@ -67,18 +67,18 @@ fn each_requirement_has_its_verdict() {
         device_files: Vec::new(),
         access: Access::Usable,
     };
-    let mut cut = gpu("nvidia", 2, Some("9.0"), Some(143_771), None);
-    cut.mig = Some(vec![instance(16_384), instance(71_000)]);
+    let mut partitioned = gpu("nvidia", 2, Some("9.0"), Some(143_771), None);
+    partitioned.mig = Some(vec![instance(16_384), instance(71_000)]);
     let mut ecc_off = healthy(3);
     ecc_off.ecc = Some(Ecc { is_on: false, uncorrected: None });
-    let mut hidden = gpu("nvidia", 4, Some("3.5"), Some(1), Some(ill(4)));
+    let mut hidden = gpu("nvidia", 4, Some("3.5"), Some(1), Some(faulty(4)));
     hidden.access = Access::unusable(Obstacle::NotGiven, "denied");
     let inventory = Inventory {
         drivers: vec![nvidia(Some("535.154.05"), Some("12.2"))],
         gpus: vec![
             gpu("nvidia", 0, Some("9.0"), Some(143_771), Some(healthy(0))),
-            gpu("nvidia", 1, Some("7.5"), Some(15_360), Some(ill(1))),
-            cut,
+            gpu("nvidia", 1, Some("7.5"), Some(15_360), Some(faulty(1))),
+            partitioned,
             gpu("nvidia", 3, Some("10.0"), None, Some(ecc_off)),
             hidden,
             gpu("amd", 0, Some("gfx90a"), Some(65_536), None),
@@ -101,9 +101,9 @@ fn gives_no_verdict_without_driver_report() {
 }
 
 #[test]
-fn drivers_are_measured_by_what_cuda_needs() {
+fn driver_verdict_follows_minimum_of_cuda_version() {
     let mut seen = String::new();
-    for (version, cuda, of_image) in [
+    for (version, cuda, image_cuda) in [
         (Some("590.48.01"), Some("13.1"), None),
         (Some("580.65.06"), None, None),
         (Some("579.99"), None, Some("13.0")),
@@ -115,26 +115,25 @@ fn drivers_are_measured_by_what_cuda_needs() {
         (Some("x"), None, Some("12.4")),
     ] {
         let inventory = Inventory { drivers: vec![nvidia(version, cuda)], ..Inventory::default() };
-        seen += &verdicts(&inventory, of_image, &Ok(Floors::default()));
+        seen += &verdicts(&inventory, image_cuda, &Ok(Floors::default()));
     }
     insta::assert_snapshot!(seen);
 }
 
 #[test]
-fn broken_configuration_is_no_verdict_on_gpus() {
+fn invalid_configuration_yields_no_gpu_verdict() {
     let inventory = Inventory { gpus: vec![gpu("nvidia", 0, Some("3.5"), None, None)], ..Inventory::default() };
     let printed = verdicts(&inventory, None, &Err("slurminit.toml:1: no".to_owned()));
     assert_eq!(printed, "configuration: CouldNotLook: slurminit.toml:1: no\n");
 }
 
-/// "In order" is printed only for GPUs that responded.
 #[test]
-fn gpu_that_did_not_answer_is_not_spoken_for() {
+fn unresponsive_gpu_is_not_reported_as_healthy() {
     let (reporting, silent) = (healthy(0), Condition { index: 1, ..Condition::default() });
     let seen = |answer: &Observations| answer.observations()[0].seen.clone();
-    let awake = work::persistence_of(&[&Condition { is_persistent: Some(true), ..reporting }, &silent]).unwrap();
-    assert_eq!(seen(&awake), "persistence mode is on for GPU 0");
-    assert_eq!(work::silent(&silent, Vendor::default()), None, "a driver may be too old for every call");
+    let persistence = work::persistence_of(&[&Condition { is_persistent: Some(true), ..reporting }, &silent]).unwrap();
+    assert_eq!(seen(&persistence), "persistence mode is on for GPU 0");
+    assert_eq!(work::silent(&silent, Vendor::default()), None, "an old driver may support none of the queries");
     let lost = Condition { obstacle: Some(Obstacle::Lost), ..silent.clone() };
     let lost = work::silent(&lost, Vendor::default()).unwrap();
     assert_eq!((lost.verdict(), seen(&lost).as_str()), (crate::Verdict::Fail, "GPU 1 is lost or needs a reset"));

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_bound_once_and_a_script_is_moved() {
+    fn binds_each_directory_once_and_remaps_batch_script() {
         let directory = crate::tests::scratch();
         let (home, script) = (directory.path().join("home"), directory.path().join(SCRIPT));
         std::fs::create_dir(&home).unwrap();

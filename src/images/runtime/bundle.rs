@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_a_bundle_or_a_file_tree() {
+    fn finds_root_of_bundle_or_file_tree() {
         let directory = crate::tests::scratch();
         let path = directory.path().join("tree");
         fs::create_dir_all(&path).unwrap();

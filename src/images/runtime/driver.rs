@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_a_runtime_mounted_are_found_with_their_links() {
+    fn binds_mounted_driver_files_and_their_links() {
         let directory = crate::tests::scratch();
         let at = |name: &str| directory.path().join(name);
         fs::create_dir(at("bin")).unwrap();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn mounted_directory_of_a_driver_gives_its_libraries_and_programs() {
+    fn finds_libraries_and_programs_in_driver_directory() {
         let directory = crate::tests::scratch();
         let at = |name: &str| directory.path().join(name);
         for name in ["lib64", "bin", "lib64/vdpau"] {
@@ -127,9 +127,9 @@ mod tests {
     }
 
     #[test]
-    fn other_mounts_are_not_the_drivers() {
+    fn ignores_mounts_that_are_not_driver_files() {
         let line = |point: &Path| format!("36 35 98:0 / {} ro,noatime - ext4 /dev/root rw\n", point.display());
-        // A file below /usr that each machine with Rust's tests has.
+        // A file below /usr that exists on every test machine.
         let file = fs::canonicalize("/usr/bin/env").unwrap();
         let others = ["/usr", "/usr/share", "/etc/hosts", "/data", "/usr/a\\040b"].map(PathBuf::from);
         let mounts: String = others.iter().chain([&file]).map(|point| line(point)).collect();

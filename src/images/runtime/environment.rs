@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_image_describes_its_programs_and_the_job_itself() {
+    fn image_overrides_all_but_job_specific_variables() {
         let job = ["PATH=/usr/games", "A=job", "SLURM_JOB_ID=7", "CUDA_VISIBLE_DEVICES=1", "HOME=/home/alice"];
         let job = job.iter().filter_map(|text| bundle::variable(text)).collect();
         let image = [

@@ -138,27 +138,27 @@ mod tests {
         cuda(&["PATH=/bin".to_owned(), variable.to_owned()], driver)
     }
 
-    /// As in NVIDIA's images of CUDA 12.4 and 12.8.
-    const OF_12_4: &str =
+    /// From NVIDIA's images of CUDA 12.4 and 12.8.
+    const CUDA_12_4: &str =
         "NVIDIA_REQUIRE_CUDA=cuda>=12.4 brand=tesla,driver>=470,driver<471 brand=unknown,driver>=535,driver<536";
 
     #[test]
-    fn too_old_driver_is_named_with_required_release() {
+    fn warns_of_old_driver_with_required_version() {
         let text = warning("NVIDIA_REQUIRE_CUDA=cuda>=12.8 brand=tesla,driver>=535,driver<536", "550.54.15").unwrap();
         for fact in ["12.8", "550.54.15", "12.4"] {
             assert!(text.contains(fact), "{text}");
         }
-        assert!(warning(OF_12_4, "525.60.13").is_some());
+        assert!(warning(CUDA_12_4, "525.60.13").is_some());
         assert!(warning("CUDA_VERSION=13.0.1", "570.10").is_some());
     }
 
     #[test]
-    fn driver_that_suffices_has_no_warning() {
+    fn sufficient_or_unknown_driver_has_no_warning() {
         for (variable, driver) in [
-            (OF_12_4, "550.54.15"),
-            (OF_12_4, "560.28"),
-            (OF_12_4, "535.104.05"),
-            (OF_12_4, "470.57.02"),
+            (CUDA_12_4, "550.54.15"),
+            (CUDA_12_4, "560.28"),
+            (CUDA_12_4, "535.104.05"),
+            (CUDA_12_4, "470.57.02"),
             ("CUDA_VERSION=12.8.1", "525.60.13"),
             ("NVIDIA_REQUIRE_CUDA=cuda>=99.0", "590.44"),
             ("NVIDIA_REQUIRE_CUDA=", "550.54"),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn image_of_alpine_cannot_load_the_driver() {
+    fn warns_of_musl_image_without_glibc() {
         let directory = crate::tests::scratch();
         let root = directory.path();
         assert_eq!(warnings(root, &[], "550.54").len(), 0);
@@ -187,7 +187,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_condition_panics(text in "[a-z0-9<>=!., ]{0,40}", driver in "[0-9.]{0,12}") {
+        fn no_requirement_string_panics(text in "[a-z0-9<>=!., ]{0,40}", driver in "[0-9.]{0,12}") {
             warning(&format!("NVIDIA_REQUIRE_CUDA={text}"), &driver);
         }
     }

@@ -57,7 +57,7 @@ fn argument(mut quoted: &[u8]) -> Option<(Vec<u8>, &[u8])> {
 mod tests {
     use super::*;
 
-    /// What slurmstepd does.
+    /// A command line as slurmstepd builds it.
     fn encoded(arguments: &[&str], bundle: &str) -> String {
         let quoted = |argument: &&str| format!("'{}'", argument.replace('\'', "'\"'\"''"));
         let arguments: Vec<String> = arguments.iter().map(quoted).collect();
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_those_that_the_user_gave() {
+    fn parses_arguments_exactly_as_given() {
         for arguments in [
             &["echo", "it's"] as &[&str],
             &["a", "", "'", "''", "'\"'", " ", "' '", "$(reboot)", "x\ny", "# slurminit 'z'", "\\", "é"],
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_no_step() {
+    fn rejects_text_that_is_not_a_step() {
         for text in
             ["", "x", "# slurminit ", "# slurminit image", "# slurminit 'a", "# slurminit 'a'", "# slurminit 'a'b c"]
         {

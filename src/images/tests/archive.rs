@@ -1,4 +1,4 @@
-//! Writes archives byte by byte, so that they can be as wrong as an attacker's.
+//! Writes archives byte by byte, so that tests can create malformed ones.
 
 use std::fs;
 use std::io::Read as _;
@@ -16,7 +16,7 @@ impl Tar {
         Self::default()
     }
 
-    /// A member with a size that may not be that of its content.
+    /// Adds a member. The size in its header can differ from that of its content.
     pub(crate) fn member(mut self, path: &str, kind: u8, mode: u32, (size, content): (u64, &[u8]), link: &str) -> Self {
         let mut header = [0_u8; 512];
         let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
@@ -68,7 +68,7 @@ impl Tar {
         self.member("pax", b'x', 0, (records.len() as u64, records.as_bytes()), "").file(path, 0o644, content)
     }
 
-    /// Changes the first header, and corrects its checksum.
+    /// Changes the first header and updates its checksum.
     pub(crate) fn patch(mut self, at: usize, bytes: &[u8]) -> Self {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
         self.0[148..156].fill(b' ');
@@ -87,13 +87,13 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What an OCI layout is made of, and what is wrong with it.
+/// Content of an OCI layout, and its defects.
 pub(crate) struct Layout<'a> {
     pub(crate) layers: &'a [Vec<u8>],
     pub(crate) plain: &'a [Vec<u8>],
     pub(crate) architecture: &'a str,
     pub(crate) os: &'a str,
-    /// Replaces the content of a blob after its digest was taken: `index` counts the layers, the configuration and the manifest.
+    /// Index of the blob whose content does not match its digest: layers, then configuration, then manifest.
     pub(crate) damaged: Option<usize>,
     pub(crate) manifests: usize,
 }
@@ -105,21 +105,21 @@ impl Default for Layout<'_> {
     }
 }
 
-fn configuration(of: &Layout<'_>) -> Vec<u8> {
-    let contents: Vec<String> = of.plain.iter().map(|layer| format!("\"sha256:{}\"", hex(layer))).collect();
+fn configuration(spec: &Layout<'_>) -> Vec<u8> {
+    let digests: Vec<String> = spec.plain.iter().map(|layer| format!("\"sha256:{}\"", hex(layer))).collect();
     format!(
         r#"{{"architecture":"{}","os":"{}","created":"2024-01-01T00:00:00Z","config":{{"Env":["PATH=/opt/bin:/usr/bin","=bad"],"Entrypoint":["/bin/tool"]}},"rootfs":{{"type":"layers","diff_ids":[{}]}}}}"#,
-        of.architecture,
-        of.os,
-        contents.join(",")
+        spec.architecture,
+        spec.os,
+        digests.join(",")
     )
     .into_bytes()
 }
 
 /// An OCI layout in an archive.
-pub(crate) fn layout(of: &Layout<'_>) -> Vec<u8> {
-    let mut blobs: Vec<Vec<u8>> = of.layers.to_vec();
-    blobs.push(configuration(of));
+pub(crate) fn layout(spec: &Layout<'_>) -> Vec<u8> {
+    let mut blobs: Vec<Vec<u8>> = spec.layers.to_vec();
+    blobs.push(configuration(spec));
     let descriptor = |kind: &str, blob: &[u8]| {
         format!(
             r#"{{"mediaType":"application/vnd.oci.image.{kind}","digest":"sha256:{}","size":{}}}"#,
@@ -127,16 +127,16 @@ pub(crate) fn layout(of: &Layout<'_>) -> Vec<u8> {
             blob.len()
         )
     };
-    let layers: Vec<String> = of.layers.iter().map(|layer| descriptor("layer.v1.tar", layer)).collect();
-    let config = descriptor("config.v1+json", &blobs[of.layers.len()]);
+    let layers: Vec<String> = spec.layers.iter().map(|layer| descriptor("layer.v1.tar", layer)).collect();
+    let config = descriptor("config.v1+json", &blobs[spec.layers.len()]);
     blobs.push(format!(r#"{{"schemaVersion":2,"config":{config},"layers":[{}]}}"#, layers.join(",")).into_bytes());
-    let manifest = descriptor("manifest.v1+json", &blobs[of.layers.len() + 1]);
+    let manifest = descriptor("manifest.v1+json", &blobs[spec.layers.len() + 1]);
     let named = manifest.replacen('{', r#"{"annotations":{"io.containerd.image.name":"docker.io/library/test:1"},"#, 1);
-    let manifests = vec![named; of.manifests].join(",");
+    let manifests = vec![named; spec.manifests].join(",");
     let index = format!(r#"{{"schemaVersion":2,"manifests":[{manifests}]}}"#);
     let mut tar = Tar::new().directory("blobs/", 0o755).directory("blobs/sha256/", 0o755);
     for (at, blob) in blobs.iter().enumerate() {
-        let content = if of.damaged == Some(at) { damage(blob) } else { blob.clone() };
+        let content = if spec.damaged == Some(at) { damage(blob) } else { blob.clone() };
         tar = tar.file(&format!("blobs/sha256/{}", hex(blob)), 0o644, &content);
     }
     tar.file("index.json", 0o644, index.as_bytes())
@@ -144,7 +144,7 @@ pub(crate) fn layout(of: &Layout<'_>) -> Vec<u8> {
         .end()
 }
 
-/// Changes a byte that is neither part of JSON's syntax nor of a checksum of tar.
+/// Changes the content without breaking JSON syntax or a tar checksum.
 fn damage(blob: &[u8]) -> Vec<u8> {
     let mut blob = blob.to_vec();
     match blob.first() {
@@ -154,13 +154,13 @@ fn damage(blob: &[u8]) -> Vec<u8> {
     blob
 }
 
-/// What docker save writes, before version 25. Layers that are equal are links there.
-pub(crate) fn save(layers: &[Vec<u8>], is_first: bool) -> Vec<u8> {
+/// An archive as `docker save` writes it before version 25, where duplicate layers are symlinks.
+pub(crate) fn save(layers: &[Vec<u8>], as_files: bool) -> Vec<u8> {
     let config = configuration(&Layout { layers, plain: layers, ..Layout::default() });
     let mut tar = Tar::new();
     let names: Vec<String> = (0..layers.len()).map(|at| format!("layer{at}/layer.tar")).collect();
     for (at, (layer, name)) in layers.iter().zip(&names).enumerate() {
-        tar = if is_first {
+        tar = if as_files {
             tar.file(name, 0o644, layer)
         } else {
             tar.file(&format!("real{at}/layer.tar"), 0o644, layer).symlink(name, &format!("../real{at}/layer.tar"))
@@ -175,7 +175,7 @@ pub(crate) fn save(layers: &[Vec<u8>], is_first: bool) -> Vec<u8> {
     tar.file(&config_name, 0o644, &config).file("manifest.json", 0o644, manifest.as_bytes()).end()
 }
 
-/// Writes the files of an archive.
+/// Extracts an archive.
 pub(crate) fn unpack(archive: &[u8], to: &Path) {
     let mut archive = Archive::new(archive);
     while let Some(member) = archive.next().unwrap() {

@@ -1,4 +1,4 @@
-//! Archives that must be rejected, and leave nothing behind.
+//! Archives that must be rejected without leaving files behind.
 
 use std::fs;
 
@@ -29,17 +29,17 @@ fn foreign_program() -> Vec<u8> {
 }
 
 #[expect(clippy::too_many_lines, reason = "a list")]
-fn hostile() -> Vec<(&'static str, Vec<u8>)> {
+fn hostile_archives() -> Vec<(&'static str, Vec<u8>)> {
     let plain = good().end();
     let layers = [plain.clone()];
-    let oci = |of: Layout<'_>| layout(&Layout { layers: &layers, plain: &layers, ..of });
+    let oci = |spec: Layout<'_>| layout(&Layout { layers: &layers, plain: &layers, ..spec });
     let deep = "d/".repeat(300);
     let damaged = |at| oci(Layout { damaged: Some(at), ..Layout::default() });
     let truncated = |keep: usize| plain[..keep].to_vec();
     let config = format!("{}.json", "0".repeat(64));
     let nested = (0..20).fold(Tar::new(), |tar, _| tar.member("long", b'L', 0, (2, b"a\0"), "")).file("a", 0o644, b"");
     let chain = (0..60).fold(good(), |tar, at| tar.symlink(&format!("l{at}"), &format!("l{}", at + 1)));
-    // Each link leads 45 directories deeper.
+    // Each link target is 45 directories deeper.
     let levels = "d/".repeat(45);
     let deeper = good().directory(&levels, 0o755).symlink("l0", &levels);
     let deeper = (0..5).fold(deeper, |tar, at| {
@@ -58,7 +58,7 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
         ("absolute path in a layer", image(good().file("/etc/x", 0o644, b"x").end())),
         ("link that leaves the root", good().symlink("a", "../x").end()),
         ("link that leaves the root later", good().symlink("a/b", "c/../../../x").end()),
-        ("absolute link that climbs", good().symlink("a", "/../x").end()),
+        ("absolute link that leaves the root", good().symlink("a", "/../x").end()),
         ("link without a target", good().symlink("a", "").end()),
         ("hard link to an absolute path", good().hardlink("a", "/etc/passwd").end()),
         ("hard link that leaves the root", good().hardlink("a", "../../etc/passwd").end()),
@@ -86,13 +86,13 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
         ("size beyond 64 bits", good().patch(124, &[0xbf; 12]).end()),
         ("negative size", good().patch(124, &[0xff; 12]).end()),
         ("name with a NUL", good().pax(&[("path", "a\0b")], "x", b"").end()),
-        ("size of more than there is", good().member("x", b'0', 0o644, (1 << 30, b"x"), "").end()),
-        ("cut in a header", truncated(700)),
-        ("cut in a file", truncated(513)),
-        ("cut before the end", truncated(1024)),
+        ("size beyond the end of the archive", good().member("x", b'0', 0o644, (1 << 30, b"x"), "").end()),
+        ("truncated in a header", truncated(700)),
+        ("truncated in a file", truncated(513)),
+        ("truncated before the end", truncated(1024)),
         ("not an archive", b"#!/bin/sh\necho hello\n".repeat(100)),
         ("empty", Vec::new()),
-        ("nothing in it", Tar::new().end()),
+        ("no members", Tar::new().end()),
         ("damaged checksum of a header", [b"x", &plain[1..]].concat()),
         ("damaged gzip data", gzip(&plain)[..60].to_vec()),
         ("bzip2", b"BZh91AY&SY".repeat(100)),
@@ -100,13 +100,13 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
         ("damaged configuration", damaged(1)),
         ("damaged manifest", damaged(2)),
         (
-            "other content than the configuration has",
+            "layer digest that differs from the configuration",
             layout(&Layout { layers: &layers, plain: &[Tar::new().end()], ..Layout::default() }),
         ),
         ("layers without digests", layout(&Layout { layers: &layers, ..Layout::default() })),
         ("other architecture", oci(Layout { architecture: "s390x", ..Layout::default() })),
-        ("other system", oci(Layout { os: "windows", ..Layout::default() })),
-        ("programs of another machine", Tar::new().file("bin/sh", 0o755, &foreign_program()).end()),
+        ("other operating system", oci(Layout { os: "windows", ..Layout::default() })),
+        ("program for another machine", Tar::new().file("bin/sh", 0o755, &foreign_program()).end()),
         ("two images", oci(Layout { manifests: 2, ..Layout::default() })),
         ("no image", oci(Layout { manifests: 0, ..Layout::default() })),
         ("missing layer", {
@@ -123,7 +123,7 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
                 .end(),
         ),
         (
-            "configuration outside",
+            "configuration outside the archive",
             Tar::new()
                 .file(
                     "manifest.json",
@@ -155,11 +155,11 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn hostile_archives_are_rejected_and_leave_nothing() {
+fn rejects_hostile_archives_and_leaves_no_files() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);
     let outside = directory.path().join("x");
-    let all = hostile();
+    let all = hostile_archives();
     assert!(all.len() >= 40);
     for (what, archive) in all {
         let file = directory.path().join("archive");
@@ -169,22 +169,22 @@ fn hostile_archives_are_rejected_and_leave_nothing() {
             assert!(imported.is_err(), "{what} was imported");
             let error = imported.unwrap_err().to_string();
             assert!(error.chars().all(|c| !c.is_control()), "{what}: {error:?}");
-            assert_eq!(entries(importer.store.path()), 0, "{what} left something: {error}");
+            assert_eq!(entries(importer.store.path()), 0, "{what} left files behind: {error}");
         }
     }
     assert!(!outside.exists());
-    // Each would be accepted without what is wrong with it.
+    // Without a defect, the archives are accepted.
     importer.import(&name("x"), stream(good().end())).unwrap();
     importer.import(&name("y"), stream(image(good().end()))).unwrap();
 }
 
 #[test]
-fn links_lead_only_inside() {
+fn links_resolve_inside_image_root() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);
     let outside = directory.path().join("outside");
     fs::create_dir(&outside).unwrap();
-    // An absolute link starts at the root of the image, as it will for the job.
+    // An absolute link is resolved from the root of the image, as in the job.
     let target = outside.to_str().unwrap();
     let archive = good().symlink("a", target).file("a/x", 0o644, b"x").end();
     importer.import(&name("x"), stream(archive)).unwrap();
@@ -194,7 +194,7 @@ fn links_lead_only_inside() {
 }
 
 #[test]
-fn a_bomb_is_noticed_by_what_comes_out_of_it() {
+fn detects_bomb_by_compression_ratio() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 40);
     let bomb = layout(&Layout { layers: &[zeros(20)], plain: &[Vec::new()], ..Layout::default() });

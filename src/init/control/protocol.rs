@@ -155,7 +155,7 @@ mod tests {
             let _ = take_request(text.as_bytes(), true);
         }
 
-        /// However the bytes arrive, the request is taken exactly when its line is complete.
+        /// A request is accepted exactly when its line is complete, however its bytes are split.
         #[test]
         fn accepts_request_at_end_of_line(request in request(), garbage in proptest::collection::vec(any::<u8>(), 0..50)) {
             let mut bytes = line(&request);

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn state_that_cannot_be_read_is_never_harmless() {
+    fn unreadable_state_and_lost_replies_are_never_harmless() {
         for line in [
             "Could not open job state file /var/lib/slurm/slurmctld/job_state: Permission denied",
             "Can not recover job state, incompatible version",
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_srun_causes_no_report() {
+    fn connection_reset_by_ended_srun_is_harmless() {
         let line = "slurm_send_node_msg: [socket:[61600]] slurm_bufs_sendto(msg_type=SRUN_JOB_COMPLETE) failed: Connection reset by peer";
         assert!(is_harmless("slurmctld", line, &Circumstances::default()));
         let old = "slurm_msg_sendto: address:port=127.0.0.1:40000 msg_type=7004: Connection reset by peer";
@@ -124,16 +124,16 @@ mod tests {
 
     #[test]
     fn reports_rejected_credential_of_a_user() {
-        let of = |uid: &str| format!("Unauthorized credential for client UID={uid} GID=100");
+        let line = |uid: &str| format!("Unauthorized credential for client UID={uid} GID=100");
         for (uid, harmless) in
             [("0", true), ("64030", true), ("1000", false), ("6403", false), ("", false), ("0x", false)]
         {
-            assert_eq!(is_harmless("munged", &of(uid), &first_start()), harmless, "{uid}");
+            assert_eq!(is_harmless("munged", &line(uid), &first_start()), harmless, "{uid}");
         }
     }
 
     #[test]
-    fn star_stands_for_anything_and_rest_for_itself() {
+    fn star_matches_any_text_and_rest_is_literal() {
         for (pattern, text, expected) in [
             ("a", "a", true),
             ("a", "ab", false),

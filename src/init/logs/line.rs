@@ -157,7 +157,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn uses_daemons_level_prefix_as_level() {
+    fn parses_level_prefix_of_daemon_line() {
         let parse = |name: &str, line: &'static [u8]| parse_daemon_line(name, line, &Circumstances::default());
         assert_eq!(parse("slurmd", b"slurmd: error: no"), (Level::Error, &b"no"[..]));
         assert_eq!(parse("slurmd", b"slurmd: debug:  yes"), (Level::Debug, &b"yes"[..]));
@@ -167,14 +167,14 @@ mod tests {
         assert_eq!(parse("slurmd-12", b"slurmd-node12: error: no"), (Level::Error, &b"no"[..]));
         assert_eq!(parse("mariadbd", b"2026-11-23 15:22:59 0 [ERROR] InnoDB: no"), (Level::Error, &b"InnoDB: no"[..]));
         assert_eq!(parse("mariadbd", b"2026: no"), (Level::Info, &b"2026: no"[..]));
-        let of_25_11 = b"[2026-11-24T11:37:31.382] error: _parse_next_key: no";
-        assert_eq!(parse("slurmctld", of_25_11), (Level::Error, &b"_parse_next_key: no"[..]));
+        let slurm_25_11 = b"[2026-11-24T11:37:31.382] error: _parse_next_key: no";
+        assert_eq!(parse("slurmctld", slurm_25_11), (Level::Error, &b"_parse_next_key: no"[..]));
         assert_eq!(parse("slurmctld", b"[Nov 24] [2026-11-24] "), (Level::Info, &b"[Nov 24] [2026-11-24] "[..]));
         assert_eq!(parse("api", b"\xff error: no\r"), (Level::Info, &b"\xff error: no"[..]));
     }
 
     #[test]
-    fn harmless_line_is_for_those_who_debug() {
+    fn harmless_line_has_level_debug() {
         let line = b"slurmctld: error: Could not open job state file /var/job_state: No such file or directory";
         let level = |new_state| {
             let now = Circumstances { new_state, ..Circumstances::default() };
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn write_is_one_message_whatever_is_in_it() {
+    fn newline_inside_write_does_not_split_message() {
         let mut splitter = LineSplitter::default();
         let mut seen = Vec::new();
         let forged = [&[b'x'; PIECE - 1][..], b"\n"].concat();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_long_message_is_dropped_and_counted() {
+    fn truncates_long_message_and_counts_dropped_bytes() {
         let mut splitter = LineSplitter::default();
         let mut seen = Vec::new();
         for write in [&[b'x'; PIECE][..]; 300].into_iter().chain([&b"the end\n"[..], b"next\n"]) {
@@ -211,15 +211,15 @@ mod tests {
     }
 
     proptest! {
-        /// The C library's pieces of messages with a user's text, in which newlines are where the user wants them.
+        /// The C library writes a message in pieces, and a user's text can put a newline at the end of each.
         #[test]
-        fn users_text_does_not_begin_a_message(
+        fn user_text_cannot_start_a_message(
             texts in proptest::collection::vec(("[a-z]{0,300}", "[a-z]{0,300}", 0..400_usize), 1..8),
         ) {
             let mut splitter = LineSplitter::default();
             for (before, after, offset) in texts {
                 let mut text = format!("slurmctld: error: {before}{}{after}", "x".repeat(offset)).into_bytes();
-                // A newline at the end of each piece, and the forged record after it.
+                // A newline at the end of each piece, followed by a forged record.
                 for end in (STAGE - 1..text.len()).step_by(STAGE) {
                     text[end] = b'\n';
                     for (byte, forged) in text[end + 1..].iter_mut().zip(b"slurmctld: sched: Allocate JobId=1_2(2)") {
@@ -240,7 +240,7 @@ mod tests {
         }
 
         #[test]
-        fn however_the_bytes_come_the_lines_are_the_same(
+        fn lines_do_not_depend_on_read_boundaries(
             lines in proptest::collection::vec("[a-z]{0,40}", 1..20),
             cuts in proptest::collection::vec(1..30_usize, 1..40),
         ) {

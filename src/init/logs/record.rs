@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_one_object_a_line() {
+    fn json_output_is_one_object_per_line() {
         let record = Record::line(Level::Error, "munged", b"say \"no\"\n\xff");
         let line = record.format(LogFormat::Json, &now());
         let value: serde_json::Value = serde_json::from_slice(&line).unwrap();

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn separates_lines_of_names_and_processes() {
+    fn separates_lines_by_name_and_process() {
         let mut tails = tails();
         tails.add("a", b"1\n");
         tails.add("b", b"2\n");
@@ -181,28 +181,28 @@ mod tests {
         let mut tails = tails();
         tails.add("a", b"before\n");
         assert!(tails.follow("other").is_none());
-        let mut news = tails.follow("a").unwrap();
+        let mut receiver = tails.follow("a").unwrap();
         tails.add("a", b"1\n");
         tails.begin("a");
         tails.add("b", b"of another\n");
         for _ in 0..WAITING + 2 {
             tails.add("a", b"2\n3\n");
         }
-        assert_eq!(news.try_recv().unwrap(), b"1\n");
+        assert_eq!(receiver.try_recv().unwrap(), b"1\n");
         tails.add("a", b"4\n");
         let mut last = Vec::new();
-        while let Ok(lines) = news.try_recv() {
+        while let Ok(lines) = receiver.try_recv() {
             last = lines;
         }
         assert_eq!(String::from_utf8(last).unwrap(), "... 6 lines are left out: the reader was too slow\n4\n");
-        drop(news);
+        drop(receiver);
         tails.add("a", b"5\n");
         assert!(tails.rings[0].followers.is_empty());
-        assert!(tails.read("a", false).ends_with(b"4\n5\n"), "a slow follower costs the ring no line");
+        assert!(tails.read("a", false).ends_with(b"4\n5\n"), "a slow follower removes no line from the ring");
     }
 
     #[test]
-    fn last_lines_are_last_ones() {
+    fn last_lines_returns_at_most_count_lines() {
         for (count, expected) in [(0, ""), (1, "c\n"), (2, "b\nc\n"), (3, "a\nb\nc\n"), (9, "a\nb\nc\n")] {
             assert_eq!(last_lines(b"a\nb\nc\n", count), expected.as_bytes(), "{count}");
         }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     proptest! {
-        /// The end of the output is kept: as many whole lines as fit.
+        /// Keeps as many whole lines from the end of the output as fit.
         #[test]
         fn keeps_end_of_output(lengths in proptest::collection::vec(0..6_000_usize, 1..60)) {
             let mut tails = tails();

@@ -39,18 +39,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deadline_that_panics_is_handled_ever_more_rarely_until_step_succeeds() {
-        let (mut rest, mut now) = (PanicBackoff::default(), Duration::from_secs(100));
+    fn backs_off_after_each_panic_until_step_succeeds() {
+        let (mut backoff, mut now) = (PanicBackoff::default(), Duration::from_secs(100));
         let deadline = Duration::from_secs(1);
-        assert_eq!(rest.wake(deadline), deadline);
+        assert_eq!(backoff.wake(deadline), deadline);
         let mut pauses = Vec::new();
         for _ in 0..40 {
-            rest.begin(now);
-            pauses.push(rest.wake(deadline) - now);
-            now = rest.wake(deadline);
+            backoff.begin(now);
+            pauses.push(backoff.wake(deadline) - now);
+            now = backoff.wake(deadline);
         }
         assert_eq!((pauses[0], pauses[1], pauses[39]), (FIRST, FIRST * 2, LONGEST));
-        rest.end();
-        assert_eq!(rest.wake(deadline), deadline);
+        backoff.end();
+        assert_eq!(backoff.wake(deadline), deadline);
     }
 }

@@ -1,4 +1,4 @@
-//! External external_failures, in the simulated world.
+//! External failures in the simulation.
 
 use proptest::prelude::*;
 
@@ -14,20 +14,20 @@ fn refused(shortage: Shortage) -> Exit {
     Exit::NotStarted(SpawnFailure { code: exit_code::FAILURE, message: String::new(), shortage: Some(shortage) })
 }
 
-fn strike(sim: &mut Sim, unit: UnitId, exit: Exit, shortage: Shortage) {
-    assert!(sim.living.remove(&Child::Unit(unit)), "{unit:?} does not live");
-    sim.give(Event::FailedExternally(unit, exit, shortage));
+fn fail_externally(sim: &mut Sim, unit: UnitId, exit: Exit, shortage: Shortage) {
+    assert!(sim.alive.remove(&Child::Unit(unit)), "{unit:?} is not running");
+    sim.send(Event::FailedExternally(unit, exit, shortage));
 }
 
 fn wait_for(sim: &mut Sim, child: Child) {
-    while !sim.living.contains(&child) {
-        let wake = sim.machine.next_wake().expect("it is started again");
+    while !sim.alive.contains(&child) {
+        let wake = sim.machine.next_wake().expect("a restart is scheduled");
         sim.wait(wake.saturating_sub(sim.now));
     }
 }
 
 #[test]
-fn retries_forever_without_free_processes_and_soon_after_recovery() {
+fn retries_forever_at_process_limit_with_short_pauses() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
@@ -38,21 +38,21 @@ fn retries_forever_without_free_processes_and_soon_after_recovery() {
         sim.exits(Child::Unit(SLURMCTLD), refused(Shortage::Processes));
     }
     let count = sim.notices.iter().filter(|notice| matches!(notice, Notice::FailedExternally { .. })).count();
-    assert_eq!(count, 10, "a line for the first, the second, the fourth, ...");
+    assert_eq!(count, 10, "logged for failures 1, 2, 4, 8, ...");
     wait_for(&mut sim, Child::Unit(SLURMCTLD));
-    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+    sim.send(Event::ReadinessChecked(SLURMCTLD, true));
     assert_eq!(sim.exit, None);
 }
 
 #[test]
-fn restarts_forever_after_crashes_by_requests() {
+fn restarts_forever_if_requests_crash_slurmctld() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     for _ in 0..100 {
         let before = sim.now;
         wait_for(&mut sim, Child::Unit(SLURMCTLD));
         assert!(sim.now - before <= 4 * SECOND, "{:?}", sim.now - before);
-        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+        sim.send(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
     }
     assert!(!sim.machine.is_stopping());
@@ -61,17 +61,17 @@ fn restarts_forever_after_crashes_by_requests() {
 }
 
 #[test]
-fn death_before_first_answer_is_blamed_on_configuration() {
+fn gives_up_on_crashes_after_listening_before_cluster_is_ready() {
     let mut sim = Sim::new(cluster(false));
     sim.prepared();
-    sim.give(Event::ReadinessChecked(MUNGED, true));
+    sim.send(Event::ReadinessChecked(MUNGED, true));
     for _ in 0..5 {
         wait_for(&mut sim, Child::Unit(SLURMCTLD));
-        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+        sim.send(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
     }
-    sim.let_end();
-    assert_eq!(sim.exit, Some(exit_code::SLURMCTLD), "it listened, and read its saved state only then");
+    sim.run_to_exit();
+    assert_eq!(sim.exit, Some(exit_code::SLURMCTLD), "slurmctld reads its saved state only after it listens");
 }
 
 #[test]
@@ -81,15 +81,15 @@ fn frees_port_taken_from_unit_without_counting_a_failure() {
     for code in [0, 1] {
         for _ in 0..20 {
             sim.exits(Child::Unit(SLURMCTLD), if code == 0 { Exit::Code(0) } else { Exit::Code(1) });
-            if sim.living.contains(&Child::Unit(SLURMCTLD)) {
-                strike(&mut sim, SLURMCTLD, Exit::Code(1), Shortage::Port(6817));
+            if sim.alive.contains(&Child::Unit(SLURMCTLD)) {
+                fail_externally(&mut sim, SLURMCTLD, Exit::Code(1), Shortage::Port(6817));
             } else {
                 wait_for(&mut sim, Child::Unit(SLURMCTLD));
-                strike(&mut sim, SLURMCTLD, Exit::Code(1), Shortage::Port(6817));
+                fail_externally(&mut sim, SLURMCTLD, Exit::Code(1), Shortage::Port(6817));
             }
             sim.exits(Child::FreePort(SLURMCTLD), Exit::Code(code));
             wait_for(&mut sim, Child::Unit(SLURMCTLD));
-            sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+            sim.send(Event::ReadinessChecked(SLURMCTLD, true));
             sim.wait(61 * SECOND);
         }
     }
@@ -101,7 +101,7 @@ fn gives_up_if_protected_process_owns_port_from_start() {
     for (code, gives_up) in [(0, false), (1, true)] {
         let mut sim = Sim::new(cluster(false));
         sim.prepared();
-        sim.give(Event::ReadinessChecked(MUNGED, true));
+        sim.send(Event::ReadinessChecked(MUNGED, true));
         for _ in 0..5 {
             wait_for(&mut sim, Child::Unit(SLURMCTLD));
             sim.exits(Child::Unit(SLURMCTLD), refused(Shortage::Port(6817)));
@@ -109,37 +109,37 @@ fn gives_up_if_protected_process_owns_port_from_start() {
         }
         assert_eq!(sim.machine.is_stopping(), gives_up, "{code}");
         if gives_up {
-            sim.let_end();
+            sim.run_to_exit();
             assert_eq!(sim.exit, Some(exit_code::SLURMCTLD));
         }
     }
 }
 
 #[test]
-fn long_run_makes_up_for_setbacks() {
+fn long_run_resets_external_failure_count() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     for _ in 0..6 {
-        strike(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
+        fail_externally(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
         wait_for(&mut sim, Child::Unit(SLURMD));
-        sim.give(Event::ReadinessChecked(SLURMD, true));
+        sim.send(Event::ReadinessChecked(SLURMD, true));
     }
     assert_eq!(sim.machine.units()[SLURMD].external_failures_in_a_row(), 6);
     sim.wait(61 * SECOND);
-    strike(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
+    fail_externally(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
     assert_eq!(sim.machine.units()[SLURMD].external_failures_in_a_row(), 1);
 }
 
-/// What other users can do to a running cluster.
+/// Actions by which other users can disturb a running cluster.
 #[derive(Clone, Debug)]
 enum Attack {
-    Round(UnitId, Liveness),
-    Strike(UnitId, Shortage),
-    /// A request that crashes the unit; only a unit that takes requests can die of one.
-    Kills(UnitId),
-    Looks(UnitId),
-    Frees(u8),
-    Ends,
+    LivenessRound(UnitId, Liveness),
+    FailExternally(UnitId, Shortage),
+    /// A request that crashes the unit; only a ready unit accepts requests.
+    Crash(UnitId),
+    BecomeReady(UnitId),
+    FreePort(u8),
+    ExitStopped,
     Wait(u64),
     Wake,
 }
@@ -157,12 +157,14 @@ fn attack() -> impl Strategy<Value = Attack> {
     let shortages =
         prop::sample::select(vec![Shortage::Processes, Shortage::Memory, Shortage::Descriptors, Shortage::Port(6817)]);
     prop_oneof![
-        6 => ((0..3_usize).prop_map(UnitId), outcomes).prop_map(|(unit, liveness)| Attack::Round(unit, liveness)),
-        4 => ((0..3_usize).prop_map(UnitId), shortages).prop_map(|(unit, shortage)| Attack::Strike(unit, shortage)),
-        4 => (0..3_usize).prop_map(UnitId).prop_map(Attack::Kills),
-        6 => (0..3_usize).prop_map(UnitId).prop_map(Attack::Looks),
-        4 => (0..2_u8).prop_map(Attack::Frees),
-        4 => Just(Attack::Ends),
+        6 => ((0..3_usize).prop_map(UnitId), outcomes)
+            .prop_map(|(unit, liveness)| Attack::LivenessRound(unit, liveness)),
+        4 => ((0..3_usize).prop_map(UnitId), shortages)
+            .prop_map(|(unit, shortage)| Attack::FailExternally(unit, shortage)),
+        4 => (0..3_usize).prop_map(UnitId).prop_map(Attack::Crash),
+        6 => (0..3_usize).prop_map(UnitId).prop_map(Attack::BecomeReady),
+        4 => (0..2_u8).prop_map(Attack::FreePort),
+        4 => Just(Attack::ExitStopped),
         2 => (0..400_000_u64).prop_map(Attack::Wait),
         6 => Just(Attack::Wake),
     ]
@@ -171,44 +173,45 @@ fn attack() -> impl Strategy<Value = Attack> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 30_000, ..ProptestConfig::default() })]
 
-    /// No history of silences, overloads, fatal requests, taken ports and exhausted limits ends a cluster that has served.
+    /// Hangs, overloads, crashing requests, taken ports and exhausted limits never stop a cluster that was ready.
     #[test]
     fn never_gives_up_after_external_failures(attacks in proptest::collection::vec(attack(), 0..80)) {
         let mut sim = Sim::new(probed(cluster(false)));
         sim.ready();
         for attack in attacks {
             match attack {
-                Attack::Round(unit, liveness) => {
-                    let asked = sim.machine.asked().to_vec();
-                    for other in asked {
+                Attack::LivenessRound(unit, liveness) => {
+                    let probed_units = sim.machine.asked().to_vec();
+                    for other in probed_units {
                         let result = if other == unit { liveness.clone() } else { Liveness::Answers };
-                        sim.give(Event::Liveness(other, result));
+                        sim.send(Event::Liveness(other, result));
                     }
-                    if sim.living.contains(&Child::Liveness) {
+                    if sim.alive.contains(&Child::Liveness) {
                         sim.exits(Child::Liveness, Exit::Code(0));
                     }
                 }
-                Attack::Strike(unit, shortage) => {
-                    if sim.living.contains(&Child::Unit(unit)) {
-                        strike(&mut sim, unit, Exit::Code(1), shortage);
+                Attack::FailExternally(unit, shortage) => {
+                    if sim.alive.contains(&Child::Unit(unit)) {
+                        fail_externally(&mut sim, unit, Exit::Code(1), shortage);
                     }
                 }
-                Attack::Kills(unit) => {
+                Attack::Crash(unit) => {
                     if sim.machine.units()[unit].is_ready() {
                         sim.exits(Child::Unit(unit), Exit::Code(1));
                     }
                 }
-                Attack::Looks(unit) => sim.give(Event::ReadinessChecked(unit, true)),
-                Attack::Frees(code) => {
+                Attack::BecomeReady(unit) => sim.send(Event::ReadinessChecked(unit, true)),
+                Attack::FreePort(code) => {
                     for unit in DAEMONS {
-                        if sim.living.contains(&Child::FreePort(unit)) {
+                        if sim.alive.contains(&Child::FreePort(unit)) {
                             sim.exits(Child::FreePort(unit), Exit::Code(code));
                         }
                     }
                 }
-                Attack::Ends => {
-                    // A unit that is stopped because it does not respond ends.
-                    let stopping: Vec<_> = sim.living.iter().copied().filter(|child| sim.stopped.contains(child)).collect();
+                Attack::ExitStopped => {
+                    // Units that are being stopped because they do not respond exit.
+                    let stopping: Vec<_> =
+                        sim.alive.iter().copied().filter(|child| sim.stopped.contains(child)).collect();
                     for child in stopping {
                         if let Child::Unit(unit) = child {
                             if sim.machine.units()[unit].is_stopping() {
@@ -220,7 +223,7 @@ proptest! {
                 Attack::Wait(ms) => {
                     // A start that exceeds its timeout is a failure; that is not tested here.
                     for unit in DAEMONS {
-                        sim.give(Event::ReadinessChecked(unit, true));
+                        sim.send(Event::ReadinessChecked(unit, true));
                     }
                     sim.wait(Duration::from_millis(ms));
                 }

@@ -1,4 +1,4 @@
-//! Commands to the machine, and the record of its start.
+//! Commands to the state machine, and the startup timeline.
 
 use super::*;
 use model::daemons::ReadinessTest;
@@ -9,28 +9,28 @@ fn state(sim: &Sim, unit: UnitId) -> String {
 }
 
 #[test]
-fn restart_ends_one_unit_and_starts_it_again_without_mark() {
+fn requested_restarts_affect_one_unit_without_backoff() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     let spawned = sim.spawned.len();
     for round in 1..20 {
-        sim.give(Event::Command(Command::Restart(SLURMCTLD)));
+        sim.send(Event::Command(Command::Restart(SLURMCTLD)));
         assert_eq!(sim.stopped.last(), Some(&Child::Unit(SLURMCTLD)));
         assert_eq!(state(&sim, SLURMCTLD), "stopping");
         sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGTERM));
-        assert_eq!(sim.spawned.last(), Some(&Child::Unit(SLURMCTLD)), "at once, also the {round}th time");
-        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+        assert_eq!(sim.spawned.last(), Some(&Child::Unit(SLURMCTLD)), "no backoff in restart {round}");
+        sim.send(Event::ReadinessChecked(SLURMCTLD, true));
         sim.node("idle|none");
     }
     let units = sim.machine.snapshot().units;
     assert_eq!((units[1].restarts, units[1].starts), (19, 20));
     assert_eq!(units[1].last_exit_why.as_ref().unwrap().to_string(), "a restart was asked for");
     let others = |child: &&Child| matches!(child, Child::Unit(unit) if *unit != SLURMCTLD);
-    assert_eq!(sim.spawned[spawned..].iter().filter(others).count(), 0, "the others stay");
+    assert_eq!(sim.spawned[spawned..].iter().filter(others).count(), 0, "other units keep running");
 }
 
 #[test]
-fn restart_starts_what_does_not_run_and_forgets_its_failures() {
+fn requested_restart_starts_given_up_unit_and_resets_failures() {
     let hold = Supervise { on_give_up: OnGiveUp::Hold, ..Supervise::default() };
     let mut sim = Sim::new(Setup { supervise: hold, ..cluster(false) });
     sim.ready();
@@ -38,28 +38,28 @@ fn restart_starts_what_does_not_run_and_forgets_its_failures() {
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.wait(Duration::from_secs(6));
     }
-    sim.give(Event::Command(Command::Restart(SLURMCTLD)));
-    assert!(sim.living.contains(&Child::Unit(SLURMCTLD)));
+    sim.send(Event::Command(Command::Restart(SLURMCTLD)));
+    assert!(sim.alive.contains(&Child::Unit(SLURMCTLD)));
     sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
-    assert_eq!(state(&sim, SLURMCTLD), "starting", "that was its first failure again");
+    assert_eq!(state(&sim, SLURMCTLD), "starting", "counted as a first failure");
     sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
     assert_eq!(state(&sim, SLURMCTLD), "backing off");
-    sim.give(Event::Command(Command::Restart(SLURMCTLD)));
-    assert!(sim.living.contains(&Child::Unit(SLURMCTLD)), "a requested restart has no backoff");
+    sim.send(Event::Command(Command::Restart(SLURMCTLD)));
+    assert!(sim.alive.contains(&Child::Unit(SLURMCTLD)), "a requested restart has no backoff");
 }
 
 #[test]
-fn restart_keeps_order_and_unit_that_is_stopped_is_stopped_once() {
+fn requested_restart_keeps_order_and_stops_unit_once() {
     let mut sim = Sim::new(cluster(false));
-    sim.give(Event::Command(Command::Restart(SLURMD)));
-    assert_eq!(sim.spawned, [Child::Prepare], "it waits for what it needs");
+    sim.send(Event::Command(Command::Restart(SLURMD)));
+    assert_eq!(sim.spawned, [Child::Prepare], "slurmd waits for its dependencies");
     sim.ready();
-    sim.give(Event::Command(Command::Restart(SLURMD)));
+    sim.send(Event::Command(Command::Restart(SLURMD)));
     let stops = sim.stopped.len();
-    sim.give(Event::Command(Command::Restart(SLURMD)));
+    sim.send(Event::Command(Command::Restart(SLURMD)));
     assert_eq!(sim.stopped.len(), stops);
     sim.exits(Child::Unit(SLURMD), Exit::Code(0));
-    assert!(sim.living.contains(&Child::Unit(SLURMD)));
+    assert!(sim.alive.contains(&Child::Unit(SLURMD)));
 }
 
 #[test]
@@ -69,37 +69,37 @@ fn restarts_finished_service_on_request() {
     setup.units[3].readiness = ReadinessTest::Started;
     let mut sim = Sim::new(setup);
     sim.ready();
-    sim.give(Event::Command(Command::Restart(API)));
+    sim.send(Event::Command(Command::Restart(API)));
     sim.exits(Child::Unit(API), Exit::Code(0));
     assert_eq!(state(&sim, API), "ready");
     sim.exits(Child::Unit(API), Exit::Code(0));
     assert_eq!(state(&sim, API), "finished");
-    sim.give(Event::Command(Command::Restart(API)));
+    sim.send(Event::Command(Command::Restart(API)));
     assert_eq!(state(&sim, API), "ready");
 }
 
 #[test]
-fn during_stop_restart_is_refused_and_second_stop_hurries() {
+fn stop_refuses_restart_and_second_stop_kills_processes() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
-    sim.stubborn = sim.living.clone();
+    sim.stubborn = sim.alive.clone();
     assert_eq!(sim.machine.refusal(Command::Restart(SLURMCTLD)), None);
-    sim.give(Event::Command(Command::Stop));
+    sim.send(Event::Command(Command::Stop));
     assert_eq!(sim.machine.refusal(Command::Restart(SLURMCTLD)), Some("the container stops"));
-    sim.give(Event::Command(Command::Restart(SLURMCTLD)));
+    sim.send(Event::Command(Command::Restart(SLURMCTLD)));
     let start = sim.now;
-    sim.give(Event::Command(Command::Stop));
-    sim.let_end();
+    sim.send(Event::Command(Command::Stop));
+    sim.run_to_exit();
     assert!(sim.now - start < Duration::from_millis(100));
     assert_eq!(sim.exit, Some(0));
 }
 
 #[test]
-fn timeline_has_each_part_of_start_once_and_does_not_change_later() {
+fn timeline_has_each_startup_part_once_and_stays_unchanged() {
     let mut sim = Sim::new(Setup { hooks: vec![hook(Duration::from_secs(5))], ..cluster(true) });
     let after = |sim: &mut Sim, ms: u64, event| {
         sim.now += Duration::from_millis(ms);
-        sim.give(event);
+        sim.send(event);
     };
     sim.now += 2 * MS;
     sim.exits(Child::Hook(0), Exit::Code(0));
@@ -111,12 +111,12 @@ fn timeline_has_each_part_of_start_once_and_does_not_change_later() {
     after(&mut sim, 25, Event::ReadinessChecked(SLURMD, true));
     after(&mut sim, 10, Event::Node(NodeReport::parse("idle|none").unwrap()));
     after(&mut sim, 9, Event::ReadinessChecked(API, true));
-    let line = sim.machine.snapshot().timeline;
-    let notices: Vec<_> =
-        line.iter().map(|span| (&span.part, span.from_us / 1000, span.until_us.map(|us| us / 1000))).collect();
+    let timeline = sim.machine.snapshot().timeline;
+    let spans: Vec<_> =
+        timeline.iter().map(|span| (&span.part, span.from_us / 1000, span.until_us.map(|us| us / 1000))).collect();
     let unit = |name: &str| Part::Unit(name.to_owned());
     assert_eq!(
-        notices,
+        spans,
         [
             (&Part::Hook(1), 0, Some(2)),
             (&Part::Prepare, 2, Some(10)),
@@ -133,14 +133,14 @@ fn timeline_has_each_part_of_start_once_and_does_not_change_later() {
     );
     sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
     after(&mut sim, 9, Event::ReadinessChecked(SLURMCTLD, true));
-    assert_eq!(sim.machine.snapshot().timeline, line);
+    assert_eq!(sim.machine.snapshot().timeline, timeline);
 }
 
 #[test]
 fn reports_daemon_that_ends_unexpectedly_during_stop() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
-    sim.give(Event::Signal(libc::SIGTERM));
+    sim.send(Event::Signal(libc::SIGTERM));
     sim.exits(Child::Unit(MUNGED), Exit::Code(0));
     assert_eq!(sim.notices.last().unwrap().level(), Level::Warn);
     sim.exits(Child::JobsQuiesce, Exit::Code(0));

@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use super::*;
 use model::prepared::Apply;
 
-/// What can happen next; the numbers select among the living children.
+/// A random input of the machine; numbers select among the running children.
 #[derive(Clone, Debug)]
-enum Chance {
-    Dies(usize, u8),
+enum Input {
+    Exits(usize, u8),
     ReadinessChecked(UnitId),
     Key,
     Prepared(Apply),
@@ -22,7 +22,7 @@ enum Chance {
     Wake,
 }
 
-fn chance() -> impl Strategy<Value = Chance> {
+fn input() -> impl Strategy<Value = Input> {
     let lines =
         prop::sample::select(vec!["idle|none", "idle*|none", "drained|gres/gpu count", "drained|me", "inval|x"]);
     let signals = prop::sample::select(vec![libc::SIGHUP, libc::SIGUSR1, libc::SIGINT, libc::SIGTERM]);
@@ -39,59 +39,60 @@ fn chance() -> impl Strategy<Value = Chance> {
     let shortages =
         prop::sample::select(vec![Shortage::Processes, Shortage::Memory, Shortage::Descriptors, Shortage::Port(6817)]);
     prop_oneof![
-        6 => (any::<usize>(), 0..3_u8).prop_map(|(which, code)| Chance::Dies(which, code)),
-        6 => (0..4_usize).prop_map(UnitId).prop_map(Chance::ReadinessChecked),
-        2 => Just(Chance::Key),
-        3 => prop::sample::select(vec![Apply::Nothing, Apply::Reconfigure, Apply::Restart]).prop_map(Chance::Prepared),
-        1 => Just(Chance::Reload),
-        4 => lines.prop_map(Chance::Node),
-        4 => ((0..4_usize).prop_map(UnitId), outcomes).prop_map(|(unit, liveness)| Chance::Liveness(unit, liveness)),
-        3 => ((0..4_usize).prop_map(UnitId), shortages).prop_map(|(unit, shortage)| Chance::FailedExternally(unit, shortage)),
-        1 => signals.prop_map(Chance::Signal),
-        2 => (0..4_usize).prop_map(UnitId).prop_map(Chance::Restart),
-        3 => (0..70_000_u64).prop_map(Chance::Wait),
-        6 => Just(Chance::Wake),
+        6 => (any::<usize>(), 0..3_u8).prop_map(|(which, code)| Input::Exits(which, code)),
+        6 => (0..4_usize).prop_map(UnitId).prop_map(Input::ReadinessChecked),
+        2 => Just(Input::Key),
+        3 => prop::sample::select(vec![Apply::Nothing, Apply::Reconfigure, Apply::Restart]).prop_map(Input::Prepared),
+        1 => Just(Input::Reload),
+        4 => lines.prop_map(Input::Node),
+        4 => ((0..4_usize).prop_map(UnitId), outcomes).prop_map(|(unit, liveness)| Input::Liveness(unit, liveness)),
+        3 => ((0..4_usize).prop_map(UnitId), shortages)
+            .prop_map(|(unit, shortage)| Input::FailedExternally(unit, shortage)),
+        1 => signals.prop_map(Input::Signal),
+        2 => (0..4_usize).prop_map(UnitId).prop_map(Input::Restart),
+        3 => (0..70_000_u64).prop_map(Input::Wait),
+        6 => Just(Input::Wake),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100_000, ..ProptestConfig::default() })]
 
-    /// In any order of events, the promises in `Sim` hold after every step, and a stop ends.
+    /// In any order of events, the invariants of `Sim` hold after every step, and a stop ends.
     #[test]
     fn any_order_of_events_keeps_invariants(
         has_cmd in any::<bool>(),
         hooks in 0..2_usize,
-        chances in proptest::collection::vec(chance(), 0..60),
+        inputs in proptest::collection::vec(input(), 0..60),
     ) {
         let mut sim = Sim::new(Setup { hooks: vec![hook(Duration::from_secs(5)); hooks], ..probed(cluster(has_cmd)) });
-        for chance in chances {
+        for input in inputs {
             if sim.exit.is_some() {
                 break;
             }
-            match chance {
-                Chance::Dies(which, code) if !sim.living.is_empty() => {
-                    let child = *sim.living.iter().nth(which % sim.living.len()).unwrap();
+            match input {
+                Input::Exits(which, code) if !sim.alive.is_empty() => {
+                    let child = *sim.alive.iter().nth(which % sim.alive.len()).unwrap();
                     sim.exits(child, Exit::Code(code));
                 }
-                Chance::Dies(..) => {}
-                Chance::ReadinessChecked(unit) => sim.give(Event::ReadinessChecked(unit, true)),
-                Chance::Key => sim.give(Event::Prepare(PrepareEvent::MungeKeyReady)),
-                Chance::Prepared(apply) => {
-                    sim.give(Event::Prepare(PrepareEvent::Done(Prepared { apply, ..Prepared::default() })));
+                Input::Exits(..) => {}
+                Input::ReadinessChecked(unit) => sim.send(Event::ReadinessChecked(unit, true)),
+                Input::Key => sim.send(Event::Prepare(PrepareEvent::MungeKeyReady)),
+                Input::Prepared(apply) => {
+                    sim.send(Event::Prepare(PrepareEvent::Done(Prepared { apply, ..Prepared::default() })));
                 }
-                Chance::Reload => sim.give(Event::Command(Command::Reload)),
-                Chance::Node(line) => sim.give(Event::Node(NodeReport::parse(line).unwrap())),
-                Chance::Liveness(unit, liveness) => sim.give(Event::Liveness(unit, liveness)),
-                Chance::FailedExternally(unit, shortage) => {
-                    if sim.living.remove(&Child::Unit(unit)) {
-                        sim.give(Event::FailedExternally(unit, Exit::Code(1), shortage));
+                Input::Reload => sim.send(Event::Command(Command::Reload)),
+                Input::Node(line) => sim.send(Event::Node(NodeReport::parse(line).unwrap())),
+                Input::Liveness(unit, liveness) => sim.send(Event::Liveness(unit, liveness)),
+                Input::FailedExternally(unit, shortage) => {
+                    if sim.alive.remove(&Child::Unit(unit)) {
+                        sim.send(Event::FailedExternally(unit, Exit::Code(1), shortage));
                     }
                 }
-                Chance::Signal(signal) => sim.give(Event::Signal(signal)),
-                Chance::Restart(unit) => sim.give(Event::Command(Command::Restart(unit))),
-                Chance::Wait(ms) => sim.wait(Duration::from_millis(ms)),
-                Chance::Wake => {
+                Input::Signal(signal) => sim.send(Event::Signal(signal)),
+                Input::Restart(unit) => sim.send(Event::Command(Command::Restart(unit))),
+                Input::Wait(ms) => sim.wait(Duration::from_millis(ms)),
+                Input::Wake => {
                     let wake = sim.machine.next_wake().unwrap_or(sim.now);
                     sim.wait(wake.saturating_sub(sim.now));
                     // Unless the machine has ended, a deadline that has passed must not remain the next one.
@@ -102,10 +103,10 @@ proptest! {
             }
         }
         if sim.exit.is_none() {
-            sim.stubborn = sim.living.iter().copied().filter(|child| matches!(child, Child::Unit(_))).collect();
-            sim.give(Event::Signal(libc::SIGTERM));
+            sim.stubborn = sim.alive.iter().copied().filter(|child| matches!(child, Child::Unit(_))).collect();
+            sim.send(Event::Signal(libc::SIGTERM));
             if sim.exit.is_none() {
-                sim.let_end();
+                sim.run_to_exit();
             }
         }
         prop_assert!(sim.exit.is_some());

@@ -1,4 +1,4 @@
-//! What becomes of jobs when the child that accounts for them fails.
+//! Job accounting, also if its child process fails.
 
 use super::*;
 use model::unit::Gate;
@@ -13,88 +13,88 @@ fn reports_jobs_not_notified_of_stop_and_continues_stop() {
     for exit in [no_process(), Exit::Code(exit_code::FAILURE), Exit::Signal(libc::SIGKILL)] {
         let mut sim = Sim::new(cluster(false));
         sim.ready();
-        sim.give(Event::Signal(libc::SIGTERM));
+        sim.send(Event::Signal(libc::SIGTERM));
         sim.exits(Child::JobsQuiesce, exit.clone());
         let notice = Notice::JobsNotNotified { exit: exit.clone() };
         assert_eq!(sim.notices.iter().filter(|logged| **logged == notice).count(), 1, "{exit:?}: {:?}", sim.notices);
         assert_eq!(sim.stopped, [Child::Unit(API)], "no wait for a unit that cannot become ready");
-        sim.let_end();
+        sim.run_to_exit();
         assert_eq!(sim.exit, Some(0));
     }
 }
 
 #[test]
-fn reports_only_jobs_not_notified_in_time() {
+fn reports_timeout_of_job_notification_once() {
     for code in [0, exit_code::JOBS_LEFT] {
         let mut sim = Sim::new(cluster(false));
         sim.ready();
-        sim.give(Event::Signal(libc::SIGTERM));
+        sim.send(Event::Signal(libc::SIGTERM));
         sim.exits(Child::JobsQuiesce, Exit::Code(code));
         assert!(!sim.notices.iter().any(|notice| notice.level() == model::log::Level::Warn), "{:?}", sim.notices);
     }
     let mut sim = Sim::new(cluster(false));
     sim.ready();
-    sim.give(Event::Signal(libc::SIGTERM));
+    sim.send(Event::Signal(libc::SIGTERM));
     sim.wait(Duration::from_secs(6));
     let about_jobs =
         |notice: &&Notice| matches!(notice, Notice::JobsNotAccountedAtStop { .. } | Notice::JobsNotNotified { .. });
-    assert_eq!(sim.notices.iter().filter(about_jobs).count(), 1, "one word for one fault: {:?}", sim.notices);
+    assert_eq!(sim.notices.iter().filter(about_jobs).count(), 1, "one notice per fault: {:?}", sim.notices);
 }
 
-/// Runs until slurmctld is ready.
-fn until_slurmctld(saved_jobs: bool) -> Sim {
+/// A cluster at the moment when slurmctld becomes ready.
+fn with_ready_slurmctld(saved_jobs: bool) -> Sim {
     let mut setup = cluster(false);
     setup.units[2].gate = Gate::Jobs;
     let mut sim = Sim::new(setup);
-    sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
-    sim.give(Event::Prepare(PrepareEvent::Done(Prepared { saved_jobs, ..Prepared::default() })));
+    sim.send(Event::Prepare(PrepareEvent::MungeKeyReady));
+    sim.send(Event::Prepare(PrepareEvent::Done(Prepared { saved_jobs, ..Prepared::default() })));
     sim.exits(Child::Prepare, Exit::Code(0));
-    sim.give(Event::ReadinessChecked(MUNGED, true));
-    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+    sim.send(Event::ReadinessChecked(MUNGED, true));
+    sim.send(Event::ReadinessChecked(SLURMCTLD, true));
     sim
 }
 
 #[test]
 fn reports_failed_accounting_for_jobs_of_previous_start_and_starts_slurmd() {
-    let mut sim = until_slurmctld(true);
-    assert!(!sim.living.contains(&Child::Unit(SLURMD)), "slurmd waits");
+    let mut sim = with_ready_slurmctld(true);
+    assert!(!sim.alive.contains(&Child::Unit(SLURMD)), "slurmd waits for the recovery");
     sim.exits(Child::JobsRecover, no_process());
     assert_eq!(sim.notices.last(), Some(&Notice::JobsNotRecovered { exit: no_process() }));
-    assert!(sim.living.contains(&Child::Unit(SLURMD)));
+    assert!(sim.alive.contains(&Child::Unit(SLURMD)));
 
-    let mut sim = until_slurmctld(true);
+    let mut sim = with_ready_slurmctld(true);
     sim.wait(Duration::from_secs(15));
-    assert!(!sim.living.contains(&Child::JobsRecover), "one that hangs has its time");
+    assert!(!sim.alive.contains(&Child::JobsRecover), "a hung recovery is killed at its deadline");
     assert!(matches!(sim.notices.last(), Some(Notice::JobsNotRecovered { .. })), "{:?}", sim.notices);
-    assert!(sim.living.contains(&Child::Unit(SLURMD)));
+    assert!(sim.alive.contains(&Child::Unit(SLURMD)));
 }
 
 #[test]
-fn each_later_slurmctld_is_queried_for_stale_allocations() {
-    let mut sim = until_slurmctld(false);
-    let asked = |sim: &Sim| sim.spawned.iter().filter(|child| **child == Child::JobsReclaim).count();
-    sim.give(Event::ReadinessChecked(SLURMD, true));
+fn each_restarted_slurmctld_is_scanned_for_stale_allocations() {
+    let mut sim = with_ready_slurmctld(false);
+    let scans = |sim: &Sim| sim.spawned.iter().filter(|child| **child == Child::JobsReclaim).count();
+    sim.send(Event::ReadinessChecked(SLURMD, true));
     sim.node("idle|none");
-    sim.give(Event::ReadinessChecked(API, true));
-    assert_eq!(asked(&sim), 0, "a first start has none");
+    sim.send(Event::ReadinessChecked(API, true));
+    assert_eq!(scans(&sim), 0, "the first start has no stale allocations");
     for round in 1..4 {
         sim.wait(Duration::from_secs(61));
         sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+        sim.send(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::JobsAccount, Exit::Code(0));
-        assert_eq!(asked(&sim), round);
+        assert_eq!(scans(&sim), round);
         sim.exits(Child::JobsReclaim, Exit::Code(0));
         sim.node("idle|none");
     }
-    assert_eq!(sim.machine.next_wake(), None, "and it is asked once");
+    assert_eq!(sim.machine.next_wake(), None, "one scan per restart");
 }
 
 #[test]
 fn limits_and_reports_allocation_scan_that_hangs_or_fails() {
     for exit in [None, Some(no_process()), Some(Exit::Code(1))] {
-        let mut sim = until_slurmctld(false);
+        let mut sim = with_ready_slurmctld(false);
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
-        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+        sim.send(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::JobsAccount, Exit::Code(0));
         match &exit {
             None => sim.wait(Duration::from_secs(60)),
@@ -105,12 +105,12 @@ fn limits_and_reports_allocation_scan_that_hangs_or_fails() {
         // A stop kills the child without a message, because it is no longer needed.
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.wait(Duration::from_secs(2));
-        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+        sim.send(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::JobsAccount, Exit::Code(0));
-        assert!(sim.living.contains(&Child::JobsReclaim));
+        assert!(sim.alive.contains(&Child::JobsReclaim));
         let before = sim.notices.len();
-        sim.give(Event::Signal(libc::SIGTERM));
-        assert!(!sim.living.contains(&Child::JobsReclaim));
+        sim.send(Event::Signal(libc::SIGTERM));
+        assert!(!sim.alive.contains(&Child::JobsReclaim));
         assert!(!sim.notices[before..].iter().any(|notice| matches!(notice, Notice::JobsNotReclaimed { .. })));
     }
 }
@@ -118,112 +118,112 @@ fn limits_and_reports_allocation_scan_that_hangs_or_fails() {
 #[test]
 fn accounts_again_for_slurmctld_started_during_accounting() {
     for saved_jobs in [false, true] {
-        let mut sim = until_slurmctld(saved_jobs);
+        let mut sim = with_ready_slurmctld(saved_jobs);
         if !saved_jobs {
             sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
-            sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+            sim.send(Event::ReadinessChecked(SLURMCTLD, true));
         }
         let first = if saved_jobs { Child::JobsRecover } else { Child::JobsAccount };
         assert_eq!(sim.spawned.iter().filter(|child| **child == first).count(), 1);
         // slurmctld dies again, so the answer to the child is stale.
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.wait(Duration::from_secs(2));
-        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
-        let asked = sim.spawned.len();
+        sim.send(Event::ReadinessChecked(SLURMCTLD, true));
+        let spawned = sim.spawned.len();
         sim.exits(first, Exit::Code(1));
-        assert!(sim.spawned[asked..].contains(&Child::JobsAccount), "{:?}", sim.spawned);
+        assert!(sim.spawned[spawned..].contains(&Child::JobsAccount), "{:?}", sim.spawned);
         sim.exits(Child::JobsAccount, Exit::Code(0));
         // The answer to the search for lost jobs is stale, too, and the start does not wait for it.
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.wait(Duration::from_secs(2));
         let before = sim.notices.len();
-        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
-        assert!(!sim.living.contains(&Child::JobsReclaim) && sim.living.contains(&Child::JobsAccount));
+        sim.send(Event::ReadinessChecked(SLURMCTLD, true));
+        assert!(!sim.alive.contains(&Child::JobsReclaim) && sim.alive.contains(&Child::JobsAccount));
         assert!(!sim.notices[before..].iter().any(|notice| matches!(notice, Notice::JobsNotReclaimed { .. })));
         // While slurmctld is down, no query runs.
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.exits(Child::JobsAccount, Exit::Code(1));
-        assert!(!sim.living.contains(&Child::JobsAccount));
+        assert!(!sim.alive.contains(&Child::JobsAccount));
     }
 }
 
 #[test]
-fn each_later_slurmd_is_queried_for_batch_jobs_that_never_began() {
+fn each_restarted_slurmd_is_checked_for_unlaunched_batch_jobs() {
     for saved_jobs in [false, true] {
-        let mut sim = until_slurmctld(saved_jobs);
-        let asked = |sim: &Sim| sim.spawned.iter().filter(|child| **child == Child::JobsAccount).count();
+        let mut sim = with_ready_slurmctld(saved_jobs);
+        let scans = |sim: &Sim| sim.spawned.iter().filter(|child| **child == Child::JobsAccount).count();
         if saved_jobs {
             sim.exits(Child::JobsRecover, Exit::Code(0));
         }
-        sim.give(Event::ReadinessChecked(SLURMD, true));
+        sim.send(Event::ReadinessChecked(SLURMD, true));
         sim.node("idle|none");
-        assert_eq!(asked(&sim), 0, "a first slurmd has launched nothing");
+        assert_eq!(scans(&sim), 0, "the first slurmd has launched no jobs");
         sim.wait(Duration::from_secs(61));
         sim.exits(Child::Unit(SLURMD), Exit::Signal(libc::SIGKILL));
-        sim.give(Event::ReadinessChecked(SLURMD, true));
-        assert_eq!(asked(&sim), 1);
+        sim.send(Event::ReadinessChecked(SLURMD, true));
+        assert_eq!(scans(&sim), 1);
         // slurmd restarts once more during the first search.
         sim.exits(Child::Unit(SLURMD), Exit::Signal(libc::SIGKILL));
         sim.wait(Duration::from_secs(2));
-        sim.give(Event::ReadinessChecked(SLURMD, true));
-        assert_eq!(asked(&sim), 1);
+        sim.send(Event::ReadinessChecked(SLURMD, true));
+        assert_eq!(scans(&sim), 1);
         sim.exits(Child::JobsAccount, Exit::Code(0));
-        assert_eq!(asked(&sim), 2);
+        assert_eq!(scans(&sim), 2);
     }
 }
 
-/// A cluster that has served, with slurmd.
-fn served() -> Sim {
-    let mut sim = until_slurmctld(false);
-    sim.give(Event::ReadinessChecked(SLURMD, true));
+/// A cluster that has been ready for a minute.
+fn serving() -> Sim {
+    let mut sim = with_ready_slurmctld(false);
+    sim.send(Event::ReadinessChecked(SLURMD, true));
     sim.node("idle|none");
     sim.wait(Duration::from_secs(61));
     sim
 }
 
 #[test]
-fn slurmd_takes_no_order_of_slurmctld_that_may_have_forgotten_until_jobs_are_accounted_for() {
+fn suspends_slurmd_after_slurmctld_crash_until_jobs_accounted() {
     for exit in [Exit::Code(0), Exit::Code(1), no_process()] {
-        let mut sim = served();
+        let mut sim = serving();
         sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-        assert!(sim.halted.contains(&Child::Unit(SLURMD)) && sim.living.contains(&Child::Unit(SLURMCTLD)));
-        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
-        assert!(sim.halted.contains(&Child::Unit(SLURMD)));
+        assert!(sim.suspended.contains(&Child::Unit(SLURMD)) && sim.alive.contains(&Child::Unit(SLURMCTLD)));
+        sim.send(Event::ReadinessChecked(SLURMCTLD, true));
+        assert!(sim.suspended.contains(&Child::Unit(SLURMD)));
         sim.exits(Child::JobsAccount, exit);
-        assert!(sim.halted.is_empty() && sim.living.contains(&Child::JobsReclaim));
+        assert!(sim.suspended.is_empty() && sim.alive.contains(&Child::JobsReclaim));
     }
-    let mut sim = served();
+    let mut sim = serving();
     sim.exits(Child::Unit(SLURMCTLD), Exit::Code(0));
-    assert!(sim.halted.is_empty(), "one that ended in order has forgotten nothing");
+    assert!(sim.suspended.is_empty(), "an orderly exit loses no state");
 }
 
 #[test]
-fn slurmd_is_stopped_no_longer_than_somebody_accounts_for_jobs() {
+fn slurmd_is_suspended_only_while_jobs_are_accounted_for() {
     // The accounting child hangs.
-    let mut sim = served();
+    let mut sim = serving();
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+    sim.send(Event::ReadinessChecked(SLURMCTLD, true));
     sim.wait(Duration::from_secs(15));
-    assert!(sim.halted.is_empty(), "{:?}", sim.notices);
+    assert!(sim.suspended.is_empty(), "{:?}", sim.notices);
     assert!(sim.notices.iter().any(|notice| matches!(notice, Notice::JobsNotAccounted { .. })), "{:?}", sim.notices);
     // slurmctld dies again and backs off.
-    let mut sim = served();
+    let mut sim = serving();
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
     sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
-    assert!(sim.halted.is_empty() && !sim.living.contains(&Child::Unit(SLURMCTLD)));
-    // slurmd is ended meanwhile, and waits for the accounting.
-    let mut sim = served();
+    assert!(sim.suspended.is_empty() && !sim.alive.contains(&Child::Unit(SLURMCTLD)));
+    // slurmd dies meanwhile, and its restart waits for the accounting.
+    let mut sim = serving();
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+    sim.send(Event::ReadinessChecked(SLURMCTLD, true));
     sim.exits(Child::Unit(SLURMD), Exit::Signal(libc::SIGKILL));
-    assert!(!sim.living.contains(&Child::Unit(SLURMD)));
+    assert!(!sim.alive.contains(&Child::Unit(SLURMD)));
     sim.exits(Child::JobsAccount, Exit::Code(0));
-    assert!(sim.living.contains(&Child::Unit(SLURMD)));
+    assert!(sim.alive.contains(&Child::Unit(SLURMD)));
     // The container is stopped: a working slurmd notifies its jobs.
-    let mut sim = served();
+    let mut sim = serving();
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::Signal(libc::SIGTERM));
-    assert!(sim.halted.is_empty());
+    sim.send(Event::Signal(libc::SIGTERM));
+    assert!(sim.suspended.is_empty());
 }
 
 #[test]
@@ -233,17 +233,17 @@ fn suspended_slurmd_does_not_count_as_silent() {
     let mut sim = Sim::new(setup);
     sim.prepared();
     for unit in DAEMONS {
-        sim.give(Event::ReadinessChecked(unit, true));
+        sim.send(Event::ReadinessChecked(unit, true));
     }
     sim.node("idle|none");
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+    sim.send(Event::ReadinessChecked(SLURMCTLD, true));
     sim.wait(Duration::from_secs(5));
-    assert!(sim.living.contains(&Child::Liveness) && sim.halted.contains(&Child::Unit(SLURMD)));
+    assert!(sim.alive.contains(&Child::Liveness) && sim.suspended.contains(&Child::Unit(SLURMD)));
     for unit in [MUNGED, SLURMCTLD] {
-        sim.give(Event::Liveness(unit, Liveness::Answers));
+        sim.send(Event::Liveness(unit, Liveness::Answers));
     }
-    sim.give(Event::Liveness(SLURMD, Liveness::Stopped("it is stopped".to_owned())));
+    sim.send(Event::Liveness(SLURMD, Liveness::Stopped("it is stopped".to_owned())));
     sim.exits(Child::JobsAccount, Exit::Code(0));
     sim.exits(Child::Liveness, Exit::Code(0));
     assert!(!sim.stopped.contains(&Child::Unit(SLURMD)), "{:?}", sim.notices);
@@ -261,50 +261,50 @@ fn waits_for_commands_jobs_if_requested() {
     for exit in [Exit::Code(0), Exit::Code(1), no_process()] {
         let mut sim = waiting();
         sim.exits(Child::JobsWait, exit.clone());
-        assert!(sim.living.contains(&Child::JobsQuiesce) && sim.machine.stops_with_its_command());
+        assert!(sim.alive.contains(&Child::JobsQuiesce) && sim.machine.stops_with_its_command());
         assert_eq!(sim.notices.contains(&Notice::JobsNotAwaited { exit: exit.clone() }), exit != Exit::Code(0));
         sim.exits(Child::JobsQuiesce, Exit::Code(0));
-        sim.let_end();
+        sim.run_to_exit();
         assert_eq!(sim.exit, Some(7), "the code is the command's");
     }
     let mut sim = waiting();
-    sim.give(Event::Signal(libc::SIGTERM));
-    assert!(!sim.living.contains(&Child::JobsWait) && !sim.machine.stops_with_its_command());
+    sim.send(Event::Signal(libc::SIGTERM));
+    assert!(!sim.alive.contains(&Child::JobsWait) && !sim.machine.stops_with_its_command());
     sim.exits(Child::JobsQuiesce, Exit::Code(0));
-    sim.let_end();
+    sim.run_to_exit();
     assert_eq!(sim.exit, Some(143), "an interrupted wait does not count as a success");
 
     let mut sim = Sim::new(Setup { wait_jobs: true, ..cluster(true) });
     sim.ready();
     sim.exits(Child::Cmd, no_process());
-    assert!(!sim.spawned.contains(&Child::JobsWait), "what never ran has no jobs");
+    assert!(!sim.spawned.contains(&Child::JobsWait), "a command that never ran has no jobs");
 }
 
 #[test]
-fn state_is_new_for_the_first_slurmctld_alone() {
+fn only_first_slurmctld_finds_no_state() {
     let finds_no_state = |sim: &Sim| sim.machine.units()[SLURMCTLD].finds_no_state(sim.machine.prepared());
     for new_state in [false, true] {
         let mut sim = Sim::new(cluster(false));
-        sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
-        sim.give(Event::Prepare(PrepareEvent::Done(Prepared { new_state, ..Prepared::default() })));
+        sim.send(Event::Prepare(PrepareEvent::MungeKeyReady));
+        sim.send(Event::Prepare(PrepareEvent::Done(Prepared { new_state, ..Prepared::default() })));
         sim.exits(Child::Prepare, Exit::Code(0));
-        sim.give(Event::ReadinessChecked(MUNGED, true));
+        sim.send(Event::ReadinessChecked(MUNGED, true));
         assert_eq!(finds_no_state(&sim), new_state);
-        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+        sim.send(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-        assert!(!finds_no_state(&sim), "the second one finds what the first has saved, or has lost");
+        assert!(!finds_no_state(&sim), "missing state is expected only at the first start");
     }
 }
 
-/// Without a state of a former start, nothing was given to it that a successor could give again.
+/// Without saved jobs of a previous start, it had no jobs that its successor could launch again.
 #[test]
-fn slurmctld_that_never_answered_leaves_no_jobs() {
+fn slurmctld_that_was_never_ready_leaves_only_saved_jobs() {
     let follows = |sim: &Sim| sim.machine.units()[SLURMCTLD].follows(sim.machine.prepared());
     for saved_jobs in [false, true] {
         let mut sim = Sim::new(cluster(false));
-        sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
-        sim.give(Event::ReadinessChecked(MUNGED, true));
-        sim.give(Event::Prepare(PrepareEvent::Done(Prepared { saved_jobs, ..Prepared::default() })));
+        sim.send(Event::Prepare(PrepareEvent::MungeKeyReady));
+        sim.send(Event::ReadinessChecked(MUNGED, true));
+        sim.send(Event::Prepare(PrepareEvent::Done(Prepared { saved_jobs, ..Prepared::default() })));
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         assert_eq!(follows(&sim), saved_jobs.then_some(Follows::Unknown));
     }

@@ -1,4 +1,4 @@
-//! Drains that slurminit takes back.
+//! Drains that slurminit removes.
 
 use super::*;
 
@@ -7,15 +7,15 @@ fn removes_repaired_drain_once() {
     let mut sim = Sim::new(cluster(true));
     sim.prepared();
     for unit in DAEMONS {
-        sim.give(Event::ReadinessChecked(unit, true));
+        sim.send(Event::ReadinessChecked(unit, true));
     }
     sim.node("drained|gres/gpu count reported lower than configured (0 < 1)");
     assert_eq!(sim.spawned.last(), Some(&Child::NodeResume));
     sim.exits(Child::NodeResume, Exit::Code(0));
     sim.node("drained|gres/gpu count reported lower than configured (0 < 1)");
-    assert_ne!(sim.spawned.last(), Some(&Child::NodeResume), "its cause is still there");
+    assert_ne!(sim.spawned.last(), Some(&Child::NodeResume), "the cause persists");
     sim.wait(Duration::from_secs(61));
-    sim.let_end();
+    sim.run_to_exit();
     assert_eq!(sim.exit, Some(exit_code::NOT_READY));
 }
 
@@ -26,14 +26,14 @@ fn removes_drain_again_after_slurmctld_restored_it() {
     let mut sim = Sim::new(cluster(true));
     sim.prepared();
     for unit in DAEMONS {
-        sim.give(Event::ReadinessChecked(unit, true));
+        sim.send(Event::ReadinessChecked(unit, true));
     }
     let drained = "drained|slurminit: the jobs of the former start are gone";
     sim.node(drained);
     sim.exits(Child::NodeResume, Exit::Code(0));
     sim.node("idle|none");
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+    sim.send(Event::ReadinessChecked(SLURMCTLD, true));
     sim.exits(Child::JobsAccount, Exit::Code(0));
     sim.exits(Child::JobsReclaim, Exit::Code(0));
     sim.node(drained);
@@ -46,7 +46,7 @@ fn removes_agents_drain_only_at_start() {
     let mut sim = Sim::new(cluster(true));
     sim.prepared();
     for unit in DAEMONS {
-        sim.give(Event::ReadinessChecked(unit, true));
+        sim.send(Event::ReadinessChecked(unit, true));
     }
     let drained = "drained|slurminit: GPU 3 (0000:13:00.0): XID 79, it has fallen off the bus";
     sim.node(drained);
@@ -55,7 +55,7 @@ fn removes_agents_drain_only_at_start() {
     sim.node("idle|none");
     let before = sim.spawned.iter().filter(|child| **child == Child::NodeResume).count();
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+    sim.send(Event::ReadinessChecked(SLURMCTLD, true));
     sim.exits(Child::JobsAccount, Exit::Code(0));
     sim.exits(Child::JobsReclaim, Exit::Code(0));
     sim.node(drained);
@@ -67,30 +67,30 @@ fn removes_agents_drain_only_at_start() {
 fn removes_drain_of_own_epilog_that_ended_with_slurmd() {
     for own_epilog in [true, false] {
         let mut sim = Sim::new(cluster(false));
-        sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
-        sim.give(Event::Prepare(PrepareEvent::Done(Prepared { own_epilog, ..Prepared::default() })));
+        sim.send(Event::Prepare(PrepareEvent::MungeKeyReady));
+        sim.send(Event::Prepare(PrepareEvent::Done(Prepared { own_epilog, ..Prepared::default() })));
         sim.exits(Child::Prepare, Exit::Code(0));
         for unit in DAEMONS {
-            sim.give(Event::ReadinessChecked(unit, true));
+            sim.send(Event::ReadinessChecked(unit, true));
         }
         sim.node("idle|none");
         sim.exits(Child::Unit(SLURMD), Exit::Code(1));
-        sim.give(Event::ReadinessChecked(SLURMD, true));
+        sim.send(Event::ReadinessChecked(SLURMD, true));
         sim.node("drained|Epilog error");
         assert_eq!(sim.spawned.contains(&Child::NodeResume), own_epilog);
     }
 }
 
 #[test]
-fn keeps_administrators_drain_and_serves() {
+fn keeps_administrators_drain_and_becomes_ready() {
     let mut sim = Sim::new(cluster(false));
     sim.prepared();
     for unit in DAEMONS {
-        sim.give(Event::ReadinessChecked(unit, true));
+        sim.send(Event::ReadinessChecked(unit, true));
     }
-    sim.give(Event::ReadinessChecked(API, true));
+    sim.send(Event::ReadinessChecked(API, true));
     sim.node("drained|fan broken");
     assert!(!sim.spawned.contains(&Child::NodeResume));
     assert!(sim.machine.snapshot().ready);
-    assert_eq!(sim.machine.next_wake(), None, "an idle container has nothing to wake for");
+    assert_eq!(sim.machine.next_wake(), None, "an idle container has no deadline");
 }

@@ -1,11 +1,11 @@
-//! Readiness commands, and services that need others that run once.
+//! Readiness commands, and services that need one-shot services.
 
 use super::*;
 use model::daemons::ReadinessTest;
 
 const PROBE: Child = Child::Probe(API);
 
-/// The service runs a command to find out whether it is ready.
+/// A cluster whose service has a readiness command.
 fn with_command(ready_timeout: u64) -> Sim {
     let mut setup = cluster(false);
     setup.units[3].readiness = ReadinessTest::Command(vec!["ask".to_owned()]);
@@ -15,10 +15,10 @@ fn with_command(ready_timeout: u64) -> Sim {
     sim
 }
 
-/// Lets the time pass until the probe runs, or a minute.
-fn until_asked(sim: &mut Sim) {
+/// Waits until the readiness command runs, for at most a minute.
+fn wait_for_probe(sim: &mut Sim) {
     let start = sim.now;
-    while !sim.living.contains(&PROBE) {
+    while !sim.alive.contains(&PROBE) {
         assert!(sim.now - start < Duration::from_secs(60), "no readiness check: {:?}", sim.machine);
         let wake = sim.machine.next_wake().unwrap();
         sim.wait(wake - sim.now);
@@ -26,28 +26,28 @@ fn until_asked(sim: &mut Sim) {
 }
 
 #[test]
-fn readiness_command_that_hangs_is_killed_at_its_deadline_and_run_again() {
+fn kills_hung_readiness_command_at_deadline_and_retries() {
     let mut sim = with_command(60);
-    until_asked(&mut sim);
-    let asked = sim.now;
-    while sim.living.contains(&PROBE) {
+    wait_for_probe(&mut sim);
+    let started = sim.now;
+    while sim.alive.contains(&PROBE) {
         let wake = sim.machine.next_wake().unwrap();
         sim.wait(wake - sim.now);
     }
-    assert_eq!(sim.now - asked, Supervise::default().probe_timeout);
-    until_asked(&mut sim);
+    assert_eq!(sim.now - started, Supervise::default().probe_timeout);
+    wait_for_probe(&mut sim);
     sim.exits(PROBE, Exit::Code(0));
     assert!(sim.machine.units()[API].is_ready());
     assert_eq!(sim.machine.units()[API].starts(), 1);
 }
 
 #[test]
-fn readiness_command_that_fails_is_run_ever_more_rarely() {
+fn failing_readiness_command_backs_off() {
     let mut sim = with_command(60);
     let start = sim.now;
     let mut runs = 0;
     while sim.now - start < Duration::from_secs(10) {
-        until_asked(&mut sim);
+        wait_for_probe(&mut sim);
         sim.exits(PROBE, Exit::Code(1));
         runs += 1;
     }
@@ -55,31 +55,31 @@ fn readiness_command_that_fails_is_run_ever_more_rarely() {
 }
 
 #[test]
-fn readiness_command_ends_with_its_unit_and_its_late_success_does_not_count_for_next_start() {
+fn readiness_command_ends_with_unit_and_late_success_is_ignored() {
     // The unit dies, is stopped, or exceeds its time to become ready.
     let ends: [fn(&mut Sim); 3] = [
         |sim| sim.exits(Child::Unit(API), Exit::Code(1)),
-        |sim| sim.give(Event::Command(Command::Restart(API))),
+        |sim| sim.send(Event::Command(Command::Restart(API))),
         |sim| sim.wait(Duration::from_secs(2)),
     ];
     for end in ends {
         let mut sim = with_command(2);
-        until_asked(&mut sim);
+        wait_for_probe(&mut sim);
         end(&mut sim);
-        assert!(!sim.living.contains(&PROBE), "it outlives its unit");
+        assert!(!sim.alive.contains(&PROBE), "the readiness command outlives its unit");
     }
     let mut sim = with_command(60);
-    until_asked(&mut sim);
+    wait_for_probe(&mut sim);
     sim.exits(Child::Unit(API), Exit::Code(1));
-    assert!(sim.living.contains(&Child::Unit(API)), "started again at once");
-    sim.give(Event::Exited(PROBE, Exit::Code(0)));
-    assert!(!sim.machine.units()[API].is_ready(), "that was another process");
-    until_asked(&mut sim);
+    assert!(sim.alive.contains(&Child::Unit(API)), "started again at once");
+    sim.send(Event::Exited(PROBE, Exit::Code(0)));
+    assert!(!sim.machine.units()[API].is_ready(), "the success is that of the previous process");
+    wait_for_probe(&mut sim);
     sim.exits(PROBE, Exit::Code(0));
     assert!(sim.machine.units()[API].is_ready());
 }
 
-/// A fifth unit, which needs the fourth, which runs once.
+/// A cluster with a fifth unit that needs the fourth, a one-shot service.
 fn one_shot() -> Sim {
     let mut setup = cluster(false);
     setup.units[3] = Spec {
@@ -102,44 +102,44 @@ fn one_shot() -> Sim {
 
 const NEXT: UnitId = UnitId(4);
 
-fn reported_reasons(sim: &Sim) -> usize {
+fn failed_needs(sim: &Sim) -> usize {
     sim.notices.iter().filter(|notice| matches!(notice, Notice::NeedFailed { .. })).count()
 }
 
 #[test]
-fn service_starts_when_one_shot_that_it_needs_has_succeeded() {
+fn service_starts_after_its_one_shot_dependency_succeeds() {
     let mut sim = one_shot();
-    assert!(!sim.living.contains(&Child::Unit(NEXT)), "it has only begun");
+    assert!(!sim.alive.contains(&Child::Unit(NEXT)), "the one-shot is still running");
     sim.exits(Child::Unit(API), Exit::Code(0));
-    assert!(sim.living.contains(&Child::Unit(NEXT)));
-    // It comes back without the one-shot's running again.
+    assert!(sim.alive.contains(&Child::Unit(NEXT)));
+    // The service restarts without another run of the one-shot.
     sim.exits(Child::Unit(NEXT), Exit::Signal(libc::SIGKILL));
-    assert!(sim.living.contains(&Child::Unit(NEXT)));
-    // A run that an operator requests leaves it alone.
-    sim.give(Event::Command(Command::Restart(API)));
-    assert!(sim.living.contains(&Child::Unit(NEXT)) && sim.living.contains(&Child::Unit(API)));
+    assert!(sim.alive.contains(&Child::Unit(NEXT)));
+    // A requested run of the one-shot does not stop the service.
+    sim.send(Event::Command(Command::Restart(API)));
+    assert!(sim.alive.contains(&Child::Unit(NEXT)) && sim.alive.contains(&Child::Unit(API)));
     sim.exits(Child::Unit(NEXT), Exit::Code(1));
     sim.wait(Duration::from_secs(60));
-    assert!(!sim.living.contains(&Child::Unit(NEXT)), "the one-shot runs");
+    assert!(!sim.alive.contains(&Child::Unit(NEXT)), "the one-shot is running");
     sim.exits(Child::Unit(API), Exit::Code(0));
-    assert!(sim.living.contains(&Child::Unit(NEXT)));
-    assert_eq!(reported_reasons(&sim), 0);
+    assert!(sim.alive.contains(&Child::Unit(NEXT)));
+    assert_eq!(failed_needs(&sim), 0);
 }
 
 #[test]
-fn service_does_not_start_after_one_shot_that_failed_until_that_has_succeeded() {
+fn service_waits_until_failed_one_shot_succeeds() {
     for exit in [Exit::Code(1), Exit::Signal(libc::SIGKILL)] {
         let mut sim = one_shot();
         sim.exits(Child::Unit(API), exit);
         sim.wait(Duration::from_secs(600));
-        assert!(!sim.living.contains(&Child::Unit(NEXT)));
-        assert_eq!(reported_reasons(&sim), 1);
-        sim.give(Event::Command(Command::Restart(API)));
-        assert!(!sim.living.contains(&Child::Unit(NEXT)));
+        assert!(!sim.alive.contains(&Child::Unit(NEXT)));
+        assert_eq!(failed_needs(&sim), 1);
+        sim.send(Event::Command(Command::Restart(API)));
+        assert!(!sim.alive.contains(&Child::Unit(NEXT)));
         sim.exits(Child::Unit(API), Exit::Code(1));
-        assert_eq!(reported_reasons(&sim), 2, "it failed again");
-        sim.give(Event::Command(Command::Restart(API)));
+        assert_eq!(failed_needs(&sim), 2, "it failed again");
+        sim.send(Event::Command(Command::Restart(API)));
         sim.exits(Child::Unit(API), Exit::Code(0));
-        assert!(sim.living.contains(&Child::Unit(NEXT)));
+        assert!(sim.alive.contains(&Child::Unit(NEXT)));
     }
 }

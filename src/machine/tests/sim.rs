@@ -1,4 +1,4 @@
-//! The simulated world: time is a number, a child is an entry in a set.
+//! The simulation: time is a number, a child is an entry in a set.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,7 +61,7 @@ pub(in super::super) fn cluster(has_cmd: bool) -> Setup {
     }
 }
 
-/// The same cluster, with liveness checks for the daemons.
+/// Adds liveness checks to the daemons.
 pub(in super::super) fn probed(mut setup: Setup) -> Setup {
     for unit in setup.units.iter_mut().filter(|unit| unit.daemon.is_some()) {
         unit.liveness = unit.daemon.map(|name| Probe { test: ProbeTest::Daemon(name), timeout: None });
@@ -69,17 +69,17 @@ pub(in super::super) fn probed(mut setup: Setup) -> Setup {
     setup
 }
 
-/// The world, as shaped by the machine's effects. Every promise that must hold after each step is asserted here.
+/// Applies the machine's effects, and asserts the invariants that must hold after each step.
 pub(in super::super) struct Sim {
     pub(in super::super) machine: Machine,
     pub(in super::super) now: Moment,
-    pub(in super::super) living: BTreeSet<Child>,
+    pub(in super::super) alive: BTreeSet<Child>,
     pub(in super::super) spawned: Vec<Child>,
     pub(in super::super) stopped: Vec<Child>,
     pub(in super::super) notices: Vec<Notice>,
     pub(super) stubborn: BTreeSet<Child>,
-    /// Children that are stopped, as by SIGSTOP.
-    pub(in super::super) halted: BTreeSet<Child>,
+    /// Children that are stopped by SIGSTOP.
+    pub(in super::super) suspended: BTreeSet<Child>,
     pub(in super::super) exit: Option<u8>,
 }
 
@@ -88,55 +88,55 @@ impl Sim {
         let mut sim = Self {
             machine: Machine::new(setup),
             now: Duration::ZERO,
-            living: BTreeSet::new(),
+            alive: BTreeSet::new(),
             spawned: vec![],
             stopped: vec![],
             notices: vec![],
             stubborn: BTreeSet::new(),
-            halted: BTreeSet::new(),
+            suspended: BTreeSet::new(),
             exit: None,
         };
-        sim.give(Event::Tick);
+        sim.send(Event::Tick);
         sim
     }
 
-    pub(in super::super) fn give(&mut self, event: Event) {
-        assert_eq!(self.exit, None, "nothing is asked of a machine that has ended");
+    pub(in super::super) fn send(&mut self, event: Event) {
+        assert_eq!(self.exit, None, "event after the exit");
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             for effect in self.machine.step(self.now, event) {
-                assert_eq!(self.exit, None, "no effect follows the exit");
+                assert_eq!(self.exit, None, "effect after the exit");
                 match effect {
                     Effect::Spawn(child) => {
-                        assert!(self.living.insert(child), "a second {child:?} while the first lives");
+                        assert!(self.alive.insert(child), "a second {child:?} while the first is running");
                         self.check_order(child);
                         self.spawned.push(child);
                     }
                     Effect::Signal(child, signal) => {
-                        assert!(self.living.contains(&child), "signal {signal} to {child:?}, which is gone");
+                        assert!(self.alive.contains(&child), "signal {signal} to {child:?}, which has exited");
                         match signal {
                             libc::SIGTERM => self.stopped.push(child),
-                            libc::SIGSTOP => drop(self.halted.insert(child)),
-                            libc::SIGCONT => drop(self.halted.remove(&child)),
+                            libc::SIGSTOP => drop(self.suspended.insert(child)),
+                            libc::SIGCONT => drop(self.suspended.remove(&child)),
                             _ => {}
                         }
                     }
                     Effect::Continue(child) => {
-                        assert!(self.living.contains(&child), "CONT to {child:?}, which is gone")
+                        assert!(self.alive.contains(&child), "CONT to {child:?}, which has exited")
                     }
                     Effect::Kill(child) => {
-                        assert!(self.living.contains(&child), "KILL to {child:?}, which is gone");
-                        self.living.remove(&child);
+                        assert!(self.alive.contains(&child), "KILL to {child:?}, which has exited");
+                        self.alive.remove(&child);
                         events.push(Event::Exited(child, Exit::Signal(libc::SIGKILL)));
                     }
                     Effect::SignalAll(signal) => {
-                        let dying: Vec<_> = self.living.iter().copied().collect();
+                        let dying: Vec<_> = self.alive.iter().copied().collect();
                         for child in dying.into_iter().filter(|c| signal == libc::SIGKILL || !self.stubborn.contains(c))
                         {
-                            self.living.remove(&child);
+                            self.alive.remove(&child);
                             events.push(Event::Exited(child, Exit::Signal(signal)));
                         }
-                        if self.living.is_empty() {
+                        if self.alive.is_empty() {
                             events.insert(0, Event::NoChildren);
                         }
                     }
@@ -149,11 +149,11 @@ impl Sim {
                 return;
             }
         }
-        self.halted.retain(|child| self.living.contains(child));
+        self.suspended.retain(|child| self.alive.contains(child));
         let slurmctld = self.machine.units().named("slurmctld");
-        let slurmctld_comes = slurmctld.is_some_and(|unit| unit.is_alive() && !unit.is_ready());
-        let is_waited_for = slurmctld_comes || self.living.contains(&Child::JobsAccount);
-        assert!(self.halted.is_empty() || is_waited_for, "{:?} are stopped for nothing", self.halted);
+        let is_slurmctld_starting = slurmctld.is_some_and(|unit| unit.is_alive() && !unit.is_ready());
+        let is_waited_for = is_slurmctld_starting || self.alive.contains(&Child::JobsAccount);
+        assert!(self.suspended.is_empty() || is_waited_for, "{:?} are suspended without a reason", self.suspended);
     }
 
     /// A unit may start only when the units it needs are ready, and its gate is open.
@@ -163,9 +163,9 @@ impl Sim {
             for other in &spec.after {
                 let other_unit = self.machine.units().named(other);
                 let is_ready = other_unit.is_some_and(Unit::satisfies);
-                let had = self.machine.units()[unit].has_been_ready();
-                let was_enough = had && other_unit.is_some_and(Unit::is_for_accounting);
-                assert!(is_ready || was_enough, "{} before {other} is ready", spec.name);
+                let was_ready = self.machine.units()[unit].has_been_ready();
+                let is_optional = was_ready && other_unit.is_some_and(Unit::is_for_accounting);
+                assert!(is_ready || is_optional, "{} before {other} is ready", spec.name);
             }
             assert!(self.machine.cluster.gates.is_open(spec.gate));
             assert!(!self.machine.is_stopping(), "{} started during the stop", spec.name);
@@ -173,45 +173,45 @@ impl Sim {
     }
 
     pub(in super::super) fn exits(&mut self, child: Child, exit: Exit) {
-        assert!(self.living.remove(&child), "{child:?} does not live");
-        self.give(Event::Exited(child, exit));
+        assert!(self.alive.remove(&child), "{child:?} is not running");
+        self.send(Event::Exited(child, exit));
     }
 
     pub(in super::super) fn wait(&mut self, time: Duration) {
         self.now += time;
-        self.give(Event::Tick);
+        self.send(Event::Tick);
     }
 
     pub(in super::super) fn prepared(&mut self) {
-        self.give(Event::Prepare(PrepareEvent::MungeKeyReady));
-        self.give(Event::Prepare(PrepareEvent::Done(Prepared::default())));
+        self.send(Event::Prepare(PrepareEvent::MungeKeyReady));
+        self.send(Event::Prepare(PrepareEvent::Done(Prepared::default())));
         self.exits(Child::Prepare, Exit::Code(0));
     }
 
     pub(in super::super) fn ready(&mut self) {
         self.prepared();
         for unit in DAEMONS {
-            self.give(Event::ReadinessChecked(unit, true));
+            self.send(Event::ReadinessChecked(unit, true));
         }
         self.node("idle|none");
     }
 
     pub(in super::super) fn node(&mut self, line: &str) {
-        self.give(Event::Node(NodeReport::parse(line).unwrap()));
+        self.send(Event::Node(NodeReport::parse(line).unwrap()));
         self.exits(Child::NodeCheck, Exit::Code(0));
     }
 
     /// Ends all processes that were requested to stop, in time order, until the machine exits.
-    pub(in super::super) fn let_end(&mut self) {
+    pub(in super::super) fn run_to_exit(&mut self) {
         let start = self.now;
         while self.exit.is_none() {
-            assert!(self.now - start < Duration::from_secs(30), "the stop does not end: {:?}", self.machine);
-            let willing = self.living.iter().copied().find(|c| self.stopped.contains(c) && !self.stubborn.contains(c));
-            match willing {
+            assert!(self.now - start < Duration::from_secs(30), "the stop exceeds 30 s: {:?}", self.machine);
+            let stopping = self.alive.iter().copied().find(|c| self.stopped.contains(c) && !self.stubborn.contains(c));
+            match stopping {
                 Some(child) => self.exits(child, Exit::Code(0)),
                 None => match self.machine.next_wake() {
                     Some(at) => self.wait(at.saturating_sub(self.now).max(MS)),
-                    None if self.living.is_empty() => self.give(Event::NoChildren),
+                    None if self.alive.is_empty() => self.send(Event::NoChildren),
                     None => panic!("no event will wake the machine: {:?}", self.machine),
                 },
             }

@@ -141,14 +141,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_xid_of_catalogue_has_nvidias_action() {
-        let resets = [46, 62, 64, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158, 79, 151, 48, 74];
-        let of_programs =
+    fn default_xid_policies_match_nvidia_catalog() {
+        let draining = [46, 62, 64, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158, 79, 151, 48, 74];
+        let program_errors =
             [8, 11, 13, 25, 31, 32, 39, 41, 60, 68, 69, 72, 77, 80, 86, 88, 89, 94, 96, 105, 109, 126, 135, 139];
         for number in 0..200 {
             let policy = default(FaultKind::Xid(number));
-            assert_eq!(policy == Policy::Drain, resets.contains(&number), "{number}");
-            if of_programs.contains(&number) {
+            assert_eq!(policy == Policy::Drain, draining.contains(&number), "{number}");
+            if program_errors.contains(&number) {
                 assert!(words(FaultKind::Xid(number)).1.contains("program"), "{number}");
             }
         }

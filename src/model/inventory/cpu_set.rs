@@ -95,7 +95,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn nonsense_is_refused() {
+    fn rejects_invalid_cpu_lists() {
         for bad in ["a", "3-1", "1-", "-1", "0-4294967295", "70000", "1 2"] {
             assert!(bad.parse::<CpuSet>().is_err(), "{bad}");
         }
@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn written_text_reads_back(cpus in proptest::collection::btree_set(0..9000_u32, 0..64)) {
+        fn round_trips_through_text(cpus in proptest::collection::btree_set(0..9000_u32, 0..64)) {
             let set = CpuSet::from_iter(cpus);
             prop_assert_eq!(set.to_string().parse::<CpuSet>().unwrap(), set);
         }

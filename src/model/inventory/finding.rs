@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finding_of_another_version_is_read() {
+    fn reads_unknown_or_missing_kind_as_other() {
         let read = |kind: &str| {
             let json = format!(r#"{{{kind}"severity":"error","what":"a","cause":"b","repair":"c"}}"#);
             serde_json::from_str::<Finding>(&json).unwrap().kind

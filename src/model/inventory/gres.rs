@@ -102,8 +102,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_are_counted_whatever_their_types_and_sockets() {
-        for (gres, want) in [
+    fn counts_gpus_of_all_types_and_sockets() {
+        for (gres, expected) in [
             ("(null)", 0),
             ("", 0),
             ("gpu:2", 2),
@@ -118,12 +118,12 @@ mod tests {
             ("gpux:2,shard:8", 0),
             ("gpu:99999999999999999999", 0),
         ] {
-            assert_eq!(gpus(gres), want, "{gres}");
+            assert_eq!(gpus(gres), expected, "{gres}");
         }
     }
 
     #[test]
-    fn parts_of_a_gpu_are_no_whole_ones() {
+    fn distinguishes_shared_from_whole_gpus() {
         let used = "gpu:nvidia:1(IDX:1),shard:nvidia:3(2/4,0/4,1/4)";
         assert_eq!((indices(used), shared(used)), (vec![1], vec![0, 2]));
         assert_eq!(shared("shard:nvidia:1(IDX:0-1),mps:50(0/100,0/100,0/100,50/100)"), [0, 1, 3]);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gpu_has_its_type() {
+    fn returns_type_of_each_gpu() {
         assert_eq!(types("gpu:nvidia:2(S:0,1),gpu:amd:1(S:1-3),mps:100,shard:nvidia:8"), ["nvidia", "nvidia", "amd"]);
         assert_eq!(types("gpu:gpu0:1,gpu:gpu1:1,gpu:2"), ["gpu0", "gpu1", "gpu", "gpu"]);
         assert_eq!(types("gpu:a:99999999999").len(), MOST);

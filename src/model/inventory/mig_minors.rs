@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capability_files_are_found_by_gpus_minor_and_instance_by_file() {
+    fn maps_mig_instances_to_capability_minors_and_back() {
         let minors = MigMinors::parse(
             "config 1\nmonitor 2\ngpu0/gi2/access 21\ngpu3/gi9/access 84\ngpu3/gi9/ci1/access 86\ngpu3/gi9/x 1\ngpux/gi1/access 9\n",
         );

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pci_addresses_are_read_in_both_spellings() {
+    fn parses_short_and_long_domains() {
         let sysfs: PciAddress = "0000:17:00.0".parse().unwrap();
         assert_eq!(sysfs, "00000000:17:00.0".parse().unwrap());
         assert_eq!(sysfs.to_string(), "0000:17:00.0");

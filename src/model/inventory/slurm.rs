@@ -249,7 +249,7 @@ mod tests {
 
     /// From `slurm_protocol_common.h` of each release.
     #[test]
-    fn releases_have_slurms_numbers() {
+    fn protocol_numbers_match_slurm_releases() {
         let table = [(22, 5, 38, 36), (23, 2, 39, 37), (23, 11, 40, 38), (24, 5, 41, 39), (24, 11, 42, 39)];
         let later = [(25, 5, 43, 40), (25, 11, 44, 41), (26, 5, 45, 42), (26, 11, 46, 43)];
         for (year, month, number, oldest) in table.into_iter().chain(later) {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn both_tables_are_in_order() {
+    fn tables_are_sorted_with_one_default_release() {
         assert!(Behavior::ALL.windows(2).all(|pair| pair[0].since().release <= pair[1].since().release));
         assert!(RELEASES.windows(2).all(|pair| pair[0].version < pair[1].version));
         let default: Vec<_> = RELEASES.iter().filter(|release| release.argument.is_empty()).collect();

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn reported_facts_equal_read_facts() {
+    fn text_round_trips_within_maximum_length() {
         let gpus =
             [gpu("NVIDIA H200", Some(143_771)), gpu("NVIDIA H200", Some(143_771)), gpu("AMD\n\u{202e}\"x", None)];
         let announced = text(&gpus);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_content_written_by_others() {
+    fn rejects_or_bounds_foreign_text() {
         for other in ["", "somebody's own text", "[]", "{}", r#"{"gpus":[{"n":-1,"model":"x"}]}"#, &"{".repeat(8000)] {
             assert_eq!(parse(other), [], "{other:.40}");
         }

@@ -100,41 +100,41 @@ mod tests {
         LoginFiles { passwd: passwd.to_owned(), login_defs: login_defs.to_owned(), environment: String::new() }
     }
 
-    fn of(files: &LoginFiles, name: &str) -> String {
+    fn environment_of(files: &LoginFiles, name: &str) -> String {
         files.environments().remove(name).unwrap_or_default()
     }
 
     #[test]
-    fn user_has_what_login_gives() {
+    fn users_get_login_environment() {
         let files =
             files("root:x:0:0:root:/root:/bin/bash\nalice:x:1501:1501:made by slurminit:/home/alice:/bin/zsh\n");
         let root = "HOME=/root\nLOGNAME=root\nPATH=/sbin:/bin\nSHELL=/bin/bash\nUSER=root\n";
-        assert_eq!(of(&files, "root"), root);
+        assert_eq!(environment_of(&files, "root"), root);
         let alice = "HOME=/home/alice\nLOGNAME=alice\nPATH=/usr/local/bin:/bin\nSHELL=/bin/zsh\nUSER=alice\n";
-        assert_eq!(of(&files, "alice"), alice);
+        assert_eq!(environment_of(&files, "alice"), alice);
     }
 
     #[test]
     fn fills_missing_passwd_fields_with_defaults() {
         let files = LoginFiles { passwd: "x:x:1:1:::\n".to_owned(), ..LoginFiles::default() };
-        assert_eq!(of(&files, "x"), "HOME=/\nLOGNAME=x\nPATH=/bin:/usr/bin\nSHELL=/bin/sh\nUSER=x\n");
+        assert_eq!(environment_of(&files, "x"), "HOME=/\nLOGNAME=x\nPATH=/bin:/usr/bin\nSHELL=/bin/sh\nUSER=x\n");
     }
 
     #[test]
-    fn users_get_pam_env_variables_and_no_invalid_names() {
+    fn users_get_valid_pam_env_variables() {
         let environment =
             "# LANG=x\nLANG=\"C.UTF-8\"\nexport A='b c'\nPATH=/opt/bin\nUSER=eve\n1X=y\nX Y=z\nF=() { :; }\nLANG=de\n";
         let mut files = files("alice:x:1501:1501::/home/alice:/bin/sh\n");
         files.environment = environment.to_owned();
         let alice = "A=b c\nHOME=/home/alice\nLANG=de\nLOGNAME=alice\nPATH=/opt/bin\nSHELL=/bin/sh\nUSER=alice\n";
-        assert_eq!(of(&files, "alice"), alice);
+        assert_eq!(environment_of(&files, "alice"), alice);
     }
 
     #[test]
-    fn ignores_line_that_is_no_user() {
+    fn ignores_invalid_passwd_lines() {
         let files = files("+\n+::::::\n-x:x:1:1::/:/bin/sh\n../y:x:1:1::/:/bin/sh\n..:x:1:1::/:/\na:b\n:x:1:1::/:/\n");
         assert_eq!(files.environments(), BTreeMap::new());
         let files = self::files("a:x:1:1::/first:/bin/sh\na:x:2:2::/second:/bin/sh\n");
-        assert!(of(&files, "a").contains("HOME=/first\n"), "the first one is who getpwnam finds");
+        assert!(environment_of(&files, "a").contains("HOME=/first\n"), "getpwnam returns the first entry");
     }
 }

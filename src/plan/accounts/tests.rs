@@ -1,4 +1,4 @@
-//! The three files before and after.
+//! Changes to passwd, group and shadow.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ fn image() -> AccountFiles {
     }
 }
 
-const PEOPLE: &str = r#"
+const ACCOUNTS: &str = r#"
 [[group]]
 name = "lab"
 gid = 2000
@@ -49,41 +49,41 @@ fn refusal(toml: &str) -> String {
 }
 
 #[test]
-fn people_get_their_lines() {
-    let made = with(&image(), PEOPLE);
-    insta::assert_snapshot!(format!("{}--\n{}--\n{}", made.passwd, made.group, made.shadow.unwrap()));
+fn adds_lines_for_configured_accounts() {
+    let updated = with(&image(), ACCOUNTS);
+    insta::assert_snapshot!(format!("{}--\n{}--\n{}", updated.passwd, updated.group, updated.shadow.unwrap()));
 }
 
 #[test]
-fn second_start_changes_nothing_and_one_without_people_brings_image_s_back() {
-    let made = with(&image(), PEOPLE);
-    assert!(made.has_ours() && !image().has_ours());
-    assert_eq!(with(&made, PEOPLE), made);
-    let changed = PEOPLE.replace("1001", "3001").replace(", \"video\"", "");
-    assert_eq!(with(&made, &changed), with(&image(), &changed));
+fn second_start_is_idempotent_and_removal_restores_image() {
+    let updated = with(&image(), ACCOUNTS);
+    assert!(updated.has_ours() && !image().has_ours());
+    assert_eq!(with(&updated, ACCOUNTS), updated);
+    let changed = ACCOUNTS.replace("1001", "3001").replace(", \"video\"", "");
+    assert_eq!(with(&updated, &changed), with(&image(), &changed));
     let mut plain = image();
     plain.shadow = plain.shadow.map(|text| text + "\n");
-    assert_eq!(with(&made, ""), plain);
+    assert_eq!(with(&updated, ""), plain);
 }
 
 #[test]
 fn accepts_identical_account_of_image() {
-    let taken = with(&image(), "[[user]]\nname = \"app\"\nuid = 1000\nhome = \"/srv/app\"\ngroups = [\"munge\"]");
-    assert_eq!(taken.passwd, image().passwd);
-    assert!(taken.group.contains("munge:x:640:app\n"), "{}", taken.group);
-    assert_eq!(taken.lacks(&config("[[user]]\nname = \"app\"\nuid = 1000").users), [] as [&User; 0]);
-    assert_eq!(taken.lacks(&config("[[user]]\nname = \"app\"\nuid = 7").users).len(), 1);
-    assert_eq!(taken.lacks(&config(PEOPLE).users).len(), 2);
+    let files = with(&image(), "[[user]]\nname = \"app\"\nuid = 1000\nhome = \"/srv/app\"\ngroups = [\"munge\"]");
+    assert_eq!(files.passwd, image().passwd);
+    assert!(files.group.contains("munge:x:640:app\n"), "{}", files.group);
+    assert_eq!(files.lacks(&config("[[user]]\nname = \"app\"\nuid = 1000").users), [] as [&User; 0]);
+    assert_eq!(files.lacks(&config("[[user]]\nname = \"app\"\nuid = 7").users).len(), 1);
+    assert_eq!(files.lacks(&config(ACCOUNTS).users).len(), 2);
 }
 
 #[test]
-fn image_without_shadow_gets_none() {
+fn adds_no_shadow_file() {
     let bare = AccountFiles { shadow: None, ..image() };
-    assert_eq!(with(&bare, PEOPLE).shadow, None);
+    assert_eq!(with(&bare, ACCOUNTS).shadow, None);
 }
 
 #[test]
-fn refuses_foreign_values_with_line() {
+fn reports_line_of_rejected_value() {
     let refusals = [
         "[[user]]\nname = \"munge\"\nuid = 1001",
         "[[user]]\nname = \"alice\"\nuid = 640",
@@ -104,29 +104,30 @@ fn drops_memberships_and_passwords_of_missing_accounts() {
     let mut stale = image();
     stale.group = stale.group.replace("video:x:44:app", "video:x:44:app,alice");
     stale.shadow = stale.shadow.map(|text| text + "\nalice:$6$known:19000:0:99999:7:::");
-    let made = with(&stale, "[[user]]\nname = \"alice\"\nuid = 1001");
-    assert!(made.group.contains("video:x:44:app\n"), "{}", made.group);
-    assert!(!made.shadow.unwrap().contains("$6$known"));
+    let updated = with(&stale, "[[user]]\nname = \"alice\"\nuid = 1001");
+    assert!(updated.group.contains("video:x:44:app\n"), "{}", updated.group);
+    assert!(!updated.shadow.unwrap().contains("$6$known"));
 }
 
 proptest! {
-    /// Whatever an image's files contain: nothing panics, a second start changes nothing, and other lines stay.
+    /// Any image files: no panic, a second start changes nothing, and other lines are kept.
     #[test]
-    fn leaves_other_files_unchanged(
-        passwd in "([a-c]{1,2}(:[a-c0-2:, !]{0,6}){0,7}\n){0,5}",
-        group in "((alice|[a-c]{1,2})(:[a-c0-2, ]{0,4}){0,2}(:(alice|bob|[a-c]),?){0,2}\n){0,5}",
+    fn keeps_other_lines_of_any_image_files(
+        passwd in "([a-c]{1,2}(:[a-c3-5:, !]{0,6}){0,7}\n){0,5}",
+        group in "((alice|[a-c]{1,2})(:[a-c3-5, ]{0,4}){0,2}(:(alice|bob|[a-c]),?){0,2}\n){0,5}",
         shadow in proptest::option::of("((alice|[a-c]):[*!]:\n){0,3}"),
     ) {
         let files = AccountFiles { passwd, group, shadow };
-        // Neither names nor IDs of these can collide in such files.
-        let config = config(&PEOPLE.replace("\"video\"", "").replace("b.ob", "bob").replace("alice\"\nuid", "alice\"\ngid = 3000\nuid"));
-        let made = files.with(&config.users, &config.groups);
-        prop_assert!(made.is_ok() || files.group.lines().any(|line| line.starts_with("alice")), "{:?}", made);
-        let Ok(made) = made else { return Ok(()) };
-        prop_assert_eq!(made.with(&config.users, &config.groups).unwrap(), made.clone());
-        prop_assert!(made.passwd.starts_with(&files.passwd));
-        prop_assert_eq!(made.lacks(&config.users).len(), 0);
+        // The generated files contain no ID of the configuration, and of its names only a group alice.
+        let toml = ACCOUNTS.replace("\"video\"", "").replace("b.ob", "bob");
+        let config = config(&toml.replace("alice\"\nuid", "alice\"\ngid = 3000\nuid"));
+        let updated = files.with(&config.users, &config.groups);
+        prop_assert!(updated.is_ok() || files.group.lines().any(|line| line.starts_with("alice")), "{:?}", updated);
+        let Ok(updated) = updated else { return Ok(()) };
+        prop_assert_eq!(updated.with(&config.users, &config.groups).unwrap(), updated.clone());
+        prop_assert!(updated.passwd.starts_with(&files.passwd));
+        prop_assert_eq!(updated.lacks(&config.users).len(), 0);
         let others = |text: &str| text.lines().map(|line| line.split(':').next().unwrap().to_owned()).collect::<Vec<_>>();
-        prop_assert_eq!(&others(&made.group)[..others(&files.group).len()], &others(&files.group)[..]);
+        prop_assert_eq!(&others(&updated.group)[..others(&files.group).len()], &others(&files.group)[..]);
     }
 }

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn contains_a_name_of_a_range_only() {
+    fn contains_matches_whole_names_in_ranges() {
         assert!(contains("dgx[1-4]", "dgx2") && contains("a,b", "b") && contains("ALL", "x"));
         assert!(!contains("dgx[1-4]", "dgx5") && !contains("dgx[1-4]", "dgx") && !contains("dgx1", "dgx10"));
     }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn replaces_relative_includes_and_keeps_the_place_of_each_line() {
+    fn inlines_relative_includes_and_tracks_line_origins() {
         let text = "ClusterName=lab\n  INCLUDE nodes.conf # all\nInclude /abs.conf\nInclude %c.conf\nA=1";
         let found = expanded(text, Inlined::Relative).unwrap();
         let lines: Vec<&str> = found.text.lines().collect();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_the_line_of_a_file_that_cannot_be_read() {
+    fn reports_line_of_unreadable_include() {
         let missing = expanded("A=1\nInclude x.conf\n", Inlined::Relative).unwrap_err();
         assert_eq!((missing.line, missing.name.as_str()), (2, "x.conf"));
         assert_eq!(expanded("Include circle.conf\n", Inlined::Relative).unwrap_err().name, "circle.conf");

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_node_as_slurmd_does() {
+    fn finds_own_node_like_slurmd() {
         let node = |name: &str, gres: &str, is_configured| Some((name.to_owned(), gres.to_owned(), is_configured));
         let ranges = "NodeName=DEFAULT Gres=gpu:8\nNodeName=cpu1 Gres=\nNodeName=dgx[1-4]\n";
         assert_eq!(found(ranges, None), node("dgx2", "gpu:8", false));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn configured_name_counts_if_file_has_it() {
+    fn prefers_configured_name_if_file_contains_it() {
         let node = |name: &str, is_configured| Some((name.to_owned(), String::new(), is_configured));
         assert_eq!(found("NodeName=n[1-2]\n", Some("n2")), node("n2", true));
         assert_eq!(found("NodeName=n1,dgx2\n", Some("n1")), node("n1", true));

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_value_counts() {
+    fn last_value_wins() {
         let conf = "StateSaveLocation=/a\n#StateSaveLocation=/b\nstatesavelocation = /c # here\n";
         assert_eq!(last_value(conf, "StateSaveLocation").as_deref(), Some("/c"));
         assert_eq!(last_value("NEXT_JOB_ID             = 5\n", "NEXT_JOB_ID").as_deref(), Some("5"));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn line_is_read_as_slurm_reads_it() {
+    fn parses_continuations_quotes_and_comments() {
         let text = "\nNodeName=a  CPUs=8 \\\r\n RealMemory = 16G gres=\"gpu:x:1\" # Gres=gpu:9\n\n#NodeName=b\nPort=1";
         let lines = lines(text);
         assert_eq!(lines.iter().map(Line::number_in_file).collect::<Vec<_>>(), [2, 6]);

@@ -115,7 +115,7 @@ mod tests {
     use crate::Reasons;
     use model::inventory::{Access, MigInstance};
 
-    /// A GPU with a minor that no runtime uses.
+    /// A GPU whose minor differs from every runtime number.
     fn gpu(index: u32, bus: u32, access: Access) -> Gpu {
         Gpu {
             index,
@@ -129,59 +129,59 @@ mod tests {
         }
     }
 
-    fn not(obstacle: Obstacle) -> Access {
+    fn unusable(obstacle: Obstacle) -> Access {
         Access::unusable(obstacle, "")
     }
 
-    /// The names, whether Slurm's positions are right, and the UUIDs for isolated users.
-    fn named(gpus: &[Gpu], wanted: CudaDevices) -> (Vec<String>, bool, usize) {
+    /// The names, whether Slurm's positions equal them, and the number of UUIDs for isolated users.
+    fn numbered(gpus: &[Gpu], setting: CudaDevices) -> (Vec<String>, bool, usize) {
         let inventory = Inventory { gpus: gpus.to_vec(), ..Inventory::default() };
-        let numbering = number(&inventory, wanted, &offers(&inventory, &mut Reasons::default()));
+        let numbering = number(&inventory, setting, &offers(&inventory, &mut Reasons::default()));
         (numbering.names, numbering.is_slurms, numbering.uuids.into_iter().flatten().count())
     }
 
     #[test]
-    fn cuda_counts_gpus_that_it_can_open_in_bus_order() {
+    fn cuda_numbers_count_usable_gpus_in_bus_order() {
         let pair = |first: Access| [gpu(0, 1, first), gpu(1, 2, Access::Usable), gpu(2, 3, Access::Usable)];
         for (first, names, is_slurms) in [
             (Access::Usable, ["0", "1", "2"].as_slice(), true),
-            (not(Obstacle::NotGiven), &["0", "1"], true),
-            (not(Obstacle::Denied), &["0", "1"], true),
-            (not(Obstacle::NotChosen), &["1", "2"], false),
-            (not(Obstacle::Lost), &["GPU-1", "GPU-2"], false),
-            (not(Obstacle::Faulty), &["GPU-1", "GPU-2"], false),
-            (not(Obstacle::Starting), &["GPU-1", "GPU-2"], false),
+            (unusable(Obstacle::NotGiven), &["0", "1"], true),
+            (unusable(Obstacle::Denied), &["0", "1"], true),
+            (unusable(Obstacle::NotChosen), &["1", "2"], false),
+            (unusable(Obstacle::Lost), &["GPU-1", "GPU-2"], false),
+            (unusable(Obstacle::Faulty), &["GPU-1", "GPU-2"], false),
+            (unusable(Obstacle::Starting), &["GPU-1", "GPU-2"], false),
         ] {
-            let (seen, slurms, _) = named(&pair(first.clone()), CudaDevices::Number);
+            let (actual, matches_slurm, _) = numbered(&pair(first.clone()), CudaDevices::Number);
             assert_eq!(
-                (seen.as_slice(), slurms),
+                (actual.as_slice(), matches_slurm),
                 (names.iter().map(ToString::to_string).collect::<Vec<_>>().as_slice(), is_slurms),
                 "{first:?}"
             );
         }
-        // One that may or may not count has no number before it.
-        let lost_last = [gpu(0, 1, Access::Usable), gpu(1, 2, not(Obstacle::Lost))];
-        assert_eq!(named(&lost_last, CudaDevices::Number), (vec!["0".to_owned()], true, 0));
+        // A GPU that CUDA may or may not count does not affect the numbers before it.
+        let lost_last = [gpu(0, 1, Access::Usable), gpu(1, 2, unusable(Obstacle::Lost))];
+        assert_eq!(numbered(&lost_last, CudaDevices::Number), (vec!["0".to_owned()], true, 0));
         let reversed = [gpu(0, 2, Access::Usable), gpu(1, 1, Access::Usable)];
-        assert_eq!(named(&reversed, CudaDevices::Number), (vec!["1".to_owned(), "0".to_owned()], false, 2));
+        assert_eq!(numbered(&reversed, CudaDevices::Number), (vec!["1".to_owned(), "0".to_owned()], false, 2));
     }
 
     #[test]
-    fn number_needs_known_order_no_mig_and_no_wish_for_uuids() {
+    fn uses_uuids_on_request_with_mig_or_unknown_order() {
         let two = || [gpu(0, 1, Access::Usable), gpu(1, 2, Access::Usable)];
         let uuids = (vec!["GPU-0".to_owned(), "GPU-1".to_owned()], false, 0);
-        assert_eq!(named(&two(), CudaDevices::Uuid), uuids);
+        assert_eq!(numbered(&two(), CudaDevices::Uuid), uuids);
         let mut unplaced = two();
         unplaced[1].pci_address = None;
-        assert_eq!(named(&unplaced, CudaDevices::Number), uuids);
+        assert_eq!(numbered(&unplaced, CudaDevices::Number), uuids);
         let mut mig = two();
         mig[1].mig = Some(vec![MigInstance::default()]);
-        assert_eq!(named(&mig, CudaDevices::Number).0, ["GPU-0"]);
-        mig[1].access = not(Obstacle::NotGiven);
-        assert_eq!(named(&mig, CudaDevices::Number), (vec!["0".to_owned()], true, 0));
-        // Equal models need no CUDA_DEVICE_ORDER.
+        assert_eq!(numbered(&mig, CudaDevices::Number).0, ["GPU-0"]);
+        mig[1].access = unusable(Obstacle::NotGiven);
+        assert_eq!(numbered(&mig, CudaDevices::Number), (vec!["0".to_owned()], true, 0));
+        // Different models require CUDA_DEVICE_ORDER.
         let mut models = two();
         models[1].model = Some("NVIDIA L40S".to_owned());
-        assert_eq!(named(&models, CudaDevices::Number), (vec!["0".to_owned(), "1".to_owned()], false, 2));
+        assert_eq!(numbered(&models, CudaDevices::Number), (vec!["0".to_owned(), "1".to_owned()], false, 2));
     }
 }

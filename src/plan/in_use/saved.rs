@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_partitions_and_nodes_wherever_they_stand() {
+    fn finds_partitions_and_nodes_at_any_offset() {
         let mut saved = Saved::default();
         saved.add(&[b"\0\0\x2a\x01".to_vec(), packed(&["debug", "a b", "long,short", "sim[2-3],x"])].concat());
         assert!(saved.names("debug") && saved.names("long") && saved.names("short"));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn survives_a_file_that_is_cut_off() {
+    fn truncated_file_yields_no_names() {
         let whole = packed(&["debug"]);
         for end in 0..whole.len() {
             let mut saved = Saved::default();

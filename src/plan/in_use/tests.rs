@@ -1,9 +1,10 @@
 use super::*;
 
-const FORMER: &str = "NodeSet=big Feature=h200\nNodeName=a[1-2] CPUs=4 State=UNKNOWN\nNodeName=DEFAULT Sockets=2\nNodeName=b CPUs=2\n\
-    PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP\nPartitionName=gpu Nodes=big State=DOWN\n";
+const PREVIOUS: &str = "NodeSet=big Feature=h200\nNodeName=a[1-2] CPUs=4 State=UNKNOWN\nNodeName=DEFAULT Sockets=2\n\
+    NodeName=b CPUs=2\nPartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n\
+    PartitionName=gpu Nodes=big State=DOWN\n";
 
-/// Jobs by id, user, state, time, partitions, nodes and required nodes.
+/// Parses lines of job ID, UID, state, time, partitions, nodes and required nodes.
 fn jobs(lines: &str) -> Vec<QueuedJob> {
     let job = |line: &str| {
         let [id, uid, state, time, partition, nodes, required] =
@@ -14,7 +15,7 @@ fn jobs(lines: &str) -> Vec<QueuedJob> {
 }
 
 fn users(name: &str, lines: &str, saved: &Saved) -> Option<Vec<String>> {
-    let gone = gone(FORMER, "PartitionName=short Nodes=ALL\n");
+    let gone = gone(PREVIOUS, "PartitionName=short Nodes=ALL\n");
     let gone = gone.iter().find(|gone| gone.name == name).unwrap();
     gone.users(&InUse { jobs: Some(jobs(lines)), saved: saved.clone() })
 }
@@ -27,16 +28,16 @@ fn saved(text: &str) -> Saved {
 
 #[test]
 fn kept_partition_accepts_no_new_jobs() {
-    let gone = gone(FORMER, "PartitionName=short Nodes=ALL Default=YES\n");
+    let gone = gone(PREVIOUS, "PartitionName=short Nodes=ALL Default=YES\n");
     let lines: Vec<String> =
         gone.iter().map(|gone| gone.settings.iter().map(|(key, value)| format!(" {key}={value}")).collect()).collect();
     assert_eq!(lines, [" Nodes=ALL MaxTime=INFINITE State=DRAIN", " Nodes=big State=DOWN"]);
     assert_eq!(gone.iter().map(|gone| (gone.is_up, gone.sets.len())).collect::<Vec<_>>(), [(true, 0), (false, 1)]);
-    assert_eq!(super::gone(FORMER, FORMER), []);
+    assert_eq!(super::gone(PREVIOUS, PREVIOUS), []);
 }
 
 #[test]
-fn keeps_partition_for_its_waiting_running_and_requesting_jobs() {
+fn finds_jobs_that_use_removed_partition() {
     let none = Saved::default();
     assert_eq!(users("debug", "7|0|PENDING|0:00|debug||\n8|0|RUNNING|5:00|short|a1|", &none).unwrap(), ["7"]);
     assert_eq!(users("debug", "12_[1-3]|0|PENDING|0:00|short,debug||", &none).unwrap(), ["12_[1-3]"]);
@@ -47,32 +48,33 @@ fn keeps_partition_for_its_waiting_running_and_requesting_jobs() {
 }
 
 #[test]
-fn without_slurmctld_the_saved_state_decides() {
-    let gone = gone(FORMER, "PartitionName=short Nodes=ALL\n");
+fn uses_saved_state_without_slurmctld() {
+    let gone = gone(PREVIOUS, "PartitionName=short Nodes=ALL\n");
     let used = |text| gone[0].users(&InUse { jobs: None, saved: saved(text) }).is_some();
     assert!(used("debug") && used("long,debug") && !used("debugging"));
 }
 
 #[test]
-fn nodes_of_jobs_stay_as_they_are() {
-    let refused = |to: &str, lines: &str| check_nodes(FORMER, to, &jobs(lines)).is_err();
-    let one = FORMER.replace("a[1-2]", "a1");
-    assert!(refused(&one, "7|0|RUNNING|5:00|debug|a[1-2]|") && refused(&one, "7|0|PENDING|0:00|debug||a2"));
-    assert!(!refused(&one, "7|0|RUNNING|5:00|debug|a1|") && !refused(&one, "7|0|PENDING|0:00|debug||"));
-    // A dynamic node is in no slurm.conf.
-    assert!(!refused(&one, "7|0|RUNNING|5:00|debug|c1|c1"));
-    let fewer = FORMER.replace("CPUs=4", "CPUs=3");
-    assert!(refused(&fewer, "7|0|RUNNING|5:00|debug|a1|") && !refused(&fewer, "7|0|PENDING|0:00|debug||a1"));
-    assert!(refused(&FORMER.replace("Sockets=2", "Sockets=1"), "7|0|RUNNING|5:00|debug|b|"));
-    let select = |select| format!("{FORMER}SelectType=select/{select}\n");
+fn rejects_changes_to_nodes_of_jobs() {
+    let refused = |to: &str, lines: &str| check_nodes(PREVIOUS, to, &jobs(lines)).is_err();
+    let without_a2 = PREVIOUS.replace("a[1-2]", "a1");
+    assert!(refused(&without_a2, "7|0|RUNNING|5:00|debug|a[1-2]|"));
+    assert!(refused(&without_a2, "7|0|PENDING|0:00|debug||a2"));
+    assert!(!refused(&without_a2, "7|0|RUNNING|5:00|debug|a1|") && !refused(&without_a2, "7|0|PENDING|0:00|debug||"));
+    // A dynamic node is not in slurm.conf.
+    assert!(!refused(&without_a2, "7|0|RUNNING|5:00|debug|c1|c1"));
+    let fewer_cpus = PREVIOUS.replace("CPUs=4", "CPUs=3");
+    assert!(refused(&fewer_cpus, "7|0|RUNNING|5:00|debug|a1|") && !refused(&fewer_cpus, "7|0|PENDING|0:00|debug||a1"));
+    assert!(refused(&PREVIOUS.replace("Sockets=2", "Sockets=1"), "7|0|RUNNING|5:00|debug|b|"));
+    let select = |select| format!("{PREVIOUS}SelectType=select/{select}\n");
     let refused = |lines| check_nodes(&select("cons_tres"), &select("linear"), &jobs(lines)).is_err();
     assert!(refused("7|0|PENDING|0:00|debug||") && !refused(""));
 }
 
 #[test]
-fn kept_node_is_down_and_remains_while_jobs_name_it() {
-    let now = FORMER.replace("NodeName=b CPUs=2", "NodeName=c CPUs=2");
-    let gone = gone_nodes(FORMER, &now);
+fn keeps_removed_node_down_while_jobs_use_it() {
+    let now = PREVIOUS.replace("NodeName=b CPUs=2", "NodeName=c CPUs=2");
+    let gone = gone_nodes(PREVIOUS, &now);
     let line =
         |node: &RemovedNode| node.settings.iter().map(|(key, value)| format!(" {key}={value}")).collect::<String>();
     assert_eq!(gone.len(), 1);
@@ -92,15 +94,15 @@ fn kept_node_is_down_and_remains_while_jobs_name_it() {
 
 #[test]
 fn localhost_as_only_node_matches_every_name() {
-    let one = "SlurmctldHost=host1(127.0.0.1)\nNodeName=localhost CPUs=2\n";
+    let localhost = "SlurmctldHost=host1(127.0.0.1)\nNodeName=localhost CPUs=2\n";
     let named = "SlurmctldHost=host1(127.0.0.1)\nNodeName=gpu1 NodeHostname=host1 CPUs=2\n";
     let names = |gone: Vec<RemovedNode>| gone.into_iter().map(|node| node.name).collect::<Vec<_>>();
-    assert_eq!(names(gone_nodes(one, named)), ["localhost"]);
-    assert_eq!(names(gone_nodes(one, &named.replace("host1", "host2"))), ["localhost", "host1"]);
-    assert_eq!(names(gone_nodes(named, one)), [""; 0]);
+    assert_eq!(names(gone_nodes(localhost, named)), ["localhost"]);
+    assert_eq!(names(gone_nodes(localhost, &named.replace("host1", "host2"))), ["localhost", "host1"]);
+    assert_eq!(names(gone_nodes(named, localhost)), [""; 0]);
     let pinned = jobs("7|0|PENDING|0:00|debug||host1");
     assert!(
-        check_nodes(one, &one.replace("CPUs=2", "CPUs=1"), &pinned).is_ok()
-            && check_nodes(one, named, &pinned).is_err()
+        check_nodes(localhost, &localhost.replace("CPUs=2", "CPUs=1"), &pinned).is_ok()
+            && check_nodes(localhost, named, &pinned).is_err()
     );
 }

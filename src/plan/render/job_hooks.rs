@@ -37,9 +37,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passes_command_to_hook_word_by_word() {
-        let words = ["/bin/x", "a b", "it's", "$(reboot)", "`id`", "\\", "", "new\nline", ";", "\u{fc}"];
-        let command: Vec<String> = words.iter().map(ToString::to_string).collect();
+    fn passes_hook_command_as_separate_arguments() {
+        let arguments = ["/bin/x", "a b", "it's", "$(reboot)", "`id`", "\\", "", "new\nline", ";", "\u{fc}"];
+        let command: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         for (on_failure, last) in [(OnHookFailure::Warn, "went on"), (OnHookFailure::Drain, "")] {
             let hook = JobHook { command: command.clone(), timeout: Duration::from_millis(1500), on_failure };
             let script = format!(
@@ -48,7 +48,7 @@ mod tests {
             );
             let output = sys::tool::output(Command::new("sh").args(["-c", &script]), Duration::from_secs(20)).unwrap();
             let printed = String::from_utf8(output.stdout).unwrap();
-            assert_eq!(printed, format!("hook|pre_job|--timeout|1.5|--|{}|{last}", words.join("|")));
+            assert_eq!(printed, format!("hook|pre_job|--timeout|1.5|--|{}|{last}", arguments.join("|")));
             assert_eq!(output.status.success(), on_failure == OnHookFailure::Warn);
         }
     }

@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn only_job_that_needs_it_waits_for_more_than_shell() {
+    fn calls_slurminit_only_for_jobs_that_need_it() {
         for (gpus, nodes, gives, names) in [
             (Some("0,3"), "gpu0", true, false),
             (Some("10"), "gpu[0-1]", true, true),

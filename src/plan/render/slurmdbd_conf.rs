@@ -58,7 +58,7 @@ mod tests {
         for bad in ["a b", "a#b", "a\nStorageUser=root", "a\"b"] {
             assert!(conf(external, Some(bad)).is_err(), "{bad:?}");
         }
-        let own = conf("[accounting]\nmode = 'embedded'\n", None).unwrap();
-        assert!(own.contains("StorageUser=slurm\n") && !own.contains("StoragePass"), "{own}");
+        let embedded = conf("[accounting]\nmode = 'embedded'\n", None).unwrap();
+        assert!(embedded.contains("StorageUser=slurm\n") && !embedded.contains("StoragePass"), "{embedded}");
     }
 }

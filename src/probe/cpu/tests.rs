@@ -20,7 +20,7 @@ fn layout(cpu: &Cpu) -> Vec<Vec<String>> {
 const V2_MOUNT: &str = "30 23 0:26 / /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw,nsdelegate\n";
 
 #[test]
-fn threads_of_core_are_together_and_offline_cpus_are_not_counted() {
+fn groups_threads_by_core_and_omits_offline_cpus() {
     let root = machine(&[("sys/devices/system/cpu/online", "0-6\n")]);
     for cpu in 0..8_u32 {
         let core = format!("{},{}", cpu % 4, cpu % 4 + 4);
@@ -33,9 +33,9 @@ fn threads_of_core_are_together_and_offline_cpus_are_not_counted() {
     assert_eq!(cpu.quota, None);
 }
 
-/// Some servers number CPUs alternately: even ones in one cache, odd ones in the other. hwloc goes cache by cache.
+/// Some servers interleave CPU numbers across caches. hwloc orders cores by cache.
 #[test]
-fn cores_follow_their_cache_before_their_number() {
+fn orders_cores_by_cache_before_number() {
     let root = machine(&[("sys/devices/system/cpu/online", "0-3\n")]);
     for cpu in 0..4_u32 {
         add_cpu(root.path(), cpu, &cpu.to_string(), "0-3", ["0,2", "1,3"][usize::from(cpu % 2 == 1)]);
@@ -44,7 +44,7 @@ fn cores_follow_their_cache_before_their_number() {
 }
 
 #[test]
-fn cores_follow_their_numa_node_before_their_number() {
+fn orders_cores_by_numa_node_before_number() {
     let root = machine(&[
         ("sys/devices/system/cpu/online", "0-3\n"),
         ("sys/devices/system/node/node0/cpulist", "0,2\n"),
@@ -78,7 +78,7 @@ fn numbers_cores_like_slurmd_with_nodes_caches_and_threads() {
 }
 
 #[test]
-fn efficiency_cores_are_left_out_as_slurm_does() {
+fn omits_efficiency_cores_like_slurm() {
     let root = machine(&[
         ("sys/devices/system/cpu/online", "0-3\n"),
         ("sys/devices/cpu_core/cpus", "0-1\n"),
@@ -93,14 +93,14 @@ fn efficiency_cores_are_left_out_as_slurm_does() {
 }
 
 #[test]
-fn cpu_without_topology_gives_no_layout_rather_than_wrong_one() {
+fn incomplete_topology_yields_no_layout() {
     let root = machine(&[("sys/devices/system/cpu/online", "0-1\n")]);
     add_cpu(root.path(), 0, "0", "0-1", "0-1");
     assert_eq!(detect(root.path()).sockets, Vec::<Vec<CpuSet>>::new());
 }
 
 #[test]
-fn affinity_and_cpuset_narrow_what_is_allowed_and_tightest_quota_counts() {
+fn intersects_affinity_with_cpuset_and_uses_tightest_quota() {
     let root = machine(&[
         ("sys/devices/system/cpu/online", "0-15\n"),
         ("proc/self/status", "Name:\tslurminit\nCpus_allowed_list:\t0-7\n"),
@@ -119,7 +119,7 @@ fn affinity_and_cpuset_narrow_what_is_allowed_and_tightest_quota_counts() {
 /// Docker with cgroup v1 mounts the container's group itself, so the path from `/proc/self/cgroup` is not below the
 /// mount.
 #[test]
-fn docker_container_with_cgroup_v1_reads_root_of_its_mounts() {
+fn docker_with_cgroup_v1_reads_root_of_mounts() {
     let root = machine(&[
         ("sys/devices/system/cpu/online", "0-3\n"),
         (
@@ -139,15 +139,15 @@ fn docker_container_with_cgroup_v1_reads_root_of_its_mounts() {
 }
 
 #[test]
-fn unlimited_quota_is_none() {
+fn unlimited_or_invalid_quota_is_none() {
     for text in ["max 100000", "-1 100000", "", "100000", "100000 0", "0 100000", "nan 1"] {
         assert_eq!(parse_quota(text), None, "{text}");
     }
 }
 
-/// The kernel's answer already includes the cpuset.
+/// `sched_getaffinity` already applies the cpuset.
 #[test]
-fn this_machine_is_read_as_sched_getaffinity_has_it() {
+fn allowed_cpus_match_sched_getaffinity() {
     let mask = sched_getaffinity(Pid::from_raw(0)).unwrap();
     let want = (0..1024_u32).filter(|cpu| mask.is_set(*cpu as usize).unwrap()).collect::<CpuSet>();
     let cpu = detect(Path::new("/"));
@@ -157,7 +157,7 @@ fn this_machine_is_read_as_sched_getaffinity_has_it() {
 
 proptest::proptest! {
     #[test]
-    fn no_content_panics(text in "(?s).{0,64}", numbers in "[0-9, \n-]{0,24}") {
+    fn arbitrary_input_does_not_panic(text in "(?s).{0,64}", numbers in "[0-9, \n-]{0,24}") {
         parse_quota(&text);
         parse_quota(&numbers);
         let root = machine(&[

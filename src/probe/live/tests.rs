@@ -6,7 +6,7 @@ use super::*;
 
 const NODE: &str = "sys/class/kfd/kfd/topology/nodes";
 
-/// A machine with two AMD GPUs, in the kernel's format. Any device that can be opened stands for one of theirs.
+/// A machine with two AMD GPUs, in the kernel's format. /dev/null stands for each device.
 fn machine() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     let write = |path: &str, text: &str| {
@@ -33,42 +33,42 @@ fn machine() -> tempfile::TempDir {
     root
 }
 
-/// The lines of one look after the other; `between` changes the machine after each.
-fn looks(root: &Path, count: usize, skip: &[&str], mut between: impl FnMut(usize)) -> Vec<Vec<Line>> {
+/// Lines of each of `count` samples; `between` changes the machine after each sample.
+fn samples(root: &Path, count: usize, closed: &[&str], mut between: impl FnMut(usize)) -> Vec<Vec<Line>> {
     let options = Options {
         root: root.to_owned(),
         library: None,
         vendor: Vendor::Amd,
         interval: Duration::from_millis(1),
-        closed: skip.iter().map(|uuid| Identity { uuid: Some((*uuid).to_owned()), ..Identity::default() }).collect(),
+        closed: closed.iter().map(|uuid| Identity { uuid: Some((*uuid).to_owned()), ..Identity::default() }).collect(),
         all_closed: false,
         meters: false,
         only: None,
     };
-    let mut looks = vec![Vec::new()];
-    let ended = vendor::of(Vendor::Amd).watch(&options, &mut |line| {
-        let last = looks.len() - 1;
-        looks[last].push(line.clone());
+    let mut samples = vec![Vec::new()];
+    let result = vendor::of(Vendor::Amd).watch(&options, &mut |line| {
+        let last = samples.len() - 1;
+        samples[last].push(line.clone());
         if *line == Line::Done {
             between(last);
-            if looks.len() == count {
+            if samples.len() == count {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            looks.push(Vec::new());
+            samples.push(Vec::new());
         }
         Ok(())
     });
-    assert!(ended.is_err());
-    looks
+    assert!(result.is_err());
+    samples
 }
 
-fn listed(look: &[Line]) -> Vec<String> {
-    let Some(Line::Listed { gpus }) = look.first() else { panic!("{look:?}") };
+fn listed_gpus(sample: &[Line]) -> Vec<String> {
+    let Some(Line::Listed { gpus }) = sample.first() else { panic!("{sample:?}") };
     gpus.iter().map(|gpu| gpu.key().to_string()).collect()
 }
 
-fn seen(look: &[Line]) -> Vec<Seen> {
-    let seen = look.iter().filter_map(|line| match line {
+fn seen(sample: &[Line]) -> Vec<Seen> {
+    let seen = sample.iter().filter_map(|line| match line {
         Line::Seen { seen, .. } => Some((**seen).clone()),
         _ => None,
     });
@@ -78,31 +78,31 @@ fn seen(look: &[Line]) -> Vec<Seen> {
 #[test]
 fn samples_amd_gpus_from_kernel_files_and_drops_lost_one() {
     let root = machine();
-    let looks = looks(root.path(), 3, &[], |look| match look {
+    let samples = samples(root.path(), 3, &[], |sample| match sample {
         0 => {
             fs::write(root.path().join("sys/bus/pci/devices/0000:01:00.0/ras/umc_err_count"), "ue: 3\n").unwrap();
         }
         _ => fs::remove_file(root.path().join("dev/dri/renderD129")).unwrap_or_default(),
     });
-    assert_eq!(listed(&looks[0]), ["GPU-0000000000000001", "GPU-0000000000000002"]);
-    let first = seen(&looks[0]);
+    assert_eq!(listed_gpus(&samples[0]), ["GPU-0000000000000001", "GPU-0000000000000002"]);
+    let first = seen(&samples[0]);
     assert_eq!(first.iter().map(|seen| seen.condition.utilization).collect::<Vec<_>>(), [Some(10), Some(20)]);
     assert_eq!(first.iter().map(|seen| seen.readings.ras_uncorrected).collect::<Vec<_>>(), [Some(0), Some(0)]);
-    assert_eq!(seen(&looks[1])[0].readings.ras_uncorrected, Some(3));
-    assert_eq!(listed(&looks[2]), ["GPU-0000000000000001"]);
+    assert_eq!(seen(&samples[1])[0].readings.ras_uncorrected, Some(3));
+    assert_eq!(listed_gpus(&samples[2]), ["GPU-0000000000000001"]);
 }
 
 #[test]
 fn lists_unresponsive_gpu_without_query() {
     let root = machine();
-    let looks = looks(root.path(), 1, &["GPU-0000000000000002"], |_| ());
-    assert_eq!((listed(&looks[0]).len(), seen(&looks[0]).len()), (2, 1));
+    let samples = samples(root.path(), 1, &["GPU-0000000000000002"], |_| ());
+    assert_eq!((listed_gpus(&samples[0]).len(), seen(&samples[0]).len()), (2, 1));
     let has_traces = |vendor| vendor::of(vendor).has_traces(root.path());
     assert!(has_traces(Vendor::Amd) && !has_traces(Vendor::Nvidia));
 }
 
 #[test]
-fn reports_open_error_instead_of_file_mode() {
+fn maps_open_errors_to_faults_and_ignores_file_mode() {
     for (obstacle, fault) in [
         (Obstacle::Denied, Some(FaultKind::DeviceDenied)),
         (Obstacle::NoDriver, Some(FaultKind::Lost)),

@@ -102,11 +102,11 @@ mod tests {
     }
 
     #[test]
-    fn persons_drain_reason_differs_from_slurminits() {
+    fn marks_reserved_drain_reasons_as_set_by_hand() {
         assert_eq!(reason(" fan broken\n"), "fan broken");
         assert_eq!(reason("a\nb\x1b"), "a\\x0ab\\x1b");
-        for own in ["Low fan", "slurminit: x", "gres/gpu is wrong", "CPUs burn"] {
-            assert_eq!(reason(own), format!("by hand: {own}"));
+        for reserved in ["Low fan", "slurminit: x", "gres/gpu is wrong", "CPUs burn"] {
+            assert_eq!(reason(reserved), format!("by hand: {reserved}"));
         }
         assert!(reason(&"x".repeat(999)).chars().count() <= LONGEST + 3);
     }
@@ -122,9 +122,9 @@ mod tests {
         assert_eq!(already, ["nothing", "c1 is drained (fan) already"]);
         let failed = self::arguments(drain(&ClusterNode::empty("fail", true, "disk"), Some("other")));
         assert_eq!(failed, ["nothing", "c1 is fail (disk) already"]);
-        // slurminit's own reason, which the next start would remove, becomes a person's.
-        let ours = ClusterNode::empty("drained", true, "slurminit: the container stops");
-        assert_eq!(self::arguments(drain(&ours, None)), ["state=drain", "reason=drained by an administrator"]);
+        // The next start removes slurminit's own reason, so it is replaced.
+        let own_drain = ClusterNode::empty("drained", true, "slurminit: the container stops");
+        assert_eq!(self::arguments(drain(&own_drain, None)), ["state=drain", "reason=drained by an administrator"]);
     }
 
     #[test]

@@ -123,12 +123,12 @@ mod tests {
         assert_eq!(after(&jobs, &[output]), (vec![], want.map(str::to_owned).to_vec()));
         let (open, failed) = after(&jobs, &[&output.replace("COMPLETED", "COMPLETING")]);
         assert_eq!((open, failed.len()), (vec!["3".to_owned()], 3));
-        // Before 23.02 the wait status is in decimal.
+        // Slurm before 23.02 prints the wait status in decimal.
         assert_eq!(after(&jobs[..2], &["1 FAILED 768\n2 FAILED 9\n"]).1, want[..2]);
     }
 
     #[test]
-    fn counts_job_that_slurmctld_has_forgotten() {
+    fn keeps_result_of_job_missing_from_later_output() {
         let (open, failed) = after(&["1", "2"], &["1 FAILED 1:0\n2 RUNNING 0:0\n", "2 COMPLETED 0:0\n"]);
         assert_eq!((open.len(), failed), (0, vec!["job 1 is FAILED, exit code 1".to_owned()]));
         let mut waiting = PendingJobs { open: vec!["1".to_owned(), "2".to_owned()], failed: BTreeMap::new() };
@@ -137,9 +137,9 @@ mod tests {
 
     #[test]
     fn array_ends_with_last_task() {
-        let begun = "7_[3-9%2] PENDING 0:0\n7_1 FAILED 1:0\n7_2 COMPLETED 0:0\n";
-        assert_eq!(after(&["7"], &[begun]).0, ["7"]);
-        let (open, failed) = after(&["7"], &[begun, "7_9 COMPLETED 0:0\n7_8 FAILED 2:0\n"]);
+        let first_output = "7_[3-9%2] PENDING 0:0\n7_1 FAILED 1:0\n7_2 COMPLETED 0:0\n";
+        assert_eq!(after(&["7"], &[first_output]).0, ["7"]);
+        let (open, failed) = after(&["7"], &[first_output, "7_9 COMPLETED 0:0\n7_8 FAILED 2:0\n"]);
         assert_eq!(
             (open.len(), failed),
             (0, vec!["job 7_1 is FAILED, exit code 1".to_owned(), "job 7_8 is FAILED, exit code 2".to_owned()])

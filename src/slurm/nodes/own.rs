@@ -206,20 +206,20 @@ fn uses(gpus: &[OfferedGpu], lost: &[Option<String>], states: Option<&[GpuState]
 mod tests {
     use super::*;
 
-    fn closed(text: &str) -> Option<String> {
-        OwnNode::parse(text).expect("a node").why_closed()
+    fn why_closed(text: &str) -> Option<String> {
+        OwnNode::parse(text).expect("a node record").why_closed()
     }
 
     #[test]
     fn reports_why_node_accepts_no_jobs() {
-        assert_eq!(closed("up|idle|none\n"), None);
-        assert_eq!(closed("up|mixed|none\ndown|mixed|none\n"), None, "one open partition is enough");
-        assert_eq!(closed("up|allocated|none\n"), None, "a job can wait there");
-        assert_eq!(closed("up|drained|fan | broken\n").as_deref(), Some("the node is drained (fan | broken)"));
-        assert_eq!(closed("up|draining|x\n").as_deref(), Some("the node is draining (x)"));
+        assert_eq!(why_closed("up|idle|none\n"), None);
+        assert_eq!(why_closed("up|mixed|none\ndown|mixed|none\n"), None, "one open partition is enough");
+        assert_eq!(why_closed("up|allocated|none\n"), None, "a job can wait there");
+        assert_eq!(why_closed("up|drained|fan | broken\n").as_deref(), Some("the node is drained (fan | broken)"));
+        assert_eq!(why_closed("up|draining|x\n").as_deref(), Some("the node is draining (x)"));
         let silent = "the node is idle, and slurmd has not responded to slurmctld";
-        assert_eq!(closed("up|idle*|none\n").as_deref(), Some(silent));
-        assert!(closed("down|idle|none\ndrain|idle|none\n").is_some_and(|why| why.contains("all partitions")));
+        assert_eq!(why_closed("up|idle*|none\n").as_deref(), Some(silent));
+        assert!(why_closed("down|idle|none\ndrain|idle|none\n").is_some_and(|why| why.contains("all partitions")));
         assert_eq!(OwnNode::parse(""), None);
         assert_eq!(OwnNode::parse("sinfo: error\n"), None);
     }
@@ -266,15 +266,18 @@ mod tests {
         let shared = GpuState::Shared { jobs: vec![job.clone()] };
         let states =
             [GpuState::Allocated { job: Some(job) }, GpuState::Allocated { job: None }, GpuState::Free, shared];
-        let words = |lost: &[Option<String>], states: Option<&[GpuState]>| {
+        let states_and_jobs = |lost: &[Option<String>], states: Option<&[GpuState]>| {
             let json = serde_json::to_value(uses(&gpus, lost, states)).unwrap();
             json.as_array().unwrap().iter().map(|gpu| format!("{} {}", gpu["state"], gpu["job"])).collect::<Vec<_>>()
         };
         assert_eq!(
-            words(&[], Some(&states)),
+            states_and_jobs(&[], Some(&states)),
             ["\"allocated\" \"7\"", "\"allocated\" null", "\"free\" null", "\"shared\" null"]
         );
         let lost = [Some("gone".to_owned())];
-        assert_eq!(words(&lost, None), ["\"lost\" null", "\"unknown\" null", "\"unknown\" null", "\"unknown\" null"]);
+        assert_eq!(
+            states_and_jobs(&lost, None),
+            ["\"lost\" null", "\"unknown\" null", "\"unknown\" null", "\"unknown\" null"]
+        );
     }
 }

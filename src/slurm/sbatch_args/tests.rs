@@ -13,9 +13,9 @@ PartitionName=debug AllowGroups=ALL Default=YES MaxNodes=UNLIMITED MaxTime=1-00:
 PartitionName=long AllowGroups=ALL Default=NO MaxTime=UNLIMITED MaxCPUsPerNode=4 Nodes=n1\n\
 PartitionName=empty Default=NO MaxTime=UNLIMITED\n";
 
-fn ask(resources: &str, cluster: Option<&Capacity>, partition: Option<&str>) -> String {
+fn convert(resources: &str, cluster: Option<&Capacity>, partition: Option<&str>) -> String {
     let method = format!("{{\"name\": \"deep\", \"resources\": {{{resources}}}}}");
-    let outcome = Resources::parse(&method).and_then(|wanted| line(&wanted, cluster, partition));
+    let outcome = Resources::parse(&method).and_then(|resources| line(&resources, cluster, partition));
     outcome.unwrap_or_else(|refusal| format!("refused: {refusal}"))
 }
 
@@ -33,10 +33,10 @@ fn converts_resources_to_arguments() {
         r#""cpus": 0, "gpus": 2"#,
         r#""cpus": null, "gpus": 0, "time_limit": 60, "exclusive": false"#,
     ] {
-        seen += &format!("{{{resources}}}\n  here:    {}\n", ask(resources, Some(&cluster), None));
-        seen += &format!("  offline: {}\n", ask(resources, None, None));
+        seen += &format!("{{{resources}}}\n  here:    {}\n", convert(resources, Some(&cluster), None));
+        seen += &format!("  offline: {}\n", convert(resources, None, None));
     }
-    seen += &format!("long: {}\n", ask(r#""cpus": 0, "time_limit": "UNLIMITED""#, Some(&cluster), Some("long")));
+    seen += &format!("long: {}\n", convert(r#""cpus": 0, "time_limit": "UNLIMITED""#, Some(&cluster), Some("long")));
     insta::assert_snapshot!(seen);
 }
 
@@ -57,12 +57,12 @@ fn names_missing_resource() {
         ("", Some("empty")),
         ("", Some("other")),
     ] {
-        seen += &format!("{}\n", ask(resources, Some(&cluster), partition));
+        seen += &format!("{}\n", convert(resources, Some(&cluster), partition));
     }
     let without_gpus = Capacity::parse(NODES.lines().last().unwrap(), PARTITIONS);
-    seen += &format!("{}\n", ask(r#""gpus": 1"#, Some(&without_gpus), None));
+    seen += &format!("{}\n", convert(r#""gpus": 1"#, Some(&without_gpus), None));
     let without_default = Capacity::parse(NODES, PARTITIONS.lines().nth(1).unwrap());
-    seen += &format!("{}\n", ask("", Some(&without_default), None));
+    seen += &format!("{}\n", convert("", Some(&without_default), None));
     insta::assert_snapshot!(seen);
 }
 
@@ -89,10 +89,10 @@ fn refuses_invalid_values_in_quotes() {
         r#""\u001b[2J": 1"#,
         r#""cpus": 1,"#,
     ] {
-        seen += &format!("{}\n", ask(resources, None, None));
+        seen += &format!("{}\n", convert(resources, None, None));
     }
     for method in ["", "[]", "{\"resources\": 4}", "{\"resources\": null}", "{}"] {
-        let outcome = Resources::parse(method).map(|wanted| line(&wanted, None, None));
+        let outcome = Resources::parse(method).map(|resources| line(&resources, None, None));
         seen += &format!("{method}: {outcome:?}\n");
     }
     insta::assert_snapshot!(seen);
@@ -112,7 +112,7 @@ fn line_has_no_shell_characters() {
     proptest!(|(table in prop::collection::hash_map(key, value, 0..6))| {
         let pairs: Vec<String> = table.iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
         let method = format!("{{\"resources\": {{{}}}}}", pairs.join(", "));
-        if let Ok(line) = Resources::parse(&method).and_then(|wanted| line(&wanted, None, None)) {
+        if let Ok(line) = Resources::parse(&method).and_then(|resources| line(&resources, None, None)) {
             prop_assert!(line.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" -=:".contains(&byte)), "{line}");
             prop_assert!(line.split(' ').all(|word| word.starts_with("--")), "{line}");
         }

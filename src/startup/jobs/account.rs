@@ -281,20 +281,20 @@ mod tests {
     }
 
     #[test]
-    fn task_with_id_of_another_job_has_not_begun() {
+    fn task_has_not_started_if_its_job_id_was_reused() {
         let time = "2026-11-22T10:10:55.002778Z  info slurmctld: ";
         let log = format!("{time}sched: Allocate JobId=1_2(5) NodeList=localhost\n");
         let row = |row: [&str; 7]| row.map(str::to_owned);
-        let waiting = row(["1", "1", "2", "0", "PENDING", "N/A", ""]);
-        let has_begun = |others: &[[String; 7]]| {
-            let listed = KnownJobs::of(others.iter().cloned().chain([waiting.clone()]).collect());
-            let begun = StartedJobs::of(["5".to_owned()].into(), &log, "").without_contradictions(&listed);
-            begun.contains(&OnceJob::of(waiting.clone()).unwrap())
+        let pending = row(["1", "1", "2", "0", "PENDING", "N/A", ""]);
+        let has_started = |others: &[[String; 7]]| {
+            let listed = KnownJobs::of(others.iter().cloned().chain([pending.clone()]).collect());
+            let started = StartedJobs::of(["5".to_owned()].into(), &log, "").without_contradictions(&listed);
+            started.contains(&OnceJob::of(pending.clone()).unwrap())
         };
-        assert!(has_begun(&[row(["1", "1", "1", "0", "PENDING", "N/A", ""])]), "slurmctld has forgotten job 5");
-        assert!(has_begun(&[row(["5", "1", "2", "0", "RUNNING", "N/A", ""])]));
-        assert!(!has_begun(&[row(["5", "5", "N/A", "1", "RUNNING", "N/A", ""])]), "job 5 is another one");
-        assert!(!has_begun(&[row(["5", "4", "1", "1", "RUNNING", "N/A", ""])]));
+        assert!(has_started(&[row(["1", "1", "1", "0", "PENDING", "N/A", ""])]), "slurmctld no longer lists job 5");
+        assert!(has_started(&[row(["5", "1", "2", "0", "RUNNING", "N/A", ""])]));
+        assert!(!has_started(&[row(["5", "5", "N/A", "1", "RUNNING", "N/A", ""])]), "ID 5 belongs to another job");
+        assert!(!has_started(&[row(["5", "4", "1", "1", "RUNNING", "N/A", ""])]));
     }
 
     #[test]
@@ -305,11 +305,11 @@ mod tests {
              {time}sched/backfill: _start_job: Started JobId=12_4(16) in debug on localhost\n\
              {time}sched: Allocate JobId=12_5(17) NodeList=localhost\n{time}sched: Allocate JobId=7 NodeList=localhost\n"
         );
-        assert_eq!(tasks(&log), ["12_3", "12_4"], "slurmd has not begun 17");
+        assert_eq!(tasks(&log), ["12_3", "12_4"], "slurmd has not started job 17");
     }
 
     #[test]
-    fn ignores_users_text_in_log_lines() {
+    fn ignores_user_text_in_log_lines() {
         let time = "2026-11-22T10:10:55.002778Z  info slurmctld: ";
         for text in [
             "_update_job: setting comment to JobId=99_1(15) for JobId=5",
@@ -324,21 +324,21 @@ mod tests {
 
     #[test]
     fn finds_task_in_notes() {
-        let begun = StartedJobs::of(["15".to_owned()].into(), "", "15 12_3\n16 12_4\n17 12_5\n17\n18\nx\n\n");
-        let tasks: Vec<_> = begun.tasks.into_iter().map(|(task, _)| task).collect();
-        assert_eq!(tasks, ["12_3", "12_5"], "slurmd has not begun 16");
-        assert_eq!(begun.ids.into_iter().collect::<Vec<_>>(), ["15", "17", "18"]);
+        let started = StartedJobs::of(["15".to_owned()].into(), "", "15 12_3\n16 12_4\n17 12_5\n17\n18\nx\n\n");
+        let tasks: Vec<_> = started.tasks.into_iter().map(|(task, _)| task).collect();
+        assert_eq!(tasks, ["12_3", "12_5"], "slurmd has not started job 16");
+        assert_eq!(started.ids.into_iter().collect::<Vec<_>>(), ["15", "17", "18"]);
     }
 
     #[test]
     fn parses_non_requeueable_jobs_from_squeue() {
-        let of = |row: [&str; 7]| OnceJob::of(row.map(str::to_owned));
-        let job = of(["15", "12", "3", "0", "RUNNING", "2026-11-22T10:10:55", "localhost"]).unwrap();
+        let parse = |row: [&str; 7]| OnceJob::of(row.map(str::to_owned));
+        let job = parse(["15", "12", "3", "0", "RUNNING", "2026-11-22T10:10:55", "localhost"]).unwrap();
         assert_eq!((job.name(), job.waits), ("12_3", false));
         assert!(job.was_started_since("2026-11-22T10:10:50") && !job.was_started_since("2026-11-22T10:10:56"));
-        let job = of(["12", "12", "N/A", "0", "PENDING", "N/A", ""]).unwrap();
+        let job = parse(["12", "12", "N/A", "0", "PENDING", "N/A", ""]).unwrap();
         assert_eq!((job.name(), job.waits), ("12", true));
-        assert!(!job.was_started_since("2026-11-22T10:10:50"), "it has no node");
-        assert_eq!(of(["12", "12", "N/A", "1", "PENDING", "N/A", ""]), None, "it may run again");
+        assert!(!job.was_started_since("2026-11-22T10:10:50"), "no node allocated");
+        assert_eq!(parse(["12", "12", "N/A", "1", "PENDING", "N/A", ""]), None, "the job can be requeued");
     }
 }

@@ -207,50 +207,51 @@ mod tests {
 
     #[test]
     fn resumes_only_drains_whose_cause_is_gone() {
-        let known = |state: &str, reason: &str| {
+        let node = |state: &str, reason: &str| {
             record(&format!("NodeName=c1 State={state}+DYNAMIC_NORM Reason={reason} [root@x]"))
         };
-        assert!(is_closed_for_nothing(&known("IDLE+DRAIN", "slurminit: the container stops")));
-        assert!(is_closed_for_nothing(&known("MIXED+DRAIN", "Duplicate jobid")));
-        assert!(!is_closed_for_nothing(&known("IDLE", "slurminit: the container stops")));
-        assert!(!is_closed_for_nothing(&known("IDLE+DRAIN", "fan broken")));
+        assert!(is_closed_for_nothing(&node("IDLE+DRAIN", "slurminit: the container stops")));
+        assert!(is_closed_for_nothing(&node("MIXED+DRAIN", "Duplicate jobid")));
+        assert!(!is_closed_for_nothing(&node("IDLE", "slurminit: the container stops")));
+        assert!(!is_closed_for_nothing(&node("IDLE+DRAIN", "fan broken")));
     }
 
     #[test]
-    fn registers_again_after_lost_hardware_change_without_jobs() {
+    fn registers_again_after_hardware_change_if_node_is_idle() {
         let registered_line = "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:3 Feature=h200";
-        let known = |gres: u32, allocated: u32, state: &str| {
+        let node = |gres: u32, allocated: u32, state: &str| {
             record(&format!(
                 "NodeName=c1 CPUAlloc={allocated} CPUTot=2 Gres=gpu:nvidia:{gres}(S:0) RealMemory=8000 State={state}"
             ))
         };
-        assert!(is_another(&known(4, 0, "IDLE+DRAIN+DYNAMIC_NORM+INVALID_REG"), registered_line));
-        assert!(is_another(&known(2, 0, "IDLE+DYNAMIC_NORM"), registered_line), "the GPU that is back");
+        assert!(is_another(&node(4, 0, "IDLE+DRAIN+DYNAMIC_NORM+INVALID_REG"), registered_line));
+        assert!(is_another(&node(2, 0, "IDLE+DYNAMIC_NORM"), registered_line), "a GPU is back");
         assert!(
-            is_another(&known(3, 0, "IDLE+DYNAMIC_NORM+INVALID_REG"), registered_line),
-            "what it refused, it shows"
+            is_another(&node(3, 0, "IDLE+DYNAMIC_NORM+INVALID_REG"), registered_line),
+            "slurmctld shows the rejected hardware"
         );
-        assert!(!is_another(&known(3, 0, "IDLE+DYNAMIC_NORM"), registered_line));
+        assert!(!is_another(&node(3, 0, "IDLE+DYNAMIC_NORM"), registered_line));
         for (allocated, state) in [
             (1, "MIXED+DYNAMIC_NORM+INVALID_REG"),
             (0, "IDLE+COMPLETING+DYNAMIC_NORM"),
             (0, "IDLE+DYNAMIC_NORM+RESERVED"),
             (0, "IDLE+CLOUD"),
         ] {
-            assert!(!is_another(&known(4, allocated, state), registered_line), "{state}");
+            assert!(!is_another(&node(4, allocated, state), registered_line), "{state}");
         }
     }
 
     #[test]
-    fn restarts_after_repeated_answers_with_backoff() {
-        let mut other = OutdatedAnswers::default();
-        let after = |other: &mut OutdatedAnswers| (1..1000).find(|_| other.is_restart_due(true)).unwrap();
-        assert_eq!([(); 9].map(|()| after(&mut other)), [2, 4, 8, 16, 32, 64, 128, 128, 128]);
-        assert!(!other.is_restart_due(false) && !other.is_restart_due(true) && other.is_restart_due(true));
+    fn outdated_answers_restart_slurmd_with_backoff() {
+        let mut outdated = OutdatedAnswers::default();
+        let until_restart =
+            |outdated: &mut OutdatedAnswers| (1..1000).find(|_| outdated.is_restart_due(true)).unwrap();
+        assert_eq!([(); 9].map(|()| until_restart(&mut outdated)), [2, 4, 8, 16, 32, 64, 128, 128, 128]);
+        assert!(!outdated.is_restart_due(false) && !outdated.is_restart_due(true) && outdated.is_restart_due(true));
     }
 
     #[test]
-    fn own_address_is_not_another_node() {
+    fn own_address_is_not_reported_as_taken() {
         assert!(is_own([127, 0, 0, 1].into()) && !is_own([192, 0, 2, 1].into()));
         assert_eq!(taken("c1", &record("NodeName=c1 NodeAddr=127.0.0.1 State=IDLE"), 1), None);
         assert_eq!(taken("c1", &record("NodeName=c1 NodeAddr=name State=IDLE"), 1), None);

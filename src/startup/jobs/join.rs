@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_reason_within_quotes() {
+    fn removes_quoting_characters_from_reason() {
         assert_eq!(quotable("fan broken"), "fan broken");
         assert_eq!(quotable("x\" Gres=gpu:9 \\\n"), "x  Gres gpu:9   ");
     }

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_of_the_host_are_left_alone() {
+    fn distinguishes_container_groups_from_host_groups() {
         for own in ["0::/\n", "0::/system\n", "0::/slurmd.12/system\n", "1:name=systemd:/\n0::/\n"] {
             assert!(is_containers(own), "{own}");
         }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn slurmd_is_alone_in_its_group_and_leaves_none_behind() {
+    fn moves_slurmd_to_own_group_and_removes_old_groups() {
         let mount = tempfile::tempdir().unwrap();
         let path = |name: &str| mount.path().join(name);
         fs::write(path(PROCESSES), "1\n12\n").unwrap();

@@ -335,7 +335,7 @@ mod tests {
     use super::{plain, waits_for};
 
     #[test]
-    fn restores_dependency() {
+    fn removes_states_from_dependency() {
         assert_eq!(plain("afterok:5(unfulfilled)").as_deref(), Some("afterok:5"));
         let two = "afterok:5(unfulfilled),afterany:6_*(unfulfilled)";
         assert_eq!(plain(two).as_deref(), Some("afterok:5,afterany:6_*"));
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn matches_whole_job_ids_in_dependencies() {
         assert!(waits_for("afterok:5,afterany:6_*", "5") && waits_for("afterok:5,afterany:6_*", "6"));
-        assert!(waits_for("afternotok:6_*", "6_2") && waits_for("afternotok:6_2", "6_2"), "a task is its array's");
+        assert!(waits_for("afternotok:6_*", "6_2") && waits_for("afternotok:6_2", "6_2"), "matches the array");
         assert!(!waits_for("afterok:15", "5") && !waits_for("afterok:51", "5"));
     }
 }

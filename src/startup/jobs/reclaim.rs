@@ -271,7 +271,6 @@ mod tests {
         assert_eq!(parse(["slurm_load_jobs", "error: Unable", "to", "", "", "", "", ""]), None);
     }
 
-    /// A process with its parent and session.
     fn process(pid: i32, parent: i32, name: &str, state: char, session: i32, title: &str) -> Option<Process> {
         let start = u64::from(pid.unsigned_abs());
         Process::new(Stat { pid, name: name.to_owned(), state, has_threads: false, parent, session, start }, title)
@@ -289,7 +288,7 @@ mod tests {
         process(61, 60, "hostname", 'S', 60, "hostname\0")
     }
 
-    fn of<const N: usize>(processes: [Option<Process>; N]) -> InUse {
+    fn in_use<const N: usize>(processes: [Option<Process>; N]) -> InUse {
         InUse::of(&processes.into_iter().flatten().collect::<Vec<_>>())
     }
 
@@ -298,15 +297,15 @@ mod tests {
     }
 
     #[test]
-    fn allocation_is_lost_without_srun_or_task() {
+    fn allocation_is_suspect_without_srun_or_task() {
         let suspect = |in_use: &InUse| suspect(&client_job("node1.lab"), in_use, "node1", &["localhost".to_owned()]);
-        assert_eq!(suspect(&of([srun(51, 40), step("0"), task()])), None);
-        assert_eq!(suspect(&of([srun(51, 40), step("0")])), held_by([51]), "slurmstepd alone is no work");
-        assert_eq!(suspect(&of([srun(51, 40), srun(52, 41)])), held_by([51]), "of its own session");
-        assert_eq!(suspect(&of([step("0"), task()])), held_by([]));
-        assert_eq!(suspect(&of([process(51, 1, "bash", 'S', 40, "bash\0")])), held_by([]));
-        assert_eq!(suspect(&of([process(51, 1, "srun", 'Z', 40, "")])), held_by([]));
-        assert_eq!(suspect(&of([process(51, 1, "salloc", 'T', 40, "salloc\0")])), held_by([51]), "stopped, not gone");
+        assert_eq!(suspect(&in_use([srun(51, 40), step("0"), task()])), None);
+        assert_eq!(suspect(&in_use([srun(51, 40), step("0")])), held_by([51]), "slurmstepd without a task");
+        assert_eq!(suspect(&in_use([srun(51, 40), srun(52, 41)])), held_by([51]), "srun in its session");
+        assert_eq!(suspect(&in_use([step("0"), task()])), held_by([]));
+        assert_eq!(suspect(&in_use([process(51, 1, "bash", 'S', 40, "bash\0")])), held_by([]));
+        assert_eq!(suspect(&in_use([process(51, 1, "srun", 'Z', 40, "")])), held_by([]));
+        assert_eq!(suspect(&in_use([process(51, 1, "salloc", 'T', 40, "salloc\0")])), held_by([51]), "stopped");
     }
 
     #[test]
@@ -317,11 +316,11 @@ mod tests {
     }
 
     #[test]
-    fn batch_job_is_lost_without_slurmstepd() {
+    fn batch_job_is_suspect_without_slurmstepd() {
         let suspect = |in_use: &InUse| suspect(&script("localhost"), in_use, "node1", &["localhost".to_owned()]);
         assert_eq!(suspect(&InUse::default()), Some(Suspect::WithoutScript));
-        assert_eq!(suspect(&of([step("batch"), task()])), None);
-        assert_eq!(suspect(&of([step("batch")])), None, "it tells how the script ended");
-        assert_eq!(suspect(&of([step("extern"), task()])), Some(Suspect::WithoutScript));
+        assert_eq!(suspect(&in_use([step("batch"), task()])), None);
+        assert_eq!(suspect(&in_use([step("batch")])), None, "slurmstepd still reports how the script ended");
+        assert_eq!(suspect(&in_use([step("extern"), task()])), Some(Suspect::WithoutScript));
     }
 }

@@ -84,7 +84,7 @@ mod tests {
         }
         std::os::unix::fs::symlink(outside.path(), path("job00009")).unwrap();
         drop(UnixListener::bind(path("node_7.4294967291")).unwrap());
-        let living = UnixListener::bind(path("node_8.0")).unwrap();
+        let listening = UnixListener::bind(path("node_8.0")).unwrap();
         drop(UnixListener::bind(path("other_7.0")).unwrap());
         std::fs::write(path("node_5.0"), "a file").unwrap();
         let directory = spool.path().to_str().unwrap();
@@ -97,6 +97,6 @@ mod tests {
         for kept in ["job00008/slurm_script", "node_8.0", "other_7.0", "node_5.0", "job00009/slurm_script"] {
             assert!(path(kept).exists(), "{kept}");
         }
-        drop(living);
+        drop(listening);
     }
 }

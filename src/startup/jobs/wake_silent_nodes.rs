@@ -106,11 +106,11 @@ mod tests {
     #[test]
     fn contacts_only_unresponsive_nodes() {
         assert_eq!(need("c1|10.0.0.2|down*|Not responding"), Some((NodeNeed::Asked, "c1", "10.0.0.2")));
-        let ours = "slurminit: the node was unresponsive and has registered again";
-        assert_eq!(need(&format!("c1|a|drained*|{ours}")), Some((NodeNeed::AskedAgain, "c1", "a")));
-        // Another container had wanted its name.
+        let own_reason = "slurminit: the node was unresponsive and has registered again";
+        assert_eq!(need(&format!("c1|a|drained*|{own_reason}")), Some((NodeNeed::AskedAgain, "c1", "a")));
+        // Another container requested this node name.
         assert_eq!(need("c1|a|down*|slurminit: another container"), Some((NodeNeed::Asked, "c1", "a")));
-        assert_eq!(need(&format!("c1|a|drained|{ours}\n")), Some((NodeNeed::Opened, "c1", "a")));
+        assert_eq!(need(&format!("c1|a|drained|{own_reason}\n")), Some((NodeNeed::Opened, "c1", "a")));
         for other in [
             "c1|10.0.0.2|down*|fan broken",
             "c1|10.0.0.2|down|Not responding",

@@ -25,11 +25,11 @@ mod tests {
 
     #[test]
     fn finds_jobs_that_request_or_exclude_node() {
-        let known = "NodeName=compute-2 NodeAddr=172.18.0.3 NodeHostName=3feeba991c75 State=IDLE+DYNAMIC_NORM";
-        let known = NodeRecord::parse(known).unwrap();
+        let node = "NodeName=compute-2 NodeAddr=172.18.0.3 NodeHostName=3feeba991c75 State=IDLE+DYNAMIC_NORM";
+        let node = NodeRecord::parse(node).unwrap();
         let names = |required: &str, excluded: &str| {
             let (required, excluded) = (required.to_owned(), excluded.to_owned());
-            names(&QueuedJob { required, excluded, ..QueuedJob::default() }, &known)
+            names(&QueuedJob { required, excluded, ..QueuedJob::default() }, &node)
         };
         assert!(names("compute-[1-2]", "") && names("", "compute-2") && names("3feeba991c75", ""));
         assert!(!names("", "") && !names("compute-[3-9]", "compute-1") && !names("compute-22", ""));

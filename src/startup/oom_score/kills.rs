@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn unseen_process_is_of_the_only_job() {
+    fn attributes_unseen_kill_to_only_job() {
         let jobs = |jobs: &[u32]| jobs.iter().copied().collect::<BTreeSet<_>>();
         assert_eq!(only(&jobs(&[5]), &jobs(&[])), Some(5));
         assert_eq!(only(&jobs(&[]), &jobs(&[5])), Some(5));

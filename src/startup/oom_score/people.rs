@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn raises_value_and_never_lowers_it() {
+    fn raises_oom_score_and_never_lowers_it() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("oom_score_adj");
         for (before, to, after) in [

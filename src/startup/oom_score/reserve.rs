@@ -259,21 +259,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_emptied_only_if_the_user_with_most_memory_has_it_in_files() {
-        let of = |users: &[(u32, u64, u64)]| {
+    fn empties_files_only_if_largest_user_has_mostly_files() {
+        let selected = |users: &[(u32, u64, u64)]| {
             let usage =
                 users.iter().map(|(uid, files, processes)| (*uid, Usage { files: *files, processes: *processes }));
             user_of_files(&usage.collect(), 64)
         };
-        assert_eq!(of(&[(1, 300, 10), (2, 200, 0)]), Some((1, 300)));
-        assert_eq!(of(&[(1, 0, 300), (2, 200, 0)]), None, "the processes of 1 end, and 2 keeps its files");
-        assert_eq!(of(&[(1, 63, 0)]), None);
-        assert_eq!(of(&[(1, 100, 101)]), None);
-        assert_eq!(of(&[]), None);
+        assert_eq!(selected(&[(1, 300, 10), (2, 200, 0)]), Some((1, 300)));
+        assert_eq!(selected(&[(1, 0, 300), (2, 200, 0)]), None, "user 1 uses the most memory, in processes");
+        assert_eq!(selected(&[(1, 63, 0)]), None);
+        assert_eq!(selected(&[(1, 100, 101)]), None);
+        assert_eq!(selected(&[]), None);
     }
 
     #[test]
-    fn only_the_file_that_was_found_is_emptied() {
+    fn empties_only_file_that_was_found() {
         let directory = tempfile::tempdir().unwrap();
         let [path, other] = ["file", "other"].map(|name| directory.path().join(name));
         for path in [&path, &other] {
@@ -287,7 +287,7 @@ mod tests {
         assert!(empty(file).is_err());
         std::fs::remove_file(&path).unwrap();
         std::fs::rename(&other, &path).unwrap();
-        assert!(empty(file).is_err(), "another file");
+        assert!(empty(file).is_err(), "a different inode");
         std::fs::rename(directory.path().join("moved"), &path).unwrap();
         empty(file).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "");

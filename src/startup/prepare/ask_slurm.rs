@@ -144,7 +144,7 @@ fn key_in(fault: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn words(slurm: &str, files: &[(FileName, &str)]) -> String {
+    fn message(slurm: &str, files: &[(FileName, &str)]) -> String {
         let files: Vec<_> = files.iter().map(|(name, text)| Text { name: *name, text: (*text).to_owned() }).collect();
         let finding = refused(slurm, Path::new("/run/check"), &files, &Customized::default()).finding;
         format!("{}; {}", finding.what, finding.repair)
@@ -155,11 +155,12 @@ mod tests {
         let output = "slurmd: error: _parse_next_key: Parsing error at unrecognized key: Foo\n\
                     slurmd: fatal: Unable to process configuration file\n";
         let conf = "ClusterName=c\n# Foo\nFoo=bar\n";
-        let words_of = words(output, &[(FileName::SlurmConf, conf)]);
+        let text = message(output, &[(FileName::SlurmConf, conf)]);
         let start = "Slurm rejects the new files: slurm.conf:3: Parsing error at unrecognized key: Foo; Unable to";
-        assert!(words_of.starts_with(start), "{words_of}");
+        assert!(text.starts_with(start), "{text}");
         let output = "slurmd: error: MaxJobCount value (abc) is not a valid number\n";
-        assert!(words(output, &[(FileName::SlurmConf, "MaxJobCount=abc")]).contains("slurm.conf:1: MaxJobCount value"));
+        let text = message(output, &[(FileName::SlurmConf, "MaxJobCount=abc")]);
+        assert!(text.contains("slurm.conf:1: MaxJobCount value"), "{text}");
     }
 
     #[test]
@@ -167,12 +168,12 @@ mod tests {
         let output = "slurmd-n: error: Parsing error at unrecognized key: Foo\n\
                     slurmd-n: error: Parse error in file /run/check/gres.conf line 2: \" Foo=1\"\n";
         let files = [(FileName::SlurmConf, "A=1\n"), (FileName::GresConf, "Name=gpu\nName=gpu Foo=1\n")];
-        let words = words(output, &files);
-        assert!(words.contains("in file gres.conf line 2: \" Foo=1\"") && !words.contains("/run/check"), "{words}");
+        let text = message(output, &files);
+        assert!(text.contains("in file gres.conf line 2: \" Foo=1\"") && !text.contains("/run/check"), "{text}");
     }
 
     #[test]
     fn shows_output_without_level_unchanged() {
-        assert!(words("Illegal instruction\n", &[]).contains("the new files: Illegal instruction;"));
+        assert!(message("Illegal instruction\n", &[]).contains("the new files: Illegal instruction;"));
     }
 }

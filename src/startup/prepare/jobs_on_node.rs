@@ -48,10 +48,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_drained_node_without_jobs_and_reservations_can_be_deleted() {
+    fn deletes_only_drained_node_without_jobs_or_reservation() {
         let refusal_for = |state: &str, jobs: &str| {
-            let known = NodeRecord::parse(&format!("NodeName=c1 Gres=gpu:1 State={state} ThreadsPerCore=1"));
-            hindrance(known.as_ref(), &jobs.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+            let node = NodeRecord::parse(&format!("NodeName=c1 Gres=gpu:1 State={state} ThreadsPerCore=1"));
+            hindrance(node.as_ref(), &jobs.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
         };
         assert_eq!(refusal_for("IDLE+DRAIN+DYNAMIC_NORM", ""), None);
         assert_eq!(refusal_for("IDLE*+DRAIN+DYNAMIC_NORM", "\n"), None);

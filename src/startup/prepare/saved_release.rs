@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use model::inventory::{Severity, SlurmInstall};
 
-    /// The beginning of job_state as Slurm 24.11.5 wrote it; 25.11.7 and 26.05.3 differ in the number alone.
+    /// Start of job_state written by Slurm 24.11.5; 25.11.7 and 26.05.3 differ only in the version number.
     const HEAD: &[u8] = b"\0\0\0\x11PROTOCOL_VERSION\0\x2a\x00\0\0\0\0\x6b\x02\x0a\x11\0\0\0\x05\0\0\0\0\0\0\0\0";
 
     fn head(release: u8) -> Vec<u8> {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_its_own_and_three_releases_before() {
+    fn accepts_state_of_own_and_three_previous_releases() {
         checked((24, 11), &[]).unwrap();
         checked((24, 11), &[("job_state", HEAD)]).unwrap();
         checked((26, 5), &[("job_state", HEAD)]).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_state_of_a_newer_release_and_names_it() {
+    fn refuses_state_of_newer_release_and_names_release() {
         let refusal = checked((24, 11), &[("job_state", &head(44))]).unwrap_err();
         assert_eq!((refusal.exit_code, refusal.finding.severity), (exit_code::CONFIG, Severity::Error));
         assert!(refusal.finding.what.contains("25.11") && refusal.finding.repair.contains("25.11 or newer"));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_state_that_is_too_old_and_names_a_release_between() {
+    fn refuses_too_old_state_and_names_intermediate_release() {
         let refusal = checked((24, 11), &[("job_state", &head(38))]).unwrap_err();
         assert_eq!(refusal.exit_code, exit_code::CONFIG);
         assert!(refusal.finding.what.contains("22.05") && refusal.finding.repair.contains("23.11"), "{refusal:?}");

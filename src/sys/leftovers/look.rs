@@ -181,14 +181,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slurmd_has_two_names() {
+    fn recognizes_slurmd_and_slurmd_wlm_as_daemon() {
         assert_eq!([role(0, "slurmd"), role(0, "slurmd-wlm")], [Role::Daemon, Role::Daemon]);
         assert_eq!([role(0, "sh"), role(0, "slurmd-other")], [Role::Other, Role::Other]);
     }
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test waits for its own child; the rule is PID 1's")]
-    fn finished_process_is_not_continued() {
+    fn process_with_reused_pid_and_zombie_are_not_running() {
         let process = |pid: u32| {
             let pid = i32::try_from(pid).unwrap();
             let start = proc::stat(pid).unwrap().start;
@@ -197,7 +197,7 @@ mod tests {
         };
         let own = process(std::process::id());
         assert!(is_running(&own));
-        assert!(!is_running(&Process { start: own.start + 1, ..own }), "another process has its number now");
+        assert!(!is_running(&Process { start: own.start + 1, ..own }), "the PID was reused");
         // A zombie.
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let cat = process(child.id());
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_is_hard_limit() {
+    fn parses_hard_limit_of_file_locks() {
         let line =
             |hard: &str| format!("Limit  Soft Limit\nMax file locks            5            {hard}        locks \n");
         assert_eq!(parse_hard_limit(&line("unlimited")), Some(u64::MAX));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn environments_are_read() {
+    fn parses_job_and_script_context_from_environment() {
         assert_eq!(parse_job(b"A=1\0SLURM_JOB_ID=12\0"), Some(12));
         assert_eq!(parse_job(b"XSLURM_JOB_ID=12\0SLURM_JOB_ID=-1\0"), None);
         assert!(is_script(b"A=1\0SLURM_SCRIPT_CONTEXT=epilog_slurmd\0"));

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn replaces_link_and_keeps_file_from_other_users() {
+    fn replaces_link_and_restricts_mode_of_lock_file() {
         let root = tempfile::tempdir().unwrap();
         let (state, victim) = (root.path().join("state"), root.path().join("victim"));
         fs::create_dir(&state).unwrap();

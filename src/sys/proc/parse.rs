@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_cannot_pretend_to_be_other_fields() {
+    fn process_name_cannot_forge_other_fields() {
         let rest = "S 5 6 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 99 0";
         for name in ["slurmctld", "a) R 1 1 1 (\n", "", "\n", "\u{fffd}"] {
             let (name, state) = (name.to_owned(), 'S');
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_titles_are_read() {
+    fn parses_ids_and_step_titles() {
         let status = "Name:\tx\\nUid:\t0\nUid:\t1000\t0\t0\t0\nGid:\t5\t6\t7\t8\nCapEff:\t0000000000000003\n";
         assert_eq!((numbers(status, "Uid"), numbers(status, "Gid")), (Some([1000]), Some([5, 6])));
         assert_eq!((capabilities(status), field(status, "State")), (Some(3), None));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn recognizes_mount_by_path_and_type() {
+    fn parses_mountinfo_and_skips_invalid_lines() {
         let table = "1 0 0:1 /a /my\\040disk rw,relatime shared:1 - ext4 /dev/a ro,x\n\n2 1 0:2 / /tmp\n";
         let disk = Mount { from: "/a".into(), at: "/my disk".into(), kind: "ext4", options: "ro,x", read_only: true };
         assert_eq!(Mount::all(table).collect::<Vec<_>>(), [disk]);
@@ -144,7 +144,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_text_panics(text in "(?s).{0,300}") {
+        fn arbitrary_input_does_not_panic(text in "(?s).{0,300}") {
             let _ = (Stat::parse(&text), numbers::<2>(&text, "Uid"), step(&text), Mount::all(&text).count());
         }
     }

@@ -1,5 +1,5 @@
-//! Each trap that another user could set, as files on disk. Most tests need root, and fail otherwise: only root can
-//! create files of other users.
+//! Attacks by another user, as files on disk. Most tests fail without root, which is required to create files of other
+//! users.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
@@ -16,7 +16,7 @@ use super::*;
 const OTHER: u32 = 1234;
 
 fn fixture() -> TempDir {
-    assert!(geteuid().is_root(), "this test needs root: it makes files of another user");
+    assert!(geteuid().is_root(), "requires root to create files of another user");
     tempfile::tempdir().unwrap()
 }
 
@@ -28,8 +28,8 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// A directory below `/srv` with this owner and mode.
-fn below(uid: u32, bits: u32) -> TempDir {
+/// A root directory with `/srv/deep`, whose `/srv` has this owner and mode.
+fn root_with_srv(uid: u32, bits: u32) -> TempDir {
     let root = fixture();
     let srv = root.path().join("srv");
     fs::create_dir_all(srv.join("deep")).unwrap();
@@ -39,8 +39,8 @@ fn below(uid: u32, bits: u32) -> TempDir {
 }
 
 #[test]
-fn walks_and_creates_path_through_directories_of_root() {
-    let root = below(0, 0o755);
+fn opens_and_creates_path_below_directories_of_root() {
+    let root = root_with_srv(0, 0o755);
     assert_eq!(open(root.path(), Path::new("/srv/deep")).unwrap().path(), Path::new("/srv/deep"));
     assert!(open(root.path(), Path::new("/srv/none")).unwrap_err().is_missing());
     let mut repaired = Vec::new();
@@ -51,20 +51,20 @@ fn walks_and_creates_path_through_directories_of_root() {
 }
 
 #[test]
-fn opens_no_file_in_foreign_directory() {
-    let root = below(OTHER, 0o755);
+fn rejects_path_through_directory_of_another_user() {
+    let root = root_with_srv(OTHER, 0o755);
     for outcome in [
         open(root.path(), Path::new("/srv/deep")),
         make(root.path(), Path::new("/srv/deep"), &mut Vec::new()).map(|(dir, _)| dir),
     ] {
         assert!(matches!(outcome, Err(UntrustedPath::Foreign { uid: OTHER, .. })), "{outcome:?}");
     }
-    assert_eq!(fs::metadata(root.path().join("srv")).unwrap().uid(), OTHER, "a parent is not ours to take");
+    assert_eq!(fs::metadata(root.path().join("srv")).unwrap().uid(), OTHER, "the owner of a parent must not change");
 }
 
 #[test]
-fn closes_parent_that_others_may_write() {
-    let root = below(0, 0o777);
+fn removes_write_permission_of_others_from_parent() {
+    let root = root_with_srv(0, 0o777);
     let outcome = open(root.path(), Path::new("/srv/deep"));
     assert!(matches!(outcome, Err(UntrustedPath::Open { mode: 0o777, .. })), "{outcome:?}");
     let mut repaired = Vec::new();
@@ -75,7 +75,7 @@ fn closes_parent_that_others_may_write() {
 }
 
 #[test]
-fn directory_for_all_gets_sticky_bit_and_no_other_does() {
+fn sets_sticky_bit_only_on_world_writable_directory() {
     for (before, after) in [(0o777, 0o1777), (0o1777, 0o1777), (0o755, 0o755)] {
         let root = tempfile::tempdir().unwrap();
         let tmp = root.path().join("tmp");
@@ -89,7 +89,7 @@ fn directory_for_all_gets_sticky_bit_and_no_other_does() {
 
 #[test]
 fn keeps_sticky_parent_and_removes_planted_files() {
-    let root = below(0, 0o1777);
+    let root = root_with_srv(0, 0o1777);
     let (srv, victim) = (root.path().join("srv"), root.path().join("victim"));
     fs::create_dir(&victim).unwrap();
     symlink("/victim", srv.join("ours")).unwrap();
@@ -105,15 +105,15 @@ fn keeps_sticky_parent_and_removes_planted_files() {
 }
 
 #[test]
-fn only_links_that_root_made_are_followed() {
-    let root = below(0, 0o755);
+fn follows_only_links_owned_by_root() {
+    let root = root_with_srv(0, 0o755);
     let (run, var) = (root.path().join("run"), root.path().join("var"));
     fs::create_dir_all(run.join("slurminit")).unwrap();
     fs::create_dir(&var).unwrap();
     symlink("/run", var.join("run")).unwrap();
     symlink("../srv/./deep", var.join("relative")).unwrap();
     let found = open(root.path(), Path::new("/var/run/slurminit")).unwrap();
-    assert_eq!(found.path(), Path::new("/run/slurminit"), "below the root, not below the machine's");
+    assert_eq!(found.path(), Path::new("/run/slurminit"), "resolved below the given root");
     assert_eq!(open(root.path(), Path::new("/var/relative")).unwrap().path(), Path::new("/srv/deep"));
     assert_eq!(open(root.path(), Path::new("/var/../../run")).unwrap().path(), Path::new("/run"));
     lchown(var.join("run"), Some(OTHER), None).unwrap();
@@ -123,8 +123,8 @@ fn only_links_that_root_made_are_followed() {
 }
 
 #[test]
-fn own_name_is_never_a_link() {
-    let root = below(0, 0o755);
+fn rejects_link_in_place_of_child_directory() {
+    let root = root_with_srv(0, 0o755);
     symlink("deep", root.path().join("srv/slurmctld")).unwrap();
     let srv = open(root.path(), Path::new("/srv")).unwrap();
     assert!(matches!(srv.child("slurmctld"), Err(UntrustedPath::Link { .. })));
@@ -133,8 +133,8 @@ fn own_name_is_never_a_link() {
 }
 
 #[test]
-fn secret_counts_by_its_place_and_not_by_its_owner() {
-    let root = below(0, 0o755);
+fn trusts_secret_by_its_directory_not_by_its_owner() {
+    let root = root_with_srv(0, 0o755);
     let srv = root.path().join("srv");
     let read = |name: &str| {
         open_file(root.path(), &Path::new("/srv").join(name))
@@ -144,7 +144,7 @@ fn secret_counts_by_its_place_and_not_by_its_owner() {
     chown(srv.join("mounted"), Some(OTHER), None).unwrap();
     assert_eq!(read("mounted").unwrap(), b"key");
 
-    // The way Kubernetes does it: a world-writable directory with root's links and files.
+    // Layout of a Kubernetes secret volume: a world-writable directory with links and files of root.
     fs::create_dir(srv.join("..2026")).unwrap();
     fs::write(srv.join("..2026/key"), "key").unwrap();
     symlink("..2026", srv.join("..data")).unwrap();
@@ -152,7 +152,7 @@ fn secret_counts_by_its_place_and_not_by_its_owner() {
     assert_eq!(read("key").unwrap(), b"key");
     set_mode(&srv, 0o1777);
     assert_eq!(read("key").unwrap(), b"key");
-    // Others may add names there: a file of theirs, or a hard link to one of root's.
+    // Others can add their own files there, or hard links to files of root.
     assert!(matches!(read("mounted"), Err(UntrustedPath::Foreign { uid: OTHER, .. })));
     fs::write(root.path().join("shadow"), "secret").unwrap();
     fs::hard_link(root.path().join("shadow"), srv.join("second")).unwrap();
@@ -164,27 +164,27 @@ fn secret_counts_by_its_place_and_not_by_its_owner() {
 }
 
 /// Runs `work` with a deadline: opening a pipe without a writer would block for ever.
-fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+fn with_timeout<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::spawn(move || done.send(work()));
-    is_done.recv_timeout(Duration::from_secs(60)).expect("it waits for a pipe")
+    is_done.recv_timeout(Duration::from_secs(60)).expect("blocked on a pipe without a writer")
 }
 
 #[test]
-fn pipe_is_no_file_and_nothing_to_wait_for() {
+fn read_rejects_pipe_device_and_directory_without_blocking() {
     let root = tempfile::tempdir().unwrap();
     let pipe = root.path().join("pipe");
     mkfifo(&pipe, Mode::S_IRWXU).unwrap();
     let path = pipe.clone();
-    assert!(within(move || read(&path)).is_err());
+    assert!(with_timeout(move || read(&path)).is_err());
     let path = root.path().to_owned();
-    assert!(within(move || Dir::of_the_user(&path).unwrap().read("pipe")).is_err());
+    assert!(with_timeout(move || Dir::of_the_user(&path).unwrap().read("pipe")).is_err());
     assert!(read(Path::new("/dev/zero")).is_err());
     assert!(read(root.path()).is_err());
 }
 
 #[test]
-fn tree_is_given_without_what_was_laid_as_trap() {
+fn changes_owner_of_tree_except_planted_links_and_pipes() {
     let root = fixture();
     let (tree, shadow) = (root.path().join("tree"), root.path().join("shadow"));
     fs::create_dir_all(tree.join("hash.0")).unwrap();
@@ -193,7 +193,7 @@ fn tree_is_given_without_what_was_laid_as_trap() {
     for name in ["job_state", "hash.0/script"] {
         fs::write(tree.join(name), "").unwrap();
     }
-    // What Slurm leaves if it is killed between link and unlink.
+    // Slurm leaves this if it is killed between link and unlink.
     fs::hard_link(tree.join("job_state"), tree.join("job_state.old")).unwrap();
     for name in [".", "hash.0", "job_state", "hash.0/script"] {
         chown(tree.join(name), Some(OTHER), None).unwrap();
@@ -224,7 +224,7 @@ fn tree_is_given_without_what_was_laid_as_trap() {
 }
 
 #[test]
-fn clears_each_fault_at_its_threshold() {
+fn clear_empties_directory_without_following_links() {
     let root = tempfile::tempdir().unwrap();
     let (spool, outside) = (root.path().join("spool"), root.path().join("outside"));
     fs::create_dir_all(spool.join("job1/deeper")).unwrap();
@@ -239,8 +239,8 @@ fn clears_each_fault_at_its_threshold() {
 }
 
 #[test]
-fn creates_home_in_any_users_directory_but_not_through_their_links() {
-    let root = below(OTHER, 0o777);
+fn creates_home_in_foreign_directory_but_not_through_links() {
+    let root = root_with_srv(OTHER, 0o777);
     let home = make_anywhere(root.path(), Path::new("/srv/homes/alice")).unwrap();
     assert_eq!(home.path(), Path::new("/srv/homes/alice"));
     symlink("/srv/deep", root.path().join("srv/link")).unwrap();

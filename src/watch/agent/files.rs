@@ -118,21 +118,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_that_is_no_longer_listed_keeps_its_place() {
+    fn lost_gpu_keeps_its_position_in_inventory() {
         let gpu = |index: u32, bus: u32| Gpu {
             index,
             pci_address: format!("0000:{bus:02x}:00.0").parse().ok(),
             ..Gpu::default()
         };
-        let out = |bus: u32| LeftOutGpu {
+        let left_out = |bus: u32| LeftOutGpu {
             gpu: Identity { pci_address: gpu(0, bus).pci_address, ..Identity::default() },
             ..LeftOutGpu::default()
         };
-        // The driver renumbers the GPUs behind the one that is gone.
+        // The driver renumbers the GPUs after the lost one.
         let mut inventory = Inventory { gpus: vec![gpu(0, 0x11), gpu(1, 0x12)], ..Inventory::default() };
-        mark(&[out(0x10), out(0x12)], &mut inventory);
-        let of = |gpu: &Gpu| (gpu.pci_address.map(|address| address.bus), gpu.access.obstacle());
+        mark(&[left_out(0x10), left_out(0x12)], &mut inventory);
+        let place_and_obstacle = |gpu: &Gpu| (gpu.pci_address.map(|address| address.bus), gpu.access.obstacle());
         let want = [(Some(0x10), Some(Obstacle::Lost)), (Some(0x11), None), (Some(0x12), Some(Obstacle::Faulty))];
-        assert_eq!(inventory.gpus.iter().map(of).collect::<Vec<_>>(), want);
+        assert_eq!(inventory.gpus.iter().map(place_and_obstacle).collect::<Vec<_>>(), want);
     }
 }

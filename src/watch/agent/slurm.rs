@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_of_a_job_is_read_from_its_allocation() {
+    fn parses_memory_per_node_from_tres() {
         let of = |tres| mib_per_node(tres);
         assert_eq!(of("cpu=1,mem=10M,node=1,billing=1"), Some(10));
         assert_eq!(of("cpu=2,mem=1.50G,node=2,billing=2,gres/gpu=1"), Some(768));

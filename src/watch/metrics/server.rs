@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_contains_its_first_state_which_cannot_end_the_element() {
+    fn page_embeds_escaped_initial_state() {
         let page = page(Some(r#"{"why":"</script><b>"}"#));
         assert!(page.contains(r#"id="first">{"why":"\u003c/script>\u003cb>"}</script>"#), "{page}");
         assert_eq!(super::page(None), PAGE);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_own_names_and_dotless_names_are_this_machine() {
+    fn accepts_only_addresses_own_names_and_dotless_names() {
         let names = ["gpu1.example.org".to_owned()];
         for own in ["127.0.0.1:9835", "[::1]:9835", "localhost", "slurm:9835", "10.0.0.7", "GPU1.example.org:9835"] {
             assert!(is_own(own, &names), "{own}");

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_counted_by_state_user_and_partition() {
+    fn counts_jobs_by_state_user_and_partition() {
         let jobs = vec![
             job("18_1", "PENDING", 2, "main,big", "bob", "Dependency"),
             job("17", "RUNNING", 4, "main", "alice", "None"),

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_is_one_row_and_hides_no_job() {
+    fn array_is_one_row_and_does_not_displace_other_jobs() {
         let job = |id: String, state: &str| QueuedJob { id, state: state.to_owned(), ..QueuedJob::default() };
         let task = |number: u64| job(format!("20_{number}"), if number < 3 { "RUNNING" } else { "PENDING" });
         let mut all: Vec<QueuedJob> = (0..500).map(task).collect();

@@ -70,9 +70,9 @@ mod tests {
     }
 
     #[test]
-    fn distinguishes_own_network_from_hosts() {
+    fn distinguishes_container_network_from_host_network() {
         assert!(pairs(&[(42, 43)]) && pairs(&[(42, 43), (44, 45)]));
-        // A card, a card with a VLAN, the engine's bridge with its veth peers; no interface at all.
+        // A NIC; a NIC with a VLAN; a NIC with Docker's bridge and a veth; no interface.
         assert!(!pairs(&[(2, 2)]) && !pairs(&[(2, 2), (3, 2)]) && !pairs(&[(2, 2), (4, 4), (43, 42)]) && !pairs(&[]));
     }
 }

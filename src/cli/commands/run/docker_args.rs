@@ -127,7 +127,7 @@ pub(super) fn version() -> String {
 mod tests {
     use super::*;
 
-    fn of(cmd: &[&str], programs: &[&str]) -> Meaning {
+    fn meaning_of(cmd: &[&str], programs: &[&str]) -> Meaning {
         let cmd: Vec<OsString> = cmd.iter().map(OsString::from).collect();
         meaning(&cmd, &|name| programs.iter().any(|program| OsStr::new(program) == name))
     }
@@ -151,19 +151,19 @@ mod tests {
             (&["run", "--", "srun"], Meaning::Command),
             (&["help", "me"], Meaning::Command),
         ] {
-            assert_eq!(of(cmd, &["srun"]), expected, "{cmd:?}");
+            assert_eq!(meaning_of(cmd, &["srun"]), expected, "{cmd:?}");
         }
     }
 
     #[test]
-    fn prefers_program_with_that_name() {
+    fn program_takes_precedence_over_verb_and_option() {
         for name in ["status", "help", "-x"] {
-            assert_eq!(of(&[name], &[name]), Meaning::Command, "{name}");
+            assert_eq!(meaning_of(&[name], &[name]), Meaning::Command, "{name}");
         }
     }
 
     #[test]
-    fn takes_nodes_with_and_without_dashes_before_the_command() {
+    fn parses_nodes_option_with_and_without_separator() {
         for cmd in [&["--nodes", "4", "srun", "hostname"][..], &["--nodes=4", "--", "srun", "hostname"]] {
             let mut cmd: Vec<OsString> = cmd.iter().map(OsString::from).collect();
             assert_eq!(take_nodes(&mut cmd), Ok(Some(4)));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_token_in_place_of_command() {
+    fn finds_join_token_only_before_command() {
         let token = |cmd: &[&str]| {
             let cmd: Vec<OsString> = cmd.iter().map(OsString::from).collect();
             super::token(&cmd).map(|token| token.map(OsStr::to_owned))

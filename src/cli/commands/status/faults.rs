@@ -55,9 +55,9 @@ mod tests {
             is_out: true,
             ..GpuReport::default()
         };
-        let well =
+        let healthy =
             GpuReport { identity: Identity { index: 4, ..Identity::default() }, is_out: true, ..GpuReport::default() };
-        let report = Report { gpus: vec![gpu, well], node: Some("GPU 3 left out".to_owned()), ..Report::default() };
+        let report = Report { gpus: vec![gpu, healthy], node: Some("GPU 3 left out".to_owned()), ..Report::default() };
         assert_eq!(
             faults(&report, 9, age).split_whitespace().collect::<Vec<_>>().join(" "),
             "GPU 3 (0000:13:00.0): the driver has lost it, since 4s; jobs do not get it; repair: reboot the host \

@@ -155,7 +155,7 @@ mod tests {
             pid: Some(pid),
             ..UnitSnapshot::default()
         };
-        let died = |how: &str, why: Option<&str>| UnitSnapshot {
+        let restarted = |how: &str, why: Option<&str>| UnitSnapshot {
             restarts: 2,
             last_exit: Some(LastExit::Failure(how.to_owned())),
             last_exit_why: why.map(|why| StopReason::Silent(why.to_owned())),
@@ -167,7 +167,7 @@ mod tests {
             state: UnitState::GivenUp,
             pid: None,
             since_ms: None,
-            ..died("was killed by signal 9 (SIGKILL)", None)
+            ..restarted("was killed by signal 9 (SIGKILL)", None)
         };
         let snapshot = Snapshot {
             phase: PhaseName::Ready,
@@ -175,7 +175,7 @@ mod tests {
             why: "ready".to_owned(),
             units: vec![
                 ready("munged", 17),
-                died("was killed by signal 9 (SIGKILL)", Some("it did not answer (no answer within 3.0 s)")),
+                restarted("was killed by signal 9 (SIGKILL)", Some("it did not answer (no answer within 3.0 s)")),
                 given_up,
             ],
             prepared: Some(Prepared {
@@ -199,11 +199,11 @@ mod tests {
             gpu(2, "NVIDIA A100-SXM4-80GB MIG 1g.10gb+me", allocated(None, None)),
             gpu(3, "NVIDIA H200", OwnGpuState::Lost { why: "/dev/nvidia3 is gone".to_owned() }),
         ];
-        let now = NodeStatus {
+        let node_status = NodeStatus {
             node: node("drained|fan broken, ask Eve about it before anybody touches the machine again"),
             gpus,
         };
-        let text = table(&status, &now, 3_726_090, memory);
+        let text = table(&status, &node_status, 3_726_090, memory);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         insta::assert_snapshot!(text);
     }

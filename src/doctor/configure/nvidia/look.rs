@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn list_of_nvidia_smi_is_read() {
+    fn parses_nvidia_smi_list() {
         let (gpus, mig) = parse_list(
             "GPU 0: NVIDIA H200 (UUID: GPU-1c1d)\n  MIG 1g.18gb     Device  0: (UUID: MIG-aa)\n  \
              MIG 2g.35gb     Device  1: (UUID: MIG-bb)\nGPU 1: Tesla (old) K80 (UUID: GPU-2c2d)\nnonsense\n",

@@ -1,4 +1,4 @@
-//! A health with a cluster that is a few variables.
+//! Tests [`HealthController`] with a simulated cluster.
 
 mod faults;
 mod node;
@@ -13,12 +13,12 @@ use crate::queued_job::OwnedJob;
 
 const NVIDIA: Vendor = Vendor::Nvidia;
 
-/// What the edge would do, without an edge.
-struct World {
+/// A simulated cluster with one node.
+struct Cluster {
     health: HealthController,
     now: Clock,
     gpus: Vec<Identity>,
-    /// What Slurm offers, by position in `gpus`.
+    /// The GPUs available to jobs, as positions in `gpus`.
     offered: Vec<usize>,
     jobs: Vec<Option<u64>>,
     drained: Option<String>,
@@ -27,10 +27,9 @@ struct World {
     recount: Recount,
     /// Whether a job without a GPU is on the node.
     has_other_job: bool,
-    /// Whether slurmctld does not answer.
-    is_away: bool,
-    /// How often Slurm was asked.
-    asked: u32,
+    is_slurmctld_down: bool,
+    /// The number of queries to Slurm.
+    queries: u32,
 }
 
 fn identity(index: u32) -> Identity {
@@ -42,21 +41,21 @@ fn identity(index: u32) -> Identity {
     }
 }
 
-/// The part of slurminit.toml that matters here.
+/// `[faults]` of slurminit.toml.
 #[derive(serde::Deserialize)]
 struct Configuration {
     #[serde(default)]
     faults: Faults,
 }
 
-impl World {
+impl Cluster {
     fn new(count: u32) -> Self {
         Self::with(count, "", Recount::WithoutGpuJobs)
     }
 
     fn with(count: u32, faults: &str, recount: Recount) -> Self {
         let Configuration { faults } = toml::from_str(faults).unwrap();
-        let mut world = Self {
+        let mut cluster = Self {
             health: HealthController::new(faults, 5000, recount, None, &[]),
             now: Clock::default(),
             gpus: (0..count).map(identity).collect(),
@@ -67,12 +66,12 @@ impl World {
             reload_fails: false,
             recount,
             has_other_job: false,
-            is_away: false,
-            asked: 0,
+            is_slurmctld_down: false,
+            queries: 0,
         };
-        world.health.offer(world.offer());
-        world.look(&[]);
-        world
+        cluster.health.offer(cluster.offer());
+        cluster.sample(&[]);
+        cluster
     }
 
     fn offer(&self) -> Vec<Offered> {
@@ -80,51 +79,51 @@ impl World {
         self.offered.iter().map(|index| Offered { pci_address: address(index), file: String::new() }).collect()
     }
 
-    fn well() -> Seen {
+    fn healthy() -> Seen {
         Seen { readings: Readings { recovery_action: Some(0), ..Readings::default() }, ..Seen::default() }
     }
 
-    /// A look at which all are well but these.
-    fn look(&mut self, bad: &[(usize, Seen)]) {
-        self.pass(5000);
+    /// Runs a sampling round in which all GPUs except `bad` are healthy.
+    fn sample(&mut self, bad: &[(usize, Seen)]) {
+        self.advance(5000);
         self.health.listed(self.now, NVIDIA, self.gpus.clone());
         for (index, gpu) in self.gpus.clone().iter().enumerate() {
-            let seen = bad.iter().find(|(bad, _)| *bad == index).map_or_else(Self::well, |(_, seen)| seen.clone());
+            let seen = bad.iter().find(|(bad, _)| *bad == index).map_or_else(Self::healthy, |(_, seen)| seen.clone());
             self.health.seen(self.now, &gpu.key(), seen);
         }
         self.health.done(self.now, NVIDIA);
-        self.action();
+        self.settle();
     }
 
-    fn pass(&mut self, ms: u64) {
+    fn advance(&mut self, ms: u64) {
         self.now = Clock { ms: self.now.ms + ms, unix: self.now.unix + ms / 1000 };
     }
 
-    /// A look at which a GPU is lost.
-    fn lost(&mut self, index: usize) {
-        self.look(&[(index, Seen { trouble: Some(FaultKind::Lost), ..Seen::default() })]);
+    /// Runs a sampling round in which a GPU is lost.
+    fn lose(&mut self, index: usize) {
+        self.sample(&[(index, Seen { trouble: Some(FaultKind::Lost), ..Seen::default() })]);
     }
 
-    fn action(&mut self) {
-        self.rest();
-        self.pass(300);
-        self.rest();
+    fn settle(&mut self) {
+        self.run_actions();
+        self.advance(300);
+        self.run_actions();
     }
 
-    fn rest(&mut self) {
+    fn run_actions(&mut self) {
         for _ in 0..20 {
             let actions = self.health.step(self.now);
             if actions.is_empty() {
                 return;
             }
             for action in actions {
-                self.do_it(action);
+                self.perform(action);
             }
         }
-        panic!("it never comes to rest: {:?}", self.health.stage);
+        panic!("the actions do not end: {:?}", self.health.stage);
     }
 
-    fn do_it(&mut self, action: Action) {
+    fn perform(&mut self, action: Action) {
         match action {
             Action::Log(_, message) => self.log.push(message.text),
             Action::Drain { reason } => {
@@ -146,13 +145,13 @@ impl World {
                 let is_empty = held == 0 && !self.has_other_job;
                 let is_ours = self.drained.as_ref().is_some_and(|reason| reason.starts_with("GPU "));
                 let node = OnNode { is_closed: self.drained.is_some(), is_ours, gpus, held, is_empty };
-                self.asked += 1;
-                self.health.on_node(self.now, self.now, Some(&node).filter(|_| !self.is_away));
+                self.queries += 1;
+                self.health.on_node(self.now, self.now, Some(&node).filter(|_| !self.is_slurmctld_down));
             }
             Action::Reload { without } => {
-                assert!(self.drained.is_some(), "a job could begin meanwhile");
+                assert!(self.drained.is_some(), "a job could start during the reload");
                 assert!(self.offered.iter().all(|index| self.jobs[*index].is_none()), "Slurm would abort a job");
-                assert!(self.recount == Recount::WithoutGpuJobs || !self.has_other_job, "Slurm would forget a job");
+                assert!(self.recount == Recount::WithoutGpuJobs || !self.has_other_job, "Slurm would lose a job");
                 if self.reload_fails {
                     return self.health.reloaded(self.now, Err("no".to_owned()));
                 }
@@ -160,7 +159,7 @@ impl World {
                 self.offered = (0..self.gpus.len()).filter(|index| !is_out(index)).collect();
                 self.health.reloaded(self.now, Ok(self.offer()));
             }
-            Action::Resume if self.is_away => {}
+            Action::Resume if self.is_slurmctld_down => {}
             Action::Resume if self.drained.as_ref().is_some_and(|reason| !reason.starts_with("GPU ")) => {}
             Action::Resume => self.drained = None,
             Action::Notify(notification) => {
@@ -171,14 +170,14 @@ impl World {
 
     fn event(&mut self, index: usize, xid: u32) {
         self.health.event(self.now, Some(&self.gpus[index].key()), xid);
-        self.action();
+        self.settle();
     }
 
-    /// A reset begins for this cause, or ends.
+    /// Reports the start of a reset with this cause, or the end of a reset.
     fn reset(&mut self, index: usize, cause: Option<&str>) {
-        let begins = |cause: &str| Phase::Begins { cause: Some(cause.to_owned()) };
-        self.health.reset(self.now, NVIDIA, &self.gpus[index].key(), &cause.map_or(Phase::Ends, begins));
-        self.action();
+        let start = |cause: &str| Phase::Begins { cause: Some(cause.to_owned()) };
+        self.health.reset(self.now, NVIDIA, &self.gpus[index].key(), &cause.map_or(Phase::Ends, start));
+        self.settle();
     }
 
     fn faults(&self, index: usize) -> Vec<FaultKind> {
@@ -187,33 +186,33 @@ impl World {
 }
 
 proptest! {
-    /// Whatever happens: no job is aborted (the world asserts it), and when all is well again, all GPUs are offered and nothing is
-    /// drained.
+    /// No job is aborted (asserted in `perform`). When all GPUs are healthy again, all are offered and the node is
+    /// not drained.
     #[test]
-    fn always_ends_consistently(history in proptest::collection::vec((0..10_u8, 0..3_usize), 1..60)) {
-        let mut world = World::new(3);
-        for (what, gpu) in history {
-            match what {
-                0 => world.lost(gpu),
-                1 => world.event(gpu, 79),
-                2 => world.event(gpu, 31),
-                3 if world.drained.is_none() && world.offered.contains(&gpu) => world.jobs[gpu] = Some(5),
-                4 => world.jobs[gpu] = None,
+    fn any_history_ends_with_all_gpus_offered(history in proptest::collection::vec((0..10_u8, 0..3_usize), 1..60)) {
+        let mut cluster = Cluster::new(3);
+        for (event, gpu) in history {
+            match event {
+                0 => cluster.lose(gpu),
+                1 => cluster.event(gpu, 79),
+                2 => cluster.event(gpu, 31),
+                3 if cluster.drained.is_none() && cluster.offered.contains(&gpu) => cluster.jobs[gpu] = Some(5),
+                4 => cluster.jobs[gpu] = None,
                 5 => {
-                    world.pass(1000);
-                    world.action();
+                    cluster.advance(1000);
+                    cluster.settle();
                 }
-                6 => world.reload_fails = !world.reload_fails,
-                7 => world.reset(gpu, Some("HWS hang")),
-                8 => world.reset(gpu, None),
-                _ => world.look(&[]),
+                6 => cluster.reload_fails = !cluster.reload_fails,
+                7 => cluster.reset(gpu, Some("HWS hang")),
+                8 => cluster.reset(gpu, None),
+                _ => cluster.sample(&[]),
             }
         }
-        (0..3).for_each(|gpu| world.reset(gpu, None));
-        world.reload_fails = false;
-        world.jobs = vec![None; 3];
-        (0..200).for_each(|_| world.look(&[]));
-        prop_assert_eq!((world.offered.len(), &world.drained), (3, &None));
-        prop_assert!(world.health.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
+        (0..3).for_each(|gpu| cluster.reset(gpu, None));
+        cluster.reload_fails = false;
+        cluster.jobs = vec![None; 3];
+        (0..200).for_each(|_| cluster.sample(&[]));
+        prop_assert_eq!((cluster.offered.len(), &cluster.drained), (3, &None));
+        prop_assert!(cluster.health.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
     }
 }

@@ -1,4 +1,4 @@
-//! The host's files as accounts of the container.
+//! Container accounts from the host's files.
 
 use std::path::Path;
 
@@ -26,14 +26,14 @@ fn accounts(passwd: &str, group: &str, toml: &str) -> HostAccounts {
     files.accounts(&config(toml), &image(), &|path| programs.contains(&path))
 }
 
-/// The names of the users that are taken, and the lines that are not.
-fn taken(passwd: &str, group: &str, toml: &str) -> (Vec<String>, Vec<usize>) {
+/// Names of the accepted users, and line numbers of the rejected lines.
+fn accepted(passwd: &str, group: &str, toml: &str) -> (Vec<String>, Vec<usize>) {
     let accounts = accounts(passwd, group, toml);
     let rejected = accounts.rejected.iter().filter(|entry| entry.file == "passwd").map(|entry| entry.line);
     (accounts.users.iter().map(|user| user.name.to_string()).collect(), rejected.collect())
 }
 
-/// The container's files with these users of the host.
+/// The container's files with these host accounts.
 fn installed(before: &AccountFiles, accounts: HostAccounts, toml: &str) -> AccountFiles {
     let mut config = config(toml);
     config.groups.extend(accounts.groups);
@@ -50,7 +50,7 @@ const GROUP: &str =
     "root:x:0:\nvideo:x:39:alice\nusers:x:100:\nalice:x:1001:\nrobot:x:1003:\nlab:x:2000:alice,bob,carol\n";
 
 #[test]
-fn ordinary_users_get_ids_groups_home_and_shell_without_password() {
+fn copies_ordinary_users_without_passwords() {
     let accounts = accounts(PASSWD, GROUP, "");
     assert!(accounts.rejected.is_empty(), "{:?}", accounts.rejected);
     let files = installed(&image(), accounts, "");
@@ -68,19 +68,19 @@ fn ordinary_users_get_ids_groups_home_and_shell_without_password() {
 }
 
 #[test]
-fn system_and_root_ids_are_never_taken() {
+fn never_accepts_root_or_system_ids() {
     let passwd = "toor:x:0:0::/home/toor:/bin/sh\nsys:x:999:1001::/home/sys:/bin/sh\nn:x:65534:1001::/home/n:/bin/sh\n\
                   m:x:4294967295:1001::/home/m:/bin/sh\nbig:x:60001:1001::/home/big:/bin/sh\n";
-    assert_eq!(taken(passwd, GROUP, ""), (vec![], vec![]));
-    let (names, rejected) = taken(passwd, GROUP, "[users]\nmax_id = 4000000000");
+    assert_eq!(accepted(passwd, GROUP, ""), (vec![], vec![]));
+    let (names, rejected) = accepted(passwd, GROUP, "[users]\nmax_id = 4000000000");
     assert_eq!((names, rejected), (vec!["big".to_owned()], vec![]));
-    // A daemon's ID of the image, below a raised limit.
+    // The ID of an image daemon, below a raised limit.
     let slurm = "eve:x:64030:1001::/home/eve:/bin/sh\nslurm:x:1005:1001::/home/s:/bin/sh\n";
-    assert_eq!(taken(slurm, GROUP, "[users]\nmax_id = 100000"), (vec![], vec![1, 2]));
+    assert_eq!(accepted(slurm, GROUP, "[users]\nmax_id = 100000"), (vec![], vec![1, 2]));
 }
 
 #[test]
-fn hostile_lines_are_rejected_with_their_number() {
+fn rejects_invalid_lines_with_line_number() {
     let lines = [
         "short:x:1001",
         "long:x:1001:1001::/home/long:/bin/sh:extra",
@@ -107,7 +107,7 @@ fn hostile_lines_are_rejected_with_their_number() {
         "app:x:1001:1001::/home/a:/bin/sh",
         "eve:x:1000:1001::/home/a:/bin/sh",
     ];
-    let (names, rejected) = taken(&lines.join("\n"), GROUP, "");
+    let (names, rejected) = accepted(&lines.join("\n"), GROUP, "");
     assert_eq!(names, [] as [&str; 0]);
     assert_eq!(rejected, (1..=lines.len()).collect::<Vec<_>>());
     let group = "bad name:x:1500:\nshort:x\nvideo:x:1600:alice\nlab:x:1000:alice\nok:x:1700:alice\nok:x:1800:\n";
@@ -119,18 +119,18 @@ fn hostile_lines_are_rejected_with_their_number() {
 }
 
 #[test]
-fn second_line_of_name_or_id_is_rejected() {
+fn rejects_duplicate_names_and_ids() {
     let passwd = "a:x:1001:1001::/home/a:/bin/sh\na:x:1002:1001::/home/a:/bin/sh\nb:x:1001:1001::/home/b:/bin/sh\n";
-    assert_eq!(taken(passwd, GROUP, ""), (vec!["a".to_owned()], vec![2, 3]));
+    assert_eq!(accepted(passwd, GROUP, ""), (vec!["a".to_owned()], vec![2, 3]));
 }
 
 #[test]
-fn configured_user_precedes_user_of_host() {
+fn configured_user_overrides_host_user() {
     let toml = "[[user]]\nname = \"alice\"\nuid = 1001\nhome = \"/data/alice\"\n[[user]]\nname = \"eve\"\nuid = 1002";
-    assert_eq!(taken(PASSWD, GROUP, toml), (vec!["robot".to_owned()], vec![4]));
+    assert_eq!(accepted(PASSWD, GROUP, toml), (vec!["robot".to_owned()], vec![4]));
     let files = installed(&image(), accounts(PASSWD, GROUP, toml), toml);
     assert!(files.passwd.contains("\nalice:x:1001:1001:made by slurminit:/data/alice:/bin/bash\n"), "{}", files.passwd);
-    // The user's own group would get the ID of another group of the host.
+    // The user's own group would get the GID of a host group.
     let toml = "[[user]]\nname = \"zoe\"\nuid = 2000";
     let accounts = accounts(PASSWD, GROUP, toml);
     assert_eq!(accounts.rejected.iter().map(|entry| (entry.file, entry.line)).collect::<Vec<_>>(), [("group", 6)]);
@@ -138,22 +138,22 @@ fn configured_user_precedes_user_of_host() {
 }
 
 #[test]
-fn identical_user_of_image_is_accepted() {
+fn identical_image_user_is_neither_added_nor_rejected() {
     let passwd = "app:x:1000:1000::/home/app:/bin/bash\n";
-    assert_eq!(taken(passwd, "app:x:1000:\n", ""), (vec![], vec![]));
+    assert_eq!(accepted(passwd, "app:x:1000:\n", ""), (vec![], vec![]));
 }
 
 #[test]
-fn accounts_of_last_start_are_read_back() {
+fn restores_host_accounts_of_previous_start() {
     let first = installed(&image(), accounts(PASSWD, GROUP, ""), "");
     let kept = first.hosts_accounts(&config(""));
     assert_eq!(installed(&first, kept, ""), first);
-    // Without the setting they are gone.
+    // Without the setting, host accounts are removed.
     assert_eq!(first.with(&[], &[]).unwrap(), image());
 }
 
 #[test]
-fn message_about_many_lines_is_short() {
+fn limits_message_about_many_rejected_lines() {
     let passwd = format!("{}:x:1001:1001::/:\n", "x".repeat(10_000)).repeat(100) + &"x\n".repeat(100_000);
     let rejected = accounts(&passwd, "", "").rejected;
     let text = list_rejected(&rejected, Path::new("/host/etc"));
@@ -162,9 +162,9 @@ fn message_about_many_lines_is_short() {
 }
 
 proptest! {
-    /// Whatever the host's files contain, the container's files are written, keep the image's lines, and have no new system account.
+    /// Any host files: the result is valid, keeps the image's lines, and has no new system account.
     #[test]
-    fn any_files_of_host_can_be_installed(
+    fn any_host_files_can_be_installed(
         passwd in "([a-d]{1,2}:x:(0|100[0-3]|64030|9):(100[0-3]|100|0|44):[a-z:\u{fffd}]{0,3}:/(home|etc)/[a-c]:(/bin/sh)?\n|[a-z:]{0,9}\n){0,8}",
         group in "((users|video|[a-d]{1,2}):x:(100|100[0-3]|44|0):([a-d],?){0,3}\n|[a-z:]{0,9}\n){0,8}",
         toml in "(\\[\\[user\\]\\]\nname = \"a\"\nuid = 100[12]\n)?",
@@ -187,7 +187,7 @@ proptest! {
 }
 
 #[test]
-fn thousands_of_users_take_little_time() {
+fn handles_twenty_thousand_users() {
     let numbers = 1..=20_000;
     let passwd: String = numbers.clone().map(|n| format!("u{n}:x:{}:100::/home/u{n}:/bin/sh\n", 2000 + n)).collect();
     let members: Vec<String> = numbers.clone().map(|n| format!("u{n}")).collect();

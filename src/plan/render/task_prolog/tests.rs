@@ -3,7 +3,7 @@ use super::*;
 /// The variables that Slurm sets for a step.
 const VARIABLES: [&str; 4] = ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"];
 
-/// The [`VARIABLES`] after a shell has run the script; empty ones are left out.
+/// Output of the script with these values of [`VARIABLES`]; empty ones are unset.
 #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 fn exports(names: &[(Vendor, &str)], counts_from_zero: bool, variables: [&str; 4]) -> String {
     let names = names.iter().map(|(vendor, name)| (*vendor, (*name).to_owned())).collect();
@@ -25,7 +25,7 @@ const NVIDIA: [(Vendor, &str); 4] =
     [(Vendor::Nvidia, "GPU-a"), (Vendor::Nvidia, "MIG-b"), (Vendor::Nvidia, "7"), (Vendor::Nvidia, "MIG-d")];
 
 #[test]
-fn replaces_position_by_name_and_keeps_everything_else() {
+fn replaces_positions_and_keeps_other_values() {
     for (given, expected) in [
         ("0", "export CUDA_VISIBLE_DEVICES=GPU-a\n"),
         ("3,1", "export CUDA_VISIBLE_DEVICES=MIG-d,MIG-b\n"),
@@ -39,9 +39,9 @@ fn replaces_position_by_name_and_keeps_everything_else() {
     }
 }
 
-/// Slurm with ConstrainDevices: `CUDA_VISIBLE_DEVICES=0` is the first GPU of the step's own list.
+/// With ConstrainDevices, `CUDA_VISIBLE_DEVICES=0` is the first GPU in the step's list.
 #[test]
-fn under_a_device_cgroup_the_steps_list_is_asked() {
+fn device_cgroup_positions_refer_to_step_list() {
     for (variables, expected) in [
         (["0", "", "3", ""], "MIG-d"),
         (["0,1", "", "1,3", "0,1,3"], "MIG-b,MIG-d"),
@@ -67,7 +67,7 @@ fn mixed(counts_from_zero: bool, given: &str, step: &str) -> Vec<String> {
 }
 
 #[test]
-fn job_gets_variable_of_its_vendor() {
+fn exports_only_variables_of_allocated_vendors() {
     let nvidia = ["export CUDA_VISIBLE_DEVICES=GPU-b", "unset ROCR_VISIBLE_DEVICES"];
     assert_eq!(mixed(false, "1", "1"), nvidia);
     assert_eq!(mixed(false, "3", "3"), ["unset CUDA_VISIBLE_DEVICES", "export ROCR_VISIBLE_DEVICES=2"]);
@@ -76,7 +76,7 @@ fn job_gets_variable_of_its_vendor() {
 }
 
 #[test]
-fn rocr_counts_the_gpus_that_a_step_can_open() {
+fn rocr_numbers_count_gpus_that_step_can_open() {
     assert_eq!(mixed(true, "0", "3"), ["unset CUDA_VISIBLE_DEVICES", "export ROCR_VISIBLE_DEVICES=0"]);
     // A task with the second and third GPU of its step, in Slurm's order.
     let task = ["unset CUDA_VISIBLE_DEVICES", "export ROCR_VISIBLE_DEVICES=1,0"];
@@ -86,34 +86,34 @@ fn rocr_counts_the_gpus_that_a_step_can_open() {
 }
 
 #[test]
-fn cuda_counts_the_gpus_that_a_step_can_open_in_bus_order() {
+fn cuda_numbers_count_gpus_that_step_can_open_in_bus_order() {
     let names = [(Vendor::Nvidia, "0"), (Vendor::Nvidia, "2"), (Vendor::Nvidia, "1")];
     let order = "export CUDA_DEVICE_ORDER=PCI_BUS_ID\n";
-    let seen = |from_zero, given, step| exports(&names, from_zero, [given, "", step, ""]);
-    assert_eq!(seen(false, "1,2", "1,2"), format!("export CUDA_VISIBLE_DEVICES=2,1\n{order}"));
-    assert_eq!(seen(true, "0", "1"), format!("export CUDA_VISIBLE_DEVICES=0\n{order}"));
-    assert_eq!(seen(true, "0,1", "1,2"), format!("export CUDA_VISIBLE_DEVICES=1,0\n{order}"));
-    // Number 0 is excluded from jobs, and every step can open it.
-    let beside = [(Vendor::Nvidia, "1"), (Vendor::Nvidia, "2")];
-    assert_eq!(exports(&beside, true, ["0", "", "1", ""]), format!("export CUDA_VISIBLE_DEVICES=1\n{order}"));
+    let exported = |from_zero, given, step| exports(&names, from_zero, [given, "", step, ""]);
+    assert_eq!(exported(false, "1,2", "1,2"), format!("export CUDA_VISIBLE_DEVICES=2,1\n{order}"));
+    assert_eq!(exported(true, "0", "1"), format!("export CUDA_VISIBLE_DEVICES=0\n{order}"));
+    assert_eq!(exported(true, "0,1", "1,2"), format!("export CUDA_VISIBLE_DEVICES=1,0\n{order}"));
+    // GPU 0 is excluded from jobs, but every step can open it.
+    let without_first = [(Vendor::Nvidia, "1"), (Vendor::Nvidia, "2")];
+    assert_eq!(exports(&without_first, true, ["0", "", "1", ""]), format!("export CUDA_VISIBLE_DEVICES=1\n{order}"));
 }
 
 #[test]
-fn machine_with_amd_alone_has_amds_variable() {
+fn amd_only_machine_exports_only_rocr_variable() {
     let names = [(Vendor::Amd, "1"), (Vendor::Amd, "0")];
     assert_eq!(exports(&names, false, ["", "0", "0", ""]), "export ROCR_VISIBLE_DEVICES=1\n");
 }
 
 #[test]
-fn counts_gpus_that_jobs_may_not_use() {
-    // Number 0 is no GRES, so no device rule keeps a step from opening it.
+fn rocr_numbers_include_gpus_excluded_from_jobs() {
+    // GPU 0 is not in GRES, so no device rule prevents a step from opening it.
     let names = [(Vendor::Amd, "1"), (Vendor::Amd, "2")];
     assert_eq!(exports(&names, true, ["", "0", "1", ""]), "export ROCR_VISIBLE_DEVICES=1\n");
     assert_eq!(exports(&names, true, ["", "0,1", "0,1", ""]), "export ROCR_VISIBLE_DEVICES=1,2\n");
 }
 
 #[test]
-fn sets_how_intels_runtime_counts() {
+fn sets_numbering_variables_of_level_zero() {
     let settings = "export ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE\nexport ZE_ENABLE_PCI_ID_DEVICE_ORDER=1\n";
     let names = [(Vendor::Intel, "0"), (Vendor::Intel, "1")];
     assert_eq!(exports(&names, false, ["", "", "1", ""]), "");
@@ -125,27 +125,27 @@ fn sets_how_intels_runtime_counts() {
         why: "",
     });
     assert!(script.contains("devices=$ZE_AFFINITY_MASK\n"), "{script}");
-    let exports_by = |mixed: &[(Vendor, &str)], given: &str| exports(mixed, false, [given, "", given, ""]);
+    let exported = |mixed: &[(Vendor, &str)], given: &str| exports(mixed, false, [given, "", given, ""]);
     let mixed = [(Vendor::Nvidia, "GPU-a"), (Vendor::Intel, "1")];
-    let own = "unset CUDA_VISIBLE_DEVICES\nexport ZE_AFFINITY_MASK=1\n";
-    assert_eq!(exports_by(&mixed, "1"), format!("{own}{settings}"));
-    let others = "export CUDA_VISIBLE_DEVICES=GPU-a\nunset ZE_AFFINITY_MASK\n";
-    assert_eq!(exports_by(&mixed, "0"), format!("{others}{settings}"));
+    let intel = "unset CUDA_VISIBLE_DEVICES\nexport ZE_AFFINITY_MASK=1\n";
+    assert_eq!(exported(&mixed, "1"), format!("{intel}{settings}"));
+    let nvidia = "export CUDA_VISIBLE_DEVICES=GPU-a\nunset ZE_AFFINITY_MASK\n";
+    assert_eq!(exported(&mixed, "0"), format!("{nvidia}{settings}"));
 }
 
 #[test]
-fn job_without_gpu_gets_nothing() {
+fn job_without_gpu_exports_nothing() {
     for names in [&NVIDIA[..], &MIXED[..]] {
         let script = exports(names, false, ["", "", "", ""]);
         assert_eq!(script, "");
     }
 }
 
-/// A default keeps the job's value; Slurm's own value is replaced where Slurm sets one.
+/// A default keeps the job's value. Other variables are replaced only where Slurm sets them.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 fn sets_variables_of_mpi_libraries() {
-    let said = |names: Vec<(Vendor, String)>, is_default: bool, given: Option<&str>| {
+    let exported = |names: Vec<(Vendor, String)>, is_default: bool, given: Option<&str>| {
         let variables = vec![TaskVariable { name: "NAME", value: "$SLURMD_NODENAME", is_default }];
         let script = text(&TaskProlog { path: "/p".into(), names, counts_from_zero: false, variables, why: "" });
         let mut command = std::process::Command::new("sh");
@@ -156,10 +156,10 @@ fn sets_variables_of_mpi_libraries() {
     let export = "export NAME=node2\n";
     for names in [Vec::new(), vec![(Vendor::Nvidia, "GPU-a".to_owned())]] {
         for (given, expected) in [(None, export), (Some("1"), ""), (Some(""), "")] {
-            assert_eq!(said(names.clone(), true, given), expected, "{given:?}");
+            assert_eq!(exported(names.clone(), true, given), expected, "{given:?}");
         }
         for (given, expected) in [(None, ""), (Some("host"), export)] {
-            assert_eq!(said(names.clone(), false, given), expected, "{given:?}");
+            assert_eq!(exported(names.clone(), false, given), expected, "{given:?}");
         }
     }
 }

@@ -14,7 +14,7 @@ fn hierarchies(root: &Path, mountinfo: &str, membership: &str) -> Hierarchies {
 }
 
 #[test]
-fn hybrid_layout_is_v1_and_foreign_mounts_do_not_count() {
+fn hybrid_layout_is_v1_without_mounts_outside_sys_fs_cgroup() {
     let found = hierarchies(Path::new("/nowhere"), DOCKER_V1, "0::/\n");
     assert_eq!(found.version(), CgroupVersion::V1);
     let controllers: Vec<&str> = found.mounts().flat_map(|mount| &mount.controllers).map(String::as_str).collect();
@@ -23,7 +23,7 @@ fn hybrid_layout_is_v1_and_foreign_mounts_do_not_count() {
 }
 
 #[test]
-fn group_is_found_below_group_that_is_mounted() {
+fn finds_group_below_mounted_group() {
     let root = tempfile::tempdir().unwrap();
     let memory = root.path().join("sys/fs/cgroup/memory");
     fs::create_dir_all(memory.join("job")).unwrap();
@@ -51,14 +51,14 @@ fn later_mount_hides_earlier() {
 }
 
 #[test]
-fn mount_points_cannot_leave_the_root() {
+fn ignores_mount_point_with_parent_components() {
     let text = "30 23 0:26 / /sys/fs/cgroup/../../../etc rw - cgroup2 cgroup rw\n";
     assert_eq!(hierarchies(Path::new("/root"), text, "").version(), CgroupVersion::None);
 }
 
 proptest::proptest! {
     #[test]
-    fn no_content_panics(text in "(?s).{0,80}", fields in "[a-z0-9:/ ,.-]{0,80}") {
+    fn arbitrary_input_does_not_panic(text in "(?s).{0,80}", fields in "[a-z0-9:/ ,.-]{0,80}") {
         for text in [text, fields] {
             parse_mountinfo(&text, Path::new("/"));
             parse_mountinfo(&format!("1 1 1 / /sys/fs/cgroup {text} - cgroup {text}"), Path::new("/"));

@@ -60,7 +60,7 @@ mod tests {
     const LIST: &str = "# List of AMDGPU IDs\n1.0.0\n740F,\t02,\tAMD Instinct MI210\n740F,\t03,\tAnother, with comma\n";
 
     #[test]
-    fn list_is_exact_about_revision() {
+    fn looks_up_name_by_exact_revision() {
         assert_eq!(in_list(LIST, 0x740f, 2).as_deref(), Some("AMD Instinct MI210"));
         assert_eq!(in_list(LIST, 0x740f, 3).as_deref(), Some("Another, with comma"));
         assert_eq!(in_list(LIST, 0x740f, 4), None);
@@ -68,7 +68,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_list_panics(text in "(?s).{0,60}", fields in "[0-9a-fx]{0,20},[0-9a-fx ]{0,20},.{0,4}") {
+        fn arbitrary_list_does_not_panic(text in "(?s).{0,60}", fields in "[0-9a-fx]{0,20},[0-9a-fx ]{0,20},.{0,4}") {
             in_list(&text, 1, 1);
             in_list(&fields, 1, 1);
         }

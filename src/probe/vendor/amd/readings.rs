@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amds_files_become_measurements_and_what_they_lack_stays_open() {
+    fn reads_amd_files_and_leaves_missing_values_unset() {
         let root = tempfile::tempdir().unwrap();
         let device = root.path().join("sys/bus/pci/devices/0000:03:00.0");
         let write = |name: &str, text: &str| {
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(seen, (Some(37), Some((1024, 65520)), Some(45)));
         assert_eq!((readings.power_mw, readings.memory_utilization), (Some(93_000), None));
         assert_eq!(readings.ras_uncorrected, Some(2));
-        // An MI300X has no first sensor.
+        // An MI300X has no edge sensor (temp1).
         for file in ["temp1_input", "temp1_label"] {
             fs::remove_file(device.join("hwmon/hwmon4").join(file)).unwrap();
         }

@@ -142,18 +142,18 @@ mod tests {
         Identity { index, uuid: Some(format!("GPU-{index}")), ..Identity::default() }
     }
 
-    /// Two GPUs; a pipe stands for each one's descriptor.
-    fn two() -> (Resets, Vec<File>) {
-        let (mut resets, mut kernels) = (Resets::default(), Vec::new());
+    /// Two GPUs, each with a pipe in place of the kernel's event descriptor.
+    fn two_gpus() -> (Resets, Vec<File>) {
+        let (mut resets, mut writers) = (Resets::default(), Vec::new());
         for index in 0..2 {
-            let (events, kernel) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
-            let (events, kernel) = (File::from(events), File::from(kernel));
+            let (events, writer) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
+            let (events, writer) = (File::from(events), File::from(writer));
             let gpu = identity(index).key();
             resets.files.push(EventFile { gpu, gpu_id: 100 + index, events, lines: LineSplitter::default() });
-            kernels.push(kernel);
+            writers.push(writer);
         }
         resets.tried = (0..2).map(|index| identity(index).key()).collect();
-        (resets, kernels)
+        (resets, writers)
     }
 
     fn received(resets: &mut Resets) -> Vec<(String, Phase)> {
@@ -167,42 +167,42 @@ mod tests {
             other => panic!("{other:?}"),
         };
         resets.receive(until, &mut send).unwrap();
-        assert!(Instant::now() >= until, "the next look is not due");
+        assert!(Instant::now() >= until, "returned before the next sample is due");
         received
     }
 
     #[test]
-    fn reads_each_gpus_descriptor_even_in_pieces() {
-        let (mut resets, mut kernels) = two();
-        kernels[1].write_all(b"3 1 HWS hang\n").unwrap();
-        kernels[0].write_all(b"2 8:1a\ngarb\xffage\n3 1 RAS").unwrap();
+    fn reads_events_of_each_gpu_even_in_partial_lines() {
+        let (mut resets, mut writers) = two_gpus();
+        writers[1].write_all(b"3 1 HWS hang\n").unwrap();
+        writers[0].write_all(b"2 8:1a\ngarb\xffage\n3 1 RAS").unwrap();
         let begins = |cause: &str| Phase::Begins { cause: Some(cause.to_owned()) };
         assert_eq!(received(&mut resets), [("GPU-1".to_owned(), begins("HWS hang"))]);
-        kernels[0].write_all(b" error\n4 1 \n").unwrap();
+        writers[0].write_all(b" error\n4 1 \n").unwrap();
         let want = [("GPU-0".to_owned(), begins("RAS error")), ("GPU-0".to_owned(), Phase::Ends)];
         assert_eq!(received(&mut resets), want);
         assert_eq!(received(&mut resets), []);
     }
 
     #[test]
-    fn reopens_descriptor_that_ended() {
-        let (mut resets, mut kernels) = two();
-        kernels[0].write_all(b"4 1\n").unwrap();
-        drop(kernels.remove(0));
+    fn closed_descriptor_is_dropped_and_retried() {
+        let (mut resets, mut writers) = two_gpus();
+        writers[0].write_all(b"4 1\n").unwrap();
+        drop(writers.remove(0));
         assert_eq!(received(&mut resets), [("GPU-0".to_owned(), Phase::Ends)]);
         assert_eq!((resets.files.len(), resets.tried.len()), (1, 0));
     }
 
     #[test]
-    fn stops_when_the_reader_is_gone() {
-        let (mut resets, mut kernels) = two();
-        kernels[0].write_all(b"4 1\n").unwrap();
+    fn returns_error_when_reader_is_gone() {
+        let (mut resets, mut writers) = two_gpus();
+        writers[0].write_all(b"4 1\n").unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         assert!(resets.receive(until, &mut |_| Err(ErrorKind::BrokenPipe.into())).is_err());
     }
 
     #[test]
-    fn kernel_without_events_is_no_fault_and_is_not_queried_again() {
+    fn kernel_without_smi_events_is_logged_and_not_retried() {
         let root = tempfile::tempdir().unwrap();
         let node = root.path().join(super::super::NODES).join("1");
         std::fs::create_dir_all(&node).unwrap();
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(gpu_ids(root.path()), [Some(51110)]);
         let kfd = root.path().join("dev/kfd");
         assert_eq!(subscribe(&kfd, 51110).unwrap_err().kind(), ErrorKind::NotFound);
-        // A file without ioctls fails like a kernel without this one.
+        // /dev/null rejects ioctls like a kernel without this one.
         symlink("/dev/null", &kfd).unwrap();
         assert_eq!(subscribe(&kfd, 51110).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
         let mut resets = Resets::default();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_for_the_events_before_and_after_a_reset() {
+    fn event_mask_selects_begin_and_end_of_reset() {
         assert_eq!(smi_line::MASK, 0b1100);
     }
 }

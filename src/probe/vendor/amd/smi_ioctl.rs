@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_number_is_that_of_the_kernel() {
+    fn ioctl_number_matches_kernel_header() {
         // _IOC(_IOC_READ | _IOC_WRITE, 'K', 0x1f, 8), as in asm-generic/ioctl.h.
         let want = 3_u64 << 30 | (size_of::<SmiEventsArgs>() as u64) << 16 | u64::from(b'K') << 8 | 0x1f;
         assert_eq!(SMI_EVENTS, want);

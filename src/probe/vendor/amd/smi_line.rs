@@ -43,14 +43,14 @@ mod tests {
         assert_eq!(parse(b"3 ffffffff RAS error"), begins(Some("RAS error")));
         assert_eq!(parse(b"3 2 HWS hang"), begins(Some("HWS hang")));
         assert_eq!(parse(b"3 2 unknown"), begins(None));
-        // The end has no cause, and yet its space.
+        // The end event has no cause but keeps the space.
         assert_eq!(parse(b"4 2 "), Some(Phase::Ends));
     }
 
     #[test]
-    fn other_events_and_nonsense_say_nothing() {
+    fn ignores_other_events_and_malformed_lines() {
         for line in [
-            // VMFAULT, THERMAL_THROTTLE, QUEUE_EVICTION, and one that no kernel has yet.
+            // VMFAULT, THERMAL_THROTTLE, QUEUE_EVICTION, and an undefined event.
             &b"1 1f40:python3"[..],
             b"2 8:1a",
             b"9 123456789 -4711 1a2b 0",

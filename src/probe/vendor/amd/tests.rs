@@ -34,7 +34,7 @@ impl Fixture {
         self.write(&format!("{NODES}/{number}/properties"), properties);
     }
 
-    /// Any device that can be opened stands for the GPU's.
+    /// /dev/null stands for the device.
     fn add_device(&self, name: &str) {
         let path = self.path().join("dev").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -106,7 +106,7 @@ fn orders_gpus_by_node_number_beside_foreign_render_node() {
 }
 
 #[test]
-fn partitions_share_a_serial_number_that_names_none_of_them() {
+fn partitions_with_shared_serial_number_have_no_uuid() {
     let fixture = Fixture::new();
     fixture.add_gpu(1, 0x0a00, 128, 7);
     fixture.add_gpu(2, 0x0a01, 129, 7);
@@ -116,7 +116,7 @@ fn partitions_share_a_serial_number_that_names_none_of_them() {
 }
 
 #[test]
-fn render_node_is_given_out_once() {
+fn assigns_render_node_to_one_gpu_only() {
     let fixture = Fixture::new();
     fixture.add_gpu(1, 0x0a00, 128, 7);
     fs::remove_file(fixture.path().join("dev/dri/renderD128")).unwrap();
@@ -130,7 +130,7 @@ fn render_node_is_given_out_once() {
 }
 
 #[test]
-fn missing_render_node_is_that_gpus_and_missing_kfd_is_everyones() {
+fn missing_render_node_affects_one_gpu_and_missing_kfd_all() {
     let fixture = Fixture::new();
     fixture.add_gpu(1, 0x0a00, 128, 1);
     fixture.add_gpu(2, 0x1900, 129, 2);
@@ -145,7 +145,7 @@ fn missing_render_node_is_that_gpus_and_missing_kfd_is_everyones() {
 }
 
 #[test]
-fn group_that_jobs_need_is_named_by_its_number() {
+fn reports_required_device_groups_by_number() {
     assert_eq!(groups::of_groups(Vendor::Amd, &BTreeMap::new()), None);
     let groups = [(110, Path::new("/dev/kfd")), (44, Path::new("/dev/dri/renderD128"))].into();
     let finding = groups::of_groups(Vendor::Amd, &groups).unwrap();
@@ -154,7 +154,7 @@ fn group_that_jobs_need_is_named_by_its_number() {
 }
 
 #[test]
-fn integrated_gpu_has_own_memory_without_borrowed() {
+fn integrated_gpu_memory_excludes_shared_ram() {
     let fixture = Fixture::new();
     fixture.add_gpu(1, 0x0a00, 128, 1);
     fixture.add_gpu(2, 0x1900, 129, 2);
@@ -174,7 +174,7 @@ fn integrated_gpu_has_own_memory_without_borrowed() {
 }
 
 #[test]
-fn memory_of_mi300a_is_its_nodes_and_it_is_no_small_gpu() {
+fn mi300a_has_numa_node_memory_and_is_not_integrated() {
     let fixture = Fixture::new();
     fixture.add_gpu(1, 0x0a00, 128, 1);
     let properties = fs::read_to_string(fixture.path().join(format!("{NODES}/1/properties"))).unwrap();
@@ -225,11 +225,11 @@ fn lightest_cpu_link_locates_gpu_without_pci_device() {
     let place = |found: Found| (found.gpus[0].cpus.as_ref().map(CpuSet::to_string), found.gpus[0].numa_node);
     assert_eq!(place(fixture.probe()), (Some("8-15".into()), Some(4)));
     fixture.write("sys/devices/system/node/node5/cpulist", "16\n");
-    assert_eq!(place(fixture.probe()), (None, None), "three nodes for two of KFD's prove nothing");
+    assert_eq!(place(fixture.probe()), (None, None), "the numbers of NUMA and KFD nodes differ");
 }
 
-/// A machine whose topology is given as one text, with every possible render node.
-fn listed(listing: &str) -> Fixture {
+/// A machine with the topology of this listing and every possible render node.
+fn fixture_from(listing: &str) -> Fixture {
     let fixture = Fixture { root: tempfile::tempdir().unwrap() };
     for (path, text) in listing::files(listing) {
         fixture.write(&format!("{NODES}/{path}"), &text);
@@ -248,7 +248,7 @@ fn numa_nodes(gpus: &[Gpu]) -> Vec<Option<u32>> {
 
 #[test]
 fn eight_mi210_are_eight_gpus_without_memory_size() {
-    let Found { gpus, findings, .. } = listed(listing::EIGHT_MI210).probe();
+    let Found { gpus, findings, .. } = fixture_from(listing::EIGHT_MI210).probe();
     assert_eq!((gpus.len(), findings), (8, vec![]));
     assert!(gpus.iter().all(|gpu| gpu.access == Access::Usable && gpu.compute.as_deref() == Some("gfx90a")));
     assert!(gpus.iter().all(|gpu| gpu.uuid.is_some() && gpu.model.as_deref() == Some("AMD Instinct MI210")));
@@ -261,8 +261,8 @@ fn eight_mi210_are_eight_gpus_without_memory_size() {
 }
 
 #[test]
-fn four_mi308x_in_four_partitions_are_sixteen_gpus_with_render_node_each() {
-    let Found { gpus, findings, .. } = listed(listing::FOUR_MI308X_IN_FOUR_PARTITIONS).probe();
+fn four_mi308x_in_four_partitions_are_sixteen_gpus() {
+    let Found { gpus, findings, .. } = fixture_from(listing::FOUR_MI308X_IN_FOUR_PARTITIONS).probe();
     assert_eq!(findings, []);
     assert_eq!(numa_nodes(&gpus), [[Some(0); 8], [Some(1); 8]].concat());
     let minors: Vec<u32> = gpus.iter().filter_map(|gpu| gpu.minor).collect();
@@ -279,7 +279,7 @@ fn four_mi308x_in_four_partitions_are_sixteen_gpus_with_render_node_each() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(32))]
     #[test]
-    fn no_content_panics(text in "(?s).{0,48}", number in proptest::num::u32::ANY) {
+    fn arbitrary_input_does_not_panic(text in "(?s).{0,48}", number in proptest::num::u32::ANY) {
         let fixture = Fixture::new();
         fixture.add_gpu(1, number, 128, u64::from(number));
         fixture.add_node(2, &text);
@@ -294,11 +294,11 @@ proptest::proptest! {
     }
 }
 
-/// An MI300X has eight render nodes, and a container may see a part of the machine's GPUs.
+/// An MI300X has eight render nodes, and a container may have only some of the host's GPUs.
 #[test]
-fn the_exporters_number_of_a_gpu_is_its_position_on_the_host() {
+fn exporter_number_is_gpu_position_on_host() {
     let fixture = Fixture::new();
-    assert_eq!(host_number(fixture.path(), 130), Some(2), "without KFD's list");
+    assert_eq!(host_number(fixture.path(), 130), Some(2), "without KFD topology");
     fixture.add_gpu(2, 0x0a00, 128, 7);
     fixture.add_gpu(3, 0x1a00, 136, 8);
     fixture.add_gpu(5, 0x2a00, 152, 9);
@@ -308,9 +308,9 @@ fn the_exporters_number_of_a_gpu_is_its_position_on_the_host() {
     assert_eq!(Amd.map_entry(fixture.path(), "/dev/nvidia0"), None);
 }
 
-/// Reading its files would wake it.
+/// Reading the files of a suspended GPU would wake it.
 #[test]
-fn a_gpu_that_sleeps_is_left_alone() {
+fn does_not_sample_suspended_gpu() {
     let fixture = Fixture::new();
     fixture.add_gpu(1, 0x0a00, 128, 7);
     let device = "sys/bus/pci/devices/0000:0a:00.0";

@@ -177,12 +177,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn isa_names_are_those_of_the_compiler() {
+    fn gfx_names_match_compiler() {
         assert_eq!([90_402, 90_010, 100_306, 110_003].map(gfx_name), ["gfx942", "gfx90a", "gfx1036", "gfx1103"]);
     }
 
     #[test]
-    fn partitions_lie_in_function_0_in_both_spellings() {
+    fn partitions_map_to_pci_function_0() {
         for location in [2560, 2563, 2560 | 3 << 28] {
             assert_eq!(pci_address(1, location).unwrap().to_string(), "0001:0a:00.0");
         }
@@ -191,12 +191,12 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_name_of_property_counts() {
+    fn matches_whole_property_name() {
         assert_eq!(value("simd_count_x 3\nsimd_count 4\n", "simd_count"), Some(4));
     }
 
     #[test]
-    fn node_that_may_not_be_read_is_counted_and_one_that_cannot_be_is_named() {
+    fn counts_forbidden_nodes_and_names_unreadable_ones() {
         let nodes = tempfile::tempdir().unwrap();
         for node in ["0", "1", "2", "10", "x"] {
             fs::create_dir(nodes.path().join(node)).unwrap();
@@ -205,7 +205,7 @@ mod tests {
             Some("0" | "10") => Ok("cpu_cores_count 8\nsimd_count 0\n".to_owned()),
             Some("1") => Err(Errno::EPERM.into()),
             Some("2") => Err(Errno::ENOENT.into()),
-            other => panic!("{other:?} was read"),
+            other => panic!("unexpected read of {other:?}"),
         };
         let unrecognized_nodes = vec![(2, "unreadable: No such file or directory (os error 2)".to_owned())];
         let want = Topology { gpus: Vec::new(), cpu_nodes: vec![0, 10], hidden: vec![1], unrecognized_nodes };
@@ -228,7 +228,11 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_content_panics(number in proptest::num::u64::ANY, text in "(?s).{0,40}", names in "[a-z_]{1,12} [0-9]{1,24}") {
+        fn arbitrary_input_does_not_panic(
+            number in proptest::num::u64::ANY,
+            text in "(?s).{0,40}",
+            names in "[a-z_]{1,12} [0-9]{1,24}",
+        ) {
             for text in [text, names] {
                 parse_node(&text);
                 parse_gpu_bank(&text);

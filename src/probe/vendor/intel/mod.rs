@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use model::inventory::Obstacle;
 
-    /// A machine with Intel's GPUs, in the kernel's format.
+    /// A machine with Intel GPUs, in the kernel's format.
     struct Machine {
         root: tempfile::TempDir,
     }
@@ -183,7 +183,7 @@ mod tests {
             fs::write(path, content).unwrap();
         }
 
-        /// A GPU of this driver with its render node. /dev/null or the like stands for the device.
+        /// Adds a GPU of this driver with a render node; /dev/null stands for the device.
         fn gpu(self, address: &str, number: &str, driver: &str, minor: u32) -> Self {
             let device = format!("sys/devices/pci0000:00/{address}");
             for (file, text) in
@@ -221,10 +221,10 @@ mod tests {
             .file("sys/devices/pci0000:00/0000:03:00.0/tile0/physical_vram_size_bytes", "12884901888\n")
             .file("sys/devices/pci0000:00/0000:43:00.0/drm/card2/lmem_total_bytes", "137438953472\n");
         let found = machine.probe();
-        let vendors: Vec<_> =
+        let cards: Vec<_> =
             found.gpus.iter().map(|gpu| (gpu.minor.unwrap(), gpu.model.as_deref().unwrap(), gpu.memory_mib)).collect();
         assert_eq!(
-            vendors,
+            cards,
             [
                 (129, "Intel Arc B580", Some(12288)),
                 (130, "Intel Data Center GPU Max 1550", Some(131_072)),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_file_that_is_no_device_with_repair() {
+    fn reports_regular_file_in_place_of_render_node() {
         let machine = Machine::new().gpu("0000:03:00.0", "0x56a0", "xe", 128);
         let node = machine.root.path().join("dev/dri/renderD128");
         fs::remove_file(&node).unwrap();
@@ -279,7 +279,11 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(32))]
         #[test]
-        fn no_content_panics(text in "(?s).{0,32}", name in "renderD[0-9x+]{0,9}", file in "vendor|device|tile0/physical_vram_size_bytes") {
+        fn arbitrary_input_does_not_panic(
+            text in "(?s).{0,32}",
+            name in "renderD[0-9x+]{0,9}",
+            file in "vendor|device|tile0/physical_vram_size_bytes",
+        ) {
             let machine = Machine::new().gpu("0000:03:00.0", "0x56a0", "xe", 128);
             machine.write(&format!("sys/devices/pci0000:00/0000:03:00.0/{file}"), &text);
             machine.write(&format!("sys/class/drm/{name}/device/{file}"), &text);

@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_has_its_number_on_the_bus_not_its_minor() {
+    fn gpu_number_is_bus_position_not_minor() {
         let gpu = |address: &str, minor: u32| {
             (format!("proc/driver/nvidia/gpus/{address}/information"), format!("Device Minor: {minor}\n"))
         };
@@ -56,9 +56,9 @@ mod tests {
         for other in ["/dev/nvidia-caps/nvidia-cap1", CAPABILITY, "/dev/nvidiactl", "/dev/dri/renderD128"] {
             assert_eq!(name_of(other), None, "{other}");
         }
-        // A part of the machine's GPUs, and none at all.
-        let part = tree(&files[1..3]);
-        assert_eq!(name(part.path(), "/dev/nvidia3").as_deref(), Some("3"));
+        // Only some GPUs of the host, and none.
+        let partial = tree(&files[1..3]);
+        assert_eq!(name(partial.path(), "/dev/nvidia3").as_deref(), Some("3"));
         assert_eq!(name(tree(&[]).path(), "/dev/nvidia5").as_deref(), Some("5"));
     }
 }

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_gpus_never_share_device_file() {
+    fn second_gpu_with_same_device_file_is_unusable() {
         let gpu = |index, file: &str| Gpu { device_file: Some(file.into()), ..proc::nameless_gpu(index) };
         let mut gpus = [gpu(0, "/dev/nvidia0"), gpu(1, "/dev/nvidia0"), gpu(2, "/dev/dxg"), gpu(3, "/dev/dxg")];
         refuse_twins(&mut gpus);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn uuid_is_one_gpus_only() {
+    fn second_gpu_with_same_uuid_is_unusable() {
         let gpu = |index, uuid: &str| Gpu { uuid: Some(uuid.to_owned()), ..proc::nameless_gpu(index) };
         let mut gpus = [gpu(0, "GPU-a"), gpu(1, "GPU-b"), gpu(2, "GPU-a")];
         refuse_twins(&mut gpus);
@@ -291,12 +291,12 @@ mod tests {
     }
 
     #[test]
-    fn reports_gpus_that_are_counted_and_not_returned() {
+    fn reports_gpus_without_any_device_file() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("dev")).unwrap();
         std::fs::write(root.path().join("dev/nvidia0"), "").unwrap();
         let gpus = proc::probe(root.path(), device::access).gpus;
-        assert_eq!(none_given(&gpus), None, "it is given, and no device");
+        assert_eq!(none_given(&gpus), None, "given, but not a device file");
         let gpu = Gpu { access: Access::unusable(Obstacle::NotGiven, ""), ..proc::nameless_gpu(0) };
         assert!(none_given(&[gpu]).unwrap().what.contains("access to none"));
     }

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn identifier_contains_no_special_characters() {
+    fn rejects_identifier_with_special_characters() {
         assert!(identifier("GPU-1c1d-90".to_owned()).is_some());
         for bad in ["", "a b", "a\n", "\u{1b}[2J", "ÿÿ"] {
             assert_eq!(identifier(bad.to_owned()), None, "{bad:?}");

@@ -48,24 +48,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_a_place_on_the_bus_where_proc_lists_all() {
+    fn index_is_bus_position_if_proc_lists_all_gpus() {
         let information = |address: &str| format!("proc/driver/nvidia/gpus/{address}/information");
         let files =
             [(information("0000:17:00.0"), "Device Minor: 1\n"), (information("0000:0a:00.0"), "Device Minor: 0\n")];
         let root = crate::tests::tree(&files);
-        let known = |bus: &str, index: u32| Identity {
+        let identity = |bus: &str, index: u32| Identity {
             index,
             pci_address: format!("0000:{bus}:00.0").parse().ok(),
             ..Identity::default()
         };
         let places = Places::read(root.path(), 2);
         assert!(
-            places.is_at(1, &known("17", 1)) && places.is_at(1, &known("17", 5)) && !places.is_at(0, &known("17", 0))
+            places.is_at(1, &identity("17", 1))
+                && places.is_at(1, &identity("17", 5))
+                && !places.is_at(0, &identity("17", 0))
         );
-        assert_eq!(places.identity(root.path(), 1).pci_address, known("17", 1).pci_address);
-        // A GPU about which NVML reports more than /proc.
+        assert_eq!(places.identity(root.path(), 1).pci_address, identity("17", 1).pci_address);
+        // NVML reports more GPUs than /proc.
         let places = Places::read(root.path(), 3);
-        assert!(places.is_at(1, &known("17", 1)) && !places.is_at(0, &known("17", 1)));
+        assert!(places.is_at(1, &identity("17", 1)) && !places.is_at(0, &identity("17", 1)));
         assert_eq!(places.identity(root.path(), 2), Identity { index: 2, ..Identity::default() });
     }
 }

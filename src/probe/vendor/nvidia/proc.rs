@@ -195,7 +195,7 @@ mod tests {
     use crate::device;
 
     #[test]
-    fn entry_is_read_as_driver_writes_it() {
+    fn parses_driver_information_file() {
         let entry = Entry::parse(
             "Model: \t\t NVIDIA H200\nIRQ:   \t\t 77\nGPU UUID: \t GPU-1c1d0000-0000-0000-0000-000000000003\n\
              Bus Location: \t 0000:17:00.0\nDevice Minor: \t 3\nGPU Excluded:\t No\n",
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_version_of_both_kernel_modules() {
+    fn reads_version_of_closed_and_open_kernel_module() {
         let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.154.05  Thu Dec 28 15:37:48 UTC 2023\nGCC version:  gcc 12.3.0\n";
         let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  590.48.01  Release Build\n";
         assert_eq!(driver_version(closed).as_deref(), Some("535.154.05"));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn only_device_files_of_gpus_count() {
+    fn lists_minors_of_gpu_device_files_only() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("dev")).unwrap();
         for name in ["nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm", "nvidia", "nvidia01", "nvidia9999999"] {
@@ -228,7 +228,7 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
         #[test]
-        fn no_content_panics_or_yields_invalid_name(
+        fn arbitrary_input_yields_no_panic_or_invalid_name(
             text in "(?s).{0,64}",
             value in "(?s)[^\n]{0,40}",
             name in "nvidia[0-9+]{0,12}",

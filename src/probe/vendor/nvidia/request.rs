@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_nothing_if_nothing_is_missing() {
+    fn satisfied_request_has_no_finding() {
         for devices in
             ["", "all", "void", "none", "0", "0,1", "GPU-aaaa", "GPU-a,MIG-7", "GPU-bbbb", "nvidia.com/gpu=all"]
         {
@@ -141,12 +141,12 @@ mod tests {
         }
         assert_eq!(Request::default().finding(&[]), None);
         assert_eq!(finding("/var/run/nvidia-container-devices", &[]), "");
-        assert_eq!(finding("GPU-cccc", &[nameless_gpu(0)]), "", "its UUID is unknown");
+        assert_eq!(finding("GPU-cccc", &[nameless_gpu(0)]), "", "the GPU has no known UUID");
     }
 
     #[test]
-    fn absence_has_its_reason() {
-        for (devices, gpus, words) in [
+    fn reports_reason_for_missing_gpus() {
+        for (devices, gpus, expected) in [
             ("void", vec![], "requests no GPU"),
             ("none", vec![], "requests no GPU"),
             ("all", vec![], "requests GPUs, but none is available"),
@@ -156,7 +156,7 @@ mod tests {
             ("0,1,5", gpus(), "only 2 of 3 requested GPUs usable here"),
             ("nvidia.com/gpu=GPU-cccc", gpus(), ": GPU-cccc not"),
         ] {
-            assert!(finding(devices, &gpus).contains(words), "{devices}: {}", finding(devices, &gpus));
+            assert!(finding(devices, &gpus).contains(expected), "{devices}: {}", finding(devices, &gpus));
         }
     }
 
@@ -168,7 +168,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_value_panics_or_reaches_terminal(value in "(?s).{0,200}") {
+        fn finding_has_no_control_characters(value in "(?s).{0,200}") {
             for gpus in [vec![], gpus()] {
                 let finding = finding(value.trim(), &gpus);
                 proptest::prop_assert!(!finding.contains(char::is_control), "{finding:?}");

@@ -13,7 +13,7 @@ const NODES: &str = r#"{"nodes": [
   {"name": "c3", "state": ["IDLE"], "gres": "", "gres_used": "", "extra": "{\"gpus\":[{\"n\":9,\"model\":\"none\"}]}"},
   {"state": ["IDLE"]}, 7]}"#;
 
-/// A job on two nodes, in an order that is not that of their names.
+/// Job 17 is on two nodes, which are not in name order.
 const JOBS: &str = r#"{"jobs": [
   {"job_id": 17, "job_state": ["RUNNING"], "user_name": "alice", "nodes": "c[2,1]", "gres_detail": ["gpu:nvidia:1(IDX:1),gpu:amd:0(IDX:)", ""],
    "job_resources": {"nodes": {"allocation": [{"name": "c2"}, {"name": "c1"}]}}},
@@ -98,7 +98,7 @@ fn partly_used_gpu_is_not_free() {
 }
 
 #[test]
-fn gpu_claimed_by_two_jobs_has_no_owner_and_malformed_json_is_error() {
+fn double_claimed_gpu_has_no_owner_and_bad_json_is_error() {
     let claim = r#"{"job_id": 9, "job_state": ["RUNNING"], "user_name": "eve", "gres_detail": ["gpu:nvidia:1(IDX:1)"],
         "job_resources": {"nodes": {"allocation": [{"name": "c2"}]}}}"#;
     let jobs = JOBS.replacen("{\"jobs\": [", &format!("{{\"jobs\": [{claim}, "), 1);

@@ -125,7 +125,7 @@ impl Saved {
 mod tests {
     use super::*;
 
-    /// The beginning of a file written by Slurm 24.11.5.
+    /// Start of a state file written by Slurm 24.11.5.
     const HEAD: &[u8] = b"\0\0\0\x11PROTOCOL_VERSION\0\x2a\x00\0\0\0\0\x6b\x02\x0a\x11\0\0\0\x05\0\0\0\0\0\0\0\0";
 
     fn saved(state: &Path) -> Saved {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn raises_number_and_keeps_copy() {
+    fn raises_next_job_id_and_keeps_copy() {
         let state = tempfile::tempdir().unwrap();
         let original = [HEAD, b"jobs"].concat();
         for _ in 0..2 {
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn starts_from_node_state_without_saved_jobs() {
         let state = tempfile::tempdir().unwrap();
-        assert!(read(state.path()).unwrap().is_none(), "slurmctld has never saved anything");
+        assert!(read(state.path()).unwrap().is_none(), "slurmctld has saved no state");
         fs::write(state.path().join("node_state"), [&HEAD[..31], b"nodes"].concat()).unwrap();
         saved(state.path()).write(state.path(), 9).unwrap();
         assert_eq!(saved(state.path()).next, 9);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_unknown_form_and_version() {
+    fn refuses_unknown_format_and_version() {
         let version = |major, minor| [MAGIC, &[major, minor], &HEAD[TIME..]].concat();
         for version in [version(38, 0), version(45, 0)] {
             assert_eq!(number(&version).unwrap(), 5);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_when_slurmctld_saved() {
+    fn detects_recent_save_by_slurmctld() {
         let state = tempfile::tempdir().unwrap();
         let now = now().as_secs();
         let at = |time: u64| {

@@ -91,7 +91,7 @@ fn fits_into_80_columns_and_24_lines() {
 }
 
 #[test]
-fn loses_nothing_important_in_60_columns() {
+fn shows_essential_text_in_60_columns() {
     let text = drawn(Some(&state()), 60, 40, 0);
     for expected in [
         "17 alice 1m",
@@ -108,7 +108,7 @@ fn loses_nothing_important_in_60_columns() {
 }
 
 #[test]
-fn an_array_is_one_row_that_expands() {
+fn array_is_one_row_until_expanded() {
     let mut state = state();
     let task = |id: &str, state: &str| QueuedJob {
         id: id.to_owned(),
@@ -132,7 +132,7 @@ fn an_array_is_one_row_that_expands() {
 }
 
 #[test]
-fn long_texts_are_continued_on_further_lines() {
+fn wraps_long_text_without_loss() {
     let mut state = state();
     let line = "GPU 2 (NVIDIA H200, 0000:10:00.0): XID 79, GPU fell off the bus; job 17 of alice had it; reset the GPU";
     state.faults = vec![FaultView { age: 60, line: line.to_owned() }];

@@ -21,7 +21,7 @@ fn shows_row_per_gpu_and_reason_of_closed_node() {
 
 #[test]
 fn empty_cluster_shows_maximum_of_nodes() {
-    let none = |most_nodes| table(&ClusterNodes { nodes: Vec::new(), most_nodes });
-    assert_eq!(none(Some(1024)), "no nodes yet; up to 1024 compute containers can join (max_nodes)\n");
-    assert_eq!(none(None), "no nodes yet\n");
+    let empty = |most_nodes| table(&ClusterNodes { nodes: Vec::new(), most_nodes });
+    assert_eq!(empty(Some(1024)), "no nodes yet; up to 1024 compute containers can join (max_nodes)\n");
+    assert_eq!(empty(None), "no nodes yet\n");
 }

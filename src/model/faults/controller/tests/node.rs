@@ -1,4 +1,4 @@
-//! What happens to the node, and when its GPUs come back.
+//! Draining the node, and returning its GPUs to jobs.
 
 use crate::faults::report::Release;
 use crate::prepared::AwaitedGpu;
@@ -7,175 +7,177 @@ use super::*;
 
 #[test]
 fn loses_and_regains_one_gpu() {
-    let mut world = World::new(4);
-    world.jobs[1] = Some(7);
-    world.lost(3);
-    assert!(world.drained.as_deref().is_some_and(|reason| reason.starts_with("GPU 3 (0000:13:00.0): the GPU is lost")));
-    assert_eq!(world.offered.len(), 4, "job 7 would be aborted");
-    assert!(world.health.report(1).node.is_some_and(|node| node.ends_with("have ended: 7")));
-    world.lost(3);
-    world.jobs[1] = None;
-    world.lost(3);
-    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0, 1, 2], None));
-    assert!(world.health.report(1).gpus[3].is_out);
-    // A job that runs on the others is not disturbed by its return, and one look is no proof.
-    world.jobs[0] = Some(8);
-    world.look(&[]);
-    world.look(&[]);
-    world.look(&[]);
-    assert_eq!((world.offered.len(), world.drained.clone()), (3, None));
-    world.jobs[0] = None;
-    world.look(&[]);
-    world.look(&[]);
-    assert_eq!((world.offered.len(), world.drained.clone()), (4, None));
-    assert_eq!(world.health.report(1).node, None);
-    assert!(world.log.iter().any(|line| line.contains("all 4 GPUs available to jobs again")));
+    let mut cluster = Cluster::new(4);
+    cluster.jobs[1] = Some(7);
+    cluster.lose(3);
+    assert!(
+        cluster.drained.as_deref().is_some_and(|reason| reason.starts_with("GPU 3 (0000:13:00.0): the GPU is lost"))
+    );
+    assert_eq!(cluster.offered.len(), 4, "job 7 would be aborted");
+    assert!(cluster.health.report(1).node.is_some_and(|node| node.ends_with("have ended: 7")));
+    cluster.lose(3);
+    cluster.jobs[1] = None;
+    cluster.lose(3);
+    assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![0, 1, 2], None));
+    assert!(cluster.health.report(1).gpus[3].is_out);
+    // The GPU returns after several healthy samples, and when no job has another GPU.
+    cluster.jobs[0] = Some(8);
+    cluster.sample(&[]);
+    cluster.sample(&[]);
+    cluster.sample(&[]);
+    assert_eq!((cluster.offered.len(), cluster.drained.clone()), (3, None));
+    cluster.jobs[0] = None;
+    cluster.sample(&[]);
+    cluster.sample(&[]);
+    assert_eq!((cluster.offered.len(), cluster.drained.clone()), (4, None));
+    assert_eq!(cluster.health.report(1).node, None);
+    assert!(cluster.log.iter().any(|line| line.contains("all 4 GPUs available to jobs again")));
 }
 
 #[test]
-fn recovered_gpu_does_not_wait_forever() {
-    let mut world = World::new(2);
-    world.lost(1);
-    assert_eq!(world.offered, [0]);
-    world.jobs[0] = Some(9);
+fn recovered_gpu_drains_busy_node_after_one_hour() {
+    let mut cluster = Cluster::new(2);
+    cluster.lose(1);
+    assert_eq!(cluster.offered, [0]);
+    cluster.jobs[0] = Some(9);
     for _ in 0..800 {
-        world.look(&[]);
+        cluster.sample(&[]);
     }
-    assert!(world.drained.as_deref().is_some_and(|reason| reason.starts_with("GPU 1 recovered")));
-    world.jobs[0] = None;
-    world.look(&[]);
-    assert_eq!((world.offered.len(), world.drained), (2, None));
+    assert!(cluster.drained.as_deref().is_some_and(|reason| reason.starts_with("GPU 1 recovered")));
+    cluster.jobs[0] = None;
+    cluster.sample(&[]);
+    assert_eq!((cluster.offered.len(), cluster.drained), (2, None));
 }
 
 #[test]
 fn keeps_administrators_drain() {
-    let mut world = World::new(2);
-    world.drained = Some("fan".to_owned());
-    world.lost(0);
-    assert_eq!((world.offered.clone(), world.drained.as_deref()), (vec![1], Some("fan")));
-    (0..3).for_each(|_| world.look(&[]));
-    assert_eq!((world.offered.len(), world.drained.as_deref()), (2, Some("fan")));
+    let mut cluster = Cluster::new(2);
+    cluster.drained = Some("fan".to_owned());
+    cluster.lose(0);
+    assert_eq!((cluster.offered.clone(), cluster.drained.as_deref()), (vec![1], Some("fan")));
+    (0..3).for_each(|_| cluster.sample(&[]));
+    assert_eq!((cluster.offered.len(), cluster.drained.as_deref()), (2, Some("fan")));
 }
 
 #[test]
-fn node_whose_number_of_gpus_cannot_change_is_drained_until_gpu_is_back() {
-    let mut world = World::with(2, "", Recount::Never);
-    world.lost(0);
-    (0..20).for_each(|_| world.lost(0));
-    assert_eq!(world.offered.len(), 2);
+fn fixed_gpu_count_keeps_node_drained_until_gpu_recovers() {
+    let mut cluster = Cluster::with(2, "", Recount::Never);
+    cluster.lose(0);
+    (0..20).for_each(|_| cluster.lose(0));
+    assert_eq!(cluster.offered.len(), 2);
     assert!(
-        world.drained.is_some()
-            && world.health.report(1).node.is_some_and(|node| node.contains("restart this container"))
+        cluster.drained.is_some()
+            && cluster.health.report(1).node.is_some_and(|node| node.contains("restart this container"))
     );
     // A node that an operator resumes is drained again, because jobs would fail on it.
-    world.drained = None;
-    (0..3).for_each(|_| world.lost(0));
-    assert!(world.drained.is_some());
-    (0..3).for_each(|_| world.look(&[]));
-    assert_eq!(world.drained, None);
+    cluster.drained = None;
+    (0..3).for_each(|_| cluster.lose(0));
+    assert!(cluster.drained.is_some());
+    (0..3).for_each(|_| cluster.sample(&[]));
+    assert_eq!(cluster.drained, None);
 }
 
 #[test]
-fn node_that_controller_has_to_forget_waits_for_all_of_its_jobs() {
-    let mut world = World::with(2, "", Recount::WithoutJobs);
-    (world.jobs[1], world.has_other_job) = (Some(7), true);
-    world.lost(0);
-    (0..5).for_each(|_| world.lost(0));
-    world.jobs[1] = None;
-    (0..5).for_each(|_| world.lost(0));
-    assert!(world.drained.is_some() && world.offered.len() == 2);
-    let doing = world.health.report(1).node.unwrap();
+fn recount_without_jobs_waits_for_all_jobs() {
+    let mut cluster = Cluster::with(2, "", Recount::WithoutJobs);
+    (cluster.jobs[1], cluster.has_other_job) = (Some(7), true);
+    cluster.lose(0);
+    (0..5).for_each(|_| cluster.lose(0));
+    cluster.jobs[1] = None;
+    (0..5).for_each(|_| cluster.lose(0));
+    assert!(cluster.drained.is_some() && cluster.offered.len() == 2);
+    let doing = cluster.health.report(1).node.unwrap();
     assert!(doing.contains("until all of its jobs have ended"), "{doing}");
-    world.has_other_job = false;
-    world.lost(0);
-    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![1], None));
-    // Back: a job without a GPU is waited for, too.
-    world.has_other_job = true;
-    (0..5).for_each(|_| world.look(&[]));
-    assert_eq!((world.offered.len(), world.drained.clone()), (1, None));
-    world.has_other_job = false;
-    (0..2).for_each(|_| world.look(&[]));
-    assert_eq!((world.offered.len(), world.drained), (2, None));
+    cluster.has_other_job = false;
+    cluster.lose(0);
+    assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![1], None));
+    // The return of the GPU also waits for a job without a GPU.
+    cluster.has_other_job = true;
+    (0..5).for_each(|_| cluster.sample(&[]));
+    assert_eq!((cluster.offered.len(), cluster.drained.clone()), (1, None));
+    cluster.has_other_job = false;
+    (0..2).for_each(|_| cluster.sample(&[]));
+    assert_eq!((cluster.offered.len(), cluster.drained), (2, None));
 }
 
 #[test]
 fn retries_failed_reload_with_backoff() {
-    let mut world = World::new(1);
-    world.reload_fails = true;
-    (0..1000).for_each(|_| world.lost(0));
-    let tries = world.log.iter().filter(|line| line.contains("could not change the node's GPU count")).count();
-    assert!((8..20).contains(&tries), "{tries}");
-    assert!(world.drained.is_some());
-    world.reload_fails = false;
-    (0..130).for_each(|_| world.lost(0));
-    assert_eq!((world.offered.len(), world.drained), (0, None));
+    let mut cluster = Cluster::new(1);
+    cluster.reload_fails = true;
+    (0..1000).for_each(|_| cluster.lose(0));
+    let attempts = cluster.log.iter().filter(|line| line.contains("could not change the node's GPU count")).count();
+    assert!((8..20).contains(&attempts), "{attempts}");
+    assert!(cluster.drained.is_some());
+    cluster.reload_fails = false;
+    (0..130).for_each(|_| cluster.lose(0));
+    assert_eq!((cluster.offered.len(), cluster.drained), (0, None));
 }
 
 #[test]
-fn agent_that_was_killed_leaves_nothing_behind() {
-    let mut world = World::new(2);
-    world.jobs[1] = Some(3);
-    world.event(0, 79);
-    assert!(world.drained.is_some());
-    // A restart during a drain: the next agent knows the reason and continues.
-    let former = world.health.report(1);
-    world.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &[]);
-    world.health.offer(world.offer());
-    world.look(&[]);
-    assert_eq!(world.offered.len(), 2);
-    world.jobs[1] = None;
-    world.look(&[]);
-    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![1], None));
-    // Restarted on purpose, it has forgotten the fault: the GPU comes back.
-    let mut former = world.health.report(1);
+fn restarted_agent_finishes_drain_and_returns_gpu() {
+    let mut cluster = Cluster::new(2);
+    cluster.jobs[1] = Some(3);
+    cluster.event(0, 79);
+    assert!(cluster.drained.is_some());
+    // Killed during a drain: the next agent continues the drain.
+    let former = cluster.health.report(1);
+    cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &[]);
+    cluster.health.offer(cluster.offer());
+    cluster.sample(&[]);
+    assert_eq!(cluster.offered.len(), 2);
+    cluster.jobs[1] = None;
+    cluster.sample(&[]);
+    assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![1], None));
+    // An intended restart clears the fault, so the GPU returns.
+    let mut former = cluster.health.report(1);
     let out = vec![LeftOutGpu { gpu: identity(0), reason: String::new() }];
     former.gpus.iter_mut().for_each(|gpu| gpu.faults.clear());
-    world.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
-    world.health.offer(world.offer());
-    (0..4).for_each(|_| world.look(&[]));
-    assert_eq!((world.offered.len(), world.drained.clone()), (2, None));
+    cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
+    cluster.health.offer(cluster.offer());
+    (0..4).for_each(|_| cluster.sample(&[]));
+    assert_eq!((cluster.offered.len(), cluster.drained.clone()), (2, None));
 }
 
 #[test]
 fn repeats_resume_until_slurmctld_keeps_it() {
-    let mut world = World::new(2);
-    world.lost(1);
-    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0], None));
-    // Killed before it had saved that, and back.
-    world.drained = Some("GPU 1: lost".to_owned());
-    world.lost(1);
-    world.is_away = true;
-    (0..5).for_each(|_| world.lost(1));
-    world.is_away = false;
-    (0..2).for_each(|_| world.lost(1));
-    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0], None));
-    // Away just when the GPU is back, and the node resumed.
-    (0..4).for_each(|_| world.lost(1));
-    world.drained = Some("GPU 1 recovered".to_owned());
-    world.look(&[]);
-    world.look(&[]);
-    assert_eq!((world.offered.len(), world.drained.clone()), (2, None));
-    world.drained = Some("GPU 1 recovered".to_owned());
-    (0..4).for_each(|_| world.look(&[]));
-    assert_eq!(world.drained, None);
+    let mut cluster = Cluster::new(2);
+    cluster.lose(1);
+    assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![0], None));
+    // slurmctld is killed before it saved the resume, and restarts.
+    cluster.drained = Some("GPU 1: lost".to_owned());
+    cluster.lose(1);
+    cluster.is_slurmctld_down = true;
+    (0..5).for_each(|_| cluster.lose(1));
+    cluster.is_slurmctld_down = false;
+    (0..2).for_each(|_| cluster.lose(1));
+    assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![0], None));
+    // slurmctld loses the resume after the recovery.
+    (0..4).for_each(|_| cluster.lose(1));
+    cluster.drained = Some("GPU 1 recovered".to_owned());
+    cluster.sample(&[]);
+    cluster.sample(&[]);
+    assert_eq!((cluster.offered.len(), cluster.drained.clone()), (2, None));
+    cluster.drained = Some("GPU 1 recovered".to_owned());
+    (0..4).for_each(|_| cluster.sample(&[]));
+    assert_eq!(cluster.drained, None);
     // Once the resume is saved, the agent does not query again, and leaves an administrator's drain alone.
-    (0..4).for_each(|_| world.look(&[]));
-    world.drained = Some("fan".to_owned());
-    let asked = world.asked;
-    (0..20).for_each(|_| world.look(&[]));
-    assert_eq!((world.asked, world.health.next(), world.drained.as_deref()), (asked, None, Some("fan")));
+    (0..4).for_each(|_| cluster.sample(&[]));
+    cluster.drained = Some("fan".to_owned());
+    let queries = cluster.queries;
+    (0..20).for_each(|_| cluster.sample(&[]));
+    assert_eq!((cluster.queries, cluster.health.next(), cluster.drained.as_deref()), (queries, None, Some("fan")));
 }
 
 #[test]
-fn person_who_drains_node_after_it_was_resumed_is_not_overruled() {
-    let mut world = World::new(2);
-    world.lost(1);
-    world.drained = Some("fan".to_owned());
-    (0..10).for_each(|_| world.lost(1));
-    assert_eq!((world.drained.as_deref(), world.health.next()), (Some("fan"), None));
+fn keeps_administrators_drain_after_resume() {
+    let mut cluster = Cluster::new(2);
+    cluster.lose(1);
+    cluster.drained = Some("fan".to_owned());
+    (0..10).for_each(|_| cluster.lose(1));
+    assert_eq!((cluster.drained.as_deref(), cluster.health.next()), (Some("fan"), None));
 }
 
-/// AMD's partitions have one address and no UUID.
+/// AMD partitions of a GPU share its PCI address and have no UUID.
 #[test]
 fn distinguishes_partitions_of_a_gpu_by_render_node() {
     let part = |index: u32| Identity {
@@ -196,12 +198,12 @@ fn distinguishes_partitions_of_a_gpu_by_render_node() {
     health.done(now, Vendor::Amd);
     let report = health.report(1);
     assert_eq!(report.gpus.iter().map(|gpu| gpu.offered.clone()).collect::<Vec<_>>(), [[0], [1], [2], [3]]);
-    // One of them goes.
+    // One partition disappears.
     health.listed(now, Vendor::Amd, (0..3).map(part).collect());
     health.done(now, Vendor::Amd);
     let faults: Vec<usize> = health.report(1).gpus.iter().map(|gpu| gpu.faults.len()).collect();
     assert_eq!(faults, [0, 0, 0, 1]);
-    // A MIG instance has its GPU's address and a file of its own.
+    // A MIG instance has its GPU's PCI address and its own device file.
     let whole = Identity { file: Some("/dev/nvidia0".to_owned()), ..identity(0) };
     let instance = |file: &str| Offered { pci_address: Some("0000:10:00.0".to_owned()), file: file.to_owned() };
     let all = [
@@ -212,105 +214,113 @@ fn distinguishes_partitions_of_a_gpu_by_render_node() {
     assert_eq!(whole.indices(&all), [0, 1]);
 }
 
-/// The driver takes seconds for each GPU: the start does not wait for all of them.
+/// The driver takes seconds to open each GPU, so the start does not wait for all of them.
 #[test]
-fn a_gpu_that_answers_after_the_start_is_offered_without_anybody() {
-    let mut world = World::new(3);
-    world.offered = vec![0];
+fn gpu_opened_after_start_is_offered_automatically() {
+    let mut cluster = Cluster::new(3);
+    cluster.offered = vec![0];
     let awaited = |index: u32| AwaitedGpu { vendor: NVIDIA, index, pci_address: identity(index).pci_address };
-    world.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
-    world.health.offer(world.offer());
-    world.health.await_gpus(vec![awaited(1), awaited(2)]);
-    // Only their places are known so far.
+    cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
+    cluster.health.offer(cluster.offer());
+    cluster.health.await_gpus(vec![awaited(1), awaited(2)]);
+    // Only the PCI addresses are known so far.
     for index in 0..3 {
-        world.health.opening(world.now, Identity { uuid: None, ..identity(index) });
+        cluster.health.opening(cluster.now, Identity { uuid: None, ..identity(index) });
     }
-    world.action();
-    assert_eq!((world.offered.len(), world.drained.clone(), world.log.len()), (1, None, 0));
-    assert_eq!(world.health.report(1).gpus.len(), 3);
-    // One of them answers while a job has a GPU: it waits, and then both are there.
-    world.jobs[0] = Some(7);
-    world.health.listed(world.now, NVIDIA, world.gpus.clone());
-    world.health.seen(world.now, &identity(1).key(), World::well());
-    world.action();
-    assert_eq!((world.offered.len(), world.health.report(1).gpus.len()), (1, 3), "{:?}", world.log);
-    world.look(&[]);
-    world.jobs[0] = None;
-    world.look(&[]);
-    assert_eq!(world.offered, [0, 1, 2]);
-    world.health.await_gpus(Vec::new());
-    (0..3).for_each(|_| world.look(&[]));
-    assert_eq!((world.drained.clone(), world.health.report(1).node), (None, None));
-    assert!(world.health.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
+    cluster.settle();
+    assert_eq!((cluster.offered.len(), cluster.drained.clone(), cluster.log.len()), (1, None, 0));
+    assert_eq!(cluster.health.report(1).gpus.len(), 3);
+    // GPU 1 responds while a job has a GPU. It is offered after the job, together with GPU 2.
+    cluster.jobs[0] = Some(7);
+    cluster.health.listed(cluster.now, NVIDIA, cluster.gpus.clone());
+    cluster.health.seen(cluster.now, &identity(1).key(), Cluster::healthy());
+    cluster.settle();
+    assert_eq!((cluster.offered.len(), cluster.health.report(1).gpus.len()), (1, 3), "{:?}", cluster.log);
+    cluster.sample(&[]);
+    cluster.jobs[0] = None;
+    cluster.sample(&[]);
+    assert_eq!(cluster.offered, [0, 1, 2]);
+    cluster.health.await_gpus(Vec::new());
+    (0..3).for_each(|_| cluster.sample(&[]));
+    assert_eq!((cluster.drained.clone(), cluster.health.report(1).node), (None, None));
+    assert!(cluster.health.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
 }
 
-/// A reload that does not wait for it either is not repeated without end.
+/// Reloads that do not wait for the GPU either must not cause a loop.
 #[test]
-fn a_gpu_that_no_reload_waits_for_is_tried_once_a_minute() {
-    let mut world = World::new(2);
-    world.offered = vec![0];
-    world.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
-    world.health.offer(world.offer());
-    world.health.await_gpus(vec![AwaitedGpu { vendor: NVIDIA, index: 1, pci_address: None }]);
-    (0..60).for_each(|_| world.look(&[]));
+fn retries_reload_for_awaited_gpu_once_a_minute() {
+    let mut cluster = Cluster::new(2);
+    cluster.offered = vec![0];
+    cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
+    cluster.health.offer(cluster.offer());
+    cluster.health.await_gpus(vec![AwaitedGpu { vendor: NVIDIA, index: 1, pci_address: None }]);
+    (0..60).for_each(|_| cluster.sample(&[]));
     let reloads =
-        world.log.iter().filter(|line| line.contains("available to jobs") || line.contains("resumed with")).count();
-    assert!((4..=7).contains(&reloads), "{reloads}: {:?}", world.log);
+        cluster.log.iter().filter(|line| line.contains("available to jobs") || line.contains("resumed with")).count();
+    assert!((4..=7).contains(&reloads), "{reloads}: {:?}", cluster.log);
 }
 
 /// The host's tools refuse to reset a GPU that any process has open.
 #[test]
-fn a_gpu_that_is_released_waits_for_its_jobs_and_returns_after_a_check() {
-    let mut world = World::new(2);
-    let gpu = |world: &World| world.health.report(1).gpus[1].clone();
-    world.jobs[1] = Some(7);
-    world.event(1, 31);
-    world.health.release(&[identity(1)]);
-    world.look(&[]);
-    assert!(world.drained.as_deref().is_some_and(|reason| reason.contains("released for work")), "{:?}", world.drained);
-    assert_eq!((gpu(&world).release, world.health.to_close(NVIDIA).len()), (Some(Release::Pending), 0), "a job has it");
-    world.jobs[1] = None;
-    world.look(&[]);
-    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0], None));
-    assert_eq!(world.health.to_close(NVIDIA), [identity(1)]);
-    assert_eq!(world.health.to_check(NVIDIA), [], "the host has it");
-    assert_eq!(gpu(&world).release, Some(Release::Pending), "it is still open");
-    world.health.closed([identity(1).key()].into());
-    assert_eq!(gpu(&world).release, Some(Release::Done));
-    // It is given back, and the first check still finds a fault.
-    world.health.release(&[]);
-    assert_eq!((gpu(&world).release, world.health.to_check(NVIDIA)), (Some(Release::Returning), vec![identity(1)]));
-    world.action();
-    assert_eq!(world.offered, [0], "not before it has answered");
+fn released_gpu_waits_for_jobs_and_returns_after_check() {
+    let mut cluster = Cluster::new(2);
+    let gpu = |cluster: &Cluster| cluster.health.report(1).gpus[1].clone();
+    cluster.jobs[1] = Some(7);
+    cluster.event(1, 31);
+    cluster.health.release(&[identity(1)]);
+    cluster.sample(&[]);
+    assert!(
+        cluster.drained.as_deref().is_some_and(|reason| reason.contains("released for work")),
+        "{:?}",
+        cluster.drained
+    );
+    assert_eq!(
+        (gpu(&cluster).release, cluster.health.to_close(NVIDIA).len()),
+        (Some(Release::Pending), 0),
+        "a job has the GPU"
+    );
+    cluster.jobs[1] = None;
+    cluster.sample(&[]);
+    assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![0], None));
+    assert_eq!(cluster.health.to_close(NVIDIA), [identity(1)]);
+    assert_eq!(cluster.health.to_check(NVIDIA), [], "a released GPU is not checked");
+    assert_eq!(gpu(&cluster).release, Some(Release::Pending), "the GPU is still open");
+    cluster.health.closed([identity(1).key()].into());
+    assert_eq!(gpu(&cluster).release, Some(Release::Done));
+    // The administrator returns the GPU, but the first check finds a fault.
+    cluster.health.release(&[]);
+    assert_eq!((gpu(&cluster).release, cluster.health.to_check(NVIDIA)), (Some(Release::Returning), vec![identity(1)]));
+    cluster.settle();
+    assert_eq!(cluster.offered, [0], "offered only after a check");
     let broken = Seen { readings: Readings { recovery_action: Some(1), ..Readings::default() }, ..Seen::default() };
-    world.look(&[(1, broken)]);
-    world.look(&[]);
-    assert_eq!((world.offered.clone(), gpu(&world).release), (vec![0], None));
-    (0..3).for_each(|_| world.look(&[]));
-    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0, 1], None));
+    cluster.sample(&[(1, broken)]);
+    cluster.sample(&[]);
+    assert_eq!((cluster.offered.clone(), gpu(&cluster).release), (vec![0], None));
+    (0..3).for_each(|_| cluster.sample(&[]));
+    assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![0, 1], None));
 }
 
-/// An XID that no driver takes back ends when the administrator ends it.
+/// Without a recovery action, an XID is cleared when the administrator returns the GPU.
 #[test]
-fn a_gpu_with_a_fault_is_not_kept_open_and_returns_when_it_is_given_back() {
-    let mut world = World::new(2);
-    let silent = || [(0, Seen::default()), (1, Seen::default())];
-    world.look(&silent());
-    world.event(1, 62);
-    assert_eq!((world.offered.clone(), world.health.to_close(NVIDIA)), (vec![0], vec![identity(1)]));
-    assert_eq!(world.health.to_check(NVIDIA), [identity(1)]);
-    world.health.release(&[identity(1)]);
-    world.look(&silent());
-    assert_eq!(world.health.to_check(NVIDIA), []);
-    // It is given back too early: the check ends, and finds it lost.
-    world.health.release(&[]);
-    world.look(&[(1, Seen { trouble: Some(FaultKind::Lost), ..Seen::default() })]);
+fn faulty_gpu_is_closed_and_returns_after_release() {
+    let mut cluster = Cluster::new(2);
+    let no_action = || [(0, Seen::default()), (1, Seen::default())];
+    cluster.sample(&no_action());
+    cluster.event(1, 62);
+    assert_eq!((cluster.offered.clone(), cluster.health.to_close(NVIDIA)), (vec![0], vec![identity(1)]));
+    assert_eq!(cluster.health.to_check(NVIDIA), [identity(1)]);
+    cluster.health.release(&[identity(1)]);
+    cluster.sample(&no_action());
+    assert_eq!(cluster.health.to_check(NVIDIA), []);
+    // The GPU is returned too early: the check finds it lost.
+    cluster.health.release(&[]);
+    cluster.sample(&[(1, Seen { trouble: Some(FaultKind::Lost), ..Seen::default() })]);
     assert_eq!(
-        (world.health.report(1).gpus[1].release, world.faults(1), world.offered.len()),
+        (cluster.health.report(1).gpus[1].release, cluster.faults(1), cluster.offered.len()),
         (None, vec![FaultKind::Lost], 1)
     );
-    world.health.release(&[identity(1)]);
-    world.health.release(&[]);
-    (0..2).for_each(|_| world.look(&silent()));
-    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0, 1], None));
+    cluster.health.release(&[identity(1)]);
+    cluster.health.release(&[]);
+    (0..2).for_each(|_| cluster.sample(&no_action()));
+    assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![0, 1], None));
 }

@@ -131,13 +131,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentage_is_one_from_0_to_100() {
+    fn rejects_percentage_outside_0_to_100() {
         assert_eq!([0.0, 40.5, 100.0].map(ppm), [Some(0), Some(405_000), Some(1_000_000)]);
         assert_eq!([f64::NAN, -0.1, 100.1, f64::INFINITY].map(ppm), [None; 4]);
     }
 
     #[test]
-    fn mebibytes_are_bytes_and_nonsense_is_nothing() {
+    fn converts_mebibytes_and_rejects_invalid_values() {
         assert_eq!([0.0, 1.5].map(bytes), [Some(0), Some(3 << 19)]);
         assert_eq!([f64::NAN, -1.0, 1e300].map(bytes), [None; 3]);
     }

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn searches_the_directories_of_gke_nixos_and_other_distributions() {
+    fn searches_directories_of_gke_nixos_and_other_distributions() {
         for directory in ["usr/local/nvidia/lib64", "run/opengl-driver/lib", "usr/lib64", "usr/lib/wsl/lib"] {
             let root = tempfile::tempdir().unwrap();
             assert_eq!(elsewhere(root.path()), None);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_the_library_needs_is_not_the_library() {
+    fn distinguishes_missing_library_from_missing_dependency() {
         let error = |file: &str| format!("{file}: cannot open shared object file: No such file or directory");
         assert!(matches!(trouble(error(NAME)), NvmlTrouble::LibraryMissing(_)));
         assert!(matches!(trouble(error("/usr/local/nvidia/lib64/libnvidia-ml.so.1")), NvmlTrouble::LibraryMissing(_)));

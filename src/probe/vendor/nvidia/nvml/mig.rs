@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profile_is_tail_of_name_and_nothing_else() {
+    fn parses_profile_at_end_of_name() {
         for (name, expected) in [
             ("NVIDIA H200 MIG 1g.18gb", Some("1g.18gb")),
             ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", Some("1c.3g.20gb")),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn uuid_is_safe_in_shell_script() {
+    fn rejects_uuid_with_shell_characters() {
         assert!(is_uuid("MIG-fa4e0000-0000-0000-0000-000000000001") && is_uuid("MIG-GPU-fa4e/1/0"));
         for bad in ["", "GPU-1", "MIG-$(x)", "MIG-1\n", "MIG-1;"] {
             assert!(!is_uuid(bad), "{bad:?}");

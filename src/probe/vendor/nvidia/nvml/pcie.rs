@@ -83,12 +83,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rate_takes_counter_that_only_grows() {
+    fn rate_requires_non_decreasing_64_bit_counter() {
         let start = 1 << 33;
-        let of = |former, now| rate(former, now, Duration::from_millis(500));
-        assert_eq!((of(start, start + 1000), of(start, start)), (Some(2000), Some(0)));
+        let rate_between = |former, now| rate(former, now, Duration::from_millis(500));
+        assert_eq!((rate_between(start, start + 1000), rate_between(start, start)), (Some(2000), Some(0)));
         for (former, now) in [(start, start - 1), (start, 0), (1000, 2000), (u32::MAX.into(), start)] {
-            assert_eq!(of(former, now), None, "{former} {now}");
+            assert_eq!(rate_between(former, now), None, "{former} {now}");
         }
         assert_eq!(rate(start, start + 1, Duration::ZERO), None);
     }
