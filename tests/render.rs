@@ -14,7 +14,7 @@ use std::path::Path;
 use config::Config;
 use model::inventory::Inventory;
 use plan::render::{explain, render};
-use plan::{FileName, Names, choose};
+use plan::{FileName, Names, select_user_files};
 
 /// Renders a case. Returns the text of its files by name.
 fn render_case(case: &Path) -> BTreeMap<String, String> {
@@ -36,7 +36,8 @@ fn render_case(case: &Path) -> BTreeMap<String, String> {
     let exists = |path: &Path| inventory.gpus.iter().any(|gpu| gpu.device_file.as_deref() == Some(path));
     let configured = Some(config.node.name.to_string()).filter(|name| name != "localhost");
     let names = Names { configured, hostname: inventory.hostname.clone(), ..Names::default() };
-    let customized = plan.respect(&config, choose(&config, &user_files), &inventory, &names, &exists);
+    let selected = select_user_files(&config, &user_files);
+    let customized = plan.apply_user_files(&config, selected, &inventory, &names, &exists);
     for file in render(&plan) {
         // Compare oci.conf in one case only: it is the same in nearly all.
         let is_expected = file.name != FileName::OciConf || case.ends_with("01-two-linked-h200");

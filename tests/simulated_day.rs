@@ -94,7 +94,7 @@ impl Simulation {
             Child::NodeCheck => self.events.extend(NodeReport::parse("idle|none").map(Event::Node)),
             Child::Liveness => {
                 self.rounds += 1;
-                for unit in self.machine.asked() {
+                for unit in self.machine.units_being_checked() {
                     let is_silent = self.silent.take_if(|silent| silent == unit).is_some();
                     let liveness = if is_silent { Liveness::Silent("no answer".to_owned()) } else { Liveness::Answers };
                     self.events.push_back(Event::Liveness(*unit, liveness));

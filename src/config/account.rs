@@ -78,9 +78,9 @@ model::text_type!(
     AccountName,
     "`{}` is not a valid name: expected a letter or `_`, then letters, digits, `_`, `-` and `.`, at most 32",
     |text| {
-        let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        let has_valid_start = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-        starts && text.len() <= 32 && text.chars().all(is_plain)
+        has_valid_start && text.len() <= 32 && text.chars().all(is_plain)
     }
 );
 
@@ -102,7 +102,7 @@ fn optional_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>
 
 fn optional_home<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    match value::whole_path(&text) {
+    match value::absolute_path(&text) {
         Some(path) => Ok(Some(path)),
         None => Err(de::Error::custom(format_args!(
             "`{}` is not a home directory: expected a path from /, without `..`, `:` and control characters",
@@ -113,26 +113,26 @@ fn optional_home<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pa
 
 /// Checks that names and IDs are unique.
 pub(super) fn check_accounts(users: &[User], groups: &[Group]) -> Result<(), Fault> {
-    let twice = |table: &'static str, key: &'static str, index: usize, value: &dyn fmt::Display| {
+    let duplicate = |table: &'static str, key: &'static str, index: usize, value: &dyn fmt::Display| {
         let what = format!("duplicate {key} {value} in [[{table}]]");
         Fault::new(vec![table.into(), index.into(), key.into()], what)
     };
     let (mut names, mut ids) = (BTreeSet::new(), BTreeSet::new());
     for (index, user) in users.iter().enumerate() {
         if !names.insert(&user.name) {
-            return Err(twice("user", "name", index, &user.name));
+            return Err(duplicate("user", "name", index, &user.name));
         }
         if !ids.insert(user.uid) {
-            return Err(twice("user", "uid", index, &user.uid));
+            return Err(duplicate("user", "uid", index, &user.uid));
         }
     }
     let (mut names, mut ids) = (BTreeSet::new(), BTreeSet::new());
     for (index, group) in groups.iter().enumerate() {
         if !names.insert(&group.name) {
-            return Err(twice("group", "name", index, &group.name));
+            return Err(duplicate("group", "name", index, &group.name));
         }
         if !ids.insert(group.gid) {
-            return Err(twice("group", "gid", index, &group.gid));
+            return Err(duplicate("group", "gid", index, &group.gid));
         }
     }
     Ok(())

@@ -46,15 +46,15 @@ impl<'de> Deserialize<'de> for Limits {
 /// Checks that names are unique, and that every user has an account if there are accounts.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     for (table, all) in [("account", &config.accounts), ("qos", &config.qos)] {
-        for (index, one) in all.iter().enumerate() {
-            if all[..index].iter().any(|earlier| earlier.name == one.name) {
+        for (index, entry) in all.iter().enumerate() {
+            if all[..index].iter().any(|earlier| earlier.name == entry.name) {
                 let path = vec![table.into(), index.into(), "name".into()];
-                return Err(Fault::new(path, format!("duplicate name {} in [[{table}]]", one.name)));
+                return Err(Fault::new(path, format!("duplicate name {} in [[{table}]]", entry.name)));
             }
         }
     }
-    let without = config.users.iter().position(|user| user.account.is_none());
-    match without.filter(|_| !config.accounts.is_empty()) {
+    let user_without_account = config.users.iter().position(|user| user.account.is_none());
+    match user_without_account.filter(|_| !config.accounts.is_empty()) {
         Some(index) => {
             let what =
                 "user without an account: set `account` (Slurm requires it if there are [[account]] tables)".to_owned();

@@ -103,12 +103,12 @@ impl TryFrom<String> for GpuCount {
         let parts = text.split_once(':');
         let gres_type = parts.and_then(|(name, _)| FeatureName::try_from(name.to_owned()).ok());
         let count = parts.and_then(|(_, count)| count.parse().ok()).filter(|count| (1..=1024).contains(count));
-        let wrong = || format!("`{}` is not a GPU count: expected TYPE:COUNT, such as nvidia:2", text.escape_default());
-        gres_type.zip(count).map(|(gres_type, count)| Self { gres_type, count }).ok_or_else(wrong)
+        let error = || format!("`{}` is not a GPU count: expected TYPE:COUNT, such as nvidia:2", text.escape_default());
+        gres_type.zip(count).map(|(gres_type, count)| Self { gres_type, count }).ok_or_else(error)
     }
 }
 
-/// Checks for duplicate names, at which slurmctld exits.
+/// Checks for duplicate names, which make slurmctld exit, and for nodes without resources.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let mut seen = BTreeSet::new();
     for (index, nodes) in config.autoscale.nodes.iter().enumerate() {

@@ -1,23 +1,23 @@
-//! The effective value of each key, and where it comes from.
+//! The effective value of each key, and its origin.
 
 use toml::{Table, Value};
 
 use super::example::{Entry, Example};
 use super::joined::{get, leaves, set};
-use super::{Config, EXAMPLE, Joined};
+use super::{Config, EXAMPLE, TokenSettings};
 
 /// A key with its effective value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     /// The key's path with its table: `gpu.gres`, `user[0].uid`.
     pub key: String,
-    /// `None`: left out, and what applies then depends on the machine.
+    /// `None`: not set; the effective value depends on the machine.
     pub value: Option<Value>,
-    /// Where the value comes from.
+    /// The origin of the value.
     pub origin: Origin,
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The program.
@@ -31,7 +31,7 @@ pub enum Origin {
 }
 
 impl Setting {
-    /// The value without what must stay secret: URLs of webhooks, and variables of daemons and services.
+    /// Hides a secret value: the URL of a webhook, or a variable of a daemon or service.
     #[must_use]
     pub fn without_secrets(mut self) -> Self {
         let is_secret = self.key.contains(".env.") || (self.key.starts_with("notify[") && self.key.ends_with(".url"));
@@ -63,11 +63,11 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// The settings of the file `text`, the token and the environment, of which `config` was made: first the keys of
+/// The settings of the file `text`, the token and the environment, which result in `config`: first the keys of
 /// config/slurminit.toml in its order, then those of repeated tables and of tables that take any key.
 pub fn settings(
     text: &str,
-    joined: Option<&Joined>,
+    token: Option<&TokenSettings>,
     variable: &impl Fn(&str) -> Option<String>,
     config: &Config,
 ) -> Vec<Setting> {
@@ -75,20 +75,20 @@ pub fn settings(
     let mut origins: Vec<(String, Origin)> =
         leaves(&file).into_iter().map(|path| (path.join("."), Origin::File)).collect();
     let mut effective = file;
-    let mut put = |effective: &mut Table, key: &str, value: Value, origin: Origin| {
+    let mut set_value = |effective: &mut Table, key: &str, value: Value, origin: Origin| {
         let path: Vec<&str> = key.split('.').collect();
         origins.retain(|(other, _)| other != key);
         origins.push((key.to_owned(), origin));
         set(effective, &path, value);
     };
-    for (key, value) in joined.into_iter().flat_map(|joined| joined.settings(&effective)).collect::<Vec<_>>() {
-        put(&mut effective, &key, value, Origin::Token);
+    for (key, value) in token.into_iter().flat_map(|token| token.settings(&effective)).collect::<Vec<_>>() {
+        set_value(&mut effective, &key, value, Origin::Token);
     }
-    for Variable { name, key, kind, is_of_image } in VARIABLES {
+    for Variable { name, key, kind, is_image_default } in VARIABLES {
         let text = variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-        let is_open = get(&effective, &key.split('.').collect::<Vec<_>>()).is_none();
-        if let Some(value) = text.filter(|_| !is_of_image || is_open).and_then(|text| kind.value(&text)) {
-            put(&mut effective, key, value, Origin::Variable(name));
+        let is_unset = get(&effective, &key.split('.').collect::<Vec<_>>()).is_none();
+        if let Some(value) = text.filter(|_| !is_image_default || is_unset).and_then(|text| kind.value(&text)) {
+            set_value(&mut effective, key, value, Origin::Variable(name));
         }
     }
     let origin = |key: &str| origins.iter().find(|(other, _)| other == key).map(|(_, origin)| *origin);
@@ -114,7 +114,7 @@ pub fn settings(
     settings
 }
 
-/// A shorter stop limits the time of jobs, unless that is configured.
+/// Adjusts `jobs.grace`, which a shorter stop timeout limits.
 fn adapt_grace(settings: &mut [Setting], config: &Config) {
     let stop = settings.iter().find(|setting| setting.key == "supervise.stop_timeout").map(|setting| setting.origin);
     let grace = Value::Float(config.jobs.grace.as_secs_f64());
@@ -132,7 +132,7 @@ fn number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|number| number as f64))
 }
 
-/// The items of a list of tables are settings of their own.
+/// Adds each item of a list of tables as a separate setting.
 fn flatten(key: &str, value: &Value, origin: Origin, settings: &mut Vec<Setting>) {
     match value {
         Value::Array(items) if items.iter().any(Value::is_table) => {
@@ -174,8 +174,8 @@ struct Variable {
     name: &'static str,
     key: &'static str,
     kind: Kind,
-    /// It describes the image, and sets only what the file leaves open.
-    is_of_image: bool,
+    /// Whether the variable describes the image, and therefore sets only keys that the file does not set.
+    is_image_default: bool,
 }
 
 enum Kind {
@@ -199,39 +199,39 @@ impl Kind {
     }
 }
 
-const fn own(name: &'static str, key: &'static str, kind: Kind) -> Variable {
-    Variable { name, key, kind, is_of_image: false }
+const fn of_operator(name: &'static str, key: &'static str, kind: Kind) -> Variable {
+    Variable { name, key, kind, is_image_default: false }
 }
 
 const fn of_image(name: &'static str, key: &'static str, kind: Kind) -> Variable {
-    Variable { name, key, kind, is_of_image: true }
+    Variable { name, key, kind, is_image_default: true }
 }
 
-/// What [`super::environment`] applies, in its order of priority.
+/// The variables that [`super::environment`] applies, in its order of priority.
 const VARIABLES: [Variable; 23] = [
-    own("SLURMINIT_ROLE", "role", Kind::Word),
-    own("SLURMINIT_ON_MISMATCH", "on_mismatch", Kind::Word),
-    own("SLURMINIT_LOG_FORMAT", "log.format", Kind::Word),
-    own("SLURMINIT_LOG_LEVEL", "log.level", Kind::Word),
-    own("SLURMINIT_GRES", "gpu.gres", Kind::Word),
-    own("SLURMINIT_GPU_TYPE_NAME", "gpu.type_name", Kind::Word),
-    own("SLURMINIT_ON_GIVE_UP", "supervise.on_give_up", Kind::Word),
-    own("SLURMINIT_NODE_NAME", "node.name", Kind::Name),
-    own("SLURMINIT_STOP_TIMEOUT", "supervise.stop_timeout", Kind::Seconds),
-    own("SLURMINIT_NODES", "simulate.nodes", Kind::Number),
-    own("SLURMINIT_RESERVE_MIB", "node.reserve_mib", Kind::Number),
-    own("SLURMINIT_GPU_TYPE", "gpu_type", Kind::Word),
+    of_operator("SLURMINIT_ROLE", "role", Kind::Word),
+    of_operator("SLURMINIT_ON_MISMATCH", "on_mismatch", Kind::Word),
+    of_operator("SLURMINIT_LOG_FORMAT", "log.format", Kind::Word),
+    of_operator("SLURMINIT_LOG_LEVEL", "log.level", Kind::Word),
+    of_operator("SLURMINIT_GRES", "gpu.gres", Kind::Word),
+    of_operator("SLURMINIT_GPU_TYPE_NAME", "gpu.type_name", Kind::Word),
+    of_operator("SLURMINIT_ON_GIVE_UP", "supervise.on_give_up", Kind::Word),
+    of_operator("SLURMINIT_NODE_NAME", "node.name", Kind::Name),
+    of_operator("SLURMINIT_STOP_TIMEOUT", "supervise.stop_timeout", Kind::Seconds),
+    of_operator("SLURMINIT_NODES", "simulate.nodes", Kind::Number),
+    of_operator("SLURMINIT_RESERVE_MIB", "node.reserve_mib", Kind::Number),
+    of_operator("SLURMINIT_GPU_TYPE", "gpu_type", Kind::Word),
     of_image("GPU_TYPE", "gpu_type", Kind::Word),
     of_image("DSHPC_GPU_TYPE", "gpu_type", Kind::Word),
-    own("SLURMINIT_CLUSTER_NAME", "cluster_name", Kind::Name),
+    of_operator("SLURMINIT_CLUSTER_NAME", "cluster_name", Kind::Name),
     of_image("CLUSTER_NAME", "cluster_name", Kind::Name),
-    own("SLURMINIT_CONTROLLER", "slurm.controller", Kind::Name),
-    own("SLURMINIT_ACCOUNTING", "accounting.mode", Kind::Word),
+    of_operator("SLURMINIT_CONTROLLER", "slurm.controller", Kind::Name),
+    of_operator("SLURMINIT_ACCOUNTING", "accounting.mode", Kind::Word),
     of_image("ACCOUNTING", "accounting.mode", Kind::Word),
     of_image("LOGIN_PORT", "login.port", Kind::Number),
-    own("SLURMINIT_METRICS", "metrics.listen", Kind::Name),
-    own("SLURMINIT_WAIT_JOBS", "jobs.wait", Kind::YesOrNo),
-    own("USER_CUSTOMIZED", "user_customized", Kind::YesOrNo),
+    of_operator("SLURMINIT_METRICS", "metrics.listen", Kind::Name),
+    of_operator("SLURMINIT_WAIT_JOBS", "jobs.wait", Kind::YesOrNo),
+    of_operator("USER_CUSTOMIZED", "user_customized", Kind::YesOrNo),
 ];
 
 #[cfg(test)]
@@ -333,9 +333,9 @@ mod tests {
 
     #[test]
     fn shows_settings_from_token() {
-        let joined = Joined::parse("cluster_name = \"lab\"\nslurm = { controller = \"head\" }\n").unwrap();
-        let config = joined.apply(Config::default(), "", Path::new("t")).unwrap();
-        let settings = settings("", Some(&joined), &|_| None, &config);
+        let token = TokenSettings::parse("cluster_name = \"lab\"\nslurm = { controller = \"head\" }\n").unwrap();
+        let config = token.apply(Config::default(), "", Path::new("t")).unwrap();
+        let settings = settings("", Some(&token), &|_| None, &config);
         let from_token: Vec<&str> = settings
             .iter()
             .filter(|setting| setting.origin == Origin::Token)

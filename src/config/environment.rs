@@ -43,8 +43,8 @@ pub(super) fn apply(mut config: Config, variable: &impl Fn(&str) -> Option<Strin
         config.node.reserve_mib = Some(reserve);
     }
 
-    // What the image was built for has a lower priority than the operator's file; the operator's own variable has a
-    // higher one.
+    // The variables of the image have a lower priority than the operator's file, which has a lower one than the
+    // operator's variables.
     config.gpu_type = match environment.optional_word("SLURMINIT_GPU_TYPE")?.or(config.gpu_type) {
         Some(gpu_type) => Some(gpu_type),
         None => match environment.optional_word("GPU_TYPE")? {
@@ -96,9 +96,9 @@ impl<F: Fn(&str) -> Option<String>> Environment<'_, F> {
         word(&lower).map(Some).map_err(|error| ConfigError::variable(name, &text, error))
     }
 
-    fn word<T: for<'de> Deserialize<'de>>(&self, name: &'static str, place: &mut T) -> Result<(), ConfigError> {
+    fn word<T: for<'de> Deserialize<'de>>(&self, name: &'static str, target: &mut T) -> Result<(), ConfigError> {
         if let Some(word) = self.optional_word(name)? {
-            *place = word;
+            *target = word;
         }
         Ok(())
     }
@@ -108,9 +108,9 @@ impl<F: Fn(&str) -> Option<String>> Environment<'_, F> {
         T::try_from(text.clone()).map(Some).map_err(|error| ConfigError::variable(name, &text, error))
     }
 
-    fn name<T: TryFrom<String, Error = String>>(&self, name: &'static str, place: &mut T) -> Result<(), ConfigError> {
+    fn name<T: TryFrom<String, Error = String>>(&self, name: &'static str, target: &mut T) -> Result<(), ConfigError> {
         if let Some(value) = self.optional_name(name)? {
-            *place = value;
+            *target = value;
         }
         Ok(())
     }

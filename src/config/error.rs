@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 pub struct ConfigError {
     /// The location: the file with line, column, key and text, the whole file, or the variable.
     pub place: String,
-    /// What is wrong, and what is expected.
+    /// The problem and the expected value.
     pub what: String,
 }
 
@@ -27,13 +27,13 @@ impl ConfigError {
     }
 
     /// The value of a variable is not allowed.
-    pub(super) fn variable(name: &'static str, value: &str, wanted: impl fmt::Display) -> Self {
-        Self::invalid(format!("the environment variable {name}"), value, wanted)
+    pub(super) fn variable(name: &'static str, value: &str, expected: impl fmt::Display) -> Self {
+        Self::invalid(format!("the environment variable {name}"), value, expected)
     }
 
     /// An invalid value that does not come from the file.
-    pub(super) fn invalid(place: String, value: &str, wanted: impl fmt::Display) -> Self {
-        Self { place, what: format!("`{}` is not valid: {wanted}", value.escape_default()) }
+    pub(super) fn invalid(place: String, value: &str, expected: impl fmt::Display) -> Self {
+        Self { place, what: format!("`{}` is not valid: {expected}", value.escape_default()) }
     }
 }
 
@@ -84,7 +84,7 @@ impl Fault {
     }
 
     /// Whether the text sets this value.
-    pub(super) fn is_written(path: &[Step], text: &str) -> bool {
+    pub(super) fn is_set(path: &[Step], text: &str) -> bool {
         find(path, text).is_some()
     }
 
@@ -101,35 +101,35 @@ fn find(path: &[Step], text: &str) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let (first, rest) = path.split_first()?;
     let Step::Key(first) = first else { return None };
-    let mut here = table.get_ref().get(first.as_ref())?;
+    let mut value = table.get_ref().get(first.as_ref())?;
     for step in rest {
-        here = match step {
-            Step::Key(key) => here.get_ref().get(key.as_ref())?,
-            Step::Index(index) => here.get_ref().get(*index)?,
+        value = match step {
+            Step::Key(key) => value.get_ref().get(key.as_ref())?,
+            Step::Index(index) => value.get_ref().get(*index)?,
         };
     }
-    Some(here.span().start)
+    Some(value.span().start)
 }
 
-/// A list where a table belongs: no key takes a list of lists. serde would take its items for the values of the table's keys, in
-/// their order.
-pub(super) fn list_for_a_table(text: &str) -> Option<Fault> {
+/// Finds a list in place of a table: no key takes a list of lists. serde would take its items for the values of the
+/// table's keys, in their order.
+pub(super) fn list_in_place_of_table(text: &str) -> Option<Fault> {
     let table = DeTable::parse(text).ok()?;
-    let path = list_in_list(table.get_ref())?;
+    let path = find_nested_list(table.get_ref())?;
     let names: Vec<&str> =
         path.iter().filter_map(|step| if let Step::Key(name) = step { Some(&**name) } else { None }).collect();
     let what = format!("expected a table, not a list: write [[{}]] with one line per key", names.join("."));
     Some(Fault::new(path, what))
 }
 
-fn list_in_list(table: &DeTable<'_>) -> Option<Vec<Step>> {
+fn find_nested_list(table: &DeTable<'_>) -> Option<Vec<Step>> {
     table.iter().find_map(|(key, value)| {
         let key = Step::from(key.get_ref().to_string());
         let rest = match value.get_ref() {
-            DeValue::Table(table) => list_in_list(table)?,
+            DeValue::Table(table) => find_nested_list(table)?,
             DeValue::Array(items) => items.iter().enumerate().find_map(|(index, item)| match item.get_ref() {
                 DeValue::Array(_) => Some(vec![index.into()]),
-                DeValue::Table(table) => Some([vec![index.into()], list_in_list(table)?].concat()),
+                DeValue::Table(table) => Some([vec![index.into()], find_nested_list(table)?].concat()),
                 _ => None,
             })?,
             _ => return None,
@@ -157,13 +157,13 @@ fn place(text: &str, origin: &Path, offset: usize, key: &str) -> String {
 
 /// The dotted key at the start of `span`: the deepest key whose name or value contains it.
 fn key_at(table: &DeTable<'_>, span: &Range<usize>) -> String {
-    deepest(table, span.start).unwrap_or_default()
+    key_in_table(table, span.start).unwrap_or_default()
 }
 
-fn deepest(table: &DeTable<'_>, offset: usize) -> Option<String> {
+fn key_in_table(table: &DeTable<'_>, offset: usize) -> Option<String> {
     for (key, value) in table {
         let name: &str = key.get_ref();
-        if let Some(inner) = inside(value.get_ref(), offset) {
+        if let Some(inner) = key_in_value(value.get_ref(), offset) {
             return Some(if inner.starts_with('[') { format!("{name}{inner}") } else { join(name, &inner) });
         }
         if key.span().contains(&offset) || value.span().contains(&offset) {
@@ -173,12 +173,12 @@ fn deepest(table: &DeTable<'_>, offset: usize) -> Option<String> {
     None
 }
 
-fn inside(value: &DeValue<'_>, offset: usize) -> Option<String> {
+fn key_in_value(value: &DeValue<'_>, offset: usize) -> Option<String> {
     match value {
-        DeValue::Table(table) => deepest(table, offset),
+        DeValue::Table(table) => key_in_table(table, offset),
         DeValue::Array(items) => items.iter().enumerate().find_map(|(index, item)| {
             let here = format!("[{index}]");
-            match inside(item.get_ref(), offset) {
+            match key_in_value(item.get_ref(), offset) {
                 Some(inner) if inner.starts_with('[') => Some(format!("{here}{inner}")),
                 Some(inner) => Some(format!("{here}.{inner}")),
                 None => item.span().contains(&offset).then_some(here),

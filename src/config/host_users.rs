@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn host_users_enable_gpu_isolation() {
         let config = |text: &str| Config::parse(text, Path::new("slurminit.toml")).unwrap();
-        assert!(config("[users]\nfrom = '/host/etc'").isolates());
-        assert!(!config("").isolates());
+        assert!(config("[users]\nfrom = '/host/etc'").isolates_gpus());
+        assert!(!config("").isolates_gpus());
     }
 }

@@ -31,11 +31,11 @@ const SHARED: [&[&str]; 18] = [
 ];
 
 /// The shared part of the operator's file `text`, for a cluster whose controller has this host name. It includes the
-/// environment that `config` was made with.
+/// settings that `config` has from the environment.
 ///
 /// # Errors
-/// The text is not TOML, or was changed meanwhile.
-pub fn shared(text: &str, config: &Config, controller: &str) -> Result<String, String> {
+/// The text is not TOML.
+pub fn shared_settings(text: &str, config: &Config, controller: &str) -> Result<String, String> {
     let file: Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
     let mut shared = Table::new();
     for path in SHARED {
@@ -53,7 +53,7 @@ pub fn shared(text: &str, config: &Config, controller: &str) -> Result<String, S
     Ok(shared.iter().map(|(key, value)| format!("{} = {}\n", word(key), inline(value))).collect())
 }
 
-/// A value on one line. The crate's own writer needs a newer C library than Debian 12's (fmod).
+/// A value on one line. The writer of the crate `toml` needs a newer C library than Debian 12's (fmod).
 pub(super) fn inline(value: &Value) -> String {
     let list = |all: Vec<String>| all.join(", ");
     match value {
@@ -82,12 +82,12 @@ fn quoted(text: &str) -> String {
 
 /// The settings that a container got from its token.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Joined {
+pub struct TokenSettings {
     table: Table,
     config: Config,
 }
 
-impl Joined {
+impl TokenSettings {
     /// Reads the settings of a token.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl Joined {
     ///
     /// # Errors
     /// The file contradicts the token.
-    pub fn apply(&self, own: Config, text: &str, origin: &Path) -> Result<Config, ConfigError> {
+    pub fn apply(&self, local: Config, text: &str, origin: &Path) -> Result<Config, ConfigError> {
         let file: Table = text.parse().unwrap_or_default();
         let differs = |path: &[String]| {
             let keys: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -133,35 +133,35 @@ impl Joined {
             );
             return Err(Fault::new(path.into_iter().map(Step::from).collect(), what).at(text, origin));
         }
-        if file.contains_key("role") && !may_be(own.role) {
-            let what = format!("{}; remove it here", wrong_role(own.role));
+        if file.contains_key("role") && !can_join(local.role) {
+            let what = format!("{}; remove it here", role_error(local.role));
             return Err(Fault::new(vec!["role".into()], what).at(text, origin));
         }
-        let from = &self.config;
-        let role = if file.contains_key("role") { own.role } else { Role::Compute };
-        let (mut paths, mut gpu, mut daemons) = (own.paths.clone(), own.gpu.clone(), own.daemons.clone());
-        paths.slurm.clone_from(&from.paths.slurm);
-        paths.state.clone_from(&from.paths.state);
-        paths.run.clone_from(&from.paths.run);
-        paths.munge_socket.clone_from(&from.paths.munge_socket);
-        gpu.shards.clone_from(&from.gpu.shards);
-        gpu.mps = from.gpu.mps;
-        if let Some(user) = from.daemons.get(&DaemonName::Slurmctld).and_then(|daemon| daemon.user.clone()) {
+        let shared = &self.config;
+        let role = if file.contains_key("role") { local.role } else { Role::Compute };
+        let (mut paths, mut gpu, mut daemons) = (local.paths.clone(), local.gpu.clone(), local.daemons.clone());
+        paths.slurm.clone_from(&shared.paths.slurm);
+        paths.state.clone_from(&shared.paths.state);
+        paths.run.clone_from(&shared.paths.run);
+        paths.munge_socket.clone_from(&shared.paths.munge_socket);
+        gpu.shards.clone_from(&shared.gpu.shards);
+        gpu.mps = shared.gpu.mps;
+        if let Some(user) = shared.daemons.get(&DaemonName::Slurmctld).and_then(|daemon| daemon.user.clone()) {
             let slurmctld: &mut DaemonSettings = daemons.entry(DaemonName::Slurmctld).or_default();
             slurmctld.user = Some(user);
         }
         Ok(Config {
             role,
-            cluster_name: from.cluster_name.clone(),
-            slurm: from.slurm.clone(),
-            partitions: from.partitions.clone(),
+            cluster_name: shared.cluster_name.clone(),
+            slurm: shared.slurm.clone(),
+            partitions: shared.partitions.clone(),
             paths,
             gpu,
             daemons,
-            accounts: from.accounts.clone(),
-            rest: from.rest.clone(),
-            accounting: Accounting { mode: from.accounting.mode, port: from.accounting.port, ..own.accounting },
-            ..own
+            accounts: shared.accounts.clone(),
+            rest: shared.rest.clone(),
+            accounting: Accounting { mode: shared.accounting.mode, port: shared.accounting.port, ..local.accounting },
+            ..local
         })
     }
 
@@ -172,31 +172,32 @@ impl Joined {
     pub fn check(&self, config: &Config) -> Result<(), ConfigError> {
         let refused =
             |variable: &str, what| Err(ConfigError { place: format!("the environment variable {variable}"), what });
-        let other =
+        let difference =
             |name: &str| format!("the token has another {name}; remove the variable, or use that cluster's token");
-        if config.cluster_name != self.config.cluster_name && std_name(config) != std_name(&self.config) {
-            return refused("SLURMINIT_CLUSTER_NAME", other("cluster name"));
+        let (name, token_name) = (effective_cluster_name(config), effective_cluster_name(&self.config));
+        if config.cluster_name != self.config.cluster_name && name != token_name {
+            return refused("SLURMINIT_CLUSTER_NAME", difference("cluster name"));
         }
         if config.slurm.controller != self.config.slurm.controller {
-            return refused("SLURMINIT_CONTROLLER", other("controller"));
+            return refused("SLURMINIT_CONTROLLER", difference("controller"));
         }
-        if !may_be(config.role) {
-            return refused("SLURMINIT_ROLE", format!("{}; remove it", wrong_role(config.role)));
+        if !can_join(config.role) {
+            return refused("SLURMINIT_ROLE", format!("{}; remove it", role_error(config.role)));
         }
         Ok(())
     }
 }
 
 /// The cluster's name; `slurminit` unless configured.
-fn std_name(config: &Config) -> &str {
+fn effective_cluster_name(config: &Config) -> &str {
     config.cluster_name.as_ref().map_or("slurminit", super::NodeName::as_str)
 }
 
-fn may_be(role: Role) -> bool {
+fn can_join(role: Role) -> bool {
     matches!(role, Role::Compute | Role::Login)
 }
 
-fn wrong_role(role: Role) -> String {
+fn role_error(role: Role) -> String {
     format!("a token requires the role compute or login, not `{role}`")
 }
 
@@ -247,8 +248,8 @@ mod tests {
         Config::parse(text, Path::new("own.toml")).unwrap()
     }
 
-    fn joined() -> Joined {
-        Joined::parse(&shared(FILE, &config(FILE), "head").unwrap()).unwrap()
+    fn joined() -> TokenSettings {
+        TokenSettings::parse(&shared_settings(FILE, &config(FILE), "head").unwrap()).unwrap()
     }
 
     #[test]
@@ -262,7 +263,7 @@ mod tests {
 
     #[test]
     fn only_shared_settings_leave_controller() {
-        let settings = shared(FILE, &config(FILE), "head").unwrap();
+        let settings = shared_settings(FILE, &config(FILE), "head").unwrap();
         for kept in
             ["lab", "max_nodes = 4", "MaxJobCount", "h200", "/state", "shards = 4", "boss", "controller = \"head\""]
         {
@@ -273,7 +274,7 @@ mod tests {
         }
         let mut named = config("");
         named.cluster_name = Some("env".to_owned().try_into().unwrap());
-        assert!(shared("", &named, "head").unwrap().contains("cluster_name = \"env\""));
+        assert!(shared_settings("", &named, "head").unwrap().contains("cluster_name = \"env\""));
     }
 
     #[test]
@@ -349,11 +350,11 @@ mod tests {
             "role = 'controller'",
         ] {
             let settings = format!("{}\n[slurm]\ncontroller = 'head'\n", hostile);
-            let error = Joined::parse(&settings).unwrap_err().to_string();
+            let error = TokenSettings::parse(&settings).unwrap_err().to_string();
             assert!(error.contains("a token cannot set"), "{hostile}: {error}");
         }
         for bad in ["", "[slurm]\ncontroller = 'a b\\n'", "[slurm]\nno_such = 1", "["] {
-            assert!(Joined::parse(bad).is_err(), "{bad}");
+            assert!(TokenSettings::parse(bad).is_err(), "{bad}");
         }
     }
 }

@@ -44,7 +44,7 @@ pub use floors::{ComputeCapability, Floors};
 pub use gpu::{CudaDevices, GpuSettings, GresMode, TypeName};
 pub use host_users::HostUsers;
 pub use images::Images;
-pub use joined::{Joined, shared};
+pub use joined::{TokenSettings, shared_settings};
 pub use login::{Login, PublicKey};
 pub use memory::{Memory, Victim};
 pub use metrics::Metrics;
@@ -87,9 +87,9 @@ pub const DEFAULT_FILE: &str = "/config/slurminit.toml";
 pub struct Config {
     /// Which daemons this container runs.
     pub role: Role,
-    /// What the image was built for; `None` if unknown.
+    /// The GPU vendor that the image was built for; `None` if unknown.
     pub gpu_type: Option<GpuType>,
-    /// What to do if `gpu_type` and the visible GPUs differ.
+    /// The reaction if `gpu_type` and the visible GPUs differ.
     pub on_mismatch: OnMismatch,
     /// The cluster's name; `None` means `CLUSTER_NAME`, or else `slurminit`.
     pub cluster_name: Option<NodeName>,
@@ -165,7 +165,7 @@ impl Config {
     /// # Errors
     /// The first error, with its line, column and key.
     pub fn parse(text: &str, origin: &Path) -> Result<Self, ConfigError> {
-        error::list_for_a_table(text).map_or(Ok(()), |fault| Err(fault.at(text, origin)))?;
+        error::list_in_place_of_table(text).map_or(Ok(()), |fault| Err(fault.at(text, origin)))?;
         let mut config: Self = toml::from_str(text).map_err(|error| ConfigError::from_toml(&error, text, origin))?;
         config.check_grace(text).map_err(|fault| fault.at(text, origin))?;
         services::check_services(&config.services)
@@ -189,7 +189,7 @@ impl Config {
             return Ok(());
         }
         let path: Vec<Step> = vec!["jobs".into(), "grace".into()];
-        if Fault::is_written(&path, text) {
+        if Fault::is_set(&path, text) {
             let (grace, stop) = (grace.as_secs_f64(), stop.as_secs_f64());
             let what =
                 format!("{grace} s exceeds the stop timeout of {stop} s: use at most `[supervise] stop_timeout`");
@@ -200,8 +200,8 @@ impl Config {
     }
 
     /// Applies the environment. `SLURMINIT_*` overrides the file. `GPU_TYPE`, `DSHPC_GPU_TYPE` and `CLUSTER_NAME`,
-    /// which describe the image, only set what the file leaves open. An empty variable counts as unset, because compose
-    /// turns unset variables into empty ones.
+    /// which describe the image, only set keys that the file does not set. An empty variable counts as unset, because
+    /// compose turns unset variables into empty ones.
     ///
     /// # Errors
     /// The variable whose value is invalid.
@@ -210,7 +210,7 @@ impl Config {
     }
 
     /// Whether GPU device files are restricted to the job's user.
-    pub fn isolates(&self) -> bool {
+    pub fn isolates_gpus(&self) -> bool {
         self.gpu.isolate.unwrap_or(self.users.len() > 1 || self.host_users.from.is_some())
     }
 
@@ -224,13 +224,13 @@ impl Config {
         }
     }
 
-    /// Whether this container's node registers its resources with the controller.
-    pub fn adds_its_node(&self) -> bool {
+    /// Whether this container's node is dynamic: not in slurm.conf, but registered by slurmd with its resources.
+    pub fn has_dynamic_node(&self) -> bool {
         self.shares_a_cluster() && matches!(self.role, Role::All | Role::Compute)
     }
 
     /// Whether the configuration contains secrets: webhook URLs, and environment variables of daemons and services.
-    pub fn holds_secrets(&self) -> bool {
+    pub fn has_secrets(&self) -> bool {
         !self.notifies.is_empty()
             || self.services.iter().any(|service| !service.env.is_empty())
             || self.daemons.values().any(|daemon| !daemon.env.is_empty())
@@ -274,11 +274,11 @@ impl Config {
 
     /// Whether the node has the container's name, because no other name is configured.
     pub fn names_node_after_container(&self) -> bool {
-        self.adds_its_node() && self.node.name == NodeName::default()
+        self.has_dynamic_node() && self.node.name == NodeName::default()
     }
 }
 
-/// What to do if the image and the visible GPUs do not match.
+/// The reaction if the image and the visible GPUs do not match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnMismatch {

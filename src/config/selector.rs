@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use model::inventory::{Gpu, MigInstance, PciAddress, Vendor};
 
 /// The longest GPU name (NVML's own limit).
-const LONGEST: usize = 95;
-/// A UUID must be given with at least this many characters: `GPU-` and four digits.
-const SHORTEST_UUID: usize = 8;
+const MAX_LENGTH: usize = 95;
+/// The minimum length of a UUID prefix: `GPU-` and four digits.
+const MIN_UUID_LENGTH: usize = 8;
 
 /// Selects GPUs by number, UUID, PCI address, model or vendor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,27 +34,27 @@ enum Kind {
 
 impl GpuSelector {
     /// Whether the selector matches this GPU.
-    pub fn is(&self, gpu: &Gpu) -> bool {
+    pub fn matches(&self, gpu: &Gpu) -> bool {
         match &self.kind {
             Kind::Index(vendor, index) => vendor.is_none_or(|vendor| vendor == gpu.vendor) && *index == gpu.index,
-            Kind::Uuid(uuid) => begins(gpu.uuid.as_deref(), uuid),
+            Kind::Uuid(uuid) => has_prefix(gpu.uuid.as_deref(), uuid),
             Kind::Pci(address) => gpu.pci_address == Some(*address),
             Kind::Vendor(vendor) => gpu.vendor == *vendor,
-            Kind::Model(wanted) => {
-                let own = words(gpu.model.as_deref().unwrap_or_default());
-                own.windows(wanted.len()).any(|part| part == wanted)
+            Kind::Model(name) => {
+                let model = words(gpu.model.as_deref().unwrap_or_default());
+                model.windows(name.len()).any(|part| part == name)
             }
         }
     }
 
     /// Whether the selector matches only this MIG instance.
-    pub fn is_instance(&self, instance: &MigInstance) -> bool {
-        matches!(&self.kind, Kind::Uuid(uuid) if begins(instance.uuid.as_deref(), uuid))
+    pub fn matches_instance(&self, instance: &MigInstance) -> bool {
+        matches!(&self.kind, Kind::Uuid(uuid) if has_prefix(instance.uuid.as_deref(), uuid))
     }
 }
 
-fn begins(own: Option<&str>, wanted: &str) -> bool {
-    own.is_some_and(|own| own.to_ascii_lowercase().starts_with(wanted))
+fn has_prefix(uuid: Option<&str>, prefix: &str) -> bool {
+    uuid.is_some_and(|uuid| uuid.to_ascii_lowercase().starts_with(prefix))
 }
 
 /// `NVIDIA A100-SXM4-40GB` and `nvidia_a100-sxm4-40gb` have the same words.
@@ -68,10 +68,10 @@ impl TryFrom<String> for GpuSelector {
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let lower = text.trim().to_ascii_lowercase();
-        let kind = parse(&lower).filter(|_| text.len() <= LONGEST && !text.contains(char::is_control));
-        let wanted = "expected a number (\"0\", \"amd 0\"), UUID, PCI address, model (\"NVIDIA H200\") or vendor from `slurminit detect`";
+        let kind = parse(&lower).filter(|_| text.len() <= MAX_LENGTH && !text.contains(char::is_control));
+        let expected = "expected a number (\"0\", \"amd 0\"), UUID, PCI address, model (\"NVIDIA H200\") or vendor from `slurminit detect`";
         kind.map(|kind| Self { kind, text: text.clone() })
-            .ok_or_else(|| format!("`{}` is not a GPU selector: {wanted}", text.escape_default()))
+            .ok_or_else(|| format!("`{}` is not a GPU selector: {expected}", text.escape_default()))
     }
 }
 
@@ -87,7 +87,7 @@ fn parse(lower: &str) -> Option<Kind> {
         }
     }
     if lower.starts_with("gpu-") || lower.starts_with("mig-") {
-        return (lower.len() >= SHORTEST_UUID).then(|| Kind::Uuid(lower.to_owned()));
+        return (lower.len() >= MIN_UUID_LENGTH).then(|| Kind::Uuid(lower.to_owned()));
     }
     // lspci omits domain 0.
     if let Some(address) = lower.parse().ok().or_else(|| format!("0000:{lower}").parse().ok()) {

@@ -28,7 +28,7 @@ pub(super) fn check_services(services: &[Service]) -> Result<(), Fault> {
             }
         }
     }
-    match in_a_circle(services) {
+    match find_dependency_cycle(services) {
         Some(index) => {
             let what = format!("`{}` depends on itself through `after`", services[index].name);
             Err(Fault::new(vec!["service".into(), index.into(), "after".into()], what))
@@ -43,14 +43,14 @@ fn is_service_name(name: &str) -> bool {
 }
 
 /// Finds a service that can never start, by repeatedly removing services whose `after` is met.
-fn in_a_circle(services: &[Service]) -> Option<usize> {
+fn find_dependency_cycle(services: &[Service]) -> Option<usize> {
     let mut waiting: BTreeMap<&str, usize> =
         services.iter().enumerate().map(|(index, service)| (service.name.as_str(), index)).collect();
     loop {
-        let before = waiting.len();
-        let still: BTreeSet<&str> = waiting.keys().copied().collect();
-        waiting.retain(|_, index| services[*index].after.iter().any(|other| still.contains(other.as_str())));
-        if waiting.len() == before {
+        let former_count = waiting.len();
+        let names: BTreeSet<&str> = waiting.keys().copied().collect();
+        waiting.retain(|_, index| services[*index].after.iter().any(|other| names.contains(other.as_str())));
+        if waiting.len() == former_count {
             return waiting.into_values().min();
         }
     }

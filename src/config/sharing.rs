@@ -23,7 +23,7 @@ impl Sharing {
     }
 
     /// The count per GPU.
-    pub const fn of_each_gpu(self) -> u32 {
+    pub const fn count_per_gpu(self) -> u32 {
         match self {
             Self::Shards(Shards(count)) => count,
             Self::Mps => 100,

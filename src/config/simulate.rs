@@ -8,10 +8,10 @@ use super::error::{Fault, Step};
 use super::{Config, ConfigError, FeatureName, NodeName, NodeRange, Role};
 
 /// The maximum number of nodes; each is a slurmd in this container.
-const MOST: usize = 512;
+const MAX_NODES: usize = 512;
 
 /// The name prefix of simulated nodes without `[node] name`.
-const NAME: &str = "node";
+const NAME_PREFIX: &str = "node";
 
 /// `[simulate]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -55,9 +55,9 @@ pub struct OtherNodes {
 }
 
 /// The maximum number of GPUs per node, more than any known machine has.
-const MOST_GPUS: u32 = 64;
+const MAX_GPUS: u32 = 64;
 
-/// Ports that other daemons may use.
+/// The maximum number of ports of other daemons.
 const OTHER_PORTS: usize = 3;
 
 /// A simulated cluster's nodes.
@@ -102,9 +102,9 @@ impl Config {
         if self.role != Role::All || self.shares_a_cluster() {
             return None;
         }
-        let taken = self.ports_beside_nodes();
-        let mut ports = (self.slurm.daemon_port..=u16::MAX).filter(|port| !taken.contains(port));
-        let groups: Vec<_> = kinds(self)
+        let used_ports = self.ports_beside_nodes();
+        let mut ports = (self.slurm.daemon_port..=u16::MAX).filter(|port| !used_ports.contains(port));
+        let groups: Vec<_> = node_groups(self)
             .map(|each| SimulatedGroup { nodes: each.name.names().into_iter().zip(&mut ports).collect(), each })
             .collect();
         (!groups.is_empty()).then_some(SimulatedNodes { groups })
@@ -119,11 +119,11 @@ impl Config {
 }
 
 /// The identical nodes, then those of `[[simulate.node]]`, each with all settings.
-fn kinds(config: &Config) -> impl Iterator<Item = OtherNodes> {
+fn node_groups(config: &Config) -> impl Iterator<Item = OtherNodes> {
     let Simulate { nodes, cpus, memory_mib, gpus, ref gpu_type, ref node } = config.simulate;
-    let prefix = if config.node.name == NodeName::default() { NAME } else { config.node.name.as_str() };
+    let prefix = if config.node.name == NodeName::default() { NAME_PREFIX } else { config.node.name.as_str() };
     let range = nodes.map(|count| if count == 1 { format!("{prefix}1") } else { format!("{prefix}[1-{count}]") });
-    let alike = range.and_then(|range| NodeRange::try_from(range).ok()).map(|name| OtherNodes {
+    let identical = range.and_then(|range| NodeRange::try_from(range).ok()).map(|name| OtherNodes {
         name,
         cpus,
         memory_mib,
@@ -131,7 +131,7 @@ fn kinds(config: &Config) -> impl Iterator<Item = OtherNodes> {
         gpu_type: gpu_type.clone(),
         features: Vec::new(),
     });
-    alike.into_iter().chain(node.iter().map(move |other| OtherNodes {
+    identical.into_iter().chain(node.iter().map(move |other| OtherNodes {
         cpus: other.cpus.or(cpus),
         memory_mib: other.memory_mib.or(memory_mib),
         gpus: other.gpus.or(gpus),
@@ -141,10 +141,10 @@ fn kinds(config: &Config) -> impl Iterator<Item = OtherNodes> {
 }
 
 /// The invalid key and the reason.
-fn wrong(config: &Config) -> Option<(Vec<Step>, String)> {
+fn find_invalid_key(config: &Config) -> Option<(Vec<Step>, String)> {
     let simulate = &config.simulate;
     let at = |key: &'static str, why: String| Some((vec!["simulate".into(), key.into()], why));
-    let of_nodes = [
+    let node_keys = [
         ("cpus", simulate.cpus.is_some()),
         ("memory_mib", simulate.memory_mib.is_some()),
         ("gpus", simulate.gpus.is_some()),
@@ -152,23 +152,23 @@ fn wrong(config: &Config) -> Option<(Vec<Step>, String)> {
     ];
     match simulate.nodes {
         None if simulate.node.is_empty() => {
-            let (key, _) = of_nodes.into_iter().find(|(_, is_set)| *is_set)?;
+            let (key, _) = node_keys.into_iter().find(|(_, is_set)| *is_set)?;
             return at(key, "requires nodes in [simulate]".to_owned());
         }
-        Some(nodes) if !(1..=MOST).contains(&(nodes as usize)) => {
-            return at("nodes", format!("expected 1 to {MOST} nodes"));
+        Some(nodes) if !(1..=MAX_NODES).contains(&(nodes as usize)) => {
+            return at("nodes", format!("expected 1 to {MAX_NODES} nodes"));
         }
         _ => {}
     }
-    if let Some((key, why)) = impossible(simulate.cpus, simulate.memory_mib, simulate.gpus) {
+    if let Some((key, why)) = find_invalid_resource(simulate.cpus, simulate.memory_mib, simulate.gpus) {
         return at(key, why);
     }
-    wrong_among_others(config).or_else(|| wrong_ports(config))
+    find_invalid_group(config).or_else(|| find_port_conflict(config))
 }
 
-/// The reason why there are not enough ports.
-fn wrong_ports(config: &Config) -> Option<(Vec<Step>, String)> {
-    let count: usize = kinds(config).map(|kind| kind.name.names().len()).sum();
+/// The reason why the ports of the nodes are invalid: too many, or in conflict with `[metrics] listen`.
+fn find_port_conflict(config: &Config) -> Option<(Vec<Step>, String)> {
+    let count: usize = node_groups(config).map(|group| group.name.names().len()).sum();
     let (first, metrics) = (usize::from(config.slurm.daemon_port), config.metrics.listen.map(|address| address.port()));
     let last = first + count - 1 + OTHER_PORTS;
     let what = format!("each node uses one port, starting at daemon_port ({first})");
@@ -181,16 +181,17 @@ fn wrong_ports(config: &Config) -> Option<(Vec<Step>, String)> {
 }
 
 /// The invalid key of a `[[simulate.node]]` and the reason.
-fn wrong_among_others(config: &Config) -> Option<(Vec<Step>, String)> {
+fn find_invalid_group(config: &Config) -> Option<(Vec<Step>, String)> {
     let first = usize::from(config.simulate.nodes.is_some());
-    let mut seen: BTreeSet<String> = kinds(config).take(first).flat_map(|alike| alike.name.names()).collect();
+    let mut seen: BTreeSet<String> =
+        node_groups(config).take(first).flat_map(|identical| identical.name.names()).collect();
     for (index, other) in config.simulate.node.iter().enumerate() {
         let at = |key: &'static str, why: String| {
             Some((vec!["simulate".into(), "node".into(), index.into(), key.into()], why))
         };
         let names = other.name.names();
-        if names.len() + seen.len() > MOST {
-            return at("name", format!("expected at most {MOST} nodes in all"));
+        if names.len() + seen.len() > MAX_NODES {
+            return at("name", format!("expected at most {MAX_NODES} nodes in all"));
         }
         if names.iter().any(|name| *name == NodeName::default().as_str()) {
             return at("name", "a node named `localhost` matches every node name in Slurm".to_owned());
@@ -198,7 +199,7 @@ fn wrong_among_others(config: &Config) -> Option<(Vec<Step>, String)> {
         if let Some(name) = names.into_iter().find(|name| !seen.insert(name.clone())) {
             return at("name", format!("duplicate node name `{name}`"));
         }
-        if let Some((key, why)) = impossible(other.cpus, other.memory_mib, other.gpus) {
+        if let Some((key, why)) = find_invalid_resource(other.cpus, other.memory_mib, other.gpus) {
             return at(key, why);
         }
     }
@@ -206,27 +207,31 @@ fn wrong_among_others(config: &Config) -> Option<(Vec<Step>, String)> {
 }
 
 /// An invalid resource of a node and the reason.
-fn impossible(cpus: Option<u32>, memory_mib: Option<u64>, gpus: Option<u32>) -> Option<(&'static str, String)> {
+fn find_invalid_resource(
+    cpus: Option<u32>,
+    memory_mib: Option<u64>,
+    gpus: Option<u32>,
+) -> Option<(&'static str, String)> {
     match (cpus, memory_mib, gpus) {
         (Some(0), _, _) => Some(("cpus", "a node needs at least 1 CPU".to_owned())),
         (_, Some(0), _) => Some(("memory_mib", "a node needs at least 1 MiB".to_owned())),
-        (_, _, Some(gpus)) if gpus > MOST_GPUS => Some(("gpus", format!("a node has at most {MOST_GPUS} GPUs"))),
+        (_, _, Some(gpus)) if gpus > MAX_GPUS => Some(("gpus", format!("a node has at most {MAX_GPUS} GPUs"))),
         _ => None,
     }
 }
 
 /// Checks the simulated nodes.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
-    match wrong(config) {
+    match find_invalid_key(config) {
         Some((path, why)) => Err(Fault::new(path, why)),
         None => Ok(()),
     }
 }
 
-/// Sets the number of identical nodes; `place` is where an error points.
+/// Sets the number of identical nodes; `place` is the origin of the number for an error.
 pub(super) fn set_nodes(mut config: Config, nodes: u32, place: &str) -> Result<Config, ConfigError> {
     config.simulate.nodes = Some(nodes);
-    match wrong(&config) {
+    match find_invalid_key(&config) {
         Some((_, why)) => Err(ConfigError::invalid(place.to_owned(), &nodes.to_string(), why)),
         None => Ok(config),
     }

@@ -42,20 +42,20 @@ impl Default for Slurm {
 pub struct SlurmSettings(Vec<(SlurmKey, SlurmValue)>);
 
 impl SlurmSettings {
-    /// In the order of the file.
+    /// The settings in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = (&SlurmKey, &SlurmValue)> {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
     /// The value of `key`, in any case.
     pub fn get(&self, key: &str) -> Option<&SlurmValue> {
-        self.0.iter().find(|(own, _)| own.is(key)).map(|(_, value)| value)
+        self.0.iter().find(|(existing, _)| existing.is(key)).map(|(_, value)| value)
     }
 
     /// Adds a setting. If the key exists, returns its spelling.
     pub(super) fn insert(&mut self, key: SlurmKey, value: SlurmValue) -> Result<(), String> {
-        match self.0.iter().find(|(own, _)| own.is(key.as_str())) {
-            Some((own, _)) => Err(format!("duplicate slurm.conf key: `{}` and `{}`", own.0, key.0)),
+        match self.0.iter().find(|(existing, _)| existing.is(key.as_str())) {
+            Some((existing, _)) => Err(format!("duplicate slurm.conf key: `{}` and `{}`", existing.0, key.0)),
             None => {
                 self.0.push((key, value));
                 Ok(())

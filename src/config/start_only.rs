@@ -11,8 +11,8 @@ use super::{Config, Notify};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartOnlyTables(Vec<(String, u64)>);
 
-/// A reload is not possible if these change, because the rendered files would not match the running daemons.
-const NEEDED: [&str; 5] = ["role", "[paths]", "[accounting]", "[rest]", SIMULATED];
+/// Entries whose change prevents a reload, because the rendered files would not match the running daemons.
+const RELOAD_BLOCKERS: [&str; 5] = ["role", "[paths]", "[accounting]", "[rest]", SIMULATED];
 
 /// The names of the simulated nodes. Their resources may change.
 const SIMULATED: &str = "name in [[simulate.node]]";
@@ -21,7 +21,7 @@ impl StartOnlyTables {
     /// The checksums of `config`.
     pub fn of(config: &Config) -> Self {
         let entry = |name: &str, value: &dyn fmt::Debug| (name.to_owned(), checksum(value));
-        let mut held = vec![
+        let mut tables = vec![
             entry("role", &config.role),
             entry("[log]", &config.log),
             entry("[paths]", &config.paths),
@@ -39,18 +39,18 @@ impl StartOnlyTables {
             entry("[supervise]", &config.supervise),
             entry(SIMULATED, &config.simulate.node.iter().map(|other| &other.name).collect::<Vec<_>>()),
         ];
-        held.extend(config.daemons.iter().map(|(name, daemon)| entry(&format!("[daemon.{name}]"), daemon)));
-        held.extend(config.services.iter().map(|service| entry(&format!("[[service]] {}", service.name), service)));
-        Self(held)
+        tables.extend(config.daemons.iter().map(|(name, daemon)| entry(&format!("[daemon.{name}]"), daemon)));
+        tables.extend(config.services.iter().map(|service| entry(&format!("[[service]] {}", service.name), service)));
+        Self(tables)
     }
 
     /// The names of entries that differ or are missing on one side.
     pub fn changed(&self, new: &Self) -> Vec<String> {
         let differs = |(name, sum): &&(String, u64), other: &Self| !other.0.contains(&(name.clone(), *sum));
-        let gone = self.0.iter().filter(|entry| differs(entry, new)).map(|(name, _)| name);
-        let come = new.0.iter().filter(|entry| differs(entry, self)).map(|(name, _)| name);
+        let removed = self.0.iter().filter(|entry| differs(entry, new)).map(|(name, _)| name);
+        let added = new.0.iter().filter(|entry| differs(entry, self)).map(|(name, _)| name);
         let mut names: Vec<String> = Vec::new();
-        for name in gone.chain(come) {
+        for name in removed.chain(added) {
             if !names.contains(name) {
                 names.push(name.clone());
             }
@@ -59,8 +59,8 @@ impl StartOnlyTables {
     }
 
     /// Whether a change of this entry prevents a reload.
-    pub fn is_needed(name: &str) -> bool {
-        NEEDED.contains(&name)
+    pub fn prevents_reload(name: &str) -> bool {
+        RELOAD_BLOCKERS.contains(&name)
     }
 }
 
@@ -124,6 +124,6 @@ mod tests {
         let changed = before.changed(&after);
         assert_eq!(changed, ["[supervise]", "[[service]] api", "[daemon.slurmd]", "[[service]] web"]);
         assert_eq!(before.changed(&before), [] as [&str; 0]);
-        assert!(!StartOnlyTables::is_needed("[supervise]") && StartOnlyTables::is_needed("[paths]"));
+        assert!(!StartOnlyTables::prevents_reload("[supervise]") && StartOnlyTables::prevents_reload("[paths]"));
     }
 }

@@ -1,4 +1,4 @@
-//! A join token: one word with everything that a second machine needs to join a cluster.
+//! A join token: one word with the key and the settings that a second machine requires to join a cluster.
 //!
 //! `sj1-` and base64url of: CRC-32 of what follows, its length, the length of the munge key, the key, and JSON. The length and the
 //! checksum distinguish a truncated token from a mistyped one. They do not authenticate it: anyone can make a token, so
@@ -14,21 +14,22 @@ use serde::{Deserialize, Serialize};
 /// The token format of this release.
 const FORMAT: &str = "1";
 /// The prefix before the format.
-const NAME: &str = "sj";
+const PREFIX: &str = "sj";
 /// The length of the header in bytes: CRC-32, length of the rest, length of the key.
-const HEAD: usize = 4 + 4 + 2;
-/// munged's limits on a key (munge 0.5.13 and later).
-const KEY: std::ops::RangeInclusive<usize> = 32..=1024;
+const HEADER_LENGTH: usize = 4 + 4 + 2;
+/// The lengths of a key that munged accepts, in bytes (munge 0.5.13 and later).
+const KEY_LENGTHS: std::ops::RangeInclusive<usize> = 32..=1024;
 
 /// Allows trailing bits, so that a truncated token is detected by its length.
 const BASE64: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
-/// The directory with the contents of a container's token: [`SETTINGS`] for every verb, [`KEPT`] for the preparation.
+/// The directory with the contents of a container's token: [`SETTINGS_FILE`] for every verb, and [`TOKEN_FILE`] for the
+/// preparation.
 pub const DIRECTORY: &str = "/run/slurminit.join";
 /// The file with the settings of the cluster, readable by all users.
-pub const SETTINGS: &str = "cluster.toml";
+pub const SETTINGS_FILE: &str = "cluster.toml";
 /// The file with the token, readable only by root; removed once munged's key is installed.
-pub const KEPT: &str = "token";
+pub const TOKEN_FILE: &str = "token";
 
 /// The contents of a token. `Debug` omits the key.
 #[derive(Clone, PartialEq, Eq)]
@@ -65,20 +66,20 @@ pub struct TokenContents {
     pub settings: String,
 }
 
-/// Why a text is not a valid token.
+/// The reason why a text is not a valid token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages document the variants")]
 pub enum TokenError {
-    #[error("not a token: a token begins with {NAME}{FORMAT}-")]
-    NoToken,
+    #[error("not a token: a token begins with {PREFIX}{FORMAT}-")]
+    NotAToken,
     #[error("unsupported token format {0} (expected {FORMAT}): use the same image release on all machines")]
-    OtherFormat(String),
-    #[error("truncated token ({have} of {want} bytes): copy all of it")]
-    CutOff { have: usize, want: usize },
+    UnsupportedFormat(String),
+    #[error("truncated token ({length} of {expected} bytes): copy all of it")]
+    Truncated { length: usize, expected: usize },
     #[error("corrupted token (wrong checksum): copy all of it again")]
-    Altered,
+    Corrupted,
     #[error("invalid token ({0}): create a new one with slurminit join-command")]
-    Nonsense(String),
+    Malformed(String),
 }
 
 impl Token {
@@ -88,9 +89,9 @@ impl Token {
         let key_length = u16::try_from(self.key.len()).unwrap_or(u16::MAX);
         let rest = [key_length.to_be_bytes().as_slice(), &self.key, &json].concat();
         let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
-        let counted = [length.to_be_bytes().as_slice(), &rest].concat();
-        let bytes = [crc32(&counted).to_be_bytes().as_slice(), &counted].concat();
-        format!("{NAME}{FORMAT}-{}", BASE64.encode(&bytes))
+        let sized = [length.to_be_bytes().as_slice(), &rest].concat();
+        let bytes = [crc32(&sized).to_be_bytes().as_slice(), &sized].concat();
+        format!("{PREFIX}{FORMAT}-{}", BASE64.encode(&bytes))
     }
 
     /// Decodes a token; ignores white space, which terminals and files insert.
@@ -100,39 +101,41 @@ impl Token {
     pub fn decode(text: &str) -> Result<Self, TokenError> {
         let text: String = text.split_whitespace().collect();
         let (format, body) =
-            text.strip_prefix(NAME).and_then(|rest| rest.split_once('-')).ok_or(TokenError::NoToken)?;
+            text.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')).ok_or(TokenError::NotAToken)?;
         if format.is_empty() || format.len() > 3 || !format.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(TokenError::NoToken);
+            return Err(TokenError::NotAToken);
         }
         if format != FORMAT {
-            return Err(TokenError::OtherFormat(format.to_owned()));
+            return Err(TokenError::UnsupportedFormat(format.to_owned()));
         }
         // Base64 has no group of one character, so the text is truncated.
-        let is_ragged = body.len() % 4 == 1;
-        let groups = body.get(..body.len() - usize::from(is_ragged)).ok_or(TokenError::Altered)?;
-        let bytes = BASE64.decode(groups).map_err(|_| TokenError::Altered)?;
-        let cut_off = |want| TokenError::CutOff { have: bytes.len(), want };
-        let (Some(crc), Some(length)) = (number(&bytes, 0), number(&bytes, 4)) else { return Err(cut_off(HEAD)) };
-        let want = usize::try_from(length).unwrap_or(usize::MAX).saturating_add(8);
-        if bytes.len() < want {
-            return Err(cut_off(want));
+        let has_partial_group = body.len() % 4 == 1;
+        let groups = body.get(..body.len() - usize::from(has_partial_group)).ok_or(TokenError::Corrupted)?;
+        let bytes = BASE64.decode(groups).map_err(|_| TokenError::Corrupted)?;
+        let truncated = |expected| TokenError::Truncated { length: bytes.len(), expected };
+        let (Some(crc), Some(length)) = (number(&bytes, 0), number(&bytes, 4)) else {
+            return Err(truncated(HEADER_LENGTH));
+        };
+        let expected = usize::try_from(length).unwrap_or(usize::MAX).saturating_add(8);
+        if bytes.len() < expected {
+            return Err(truncated(expected));
         }
-        if is_ragged || bytes.len() > want || crc32(&bytes[4..]) != crc {
-            return Err(TokenError::Altered);
+        if has_partial_group || bytes.len() > expected || crc32(&bytes[4..]) != crc {
+            return Err(TokenError::Corrupted);
         }
         Self::read(&bytes[8..])
     }
 
     /// Decodes the part after the length.
     fn read(rest: &[u8]) -> Result<Self, TokenError> {
-        let nonsense = |what: &str| TokenError::Nonsense(what.to_owned());
-        let (length, rest) = rest.split_at_checked(2).ok_or_else(|| nonsense("missing key"))?;
+        let malformed = |what: &str| TokenError::Malformed(what.to_owned());
+        let (length, rest) = rest.split_at_checked(2).ok_or_else(|| malformed("missing key"))?;
         let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
-        let (key, json) = rest.split_at_checked(length).ok_or_else(|| nonsense("truncated key"))?;
-        if !KEY.contains(&key.len()) {
-            return Err(nonsense("invalid length of the munge key"));
+        let (key, json) = rest.split_at_checked(length).ok_or_else(|| malformed("truncated key"))?;
+        if !KEY_LENGTHS.contains(&key.len()) {
+            return Err(malformed("invalid length of the munge key"));
         }
-        let contents = serde_json::from_slice(json).map_err(|error| nonsense(&error.to_string()))?;
+        let contents = serde_json::from_slice(json).map_err(|error| malformed(&error.to_string()))?;
         Ok(Self { contents, key: key.to_owned() })
     }
 }
@@ -180,7 +183,7 @@ mod tests {
         let text = token().encode();
         for end in 5..text.len() {
             let error = Token::decode(&text[..end]).unwrap_err();
-            assert!(matches!(error, TokenError::CutOff { .. }), "{end}: {error}");
+            assert!(matches!(error, TokenError::Truncated { .. }), "{end}: {error}");
         }
     }
 
@@ -194,27 +197,27 @@ mod tests {
             assert!(Token::decode(&other).is_err(), "{at}");
         }
         for added in ["A", "AA", "AAA", "AAAA", "\u{e4}"] {
-            assert_eq!(Token::decode(&format!("{text}{added}")), Err(TokenError::Altered), "{added}");
+            assert_eq!(Token::decode(&format!("{text}{added}")), Err(TokenError::Corrupted), "{added}");
         }
     }
 
     #[test]
     fn distinguishes_invalid_token_from_unsupported_format() {
         for text in ["", "x", "--gpus", "sj-", "sj1", "sjx-AAAA", "SJ1-AAAA", "sj1234-AAAA"] {
-            assert_eq!(Token::decode(text), Err(TokenError::NoToken), "{text}");
+            assert_eq!(Token::decode(text), Err(TokenError::NotAToken), "{text}");
         }
-        assert_eq!(Token::decode("sj2-AAAA"), Err(TokenError::OtherFormat("2".to_owned())));
+        assert_eq!(Token::decode("sj2-AAAA"), Err(TokenError::UnsupportedFormat("2".to_owned())));
     }
 
     #[test]
     fn rejects_invalid_key_and_json_with_unknown_fields() {
         let mut short = token();
         short.key.truncate(31);
-        assert!(matches!(Token::decode(&short.encode()), Err(TokenError::Nonsense(_))));
+        assert!(matches!(Token::decode(&short.encode()), Err(TokenError::Malformed(_))));
         let json = br#"{"controller":"a","address":"1.2.3.4","pinned":true,"slurm":"1","issued":1,"expires":2,"settings":"","run":"x"}"#;
         let rest = [[0, 32].as_slice(), &[7; 32], json].concat();
-        let counted = [u32::try_from(rest.len()).unwrap().to_be_bytes().as_slice(), &rest].concat();
-        let bytes = [crc32(&counted).to_be_bytes().as_slice(), &counted].concat();
+        let sized = [u32::try_from(rest.len()).unwrap().to_be_bytes().as_slice(), &rest].concat();
+        let bytes = [crc32(&sized).to_be_bytes().as_slice(), &sized].concat();
         let error = Token::decode(&format!("sj1-{}", BASE64.encode(&bytes))).unwrap_err();
         assert!(error.to_string().contains("unknown field `run`"), "{error}");
     }

@@ -1,6 +1,6 @@
 //! An entry of doctor's table, and its answer.
 
-use super::facts::{ContainerFacts, Facts, HostFacts, Start};
+use super::facts::{ContainerFacts, Facts, HostFacts, StartFacts};
 use model::inventory::{Kind, Observations};
 
 /// A symptom that users meet, and the check that detects it.
@@ -11,18 +11,18 @@ pub struct Entry {
     /// What the user sees, quoted from programs and documents.
     pub symptoms: &'static [&'static str],
     /// What the check examines.
-    pub looks_at: &'static str,
+    pub examines: &'static str,
     /// The usual cause.
     pub cause: &'static str,
     /// The usual repair, with the command.
     pub repair: &'static str,
     /// The check, and where it can run.
-    pub judge: Judge,
+    pub check: Check,
 }
 
 /// A check, and where it can run.
 #[derive(Clone, Copy, Debug)]
-pub enum Judge {
+pub enum Check {
     /// On the host and in the container.
     Anywhere(fn(&Facts) -> Observations),
     /// Only on the host.
@@ -34,5 +34,5 @@ pub enum Judge {
     /// Like `Findings`, with further checks.
     FindingsAnd(&'static [Kind], fn(&Facts, &ContainerFacts, Vec<Observations>) -> Observations),
     /// In the container, and cheap enough to run at every start: the kind of its findings there.
-    Start(Kind, fn(&Start<'_>) -> Observations),
+    Start(Kind, fn(&StartFacts<'_>) -> Observations),
 }

@@ -46,7 +46,7 @@ pub struct Environment {
     /// `NVIDIA_REQUIRE_CUDA`.
     pub require_cuda: Option<String>,
     /// Whether `NVIDIA_DISABLE_REQUIRE` is true.
-    pub disables_require: bool,
+    pub is_require_disabled: bool,
     /// Which of `NVIDIA_MIG_CONFIG_DEVICES` and `NVIDIA_MIG_MONITOR_DEVICES` are set.
     pub mig_variables: Vec<&'static str>,
     /// The first set variable of a GPU-sharing scheme.
@@ -93,7 +93,7 @@ pub struct ImageFacts {
 pub struct RunningContainer {
     /// The container's name.
     pub name: String,
-    /// Whether it was started with a GPU, in any of Docker's ways.
+    /// Whether it was started with a GPU: by a device request, a device file or NVIDIA's runtime.
     pub has_gpu: bool,
 }
 
@@ -102,7 +102,7 @@ pub struct RunningContainer {
 pub struct Kubernetes {
     /// The nodes.
     pub nodes: Vec<KubernetesNode>,
-    /// The device plugins: name, ready pods, wanted pods.
+    /// The device plugins: name, ready pods, desired pods.
     pub plugins: Vec<(String, u64, u64)>,
 }
 
@@ -111,7 +111,7 @@ pub struct Kubernetes {
 pub struct KubernetesNode {
     /// The node's name.
     pub name: String,
-    /// Whether a label says that the node has GPUs.
+    /// Whether a label marks the node as having GPUs.
     pub has_gpu_label: bool,
     /// The number of GPUs that pods can request.
     pub gpus: u64,
@@ -148,14 +148,14 @@ pub struct ContainerFacts {
 
 impl ContainerFacts {
     /// The findings of these kinds.
-    pub(super) fn found(&self, kinds: &[Kind]) -> Vec<Observations> {
+    pub(super) fn findings_of(&self, kinds: &[Kind]) -> Vec<Observations> {
         self.findings.iter().filter(|finding| kinds.contains(&finding.kind)).cloned().map(Observations::from).collect()
     }
 }
 
 /// The input of the checks at a container's start.
 #[derive(Debug)]
-pub struct Start<'a> {
+pub struct StartFacts<'a> {
     /// The result of detection.
     pub inventory: &'a Inventory,
     /// The environment variables.
@@ -164,7 +164,7 @@ pub struct Start<'a> {
     pub cheap: &'a CheapFacts,
 }
 
-/// Observations that cost next to nothing, so that every start can make them.
+/// Observations that are fast enough to be made at every start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheapFacts {
     /// The munge key.
@@ -186,7 +186,7 @@ pub struct CheapFacts {
     /// Whether AMD's compute device exists in the container.
     pub has_kfd: bool,
     /// Container settings besides GPUs.
-    pub given: ContainerSettings,
+    pub settings: ContainerSettings,
 }
 
 /// OOM kills in this container.
@@ -194,8 +194,8 @@ pub struct CheapFacts {
 pub struct MemoryKills {
     /// The kernel's count since the container's start.
     pub count: u64,
-    /// The last ones of jobs' processes, oldest first.
-    pub of_jobs: Vec<OomKill>,
+    /// The most recent kills of jobs' processes, oldest first.
+    pub job_kills: Vec<OomKill>,
 }
 
 /// Container settings besides GPUs; `None` if unknown.
@@ -210,7 +210,7 @@ pub struct ContainerSettings {
     /// The limit on stack size.
     pub stack: Option<Limit>,
     /// The preloaded library of a GPU-sharing scheme, if any.
-    pub preloaded: Option<String>,
+    pub sharing_library: Option<String>,
 }
 
 /// A limit on a resource.
@@ -230,7 +230,7 @@ pub struct KeyFacts {
     /// The file mode.
     pub mode: u32,
     /// Whether the key came with the image: it is older than the container and is in the container's own file system.
-    pub is_of_the_image: bool,
+    pub is_from_image: bool,
 }
 
 /// A file system.
@@ -239,7 +239,7 @@ pub struct Disk {
     /// Free space in MiB.
     pub free_mib: u64,
     /// Total space in MiB.
-    pub whole_mib: u64,
+    pub total_mib: u64,
     /// Whether the file system is read-only.
     pub is_read_only: bool,
 }
@@ -252,18 +252,18 @@ pub struct Port {
     /// The port number.
     pub number: u16,
     /// The process that listens on the port.
-    pub holder: Holder,
+    pub owner: PortOwner,
 }
 
 /// The process that listens on a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holder {
+pub enum PortOwner {
     /// No process listens on the port.
     Free,
     /// A process of this container, by name.
     Process(String),
     /// A process outside of this PID namespace: on the host, or in another container of the same network.
-    Stranger,
+    External,
 }
 
 /// CUDA in this container.
@@ -291,15 +291,10 @@ pub struct SlurmFacts {
 }
 
 impl SlurmFacts {
-    /// Facts that were not queried, for this reason.
+    /// Facts that were not queried; `why` is the reason.
     pub fn not_queried(why: &str) -> Self {
-        let nothing = || why.to_owned();
-        Self {
-            controller: Err(nothing()),
-            node: Err(nothing()),
-            gpu_jobs: Err(nothing()),
-            waiting_jobs: Err(nothing()),
-        }
+        let reason = || why.to_owned();
+        Self { controller: Err(reason()), node: Err(reason()), gpu_jobs: Err(reason()), waiting_jobs: Err(reason()) }
     }
 }
 

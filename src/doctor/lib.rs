@@ -1,8 +1,8 @@
-//! An answer for each symptom: what was examined and seen, the verdict, the cause, the repair.
+//! An answer for each symptom: what was examined, the observation, its verdict, cause and repair.
 //!
-//! [`facts`], [`entry`] and the entries are pure: they turn observations into answers. [`look`] collects the observations. All entries
-//! form one table: `slurminit doctor` runs all of it, each start runs the cheap part, and docs/reference/doctor.md is
-//! generated from it.
+//! [`facts`], [`entry`] and the entries are pure: they turn observations into answers. [`look`] collects the
+//! observations. All entries form one table: `slurminit doctor` runs the whole table, each start runs the cheap part,
+//! and docs/reference/doctor.md is generated from the table.
 
 #![forbid(unsafe_code)]
 
@@ -14,10 +14,10 @@ pub mod look;
 pub mod requirements;
 
 pub use entries::PARTS;
-pub use entry::{Entry, Judge};
+pub use entry::{Check, Entry};
 pub use model::inventory::{Observation, Observations, Verdict};
 
-use facts::{Facts, Side, Start};
+use facts::{Facts, Side, StartFacts};
 use model::inventory::{Finding, Kind};
 
 /// Entries under one heading.
@@ -29,56 +29,56 @@ pub struct Part {
     pub entries: &'static [Entry],
 }
 
-/// An entry, and what was seen.
+/// An entry and the result of its check.
 #[derive(Debug)]
-pub struct Examined {
+pub struct ExaminedEntry {
     /// The heading of the entry.
     pub part: &'static str,
     /// The entry.
     pub entry: &'static Entry,
     /// The result of the entry's check.
-    pub observed: Observations,
+    pub observations: Observations,
 }
 
 /// Runs every check that is possible on this side.
-pub fn examine(facts: &Facts) -> Vec<Examined> {
+pub fn examine(facts: &Facts) -> Vec<ExaminedEntry> {
     let examined = |part: &'static Part, entry: &'static Entry| {
-        let observed = match (entry.judge, &facts.side) {
-            (Judge::Anywhere(judge), _) => judge(facts),
-            (Judge::Host(judge), Side::Host(host)) => judge(facts, host),
-            (Judge::Container(judge), Side::Container(container)) => judge(facts, container),
-            (Judge::Findings(kinds, good), Side::Container(container)) => {
-                Observations::all(container.found(kinds), || Observations::ok(good))
+        let observations = match (entry.check, &facts.side) {
+            (Check::Anywhere(check), _) => check(facts),
+            (Check::Host(check), Side::Host(host)) => check(facts, host),
+            (Check::Container(check), Side::Container(container)) => check(facts, container),
+            (Check::Findings(kinds, good), Side::Container(container)) => {
+                Observations::all(container.findings_of(kinds), || Observations::ok(good))
             }
-            (Judge::FindingsAnd(kinds, judge), Side::Container(container)) => {
-                judge(facts, container, container.found(kinds))
+            (Check::FindingsAnd(kinds, check), Side::Container(container)) => {
+                check(facts, container, container.findings_of(kinds))
             }
-            (Judge::Start(_, judge), Side::Container(container)) => {
+            (Check::Start(_, check), Side::Container(container)) => {
                 let Facts { inventory, environment, .. } = facts;
-                judge(&Start { inventory, environment, cheap: &container.cheap })
+                check(&StartFacts { inventory, environment, cheap: &container.cheap })
             }
             _ => return None,
         };
-        Some(Examined { part: part.title, entry, observed })
+        Some(ExaminedEntry { part: part.title, entry, observations })
     };
     let of_part = |part: &'static Part| part.entries.iter().filter_map(move |entry| examined(part, entry));
     PARTS.iter().flat_map(of_part).collect()
 }
 
 /// The worst verdict.
-pub fn worst(examined: &[Examined]) -> Verdict {
-    examined.iter().map(|it| it.observed.verdict()).max().unwrap_or(Verdict::Ok)
+pub fn worst_verdict(examined: &[ExaminedEntry]) -> Verdict {
+    examined.iter().map(|entry| entry.observations.verdict()).max().unwrap_or(Verdict::Ok)
 }
 
-/// Warnings and errors of the cheap checks, for the start of a container. Notes are reported only by `slurminit doctor`.
-pub fn at_start(start: &Start<'_>) -> Vec<Finding> {
-    let answer = |entry: &Entry| match entry.judge {
-        Judge::Start(kind, judge) => Some((kind, judge(start))),
+/// Warnings and errors of the cheap checks, for the start of a container. Only `slurminit doctor` reports notes.
+pub fn startup_findings(start: &StartFacts<'_>) -> Vec<Finding> {
+    let answer = |entry: &Entry| match entry.check {
+        Check::Start(kind, check) => Some((kind, check(start))),
         _ => None,
     };
     let answers = PARTS.iter().flat_map(|part| part.entries).filter_map(answer);
     let findings = |(kind, answer): (Kind, Observations)| {
-        answer.observations().iter().cloned().filter_map(|seen| seen.finding(kind)).collect::<Vec<_>>()
+        answer.observations().iter().cloned().filter_map(|observation| observation.finding(kind)).collect::<Vec<_>>()
     };
     answers.flat_map(findings).collect()
 }

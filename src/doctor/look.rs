@@ -8,11 +8,10 @@ mod host;
 mod ports;
 mod slurm;
 
-pub use cheap::{ExaminedPaths, cheap, cuda};
-pub use cheap::{look_cheaply, saved_cluster};
+pub use cheap::{ExaminedPaths, cheap_facts, cuda, examine_paths, saved_cluster};
 pub use environment::environment;
 pub use host::{clock, containers, image, kubernetes};
-pub use slurm::{address, credential, own_credential, slurm};
+pub use slurm::{decode_credential, has_address, local_credential, slurm};
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -50,15 +49,15 @@ impl Scope {
 
 /// Observes the container, or otherwise the host.
 pub fn facts(scope: &Scope, is_container: bool) -> Facts {
-    // Before the first thread, because these fork.
-    // In a container, this process inherits the requested settings. A host has none.
+    // Before the first thread, because detection forks.
+    // In a container, the environment contains the GPU request of the container. A host has none.
     let mut options = probe::Options::from_environment(scope.root.clone(), scope.deadline);
     // Excluded GPUs do not belong to the cluster.
     if !is_container {
         options.request = Request::default();
     }
     let config = load_config::load(scope.config.as_deref()).unwrap_or_default();
-    options.asks_name = is_container && config.names_node_after_container();
+    options.queries_container_name = is_container && config.names_node_after_container();
     let inventory = probe::detect(&options);
     let conditions =
         condition::conditions(&scope.root, options.nvml_library.as_deref(), Instant::now() + scope.deadline);
@@ -71,10 +70,10 @@ pub fn facts(scope: &Scope, is_container: bool) -> Facts {
     Facts { inventory, conditions, environment: environment(), side }
 }
 
-/// The result of `look`, or `None` after the deadline. A hung file system blocks only the thread.
-fn within<T: Send + 'static>(deadline: Duration, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// The result of `observe`, or `None` after the deadline. A hung file system blocks only the thread.
+fn with_deadline<T: Send + 'static>(deadline: Duration, observe: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = std::sync::mpsc::channel();
-    std::thread::spawn(move || sender.send(look()));
+    std::thread::spawn(move || sender.send(observe()));
     receiver.recv_timeout(deadline).ok()
 }
 

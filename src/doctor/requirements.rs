@@ -9,9 +9,9 @@ use super::entries::{cuda, work};
 use super::facts::{CudaFacts, Environment, Observed};
 use super::{Observation, Observations};
 use config::{ComputeCapability, Floors};
-use model::inventory::{Access, Condition, Gpu, Inventory};
+use model::inventory::{Access, Condition, Gpu, Inventory, MigInstance};
 
-/// The facts to judge.
+/// The facts that the requirements are compared with.
 #[derive(Clone, Copy, Debug)]
 pub struct RequirementFacts<'a> {
     /// The result of detection, with the condition of the GPUs.
@@ -35,70 +35,80 @@ pub struct Requirement {
 }
 
 /// A verdict on each requirement for which facts are known.
-pub fn requirements(known: &RequirementFacts<'_>) -> Vec<Requirement> {
-    let gpus: Vec<&Gpu> = known.inventory.usable_gpus().collect();
+pub fn requirements(facts: &RequirementFacts<'_>) -> Vec<Requirement> {
+    let gpus: Vec<&Gpu> = facts.inventory.usable_gpus().collect();
     let conditions: Vec<&Condition> = gpus.iter().filter_map(|gpu| gpu.condition.as_ref()).collect();
-    let (floors, unread) = match known.floors {
+    let (floors, config_error) = match facts.floors {
         Ok(floors) => (*floors, None),
         Err(why) => (Floors::default(), Some(Observations::could_not_look(why.as_str()))),
     };
-    let of_each = |judge: fn(&Condition) -> Option<Observations>| conditions.iter().filter_map(move |it| judge(it));
+    let for_each_condition =
+        |check: fn(&Condition) -> Option<Observations>| conditions.iter().filter_map(move |it| check(it));
     let compute = |gpu: &&Gpu| compute(gpu, floors.compute?);
-    let memory = |gpu: &&Gpu| floors.memory_mib.map(|least| memory(gpu, least)).unwrap_or_default();
+    let memory = |gpu: &&Gpu| floors.memory_mib.map(|minimum| memory(gpu, minimum)).unwrap_or_default();
     let answers: [(&'static str, Vec<Observations>); 7] = [
-        ("cuda-version", driver(known).into_iter().collect()),
-        ("configuration", unread.into_iter().collect()),
+        ("cuda-version", driver(facts).into_iter().collect()),
+        ("configuration", config_error.into_iter().collect()),
         ("compute", gpus.iter().filter_map(compute).collect()),
         ("memory", gpus.iter().flat_map(memory).collect()),
-        ("gpu-speed", of_each(work::speed).collect()),
-        ("ecc", of_each(ecc).collect()),
+        ("gpu-speed", for_each_condition(work::speed).collect()),
+        ("ecc", for_each_condition(ecc).collect()),
         ("persistence", work::persistence_of(&conditions).into_iter().collect()),
     ];
-    let of_answer =
+    let with_name =
         |name| move |answer: Observations| answer.observations().to_vec().into_iter().map(move |it| (name, it));
-    let all = answers.into_iter().flat_map(|(name, answers)| answers.into_iter().flat_map(of_answer(name)));
+    let all = answers.into_iter().flat_map(|(name, answers)| answers.into_iter().flat_map(with_name(name)));
     all.map(|(name, observation)| Requirement { name, observation }).collect()
 }
 
 /// Compares the driver with the container's CUDA; if the container has none, with CUDA releases in general.
-fn driver(known: &RequirementFacts<'_>) -> Option<Observations> {
-    let driver = known.inventory.cuda_driver()?;
-    let of_image = known.environment.cuda_version.as_deref().or(known.cuda.toolkit.as_deref());
-    of_image.map(|of_image| cuda::cuda_of(Some(driver), of_image)).or_else(|| cuda::driver_alone(driver))
+fn driver(facts: &RequirementFacts<'_>) -> Option<Observations> {
+    let driver = facts.inventory.cuda_driver()?;
+    let image_cuda = facts.environment.cuda_version.as_deref().or(facts.cuda.toolkit.as_deref());
+    image_cuda.map(|image_cuda| cuda::compare_cuda(Some(driver), image_cuda)).or_else(|| cuda::supported_cuda(driver))
 }
 
 fn name(gpu: &Gpu) -> String {
     format!("{} GPU {}", gpu.vendor, gpu.index)
 }
 
-fn too_little(seen: String, key: &str, least: &str) -> Observations {
+fn below_minimum(description: String, key: &str, minimum: &str) -> Observations {
     Observations::fail(
-        seen,
-        format!("below the minimum of slurminit.toml: [gpu] {key} = {least}"),
+        description,
+        format!("below the minimum of slurminit.toml: [gpu] {key} = {minimum}"),
         format!("give the container other GPUs (slurminit configure --gpus LIST on the host), or lower {key}"),
     )
 }
 
 /// AMD's names of instruction sets cannot be compared by order.
-fn compute(gpu: &Gpu, least: ComputeCapability) -> Option<Observations> {
-    let has: ComputeCapability = gpu.compute.as_deref()?.parse().ok()?;
-    let seen = format!("{} has compute capability {has} (minimum {least})", name(gpu));
-    Some(if has >= least { Observations::ok(seen) } else { too_little(seen, "min_compute", &format!("\"{least}\"")) })
+fn compute(gpu: &Gpu, minimum: ComputeCapability) -> Option<Observations> {
+    let capability: ComputeCapability = gpu.compute.as_deref()?.parse().ok()?;
+    let description = format!("{} has compute capability {capability} (minimum {minimum})", name(gpu));
+    Some(if capability >= minimum {
+        Observations::ok(description)
+    } else {
+        below_minimum(description, "min_compute", &format!("\"{minimum}\""))
+    })
 }
 
 /// In MIG mode, only a GPU's instances can be used.
-fn memory(gpu: &Gpu, least: u64) -> Vec<Observations> {
-    let whole = || gpu.memory_mib.map(|has| (name(gpu), has)).into_iter().collect::<Vec<_>>();
-    let parts: Vec<(String, u64)> = gpu.mig.as_ref().map_or_else(whole, |instances| {
+fn memory(gpu: &Gpu, minimum: u64) -> Vec<Observations> {
+    let whole_gpu = || gpu.memory_mib.map(|memory_mib| (name(gpu), memory_mib)).into_iter().collect::<Vec<_>>();
+    let devices: Vec<(String, u64)> = gpu.mig.as_ref().map_or_else(whole_gpu, |instances| {
         let usable = instances.iter().filter(|instance| instance.access == Access::Usable);
-        let part = |(at, mib)| (format!("MIG instance {at} of {}", name(gpu)), mib);
-        (0_u32..).zip(usable).filter_map(|(at, instance)| Some((at, instance.memory_mib?))).map(part).collect()
+        let with_name = |(number, mib)| (format!("MIG instance {number} of {}", name(gpu)), mib);
+        let with_memory = |(number, instance): (u32, &MigInstance)| Some((number, instance.memory_mib?));
+        (0_u32..).zip(usable).filter_map(with_memory).map(with_name).collect()
     });
-    let judge = |(name, has): (String, u64)| {
-        let seen = format!("{name} has {has} MiB of memory (minimum {least})");
-        if has >= least { Observations::ok(seen) } else { too_little(seen, "min_memory_mib", &least.to_string()) }
+    let check = |(name, memory_mib): (String, u64)| {
+        let description = format!("{name} has {memory_mib} MiB of memory (minimum {minimum})");
+        if memory_mib >= minimum {
+            Observations::ok(description)
+        } else {
+            below_minimum(description, "min_memory_mib", &minimum.to_string())
+        }
     };
-    parts.into_iter().map(judge).collect()
+    devices.into_iter().map(check).collect()
 }
 
 fn ecc(condition: &Condition) -> Option<Observations> {

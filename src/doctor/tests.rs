@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::facts::{CheapFacts, CudaFacts, Environment, Holder, KeyFacts, Port};
+use super::facts::{CheapFacts, CudaFacts, Environment, KeyFacts, Port, PortOwner};
 use super::*;
 use model::inventory::Inventory;
 use model::inventory::Kind;
@@ -14,7 +14,7 @@ fn every_entry_has_unique_name_and_all_texts() {
     let mut names = BTreeSet::new();
     for entry in entries() {
         assert!(names.insert(entry.id), "duplicate entry {}", entry.id);
-        let texts = [entry.looks_at, entry.cause, entry.repair];
+        let texts = [entry.examines, entry.cause, entry.repair];
         assert!(!entry.symptoms.is_empty() && texts.iter().all(|text| !text.is_empty()), "{}", entry.id);
     }
 }
@@ -24,9 +24,9 @@ fn every_entry_has_unique_name_and_all_texts() {
 fn every_kind_of_finding_has_one_entry() {
     let mut assigned = BTreeSet::new();
     for entry in entries() {
-        let kinds = match &entry.judge {
-            Judge::Findings(kinds, _) | Judge::FindingsAnd(kinds, _) => *kinds,
-            Judge::Start(kind, _) => {
+        let kinds = match &entry.check {
+            Check::Findings(kinds, _) | Check::FindingsAnd(kinds, _) => *kinds,
+            Check::Start(kind, _) => {
                 assert_eq!(kind.to_string(), entry.id);
                 std::slice::from_ref(kind)
             }
@@ -43,23 +43,24 @@ fn start_reports_only_problems() {
     let (inventory, mut environment) = (Inventory::default(), Environment::default());
     environment.proxy = Some("http_proxy");
     let healthy = CheapFacts {
-        key: Some(KeyFacts { path: "/etc/munge/munge.key".to_owned(), mode: 0o400, is_of_the_image: false }),
+        key: Some(KeyFacts { path: "/etc/munge/munge.key".to_owned(), mode: 0o400, is_from_image: false }),
         cluster: "lab".to_owned(),
         saved_cluster: Some("lab".to_owned()),
         state: "/var/lib/slurm".to_owned(),
-        state_disk: Ok(facts::Disk { free_mib: 5_000, whole_mib: 9_000, is_read_only: false }),
-        ports: vec![Port { daemon: "slurmctld", number: 6817, holder: Holder::Free }],
+        state_disk: Ok(facts::Disk { free_mib: 5_000, total_mib: 9_000, is_read_only: false }),
+        ports: vec![Port { daemon: "slurmctld", number: 6817, owner: PortOwner::Free }],
         cuda: CudaFacts::default(),
         memory_kills: Ok(facts::MemoryKills::default()),
         has_kfd: false,
-        given: facts::ContainerSettings::default(),
+        settings: facts::ContainerSettings::default(),
     };
-    let findings = |cheap: &CheapFacts| at_start(&Start { inventory: &inventory, environment: &environment, cheap });
+    let findings =
+        |cheap: &CheapFacts| startup_findings(&StartFacts { inventory: &inventory, environment: &environment, cheap });
     assert_eq!(findings(&healthy), []);
     let faulty = CheapFacts {
         saved_cluster: Some("old".to_owned()),
-        ports: vec![Port { daemon: "slurmctld", number: 6817, holder: Holder::Stranger }],
-        key: healthy.key.clone().map(|key| KeyFacts { is_of_the_image: true, ..key }),
+        ports: vec![Port { daemon: "slurmctld", number: 6817, owner: PortOwner::External }],
+        key: healthy.key.clone().map(|key| KeyFacts { is_from_image: true, ..key }),
         ..healthy
     };
     let findings: Vec<String> = findings(&faulty).into_iter().map(|finding| finding.what).collect();

@@ -1,4 +1,4 @@
-//! Decompresses layers, limits how much comes out of them, and verifies their digests.
+//! Decompresses layers, limits their decompressed size, and verifies their digests.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,10 +12,11 @@ use ruzstd::decoding::StreamingDecoder;
 
 use super::ImageError;
 
-/// More than this many bytes out of one byte is a bomb: gzip cannot exceed 1,032, and layers of real images stay below 30.
-const HIGHEST_RATIO: u64 = 200;
-/// Below this size, in bytes, the ratio does not matter: an empty file system of zeros is no bomb.
-const HARMLESS: u64 = if cfg!(test) { 8 << 20 } else { 256 << 20 };
+/// The maximum number of decompressed bytes per compressed byte. gzip cannot exceed 1,032; layers of real images stay
+/// below 30.
+const MAX_RATIO: u64 = 200;
+/// The decompressed size in bytes up to which any ratio is allowed, for example that of a small file system of zeros.
+const RATIO_EXEMPT_SIZE: u64 = if cfg!(test) { 8 << 20 } else { 256 << 20 };
 
 /// `sha256:HEX`. OCI allows other algorithms, which no registry uses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,20 +80,20 @@ impl Checksum {
     }
 }
 
-/// Adds what is read to a checksum.
-pub(crate) struct Counted<R> {
+/// A reader that adds the bytes read to a checksum.
+pub(crate) struct ChecksumReader<R> {
     reader: R,
     sum: Checksum,
 }
 
-impl<R: Read> Counted<R> {
+impl<R: Read> ChecksumReader<R> {
     pub(crate) fn new(reader: R) -> (Self, Checksum) {
         let sum = Checksum::new();
         (Self { reader, sum: sum.clone() }, sum)
     }
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for ChecksumReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.reader.read(buffer)?;
         let mut sum = self.sum.0.borrow_mut();
@@ -102,18 +103,18 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Ends a decompression that expands too much.
-struct Expansion<R> {
+/// A reader that fails if the decompressed data exceeds the maximum ratio.
+struct RatioLimiter<R> {
     reader: R,
     compressed: Checksum,
     expanded: u64,
 }
 
-impl<R: Read> Read for Expansion<R> {
+impl<R: Read> Read for RatioLimiter<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.reader.read(buffer)?;
         self.expanded += read as u64;
-        if self.expanded > HARMLESS && self.expanded / HIGHEST_RATIO > self.compressed.count() {
+        if self.expanded > RATIO_EXEMPT_SIZE && self.expanded / MAX_RATIO > self.compressed.count() {
             return Err(io::Error::other(ImageError::Bomb("the archive expands to more than 200 times its size")));
         }
         Ok(read)
@@ -127,31 +128,33 @@ pub(crate) struct Layer {
     pub(crate) content: Checksum,
 }
 
-/// Opens a layer. Its first bytes tell the compression, because media types are missing in a docker save.
+/// Opens a layer. The first bytes identify the compression, because media types are missing in a docker save.
 ///
 /// # Errors
 /// It cannot be read, or has an unknown compression.
 pub(crate) fn open(reader: impl Read + 'static) -> Result<Layer, ImageError> {
-    let (counted, compressed) = Counted::new(reader);
-    let mut counted = io::BufReader::with_capacity(128 << 10, counted);
-    let start = io::BufRead::fill_buf(&mut counted)?.to_vec();
-    let expanding: Box<dyn Read> = if start.starts_with(&[0x1f, 0x8b]) {
-        Box::new(MultiGzDecoder::new(counted))
+    let (reader, compressed) = ChecksumReader::new(reader);
+    let mut reader = io::BufReader::with_capacity(128 << 10, reader);
+    let start = io::BufRead::fill_buf(&mut reader)?.to_vec();
+    let decompressed: Box<dyn Read> = if start.starts_with(&[0x1f, 0x8b]) {
+        Box::new(MultiGzDecoder::new(reader))
     } else if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        let decoder = StreamingDecoder::new(counted);
+        let decoder = StreamingDecoder::new(reader);
         Box::new(Zstd(decoder.map_err(|error| ImageError::Malformed(format!("damaged zstd data: {error}")))?))
     } else if start.starts_with(b"BZh") || start.starts_with(b"\xfd7zXZ") {
         return Err(ImageError::Malformed(
             "the archive is compressed with bzip2 or xz; decompress it first".to_owned(),
         ));
     } else {
-        Box::new(counted)
+        Box::new(reader)
     };
-    let (reader, content) = Counted::new(Expansion { reader: expanding, compressed: compressed.clone(), expanded: 0 });
+    let limited = RatioLimiter { reader: decompressed, compressed: compressed.clone(), expanded: 0 };
+    let (reader, content) = ChecksumReader::new(limited);
     Ok(Layer { reader: Box::new(reader), compressed, content })
 }
 
-/// The decoder stops at the end of a frame. A layer is one frame; what follows is refused, because a second frame would be ignored.
+/// The decoder stops at the end of a frame. A layer is one frame; data after it is rejected, because a second frame
+/// would be ignored.
 struct Zstd<R: Read>(StreamingDecoder<R, ruzstd::decoding::FrameDecoder>);
 
 impl<R: Read> Read for Zstd<R> {

@@ -14,7 +14,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use super::ImageError;
 use super::tree::{Tree, components, names};
 
-/// Opens an entry for reading, whatever it is, without following a link or waiting for a FIFO's writer.
+/// Opens an entry of any type for reading, without following a link or waiting for a FIFO's writer.
 pub(crate) fn open(at: &OwnedFd, name: &OsStr) -> nix::Result<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     openat(at, name, flags, Mode::empty())
@@ -51,13 +51,13 @@ impl Copy<'_> {
         Ok(())
     }
 
-    fn entry(&mut self, at: &OwnedFd, name: &OsStr, shown: &[u8]) -> Result<(), ImageError> {
+    fn entry(&mut self, at: &OwnedFd, name: &OsStr, label: &[u8]) -> Result<(), ImageError> {
         let read = |error: Errno| ImageError::Read(error.into());
-        let path: Vec<OsString> = components(shown)?;
+        let path: Vec<OsString> = components(label)?;
         let status = fstatat(at, name, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(read)?;
         if kind(&status) == SFlag::S_IFLNK {
             let target = readlinkat(at, name).map_err(read)?;
-            return self.tree.symlink(&path, shown, target.as_bytes());
+            return self.tree.symlink(&path, label, target.as_bytes());
         }
         if kind(&status) != SFlag::S_IFREG && kind(&status) != SFlag::S_IFDIR {
             let is_ignored = kind(&status) == SFlag::S_IFSOCK || path.first().is_some_and(|first| first == "dev");
@@ -65,29 +65,29 @@ impl Copy<'_> {
             return if is_ignored {
                 Ok(())
             } else {
-                Err(ImageError::Rejected { path: super::tar::lossy(shown), what })
+                Err(ImageError::Rejected { path: super::tar::lossy(label), what })
             };
         }
-        // The open file counts, not the name, which may have another file by now.
+        // The name may refer to another file by now, so the open file is inspected.
         let file = open(at, name).map_err(read)?;
         let status = fstat(&file).map_err(read)?;
         if kind(&status) == SFlag::S_IFDIR {
-            self.tree.directory(&path, shown, status.st_mode, status.st_mtime)?;
-            return self.directory(&file, shown.to_vec());
+            self.tree.directory(&path, label, status.st_mode, status.st_mtime)?;
+            return self.directory(&file, label.to_vec());
         }
         if kind(&status) != SFlag::S_IFREG {
             return Err(ImageError::Rejected {
-                path: super::tar::lossy(shown),
+                path: super::tar::lossy(label),
                 what: "file that changed while it was read",
             });
         }
         let inode = (status.st_dev, status.st_ino);
         if let Some(first) = self.links.get(&inode).cloned() {
-            return self.tree.hardlink(&path, shown, &first);
+            return self.tree.hardlink(&path, label, &first);
         }
-        self.tree.file(&path, shown, (status.st_mode, status.st_mtime), &mut File::from(file))?;
+        self.tree.file(&path, label, (status.st_mode, status.st_mtime), &mut File::from(file))?;
         if status.st_nlink > 1 {
-            self.links.insert(inode, shown.to_vec());
+            self.links.insert(inode, label.to_vec());
         }
         Ok(())
     }

@@ -13,13 +13,13 @@ use nix::sys::statvfs::fstatvfs;
 use super::codec::{self, Digest};
 use super::layer::{self, Whiteouts};
 use super::manifest::{self, Configuration, SavedImage};
-use super::source::{self, Files};
+use super::source::{self, ImageFiles};
 use super::store::{RECORD, ROOTFS, Store, Unfinished};
 use super::tree::{Budget, Tree};
 use super::{ImageError, ImageName, ImageRecord, copy};
 
-/// The directories and files that a job in an image finds from outside. A mount needs something to be mounted on.
-const DIRECTORIES: [&str; 16] = [
+/// The directories and files of the container that are mounted into an image. Each needs a mount point.
+const MOUNT_DIRECTORIES: [&str; 16] = [
     ".slurminit",
     "proc",
     "sys",
@@ -41,9 +41,9 @@ const DIRECTORIES: [&str; 16] = [
     },
     if cfg!(target_arch = "aarch64") { "usr/lib/aarch64-linux-gnu/pmix2" } else { "usr/lib/x86_64-linux-gnu/pmix2" },
 ];
-const FILES: [&str; 5] = ["etc/hosts", "etc/resolv.conf", "etc/passwd", "etc/group", "etc/localtime"];
+const MOUNT_FILES: [&str; 5] = ["etc/hosts", "etc/resolv.conf", "etc/passwd", "etc/group", "etc/localtime"];
 
-/// What is imported.
+/// The source of an image.
 pub enum Source {
     /// An archive that is read once: standard input, or a pipe.
     Stream(Box<dyn Read>),
@@ -73,22 +73,22 @@ impl Default for Limits {
 /// Imports images into a directory.
 #[derive(Clone, Debug)]
 pub struct Importer {
-    /// Where to.
+    /// The target directory.
     pub store: Store,
     /// The limits.
     pub limits: Limits,
     /// The importing user.
     pub user: String,
-    /// Seconds since 1970.
+    /// The current time, in seconds since 1970.
     pub now: u64,
     /// Whether an image of the same name is replaced.
     pub replaces: bool,
-    /// Directories that jobs find in the image from outside, beside the usual ones.
+    /// Directories of the container that jobs in images can use, in addition to the usual ones.
     pub mounts: Vec<PathBuf>,
 }
 
 impl Importer {
-    /// Imports an image. Nothing is left of one that fails.
+    /// Imports an image. A failed import leaves nothing behind.
     ///
     /// # Errors
     /// The image is damaged, hostile, for another machine or too large, or cannot be written.
@@ -102,7 +102,7 @@ impl Importer {
             Ok(record)
         });
         let discarded = self.store.discard(&directory, &unfinished);
-        // The published image is not under the unfinished name any more.
+        // After publishing, the unfinished name does not refer to the new image.
         imported.and_then(|record| discarded.map(|()| record))
     }
 
@@ -114,9 +114,9 @@ impl Importer {
         let root = openat(directory, ROOTFS, flags, Mode::empty()).map_err(fault)?;
         fchmod(&root, Mode::from_bits_truncate(0o755)).map_err(fault)?;
         let (files, mut record) = (self.open(source, at)?, ImageRecord::default());
-        let mut tree = Tree::new(root, Budget { bytes: self.room(at)?, entries: self.limits.entries });
+        let mut tree = Tree::new(root, Budget { bytes: self.byte_limit(at)?, entries: self.limits.entries });
         match files {
-            Contents::Image(files) => image(&files, &mut tree, &mut record)?,
+            Contents::Image(files) => apply_layers(&files, &mut tree, &mut record)?,
             Contents::Archive(file) => {
                 let mut reader = std::io::BufReader::with_capacity(256 << 10, file);
                 layer::apply(&mut reader, &mut tree, Whiteouts::Literal)?;
@@ -137,7 +137,7 @@ impl Importer {
         let file = match source {
             Source::Directory(path) => {
                 let directory = copy::open_root(&path).map_err(|error| ImageError::io(&path, error))?;
-                let files = Files::Directory(directory.try_clone()?);
+                let files = ImageFiles::Directory(directory.try_clone()?);
                 let is_image = source::is_layout(&files);
                 return Ok(if is_image { Contents::Image(files) } else { Contents::Tree(directory) });
             }
@@ -155,13 +155,13 @@ impl Importer {
             }
             Source::Stream(stream) => self.spool(stream, at)?,
         };
-        let is_image = source::index(&file)?;
-        let whole = || {
+        let image = source::index_archive(&file)?;
+        let file_system = || {
             let mut file = file.try_clone()?;
             std::io::Seek::rewind(&mut file)?;
             Ok(Contents::Archive(file))
         };
-        is_image.map_or_else(whole, |files| Ok(Contents::Image(files)))
+        image.map_or_else(file_system, |files| Ok(Contents::Image(files)))
     }
 
     /// An unnamed file with the stream's content, which disappears with its descriptor.
@@ -169,51 +169,54 @@ impl Importer {
         const NAME: &str = "archive";
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_RDWR | OFlag::O_CLOEXEC;
         let fault = |error: nix::Error| ImageError::io(self.store.path(), error);
-        let made = openat(at.directory.as_fd(), NAME, flags, Mode::from_bits_truncate(0o600)).map_err(fault)?;
+        let created = openat(at.directory.as_fd(), NAME, flags, Mode::from_bits_truncate(0o600)).map_err(fault)?;
         nix::unistd::unlinkat(at.directory.as_fd(), NAME, nix::unistd::UnlinkatFlags::NoRemoveDir).map_err(fault)?;
-        let mut file = File::from(made);
-        source::spool(stream, &mut file, self.room(at)?)?;
+        let mut file = File::from(created);
+        source::spool(stream, &mut file, self.byte_limit(at)?)?;
         Ok(Arc::new(file))
     }
 
-    /// The bytes that the image may need.
-    fn room(&self, at: &Unfinished) -> Result<u64, ImageError> {
+    /// The maximum size of the image: the free space without the reserve, and at most the limit.
+    fn byte_limit(&self, at: &Unfinished) -> Result<u64, ImageError> {
         let status = fstatvfs(at.directory.as_fd()).map_err(|error| ImageError::io(self.store.path(), error))?;
         let free = status.blocks_available().saturating_mul(status.fragment_size());
-        let room = free.saturating_sub(self.limits.reserve).min(self.limits.bytes);
+        let limit = free.saturating_sub(self.limits.reserve).min(self.limits.bytes);
         let (free, reserve) = (free >> 20, self.limits.reserve >> 20);
-        if room == 0 { Err(ImageError::Space { path: self.store.path().to_owned(), free, reserve }) } else { Ok(room) }
+        if limit == 0 {
+            return Err(ImageError::Space { path: self.store.path().to_owned(), free, reserve });
+        }
+        Ok(limit)
     }
 
     /// Writes the record, and waits until everything is on the disk.
     fn finish(&self, record: &ImageRecord, at: &Unfinished) -> Result<(), ImageError> {
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         let fault = |error: nix::Error| ImageError::io(self.store.path(), error);
-        let made = openat(at.directory.as_fd(), RECORD, flags, Mode::from_bits_truncate(0o644)).map_err(fault)?;
-        fchmod(&made, Mode::from_bits_truncate(0o644)).map_err(fault)?;
+        let created = openat(at.directory.as_fd(), RECORD, flags, Mode::from_bits_truncate(0o644)).map_err(fault)?;
+        fchmod(&created, Mode::from_bits_truncate(0o644)).map_err(fault)?;
         fchmod(at.directory.as_fd(), Mode::from_bits_truncate(0o755)).map_err(fault)?;
         let text = serde_json::to_string_pretty(record).map_err(std::io::Error::other)?;
-        File::from(made).write_all(text.as_bytes())?;
+        File::from(created).write_all(text.as_bytes())?;
         nix::unistd::syncfs(at.directory.as_fd()).map_err(fault)
     }
 }
 
-/// What a source turned out to be.
+/// The content of a source.
 enum Contents {
-    Image(Files),
-    /// A whole file system.
+    Image(ImageFiles),
+    /// An archive of a file system.
     Archive(File),
     Tree(OwnedFd),
 }
 
 /// Applies the layers of an image.
-fn image(files: &Files, tree: &mut Tree, record: &mut ImageRecord) -> Result<(), ImageError> {
+fn apply_layers(files: &ImageFiles, tree: &mut Tree, record: &mut ImageRecord) -> Result<(), ImageError> {
     let (configuration, layers) =
-        if source::is_layout(files) { of_layout(files, record)? } else { of_save(files, record)? };
+        if source::is_layout(files) { read_layout(files, record)? } else { read_docker_save(files, record)? };
     let configuration: Configuration = manifest::parse(&configuration, "configuration")?;
     configuration.check()?;
     let contents = &configuration.rootfs.diff_ids;
-    if contents.len() != layers.len() || layers.len() > manifest::MOST_LAYERS {
+    if contents.len() != layers.len() || layers.len() > manifest::MAX_LAYERS {
         return Err(ImageError::Malformed("the image's layers do not match their digests".to_owned()));
     }
     for ((name, digest), content) in layers.iter().zip(contents) {
@@ -226,14 +229,14 @@ fn image(files: &Files, tree: &mut Tree, record: &mut ImageRecord) -> Result<(),
         }
     }
     record.layers = layers.len();
-    record.describe(configuration);
+    record.set_configuration(configuration);
     Ok(())
 }
 
 /// The configuration, and the layers, each with its name and the digest of that file.
-type Described = (Vec<u8>, Vec<(String, Option<Digest>)>);
+type ConfigurationAndLayers = (Vec<u8>, Vec<(String, Option<Digest>)>);
 
-fn of_layout(files: &Files, record: &mut ImageRecord) -> Result<Described, ImageError> {
+fn read_layout(files: &ImageFiles, record: &mut ImageRecord) -> Result<ConfigurationAndLayers, ImageError> {
     let mut read = |digest: &Digest| files.verified(&source::blob(digest), digest, "a manifest");
     let (manifest, digest, reference) = manifest::select(&files.document("index.json")?, &mut read)?;
     record.digest = digest.to_string();
@@ -248,7 +251,7 @@ fn of_layout(files: &Files, record: &mut ImageRecord) -> Result<Described, Image
 }
 
 /// The names in a docker save are the digests: `HEX.json`, or `blobs/sha256/HEX`.
-fn of_save(files: &Files, record: &mut ImageRecord) -> Result<Described, ImageError> {
+fn read_docker_save(files: &ImageFiles, record: &mut ImageRecord) -> Result<ConfigurationAndLayers, ImageError> {
     let bytes = files.document("manifest.json")?;
     let mut images: Vec<SavedImage> = manifest::parse(&bytes, "manifest.json")?;
     if images.len() != 1 {
@@ -264,7 +267,7 @@ fn of_save(files: &Files, record: &mut ImageRecord) -> Result<Described, ImageEr
     Ok((configuration, image.layers.into_iter().map(|name| (name, None)).collect()))
 }
 
-/// A file tree names no architecture, but its programs do.
+/// Checks the architecture of a file tree by its programs, because it has no metadata.
 fn check_programs(tree: &Tree) -> Result<(), ImageError> {
     match tree.programs {
         (0, Some(machine)) => {
@@ -285,6 +288,6 @@ fn check_programs(tree: &Tree) -> Result<(), ImageError> {
 
 fn make_mount_points(tree: &mut Tree, mounts: &[PathBuf]) -> Result<(), ImageError> {
     let configured = mounts.iter().filter_map(|path| path.strip_prefix("/").ok()?.to_str());
-    DIRECTORIES.into_iter().chain(configured).try_for_each(|directory| tree.ensure_directory(directory))?;
-    FILES.iter().try_for_each(|file| tree.ensure_file(file))
+    MOUNT_DIRECTORIES.into_iter().chain(configured).try_for_each(|directory| tree.ensure_directory(directory))?;
+    MOUNT_FILES.iter().try_for_each(|file| tree.ensure_file(file))
 }

@@ -11,16 +11,17 @@ use super::ImageError;
 use super::tar::{Archive, Kind, Member, lossy};
 use super::tree::{Tree, components};
 
-/// A file of this prefix removes the file with the rest of its name from the layers below (OCI image-spec, layer.md).
+/// The prefix of a whiteout: a file that removes the file with the rest of its name from the layers below (OCI
+/// image-spec, layer.md).
 const WHITEOUT: &[u8] = b".wh.";
-/// Removes everything that the layers below have in its directory.
+/// The name of an opaque whiteout, which removes everything in its directory that the layers below added.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// Whether names of removed files are special.
+/// The handling of file names with the prefix of a whiteout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whiteouts {
     Apply,
-    /// In a file system that was exported whole.
+    /// As ordinary names, in an exported file system.
     Literal,
 }
 
@@ -29,34 +30,34 @@ pub(crate) fn apply(reader: &mut impl Read, tree: &mut Tree, whiteouts: Whiteout
     let mut archive = Archive::new(&mut *reader);
     let hasher = RandomState::new();
     // Hashes of the paths in this layer, which an opaque whiteout keeps.
-    let mut own: HashSet<u64> = HashSet::new();
+    let mut layer_paths: HashSet<u64> = HashSet::new();
     while let Some(member) = archive.next()? {
         let path = components(&member.path)?;
         if whiteouts == Whiteouts::Apply
-            && apply_whiteout(tree, &path, &member, &|path| own.contains(&hasher.hash_one(path)))?
+            && apply_whiteout(tree, &path, &member, &|path| layer_paths.contains(&hasher.hash_one(path)))?
         {
             continue;
         }
         if whiteouts == Whiteouts::Apply {
-            (1..=path.len()).for_each(|length| _ = own.insert(hasher.hash_one(&path[..length])));
+            (1..=path.len()).for_each(|length| _ = layer_paths.insert(hasher.hash_one(&path[..length])));
         }
         add(tree, &path, &member, &mut archive)?;
     }
-    // The digest covers what follows the end of the archive.
+    // The digest covers the bytes after the end of the archive.
     io::copy(reader, &mut io::sink())?;
     Ok(())
 }
 
 fn add(tree: &mut Tree, path: &[OsString], member: &Member, content: &mut impl Read) -> Result<(), ImageError> {
-    let shown = &member.path;
+    let label = &member.path;
     match member.kind {
-        Kind::Directory => tree.directory(path, shown, member.mode, member.mtime),
-        Kind::File => tree.file(path, shown, (member.mode, member.mtime), content),
-        Kind::Symlink => tree.symlink(path, shown, &member.link),
-        Kind::Hardlink => tree.hardlink(path, shown, &member.link),
+        Kind::Directory => tree.directory(path, label, member.mode, member.mtime),
+        Kind::File => tree.file(path, label, (member.mode, member.mtime), content),
+        Kind::Symlink => tree.symlink(path, label, &member.link),
+        Kind::Hardlink => tree.hardlink(path, label, &member.link),
         // Jobs have the container's own /dev.
         Kind::Special if path.first().is_some_and(|first| first == "dev") => Ok(()),
-        Kind::Special => Err(ImageError::Rejected { path: lossy(shown), what: "device node or FIFO outside /dev" }),
+        Kind::Special => Err(ImageError::Rejected { path: lossy(label), what: "device node or FIFO outside /dev" }),
     }
 }
 
@@ -68,15 +69,15 @@ fn apply_whiteout(
     keeps: &impl Fn(&[OsString]) -> bool,
 ) -> Result<bool, ImageError> {
     let Some((name, parents)) = path.split_last() else { return Ok(false) };
-    let Some(hidden) = name.as_bytes().strip_prefix(WHITEOUT) else { return Ok(false) };
+    let Some(removed_name) = name.as_bytes().strip_prefix(WHITEOUT) else { return Ok(false) };
     if name.as_bytes() == OPAQUE {
         tree.clear(parents, &member.path, keeps)?;
-    } else if matches!(hidden, b"" | b"." | b"..") {
+    } else if matches!(removed_name, b"" | b"." | b"..") {
         return Err(ImageError::Rejected { path: lossy(&member.path), what: "whiteout of a directory itself" });
-    } else if !hidden.starts_with(WHITEOUT) {
-        // Other names with two prefixes are marks of the builder's file system.
-        let hidden = std::ffi::OsStr::from_bytes(hidden).to_owned();
-        tree.remove(&[parents, &[hidden]].concat(), &member.path)?;
+    } else if !removed_name.starts_with(WHITEOUT) {
+        // Other names with two prefixes are markers of the builder's file system.
+        let removed_name = std::ffi::OsStr::from_bytes(removed_name).to_owned();
+        tree.remove(&[parents, &[removed_name]].concat(), &member.path)?;
     }
     Ok(true)
 }

@@ -11,10 +11,10 @@ use super::codec::Digest;
 pub(crate) const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
 /// ELF's number of this machine (`e_machine`).
 pub(crate) const ELF_MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
-/// Indexes can contain indexes: of a name, and of the architectures.
-const DEEPEST: u32 = 3;
+/// The maximum depth of nested indexes, for example of names and of architectures.
+const MAX_INDEX_DEPTH: u32 = 3;
 /// The maximum number of layers, as in overlay file systems.
-pub(crate) const MOST_LAYERS: usize = 512;
+pub(crate) const MAX_LAYERS: usize = 512;
 const MANIFEST_TYPES: [&str; 2] =
     ["application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"];
 const INDEX_TYPES: [&str; 2] =
@@ -70,7 +70,7 @@ pub(crate) struct Configuration {
     pub(crate) rootfs: RootFs,
 }
 
-/// How the image's program would be started.
+/// The program of the image.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub(crate) struct Process {
@@ -96,8 +96,8 @@ impl Configuration {
     /// # Errors
     /// The image is for another machine.
     pub(crate) fn check(&self) -> Result<(), ImageError> {
-        let is_ours = |value: &str, ours: &str| value.is_empty() || value == ours;
-        if is_ours(&self.architecture, ARCHITECTURE) && is_ours(&self.os, "linux") {
+        let is_compatible = |value: &str, expected: &str| value.is_empty() || value == expected;
+        if is_compatible(&self.architecture, ARCHITECTURE) && is_compatible(&self.os, "linux") {
             return Ok(());
         }
         let found = model::printable::short(&format!("{}/{}", self.os, self.architecture), 60);
@@ -111,9 +111,9 @@ pub(crate) fn select(
     read: &mut impl FnMut(&Digest) -> Result<Vec<u8>, ImageError>,
 ) -> Result<(Manifest, Digest, Option<String>), ImageError> {
     let (mut bytes, mut reference) = (index.to_vec(), None);
-    for _ in 0..DEEPEST {
+    for _ in 0..MAX_INDEX_DEPTH {
         let index: Index = parse(&bytes, "index")?;
-        let descriptor = for_this_machine(index.manifests)?;
+        let descriptor = select_for_this_machine(index.manifests)?;
         let names = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
         let name = names.iter().find_map(|key| descriptor.annotations.get(*key));
         reference = reference.or_else(|| name.map(|name| model::printable::short(name, 200)));
@@ -126,25 +126,28 @@ pub(crate) fn select(
     Err(ImageError::Malformed("the image's indexes are nested too deeply".to_owned()))
 }
 
-fn for_this_machine(all: Vec<Descriptor>) -> Result<Descriptor, ImageError> {
-    let known = |of: &Descriptor| {
-        let kind = of.media_type.as_str();
+fn select_for_this_machine(all: Vec<Descriptor>) -> Result<Descriptor, ImageError> {
+    let has_known_type = |descriptor: &Descriptor| {
+        let kind = descriptor.media_type.as_str();
         kind.is_empty() || MANIFEST_TYPES.contains(&kind) || INDEX_TYPES.contains(&kind)
     };
     // docker buildx stores signatures and the like as manifests for the platform `unknown`.
-    let is_image = |of: &Descriptor| known(of) && of.platform.as_ref().is_none_or(|platform| platform.os != "unknown");
+    let is_image = |descriptor: &Descriptor| {
+        has_known_type(descriptor) && descriptor.platform.as_ref().is_none_or(|platform| platform.os != "unknown")
+    };
     let mut images: Vec<Descriptor> = all.into_iter().filter(is_image).collect();
-    let others = images.iter().filter_map(|image| image.platform.as_ref());
-    let others: Vec<String> = others.map(|other| format!("{}/{}", other.os, other.architecture)).collect();
+    let platforms = images.iter().filter_map(|image| image.platform.as_ref());
+    let platforms: Vec<String> =
+        platforms.map(|platform| format!("{}/{}", platform.os, platform.architecture)).collect();
     images.retain(|image| {
         image.platform.as_ref().is_none_or(|platform| platform.os == "linux" && platform.architecture == ARCHITECTURE)
     });
     match images.len() {
         1 => Ok(images.remove(0)),
-        0 if others.is_empty() => Err(ImageError::Malformed("the archive contains no image".to_owned())),
+        0 if platforms.is_empty() => Err(ImageError::Malformed("the archive contains no image".to_owned())),
         0 => Err(ImageError::Architecture {
             expected: ARCHITECTURE,
-            found: model::printable::short(&others.join(", "), 200),
+            found: model::printable::short(&platforms.join(", "), 200),
         }),
         count => Err(ImageError::Malformed(format!("the archive contains {count} images; save only one"))),
     }

@@ -1,4 +1,4 @@
-//! What is known of an imported image.
+//! The record of an imported image.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,9 +8,9 @@ use super::manifest::Configuration;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageRecord {
-    /// The name here.
+    /// The name in this directory of images.
     pub name: String,
-    /// Its name where it came from: `docker.io/library/debian:13`; empty for a file tree.
+    /// The name in its registry: `docker.io/library/debian:13`; empty for a file tree.
     pub reference: String,
     /// The digest of its manifest or configuration; empty for a file tree.
     pub digest: String,
@@ -41,14 +41,14 @@ pub struct ImageRecord {
 }
 
 impl ImageRecord {
-    /// Takes over the image's configuration.
-    pub(crate) fn describe(&mut self, configuration: Configuration) {
+    /// Copies the image's configuration.
+    pub(crate) fn set_configuration(&mut self, configuration: Configuration) {
         let process = configuration.config.unwrap_or_default();
         self.created = configuration.created.unwrap_or_default();
         self.user = process.user;
         self.entrypoint = process.entrypoint.unwrap_or_default();
         self.command = process.cmd.unwrap_or_default();
-        // A program cannot receive anything else as a variable.
+        // Other texts are not valid in an environment.
         let is_variable =
             |variable: &String| variable.contains('=') && !variable.starts_with('=') && !variable.contains('\0');
         self.environment = process.env.unwrap_or_default().into_iter().filter(is_variable).collect();

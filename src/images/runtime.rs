@@ -1,7 +1,8 @@
-//! Runs a step of a job in an image. slurmstepd calls it as its OCI runtime, as the job's user: nothing here has more rights than the job.
+//! Runs a step of a job in an image. slurmstepd calls it as its OCI runtime, as the job's user: it has no more rights
+//! than the job.
 //!
 //! In namespaces the step's process becomes the program in the image by exec, so signals, terminals and exit codes are those of a step
-//! without one. Under PRoot it is the parent of PRoot (`proot/process`).
+//! without an image. Under PRoot it is the parent of PRoot (`proot/process`).
 
 mod binds;
 mod bundle;
@@ -79,7 +80,7 @@ impl fmt::Display for Backend {
     }
 }
 
-/// What oci.conf tells the runtime.
+/// The settings of the runtime in oci.conf.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The directory of the images of all users.
@@ -90,7 +91,7 @@ pub struct Setup {
     pub environment: PathBuf,
 }
 
-/// What is executed.
+/// The program to execute, and its surroundings.
 #[derive(Debug)]
 struct Program {
     root: PathBuf,
@@ -100,7 +101,7 @@ struct Program {
     binds: Binds,
 }
 
-/// The exit code of a step that could not be started, as of a shell.
+/// The exit code of a step that could not be started; a shell uses the same.
 pub const NOT_STARTED: u8 = 126;
 
 /// Runs the step's program in its image. In namespaces this process becomes the program; with PRoot it returns the exit code.
@@ -108,28 +109,28 @@ pub const NOT_STARTED: u8 = 126;
 /// # Errors
 /// It could not be executed.
 pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
-    // The signals of the step: Rust ignores SIGPIPE.
+    // The step gets its signal dispositions back, because Rust ignores SIGPIPE.
     let inherited = Inherited::capture();
     let text = std::env::var_os(STEP_VARIABLE).ok_or(RuntimeError::NotAStep)?;
     let step = Step::parse(text.as_bytes()).ok_or(RuntimeError::NotAStep)?;
     let environment = environment::read(&setup.environment)?;
     let home = environment.iter().find(|(name, _)| name == "HOME").map(|(_, value)| PathBuf::from(value));
     let stores: Vec<Store> =
-        home.iter().map(|home| Store::own(home)).chain([Store::shared(setup.images.clone())]).collect();
+        home.iter().map(|home| Store::of_user(home)).chain([Store::shared(setup.images.clone())]).collect();
     let bundle = Bundle::find(&step.bundle, &stores)?;
     let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     let mut arguments = step.arguments;
-    forget_path(&mut arguments, &environment);
+    replace_path_with_name(&mut arguments, &environment);
     let mut binds = Binds::new(setup, &bundle.root, home.as_deref(), &directory);
     binds.add_script(&mut arguments);
     let driver = driver::find(&mut binds);
     bundle.mounts.iter().for_each(|(from, to)| binds.add(from, to));
-    let has = |name: &str, is_it: &dyn Fn(&OsStr) -> bool| {
-        environment.iter().any(|(variable, value)| variable == name && is_it(value))
+    let has_variable = |name: &str, accepts: &dyn Fn(&OsStr) -> bool| {
+        environment.iter().any(|(variable, value)| variable == name && accepts(value))
     };
     // Once per step, and only where it uses a GPU.
-    if has("SLURM_PROCID", &|task| task == "0")
-        && has("CUDA_VISIBLE_DEVICES", &|gpus| !gpus.is_empty() && gpus != "NoDevFiles")
+    if has_variable("SLURM_PROCID", &|task| task == "0")
+        && has_variable("CUDA_VISIBLE_DEVICES", &|gpus| !gpus.is_empty() && gpus != "NoDevFiles")
     {
         let warnings = driver.as_ref().map(|driver| fit::warnings(&bundle.root, &bundle.environment, driver));
         warnings.into_iter().flatten().for_each(|warning| eprintln!("slurminit: warning: {warning}"));
@@ -144,13 +145,13 @@ pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
         Err(why) => why,
     };
     let status = proot::run(&program, &inherited).map_err(|proot| RuntimeError::NoBackend { namespaces, proot })?;
-    Ok(end_like(status))
+    Ok(propagate_status(status))
 }
 
 /// Ends this process by the signal that ended the program; otherwise returns its exit code.
-fn end_like(status: ExitStatus) -> u8 {
+fn propagate_status(status: ExitStatus) -> u8 {
     if let Some(signal) = status.signal() {
-        // A core of this program would not be one of the user's.
+        // A core dump of this process would not contain the user's program.
         let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0);
         set_action(signal, SignalAction::Default);
         kill(nix::unistd::getpid().as_raw(), signal);
@@ -166,14 +167,14 @@ fn execute(arguments: &[OsString], environment: &[(OsString, OsString)]) -> Runt
         RuntimeError::Execute { program: name, source }
     };
     let Some(name) = arguments.first() else { return fault(nix::Error::ENOENT.into()) };
-    let (Some(texts), Some(variables)) = (strings(arguments), variables(environment)) else {
+    let (Some(texts), Some(variables)) = (c_strings(arguments), c_variables(environment)) else {
         return fault(nix::Error::EINVAL.into());
     };
     let mut error = nix::Error::ENOENT;
     for path in candidates(name, environment) {
         let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { continue };
         let Err(found) = nix::unistd::execve(&path, &texts, &variables);
-        // As in a shell: a directory of PATH that has no such file, or one that may not be executed, is not the end.
+        // As in a shell, the search continues after a directory without the file, or with one that may not be executed.
         if found != nix::Error::ENOENT && found != nix::Error::ENOTDIR {
             error = found;
         }
@@ -181,9 +182,9 @@ fn execute(arguments: &[OsString], environment: &[(OsString, OsString)]) -> Runt
     fault(error.into())
 }
 
-/// slurmstepd looks a program's name up in the directories of PATH outside. If the path is what it found there, the name counts: the
-/// image has its own `python`.
-fn forget_path(arguments: &mut [OsString], environment: &[(OsString, OsString)]) {
+/// slurmstepd looks up a program's name in the container's directories of PATH. If the path is the result of such a
+/// search, the name is restored, so that the image's own `python` runs.
+fn replace_path_with_name(arguments: &mut [OsString], environment: &[(OsString, OsString)]) {
     let Some(first) = arguments.first_mut() else { return };
     let path = PathBuf::from(&*first);
     let Some(name) = path.file_name().filter(|_| path.is_absolute()) else { return };
@@ -193,7 +194,7 @@ fn forget_path(arguments: &mut [OsString], environment: &[(OsString, OsString)])
     }
 }
 
-/// Where a program may be: in the directories of PATH, unless its name is a path.
+/// The possible paths of a program: in the directories of PATH, unless its name is a path.
 fn candidates(name: &OsStr, environment: &[(OsString, OsString)]) -> Vec<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return vec![PathBuf::from(name)];
@@ -203,11 +204,11 @@ fn candidates(name: &OsStr, environment: &[(OsString, OsString)]) -> Vec<PathBuf
     std::env::split_paths(&path).map(|directory| directory.join(name)).collect()
 }
 
-fn strings(values: &[OsString]) -> Option<Vec<CString>> {
+fn c_strings(values: &[OsString]) -> Option<Vec<CString>> {
     values.iter().map(|value| CString::new(value.as_bytes()).ok()).collect()
 }
 
-fn variables(environment: &[(OsString, OsString)]) -> Option<Vec<CString>> {
+fn c_variables(environment: &[(OsString, OsString)]) -> Option<Vec<CString>> {
     let text =
         |(name, value): &(OsString, OsString)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok();
     environment.iter().map(text).collect()
@@ -218,10 +219,11 @@ fn is_below(path: &Path, directory: &Path) -> bool {
     path.starts_with(directory)
 }
 
-/// How jobs of this container would run in images, and why not in namespaces; or why they cannot.
+/// The backend of this container for jobs in images, and why namespaces are not available (empty if they are);
+/// otherwise the reason.
 ///
 /// # Errors
-/// There is neither.
+/// No backend is available.
 pub fn backend() -> Result<(Backend, String), String> {
     const DEADLINE: std::time::Duration = std::time::Duration::from_secs(5);
     let refused =
@@ -241,7 +243,7 @@ mod tests {
         let environment = [(OsString::from("PATH"), OsString::from("/nowhere:/bin:/usr/bin"))];
         let forget = |text: &str| {
             let mut arguments = [OsString::from(text)];
-            forget_path(&mut arguments, &environment);
+            replace_path_with_name(&mut arguments, &environment);
             arguments[0].clone()
         };
         assert_eq!(forget("/bin/sh"), "sh");

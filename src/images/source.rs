@@ -1,4 +1,4 @@
-//! Where an image comes from: an archive, as a file or a stream, or a directory.
+//! The source of an image: an archive, as a file or a stream, or a directory.
 //!
 //! The members of an archive that describes an image are never unpacked. They are found by their names in an index and read in place.
 
@@ -11,26 +11,26 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use super::ImageError;
-use super::codec::{Counted, Digest};
+use super::codec::{ChecksumReader, Digest};
 use super::tar::{Archive, Kind};
 
 /// The longest JSON document of an image. An index of all architectures has some KiB.
-const LONGEST_DOCUMENT: u64 = 4 << 20;
+const MAX_DOCUMENT: u64 = 4 << 20;
 /// The maximum number of members in the archive of an image: a few for each layer.
-const MOST_MEMBERS: usize = 10_000;
+const MAX_MEMBERS: usize = 10_000;
 /// The maximum number of links from a name to its file.
-const LINKS: u32 = 8;
+const MAX_LINKS: u32 = 8;
 
-/// Files by name.
-pub(crate) enum Files {
-    /// A tar archive, and where each of its files is.
-    Archive(Arc<File>, BTreeMap<Vec<u8>, Found>),
+/// The files of an image by name.
+pub(crate) enum ImageFiles {
+    /// A tar archive, and the location of each of its files.
+    Archive(Arc<File>, BTreeMap<Vec<u8>, ArchiveEntry>),
     /// A directory.
     Directory(OwnedFd),
 }
 
-/// A name in an archive.
-pub(crate) enum Found {
+/// The location of a file in an archive.
+pub(crate) enum ArchiveEntry {
     File {
         offset: u64,
         size: u64,
@@ -43,20 +43,20 @@ pub(crate) enum Found {
 struct Part {
     file: Arc<File>,
     offset: u64,
-    left: u64,
+    remaining: u64,
 }
 
 impl Read for Part {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
-        let read = self.file.read_at(&mut buffer[..most], self.offset)?;
+        let limit = usize::try_from(self.remaining).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.file.read_at(&mut buffer[..limit], self.offset)?;
         self.offset += read as u64;
-        self.left -= read as u64;
+        self.remaining -= read as u64;
         Ok(read)
     }
 }
 
-impl Files {
+impl ImageFiles {
     /// Whether a file of this name exists.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.open(name).is_ok()
@@ -68,25 +68,25 @@ impl Files {
         match self {
             Self::Archive(file, members) => {
                 let mut name = name.as_bytes().to_vec();
-                for _ in 0..LINKS {
+                for _ in 0..MAX_LINKS {
                     match members.get(&name).ok_or_else(missing)? {
-                        Found::File { offset, size } => {
-                            return Ok(Box::new(Part { file: Arc::clone(file), offset: *offset, left: *size }));
+                        ArchiveEntry::File { offset, size } => {
+                            return Ok(Box::new(Part { file: Arc::clone(file), offset: *offset, remaining: *size }));
                         }
-                        Found::Link(to) => name.clone_from(to),
+                        ArchiveEntry::Link(to) => name.clone_from(to),
                     }
                 }
                 Err(missing())
             }
             Self::Directory(directory) => {
-                let mut open = directory.try_clone()?;
-                for part in name.split('/') {
-                    if matches!(part, "" | "." | "..") {
+                let mut current = directory.try_clone()?;
+                for component in name.split('/') {
+                    if matches!(component, "" | "." | "..") {
                         return Err(missing());
                     }
-                    open = super::copy::open(&open, OsStr::new(part)).map_err(|_| missing())?;
+                    current = super::copy::open(&current, OsStr::new(component)).map_err(|_| missing())?;
                 }
-                let file = File::from(open);
+                let file = File::from(current);
                 if file.metadata()?.is_file() { Ok(Box::new(file)) } else { Err(missing()) }
             }
         }
@@ -95,8 +95,8 @@ impl Files {
     /// Reads a JSON document.
     pub(crate) fn document(&self, name: &str) -> Result<Vec<u8>, ImageError> {
         let mut bytes = Vec::new();
-        self.open(name)?.take(LONGEST_DOCUMENT + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > LONGEST_DOCUMENT {
+        self.open(name)?.take(MAX_DOCUMENT + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MAX_DOCUMENT {
             return Err(ImageError::Malformed(format!(
                 "a document is too long: {}",
                 super::tar::lossy(name.as_bytes())
@@ -108,7 +108,7 @@ impl Files {
     /// Reads a JSON document, and verifies its digest.
     pub(crate) fn verified(&self, name: &str, digest: &Digest, what: &'static str) -> Result<Vec<u8>, ImageError> {
         let bytes = self.document(name)?;
-        let (mut counted, sum) = Counted::new(bytes.as_slice());
+        let (mut counted, sum) = ChecksumReader::new(bytes.as_slice());
         io::copy(&mut counted, &mut io::sink())?;
         sum.verify(digest, what)?;
         Ok(bytes)
@@ -120,46 +120,51 @@ pub(crate) fn blob(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
-/// Whether the archive of an image may have a file of this name; a whole file system has too many to keep.
-fn may_describe(name: &[u8]) -> bool {
+/// Whether the archive of an image may have a file of this name. Other names are ignored, because a file system has too
+/// many to keep.
+fn is_image_file_name(name: &[u8]) -> bool {
     let depth = name.iter().filter(|byte| **byte == b'/').count();
     let is_document = depth == 0 && (name.ends_with(b".json") || name == b"oci-layout" || name.ends_with(b".tar"));
     is_document || name.starts_with(b"blobs/sha256/") || depth == 1 && name.ends_with(b"/layer.tar")
 }
 
-/// Finds the files of an image in an archive; `None` if the archive is a whole file system.
-pub(crate) fn index(file: &Arc<File>) -> Result<Option<Files>, ImageError> {
+/// Finds the files of an image in an archive; `None` if the archive is a file system.
+pub(crate) fn index_archive(file: &Arc<File>) -> Result<Option<ImageFiles>, ImageError> {
     let mut members = BTreeMap::new();
     let mut reader = file.try_clone()?;
     reader.seek(SeekFrom::Start(0))?;
     let mut archive = Archive::seekable(BufReader::new(reader));
     while let Some(member) = archive.next()? {
         let path = member.path.strip_prefix(b"./").unwrap_or(&member.path);
-        if !may_describe(path) || members.len() > MOST_MEMBERS {
+        if !is_image_file_name(path) || members.len() > MAX_MEMBERS {
             continue;
         }
         match member.kind {
-            Kind::File => _ = members.insert(path.to_vec(), Found::File { offset: member.offset, size: member.size }),
-            Kind::Hardlink => _ = members.insert(path.to_vec(), Found::Link(member.link)),
+            Kind::File => {
+                let entry = ArchiveEntry::File { offset: member.offset, size: member.size };
+                members.insert(path.to_vec(), entry);
+            }
+            Kind::Hardlink => _ = members.insert(path.to_vec(), ArchiveEntry::Link(member.link)),
             // `../DIGEST/layer.tar`
             Kind::Symlink => {
                 let to = member.link.strip_prefix(b"../").unwrap_or(&member.link);
-                members.insert(path.to_vec(), Found::Link(to.to_vec()));
+                members.insert(path.to_vec(), ArchiveEntry::Link(to.to_vec()));
             }
             Kind::Directory | Kind::Special => {}
         }
     }
-    let files = Files::Archive(Arc::clone(file), members);
+    let files = ImageFiles::Archive(Arc::clone(file), members);
     Ok((is_layout(&files) || files.has("manifest.json")).then_some(files))
 }
 
 /// Whether these are the files of an OCI layout.
-pub(crate) fn is_layout(files: &Files) -> bool {
+pub(crate) fn is_layout(files: &ImageFiles) -> bool {
     files.has("oci-layout") && files.has("index.json")
 }
 
-/// Writes a stream to a file, because the description of an image comes after its layers. Decompresses it, if it is compressed as a whole.
-pub(crate) fn spool(stream: impl Read + 'static, to: &mut File, most: u64) -> Result<(), ImageError> {
+/// Writes a stream to a file, because the description of an image comes after its layers. Decompresses a compressed
+/// archive.
+pub(crate) fn spool(stream: impl Read + 'static, to: &mut File, limit: u64) -> Result<(), ImageError> {
     let mut layer = super::codec::open(stream)?;
     let mut buffer = vec![0; 256 << 10];
     let mut written = 0;
@@ -169,7 +174,7 @@ pub(crate) fn spool(stream: impl Read + 'static, to: &mut File, most: u64) -> Re
             return Ok(());
         }
         written += read as u64;
-        if written > most {
+        if written > limit {
             return Err(ImageError::Bomb("the disk has too little space for the image"));
         }
         to.write_all(&buffer[..read])?;

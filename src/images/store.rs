@@ -19,12 +19,12 @@ use super::{ImageError, ImageName, ImageRecord};
 pub(crate) const ROOTFS: &str = "rootfs";
 /// The record of an image.
 pub(crate) const RECORD: &str = "image.json";
-/// The prefix of directories that are not images yet, or not any more.
+/// The prefix of directories of incomplete imports and interrupted removals.
 const UNFINISHED: &str = ".unfinished-";
 /// The longest record.
-const LONGEST_RECORD: u64 = 1 << 20;
+const MAX_RECORD: u64 = 1 << 20;
 /// The maximum depth of an image's tree, including its parent directories.
-const DEEPEST: usize = 210;
+const MAX_DEPTH: usize = 210;
 
 /// The imports of this process.
 static IMPORTS: AtomicU32 = AtomicU32::new(0);
@@ -36,7 +36,7 @@ pub struct Store {
     is_shared: bool,
 }
 
-/// A directory that becomes an image or is deleted. The lock distinguishes it from what a killed import left.
+/// The directory of an import. The lock distinguishes it from a directory that a killed import left.
 pub(crate) struct Unfinished {
     pub(crate) name: String,
     pub(crate) directory: Flock<OwnedFd>,
@@ -48,8 +48,8 @@ impl Store {
         Self { path, is_shared: true }
     }
 
-    /// A user's own images.
-    pub fn own(home: &Path) -> Self {
+    /// The images that a user imports.
+    pub fn of_user(home: &Path) -> Self {
         Self { path: home.join(".local/share/slurminit/images"), is_shared: false }
     }
 
@@ -67,7 +67,7 @@ impl Store {
         ImageError::io(&self.path, error)
     }
 
-    /// Opens the directory. `None` if there is none, or if a user who is neither root nor this one could replace its images.
+    /// Opens the directory. `None` if it is missing, or if other users than root and this one could replace its images.
     fn open(&self) -> Result<Option<OwnedFd>, ImageError> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let directory = match nix::fcntl::open(&self.path, flags, Mode::empty()) {
@@ -85,15 +85,15 @@ impl Store {
             let untrusted = |error: sys::trusted_path::UntrustedPath| self.io(error);
             let (mut directory, _) =
                 sys::trusted_path::make(Path::new("/"), &self.path, &mut Vec::new()).map_err(untrusted)?;
-            directory.keep_ours(&mut Vec::new()).map_err(|error| self.io(error))?;
+            directory.restrict_to_root(&mut Vec::new()).map_err(|error| self.io(error))?;
         } else {
             DirBuilder::new().recursive(true).mode(0o755).create(&self.path).map_err(|error| self.io(error))?;
         }
-        let others = || self.io(io::Error::other("other users may write to this directory; choose another one"));
-        self.open()?.ok_or_else(others)
+        let error = || self.io(io::Error::other("other users may write to this directory; choose another one"));
+        self.open()?.ok_or_else(error)
     }
 
-    /// All images, by name. What is damaged is left out.
+    /// All images, by name, without damaged ones.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -129,16 +129,16 @@ impl Store {
     pub fn remove(&self, name: &ImageName) -> Result<(), ImageError> {
         let missing = || ImageError::Missing { name: name.clone(), path: self.path.clone() };
         let directory = self.open()?.ok_or_else(missing)?;
-        // Under the other name it is not an image any more, even if the removal is interrupted.
-        let hidden = format!("{UNFINISHED}{}-{name}", std::process::id());
-        match renameat2(&directory, name.as_str(), &directory, hidden.as_str(), RenameFlags::RENAME_NOREPLACE) {
+        // After the renaming it is not an image any more, even if the removal is interrupted.
+        let unfinished = format!("{UNFINISHED}{}-{name}", std::process::id());
+        match renameat2(&directory, name.as_str(), &directory, unfinished.as_str(), RenameFlags::RENAME_NOREPLACE) {
             Err(nix::Error::ENOENT) => return Err(missing()),
             renamed => renamed.map_err(|error| self.io(error))?,
         }
-        remove_entry(&directory, OsStr::new(&hidden), DEEPEST).map_err(|error| self.io(error))
+        remove_entry(&directory, OsStr::new(&unfinished), MAX_DEPTH).map_err(|error| self.io(error))
     }
 
-    /// Creates a directory for a new image, and removes what killed imports left.
+    /// Creates a directory for a new image, and removes those of killed imports.
     pub(crate) fn begin(&self) -> Result<(OwnedFd, Unfinished), ImageError> {
         let directory = self.create()?;
         self.remove_unfinished(&directory)?;
@@ -156,7 +156,7 @@ impl Store {
             let Some(text) = name.to_str().filter(|name| name.starts_with(UNFINISHED)) else { continue };
             let Ok(opened) = open_child(directory, text) else { continue };
             if let Ok(_lock) = Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
-                remove_entry(directory, &name, DEEPEST).map_err(|error| self.io(error))?;
+                remove_entry(directory, &name, MAX_DEPTH).map_err(|error| self.io(error))?;
             }
         }
         Ok(())
@@ -178,9 +178,9 @@ impl Store {
         }
     }
 
-    /// Removes what is under the unfinished name: a failed import, or the image that was replaced.
+    /// Removes the directory with the unfinished name: a failed import, or the image that was replaced.
     pub(crate) fn discard(&self, directory: &OwnedFd, unfinished: &Unfinished) -> Result<(), ImageError> {
-        remove_entry(directory, OsStr::new(&unfinished.name), DEEPEST).map_err(|error| self.io(error))
+        remove_entry(directory, OsStr::new(&unfinished.name), MAX_DEPTH).map_err(|error| self.io(error))
     }
 }
 
@@ -193,7 +193,7 @@ fn record(directory: &OwnedFd, name: &ImageName) -> Option<ImageRecord> {
     let image = open_child(directory, name.as_str()).ok()?;
     let file = super::copy::open(&image, OsStr::new(RECORD)).ok()?;
     let mut text = String::new();
-    std::fs::File::from(file).take(LONGEST_RECORD).read_to_string(&mut text).ok()?;
+    std::fs::File::from(file).take(MAX_RECORD).read_to_string(&mut text).ok()?;
     let record: ImageRecord = serde_json::from_str(&text).ok()?;
     Some(ImageRecord { name: name.to_string(), ..record })
 }

@@ -9,14 +9,14 @@ use std::io::{self, BufReader, Read, Seek as _};
 use super::ImageError;
 
 const BLOCK: usize = 512;
-/// The longest path or link target: PATH_MAX of Linux.
-const LONGEST_PATH: u64 = 4096;
-/// The longest block of pax attributes. They hold paths, times and extended attributes.
-const LONGEST_PAX: u64 = 1 << 20;
-/// The number of consecutive members that only describe the next one.
-const MOST_PREFIXES: u32 = 8;
+/// The maximum length of a path or link target: PATH_MAX of Linux.
+const MAX_PATH: u64 = 4096;
+/// The maximum length of a block of pax attributes. They hold paths, times and extended attributes.
+const MAX_PAX: u64 = 1 << 20;
+/// The maximum number of consecutive headers that describe the next member.
+const MAX_PREFIXES: u32 = 8;
 
-/// What a member is.
+/// The type of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
@@ -39,7 +39,7 @@ pub(crate) struct Member {
     pub(crate) size: u64,
     /// The target of a link.
     pub(crate) link: Vec<u8>,
-    /// Where the content starts in the archive.
+    /// The position of the content in the archive.
     pub(crate) offset: u64,
 }
 
@@ -56,8 +56,8 @@ struct Overrides {
 pub(crate) struct Archive<R> {
     reader: R,
     position: u64,
-    /// The content and padding of the current member that was not read yet.
-    content: u64,
+    /// The unread bytes of the current member's content, and of the padding after it.
+    unread_content: u64,
     padding: u64,
     /// Skips this many bytes, and returns how many there were.
     skip: fn(&mut R, u64) -> io::Result<u64>,
@@ -72,9 +72,9 @@ impl Archive<BufReader<File>> {
     pub(crate) fn seekable(reader: BufReader<File>) -> Self {
         let skip = |reader: &mut BufReader<File>, left: u64| {
             let (end, at) = (reader.get_ref().metadata()?.len(), reader.stream_position()?);
-            let most = left.min(end.saturating_sub(at));
-            reader.seek_relative(i64::try_from(most).map_err(io::Error::other)?)?;
-            Ok(most)
+            let limit = left.min(end.saturating_sub(at));
+            reader.seek_relative(i64::try_from(limit).map_err(io::Error::other)?)?;
+            Ok(limit)
         };
         Self { skip, ..Self::new(reader) }
     }
@@ -83,31 +83,37 @@ impl Archive<BufReader<File>> {
 impl<R: Read> Archive<R> {
     pub(crate) fn new(reader: R) -> Self {
         let skip = |reader: &mut R, left| io::copy(&mut reader.take(left), &mut io::sink());
-        Self { reader, position: 0, content: 0, padding: 0, skip }
+        Self { reader, position: 0, unread_content: 0, padding: 0, skip }
     }
 
-    /// The next member, or `None` at the end. What was not read of the former member's content is skipped.
+    /// The next member, or `None` at the end. Skips the unread content of the previous member.
     pub(crate) fn next(&mut self) -> Result<Option<Member>, ImageError> {
         let mut overrides = Overrides::default();
-        for _ in 0..MOST_PREFIXES {
+        for _ in 0..MAX_PREFIXES {
             self.skip()?;
             let Some(header) = self.header()? else { return Ok(None) };
             let size = number(&header[124..136])?;
             match header[156] {
-                b'L' => overrides.path = Some(self.text(size)?),
-                b'K' => overrides.link = Some(self.text(size)?),
-                b'x' => self.pax(size, &mut overrides)?,
+                b'L' => overrides.path = Some(self.read_name(size)?),
+                b'K' => overrides.link = Some(self.read_name(size)?),
+                b'x' => self.read_pax(size, &mut overrides)?,
                 // Attributes of the whole archive: git's comment, a volume's name.
-                b'g' | b'V' => self.begin(size),
+                b'g' | b'V' => self.begin_content(size),
                 kind => return self.member(&header, kind, size, overrides).map(Some),
             }
         }
         Err(malformed("too many headers describe one member"))
     }
 
-    fn member(&mut self, header: &[u8; BLOCK], kind: u8, size: u64, over: Overrides) -> Result<Member, ImageError> {
-        let path = over.path.unwrap_or_else(|| path(header));
-        let link = over.link.unwrap_or_else(|| until_nul(&header[157..257]).to_vec());
+    fn member(
+        &mut self,
+        header: &[u8; BLOCK],
+        kind: u8,
+        size: u64,
+        overrides: Overrides,
+    ) -> Result<Member, ImageError> {
+        let path = overrides.path.unwrap_or_else(|| path(header));
+        let link = overrides.link.unwrap_or_else(|| until_nul(&header[157..257]).to_vec());
         if path.is_empty() || path.contains(&0) || link.contains(&0) {
             return Err(malformed("a member has an invalid name"));
         }
@@ -121,27 +127,28 @@ impl<R: Read> Archive<R> {
             b'5' => Kind::Directory,
             _ => return Err(ImageError::Unsupported { path: lossy(&path), what: "type of archive member" }),
         };
-        let size = if kind == Kind::File { over.size.unwrap_or(size) } else { 0 };
-        self.begin(size);
-        let mtime = over.mtime.unwrap_or(number(&header[136..148])?.try_into().unwrap_or(0));
+        let size = if kind == Kind::File { overrides.size.unwrap_or(size) } else { 0 };
+        self.begin_content(size);
+        let mtime = overrides.mtime.unwrap_or(number(&header[136..148])?.try_into().unwrap_or(0));
         let mode = u32::try_from(number(&header[100..108])? & 0o7777).unwrap_or(0);
         Ok(Member { path, kind, mode, mtime, size, link, offset: self.position })
     }
 
-    fn begin(&mut self, size: u64) {
-        self.content = size;
+    fn begin_content(&mut self, size: u64) {
+        self.unread_content = size;
         self.padding = size.wrapping_neg() % BLOCK as u64;
     }
 
-    /// Skips what is left of the current member.
+    /// Skips the unread content and the padding of the current member.
     fn skip(&mut self) -> Result<(), ImageError> {
-        let left = self.content.checked_add(self.padding).ok_or_else(|| malformed("a member's size is too large"))?;
+        let left = self.unread_content.checked_add(self.padding);
+        let left = left.ok_or_else(|| malformed("a member's size is too large"))?;
         let skipped = if left == 0 { 0 } else { (self.skip)(&mut self.reader, left)? };
         self.position += skipped;
         if skipped < left {
             return Err(malformed("the archive is truncated"));
         }
-        (self.content, self.padding) = (0, 0);
+        (self.unread_content, self.padding) = (0, 0);
         Ok(())
     }
 
@@ -172,24 +179,24 @@ impl<R: Read> Archive<R> {
     }
 
     /// The content of the current member as a name.
-    fn text(&mut self, size: u64) -> Result<Vec<u8>, ImageError> {
-        let bytes = self.whole(size, LONGEST_PATH)?;
+    fn read_name(&mut self, size: u64) -> Result<Vec<u8>, ImageError> {
+        let bytes = self.read_content(size, MAX_PATH)?;
         Ok(until_nul(&bytes).to_vec())
     }
 
-    fn whole(&mut self, size: u64, longest: u64) -> Result<Vec<u8>, ImageError> {
-        if size > longest {
+    fn read_content(&mut self, size: u64, limit: u64) -> Result<Vec<u8>, ImageError> {
+        if size > limit {
             return Err(malformed("a member's name or attributes are too long"));
         }
-        self.begin(size);
+        self.begin_content(size);
         let mut bytes = Vec::new();
         (&mut *self).take(size).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
     /// `LENGTH KEY=VALUE\n`, where LENGTH counts the whole record.
-    fn pax(&mut self, size: u64, over: &mut Overrides) -> Result<(), ImageError> {
-        let bytes = self.whole(size, LONGEST_PAX)?;
+    fn read_pax(&mut self, size: u64, overrides: &mut Overrides) -> Result<(), ImageError> {
+        let bytes = self.read_content(size, MAX_PAX)?;
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
             let record = || {
@@ -202,13 +209,13 @@ impl<R: Read> Archive<R> {
             let (key, value, length) = record().ok_or_else(|| malformed("a member's pax attributes are damaged"))?;
             let text = std::str::from_utf8(value).unwrap_or_default();
             match key {
-                b"path" | b"linkpath" if value.len() as u64 > LONGEST_PATH => {
+                b"path" | b"linkpath" if value.len() as u64 > MAX_PATH => {
                     return Err(malformed("a member's name is too long"));
                 }
-                b"path" => over.path = Some(value.to_vec()),
-                b"linkpath" => over.link = Some(value.to_vec()),
-                b"size" => over.size = Some(text.parse().map_err(|_| malformed("a member's size is invalid"))?),
-                b"mtime" => over.mtime = text.split('.').next().and_then(|seconds| seconds.parse().ok()),
+                b"path" => overrides.path = Some(value.to_vec()),
+                b"linkpath" => overrides.link = Some(value.to_vec()),
+                b"size" => overrides.size = Some(text.parse().map_err(|_| malformed("a member's size is invalid"))?),
+                b"mtime" => overrides.mtime = text.split('.').next().and_then(|seconds| seconds.parse().ok()),
                 key if key.starts_with(b"GNU.sparse.") => {
                     return Err(malformed("the archive has sparse files; make it without --sparse"));
                 }
@@ -223,21 +230,21 @@ impl<R: Read> Archive<R> {
 /// The content of the current member.
 impl<R: Read> Read for Archive<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let most = usize::try_from(self.content).unwrap_or(usize::MAX).min(buffer.len());
-        if most == 0 {
+        let limit = usize::try_from(self.unread_content).unwrap_or(usize::MAX).min(buffer.len());
+        if limit == 0 {
             return Ok(0);
         }
-        let read = self.reader.read(&mut buffer[..most])?;
+        let read = self.reader.read(&mut buffer[..limit])?;
         if read == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the archive is truncated"));
         }
-        self.content -= read as u64;
+        self.unread_content -= read as u64;
         self.position += read as u64;
         Ok(read)
     }
 }
 
-/// Fills the buffer, but for the end of the input.
+/// Reads until the buffer is full or the input ends; returns the number of bytes.
 pub(crate) fn read_up_to(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -251,7 +258,7 @@ pub(crate) fn read_up_to(reader: &mut impl Read, buffer: &mut [u8]) -> io::Resul
     Ok(filled)
 }
 
-/// A name for messages.
+/// A path as short printable text, for messages.
 pub(crate) fn lossy(path: &[u8]) -> String {
     model::printable::short(&String::from_utf8_lossy(path), 120)
 }

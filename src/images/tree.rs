@@ -19,14 +19,14 @@ use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 use super::ImageError;
 use super::tar::lossy;
 
-/// The deepest directory. A removal opens one descriptor per level.
-const DEEPEST: usize = 200;
+/// The maximum depth of directories. A removal opens one descriptor per level.
+const MAX_DEPTH: usize = 200;
 /// The maximum number of links in a path, as in the kernel.
-const LINKS: u32 = 40;
-/// What a user of a shared image may do: other users never write, and nothing is set-user-id.
+const MAX_LINKS: u32 = 40;
+/// The permissions that files of an image keep: no write permission for other users, and no set-user-id.
 const FILE_BITS: u32 = 0o755;
 
-/// How much may still be written.
+/// The limits of an import.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     pub(crate) bytes: u64,
@@ -36,13 +36,15 @@ pub(crate) struct Budget {
 /// A tree that is being built.
 pub(crate) struct Tree {
     root: OwnedFd,
-    /// The last parent directory, because an archive lists the files of a directory together.
+    /// The path and the open directories of the last parent, because an archive lists the files of a directory
+    /// together.
     parent: Option<(Vec<OsString>, Vec<OwnedFd>)>,
     budget: Budget,
     /// The bytes and entries so far.
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
-    /// Machine types of the programs so far (ELF's `e_machine`): of this machine, and another one.
+    /// The number of programs for this machine so far, and the machine type (ELF's `e_machine`) of a program for
+    /// another one.
     pub(crate) programs: (u32, Option<u16>),
 }
 
@@ -54,7 +56,7 @@ fn open_directory(at: impl AsFd, name: &OsStr) -> nix::Result<OwnedFd> {
     openat(at, name, OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_RDONLY, Mode::empty())
 }
 
-/// The status of an entry, not of what a link leads to; `None` if there is none.
+/// The status of an entry; of a link, the status of the link itself. `None` if the entry does not exist.
 fn status(at: impl AsFd, name: &OsStr) -> nix::Result<Option<FileStat>> {
     match fstatat(at, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
         Err(Errno::ENOENT) => Ok(None),
@@ -79,7 +81,7 @@ pub(crate) fn components(path: &[u8]) -> Result<Vec<OsString>, ImageError> {
     if parts.iter().any(|part| part == "..") {
         return Err(rejected(path, "path with `..`"));
     }
-    if parts.len() > DEEPEST {
+    if parts.len() > MAX_DEPTH {
         return Err(rejected(path, "path with too many directories"));
     }
     if parts.iter().any(|part| part.len() > 255) {
@@ -102,51 +104,52 @@ impl Tree {
         Ok(())
     }
 
-    /// Opens the parent directory of the path, creates missing directories, and calls `act` with the parent.
+    /// Opens the parent directory of the path, creates missing directories, and calls `action` with the parent. `label`
+    /// is the path for messages.
     fn in_parent<T>(
         &mut self,
         path: &[OsString],
-        shown: &[u8],
-        act: impl FnOnce(&OwnedFd, &OsStr) -> Result<T, ImageError>,
+        label: &[u8],
+        action: impl FnOnce(&OwnedFd, &OsStr) -> Result<T, ImageError>,
     ) -> Result<T, ImageError> {
-        let Some((name, parents)) = path.split_last() else { return Err(rejected(shown, "path of the root itself")) };
+        let Some((name, parents)) = path.split_last() else { return Err(rejected(label, "path of the root itself")) };
         if self.parent.as_ref().is_none_or(|(path, _)| path != parents) {
             self.parent = None;
-            let open = self.walk(parents, shown)?;
+            let open = self.open_path(parents, label)?;
             self.parent = Some((parents.to_vec(), open));
         }
         let open = self.parent.as_ref().and_then(|(_, open)| open.last()).unwrap_or(&self.root);
-        act(open, name)
+        action(open, name)
     }
 
-    /// The open directories from below the root to the end of the path.
-    fn walk(&mut self, path: &[OsString], shown: &[u8]) -> Result<Vec<OwnedFd>, ImageError> {
+    /// Opens all directories of the path below the root, in order, and creates missing ones.
+    fn open_path(&mut self, path: &[OsString], label: &[u8]) -> Result<Vec<OwnedFd>, ImageError> {
         let mut open: Vec<OwnedFd> = Vec::new();
         let mut rest: Vec<OsString> = path.iter().rev().cloned().collect();
         let mut links = 0;
-        let fault = |error: Errno| ImageError::io(lossy(shown), error);
+        let fault = |error: Errno| ImageError::io(lossy(label), error);
         while let Some(name) = rest.pop() {
             if name == ".." {
                 open.pop();
                 continue;
             }
-            if open.len() >= DEEPEST {
-                return Err(rejected(shown, "path with too many directories"));
+            if open.len() >= MAX_DEPTH {
+                return Err(rejected(label, "path with too many directories"));
             }
             let at = open.last().unwrap_or(&self.root);
             match status(at, &name).map_err(fault)? {
                 None => {
                     mkdirat(at, name.as_os_str(), Mode::from_bits_truncate(0o755)).map_err(fault)?;
-                    let made = open_directory(at, &name).map_err(fault)?;
-                    fchmod(&made, Mode::from_bits_truncate(0o755)).map_err(fault)?;
-                    open.push(made);
+                    let created = open_directory(at, &name).map_err(fault)?;
+                    fchmod(&created, Mode::from_bits_truncate(0o755)).map_err(fault)?;
+                    open.push(created);
                     self.count()?;
                 }
                 Some(found) if kind(&found) == SFlag::S_IFDIR => open.push(open_directory(at, &name).map_err(fault)?),
                 Some(found) if kind(&found) == SFlag::S_IFLNK => {
                     links += 1;
-                    if links > LINKS {
-                        return Err(rejected(shown, "path through too many links"));
+                    if links > MAX_LINKS {
+                        return Err(rejected(label, "path through too many links"));
                     }
                     let target = readlinkat(at, name.as_os_str()).map_err(fault)?;
                     if target.as_bytes().starts_with(b"/") {
@@ -156,27 +159,27 @@ impl Tree {
                     let parts = parts.filter(|part| !part.is_empty() && *part != b".");
                     rest.extend(parts.rev().map(|part| OsStr::from_bytes(part).to_owned()));
                 }
-                Some(_) => return Err(rejected(shown, "path through a file")),
+                Some(_) => return Err(rejected(label, "path through a file")),
             }
         }
         Ok(open)
     }
 
     /// Removes an entry with everything in it. A missing one is no error.
-    pub(crate) fn remove(&mut self, path: &[OsString], shown: &[u8]) -> Result<(), ImageError> {
-        let removed = self.in_parent(path, shown, |at, name| {
-            remove_entry(at, name, DEEPEST + 1).map_err(|error| ImageError::io(lossy(shown), error))
+    pub(crate) fn remove(&mut self, path: &[OsString], label: &[u8]) -> Result<(), ImageError> {
+        let removed = self.in_parent(path, label, |at, name| {
+            remove_entry(at, name, MAX_DEPTH + 1).map_err(|error| ImageError::io(lossy(label), error))
         });
         // The removed directory may be the open one.
         self.parent = None;
         removed
     }
 
-    /// A directory; an existing one keeps its content.
+    /// Adds a directory; an existing one keeps its content.
     pub(crate) fn directory(
         &mut self,
         path: &[OsString],
-        shown: &[u8],
+        label: &[u8],
         mode: u32,
         mtime: i64,
     ) -> Result<(), ImageError> {
@@ -184,41 +187,41 @@ impl Tree {
             return Ok(());
         }
         self.count()?;
-        let replaces = self.in_parent(path, shown, |at, name| {
-            let found = status(at, name).map_err(|error| ImageError::io(lossy(shown), error))?;
+        let must_replace = self.in_parent(path, label, |at, name| {
+            let found = status(at, name).map_err(|error| ImageError::io(lossy(label), error))?;
             Ok(found.map(|found| kind(&found) != SFlag::S_IFDIR))
         })?;
-        if replaces == Some(true) {
-            self.remove(path, shown)?;
+        if must_replace == Some(true) {
+            self.remove(path, label)?;
         }
-        self.in_parent(path, shown, |at, name| {
+        self.in_parent(path, label, |at, name| {
             let make = || -> nix::Result<()> {
-                if replaces != Some(false) {
+                if must_replace != Some(false) {
                     mkdirat(at, name, Mode::from_bits_truncate(0o700))?;
                 }
-                let made = open_directory(at, name)?;
+                let created = open_directory(at, name)?;
                 // The owner must be able to add and remove files.
-                fchmod(&made, Mode::from_bits_truncate(mode & FILE_BITS | 0o700))?;
-                futimens(&made, &TimeSpec::new(mtime, 0), &TimeSpec::new(mtime, 0))
+                fchmod(&created, Mode::from_bits_truncate(mode & FILE_BITS | 0o700))?;
+                futimens(&created, &TimeSpec::new(mtime, 0), &TimeSpec::new(mtime, 0))
             };
-            make().map_err(|error| ImageError::io(lossy(shown), error))
+            make().map_err(|error| ImageError::io(lossy(label), error))
         })
     }
 
-    /// A regular file.
+    /// Adds a regular file.
     pub(crate) fn file(
         &mut self,
         path: &[OsString],
-        shown: &[u8],
+        label: &[u8],
         (mode, mtime): (u32, i64),
         content: &mut impl Read,
     ) -> Result<(), ImageError> {
         self.count()?;
-        self.remove(path, shown)?;
+        self.remove(path, label)?;
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let file = self.in_parent(path, shown, |at, name| {
-            let made = openat(at, name, flags, Mode::from_bits_truncate(0o600));
-            made.map_err(|error| ImageError::io(lossy(shown), error))
+        let file = self.in_parent(path, label, |at, name| {
+            let created = openat(at, name, flags, Mode::from_bits_truncate(0o600));
+            created.map_err(|error| ImageError::io(lossy(label), error))
         })?;
         let mut file = std::fs::File::from(file);
         let mut buffer = [0; 64 << 10];
@@ -226,14 +229,14 @@ impl Tree {
         loop {
             let read = super::tar::read_up_to(content, &mut buffer)?;
             if is_start && mode & 0o111 != 0 {
-                self.note_program(&buffer[..read]);
+                self.record_program(&buffer[..read]);
             }
             is_start = false;
             self.bytes += read as u64;
             if self.bytes > self.budget.bytes {
                 return Err(ImageError::Bomb("the disk has too little space for the image"));
             }
-            file.write_all(&buffer[..read]).map_err(|error| ImageError::io(lossy(shown), error))?;
+            file.write_all(&buffer[..read]).map_err(|error| ImageError::io(lossy(label), error))?;
             if read < buffer.len() {
                 break;
             }
@@ -243,11 +246,11 @@ impl Tree {
             // Python compares the times of sources with those in its compiled files.
             futimens(&file, &TimeSpec::new(mtime, 0), &TimeSpec::new(mtime, 0))
         };
-        finish().map_err(|error| ImageError::io(lossy(shown), error))
+        finish().map_err(|error| ImageError::io(lossy(label), error))
     }
 
-    /// Notes the machine type of an ELF program.
-    fn note_program(&mut self, start: &[u8]) {
+    /// Records the machine type of an ELF program.
+    fn record_program(&mut self, start: &[u8]) {
         let Some([low, high]) = start.get(18..20).filter(|_| start.starts_with(b"\x7fELF\x02\x01")) else { return };
         match u16::from_le_bytes([*low, *high]) {
             machine if machine == super::manifest::ELF_MACHINE => self.programs.0 += 1,
@@ -255,80 +258,81 @@ impl Tree {
         }
     }
 
-    /// A symbolic link. The target is text of the image; but one that climbs above the root by `..` is refused.
-    pub(crate) fn symlink(&mut self, path: &[OsString], shown: &[u8], target: &[u8]) -> Result<(), ImageError> {
+    /// Adds a symbolic link. Rejects a target that leaves the root by `..`.
+    pub(crate) fn symlink(&mut self, path: &[OsString], label: &[u8], target: &[u8]) -> Result<(), ImageError> {
         self.count()?;
         if target.is_empty() || target.len() > 4095 {
-            return Err(rejected(shown, "link with an invalid target"));
+            return Err(rejected(label, "link with an invalid target"));
         }
         let mut depth = if target.starts_with(b"/") { 0 } else { path.len().saturating_sub(1) };
         for part in target.split(|byte| *byte == b'/') {
             match part {
                 b"" | b"." => {}
-                b".." if depth == 0 => return Err(rejected(shown, "link that leaves the root")),
+                b".." if depth == 0 => return Err(rejected(label, "link that leaves the root")),
                 b".." => depth -= 1,
                 _ => depth += 1,
             }
         }
-        self.remove(path, shown)?;
-        self.in_parent(path, shown, |at, name| {
-            symlinkat(OsStr::from_bytes(target), at, name).map_err(|error| ImageError::io(lossy(shown), error))
+        self.remove(path, label)?;
+        self.in_parent(path, label, |at, name| {
+            symlinkat(OsStr::from_bytes(target), at, name).map_err(|error| ImageError::io(lossy(label), error))
         })
     }
 
-    /// A hard link to a file of this tree, by the path in the archive.
-    pub(crate) fn hardlink(&mut self, path: &[OsString], shown: &[u8], target: &[u8]) -> Result<(), ImageError> {
+    /// Adds a hard link to a file of this tree, by the path in the archive.
+    pub(crate) fn hardlink(&mut self, path: &[OsString], label: &[u8], target: &[u8]) -> Result<(), ImageError> {
         self.count()?;
-        let target = components(target).map_err(|_| rejected(shown, "hard link that leaves the root"))?;
+        let target = components(target).map_err(|_| rejected(label, "hard link that leaves the root"))?;
         if target == path {
             return Ok(());
         }
-        let fault = |error: Errno| ImageError::io(lossy(shown), error);
-        let Some((last, parents)) = target.split_last() else { return Err(rejected(shown, "hard link to the root")) };
+        let fault = |error: Errno| ImageError::io(lossy(label), error);
+        let Some((last, parents)) = target.split_last() else { return Err(rejected(label, "hard link to the root")) };
         let before = self.entries;
-        let from = self.walk(parents, shown)?;
-        let source = from.last().unwrap_or(&self.root);
+        let opened = self.open_path(parents, label)?;
+        let source = opened.last().unwrap_or(&self.root);
         let is_file = status(source, last).map_err(fault)?.is_some_and(|found| kind(&found) == SFlag::S_IFREG);
         let is_link = status(source, last).map_err(fault)?.is_some_and(|found| kind(&found) == SFlag::S_IFLNK);
         if self.entries != before || !is_file && !is_link {
-            return Err(rejected(shown, "hard link to something that is no file"));
+            return Err(rejected(label, "hard link to something that is no file"));
         }
-        let source = source.try_clone().map_err(|error| ImageError::io(lossy(shown), error))?;
-        self.remove(path, shown)?;
-        self.in_parent(path, shown, |at, name| {
+        let source = source.try_clone().map_err(|error| ImageError::io(lossy(label), error))?;
+        self.remove(path, label)?;
+        self.in_parent(path, label, |at, name| {
             linkat(&source, last.as_os_str(), at, name, AtFlags::empty()).map_err(fault)
         })
     }
 
     /// Makes sure that the path is a directory or a link to one.
     pub(crate) fn ensure_directory(&mut self, path: &str) -> Result<(), ImageError> {
-        self.walk(&components(path.as_bytes())?, path.as_bytes()).map(drop)
+        self.open_path(&components(path.as_bytes())?, path.as_bytes()).map(drop)
     }
 
-    /// Makes sure that a regular file exists. A link in its place may lead nowhere, as that of resolv.conf does on many systems.
+    /// Makes sure that a regular file exists. A link in its place is replaced, because its target may be missing
+    /// (resolv.conf on many systems).
     pub(crate) fn ensure_file(&mut self, path: &str) -> Result<(), ImageError> {
-        let (parts, shown) = (components(path.as_bytes())?, path.as_bytes());
-        let is_file = self.in_parent(&parts, shown, |at, name| {
+        let (parts, label) = (components(path.as_bytes())?, path.as_bytes());
+        let is_file = self.in_parent(&parts, label, |at, name| {
             let found = status(at, name).map_err(|error| ImageError::io(path, error))?;
             Ok(found.is_some_and(|found| kind(&found) == SFlag::S_IFREG))
         })?;
-        if is_file { Ok(()) } else { self.file(&parts, shown, (0o644, 0), &mut io::empty()) }
+        if is_file { Ok(()) } else { self.file(&parts, label, (0o644, 0), &mut io::empty()) }
     }
 
     /// Removes everything in a directory but what `keeps` accepts by its path.
     pub(crate) fn clear(
         &mut self,
         path: &[OsString],
-        shown: &[u8],
+        label: &[u8],
         keeps: &impl Fn(&[OsString]) -> bool,
     ) -> Result<(), ImageError> {
-        let open = self.walk(path, shown)?;
-        let names = names(open.last().unwrap_or(&self.root)).map_err(|error| ImageError::io(lossy(shown), error))?;
+        let open = self.open_path(path, label)?;
+        let names = names(open.last().unwrap_or(&self.root)).map_err(|error| ImageError::io(lossy(label), error))?;
         drop(open);
         for name in names {
             let entry = [path, &[name]].concat();
             if !keeps(&entry) {
-                self.remove(&entry, shown)?;
+                self.remove(&entry, label)?;
             }
         }
         Ok(())
@@ -350,18 +354,18 @@ pub(crate) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
 }
 
 /// Removes an entry with everything in it, without following links. A missing one is no error.
-pub(crate) fn remove_entry(at: &OwnedFd, name: &OsStr, deepest: usize) -> io::Result<()> {
+pub(crate) fn remove_entry(at: &OwnedFd, name: &OsStr, max_depth: usize) -> io::Result<()> {
     match unlinkat(at, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Ok(()),
         Err(Errno::EISDIR | Errno::EPERM) => {}
         Err(error) => return Err(error.into()),
     }
-    let Some(deepest) = deepest.checked_sub(1) else {
+    let Some(max_depth) = max_depth.checked_sub(1) else {
         return Err(io::Error::other("directories are nested too deeply"));
     };
     let directory = open_directory(at, name)?;
     for entry in names(&directory)? {
-        remove_entry(&directory, &entry, deepest)?;
+        remove_entry(&directory, &entry, max_depth)?;
     }
     Ok(unlinkat(at, name, UnlinkatFlags::RemoveDir)?)
 }

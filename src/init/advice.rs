@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-/// How slurmctld names a truncated file of its saved state in its log, and the file's name (Slurm 22.05 to 24.11).
-const SAVED: [(&str, &str); 11] = [
+/// The name of a truncated state file in slurmctld's log, and the file's name (Slurm 22.05 to 24.11).
+const STATE_FILES: [(&str, &str); 11] = [
     ("job state save", "job_state"),
     ("node data checkpoint", "node_state"),
     ("partition data checkpoint", "part_state"),
@@ -20,16 +20,17 @@ const SAVED: [(&str, &str); 11] = [
 /// The repair commands, to be run on the host. slurmctld's own advice, `-i`, discards the unreadable record and all
 /// jobs after it.
 pub(super) fn repair(last_lines: &[String], state: &Path) -> Option<String> {
-    let named = |words: &String| {
-        let what = words.strip_prefix("Incomplete ")?;
-        SAVED.iter().find(|(name, _)| what.strip_prefix(name).is_some_and(|rest| rest.starts_with(" file, start with")))
+    let truncated_file = |line: &String| {
+        let file = line.strip_prefix("Incomplete ")?;
+        let is_named = |name: &str| file.strip_prefix(name).is_some_and(|rest| rest.starts_with(" file, start with"));
+        STATE_FILES.iter().find(|(name, _)| is_named(name))
     };
-    let (_, name) = last_lines.iter().rev().find_map(named)?;
+    let (_, name) = last_lines.iter().rev().find_map(truncated_file)?;
     let file = state.join("slurmctld").join(name);
     let file = file.display();
-    let moved = format!("--entrypoint mv IMAGE {file} {file}.cut");
+    let mv_args = format!("--entrypoint mv IMAGE {file} {file}.cut");
     let commands =
-        format!("docker stop CONTAINER; docker run --rm --volumes-from CONTAINER {moved}; docker start CONTAINER");
+        format!("docker stop CONTAINER; docker run --rm --volumes-from CONTAINER {mv_args}; docker start CONTAINER");
     Some(format!("{file} is truncated; move it away, so that slurmctld reads {name}.old: {commands}"))
 }
 

@@ -29,12 +29,12 @@ impl Alarm {
 
     pub(super) async fn wait_until(&self, deadline: Instant) {
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return;
             }
-            let once = Expiration::OneShot(TimeSpec::from_duration(left));
-            let armed = self.0.as_ref().filter(|(timer, _)| timer.set(once, TimerSetTimeFlags::empty()).is_ok());
+            let expiration = Expiration::OneShot(TimeSpec::from_duration(remaining));
+            let armed = self.0.as_ref().filter(|(timer, _)| timer.set(expiration, TimerSetTimeFlags::empty()).is_ok());
             let Some((_, readable)) = armed else { return tokio::time::sleep_until(deadline).await };
             // This may be the expiry of an earlier deadline that was replaced.
             match readable.readable().await {

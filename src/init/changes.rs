@@ -33,7 +33,7 @@ pub(super) fn watch_for_changes(task: &Task, events: &UnboundedSender<Event>) {
     if !task.setup.has_cluster {
         return;
     }
-    match Changes::new(task) {
+    match ChangeWatcher::new(task) {
         Ok(changes) => drop(tokio::task::spawn_local(changes.run(events.clone()))),
         Err(error) => warn(&message!(
             "files-not-watched",
@@ -44,25 +44,28 @@ pub(super) fn watch_for_changes(task: &Task, events: &UnboundedSender<Event>) {
 }
 
 #[derive(Debug)]
-struct Changes {
+struct ChangeWatcher {
     inotify: Inotify,
     readable: AsyncFd<OwnedFd>,
     /// The watched directories and their parents.
     directories: BTreeMap<PathBuf, Option<WatchDescriptor>>,
+    /// The configuration files that are watched directly.
     files: Vec<PathBuf>,
+    /// The names in the watched directories whose events concern the configuration.
     names: Vec<OsString>,
+    /// The watches of /etc and of /etc/passwd itself.
     accounts: [Option<WatchDescriptor>; 2],
 }
 
-impl Changes {
+impl ChangeWatcher {
     fn new(task: &Task) -> std::io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let readable = async_fd(inotify.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
-        let own = &task.paths.config;
+        let config_directory = &task.paths.config;
         let mut files = Vec::new();
         if task.setup.supervise.reload_on_change {
             files.push(task.watched_file.clone().into());
-            files.extend(FileName::ALL.iter().map(|name| own.join(name.as_str())));
+            files.extend(FileName::ALL.iter().map(|name| config_directory.join(name.as_str())));
         }
         let mut names: Vec<OsString> = vec![KUBERNETES_LINK.into()];
         names.extend(files.iter().filter_map(|file| file.file_name()).map(OsStr::to_owned));
@@ -73,61 +76,61 @@ impl Changes {
             names.extend(directory.file_name().map(OsStr::to_owned));
         }
         let mut changes = Self { inotify, readable, directories, files, names, accounts: [None; 2] };
-        changes.look_again();
+        changes.update_watches();
         Ok(changes)
     }
 
     async fn run(mut self, events: UnboundedSender<Event>) {
         while let Ok(mut guard) = self.readable.readable().await {
-            let mut seen = Vec::new();
+            let mut batch = Vec::new();
             while let Ok(more) = self.inotify.read_events() {
-                seen.extend(more);
+                batch.extend(more);
             }
             guard.clear_ready();
             drop(guard);
-            let configuration = seen.iter().any(|event| self.is_of_configuration(event));
-            let accounts = seen.iter().any(|event| self.is_of_accounts(event));
-            if configuration || accounts {
-                self.look_again();
+            let is_configuration_changed = batch.iter().any(|event| self.concerns_configuration(event));
+            let are_accounts_changed = batch.iter().any(|event| self.concerns_accounts(event));
+            if is_configuration_changed || are_accounts_changed {
+                self.update_watches();
             }
-            if configuration {
+            if is_configuration_changed {
                 let _ = events.send(Event::ConfigurationChanged);
             }
-            if accounts {
+            if are_accounts_changed {
                 let _ = events.send(Event::AccountsChanged);
             }
         }
     }
 
-    fn is_of_configuration(&self, event: &InotifyEvent) -> bool {
+    fn concerns_configuration(&self, event: &InotifyEvent) -> bool {
         match &event.name {
             Some(name) => self.names.contains(name),
             // A file that is watched directly reports its own events.
-            None => is_lost(event) || (!is_gone(event) && self.accounts[1] != Some(event.wd)),
+            None => is_queue_overflow(event) || (!is_watch_removed(event) && self.accounts[1] != Some(event.wd)),
         }
     }
 
-    fn is_of_accounts(&self, event: &InotifyEvent) -> bool {
+    fn concerns_accounts(&self, event: &InotifyEvent) -> bool {
         match &event.name {
             Some(name) => self.accounts[0] == Some(event.wd) && name == ACCOUNTS.1,
-            None => is_lost(event) || (!is_gone(event) && self.accounts[1] == Some(event.wd)),
+            None => is_queue_overflow(event) || (!is_watch_removed(event) && self.accounts[1] == Some(event.wd)),
         }
     }
 
-    /// Watches whatever the paths refer to now. Existing watches are kept.
-    fn look_again(&mut self) {
+    /// Watches the files and directories that the paths refer to now. Existing watches are kept.
+    fn update_watches(&mut self) {
         let in_directory = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_CREATE
             | AddWatchFlags::IN_DELETE
             | AddWatchFlags::IN_MOVE
             | AddWatchFlags::IN_ONLYDIR;
-        for (directory, known) in &mut self.directories {
-            let now = self.inotify.add_watch(directory, in_directory).ok();
-            if let Some(gone) = known.filter(|_| now != *known) {
+        for (directory, watch) in &mut self.directories {
+            let new_watch = self.inotify.add_watch(directory, in_directory).ok();
+            if let Some(old_watch) = watch.filter(|_| new_watch != *watch) {
                 // The kernel may have removed the watch already.
-                let _ = self.inotify.rm_watch(gone);
+                let _ = self.inotify.rm_watch(old_watch);
             }
-            *known = now;
+            *watch = new_watch;
         }
         for file in &self.files {
             // Most of the watched files do not exist.
@@ -142,11 +145,11 @@ impl Changes {
 }
 
 /// Whether the kernel's event queue overflowed.
-fn is_lost(event: &InotifyEvent) -> bool {
+fn is_queue_overflow(event: &InotifyEvent) -> bool {
     event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW)
 }
 
 /// Whether the kernel dropped the watch. The event in the directory already covers it.
-fn is_gone(event: &InotifyEvent) -> bool {
+fn is_watch_removed(event: &InotifyEvent) -> bool {
     event.mask.contains(AddWatchFlags::IN_IGNORED)
 }

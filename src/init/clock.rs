@@ -6,7 +6,7 @@ use nix::time::{ClockId, clock_gettime};
 /// Smaller jumps are not reported: NTP steps the clock by up to half a second, and this process can be preempted.
 const REPORTED_JUMP_MS: i64 = 2000;
 
-/// The wall clock as last seen.
+/// The last reading of the wall clock.
 #[derive(Debug)]
 pub(super) struct Clock {
     offset_ms: Option<i64>,
@@ -32,9 +32,10 @@ fn offset_ms() -> Option<i64> {
 }
 
 fn jump(before: i64, now: i64) -> Option<String> {
-    let by = now - before;
-    let seconds = (by.abs() + 500) / 1000;
-    (by.abs() >= REPORTED_JUMP_MS).then(|| format!("{seconds} s {}", if by > 0 { "ahead" } else { "back" }))
+    let difference = now - before;
+    let seconds = (difference.abs() + 500) / 1000;
+    let direction = if difference > 0 { "ahead" } else { "back" };
+    (difference.abs() >= REPORTED_JUMP_MS).then(|| format!("{seconds} s {direction}"))
 }
 
 #[cfg(test)]

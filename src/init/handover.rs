@@ -11,9 +11,9 @@ use thiserror::Error;
 use sys::proc::parse::Stat;
 
 /// The longest message that is read, in bytes. Slurm's messages have about 20.
-pub const LONGEST: usize = 4096;
+pub const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// What `/proc/PID/stat` says about a process.
+/// The fields of `/proc/PID/stat` that identify a process and its relations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
     /// The parent, which is notified of the process's death.
@@ -33,7 +33,7 @@ pub struct Successor {
     pub started: u64,
 }
 
-/// A handover request, and what the kernel says about the processes involved.
+/// A handover request, and the kernel's data about the processes involved.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
     /// The PID of the daemon's main process.
@@ -45,30 +45,30 @@ pub struct Claim {
     /// The sender of the message, as reported by the kernel.
     pub sender: (i32, Option<Process>),
     /// The proposed main process.
-    pub named: (i32, Option<Process>),
+    pub candidate: (i32, Option<Process>),
 }
 
 /// Why a message is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Error)]
 pub enum NoHandover {
-    /// The message exceeds [`LONGEST`].
-    #[error("longer than {LONGEST} bytes")]
+    /// The message exceeds [`MAX_MESSAGE_BYTES`].
+    #[error("longer than {MAX_MESSAGE_BYTES} bytes")]
     TooLong,
     /// MAINPID is not a number, or is given twice with different values.
     #[error("MAINPID is not a single process ID")]
-    NoPid,
+    InvalidPid,
     /// The kernel did not report a sender, or the sender is gone or belongs to another daemon.
     #[error("the sender, process {0}, does not belong to this daemon")]
-    Stranger(i32),
+    UnknownSender(i32),
     /// The proposed process does not exist.
     #[error("MAINPID={0} does not exist")]
-    Gone(i32),
+    NoSuchProcess(i32),
     /// The proposed process was not forked by the daemon.
     #[error("MAINPID={0} does not descend from this daemon")]
-    Unrelated(i32),
+    NotForkedByDaemon(i32),
     /// PID 1 would not be notified of the process's death.
     #[error("the parent PID of MAINPID={0} is {1}, not slurminit")]
-    Foreign(i32, i32),
+    ForeignParent(i32, i32),
 }
 
 /// The process that a message names as the main one. Other fields are ignored.
@@ -76,14 +76,15 @@ pub enum NoHandover {
 /// # Errors
 /// The message is too long, or does not name a process.
 pub fn main_pid(message: &[u8]) -> Result<Option<i32>, NoHandover> {
-    if message.len() > LONGEST {
+    if message.len() > MAX_MESSAGE_BYTES {
         return Err(NoHandover::TooLong);
     }
     let mut named = None;
     for value in message.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"MAINPID=")) {
-        let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-        let pid = digits.then(|| std::str::from_utf8(value).ok()?.parse::<i32>().ok()).flatten();
-        let pid = pid.filter(|pid| *pid > 0 && named.is_none_or(|other| other == *pid)).ok_or(NoHandover::NoPid)?;
+        let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+        let pid = is_number.then(|| std::str::from_utf8(value).ok()?.parse::<i32>().ok()).flatten();
+        let pid =
+            pid.filter(|pid| *pid > 0 && named.is_none_or(|other| other == *pid)).ok_or(NoHandover::InvalidPid)?;
         named = Some(pid);
     }
     Ok(named)
@@ -99,24 +100,24 @@ impl From<Stat> for Process {
 ///
 /// # Errors
 /// The claim is forged, or comes too late.
-pub fn judge(claim: &Claim) -> Result<Option<Successor>, NoHandover> {
+pub fn check_claim(claim: &Claim) -> Result<Option<Successor>, NoHandover> {
     let of_daemon = |process: Option<Process>| process.is_some_and(|process| process.session == claim.session);
-    let (sender, named) = (claim.sender, claim.named.0);
+    let (sender, candidate) = (claim.sender, claim.candidate.0);
     if sender.0 != claim.main && !of_daemon(sender.1) {
-        return Err(NoHandover::Stranger(sender.0));
+        return Err(NoHandover::UnknownSender(sender.0));
     }
-    if named == claim.main {
+    if candidate == claim.main {
         return Ok(None);
     }
-    let process = claim.named.1.ok_or(NoHandover::Gone(named))?;
+    let process = claim.candidate.1.ok_or(NoHandover::NoSuchProcess(candidate))?;
     if !of_daemon(Some(process)) {
-        return Err(NoHandover::Unrelated(named));
+        return Err(NoHandover::NotForkedByDaemon(candidate));
     }
     // A child of the main process is reparented to slurminit when the main process ends.
     if process.parent != claim.init && process.parent != claim.main {
-        return Err(NoHandover::Foreign(named, process.parent));
+        return Err(NoHandover::ForeignParent(candidate, process.parent));
     }
-    Ok(Some(Successor { pid: named, started: process.started }))
+    Ok(Some(Successor { pid: candidate, started: process.started }))
 }
 
 #[cfg(test)]
@@ -137,10 +138,10 @@ mod tests {
     fn rejects_invalid_process_id() {
         let bad = ["", "0", "-1", "+7", " 7", "7 ", "x", "99999999999", "\u{662}", "7\0"];
         for value in bad {
-            assert_eq!(main_pid(format!("MAINPID={value}").as_bytes()), Err(NoHandover::NoPid), "{value:?}");
+            assert_eq!(main_pid(format!("MAINPID={value}").as_bytes()), Err(NoHandover::InvalidPid), "{value:?}");
         }
-        assert_eq!(main_pid(b"MAINPID=7\nMAINPID=8"), Err(NoHandover::NoPid));
-        assert_eq!(main_pid(&[b'x'; LONGEST + 1]), Err(NoHandover::TooLong));
+        assert_eq!(main_pid(b"MAINPID=7\nMAINPID=8"), Err(NoHandover::InvalidPid));
+        assert_eq!(main_pid(&[b'x'; MAX_MESSAGE_BYTES + 1]), Err(NoHandover::TooLong));
     }
 
     const MAIN: i32 = 40;
@@ -148,27 +149,28 @@ mod tests {
 
     fn claim(named: Option<Process>) -> Claim {
         let main = Process { parent: 1, session: MAIN, started: 1 };
-        Claim { main: MAIN, session: MAIN, init: 1, sender: (MAIN, Some(main)), named: (50, named) }
+        Claim { main: MAIN, session: MAIN, init: 1, sender: (MAIN, Some(main)), candidate: (50, named) }
     }
 
     #[test]
     fn accepts_successor_in_session_of_daemon() {
         let next = Ok(Some(Successor { pid: 50, started: 8674 }));
-        assert_eq!(judge(&claim(Some(NEXT))), next, "an orphan, as Slurm creates it");
-        assert_eq!(judge(&claim(Some(Process { parent: MAIN, ..NEXT }))), next, "still the main process's child");
-        assert_eq!(judge(&Claim { sender: (50, Some(NEXT)), ..claim(Some(NEXT)) }), next, "sent by the successor");
+        assert_eq!(check_claim(&claim(Some(NEXT))), next, "an orphan, as Slurm creates it");
+        assert_eq!(check_claim(&claim(Some(Process { parent: MAIN, ..NEXT }))), next, "still the main process's child");
+        let by_successor = Claim { sender: (50, Some(NEXT)), ..claim(Some(NEXT)) };
+        assert_eq!(check_claim(&by_successor), next, "sent by the successor");
         let dead = Claim { sender: (MAIN, None), ..claim(Some(NEXT)) };
-        assert_eq!(judge(&dead), next, "the main process has exited");
-        assert_eq!(judge(&Claim { named: (MAIN, None), ..claim(None) }), Ok(None), "main PID unchanged");
+        assert_eq!(check_claim(&dead), next, "the main process has exited");
+        assert_eq!(check_claim(&Claim { candidate: (MAIN, None), ..claim(None) }), Ok(None), "main PID unchanged");
     }
 
     #[test]
     fn rejects_forged_claim() {
-        assert_eq!(judge(&claim(None)), Err(NoHandover::Gone(50)));
-        assert_eq!(judge(&claim(Some(Process { session: 41, ..NEXT }))), Err(NoHandover::Unrelated(50)));
-        assert_eq!(judge(&claim(Some(Process { parent: 45, ..NEXT }))), Err(NoHandover::Foreign(50, 45)));
+        assert_eq!(check_claim(&claim(None)), Err(NoHandover::NoSuchProcess(50)));
+        assert_eq!(check_claim(&claim(Some(Process { session: 41, ..NEXT }))), Err(NoHandover::NotForkedByDaemon(50)));
+        assert_eq!(check_claim(&claim(Some(Process { parent: 45, ..NEXT }))), Err(NoHandover::ForeignParent(50, 45)));
         for sender in [(0, None), (60, None), (60, Some(Process { session: 60, ..NEXT }))] {
-            assert_eq!(judge(&Claim { sender, ..claim(Some(NEXT)) }), Err(NoHandover::Stranger(sender.0)));
+            assert_eq!(check_claim(&Claim { sender, ..claim(Some(NEXT)) }), Err(NoHandover::UnknownSender(sender.0)));
         }
     }
 
@@ -197,11 +199,11 @@ mod tests {
                 session: 2,
                 init: 1,
                 sender: (sender.0, sender.1.map(process)),
-                named: (named.0, named.1.map(process)),
+                candidate: (named.0, named.1.map(process)),
             };
-            if let Ok(Some(next)) = judge(&claim) {
+            if let Ok(Some(next)) = check_claim(&claim) {
                 prop_assert_eq!(next.pid, named.0);
-                prop_assert_eq!(claim.named.1.map(|process| process.session), Some(2));
+                prop_assert_eq!(claim.candidate.1.map(|process| process.session), Some(2));
                 prop_assert!(sender.0 == 2 || claim.sender.1.is_some_and(|process| process.session == 2));
             }
         }

@@ -45,11 +45,11 @@ use sys::system_calls::adopt_descriptor;
 
 /// The file name of the program, in the same directory as slurminit.
 const PROGRAM: &str = "slurminit-init";
-const OPTION: &str = "--task";
+const TASK_OPTION: &str = "--task";
 
-/// The content of the memory file.
+/// The content of the memory file: what `slurminit run` passes to PID 1.
 #[derive(Debug, Serialize, Deserialize)]
-struct Order {
+struct InitTask {
     task: Task,
     /// The signal state to restore in children. All signals are blocked during the exec.
     inherited: Inherited,
@@ -60,9 +60,9 @@ struct Order {
 /// Becomes `slurminit-init` with this task and these locks. Returns only if that fails.
 pub fn become_init(task: Task, inherited: Inherited, run: &Lock, state: &StateLock, cmd: &[OsString]) -> anyhow::Error {
     let locks: Vec<&File> = run.file().into_iter().chain(state.files()).collect();
-    let order = Order { task, inherited, locks: locks.iter().map(|file| file.as_raw_fd()).collect() };
-    let hand_over = || -> anyhow::Result<Infallible> {
-        let file = memory_file(&order).map_err(|error| {
+    let init_task = InitTask { task, inherited, locks: locks.iter().map(|file| file.as_raw_fd()).collect() };
+    let exec_init = || -> anyhow::Result<Infallible> {
+        let file = memory_file(&init_task).map_err(|error| {
             anyhow::anyhow!(
                 "cannot create a memory file for PID 1: {error}; allow memfd_create(2) in the container's seccomp profile"
             )
@@ -70,22 +70,22 @@ pub fn become_init(task: Task, inherited: Inherited, run: &Lock, state: &StateLo
         for lock in &locks {
             fcntl(lock, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
-        let words = [PROGRAM.into(), OPTION.into(), file.as_raw_fd().to_string().into(), "--".into()];
+        let words = [PROGRAM.into(), TASK_OPTION.into(), file.as_raw_fd().to_string().into(), "--".into()];
         let words: Vec<OsString> = words.into_iter().chain(cmd.iter().cloned()).collect();
         let env: Vec<_> = std::env::vars_os().collect();
         let error = become_program(&std::env::current_exe()?.with_file_name(PROGRAM), &words, &env);
         anyhow::bail!("cannot execute {PROGRAM}: {error}; put it into the same directory as slurminit")
     };
-    match hand_over() {
+    match exec_init() {
         Ok(never) => match never {},
         Err(error) => error,
     }
 }
 
 /// Creates the memory file. It stays open across an exec.
-fn memory_file(order: &Order) -> io::Result<File> {
+fn memory_file(init_task: &InitTask) -> io::Result<File> {
     let mut file = File::from(memfd_create("slurminit task", MFdFlags::empty())?);
-    file.write_all(&serde_json::to_vec(order)?)?;
+    file.write_all(&serde_json::to_vec(init_task)?)?;
     file.rewind()?;
     Ok(file)
 }
@@ -93,7 +93,7 @@ fn memory_file(order: &Order) -> io::Result<File> {
 /// Runs the container to its end, and returns its exit code.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     let mut words = words.into_iter().skip(1);
-    let (Order { task, inherited, locks }, cmd) = match order(&mut words) {
+    let (InitTask { task, inherited, locks }, cmd) = match read_task(&mut words) {
         Ok(order) => (order, words.collect()),
         Err(why) => {
             return refuse(&format!("{PROGRAM} can only be started by `slurminit run`: {why}"));
@@ -109,12 +109,12 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 /// Reads the option that `slurminit run` puts on the command line before the command.
-fn order(words: &mut impl Iterator<Item = OsString>) -> Result<Order, String> {
+fn read_task(words: &mut impl Iterator<Item = OsString>) -> Result<InitTask, String> {
     let mut word = || words.next().unwrap_or_default();
     let (option, number, end) = (word(), word(), word());
     let number = number.to_str().and_then(|number| number.parse().ok()).filter(|number| *number > STDERR_FILENO);
-    let (true, Some(number)) = (option == OsStr::new(OPTION) && end == OsStr::new("--"), number) else {
-        return Err(format!("expected {OPTION} DESCRIPTOR -- CMD..."));
+    let (true, Some(number)) = (option == OsStr::new(TASK_OPTION) && end == OsStr::new("--"), number) else {
+        return Err(format!("expected {TASK_OPTION} DESCRIPTOR -- CMD..."));
     };
     let mut text = String::new();
     File::from(inherited_descriptor(number)).read_to_string(&mut text).map_err(|error| error.to_string())?;
@@ -150,24 +150,25 @@ mod tests {
         let config = Config::parse("", std::path::Path::new("x")).unwrap();
         let task = plan::task::task(&config, &StartOnlyTables::of(&config), Target::of(&config), true, 7);
         let inherited: Inherited = serde_json::from_str(r#"{"mask":9223372036854775809,"ignored":[1,13]}"#).unwrap();
-        let file = memory_file(&Order { task: task.clone(), inherited: inherited.clone(), locks: Vec::new() }).unwrap();
+        let init_task = InitTask { task: task.clone(), inherited: inherited.clone(), locks: Vec::new() };
+        let file = memory_file(&init_task).unwrap();
         let mut arguments = arguments(&std::os::fd::IntoRawFd::into_raw_fd(file).to_string());
-        let order = order(&mut arguments).unwrap();
-        assert_eq!((order.task, order.inherited), (task, inherited));
+        let init_task = read_task(&mut arguments).unwrap();
+        assert_eq!((init_task.task, init_task.inherited), (task, inherited));
         assert_eq!(arguments.collect::<Vec<_>>(), ["srun", "--"]);
     }
 
     #[test]
     fn rejects_a_start_without_a_task() {
         for descriptor in ["", "0", "2", "x", "-1"] {
-            let refused = order(&mut arguments(descriptor)).unwrap_err();
+            let refused = read_task(&mut arguments(descriptor)).unwrap_err();
             assert_eq!(refused, "expected --task DESCRIPTOR -- CMD...");
         }
-        assert!(order(&mut ["--help"].map(OsString::from).into_iter()).is_err());
+        assert!(read_task(&mut ["--help"].map(OsString::from).into_iter()).is_err());
         let other = File::open("Cargo.toml").unwrap();
         let descriptor = std::os::fd::IntoRawFd::into_raw_fd(other).to_string();
         assert!(
-            order(&mut arguments(&descriptor))
+            read_task(&mut arguments(&descriptor))
                 .unwrap_err()
                 .starts_with("slurminit and slurminit-init have different versions: ")
         );

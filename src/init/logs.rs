@@ -1,7 +1,7 @@
 //! The log on standard error: slurminit's own messages and the daemons' lines, as text or JSON.
 //!
 //! A reader that stops reading never stops slurminit. What does not fit into the pipe waits in a bounded buffer. When
-//! that is full, lines are dropped and counted, and the count is logged as soon as there is room. Standard output
+//! that is full, lines are dropped and counted, and the count is logged as soon as there is free space. Standard output
 //! belongs to CMD.
 
 mod batch;
@@ -119,8 +119,8 @@ impl Logs {
     ///
     /// # Errors
     /// The kernel cannot create a memfd.
-    pub fn keep(&self, names: impl Iterator<Item = String>) -> std::io::Result<()> {
-        self.tails().keep(std::iter::once(OWN_NAME.to_owned()).chain(names))
+    pub fn keep_last_lines(&self, names: impl Iterator<Item = String>) -> std::io::Result<()> {
+        self.tails().create_rings(std::iter::once(OWN_NAME.to_owned()).chain(names))
     }
 
     /// The last `count` lines of `name`, as text; `None` if none are kept.
@@ -132,13 +132,13 @@ impl Logs {
     /// The last `count` lines of `name`, then each new one; `None` if none are kept.
     pub fn follow(&self, name: &str, count: usize) -> Option<(Vec<u8>, Receiver<Vec<u8>>)> {
         let mut tails = self.tails();
-        let news = tails.follow(name)?;
-        Some((last_lines(&tails.read(name, false), count).to_vec(), news))
+        let new_lines = tails.follow(name)?;
+        Some((last_lines(&tails.read(name, false), count).to_vec(), new_lines))
     }
 
-    /// A new process with this name begins.
-    pub fn begin(&self, name: &str) {
-        self.tails().begin(name);
+    /// Marks the start of a new process with this name.
+    pub fn begin_process(&self, name: &str) {
+        self.tails().begin_process(name);
     }
 
     /// The final lines of the last process with this name, without its debug output.

@@ -1,7 +1,8 @@
 //! The socket on which a daemon announces a handover (sd_notify(3), `NOTIFY_SOCKET`).
 //!
 //! Each daemon that runs with `--systemd` has its own socket, which only root and the daemon's user may write to.
-//! A message only nominates a successor, which takes over when the main process ends; until then a claim has no effect. The main process sends its message before it exits. Draining the socket before the death is handled
+//! A message only nominates a successor, which takes over when the main process ends; until then a claim has no
+//! effect. The main process sends its message before it exits. Draining the socket before the death is handled
 //! therefore loses no claim.
 
 use std::cell::Cell;
@@ -16,7 +17,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
-use super::handover::{Claim, LONGEST, NoHandover, Process, Successor, judge, main_pid};
+use super::handover::{Claim, MAX_MESSAGE_BYTES, NoHandover, Process, Successor, check_claim, main_pid};
 use crate::logs::warn;
 use machine::SpawnFailure;
 use model::exit_code::FAILURE;
@@ -46,7 +47,7 @@ struct Channel {
     main: Cell<i32>,
     session: Cell<i32>,
     successor: Cell<Option<Successor>>,
-    refused: Cell<u32>,
+    refusals: Cell<u32>,
 }
 
 impl Notify {
@@ -70,7 +71,7 @@ impl Notify {
             main: Cell::default(),
             session: Cell::default(),
             successor: Cell::default(),
-            refused: Cell::default(),
+            refusals: Cell::default(),
         });
         let reader = tokio::task::spawn_local(Rc::clone(&channel).run()).abort_handle();
         Ok(Self { channel, reader })
@@ -87,7 +88,7 @@ impl Notify {
     pub(super) fn successor(&self) -> Option<Result<Pid, SpawnFailure>> {
         self.channel.read(LAST_BATCH);
         let Successor { pid, started } = self.channel.successor.take()?;
-        if look(pid).is_some_and(|now| now.started == started && now.parent == getpid().as_raw()) {
+        if process_info(pid).is_some_and(|process| process.started == started && process.parent == getpid().as_raw()) {
             self.channel.main.set(pid);
             return Some(Ok(Pid::from_raw(pid)));
         }
@@ -114,33 +115,34 @@ impl Channel {
 
     /// Reads at most `limit` messages and returns their number.
     fn read(&self, limit: usize) -> usize {
-        let mut buffer = [0; LONGEST + 1];
+        let mut buffer = [0; MAX_MESSAGE_BYTES + 1];
         for count in 0..limit {
             // Slurm 25.11 waits until the descriptor that it sends with `BARRIER=1` is closed.
             let Ok((length, sender)) = receive_with_sender(self.socket.get_ref(), &mut buffer) else { return count };
-            self.take(buffer.get(..length).unwrap_or_default(), sender);
+            self.handle_message(buffer.get(..length).unwrap_or_default(), sender);
         }
         limit
     }
 
-    fn take(&self, message: &[u8], sender: i32) {
-        let claim = |named| Claim {
+    fn handle_message(&self, message: &[u8], sender: i32) {
+        let claim = |candidate| Claim {
             main: self.main.get(),
             session: self.session.get(),
             init: getpid().as_raw(),
-            sender: (sender, look(sender)),
-            named: (named, look(named)),
+            sender: (sender, process_info(sender)),
+            candidate: (candidate, process_info(candidate)),
         };
-        match main_pid(message).and_then(|named| named.map_or(Ok(None), |named| judge(&claim(named)))) {
+        let check = |candidate: Option<i32>| candidate.map_or(Ok(None), |pid| check_claim(&claim(pid)));
+        match main_pid(message).and_then(check) {
             Ok(None) => {}
             Ok(next) => self.successor.set(next),
-            Err(refusal) => self.refuse(refusal),
+            Err(refusal) => self.log_refusal(refusal),
         }
     }
 
-    fn refuse(&self, refusal: NoHandover) {
-        let before = self.refused.get();
-        self.refused.set(before.saturating_add(1));
+    fn log_refusal(&self, refusal: NoHandover) {
+        let before = self.refusals.get();
+        self.refusals.set(before.saturating_add(1));
         match before {
             ..REFUSALS_LOGGED => warn(&message!(
                 "notification-rejected",
@@ -158,6 +160,6 @@ impl Channel {
     }
 }
 
-fn look(pid: i32) -> Option<Process> {
+fn process_info(pid: i32) -> Option<Process> {
     sys::proc::stat(pid).map(Process::from)
 }

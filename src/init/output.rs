@@ -10,7 +10,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::logs::{Circumstances, LineSplitter, Logs, Origin, Record, parse_daemon_line, warn};
 use machine::Event;
-use machine::liveness_result::Probed;
+use machine::liveness_result::LivenessResult;
 use machine::node_report::NodeReport;
 use model::message;
 use model::message::{RECORD, Report};
@@ -21,24 +21,25 @@ const CHUNK: usize = 16 * 1024;
 /// Limits how much is read from the pipe of a dead child: another process may hold the pipe open and keep writing.
 const LAST_READS: usize = 64;
 
-/// What happens to the lines.
+/// How the lines of a pipe are handled.
 #[derive(Debug)]
-pub(super) enum Reader {
-    /// Log them under this name. With `is_apart`, each read is one write. `reports`: the program is slurminit's own, and sends
-    /// reports until it becomes a daemon.
-    Log { source: String, is_apart: bool, now: RefCell<Circumstances>, reports: Cell<bool> },
+pub(super) enum LineHandler {
+    /// Each line is logged under this name. With `is_packet_mode`, each read is one write. `reports`: the program is
+    /// slurminit's own, and sends reports until it becomes a daemon.
+    Log { source: String, is_packet_mode: bool, circumstances: RefCell<Circumstances>, reports: Cell<bool> },
     /// Each line is an event of the preparation.
     Prepare,
-    /// Each line is the state of a node; the worst one is reported.
+    /// Each line is the state of a node; the least ready one is reported.
     Node(RefCell<Option<NodeReport>>),
     /// Each line is the answer to a liveness question.
     Liveness,
 }
 
+/// Reads one output pipe of a child.
 #[derive(Debug)]
-pub(super) struct Pump {
+pub(super) struct PipeReader {
     pipe: OwnedFd,
-    reader: Reader,
+    handler: LineHandler,
     logs: Logs,
     events: UnboundedSender<Event>,
     lines: RefCell<LineSplitter>,
@@ -46,16 +47,21 @@ pub(super) struct Pump {
 
 /// The outcome of a read.
 enum Read {
-    Some,
+    Data,
     Nothing,
     End,
 }
 
-impl Pump {
+impl PipeReader {
     /// Only this process has the reading end, so O_NONBLOCK affects no other.
-    pub(super) fn new(pipe: OwnedFd, reader: Reader, logs: Logs, events: UnboundedSender<Event>) -> Option<Rc<Self>> {
+    pub(super) fn new(
+        pipe: OwnedFd,
+        handler: LineHandler,
+        logs: Logs,
+        events: UnboundedSender<Event>,
+    ) -> Option<Rc<Self>> {
         fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).ok()?;
-        Some(Rc::new(Self { pipe, reader, logs, events, lines: RefCell::default() }))
+        Some(Rc::new(Self { pipe, handler, logs, events, lines: RefCell::default() }))
     }
 
     /// Reads until the last writer has closed the pipe, which may be long after the child's death.
@@ -63,7 +69,7 @@ impl Pump {
         let Ok(pipe) = self.pipe.try_clone().and_then(|pipe| async_fd(pipe, Interest::READABLE)) else { return };
         while let Ok(mut guard) = pipe.readable().await {
             match self.read() {
-                Read::Some => tokio::task::yield_now().await,
+                Read::Data => tokio::task::yield_now().await,
                 Read::Nothing => guard.clear_ready(),
                 Read::End => return self.end(),
             }
@@ -73,20 +79,20 @@ impl Pump {
     /// Reads what a dead child left in the pipe, so that its last lines are logged before its death.
     pub(super) fn finish(&self) {
         for _ in 0..LAST_READS {
-            if !matches!(self.read(), Read::Some) {
+            if !matches!(self.read(), Read::Data) {
                 break;
             }
         }
-        if !matches!(self.reader, Reader::Log { .. }) {
+        if !matches!(self.handler, LineHandler::Log { .. }) {
             self.end();
         }
     }
 
     /// The pipe is closed.
     fn end(&self) {
-        self.lines.borrow_mut().finish(|line| self.line(line));
-        if let Reader::Node(worst) = &self.reader {
-            if let Some(report) = worst.take() {
+        self.lines.borrow_mut().finish(|line| self.handle_line(line));
+        if let LineHandler::Node(least_ready) = &self.handler {
+            if let Some(report) = least_ready.take() {
                 let _ = self.events.send(Event::Node(report));
             }
         }
@@ -94,8 +100,8 @@ impl Pump {
 
     /// A successor process writes to this pipe from now on, and finds its predecessor's state.
     pub(super) fn handed_over(&self) {
-        if let Reader::Log { now, .. } = &self.reader {
-            now.borrow_mut().new_state = false;
+        if let LineHandler::Log { circumstances, .. } = &self.handler {
+            circumstances.borrow_mut().new_state = false;
         }
     }
 
@@ -104,52 +110,52 @@ impl Pump {
         match nix::unistd::read(&self.pipe, &mut buffer) {
             Ok(0) => Read::End,
             Ok(n) => {
-                self.take(buffer.get(..n).unwrap_or_default());
-                Read::Some
+                self.handle_bytes(buffer.get(..n).unwrap_or_default());
+                Read::Data
             }
-            Err(nix::Error::EINTR) => Read::Some,
+            Err(nix::Error::EINTR) => Read::Data,
             Err(nix::Error::EAGAIN) => Read::Nothing,
             Err(_) => Read::End,
         }
     }
 
-    fn take(&self, bytes: &[u8]) {
+    fn handle_bytes(&self, bytes: &[u8]) {
         let mut lines = self.lines.borrow_mut();
-        let Reader::Log { source, is_apart, now, reports } = &self.reader else {
-            return lines.push(bytes, |line| self.line(line));
+        let LineHandler::Log { source, is_packet_mode, circumstances, reports } = &self.handler else {
+            return lines.push(bytes, |line| self.handle_line(line));
         };
-        let (mut batch, now) = (self.logs.batch(source), now.borrow());
+        let (mut batch, circumstances) = (self.logs.batch(source), circumstances.borrow());
         let mut add = |line: &[u8], origin| match origin {
             Origin::Continuation => batch.add_continuation(line),
             Origin::Message => match Line::of(reports, line) {
                 Line::Report(Report { level, message }) => batch.push(&Record::own(level, source, None, &message)),
                 Line::EndOfReports => {}
                 Line::Text => {
-                    let (level, message) = parse_daemon_line(source, line, &now);
+                    let (level, message) = parse_daemon_line(source, line, &circumstances);
                     batch.add(level, message);
                 }
             },
         };
-        match is_apart {
+        match is_packet_mode {
             true => lines.push_write(bytes, add),
             false => lines.push(bytes, |line| add(line, Origin::Message)),
         }
         batch.end();
     }
 
-    fn line(&self, line: &[u8]) {
-        match &self.reader {
-            Reader::Log { source, now, reports, .. } => match Line::of(reports, line) {
+    fn handle_line(&self, line: &[u8]) {
+        match &self.handler {
+            LineHandler::Log { source, circumstances, reports, .. } => match Line::of(reports, line) {
                 Line::Report(Report { level, message }) => {
                     self.logs.write(&Record::own(level, source, None, &message));
                 }
                 Line::EndOfReports => {}
                 Line::Text => {
-                    let (level, message) = parse_daemon_line(source, line, &now.borrow());
+                    let (level, message) = parse_daemon_line(source, line, &circumstances.borrow());
                     self.logs.write(&Record::line(level, source, message));
                 }
             },
-            Reader::Prepare => match serde_json::from_slice(line) {
+            LineHandler::Prepare => match serde_json::from_slice(line) {
                 Ok(event) => drop(self.events.send(Event::Prepare(event))),
                 Err(error) => warn(&message!(
                     "unparsable-output",
@@ -157,18 +163,18 @@ impl Pump {
                     error = error
                 )),
             },
-            Reader::Liveness => match serde_json::from_slice(line) {
-                Ok(Probed { unit, liveness }) => drop(self.events.send(Event::Liveness(unit, liveness))),
+            LineHandler::Liveness => match serde_json::from_slice(line) {
+                Ok(LivenessResult { unit, liveness }) => drop(self.events.send(Event::Liveness(unit, liveness))),
                 Err(error) => warn(&message!(
                     "unparsable-output",
                     "a liveness check sent an unparsable reply: {error}",
                     error = error
                 )),
             },
-            Reader::Node(worst) => {
+            LineHandler::Node(least_ready) => {
                 let line = String::from_utf8_lossy(line);
                 let report = NodeReport::parse(&line).or_else(|| NodeReport::of_controller(&line));
-                worst.replace_with(|worst| NodeReport::worse(worst.take(), report));
+                least_ready.replace_with(|least_ready| NodeReport::less_ready(least_ready.take(), report));
             }
         }
     }

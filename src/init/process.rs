@@ -17,7 +17,7 @@ use nix::unistd::{
     Gid, Pid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, setgid, setgroups, setpgid, setsid, setuid, write,
 };
 
-use super::limits::Counts;
+use super::limits::LimitCounts;
 use machine::{Shortage, SpawnFailure};
 use model::exit_code::{CMD_NOT_EXECUTABLE, CMD_NOT_FOUND, FAILURE};
 use model::message::REPORTS;
@@ -26,10 +26,10 @@ use sys::proc;
 use sys::system_calls::{fork, kill, pidfd_open, pidfd_send_signal};
 use sys::users::User;
 
-/// The size of a pipe that holds 64 messages, in bytes.
-const MESSAGES: libc::c_int = 64 * 4096;
+/// The size of a pipe for at least 64 messages, in bytes.
+const MESSAGE_PIPE_BYTES: libc::c_int = 64 * 4096;
 
-/// The child's exit code if its exec failed. [`failure_of`] has the reason.
+/// The child's exit code if its exec failed. [`exec_failure`] has the reason.
 const EXEC_FAILED: i32 = 127;
 
 /// Where a child's output goes.
@@ -37,7 +37,7 @@ const EXEC_FAILED: i32 = 127;
 pub(super) enum Output {
     /// Both streams into one pipe, for the log.
     Log,
-    /// As `Log`, but each write stays one message. Text that a user makes a daemon log cannot pass for a separate
+    /// As `Log`, but each write stays one message. Text of a user in a daemon's message cannot imitate a separate
     /// message.
     Messages,
     /// Standard output into a pipe that slurminit reads; standard error into the log.
@@ -61,12 +61,13 @@ pub(super) struct Program {
     pub(super) is_cmd: bool,
     /// Whether to mark the process and all its descendants permanently (see [`leftovers`](sys::leftovers)).
     pub(super) is_marked: bool,
-    /// Whether the program is slurminit's own and sends [reports](model::message::Report).
+    /// Whether the program is slurminit and sends [reports](model::message::Report).
     pub(super) reports: bool,
 }
 
 impl Program {
-    /// With the variable that requests reports, if the program is slurminit's own. It is not the command, whose messages are for its user.
+    /// Adds the variable that requests reports, if the program is slurminit. Not for the container's command: its
+    /// messages are for the user.
     pub(super) fn with_reports(mut self) -> Self {
         self.reports &= !self.is_cmd;
         if self.reports {
@@ -88,13 +89,13 @@ pub(super) struct Started {
     pub(super) failure: OwnedFd,
     /// The reading end of the log pipe.
     pub(super) log: Option<OwnedFd>,
-    /// Whether the log pipe keeps writes apart.
-    pub(super) is_apart: bool,
+    /// Whether a read from the log pipe returns exactly one write.
+    pub(super) is_packet_mode: bool,
     /// The reading end of the captured output.
     pub(super) captured: Option<OwnedFd>,
     pub(super) uid: Uid,
     /// The limit counters at the start of the process.
-    pub(super) limits: Counts,
+    pub(super) limits: LimitCounts,
 }
 
 /// Everything that the child needs, allocated before the fork.
@@ -128,28 +129,28 @@ impl Credentials {
 /// Starts `program`.
 ///
 /// # Errors
-/// Whatever is known before the exec: no process or file descriptor left.
+/// Errors before the exec: no process or file descriptor left.
 pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started, SpawnFailure> {
     let name = program.argv.first().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default();
-    let failed = |what: &str| {
-        let what = what.to_owned();
+    let failed = |action: &str| {
+        let action = action.to_owned();
         move |errno: nix::Error| SpawnFailure {
             code: FAILURE,
-            message: format!("{what}: {}", errno.desc()),
+            message: format!("{action}: {}", errno.desc()),
             shortage: shortage(errno),
         }
     };
     let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(failed(&format!("no pipe for `{name}`")));
     let (failure, failure_in_child) = pipe()?;
-    let apart = if program.output == Output::Messages { pipe_of_messages() } else { None };
-    let is_apart = apart.is_some();
-    let log = match apart {
+    let packet_pipe = if program.output == Output::Messages { packet_mode_pipe() } else { None };
+    let is_packet_mode = packet_pipe.is_some();
+    let log = match packet_pipe {
         Some(log) => Some(log),
         None => (program.output != Output::Inherited).then(pipe).transpose()?,
     };
     let captured = (program.output == Output::Captured).then(pipe).transpose()?;
     let stdin = (!program.is_cmd)
-        .then(|| input(program.input.as_deref()))
+        .then(|| stdin_file(program.input.as_deref()))
         .transpose()
         .map_err(failed(&format!("cannot create standard input for `{name}`")))?;
     let uid = program.user.as_ref().map_or_else(Uid::effective, |user| Uid::from_raw(user.uid));
@@ -169,16 +170,17 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
     match fork_child(&setup, inherited) {
         Err(errno) => Err(failed(&format!("cannot start `{name}`"))(errno)),
         Ok(pid) => {
-            let ours = |pipe: Option<(OwnedFd, OwnedFd)>| pipe.map(|(read, _)| read);
+            let read_end = |pipe: Option<(OwnedFd, OwnedFd)>| pipe.map(|(read, _)| read);
             set_nonblocking(&failure);
-            let (handle, log, captured) = (pidfd_open(pid.as_raw()), ours(log), ours(captured));
-            Ok(Started { pid, group: pid, handle, failure, log, is_apart, captured, uid, limits: Counts::default() })
+            let (handle, log, captured) = (pidfd_open(pid.as_raw()), read_end(log), read_end(captured));
+            let limits = LimitCounts::default();
+            Ok(Started { pid, group: pid, handle, failure, log, is_packet_mode, captured, uid, limits })
         }
     }
 }
 
-/// A file of this text in memory, or /dev/null.
-fn input(text: Option<&[u8]>) -> nix::Result<OwnedFd> {
+/// Standard input of a child: a memory file with this text, or /dev/null.
+fn stdin_file(text: Option<&[u8]>) -> nix::Result<OwnedFd> {
     let Some(text) = text else {
         return nix::fcntl::open("/dev/null", OFlag::O_RDONLY | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty());
     };
@@ -190,22 +192,22 @@ fn input(text: Option<&[u8]>) -> nix::Result<OwnedFd> {
 
 /// A pipe in packet mode (pipe(2)): a read returns one write, or its first 4096 bytes. `None` if the kernel does not
 /// support it.
-fn pipe_of_messages() -> Option<(OwnedFd, OwnedFd)> {
+fn packet_mode_pipe() -> Option<(OwnedFd, OwnedFd)> {
     let pipe = pipe2(OFlag::O_CLOEXEC | OFlag::O_DIRECT).ok()?;
     // Each write occupies a page. If the pipe cannot grow, 16 pages must do.
-    let _ = fcntl(&pipe.0, FcntlArg::F_SETPIPE_SZ(MESSAGES));
+    let _ = fcntl(&pipe.0, FcntlArg::F_SETPIPE_SZ(MESSAGE_PIPE_BYTES));
     Some(pipe)
 }
 
 /// The exec error that the child reported, if any.
-pub(super) fn failure_of(started: &Started, program: &Program) -> Option<SpawnFailure> {
+pub(super) fn exec_failure(started: &Started, program: &Program) -> Option<SpawnFailure> {
     let mut errno = [0; 4];
     if nix::unistd::read(&started.failure, &mut errno) != Ok(errno.len()) {
         return None;
     }
     let errno = nix::Error::from_raw(i32::from_ne_bytes(errno));
     let name = program.argv.first().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default();
-    let (code, what) = match errno {
+    let (code, reason) = match errno {
         nix::Error::ENOENT => (CMD_NOT_FOUND, "not found (no such file, or not in PATH)"),
         nix::Error::EPERM => (
             CMD_NOT_EXECUTABLE,
@@ -213,7 +215,8 @@ pub(super) fn failure_of(started: &Started, program: &Program) -> Option<SpawnFa
         ),
         errno => (CMD_NOT_EXECUTABLE, errno.desc()),
     };
-    Some(SpawnFailure { code, message: format!("`{name}` cannot be executed: {what}"), shortage: exec_shortage(errno) })
+    let message = format!("`{name}` cannot be executed: {reason}");
+    Some(SpawnFailure { code, message, shortage: exec_shortage(errno) })
 }
 
 /// The shortage that an error of setuid(2) or execve(2) indicates. They fail with EAGAIN only because of RLIMIT_NPROC; a limit of
@@ -233,7 +236,7 @@ fn shortage(errno: nix::Error) -> Option<Shortage> {
 }
 
 /// Sends a signal to exactly this process. A zombie ignores it.
-pub(super) fn send(started: &Started, signal: i32) {
+pub(super) fn signal_process(started: &Started, signal: i32) {
     match &started.handle {
         Some(handle) => pidfd_send_signal(handle, signal),
         None => kill(started.pid.as_raw(), signal),
@@ -243,15 +246,15 @@ pub(super) fn send(started: &Started, signal: i32) {
 /// Sends SIGCONT to a stopped process (STOP, Ctrl-Z). It is not sent to others, because a process can catch SIGCONT.
 pub(super) fn continue_if_stopped(started: &Started) {
     if proc::stat(started.pid.as_raw()).is_some_and(|stat| stat.state == 'T') {
-        send(started, libc::SIGCONT);
+        signal_process(started, libc::SIGCONT);
     }
 }
 
 /// Sends a signal to the process group. The process was not reaped yet, so the number is still valid.
-pub(super) fn send_group(started: &Started, signal: i32) {
+pub(super) fn signal_group(started: &Started, signal: i32) {
     kill(-started.group.as_raw(), signal);
     // The child has not created its group yet.
-    send(started, signal);
+    signal_process(started, signal);
 }
 
 /// The paths to try, as in `execvp`. Unlike there, a file of unknown format is an error and not run as a shell script.
@@ -336,16 +339,16 @@ fn mark() {
 
 /// Tries each candidate. The most specific error wins, as with `execvp`.
 fn execute(setup: &ChildSetup<'_>) -> nix::Error {
-    let mut last = nix::Error::ENOENT;
+    let mut error = nix::Error::ENOENT;
     for file in &setup.candidates {
         let Err(errno) = nix::unistd::execve(file, &setup.argv, &setup.envp);
         match errno {
             nix::Error::ENOENT | nix::Error::ENOTDIR => {}
-            nix::Error::EACCES => last = errno,
+            nix::Error::EACCES => error = errno,
             errno => return errno,
         }
     }
-    last
+    error
 }
 
 /// Makes this process's group the terminal's foreground group, if there is a terminal.

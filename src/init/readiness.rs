@@ -6,8 +6,8 @@ use std::path::Path;
 use model::daemons::ReadinessTest;
 use sys::sockets;
 
-/// User IDs from here on belong to people rather than daemons (`UID_MIN` of login.defs on all distributions).
-const PEOPLE: u32 = 1000;
+/// User IDs from this one on belong to people rather than daemons (`UID_MIN` of login.defs on all distributions).
+const UID_MIN: u32 = 1000;
 
 /// Whether the socket of `test` is listening; commands are not run here. With an `owner`, a port counts if that user or
 /// another daemon's user owns it: a person's port must not pass for a daemon's.
@@ -16,18 +16,20 @@ pub(super) fn is_ready(test: &ReadinessTest, owner: Option<u32>) -> bool {
         ReadinessTest::Started => true,
         // With the host's network the table includes the host's sockets; the file belongs to this container.
         ReadinessTest::Socket(path) => path.exists() && unix_socket_listens(&read("/proc/self/net/unix"), path),
-        ReadinessTest::Port(port) => port_listens(*port, &|uid| owner.is_none_or(|owner| uid == owner || uid < PEOPLE)),
+        ReadinessTest::Port(port) => {
+            port_listens(*port, &|uid| owner.is_none_or(|owner| uid == owner || uid < UID_MIN))
+        }
         ReadinessTest::Command(_) => false,
     }
 }
 
-/// Whether a socket listens on `port` whose user satisfies `of`.
-pub(super) fn port_listens(port: u16, of: &dyn Fn(u32) -> bool) -> bool {
+/// Whether a socket listens on `port` whose user satisfies `is_owner`.
+pub(super) fn port_listens(port: u16, is_owner: &dyn Fn(u32) -> bool) -> bool {
     match sockets::listeners(port) {
-        Some(found) => found.iter().any(|socket| of(socket.uid)),
+        Some(found) => found.iter().any(|socket| is_owner(socket.uid)),
         None => ["/proc/self/net/tcp", "/proc/self/net/tcp6"]
             .into_iter()
-            .any(|table| tcp_port_listens(&read(table), port, of)),
+            .any(|table| tcp_port_listens(&read(table), port, is_owner)),
     }
 }
 
@@ -46,13 +48,13 @@ fn unix_socket_listens(table: &[u8], path: &Path) -> bool {
 
 /// `/proc/net/tcp`: `sl local_address rem_address st tx:rx tr:when retransmits uid ...`; state 0A is LISTEN
 /// (`include/net/tcp_states.h`).
-fn tcp_port_listens(table: &[u8], port: u16, of: &dyn Fn(u32) -> bool) -> bool {
+fn tcp_port_listens(table: &[u8], port: u16, is_owner: &dyn Fn(u32) -> bool) -> bool {
     let suffix = format!(":{port:04X}");
     String::from_utf8_lossy(table).lines().any(|line| {
         let mut fields = line.split_ascii_whitespace();
         fields.nth(1).is_some_and(|local| local.ends_with(&suffix))
             && fields.nth(1) == Some("0A")
-            && fields.nth(3).and_then(|uid| uid.parse().ok()).is_some_and(of)
+            && fields.nth(3).and_then(|uid| uid.parse().ok()).is_some_and(is_owner)
     })
 }
 

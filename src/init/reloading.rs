@@ -7,24 +7,24 @@ use anyhow::Context as _;
 
 use crate::control::{self, client, protocol::Reply, protocol::Request};
 use crate::status;
-use crate::status::News;
+use crate::status::StatusWatcher;
 use machine::{LastReload, PhaseName};
 use model::supervise::Supervise;
 
 /// How much longer than its own deadlines a reload may take on a busy machine.
 const MARGIN: Duration = Duration::from_secs(30);
 /// The longest interval between two reads of the status.
-const LOOK: Duration = Duration::from_secs(1);
+const MAX_READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Requests a reload, and waits until it has ended.
 ///
 /// # Errors
 /// PID 1 does not answer, or the container stops.
 pub fn reload(run: &Path, deadlines: &Supervise) -> anyhow::Result<LastReload> {
-    let news = News::of(run);
+    let watcher = StatusWatcher::of(run);
     let (reply, _) = client::ask(&control::socket(run), &Request::Reload)?;
     let Reply::Reloading { asked } = reply else { anyhow::bail!("slurminit sent an unexpected reply: {reply:?}") };
-    let patience = deadlines.prepare_timeout + deadlines.ready_timeout * 2 + MARGIN;
+    let timeout = deadlines.prepare_timeout + deadlines.ready_timeout * 2 + MARGIN;
     let start = Instant::now();
     loop {
         let status = status::read(run).ok();
@@ -32,13 +32,13 @@ pub fn reload(run: &Path, deadlines: &Supervise) -> anyhow::Result<LastReload> {
         if let Some(last) = reload.and_then(|reload| reload.last.clone()).filter(|last| last.serves >= asked) {
             return Ok(last);
         }
-        let stops =
-            status.is_some_and(|status| status.snapshot.phase == PhaseName::Stopping || !status.is_of_the_living());
-        anyhow::ensure!(!stops, "the container stops");
-        let left = patience.checked_sub(start.elapsed()).filter(|left| !left.is_zero());
+        let is_stopping =
+            status.is_some_and(|status| status.snapshot.phase == PhaseName::Stopping || !status.is_process_alive());
+        anyhow::ensure!(!is_stopping, "the container stops");
+        let left = timeout.checked_sub(start.elapsed()).filter(|left| !left.is_zero());
         let left =
-            left.with_context(|| format!("the reload did not end within {} s; see the log", patience.as_secs()))?;
+            left.with_context(|| format!("the reload did not end within {} s; see the log", timeout.as_secs()))?;
         // On a full disk the file is overwritten in place, which causes no event.
-        news.wait(left.min(LOOK));
+        watcher.wait(left.min(MAX_READ_INTERVAL));
     }
 }

@@ -9,7 +9,7 @@ use nix::libc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use sys::inherited::{GLIBC_OWN, HIGHEST, bit, set_mask};
+use sys::inherited::{GLIBC_SIGNALS, MAX_SIGNAL, bit, set_mask};
 use sys::system_calls::{SignalAction, async_fd, handle_signal, set_action};
 
 /// These cannot be caught, or are job control rather than messages.
@@ -35,7 +35,8 @@ impl Signals {
     pub fn install() -> std::io::Result<Self> {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         WAKE.set(write).map_err(|_| std::io::ErrorKind::AlreadyExists)?;
-        for signal in (1..=HIGHEST).filter(|signal| !GLIBC_OWN.contains(signal) && !NOT_CAUGHT.contains(signal)) {
+        let is_caught = |signal: &i32| !GLIBC_SIGNALS.contains(signal) && !NOT_CAUGHT.contains(signal);
+        for signal in (1..=MAX_SIGNAL).filter(is_caught) {
             catch(signal)?;
         }
         // If slurminit runs in the background of a terminal, it may still write its log there.
@@ -56,7 +57,7 @@ impl Signals {
         guard.clear_ready();
         // This comes after draining the pipe: a bit that is set later writes a new byte.
         let pending = PENDING.swap(0, Ordering::AcqRel);
-        Ok((1..=HIGHEST).filter(|signal| pending & bit(*signal) != 0).collect())
+        Ok((1..=MAX_SIGNAL).filter(|signal| pending & bit(*signal) != 0).collect())
     }
 }
 

@@ -4,7 +4,7 @@
 
 mod news;
 
-pub use news::News;
+pub use news::StatusWatcher;
 
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -53,21 +53,21 @@ pub fn monotonic_ms() -> u64 {
 }
 
 impl Status {
-    /// Whether the process that wrote it is alive. After a restart of the container another process, even the caller,
-    /// may have its PID. PID 1 itself is always alive.
-    pub fn is_of_the_living(&self) -> bool {
+    /// Whether the process that wrote the status is alive. After a restart of the container another process, even the
+    /// caller, may have its PID. PID 1 itself is always alive.
+    pub fn is_process_alive(&self) -> bool {
         let has_started = |stat: &Stat| self.pid == 1 || self.start_ticks.is_none_or(|ticks| ticks == stat.start);
-        self.pid != std::process::id() && living(self.pid).is_some_and(|stat| has_started(&stat))
+        self.pid != std::process::id() && live_process_stat(self.pid).is_some_and(|stat| has_started(&stat))
     }
 }
 
 /// Whether the process exists; another user's does too, even if it may not be signalled.
 pub fn is_alive(pid: u32) -> bool {
-    living(pid).is_some()
+    live_process_stat(pid).is_some()
 }
 
-/// Another PID 1 may leave a dead process unreaped for as long as the container lives.
-fn living(pid: u32) -> Option<Stat> {
+/// Reads `/proc/PID/stat` of a process that is not a zombie. A PID 1 other than slurminit may leave zombies unreaped.
+fn live_process_stat(pid: u32) -> Option<Stat> {
     proc::stat(i32::try_from(pid).ok()?).filter(|stat| !stat.is_dead())
 }
 
@@ -78,19 +78,19 @@ pub(super) struct Publisher {
     started_ms: u64,
     start_ticks: Option<u64>,
     last: Option<Snapshot>,
-    complained: bool,
+    is_error_reported: bool,
 }
 
 impl Publisher {
     /// A plain init may run as any user and publishes nothing.
-    pub(super) fn new(directory: &Path, on: bool) -> Self {
-        let directory = on.then(|| directory.to_owned());
+    pub(super) fn new(directory: &Path, is_enabled: bool) -> Self {
+        let directory = is_enabled.then(|| directory.to_owned());
         if let Some(directory) = &directory {
             // If the directory cannot be created, the first write reports the error.
             let _ = trusted_path::make(Path::new("/"), directory, &mut Vec::new());
         }
-        let start_ticks = living(std::process::id()).map(|stat| stat.start);
-        Self { directory, started_ms: monotonic_ms(), start_ticks, last: None, complained: false }
+        let start_ticks = live_process_stat(std::process::id()).map(|stat| stat.start);
+        Self { directory, started_ms: monotonic_ms(), start_ticks, last: None, is_error_reported: false }
     }
 
     pub(super) fn publish(&mut self, snapshot: Snapshot) {
@@ -109,7 +109,7 @@ impl Publisher {
             let file = directory.join(FILE);
             // An outdated status must not pass for the current one. The next event tries again.
             let _ = run_directory(directory).and_then(|run| run.remove(FILE));
-            if !self.complained {
+            if !self.is_error_reported {
                 warn(&message!(
                     "status-not-written",
                     "{file}: {error}; `status` and `health` will not work; make {directory} writable",
@@ -118,10 +118,10 @@ impl Publisher {
                     directory = directory.display()
                 ));
             }
-            self.complained = true;
+            self.is_error_reported = true;
             return;
         }
-        self.complained = false;
+        self.is_error_reported = false;
         self.last = Some(snapshot);
     }
 }
@@ -159,9 +159,9 @@ fn overwrite(run: &Dir, mut text: Vec<u8>) -> std::io::Result<()> {
     file.write_all_at(&text, 0)
 }
 
-/// The status of a living slurminit.
-pub fn of_the_living(directory: &Path) -> Option<Status> {
-    read(directory).ok().filter(Status::is_of_the_living)
+/// The status file's content, if the slurminit that wrote it is alive.
+pub fn of_running_slurminit(directory: &Path) -> Option<Status> {
+    read(directory).ok().filter(Status::is_process_alive)
 }
 
 /// Reads the status file.

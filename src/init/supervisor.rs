@@ -1,7 +1,7 @@
 //! The loop of PID 1, which connects the state machine to processes, signals and sockets.
 //!
 //! It turns signals, deaths and output into events, and applies the resulting effects. All events pass through one channel,
-//! so they are handled in the order in which they were seen. A child's last output comes before its death.
+//! so they are handled in the order in which they arrived. A child's last output comes before its death.
 
 mod command_line;
 mod external_failure;
@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::Instant;
 
-use super::output::{Pump, Reader};
+use super::output::{LineHandler, PipeReader};
 use super::process::{self, Output, Program, Started};
 use super::signals::Signals;
 use super::{advice, alarm, clock, limits, notify, readiness, status};
@@ -37,7 +37,7 @@ pub(super) struct RunningChild {
     child: Child,
     program: Program,
     started: Started,
-    outputs: Vec<std::rc::Rc<Pump>>,
+    outputs: Vec<std::rc::Rc<PipeReader>>,
     notify: Option<notify::Notify>,
 }
 
@@ -50,8 +50,8 @@ pub(super) struct Supervisor {
     pub(super) events: UnboundedSender<Event>,
     start: Instant,
     machine: Machine,
-    living: BTreeMap<Pid, RunningChild>,
-    dying: Vec<reap::DyingUnit>,
+    running_children: BTreeMap<Pid, RunningChild>,
+    dying_units: Vec<reap::DyingUnit>,
     status: status::Publisher,
     panic_backoff: panic_backoff::PanicBackoff,
     exit: Option<u8>,
@@ -70,7 +70,7 @@ impl Supervisor {
         let machine = Machine::new(task.setup.clone());
         let status = status::Publisher::new(&task.paths.run, has_cluster);
         if has_cluster {
-            if let Err(error) = logs.keep(machine.units().iter().map(|unit| unit.spec.name.clone())) {
+            if let Err(error) = logs.keep_last_lines(machine.units().iter().map(|unit| unit.spec.name.clone())) {
                 warn(&message!(
                     "recent-lines-not-kept",
                     "cannot create a memory file for recent log lines: {error}; `slurminit logs` will show nothing",
@@ -78,9 +78,22 @@ impl Supervisor {
                 ));
             }
         }
-        let (living, dying) = (BTreeMap::new(), Vec::new());
+        let (running_children, dying_units) = (BTreeMap::new(), Vec::new());
         let panic_backoff = panic_backoff::PanicBackoff::default();
-        Self { task, cmd, inherited, logs, events, start, machine, living, dying, status, panic_backoff, exit: None }
+        Self {
+            task,
+            cmd,
+            inherited,
+            logs,
+            events,
+            start,
+            machine,
+            running_children,
+            dying_units,
+            status,
+            panic_backoff,
+            exit: None,
+        }
     }
 
     pub(super) async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
@@ -91,7 +104,7 @@ impl Supervisor {
         loop {
             self.report_deaths();
             while let Ok(event) = incoming.try_recv() {
-                self.take(event);
+                self.handle_event(event);
             }
             if let Some(code) = self.exit {
                 return code;
@@ -105,14 +118,14 @@ impl Supervisor {
             }
             self.publish();
             let wake = self.machine.next_wake().map(|at| self.start + self.panic_backoff.wake(at));
-            let wake = self.dying.iter().map(|dying| dying.until).chain(wake).min();
+            let wake = self.dying_units.iter().map(|dying| dying.until).chain(wake).min();
             let deadline = wake.unwrap_or(self.start);
             tokio::select! {
                 biased;
-                caught = signals.next() => self.caught(&caught.unwrap_or_default()),
-                event = incoming.recv() => self.take(event.unwrap_or(Event::Tick)),
-                Some(asked) = requests.recv() => self.answer(asked),
-                () = alarm.wait_until(deadline), if wake.is_some() => self.take(Event::Tick),
+                received = signals.next() => self.handle_signals(&received.unwrap_or_default()),
+                event = incoming.recv() => self.handle_event(event.unwrap_or(Event::Tick)),
+                Some(request) = requests.recv() => self.answer(request),
+                () = alarm.wait_until(deadline), if wake.is_some() => self.handle_event(Event::Tick),
             }
         }
     }
@@ -122,7 +135,7 @@ impl Supervisor {
         let _ = self.events.send(event);
     }
 
-    fn caught(&mut self, signals: &[i32]) {
+    fn handle_signals(&mut self, signals: &[i32]) {
         for signal in signals {
             match *signal {
                 libc::SIGCHLD => self.reap(),
@@ -132,7 +145,7 @@ impl Supervisor {
     }
 
     /// Handles one event. A bug that panics here costs this event, but not the container.
-    fn take(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         let now = self.start.elapsed();
         let step = AssertUnwindSafe(|| {
             let effects = self.machine.step(now, event);
@@ -145,11 +158,11 @@ impl Supervisor {
         report(Level::Error, None, &error);
         self.panic_backoff.begin(now);
         // The event itself may have had its effect before another part of the machine failed.
-        let rest = AssertUnwindSafe(|| {
+        let remaining = AssertUnwindSafe(|| {
             let effects = self.machine.effects_of_panic();
             self.apply_all(effects);
         });
-        if catch_unwind(rest).is_err() {
+        if catch_unwind(remaining).is_err() {
             let error = message!(
                 "internal-error",
                 "internal error in slurminit (please report it); some effects of the last event are lost"
@@ -173,13 +186,13 @@ impl Supervisor {
             Effect::Spawn(child) => self.spawn(child),
             Effect::Signal(child, signal) => self.signal(child, signal),
             Effect::Continue(child) => {
-                if let Some(living) = self.find(child) {
-                    process::continue_if_stopped(&living.started);
+                if let Some(running) = self.find(child) {
+                    process::continue_if_stopped(&running.started);
                 }
             }
             Effect::Kill(child) => {
-                if let Some(living) = self.find(child) {
-                    process::send_group(&living.started, libc::SIGKILL);
+                if let Some(running) = self.find(child) {
+                    process::signal_group(&running.started, libc::SIGKILL);
                 }
             }
             Effect::CheckReadiness(id) => {
@@ -198,22 +211,22 @@ impl Supervisor {
     }
 
     fn find(&self, child: Child) -> Option<&RunningChild> {
-        self.living.values().find(|living| living.child == child)
+        self.running_children.values().find(|running| running.child == child)
     }
 
     fn spawn(&mut self, child: Child) {
-        if let Some(failure) = self.taken_port(child).or_else(|| self.no_threads(child)) {
+        if let Some(failure) = self.port_conflict(child).or_else(|| self.thread_shortage(child)) {
             return self.send(Event::Exited(child, Exit::NotStarted(failure)));
         }
         if child.unit().is_some() {
-            self.logs.begin(&self.source(child));
+            self.logs.begin_process(&self.source(child));
         }
         let mut program = self.program(child);
-        let notify = self.expect_handover(child, &mut program);
+        let notify = self.prepare_handover(child, &mut program);
         match process::start(&program, &self.inherited) {
             Ok(mut started) => {
                 if child.unit().is_some() {
-                    started.limits = limits::Counts::now();
+                    started.limits = limits::LimitCounts::now();
                 }
                 if let Some(notify) = &notify {
                     notify.started(started.pid);
@@ -227,31 +240,31 @@ impl Supervisor {
     fn adopt(&mut self, child: Child, program: Program, mut started: Started, notify: Option<notify::Notify>) {
         let (what, pid) = (format!("{child:?}"), started.pid);
         report(Level::Trace, None, &message!("process-started", "started {what} pid={pid}", what = what, pid = pid));
-        let log = Reader::Log {
+        let log = LineHandler::Log {
             source: self.source(child),
-            is_apart: started.is_apart,
-            now: self.circumstances(child).into(),
+            is_packet_mode: started.is_packet_mode,
+            circumstances: self.circumstances(child).into(),
             reports: program.reports.into(),
         };
         let captured = match child {
-            Child::Prepare | Child::Explain(_) | Child::Reload | Child::Restore => Reader::Prepare,
-            Child::Liveness => Reader::Liveness,
-            _ => Reader::Node(std::cell::RefCell::default()),
+            Child::Prepare | Child::Explain(_) | Child::Reload | Child::Restore => LineHandler::Prepare,
+            Child::Liveness => LineHandler::Liveness,
+            _ => LineHandler::Node(std::cell::RefCell::default()),
         };
         let pipes = [(started.log.take(), log), (started.captured.take(), captured)];
         let outputs = pipes
             .into_iter()
-            .filter_map(|(end, reader)| {
-                let pump = Pump::new(end?, reader, self.logs.clone(), self.events.clone())?;
+            .filter_map(|(pipe, handler)| {
+                let reader = PipeReader::new(pipe?, handler, self.logs.clone(), self.events.clone())?;
                 // The output of liveness checks is read at the child's death. Reading it earlier would cost three
                 // wake-ups per round.
                 if child != Child::Liveness {
-                    tokio::task::spawn_local(std::rc::Rc::clone(&pump).run());
+                    tokio::task::spawn_local(std::rc::Rc::clone(&reader).run());
                 }
-                Some(pump)
+                Some(reader)
             })
             .collect();
-        self.living.insert(started.pid, RunningChild { child, program, started, outputs, notify });
+        self.running_children.insert(started.pid, RunningChild { child, program, started, outputs, notify });
     }
 
     /// What decides whether a log line of this child is harmless.
@@ -262,7 +275,7 @@ impl Supervisor {
             None => Some(nix::unistd::Uid::effective().as_raw()),
         };
         Circumstances {
-            new_state: self.machine.units()[id].finds_no_state(self.machine.prepared()),
+            new_state: self.machine.units()[id].has_empty_state(self.machine.prepared()),
             without_cgroups: self.machine.prepared().is_some_and(|prepared| prepared.without_cgroups),
             daemon_uids: self
                 .machine
@@ -275,17 +288,20 @@ impl Supervisor {
     }
 
     fn signal(&self, child: Child, signal: i32) {
-        let Some(living) = self.find(child) else { return };
+        let Some(running) = self.find(child) else { return };
         let is_service = child.unit().is_some_and(|id| self.machine.units()[id].spec.daemon.is_none());
         // A service may be a shell with children. Slurm's daemons end their own children, and a signal to slurmd must
         // not reach its job steps.
-        if is_service { process::send_group(&living.started, signal) } else { process::send(&living.started, signal) }
+        match is_service {
+            true => process::signal_group(&running.started, signal),
+            false => process::signal_process(&running.started, signal),
+        }
     }
 
     fn publish(&mut self) {
         let mut snapshot = self.machine.snapshot();
         for (unit, shown) in self.machine.units().iter().zip(&mut snapshot.units) {
-            shown.pid = self.find(Child::Unit(unit.id)).map(|living| living.started.pid.as_raw());
+            shown.pid = self.find(Child::Unit(unit.id)).map(|running| running.started.pid.as_raw());
         }
         self.status.publish(snapshot);
     }

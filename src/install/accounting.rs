@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::directories::{finding, owned};
+use super::directories::{finding, make_owned};
 use super::{InstallError, Owner, atomic};
 use config::{AccountingMode, Config, DaemonName, Paths};
 use model::inventory::Finding;
@@ -20,28 +20,28 @@ pub fn install_accounting(config: &Config, root: &Path) -> Result<Vec<Finding>, 
         return Ok(Vec::new());
     }
     if config.accounting.mode() == AccountingMode::Embedded {
-        directories(config, root, &mut repaired)?;
+        make_directories(config, root, &mut repaired)?;
     }
-    slurmdbd_conf(config, root)?;
+    write_slurmdbd_conf(config, root)?;
     Ok(repaired.iter().map(finding).collect())
 }
 
-fn directories(config: &Config, root: &Path, repaired: &mut Vec<RepairedPath>) -> Result<(), InstallError> {
+fn make_directories(config: &Config, root: &Path, repaired: &mut Vec<RepairedPath>) -> Result<(), InstallError> {
     let mysql = Owner::of(DaemonName::Mariadbd, config, &config.paths.database())?;
     let (state, _) = trusted_path::make(root, &config.paths.state, repaired)?;
-    owned(state.child(Paths::DATABASE)?, &mysql, 0o700, repaired)?;
+    make_owned(state.child(Paths::DATABASE)?, &mysql, 0o700, repaired)?;
     let socket = Path::new(Paths::DATABASE_SOCKET);
     let directory = socket.parent().unwrap_or(socket);
     // Users' connections would be refused, but each takes one of the database's. slurm is in the group mysql.
-    owned(trusted_path::make(root, directory, repaired)?, &mysql, 0o750, repaired).map(drop)
+    make_owned(trusted_path::make(root, directory, repaired)?, &mysql, 0o750, repaired).map(drop)
 }
 
-fn slurmdbd_conf(config: &Config, root: &Path) -> Result<(), InstallError> {
+fn write_slurmdbd_conf(config: &Config, root: &Path) -> Result<(), InstallError> {
     let (directory, secret) = (&config.paths.slurm, &config.accounting.password_secret);
     let path = directory.join("slurmdbd.conf");
     let owner = Owner::of(DaemonName::Slurmdbd, config, &path)?;
     let password = match config.accounting.mode() {
-        AccountingMode::External => Some(password(root, secret)?),
+        AccountingMode::External => Some(read_password(root, secret)?),
         AccountingMode::Embedded | AccountingMode::None => None,
     };
     let text = render::slurmdbd_conf(config, password.as_deref())
@@ -52,12 +52,12 @@ fn slurmdbd_conf(config: &Config, root: &Path) -> Result<(), InstallError> {
         .map_err(|error| InstallError::write(&path, error))
 }
 
-fn password(root: &Path, path: &Path) -> Result<String, InstallError> {
-    let fault = |why: String| InstallError::Password { path: path.to_owned(), why };
-    let bytes = trusted_path::read(&sys::under(root, path)).map_err(|error| fault(error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|_| fault("it is not UTF-8 text".to_owned()))?;
+fn read_password(root: &Path, path: &Path) -> Result<String, InstallError> {
+    let unusable = |why: String| InstallError::Password { path: path.to_owned(), why };
+    let bytes = trusted_path::read(&sys::under(root, path)).map_err(|error| unusable(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| unusable("it is not UTF-8 text".to_owned()))?;
     match text.trim_end_matches(['\n', '\r']) {
-        "" => Err(fault("it is empty".to_owned())),
+        "" => Err(unusable("it is empty".to_owned())),
         password => Ok(password.to_owned()),
     }
 }

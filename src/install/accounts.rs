@@ -36,26 +36,26 @@ impl From<InstallError> for AccountError {
 /// # Errors
 /// A name or ID belongs to another account, or a file cannot be read or written.
 pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, AccountError> {
-    let wants_any = !config.users.is_empty() || !config.groups.is_empty();
-    let old = read(root, wants_any)?;
-    if !wants_any && !old.has_ours() {
+    let has_accounts = !config.users.is_empty() || !config.groups.is_empty();
+    let old = read(root, has_accounts)?;
+    if !has_accounts && !old.has_managed_accounts() {
         return Ok(Vec::new());
     }
-    if let Some(why) = not_ours_to_write(root) {
-        return Ok(unchanged_accounts(&old, &config.users, &why, "start the container without it"));
+    if let Some(why) = why_not_writable(root) {
+        return Ok(unchanged_accounts_finding(&old, &config.users, &why, "start the container without it"));
     }
     let _lock = password_lock::take(root)?;
-    let old = AccountFiles { shadow: read_text(root, Path::new(FILES[2]))?, ..read(root, wants_any)? };
+    let old = AccountFiles { shadow: read_text(root, Path::new(FILES[2]))?, ..read(root, has_accounts)? };
     let new = old.with(&config.users, &config.groups).map_err(AccountError::Refused)?;
     match write(root, &old, &new) {
         Err((_, error)) if error.kind() == ErrorKind::ReadOnlyFilesystem => {
-            let instead = "start the container without --read-only";
-            return Ok(unchanged_accounts(&old, &config.users, "/etc is read-only", instead));
+            let remedy = "start the container without --read-only";
+            return Ok(unchanged_accounts_finding(&old, &config.users, "/etc is read-only", remedy));
         }
         Err((path, error)) => return Err(InstallError::write(Path::new(path), error).into()),
         Ok(()) => {}
     }
-    Ok(homes(config, root))
+    Ok(create_homes(config, root))
 }
 
 /// The number of users of the host whose homes are reported one by one.
@@ -64,20 +64,20 @@ const REPORTED_HOMES: usize = 3;
 const NEW_HOMES: usize = 1000;
 
 /// Creates the home directories. The host may have thousands of users.
-fn homes(config: &Config, root: &Path) -> Vec<Finding> {
-    let (hosts, own): (Vec<&User>, Vec<&User>) = config.users.iter().partition(|user| user.is_hosts);
+fn create_homes(config: &Config, root: &Path) -> Vec<Finding> {
+    let (host_users, configured_users): (Vec<&User>, Vec<&User>) = config.users.iter().partition(|user| user.is_hosts);
     let (missing, existing): (Vec<&User>, Vec<&User>) =
-        hosts.into_iter().partition(|user| under(root, &user.home()).symlink_metadata().is_err());
-    let (new, later) = missing.split_at(missing.len().min(NEW_HOMES));
-    let mut findings: Vec<Finding> = existing.iter().chain(new).filter_map(|user| home(root, user)).collect();
-    let more = findings.len().saturating_sub(REPORTED_HOMES) + later.len();
+        host_users.into_iter().partition(|user| under(root, &user.home()).symlink_metadata().is_err());
+    let (new, postponed) = missing.split_at(missing.len().min(NEW_HOMES));
+    let mut findings: Vec<Finding> = existing.iter().chain(new).filter_map(|user| create_home(root, user)).collect();
+    let unreported = findings.len().saturating_sub(REPORTED_HOMES) + postponed.len();
     findings.truncate(REPORTED_HOMES);
-    if more > 0 {
-        let what = format!("{more} more users of the host have no home directory of their own");
+    if unreported > 0 {
+        let what = format!("{unreported} more users of the host have no home directory of their own");
         let repair = "mount the host's homes at the same path; `slurminit reload` creates the next 1000";
         findings.push(Finding::warning(Kind::Files, what, "their jobs that write there will fail", repair));
     }
-    findings.into_iter().chain(own.iter().filter_map(|user| home(root, user))).collect()
+    findings.into_iter().chain(configured_users.iter().filter_map(|user| create_home(root, user))).collect()
 }
 
 /// Whether [`install_accounts`] would refuse the accounts; changes nothing.
@@ -85,7 +85,7 @@ fn homes(config: &Config, root: &Path) -> Vec<Finding> {
 /// # Errors
 /// As for [`install_accounts`].
 pub fn check_accounts(config: &Config, root: &Path) -> Result<(), AccountError> {
-    if (config.users.is_empty() && config.groups.is_empty()) || not_ours_to_write(root).is_some() {
+    if (config.users.is_empty() && config.groups.is_empty()) || why_not_writable(root).is_some() {
         return Ok(());
     }
     let old = AccountFiles { shadow: read_text(root, Path::new(FILES[2]))?, ..read(root, true)? };
@@ -96,27 +96,27 @@ pub fn check_accounts(config: &Config, root: &Path) -> Result<(), AccountError> 
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn leaving_users(config: &Config, root: &Path) -> Result<Vec<(u32, String)>, InstallError> {
-    if not_ours_to_write(root).is_some() {
+pub fn removed_users(config: &Config, root: &Path) -> Result<Vec<(u32, String)>, InstallError> {
+    if why_not_writable(root).is_some() {
         return Ok(Vec::new());
     }
-    Ok(read(root, false)?.leaving(&config.users))
+    Ok(read(root, false)?.removed_users(&config.users))
 }
 
-/// Without /etc/shadow, which is read only where it will be written.
+/// Reads /etc/passwd and /etc/group. /etc/shadow is read only if it will be written.
 pub(super) fn read(root: &Path, must_exist: bool) -> Result<AccountFiles, InstallError> {
-    let needed = |path| match read_text(root, path)? {
+    let read_file = |path| match read_text(root, path)? {
         None if must_exist => Err(InstallError::Read { path: path.to_owned(), source: ErrorKind::NotFound.into() }),
         text => Ok(text.unwrap_or_default()),
     };
-    Ok(AccountFiles { group: needed(Path::new(FILES[0]))?, passwd: needed(Path::new(FILES[1]))?, shadow: None })
+    Ok(AccountFiles { group: read_file(Path::new(FILES[0]))?, passwd: read_file(Path::new(FILES[1]))?, shadow: None })
 }
 
 /// Writes the files that differ: all new versions are on disk before the first file is replaced.
 fn write(root: &Path, old: &AccountFiles, new: &AccountFiles) -> Result<(), (&'static str, io::Error)> {
-    let none = String::new();
+    let empty = String::new();
     let texts = [(&old.group, &new.group), (&old.passwd, &new.passwd)];
-    let shadow = (old.shadow.as_ref().unwrap_or(&none), new.shadow.as_ref().unwrap_or(&none));
+    let shadow = (old.shadow.as_ref().unwrap_or(&empty), new.shadow.as_ref().unwrap_or(&empty));
     let changed = FILES.into_iter().zip(texts.into_iter().chain([shadow])).filter(|(_, (old, new))| old != new);
     let etc = trusted_path::open(root, Path::new("/etc")).map_err(|error| ("/etc", error.into()))?;
     let mut staged = Vec::new();
@@ -127,20 +127,20 @@ fn write(root: &Path, old: &AccountFiles, new: &AccountFiles) -> Result<(), (&'s
     staged.into_iter().try_for_each(|(path, staged)| staged.commit().map_err(|error| (path, error)))
 }
 
-/// Why the files must not be written: mounted files are the host's, and so is the target of a link.
-fn not_ours_to_write(root: &Path) -> Option<String> {
+/// The reason why the files must not be written: a mounted file or the target of a link may be the host's.
+fn why_not_writable(root: &Path) -> Option<String> {
     // Every container has /proc; without it mounts are unknown.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    if let Some(path) = of_the_host(root, &mounts) {
+    if let Some(path) = host_mount(root, &mounts) {
         return Some(format!("{path} is mounted"));
     }
     let is_link = |path: &&str| under(root, Path::new(path)).is_symlink();
     FILES.into_iter().find(is_link).map(|path| format!("{path} is a link"))
 }
 
-/// /etc or the file that is mounted from the host. A whole tmpfs at /etc is the container's own: an emptyDir in memory with a copy of the
-/// image's /etc, where the root is read-only.
-fn of_the_host(root: &Path, mountinfo: &str) -> Option<&'static str> {
+/// /etc or the account file that is mounted from the host. A tmpfs with its root at /etc belongs to the container: with
+/// a read-only root, users of Kubernetes mount an emptyDir in memory there, with a copy of the image's /etc.
+fn host_mount(root: &Path, mountinfo: &str) -> Option<&'static str> {
     let is_own = |mount: &Mount<'_>| mount.kind == "tmpfs" && mount.from == "/";
     let mount =
         |path: &str| Mount::all(mountinfo).filter(|mount| Path::new(&mount.at) == under(root, Path::new(path))).last();
@@ -150,9 +150,9 @@ fn of_the_host(root: &Path, mountinfo: &str) -> Option<&'static str> {
     FILES.into_iter().find(|path| mount(path).is_some())
 }
 
-fn unchanged_accounts(old: &AccountFiles, users: &[User], why: &str, instead: &str) -> Vec<Finding> {
+fn unchanged_accounts_finding(old: &AccountFiles, users: &[User], why: &str, remedy: &str) -> Vec<Finding> {
     let missing: Vec<String> =
-        old.lacks(users).iter().map(|user| format!("{} (uid {})", user.name, user.uid)).collect();
+        old.missing_users(users).iter().map(|user| format!("{} (uid {})", user.name, user.uid)).collect();
     let (severity, what, repair) = if missing.is_empty() {
         let what = "the existing accounts are used unchanged".to_owned();
         (Severity::Info, what, "nothing to do: the files contain all users of [[user]]".to_owned())
@@ -161,7 +161,7 @@ fn unchanged_accounts(old: &AccountFiles, users: &[User], why: &str, instead: &s
         (
             Severity::Warning,
             format!("the existing accounts are used unchanged, and these are missing: {names}"),
-            format!("add the users to the files with the same IDs, or {instead}"),
+            format!("add the users to the files with the same IDs, or {remedy}"),
         )
     };
     let cause = "account files that do not belong to the container are not changed".to_owned();
@@ -169,7 +169,7 @@ fn unchanged_accounts(old: &AccountFiles, users: &[User], why: &str, instead: &s
 }
 
 /// Creates the home directory if it is missing; an existing one is left alone.
-fn home(root: &Path, user: &User) -> Option<Finding> {
+fn create_home(root: &Path, user: &User) -> Option<Finding> {
     let (path, name, uid) = (user.home(), &user.name, user.uid);
     let real = under(root, &path);
     let (what, repair) = match fs::metadata(&real) {
@@ -194,8 +194,8 @@ fn home(root: &Path, user: &User) -> Option<Finding> {
     Some(Finding::warning(Kind::Files, what, cause, repair))
 }
 
-/// Anyone may own the parent directories. Someone who swaps in another directory can only get an empty one of root's
-/// given away.
+/// Anyone may own the parent directories. An attacker who swaps in another directory can only make root give away an
+/// empty directory of root's.
 fn make_home(root: &Path, path: &Path, user: &User) -> io::Result<()> {
     let name = path.file_name().and_then(|name| name.to_str()).ok_or(ErrorKind::InvalidInput)?;
     let parent = trusted_path::make_anywhere(root, path.parent().unwrap_or(Path::new("/")))?;
@@ -204,7 +204,7 @@ fn make_home(root: &Path, path: &Path, user: &User) -> io::Result<()> {
         return Err(io::Error::other("another process created a directory of that name at the same time"));
     }
     // The umask may have cleared bits, and a set-group-ID parent directory may have set one.
-    home.settle(Some((user.uid, user.gid())), 0o700, &mut Vec::new()).map(drop)
+    home.set_owner_and_mode(Some((user.uid, user.gid())), 0o700, &mut Vec::new()).map(drop)
 }
 
 #[cfg(test)]
@@ -215,7 +215,7 @@ mod tests {
         "1 0 0:40 / / ro,relatime - overlay overlay rw\n2 1 0:41 /x/hosts /etc/hosts rw - ext4 /dev/vda rw\n";
 
     fn host_file(mounts: &str) -> Option<&'static str> {
-        of_the_host(Path::new("/"), &format!("{ROOT}{mounts}"))
+        host_mount(Path::new("/"), &format!("{ROOT}{mounts}"))
     }
 
     #[test]

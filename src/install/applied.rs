@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::copies::copied_again;
+use super::copies::record_reinstalled_copy;
 use super::{InstallError, read_text, replace_in};
 use config::Paths;
 use plan::{FileName, Text};
@@ -14,10 +14,10 @@ use plan::{FileName, Text};
 const DIRECTORY: &str = "applied";
 
 /// The slurm.conf that the daemons last started with, in the state directory: unlike the run directory, a new container has it.
-const FORMER: &str = "applied-slurm.conf";
+const FORMER_CONF: &str = "applied-slurm.conf";
 
-/// The file's name in the run directory.
-const HELD: &str = "held";
+/// The file of [`keep_start_only`] in the run directory.
+const START_ONLY_FILE: &str = "held";
 
 fn directory(paths: &Paths) -> PathBuf {
     paths.run.join(DIRECTORY)
@@ -50,7 +50,7 @@ pub fn keep_applied(paths: &Paths, root: &Path, files: &[Text]) -> Result<(), In
 
 fn keep_former(paths: &Paths, root: &Path, files: &[Text]) -> Result<(), InstallError> {
     let Some(conf) = files.iter().find(|file| file.name == FileName::SlurmConf) else { return Ok(()) };
-    replace_in(root, &paths.state, FORMER, &conf.text, 0o644).map(drop)
+    replace_in(root, &paths.state, FORMER_CONF, &conf.text, 0o644).map(drop)
 }
 
 /// Reads the slurm.conf that the slurmctld of the saved state last started with, which may be another container's.
@@ -58,20 +58,20 @@ fn keep_former(paths: &Paths, root: &Path, files: &[Text]) -> Result<(), Install
 /// # Errors
 /// An existing file cannot be read as text.
 pub fn read_former(paths: &Paths, root: &Path) -> Result<Option<String>, InstallError> {
-    match read_text(root, &paths.state.join(FORMER))? {
+    match read_text(root, &paths.state.join(FORMER_CONF))? {
         None => read_text(root, &paths.slurm.join(FileName::SlurmConf.as_str())),
         former => Ok(former),
     }
 }
 
-/// Stores what is fixed until the container ends, for `slurminit reload --dry-run`: [`config::StartOnlyTables`] and the
-/// node's name, one line each.
+/// Stores the settings that are fixed until the container ends, for `slurminit reload --dry-run`:
+/// [`config::StartOnlyTables`] and the node's name, one line each.
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn keep_start_only(paths: &Paths, root: &Path, held: &str) -> Result<(), InstallError> {
+pub fn keep_start_only(paths: &Paths, root: &Path, text: &str) -> Result<(), InstallError> {
     // Readable for root only: a checksum of a short secret in [daemon.*] would reveal it.
-    replace_in(root, &paths.run, HELD, held, 0o600).map(drop)
+    replace_in(root, &paths.run, START_ONLY_FILE, text, 0o600).map(drop)
 }
 
 /// Reads what [`keep_start_only`] stored.
@@ -79,7 +79,7 @@ pub fn keep_start_only(paths: &Paths, root: &Path, held: &str) -> Result<(), Ins
 /// # Errors
 /// The file exists but cannot be read.
 pub fn read_start_only(paths: &Paths, root: &Path) -> Result<Option<String>, InstallError> {
-    read_text(root, &paths.run.join(HELD))
+    read_text(root, &paths.run.join(START_ONLY_FILE))
 }
 
 /// Reinstalls the files that the daemons used before the last [`keep_applied`]. The replaced files become
@@ -91,7 +91,7 @@ pub fn restore_applied(paths: &Paths, root: &Path, names: &[FileName]) -> Result
     for name in names {
         let kept = directory(paths);
         let Some(text) = read_text(root, &kept.join(format!("{}.previous", name.as_str())))? else { continue };
-        copied_again(paths, root, *name, &text)?;
+        record_reinstalled_copy(paths, root, *name, &text)?;
         for (directory, mode) in [(&paths.slurm, name.mode()), (&kept, 0o644)] {
             replace_in(root, directory, name.as_str(), &text, mode)?;
         }

@@ -150,7 +150,7 @@ fn write_beside(dir: &Dir, name: &str, content: &[u8], mode: u32, owner: Option<
         let mut file = dir.create(&new, mode)?;
         // The mode comes first: changing it after the owner would need CAP_FOWNER.
         if let Some(owner) = owner {
-            owner.own(&file)?;
+            owner.give(&file)?;
         }
         file.write_all(content)?;
         Ok(file)

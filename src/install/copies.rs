@@ -23,7 +23,7 @@ fn directory(paths: &Paths) -> PathBuf {
 ///
 /// # Errors
 /// The first record that cannot be written.
-pub fn note_copies(paths: &Paths, root: &Path, customized: &Customized) -> Result<(), InstallError> {
+pub fn record_copies(paths: &Paths, root: &Path, customized: &Customized) -> Result<(), InstallError> {
     for file in customized.files.iter().filter(|file| file.origin == Origin::Config) {
         replace_in(root, &directory(paths), file.name.as_str(), &file.text, 0o644)?;
     }
@@ -34,7 +34,12 @@ pub fn note_copies(paths: &Paths, root: &Path, customized: &Customized) -> Resul
 ///
 /// # Errors
 /// The record cannot be written.
-pub(super) fn copied_again(paths: &Paths, root: &Path, name: FileName, text: &str) -> Result<(), InstallError> {
+pub(super) fn record_reinstalled_copy(
+    paths: &Paths,
+    root: &Path,
+    name: FileName,
+    text: &str,
+) -> Result<(), InstallError> {
     if !is_copy(paths, root, name, text) {
         return Ok(());
     }
@@ -43,9 +48,9 @@ pub(super) fn copied_again(paths: &Paths, root: &Path, name: FileName, text: &st
 
 /// Whether a file is one of the last two copies made. A file that was edited since belongs to its editor.
 pub(super) fn is_copy(paths: &Paths, root: &Path, name: FileName, text: &str) -> bool {
-    let notes = [name.as_str().to_owned(), format!("{}.previous", name.as_str())];
-    notes.iter().any(|note| {
-        let note = under(root, &directory(paths).join(note));
-        trusted_path::read(&note).is_ok_and(|noted| noted == text.as_bytes())
+    let records = [name.as_str().to_owned(), format!("{}.previous", name.as_str())];
+    records.iter().any(|record| {
+        let record = under(root, &directory(paths).join(record));
+        trusted_path::read(&record).is_ok_and(|content| content == text.as_bytes())
     })
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::directories::{finding, owned};
+use super::directories::{finding, make_owned};
 use super::{InstallError, Owner};
 use config::{Config, DaemonName};
 use model::inventory::Finding;
@@ -14,8 +14,8 @@ use sys::trusted_path::Dir;
 use sys::under;
 
 /// Files that identify a directory with slurmctld's state, regardless of its owner.
-const STATE: [&str; 3] = ["clustername", "job_state", "node_state"];
-/// What a new file system has.
+const STATE_FILES: [&str; 3] = ["clustername", "job_state", "node_state"];
+/// A directory in the root of a new ext4 file system.
 const LOST_AND_FOUND: &str = "lost+found";
 
 /// Makes sure that `daemon`'s user can write to the directory. A missing one is created, and a new or former one changes
@@ -30,33 +30,33 @@ pub fn make_daemon_directory(
     daemon: DaemonName,
 ) -> Result<Vec<Finding>, InstallError> {
     let owner = Owner::of(daemon, config, path)?;
-    if serves(&owner, &under(root, path)) {
+    if is_usable(&owner, &under(root, path)) {
         return Ok(Vec::new());
     }
     let mut repaired = Vec::new();
     let (dir, is_new) = trusted_path::make(root, path, &mut repaired)?;
-    let is_free = is_new || may_be_given(&dir).map_err(|error| InstallError::directory(path, error))?;
+    let is_free = is_new || may_change_owner(&dir).map_err(|error| InstallError::directory(path, error))?;
     if !is_free && !owner.owns(dir.metadata()) {
         return Err(InstallError::Occupied { path: path.to_owned(), uid: dir.metadata().uid() });
     }
-    owned((dir, is_new), &owner, 0o700, &mut repaired)?;
+    make_owned((dir, is_new), &owner, 0o700, &mut repaired)?;
     Ok(repaired.iter().map(finding).collect())
 }
 
 /// Whether the user can write there already, or create the directory itself. Root can write to every directory, but
 /// creates only the last part of a path.
-fn serves(owner: &Owner, path: &Path) -> bool {
-    let is_roots = owner.ids().is_some_and(|(user, _)| user == 0);
-    let has =
-        |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.is_dir() && (is_roots || owner.owns(&found)));
+fn is_usable(owner: &Owner, path: &Path) -> bool {
+    let is_root = owner.ids().is_some_and(|(user, _)| user == 0);
+    let is_writable =
+        |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.is_dir() && (is_root || owner.owns(&found)));
     let is_missing = std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    has(path) || is_missing && path.parent().is_some_and(has)
+    is_writable(path) || is_missing && path.parent().is_some_and(is_writable)
 }
 
-/// Whether nothing but slurmctld's state and the lock that this start has taken is in it.
-fn may_be_given(dir: &Dir) -> io::Result<bool> {
+/// Whether the directory contains slurmctld's state, or nothing but the lock that this start has taken.
+fn may_change_owner(dir: &Dir) -> io::Result<bool> {
     let names = dir.names()?;
-    let has_state = || STATE.iter().any(|name| names.iter().any(|found| found == name));
+    let has_state = || STATE_FILES.iter().any(|name| names.iter().any(|found| found == name));
     Ok(names.iter().all(|name| name == LOST_AND_FOUND || name == lock::state::FILE) || has_state())
 }
 
@@ -95,8 +95,8 @@ mod tests {
         ] {
             let root = tempfile::tempdir().unwrap();
             content.iter().for_each(|name| fs::write(root.path().join(name), "").unwrap());
-            let dir = Dir::of_the_user(root.path()).unwrap();
-            assert_eq!(may_be_given(&dir).unwrap(), expected, "{content:?}");
+            let dir = Dir::open_unchecked(root.path()).unwrap();
+            assert_eq!(may_change_owner(&dir).unwrap(), expected, "{content:?}");
         }
     }
 }

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, Group, Uid, fchownat};
 
-use probe::device_files::{self, LOOKERS};
+use probe::device_files::{self, WATCHER_USER};
 use sys::system_calls::{get_xattr, remove_xattr, set_xattr};
 
 /// The extended attribute with a file's access control list.
@@ -26,22 +26,22 @@ const ACL: &CStr = c"system.posix_acl_access";
 /// # Errors
 /// The file cannot be found or changed.
 pub fn close_device_file(file: &Path) -> io::Result<()> {
-    match own(file)? {
-        Some(handle) if handle.metadata()?.uid() == 0 => close(&handle),
+    match open_own(file)? {
+        Some(handle) if handle.metadata()?.uid() == 0 => restrict_to_root(&handle),
         _ => Ok(()),
     }
 }
 
-/// Takes a device file from a job's user. One that another user has stays unchanged.
+/// Revokes the access of a job's user to a device file. A file that is given to another user stays unchanged.
 ///
 /// # Errors
 /// The file cannot be found or changed.
-pub fn take_device_file(file: &Path, user: u32) -> io::Result<()> {
-    let Some(handle) = own(file)? else { return Ok(()) };
-    if holder(&handle)? != Some(user) {
+pub fn revoke_device_file(file: &Path, user: u32) -> io::Result<()> {
+    let Some(handle) = open_own(file)? else { return Ok(()) };
+    if user_with_access(&handle)? != Some(user) {
         return Ok(());
     }
-    close_to_all(&handle)
+    revoke_access(&handle)
 }
 
 /// Gives a closed device file to a job's user; to root, by closing it to all others. A file open to all users stays unchanged.
@@ -49,97 +49,103 @@ pub fn take_device_file(file: &Path, user: u32) -> io::Result<()> {
 /// # Errors
 /// The file cannot be found or changed.
 pub fn give_device_file(file: &Path, user: u32) -> io::Result<()> {
-    let Some(handle) = own(file)? else { return Ok(()) };
+    let Some(handle) = open_own(file)? else { return Ok(()) };
     if !device_files::is_closed(handle.metadata()?.mode()) {
         return Ok(());
     }
     if user == 0 {
-        return close_to_all(&handle);
+        return revoke_access(&handle);
     }
-    match set_xattr(&path_of(&handle)?, ACL, &access_for(user)) {
+    match set_xattr(&path_of(&handle)?, ACL, &acl_of_user(user)) {
         // A file system without access control lists.
         Err(Errno::EOPNOTSUPP) => change_owner(&handle, user),
         set => Ok(set?),
     }
 }
 
-/// The user to whom a device file is given.
-pub fn holder_of_device_file(file: &Path) -> Option<u32> {
-    own(file).ok().flatten().and_then(|handle| holder(&handle).ok().flatten())
+/// The user to whom a device file is given, by its access control list or as its owner.
+pub fn device_file_user(file: &Path) -> Option<u32> {
+    open_own(file).ok().flatten().and_then(|handle| user_with_access(&handle).ok().flatten())
 }
 
 /// Whether a device file is restricted to root, so that it can be given to a job's user.
 pub fn is_restricted_device_file(file: &Path) -> bool {
-    let found = own(file).ok().flatten().and_then(|handle| handle.metadata().ok());
+    let found = open_own(file).ok().flatten().and_then(|handle| handle.metadata().ok());
     found.is_some_and(|found| found.uid() == 0 && device_files::is_closed(found.mode()))
 }
 
-/// `None` for a file that is not the container's own. Nothing of the device is opened.
-fn own(file: &Path) -> io::Result<Option<File>> {
+/// Opens the file with `O_PATH`, which does not open the device; `None` for a file that is not the container's own.
+fn open_own(file: &Path) -> io::Result<Option<File>> {
     let handle = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(file)?;
-    Ok(device_files::is_own(file).then_some(handle))
+    Ok(device_files::is_container_device(file).then_some(handle))
 }
 
 fn change_owner(handle: &File, user: u32) -> io::Result<()> {
-    Ok(fchownat(handle, "", Some(Uid::from_raw(user)), Some(lookers()), AtFlags::AT_EMPTY_PATH)?)
+    Ok(fchownat(handle, "", Some(Uid::from_raw(user)), Some(watcher_group()), AtFlags::AT_EMPTY_PATH)?)
 }
 
 /// The group of the GPU watchers; root's group in an image without that group.
-fn lookers() -> Gid {
-    Group::from_name(LOOKERS).ok().flatten().map_or(Gid::from_raw(0), |group| group.gid)
+fn watcher_group() -> Gid {
+    Group::from_name(WATCHER_USER).ok().flatten().map_or(Gid::from_raw(0), |group| group.gid)
 }
 
 fn path_of(handle: &File) -> io::Result<CString> {
     Ok(CString::new(format!("/proc/self/fd/{}", handle.as_raw_fd()))?)
 }
 
-fn close(handle: &File) -> io::Result<()> {
+fn restrict_to_root(handle: &File) -> io::Result<()> {
     change_owner(handle, 0)?;
     fs::set_permissions(format!("/proc/self/fd/{}", handle.as_raw_fd()), Permissions::from_mode(0o660))
 }
 
-/// Also to a user who had it, and whose job ended without an Epilog.
-fn close_to_all(handle: &File) -> io::Result<()> {
-    // Only the owner may change the rest: root lacks the capability FOWNER where it has only what it needs.
+/// Removes the access control list, too: the last job may have ended without an Epilog.
+fn revoke_access(handle: &File) -> io::Result<()> {
+    // Only the owner may change the list and the mode: in containers with minimal capabilities root has no CAP_FOWNER.
     change_owner(handle, 0)?;
     match remove_xattr(&path_of(handle)?, ACL) {
-        Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => close(handle),
+        Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => restrict_to_root(handle),
         Err(error) => Err(error.into()),
     }
 }
 
-fn holder(handle: &File) -> io::Result<Option<u32>> {
-    let named = match get_xattr::<1024>(&path_of(handle)?, ACL) {
-        Ok(list) => user_of(&list),
+fn user_with_access(handle: &File) -> io::Result<Option<u32>> {
+    let acl_user = match get_xattr::<1024>(&path_of(handle)?, ACL) {
+        Ok(list) => user_in_acl(&list),
         Err(Errno::ENODATA | Errno::EOPNOTSUPP) => None,
         Err(error) => return Err(error.into()),
     };
     let owner = handle.metadata()?.uid();
-    Ok(named.or((owner != 0).then_some(owner)))
+    Ok(acl_user.or((owner != 0).then_some(owner)))
 }
 
 /// The version of the list (`linux/posix_acl_xattr.h`), and the tags of its entries (`linux/posix_acl.h`).
-const VERSION: u32 = 2;
-const OWNER: u16 = 1;
-const USER: u16 = 2;
-const GROUP: u16 = 4;
-const MASK: u16 = 0x10;
-const OTHER: u16 = 0x20;
+const ACL_VERSION: u32 = 2;
+const TAG_OWNER: u16 = 1;
+const TAG_USER: u16 = 2;
+const TAG_GROUP: u16 = 4;
+const TAG_MASK: u16 = 0x10;
+const TAG_OTHER: u16 = 0x20;
 
-/// The list by which the owner, the group and this user may read and write: entries of tag, permission and id, in the kernel's order.
-fn access_for(user: u32) -> Vec<u8> {
-    let entries =
-        [(OWNER, 6, u32::MAX), (USER, 6, user), (GROUP, 6, u32::MAX), (MASK, 6, u32::MAX), (OTHER, 0, u32::MAX)];
+/// The access control list with which the owner, the group and this user may read and write: entries of tag, permission
+/// and id, in the kernel's order.
+fn acl_of_user(user: u32) -> Vec<u8> {
+    let entries = [
+        (TAG_OWNER, 6, u32::MAX),
+        (TAG_USER, 6, user),
+        (TAG_GROUP, 6, u32::MAX),
+        (TAG_MASK, 6, u32::MAX),
+        (TAG_OTHER, 0, u32::MAX),
+    ];
     let entry = |(tag, permission, id): (u16, u16, u32)| {
         [&tag.to_le_bytes()[..], &permission.to_le_bytes(), &id.to_le_bytes()].concat()
     };
-    VERSION.to_le_bytes().into_iter().chain(entries.into_iter().flat_map(entry)).collect()
+    ACL_VERSION.to_le_bytes().into_iter().chain(entries.into_iter().flat_map(entry)).collect()
 }
 
-/// The user that a list names.
-fn user_of(list: &[u8]) -> Option<u32> {
+/// The user in an access control list.
+fn user_in_acl(list: &[u8]) -> Option<u32> {
     let entries = list.get(4..)?.chunks_exact(8);
-    let user = entries.filter(|entry| entry.starts_with(&USER.to_le_bytes())).find_map(|entry| entry.get(4..8));
+    let user = entries.filter(|entry| entry.starts_with(&TAG_USER.to_le_bytes())).find_map(|entry| entry.get(4..8));
     user.and_then(|id| id.try_into().ok()).map(u32::from_le_bytes)
 }
 
@@ -149,8 +155,8 @@ mod tests {
 
     #[test]
     fn access_list_contains_its_user_id() {
-        let list = access_for(1234);
-        assert_eq!((list.len(), user_of(&list)), (4 + 5 * 8, Some(1234)));
-        assert_eq!([&list[..4], &list[..11], &[]].map(user_of), [None; 3]);
+        let list = acl_of_user(1234);
+        assert_eq!((list.len(), user_in_acl(&list)), (4 + 5 * 8, Some(1234)));
+        assert_eq!([&list[..4], &list[..11], &[]].map(user_in_acl), [None; 3]);
     }
 }

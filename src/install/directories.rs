@@ -16,51 +16,52 @@ use sys::trusted_path;
 use sys::trusted_path::{Dir, RepairedPath, UntrustedPath};
 
 /// Creates the run, state and socket directories, and gives them to the user that writes there. If state comes from an
-/// image where the user had another ID, it changes owner with everything in it. Returns what will not work and what was
-/// repaired.
+/// image where the user had another ID, it changes owner with everything in it. Returns findings about obstacles and
+/// repairs.
 ///
 /// # Errors
-/// A directory cannot be created or given away, is on a read-only mount, or is in a directory of another
-/// user.
+/// A directory cannot be created or given away, is on a read-only mount, or is in a directory of another user.
 pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, InstallError> {
     let (paths, mut repaired) = (&config.paths, Vec::new());
     let slurm = Owner::of(DaemonName::Slurmctld, config, &paths.state.join("slurmctld"))?;
-    let (run, _) = ours(root, &paths.run, &mut repaired)?;
-    owned(run.child("slurm")?, &slurm, 0o755, &mut repaired)?;
-    let (state, was_anybodys) = ours(root, &paths.state, &mut repaired)?;
-    let spool = spool(&state, was_anybodys, &mut repaired)?;
-    of_simulated_nodes(&spool, &run, config, &mut repaired)?;
-    let slurm_state = owned(state.child("slurmctld")?, &slurm, 0o700, &mut repaired)?;
+    let (run, _) = root_directory(root, &paths.run, &mut repaired)?;
+    make_owned(run.child("slurm")?, &slurm, 0o755, &mut repaired)?;
+    let (state, was_writable) = root_directory(root, &paths.state, &mut repaired)?;
+    let spool = prepare_spool(&state, was_writable, &mut repaired)?;
+    make_node_directories(&spool, &run, config, &mut repaired)?;
+    let slurm_state = make_owned(state.child("slurmctld")?, &slurm, 0o700, &mut repaired)?;
     if let Some(directory) = paths.munge_socket.parent() {
         let munge = Owner::of(DaemonName::Munged, config, directory)?;
-        let (found, is_new) = trusted_path::make(root, directory, &mut repaired)?;
+        let (socket_directory, is_new) = trusted_path::make(root, directory, &mut repaired)?;
         // `/tmp/munge.socket` must not make /tmp belong to munge.
         if is_new || directory.file_name().is_some_and(|name| name == "munge") {
-            owned((found, is_new), &munge, 0o755, &mut repaired)?;
+            make_owned((socket_directory, is_new), &munge, 0o755, &mut repaired)?;
         }
     }
     // A new volume may be missing the sticky bit of /tmp (Kubernetes' `emptyDir` on a disk).
     if let Ok(tmp) = trusted_path::open(root, Path::new("/tmp")) {
-        tmp.keep_names_their_owners(&mut repaired);
+        tmp.ensure_sticky_bit(&mut repaired);
     }
-    let (slurm_files, was_anybodys) = ours(root, &paths.slurm, &mut repaired)?;
-    if was_anybodys && nix::unistd::geteuid().is_root() {
-        // Root trusts these files, so they must be root's too. A hard link to another user's file keeps its owner.
-        let fault = |error| InstallError::take(&paths.slurm, error);
-        slurm_files.give((0, 0), 0, &mut repaired).map_err(fault)?;
+    let (slurm_files, was_writable) = root_directory(root, &paths.slurm, &mut repaired)?;
+    if was_writable && nix::unistd::geteuid().is_root() {
+        // Root trusts these files, so they must belong to root. A hard link to another user's file keeps its owner.
+        let failure = |error| InstallError::take(&paths.slurm, error);
+        slurm_files.chown_contents((0, 0), 0, &mut repaired).map_err(failure)?;
     }
     if slurm_state.is_read_only() {
         return Err(InstallError::directory(&paths.state, nix::Error::EROFS.into()));
     }
-    ended_jobs(&owned(state.child(Paths::JOBCOMP)?, &slurm, 0o750, &mut repaired)?, &slurm);
-    let mut findings: Vec<Finding> = no_batch_jobs(&spool, &paths.state).into_iter().collect();
-    findings.extend(no_scripts(&slurm_files));
+    prepare_job_record(&make_owned(state.child(Paths::JOBCOMP)?, &slurm, 0o750, &mut repaired)?, &slurm);
+    let mut findings: Vec<Finding> = noexec_spool(&spool, &paths.state).into_iter().collect();
+    findings.extend(noexec_configuration(&slurm_files));
     // Earlier versions gave the whole state directory to slurm, and in images it belongs to slurm even if SlurmUser is another user.
-    let usual = Owner::of(DaemonName::Slurmctld, &Config::default(), &paths.state).ok();
-    let users: Vec<u32> = [Some(slurm), usual].into_iter().flatten().filter_map(|owner| Some(owner.ids()?.0)).collect();
-    let slurms = |repaired: &RepairedPath| matches!(repaired, RepairedPath::Taken { uid, .. } if users.contains(uid));
-    findings.extend(open_configuration(root, &paths.config));
-    findings.extend(repaired.iter().map(|repaired| match slurms(repaired) {
+    let default_owner = Owner::of(DaemonName::Slurmctld, &Config::default(), &paths.state).ok();
+    let slurm_users = [Some(slurm), default_owner].into_iter().flatten();
+    let slurm_uids: Vec<u32> = slurm_users.filter_map(|owner| Some(owner.ids()?.0)).collect();
+    let is_from_slurm =
+        |path: &RepairedPath| matches!(path, RepairedPath::OwnerChanged { uid, .. } if slurm_uids.contains(uid));
+    findings.extend(writable_configuration(root, &paths.config));
+    findings.extend(repaired.iter().map(|repaired| match is_from_slurm(repaired) {
         true => Finding { severity: Severity::Info, ..finding(repaired) },
         false => finding(repaired),
     }));
@@ -69,7 +70,7 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
 
 /// A message about something that was repaired.
 pub(super) fn finding(repaired: &RepairedPath) -> Finding {
-    let severity = if repaired.is_doubtful() { Severity::Warning } else { Severity::Info };
+    let severity = if repaired.is_suspicious() { Severity::Warning } else { Severity::Info };
     let cause = match repaired {
         RepairedPath::Sticky { .. } => "the volume has no sticky bit",
         _ => "root uses the files there, so no other user may change them",
@@ -77,34 +78,34 @@ pub(super) fn finding(repaired: &RepairedPath) -> Finding {
     Finding::new(Kind::Files, severity, repaired.to_string(), cause, repaired.repair())
 }
 
-/// A directory that only root may own and write. Returns whether that had to be changed.
-fn ours(root: &Path, path: &Path, repaired: &mut Vec<RepairedPath>) -> Result<(Dir, bool), InstallError> {
+/// Creates a directory that only root may own and write. Returns whether others could write to an existing one.
+fn root_directory(root: &Path, path: &Path, repaired: &mut Vec<RepairedPath>) -> Result<(Dir, bool), InstallError> {
     let (mut dir, _) = trusted_path::make(root, path, repaired)?;
-    let was_anybodys = keep_ours(&mut dir, repaired)?;
-    Ok((dir, was_anybodys))
+    let was_writable = restrict_to_root(&mut dir, repaired)?;
+    Ok((dir, was_writable))
 }
 
-fn keep_ours(dir: &mut Dir, repaired: &mut Vec<RepairedPath>) -> Result<bool, InstallError> {
+fn restrict_to_root(dir: &mut Dir, repaired: &mut Vec<RepairedPath>) -> Result<bool, InstallError> {
     let path = dir.path().to_owned();
-    dir.keep_ours(repaired).map_err(|error| InstallError::take(&path, error))
+    dir.restrict_to_root(repaired).map_err(|error| InstallError::take(&path, error))
 }
 
-/// slurmd's spool directory. If other users could write to it, it is emptied.
-fn spool(state: &Dir, was_anybodys: bool, repaired: &mut Vec<RepairedPath>) -> Result<Dir, InstallError> {
+/// slurmd's spool directory. If other users could write to it or to `state`, it is emptied.
+fn prepare_spool(state: &Dir, was_writable: bool, repaired: &mut Vec<RepairedPath>) -> Result<Dir, InstallError> {
     let (mut spool, is_new) = state.child("slurmd")?;
-    let mut found = Vec::new();
-    let was_anybodys = keep_ours(&mut spool, &mut found)? || was_anybodys;
-    let fault = |error| InstallError::directory(spool.path(), error);
-    if !is_new && was_anybodys && !spool.names().map_err(fault)?.is_empty() {
-        spool.clear().map_err(fault)?;
-        found.push(RepairedPath::Emptied { path: spool.path().to_owned() });
+    let mut repairs = Vec::new();
+    let was_writable = restrict_to_root(&mut spool, &mut repairs)? || was_writable;
+    let failure = |error| InstallError::directory(spool.path(), error);
+    if !is_new && was_writable && !spool.names().map_err(failure)?.is_empty() {
+        spool.clear().map_err(failure)?;
+        repairs.push(RepairedPath::Emptied { path: spool.path().to_owned() });
     }
-    repaired.extend(found);
+    repaired.extend(repairs);
     Ok(spool)
 }
 
-/// Directories of each simulated node: in the spool, and for what the node's job steps keep apart from those of others (`TmpFS`).
-fn of_simulated_nodes(
+/// Creates the directories of each simulated node: its spool, and its `TmpFS`, which keeps its job steps' files apart.
+fn make_node_directories(
     spool: &Dir,
     run: &Dir,
     config: &Config,
@@ -112,79 +113,79 @@ fn of_simulated_nodes(
 ) -> Result<(), InstallError> {
     let Some(nodes) = config.simulated() else { return Ok(()) };
     let (mut temporary, _) = run.child("tmp")?;
-    keep_ours(&mut temporary, repaired)?;
+    restrict_to_root(&mut temporary, repaired)?;
     for (name, _) in nodes.iter() {
-        keep_ours(&mut spool.child(name)?.0, repaired)?;
-        let (mut everybodys, _) = temporary.child(name)?;
-        let settled = everybodys.settle(geteuid().is_root().then_some((0, 0)), 0o1777, &mut Vec::new());
-        settled.map_err(|error| InstallError::directory(everybodys.path(), error))?;
+        restrict_to_root(&mut spool.child(name)?.0, repaired)?;
+        let (mut shared, _) = temporary.child(name)?;
+        let settled = shared.set_owner_and_mode(geteuid().is_root().then_some((0, 0)), 0o1777, &mut Vec::new());
+        settled.map_err(|error| InstallError::directory(shared.path(), error))?;
     }
     Ok(())
 }
 
-/// Stand-ins for the device files of made-up GPUs.
+/// Creates links that stand in for the device files of simulated GPUs.
 ///
 /// # Errors
-/// They cannot be made.
+/// A link cannot be created.
 pub fn make_simulated_gpus(root: &Path, directory: &Path, count: u32) -> Result<(), InstallError> {
     let (dir, _) = trusted_path::make(root, directory, &mut Vec::new())?;
     for index in 0..count {
         match dir.symlink("/dev/null", &format!("gpu{index}")) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            made => made.map_err(|error| InstallError::directory(directory, error))?,
+            outcome => outcome.map_err(|error| InstallError::directory(directory, error))?,
         }
     }
     Ok(())
 }
 
-/// A directory that `owner` owns, with everything in it. Changes only what is wrong.
-pub(super) fn owned(
+/// Makes `owner` the owner of a directory and of everything in it. Changes only wrong owners and modes.
+pub(super) fn make_owned(
     (mut dir, is_new): (Dir, bool),
     owner: &Owner,
     mode: u32,
     repaired: &mut Vec<RepairedPath>,
 ) -> Result<Dir, InstallError> {
     let (former, path, was_owners) = (dir.metadata().uid(), dir.path().to_owned(), owner.owns(dir.metadata()));
-    let fault = |error| owner.error(&path, error);
-    let mut found = Vec::new();
+    let failure = |error| owner.error(&path, error);
+    let mut repairs = Vec::new();
     match owner.ids() {
         _ if was_owners => dir
-            .settle(owner.ids(), mode, &mut found)
+            .set_owner_and_mode(owner.ids(), mode, &mut repairs)
             .map(drop)
             .map_err(|error| InstallError::directory(&path, error))?,
         None => {}
         Some(ids) => {
-            dir.settle(Some(ids), mode, &mut found).map_err(fault)?;
-            dir.give(ids, former, &mut found).map_err(fault)?;
+            dir.set_owner_and_mode(Some(ids), mode, &mut repairs).map_err(failure)?;
+            dir.chown_contents(ids, former, &mut repairs).map_err(failure)?;
         }
     }
     if !is_new {
-        repaired.extend(found);
+        repaired.extend(repairs);
     }
     Ok(dir)
 }
 
 /// The record of ended jobs is rotated at this size, which is about 40,000 jobs.
-const FULL: u64 = 16 * 1024 * 1024;
+const MAX_RECORD_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The record of ended jobs, which slurmctld only appends to. A full record replaces the previously rotated one. A
 /// missing record is created for slurm: otherwise root's `sacct -c` would create it as root's, and slurmctld exits if
 /// it cannot open it. Root does not open anything in slurm's directory here, so links in it are harmless. Without
 /// DAC_OVERRIDE root can do neither: slurmctld then creates the record, and a full one keeps growing. Only slurm and root can read it:
 /// Slurm's PrivateData does not apply to the file.
-fn ended_jobs(jobcomp: &Dir, slurm: &Owner) {
+fn prepare_job_record(jobcomp: &Dir, slurm: &Owner) {
     let record = jobcomp.metadata_of(Paths::ENDED_JOBS);
-    if record.is_ok_and(|record| record.is_file() && record.len() >= FULL) {
+    if record.is_ok_and(|record| record.is_file() && record.len() >= MAX_RECORD_BYTES) {
         let _ = jobcomp.rename(Paths::ENDED_JOBS, &format!("{}.previous", Paths::ENDED_JOBS));
     }
     if let Ok(record) = jobcomp.create(Paths::ENDED_JOBS, 0o640) {
-        let _ = slurm.own(&record);
+        let _ = slurm.give(&record);
     }
 }
 
 /// A warning if users other than root can write to the operator's directory: they can become root. The directory is read
 /// with any owner.
-fn open_configuration(root: &Path, config: &Path) -> Option<Finding> {
+fn writable_configuration(root: &Path, config: &Path) -> Option<Finding> {
     match trusted_path::open(root, config).and_then(|dir| dir.require_ours()) {
         Ok(()) | Err(UntrustedPath::Io { .. }) => None,
         Err(untrusted) => Some(Finding::warning(
@@ -197,7 +198,7 @@ fn open_configuration(root: &Path, config: &Path) -> Option<Finding> {
 }
 
 /// A warning if Slurm's directory is noexec: slurmd runs the epilog from there, and drains the node if it fails.
-fn no_scripts(slurm_files: &Dir) -> Option<Finding> {
+fn noexec_configuration(slurm_files: &Dir) -> Option<Finding> {
     let path = slurm_files.path().display();
     slurm_files.is_noexec().then(|| {
         Finding::warning(
@@ -210,7 +211,7 @@ fn no_scripts(slurm_files: &Dir) -> Option<Finding> {
 }
 
 /// slurmd writes batch scripts to its spool directory and executes them there. Docker mounts tmpfs with `noexec`.
-fn no_batch_jobs(spool: &Dir, state: &Path) -> Option<Finding> {
+fn noexec_spool(spool: &Dir, state: &Path) -> Option<Finding> {
     spool.is_noexec().then(|| {
         Finding::warning(
             Kind::Files,

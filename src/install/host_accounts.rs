@@ -30,13 +30,13 @@ pub fn add_host_accounts(config: &mut Config, root: &Path) -> Result<Vec<Finding
     let (HostAccounts { users, groups, rejected }, finding) = match files {
         Ok(files) => (files.accounts(config, &image, &is_program), None),
         Err((why, repair)) => {
-            let kept = image.hosts_accounts(config);
+            let last = image.previous_host_accounts(config);
             let what = format!("the host's users are not read: {why}");
-            let cause = format!("[users] from = {from:?}; accounts of the last start that stay: {}", kept.users.len());
-            (kept, Some(Finding::warning(Kind::Files, what, cause, repair)))
+            let cause = format!("[users] from = {from:?}; accounts of the last start that stay: {}", last.users.len());
+            (last, Some(Finding::warning(Kind::Files, what, cause, repair)))
         }
     };
-    let left_out = (!rejected.is_empty()).then(|| {
+    let rejected_finding = (!rejected.is_empty()).then(|| {
         let what = format!("left out of the host's users ({}): {}", rejected.len(), list_rejected(&rejected, &from));
         let cause = "these entries are not valid, or conflict with the image or slurminit.toml";
         let repair = "correct the lines, or add the users with other names or IDs as [[user]]";
@@ -44,7 +44,7 @@ pub fn add_host_accounts(config: &mut Config, root: &Path) -> Result<Vec<Finding
     });
     config.groups.extend(groups);
     config.users.extend(users);
-    Ok(finding.into_iter().chain(left_out).collect())
+    Ok(finding.into_iter().chain(rejected_finding).collect())
 }
 
 /// The text of a file, or the reason and the repair. Comments of users may have any encoding.
@@ -52,19 +52,19 @@ fn read(root: &Path, path: &Path) -> Result<String, (String, String)> {
     let shown = path.display();
     let mount =
         "--volume /etc/passwd:/host/etc/passwd:ro --volume /etc/group:/host/etc/group:ro, and from = \"/host/etc\"";
-    let own =
+    let chown =
         format!("mount it read-only, or make root the owner: chown root {shown} and its directory, and chmod go-w");
     let file = trusted_path::open_file(root, path).map_err(|error| match error {
         UntrustedPath::Io { path, source } => (format!("{}: {source}", path.display()), mount.to_owned()),
-        UntrustedPath::Foreign { path, uid } => (format!("{} belongs to uid {uid}", path.display()), own.clone()),
+        UntrustedPath::Foreign { path, uid } => (format!("{} belongs to uid {uid}", path.display()), chown.clone()),
         UntrustedPath::Open { path, mode } => {
-            (format!("others may write {} (mode {mode:04o})", path.display()), own.clone())
+            (format!("others may write {} (mode {mode:04o})", path.display()), chown.clone())
         }
-        UntrustedPath::Link { path } => (format!("{} is a link that root did not make", path.display()), own.clone()),
+        UntrustedPath::Link { path } => (format!("{} is a link that root did not make", path.display()), chown.clone()),
     })?;
     let unreadable = |error: io::Error| (format!("{shown}: {error}"), mount.to_owned());
     if let Some(why) = trusted_path::changeable_by_others(&file, None).map_err(unreadable)? {
-        return Err((format!("{shown}: {why}"), own));
+        return Err((format!("{shown}: {why}"), chown));
     }
     let bytes = trusted_path::read_whole(&file).map_err(unreadable)?;
     if bytes.is_empty() {

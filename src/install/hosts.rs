@@ -17,8 +17,8 @@ const ADDRESS: &str = "127.0.0.1";
 /// Adds `name` to /etc/hosts, unless it is there. Returns whether it did.
 ///
 /// Slurm itself uses NodeAddr. Programs in jobs use the first name of `scontrol show hostnames` as the address of the
-/// job's first node (PyTorch's MASTER_ADDR, MPI). No name server is asked: an unreachable one would delay the start,
-/// and one that knows such a name means another host.
+/// job's first node (PyTorch's MASTER_ADDR, MPI). No name server is queried: an unreachable one would delay the start,
+/// and the same name there would be another host.
 ///
 /// # Errors
 /// The file cannot be read or written.
@@ -38,7 +38,7 @@ fn add(root: &Path, path: &Path, name: &str) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error),
     };
-    if has(&text, name) {
+    if has_name(&text, name) {
         return Ok(false);
     }
     // The engine mounts this file, so it cannot be replaced by a rename. With a read-only root it cannot be written at
@@ -61,11 +61,11 @@ const MARK: &str = "# slurminit: a node of this cluster";
 
 /// The writer of the nodes' names in /etc/hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writer {
+pub enum HostsWriter {
     /// All names were written by another program.
-    Others,
+    OtherProgram,
     /// At least one name was written by this program.
-    Us,
+    Slurminit,
     /// At least one name is missing.
     Missing,
 }
@@ -74,14 +74,14 @@ pub enum Writer {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn writer_of_nodes_names(root: &Path, names: &[&str]) -> io::Result<Writer> {
+pub fn node_names_writer(root: &Path, names: &[&str]) -> io::Result<HostsWriter> {
     let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
     let text = String::from_utf8_lossy(&etc.read("hosts")?).into_owned();
     let (ours, theirs): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.ends_with(MARK));
     Ok(match (ours.join("\n"), theirs.join("\n")) {
-        (ours, _) if names.iter().any(|name| has(&ours, name)) => Writer::Us,
-        (_, theirs) if names.iter().all(|name| is_reachable(&theirs, name)) => Writer::Others,
-        _ => Writer::Missing,
+        (ours, _) if names.iter().any(|name| has_name(&ours, name)) => HostsWriter::Slurminit,
+        (_, theirs) if names.iter().all(|name| is_reachable(&theirs, name)) => HostsWriter::OtherProgram,
+        _ => HostsWriter::Missing,
     })
 }
 
@@ -100,18 +100,18 @@ pub fn is_loopback_name(root: &Path, name: &str) -> io::Result<bool> {
 ///
 /// # Errors
 /// The file cannot be read or written.
-pub fn install_nodes_names(root: &Path, nodes: &[(String, String)]) -> Result<(), InstallError> {
+pub fn install_node_names(root: &Path, nodes: &[(String, String)]) -> Result<(), InstallError> {
     let path = PathBuf::from("/etc/hosts");
     let name = nodes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-    with_nodes(root, nodes).map_err(|source| InstallError::Hosts { path, name, source })
+    update_hosts(root, nodes).map_err(|source| InstallError::Hosts { path, name, source })
 }
 
-fn with_nodes(root: &Path, nodes: &[(String, String)]) -> io::Result<()> {
+fn update_hosts(root: &Path, nodes: &[(String, String)]) -> io::Result<()> {
     let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
     let mut file = etc.open_to_write("hosts")?;
-    let _alone = alone(root)?;
+    let _lock = lock_hosts(root)?;
     let old = String::from_utf8_lossy(&etc.read("hosts")?).into_owned();
-    let new = nodes_text(&old, nodes);
+    let new = render_hosts(&old, nodes);
     if new == old {
         return Ok(());
     }
@@ -122,7 +122,7 @@ fn with_nodes(root: &Path, nodes: &[(String, String)]) -> io::Result<()> {
 }
 
 /// Takes a lock, because jobs start concurrently. It is not on /etc/hosts itself: any reader could lock that file and block job starts.
-fn alone(root: &Path) -> io::Result<Flock<File>> {
+fn lock_hosts(root: &Path) -> io::Result<Flock<File>> {
     let (run, _) = trusted_path::make(root, Path::new("/run"), &mut Vec::new())?;
     if run.metadata_of(LOCK).is_ok_and(|found| !found.is_file() || !trusted_path::is_ours(found.uid())) {
         run.remove(LOCK)?;
@@ -133,11 +133,11 @@ fn alone(root: &Path) -> io::Result<Flock<File>> {
 
 /// The text with the addresses of the nodes, without outdated lines of this program, and without loopback addresses of nodes: lookups
 /// return the addresses of all lines, loopback first.
-fn nodes_text(old: &str, nodes: &[(String, String)]) -> String {
+fn render_hosts(old: &str, nodes: &[(String, String)]) -> String {
     let (mut text, mut removed) = (String::new(), Vec::new());
     for line in old.lines() {
         let address = line.split_whitespace().next().unwrap_or_default();
-        let node = nodes.iter().find(|(name, _)| has(line, name));
+        let node = nodes.iter().find(|(name, _)| has_name(line, name));
         let stays = match node {
             Some((_, current)) if line.ends_with(MARK) => address == current,
             Some(_) => !is_loopback(address),
@@ -147,16 +147,16 @@ fn nodes_text(old: &str, nodes: &[(String, String)]) -> String {
             text.push_str(&format!("{line}\n"));
             continue;
         }
-        let (own, others): (Vec<&str>, Vec<&str>) = names(line).partition(|name| is_of_loopback(name));
-        if !own.is_empty() {
-            text.push_str(&format!("{address}\t{}\n", own.join(" ")));
+        let (loopback_aliases, others): (Vec<&str>, Vec<&str>) = names(line).partition(|name| is_loopback_alias(name));
+        if !loopback_aliases.is_empty() {
+            text.push_str(&format!("{address}\t{}\n", loopback_aliases.join(" ")));
         }
         removed.extend(node.map(|node| (node, others)));
     }
     for node in nodes {
-        let aliases = removed.iter().filter(|(of, _)| *of == node).flat_map(|(_, names)| names.iter().copied());
+        let aliases = removed.iter().filter(|(owner, _)| *owner == node).flat_map(|(_, names)| names.iter().copied());
         let mut missing: Vec<&str> = Vec::new();
-        for name in std::iter::once(node.0.as_str()).chain(aliases).filter(|name| !has(&text, name)) {
+        for name in std::iter::once(node.0.as_str()).chain(aliases).filter(|name| !has_name(&text, name)) {
             if !missing.iter().any(|known| known.eq_ignore_ascii_case(name)) {
                 missing.push(name);
             }
@@ -176,10 +176,11 @@ pub fn install_address(root: &Path, name: &str, address: &str) -> io::Result<boo
     let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
     let mut file = etc.open_or_create("hosts", 0o644)?;
     let text = String::from_utf8_lossy(&trusted_path::read_whole(&file)?).into_owned();
-    if text.lines().find(|line| has(line, name)).is_some_and(|line| line.split_whitespace().next() == Some(address)) {
+    let current = text.lines().find(|line| has_name(line, name)).and_then(|line| line.split_whitespace().next());
+    if current == Some(address) {
         return Ok(false);
     }
-    // The new text is longer, so nothing of the old one is left behind it.
+    // The new text is longer, so it overwrites the old one completely.
     file.seek(SeekFrom::Start(0))?;
     file.write_all(format!("{address}\t{name}\n{text}").as_bytes())?;
     Ok(true)
@@ -187,11 +188,11 @@ pub fn install_address(root: &Path, name: &str, address: &str) -> io::Result<boo
 
 /// Whether a name has addresses, and none of them is a loopback address.
 fn is_reachable(text: &str, name: &str) -> bool {
-    has(text, name) && !has_loopback(text, name)
+    has_name(text, name) && !has_loopback(text, name)
 }
 
 fn has_loopback(text: &str, name: &str) -> bool {
-    text.lines().any(|line| has(line, name) && line.split_whitespace().next().is_some_and(is_loopback))
+    text.lines().any(|line| has_name(line, name) && line.split_whitespace().next().is_some_and(is_loopback))
 }
 
 fn is_loopback(address: &str) -> bool {
@@ -199,7 +200,7 @@ fn is_loopback(address: &str) -> bool {
 }
 
 /// Whether a name belongs to loopback addresses on every host.
-fn is_of_loopback(name: &str) -> bool {
+fn is_loopback_alias(name: &str) -> bool {
     name.starts_with("localhost") || name.starts_with("ip6-")
 }
 
@@ -209,10 +210,10 @@ fn names(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether a line of /etc/hosts (hosts(5)) contains the name, in any case.
-fn has(text: &str, name: &str) -> bool {
+fn has_name(text: &str, name: &str) -> bool {
     text.lines().any(|line| {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
-        words.next().is_some() && words.any(|own| own.eq_ignore_ascii_case(name))
+        words.next().is_some() && words.any(|word| word.eq_ignore_ascii_case(name))
     })
 }
 
@@ -228,10 +229,10 @@ mod tests {
         fs::create_dir_all(root.path().join("etc")).unwrap();
         let text = format!("10.0.0.2\tc2.lab c2\n10.0.0.3\tc3 {MARK}\n10.0.0.4 c4\n");
         fs::write(root.path().join("etc/hosts"), text).unwrap();
-        let writer = |names: &[&str]| writer_of_nodes_names(root.path(), names).unwrap();
-        assert_eq!(writer(&["c2", "C4"]), Writer::Others);
-        assert_eq!(writer(&["c2", "c3"]), Writer::Us);
-        assert_eq!(writer(&["c2", "c5"]), Writer::Missing);
+        let writer = |names: &[&str]| node_names_writer(root.path(), names).unwrap();
+        assert_eq!(writer(&["c2", "C4"]), HostsWriter::OtherProgram);
+        assert_eq!(writer(&["c2", "c3"]), HostsWriter::Slurminit);
+        assert_eq!(writer(&["c2", "c5"]), HostsWriter::Missing);
     }
 
     #[test]
@@ -258,7 +259,7 @@ mod tests {
         fs::write(&hosts, engines).unwrap();
         let node = |name: &str, address: &str| (name.to_owned(), address.to_owned());
         let install = |nodes: &[(String, String)]| {
-            install_nodes_names(root.path(), nodes).unwrap();
+            install_node_names(root.path(), nodes).unwrap();
             fs::read_to_string(&hosts).unwrap()
         };
         let (c1, c2) = (format!("172.17.0.3\tc1 {MARK}\n"), format!("172.17.0.4\tc2 {MARK}\n"));
@@ -279,18 +280,18 @@ mod tests {
         let install = |old: &str, address: &str| {
             fs::write(&hosts, old).unwrap();
             assert!(is_loopback_name(root.path(), "c1").unwrap() && !is_loopback_name(root.path(), "c2").unwrap());
-            assert_eq!(writer_of_nodes_names(root.path(), &["c2"]).unwrap(), Writer::Others);
-            assert_eq!(writer_of_nodes_names(root.path(), &["c1", "c2"]).unwrap(), Writer::Missing);
-            install_nodes_names(root.path(), &nodes(address)).unwrap();
+            assert_eq!(node_names_writer(root.path(), &["c2"]).unwrap(), HostsWriter::OtherProgram);
+            assert_eq!(node_names_writer(root.path(), &["c1", "c2"]).unwrap(), HostsWriter::Missing);
+            install_node_names(root.path(), &nodes(address)).unwrap();
             let new = fs::read_to_string(&hosts).unwrap();
-            install_nodes_names(root.path(), &nodes(address)).unwrap();
+            install_node_names(root.path(), &nodes(address)).unwrap();
             assert_eq!(fs::read_to_string(&hosts).unwrap(), new, "second call");
             assert!(!is_loopback_name(root.path(), "c1").unwrap());
             new
         };
         let debian = format!("{local}127.0.1.1\tc1.lab c1\n{c2}");
         assert_eq!(install(&debian, "10.0.0.3"), format!("{local}{c2}10.0.0.3\tc1 c1.lab {MARK}\n"));
-        install_nodes_names(root.path(), &nodes("10.0.0.9")).unwrap();
+        install_node_names(root.path(), &nodes("10.0.0.9")).unwrap();
         assert_eq!(fs::read_to_string(&hosts).unwrap(), format!("{local}{c2}10.0.0.9\tc1 c1.lab {MARK}\n"));
         let engines = format!("{local}127.0.1.1\tc1\n{c2}10.0.0.3\tc1\n");
         assert_eq!(install(&engines, "10.0.0.3"), format!("{local}{c2}10.0.0.3\tc1\n"));

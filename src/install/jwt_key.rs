@@ -1,5 +1,5 @@
-//! The key that signs tokens for the REST API. It is made once, and kept with slurmctld's state, outside of its directory: there it would be
-//! taken for saved state.
+//! The key that signs tokens for the REST API. It is created once, and kept in the state directory, outside of
+//! slurmctld's directory, where it would be taken for saved state.
 //!
 //! Anyone with the key is root through the REST API, and other users can plant one in a state directory that they can write. So a key is
 //! used only if it and its directory belong to slurm or root and others cannot write them.
@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::directories::{finding, owned};
+use super::directories::{finding, make_owned};
 use super::{InstallError, Owner, atomic};
 use config::{Config, DaemonName, Paths};
 use model::inventory::{Finding, Kind};
@@ -18,7 +18,7 @@ use sys::trusted_path::{self, Dir, is_ours};
 /// Creates the key for slurmctld and slurmdbd if it is missing. Returns findings about repairs.
 ///
 /// # Errors
-/// It cannot be written.
+/// The key cannot be written.
 pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, InstallError> {
     if !config.runs_rest() {
         return Ok(Vec::new());
@@ -27,10 +27,10 @@ pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, Ins
     let owner = Owner::of(DaemonName::Slurmctld, config, &path)?;
     let (state, _) = trusted_path::make(root, &config.paths.state, &mut repaired)?;
     let child = state.child(Paths::JWT)?;
-    let untrusted = untrusted(&child.0, &owner);
-    let directory = owned(child, &owner, 0o700, &mut repaired)?;
+    let reason = why_untrusted(&child.0, &owner);
+    let directory = make_owned(child, &owner, 0o700, &mut repaired)?;
     let mut findings: Vec<Finding> = repaired.iter().map(finding).collect();
-    if let Some(what) = untrusted {
+    if let Some(what) = reason {
         directory.remove(Paths::JWT_KEY).map_err(|error| InstallError::write(&path, error))?;
         findings.push(Finding::warning(
             Kind::Files,
@@ -42,7 +42,7 @@ pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, Ins
     match directory.metadata_of(Paths::JWT_KEY) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let mut key = [0; 32];
-            super::munge_key::fill_randomly(&mut key)?;
+            super::munge_key::fill_random(&mut key)?;
             atomic::replace_secret(&directory, Paths::JWT_KEY, &key, 0o600, Some(&owner))
         }
         found => found.map(drop),
@@ -51,19 +51,19 @@ pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, Ins
     Ok(findings)
 }
 
-/// Why the key in this directory is not used, if there is one. To be called before the directory is given to its owner.
-fn untrusted(directory: &Dir, owner: &Owner) -> Option<String> {
+/// The reason why an existing key in this directory is not used. Call it before the directory is given to its owner.
+fn why_untrusted(directory: &Dir, owner: &Owner) -> Option<String> {
     let key = directory.metadata_of(Paths::JWT_KEY).ok()?;
-    let fault = |what: &str, found: &Metadata| {
+    let foreign_access = |what: &str, found: &Metadata| {
         let (uid, mode) = (found.uid(), found.mode() & 0o7777);
         if !is_ours(uid) && owner.ids().is_none_or(|(user, _)| user != uid) {
             return Some(format!("{what} belongs to uid {uid}"));
         }
         (mode & 0o022 != 0).then(|| format!("others may write {what} (mode {mode:o})"))
     };
-    let is_another = !key.is_file() || key.nlink() != 1;
-    let is_another = is_another.then(|| "it is a link, or has a second name".to_owned());
-    is_another.or_else(|| fault("its directory", directory.metadata())).or_else(|| fault("it", &key))
+    let is_link = !key.is_file() || key.nlink() != 1;
+    let link = is_link.then(|| "it is a link, or has a second name".to_owned());
+    link.or_else(|| foreign_access("its directory", directory.metadata())).or_else(|| foreign_access("it", &key))
 }
 
 #[cfg(test)]

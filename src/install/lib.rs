@@ -28,24 +28,24 @@ mod sshd;
 mod users_file;
 
 pub use accounting::install_accounting;
-pub use accounts::{AccountError, check_accounts, install_accounts, leaving_users};
+pub use accounts::{AccountError, check_accounts, install_accounts, removed_users};
 pub use applied::{keep_applied, keep_start_only, read_applied, read_former, read_start_only, restore_applied};
 pub use bundles::make_bundle_directories;
-pub use copies::note_copies;
+pub use copies::record_copies;
 pub use daemon_directory::make_daemon_directory;
 pub use device_files::{
-    close_device_file, give_device_file, holder_of_device_file, is_restricted_device_file, take_device_file,
+    close_device_file, device_file_user, give_device_file, is_restricted_device_file, revoke_device_file,
 };
 pub use directories::{make_directories, make_simulated_gpus};
 pub use environments::{install_environments, read_login_files};
 pub use host_accounts::add_host_accounts;
 pub use hosts::{
-    Writer, install_address, install_host_name, install_nodes_names, is_loopback_name, writer_of_nodes_names,
+    HostsWriter, install_address, install_host_name, install_node_names, is_loopback_name, node_names_writer,
 };
 pub use jwt_key::install_jwt_key;
 pub use munge_key::{KeySource, MungeKey, install_munge_key, install_token_key, munge_keys};
 pub use owner::Owner;
-pub use probe::device_files::LOOKERS;
+pub use probe::device_files::WATCHER_USER;
 pub use sshd::install_sshd;
 pub use users_file::replace_users_file;
 
@@ -124,7 +124,7 @@ impl InstallError {
         Self::Write { path: path.to_owned(), source, repair }
     }
 
-    /// A directory of another user could not be given to root.
+    /// The error for a directory of another user that could not be given to root.
     fn take(path: &Path, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::PermissionDenied => Self::Take { path: path.to_owned(), source },
@@ -187,8 +187,8 @@ pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, Inst
 
 /// A file that one of the user's files includes, in the same directory or in Slurm's.
 fn read_included(paths: &Paths, root: &Path, origin: Origin, name: &str) -> Result<(PathBuf, String), String> {
-    let beside = (origin == Origin::Config).then_some(&paths.config);
-    for directory in beside.into_iter().chain([&paths.slurm]) {
+    let operator_directory = (origin == Origin::Config).then_some(&paths.config);
+    for directory in operator_directory.into_iter().chain([&paths.slurm]) {
         let path = directory.join(name);
         if let Some(text) = read_text(root, &path).map_err(|error| error.to_string())? {
             return Ok((path, text));
@@ -204,19 +204,19 @@ fn read_included(paths: &Paths, root: &Path, origin: Origin, name: &str) -> Resu
 pub fn install_files(paths: &Paths, root: &Path, files: &[Text]) -> Result<Vec<PathBuf>, InstallError> {
     let mut changed = Vec::new();
     for Text { name, text } in files {
-        if matches!(name, FileName::OciConf | FileName::CliFilter) && is_users(root, &paths.slurm.join(name.as_str()))?
-        {
+        let path = paths.slurm.join(name.as_str());
+        if matches!(name, FileName::OciConf | FileName::CliFilter) && is_user_file(root, &path)? {
             continue;
         }
         if replace_in(root, &paths.slurm, name.as_str(), text, name.mode())? {
-            changed.push(paths.slurm.join(name.as_str()));
+            changed.push(path);
         }
     }
     Ok(changed)
 }
 
-/// Whether somebody else wrote the file.
-fn is_users(root: &Path, path: &Path) -> Result<bool, InstallError> {
+/// Whether the file exists and was not written by slurminit.
+fn is_user_file(root: &Path, path: &Path) -> Result<bool, InstallError> {
     Ok(read_text(root, path)?.is_some_and(|text| !text.starts_with(plan::HEADER)))
 }
 

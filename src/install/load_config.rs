@@ -1,7 +1,7 @@
 //! Reads the operator's file and the environment, which every verb does first.
 
 use config::token;
-use config::{Config, ConfigError, DEFAULT_FILE, Fault, Joined, Paths, given};
+use config::{Config, ConfigError, DEFAULT_FILE, Fault, Paths, TokenSettings, given};
 use model::inventory::Finding;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -60,8 +60,8 @@ pub struct Source {
     pub origin: PathBuf,
 }
 
-/// The file at `path`; otherwise what the variable `SLURMINIT_TOML` holds; otherwise the file named by `SLURMINIT_CONFIG`; otherwise what
-/// PID 1 took from `SLURMINIT_TOML`; otherwise the default file.
+/// The file at `path`; otherwise the value of `SLURMINIT_TOML`; otherwise the file named by `SLURMINIT_CONFIG`;
+/// otherwise the value that PID 1 saved from `SLURMINIT_TOML`; otherwise the default file.
 ///
 /// # Errors
 /// It cannot be read, or both variables are set.
@@ -69,7 +69,7 @@ pub fn source(path: Option<&Path>) -> Result<Source, ConfigError> {
     source_in(Path::new("/"), path, Variables::of_this_process())
 }
 
-/// The variables that say what the configuration is.
+/// The variables that determine the configuration.
 #[derive(Clone, Debug, Default)]
 struct Variables {
     /// `SLURMINIT_TOML`.
@@ -87,11 +87,11 @@ impl Variables {
 
     /// The text of the configuration.
     fn text(self) -> Result<Option<String>, ConfigError> {
-        let refused = |what: &str| Err(ConfigError { place: secret_variables::TOML.to_owned(), what: what.to_owned() });
+        let invalid = |what: &str| Err(ConfigError { place: secret_variables::TOML.to_owned(), what: what.to_owned() });
         match self.toml.map(OsString::into_string) {
-            Some(Err(_)) => refused("not UTF-8 text"),
+            Some(Err(_)) => invalid("not UTF-8 text"),
             Some(Ok(text)) if !text.trim().is_empty() => match self.file {
-                Some(_) => refused("SLURMINIT_CONFIG is also set; remove one of them"),
+                Some(_) => invalid("SLURMINIT_CONFIG is also set; remove one of them"),
                 None => Ok(Some(text)),
             },
             _ => Ok(None),
@@ -106,11 +106,11 @@ fn source_in(root: &Path, path: Option<&Path>, variables: Variables) -> Result<S
             return Ok(Source { text, origin: secret_variables::TOML.into() });
         }
     }
-    let kept_file = Path::new(given::DIRECTORY).join(given::TOML_FILE);
+    let saved_toml = Path::new(given::DIRECTORY).join(given::TOML_FILE);
     let default_file = || root.join(DEFAULT_FILE.trim_start_matches('/'));
     let (bytes, origin) = match &named {
-        Some(file) if *file != kept_file => (read(file), file.clone()),
-        named => match kept(root, &kept_file) {
+        Some(file) if *file != saved_toml => (read(file), file.clone()),
+        named => match read_saved_toml(root, &saved_toml) {
             Some(bytes) => (bytes, PathBuf::from(secret_variables::TOML)),
             None => (read(&named.clone().unwrap_or_else(default_file)), PathBuf::from(DEFAULT_FILE)),
         },
@@ -148,7 +148,7 @@ pub fn variable() -> Result<Option<String>, ConfigError> {
 }
 
 /// The configuration that PID 1 stored from the variable; readable only for root.
-fn kept(root: &Path, file: &Path) -> Option<io::Result<Vec<u8>>> {
+fn read_saved_toml(root: &Path, file: &Path) -> Option<io::Result<Vec<u8>>> {
     match trusted_path::open_file(root, file) {
         Ok(file) => Some(trusted_path::read_whole(&file)),
         Err(untrusted) if untrusted.is_missing() => None,
@@ -162,8 +162,8 @@ fn kept(root: &Path, file: &Path) -> Option<io::Result<Vec<u8>>> {
 ///
 /// # Errors
 /// The file cannot be read, or contains a setting that is not allowed.
-pub fn joined() -> Result<Option<Joined>, ConfigError> {
-    let path = Path::new(token::DIRECTORY).join(token::SETTINGS);
+pub fn joined() -> Result<Option<TokenSettings>, ConfigError> {
+    let path = Path::new(token::DIRECTORY).join(token::SETTINGS_FILE);
     let bytes = match trusted_path::open_file(Path::new("/"), &path) {
         Ok(file) => trusted_path::read_whole(&file),
         Err(untrusted) if untrusted.is_missing() => return Ok(None),
@@ -173,14 +173,14 @@ pub fn joined() -> Result<Option<Joined>, ConfigError> {
     };
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
     match text {
-        Ok(text) => Joined::parse(&text).map(Some),
+        Ok(text) => TokenSettings::parse(&text).map(Some),
         Err(error) => {
             Err(ConfigError { place: path.display().to_string(), what: format!("cannot read the file: {error}") })
         }
     }
 }
 
-/// Adds the location in what [`load`] reads to an invalid value.
+/// Adds the place in the configuration of [`load`] to an invalid value.
 pub fn locate(path: Option<&Path>, fault: Fault) -> ConfigError {
     let source = source(path).unwrap_or_else(|_| Source { text: String::new(), origin: file(path) });
     fault.at(&source.text, &source.origin)

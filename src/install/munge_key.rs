@@ -12,11 +12,11 @@ use sys::trusted_path;
 use sys::trusted_path::{Dir, UntrustedPath};
 
 /// The size of a new key in bytes, as made by munge's own `mungekey`.
-const NEW_KEY: usize = 128;
+const NEW_KEY_BYTES: usize = 128;
 /// munged's limits on the size (munge 0.5.13 and later).
-const SHORTEST: u64 = 32;
-const LONGEST: u64 = 1024;
-const TOO_SHORT: &str = "mount a key of 128 random bytes: dd if=/dev/urandom bs=128 count=1 of=munge.key";
+const MIN_KEY_BYTES: u64 = 32;
+const MAX_KEY_BYTES: u64 = 1024;
+const LENGTH_REPAIR: &str = "mount a key of 128 random bytes: dd if=/dev/urandom bs=128 count=1 of=munge.key";
 
 /// The installed key.
 #[derive(Debug)]
@@ -58,22 +58,22 @@ pub enum KeySource {
     Token,
 }
 
-/// The key in place, and the one of the variable or the mounted one.
+/// The installed key, and the key of the variable or of the mounted secret.
 ///
 /// # Errors
-/// One of them cannot be read, or is none.
+/// A key cannot be read, or has an invalid length.
 pub fn munge_keys(config: &Config, root: &Path) -> Result<[Option<Vec<u8>>; 2], InstallError> {
     let (own, secret) = (&config.paths.munge_key, &config.paths.munge_secret);
     // The directory is munge's, so links in it are not followed.
     let directory = own.parent().map(|parent| root.join(parent.strip_prefix("/").unwrap_or(parent)));
-    let directory = directory.and_then(|directory| Dir::of_the_user(&directory).ok());
+    let directory = directory.and_then(|directory| Dir::open_unchecked(&directory).ok());
     let name = own.file_name().unwrap_or_default();
     let own = match directory.and_then(|directory| directory.open_file(Path::new(name)).ok()) {
-        Some(file) => read_key(&file, own, TOO_SHORT)?,
+        Some(file) => read_key(&file, own, LENGTH_REPAIR)?,
         None => None,
     };
-    let foreign = foreign(root, secret, &mut Vec::new())?;
-    Ok([own, foreign.map(|(key, _)| key)])
+    let operators = operator_key(root, secret, &mut Vec::new())?;
+    Ok([own, operators.map(|(key, _)| key)])
 }
 
 /// Installs the key of a token, as [`install_munge_key`] does with a secret.
@@ -83,7 +83,7 @@ pub fn munge_keys(config: &Config, root: &Path) -> Result<[Option<Vec<u8>>; 2], 
 pub fn install_token_key(config: &Config, root: &Path, key: &[u8]) -> Result<MungeKey, InstallError> {
     let mut findings = Vec::new();
     let place = KeyPlace::prepare(config, root, &mut findings)?;
-    place.give(key, KeySource::Token, findings)
+    place.install_given(key, KeySource::Token, findings)
 }
 
 /// Installs the key with mode 0400. It belongs to munge before it gets its name.
@@ -93,8 +93,8 @@ pub fn install_token_key(config: &Config, root: &Path, key: &[u8]) -> Result<Mun
 pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
     let mut findings = Vec::new();
     let place = KeyPlace::prepare(config, root, &mut findings)?;
-    if let Some((key, source)) = foreign(root, &config.paths.munge_secret, &mut findings)? {
-        let installed = place.give(&key, source, findings)?;
+    if let Some((key, source)) = operator_key(root, &config.paths.munge_secret, &mut findings)? {
+        let installed = place.install_given(&key, source, findings)?;
         // Removes PID 1's copy of the variable.
         if let Ok(given) = trusted_path::open(root, Path::new(given::DIRECTORY)) {
             given
@@ -110,14 +110,14 @@ pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, Insta
     if matches!(config.role, Role::Compute | Role::Login) {
         return Err(InstallError::NoKey { path: place.path, secret: config.paths.munge_secret.clone() });
     }
-    let mut key = [0; NEW_KEY];
-    fill_randomly(&mut key)?;
+    let mut key = [0; NEW_KEY_BYTES];
+    fill_random(&mut key)?;
     place.write(&key)?;
     place.finish(KeySource::Generated, true, findings)
 }
 
-/// Makes a new key.
-pub(super) fn fill_randomly(key: &mut [u8]) -> Result<(), InstallError> {
+/// Fills a new key with random bytes.
+pub(super) fn fill_random(key: &mut [u8]) -> Result<(), InstallError> {
     let random = File::open("/dev/urandom").and_then(|mut random| random.read_exact(key));
     random.map_err(|source| InstallError::Random { source })
 }
@@ -140,7 +140,7 @@ impl KeyPlace {
         let parent = path.parent().unwrap_or(Path::new("/"));
         let found = trusted_path::make(root, parent, &mut repaired)?;
         let directory = match parent.file_name().is_some_and(|name| name == "munge") {
-            true => directories::owned(found, &owner, 0o700, &mut repaired)?,
+            true => directories::make_owned(found, &owner, 0o700, &mut repaired)?,
             false if owner.owns(found.0.metadata()) => found.0,
             false => {
                 found.0.require_ours()?;
@@ -164,9 +164,9 @@ impl KeyPlace {
         read_key(&file, &self.path, repair)
     }
 
-    /// Installs a key from outside, unless it is installed already.
-    fn give(self, key: &[u8], source: KeySource, findings: Vec<Finding>) -> Result<MungeKey, InstallError> {
-        let is_same = self.read(TOO_SHORT).ok().flatten().is_some_and(|own| own == key);
+    /// Installs the operator's or a token's key, unless it is installed already.
+    fn install_given(self, key: &[u8], source: KeySource, findings: Vec<Finding>) -> Result<MungeKey, InstallError> {
+        let is_same = self.read(LENGTH_REPAIR).ok().flatten().is_some_and(|own| own == key);
         if !is_same {
             self.write(key)?;
         }
@@ -185,7 +185,7 @@ impl KeyPlace {
         mut findings: Vec<Finding>,
     ) -> Result<MungeKey, InstallError> {
         if !was_written {
-            findings.extend(self.correct()?);
+            findings.extend(self.correct_permissions()?);
         }
         let unsynced = was_written.then_some((self.directory, self.name));
         Ok(MungeKey { source, findings, unsynced })
@@ -193,7 +193,7 @@ impl KeyPlace {
 
     /// munged refuses a key that it does not own or that others can read. A key with a second hard link is copied,
     /// because the other name may be an unrelated file.
-    fn correct(&self) -> Result<Option<Finding>, InstallError> {
+    fn correct_permissions(&self) -> Result<Option<Finding>, InstallError> {
         let path = &self.path;
         let unreadable = |source| InstallError::Read { path: path.clone(), source };
         let file = self.directory.open_file(&self.name).map_err(unreadable)?;
@@ -211,7 +211,7 @@ impl KeyPlace {
             fchown(&file, Some(0), None).map_err(|error| self.owner.error(path, error))?;
         }
         file.set_permissions(fs::Permissions::from_mode(0o400)).map_err(|error| InstallError::write(path, error))?;
-        self.owner.own(&file).map_err(|error| self.owner.error(path, error))?;
+        self.owner.give(&file).map_err(|error| self.owner.error(path, error))?;
         if mode & 0o077 == 0 && is_owners {
             return Ok(None);
         }
@@ -225,14 +225,14 @@ impl KeyPlace {
 }
 
 /// The operator's key: from a variable, which PID 1 stored, or from a mounted secret.
-fn foreign(
+fn operator_key(
     root: &Path,
     path: &Path,
     findings: &mut Vec<Finding>,
 ) -> Result<Option<(Vec<u8>, KeySource)>, InstallError> {
     // A key that other users could have put there is ignored without a finding.
-    let given = secret(root, &Path::new(given::DIRECTORY).join(given::KEY_FILE), &mut Vec::new())?;
-    match (given, secret(root, path, findings)?) {
+    let given = read_trusted_key(root, &Path::new(given::DIRECTORY).join(given::KEY_FILE), &mut Vec::new())?;
+    match (given, read_trusted_key(root, path, findings)?) {
         (Some(given), Some(mounted)) if given != mounted => Err(InstallError::TwoKeys { secret: path.to_owned() }),
         (Some(given), _) => Ok(Some((given, KeySource::Variable))),
         (None, mounted) => Ok(mounted.map(|key| (key, KeySource::Secret))),
@@ -241,9 +241,9 @@ fn foreign(
 
 /// The key mounted by an orchestrator, if only root could have put it there. Its owner does not matter, because a mount
 /// keeps the owner from outside.
-fn secret(root: &Path, path: &Path, findings: &mut Vec<Finding>) -> Result<Option<Vec<u8>>, InstallError> {
+fn read_trusted_key(root: &Path, path: &Path, findings: &mut Vec<Finding>) -> Result<Option<Vec<u8>>, InstallError> {
     match trusted_path::open_file(root, path) {
-        Ok(file) => read_key(&file, path, TOO_SHORT),
+        Ok(file) => read_key(&file, path, LENGTH_REPAIR),
         Err(error) if error.is_missing() => Ok(None),
         Err(UntrustedPath::Io { path, source }) => Err(InstallError::Read { path, source }),
         Err(untrusted) => {
@@ -265,7 +265,7 @@ fn read_key(file: &File, path: &Path, repair: &'static str) -> Result<Option<Vec
     if metadata.len() == 0 {
         return Ok(None);
     }
-    if !(SHORTEST..=LONGEST).contains(&metadata.len()) {
+    if !(MIN_KEY_BYTES..=MAX_KEY_BYTES).contains(&metadata.len()) {
         return Err(InstallError::KeyLength { path: path.to_owned(), length: metadata.len(), repair });
     }
     trusted_path::read_whole(file).map(Some).map_err(unreadable)

@@ -41,7 +41,7 @@ impl Owner {
     }
 
     /// Gives an open file to the user.
-    pub(super) fn own(&self, file: &File) -> io::Result<()> {
+    pub(super) fn give(&self, file: &File) -> io::Result<()> {
         match self.ids {
             Some((user, group)) => fchown(file, Some(user), Some(group)),
             None => Ok(()),

@@ -14,36 +14,36 @@ use sys::trusted_path;
 const DIRECTORY: &str = "/etc";
 const NAME: &str = ".pwd.lock";
 /// The limit of lckpwdf(3).
-const LIMIT: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// The pause between two tries. A wait in the kernel would have no limit.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Takes the lock, which lasts as long as the file is open. `None` if /etc is read-only, where no one can change the files.
 pub(super) fn take(root: &Path) -> Result<Option<File>, InstallError> {
-    take_within(root, LIMIT).map_err(|error| InstallError::write(&Path::new(DIRECTORY).join(NAME), error))
+    take_within(root, TIMEOUT).map_err(|error| InstallError::write(&Path::new(DIRECTORY).join(NAME), error))
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is a child of PID 1, and this lock has no event with a deadline")]
-fn take_within(root: &Path, limit: Duration) -> io::Result<Option<File>> {
+fn take_within(root: &Path, timeout: Duration) -> io::Result<Option<File>> {
     let file = match trusted_path::open(root, Path::new(DIRECTORY))?.open_or_create(NAME, 0o600) {
         Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => return Ok(None),
         file => file?,
     };
-    let mut whole = libc::flock {
+    let mut lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: 0,
         l_len: 0,
         l_pid: 0,
     };
-    let begin = Instant::now();
+    let start = Instant::now();
     loop {
-        match fcntl(&file, FcntlArg::F_SETLK(&whole)) {
+        match fcntl(&file, FcntlArg::F_SETLK(&lock)) {
             Ok(_) => return Ok(Some(file)),
-            Err(nix::Error::EACCES | nix::Error::EAGAIN) if begin.elapsed() < limit => std::thread::sleep(PAUSE),
+            Err(nix::Error::EACCES | nix::Error::EAGAIN) if start.elapsed() < timeout => std::thread::sleep(PAUSE),
             Err(nix::Error::EACCES | nix::Error::EAGAIN) => {
-                let _ = fcntl(&file, FcntlArg::F_GETLK(&mut whole));
-                return Err(io::Error::new(ErrorKind::TimedOut, format!("locked by process {}", whole.l_pid)));
+                let _ = fcntl(&file, FcntlArg::F_GETLK(&mut lock));
+                return Err(io::Error::new(ErrorKind::TimedOut, format!("locked by process {}", lock.l_pid)));
             }
             Err(error) => return Err(error.into()),
         }

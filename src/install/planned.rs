@@ -26,13 +26,13 @@ pub struct Planned {
 impl Planned {
     /// The node's name and Gres.
     pub fn node(&self) -> (String, String) {
-        let own = self.customized.own_node.as_ref().map(|node| (node.name.clone(), node.gres.clone()));
-        own.unwrap_or_else(|| (self.plan.node_names(), self.plan.node_gres()))
+        let users = self.customized.own_node.as_ref().map(|node| (node.name.clone(), node.gres.clone()));
+        users.unwrap_or_else(|| (self.plan.node_names(), self.plan.node_gres()))
     }
 
-    /// Keeps partitions and nodes of the former slurm.conf. The user's own file cannot.
-    pub fn keep(&mut self, gone: &[RemovedPartition], nodes: &[RemovedNode]) {
-        self.plan.keep(gone, nodes);
+    /// Keeps partitions and nodes of the former slurm.conf. A slurm.conf of the user stays unchanged.
+    pub fn keep(&mut self, removed: &[RemovedPartition], nodes: &[RemovedNode]) {
+        self.plan.keep(removed, nodes);
         self.files = texts(&self.plan, &self.customized);
     }
 }
@@ -47,10 +47,10 @@ pub fn plan_files(
     let mut plan = plan::plan(config, inventory).map_err(PlanError::Refused)?;
     let found = crate::find_user_files(&config.paths, root).map_err(PlanError::Unreadable)?;
     let exists = |path: &Path| crate::under(root, path).exists();
-    let names = names(config, inventory, root);
-    let customized = plan.respect(config, plan::choose(config, &found), inventory, &names, &exists);
+    let names = machine_names(config, inventory, root);
+    let customized = plan.apply_user_files(config, plan::select_user_files(config, &found), inventory, &names, &exists);
     if let Some(Fatal { culprit, what, cause, repair }) = &customized.fatal {
-        let (what, _) = at(config_file, culprit.as_ref(), what);
+        let (what, _) = locate_fault(config_file, culprit.as_ref(), what);
         return Err(PlanError::Refused(Refusal::new(exit_code::CONFIG, what, cause, repair)));
     }
     let files = texts(&plan, &customized);
@@ -68,7 +68,7 @@ fn texts(plan: &Plan, customized: &Customized) -> Vec<Text> {
 }
 
 /// The names of this machine, as slurmd finds them.
-fn names(config: &Config, inventory: &Inventory, root: &Path) -> Names {
+fn machine_names(config: &Config, inventory: &Inventory, root: &Path) -> Names {
     let hosts = sys::trusted_path::read(&crate::under(root, Path::new("/etc/hosts"))).unwrap_or_default();
     let hosts = String::from_utf8_lossy(&hosts);
     let words = hosts.lines().map(|line| line.split('#').next().unwrap_or_default().split_whitespace().skip(1));
@@ -78,8 +78,8 @@ fn names(config: &Config, inventory: &Inventory, root: &Path) -> Names {
     Names { configured, hostname: inventory.hostname.clone(), aliases }
 }
 
-/// A fault with the place where the operator wrote it, and the file of that place.
-pub fn at(config_file: Option<&Path>, culprit: Option<&Culprit>, what: &str) -> (String, PathBuf) {
+/// The message of a fault with its file and line, and the file.
+pub fn locate_fault(config_file: Option<&Path>, culprit: Option<&Culprit>, what: &str) -> (String, PathBuf) {
     match culprit {
         Some(Culprit::Configuration(path)) => {
             let error = load_config::locate(config_file, Fault::new(path.clone(), what.to_owned()));
@@ -95,13 +95,13 @@ pub fn at(config_file: Option<&Path>, culprit: Option<&Culprit>, what: &str) -> 
 /// `[daemon.slurmctld]` is kept.
 pub fn with_slurm_user(config: &Config, config_file: Option<&Path>, root: &Path) -> Result<Config, Refusal> {
     let found = crate::find_user_files(&config.paths, root)?;
-    let customized = plan::choose(config, &found);
+    let customized = plan::select_user_files(config, &found);
     let own = customized.get(FileName::SlurmConf).map(|_| customized.last_value(SLURM_USER));
-    let of_toml = || config.slurm.conf.get(SLURM_USER).map(|user| user.as_str().to_owned());
-    let Some(user) = own.map(|user| user.unwrap_or_default()).or_else(of_toml) else { return Ok(config.clone()) };
+    let from_toml = || config.slurm.conf.get(SLURM_USER).map(|user| user.as_str().to_owned());
+    let Some(user) = own.map(|user| user.unwrap_or_default()).or_else(from_toml) else { return Ok(config.clone()) };
     let refused = || {
-        let (what, file) =
-            at(config_file, customized.culprit(config, SLURM_USER).as_ref(), &format!("no such user: {user}"));
+        let culprit = customized.culprit(config, SLURM_USER);
+        let (what, file) = locate_fault(config_file, culprit.as_ref(), &format!("no such user: {user}"));
         let repair = format!("write SlurmUser=slurm in {}, or create the account in the image", file.display());
         Refusal::new(exit_code::CONFIG, what, "slurmctld runs as SlurmUser", repair)
     };
@@ -161,8 +161,8 @@ pub fn cluster_name(files: &[Text]) -> String {
 }
 
 /// The last value of a key in slurm.conf.
-fn slurm_conf_value(files: &[Text], wanted: &str) -> Option<String> {
-    plan::last_value(slurm_conf(files), wanted)
+fn slurm_conf_value(files: &[Text], key: &str) -> Option<String> {
+    plan::last_value(slurm_conf(files), key)
 }
 
 /// The text of slurm.conf.

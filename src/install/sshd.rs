@@ -19,16 +19,16 @@ use sys::tool::{self, answer::Answer};
 use sys::trusted_path::{self, Dir, UntrustedPath, is_ours};
 use sys::under;
 
-/// sshd's unprivileged part has this as its root directory.
-const EMPTY: &str = "/run/sshd";
-/// The timeout of ssh-keygen.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// The directory to which sshd's unprivileged process changes its root (privilege separation).
+const PRIVSEP_DIRECTORY: &str = "/run/sshd";
+/// The timeout of ssh and ssh-keygen.
+const KEYGEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The name of a host key while it is made.
-const NEW: &str = "new_key";
-/// The largest file of keys.
-const LONGEST: u64 = 256 * 1024;
+const NEW_KEY: &str = "new_key";
+/// The largest file of keys, in bytes.
+const MAX_KEYS_BYTES: u64 = 256 * 1024;
 /// Variables of the image that sessions have, too, as with `docker exec`.
-const OF_IMAGE: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
+const IMAGE_VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
 /// System users, on Debian.
 const SYSTEM_IDS: [std::ops::RangeInclusive<u32>; 2] = [0..=999, 60_001..=65_535];
 
@@ -45,18 +45,18 @@ pub fn install_sshd(config: &Config, root: &Path) -> Result<(Vec<Finding>, bool)
         let repair = "use an image built with --target login, or remove the port";
         return Ok((vec![Finding::warning(Kind::Settings, what, cause, repair)], false));
     }
-    directory(root, Path::new(EMPTY), 0o755)?;
+    make_directory(root, Path::new(PRIVSEP_DIRECTORY), 0o755)?;
     let mut findings: Vec<Finding> = host_key(config, root)?.into_iter().collect();
-    let keys = directory(root, &config.paths.ssh_keys(), 0o755)?;
+    let keys = make_directory(root, &config.paths.ssh_keys(), 0o755)?;
     findings.extend(close_parents(root, &config.paths.ssh_keys())?);
-    let (wanted, refused) = wanted_keys(config, root)?;
-    findings.extend(refused);
-    let changed = write_keys(&keys, &wanted).map_err(|error| InstallError::write(keys.path(), error))?;
+    let (keys_by_user, finding) = collect_keys(config, root)?;
+    findings.extend(finding);
+    let changed = write_keys(&keys, &keys_by_user).map_err(|error| InstallError::write(keys.path(), error))?;
     let files = read_login_files(root);
     let variable = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
-    let mut variables: BTreeMap<String, String> = OF_IMAGE.into_iter().filter_map(variable).collect();
+    let mut variables: BTreeMap<String, String> = IMAGE_VARIABLES.into_iter().filter_map(variable).collect();
     variables.extend(files.common().into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
-    let version = match tool::ask("ssh", &["-V"], DEADLINE) {
+    let version = match tool::ask("ssh", &["-V"], KEYGEN_TIMEOUT) {
         Answer::Ended { stderr, .. } => stderr,
         Answer::Silent | Answer::Missing => String::new(),
     };
@@ -68,9 +68,9 @@ pub fn install_sshd(config: &Config, root: &Path) -> Result<(Vec<Finding>, bool)
 }
 
 /// A directory that root alone can write.
-fn directory(root: &Path, path: &Path, mode: u32) -> Result<Dir, InstallError> {
+fn make_directory(root: &Path, path: &Path, mode: u32) -> Result<Dir, InstallError> {
     let (mut directory, _) = trusted_path::make(root, path, &mut Vec::new())?;
-    let settled = directory.settle(geteuid().is_root().then_some((0, 0)), mode, &mut Vec::new());
+    let settled = directory.set_owner_and_mode(geteuid().is_root().then_some((0, 0)), mode, &mut Vec::new());
     settled.map_err(|error| InstallError::directory(path, error))?;
     Ok(directory)
 }
@@ -81,7 +81,7 @@ fn close_parents(root: &Path, keys: &Path) -> Result<Vec<Finding>, InstallError>
     let mut repaired = Vec::new();
     for parent in keys.ancestors().skip(1) {
         let mut directory = trusted_path::open(root, parent)?;
-        directory.keep_ours(&mut repaired).map_err(|error| InstallError::take(parent, error))?;
+        directory.restrict_to_root(&mut repaired).map_err(|error| InstallError::take(parent, error))?;
     }
     Ok(repaired.iter().map(directories::finding).collect())
 }
@@ -90,7 +90,7 @@ fn close_parents(root: &Path, keys: &Path) -> Result<Vec<Finding>, InstallError>
 fn host_key(config: &Config, root: &Path) -> Result<Option<Finding>, InstallError> {
     let path = config.paths.ssh_host_key();
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let parent = directory(root, path.parent().unwrap_or(Path::new("/")), 0o700)?;
+    let parent = make_directory(root, path.parent().unwrap_or(Path::new("/")), 0o700)?;
     let why = match parent.metadata_of(name) {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(InstallError::Read { path, source: error }),
@@ -111,58 +111,58 @@ fn host_key(config: &Config, root: &Path) -> Result<Option<Finding>, InstallErro
 }
 
 fn make_host_key(parent: &Dir, path: &Path, name: &str) -> io::Result<()> {
-    let public = format!("{NEW}.pub");
-    for left in [NEW, &public] {
-        parent.remove(left)?;
+    let public = format!("{NEW_KEY}.pub");
+    for stale in [NEW_KEY, &public] {
+        parent.remove(stale)?;
     }
-    let file = path.join(NEW);
+    let file = path.join(NEW_KEY);
     let file = file.to_str().ok_or(ErrorKind::InvalidInput)?;
-    match tool::ask("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-C", "", "-f", file], DEADLINE) {
+    match tool::ask("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-C", "", "-f", file], KEYGEN_TIMEOUT) {
         Answer::Ended { succeeded: true, .. } => {}
         answer => return Err(io::Error::other(answer.output_of("ssh-keygen").err().unwrap_or_default())),
     }
     parent.rename(&public, &format!("{name}.pub"))?;
-    parent.rename(NEW, name)?;
+    parent.rename(NEW_KEY, name)?;
     // Another key at the next start would make each user's ssh refuse to connect.
     atomic::sync(parent, name)
 }
 
-/// The text of authorized_keys by user, and what was refused.
-fn wanted_keys(config: &Config, root: &Path) -> Result<(BTreeMap<String, String>, Option<Finding>), InstallError> {
-    let mut wanted: BTreeMap<String, String> = BTreeMap::new();
+/// The text of authorized_keys by user, and a finding about rejected keys.
+fn collect_keys(config: &Config, root: &Path) -> Result<(BTreeMap<String, String>, Option<Finding>), InstallError> {
+    let mut keys_by_user: BTreeMap<String, String> = BTreeMap::new();
     for user in &config.users {
-        let text = wanted.entry(user.name.to_string()).or_default();
+        let text = keys_by_user.entry(user.name.to_string()).or_default();
         user.ssh_keys.iter().for_each(|key| *text += &format!("{key}\n"));
     }
-    let Some(from) = &config.login.keys else { return Ok((wanted, None)) };
+    let Some(from) = &config.login.keys else { return Ok((keys_by_user, None)) };
     let passwd = accounts::read(root, false)?.passwd;
-    let mut refused = Vec::new();
-    match names(root, from) {
-        Err(why) => refused.push(why),
+    let mut rejected = Vec::new();
+    match key_file_names(root, from) {
+        Err(why) => rejected.push(why),
         Ok(names) => {
             for name in names {
-                match keys_of(root, from, &name, config, &passwd) {
-                    Ok(text) => *wanted.entry(name).or_default() += &text,
-                    Err(why) => refused.push(why),
+                match read_user_keys(root, from, &name, config, &passwd) {
+                    Ok(text) => *keys_by_user.entry(name).or_default() += &text,
+                    Err(why) => rejected.push(why),
                 }
             }
         }
     }
-    let finding = (!refused.is_empty()).then(|| {
-        let what = format!("public keys are not used: {}", refused.join("; "));
+    let finding = (!rejected.is_empty()).then(|| {
+        let what = format!("public keys are not used: {}", rejected.join("; "));
         let cause = "anyone who can write a file of keys can log in as its user";
-        let own = format!("chown -R root:root {0}; chmod -R go-w {0}", from.display());
+        let fix = format!("chown -R root:root {0}; chmod -R go-w {0}", from.display());
         let repair =
-            format!("remove the files of system users; mount the others read-only, or: {own}; then `slurminit reload`");
+            format!("remove the files of system users; mount the others read-only, or: {fix}; then `slurminit reload`");
         Finding::warning(Kind::Files, what, cause, repair)
     });
-    Ok((wanted, finding))
+    Ok((keys_by_user, finding))
 }
 
 /// The files in the directory of keys. Kubernetes has directories there whose names begin with a dot.
-fn names(root: &Path, from: &Path) -> Result<Vec<String>, String> {
+fn key_file_names(root: &Path, from: &Path) -> Result<Vec<String>, String> {
     let names = trusted_path::open(root, from)
-        .map_err(|error| shown(&error, from))
+        .map_err(|error| reason(&error, from))
         .and_then(|directory| directory.names().map_err(|error| format!("{}: {error}", from.display())))?;
     let mut names: Vec<String> = names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
     names.retain(|name| !name.starts_with('.'));
@@ -170,11 +170,11 @@ fn names(root: &Path, from: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-fn keys_of(root: &Path, from: &Path, name: &str, config: &Config, passwd: &str) -> Result<String, String> {
+fn read_user_keys(root: &Path, from: &Path, name: &str, config: &Config, passwd: &str) -> Result<String, String> {
     let path = from.join(name);
-    let refused = |why: String| Err(format!("{}: {why}", path.display()));
+    let rejected = |why: String| Err(format!("{}: {why}", path.display()));
     if let Err(why) = AccountName::try_from(name.to_owned()) {
-        return refused(why);
+        return rejected(why);
     }
     let configured = config.users.iter().find(|user| user.name.as_str() == name).map(|user| user.uid);
     let uid = configured.or_else(|| {
@@ -182,22 +182,22 @@ fn keys_of(root: &Path, from: &Path, name: &str, config: &Config, passwd: &str) 
         line.split(':').nth(2)?.parse().ok()
     });
     if configured.is_none() && uid.is_some_and(|uid| SYSTEM_IDS.iter().any(|ids| ids.contains(&uid))) {
-        return refused("a system user cannot log in".to_owned());
+        return rejected("a system user cannot log in".to_owned());
     }
-    let file = trusted_path::open_file(root, &path).map_err(|error| shown(&error, &path))?;
+    let file = trusted_path::open_file(root, &path).map_err(|error| reason(&error, &path))?;
     let unreadable = |error: io::Error| format!("{}: {error}", path.display());
     if let Some(why) = trusted_path::changeable_by_others(&file, uid).map_err(unreadable)? {
-        return refused(why);
+        return rejected(why);
     }
-    if file.metadata().map_err(unreadable)?.len() > LONGEST {
-        return refused(format!("longer than {LONGEST} bytes"));
+    if file.metadata().map_err(unreadable)?.len() > MAX_KEYS_BYTES {
+        return rejected(format!("longer than {MAX_KEYS_BYTES} bytes"));
     }
     let bytes = trusted_path::read_whole(&file).map_err(unreadable)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned() + "\n")
 }
 
 /// The reason without the repair, which differs here.
-fn shown(untrusted: &UntrustedPath, path: &Path) -> String {
+fn reason(untrusted: &UntrustedPath, path: &Path) -> String {
     match untrusted {
         UntrustedPath::Foreign { path, uid } => format!("{} belongs to uid {uid}", path.display()),
         UntrustedPath::Open { path, mode } => format!("others may write {} (mode {mode:04o})", path.display()),
@@ -207,16 +207,16 @@ fn shown(untrusted: &UntrustedPath, path: &Path) -> String {
 }
 
 /// Writes the files that differ, and removes those of users without keys. Returns whether anything changed.
-fn write_keys(directory: &Dir, wanted: &BTreeMap<String, String>) -> io::Result<bool> {
+fn write_keys(directory: &Dir, keys_by_user: &BTreeMap<String, String>) -> io::Result<bool> {
     let mut changed = false;
-    let has_keys = |name: &str| wanted.get(name).is_some_and(|text| !text.trim().is_empty());
+    let has_keys = |name: &str| keys_by_user.get(name).is_some_and(|text| !text.trim().is_empty());
     for name in directory.names()? {
         if !name.to_str().is_some_and(has_keys) {
             directory.remove(&name)?;
             changed = true;
         }
     }
-    for (name, text) in wanted.iter().filter(|(name, _)| has_keys(name)) {
+    for (name, text) in keys_by_user.iter().filter(|(name, _)| has_keys(name)) {
         if !directory.read(name).is_ok_and(|old| old == text.as_bytes()) {
             atomic::replace_secret(directory, name, text.as_bytes(), 0o644, None)?;
             changed = true;

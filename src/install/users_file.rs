@@ -31,7 +31,7 @@ pub fn replace_users_file(path: &Path, text: &str) -> Result<bool, InstallError>
     let write = || {
         let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let name = target.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
-        let directory = Dir::of_the_user(parent)?;
+        let directory = Dir::open_unchecked(parent)?;
         let (mode, owner) = match directory.metadata_of(name) {
             Ok(old) => (old.permissions().mode() & 0o777, (old.uid(), old.gid())),
             Err(_) => {

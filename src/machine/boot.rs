@@ -56,13 +56,13 @@ impl Machine {
             }
             Phase::Boot { until, is_reported } if !*is_reported && now >= *until => {
                 *is_reported = true;
-                self.not_ready();
+                self.report_not_ready();
             }
             _ => {}
         }
     }
 
-    fn not_ready(&mut self) {
+    fn report_not_ready(&mut self) {
         let why = Notice::NotReady {
             after: self.cluster.policy.ready_timeout,
             node: self.cluster.node.report.clone(),
@@ -111,7 +111,9 @@ impl Machine {
     pub(super) fn handle_prepare_event(&mut self, event: PrepareEvent) {
         let Some(event) = self.reload.handle_message(event, &mut self.cluster) else { return };
         match (&self.phase, event) {
-            (Phase::Boot { .. }, PrepareEvent::Failed { exit_code, finding }) => self.explained(exit_code, finding),
+            (Phase::Boot { .. }, PrepareEvent::Failed { exit_code, finding }) => {
+                self.handle_config_error(exit_code, finding);
+            }
             (Phase::Prepare { .. }, PrepareEvent::MungeKeyReady) => self.cluster.gates.open(Gate::MungeKey),
             (Phase::Prepare { .. }, PrepareEvent::Detected) => self.timeline.is_detected = true,
             (Phase::Prepare { .. }, PrepareEvent::Done(prepared)) => self.boot(prepared),
@@ -126,12 +128,12 @@ impl Machine {
     fn boot(&mut self, prepared: Prepared) {
         self.cluster.gates.open(Gate::MungeKey);
         self.cluster.gates.open(Gate::Files);
-        if self.cluster.care != JobCare::Cluster {
+        if self.cluster.job_care != JobCare::Cluster {
             // Only the controller tracks the jobs of a previous start.
             self.cluster.gates.open(Gate::Jobs);
         }
         self.cluster.step.report(Notice::Prepared(Box::new(prepared.clone())));
-        self.cluster.units.take_slurm_user(prepared.slurm_user.as_deref());
+        self.cluster.units.set_slurm_user(prepared.slurm_user.as_deref());
         self.cluster.prepared = Some(prepared);
         self.phase =
             Phase::Boot { until: self.cluster.step.now + self.cluster.policy.ready_timeout, is_reported: false };
@@ -160,7 +162,7 @@ impl Machine {
     }
 
     /// The configuration caused the unit's death.
-    fn explained(&mut self, exit_code: u8, finding: Finding) {
+    fn handle_config_error(&mut self, exit_code: u8, finding: Finding) {
         let why = Notice::Refused(finding);
         match self.cluster.policy.on_give_up {
             OnGiveUp::Exit => self.fail(exit_code, why),
@@ -168,7 +170,7 @@ impl Machine {
         }
     }
 
-    /// The controller reported the node's state, or the question ended without an answer.
+    /// The controller reported the node's state, or the query failed.
     pub(super) fn handle_node_report(&mut self, report: Option<NodeReport>) {
         let Cluster { node, prepared, step, units, .. } = &mut self.cluster;
         let late = self.phase.is_overdue_or_serves() && !self.reload.awaits_node();
@@ -176,7 +178,7 @@ impl Machine {
             return;
         }
         // An answer shows that munged, slurmctld and slurmd all work.
-        units.iter_mut().filter(|unit| unit.spec.daemon.is_some()).for_each(Unit::note_answer);
+        units.iter_mut().filter(|unit| unit.spec.daemon.is_some()).for_each(Unit::record_usable_node);
         match self.phase {
             // slurmctld registers its TRES with the database only now.
             Phase::Boot { .. } if self.setup.has_associations => step.start_task(Child::Associations),
@@ -186,7 +188,7 @@ impl Machine {
     }
 
     /// An error in an account does not keep the cluster from being ready: accounts that exist already are valid.
-    pub(super) fn associations_made(&mut self, exit: Exit) {
+    pub(super) fn associations_exited(&mut self, exit: Exit) {
         if exit != Exit::Code(0) {
             self.cluster.step.report(Notice::AssociationsNotMade { exit });
         }
@@ -197,11 +199,11 @@ impl Machine {
     }
 
     fn serve(&mut self) {
-        let Cluster { prepared, step, care, gates, .. } = &mut self.cluster;
+        let Cluster { prepared, step, job_care, gates, .. } = &mut self.cluster;
         gates.open(Gate::Served);
         self.phase = Phase::Serve;
         let gres = || prepared.as_ref().map(|prepared| prepared.gres.clone()).unwrap_or_default();
-        step.report(Notice::Ready { gres: (*care != JobCare::OtherContainers).then(gres) });
+        step.report(Notice::Ready { gres: (*job_care != JobCare::OtherContainers).then(gres) });
         self.start_cmd();
     }
 

@@ -19,7 +19,7 @@ use model::unit::{Gate, Spec};
 pub(super) struct Cluster {
     pub(super) policy: Supervise,
     /// Whose jobs are accounted for.
-    pub(super) care: JobCare,
+    pub(super) job_care: JobCare,
     pub(super) units: Units,
     pub(super) gates: Gates,
     pub(super) node: Node,
@@ -29,10 +29,10 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub(super) fn new(units: Vec<Spec>, care: JobCare, policy: Supervise, seed: u64) -> Self {
+    pub(super) fn new(units: Vec<Spec>, job_care: JobCare, policy: Supervise, seed: u64) -> Self {
         Self {
             policy,
-            care,
+            job_care,
             units: Units::new(units),
             gates: Gates::default(),
             node: Node::default(),
@@ -59,19 +59,19 @@ impl Cluster {
 
     fn start_if_possible(&mut self, id: UnitId) {
         let unit = &self.units[id];
-        let is_held = !self.gates.is_open(unit.spec.gate) || self.jobs.launch_hold.holds(unit);
-        if is_held || !self.units.needs_are_met(id) {
+        let is_held = !self.gates.is_open(unit.spec.gate) || self.jobs.launch_hold.applies_to(unit);
+        if is_held || !self.units.are_dependencies_ready(id) {
             // After the back-off the unit waits like any other, without a deadline.
             self.units[id].wait();
-            return self.units.report_failed_need(id, &mut self.step);
+            return self.units.report_failed_dependency(id, &mut self.step);
         }
         if unit.is(DaemonName::Slurmctld) {
-            let follows = unit.follows(self.prepared.as_ref());
-            self.jobs.before_slurmctld(follows, &self.units, &mut self.step);
+            let inherited = unit.inherited_state(self.prepared.as_ref());
+            self.jobs.before_slurmctld(inherited, &self.units, &mut self.step);
         }
         self.units[id].start(self.policy.probe_timeout, &mut self.step);
         if self.units[id].spec.readiness == ReadinessTest::Started {
-            self.is_ready(id);
+            self.mark_ready(id);
             // A step checks the units in order. Earlier units that depend on this one are therefore checked again.
             for before in self.units.ids().take_while(|before| *before < id) {
                 self.advance_unit(before);
@@ -80,8 +80,8 @@ impl Cluster {
     }
 
     /// The unit has become ready; its dependents may start.
-    pub(super) fn is_ready(&mut self, id: UnitId) {
-        if !self.units[id].becomes_ready(&mut self.step) {
+    pub(super) fn mark_ready(&mut self, id: UnitId) {
+        if !self.units[id].mark_ready(&mut self.step) {
             return;
         }
         match self.units[id].spec.daemon {
@@ -94,7 +94,7 @@ impl Cluster {
         }
         let is_awaited = self.units[id].spec.gate != Gate::Served;
         if is_awaited && self.units.iter().filter(|unit| unit.reads_slurms_files()).all(Unit::is_ready) {
-            self.node.ask(&self.step);
+            self.node.request_query(&self.step);
         }
     }
 }

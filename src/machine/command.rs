@@ -31,14 +31,14 @@ impl Machine {
         match command {
             Command::Stop => self.signalled(libc::SIGTERM),
             Command::Restart(id) => self.cluster.units[id].restart(&mut self.cluster.step),
-            Command::Reload => self.reload_asked(Cause::Verb),
+            Command::Reload => self.request_reload(Cause::Verb),
         }
     }
 
     /// A plain init, or a container that is stopping, has nothing to reload.
-    fn reload_asked(&mut self, cause: Cause) {
+    fn request_reload(&mut self, cause: Cause) {
         if self.setup.has_cluster && !self.is_stopping() {
-            self.reload.ask(cause);
+            self.reload.request(cause);
         }
     }
 
@@ -59,17 +59,17 @@ impl Machine {
         }
         match signal {
             libc::SIGTERM | libc::SIGINT | libc::SIGQUIT => match &self.phase {
-                Phase::Stop(_) => self.hurry(),
+                Phase::Stop(_) => self.kill_all_now(),
                 Phase::End => {}
                 _ => {
-                    self.cluster.step.report(Notice::StopAsked { signal });
+                    self.cluster.step.report(Notice::StopRequested { signal });
                     // A command that never ran, or whose jobs were not waited for, must not count as a success.
                     let cut_short = matches!(self.cmd, Cmd::Waiting | Cmd::Awaiting(_));
                     let code = if cut_short { Exit::Signal(signal).code() } else { 0 };
                     self.begin_stop(code, None);
                 }
             },
-            libc::SIGHUP => self.reload_asked(Cause::Hangup),
+            libc::SIGHUP => self.request_reload(Cause::Hangup),
             _ => {}
         }
     }

@@ -4,7 +4,7 @@ use model::daemons::{DaemonName, RestartPolicy};
 use model::supervise::OnGiveUp;
 
 use super::cluster::Cluster;
-use super::unit::end::AfterDeath;
+use super::unit::end::DeathOutcome;
 use super::unit::{RestartIntent, Unit};
 use super::{Child, Cmd, Exit, Machine, Notice, Phase, Shortage};
 use crate::UnitId;
@@ -19,27 +19,27 @@ impl Machine {
             }
             Child::Cmd => self.cmd_exited(exit),
             // The stop continues.
-            Child::JobsQuiesce => self.jobs_quiesced(exit),
+            Child::JobsQuiesce => self.jobs_quiesce_exited(exit),
             _ if self.is_stopping() => {}
             Child::Hook(index) => self.hook_exited(index, exit),
             Child::Prepare => self.prepare_exited(&exit),
-            Child::FreePort(id) => self.port_is_free(id, &exit),
-            Child::Environments => self.environments.written(exit, &mut self.cluster.step),
-            Child::Associations => self.associations_made(exit),
+            Child::FreePort(id) => self.free_port_exited(id, &exit),
+            Child::Environments => self.environments.exited(exit, &mut self.cluster.step),
+            Child::Associations => self.associations_exited(exit),
             Child::Probe(id) => {
                 let ready = self.cluster.units[id].probe_ended(&exit, self.cluster.step.now);
-                self.looked(id, ready);
+                self.handle_readiness(id, ready);
             }
-            Child::Liveness => self.round_ended(),
-            // Its output was read before its death. The next liveness round restarts the others.
+            Child::Liveness => self.liveness_exited(),
+            // The output of `Explain` was read before its death. The next liveness round restarts the other helpers.
             Child::Explain(_) | Child::OomScore | Child::JobsFollow | Child::JobsReached => {}
             // If an answer came before, this changes nothing.
             Child::NodeCheck => self.handle_node_report(None),
-            Child::NodeResume => self.cluster.node.ask(&self.cluster.step),
+            Child::NodeResume => self.cluster.node.request_query(&self.cluster.step),
             Child::JobsRecover | Child::JobsAccount | Child::JobsReclaim => {
                 self.cluster.accounting_ended(child, exit);
             }
-            Child::JobsWait => self.jobs_awaited(exit),
+            Child::JobsWait => self.jobs_wait_exited(exit),
             Child::Reload | Child::Reconfigure | Child::Restore => self.reload.exited(child, &exit, &mut self.cluster),
         }
     }
@@ -58,30 +58,30 @@ impl Machine {
             units[id].finish(run);
             return step.report(Notice::UnitStopped { name, exit, expected: intent.is_some() || may_end });
         }
-        let is_asked = matches!(intent, Some(RestartIntent::AsAsked | RestartIntent::AfterSilence));
-        if self.reload.takes_exit(id, intent, &mut self.cluster) || is_asked {
+        let is_planned = matches!(intent, Some(RestartIntent::Requested | RestartIntent::Unresponsive));
+        if self.reload.unit_exited(id, intent, &mut self.cluster) || is_planned {
             let Cluster { units, step, .. } = &mut self.cluster;
             units[id].wait_after(run);
             return step.report(Notice::UnitStopped { name, exit, expected: intent.is_some() });
         }
         let Cluster { units, policy, step, .. } = &mut self.cluster;
-        match units[id].died(run, shortage, policy, step) {
-            AfterDeath::GivenUp => self.gave_up(id, exit),
-            AfterDeath::StartsAgain if shortage.is_none() => self.explain_death(id),
-            AfterDeath::StartsAgain | AfterDeath::Finished => {}
+        match units[id].handle_death(run, shortage, policy, step) {
+            DeathOutcome::GivenUp => self.give_up(id, exit),
+            DeathOutcome::Restarts if shortage.is_none() => self.explain_death(id),
+            DeathOutcome::Restarts | DeathOutcome::Finished => {}
         }
     }
 
-    fn port_is_free(&mut self, id: UnitId, exit: &Exit) {
+    fn free_port_exited(&mut self, id: UnitId, exit: &Exit) {
         let Cluster { units, policy, step, .. } = &mut self.cluster;
-        if let Some(last) = units[id].port_is_free(exit, policy, step) {
-            self.gave_up(id, last);
+        if let Some(last) = units[id].free_port_exited(exit, policy, step) {
+            self.give_up(id, last);
         }
     }
 
-    fn gave_up(&mut self, id: UnitId, last: Exit) {
+    fn give_up(&mut self, id: UnitId, last: Exit) {
         let Cluster { units, policy, step, .. } = &mut self.cluster;
-        let essential = units.essential(&units[id]).filter(|_| policy.on_give_up == OnGiveUp::Exit);
+        let essential = units.essential_exit_code(&units[id]).filter(|_| policy.on_give_up == OnGiveUp::Exit);
         let why = Notice::GaveUp {
             name: units[id].name(),
             failures: policy.give_up_after,
@@ -95,12 +95,12 @@ impl Machine {
         }
     }
 
-    fn round_ended(&mut self) {
-        let judges = matches!(self.phase, Phase::Boot { .. } | Phase::Serve);
+    fn liveness_exited(&mut self) {
+        let is_checked_phase = matches!(self.phase, Phase::Boot { .. } | Phase::Serve);
         // If munged hangs, a reload would otherwise wait for daemons that can do nothing without it.
-        let spares_slurm = self.reload.is_applying();
-        let is_spared = |unit: &Unit| !judges || spares_slurm && unit.reads_slurms_files();
-        self.liveness.round_ended(&mut self.cluster, is_spared);
+        let is_slurm_exempt = self.reload.is_applying();
+        let is_exempt = |unit: &Unit| !is_checked_phase || is_slurm_exempt && unit.reads_slurms_files();
+        self.liveness.round_ended(&mut self.cluster, is_exempt);
     }
 
     fn cmd_exited(&mut self, exit: Exit) {
@@ -121,7 +121,7 @@ impl Machine {
     }
 
     /// No job that could still run is left, or the queue could not be read.
-    fn jobs_awaited(&mut self, exit: Exit) {
+    fn jobs_wait_exited(&mut self, exit: Exit) {
         let Cmd::Awaiting(code) = self.cmd else { return };
         if exit != Exit::Code(0) {
             self.cluster.step.report(Notice::JobsNotAwaited { exit });

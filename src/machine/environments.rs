@@ -6,20 +6,20 @@ use super::{Child, Exit, Notice};
 /// Whether to write the files again, because the accounts changed during the last run.
 #[derive(Debug, Default)]
 pub(super) struct Environments {
-    again: bool,
+    is_outdated: bool,
 }
 
 impl Environments {
     pub(super) fn accounts_changed(&mut self, step: &mut Step) {
-        self.again = step.runs(Child::Environments);
+        self.is_outdated = step.is_running(Child::Environments);
         step.start_task(Child::Environments);
     }
 
-    pub(super) fn written(&mut self, exit: Exit, step: &mut Step) {
+    pub(super) fn exited(&mut self, exit: Exit, step: &mut Step) {
         if exit != Exit::Code(0) {
             step.report(Notice::EnvironmentsNotWritten { exit });
         }
-        if std::mem::take(&mut self.again) {
+        if std::mem::take(&mut self.is_outdated) {
             step.start_task(Child::Environments);
         }
     }

@@ -1,6 +1,6 @@
 //! Accounting for jobs: makes slurmctld's view of them match reality when a daemon comes up.
 //!
-//! | what came up | what slurmctld may have wrong | the child that corrects it | what waits for it |
+//! | started daemon | possibly wrong in slurmctld | child that corrects this | waits for the child |
 //! |---|---|---|---|
 //! | the container's first slurmctld, with saved jobs | jobs whose processes ended with the former container | `JobsRecover` | slurmd, at `Gate::Jobs` |
 //! | a later slurmctld | jobs that began or ended shortly before the former one died | `JobsAccount`, then `JobsReclaim` | slurmd, by the [`LaunchHold`] |
@@ -34,9 +34,9 @@ pub(super) struct Jobs {
     accounting: Accounting,
     pub(super) launch_hold: LaunchHold,
     /// Whether the previous start's jobs are accounted for, or being accounted for.
-    recovered: bool,
+    has_recovered: bool,
     /// Whether a slurmd was ready before.
-    had_slurmd: bool,
+    has_had_slurmd: bool,
 }
 
 /// Whether a child accounts for jobs.
@@ -50,8 +50,9 @@ enum Accounting {
 
 /// The saved state that a daemon inherits from its previous process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Follows {
-    /// Its complete state, if the state was saved after this moment: it shut down in order, which includes a save.
+pub enum InheritedState {
+    /// The complete state, if it was saved after this moment: the previous process shut down in order, which includes
+    /// a save.
     Saved(Moment),
     /// The saved state may be stale.
     Unknown,
@@ -70,9 +71,9 @@ impl Jobs {
         step.start_task(child);
     }
 
-    /// slurmctld is about to start.
-    pub(super) fn before_slurmctld(&mut self, follows: Option<Follows>, units: &Units, step: &mut Step) {
-        if self.recovered && follows == Some(Follows::Unknown) {
+    /// Suspends slurmd, if the slurmctld that is about to start may have stale state.
+    pub(super) fn before_slurmctld(&mut self, inherited: Option<InheritedState>, units: &Units, step: &mut Step) {
+        if self.has_recovered && inherited == Some(InheritedState::Unknown) {
             self.launch_hold.hold(units, step);
         }
     }
@@ -96,7 +97,7 @@ impl Jobs {
 impl Cluster {
     /// slurmctld has come up, or a later slurmd.
     pub(super) fn account_for_jobs(&mut self) {
-        if self.care != JobCare::Cluster {
+        if self.job_care != JobCare::Cluster {
             return;
         }
         if let Accounting::Running { repeat, .. } = &mut self.jobs.accounting {
@@ -105,7 +106,7 @@ impl Cluster {
             return self.step.kill_task(Child::JobsReclaim);
         }
         let saved_jobs = self.prepared.as_ref().is_some_and(|prepared| prepared.saved_jobs);
-        match std::mem::replace(&mut self.jobs.recovered, true) {
+        match std::mem::replace(&mut self.jobs.has_recovered, true) {
             true => self.jobs.start_accounting(Child::JobsAccount, ACCOUNT_DEADLINE, &mut self.step),
             false if saved_jobs => self.jobs.start_accounting(Child::JobsRecover, RECOVER_DEADLINE, &mut self.step),
             false => self.gates.open(Gate::Jobs),
@@ -114,8 +115,8 @@ impl Cluster {
 
     /// slurmd has come up. The first one cannot have lost a job.
     pub(super) fn slurmd_came_up(&mut self) {
-        let had_one = std::mem::replace(&mut self.jobs.had_slurmd, true);
-        if had_one && self.jobs.recovered && self.units.has_ready(DaemonName::Slurmctld) {
+        let is_later_slurmd = std::mem::replace(&mut self.jobs.has_had_slurmd, true);
+        if is_later_slurmd && self.jobs.has_recovered && self.units.has_ready(DaemonName::Slurmctld) {
             self.account_for_jobs();
         }
     }
@@ -149,18 +150,18 @@ impl Cluster {
 
 impl Unit {
     /// What the unit's next process inherits from a previous one; `None` if there was none.
-    pub fn follows(&self, prepared: Option<&Prepared>) -> Option<Follows> {
+    pub fn inherited_state(&self, prepared: Option<&Prepared>) -> Option<InheritedState> {
         let has_saved_jobs = prepared.is_some_and(|prepared| prepared.saved_jobs);
         match &self.last_end {
-            Some(end) if end.exit == Exit::Code(0) => Some(Follows::Saved(end.began)),
-            Some(_) if self.has_been_ready() => Some(Follows::Unknown),
+            Some(end) if end.exit == Exit::Code(0) => Some(InheritedState::Saved(end.shutdown_began)),
+            Some(_) if self.has_been_ready() => Some(InheritedState::Unknown),
             // A process that never became ready has accepted no job.
-            _ => has_saved_jobs.then_some(Follows::Unknown),
+            _ => has_saved_jobs.then_some(InheritedState::Unknown),
         }
     }
 
     /// Whether the unit's next process is the first to use an empty state directory.
-    pub fn finds_no_state(&self, prepared: Option<&Prepared>) -> bool {
+    pub fn has_empty_state(&self, prepared: Option<&Prepared>) -> bool {
         self.last_end.is_none() && prepared.is_some_and(|prepared| prepared.new_state)
     }
 }

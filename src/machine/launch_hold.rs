@@ -17,14 +17,15 @@ pub(super) enum LaunchHold {
     /// slurmd was never suspended.
     #[default]
     Never,
-    StartOnlyTables,
+    /// slurmd is suspended.
+    Held,
     /// slurmd was resumed at this moment.
     Released(Moment),
 }
 
 impl LaunchHold {
     pub(super) fn hold(&mut self, units: &Units, step: &mut Step) {
-        *self = Self::StartOnlyTables;
+        *self = Self::Held;
         for slurmd in units.daemons(DaemonName::Slurmd).filter(|slurmd| slurmd.is_ready()) {
             step.signal(Child::Unit(slurmd.id), libc::SIGSTOP);
         }
@@ -34,26 +35,26 @@ impl LaunchHold {
         if self.is_held() {
             *self = Self::Released(step.now);
             // A stopping slurmd was already sent SIGCONT.
-            for slurmd in units.daemons(DaemonName::Slurmd).filter(|slurmd| slurmd.runs()) {
+            for slurmd in units.daemons(DaemonName::Slurmd).filter(|slurmd| slurmd.is_running()) {
                 step.signal(Child::Unit(slurmd.id), libc::SIGCONT);
             }
         }
     }
 
     pub(super) fn is_held(&self) -> bool {
-        matches!(self, Self::StartOnlyTables)
+        matches!(self, Self::Held)
     }
 
     /// Whether this unit is suspended, or must not start.
-    pub(super) fn holds(&self, unit: &Unit) -> bool {
+    pub(super) fn applies_to(&self, unit: &Unit) -> bool {
         self.is_held() && unit.is(DaemonName::Slurmd)
     }
 
     /// Whether this unit was suspended at some time since `start`.
-    pub(super) fn has_held(&self, unit: &Unit, start: Moment) -> bool {
+    pub(super) fn applied_since(&self, unit: &Unit, start: Moment) -> bool {
         match self {
             Self::Never => false,
-            Self::StartOnlyTables => self.holds(unit),
+            Self::Held => self.applies_to(unit),
             Self::Released(at) => *at >= start && unit.is(DaemonName::Slurmd),
         }
     }

@@ -32,7 +32,7 @@ mod units;
 
 pub use child::{Child, Exit, Shortage, SpawnFailure};
 pub use command::Command;
-pub use jobs::Follows;
+pub use jobs::InheritedState;
 pub use model::task::Setup;
 pub use notice::Notice;
 pub use reload::{Cause, LastReload, Outcome, ReloadNotice, ReloadSnapshot};
@@ -186,9 +186,9 @@ impl Machine {
         self.cluster.jobs.launch_hold.is_held()
     }
 
-    /// The units that the current liveness round asks.
-    pub fn asked(&self) -> &[UnitId] {
-        self.liveness.asked()
+    /// The units that the current liveness round checks.
+    pub fn units_being_checked(&self) -> &[UnitId] {
+        self.liveness.units_being_checked()
     }
 
     /// How long a unit's answer may take.
@@ -197,24 +197,24 @@ impl Machine {
     }
 
     /// The files that a reload restores, and the unit that died with the new ones.
-    pub fn to_restore(&self) -> (&[String], Option<UnitId>) {
-        self.reload.to_restore()
+    pub fn rollback_files_and_cause(&self) -> (&[String], Option<UnitId>) {
+        self.reload.rollback_files_and_cause()
     }
 
     /// Handles one event and returns what to do.
     pub fn step(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         self.cluster.step.now = now;
-        let goes_on = !self.is_stopping();
+        let is_active = !self.is_stopping();
         match event {
             Event::Exited(child, exit) => self.exited(child, exit),
             Event::FailedExternally(id, exit, shortage) => self.unit_exited(id, exit, Some(shortage)),
             Event::Prepare(event) => self.handle_prepare_event(event),
-            Event::ReadinessChecked(id, ready) => self.looked(id, ready),
+            Event::ReadinessChecked(id, ready) => self.handle_readiness(id, ready),
             Event::Node(report) => self.handle_node_report(Some(report)),
             Event::Liveness(id, liveness) => self.liveness.take_result(id, liveness),
-            Event::ConfigurationChanged if goes_on && self.setup.has_cluster => self.reload.note_change(now),
+            Event::ConfigurationChanged if is_active && self.setup.has_cluster => self.reload.note_change(now),
             // Before that it is unnecessary: the preparation reads the accounts last.
-            Event::AccountsChanged if goes_on && self.cluster.prepared.is_some() => {
+            Event::AccountsChanged if is_active && self.cluster.prepared.is_some() => {
                 self.environments.accounts_changed(&mut self.cluster.step);
             }
             Event::Signal(signal) => self.signalled(signal),
@@ -223,21 +223,21 @@ impl Machine {
             Event::ConfigurationChanged | Event::AccountsChanged | Event::Tick => {}
         }
         self.advance();
-        self.note_moments();
-        self.cluster.step.end()
+        self.record_parts();
+        self.cluster.step.take_effects()
     }
 
     /// The effects of a step that panicked, up to the panic.
     pub fn effects_of_panic(&mut self) -> Vec<Effect> {
-        self.cluster.step.end()
+        self.cluster.step.take_effects()
     }
 
     /// The latest moment at which the machine needs an [`Event::Tick`].
     pub fn next_wake(&self) -> Option<Moment> {
         // During the stop nothing waits for a unit to become ready.
-        let counts = |unit: &&Unit| !self.is_stopping() || unit.is_stopping();
+        let has_deadline = |unit: &&Unit| !self.is_stopping() || unit.is_stopping();
         let Cluster { units, node, jobs, .. } = &self.cluster;
-        let units = units.iter().filter(counts).filter_map(Unit::next_wake);
+        let units = units.iter().filter(has_deadline).filter_map(Unit::next_wake);
         let parts = [
             self.phase.next_wake(),
             node.next_wake(),
@@ -271,9 +271,9 @@ impl Machine {
     }
 
     /// Handles the result of a readiness check. During the stop it is ignored: dependent units must not start any more.
-    fn looked(&mut self, id: UnitId, ready: bool) {
+    fn handle_readiness(&mut self, id: UnitId, ready: bool) {
         if ready && !self.is_stopping() {
-            self.cluster.is_ready(id);
+            self.cluster.mark_ready(id);
         }
     }
 }

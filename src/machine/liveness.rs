@@ -8,7 +8,7 @@ use model::supervise::Supervise;
 
 use super::cluster::Cluster;
 use super::step::Step;
-use super::unit::{RestartIntent, Unit, doubling};
+use super::unit::{RestartIntent, Unit, exponential_backoff};
 use super::units::Units;
 use super::{Child, Moment, Notice};
 use crate::UnitId;
@@ -19,57 +19,59 @@ use model::unit::Spec;
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     round: Round,
-    /// How many rounds in a row ended without a verdict.
+    /// The number of consecutive rounds without a result.
     rounds_without_result: u32,
 }
 
-/// A single child asks all units. So probes cannot pile up, and an interval costs one wake-up.
+/// A single child checks all units. So probes cannot pile up, and an interval costs one wake-up.
 #[derive(Debug, Default)]
 enum Round {
-    /// There is no unit to ask.
+    /// There is no unit to check.
     #[default]
     Idle,
     /// The next round begins at this moment.
     Pause { until: Moment },
-    /// The child is asking. It ends by itself; at the deadline it is killed.
-    Asking { since: Moment, until: Moment, asked: Vec<UnitId>, results: BTreeMap<UnitId, Liveness> },
+    /// The child checks the units. It ends by itself; at the deadline it is killed.
+    Checking { since: Moment, until: Moment, checked: Vec<UnitId>, results: BTreeMap<UnitId, Liveness> },
 }
 
 /// The history of a unit's answers.
 #[derive(Debug, Default)]
 pub(super) struct LivenessHistory {
     /// When the ready state began in which the unit last answered.
-    answered: Option<Moment>,
-    /// Since when every question was answered.
-    calm_since: Option<Moment>,
-    slow: u32,
+    answered_when_ready_since: Option<Moment>,
+    /// Since when the unit has answered every check.
+    answering_since: Option<Moment>,
+    /// The number of consecutive rounds in which the unit was slow.
+    slow_rounds: u32,
     overloaded_since: Option<Moment>,
-    reported: Option<String>,
+    /// The last reported reason why the unit could not be checked.
+    reported_check_error: Option<String>,
     has_reported_overload: bool,
-    restarts: Restarts,
+    restarts: UnresponsiveRestarts,
     /// Why slurminit stopped the unresponsive unit.
-    pub(super) silence: Option<String>,
+    pub(super) unresponsive_reason: Option<String>,
 }
 
 /// Restarts of unresponsive units have a separate backoff, so that a user who blocks a daemon cannot make it
 /// restart all the time.
 #[derive(Debug, Default)]
-struct Restarts {
-    in_a_row: u32,
+struct UnresponsiveRestarts {
+    consecutive_restarts: u32,
     /// The earliest moment for the next restart.
     not_before: Moment,
     /// Whether it was logged that the unit is left alone until then.
     is_reported: bool,
 }
 
-impl Restarts {
+impl UnresponsiveRestarts {
     /// The pause after the last restart.
     fn pause(&self) -> Duration {
-        doubling(self.in_a_row, RESTART_PAUSE, RESTART_PAUSE_MAX)
+        exponential_backoff(self.consecutive_restarts, RESTART_PAUSE, RESTART_PAUSE_MAX)
     }
 
     fn note(&mut self, now: Moment) {
-        self.in_a_row = self.in_a_row.saturating_add(1);
+        self.consecutive_restarts = self.consecutive_restarts.saturating_add(1);
         self.not_before = now + self.pause();
         self.is_reported = false;
     }
@@ -78,22 +80,22 @@ impl Restarts {
 impl LivenessHistory {
     /// Whether the unit ever answered. If so, its configuration works.
     pub(super) fn has_answered(&self) -> bool {
-        self.answered.is_some()
+        self.answered_when_ready_since.is_some()
     }
 
     /// The unit answered. It has recovered once it has done so for a minute, and for as long as its last pause.
-    fn answers(&mut self, now: Moment, ready: Moment) {
-        self.answered = Some(ready);
-        (self.reported, self.overloaded_since) = (None, None);
-        let calm = now.saturating_sub(*self.calm_since.get_or_insert(now));
-        if calm >= RECOVERED_AFTER.max(self.restarts.pause()) {
-            (self.restarts, self.has_reported_overload) = (Restarts::default(), false);
+    fn record_answer(&mut self, now: Moment, ready_since: Moment) {
+        self.answered_when_ready_since = Some(ready_since);
+        (self.reported_check_error, self.overloaded_since) = (None, None);
+        let answering_for = now.saturating_sub(*self.answering_since.get_or_insert(now));
+        if answering_for >= RECOVERED_AFTER.max(self.restarts.pause()) {
+            (self.restarts, self.has_reported_overload) = (UnresponsiveRestarts::default(), false);
         }
     }
 }
 
 /// The first round comes early: it starts the helpers that watch over processes and jobs.
-const FIRST: Duration = Duration::from_secs(1);
+const FIRST_ROUND_DELAY: Duration = Duration::from_secs(1);
 /// The child stops its own clock while it cannot run. It is killed after this multiple of the longest question's
 /// timeout.
 const CHILD_TIMEOUT_FACTOR: u32 = 4;
@@ -102,7 +104,7 @@ const SLOW_ROUNDS: u32 = 12;
 /// How long a unit may be overloaded by clients before it is restarted: a restart drops their connections, but they
 /// come back.
 const OVERLOAD_PATIENCE: Duration = Duration::from_secs(300);
-/// The pause after the first restart for silence; doubles with each restart.
+/// The pause after the first restart of an unresponsive unit; doubles with each restart.
 const RESTART_PAUSE: Duration = Duration::from_secs(30);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// A unit that has answered for this long has recovered.
@@ -114,7 +116,7 @@ impl Rounds {
     pub(super) fn next_wake(&self) -> Option<Moment> {
         match self.round {
             Round::Idle => None,
-            Round::Pause { until } | Round::Asking { until, .. } => Some(until),
+            Round::Pause { until } | Round::Checking { until, .. } => Some(until),
         }
     }
 
@@ -122,9 +124,9 @@ impl Rounds {
         self.round = Round::Idle;
     }
 
-    pub(super) fn asked(&self) -> &[UnitId] {
+    pub(super) fn units_being_checked(&self) -> &[UnitId] {
         match &self.round {
-            Round::Asking { asked, .. } => asked,
+            Round::Checking { checked, .. } => checked,
             Round::Idle | Round::Pause { .. } => &[],
         }
     }
@@ -132,12 +134,12 @@ impl Rounds {
     pub(super) fn advance(&mut self, units: &Units, policy: &Supervise, step: &mut Step) {
         let interval = policy.probe_interval;
         match &mut self.round {
-            Round::Asking { until, .. } if step.now >= *until => {
+            Round::Checking { until, .. } if step.now >= *until => {
                 *until = step.now + interval;
                 step.kill_task(Child::Liveness);
             }
-            Round::Idle if to_ask(units, policy).next().is_some() => {
-                self.round = Round::Pause { until: step.now + interval.min(FIRST) };
+            Round::Idle if units_to_check(units, policy).next().is_some() => {
+                self.round = Round::Pause { until: step.now + interval.min(FIRST_ROUND_DELAY) };
             }
             Round::Pause { until } if step.now >= *until => self.begin_round(units, policy, step),
             _ => {}
@@ -145,51 +147,51 @@ impl Rounds {
     }
 
     fn begin_round(&mut self, units: &Units, policy: &Supervise, step: &mut Step) {
-        let Some(longest) = to_ask(units, policy).map(|unit| probe_timeout(&unit.spec, policy)).max() else {
+        let Some(longest) = units_to_check(units, policy).map(|unit| probe_timeout(&unit.spec, policy)).max() else {
             return self.stop();
         };
-        let asked = to_ask(units, policy).map(|unit| unit.id).collect();
+        let checked = units_to_check(units, policy).map(|unit| unit.id).collect();
         let until = step.now + longest * CHILD_TIMEOUT_FACTOR;
-        self.round = Round::Asking { since: step.now, until, asked, results: BTreeMap::new() };
+        self.round = Round::Checking { since: step.now, until, checked, results: BTreeMap::new() };
         step.start_task(Child::Liveness);
         // A helper that is still alive is not started again.
         step.start_task(Child::OomScore);
         if units.daemon(DaemonName::Slurmctld).is_some() {
             step.start_task(Child::JobsFollow);
         } else if units.daemon(DaemonName::Slurmd).is_some_and(Unit::is_ready) {
-            // Not before: while a driver is queried, the node's name is not known, but munged is asked already.
+            // Not before: while a driver is queried, the node's name is not known, but munged is already checked.
             step.start_task(Child::JobsReached);
         }
     }
 
     pub(super) fn take_result(&mut self, unit: UnitId, liveness: Liveness) {
-        if let Round::Asking { asked, results, .. } = &mut self.round {
-            if asked.contains(&unit) {
+        if let Round::Checking { checked, results, .. } = &mut self.round {
+            if checked.contains(&unit) {
                 results.insert(unit, liveness);
             }
         }
     }
 
-    /// The child has ended and its output was read. Judges each unit, except those that are spared.
-    pub(super) fn round_ended(&mut self, cluster: &mut Cluster, is_spared: impl Fn(&Unit) -> bool) {
-        let Round::Asking { since, asked, results, .. } = &mut self.round else { return };
-        let (since, asked, results) = (*since, std::mem::take(asked), std::mem::take(results));
+    /// The child has ended and its output was read. Applies the result of each unit that is not exempt.
+    pub(super) fn round_ended(&mut self, cluster: &mut Cluster, is_exempt: impl Fn(&Unit) -> bool) {
+        let Round::Checking { since, checked, results, .. } = &mut self.round else { return };
+        let (since, checked, results) = (*since, std::mem::take(checked), std::mem::take(results));
         let Cluster { units, policy, step, jobs, .. } = cluster;
         self.round = Round::Pause { until: (since + policy.probe_interval).max(step.now) };
         self.rounds_without_result = if results.is_empty() { self.rounds_without_result.saturating_add(1) } else { 0 };
         if self.rounds_without_result == ROUNDS_WITHOUT_RESULT {
             step.report(Notice::NoVerdict { rounds: ROUNDS_WITHOUT_RESULT });
         }
-        let answered = |unit: UnitId| !asked.contains(&unit) || results.get(&unit) == Some(&Liveness::Answers);
-        for id in &asked {
+        let answered = |unit: UnitId| !checked.contains(&unit) || results.get(&unit) == Some(&Liveness::Answers);
+        for id in &checked {
             // A check also fails if munged, or another unit that this one needs, does not answer. Then only that unit
-            // is judged.
-            let is_excused = is_spared(&units[*id]) || jobs.launch_hold.has_held(&units[*id], since);
-            if is_excused || !is_sound(units, *id, since, &answered) {
+            // is restarted.
+            let is_excused = is_exempt(&units[*id]) || jobs.launch_hold.applied_since(&units[*id], since);
+            if is_excused || !dependencies_answered(units, *id, since, &answered) {
                 continue;
             }
-            if let Some((ready, liveness)) = ready_at(&units[*id], since).zip(results.get(id)) {
-                units[*id].judge(ready, liveness.clone(), policy, step);
+            if let Some((ready_since, liveness)) = ready_at(&units[*id], since).zip(results.get(id)) {
+                units[*id].apply_liveness(ready_since, liveness.clone(), policy, step);
             }
         }
     }
@@ -201,56 +203,59 @@ pub(super) fn probe_timeout(spec: &Spec, policy: &Supervise) -> Duration {
     own.unwrap_or(policy.probe_timeout).min(policy.probe_interval)
 }
 
-fn to_ask<'a>(units: &'a Units, policy: &Supervise) -> impl Iterator<Item = &'a Unit> + use<'a> {
-    let asks = !policy.probe_interval.is_zero();
+fn units_to_check<'a>(units: &'a Units, policy: &Supervise) -> impl Iterator<Item = &'a Unit> + use<'a> {
+    let is_enabled = !policy.probe_interval.is_zero();
     // A unit that may not be started again must not be ended either.
-    let is_asked = |unit: &&Unit| unit.spec.liveness.is_some() && unit.spec.restart != RestartPolicy::Never;
-    units.iter().filter(move |unit| asks && unit.is_ready()).filter(is_asked)
+    let has_check = |unit: &&Unit| unit.spec.liveness.is_some() && unit.spec.restart != RestartPolicy::Never;
+    units.iter().filter(move |unit| is_enabled && unit.is_ready()).filter(has_check)
 }
 
 /// When the unit became ready, if it has been ready since before the round began.
-fn ready_at(unit: &Unit, begin: Moment) -> Option<Moment> {
-    unit.ready_since().filter(|since| *since <= begin)
+fn ready_at(unit: &Unit, round_start: Moment) -> Option<Moment> {
+    unit.ready_since().filter(|since| *since <= round_start)
 }
 
-/// Whether everything that the unit needs was ready and answered.
-fn is_sound(units: &Units, id: UnitId, begin: Moment, answered: &impl Fn(UnitId) -> bool) -> bool {
-    units[id].needs.iter().all(|other| {
-        let is_there = ready_at(&units[*other], begin).is_some() || units[*other].has_finished();
-        is_there && answered(*other) && is_sound(units, *other, begin, answered)
+/// Whether all dependencies of the unit, also indirect ones, were ready and answered.
+fn dependencies_answered(units: &Units, id: UnitId, round_start: Moment, answered: &impl Fn(UnitId) -> bool) -> bool {
+    units[id].dependencies.iter().all(|other| {
+        let is_available = ready_at(&units[*other], round_start).is_some() || units[*other].has_finished();
+        is_available && answered(*other) && dependencies_answered(units, *other, round_start, answered)
     })
 }
 
 impl Unit {
-    /// The node became usable, so this unit has done its part.
-    pub(super) fn note_answer(&mut self) {
-        self.liveness_history.answered = self.ready_since().or(self.liveness_history.answered);
+    /// Records a usable node as an answer of this unit: it takes all daemons to get there.
+    pub(super) fn record_usable_node(&mut self) {
+        let ready_since = self.ready_since();
+        let history = &mut self.liveness_history;
+        history.answered_when_ready_since = ready_since.or(history.answered_when_ready_since);
     }
 
-    fn judge(&mut self, ready: Moment, liveness: Liveness, policy: &Supervise, step: &mut Step) {
+    fn apply_liveness(&mut self, ready_since: Moment, liveness: Liveness, policy: &Supervise, step: &mut Step) {
         let (name, now) = (self.name(), step.now);
         let liveness_history = &mut self.liveness_history;
         // slurmctld listens before it has read its saved state. A unit that has never answered may still be starting.
-        let starts = liveness_history.answered != Some(ready) && now < ready + self.spec.ready_timeout;
-        liveness_history.slow =
-            if matches!(liveness, Liveness::Slow(_)) { liveness_history.slow.saturating_add(1) } else { 0 };
+        let is_still_starting = liveness_history.answered_when_ready_since != Some(ready_since)
+            && now < ready_since + self.spec.ready_timeout;
+        liveness_history.slow_rounds =
+            if matches!(liveness, Liveness::Slow(_)) { liveness_history.slow_rounds.saturating_add(1) } else { 0 };
         if !matches!(liveness, Liveness::Answers | Liveness::Unknown(_)) {
-            liveness_history.calm_since = None;
+            liveness_history.answering_since = None;
         }
         let why = match liveness {
-            Liveness::Answers => return liveness_history.answers(now, ready),
+            Liveness::Answers => return liveness_history.record_answer(now, ready_since),
             Liveness::Unknown(why) => {
-                if liveness_history.reported.as_ref() != Some(&why) {
-                    liveness_history.reported = Some(why.clone());
+                if liveness_history.reported_check_error.as_ref() != Some(&why) {
+                    liveness_history.reported_check_error = Some(why.clone());
                     step.report(Notice::NotChecked { name, why });
                 }
                 return;
             }
             // Only root and the unit's own user can stop it, so no other user can cause this restart.
-            Liveness::Stopped(why) => return self.end_silent(why, policy, step),
-            _ if starts => return,
-            Liveness::Slow(why) if liveness_history.slow < SLOW_ROUNDS => {
-                if liveness_history.slow == 1 {
+            Liveness::Stopped(why) => return self.stop_unresponsive(why, policy, step),
+            _ if is_still_starting => return,
+            Liveness::Slow(why) if liveness_history.slow_rounds < SLOW_ROUNDS => {
+                if liveness_history.slow_rounds == 1 {
                     step.report(Notice::Slow { name, why });
                 }
                 return;
@@ -270,7 +275,7 @@ impl Unit {
         let restarts = &mut liveness_history.restarts;
         if now >= restarts.not_before {
             restarts.note(now);
-            self.end_silent(why, policy, step);
+            self.stop_unresponsive(why, policy, step);
         } else if !std::mem::replace(&mut restarts.is_reported, true) {
             let pause = restarts.not_before - now;
             step.report(Notice::StillUnresponsive { name, why, pause });
@@ -278,12 +283,12 @@ impl Unit {
     }
 
     /// A stopped process obeys SIGTERM once it gets SIGCONT. A deadlocked one never does, so SIGKILL follows early.
-    fn end_silent(&mut self, why: String, policy: &Supervise, step: &mut Step) {
-        (self.liveness_history.slow, self.liveness_history.overloaded_since) = (0, None);
-        self.liveness_history.silence = Some(why.clone());
+    fn stop_unresponsive(&mut self, why: String, policy: &Supervise, step: &mut Step) {
+        (self.liveness_history.slow_rounds, self.liveness_history.overloaded_since) = (0, None);
+        self.liveness_history.unresponsive_reason = Some(why.clone());
         step.report(Notice::Unresponsive { name: self.name(), why });
-        self.stop(RestartIntent::AfterSilence, step);
-        self.hurry(step.now + probe_timeout(&self.spec, policy) / 2);
+        self.stop(RestartIntent::Unresponsive, step);
+        self.kill_by(step.now + probe_timeout(&self.spec, policy) / 2);
     }
 }
 

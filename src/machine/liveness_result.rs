@@ -44,7 +44,7 @@ impl Question {
 
 /// The result of one question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Probed {
+pub struct LivenessResult {
     /// The unit that was checked.
     pub unit: UnitId,
     /// The result of the unit's liveness check.
@@ -66,6 +66,6 @@ pub enum Liveness {
     Overloaded(String),
     /// The unit did not answer, but was working or waiting for a CPU.
     Slow(String),
-    /// The question could not be asked, or it failed for a reason outside of the unit.
+    /// The unit could not be checked, or the check failed for a reason outside of the unit.
     Unknown(String),
 }

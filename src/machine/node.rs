@@ -1,4 +1,4 @@
-//! Tracks the node's state by asking the controller.
+//! Tracks the node's state by querying the controller.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use super::step::Step;
 use super::{Child, Moment, Notice};
 use crate::node_report::{NodeReport, NodeVerdict};
 
-/// The first pause between two questions about the node's state.
-const ASK: Duration = Duration::from_millis(4);
+/// The first pause between two queries of the node's state.
+const FIRST_QUERY_PAUSE: Duration = Duration::from_millis(4);
 /// The longest pause while the container starts.
-const ASK_MAX: Duration = Duration::from_millis(250);
+const MAX_QUERY_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause once the node is overdue, or the container serves.
-const ASK_LATE: Duration = Duration::from_secs(5);
-/// How long one question may take: longer than Slurm's own timeout of 10 s.
-const ASK_DEADLINE: Duration = Duration::from_secs(15);
+const MAX_LATE_QUERY_PAUSE: Duration = Duration::from_secs(5);
+/// How long one query may take: longer than Slurm's own timeout of 10 s.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The node as the controller reports it.
 #[derive(Debug, Default)]
@@ -23,22 +23,22 @@ pub(super) struct Node {
     state: State,
     /// The last known state of the node.
     pub(super) report: Option<NodeReport>,
-    /// Whether a drain was already taken back.
-    resumed: bool,
+    /// Whether the node was already resumed. It is resumed once only: if the drain comes back, its cause still exists.
+    is_resumed: bool,
     /// Whether the node has been usable since the container's start.
-    has_served: bool,
+    has_been_usable: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 enum State {
-    /// The daemons that could answer are not ready.
+    /// slurmctld or slurmd is not ready.
     #[default]
     Unwatched,
-    /// Ask again at this moment; the pause grows.
-    AskAt { at: Moment, pause: Duration },
+    /// The next query starts at this moment; the pause grows.
+    QueryAt { at: Moment, pause: Duration },
     /// A query is running, with this deadline.
-    Asking { pause: Duration, until: Moment },
-    /// A drain is being taken back.
+    Querying { pause: Duration, until: Moment },
+    /// The node is being resumed.
     Resuming { until: Moment },
     /// The state is known; no further queries.
     Known,
@@ -47,8 +47,8 @@ enum State {
 impl Node {
     pub(super) fn next_wake(&self) -> Option<Moment> {
         match self.state {
-            State::AskAt { at, .. } => Some(at),
-            State::Asking { until, .. } | State::Resuming { until } => Some(until),
+            State::QueryAt { at, .. } => Some(at),
+            State::Querying { until, .. } | State::Resuming { until } => Some(until),
             State::Unwatched | State::Known => None,
         }
     }
@@ -59,7 +59,7 @@ impl Node {
     }
 
     /// Whether the state is being determined.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(super) fn is_queried(&self) -> bool {
         !matches!(self.state, State::Unwatched | State::Known)
     }
 
@@ -70,36 +70,36 @@ impl Node {
     /// Resets the state, because the daemons restart.
     pub(super) fn forget(&mut self, step: &mut Step) {
         self.stop();
-        self.resumed = false;
+        self.is_resumed = false;
         step.kill_task(Child::NodeCheck);
         step.kill_task(Child::NodeResume);
     }
 
     /// A new slurmctld may have a stale state from before a resume: changes are saved with a delay of five seconds.
     pub(super) fn controller_came_up(&mut self) {
-        self.resumed = false;
+        self.is_resumed = false;
     }
 
-    /// Asks as soon as possible, unless a question is already under way.
-    pub(super) fn ask(&mut self, step: &Step) {
-        let under_way = match self.state {
-            State::Asking { .. } => step.runs(Child::NodeCheck),
-            State::Resuming { .. } => step.runs(Child::NodeResume),
-            State::Unwatched | State::AskAt { .. } | State::Known => false,
+    /// Queries as soon as possible, unless a query is already running.
+    pub(super) fn request_query(&mut self, step: &Step) {
+        let is_running = match self.state {
+            State::Querying { .. } => step.is_running(Child::NodeCheck),
+            State::Resuming { .. } => step.is_running(Child::NodeResume),
+            State::Unwatched | State::QueryAt { .. } | State::Known => false,
         };
-        if !under_way {
-            self.state = State::AskAt { at: step.now, pause: ASK };
+        if !is_running {
+            self.state = State::QueryAt { at: step.now, pause: FIRST_QUERY_PAUSE };
         }
     }
 
     pub(super) fn advance(&mut self, step: &mut Step) {
-        let next = step.now + ASK_DEADLINE;
+        let next = step.now + QUERY_TIMEOUT;
         match &mut self.state {
-            State::AskAt { at, pause } if step.now >= *at => {
-                self.state = State::Asking { pause: *pause, until: next };
+            State::QueryAt { at, pause } if step.now >= *at => {
+                self.state = State::Querying { pause: *pause, until: next };
                 step.start_task(Child::NodeCheck);
             }
-            State::Asking { until, .. } if step.now >= *until => {
+            State::Querying { until, .. } if step.now >= *until => {
                 *until = next;
                 step.kill_task(Child::NodeCheck);
             }
@@ -120,41 +120,41 @@ impl Node {
         late: bool,
         step: &mut Step,
     ) -> bool {
-        let State::Asking { pause, .. } = self.state else { return false };
-        let own_epilog = prepared.is_some_and(|prepared| prepared.own_epilog) && !self.resumed;
+        let State::Querying { pause, .. } = self.state else { return false };
+        let own_epilog = prepared.is_some_and(|prepared| prepared.own_epilog) && !self.is_resumed;
         let verdict = match &report {
-            Some(report) if own_epilog && report.blames_the_epilog() => NodeVerdict::Repaired,
+            Some(report) if own_epilog && report.is_drained_by_epilog() => NodeVerdict::Repaired,
             // The agent resumes the nodes that it drained, once the node is ready.
-            Some(report) if self.has_served && report.is_the_agents_drain() => NodeVerdict::Drained,
+            Some(report) if self.has_been_usable && report.is_drained_by_agent() => NodeVerdict::Drained,
             report => report.as_ref().map_or(NodeVerdict::NotYet, NodeReport::verdict),
         };
         let changed = self.report != report;
         self.report = report;
         let reason = || self.report.as_ref().map(|report| report.reason.clone()).unwrap_or_default();
         match verdict {
-            NodeVerdict::Repaired if !self.resumed => {
+            NodeVerdict::Repaired if !self.is_resumed => {
                 step.report(Notice::Resuming { reason: reason() });
-                // Only once: if the drain comes back, its cause still exists.
-                self.resumed = true;
-                self.state = State::Resuming { until: step.now + ASK_DEADLINE };
+                self.is_resumed = true;
+                self.state = State::Resuming { until: step.now + QUERY_TIMEOUT };
                 step.start_task(Child::NodeResume);
             }
             NodeVerdict::Usable => {
-                self.has_served = true;
+                self.has_been_usable = true;
                 self.state = State::Known;
             }
             NodeVerdict::Drained => {
-                let is_the_agents = self.report.as_ref().is_some_and(NodeReport::is_the_agents_drain);
-                if changed && !is_the_agents {
+                let is_drained_by_agent = self.report.as_ref().is_some_and(NodeReport::is_drained_by_agent);
+                if changed && !is_drained_by_agent {
                     let node = prepared.and_then(Prepared::name_of_node).unwrap_or("localhost").to_owned();
                     step.report(Notice::DrainedByAdministrator { node, reason: reason() });
                 }
                 self.state = State::Known;
             }
             NodeVerdict::NotYet | NodeVerdict::Repaired => {
-                // Also in service the first questions are close together: a restarted slurmctld learns of the node within seconds.
-                let longest = if late { ASK_LATE } else { ASK_MAX };
-                self.state = State::AskAt { at: step.now + pause, pause: (pause * 2).min(longest) };
+                // Also in service the first queries are close together: a restarted slurmctld receives the node's
+                // registration within seconds.
+                let max_pause = if late { MAX_LATE_QUERY_PAUSE } else { MAX_QUERY_PAUSE };
+                self.state = State::QueryAt { at: step.now + pause, pause: (pause * 2).min(max_pause) };
             }
         }
         self.is_known()

@@ -34,16 +34,16 @@ pub enum NodeVerdict {
 }
 
 /// Prefixes of other reasons that a start makes outdated. If the spool directory is still full, the next batch job drains the node again.
-const REPAIRED_BY_A_START: [&str; 3] = [OUR_REASON, "SlurmdSpoolDir is full", TWICE];
+const OUTDATED_REASONS: [&str; 3] = [OUR_REASON, "SlurmdSpoolDir is full", DUPLICATE_JOB_REASON];
 
 /// Prefixes of the reasons that Slurm sets when a node registers with less than slurm.conf promises. A start writes files that match the
 /// hardware, so such a reason is outdated. Slurm 22.05 to 25.11, `node_mgr.c` and `gres.c`.
-const BLAMES_THE_HARDWARE: [&str; 4] = ["gres/", "Low ", "CPUs ", "RealMemory "];
+const HARDWARE_REASONS: [&str; 4] = ["gres/", "Low ", "CPUs ", "RealMemory "];
 
 /// If slurmctld is killed before it has saved that a batch job started, its successor launches the job again, and
 /// drains the node because the job is already there (`agent.c`). The job is requeued, and slurmd's first copy of it
 /// ends soon.
-pub const TWICE: &str = "Duplicate jobid";
+pub const DUPLICATE_JOB_REASON: &str = "Duplicate jobid";
 
 /// The reason that slurmctld sets when the node's Epilog failed (Slurm 22.05 to 25.11, `job_mgr.c`). An Epilog that was
 /// killed by slurmd's stop or by the kernel also counts as failed.
@@ -58,15 +58,15 @@ pub const OUR_REASON: &str = "slurminit: ";
 
 /// Prefix of the drain reasons that the agent sets because of a GPU. It never changes: an agent recognizes reasons set by
 /// older versions by it.
-pub const GPUS_REASON: &str = "slurminit: GPU ";
+pub const GPU_REASON: &str = "slurminit: GPU ";
 /// Prefix of the drain reasons that the agent sets because of memory. It never changes, either.
-pub const MEMORYS_REASON: &str = "slurminit: memory ";
+pub const MEMORY_REASON: &str = "slurminit: memory ";
 
 /// The state reported for a controller that responds.
 const UP: &str = "up";
 
 /// How much of a reason is kept, in characters. Slurm does not limit what an operator may write.
-const LONGEST_REASON: usize = 400;
+const MAX_REASON_CHARS: usize = 400;
 
 impl NodeReport {
     /// Reads one line of `sinfo --format='%T|%E'`.
@@ -80,7 +80,7 @@ impl NodeReport {
         Some(Self {
             state: word.to_ascii_lowercase(),
             responding: !state.contains('*'),
-            reason: printable::short(reason.trim(), LONGEST_REASON),
+            reason: printable::short(reason.trim(), MAX_REASON_CHARS),
         })
     }
 
@@ -92,7 +92,7 @@ impl NodeReport {
 
     /// The report of two nodes that decides whether the cluster is ready: in order of precedence a node that has not registered, one
     /// to resume, one that accepts jobs, and one drained by an administrator.
-    pub fn worse(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+    pub fn less_ready(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         let rank = |report: &Self| match report.verdict() {
             NodeVerdict::NotYet => 0,
             NodeVerdict::Repaired => 1,
@@ -113,36 +113,36 @@ impl NodeReport {
                 NodeVerdict::Usable
             }
             "down" if self.reason.starts_with(OUR_REASON) => NodeVerdict::Repaired,
-            _ if self.is_closed_for_good() => NodeVerdict::Drained,
+            _ if self.is_permanently_closed() => NodeVerdict::Drained,
             "drained" | "draining" | "drain" => NodeVerdict::Repaired,
             _ => NodeVerdict::NotYet,
         }
     }
 
     /// Whether the node is drained because Slurm misinterpreted the end of an Epilog as a failure.
-    pub fn blames_the_epilog(&self) -> bool {
+    pub fn is_drained_by_epilog(&self) -> bool {
         self.verdict() == NodeVerdict::Drained && self.reason == EPILOG_FAILED
     }
 
     /// Whether the agent drained the node. A start resumes it after its own GPU detection; later the agent resumes it.
-    pub fn is_the_agents_drain(&self) -> bool {
-        self.is_drained_because(GPUS_REASON) || self.is_drained_because(MEMORYS_REASON)
+    pub fn is_drained_by_agent(&self) -> bool {
+        self.has_drain_reason(GPU_REASON) || self.has_drain_reason(MEMORY_REASON)
     }
 
     /// Whether slurminit drained the node with a reason that has this prefix.
-    pub fn is_drained_because(&self, start: &str) -> bool {
-        self.verdict() == NodeVerdict::Repaired && self.reason.starts_with(start)
+    pub fn has_drain_reason(&self, prefix: &str) -> bool {
+        self.verdict() == NodeVerdict::Repaired && self.reason.starts_with(prefix)
     }
 
     /// Whether the node was closed by an administrator, or for a cause that no start repairs. Its reason must not be
     /// overwritten then. slurminit never sets FAIL, and a drain would replace it.
-    pub fn is_closed_for_good(&self) -> bool {
+    pub fn is_permanently_closed(&self) -> bool {
         self.is_failed() || self.is_drained() && !self.is_repaired()
     }
 
     /// Whether the node takes no jobs for a reason that is not slurminit's. A drain would replace that reason.
-    pub fn is_closed_by_others(&self) -> bool {
-        self.is_closed_for_good() || self.state == "down" && !self.is_repaired()
+    pub fn is_closed_externally(&self) -> bool {
+        self.is_permanently_closed() || self.state == "down" && !self.is_repaired()
     }
 
     fn is_failed(&self) -> bool {
@@ -150,8 +150,8 @@ impl NodeReport {
     }
 
     /// Whether slurmctld drained the node because it registered with other hardware than slurmctld knew.
-    pub fn blames_the_hardware(&self) -> bool {
-        BLAMES_THE_HARDWARE.iter().any(|start| self.reason.starts_with(start))
+    pub fn has_hardware_reason(&self) -> bool {
+        HARDWARE_REASONS.iter().any(|prefix| self.reason.starts_with(prefix))
     }
 
     /// Whether the node accepts no more jobs, for any reason.
@@ -160,7 +160,7 @@ impl NodeReport {
     }
 
     fn is_repaired(&self) -> bool {
-        self.blames_the_hardware() || REPAIRED_BY_A_START.iter().any(|start| self.reason.starts_with(start))
+        self.has_hardware_reason() || OUTDATED_REASONS.iter().any(|prefix| self.reason.starts_with(prefix))
     }
 }
 
@@ -181,8 +181,8 @@ mod tests {
     }
 
     #[test]
-    fn is_closed_for_good_if_failed_or_drained_by_administrator() {
-        let closed = |line: &str| NodeReport::parse(line).unwrap().is_closed_for_good();
+    fn is_permanently_closed_if_failed_or_drained_by_administrator() {
+        let closed = |line: &str| NodeReport::parse(line).unwrap().is_permanently_closed();
         assert!(closed("drained|upgrade") && closed("draining|upgrade") && closed("drained*|upgrade"));
         assert!(closed("fail|disk") && closed("failing|disk") && closed("fail*|slurminit: GPU 1"));
         assert!(
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn distinguishes_foreign_reasons_from_own() {
-        let others = |line: &str| NodeReport::parse(line).unwrap().is_closed_by_others();
+        let others = |line: &str| NodeReport::parse(line).unwrap().is_closed_externally();
         for line in
             ["fail|disk", "failing|disk", "drained|fan", "down|fan", "down*|Not responding", "draining@|Reboot ASAP"]
         {
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn distinguishes_failed_epilog_from_administrators_drain() {
-        let blames = |line| NodeReport::parse(line).unwrap().blames_the_epilog();
+        let blames = |line| NodeReport::parse(line).unwrap().is_drained_by_epilog();
         assert!(blames("drained|Epilog error") && blames("draining|Epilog error"));
         assert!(
             !blames("drained|Epilog error, ask Eve")
@@ -240,8 +240,7 @@ mod tests {
 
     #[test]
     fn cluster_state_is_that_of_least_ready_node() {
-        let worst =
-            |text: &str| text.lines().map(NodeReport::parse).fold(None, NodeReport::worse).map(|report| report.state);
+        let worst = |text: &str| Some(text.lines().map(NodeReport::parse).fold(None, NodeReport::less_ready)?.state);
         assert_eq!(worst("idle|none\nunknown*|none\ndrained|fan"), Some("unknown".to_owned()));
         assert_eq!(worst("drained|fan\nidle|none\nmixed|none"), Some("idle".to_owned()));
         assert_eq!(worst("idle|none\ndown|slurminit: the container stops"), Some("down".to_owned()));

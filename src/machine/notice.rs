@@ -37,7 +37,7 @@ pub enum Notice {
     UnitDied {
         name: String,
         exit: Exit,
-        ran: Duration,
+        uptime: Duration,
         pause: Duration,
     },
     CrashLoop {
@@ -48,9 +48,9 @@ pub enum Notice {
         name: String,
         exit: Exit,
     },
-    NeedFailed {
+    DependencyFailed {
         name: String,
-        need: String,
+        dependency: String,
     },
     UnitStopped {
         name: String,
@@ -59,9 +59,9 @@ pub enum Notice {
     },
     SlowStart {
         name: String,
-        patience: Duration,
+        timeout: Duration,
     },
-    RestartAsked {
+    RestartRequested {
         name: String,
     },
     NeverReady {
@@ -122,7 +122,7 @@ pub enum Notice {
         gres: Option<String>,
     },
     CmdNotStarted(SpawnFailure),
-    StopAsked {
+    StopRequested {
         signal: i32,
     },
     Reload(ReloadNotice),
@@ -172,10 +172,10 @@ impl Notice {
             | Self::UnitDied { name, .. }
             | Self::CrashLoop { name, .. }
             | Self::UnitFinished { name, .. }
-            | Self::NeedFailed { name, .. }
+            | Self::DependencyFailed { name, .. }
             | Self::UnitStopped { name, .. }
             | Self::SlowStart { name, .. }
-            | Self::RestartAsked { name, .. }
+            | Self::RestartRequested { name, .. }
             | Self::NeverReady { name, .. }
             | Self::GaveUp { name, .. }
             | Self::FailedExternally { name, .. }
@@ -207,10 +207,10 @@ impl Notice {
             | Self::UnitReady { .. } => Level::Debug,
             Self::Prepared(_)
             | Self::UnitFinished { .. }
-            | Self::RestartAsked { .. }
+            | Self::RestartRequested { .. }
             | Self::Resuming { .. }
             | Self::Ready { .. }
-            | Self::StopAsked { .. }
+            | Self::StopRequested { .. }
             | Self::WaitingForJobs
             | Self::SecondStopSignal
             | Self::Ended { why: None, .. } => Level::Info,

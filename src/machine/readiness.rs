@@ -21,51 +21,51 @@ pub(super) struct Check {
     /// The time limit of the next command.
     limit: Duration,
     /// Whether the command runs.
-    runs: bool,
+    is_command_running: bool,
 }
 
 /// The pause between two socket checks, each of which takes about 50 microseconds.
 const CHECK_PAUSE: Duration = Duration::from_millis(1);
 /// After this time the start counts as slow, and the pauses grow.
-const LOOK_SLOWER: Duration = Duration::from_millis(200);
+const SLOW_START_AFTER: Duration = Duration::from_millis(200);
 /// The longest pause between two socket checks.
-const LOOK_MAX: Duration = Duration::from_millis(50);
+const MAX_CHECK_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause after a command has failed. The pauses start at [`CHECK_PAUSE`] and double.
-const COMMAND_MAX: Duration = Duration::from_secs(1);
+const MAX_COMMAND_PAUSE: Duration = Duration::from_secs(1);
 
 impl Check {
     /// `limit`: the time limit of a command.
     pub(super) fn new(now: Moment, limit: Duration) -> Self {
-        Self { at: now + CHECK_PAUSE, pause: CHECK_PAUSE, limit, runs: false }
+        Self { at: now + CHECK_PAUSE, pause: CHECK_PAUSE, limit, is_command_running: false }
     }
 
     pub(super) fn next_wake(&self) -> Moment {
         self.at
     }
 
-    fn look(&mut self, since: Moment, now: Moment) {
+    fn schedule_next(&mut self, since: Moment, now: Moment) {
         self.at = now + self.pause;
-        self.pause = if now < since + LOOK_SLOWER { CHECK_PAUSE } else { (self.pause * 2).min(LOOK_MAX) };
+        self.pause = if now < since + SLOW_START_AFTER { CHECK_PAUSE } else { (self.pause * 2).min(MAX_CHECK_PAUSE) };
     }
 
     fn advance_command(&mut self, probe: Child, step: &mut Step) {
-        if self.runs {
+        if self.is_command_running {
             // On a busy machine the next one may need longer.
             self.limit = self.limit.saturating_mul(2);
-            self.at = step.now + COMMAND_MAX;
+            self.at = step.now + MAX_COMMAND_PAUSE;
             step.kill_task(probe);
-        } else if step.runs(probe) {
+        } else if step.is_running(probe) {
             // The command of a previous start, which was killed.
-            self.at = step.now + COMMAND_MAX;
+            self.at = step.now + MAX_COMMAND_PAUSE;
         } else {
-            (self.runs, self.at) = (true, step.now + self.limit);
+            (self.is_command_running, self.at) = (true, step.now + self.limit);
             step.start_task(probe);
         }
     }
 
     fn command_ended(&mut self, now: Moment) {
-        (self.runs, self.at) = (false, now + self.pause);
-        self.pause = (self.pause * 2).min(COMMAND_MAX);
+        (self.is_command_running, self.at) = (false, now + self.pause);
+        self.pause = (self.pause * 2).min(MAX_COMMAND_PAUSE);
     }
 }
 
@@ -78,7 +78,7 @@ impl Unit {
             _ if step.now < check.at => {}
             true => check.advance_command(Child::Probe(id), step),
             false => {
-                check.look(*since, step.now);
+                check.schedule_next(*since, step.now);
                 step.push(Effect::CheckReadiness(id));
             }
         }
@@ -87,7 +87,7 @@ impl Unit {
     /// The readiness command has ended. Returns whether it found this start of the unit ready.
     pub(super) fn probe_ended(&mut self, exit: &Exit, now: Moment) -> bool {
         match &mut self.state {
-            State::Starting { check, .. } if check.runs => {
+            State::Starting { check, .. } if check.is_command_running => {
                 check.command_ended(now);
                 *exit == Exit::Code(0)
             }

@@ -1,4 +1,4 @@
-//! The reload: detect again, install, and apply what changed the gentlest way that works.
+//! The reload: detect again, install, and apply the changes with the least disruption.
 //!
 //! ```text
 //! Idle ─> Preparing ─┬─> nothing changed, or refused ──────────────────────────────> Idle
@@ -36,12 +36,12 @@ use state::{Stage, Work};
 /// write.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long `scontrol reconfigure` may take; Slurm's own timeout is 10 s.
-const RECONFIGURE: Duration = Duration::from_secs(15);
+const RECONFIGURE_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Reload {
     /// Requests a reload. Requests during a reload are served by one more reload afterwards.
-    pub(super) fn ask(&mut self, cause: Cause) {
-        self.asked += 1;
+    pub(super) fn request(&mut self, cause: Cause) {
+        self.request_count += 1;
         self.next = Some(cause);
     }
 
@@ -51,9 +51,11 @@ impl Reload {
     }
 
     /// The files to restore, and the unit that died with the new ones.
-    pub(super) fn to_restore(&self) -> (&[String], Option<UnitId>) {
+    pub(super) fn rollback_files_and_cause(&self) -> (&[String], Option<UnitId>) {
         match &self.stage {
-            Stage::Restoring { work, .. } => (&work.changed, work.rollback.as_ref().and_then(|rollback| rollback.died)),
+            Stage::Restoring { work, .. } => {
+                (&work.changed, work.rollback.as_ref().and_then(|rollback| rollback.failed_unit))
+            }
             _ => (&[], None),
         }
     }
@@ -63,7 +65,7 @@ impl Reload {
         let now = cluster.step.now;
         if self.settle.is_some_and(|at| now >= at) {
             self.settle = None;
-            self.ask(Cause::Change);
+            self.request(Cause::Change);
         }
         self.stage = match std::mem::take(&mut self.stage) {
             Stage::Preparing { until } if now >= until => {
@@ -73,7 +75,7 @@ impl Reload {
                 self.end(Outcome::Refused, text, &mut cluster.step)
             }
             Stage::Reconfiguring { until, work } if now >= until => {
-                cluster.step.report(Notice::Reload(ReloadNotice::ReconfigureTooSlow { limit: RECONFIGURE }));
+                cluster.step.report(Notice::Reload(ReloadNotice::ReconfigureTooSlow { limit: RECONFIGURE_TIMEOUT }));
                 cluster.step.kill_task(Child::Reconfigure);
                 apply::stop_slurm(work, cluster)
             }
@@ -83,7 +85,7 @@ impl Reload {
             }
             Stage::Stopping { work } => apply::advance_stopping(work, cluster),
             Stage::Starting { work, .. } if apply::is_slurm_ready(cluster) => self.applied(work, &mut cluster.step),
-            Stage::Starting { until, work } if now >= until => self.never_came_back(work, cluster),
+            Stage::Starting { until, work } if now >= until => self.handle_node_timeout(work, cluster),
             Stage::Watching { until, .. } if now >= until => Stage::Idle,
             stage => stage,
         };
@@ -94,13 +96,14 @@ impl Reload {
 
     /// Begins the next reload, if one was requested and nothing more important is under way.
     fn begin(&mut self, cluster: &mut Cluster) {
-        let free = matches!(self.stage, Stage::Idle | Stage::Watching { .. });
-        let left = [Child::Reload, Child::Reconfigure, Child::Restore].iter().any(|task| cluster.step.runs(*task));
-        if !free || left {
+        let is_idle = matches!(self.stage, Stage::Idle | Stage::Watching { .. });
+        let mut tasks = [Child::Reload, Child::Reconfigure, Child::Restore].into_iter();
+        let has_running_task = tasks.any(|task| cluster.step.is_running(task));
+        if !is_idle || has_running_task {
             return;
         }
         let Some(cause) = self.next.take() else { return };
-        self.serves = self.asked;
+        self.served_requests = self.request_count;
         self.stage = Stage::Preparing { until: cluster.step.now + cluster.policy.prepare_timeout };
         cluster.step.report(Notice::Reload(ReloadNotice::Begins { cause }));
         cluster.step.start_task(Child::Reload);
@@ -131,22 +134,22 @@ impl Reload {
     fn begin_applying(&mut self, prepared: Prepared, cluster: &mut Cluster) -> Stage {
         let names = prepared.changed.iter().filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
         let usable = |report: &NodeReport| {
-            report.is_the_agents_drain() || matches!(report.verdict(), NodeVerdict::Usable | NodeVerdict::Drained)
+            report.is_drained_by_agent() || matches!(report.verdict(), NodeVerdict::Usable | NodeVerdict::Drained)
         };
         let work = Work {
             apply: prepared.apply,
             news: prepared.news.clone(),
             deferred: prepared.deferred.clone(),
             changed: names.collect(),
-            former: cluster.prepared.take(),
+            previous: cluster.prepared.take(),
             was_usable: cluster.node.report.as_ref().is_some_and(usable),
             deaths: 0,
             rollback: None,
         };
-        let reported = work.former.as_ref().map(|former| former.findings.as_slice()).unwrap_or_default();
+        let reported = work.previous.as_ref().map(|previous| previous.findings.as_slice()).unwrap_or_default();
         let mut shown = prepared.clone();
         shown.findings.retain(|finding| !reported.contains(finding));
-        if work.former.as_ref().is_some_and(|former| former.gpus == prepared.gpus) {
+        if work.previous.as_ref().is_some_and(|previous| previous.gpus == prepared.gpus) {
             shown.gpus.clear();
         }
         cluster.step.report(Notice::Reload(ReloadNotice::Found(Box::new(shown))));
@@ -158,7 +161,7 @@ impl Reload {
             }
             Apply::Reconfigure if work.was_usable => {
                 cluster.step.start_task(Child::Reconfigure);
-                Stage::Reconfiguring { until: cluster.step.now + RECONFIGURE, work }
+                Stage::Reconfiguring { until: cluster.step.now + RECONFIGURE_TIMEOUT, work }
             }
             // `scontrol reconfigure` needs a working slurmctld.
             Apply::Reconfigure | Apply::Restart => apply::stop_slurm(work, cluster),
@@ -175,7 +178,7 @@ impl Reload {
             }
             (Stage::Reconfiguring { work, .. }, Child::Reconfigure) if *exit == Exit::Code(0) => {
                 cluster.node.stop();
-                cluster.node.ask(&cluster.step);
+                cluster.node.request_query(&cluster.step);
                 apply::start_slurm(work, cluster)
             }
             (Stage::Reconfiguring { work, .. }, Child::Reconfigure) => {
@@ -196,7 +199,7 @@ impl Reload {
     fn end_with(&mut self, deferred: bool, outcome: Outcome, text: String, step: &mut Step) -> Stage {
         step.report(Notice::Reload(ReloadNotice::Ended { outcome, text: text.clone(), deferred }));
         let at_ms = u64::try_from(step.now.as_millis()).unwrap_or(u64::MAX);
-        self.last = Some(LastReload { serves: self.serves, at_ms, outcome, text });
+        self.last = Some(LastReload { serves: self.served_requests, at_ms, outcome, text });
         Stage::Idle
     }
 }

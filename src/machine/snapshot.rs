@@ -102,7 +102,7 @@ pub enum LastExit {
 pub enum StopReason {
     /// An operator requested a restart.
     #[serde(rename = "a restart was asked for")]
-    RestartAsked,
+    RestartRequested,
     /// The process ran but did not become ready.
     #[serde(rename = "not ready in time")]
     NeverReady,
@@ -129,7 +129,7 @@ impl Machine {
     /// The snapshot for `status`.
     pub fn snapshot(&self) -> Snapshot {
         let units = self.cluster.units.iter().map(|unit| {
-            let (state, since) = shown(unit.state());
+            let (state, since) = public_state(unit.state());
             let end = unit.last_end.as_ref();
             UnitSnapshot {
                 name: unit.name(),
@@ -138,7 +138,7 @@ impl Machine {
                 pid: None,
                 starts: unit.starts(),
                 restarts: unit.starts().saturating_sub(1),
-                essential: self.cluster.units.essential(unit).is_some(),
+                essential: self.cluster.units.essential_exit_code(unit).is_some(),
                 last_exit: end.map(|end| last_exit(&end.exit)),
                 last_exit_why: end.and_then(stop_reason),
                 last_exit_ms: end.map(|end| ms(end.at)),
@@ -146,7 +146,8 @@ impl Machine {
         });
         let units = units.collect();
         let cluster = &self.cluster.units;
-        let missing = cluster.iter().find(|unit| cluster.essential(unit).is_some() && !unit.serves());
+        let is_missing = |unit: &&Unit| cluster.essential_exit_code(unit).is_some() && !unit.is_ready_or_succeeded();
+        let missing = cluster.iter().find(is_missing);
         let (phase, why) = match &self.phase {
             Phase::New | Phase::Hook { .. } => (PhaseName::Hooks, Some("a pre-start hook runs".to_owned())),
             Phase::Prepare { .. } => (PhaseName::Preparing, Some("the GPUs are being detected".to_owned())),
@@ -155,9 +156,10 @@ impl Machine {
             Phase::Serve => (PhaseName::Ready, None),
         };
         let why = why.or_else(|| missing.map(|unit| self.why_missing(unit)));
-        let why = why.or_else(|| self.node_trouble());
-        let waits = matches!(self.phase, Phase::Boot { .. }) && self.setup.has_associations;
-        let why = why.or_else(|| waits.then(|| "the accounts of slurminit.toml are being created".to_owned()));
+        let why = why.or_else(|| self.node_problem());
+        let is_creating_accounts = matches!(self.phase, Phase::Boot { .. }) && self.setup.has_associations;
+        let why =
+            why.or_else(|| is_creating_accounts.then(|| "the accounts of slurminit.toml are being created".to_owned()));
         Snapshot {
             phase,
             ready: why.is_none(),
@@ -173,11 +175,11 @@ impl Machine {
     /// Why an essential unit is not ready.
     fn why_missing(&self, unit: &Unit) -> String {
         let failed =
-            unit.failed_need.map(|need| format!(": its dependency {} has failed", self.cluster.units[need].name()));
-        format!("{} is {}{}", unit.name(), shown(unit.state()).0, failed.unwrap_or_default())
+            unit.failed_dependency.map(|id| format!(": its dependency {} has failed", self.cluster.units[id].name()));
+        format!("{} is {}{}", unit.name(), public_state(unit.state()).0, failed.unwrap_or_default())
     }
 
-    fn node_trouble(&self) -> Option<String> {
+    fn node_problem(&self) -> Option<String> {
         if !self.setup.has_cluster || self.cluster.node.is_known() {
             return None;
         }
@@ -198,19 +200,19 @@ fn last_exit(exit: &Exit) -> LastExit {
 }
 
 fn stop_reason(end: &End) -> Option<StopReason> {
-    match (end.intent?, &end.silence) {
-        (RestartIntent::No, _) => None,
-        (RestartIntent::AfterSilence, Some(silence)) => {
-            Some(StopReason::Silent(format!("it did not answer ({silence})")))
+    match (end.intent?, &end.unresponsive_reason) {
+        (RestartIntent::NoRestart, _) => None,
+        (RestartIntent::Unresponsive, Some(reason)) => {
+            Some(StopReason::Silent(format!("it did not answer ({reason})")))
         }
-        (RestartIntent::AfterSilence, None) => Some(StopReason::Silent("it did not answer".to_owned())),
-        (RestartIntent::AfterFailure, _) => Some(StopReason::NeverReady),
-        (RestartIntent::AsAsked, _) => Some(StopReason::RestartAsked),
+        (RestartIntent::Unresponsive, None) => Some(StopReason::Silent("it did not answer".to_owned())),
+        (RestartIntent::NotReady, _) => Some(StopReason::NeverReady),
+        (RestartIntent::Requested, _) => Some(StopReason::RestartRequested),
     }
 }
 
 /// The state, and when it began.
-fn shown(state: &State) -> (UnitState, Option<Moment>) {
+fn public_state(state: &State) -> (UnitState, Option<Moment>) {
     match state {
         State::Waiting => (UnitState::Waiting, None),
         State::Starting { since, .. } => (UnitState::Starting, Some(*since)),
@@ -246,7 +248,7 @@ mod tests {
         assert_both(UnitState::GivenUp, "given up");
         assert_both(last_exit(&Exit::Code(0)), "exited with code 0");
         assert_both(last_exit(&Exit::Code(1)), "exited with code 1");
-        assert_both(StopReason::RestartAsked, "a restart was asked for");
+        assert_both(StopReason::RestartRequested, "a restart was asked for");
         assert_both(StopReason::Silent("it did not answer".to_owned()), "it did not answer");
     }
 }

@@ -19,7 +19,7 @@ impl Step {
         Self { now: Moment::ZERO, effects: Vec::new(), tasks: BTreeSet::new(), random: seed | 1 }
     }
 
-    pub(super) fn end(&mut self) -> Vec<Effect> {
+    pub(super) fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
@@ -35,7 +35,7 @@ impl Step {
         self.push(Effect::Signal(child, signal));
     }
 
-    pub(super) fn has(&self, effect: &Effect) -> bool {
+    pub(super) fn has_effect(&self, effect: &Effect) -> bool {
         self.effects.contains(effect)
     }
 
@@ -48,12 +48,12 @@ impl Step {
 
     /// Kills a helper if it is alive.
     pub(super) fn kill_task(&mut self, task: Child) {
-        if self.runs(task) && !self.has(&Effect::Kill(task)) {
+        if self.is_running(task) && !self.has_effect(&Effect::Kill(task)) {
             self.push(Effect::Kill(task));
         }
     }
 
-    pub(super) fn runs(&self, task: Child) -> bool {
+    pub(super) fn is_running(&self, task: Child) -> bool {
         self.tasks.contains(&task)
     }
 

@@ -35,7 +35,7 @@ enum Stage {
     /// Each unit ends once no running unit depends on it.
     Units,
     /// Everything else ends: job steps, orphans.
-    Rest { kill_at: Moment },
+    Remaining { kill_at: Moment },
     /// SIGKILL was sent to everything left, at least once.
     Killing { again_at: Moment, give_up_at: Moment },
 }
@@ -45,19 +45,19 @@ const COMMAND_EIGHTHS: u32 = 5;
 /// The time that Slurm's own commands take, on top of the jobs' grace period.
 const JOBS_MARGIN: Duration = Duration::from_secs(2);
 /// How long job steps have from SIGTERM to SIGKILL. They ignore SIGTERM and were notified before.
-const REST_GRACE_AFTER_JOBS: Duration = Duration::from_millis(200);
+const REMAINING_GRACE_AFTER_JOBS: Duration = Duration::from_millis(200);
 /// How long orphans have from SIGTERM to SIGKILL, at most.
-const REST_GRACE: Duration = Duration::from_secs(2);
+const REMAINING_GRACE: Duration = Duration::from_secs(2);
 /// How often SIGKILL is repeated: a fork bomb makes new processes, and children of a killed process are reparented to
-/// us.
-const KILL_EVERY: Duration = Duration::from_millis(50);
+/// slurminit.
+const KILL_INTERVAL: Duration = Duration::from_millis(50);
 /// A process in uninterruptible sleep does not react to SIGKILL; the kernel ends it when PID 1 exits.
-const KILL_PATIENCE: Duration = Duration::from_secs(1);
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Stop {
     pub(super) fn next_wake(&self) -> Option<Moment> {
         match self.stage {
-            Stage::Command { kill_at } | Stage::Jobs { kill_at } | Stage::Rest { kill_at } => {
+            Stage::Command { kill_at } | Stage::Jobs { kill_at } | Stage::Remaining { kill_at } => {
                 Some(kill_at.min(self.until))
             }
             Stage::Units => Some(self.until),
@@ -87,8 +87,8 @@ impl Machine {
         }
         let now = self.cluster.step.now;
         let limit = self.cluster.policy.stop_timeout();
-        let commands = if self.setup.has_cluster { limit * COMMAND_EIGHTHS / 8 } else { limit };
-        let stage = Stage::Command { kill_at: now + commands };
+        let command_limit = if self.setup.has_cluster { limit * COMMAND_EIGHTHS / 8 } else { limit };
+        let stage = Stage::Command { kill_at: now + command_limit };
         let by_command = self.cmd == Cmd::Ended;
         self.phase = Phase::Stop(Stop { code, by_command, why, until: now + limit, jobs_left: false, stage });
         self.liveness.stop();
@@ -107,7 +107,7 @@ impl Machine {
             self.cmd = Cmd::None;
         }
         // The signal that requested the stop was already passed on.
-        if self.cmd == Cmd::Running && !step.has(&Effect::Signal(Child::Cmd, libc::SIGTERM)) {
+        if self.cmd == Cmd::Running && !step.has_effect(&Effect::Signal(Child::Cmd, libc::SIGTERM)) {
             step.signal(Child::Cmd, libc::SIGTERM);
             step.push(Effect::Continue(Child::Cmd));
         }
@@ -120,7 +120,7 @@ impl Machine {
     }
 
     /// Handles a second stop signal: kills all processes at once.
-    pub(super) fn hurry(&mut self) {
+    pub(super) fn kill_all_now(&mut self) {
         let step = &mut self.cluster.step;
         if let Phase::Stop(stop) = &mut self.phase {
             if stop.until > step.now {
@@ -140,8 +140,8 @@ impl Machine {
         match stage {
             Stage::Command { kill_at } => {
                 let hook = step.tasks().find(|task| matches!(task, Child::Hook(_)));
-                let first = if self.cmd == Cmd::Running { Some(Child::Cmd) } else { hook };
-                match first {
+                let running = if self.cmd == Cmd::Running { Some(Child::Cmd) } else { hook };
+                match running {
                     None => self.enter_jobs(),
                     Some(child) if late || now >= kill_at => {
                         if child == Child::Cmd {
@@ -153,7 +153,7 @@ impl Machine {
                     Some(_) => {}
                 }
             }
-            Stage::Jobs { .. } if !step.runs(Child::JobsQuiesce) => self.enter_stage(Stage::Units),
+            Stage::Jobs { .. } if !step.is_running(Child::JobsQuiesce) => self.enter_stage(Stage::Units),
             Stage::Jobs { kill_at } if late || now >= kill_at => {
                 step.report(Notice::JobsNotAccountedAtStop { within: self.setup.jobs_grace + JOBS_MARGIN });
                 step.kill_task(Child::JobsQuiesce);
@@ -163,15 +163,15 @@ impl Machine {
             Stage::Units => {
                 stop_units(units, step, late);
                 if !units.iter().any(Unit::is_alive) {
-                    let grace = if jobs_left { REST_GRACE_AFTER_JOBS } else { REST_GRACE };
-                    self.enter_stage(Stage::Rest { kill_at: now + grace });
+                    let grace = if jobs_left { REMAINING_GRACE_AFTER_JOBS } else { REMAINING_GRACE };
+                    self.enter_stage(Stage::Remaining { kill_at: now + grace });
                 } else if late {
                     // Units that survived SIGKILL are left to the last stage.
-                    self.enter_stage(Stage::Killing { again_at: now, give_up_at: now + KILL_PATIENCE });
+                    self.enter_stage(Stage::Killing { again_at: now, give_up_at: now + KILL_TIMEOUT });
                 }
             }
-            Stage::Rest { kill_at } if late || now >= kill_at => {
-                self.enter_stage(Stage::Killing { again_at: now, give_up_at: now + KILL_PATIENCE });
+            Stage::Remaining { kill_at } if late || now >= kill_at => {
+                self.enter_stage(Stage::Killing { again_at: now, give_up_at: now + KILL_TIMEOUT });
             }
             Stage::Killing { give_up_at, .. } if now >= give_up_at => {
                 step.report(Notice::Unkillable);
@@ -179,21 +179,21 @@ impl Machine {
             }
             Stage::Killing { again_at, give_up_at } if now >= again_at => {
                 step.push(Effect::SignalAll(libc::SIGKILL));
-                stop.stage = Stage::Killing { again_at: now + KILL_EVERY, give_up_at };
+                stop.stage = Stage::Killing { again_at: now + KILL_INTERVAL, give_up_at };
             }
-            Stage::Rest { .. } | Stage::Killing { .. } => {}
+            Stage::Remaining { .. } | Stage::Killing { .. } => {}
         }
     }
 
     /// Notifies jobs of the stop, if the cluster is up. A controller only notes the next job id.
     fn enter_jobs(&mut self) {
-        let Cluster { units, node, step, care, .. } = &mut self.cluster;
-        let needed = match care {
+        let Cluster { units, node, step, job_care, .. } = &mut self.cluster;
+        let required_daemon = match job_care {
             _ if units.iter().any(|unit| unit.is(DaemonName::Slurmctld)) => Some(DaemonName::Slurmctld),
             JobCare::Cluster | JobCare::Node => Some(DaemonName::Munged),
             JobCare::OtherContainers => None,
         };
-        if node.report.is_none() || !needed.is_some_and(|daemon| units.has_ready(daemon)) {
+        if node.report.is_none() || !required_daemon.is_some_and(|daemon| units.has_ready(daemon)) {
             return self.enter_stage(Stage::Units);
         }
         step.start_task(Child::JobsQuiesce);
@@ -202,7 +202,7 @@ impl Machine {
     }
 
     /// Handles the end of the helper that notifies the jobs, whether it succeeded or not.
-    pub(super) fn jobs_quiesced(&mut self, exit: Exit) {
+    pub(super) fn jobs_quiesce_exited(&mut self, exit: Exit) {
         let Phase::Stop(stop) = &mut self.phase else { return };
         stop.jobs_left = matches!(exit, Exit::Code(exit_code::JOBS_LEFT) | Exit::Signal(_));
         // If the child was too late, its kill was already reported.
@@ -215,14 +215,14 @@ impl Machine {
         if let Phase::Stop(stop) = &mut self.phase {
             stop.stage = stage;
         }
-        if let Stage::Rest { .. } = stage {
+        if let Stage::Remaining { .. } = stage {
             self.cluster.step.push(Effect::SignalAll(libc::SIGTERM));
         }
         self.advance_stop();
     }
 
     pub(super) fn no_children(&mut self) {
-        if let Phase::Stop(Stop { stage: Stage::Rest { .. } | Stage::Killing { .. }, .. }) = self.phase {
+        if let Phase::Stop(Stop { stage: Stage::Remaining { .. } | Stage::Killing { .. }, .. }) = self.phase {
             self.end();
         }
     }
@@ -238,14 +238,14 @@ impl Machine {
 /// Stops each unit that no running unit depends on; if `late`, all units at once.
 fn stop_units(units: &mut Units, step: &mut Step, late: bool) {
     for id in units.ids() {
-        let is_needed = units.is_needed(id);
+        let has_running_dependents = units.has_running_dependents(id);
         let unit = &mut units[id];
         unit.cancel();
-        if unit.runs() && (late || !is_needed) {
-            unit.stop(RestartIntent::No, step);
+        if unit.is_running() && (late || !has_running_dependents) {
+            unit.stop(RestartIntent::NoRestart, step);
         }
         if late {
-            unit.hurry(step.now);
+            unit.kill_by(step.now);
         }
         if unit.is_stopping() {
             unit.advance(step);

@@ -34,7 +34,7 @@ pub enum Part {
     Unit(String),
     /// Accounting for the jobs of the container's previous run.
     Jobs,
-    /// Asking the controller until the node is usable.
+    /// Querying the controller until the node is usable.
     Node,
     /// The moment at which the command starts.
     Command,
@@ -67,36 +67,36 @@ impl Timeline {
 
 impl Machine {
     /// Called after each step: records the parts that have begun or ended.
-    pub(super) fn note_moments(&mut self) {
+    pub(super) fn record_parts(&mut self) {
         if self.is_stopping() {
             return;
         }
-        let (line, cluster) = (&mut self.timeline, &self.cluster);
+        let (timeline, cluster) = (&mut self.timeline, &self.cluster);
         let now = cluster.step.now;
         let hook = match self.phase {
             Phase::Hook { index, .. } => Some(index),
             _ => None,
         };
         for index in 0..self.setup.hooks.len() {
-            line.note(now, Part::Hook(index + 1), hook == Some(index));
+            timeline.note(now, Part::Hook(index + 1), hook == Some(index));
         }
-        let prepares = matches!(self.phase, Phase::Prepare { .. });
+        let is_preparing = matches!(self.phase, Phase::Prepare { .. });
         let has_key = cluster.gates.is_open(Gate::MungeKey);
-        line.note(now, Part::Prepare, prepares);
-        line.note(now, Part::Key, prepares && !has_key);
-        line.note(now, Part::Detection, prepares && has_key && !line.is_detected);
-        line.note(now, Part::Files, prepares && line.is_detected);
+        timeline.note(now, Part::Prepare, is_preparing);
+        timeline.note(now, Part::Key, is_preparing && !has_key);
+        timeline.note(now, Part::Detection, is_preparing && has_key && !timeline.is_detected);
+        timeline.note(now, Part::Files, is_preparing && timeline.is_detected);
         for unit in cluster.units.iter() {
             if unit.is_starting() {
-                line.note(now, Part::Unit(unit.name()), true);
+                timeline.note(now, Part::Unit(unit.name()), true);
             } else if unit.is_ready() {
-                line.note_done(now, Part::Unit(unit.name()));
+                timeline.note_done(now, Part::Unit(unit.name()));
             }
         }
-        line.note(now, Part::Jobs, cluster.step.runs(Child::JobsRecover));
-        line.note(now, Part::Node, cluster.node.is_asked());
+        timeline.note(now, Part::Jobs, cluster.step.is_running(Child::JobsRecover));
+        timeline.note(now, Part::Node, cluster.node.is_queried());
         if self.cmd == Cmd::Running {
-            line.note_done(now, Part::Command);
+            timeline.note_done(now, Part::Command);
         }
     }
 }

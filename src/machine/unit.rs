@@ -23,17 +23,17 @@ pub struct Unit {
     /// The unit's definition.
     pub spec: Spec,
     /// The units that must be ready first and must outlive this one.
-    pub(super) needs: Vec<UnitId>,
+    pub(super) dependencies: Vec<UnitId>,
     pub(super) state: State,
     starts: u32,
     pub(super) last_end: Option<End>,
     pub(super) liveness_history: LivenessHistory,
     pub(super) external_failures: ExternalFailures,
     /// The failed dependency that keeps this unit from starting, if that was logged.
-    pub(super) failed_need: Option<UnitId>,
+    pub(super) failed_dependency: Option<UnitId>,
     /// The times of failures within the give-up window, oldest first.
     failures: VecDeque<Moment>,
-    in_a_row: u32,
+    consecutive_failures: u32,
 }
 
 /// How a unit's last process ended.
@@ -41,25 +41,26 @@ pub struct Unit {
 pub(super) struct End {
     pub(super) at: Moment,
     /// When the process was requested to stop, or the earliest time at which it may have begun to exit by itself.
-    pub(super) began: Moment,
+    pub(super) shutdown_began: Moment,
     pub(super) exit: Exit,
     /// Why slurminit stopped the process; `None` if it did not.
     pub(super) intent: Option<RestartIntent>,
     /// How the unit failed to answer, if that was the reason.
-    pub(super) silence: Option<String>,
+    pub(super) unresponsive_reason: Option<String>,
 }
 
 /// Whether and why a unit that was stopped is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestartIntent {
     /// The unit is not restarted.
-    No,
-    /// It is restarted because it did not become ready. This counts as a failure.
-    AfterFailure,
-    /// It is restarted because it did not respond. A user may have caused that, so it does not count as a failure.
-    AfterSilence,
+    NoRestart,
+    /// The unit is restarted because it did not become ready. This counts as a failure.
+    NotReady,
+    /// The unit is restarted because it did not respond. A user may have caused that, so it does not count as a
+    /// failure.
+    Unresponsive,
     /// The unit is restarted on request.
-    AsAsked,
+    Requested,
 }
 
 /// The state of a unit.
@@ -71,8 +72,8 @@ pub(super) enum State {
     Starting { since: Moment, check: Check, until: Moment, is_reported: bool },
     /// The unit is ready.
     Ready { since: Moment },
-    /// The process was sent SIGTERM. SIGTERM is repeated at `nudge`; SIGKILL follows at the deadline.
-    Stopping { since: Moment, deadline: Moment, nudge: Option<Moment>, killed: bool, again: RestartIntent },
+    /// The process was sent SIGTERM. SIGTERM is repeated at `next_sigterm`; SIGKILL follows at the deadline.
+    Stopping { since: Moment, deadline: Moment, next_sigterm: Option<Moment>, killed: bool, intent: RestartIntent },
     /// The unit failed and is started again at this moment.
     BackingOff { until: Moment },
     /// The unit ended and is not started again.
@@ -85,27 +86,27 @@ pub(super) enum State {
 const SLOW_START: Duration = Duration::from_secs(2);
 /// munged can lose a SIGTERM while it starts (0.5.16: seen in its first 20 ms), so the signal is repeated. Slurm's
 /// daemons tolerate a second SIGTERM. A service may treat a second one as a request to abort, and gets only one.
-const NUDGE: Duration = Duration::from_millis(100);
-/// The time from SIGTERM to SIGKILL of a database that is still starting. A SIGTERM in its first second can make mariadbd hang
-/// (11.8). It has no clients yet, and InnoDB recovers from SIGKILL.
-const STARTING_DATABASE: Duration = Duration::from_secs(1);
+const SIGTERM_INTERVAL: Duration = Duration::from_millis(100);
+/// The time from SIGTERM to SIGKILL of a database that is still starting. A SIGTERM in its first second can make
+/// mariadbd hang (11.8). It has no clients yet, and InnoDB recovers from SIGKILL.
+const STARTING_DATABASE_STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often SIGKILL is repeated.
 const KILL_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Unit {
-    pub(super) fn new(id: UnitId, spec: Spec, needs: Vec<UnitId>) -> Self {
+    pub(super) fn new(id: UnitId, spec: Spec, dependencies: Vec<UnitId>) -> Self {
         Self {
             id,
             spec,
-            needs,
+            dependencies,
             state: State::Waiting,
             starts: 0,
             last_end: None,
             liveness_history: LivenessHistory::default(),
             external_failures: ExternalFailures::default(),
-            failed_need: None,
+            failed_dependency: None,
             failures: VecDeque::new(),
-            in_a_row: 0,
+            consecutive_failures: 0,
         }
     }
 
@@ -124,7 +125,7 @@ impl Unit {
 
     /// Whether the unit has been ready since the container started.
     pub fn has_been_ready(&self) -> bool {
-        self.external_failures.served
+        self.external_failures.has_been_ready
     }
 
     /// Whether the unit is this Slurm daemon.
@@ -150,7 +151,7 @@ impl Unit {
     }
 
     /// Whether the unit is ready, or has finished successfully.
-    pub(super) fn serves(&self) -> bool {
+    pub(super) fn is_ready_or_succeeded(&self) -> bool {
         self.is_ready() || self.has_succeeded()
     }
 
@@ -162,7 +163,7 @@ impl Unit {
     }
 
     /// Whether the main process is alive and is not being stopped.
-    pub(super) fn runs(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         self.is_starting() || self.is_ready()
     }
 
@@ -172,7 +173,7 @@ impl Unit {
 
     /// Whether the main process is alive.
     pub(super) fn is_alive(&self) -> bool {
-        self.runs() || self.is_stopping()
+        self.is_running() || self.is_stopping()
     }
 
     /// Whether the unit ended and need not run again.
@@ -204,7 +205,9 @@ impl Unit {
     pub(super) fn next_wake(&self) -> Option<Moment> {
         match &self.state {
             State::Starting { check, until, .. } => Some(check.next_wake().min(*until)),
-            State::Stopping { deadline, nudge, .. } => Some(nudge.map_or(*deadline, |nudge| nudge.min(*deadline))),
+            State::Stopping { deadline, next_sigterm, .. } => {
+                Some(next_sigterm.map_or(*deadline, |at| at.min(*deadline)))
+            }
             State::BackingOff { until } => Some(*until),
             State::Waiting | State::Ready { .. } | State::Finished | State::GivenUp => None,
         }
@@ -219,16 +222,16 @@ impl Unit {
     pub(super) fn start(&mut self, limit: Duration, step: &mut Step) {
         let (since, until) = (step.now, step.now + self.spec.ready_timeout);
         self.state = State::Starting { since, check: Check::new(since, limit), until, is_reported: false };
-        self.failed_need = None;
+        self.failed_dependency = None;
         self.starts = self.starts.saturating_add(1);
         step.push(Effect::Spawn(Child::Unit(self.id)));
     }
 
     /// The unit answers. Ignored unless the unit is starting.
-    pub(super) fn becomes_ready(&mut self, step: &mut Step) -> bool {
+    pub(super) fn mark_ready(&mut self, step: &mut Step) -> bool {
         let State::Starting { since, .. } = self.state else { return false };
         self.state = State::Ready { since: step.now };
-        self.external_failures.served = true;
+        self.external_failures.has_been_ready = true;
         step.report(Notice::UnitReady { name: self.name(), after: step.now.saturating_sub(since) });
         true
     }
@@ -240,43 +243,44 @@ impl Unit {
             State::Starting { since, until, .. } if now >= *until => {
                 let after = now.saturating_sub(*since);
                 step.report(Notice::NeverReady { name: self.name(), after });
-                self.stop(RestartIntent::AfterFailure, step);
+                self.stop(RestartIntent::NotReady, step);
             }
             State::Starting { since, until, is_reported, .. } => {
                 if now >= *since + SLOW_START && !std::mem::replace(is_reported, true) {
-                    let patience = *until - *since;
-                    step.report(Notice::SlowStart { name: self.name(), patience });
+                    let timeout = *until - *since;
+                    step.report(Notice::SlowStart { name: self.name(), timeout });
                 }
                 self.check_readiness(step);
             }
-            State::Stopping { deadline, nudge, killed, .. } if now >= *deadline => {
-                (*deadline, *nudge) = (now + KILL_INTERVAL, None);
+            State::Stopping { deadline, next_sigterm, killed, .. } if now >= *deadline => {
+                (*deadline, *next_sigterm) = (now + KILL_INTERVAL, None);
                 if !std::mem::replace(killed, true) {
                     step.report(Notice::Killing { name: self.name() });
                 }
                 step.push(Effect::Kill(Child::Unit(self.id)));
             }
-            State::Stopping { nudge: Some(nudge), .. } if now >= *nudge => {
-                *nudge = now + NUDGE;
+            State::Stopping { next_sigterm: Some(next_sigterm), .. } if now >= *next_sigterm => {
+                *next_sigterm = now + SIGTERM_INTERVAL;
                 step.signal(Child::Unit(self.id), libc::SIGTERM);
             }
             _ => {}
         }
     }
 
-    /// Tells the process to end. SIGCONT follows, because a stopped process does not act on SIGTERM.
-    pub(super) fn stop(&mut self, again: RestartIntent, step: &mut Step) {
+    /// Sends SIGTERM to the process. SIGCONT follows, because a stopped process does not act on SIGTERM.
+    pub(super) fn stop(&mut self, intent: RestartIntent, step: &mut Step) {
         step.kill_task(Child::Probe(self.id));
-        let nudge = self.spec.daemon.is_some().then(|| step.now + NUDGE);
-        let limit = if self.is(DaemonName::Mariadbd) && self.is_starting() { STARTING_DATABASE } else { Duration::MAX };
+        let next_sigterm = self.spec.daemon.is_some().then(|| step.now + SIGTERM_INTERVAL);
+        let is_starting_database = self.is(DaemonName::Mariadbd) && self.is_starting();
+        let limit = if is_starting_database { STARTING_DATABASE_STOP_TIMEOUT } else { Duration::MAX };
         let (since, deadline) = (step.now, step.now + self.spec.stop_timeout.min(limit));
-        self.state = State::Stopping { since, deadline, nudge, killed: false, again };
+        self.state = State::Stopping { since, deadline, next_sigterm, killed: false, intent };
         step.signal(Child::Unit(self.id), libc::SIGTERM);
         step.signal(Child::Unit(self.id), libc::SIGCONT);
     }
 
     /// Moves the SIGKILL of a stopping unit forward to `at`.
-    pub(super) fn hurry(&mut self, at: Moment) {
+    pub(super) fn kill_by(&mut self, at: Moment) {
         if let State::Stopping { deadline, killed: false, .. } = &mut self.state {
             *deadline = at.min(*deadline);
         }
@@ -290,20 +294,20 @@ impl Unit {
     }
 
     /// Restarts the unit without recording a failure; dependent units keep running. A unit that is not running starts
-    /// once everything it needs is ready.
+    /// once its dependencies are ready.
     pub(super) fn restart(&mut self, step: &mut Step) {
         self.forget_failures();
-        step.report(Notice::RestartAsked { name: self.name() });
+        step.report(Notice::RestartRequested { name: self.name() });
         match &mut self.state {
-            State::Starting { .. } | State::Ready { .. } => self.stop(RestartIntent::AsAsked, step),
-            State::Stopping { again, .. } => *again = RestartIntent::AsAsked,
+            State::Starting { .. } | State::Ready { .. } => self.stop(RestartIntent::Requested, step),
+            State::Stopping { intent, .. } => *intent = RestartIntent::Requested,
             State::Waiting | State::BackingOff { .. } | State::Finished | State::GivenUp => self.wait(),
         }
     }
 }
 
-/// The pause after `times` events: none, `first`, twice that, and so on up to `most`.
-pub(super) fn doubling(times: u32, first: Duration, most: Duration) -> Duration {
+/// The pause after `times` events: none, `first`, twice that, and so on up to `limit`.
+pub(super) fn exponential_backoff(times: u32, first: Duration, limit: Duration) -> Duration {
     let Some(doubled) = times.checked_sub(1) else { return Duration::ZERO };
-    first.saturating_mul(1_u32.checked_shl(doubled).unwrap_or(u32::MAX)).min(most)
+    first.saturating_mul(1_u32.checked_shl(doubled).unwrap_or(u32::MAX)).min(limit)
 }

@@ -24,9 +24,9 @@ impl Units {
     /// The configuration has already checked that every name in an `after` exists.
     pub(super) fn new(specs: Vec<Spec>) -> Self {
         let id = |name: &String| specs.iter().position(|spec| spec.name == *name).map(UnitId);
-        let needs: Vec<Vec<_>> = specs.iter().map(|spec| spec.after.iter().filter_map(id).collect()).collect();
-        let units = specs.into_iter().zip(needs).enumerate();
-        Self(units.map(|(at, (spec, needs))| Unit::new(UnitId(at), spec, needs)).collect())
+        let dependencies: Vec<Vec<_>> = specs.iter().map(|spec| spec.after.iter().filter_map(id).collect()).collect();
+        let units = specs.into_iter().zip(dependencies).enumerate();
+        Self(units.map(|(index, (spec, dependencies))| Unit::new(UnitId(index), spec, dependencies)).collect())
     }
 
     /// The units in start order.
@@ -57,8 +57,8 @@ impl Units {
         self.iter().filter(move |unit| unit.is(name))
     }
 
-    /// slurmctld runs as the user that the operator's slurm.conf names.
-    pub(super) fn take_slurm_user(&mut self, user: Option<&str>) {
+    /// Sets the user that slurmctld runs as to the one in the operator's slurm.conf.
+    pub(super) fn set_slurm_user(&mut self, user: Option<&str>) {
         let slurmctld = self.iter_mut().find(|unit| unit.is(DaemonName::Slurmctld));
         if let (Some(unit), Some(user)) = (slurmctld, user) {
             unit.spec.user = Some(user.to_owned());
@@ -77,35 +77,36 @@ impl Units {
     }
 
     /// The container's exit code if the unit cannot be kept alive. Jobs do not end because accounting is down.
-    pub(super) fn essential(&self, unit: &Unit) -> Option<u8> {
-        unit.spec.essential.filter(|_| !(unit.is_for_accounting() && self.has_had_controller()))
+    pub(super) fn essential_exit_code(&self, unit: &Unit) -> Option<u8> {
+        unit.spec.essential.filter(|_| !(unit.is_for_accounting() && self.was_controller_ready()))
     }
 
     /// Whether slurmctld has been ready: it has then saved the associations of the accounting database.
-    fn has_had_controller(&self) -> bool {
+    fn was_controller_ready(&self) -> bool {
         self.daemon(DaemonName::Slurmctld).is_some_and(Unit::has_been_ready)
     }
 
-    /// Whether everything that this unit needs is ready, or has ended with 0. slurmctld needs accounting once.
-    pub(super) fn needs_are_met(&self, id: UnitId) -> bool {
+    /// Whether every dependency of this unit is ready, or has ended with 0. slurmctld needs accounting only until it
+    /// was ready once.
+    pub(super) fn are_dependencies_ready(&self, id: UnitId) -> bool {
         let is_controller = self[id].is(DaemonName::Slurmctld);
-        let is_spared = |other: &Unit| is_controller && other.is_for_accounting() && self.has_had_controller();
-        self[id].needs.iter().map(|other| &self[*other]).all(|other| other.satisfies() || is_spared(other))
+        let is_waived = |other: &Unit| is_controller && other.is_for_accounting() && self.was_controller_ready();
+        self[id].dependencies.iter().map(|other| &self[*other]).all(|other| other.satisfies() || is_waived(other))
     }
 
-    /// Logs, once, that this unit does not start because one that it needs has failed and is not started again.
-    pub(super) fn report_failed_need(&mut self, id: UnitId, step: &mut Step) {
+    /// Logs, once, that this unit does not start because a dependency has failed and is not restarted.
+    pub(super) fn report_failed_dependency(&mut self, id: UnitId, step: &mut Step) {
         let has_failed = |other: &&UnitId| self[**other].has_finished() && !self[**other].has_succeeded();
-        let failed = self[id].needs.iter().find(has_failed).copied();
-        if let Some(other) = failed.filter(|_| failed != self[id].failed_need) {
-            step.report(Notice::NeedFailed { name: self[id].name(), need: self[other].name() });
+        let failed = self[id].dependencies.iter().find(has_failed).copied();
+        if let Some(other) = failed.filter(|_| failed != self[id].failed_dependency) {
+            step.report(Notice::DependencyFailed { name: self[id].name(), dependency: self[other].name() });
         }
-        self[id].failed_need = failed;
+        self[id].failed_dependency = failed;
     }
 
-    /// Whether a running unit depends on this one, so that it must end first.
-    pub(super) fn is_needed(&self, id: UnitId) -> bool {
-        self.iter().any(|other| other.is_alive() && other.needs.contains(&id))
+    /// Whether a running unit depends on this one. That unit must end first.
+    pub(super) fn has_running_dependents(&self, id: UnitId) -> bool {
+        self.iter().any(|other| other.is_alive() && other.dependencies.contains(&id))
     }
 }
 

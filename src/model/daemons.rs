@@ -82,7 +82,7 @@ impl DaemonName {
     }
 
     /// Whether a cheap liveness check for the daemon exists.
-    pub const fn has_question(self) -> bool {
+    pub const fn has_liveness_check(self) -> bool {
         matches!(self, Self::Munged | Self::Slurmctld | Self::Slurmd)
     }
 

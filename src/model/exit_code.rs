@@ -14,7 +14,7 @@ pub const USAGE: u8 = 2;
 /// `slurminit doctor` found nothing worse than a warning.
 pub const WARNINGS: u8 = 4;
 /// `slurminit doctor` found nothing wrong, but could not check everything.
-pub const NOT_LOOKED: u8 = 5;
+pub const NOT_CHECKED: u8 = 5;
 /// `slurminit jobs quiesce` leaves jobs behind that did not end in time. Used only between it and PID 1.
 pub const JOBS_LEFT: u8 = 3;
 /// slurminit itself failed at start. Later it never exits because of an error of its own.

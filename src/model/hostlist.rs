@@ -3,7 +3,7 @@
 use crate::value::NodeName;
 
 /// Slurm's maximum number of nodes.
-const MOST: u32 = 65_536;
+const MAX_NODES: u32 = 65_536;
 
 /// The names of a list; `None` if a part of it is neither a name nor a range.
 pub fn names(list: &str) -> Option<Vec<String>> {
@@ -32,7 +32,7 @@ fn expanded(text: &str) -> Option<Vec<String>> {
         let number =
             |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u32>().ok());
         let (from, until) = (number(first).flatten()?, number(last).flatten()?);
-        if until < from || until - from >= MOST {
+        if until < from || until - from >= MAX_NODES {
             return None;
         }
         // burst-[01-10] counts with leading zeros, as Slurm does.

@@ -139,7 +139,7 @@ pub enum Platform {
 pub struct Driver {
     /// The vendor.
     pub vendor: Vendor,
-    /// The interface that answered.
+    /// The interface that responded.
     pub source: Source,
     /// The driver's version, such as `535.154.05`.
     pub version: Option<String>,

@@ -62,9 +62,9 @@ impl Report {
         Self { level: Level::Error, message }
     }
 
-    /// The report with its text cut to `longest` characters and without fields.
-    pub fn cut(mut self, longest: usize) -> Self {
-        self.message.text = self.message.text.chars().take(longest).collect();
+    /// The report with at most `max_chars` characters of text, and without fields.
+    pub fn truncated(mut self, max_chars: usize) -> Self {
+        self.message.text = self.message.text.chars().take(max_chars).collect();
         self.message.fields.clear();
         self
     }

@@ -18,7 +18,7 @@ pub struct Paths {
     pub run: PathBuf,
     /// The key that munged reads.
     pub munge_key: PathBuf,
-    /// The socket that munged answers on.
+    /// The socket that munged listens on.
     pub munge_socket: PathBuf,
     /// A shared key mounted by an orchestrator, if any.
     pub munge_secret: PathBuf,
@@ -46,7 +46,7 @@ impl Paths {
 
     /// PRoot, which runs jobs in container images where the engine refuses user namespaces.
     pub const PROOT: &str = "/usr/bin/proot";
-    /// What slurmstepd tells the runtime of container images, in the run directory: a directory for each user.
+    /// The directory of the OCI bundles that slurmstepd creates, in the run directory: a directory for each user.
     pub const BUNDLES: &str = "oci";
 
     /// The embedded accounting database, in the state directory.

@@ -55,13 +55,13 @@ pub fn push(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// Escapes JSON without changing its meaning: such characters occur only in strings, where JSON has its own escapes.
 pub fn json(text: &str) -> Cow<'_, str> {
-    let acts = |c: char| c != '\n' && is_active(c);
-    if !text.contains(acts) {
+    let is_escaped = |c: char| c != '\n' && is_active(c);
+    if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }
     let mut safe = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        match acts(c) {
+        match is_escaped(c) {
             true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| {
                 // Writing to a String cannot fail.
                 let _ = write!(safe, "\\u{unit:04x}");
@@ -72,15 +72,15 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-fn escape(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
-    if !text.contains(&acts) {
+fn escape(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_escaped) {
         return Cow::Borrowed(text);
     }
     let mut safe = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         // Writing to a String cannot fail.
         let _ = match c {
-            c if !acts(c) => safe.write_char(c),
+            c if !is_escaped(c) => safe.write_char(c),
             c if c.is_ascii() => write!(safe, "\\x{:02x}", u32::from(c)),
             c => write!(safe, "{}", c.escape_unicode()),
         };

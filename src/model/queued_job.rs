@@ -8,7 +8,7 @@ use crate::{printable, slurm_time};
 pub const COLUMNS: &str = "%A|%i|%T|%C|%M|%P|%u|%U|%N|%n|%x|%E|%r";
 
 /// The maximum length of a displayed field, in characters.
-const LONGEST: usize = 100;
+const MAX_FIELD_LENGTH: usize = 100;
 
 /// The state of a pending job.
 pub const PENDING: &str = "PENDING";
@@ -83,7 +83,7 @@ impl QueuedJob {
         let (cpus, time, partition) = (next()?.parse().unwrap_or_default(), next()?, next()?);
         let (user, uid, nodes) = (next()?, next()?.parse().ok()?, next()?);
         let (required, excluded, dependency, reason) = (next()?, next()?, next()?, next()?);
-        let shown = |text| printable::short(text, LONGEST);
+        let shown = |text| printable::short(text, MAX_FIELD_LENGTH);
         let whole = str::to_owned;
         let job = Self {
             number,
@@ -105,7 +105,7 @@ impl QueuedJob {
     }
 
     /// Whether the job is pending.
-    pub fn waits(&self) -> bool {
+    pub fn is_pending(&self) -> bool {
         self.state == PENDING
     }
 
@@ -118,7 +118,7 @@ impl QueuedJob {
     pub fn plain_reason(&self) -> String {
         let waits_for = |what: &str| format!("waits for {what}");
         match self.reason.as_str() {
-            _ if !self.waits() => String::new(),
+            _ if !self.is_pending() => String::new(),
             "None" | "" => String::new(),
             "Dependency" => waits_for(&self.awaited_jobs()),
             "Resources" => waits_for(&self.resources()),
@@ -163,7 +163,7 @@ impl QueuedJob {
         match jobs.as_slice() {
             [] => "another job".to_owned(),
             [job] => format!("job {job}"),
-            jobs => format!("jobs {}", printable::short(&jobs.join(", "), LONGEST)),
+            jobs => format!("jobs {}", printable::short(&jobs.join(", "), MAX_FIELD_LENGTH)),
         }
     }
 

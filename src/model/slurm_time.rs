@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// 10 years. More is an error, and Slurm counts minutes with 32 bits.
-const LONGEST: u64 = 10 * 366 * 86_400;
+const MAX_LIMIT: u64 = 10 * 366 * 86_400;
 
 /// A time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl TimeLimit {
 
     /// Rejects 0: to Slurm it means no limit, to most readers the opposite.
     fn of_seconds(seconds: u64) -> Option<Self> {
-        (1..=LONGEST).contains(&seconds).then_some(Self::Seconds(seconds))
+        (1..=MAX_LIMIT).contains(&seconds).then_some(Self::Seconds(seconds))
     }
 
     /// In whole minutes, Slurm's unit.
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn round_trips_written_value() {
-        for seconds in [1, 59, 60, 3599, 86_399, 86_400, 90_061, LONGEST] {
+        for seconds in [1, 59, 60, 3599, 86_399, 86_400, 90_061, MAX_LIMIT] {
             let limit = TimeLimit::Seconds(seconds);
             assert_eq!(TimeLimit::parse(&limit.to_string()), Some(limit));
         }

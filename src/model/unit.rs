@@ -45,7 +45,7 @@ pub struct Spec {
     pub node: Option<String>,
 }
 
-/// Whether a daemon hands over to a successor, as Slurm's do with [`HANDS_OVER`].
+/// Whether a daemon hands over to a successor, as Slurm's do with [`HANDOVER_OPTION`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Handover {
     /// Never.
@@ -57,7 +57,7 @@ pub enum Handover {
 }
 
 /// The option with which Slurm's daemons hand over.
-pub const HANDS_OVER: &str = "--systemd";
+pub const HANDOVER_OPTION: &str = "--systemd";
 
 /// The liveness check of a ready unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -53,8 +53,8 @@ text_type!(FeatureName, "`{}` is not a Feature: expected letters, digits, `-`, `
 });
 
 fn is_name(text: &str, longest: usize) -> bool {
-    let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-    starts && text.len() <= longest && text.chars().all(is_name_character)
+    let has_valid_start = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    has_valid_start && text.len() <= longest && text.chars().all(is_name_character)
 }
 
 fn is_name_character(c: char) -> bool {
@@ -62,15 +62,15 @@ fn is_name_character(c: char) -> bool {
 }
 
 /// One year. Longer values are typing errors, and the limit keeps `Duration` arithmetic from overflowing.
-const LONGEST: f64 = 366.0 * 86_400.0;
+const MAX_SECONDS: f64 = 366.0 * 86_400.0;
 
 /// Reads seconds, possibly fractional.
 pub fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let seconds = f64::deserialize(deserializer)?;
-    if (0.0..=LONGEST).contains(&seconds) {
+    if (0.0..=MAX_SECONDS).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {
-        Err(de::Error::custom(format_args!("expected seconds from 0 to {LONGEST}, got {seconds}")))
+        Err(de::Error::custom(format_args!("expected seconds from 0 to {MAX_SECONDS}, got {seconds}")))
     }
 }
 
@@ -90,12 +90,12 @@ pub fn optional_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
 }
 
 /// On a busy machine no daemon answers faster, so a shorter limit would fail every check.
-const SHORTEST_PROBE: Duration = Duration::from_millis(100);
+const MIN_PROBE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Like [`seconds`], for the time limit of an answer.
+/// Like [`seconds`], for the timeout of a liveness check.
 pub fn probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     match seconds(deserializer)? {
-        time if time < SHORTEST_PROBE => Err(de::Error::custom("expected at least 0.1 seconds")),
+        time if time < MIN_PROBE_TIMEOUT => Err(de::Error::custom("expected at least 0.1 seconds")),
         time => Ok(time),
     }
 }
@@ -103,7 +103,7 @@ pub fn probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Durat
 /// Like [`probe_seconds`], but zero means never.
 pub fn probe_seconds_or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     match seconds(deserializer)? {
-        time if !time.is_zero() && time < SHORTEST_PROBE => {
+        time if !time.is_zero() && time < MIN_PROBE_TIMEOUT => {
             Err(de::Error::custom("expected 0 (never) or at least 0.1 seconds"))
         }
         time => Ok(time),
@@ -127,10 +127,11 @@ pub fn command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
     Ok(command)
 }
 
-/// A path from /, without `..`, and without what divides paths in Docker's options and in /etc/passwd.
-pub fn whole_path(text: &str) -> Option<PathBuf> {
-    let is_whole = text.starts_with('/') && !text.split('/').any(|part| part == "..");
-    (is_whole && !text.chars().any(|c| c == ':' || c.is_control())).then(|| PathBuf::from(text))
+/// An absolute path without `..`, control characters and colons, which separate fields in Docker's options and in
+/// /etc/passwd.
+pub fn absolute_path(text: &str) -> Option<PathBuf> {
+    let is_absolute = text.starts_with('/') && !text.split('/').any(|part| part == "..");
+    (is_absolute && !text.chars().any(|c| c == ':' || c.is_control())).then(|| PathBuf::from(text))
 }
 
 /// An optional directory of the operator's.
@@ -138,15 +139,15 @@ pub fn optional_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     directory(deserializer).map(Some)
 }
 
-/// The path of a directory that needs quotes nowhere.
+/// The path of a directory without characters that require quotes.
 pub fn plain_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     plain(directory(deserializer)?)
 }
 
-/// The paths of directories that need quotes nowhere.
+/// The paths of directories without characters that require quotes.
 pub fn plain_directories<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
-    texts.iter().map(|text| plain(whole_directory(text)?)).collect()
+    texts.iter().map(|text| plain(absolute_directory(text)?)).collect()
 }
 
 fn plain<E: de::Error>(path: PathBuf) -> Result<PathBuf, E> {
@@ -161,12 +162,12 @@ fn plain<E: de::Error>(path: PathBuf) -> Result<PathBuf, E> {
 
 /// The path of a directory.
 fn directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-    whole_directory(&String::deserialize(deserializer)?)
+    absolute_directory(&String::deserialize(deserializer)?)
 }
 
-fn whole_directory<E: de::Error>(text: &str) -> Result<PathBuf, E> {
+fn absolute_directory<E: de::Error>(text: &str) -> Result<PathBuf, E> {
     let expected = "expected a path from /, without `..`, `:` and control characters";
-    whole_path(text).ok_or_else(|| E::custom(format_args!("{text:?} is not a directory: {expected}")))
+    absolute_path(text).ok_or_else(|| E::custom(format_args!("{text:?} is not a directory: {expected}")))
 }
 
 /// Like [`command`], for an optional key.

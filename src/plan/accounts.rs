@@ -1,8 +1,8 @@
 //! Users' accounts as lines of /etc/passwd, /etc/group and /etc/shadow.
 //!
 //! Lines added by an earlier start of the same container are recognized by a mark and replaced, so that accounts
-//! removed from `[[user]]` are gone after a restart. All other lines stay as they are, byte for byte. A name or ID that
-//! they use already is refused.
+//! removed from `[[user]]` are gone after a restart. All other lines stay unchanged, byte for byte. A name or ID that
+//! they already use is rejected.
 
 mod environment;
 mod host;
@@ -38,13 +38,13 @@ pub struct AccountFiles {
 
 impl AccountFiles {
     /// Whether the files contain accounts that an earlier start added.
-    pub fn has_ours(&self) -> bool {
+    pub fn has_managed_accounts(&self) -> bool {
         self.passwd.lines().any(is_our_user) || self.group.lines().any(is_our_group)
     }
 
-    /// Removes what an earlier start added. Also removes memberships and passwords that the image has for names without
-    /// an account: a new account must not inherit them.
-    fn without_ours(&self, wanted: &[User]) -> Self {
+    /// Removes the accounts that an earlier start added. Also removes memberships and passwords that the image has for
+    /// names without an account: a new account must not inherit them.
+    fn without_managed(&self, wanted: &[User]) -> Self {
         let (ours, others): (Vec<&str>, Vec<&str>) = self.passwd.lines().partition(|line| is_our_user(line));
         let others: BTreeSet<&str> = others.into_iter().map(name).collect();
         let unknown = wanted.iter().map(|user| user.name.as_str()).filter(|name| !others.contains(name));
@@ -68,7 +68,7 @@ impl AccountFiles {
     /// # Errors
     /// The first value that another account already has, or that names a missing group.
     pub fn with(&self, users: &[User], groups: &[Group]) -> Result<Self, Fault> {
-        let base = self.without_ours(users);
+        let base = self.without_managed(users);
         let (rows, mut group) = (Rows::of(&base.passwd), base.groups());
         for (index, wanted) in groups.iter().enumerate() {
             group.add(&wanted.name, wanted.gid, wanted.is_hosts).map_err(|(key, what)| {
@@ -109,7 +109,7 @@ impl AccountFiles {
     }
 
     /// The users that an earlier start added and whose uid is none of `users`: uid and name.
-    pub fn leaving(&self, users: &[User]) -> Vec<(u32, String)> {
+    pub fn removed_users(&self, users: &[User]) -> Vec<(u32, String)> {
         let wanted: BTreeSet<u32> = users.iter().map(|user| user.uid).collect();
         let ours = self.passwd.lines().filter(|line| is_our_user(line));
         let entry = |line: &str| Some((line.split(':').nth(2)?.parse().ok()?, name(line).to_owned()));
@@ -117,7 +117,7 @@ impl AccountFiles {
     }
 
     /// Those of `users` whose account is missing or different in these files.
-    pub fn lacks<'a>(&self, users: &'a [User]) -> Vec<&'a User> {
+    pub fn missing_users<'a>(&self, users: &'a [User]) -> Vec<&'a User> {
         let rows = Rows::of(&self.passwd);
         users.iter().filter(|user| !rows.has(user).unwrap_or(false)).collect()
     }

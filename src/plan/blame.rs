@@ -16,7 +16,7 @@ pub struct Blame {
     /// The place in the operator's files.
     pub culprit: Culprit,
     /// Slurm's message.
-    pub words: String,
+    pub message: String,
 }
 
 /// The place where the operator wrote what Slurm rejects.
@@ -49,7 +49,7 @@ const COMPLAINTS: [&str; 15] = [
 ];
 
 /// The maximum number of Slurm's log lines to show.
-const SHOWN: usize = 3;
+const MAX_LINES: usize = 3;
 
 /// Something the operator wrote that became part of one of Slurm's files.
 struct Candidate {
@@ -62,13 +62,13 @@ struct Candidate {
     value: String,
 }
 
-/// Finds the culprit. `files` are the files that Slurm read, `words` its log lines without prefix.
-pub fn blame(config: &Config, files: &[Text], own: &Customized, words: &[&str]) -> Option<Blame> {
+/// Finds the culprit. `files` are the files that Slurm read, `messages` its log lines without prefix.
+pub fn blame(config: &Config, files: &[Text], own: &Customized, messages: &[&str]) -> Option<Blame> {
     let is_complaint = |line: &&&str| {
         let line = line.to_lowercase();
         COMPLAINTS.iter().any(|complaint| line.contains(complaint))
     };
-    let complaints: Vec<&str> = words.iter().filter(is_complaint).map(|line| plain(line)).collect();
+    let complaints: Vec<&str> = messages.iter().filter(is_complaint).map(|line| plain(line)).collect();
     let candidates: Vec<Candidate> = from_configuration(config, own).chain(from_files(files, own)).collect();
     let mut best: Option<(u8, &Candidate)> = None;
     for line in &complaints {
@@ -83,11 +83,11 @@ pub fn blame(config: &Config, files: &[Text], own: &Customized, words: &[&str]) 
     let (_, Candidate { culprit, .. }) = best?;
     let mut shown: Vec<&str> = Vec::new();
     for line in complaints {
-        if !shown.contains(&line) && shown.len() < SHOWN {
+        if !shown.contains(&line) && shown.len() < MAX_LINES {
             shown.push(line);
         }
     }
-    Some(Blame { culprit: culprit.clone(), words: shown.join("; ") })
+    Some(Blame { culprit: culprit.clone(), message: shown.join("; ") })
 }
 
 /// Removes the name of Slurm's function.
@@ -175,11 +175,11 @@ impl Candidate {
 
     /// Numbers and YES appear in many lines, so they do not count.
     fn mentions_value(&self, complaint: &str) -> bool {
-        let is_telling = |item: &&str| {
+        let is_distinctive = |item: &&str| {
             item.len() > 2 && item.chars().any(char::is_alphabetic) && !["yes", "no"].contains(&&*item.to_lowercase())
         };
         let items = self.value.split(',').map(str::trim).chain([self.value.as_str()]);
-        items.filter(is_telling).any(|item| mentions(complaint, item))
+        items.filter(is_distinctive).any(|item| mentions(complaint, item))
     }
 }
 
@@ -253,16 +253,16 @@ mod tests {
         let toml = "[slurm.conf]\nJobContainerType = 'job_container/tmpfs'\nPreemptType = 'preempt/qos'\nAuthType = 'auth/slurm'\n\
                     TaskPlugin = 'task/cgroup'\nPreemptMode = 'SUSPEND'\n";
         let config = Config::parse(toml, Path::new("x")).unwrap();
-        for (messages, key) in [
+        for (message, key) in [
             ("PrologFlags=Contain is required for use with job_container/tmpfs", "JobContainerType"),
             ("PreemptType and PreemptMode values incompatible", "PreemptMode"),
             ("auth/slurm: cannot stat '/etc/slurm/slurm.key': No such file or directory", "AuthType"),
             ("init: CgroupPlugin=disabled in cgroup.conf is not compatible with task/cgroup.", "TaskPlugin"),
             ("PreemptMode=SUSPEND requires GANG too", "PreemptMode"),
         ] {
-            let found = blame(&config, &[], &Customized::default(), &[words]).map(|blame| blame.culprit);
+            let found = blame(&config, &[], &Customized::default(), &[message]).map(|blame| blame.culprit);
             let path = vec!["slurm".into(), "conf".into(), key.to_owned().into()];
-            assert_eq!(found, Some(Culprit::Configuration(path)), "{words}");
+            assert_eq!(found, Some(Culprit::Configuration(path)), "{message}");
         }
     }
 

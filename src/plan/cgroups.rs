@@ -43,8 +43,8 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reas
     let whole = node.topology.is_some();
     let affinity = whole && !inventory.cpu.binding_denied;
     let obstacle = obstacle(inventory).map(|obstacle| obstacle.why);
-    let unheld = obstacle.clone().or_else(|| device_obstacle(inventory));
-    reasons.findings.extend(unheld.filter(|_| inventory.usable_gpus().next().is_some()).map(not_held));
+    let unconfined = obstacle.clone().or_else(|| device_obstacle(inventory));
+    reasons.findings.extend(unconfined.filter(|_| inventory.usable_gpus().next().is_some()).map(not_confined));
     let plan = match obstacle {
         None => with_cgroups(config, inventory, whole, affinity),
         Some(why) => without_cgroups(inventory, affinity, why),
@@ -91,8 +91,8 @@ pub(super) fn obstacle(inventory: &Inventory) -> Option<Obstacle> {
         return fatal("cgroup v2 is mounted read-only in this container");
     }
     // Tried with 22.05.8: slurmd exits, because it neither creates directories above its scope nor enables controllers.
-    if !inventory.slurm.does(Behavior::EnablesControllers) {
-        let since = Behavior::EnablesControllers.since().release;
+    if !inventory.slurm.does(Behavior::EnableControllers) {
+        let since = Behavior::EnableControllers.row().release;
         return fatal(&format!("Slurm before {since} cannot create cgroups in a container's cgroup v2"));
     }
     // Tried with 24.11.5: it puts jobs beside the container's group, where the container's limits do not apply.
@@ -127,7 +127,7 @@ fn device_obstacle(inventory: &Inventory) -> Option<String> {
 }
 
 /// A warning for operators whose users do not trust each other.
-fn not_held(cause: String) -> Finding {
+fn not_confined(cause: String) -> Finding {
     Finding::info(
         Kind::JobsNotHeld,
         "jobs see only their own GPUs by default, but the kernel does not block access to the others",
@@ -137,7 +137,7 @@ fn not_held(cause: String) -> Finding {
 }
 
 /// With both `OverMemoryKill` and `ConstrainRAMSpace` slurmd exits (24.11, `slurmd.c`).
-fn has_slurm_count_memory(config: &Config) -> bool {
+fn has_over_memory_kill(config: &Config) -> bool {
     let params = config.slurm.conf.get("JobAcctGatherParams");
     params.is_some_and(|params| params.as_str().to_ascii_lowercase().contains("overmemorykill"))
 }
@@ -150,11 +150,11 @@ fn with_cgroups(config: &Config, inventory: &Inventory, whole: bool, affinity: b
     if whole {
         lines.push(("ConstrainCores", "yes"));
     }
-    let counts_memory = has_slurm_count_memory(config);
+    let counts_memory = has_over_memory_kill(config);
     if !counts_memory {
         lines.push(("ConstrainRAMSpace", "yes"));
     }
-    let held = match (whole, counts_memory) {
+    let limits = match (whole, counts_memory) {
         (true, false) => "their CPUs, memory",
         (true, true) => "their CPUs (memory: OverMemoryKill of [slurm.conf])",
         (false, false) => "their memory",
@@ -162,11 +162,11 @@ fn with_cgroups(config: &Config, inventory: &Inventory, whole: bool, affinity: b
     };
     let why = match device_obstacle(inventory) {
         Some(obstacle) => format!(
-            "writable cgroup: jobs are restricted to {held}; {obstacle}, so GPUs are only selected by the environment"
+            "writable cgroup: jobs are restricted to {limits}; {obstacle}, so GPUs are only selected by the environment"
         ),
         None => {
             lines.push(("ConstrainDevices", "yes"));
-            format!("writable cgroup: jobs are restricted to {held} and their GPUs")
+            format!("writable cgroup: jobs are restricted to {limits} and their GPUs")
         }
     };
     CgroupPlan {
@@ -184,7 +184,7 @@ fn share_a_device(inventory: &Inventory) -> bool {
 
 fn without_cgroups(inventory: &Inventory, affinity: bool, why: String) -> CgroupPlan {
     let why = format!("{why}; GPUs are selected by the job's environment, not enforced by the kernel");
-    if !inventory.slurm.does(Behavior::DisablesCgroups) {
+    if !inventory.slurm.does(Behavior::DisabledCgroups) {
         // Up to 23.11 `disabled` is unknown. cgroup/v1 with task/none starts even if /sys/fs/cgroup is read-only or
         // empty.
         let lines = vec![("CgroupPlugin", "cgroup/v1")];

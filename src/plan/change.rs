@@ -22,25 +22,25 @@ pub struct Change {
     /// The action that the daemons need.
     pub apply: Apply,
     /// The changes, as readable items.
-    pub news: Vec<String>,
+    pub changes: Vec<String>,
     /// Whether a node's GRES changed, which aborts the jobs that use them.
     pub gres: bool,
     /// Whether the controller must delete the node so that it registers again with new resources.
     pub node: bool,
     /// The changed keys that require a restart of the container.
-    pub fixed: Vec<&'static str>,
+    pub start_only: Vec<&'static str>,
     /// The files whose text differs.
     pub files: Vec<FileName>,
 }
 
 /// Keys that slurminit itself uses while the daemons run, or that Slurm's saved state depends on.
-const FIXED: [&str; 6] =
+const START_ONLY_KEYS: [&str; 6] =
     ["ClusterName", "SlurmctldPort", "SlurmdPort", "SlurmdSpoolDir", "SlurmUser", "StateSaveLocation"];
 
 /// Keys that `scontrol reconfigure` applies in every version since 22.05: plain values that the daemons read when
 /// they need them (slurm.conf(5), and `read_config.c`). Other keys cause a restart, which is always safe: jobs survive
 /// it.
-const RECONFIGURED: [&str; 50] = [
+const RECONFIGURABLE_KEYS: [&str; 50] = [
     "BatchStartTimeout",
     "CompleteWait",
     "DebugFlags",
@@ -100,7 +100,7 @@ pub fn change(old: &[Text], new: &[Text]) -> Change {
         let before = old.iter().find(|file| file.name == *name).map_or("", |file| file.text.as_str());
         if before == text {
             if *name == FileName::SlurmConf && includes(text) {
-                change.takes(Apply::Reconfigure, "slurm.conf has Include lines, which are not compared".to_owned());
+                change.require(Apply::Reconfigure, "slurm.conf has Include lines, which are not compared".to_owned());
             }
             continue;
         }
@@ -108,11 +108,11 @@ pub fn change(old: &[Text], new: &[Text]) -> Change {
         match name {
             FileName::SlurmConf => change.compare_slurm_conf(before, text),
             FileName::GresConf | FileName::CgroupConf if parse::lines(before) != parse::lines(text) => {
-                change.takes(Apply::Restart, format!("{name} changed"));
+                change.require(Apply::Restart, format!("{name} changed"));
             }
-            FileName::GresConf | FileName::CgroupConf => change.news.push(format!("{name}: comments")),
+            FileName::GresConf | FileName::CgroupConf => change.changes.push(format!("{name}: comments")),
             // Slurm reads the scripts again each time it runs them.
-            _ => change.news.push(format!("{name} changed")),
+            _ => change.changes.push(format!("{name} changed")),
         }
     }
     change
@@ -124,49 +124,49 @@ impl Change {
         self.node = true;
         let is_new = |word: &&str| !registered.split_whitespace().any(|known| known == *word);
         let news: Vec<&str> = now.split_whitespace().filter(is_new).collect();
-        self.takes(Apply::Restart, format!("the node ({})", news.join(" ")));
+        self.require(Apply::Restart, format!("the node ({})", news.join(" ")));
     }
 
-    fn takes(&mut self, apply: Apply, what: String) {
+    fn require(&mut self, apply: Apply, what: String) {
         self.apply = self.apply.max(apply);
-        self.news.push(what);
+        self.changes.push(what);
     }
 
     fn compare_slurm_conf(&mut self, old: &str, new: &str) {
-        let before = self.news.len();
-        let (was, is) = (SlurmConf::parse(old), SlurmConf::parse(new));
-        for key in was.keys.keys().chain(is.keys.keys().filter(|key| !was.keys.contains_key(*key))) {
-            let (from, to) = (was.keys.get(key), is.keys.get(key));
+        let before = self.changes.len();
+        let (former, latest) = (SlurmConf::parse(old), SlurmConf::parse(new));
+        for key in former.keys.keys().chain(latest.keys.keys().filter(|key| !former.keys.contains_key(*key))) {
+            let (from, to) = (former.keys.get(key), latest.keys.get(key));
             if from.map(|(_, values)| values) == to.map(|(_, values)| values) {
                 continue;
             }
             let spelled = to.or(from).map_or(key.as_str(), |(spelled, _)| spelled);
-            let apply = if RECONFIGURED.iter().any(|known| known.eq_ignore_ascii_case(key)) {
+            let apply = if RECONFIGURABLE_KEYS.iter().any(|known| known.eq_ignore_ascii_case(key)) {
                 Apply::Reconfigure
             } else {
                 Apply::Restart
             };
-            self.fixed.extend(FIXED.iter().filter(|fixed| fixed.eq_ignore_ascii_case(key)));
-            self.takes(apply, spelled.to_owned());
+            self.start_only.extend(START_ONLY_KEYS.iter().filter(|known| known.eq_ignore_ascii_case(key)));
+            self.require(apply, spelled.to_owned());
         }
-        if was.nodes != is.nodes {
-            self.takes(Apply::Restart, "the nodes".to_owned());
-            self.gres |= gres(&was.nodes) != gres(&is.nodes);
+        if former.nodes != latest.nodes {
+            self.require(Apply::Restart, "the nodes".to_owned());
+            self.gres |= gres(&former.nodes) != gres(&latest.nodes);
         }
-        if was.partitions != is.partitions {
-            self.takes(Apply::Reconfigure, "the partitions".to_owned());
+        if former.partitions != latest.partitions {
+            self.require(Apply::Reconfigure, "the partitions".to_owned());
         }
         if includes(old) || includes(new) {
-            self.takes(Apply::Restart, "slurm.conf has Include lines, which are not compared".to_owned());
+            self.require(Apply::Restart, "slurm.conf has Include lines, which are not compared".to_owned());
         }
-        if self.news.len() == before {
+        if self.changes.len() == before {
             // The daemons compare checksums of the whole file with each other.
-            self.takes(Apply::Reconfigure, "slurm.conf: comments".to_owned());
+            self.require(Apply::Reconfigure, "slurm.conf: comments".to_owned());
         }
     }
 }
 
-/// The parts of a slurm.conf, grouped by what it takes to apply a change to them.
+/// The parts of a slurm.conf, grouped by how a change of them is applied.
 #[derive(Debug, Default)]
 struct SlurmConf {
     /// By lower-case key: the key as written, and its values in order.
@@ -254,7 +254,7 @@ mod tests {
         ];
         for (from, to, apply, news) in cases {
             let change = compare(CONF, &CONF.replace(from, to));
-            assert_eq!((change.apply, change.news.as_slice()), (apply, &[news.to_owned()][..]), "{from} -> {to}");
+            assert_eq!((change.apply, change.changes.as_slice()), (apply, &[news.to_owned()][..]), "{from} -> {to}");
             assert_eq!(change.files, [FileName::SlurmConf]);
         }
     }
@@ -263,14 +263,14 @@ mod tests {
     fn strongest_action_applies_and_all_changes_are_reported() {
         let change = compare(CONF, &CONF.replace("debug", "short").replace("CPUs=2", "CPUs=1"));
         assert_eq!(change.apply, Apply::Restart);
-        assert_eq!(change.news, ["the nodes", "the partitions"]);
+        assert_eq!(change.changes, ["the nodes", "the partitions"]);
     }
 
     #[test]
     fn key_case_and_quotes_do_not_change_value() {
         let change = compare(CONF, &CONF.replace("SchedulerParameters=defer", "schedulerparameters = \"defer\""));
         assert_eq!(change.apply, Apply::Reconfigure);
-        assert_eq!(change.news, ["slurm.conf: comments"]);
+        assert_eq!(change.changes, ["slurm.conf: comments"]);
     }
 
     #[test]
@@ -284,13 +284,13 @@ mod tests {
         let mut change = Change::default();
         change.renew_node("CPUs=2 Gres=gpu:nvidia:4", "CPUs=2 Gres=gpu:nvidia:3");
         assert_eq!((change.apply, change.node), (Apply::Restart, true));
-        assert_eq!(change.news, ["the node (Gres=gpu:nvidia:3)"]);
+        assert_eq!(change.changes, ["the node (Gres=gpu:nvidia:3)"]);
     }
 
     #[test]
     fn reports_changes_that_require_new_container() {
-        assert_eq!(compare(CONF, &CONF.replace("ClusterName=c", "clustername=d")).fixed, ["ClusterName"]);
-        assert_eq!(compare(CONF, &format!("{CONF}SlurmctldPort=7000\n")).fixed, ["SlurmctldPort"]);
+        assert_eq!(compare(CONF, &CONF.replace("ClusterName=c", "clustername=d")).start_only, ["ClusterName"]);
+        assert_eq!(compare(CONF, &format!("{CONF}SlurmctldPort=7000\n")).start_only, ["SlurmctldPort"]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(super) fn without_gpus(inventory: &Inventory) -> Inventory {
 
 /// The inventory that is common to the cluster: the image, without hardware, capabilities and cgroups. Only the plugins that slurmd alone
 /// loads follow the node's own.
-pub(super) fn any_node(inventory: &Inventory) -> Inventory {
+pub(super) fn common_inventory(inventory: &Inventory) -> Inventory {
     Inventory {
         slurm: inventory.slurm.clone(),
         hostname: inventory.hostname.clone(),
@@ -30,10 +30,10 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<(), Refusa
     if !config.shares_a_cluster() {
         return Ok(());
     }
-    names_a_controller(config)?;
-    if let Some(version) = inventory.slurm.version.filter(|_| !inventory.slurm.does(Behavior::FollowsAddresses)) {
+    require_controller(config)?;
+    if let Some(version) = inventory.slurm.version.filter(|_| !inventory.slurm.does(Behavior::NodeAddressChange)) {
         let what = format!("Slurm {version} does not support a cluster of several containers");
-        let since = Behavior::FollowsAddresses.since().release;
+        let since = Behavior::NodeAddressChange.row().release;
         let cause = format!("before {since} the controller does not accept a node's new address");
         let repair = "build the image on Debian 13 (the default), or use the role all";
         return Err(Refusal::new(exit_code::CONFIG, what, cause, repair));
@@ -58,7 +58,7 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<(), Refusa
 ///
 /// # Errors
 /// The key that is missing.
-pub fn names_a_controller(config: &Config) -> Result<(), Refusal> {
+pub fn require_controller(config: &Config) -> Result<(), Refusal> {
     match (&config.slurm.controller, config.role) {
         (None, Role::Compute | Role::Login) => Err(Refusal::new(
             exit_code::CONFIG,
@@ -207,6 +207,6 @@ mod tests {
         assert!(refusal("controller", "somebody", (24, 11)).repair.contains("--hostname head"));
         assert!(refusal("all", "somebody", (24, 11)).repair.contains("--hostname head"));
         let nameless = Config::parse("role = \"login\"", Path::new("x")).unwrap();
-        assert!(names_a_controller(&nameless).unwrap_err().finding.repair.contains("SLURMINIT_CONTROLLER"));
+        assert!(require_controller(&nameless).unwrap_err().finding.repair.contains("SLURMINIT_CONTROLLER"));
     }
 }

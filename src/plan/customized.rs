@@ -62,8 +62,8 @@ impl UserFile {
         let expanded = |inlined| Expanded::new(&path, plain, inlined, include);
         let (written, read) = (expanded(Inlined::Relative), expanded(Inlined::All));
         let missing = read.as_ref().err().cloned();
-        let as_is = || Expanded { text: plain.to_owned(), ..Expanded::default() };
-        let (written, read) = (written.unwrap_or_else(|_| as_is()), read.unwrap_or_else(|_| as_is()));
+        let unexpanded = || Expanded { text: plain.to_owned(), ..Expanded::default() };
+        let (written, read) = (written.unwrap_or_else(|_| unexpanded()), read.unwrap_or_else(|_| unexpanded()));
         // A file in Slurm's directory has its included files beside it, and is never modified.
         let (text, written) = match origin {
             Origin::Config => (written.text.clone(), written),
@@ -151,7 +151,7 @@ impl Customized {
 }
 
 /// Separates the user's files from the others.
-pub fn choose(config: &Config, found: &[UserFile]) -> Customized {
+pub fn select_user_files(config: &Config, found: &[UserFile]) -> Customized {
     let mut chosen = Customized::default();
     // A slurm.conf depends on the lines of gres.conf, so marking it covers the files beside it too.
     let is_beside_marked = |file: &UserFile| {
@@ -182,7 +182,8 @@ pub fn choose(config: &Config, found: &[UserFile]) -> Customized {
             }
             None => {
                 chosen.findings.extend(in_slurm.filter(|file| !file.is_generated()).map(replaced));
-                chosen.findings.extend(at(Origin::Copy).filter(|_| in_config.is_none()).map(|file| gone(config, file)));
+                let copy = at(Origin::Copy).filter(|_| in_config.is_none());
+                chosen.findings.extend(copy.map(|file| removed(config, file)));
             }
         }
     }
@@ -207,7 +208,7 @@ fn replaced(file: &UserFile) -> Finding {
     )
 }
 
-fn gone(config: &Config, file: &UserFile) -> Finding {
+fn removed(config: &Config, file: &UserFile) -> Finding {
     let original = config.paths.config.join(file.name.as_str());
     Finding::info(
         Kind::OwnFiles,
@@ -225,7 +226,7 @@ impl Plan {
 
     /// Adapts the generated files to the user's, and reports problems with the latter. `exists` returns whether a file
     /// exists.
-    pub fn respect(
+    pub fn apply_user_files(
         &mut self,
         config: &Config,
         mut customized: Customized,
@@ -237,7 +238,7 @@ impl Plan {
         customized.own_node = slurm_conf.and_then(|file| own_node::find(&file.lines(), names));
         self.decisions.extend(customized.decisions.iter().cloned());
         if customized.get(FileName::GresConf).is_some() {
-            self.forget_task_prolog();
+            self.drop_task_prolog();
         }
         if customized.get(FileName::SlurmConf).is_some() {
             let cause = "slurm.conf is the user's own, so its TaskProlog applies";
@@ -256,7 +257,7 @@ impl Plan {
     }
 
     /// The names rely on the lines of the generated gres.conf.
-    fn forget_task_prolog(&mut self) {
+    fn drop_task_prolog(&mut self) {
         if let Some(prolog) = self.task_prolog.as_mut().filter(|prolog| !prolog.variables.is_empty()) {
             prolog.names.clear();
         } else if let Some(prolog) = self.task_prolog.take() {
@@ -269,7 +270,7 @@ impl Plan {
     /// claims more is marked invalid. If they use AutoDetect, the detected GPUs count.
     fn count_users_gres(&mut self, gres: &UserFile, names: &Names) {
         let node = self.node_names();
-        let own = parse::gres_lines(&gres.read.text, &|hosts| own_node::is_among(hosts, Some(&node), names));
+        let own = parse::gres_lines(&gres.read.text, &|hosts| own_node::is_for_node(hosts, Some(&node), names));
         if own.auto_detect.as_deref().is_some_and(|mode| !mode.eq_ignore_ascii_case("off")) {
             return;
         }

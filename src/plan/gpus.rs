@@ -26,7 +26,7 @@ pub struct GresPlan {
     /// them by the types in the node's Gres.
     pub lines: Vec<GresLine>,
     /// Whether Slurm and the runtimes number the devices in the same way.
-    pub counts_as_runtimes: bool,
+    pub matches_runtime_numbers: bool,
     /// How jobs can share whole GPUs.
     pub sharing: Option<Sharing>,
 }
@@ -60,7 +60,7 @@ impl GresPlan {
         let counts = counted(self.lines.iter().map(|line| (&line.gres_type, 1)));
         let mut gres: Vec<String> = counts.iter().map(|(name, count)| format!("gpu:{name}:{count}")).collect();
         if let Some(sharing) = self.sharing {
-            let count: u32 = self.shared().map(|(_, sharing)| sharing.of_each_gpu()).sum();
+            let count: u32 = self.shared().map(|(_, sharing)| sharing.count_per_gpu()).sum();
             gres.push(format!("{}:{count}", sharing.gres()));
         }
         gres.join(",")
@@ -150,7 +150,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reas
         });
     }
     let sharing = sharing::plan(config, &lines, auto_detect, reasons);
-    let plan = GresPlan { auto_detect, lines, counts_as_runtimes: numbering.is_slurms, sharing };
+    let plan = GresPlan { auto_detect, lines, matches_runtime_numbers: numbering.matches_slurm_positions, sharing };
     if !plan.lines.is_empty() {
         reasons.decide(format!("Gres={}", plan.node_gres()), type_reason(config, &plan));
     }

@@ -15,17 +15,18 @@ pub struct Images {
     /// What Slurm needs in an image: its configuration, munge's socket, and the directories of steps, where its PMIx server shares memory with
     /// MPI programs (PMIX_NSDIR, PMIX_SERVER_TMPDIR). Then `[images] mounts`.
     pub binds: Vec<PathBuf>,
-    /// The directory with a directory for each user, where slurmstepd puts what it tells the runtime.
+    /// The directory with a directory for each user, in which slurmstepd creates the OCI bundles.
     pub bundles: PathBuf,
-    /// Whether Slurm adds names for job, step and task to that directory.
-    pub names_parent: bool,
+    /// Whether `bundles` is a directory in which Slurm names the directories of jobs, steps and tasks; otherwise
+    /// oci.conf has a pattern for them.
+    pub has_bundle_directory: bool,
 }
 
 impl Images {
-    /// `None` if this Slurm cannot.
+    /// `None` if this Slurm does not support container images.
     pub(super) fn plan(config: &Config, inventory: &Inventory) -> Option<Self> {
         let bundles = config.paths.run.join(Paths::BUNDLES);
-        if !inventory.slurm.does(Behavior::RunsImages) || !is_plain(&bundles) {
+        if !inventory.slurm.does(Behavior::ContainerImages) || !is_plain(&bundles) {
             return None;
         }
         let socket = config.paths.munge_socket.parent().map(PathBuf::from);
@@ -35,7 +36,7 @@ impl Images {
             directory: config.images.directory.clone(),
             binds: binds.filter(|path| is_plain(path)).collect(),
             bundles,
-            names_parent: inventory.slurm.does(Behavior::NamesBundles),
+            has_bundle_directory: inventory.slurm.does(Behavior::BundleDirectory),
         })
     }
 }
@@ -54,8 +55,8 @@ mod tests {
             Images::plan(&Config { images, ..Config::default() }, &Inventory { slurm, ..Inventory::default() })
         };
         assert_eq!(images(22, 5), None);
-        assert_eq!(images(24, 11).map(|images| images.names_parent), Some(false));
-        assert_eq!(images(25, 5).map(|images| images.names_parent), Some(true));
+        assert_eq!(images(24, 11).map(|images| images.has_bundle_directory), Some(false));
+        assert_eq!(images(25, 5).map(|images| images.has_bundle_directory), Some(true));
         let binds = images(25, 5).unwrap().binds;
         assert_eq!(binds, ["/etc/slurm", "/run/munge", "/run/slurminit/oci", "/srv/reference"].map(PathBuf::from));
     }

@@ -43,7 +43,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, settings: &[Setting],
         format!("IMEX channels {}", list.join(",")),
         "every job can open them: they are no GRES, and CUDA uses the first",
     );
-    if config.isolates() {
+    if config.isolates_gpus() {
         reasons.findings.push(Finding::info(
             Kind::Settings,
             "the jobs of all users share one IMEX channel, which does not separate their GPU memory between nodes",

@@ -11,10 +11,10 @@ use model::queued_job::QueuedJob;
 use super::customized::parse::{self, Line};
 use super::{PartitionPlan, Plan, Refusal};
 
-pub use nodes::{RemovedNode, check_nodes, gone_nodes, has_same_nodes};
+pub use nodes::{RemovedNode, check_nodes, has_same_nodes, removed_nodes};
 pub use saved::Saved;
 
-/// The jobs whose partitions or nodes a new slurm.conf may lack.
+/// The jobs whose partitions or nodes may be missing in a new slurm.conf.
 #[derive(Clone, Debug)]
 pub struct InUse {
     /// The jobs reported by slurmctld; `None` if it is not running.
@@ -36,7 +36,7 @@ pub struct RemovedPartition {
 }
 
 /// The partitions that the new slurm.conf no longer has.
-pub fn gone(former: &str, now: &str) -> Vec<RemovedPartition> {
+pub fn removed_partitions(former: &str, now: &str) -> Vec<RemovedPartition> {
     let (former, now) = (parse::lines(former), parse::lines(now));
     let has = |name: &str| partitions(&now).any(|(known, _)| known == name);
     let sets: Vec<&str> = former.iter().filter_map(|line| line.get("NodeSet")).collect();
@@ -74,13 +74,13 @@ impl RemovedPartition {
     }
 
     /// The jobs that use the partition; `None` without jobs. Jobs of a saved state have no IDs.
-    pub fn users(&self, used: &InUse) -> Option<Vec<String>> {
-        let Some(jobs) = &used.jobs else { return used.saved.names(&self.name).then(Vec::new) };
+    pub fn using_jobs(&self, used: &InUse) -> Option<Vec<String>> {
+        let Some(jobs) = &used.jobs else { return used.saved.contains_partition(&self.name).then(Vec::new) };
         // slurmctld shows only the current partition of a running job. It saves the requested ones within 5 s.
-        let may_have_asked = |job: &QueuedJob| {
-            !job.waits() && (job.time.starts_with("0:0") || used.saved.names_among_others(&self.name))
+        let may_have_requested = |job: &QueuedJob| {
+            !job.is_pending() && (job.time.starts_with("0:0") || used.saved.contains_in_partition_list(&self.name))
         };
-        let uses = |job: &&QueuedJob| job.partition.split(',').any(|name| name == self.name) || may_have_asked(job);
+        let uses = |job: &&QueuedJob| job.partition.split(',').any(|name| name == self.name) || may_have_requested(job);
         let ids: Vec<String> = jobs.iter().filter(uses).map(|job| job.id.clone()).collect();
         (!ids.is_empty()).then_some(ids)
     }
@@ -101,7 +101,7 @@ impl Plan {
 }
 
 /// The refusal for entries that only the user's own slurm.conf can keep.
-pub fn missing(what: &str, state: &str, jobs: &[String], own: &str) -> Refusal {
+pub fn missing_entry(what: &str, state: &str, jobs: &[String], own: &str) -> Refusal {
     let mut refused = refusal(&format!("{own} no longer has {what}, but jobs use it"), jobs);
     refused.finding.repair =
         format!("keep its line with State={state} until the jobs have ended, or cancel them with scancel");
@@ -111,16 +111,16 @@ pub fn missing(what: &str, state: &str, jobs: &[String], own: &str) -> Refusal {
 fn refusal(what: &str, jobs: &[String]) -> Refusal {
     let cause = "slurmctld would end these jobs (running and pending) with NODE_FAIL";
     let repair = "run `slurminit reload` when the jobs have ended, or cancel them with scancel";
-    Refusal::new(exit_code::FAILURE, format!("{what}: {}", list(jobs)), cause, repair)
+    Refusal::new(exit_code::FAILURE, format!("{what}: {}", job_list(jobs)), cause, repair)
 }
 
 /// The maximum number of jobs in a message.
-const NAMED: usize = 50;
+const MAX_LISTED: usize = 50;
 
 /// The jobs as text for a message.
-pub fn list(jobs: &[String]) -> String {
-    let named = jobs[..jobs.len().min(NAMED)].join(", ");
-    match jobs.len().checked_sub(NAMED).filter(|more| *more > 0) {
+pub fn job_list(jobs: &[String]) -> String {
+    let named = jobs[..jobs.len().min(MAX_LISTED)].join(", ");
+    match jobs.len().checked_sub(MAX_LISTED).filter(|more| *more > 0) {
         Some(more) => format!("{named} and {more} more"),
         None => named,
     }

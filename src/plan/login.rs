@@ -16,13 +16,13 @@ pub(super) const WHY: &str = "with sbatch --export=NONE slurmd would exit, becau
 /// Whether a user's request would crash slurmd and the key prevents it. An unknown release is assumed to have the key.
 pub(super) fn is_fatal(inventory: &Inventory) -> bool {
     let slurm = &inventory.slurm;
-    !inventory.makes_namespaces && slurm.does(Behavior::MakesNamespaces) && !slurm.does(Behavior::IgnoresGetEnvTimeout)
+    !inventory.makes_namespaces && slurm.does(Behavior::LoginNamespaces) && !slurm.does(Behavior::NoGetEnvTimeout)
 }
 
 /// Whether a user's request crashes slurmd and no key prevents it.
 fn is_always_fatal(inventory: &Inventory) -> bool {
     let slurm = &inventory.slurm;
-    !inventory.makes_namespaces && slurm.does(Behavior::IgnoresGetEnvTimeout) && !slurm.forks_for_login
+    !inventory.makes_namespaces && slurm.does(Behavior::NoGetEnvTimeout) && !slurm.forks_for_login
 }
 
 /// Reports a Slurm that no key helps, and problems with the operator's own value.

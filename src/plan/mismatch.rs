@@ -22,12 +22,12 @@ pub struct Mismatch {
 }
 
 /// Compares the two, and rejects the start with `on_mismatch = "fail"`.
-pub(super) fn judge(config: &Config, inventory: &Inventory) -> Result<Option<Mismatch>, Refusal> {
+pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<Option<Mismatch>, Refusal> {
     let Some(expected) = config.gpu_type else { return Ok(None) };
     let found = visible(inventory);
     let Some(mut mismatch) = compare(expected, &found) else { return Ok(None) };
     if found.is_empty() {
-        mismatch.finding = of_platform(mismatch.finding, expected, inventory.platform);
+        mismatch.finding = with_platform_cause(mismatch.finding, expected, inventory.platform);
     }
     match config.on_mismatch {
         OnMismatch::Warn => Ok(Some(mismatch)),
@@ -39,7 +39,7 @@ pub(super) fn judge(config: &Config, inventory: &Inventory) -> Result<Option<Mis
 }
 
 /// Adds the platform's cause, if the platform passes GPUs to containers in only one way or not at all.
-fn of_platform(finding: Finding, expected: GpuType, platform: Platform) -> Finding {
+fn with_platform_cause(finding: Finding, expected: GpuType, platform: Platform) -> Finding {
     let Some(vendor) = expected.vendor() else { return finding };
     let (cause, repair) = match platform {
         Platform::Linux => return finding,
@@ -47,7 +47,7 @@ fn of_platform(finding: Finding, expected: GpuType, platform: Platform) -> Findi
             "Docker Desktop's virtual machine (macOS, or Windows without WSL2) passes no GPU; a Mac's GPU has no CUDA or ROCm",
             "use a machine with Linux, or Windows with WSL2 and an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
         ),
-        Platform::Wsl2 => vendor.traits().mismatch.unseen_in_wsl.unwrap_or((
+        Platform::Wsl2 => vendor.traits().mismatch.no_gpu_in_wsl.unwrap_or((
             "WSL2 supports only NVIDIA GPUs: AMD's kernel interface (KFD) is missing there, as are Intel's \
              render nodes",
             "use Linux itself, or an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
@@ -66,13 +66,13 @@ fn compare(expected: GpuType, found: &[Vendor]) -> Option<Mismatch> {
     };
     let makers = list(|vendor| vendor.maker, " and ");
     let lacks = match others.as_slice() {
-        [vendor] => vendor.mismatch.lacks,
+        [vendor] => vendor.mismatch.missing_software,
         _ => "the image has no libraries for them beyond what the container runtime brings",
     };
     let (what, cause, repair) = match (own.map(Vendor::traits), others.first()) {
         (Some(own), None) if found.is_empty() => (
             format!("the image was built for {}, but no usable GPU is visible", own.maker),
-            own.mismatch.unseen.to_owned(),
+            own.mismatch.no_gpu_cause.to_owned(),
             format!(
                 "{}; `{}` on the host must work; without GPUs on purpose, set GPU_TYPE=none",
                 own.mismatch.start, own.mismatch.tool
@@ -152,13 +152,13 @@ mod tests {
             (Platform::Linux, GpuType::Amd, "/dev/kfd"),
         ] {
             let config = Config { gpu_type: Some(expected), ..Config::default() };
-            let mismatch = judge(&config, &Inventory { platform, ..Inventory::default() }).unwrap().unwrap();
+            let mismatch = check(&config, &Inventory { platform, ..Inventory::default() }).unwrap().unwrap();
             assert!(mismatch.finding.cause.contains(text), "{platform:?}: {}", mismatch.finding.cause);
         }
     }
 
     #[test]
     fn skips_check_without_gpu_type() {
-        assert_eq!(judge(&Config::default(), &Inventory::default()), Ok(None));
+        assert_eq!(check(&Config::default(), &Inventory::default()), Ok(None));
     }
 }

@@ -117,7 +117,7 @@ impl NodePlan {
         }
         let short = host.as_str().split('.').next().unwrap_or_default();
         let has_its_name = [host.as_str(), short, "localhost"].contains(&self.name.as_str());
-        if self.simulated.is_some() || !config.adds_its_node() && !has_its_name {
+        if self.simulated.is_some() || !config.has_dynamic_node() && !has_its_name {
             self.host = Some(host.clone());
             reasons.decide(format!("NodeHostname={host}"), "slurmd finds its line by the host name");
         }

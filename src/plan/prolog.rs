@@ -31,7 +31,7 @@ impl Prolog {
             // Several simulated nodes share the same device file.
             _ if config.simulated().is_some() => false,
             DeviceFiles::Hosts => false,
-            DeviceFiles::Open => config.isolates(),
+            DeviceFiles::Open => config.isolates_gpus(),
             // Whatever closed the files: without the script only root can open them.
             DeviceFiles::Closed => true,
         };

@@ -73,7 +73,7 @@ pub(super) fn plan(
     if !config.autoscale.nodes.is_empty() {
         autoscale::settings(&mut settings, config);
     }
-    settings.lay_over(&config.slurm.conf, reasons);
+    settings.override_with(&config.slurm.conf, reasons);
     settings.0
 }
 
@@ -87,7 +87,7 @@ const SCHEDULER_WHY: &str =
 /// the jobs that it starts; `slurminit jobs follow` makes it save when its log reports one.
 const BACKFILL: &str = "bf_interval=1,bf_max_time=30,bf_continue,bf_yield_interval=20000";
 /// Log levels at which slurmctld does not log the jobs that backfill starts.
-const SAYS_TOO_LITTLE: [&str; 3] = ["quiet", "fatal", "error"];
+const QUIET_LEVELS: [&str; 3] = ["quiet", "fatal", "error"];
 
 #[derive(Default)]
 pub(super) struct Settings(Vec<Setting>);
@@ -180,8 +180,8 @@ impl Settings {
     fn scheduling(&mut self, config: &Config, node: &NodePlan, reasons: &mut Reasons) {
         self.add("SchedulerType", "sched/backfill");
         let debug = config.slurm.conf.iter().find(|(key, _)| key.is("SlurmctldDebug"));
-        let is_too_quiet = debug
-            .is_some_and(|(_, level)| SAYS_TOO_LITTLE.iter().any(|quiet| level.as_str().eq_ignore_ascii_case(quiet)));
+        let is_too_quiet =
+            debug.is_some_and(|(_, level)| QUIET_LEVELS.iter().any(|quiet| level.as_str().eq_ignore_ascii_case(quiet)));
         match is_too_quiet {
             true => self.add_because("SchedulerParameters", SCHEDULER, SCHEDULER_WHY),
             false => self.add_because("SchedulerParameters", format_args!("{SCHEDULER},{BACKFILL}"), SCHEDULER_WHY),
@@ -227,7 +227,7 @@ impl Settings {
     }
 
     /// The operator's keys replace existing ones, in any case, or are added. An empty value removes a key.
-    fn lay_over(&mut self, own: &SlurmSettings, reasons: &mut Reasons) {
+    fn override_with(&mut self, own: &SlurmSettings, reasons: &mut Reasons) {
         for (key, value) in own.iter() {
             let place = self.0.iter().position(|setting| key.is(&setting.key));
             let why = match place {

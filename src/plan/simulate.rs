@@ -10,7 +10,7 @@ use super::names::{DevicePath, GresType};
 use super::{NodePlan, NodesPlan, Reasons, cluster};
 
 /// The model name of simulated GPUs.
-const MADE_UP: &str = "Simulated ";
+const MODEL_PREFIX: &str = "Simulated ";
 
 /// The directory of simulated device files, which are links to /dev/null (Slurm requires character devices).
 pub const DEVICES: &str = "/dev/simulated";
@@ -35,14 +35,14 @@ pub(super) fn gres(node: &NodePlan, reasons: &mut Reasons) -> Option<GresPlan> {
         })
     };
     let lines = (0..count).filter_map(line).collect();
-    let plan = GresPlan { auto_detect: AutoDetect::Off, lines, counts_as_runtimes: true, sharing: None };
+    let plan = GresPlan { auto_detect: AutoDetect::Off, lines, matches_runtime_numbers: true, sharing: None };
     reasons.decide(format!("Gres={}", plan.node_gres()), why(name.as_str(), "gpus"));
     Some(plan)
 }
 
 /// Rejects real GPUs with several simulated nodes, because each node would offer them.
 pub(super) fn without_real_gpus(config: &Config, inventory: Inventory, findings: &mut Vec<Finding>) -> Inventory {
-    let is_real = |model: &Option<String>| !model.as_deref().is_some_and(|model| model.starts_with(MADE_UP));
+    let is_real = |model: &Option<String>| !model.as_deref().is_some_and(|model| model.starts_with(MODEL_PREFIX));
     let sets_gpus = |group: &SimulatedGroup| group.each.gpus.is_some();
     if config.simulated().is_some_and(|nodes| nodes.groups.iter().any(sets_gpus)) {
         return cluster::without_gpus(&inventory);

@@ -1,4 +1,4 @@
-//! sshd's configuration: public keys alone, and neither passwords nor root.
+//! sshd's configuration: only public keys; no passwords, no root login.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

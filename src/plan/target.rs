@@ -84,7 +84,7 @@ impl Target {
             Some(nodes) if *name == DaemonName::Slurmd => units::simulated(config, nodes, after),
             _ => vec![units::daemon(config, *name, after)],
         });
-        let daemons = daemons.map(|spec| self.patient(spec));
+        let daemons = daemons.map(|spec| self.with_controller_timeout(spec));
         let services = config.services.iter().filter(|_| self.has_cluster);
         daemons.chain(services.map(|service| units::service(config, service))).collect()
     }
@@ -116,19 +116,19 @@ impl Target {
         daemons
     }
 
-    /// Adapts slurmd of a compute node, whose controller may start much later.
-    fn patient(&self, spec: Spec) -> Spec {
+    /// Extends the readiness timeout of slurmd on a compute node, whose controller may start much later.
+    fn with_controller_timeout(&self, spec: Spec) -> Spec {
         let is_elsewhere = !self.daemons.iter().any(|(name, _)| *name == DaemonName::Slurmctld);
         let waits = is_elsewhere && spec.daemon == Some(DaemonName::Slurmd);
         Spec {
-            ready_timeout: if waits { FOR_THE_CONTROLLER.max(spec.ready_timeout) } else { spec.ready_timeout },
+            ready_timeout: if waits { CONTROLLER_TIMEOUT.max(spec.ready_timeout) } else { spec.ready_timeout },
             ..spec
         }
     }
 }
 
 /// The readiness timeout of slurmd on a compute node; then it is restarted.
-const FOR_THE_CONTROLLER: Duration = Duration::from_secs(3600);
+const CONTROLLER_TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {

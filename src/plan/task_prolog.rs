@@ -70,23 +70,24 @@ impl TaskProlog {
             !runtime.settings.is_empty() && !runtime.equal_models_in_bus_order
         };
         let uuid = |line: &GresLine| line.uuid.clone().filter(|_| gives_gpus);
-        let is_slurms = gres.auto_detect != AutoDetect::Off && !gres.lines.iter().any(has_settings);
-        let is_right = (is_slurms || gres.counts_as_runtimes) && !gres.lines.iter().any(|line| uuid(line).is_some());
+        let has_slurm_numbers = gres.auto_detect != AutoDetect::Off && !gres.lines.iter().any(has_settings);
+        let has_uuids = gres.lines.iter().any(|line| uuid(line).is_some());
+        let is_correct = (has_slurm_numbers || gres.matches_runtime_numbers) && !has_uuids;
         let no_peer_memory = inventory.refuses_peer_memory.then_some(NO_PEER_MEMORY);
         let node_is_host = config.simulated().map(|_| NODE_IS_HOST);
         let variables: Vec<_> = no_peer_memory.into_iter().chain(node_is_host).collect();
         let is_shared = config.shares_a_cluster();
-        if !is_shared && is_right && variables.is_empty() {
+        if !is_shared && is_correct && variables.is_empty() {
             return None;
         }
-        let lines = if is_right && !is_shared { &[] } else { gres.lines.as_slice() };
+        let lines = if is_correct && !is_shared { &[] } else { gres.lines.as_slice() };
         let name = |line: &GresLine| (line.vendor, uuid(line).unwrap_or_else(|| line.runtime_name.clone()));
         Some(Self {
             path: config.paths.slurm.join(FileName::TaskProlog.as_str()),
             names: lines.iter().map(name).collect(),
             counts_from_zero: cgroup.confines_devices(),
             variables,
-            why: if is_shared || !is_right { NUMBERS } else { MPI },
+            why: if is_shared || !is_correct { NUMBERS } else { MPI },
         })
     }
 

@@ -2,7 +2,7 @@
 
 use config::{Config, DaemonName, Paths, Readiness, ReadinessTest, RestartPolicy, Service, SimulatedNodes};
 use model::exit_code;
-use model::unit::{Gate, HANDS_OVER, Handover, Probe, ProbeTest, Spec};
+use model::unit::{Gate, HANDOVER_OPTION, Handover, Probe, ProbeTest, Spec};
 use std::time::Duration;
 
 /// Slurm's daemons resolve 0.0.0.0 for a log line, at their start and at a reconfiguration. An unresponsive name server
@@ -25,7 +25,7 @@ const SLURMRESTD_ENV: &[(&str, &str)] =
 /// A Slurm daemon, which starts once the daemons in `after` are ready.
 pub(super) fn daemon(config: &Config, name: DaemonName, after: &[DaemonName]) -> Spec {
     let settings = config.daemons.get(&name).cloned().unwrap_or_default();
-    let (command, gate, readiness, essential) = usual(config, name);
+    let (command, gate, readiness, essential) = defaults(config, name);
     let (readiness, ready_timeout) = readiness_or(config, settings.readiness, readiness);
     Spec {
         handover: handover(name, settings.command.as_deref(), settings.user.is_some()),
@@ -59,7 +59,7 @@ fn default_env(name: DaemonName) -> &'static [(&'static str, &'static str)] {
 /// With `--systemd` slurmctld does not switch to SlurmUser. A daemon with its own `user` therefore keeps `-D`, which does.
 fn handover(name: DaemonName, own: Option<&[String]>, has_own_user: bool) -> Handover {
     match own {
-        Some(command) if command.iter().any(|word| word.contains(HANDS_OVER)) => Handover::Always,
+        Some(command) if command.iter().any(|word| word.contains(HANDOVER_OPTION)) => Handover::Always,
         None if matches!(name, DaemonName::Slurmctld | DaemonName::Slurmd) && !has_own_user => Handover::WhereItCan,
         _ => Handover::Never,
     }
@@ -68,11 +68,11 @@ fn handover(name: DaemonName, own: Option<&[String]>, has_own_user: bool) -> Han
 /// The slurmd of each simulated node.
 pub(super) fn simulated(config: &Config, nodes: &SimulatedNodes, after: &[DaemonName]) -> Vec<Spec> {
     let first = daemon(config, DaemonName::Slurmd, after);
-    let is_usual = first.readiness == ReadinessTest::Port(config.slurm.daemon_port);
+    let has_default_readiness = first.readiness == ReadinessTest::Port(config.slurm.daemon_port);
     let spec = |(number, (node, port)): (u32, &(String, u16))| {
         let name = DaemonName::Slurmd.of_simulated_node(number);
         let own = [first.command.clone(), vec!["-N".to_owned(), node.clone()]].concat();
-        let readiness = if is_usual { ReadinessTest::Port(*port) } else { first.readiness.clone() };
+        let readiness = if has_default_readiness { ReadinessTest::Port(*port) } else { first.readiness.clone() };
         Spec { name, command: own, readiness, node: Some(node.clone()), ..first.clone() }
     };
     (1..).zip(nodes.iter()).map(spec).collect()
@@ -80,7 +80,7 @@ pub(super) fn simulated(config: &Config, nodes: &SimulatedNodes, after: &[Daemon
 
 /// The defaults of each daemon: command, gate, readiness test, and the container's exit code
 /// if it gives up.
-fn usual(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessTest, Option<u8>) {
+fn defaults(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessTest, Option<u8>) {
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let paths = &config.paths;
     match name {
@@ -215,7 +215,7 @@ fn readiness_or(config: &Config, own: Option<Readiness>, default: ReadinessTest)
 
 fn liveness(own: Option<config::LivenessTest>, daemon: Option<DaemonName>) -> Option<Probe> {
     match own {
-        None if daemon.is_some_and(|name| !name.has_question()) => None,
+        None if daemon.is_some_and(|name| !name.has_liveness_check()) => None,
         None => Some(Probe { test: ProbeTest::Daemon(daemon?), timeout: None }),
         Some(config::LivenessTest::Off) => None,
         Some(config::LivenessTest::Command { command, timeout }) => {

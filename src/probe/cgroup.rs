@@ -36,8 +36,8 @@ fn v1(hierarchies: &Hierarchies) -> Cgroup {
 
 fn v2(hierarchies: &Hierarchies) -> Cgroup {
     let Some(mount) = hierarchies.mounts().next() else { return Cgroup::default() };
-    // Only the machine's root cgroup lacks `cgroup.type`; any other group mounted here is the container's. This process
-    // can be in a group below it, because slurmd 24.11 moves all processes of its root group into a group `system`.
+    // Only the machine's root cgroup has no `cgroup.type`; any other group mounted here is the container's. This
+    // process can be in a group below it, because slurmd 24.11 moves all processes of its root group into `system`.
     let whole_machine = !mount.point.join("cgroup.type").exists();
     let group = if whole_machine { hierarchies.own_group(mount) } else { mount.point.clone() };
     let text = regular::text(&group.join("cgroup.controllers")).unwrap_or_default();
@@ -61,10 +61,10 @@ const CAP_BPF: u32 = 39;
 fn device_rules_denied(root: &Path) -> bool {
     let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
     let effective = super::capabilities::effective(root);
-    let may = |capability: u32| effective.is_none_or(|set| set & (1 << capability) != 0);
+    let has_capability = |capability: u32| effective.is_none_or(|set| set & (1 << capability) != 0);
     let map = text("proc/self/uid_map");
     let own_user_namespace = !map.is_empty() && !map.split_whitespace().eq(["0", "0", "4294967295"]);
-    own_user_namespace || !(may(CAP_SYS_ADMIN) || (may(CAP_BPF) && may(CAP_NET_ADMIN)))
+    own_user_namespace || !(has_capability(CAP_SYS_ADMIN) || (has_capability(CAP_BPF) && has_capability(CAP_NET_ADMIN)))
 }
 
 /// The kernel answers EROFS on a read-only mount, and EACCES if the group belongs to another user namespace.

@@ -19,11 +19,11 @@ pub fn detect(root: &Path) -> Cpu {
     let counted = counted_by_slurm(root);
     // The kernel enforces the affinity. A limit that has no CPU in common with it is irrelevant.
     let limits = [affinity(root), cpuset(&hierarchies), counted.clone()].into_iter().flatten();
-    let narrow = |one: CpuSet, other: CpuSet| {
+    let narrower = |one: CpuSet, other: CpuSet| {
         let both = intersection(&one, &other);
         if both.is_empty() { one } else { both }
     };
-    let allowed = limits.filter(|set| !set.is_empty()).reduce(narrow);
+    let allowed = limits.filter(|set| !set.is_empty()).reduce(narrower);
     Cpu {
         allowed: allowed.unwrap_or_default(),
         quota: quota(&hierarchies),
@@ -59,7 +59,7 @@ fn read_set(path: &Path) -> Option<CpuSet> {
 }
 
 /// This process's CPU affinity. `/proc/self/status` respects `root` and has no limit of 1024 CPUs, unlike nix's
-/// `sched_getaffinity`. gVisor's `/proc` lacks the line.
+/// `sched_getaffinity`. gVisor's `/proc` does not have the line.
 fn affinity(root: &Path) -> Option<CpuSet> {
     let status = regular::text(&root.join("proc/self/status")).unwrap_or_default();
     let listed = field(&status, "Cpus_allowed_list").and_then(|list| list.parse().ok());

@@ -25,15 +25,15 @@ pub fn access_for_reading(path: &Path) -> Access {
 /// Whether this process may open the device file, without opening it: opening initialises a GPU without persistence mode, or wakes one
 /// that sleeps. The kernel also checks the device cgroup here (fs/namei.c, `inode_permission`). A driver that is gone or
 /// a GPU that fell off the bus is not noticed.
-pub fn reachable(path: &Path) -> Access {
+pub fn access_without_open(path: &Path) -> Access {
     let is_device = path.metadata().map(|metadata| metadata.file_type().is_char_device());
     match is_device {
         Ok(false) => no_device(path),
         Ok(true) => match nix::unistd::access(path, AccessFlags::R_OK | AccessFlags::W_OK) {
             Ok(()) => Access::Usable,
-            Err(errno) => why_not(path, &errno.into()),
+            Err(errno) => open_failure(path, &errno.into()),
         },
-        Err(error) => why_not(path, &error),
+        Err(error) => open_failure(path, &error),
     }
 }
 
@@ -42,12 +42,12 @@ fn no_device(path: &Path) -> Access {
 }
 
 /// The group that may open the device file at `path`, if only its members and root may.
-pub fn only_for_group(path: &Path) -> Option<u32> {
+pub fn restricting_group(path: &Path) -> Option<u32> {
     let metadata = path.metadata().ok()?;
-    closed_to_others(metadata.mode()).then(|| metadata.gid())
+    is_closed_to_others(metadata.mode()).then(|| metadata.gid())
 }
 
-fn closed_to_others(mode: u32) -> bool {
+fn is_closed_to_others(mode: u32) -> bool {
     mode & 0o006 != 0o006
 }
 
@@ -57,11 +57,11 @@ fn open(path: &Path, write: bool) -> Access {
         // slurmd accepts nothing else as a GRES file ("not a valid character or block device").
         Ok(metadata) if !metadata.file_type().is_char_device() => no_device(path),
         Ok(_) => Access::Usable,
-        Err(error) => why_not(path, &error),
+        Err(error) => open_failure(path, &error),
     }
 }
 
-fn why_not(path: &Path, error: &io::Error) -> Access {
+fn open_failure(path: &Path, error: &io::Error) -> Access {
     let (obstacle, why) = match error.raw_os_error() {
         Some(libc::ENOENT) => (Obstacle::NotGiven, "is not in this container"),
         // The kernel checks the device cgroup before the file's mode. The cgroup yields EPERM, the mode EACCES.
@@ -89,8 +89,8 @@ mod tests {
     #[test]
     fn accepts_character_device_and_rejects_other_files() {
         assert_eq!(access(Path::new("/dev/null")), Access::Usable);
-        assert_eq!(reachable(Path::new("/dev/null")), Access::Usable);
-        let obstacle = |path: &Path| reachable(path).obstacle();
+        assert_eq!(access_without_open(Path::new("/dev/null")), Access::Usable);
+        let obstacle = |path: &Path| access_without_open(path).obstacle();
         assert_eq!(obstacle(Path::new("/dev/no/such")), Some(Obstacle::NotGiven));
         assert_eq!(obstacle(Path::new("/proc/self/status")), Some(Obstacle::NoDevice));
     }
@@ -101,14 +101,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let pipe = directory.path().join("nvidia0");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert_eq!(reachable(&pipe).obstacle(), Some(Obstacle::NoDevice));
+        assert_eq!(access_without_open(&pipe).obstacle(), Some(Obstacle::NoDevice));
     }
 
     #[test]
     fn detects_device_file_closed_to_others() {
-        assert_eq!([0o020_660, 0o020_664, 0o020_666, 0o020_600].map(closed_to_others), [true, true, false, true]);
-        assert_eq!(only_for_group(Path::new("/dev/null")), None);
-        assert_eq!(only_for_group(Path::new("/no/such")), None);
+        assert_eq!([0o020_660, 0o020_664, 0o020_666, 0o020_600].map(is_closed_to_others), [true, true, false, true]);
+        assert_eq!(restricting_group(Path::new("/dev/null")), None);
+        assert_eq!(restricting_group(Path::new("/no/such")), None);
     }
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
             (libc::ENODEV, Obstacle::NoDriver, "driver"),
             (libc::EMFILE, Obstacle::Other, "cannot be opened"),
         ] {
-            let Access::Unusable { obstacle, reason: why } = why_not(&file, &io::Error::from_raw_os_error(errno))
+            let Access::Unusable { obstacle, reason: why } = open_failure(&file, &io::Error::from_raw_os_error(errno))
             else {
                 panic!("{errno}")
             };

@@ -1,8 +1,9 @@
 //! Whether the GPUs' device files are this container's own.
 //!
 //! `docker run --device`, CDI and Kubernetes make them in the container's own /dev, a tmpfs. libnvidia-container's older mode binds those
-//! of the host, and so does a user namespace: what is changed there is changed for the whole host.
+//! of the host, and so does a user namespace: a change of such a file affects the whole host.
 
+use std::fs::DirEntry;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
@@ -16,7 +17,7 @@ use sys::proc::parse::Mount;
 use sys::users;
 
 /// The user and group of the GPU watchers, which may open a GPU that is closed to other users.
-pub const LOOKERS: &str = "slurminit";
+pub const WATCHER_USER: &str = "slurminit";
 /// The user and group ID if the image has no such user.
 const UNPRIVILEGED: u32 = 65534;
 
@@ -25,18 +26,18 @@ const CHOWN: u32 = 0;
 
 /// The origin and access of the usable GPUs' device files.
 pub(super) fn detect(root: &Path, inventory: &Inventory) -> DeviceFiles {
-    let of = |vendor_skips: bool, file: &Path| match own_file(root, file) {
-        Some((mode, uid)) if vendor_skips => Some(is_isolated(mode, uid)),
+    let isolation = |runtime_skips_closed: bool, file: &Path| match container_device(root, file) {
+        Some((mode, uid)) if runtime_skips_closed => Some(is_isolated(mode, uid)),
         _ => None,
     };
     let files = inventory.usable_gpus().flat_map(|gpu| {
         let instances = gpu.mig.iter().flatten().filter_map(|instance| instance.device_files.last());
-        let whole = gpu.device_file.iter().filter(|_| gpu.mig.is_none());
-        whole.chain(instances).map(|file| of(gpu.vendor.traits().runtime.skips_closed, file))
+        let gpu_file = gpu.device_file.iter().filter(|_| gpu.mig.is_none());
+        gpu_file.chain(instances).map(|file| isolation(gpu.vendor.traits().runtime.ignores_closed_files, file))
     });
     let closed: Option<Vec<bool>> = files.collect();
-    let may_give = capabilities::effective(root).is_some_and(|set| set & (1 << CHOWN) != 0);
-    match closed.filter(|closed| may_give && !closed.is_empty()) {
+    let can_chown = capabilities::effective(root).is_some_and(|set| set & (1 << CHOWN) != 0);
+    match closed.filter(|closed| can_chown && !closed.is_empty()) {
         Some(closed) if closed.iter().all(|closed| *closed) => DeviceFiles::Closed,
         Some(_) => DeviceFiles::Open,
         None => DeviceFiles::Hosts,
@@ -44,7 +45,7 @@ pub(super) fn detect(root: &Path, inventory: &Inventory) -> DeviceFiles {
 }
 
 /// The mode and owner of a device file, if it was made in the container's own /dev.
-fn own_file(root: &Path, file: &Path) -> Option<(u32, u32)> {
+fn container_device(root: &Path, file: &Path) -> Option<(u32, u32)> {
     let mounts = regular::text(&root.join("proc/self/mountinfo")).ok()?;
     // The host's /dev is of the kind devtmpfs.
     Mount::all(&mounts).filter(|mount| mount.at == "/dev").last().filter(|mount| mount.kind == "tmpfs")?;
@@ -56,17 +57,19 @@ fn own_file(root: &Path, file: &Path) -> Option<(u32, u32)> {
 /// Gives up root where device files are closed: NVIDIA's libraries, run by root, would open them to all users, unless `ModifyDeviceFiles`
 /// in /proc/driver/nvidia/params is 0 (nvidia-modprobe, `mknod_helper`). Call it in a process that only uses such a library.
 pub(super) fn give_up_root_if_closed(root: &Path) {
-    let Some(watcher) = users::local(LOOKERS).filter(|_| Uid::effective().is_root() && root == Path::new("/")) else {
-        return;
-    };
+    let watcher = users::local(WATCHER_USER).filter(|_| Uid::effective().is_root() && root == Path::new("/"));
+    let Some(watcher) = watcher else { return };
     let files = ["/dev", "/dev/nvidia-caps"].into_iter().filter_map(|directory| Path::new(directory).read_dir().ok());
-    let nvidias = files.flatten().flatten().filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"nvidia"));
-    let is_given = nvidias
+    let is_nvidias = |entry: &DirEntry| entry.file_name().as_encoded_bytes().starts_with(b"nvidia");
+    let has_watcher_group = files
+        .flatten()
+        .flatten()
+        .filter(is_nvidias)
         .filter_map(|entry| entry.metadata().ok())
         .any(|file| file.file_type().is_char_device() && file.gid() == watcher.gid && is_closed(file.mode()));
     // A process that stays root finds the same GPUs.
-    if is_given && become_watcher(&[]).is_ok() {
-        // The kernel forgets this when the user changes.
+    if has_watcher_group && become_watcher(&[]).is_ok() {
+        // The kernel clears this signal when the user changes.
         let _ = prctl::set_pdeathsig(Signal::SIGKILL);
     }
 }
@@ -76,15 +79,15 @@ pub(super) fn give_up_root_if_closed(root: &Path) {
 /// # Errors
 /// The kernel refuses.
 pub fn become_watcher(groups: &[Gid]) -> nix::Result<()> {
-    let (uid, gid) = users::local(LOOKERS).map_or((UNPRIVILEGED, UNPRIVILEGED), |user| (user.uid, user.gid));
+    let (uid, gid) = users::local(WATCHER_USER).map_or((UNPRIVILEGED, UNPRIVILEGED), |user| (user.uid, user.gid));
     setgroups(groups)?;
     setgid(Gid::from_raw(gid))?;
     setuid(Uid::from_raw(uid))
 }
 
 /// Whether the device file was made in this container's own /dev.
-pub fn is_own(file: &Path) -> bool {
-    own_file(Path::new("/"), file).is_some()
+pub fn is_container_device(file: &Path) -> bool {
+    container_device(Path::new("/"), file).is_some()
 }
 
 /// Whether a file is closed, or belongs to a job's user, who can change its mode: the engine makes all of them root's.
@@ -112,7 +115,7 @@ mod tests {
         fs::write(root.path().join("proc/self/mountinfo"), mount).unwrap();
         std::os::unix::fs::symlink("/dev/null", root.path().join("dev/nvidia0")).unwrap();
         fs::write(root.path().join("dev/nvidia1"), "").unwrap();
-        own_file(root.path(), Path::new(file))
+        container_device(root.path(), Path::new(file))
     }
 
     #[test]
@@ -132,7 +135,7 @@ mod tests {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let dev = Mount::all(&mounts).filter(|mount| mount.at == "/dev").last().map(|mount| mount.kind.to_owned());
         let is_bound = Mount::all(&mounts).any(|mount| mount.at == "/dev/null");
-        assert_eq!(is_own(Path::new("/dev/null")), dev.as_deref() == Some("tmpfs") && !is_bound);
+        assert_eq!(is_container_device(Path::new("/dev/null")), dev.as_deref() == Some("tmpfs") && !is_bound);
         assert!([0o660, 0o600, 0].into_iter().all(is_closed) && ![0o666, 0o444, 0o662].into_iter().any(is_closed));
     }
 }

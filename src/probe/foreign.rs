@@ -35,12 +35,13 @@ fn driverless(root: &Path) -> Vec<Finding> {
     let finding = |vendor: Vendor| {
         let Traits { maker, drivers, .. } = vendor.traits();
         let driver = drivers.join(" or ");
-        let own: Vec<&str> =
-            devices.iter().filter(|(whose, _)| *whose == vendor).map(|(_, device)| device.as_str()).collect();
+        let unusable: Vec<&str> =
+            devices.iter().filter(|(owner, _)| *owner == vendor).map(|(_, device)| device.as_str()).collect();
+        let number = count(unusable.len(), "GPU");
         let first = drivers[0];
-        (!own.is_empty()).then(|| Finding::info(
+        (!unusable.is_empty()).then(|| Finding::info(
             Kind::GpuNotOffered,
-            format!("{} of {maker} unusable without the driver {driver}: {}", count(own.len(), "GPU"), own.join(", ")),
+            format!("{number} of {maker} unusable without the driver {driver}: {}", unusable.join(", ")),
             format!("{driver} is not loaded on the host, or another driver or a VM (vfio-pci) uses the GPU"),
             format!("no action if intended; otherwise load the driver on the host (modprobe {first}; lspci -nnk shows the GPU's driver)"),
         ))
@@ -76,9 +77,8 @@ fn without_driver(entry: &fs::DirEntry) -> Option<(Vendor, String)> {
 fn accelerators(root: &Path) -> Option<Finding> {
     let names = |directory: &str, prefix: &str| -> Vec<String> {
         let entries = fs::read_dir(root.join(directory)).into_iter().flatten().flatten();
-        let is_device = |name: &String| {
-            name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|it| it.is_ascii_digit()))
-        };
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_device = |name: &String| name.strip_prefix(prefix).is_some_and(is_number);
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_device);
         names.map(|name| format!("/{directory}/{name}")).collect()
     };
@@ -99,14 +99,14 @@ fn accelerators(root: &Path) -> Option<Finding> {
 mod tests {
     use super::*;
     use crate::tests::tree as root;
-    use crate::vendor::nvidia::proc::nameless_gpu;
+    use crate::vendor::nvidia::proc::unknown_gpu;
 
     #[test]
     fn reports_wsl2_device_only_without_nvidia() {
         let root = root(&[("dev/dxg", "")]);
         let found = findings(root.path(), &[]);
         assert!(found[0].cause.contains("only NVIDIA GPUs"), "{found:?}");
-        assert_eq!(findings(root.path(), &[nameless_gpu(0)]), []);
+        assert_eq!(findings(root.path(), &[unknown_gpu(0)]), []);
     }
 
     #[test]

@@ -10,15 +10,15 @@ use model::inventory::{Finding, Gpu, Kind, Vendor};
 /// "permission denied" can make a whole runtime fail, as with ROCr (libhsakmt, topology.c).
 pub(super) fn finding(root: &Path, vendor: Vendor, gpus: &[Gpu]) -> Option<Finding> {
     let shared = vendor.traits().files.as_ref().and_then(|files| files.shared).map(Path::new);
-    let own = gpus.iter().filter(|gpu| gpu.is_usable()).filter_map(|gpu| gpu.device_file.as_deref());
-    let groups: BTreeMap<u32, &Path> = own
+    let files = gpus.iter().filter(|gpu| gpu.is_usable()).filter_map(|gpu| gpu.device_file.as_deref());
+    let groups: BTreeMap<u32, &Path> = files
         .flat_map(|file| shared.into_iter().chain([file]))
-        .filter_map(|file| Some((device::only_for_group(&root.join(file.strip_prefix("/").ok()?))?, file)))
+        .filter_map(|file| Some((device::restricting_group(&root.join(file.strip_prefix("/").ok()?))?, file)))
         .collect();
-    of_groups(vendor, &groups)
+    finding_for_groups(vendor, &groups)
 }
 
-pub(super) fn of_groups(vendor: Vendor, groups: &BTreeMap<u32, &Path>) -> Option<Finding> {
+pub(super) fn finding_for_groups(vendor: Vendor, groups: &BTreeMap<u32, &Path>) -> Option<Finding> {
     let (first, file) = groups.first_key_value()?;
     let numbers: Vec<String> = groups.keys().map(u32::to_string).collect();
     let numbers = numbers.join(" and ");

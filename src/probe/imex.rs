@@ -1,6 +1,6 @@
 //! IMEX channels: device files through which CUDA shares GPU memory between machines in one NVLink domain.
 //!
-//! A container gets those that NVIDIA_IMEX_CHANNELS, CDI or `--device` names (NVIDIA's IMEX guide, "IMEX Channels").
+//! NVIDIA_IMEX_CHANNELS, CDI or `--device` select the channels of a container (NVIDIA's IMEX guide, "IMEX Channels").
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ const DIRECTORY: &str = "dev/nvidia-caps-imex-channels";
 pub(super) fn channels(root: &Path) -> Vec<u32> {
     let entries = fs::read_dir(root.join(DIRECTORY)).into_iter().flatten().flatten();
     let number = |name: &str| name.strip_prefix("channel")?.parse().ok();
-    let usable = entries.filter(|entry| device::reachable(&entry.path()) == Access::Usable);
+    let usable = entries.filter(|entry| device::access_without_open(&entry.path()) == Access::Usable);
     let mut channels: Vec<u32> = usable.filter_map(|entry| number(entry.file_name().to_str()?)).collect();
     channels.sort_unstable();
     channels

@@ -1,9 +1,9 @@
 //! Maps GPUs to jobs for exporters on the host, with one file per GPU in a mounted directory.
 //!
-//! The file's name is the GPU's number on the host, as the vendor's exporter counts. NVIDIA's dcgm-exporter (`--hpc-job-mapping-dir`) reads a job's number from each of
-//! its lines, and knows a MIG instance by `GPU.INSTANCE`, where the second number is that of the GPU instance (4.8.2 and newer; older ones pass
-//! over such a file). AMD's device-metrics-exporter reads the JSON that AMD's own prolog writes (`example/slurm`): the GPU's number is in
-//! `CUDA_VISIBLE_DEVICES`.
+//! The file's name is the GPU's number on the host, as the vendor's exporter counts. NVIDIA's dcgm-exporter
+//! (`--hpc-job-mapping-dir`) reads a job ID from each line. It identifies a MIG instance by `GPU.INSTANCE` with the number
+//! of the GPU instance (4.8.2 and newer; older releases ignore such a file). AMD's device-metrics-exporter reads the JSON
+//! that AMD's own prolog writes (`example/slurm`), with the GPU's number in `CUDA_VISIBLE_DEVICES`.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -18,15 +18,15 @@ use sys::trusted_path;
 use sys::trusted_path::{Dir, UntrustedPath};
 
 /// The lock file of the map. Exporters ignore it, because its name is not a GPU's.
-const LOCK: &str = ".slurminit.lock";
-const NEW: &str = ".slurminit.new";
+const LOCK_FILE: &str = ".slurminit.lock";
+const TEMPORARY_FILE: &str = ".slurminit.new";
 
 /// The job variables that AMD's exporter reads, by Slurm's names.
-const TOLD: [&str; 4] = ["SLURM_JOB_USER", "SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME", "SLURM_JOB_GPUS"];
+const JOB_VARIABLES: [&str; 4] = ["SLURM_JOB_USER", "SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME", "SLURM_JOB_GPUS"];
 
 /// Why the map could not be changed.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum MapError {
     /// The directory is missing, or writable by other users.
     #[error(transparent)]
     Directory(#[from] UntrustedPath),
@@ -48,12 +48,12 @@ pub enum Format {
 ///
 /// # Errors
 /// The directory is not usable, or a file cannot be written.
-pub fn begin(dir: &Path, job: &Job, variable: &dyn Fn(&str) -> Option<String>) -> Result<(), Failed> {
-    change(dir, job, &|name, format, former| match format {
-        Format::Lines => Some(lines(former, job.id, true)),
+pub fn begin(dir: &Path, job: &Job, variable: &dyn Fn(&str) -> Option<String>) -> Result<(), MapError> {
+    update_files(dir, job, &|name, format, previous| match format {
+        Format::Lines => Some(update_lines(previous, job.id, true)),
         Format::Json => {
             let mut entry = json!({ "SLURM_JOB_ID": job.id.to_string(), "CUDA_VISIBLE_DEVICES": name });
-            for name in TOLD {
+            for name in JOB_VARIABLES {
                 entry[name] = Value::String(variable(name).unwrap_or_default());
             }
             Some(format!("{entry}\n"))
@@ -65,13 +65,13 @@ pub fn begin(dir: &Path, job: &Job, variable: &dyn Fn(&str) -> Option<String>) -
 ///
 /// # Errors
 /// As for [`begin`].
-pub fn end(dir: &Path, job: &Job) -> Result<(), Failed> {
-    change(dir, job, &|_, format, former| match format {
-        Format::Lines => Some(lines(former, job.id, false)).filter(|lines| !lines.is_empty()),
+pub fn end(dir: &Path, job: &Job) -> Result<(), MapError> {
+    update_files(dir, job, &|_, format, previous| match format {
+        Format::Lines => Some(update_lines(previous, job.id, false)).filter(|lines| !lines.is_empty()),
         Format::Json => {
-            let entry: Value = serde_json::from_str(former).unwrap_or_default();
-            let is_its = entry["SLURM_JOB_ID"].as_str().and_then(|id| id.parse().ok()) == Some(job.id);
-            (!is_its).then(|| former.to_owned())
+            let entry: Value = serde_json::from_str(previous).unwrap_or_default();
+            let is_entry_of_job = entry["SLURM_JOB_ID"].as_str().and_then(|id| id.parse().ok()) == Some(job.id);
+            (!is_entry_of_job).then(|| previous.to_owned())
         }
     })
 }
@@ -80,49 +80,49 @@ pub fn end(dir: &Path, job: &Job) -> Result<(), Failed> {
 ///
 /// # Errors
 /// As for [`begin`].
-pub fn clear(root: &Path, dir: &Path, devices: &[String]) -> Result<(), Failed> {
+pub fn clear(root: &Path, dir: &Path, devices: &[String]) -> Result<(), MapError> {
     let (dir, _lock) = open(root, dir)?;
-    let files = devices.iter().filter_map(|device| place(root, device));
-    files.into_iter().try_for_each(|(name, _)| dir.remove(&name)).map_err(Failed::from)
+    let files = devices.iter().filter_map(|device| map_entry(root, device));
+    files.into_iter().try_for_each(|(name, _)| dir.remove(&name)).map_err(MapError::from)
 }
 
-/// Replaces the file of each GPU of the job by the result of `now`; `None` removes it.
-fn change(dir: &Path, job: &Job, now: &dyn Fn(&str, Format, &str) -> Option<String>) -> Result<(), Failed> {
+/// Replaces the file of each GPU of the job by the result of `update`; `None` removes the file.
+fn update_files(dir: &Path, job: &Job, update: &dyn Fn(&str, Format, &str) -> Option<String>) -> Result<(), MapError> {
     let root = Path::new("/");
     let (dir, _lock) = open(root, dir)?;
-    for (name, format) in job.devices.iter().filter_map(|device| place(root, device)) {
-        let former = match dir.read(&name) {
+    for (name, format) in job.devices.iter().filter_map(|device| map_entry(root, device)) {
+        let previous = match dir.read(&name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             read => read?,
         };
-        match now(&name, format, &String::from_utf8_lossy(&former)) {
+        match update(&name, format, &String::from_utf8_lossy(&previous)) {
             None => dir.remove(&name)?,
             Some(text) => {
-                dir.remove(NEW)?;
-                dir.create(NEW, 0o644)?.write_all(text.as_bytes())?;
-                dir.rename(NEW, &name)?;
+                dir.remove(TEMPORARY_FILE)?;
+                dir.create(TEMPORARY_FILE, 0o644)?.write_all(text.as_bytes())?;
+                dir.rename(TEMPORARY_FILE, &name)?;
             }
         }
     }
     Ok(())
 }
 
-fn open(root: &Path, dir: &Path) -> Result<(Dir, Flock<std::fs::File>), Failed> {
+fn open(root: &Path, dir: &Path) -> Result<(Dir, Flock<std::fs::File>), MapError> {
     let dir = trusted_path::open(root, dir)?;
     dir.require_ours()?;
-    let lock = Flock::lock(dir.open_or_create(LOCK, 0o600)?, FlockArg::LockExclusive);
+    let lock = Flock::lock(dir.open_or_create(LOCK_FILE, 0o600)?, FlockArg::LockExclusive);
     Ok((dir, lock.map_err(|(_, errno)| io::Error::from(errno))?))
 }
 
 /// The job IDs, with or without this one.
-fn lines(former: &str, job: u32, has: bool) -> String {
-    let others = former.lines().filter_map(|line| line.trim().parse::<u32>().ok()).filter(|other| *other != job);
-    others.chain(has.then_some(job)).map(|job| format!("{job}\n")).collect()
+fn update_lines(previous: &str, job: u32, is_running: bool) -> String {
+    let others = previous.lines().filter_map(|line| line.trim().parse::<u32>().ok()).filter(|other| *other != job);
+    others.chain(is_running.then_some(job)).map(|job| format!("{job}\n")).collect()
 }
 
 /// The name and format of a GPU's or a MIG instance's file.
-fn place(root: &Path, device: &str) -> Option<(String, Format)> {
-    Vendor::ALL.into_iter().find_map(|vendor| vendor::of(vendor).map_entry(root, device))
+fn map_entry(root: &Path, device: &str) -> Option<(String, Format)> {
+    Vendor::ALL.into_iter().find_map(|vendor| vendor::probe_of(vendor).map_entry(root, device))
 }
 
 #[cfg(test)]
@@ -153,7 +153,7 @@ mod tests {
         let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<_> = names.collect();
         names.sort();
-        assert_eq!(names, [LOCK, "5"]);
+        assert_eq!(names, [LOCK_FILE, "5"]);
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         assert!(begin_job(&dir).is_err());
         assert_eq!(fs::read_to_string(&target).unwrap(), "root's");
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(begin_job(&dir), Err(Failed::Directory(_))));
-        assert!(matches!(begin_job(&temporary.path().join("missing")), Err(Failed::Directory(_))));
+        assert!(matches!(begin_job(&dir), Err(MapError::Directory(_))));
+        assert!(matches!(begin_job(&temporary.path().join("missing")), Err(MapError::Directory(_))));
     }
 }

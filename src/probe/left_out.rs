@@ -20,22 +20,22 @@ pub(super) fn findings(gpus: &[Gpu]) -> Vec<Finding> {
 
 fn finding(vendor: Vendor, obstacle: Obstacle, gpus: &[String]) -> Finding {
     let list = gpus.join("; ");
-    let (cause, repair) = obstacle.words(vendor);
-    let of_counted = |how| format!("{how} GPUs of the {vendor} driver: {list}");
+    let (cause, repair) = obstacle.cause_and_repair(vendor);
+    let summary = |how| format!("{how} GPUs of the {vendor} driver: {list}");
     match obstacle {
         Obstacle::Denied | Obstacle::Mode | Obstacle::NoDevice | Obstacle::NoDriver => {
             let what = format!("{vendor} device files exist in this container but cannot be opened: {list}");
             Finding::error(Kind::GpuDoesNotOpen, what, cause, repair)
         }
-        Obstacle::Lost => Finding::error(Kind::GpuLost, of_counted("lost"), cause, repair),
-        _ => Finding::warning(Kind::GpuLeftOut, of_counted("excluded"), cause, repair),
+        Obstacle::Lost => Finding::error(Kind::GpuLost, summary("lost"), cause, repair),
+        _ => Finding::warning(Kind::GpuLeftOut, summary("excluded"), cause, repair),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vendor::nvidia::proc::nameless_gpu;
+    use crate::vendor::nvidia::proc::unknown_gpu;
     use model::inventory::Severity;
 
     #[test]
@@ -43,7 +43,7 @@ mod tests {
         let gpu = |vendor, index, obstacle| Gpu {
             vendor,
             access: Access::unusable(obstacle, format!("reason {index}")),
-            ..nameless_gpu(index)
+            ..unknown_gpu(index)
         };
         let gpus = [
             gpu(Vendor::Nvidia, 0, Obstacle::NotGiven),
@@ -52,7 +52,7 @@ mod tests {
             gpu(Vendor::Nvidia, 3, Obstacle::Lost),
             gpu(Vendor::Nvidia, 4, Obstacle::Hang),
             gpu(Vendor::Amd, 0, Obstacle::Lost),
-            nameless_gpu(5),
+            unknown_gpu(5),
         ];
         let found = findings(&gpus);
         let [denied, lost, amd] = found.as_slice() else { panic!("{found:?}") };

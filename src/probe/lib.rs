@@ -53,7 +53,7 @@ pub struct Options {
     /// GPUs that are excluded because of their faults; their drivers are not queried for them.
     pub left_out: Vec<LeftOutGpu>,
     /// Whether to query the engine for the container's name, if the host name is only an ID.
-    pub asks_name: bool,
+    pub queries_container_name: bool,
 }
 
 impl Default for Options {
@@ -65,7 +65,7 @@ impl Default for Options {
             request: Request::default(),
             conditions: false,
             left_out: Vec::new(),
-            asks_name: false,
+            queries_container_name: false,
         }
     }
 }
@@ -85,11 +85,11 @@ impl Options {
 /// and the kernel's files need the rest. As long as NVML answers for one GPU after the other, each of them has six tenths, and all
 /// of them together two and a half times the whole.
 pub fn detect(options: &Options) -> Inventory {
-    let Options { root, deadline, asks_name, .. } = options;
+    let Options { root, deadline, queries_container_name, .. } = options;
     let began = Instant::now();
     let tenths = |tenths: u32| began + *deadline / 10 * tenths;
     let started: Vec<_> =
-        Vendor::ALL.into_iter().filter_map(|vendor| vendor::of(vendor).start(vendor, options)).collect();
+        Vendor::ALL.into_iter().filter_map(|vendor| vendor::probe_of(vendor).start(vendor, options)).collect();
     let peer_memory = peer_memory::Detection::start(root);
     let mut inventory = Inventory {
         hostname: hostname(),
@@ -99,11 +99,11 @@ pub fn detect(options: &Options) -> Inventory {
         scratch_mib: scratch::detect(root),
         cgroup: cgroup::detect(root),
         slurm: slurm::detect(root, *deadline / 5),
-        ipv6_alone: network::has_ipv6_alone(root),
+        ipv6_alone: network::has_only_ipv6(root),
         makes_namespaces: namespaces::detect(root, *deadline / 5),
         ..Inventory::default()
     };
-    match asks_name.then(|| own_name::ask(root, &inventory.hostname)).flatten() {
+    match queries_container_name.then(|| own_name::query_container_name(root, &inventory.hostname)).flatten() {
         Some(Ok(name)) => inventory.container_name = Some(name),
         Some(Err(finding)) => inventory.findings.push(finding),
         None => {}
@@ -118,7 +118,7 @@ pub fn detect(options: &Options) -> Inventory {
     inventory.refuses_peer_memory = peer_memory.finish(deadlines.files);
     inventory.device_files = device_files::detect(root, &inventory);
     inventory.imex_channels = imex::channels(root);
-    memory::leave_out_gpus(root, &inventory.gpus, &mut inventory.memory);
+    memory::subtract_gpu_memory(root, &inventory.gpus, &mut inventory.memory);
     inventory.findings.extend(foreign::findings(root, &inventory.gpus));
     inventory.findings.extend(capabilities::detect(root));
     inventory.findings.extend(tmpfs::detect(root, &inventory.memory));
@@ -127,7 +127,7 @@ pub fn detect(options: &Options) -> Inventory {
 
 /// The result of a vendor's probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct ProbeResult {
     /// The driver; `None` if it is not loaded.
     pub driver: Option<Driver>,
     /// The GPUs visible to this container, in the driver's order.

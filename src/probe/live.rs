@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use super::vendor;
 use model::faults::fault::FaultKind;
-use model::faults::look::{Identity, Line, Seen};
+use model::faults::look::{GpuSample, Identity, Line};
 use model::inventory::{Access, Gpu, Obstacle, Vendor};
 
 /// The maximum plausible power draw: 100 kW.
-pub(crate) const MOST_MW: u64 = 100_000_000;
+pub(crate) const MAX_POWER_MW: u64 = 100_000_000;
 
 /// The parameters of a watcher.
 #[derive(Clone, Debug)]
@@ -39,18 +39,18 @@ pub struct Options {
 pub type SendLine<'a> = &'a mut dyn FnMut(&Line) -> io::Result<()>;
 
 /// Samples one GPU, unless [`Options::closed`] contains it.
-pub(crate) fn look(
+pub(crate) fn sample_gpu(
     options: &Options,
     identity: &Identity,
     send: SendLine<'_>,
-    see: impl FnOnce() -> Seen,
+    sample: impl FnOnce() -> GpuSample,
 ) -> io::Result<()> {
     let gpu = identity.key();
     if options.closed.iter().any(|closed| closed.key() == gpu) {
         return Ok(());
     }
     send(&Line::Asking { gpu: gpu.clone() })?;
-    let seen = Box::new(see());
+    let seen = Box::new(sample());
     send(&Line::Seen { gpu, seen })
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn list_closed(options: &Options, send: SendLine<'_>) -> io::Result<(
 }
 
 /// The fault for a device file that cannot be opened. A permission error of this user is not a fault.
-pub(crate) fn trouble_of(access: &Access) -> Option<FaultKind> {
+pub(crate) fn fault_of_access(access: &Access) -> Option<FaultKind> {
     match access.obstacle()? {
         Obstacle::Denied => Some(FaultKind::DeviceDenied),
         Obstacle::Lost | Obstacle::NoDriver => Some(FaultKind::Lost),
@@ -74,23 +74,23 @@ pub(crate) fn trouble_of(access: &Access) -> Option<FaultKind> {
 
 /// Samples the kernel's files.
 pub(crate) fn watch_files(options: &Options, send: SendLine<'_>) -> io::Result<()> {
-    let (root, vendor) = (&options.root, vendor::of(options.vendor));
+    let (root, vendor) = (&options.root, vendor::probe_of(options.vendor));
     let mut events = vendor.events();
     loop {
         let next = Instant::now() + options.interval;
         // A GPU that was not passed to this container is not monitored.
         let mut gpus = vendor.list(root);
         gpus.retain(|gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven));
-        let names: Vec<Identity> = gpus.iter().map(identity).collect();
-        send(&Line::Listed { gpus: names.clone() })?;
-        for (gpu, name) in gpus.iter().zip(&names) {
-            look(options, name, send, || {
+        let identities: Vec<Identity> = gpus.iter().map(identity).collect();
+        send(&Line::Listed { gpus: identities.clone() })?;
+        for (gpu, name) in gpus.iter().zip(&identities) {
+            sample_gpu(options, name, send, || {
                 let (condition, readings) = vendor.sample(root, gpu);
-                Seen { trouble: trouble_of(&gpu.access), condition, readings }
+                GpuSample { trouble: fault_of_access(&gpu.access), condition, readings }
             })?;
         }
         send(&Line::Done)?;
-        events.follow(root, &names);
+        events.follow(root, &identities);
         events.receive(next, send)?;
     }
 }

@@ -37,12 +37,12 @@ pub fn detect(root: &Path) -> Memory {
 
 /// The free memory of the container if it has a limit, otherwise of the machine. Reclaimable memory
 /// counts as free.
-pub fn free(root: &Path) -> Option<Sample> {
+pub fn sample(root: &Path) -> Option<Sample> {
     let (version, groups) = Hierarchies::read(root).groups("memory").unwrap_or_default();
     let pressure = groups.first().and_then(|own| pressure(&regular::text(&own.join("memory.pressure")).ok()?));
     // A pod's container shares the pod's limit with the other containers of the pod.
-    let limited = groups.iter().filter_map(|group| free_of(version, group));
-    if let Some((free, limit)) = limited.min() {
+    let limits = groups.iter().filter_map(|group| free_and_limit(version, group));
+    if let Some((free, limit)) = limits.min() {
         return Some(Sample { free_mib: free >> 20, usable_mib: limit >> 20, pressure });
     }
     let meminfo = regular::text(&root.join("proc/meminfo")).ok()?;
@@ -51,9 +51,10 @@ pub fn free(root: &Path) -> Option<Sample> {
     Some(Sample { free_mib: free >> 10, usable_mib: parse_total_kib(&meminfo)? >> 10, pressure })
 }
 
-/// What is free of the limit of a group, and the limit, in bytes; `None` without a limit. A group's use contains that of its descendants.
-fn free_of(version: CgroupVersion, group: &Path) -> Option<(u64, u64)> {
-    let limit = limit_of(version, group)?;
+/// The free memory of a group and its limit, in bytes; `None` without a limit. A group's use includes that of its
+/// descendants.
+fn free_and_limit(version: CgroupVersion, group: &Path) -> Option<(u64, u64)> {
+    let limit = group_limit(version, group)?;
     let number = |file: &str| regular::text(&group.join(file)).ok()?.trim().parse::<u64>().ok();
     let (used, cache) = match version {
         CgroupVersion::V2 => ("memory.current", "inactive_file"),
@@ -72,7 +73,7 @@ fn pressure(text: &str) -> Option<f64> {
 
 /// Subtracts GPU memory that appears as a NUMA node (POWER9 with V100, GH200, GB200). The kernel counts it as memory,
 /// and a job that was granted it would fill the GPU.
-pub fn leave_out_gpus(root: &Path, gpus: &[Gpu], memory: &mut Memory) {
+pub fn subtract_gpu_memory(root: &Path, gpus: &[Gpu], memory: &mut Memory) {
     let nodes: BTreeSet<u32> = gpus.iter().filter_map(|gpu| gpu.memory_node).collect();
     let kib = |node: &u32| {
         let text = regular::text(&root.join(format!("sys/devices/system/node/node{node}/meminfo"))).ok()?;
@@ -85,10 +86,10 @@ pub fn leave_out_gpus(root: &Path, gpus: &[Gpu], memory: &mut Memory) {
 /// The tightest limit of this group and all visible ancestors.
 fn limit_bytes(root: &Path) -> Option<u64> {
     let (version, groups) = Hierarchies::read(root).groups("memory")?;
-    groups.iter().filter_map(|group| limit_of(version, group)).min()
+    groups.iter().filter_map(|group| group_limit(version, group)).min()
 }
 
-fn limit_of(version: CgroupVersion, group: &Path) -> Option<u64> {
+fn group_limit(version: CgroupVersion, group: &Path) -> Option<u64> {
     let text = |file: &str| regular::text(&group.join(file)).unwrap_or_default();
     match version {
         CgroupVersion::V2 => parse_limit(&text("memory.max")),
@@ -120,7 +121,7 @@ fn parse_hierarchical_limit(stat: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::tests::tree;
-    use crate::vendor::nvidia::proc::nameless_gpu;
+    use crate::vendor::nvidia::proc::unknown_gpu;
 
     const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal:       32780488 kB\nMemFree:         1000 kB\n");
     const V1: (&str, &str) =
@@ -133,7 +134,7 @@ mod tests {
     #[test]
     fn counts_reclaimable_cache_of_container_as_free() {
         let free = |files: &[(&str, &str)]| {
-            free(tree(files).path()).map(|found| (found.free_mib, found.usable_mib, found.pressure))
+            sample(tree(files).path()).map(|found| (found.free_mib, found.usable_mib, found.pressure))
         };
         let v1 = |file: &'static str, text: &'static str| (file, text);
         assert_eq!(
@@ -167,7 +168,7 @@ mod tests {
             file("sys/fs/cgroup/pod/own/memory.current", "104857600\n"),
             file("sys/fs/cgroup/pod/own/memory.pressure", "some avg10=1.25 avg60=0.00\n"),
         ]);
-        let sample = free(pod.path()).unwrap();
+        let sample = sample(pod.path()).unwrap();
         assert_eq!((sample.free_mib, sample.usable_mib, sample.pressure), (512, 2048, Some(1.25)));
     }
 
@@ -179,11 +180,11 @@ mod tests {
             ("sys/devices/system/node/node254/meminfo", "\nNode 254 MemTotal:       8388608 kB\n"),
             ("sys/devices/system/node/node255/meminfo", "Node 255 MemTotal:       0 kB\n"),
         ]);
-        let gpu = |index, memory_node| Gpu { memory_node, ..nameless_gpu(index) };
+        let gpu = |index, memory_node| Gpu { memory_node, ..unknown_gpu(index) };
         // Two partitions of one GPU share a node. The kernel counts the memory of unused GPUs too.
         let gpus = [gpu(0, Some(254)), gpu(1, Some(254)), gpu(2, Some(255)), gpu(3, None), gpu(4, Some(9))];
         let mut memory = detect(root.path());
-        leave_out_gpus(root.path(), &gpus, &mut memory);
+        subtract_gpu_memory(root.path(), &gpus, &mut memory);
         assert_eq!(memory, Memory { total_mib: 32_012 - 8192, gpu_mib: 8192, limit_mib: None });
     }
 

@@ -7,7 +7,7 @@ use super::regular;
 
 /// With an IPv6 address of global scope and no IPv4 address but those of loopback, getaddrinfo(3) with AI_ADDRCONFIG, which Slurm
 /// uses, finds no IPv4 address either, not even 127.0.0.1.
-pub(super) fn has_ipv6_alone(root: &Path) -> bool {
+pub(super) fn has_only_ipv6(root: &Path) -> bool {
     let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
     has_global_ipv6(&text("proc/net/if_inet6")) && !has_ipv4(&text("proc/net/fib_trie"))
 }
@@ -20,14 +20,14 @@ fn has_global_ipv6(if_inet6: &str) -> bool {
 /// The line after `|-- 172.17.0.2` is `/32 host LOCAL` for an address of this machine.
 fn has_ipv4(fib_trie: &str) -> bool {
     let lines: Vec<&str> = fib_trie.lines().map(str::trim).collect();
-    let is_own = |pair: &[&str]| match pair {
+    let is_local_address = |pair: &[&str]| match pair {
         [address, kind] if kind.ends_with("host LOCAL") => {
             let address = address.strip_prefix("|-- ").and_then(|address| address.parse::<Ipv4Addr>().ok());
             address.is_some_and(|address| !address.is_loopback())
         }
         _ => false,
     };
-    lines.windows(2).any(is_own)
+    lines.windows(2).any(is_local_address)
 }
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ mod tests {
             std::fs::create_dir_all(root.path().join("proc/net")).unwrap();
             std::fs::write(root.path().join("proc/net/if_inet6"), ipv6).unwrap();
             std::fs::write(root.path().join("proc/net/fib_trie"), ipv4).unwrap();
-            has_ipv6_alone(root.path())
+            has_only_ipv6(root.path())
         };
         assert!(has_ipv6_only(&format!("{LINK_LOCAL}{GLOBAL}"), LOOPBACK));
         assert!(!has_ipv6_only(LINK_LOCAL, LOOPBACK), "no network at all");

@@ -1,7 +1,8 @@
-//! The engine's name of a container whose host name is only its ID.
+//! The engine's name of a container with its ID as the host name.
 //!
 //! Replicas of one compose service (`docker compose up --scale compute=5`) cannot have host names of their own, and the engine
-//! gives them their ids. Its name server knows the container's name by its address: `lab-compute-3.lab_default`.
+//! uses their IDs as host names. Its name server resolves a container's address to its name:
+//! `lab-compute-3.lab_default`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -22,7 +23,7 @@ pub fn is_container_id(hostname: &str) -> bool {
 }
 
 /// The container's name without its project, or why it is unknown. `None` if the host name is not an ID.
-pub fn ask(root: &Path, hostname: &str) -> Option<Result<String, Finding>> {
+pub fn query_container_name(root: &Path, hostname: &str) -> Option<Result<String, Finding>> {
     if !is_container_id(hostname) {
         return None;
     }
@@ -39,12 +40,12 @@ pub fn ask(root: &Path, hostname: &str) -> Option<Result<String, Finding>> {
 
 fn look_up(root: &Path, hostname: &str) -> Result<String, String> {
     let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
-    if !serves_names(&text("etc/resolv.conf")) {
+    if !has_docker_name_server(&text("etc/resolv.conf")) {
         return Err("no network with Docker's name server".to_owned());
     }
     let mut why = format!("/etc/hosts has no address of {hostname}");
     for address in addresses(&text("etc/hosts"), hostname) {
-        match query(address).map(|answer| answer.and_then(|answer| name(&answer))) {
+        match reverse_lookup(address).map(|answer| answer.and_then(|answer| service_name(&answer))) {
             Ok(Some(name)) if name != hostname => return Ok(name),
             Ok(_) => why = format!("Docker's name server has no name for {address}"),
             Err(error) => why = error.to_owned(),
@@ -53,34 +54,34 @@ fn look_up(root: &Path, hostname: &str) -> Result<String, String> {
     Err(why)
 }
 
-fn serves_names(resolv_conf: &str) -> bool {
+fn has_docker_name_server(resolv_conf: &str) -> bool {
     let server = NAME_SERVER.to_string();
     resolv_conf.lines().any(|line| line.split_whitespace().eq(["nameserver", server.as_str()]))
 }
 
 /// The engine writes a line for each of the container's networks.
 fn addresses(hosts: &str, hostname: &str) -> Vec<IpAddr> {
-    let own = |line: &str| {
+    let address_of_line = |line: &str| {
         let mut words = line.split('#').next()?.split_whitespace();
         let address = words.next()?.parse().ok()?;
         words.any(|word| word == hostname).then_some(address)
     };
-    hosts.lines().filter_map(own).filter(|address: &IpAddr| !address.is_loopback()).collect()
+    hosts.lines().filter_map(address_of_line).filter(|address: &IpAddr| !address.is_loopback()).collect()
 }
 
 /// The container's name without its compose project. `lab-compute-3.lab_default` is compute-3, and
 /// `gpu7.lab` is gpu7. A network of the project is called after it, too.
-fn name(answer: &str) -> Option<String> {
+fn service_name(answer: &str) -> Option<String> {
     let (container, network) = answer.trim_end_matches('.').split_once('.')?;
-    let ends = network.match_indices('_').map(|(at, _)| at).rev();
-    let service = ends
+    let prefix_ends = network.match_indices('_').map(|(at, _)| at).rev();
+    let service = prefix_ends
         .filter_map(|end| container.strip_prefix(&network[..end])?.strip_prefix(['-', '_']))
         .find(|service| !service.is_empty());
     Some(service.unwrap_or(container).to_owned()).filter(|name| !name.is_empty())
 }
 
 /// The DNS name of an address; `None` if it has none. `-s dns` skips /etc/hosts, which has only the id.
-fn query(address: IpAddr) -> Result<Option<String>, &'static str> {
+fn reverse_lookup(address: IpAddr) -> Result<Option<String>, &'static str> {
     match tool::ask("getent", &["-s", "dns", "hosts", &address.to_string()], TIMEOUT) {
         Answer::Ended { stdout, .. } => Ok(stdout.split_whitespace().nth(1).map(str::to_owned)),
         Answer::Silent => Err("Docker's name server does not answer"),
@@ -109,7 +110,7 @@ mod tests {
             (".lab", None),
             ("", None),
         ] {
-            assert_eq!(name(answer).as_deref(), expected, "{answer}");
+            assert_eq!(service_name(answer).as_deref(), expected, "{answer}");
         }
         assert!(is_container_id("3feeba991c75") && !is_container_id("gpu7") && !is_container_id("3FEEBA991C75"));
     }
@@ -119,15 +120,15 @@ mod tests {
         let hosts = "127.0.0.1\tlocalhost\n172.19.0.2\t3feeba991c75\n# 172.19.0.9 3feeba991c75\nfd00::2 x 3feeba991c75\n::1 3feeba991c75\n";
         let found: Vec<String> = addresses(hosts, "3feeba991c75").iter().map(IpAddr::to_string).collect();
         assert_eq!(found, ["172.19.0.2", "fd00::2"]);
-        assert!(serves_names("search lab\nnameserver 127.0.0.11\noptions ndots:0\n"));
-        assert!(!serves_names("# nameserver 127.0.0.11\nnameserver 127.0.0.1\n"));
+        assert!(has_docker_name_server("search lab\nnameserver 127.0.0.11\noptions ndots:0\n"));
+        assert!(!has_docker_name_server("# nameserver 127.0.0.11\nnameserver 127.0.0.1\n"));
     }
 
     #[test]
     fn reports_container_id_as_host_name_without_docker_dns() {
         let root = tempfile::tempdir().unwrap();
-        assert!(ask(root.path(), "gpu7").is_none());
-        let finding = ask(root.path(), "3feeba991c75").unwrap().unwrap_err();
+        assert!(query_container_name(root.path(), "gpu7").is_none());
+        let finding = query_container_name(root.path(), "3feeba991c75").unwrap().unwrap_err();
         assert!(finding.repair.contains("--hostname"), "{finding}");
     }
 }

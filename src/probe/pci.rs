@@ -1,4 +1,4 @@
-//! The place of a PCI device in the machine, from sysfs.
+//! The locality of a PCI device, its nearest CPUs and NUMA node, from sysfs.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ const HIGHEST_NUMA_NODE: u32 = 1023;
 
 /// The CPUs and the NUMA node near a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Locality {
     /// `local_cpulist`; `None` if it is empty or unreadable.
     pub cpus: Option<CpuSet>,
     /// `numa_node`; `None` if it is -1 (unknown) or unreadable.
@@ -18,10 +18,10 @@ pub struct Place {
 }
 
 /// Reads `/sys/bus/pci/devices/ADDRESS` under `root`.
-pub fn place(root: &Path, address: PciAddress) -> Place {
+pub fn locality(root: &Path, address: PciAddress) -> Locality {
     let device = root.join("sys/bus/pci/devices").join(address.to_string());
     let read = |file: &str| fs::read_to_string(device.join(file)).ok();
-    Place {
+    Locality {
         cpus: read("local_cpulist").and_then(|text| text.parse().ok()).filter(|cpus: &CpuSet| !cpus.is_empty()),
         numa_node: read("numa_node").and_then(|text| text.trim().parse().ok()).and_then(numa_node),
     }
@@ -57,12 +57,12 @@ mod tests {
         let device = root.path().join("sys/bus/pci/devices/0000:17:00.0");
         fs::create_dir_all(&device).unwrap();
         let address = "0000:17:00.0".parse().unwrap();
-        assert_eq!(place(root.path(), address), Place::default());
+        assert_eq!(locality(root.path(), address), Locality::default());
         fs::write(device.join("local_cpulist"), "0-3,8-11\n").unwrap();
         fs::write(device.join("numa_node"), "1\n").unwrap();
-        assert_eq!(place(root.path(), address), Place { cpus: "0-3,8-11".parse().ok(), numa_node: Some(1) });
+        assert_eq!(locality(root.path(), address), Locality { cpus: "0-3,8-11".parse().ok(), numa_node: Some(1) });
         fs::write(device.join("local_cpulist"), "\n").unwrap();
         fs::write(device.join("numa_node"), "-1\n").unwrap();
-        assert_eq!(place(root.path(), address), Place::default());
+        assert_eq!(locality(root.path(), address), Locality::default());
     }
 }

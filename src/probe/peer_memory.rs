@@ -2,7 +2,7 @@
 //! on one node.
 //!
 //! The seccomp profile of Docker before 23 refuses the system call, and Yama (`kernel.yama.ptrace_scope`) refuses it to processes that
-//! are not ancestors. Neither is attempted on another process: this one holds secrets, and is not readable for users.
+//! are not ancestors. The detection reads only its own memory: no other process may read one that holds secrets.
 
 use std::io::IoSliceMut;
 use std::path::Path;
@@ -15,29 +15,29 @@ use nix::unistd::getpid;
 use super::regular;
 use super::sandbox::Sandbox;
 
-/// The setting of Yama: 0 allows what Unix allows.
+/// The setting of Yama: 0 adds no restriction.
 const YAMA: &str = "proc/sys/kernel/yama/ptrace_scope";
 
 /// A running detection.
 #[derive(Debug)]
 pub(super) struct Detection {
-    by_yama: bool,
-    by_seccomp: Option<Sandbox<bool>>,
+    is_refused_by_yama: bool,
+    seccomp_attempt: Option<Sandbox<bool>>,
 }
 
 impl Detection {
-    /// With another root directory the system call would show this machine's answer, so only the setting counts.
+    /// With another root directory the system call would test this machine, so only the setting counts.
     pub(super) fn start(root: &Path) -> Self {
         Self {
-            by_yama: regular::text(&root.join(YAMA)).is_ok_and(|scope| scope.trim() != "0"),
+            is_refused_by_yama: regular::text(&root.join(YAMA)).is_ok_and(|scope| scope.trim() != "0"),
             // A profile may kill the caller.
-            by_seccomp: (root == Path::new("/")).then(|| Sandbox::start(is_refused_by_seccomp)),
+            seccomp_attempt: (root == Path::new("/")).then(|| Sandbox::start(is_refused_by_seccomp)),
         }
     }
 
-    /// Whether it is refused; `false` if the attempt cannot be made.
+    /// Whether access to a peer's memory is refused; `false` if the attempt cannot be made.
     pub(super) fn finish(self, deadline: Instant) -> bool {
-        self.by_yama || self.by_seccomp.is_some_and(|attempt| attempt.finish(deadline).unwrap_or(false))
+        self.is_refused_by_yama || self.seccomp_attempt.is_some_and(|attempt| attempt.finish(deadline).unwrap_or(false))
     }
 }
 

@@ -21,13 +21,13 @@ use serde::de::DeserializeOwned;
 use sys::system_calls::fork;
 
 /// The maximum length of a reply in bytes. A thousand GPUs need a fifth of it.
-const LONGEST_ANSWER: usize = 4 << 20;
+const MAX_REPLY_LENGTH: usize = 4 << 20;
 /// How long a child may take to become reapable after it closed its pipe. Its GPUs are closed before that.
-const REAP_ENDED_WITHIN: Duration = Duration::from_millis(500);
+const REAP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why there is no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoAnswer {
+pub enum SandboxError {
     /// The child was killed at the deadline.
     #[error("timed out after {}", seconds(*.0))]
     TimedOut(Duration),
@@ -39,13 +39,13 @@ pub enum NoAnswer {
     Exited(i32),
     /// The child's reply could not be parsed.
     #[error("sent an unparsable reply: {0}")]
-    Nonsense(String),
+    Malformed(String),
     /// No child could be started: no process or no pipe was available.
     #[error("could not be started ({0})")]
     NotStarted(#[from] Errno),
 }
 
-impl NoAnswer {
+impl SandboxError {
     /// Cause and repair if no process could be started; those of the other reasons depend on the probe.
     pub(super) const NO_PROCESS: (&str, &str) = (
         "the container's limit of processes or file descriptors is reached",
@@ -68,15 +68,15 @@ pub struct Sandbox<T> {
 impl<T: Serialize + DeserializeOwned> Sandbox<T> {
     /// Forks and runs `probe` in the child, which dies with the calling thread. The process must be single-threaded.
     pub fn start(probe: impl FnOnce() -> T) -> Self {
-        Self::of(Child::fork(|pipe| send(pipe, &probe())))
+        Self::new(Child::fork(|pipe| send(pipe, &probe())))
     }
 
     /// Like [`Self::start`] for a probe that answers several times: see [`Self::next`].
-    pub fn start_steps(probe: impl FnOnce(&mut dyn FnMut(&T) -> io::Result<()>) -> io::Result<()>) -> Self {
-        Self::of(Child::fork(|pipe| probe(&mut |answer| send(pipe, answer))))
+    pub fn start_stream(probe: impl FnOnce(&mut dyn FnMut(&T) -> io::Result<()>) -> io::Result<()>) -> Self {
+        Self::new(Child::fork(|pipe| probe(&mut |answer| send(pipe, answer))))
     }
 
-    fn of(child: Result<Child, Errno>) -> Self {
+    fn new(child: Result<Child, Errno>) -> Self {
         Self { child, started: Instant::now(), answer: PhantomData }
     }
 
@@ -84,11 +84,11 @@ impl<T: Serialize + DeserializeOwned> Sandbox<T> {
     ///
     /// # Errors
     /// As for [`Self::finish`].
-    pub fn next(&mut self, deadline: Instant) -> Result<T, NoAnswer> {
+    pub fn next(&mut self, deadline: Instant) -> Result<T, SandboxError> {
         let started = std::mem::replace(&mut self.started, Instant::now());
         match &mut self.child {
             Ok(child) => child.answer(started, deadline),
-            Err(errno) => Err(NoAnswer::NotStarted(*errno)),
+            Err(errno) => Err(SandboxError::NotStarted(*errno)),
         }
     }
 
@@ -96,13 +96,13 @@ impl<T: Serialize + DeserializeOwned> Sandbox<T> {
     ///
     /// # Errors
     /// Why the probe sent no reply.
-    pub fn finish(self, deadline: Instant) -> Result<T, NoAnswer> {
+    pub fn finish(self, deadline: Instant) -> Result<T, SandboxError> {
         self.child?.answer(self.started, deadline)
     }
 }
 
 /// The outcome of reading an answer.
-enum Ending {
+enum ReadOutcome {
     Line(Vec<u8>),
     Closed,
     TooLong,
@@ -128,74 +128,77 @@ impl Child {
         let pid = fork(|| {
             // Only the copy in the child.
             let _ = close(read_end.as_raw_fd());
-            serve(parent, write_end, work)
+            run_child(parent, write_end, work)
         })?;
         Ok(Self { pid, pipe: File::from(read_end), unread: Vec::new(), reaped: false })
     }
 
-    fn answer<T: DeserializeOwned>(&mut self, started: Instant, deadline: Instant) -> Result<T, NoAnswer> {
+    fn answer<T: DeserializeOwned>(&mut self, started: Instant, deadline: Instant) -> Result<T, SandboxError> {
         match self.read_line(deadline) {
-            Ok(Ending::Line(line)) => {
-                serde_json::from_slice(&line).map_err(|error| NoAnswer::Nonsense(error.to_string()))
+            Ok(ReadOutcome::Line(line)) => {
+                serde_json::from_slice(&line).map_err(|error| SandboxError::Malformed(error.to_string()))
             }
-            Ok(Ending::Closed) => Err(self.how_it_ended()),
-            Ok(Ending::TooLong) => Err(NoAnswer::Nonsense(format!("more than {} MiB", LONGEST_ANSWER >> 20))),
-            Ok(Ending::Deadline) => Err(NoAnswer::TimedOut(deadline.saturating_duration_since(started))),
-            Err(error) => Err(NoAnswer::NotStarted(error)),
+            Ok(ReadOutcome::Closed) => Err(self.exit_error()),
+            Ok(ReadOutcome::TooLong) => {
+                Err(SandboxError::Malformed(format!("more than {} MiB", MAX_REPLY_LENGTH >> 20)))
+            }
+            Ok(ReadOutcome::Deadline) => Err(SandboxError::TimedOut(deadline.saturating_duration_since(started))),
+            Err(error) => Err(SandboxError::NotStarted(error)),
         }
     }
 
-    fn read_line(&mut self, deadline: Instant) -> Result<Ending, Errno> {
+    fn read_line(&mut self, deadline: Instant) -> Result<ReadOutcome, Errno> {
         let mut chunk = [0; 8192];
         loop {
             // A line of JSON contains no raw newline. The end of the pipe is not awaited, because releasing a GPU can
             // take the driver a second.
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
                 let rest = self.unread.split_off(end + 1);
-                return Ok(Ending::Line(std::mem::replace(&mut self.unread, rest)));
+                return Ok(ReadOutcome::Line(std::mem::replace(&mut self.unread, rest)));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.is_readable(left) {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            match self.is_readable(remaining) {
                 Ok(true) => {}
-                Ok(false) => return Ok(Ending::Deadline),
+                Ok(false) => return Ok(ReadOutcome::Deadline),
                 Err(Errno::EINTR) => continue,
                 Err(error) => return Err(error),
             }
             match self.pipe.read(&mut chunk) {
-                Ok(0) => return Ok(Ending::Closed),
+                Ok(0) => return Ok(ReadOutcome::Closed),
                 Ok(count) => self.unread.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))),
             }
-            if self.unread.len() > LONGEST_ANSWER {
-                return Ok(Ending::TooLong);
+            if self.unread.len() > MAX_REPLY_LENGTH {
+                return Ok(ReadOutcome::TooLong);
             }
         }
     }
 
-    fn is_readable(&self, left: Duration) -> Result<bool, Errno> {
+    fn is_readable(&self, remaining: Duration) -> Result<bool, Errno> {
         // Rounded up, to avoid spinning through the last part of a millisecond.
-        let timeout = PollTimeout::try_from(left.as_millis() + u128::from(!left.is_zero())).unwrap_or(PollTimeout::MAX);
+        let millis = remaining.as_millis() + u128::from(!remaining.is_zero());
+        let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
         Ok(poll(&mut [PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)], timeout)? > 0)
     }
 
-    /// The verdict on a child that closed its pipe without an answer.
-    fn how_it_ended(&mut self) -> NoAnswer {
-        match self.reap(REAP_ENDED_WITHIN) {
-            Some(WaitStatus::Exited(_, code)) => NoAnswer::Exited(code),
-            Some(WaitStatus::Signaled(_, signal, _)) => NoAnswer::Crashed(signal),
-            _ => NoAnswer::Nonsense("closed its pipe but kept running".to_owned()),
+    /// The error for a child that closed its pipe without an answer.
+    fn exit_error(&mut self) -> SandboxError {
+        match self.reap(REAP_TIMEOUT) {
+            Some(WaitStatus::Exited(_, code)) => SandboxError::Exited(code),
+            Some(WaitStatus::Signaled(_, signal, _)) => SandboxError::Crashed(signal),
+            _ => SandboxError::Malformed("closed its pipe but kept running".to_owned()),
         }
     }
 
-    /// Reaps the child, but gives up after `within`: a process stuck in the driver never ends.
-    fn reap(&mut self, within: Duration) -> Option<WaitStatus> {
-        let give_up = Instant::now() + within;
+    /// Reaps the child, but gives up after `timeout`: a process stuck in the driver never ends.
+    fn reap(&mut self, timeout: Duration) -> Option<WaitStatus> {
+        let deadline = Instant::now() + timeout;
         while !self.reaped {
             match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
                 // No portable call waits for a child with a timeout (pidfd_open needs 5.3, and some seccomp profiles
                 // refuse it), hence the polling.
-                Ok(WaitStatus::StillAlive) if Instant::now() < give_up => {
+                Ok(WaitStatus::StillAlive) if Instant::now() < deadline => {
                     let _ = poll(&mut [], PollTimeout::from(1_u8));
                 }
                 Ok(WaitStatus::StillAlive) => return None,
@@ -223,14 +226,14 @@ impl Drop for Child {
 }
 
 /// The main function of the child; returns its exit code.
-fn serve(parent: Pid, pipe: OwnedFd, work: impl FnOnce(&mut File) -> io::Result<()>) -> i32 {
+fn run_child(parent: Pid, pipe: OwnedFd, work: impl FnOnce(&mut File) -> io::Result<()>) -> i32 {
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     if getppid() != parent {
         return 0;
     }
     // A crash is expected here, but must not leave a core dump on the host.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
-    silence(&pipe);
+    discard_output(&pipe);
     i32::from(work(&mut File::from(pipe)).is_err())
 }
 
@@ -240,8 +243,8 @@ fn send<T: Serialize>(pipe: &mut File, answer: &T) -> io::Result<()> {
     pipe.write_all(&line)
 }
 
-/// Redirects what a library prints to /dev/null: standard output belongs to the verb, and may be JSON for a program.
-fn silence(pipe: &OwnedFd) {
+/// Redirects the output of libraries to /dev/null: standard output belongs to the verb, and may be JSON for a program.
+fn discard_output(pipe: &OwnedFd) {
     let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return };
     let _ = (nix::unistd::dup2_stdin(&null), nix::unistd::dup2_stdout(&null), nix::unistd::dup2_stderr(&null));
     debug_assert!(pipe.as_raw_fd() > 2, "Rust opens 0, 1 and 2 before main");
@@ -259,7 +262,7 @@ mod tests {
         Instant::now() + HANG_TIMEOUT
     }
 
-    fn no_answer<T: Serialize + DeserializeOwned + std::fmt::Debug>(probe: impl FnOnce() -> T) -> NoAnswer {
+    fn sandbox_error<T: Serialize + DeserializeOwned + std::fmt::Debug>(probe: impl FnOnce() -> T) -> SandboxError {
         Sandbox::start(probe).finish(deadline()).unwrap_err()
     }
 
@@ -293,7 +296,7 @@ mod tests {
             }
         });
         let pid = sandbox.child.as_ref().unwrap().pid;
-        assert!(matches!(sandbox.finish(started + limit), Err(NoAnswer::TimedOut(_))));
+        assert!(matches!(sandbox.finish(started + limit), Err(SandboxError::TimedOut(_))));
         assert!(started.elapsed() >= limit && started.elapsed() < HANG_TIMEOUT);
         // A child that is not yet dead is left to PID 1, here to this test.
         let status = waitpid(pid, None);
@@ -302,14 +305,15 @@ mod tests {
 
     #[test]
     fn crash_reports_signal() {
-        assert_eq!(no_answer::<u8>(|| std::process::abort()), NoAnswer::Crashed(Signal::SIGABRT));
-        assert_eq!(no_answer(|| nix::sys::signal::raise(Signal::SIGFPE).is_ok()), NoAnswer::Crashed(Signal::SIGFPE));
+        assert_eq!(sandbox_error::<u8>(|| std::process::abort()), SandboxError::Crashed(Signal::SIGABRT));
+        let raise = || nix::sys::signal::raise(Signal::SIGFPE).is_ok();
+        assert_eq!(sandbox_error(raise), SandboxError::Crashed(Signal::SIGFPE));
     }
 
     #[test]
     fn exit_without_answer_reports_exit_code() {
-        assert_eq!(no_answer::<u8>(|| exit_now(0)), NoAnswer::Exited(0));
-        assert_eq!(no_answer::<u8>(|| exit_now(9)), NoAnswer::Exited(9));
+        assert_eq!(sandbox_error::<u8>(|| exit_now(0)), SandboxError::Exited(0));
+        assert_eq!(sandbox_error::<u8>(|| exit_now(9)), SandboxError::Exited(9));
     }
 
     /// Serializes as a text but deserializes as a number.
@@ -324,8 +328,9 @@ mod tests {
 
     #[test]
     fn rejects_answer_of_wrong_type_or_size() {
-        assert!(matches!(no_answer(|| MismatchedAnswer(7)), NoAnswer::Nonsense(why) if why.contains("seven")));
-        assert_eq!(no_answer(|| "x".repeat(LONGEST_ANSWER + 9)), NoAnswer::Nonsense("more than 4 MiB".to_owned()));
+        assert!(matches!(sandbox_error(|| MismatchedAnswer(7)), SandboxError::Malformed(why) if why.contains("seven")));
+        let long_reply = || "x".repeat(MAX_REPLY_LENGTH + 9);
+        assert_eq!(sandbox_error(long_reply), SandboxError::Malformed("more than 4 MiB".to_owned()));
     }
 
     #[test]

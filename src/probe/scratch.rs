@@ -11,6 +11,6 @@ const ZFS: FsType = FsType(0x2fc1_2fc1);
 /// The size of /tmp in MiB, as slurmd reports it (`get_tmp_disk`, Slurm 22.05 to 24.11); `None` if the size is not
 /// fixed.
 pub fn detect(root: &Path) -> Option<u64> {
-    let of = statfs(&root.join("tmp")).ok().filter(|of| of.filesystem_type() != ZFS)?;
-    Some(of.blocks().saturating_mul(u64::try_from(of.block_size()).ok()?) >> 20)
+    let file_system = statfs(&root.join("tmp")).ok().filter(|file_system| file_system.filesystem_type() != ZFS)?;
+    Some(file_system.blocks().saturating_mul(u64::try_from(file_system.block_size()).ok()?) >> 20)
 }

@@ -13,14 +13,14 @@ use sys::tool::Running;
 
 /// The image stores the output of `slurmd -V` here. Reading a file is instant, while slurmd first loads a dozen
 /// libraries.
-const NOTE: &str = "usr/share/slurminit/slurm-version";
+const VERSION_FILE: &str = "usr/share/slurminit/slurm-version";
 
 /// The patches of docker/slurm-patches that a Slurm built from source has, one per line.
-const PATCHES: &str = "usr/share/slurminit/slurm-patches";
+const PATCHES_FILE: &str = "usr/share/slurminit/slurm-patches";
 const LOGIN_PATCH: &str = "25.05-login-environment-without-namespaces.patch";
 
 /// The kinds of plugins that lines of configuration files depend on.
-const KINDS: [&str; 11] = [
+const PLUGIN_PREFIXES: [&str; 11] = [
     "accounting_storage_mysql",
     "auth_",
     "cgroup_",
@@ -43,19 +43,19 @@ const LUA_PLUGIN: &str = "serializer_json";
 /// PMIx creates a directory for each step here. If it cannot, every srun fails.
 const PMIX_DIRECTORY: &str = "tmp";
 
-/// No version line is longer. Longer output is not Slurm's.
-const LONGEST_ANSWER: usize = 4096;
+/// The maximum length of the output of `slurmd -V`, in bytes.
+const MAX_OUTPUT_LENGTH: usize = 4096;
 
-/// Reads the image's note; otherwise runs `slurmd -V` for at most `deadline` (only if `root` is this system's own).
+/// Reads the version that the image recorded; otherwise runs `slurmd -V` for at most `deadline`, if `root` is `/`.
 pub fn detect(root: &Path, deadline: Duration) -> SlurmInstall {
-    let noted = read_note(&root.join(NOTE)).and_then(|text| parse_version(&text));
-    let version = noted.or_else(|| (root == Path::new("/")).then(|| ask(deadline)).flatten());
-    let patches = read_note(&root.join(PATCHES)).unwrap_or_default();
+    let recorded = read_text(&root.join(VERSION_FILE)).and_then(|text| parse_version(&text));
+    let version = recorded.or_else(|| (root == Path::new("/")).then(|| query_version(deadline)).flatten());
+    let patches = read_text(&root.join(PATCHES_FILE)).unwrap_or_default();
     let forks_for_login = patches.lines().any(|patch| patch == LOGIN_PATCH);
     SlurmInstall { version, plugins: plugins(root), forks_for_login }
 }
 
-fn read_note(path: &Path) -> Option<String> {
+fn read_text(path: &Path) -> Option<String> {
     regular::text(path).ok()
 }
 
@@ -69,9 +69,9 @@ fn parse_version(text: &str) -> Option<SlurmVersion> {
     })
 }
 
-fn ask(deadline: Duration) -> Option<SlurmVersion> {
+fn query_version(deadline: Duration) -> Option<SlurmVersion> {
     let child = Running::start(Command::new("slurmd").arg("-V"), b"").ok()?;
-    parse_version(&String::from_utf8_lossy(&child.finish(deadline, LONGEST_ANSWER).ok()?.stdout))
+    parse_version(&String::from_utf8_lossy(&child.finish(deadline, MAX_OUTPUT_LENGTH).ok()?.stdout))
 }
 
 /// The loadable plugins of the relevant kinds, sorted, without `.so`.
@@ -84,7 +84,7 @@ fn plugins(root: &Path) -> Vec<String> {
     let has_lua = LUA_LIBRARIES.into_iter().any(has_library) && all.iter().any(|name| name == LUA_PLUGIN);
     let mut plugins: Vec<String> = all
         .into_iter()
-        .filter(|name| KINDS.iter().any(|kind| name.starts_with(kind)))
+        .filter(|name| PLUGIN_PREFIXES.iter().any(|kind| name.starts_with(kind)))
         .filter(|name| has_pmix || !name.starts_with("mpi_pmix"))
         .filter(|name| has_lua || name != "cli_filter_lua")
         .collect();
@@ -149,7 +149,7 @@ mod tests {
             fs::write(root.path().join(path), "").unwrap();
         }
         fs::create_dir_all(root.path().join("usr/share/slurminit")).unwrap();
-        fs::write(root.path().join(NOTE), "slurm 24.11.5\n").unwrap();
+        fs::write(root.path().join(VERSION_FILE), "slurm 24.11.5\n").unwrap();
         let found = detect(root.path(), TIMEOUT);
         assert_eq!(found.version, Some(SlurmVersion { year: 24, month: 11 }));
         assert_eq!(

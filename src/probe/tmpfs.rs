@@ -8,7 +8,7 @@ use model::inventory::{Finding, Kind, Memory};
 use sys::proc::parse::Mount;
 
 /// The memory that the daemons and PID 1 need, in MiB.
-const CLUSTER: u64 = 64;
+const RESERVED_MIB: u64 = 64;
 
 /// Warns if writable tmpfs mounts can hold more than the container's memory.
 pub fn detect(root: &Path, memory: &Memory) -> Option<Finding> {
@@ -18,19 +18,19 @@ pub fn detect(root: &Path, memory: &Memory) -> Option<Finding> {
 fn finding(mountinfo: &str, memory: &Memory) -> Option<Finding> {
     let limit = memory.limit_mib?;
     // The default size, half of the machine's memory, does not appear in the mount options.
-    let size = |tmpfs: &Tmpfs| tmpfs.mib.unwrap_or(memory.total_mib / 2);
-    let mut all: Vec<Tmpfs> = Mount::all(mountinfo).filter_map(Tmpfs::of).collect();
+    let size = |tmpfs: &Tmpfs| tmpfs.size_mib.unwrap_or(memory.total_mib / 2);
+    let mut all: Vec<Tmpfs> = Mount::all(mountinfo).filter_map(Tmpfs::from_mount).collect();
     all.sort_by_key(|tmpfs| std::cmp::Reverse(size(tmpfs)));
-    if all.iter().map(size).sum::<u64>() + CLUSTER <= limit {
+    if all.iter().map(size).sum::<u64>() + RESERVED_MIB <= limit {
         return None;
     }
-    let shown: Vec<String> =
-        all.iter().filter(|tmpfs| size(tmpfs) > 0).map(|tmpfs| format!("{} {} MiB", tmpfs.at, size(tmpfs))).collect();
+    let mounts = all.iter().filter(|tmpfs| size(tmpfs) > 0);
+    let sizes: Vec<String> = mounts.map(|tmpfs| format!("{} {} MiB", tmpfs.mount_point, size(tmpfs))).collect();
     Some(Finding::warning(
         Kind::Container,
         format!(
             "tmpfs mounts can exceed the container's memory limit of {limit} MiB (OOM of the whole container): {}",
-            shown.join(", ")
+            sizes.join(", ")
         ),
         "a tmpfs without a size limit, or with one that is too large: its files count against the container's memory",
         "leave the daemons 64 MiB: `--tmpfs /tmp:size=256m`, `--shm-size 64m` (Kubernetes: sizeLimit), or raise the memory limit",
@@ -39,13 +39,13 @@ fn finding(mountinfo: &str, memory: &Memory) -> Option<Finding> {
 
 /// A writable tmpfs.
 struct Tmpfs {
-    at: String,
+    mount_point: String,
     /// `None` if it was mounted without a size.
-    mib: Option<u64>,
+    size_mib: Option<u64>,
 }
 
 impl Tmpfs {
-    fn of(mount: Mount<'_>) -> Option<Self> {
+    fn from_mount(mount: Mount<'_>) -> Option<Self> {
         let Mount { from, at, kind, options, read_only } = mount;
         // Only root can write to /dev and to mounts below /sys (cgroup v1). A mount of a part of a tmpfs is a file or
         // directory that the container runtime put there.
@@ -53,7 +53,8 @@ impl Tmpfs {
             return None;
         }
         let size = options.split(',').find_map(|option| option.strip_prefix("size="));
-        Some(Self { at, mib: size.and_then(|size| size.strip_suffix('k')?.parse::<u64>().ok()).map(|kib| kib / 1024) })
+        let size_kib = size.and_then(|size| size.strip_suffix('k')?.parse::<u64>().ok());
+        Some(Self { mount_point: at, size_mib: size_kib.map(|kib| kib / 1024) })
     }
 }
 

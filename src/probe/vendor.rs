@@ -9,13 +9,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::live::{self, SendLine, pause};
-use super::sandbox::{NoAnswer, Sandbox};
-use super::{Found, Options, job_map};
+use super::sandbox::{Sandbox, SandboxError};
+use super::{Options, ProbeResult, job_map};
 use model::faults::look::Identity;
 use model::inventory::{Condition, Finding, Gpu, Kind, Obstacle, Readings, Traits, Vendor};
 
-/// The registry.
-pub fn of(vendor: Vendor) -> &'static dyn VendorProbe {
+/// The probe of a vendor.
+pub fn probe_of(vendor: Vendor) -> &'static dyn VendorProbe {
     match vendor {
         Vendor::Nvidia => &nvidia::Nvidia,
         Vendor::Amd => &amd::Amd,
@@ -44,7 +44,7 @@ impl Deadlines {
 }
 
 /// Completes a started detection.
-pub type Finish = Box<dyn FnOnce(Deadlines) -> Found>;
+pub type Finish = Box<dyn FnOnce(Deadlines) -> ProbeResult>;
 
 /// A vendor's GPUs in this container. Without a vendor library, everything is read from the kernel's files.
 pub trait VendorProbe: Sync {
@@ -52,7 +52,7 @@ pub trait VendorProbe: Sync {
     fn has_traces(&self, root: &Path) -> bool;
 
     /// Reads the kernel's files, and opens each device as a job would. Call it only inside the sandbox.
-    fn probe(&self, root: &Path) -> Found;
+    fn probe(&self, root: &Path) -> ProbeResult;
 
     /// The GPUs, from the kernel's files alone: no device is opened, which would wake it or initialise it.
     fn list(&self, root: &Path) -> Vec<Gpu>;
@@ -63,10 +63,12 @@ pub trait VendorProbe: Sync {
             return None;
         }
         let sandbox = Sandbox::start(|| self.probe(&options.root));
-        Some(Box::new(move |deadlines| sandbox.finish(deadlines.files).unwrap_or_else(|why| no_answer(vendor, &why))))
+        Some(Box::new(move |deadlines| {
+            sandbox.finish(deadlines.files).unwrap_or_else(|why| failed_probe(vendor, &why))
+        }))
     }
 
-    /// Samples the GPUs until `say` fails.
+    /// Samples the GPUs until `send` fails.
     ///
     /// # Errors
     /// The reader of the lines is gone.
@@ -75,7 +77,7 @@ pub trait VendorProbe: Sync {
     }
 
     /// Whether the host's tools refuse to repair a GPU that a process has open.
-    fn must_close(&self) -> bool {
+    fn must_close_for_repair(&self) -> bool {
         false
     }
 
@@ -119,12 +121,12 @@ impl Events for NoEvents {
     }
 }
 
-fn no_answer(vendor: Vendor, why: &NoAnswer) -> Found {
+fn failed_probe(vendor: Vendor, why: &SandboxError) -> ProbeResult {
     let (cause, repair) = match why {
-        NoAnswer::NotStarted(_) => NoAnswer::NO_PROCESS,
-        _ => Obstacle::Hang.words(vendor),
+        SandboxError::NotStarted(_) => SandboxError::NO_PROCESS,
+        _ => Obstacle::Hang.cause_and_repair(vendor),
     };
     let Traits { interface, maker, .. } = vendor.traits();
     let what = format!("{interface} {why}; no {maker} GPU is used");
-    Found { findings: vec![Finding::warning(Kind::DriverFails, what, cause, repair)], ..Found::default() }
+    ProbeResult { findings: vec![Finding::warning(Kind::DriverFails, what, cause, repair)], ..ProbeResult::default() }
 }

@@ -14,22 +14,22 @@ use crate::client::{Client, limit};
 /// # Errors
 /// The first request that fails; later requests are not made.
 pub fn apply(config: &Config, cluster: &str) -> Result<(), String> {
-    let known = sacctmgr(&["show", "qos", "format=name"])?;
+    let existing = sacctmgr(&["show", "qos", "format=name"])?;
     for qos in &config.qos {
-        let is_known = known.lines().any(|name| name == qos.name.as_str());
-        settle(qos, is_known, "qos", &[&format!("name={}", qos.name)])?;
+        let is_known = existing.lines().any(|name| name == qos.name.as_str());
+        create_or_modify(qos, is_known, "qos", &[&format!("name={}", qos.name)])?;
     }
     let of_cluster = format!("cluster={cluster}");
-    let known = sacctmgr(&["show", "assoc", &of_cluster, "format=account,user"])?;
+    let existing = sacctmgr(&["show", "assoc", &of_cluster, "format=account,user"])?;
     for account in &config.accounts {
-        let is_known = known.lines().any(|line| line == format!("{}|", account.name));
-        settle(account, is_known, "account", &[&format!("name={}", account.name), &of_cluster])?;
+        let is_known = existing.lines().any(|line| line == format!("{}|", account.name));
+        create_or_modify(account, is_known, "account", &[&format!("name={}", account.name), &of_cluster])?;
     }
     let defaults = sacctmgr(&["show", "user", "format=user,defaultaccount"])?;
     for user in &config.users {
         let Some(account) = &user.account else { continue };
         let name = format!("name={}", user.name);
-        if !known.lines().any(|line| line == format!("{account}|{}", user.name)) {
+        if !existing.lines().any(|line| line == format!("{account}|{}", user.name)) {
             sacctmgr(&["add", "user", &name, &format!("account={account}"), &of_cluster])?;
         }
         // A new user's first account is the default one.
@@ -42,16 +42,16 @@ pub fn apply(config: &Config, cluster: &str) -> Result<(), String> {
 }
 
 /// Creates an account or QOS, or changes it if it differs.
-fn settle(wanted: &Limits, is_known: bool, kind: &str, place: &[&str]) -> Result<(), String> {
-    let settings = pairs(&wanted.settings);
+fn create_or_modify(limits: &Limits, is_known: bool, kind: &str, selector: &[&str]) -> Result<(), String> {
+    let settings = assignments(&limits.settings);
     let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
     if !is_known {
-        return sacctmgr(&[&["add", kind], place, &settings].concat()).map(drop);
+        return sacctmgr(&[&["add", kind], selector, &settings].concat()).map(drop);
     }
-    if settings.is_empty() || is_so(&wanted.settings, kind, place) {
+    if settings.is_empty() || has_settings(&limits.settings, kind, selector) {
         return Ok(());
     }
-    match sacctmgr(&[&["modify", kind, "where"], place, &["set"], &settings].concat()) {
+    match sacctmgr(&[&["modify", kind, "where"], selector, &["set"], &settings].concat()) {
         // The values are the same, written differently.
         Err(why) if why.contains("Request didn't affect anything") => Ok(()),
         output => output.map(drop),
@@ -59,17 +59,17 @@ fn settle(wanted: &Limits, is_known: bool, kind: &str, place: &[&str]) -> Result
 }
 
 /// Whether the database has these values, written in the same way. A key that sacctmgr cannot show counts as different.
-fn is_so(settings: &SlurmSettings, kind: &str, place: &[&str]) -> bool {
+fn has_settings(settings: &SlurmSettings, kind: &str, selector: &[&str]) -> bool {
     // sacctmgr shows an account's parent under another key than it sets it.
-    let shown = |key: &SlurmKey| if key.is("Parent") { "ParentName".to_owned() } else { key.as_str().to_owned() };
-    let keys: Vec<String> = settings.iter().map(|(key, _)| shown(key)).collect();
+    let shown_key = |key: &SlurmKey| if key.is("Parent") { "ParentName".to_owned() } else { key.as_str().to_owned() };
+    let keys: Vec<String> = settings.iter().map(|(key, _)| shown_key(key)).collect();
     let values: Vec<&str> = settings.iter().map(|(_, value)| value.as_str()).collect();
     let mut arguments: Vec<String> = match kind {
         // The limits of an account are those of its association without a user.
         "account" => ["show", "assoc", "user="].map(str::to_owned).to_vec(),
         kind => ["show", kind].map(str::to_owned).to_vec(),
     };
-    arguments.extend(place.iter().map(|part| match (kind, part.strip_prefix("name=")) {
+    arguments.extend(selector.iter().map(|part| match (kind, part.strip_prefix("name=")) {
         ("account", Some(name)) => format!("account={name}"),
         _ => (*part).to_owned(),
     }));
@@ -78,15 +78,15 @@ fn is_so(settings: &SlurmSettings, kind: &str, place: &[&str]) -> bool {
     sacctmgr(&arguments).is_ok_and(|output| output == values.join("|"))
 }
 
-fn pairs(settings: &SlurmSettings) -> Vec<String> {
+fn assignments(settings: &SlurmSettings) -> Vec<String> {
     settings.iter().map(|(key, value)| format!("{}={}", key.as_str(), value.as_str())).collect()
 }
 
 fn sacctmgr(arguments: &[&str]) -> Result<String, String> {
     let fixed = ["--immediate", "--noheader", "--parsable2"];
-    let output = Client::each(limit::COMMAND).answer("sacctmgr", &[&fixed[..], arguments].concat());
+    let output = Client::with_timeout(limit::COMMAND).answer("sacctmgr", &[&fixed[..], arguments].concat());
     let output = match output {
-        // Of several settings it applies those that it understands, and reports success.
+        // sacctmgr applies the settings that it can parse, ignores the others, and reports success.
         Ok((_, stderr)) if !stderr.trim().is_empty() => Err(first_line([stderr.as_str()])),
         output => output.map(|(stdout, _)| stdout).map_err(String::from),
     };

@@ -1,7 +1,7 @@
 //! The client of Slurm's commands. Each query is a method with a typed result.
 //!
-//! A client limits the time of each command, or of all together. It keeps no result: a view with several readers keeps
-//! one for [`limit::KEPT`].
+//! A client limits the time of each command, or of all together. It caches no result; a view with several readers does,
+//! for [`limit::CACHE_LIFETIME`].
 
 pub mod limit;
 
@@ -23,7 +23,7 @@ use sys::tool;
 use sys::tool::answer::Answer;
 
 /// The maximum length of a displayed job name, in characters.
-const LONGEST_NAME: usize = 60;
+const MAX_NAME_LENGTH: usize = 60;
 
 /// Runs a program with arguments.
 pub type Run<'a> = &'a dyn Fn(&str, &[&str]) -> Answer;
@@ -34,12 +34,12 @@ pub struct Client<'a>(Runner<'a>);
 
 #[derive(Clone, Copy)]
 enum Runner<'a> {
-    Each(Duration),
-    Until(Instant),
-    Other(Run<'a>),
+    PerCommand(Duration),
+    Deadline(Instant),
+    Custom(Run<'a>),
 }
 
-/// Which jobs squeue lists.
+/// A filter for the jobs that squeue lists.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Jobs<'a> {
     /// Job states; empty for jobs that have not ended.
@@ -67,20 +67,20 @@ impl Jobs<'_> {
 
 impl Client<'static> {
     /// A client with this timeout for each command.
-    pub const fn each(limit: Duration) -> Self {
-        Self(Runner::Each(limit))
+    pub const fn with_timeout(limit: Duration) -> Self {
+        Self(Runner::PerCommand(limit))
     }
 
     /// A client with this timeout for all commands together.
-    pub fn together(limit: Duration) -> Self {
-        Self(Runner::Until(Instant::now() + limit))
+    pub fn with_total_timeout(limit: Duration) -> Self {
+        Self(Runner::Deadline(Instant::now() + limit))
     }
 }
 
 impl<'a> Client<'a> {
     /// A client that runs commands with this function.
-    pub const fn with(run: Run<'a>) -> Self {
-        Self(Runner::Other(run))
+    pub const fn with_runner(run: Run<'a>) -> Self {
+        Self(Runner::Custom(run))
     }
 
     /// The output of a command.
@@ -99,14 +99,16 @@ impl<'a> Client<'a> {
     ) -> Result<(String, String), QueryError> {
         let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();
         let answer = match self.0 {
-            Runner::Each(limit) => tool::ask(program, &arguments, limit),
-            Runner::Until(until) => tool::ask(program, &arguments, until.saturating_duration_since(Instant::now())),
-            Runner::Other(run) => run(program, &arguments),
+            Runner::PerCommand(limit) => tool::ask(program, &arguments, limit),
+            Runner::Deadline(deadline) => {
+                tool::ask(program, &arguments, deadline.saturating_duration_since(Instant::now()))
+            }
+            Runner::Custom(run) => run(program, &arguments),
         };
         match answer {
             Answer::Ended { succeeded: true, stdout, stderr } => Ok((stdout, stderr)),
             Answer::Ended { stdout, stderr, .. } => Err(QueryError::Failed { program, output: stderr + &stdout }),
-            Answer::Silent => Err(QueryError::Silent(program)),
+            Answer::Silent => Err(QueryError::TimedOut(program)),
             Answer::Missing => Err(QueryError::Missing(program)),
         }
     }
@@ -139,8 +141,8 @@ impl<'a> Client<'a> {
     ///
     /// # Errors
     /// As [`Self::output`].
-    pub fn update<S: AsRef<str>>(&self, what: &str, settings: &[S]) -> Result<(), QueryError> {
-        let fixed = ["update", what].into_iter();
+    pub fn update<S: AsRef<str>>(&self, entity: &str, settings: &[S]) -> Result<(), QueryError> {
+        let fixed = ["update", entity].into_iter();
         self.run("scontrol", &fixed.chain(settings.iter().map(AsRef::as_ref)).collect::<Vec<&str>>())
     }
 
@@ -164,7 +166,7 @@ impl<'a> Client<'a> {
         Ok(output.lines().filter_map(NodeReport::parse).collect())
     }
 
-    /// The GRES of a node and the controller's report of it, if it is known in a partition.
+    /// The GRES of a node and the controller's report of it; `None` if no partition contains the node.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -176,7 +178,7 @@ impl<'a> Client<'a> {
         Ok(NodeReport::parse(rest).map(|report| (gres.to_owned(), report)))
     }
 
-    /// The controller's record of a node; `None` if it does not know the node, which is a failure of scontrol (`info_node.c`).
+    /// The controller's record of a node; `None` if there is none, for which scontrol fails (`info_node.c`).
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -218,8 +220,8 @@ impl<'a> Client<'a> {
     ///
     /// # Errors
     /// As [`Self::output`].
-    pub fn jobs(&self, which: &Jobs) -> Result<Vec<QueuedJob>, QueryError> {
-        self.jobs_with(which, "", |_, _| ())
+    pub fn jobs(&self, filter: &Jobs) -> Result<Vec<QueuedJob>, QueryError> {
+        self.jobs_with_column(filter, "", |_, _| ())
     }
 
     /// The jobs of the queue with account, name and requested GPUs, for people.
@@ -229,36 +231,37 @@ impl<'a> Client<'a> {
     ///
     /// # Errors
     /// As [`Self::output`].
-    pub fn jobs_for_display(&self, which: &Jobs) -> Result<Vec<QueuedJob>, QueryError> {
+    pub fn jobs_for_display(&self, filter: &Jobs) -> Result<Vec<QueuedJob>, QueryError> {
         let mark = format!("{:016x}:", RandomState::new().hash_one(0));
-        let mut arguments = which.arguments();
+        let mut arguments = filter.arguments();
         arguments.push(format!("--format={mark}{COLUMNS}|%D|%b|%a|%j"));
-        Ok(self.output("squeue", &arguments)?.lines().filter_map(|line| displayed(line.strip_prefix(&mark)?)).collect())
+        let job = |line: &str| parse_displayed_job(line.strip_prefix(&mark)?);
+        Ok(self.output("squeue", &arguments)?.lines().filter_map(job).collect())
     }
 
     /// The jobs of the queue and the GRES that they request.
     ///
     /// # Errors
     /// As [`Self::output`].
-    pub fn jobs_with_gres(&self, which: &Jobs) -> Result<Vec<QueuedJob>, QueryError> {
-        self.jobs_with(which, "|%b", |job, gres| job.gres = gres.to_owned())
+    pub fn jobs_with_gres(&self, filter: &Jobs) -> Result<Vec<QueuedJob>, QueryError> {
+        self.jobs_with_column(filter, "|%b", |job, gres| job.gres = gres.to_owned())
     }
 
     /// The jobs as JSON, with `--json` among the options. Since 22.05; that release prints jobs of all states.
     ///
     /// # Errors
     /// As [`Self::output`].
-    pub fn jobs_json(&self, which: &Jobs) -> Result<String, QueryError> {
-        self.output("squeue", &which.arguments())
+    pub fn jobs_json(&self, filter: &Jobs) -> Result<String, QueryError> {
+        self.output("squeue", &filter.arguments())
     }
 
-    fn jobs_with(
+    fn jobs_with_column(
         &self,
-        which: &Jobs,
+        filter: &Jobs,
         column: &str,
         set: fn(&mut QueuedJob, &str),
     ) -> Result<Vec<QueuedJob>, QueryError> {
-        let mut arguments = which.arguments();
+        let mut arguments = filter.arguments();
         arguments.push(format!("--format={COLUMNS}{column}"));
         let job = |line: &str| {
             let (mut job, rest) = QueuedJob::parse(line)?;
@@ -268,19 +271,19 @@ impl<'a> Client<'a> {
         Ok(self.output("squeue", &arguments)?.lines().filter_map(job).collect())
     }
 
-    /// Columns that only `squeue --Format` has, each with its width, which must exceed the longest value.
+    /// The jobs of the queue with columns that only `squeue --Format` has. Each width must exceed the longest value.
     ///
     /// # Errors
     /// As [`Self::output`].
     pub fn job_columns<const N: usize>(
         &self,
-        which: &Jobs,
+        filter: &Jobs,
         columns: &[(&str, usize); N],
     ) -> Result<Vec<[String; N]>, QueryError> {
-        let mut arguments = which.arguments();
+        let mut arguments = filter.arguments();
         let format: Vec<String> = columns.iter().map(|(name, width)| format!("{name}:{width}")).collect();
         arguments.push(format!("--Format={}", format.join(",")));
-        Ok(self.output("squeue", &arguments)?.lines().map(|line| cut(line, columns)).collect())
+        Ok(self.output("squeue", &arguments)?.lines().map(|line| split_columns(line, columns)).collect())
     }
 
     /// The scheduler's statistics.
@@ -304,7 +307,7 @@ impl<'a> Client<'a> {
     /// # Errors
     /// As [`Self::output`].
     pub fn capacity(&self) -> Result<Capacity, QueryError> {
-        let show = |what| self.output("scontrol", &["--oneliner", "show", what]);
+        let show = |entity| self.output("scontrol", &["--oneliner", "show", entity]);
         Ok(Capacity::parse(&show("node")?, &show("partition")?))
     }
 
@@ -314,19 +317,19 @@ impl<'a> Client<'a> {
     /// As [`Self::output`].
     pub fn addresses(&self, nodes: &str) -> Result<Vec<(String, SocketAddr)>, QueryError> {
         let output = self.output("scontrol", &["getaddrs", nodes])?;
-        Ok(output.lines().filter_map(address).collect())
+        Ok(output.lines().filter_map(parse_address).collect())
     }
 }
 
 /// Parses a line such as `compute-1: 172.18.0.3:6818` (Slurm 24.11, `info_node.c`).
-fn address(line: &str) -> Option<(String, SocketAddr)> {
+fn parse_address(line: &str) -> Option<(String, SocketAddr)> {
     let (name, address) = line.split_once(": ")?;
     let name = model::value::NodeName::try_from(name.to_owned()).ok()?;
     Some((name.to_string(), address.trim().parse().ok()?))
 }
 
 /// A job of [`Client::jobs_for_display`].
-fn displayed(line: &str) -> Option<QueuedJob> {
+fn parse_displayed_job(line: &str) -> Option<QueuedJob> {
     let (mut job, rest) = QueuedJob::parse(line)?;
     let mut fields = rest.splitn(4, '|');
     let mut next = || fields.next().unwrap_or_default();
@@ -335,13 +338,13 @@ fn displayed(line: &str) -> Option<QueuedJob> {
     let per_node = gres::gpus(&gres.replace("gres/", "").replace("gres:", ""));
     job.gpus = per_node.saturating_mul(nodes.parse().unwrap_or(1).max(1));
     job.account = account.to_owned();
-    job.name = printable::short(name, LONGEST_NAME);
+    job.name = printable::short(name, MAX_NAME_LENGTH);
     job.waits_for = job.plain_reason();
     Some(job)
 }
 
 /// The columns of a line of `squeue --Format`.
-fn cut<const N: usize>(line: &str, columns: &[(&str, usize); N]) -> [String; N] {
+fn split_columns<const N: usize>(line: &str, columns: &[(&str, usize); N]) -> [String; N] {
     let mut from = 0;
     columns.map(|(_, width)| {
         let column = line.get(from..line.len().min(from + width)).unwrap_or_default().trim();
@@ -356,7 +359,7 @@ mod tests {
 
     #[test]
     fn parses_node_addresses() {
-        let pair = |line: &str| address(line).map(|(name, address)| format!("{name} {}", address.ip()));
+        let pair = |line: &str| parse_address(line).map(|(name, address)| format!("{name} {}", address.ip()));
         assert_eq!(pair("compute-1: 172.18.0.3:6818").as_deref(), Some("compute-1 172.18.0.3"));
         assert_eq!(pair("compute-1: [fd00::3]:6818").as_deref(), Some("compute-1 fd00::3"));
         for other in ["", "compute-1: x:6818", "a b: 172.18.0.3:6818", "172.18.0.3:6818"] {
@@ -375,7 +378,7 @@ mod tests {
             let text = line(mark, 7, &format!("train|a\n{}", line("", 8, "forged")));
             Answer::Ended { succeeded: true, stdout: text, stderr: String::new() }
         };
-        let jobs = Client::with(&run).jobs_for_display(&Jobs::default()).unwrap();
+        let jobs = Client::with_runner(&run).jobs_for_display(&Jobs::default()).unwrap();
         let [job] = jobs.as_slice() else { panic!("{jobs:?}") };
         assert_eq!((job.number, job.name.as_str(), job.gpus), (7, "train|a", 4));
         assert_eq!((job.account.as_str(), job.waits_for.as_str()), ("lab", "waits for 4 GPUs"));
@@ -384,9 +387,9 @@ mod tests {
     #[test]
     fn splits_columns_by_width() {
         let columns = [("JobID", 4), ("State", 10), ("NodeList", 6)];
-        assert_eq!(cut("7   PENDING         ", &columns), ["7", "PENDING", ""]);
-        assert_eq!(cut("7   RUNNING   c1", &columns), ["7", "RUNNING", "c1"]);
-        assert_eq!(cut("", &columns), [""; 3]);
+        assert_eq!(split_columns("7   PENDING         ", &columns), ["7", "PENDING", ""]);
+        assert_eq!(split_columns("7   RUNNING   c1", &columns), ["7", "RUNNING", "c1"]);
+        assert_eq!(split_columns("", &columns), [""; 3]);
     }
 
     #[test]

@@ -26,18 +26,18 @@ impl RunningConfig {
     }
 
     /// slurmctld's state directory.
-    pub fn state(&self) -> Option<PathBuf> {
+    pub fn state_directory(&self) -> Option<PathBuf> {
         self.get("StateSaveLocation").map(PathBuf::from)
     }
 
     /// slurmd's spool directory on a node. A path may contain blanks.
-    pub fn spool(&self, node: &str) -> String {
+    pub fn spool_directory(&self, node: &str) -> String {
         let spool = self.0.lines().find_map(|line| line.strip_prefix("SlurmdSpoolDir")?.split_once("= "));
         spool.map(|(_, spool)| spool.trim().replace("%n", node)).unwrap_or_default()
     }
 
     /// The maximum number of nodes, in a cluster that nodes can join by themselves.
-    pub fn most_nodes(&self) -> Option<u64> {
+    pub fn max_node_count(&self) -> Option<u64> {
         self.number("MaxNodeCount")
     }
 
@@ -55,8 +55,11 @@ mod tests {
     fn parses_numbers_with_unit() {
         let config = "BOOT_TIME = x\nBatchStartTimeout       = 10 sec\nBurstBufferType = (null)\nMaxNodeCount            = 1024\n";
         let config = RunningConfig::new(config.to_owned());
-        assert_eq!((config.batch_start_timeout(), config.most_nodes()), (Some(Duration::from_secs(10)), Some(1024)));
+        assert_eq!(
+            (config.batch_start_timeout(), config.max_node_count()),
+            (Some(Duration::from_secs(10)), Some(1024))
+        );
         let none = RunningConfig::new("Configuration data as of\n".to_owned());
-        assert_eq!((none.batch_start_timeout(), none.most_nodes()), (None, None));
+        assert_eq!((none.batch_start_timeout(), none.max_node_count()), (None, None));
     }
 }

@@ -1,9 +1,9 @@
-//! Why a command of Slurm's has no result.
+//! Errors of Slurm's commands.
 
 use sys::tool::answer::first_line;
 
-/// slurmctld's answer for a job of another kind (Slurm 22.05 to 24.11, ESLURM_DISABLED).
-const NOT_OF_THAT_KIND: &str = "presently disabled";
+/// slurmctld's error for an operation that a kind of job does not support (Slurm 22.05 to 24.11, ESLURM_DISABLED).
+const OPERATION_DISABLED: &str = "presently disabled";
 
 /// Why a command has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum QueryError {
     Missing(&'static str),
     /// The command timed out.
     #[error("{0} did not respond in time")]
-    Silent(&'static str),
+    TimedOut(&'static str),
     /// The command failed.
     #[error("{program}: {}", first_line([output.as_str()]))]
     Failed {
@@ -25,9 +25,9 @@ pub enum QueryError {
 }
 
 impl QueryError {
-    /// Whether slurmctld refuses this for jobs of that kind, such as a requeue of an allocation.
-    pub fn is_of_another_kind(&self) -> bool {
-        matches!(self, Self::Failed { output, .. } if output.contains(NOT_OF_THAT_KIND))
+    /// Whether slurmctld rejects the operation for this kind of job, such as a requeue of an interactive allocation.
+    pub fn is_operation_disabled(&self) -> bool {
+        matches!(self, Self::Failed { output, .. } if output.contains(OPERATION_DISABLED))
     }
 }
 

@@ -46,23 +46,23 @@ impl NodeRecord {
     }
 
     /// Whether its state or a state flag is one of these.
-    pub fn is(&self, flags: &[&str]) -> bool {
+    pub fn has_state(&self, flags: &[&str]) -> bool {
         let state = self.get("State").unwrap_or_default();
         state.split('+').any(|word| flags.contains(&word.trim_end_matches(|c: char| !c.is_ascii_alphabetic())))
     }
 
     /// Whether slurmctld powers the node up and down: then it is in slurm.conf, and its record is fixed.
     pub fn is_cloud(&self) -> bool {
-        self.is(&["CLOUD"])
+        self.has_state(&["CLOUD"])
     }
 
     /// Whether slurmctld rejected the node's registration: it then shows the rejected hardware, but schedules with the earlier record.
     pub fn is_invalid(&self) -> bool {
-        self.is(&["INVALID_REG"])
+        self.has_state(&["INVALID_REG"])
     }
 
     /// Whether slurmctld gets no response from the node.
-    pub fn is_silent(&self) -> bool {
+    pub fn is_unresponsive(&self) -> bool {
         let state = self.get("State").unwrap_or_default();
         state.contains("NOT_RESPONDING") || state.contains('*') || state.starts_with("DOWN")
     }
@@ -73,8 +73,8 @@ impl NodeRecord {
     }
 
     /// Whether the reason contains this text.
-    pub fn reason_contains(&self, words: &str) -> bool {
-        self.reason().contains(words)
+    pub fn reason_contains(&self, text: &str) -> bool {
+        self.reason().contains(text)
     }
 
     /// Whether this text is the whole reason.
@@ -84,7 +84,7 @@ impl NodeRecord {
 
     /// Whether a job or a reservation is on the node.
     pub fn is_in_use(&self) -> bool {
-        self.get("CPUAlloc") != Some("0") || self.is(&["COMPLETING", "RESERVED"])
+        self.get("CPUAlloc") != Some("0") || self.has_state(&["COMPLETING", "RESERVED"])
     }
 
     /// The hardware: `CPUTot=2 RealMemory=8000`.
@@ -93,7 +93,7 @@ impl NodeRecord {
         pairs.collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether the record equals what slurmd is about to register. slurmctld fills in the keys that slurmd omits.
+    /// Whether the record equals the hardware that slurmd is about to register. slurmctld fills in the keys that slurmd omits.
     pub fn has_hardware(&self, conf: &str) -> bool {
         HARDWARE.iter().all(|(key, conf_key)| match (self.get(key), value(conf, conf_key)) {
             (known, None) if *conf_key == "Gres" => known.is_none_or(|known| known == "(null)"),
@@ -109,23 +109,22 @@ impl NodeRecord {
 
     /// The first promised resource that `conf` does not provide, if any.
     pub fn shortfall(&self, conf: &str) -> Option<String> {
-        let fewer = |key: &str, conf_key: &str| {
-            let (promised, has) = (self.number::<u64>(key)?, number::<u64>(conf, conf_key)?);
-            (has < promised).then(|| format!("{conf_key}={has} of {promised}"))
+        let shortage = |key: &str, conf_key: &str| {
+            let (promised, provided) = (self.number::<u64>(key)?, number::<u64>(conf, conf_key)?);
+            (provided < promised).then(|| format!("{conf_key}={provided} of {promised}"))
         };
         let gpus = || {
             let promised = self.get("Gres").filter(|gres| *gres != "(null)").map(gres::without_sockets)?;
             let (kind, count) = promised.rsplit_once(':')?;
-            let own = value(conf, "Gres").unwrap_or_default();
-            let has = own.split(',').find_map(|gres| gres.strip_prefix(kind)?.strip_prefix(':')?.parse::<u64>().ok());
-            let has = has.unwrap_or_default();
-            (has < count.parse().ok()?).then(|| format!("{kind}:{has} of {count}"))
+            let count_of = |gres: &str| gres.strip_prefix(kind)?.strip_prefix(':')?.parse::<u64>().ok();
+            let provided = value(conf, "Gres").unwrap_or_default().split(',').find_map(count_of).unwrap_or_default();
+            (provided < count.parse().ok()?).then(|| format!("{kind}:{provided} of {count}"))
         };
-        fewer("CPUTot", "CPUs").or_else(|| fewer("RealMemory", "RealMemory")).or_else(gpus)
+        shortage("CPUTot", "CPUs").or_else(|| shortage("RealMemory", "RealMemory")).or_else(gpus)
     }
 
     /// The address and port that slurmctld connects to; `port` if the record has none.
-    pub fn place(&self, port: u16) -> (&str, u16) {
+    pub fn address(&self, port: u16) -> (&str, u16) {
         (self.get("NodeAddr").unwrap_or("an unknown address"), self.number("Port").unwrap_or(port))
     }
 }
@@ -166,10 +165,10 @@ mod tests {
     #[test]
     fn parses_address_and_responsiveness() {
         let node = record("NodeAddr=172.18.0.3 NodeHostName=c1 Port=7000 State=IDLE+DYNAMIC_NORM+NOT_RESPONDING");
-        assert_eq!(node.place(6818), ("172.18.0.3", 7000));
-        assert_eq!(record("NodeAddr=172.18.0.3").place(6818), ("172.18.0.3", 6818));
-        let is_silent = |state: &str| record(&format!("State={state}")).is_silent();
-        assert!(node.is_silent() && is_silent("DOWN+DYNAMIC_NORM") && is_silent("IDLE*"));
-        assert!(!is_silent("IDLE+DYNAMIC_NORM") && !is_silent("MIXED+DRAIN"));
+        assert_eq!(node.address(6818), ("172.18.0.3", 7000));
+        assert_eq!(record("NodeAddr=172.18.0.3").address(6818), ("172.18.0.3", 6818));
+        let is_unresponsive = |state: &str| record(&format!("State={state}")).is_unresponsive();
+        assert!(node.is_unresponsive() && is_unresponsive("DOWN+DYNAMIC_NORM") && is_unresponsive("IDLE*"));
+        assert!(!is_unresponsive("IDLE+DYNAMIC_NORM") && !is_unresponsive("MIXED+DRAIN"));
     }
 }

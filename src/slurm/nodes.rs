@@ -16,71 +16,71 @@ use model::prepared::Prepared;
 pub use answer::{ClusterNode, ClusterNodes, GpuState, NodeGpu};
 
 /// Prefix of the reason of a node that has fewer resources than promised and must not be powered up again.
-pub fn less_than_promised() -> String {
+pub fn shortfall_reason_prefix() -> String {
     format!("{OUR_REASON}it has less than [autoscale] promises: ")
 }
 
-/// Asks slurmctld. `own` is the result of this container's start, for its node's GPUs if the controller does not know them.
+/// Queries slurmctld. `prepared`, the result of this container's start, is the source of its node's GPU models if the
+/// controller has none.
 ///
 /// # Errors
-/// slurmctld gives no answer.
-pub fn cluster(own: Option<&Prepared>) -> anyhow::Result<ClusterNodes> {
-    let client = Client::together(limit::COMMAND);
-    let mut cluster = asked(&client, own)?;
+/// slurmctld does not respond.
+pub fn query_cluster(prepared: Option<&Prepared>) -> anyhow::Result<ClusterNodes> {
+    let client = Client::with_total_timeout(limit::COMMAND);
+    let mut cluster = query_nodes_and_jobs(&client, prepared)?;
     // Slurm before 23.02 does not report the maximum number of nodes.
-    cluster.most_nodes = client.config().map(|config| config.most_nodes()).context(NO_ANSWER)?;
+    cluster.most_nodes = client.config().map(|config| config.max_node_count()).context(CONTROLLER_UNRESPONSIVE)?;
     Ok(cluster)
 }
 
-/// Like [`asked`], without the maximum number of nodes.
+/// Like [`query_nodes_and_jobs`], without the maximum number of nodes.
 ///
 /// # Errors
-/// slurmctld gives no answer.
-pub fn asked(client: &Client, own: Option<&Prepared>) -> anyhow::Result<ClusterNodes> {
-    let nodes = nodes(client, None).context(NO_ANSWER)?;
-    let jobs = jobs(client, None).context(NO_ANSWER)?;
-    let mut cluster = ClusterNodes::parse(&nodes, &jobs).context(NO_JSON)?;
-    if let Some(own) = own {
-        cluster.describe(&own.node_name, &own.gpus);
+/// slurmctld does not respond.
+pub fn query_nodes_and_jobs(client: &Client, prepared: Option<&Prepared>) -> anyhow::Result<ClusterNodes> {
+    let nodes = nodes_json(client, None).context(CONTROLLER_UNRESPONSIVE)?;
+    let jobs = jobs_json(client, None).context(CONTROLLER_UNRESPONSIVE)?;
+    let mut cluster = ClusterNodes::parse(&nodes, &jobs).context(UNKNOWN_JSON_FORMAT)?;
+    if let Some(prepared) = prepared {
+        cluster.describe(&prepared.node_name, &prepared.gpus);
     }
     Ok(cluster)
 }
 
-/// One node, with the jobs that have its GPUs. Needs only one query if no GPU is in use.
+/// One node, with the jobs that use its GPUs. Needs only one query if no GPU is in use.
 ///
 /// # Errors
-/// slurmctld gives no answer.
-pub fn cluster_of(name: &str, client: &Client) -> anyhow::Result<ClusterNodes> {
-    let nodes = nodes(client, Some(name)).context(NO_ANSWER)?;
-    let cluster = ClusterNodes::parse(&nodes, NO_JOBS).context(NO_JSON)?;
-    if !cluster.nodes.iter().flat_map(|node| &node.gpus).any(|gpu| gpu.state.is_held()) {
+/// slurmctld does not respond.
+pub fn query_node(name: &str, client: &Client) -> anyhow::Result<ClusterNodes> {
+    let nodes = nodes_json(client, Some(name)).context(CONTROLLER_UNRESPONSIVE)?;
+    let cluster = ClusterNodes::parse(&nodes, NO_JOBS).context(UNKNOWN_JSON_FORMAT)?;
+    if !cluster.nodes.iter().flat_map(|node| &node.gpus).any(|gpu| gpu.state.is_in_use()) {
         return Ok(cluster);
     }
-    let jobs = jobs(client, Some(name)).context(NO_ANSWER)?;
-    ClusterNodes::parse(&nodes, &jobs).context(NO_JSON)
+    let jobs = jobs_json(client, Some(name)).context(CONTROLLER_UNRESPONSIVE)?;
+    ClusterNodes::parse(&nodes, &jobs).context(UNKNOWN_JSON_FORMAT)
 }
 
 /// The nodes as JSON. scontrol has no --json before 23.02, and the sinfo of that time prints complete nodes.
-fn nodes(client: &Client, name: Option<&str>) -> Result<String, QueryError> {
+fn nodes_json(client: &Client, name: Option<&str>) -> Result<String, QueryError> {
     let arguments = ["--details", "--json", "show", "node"].into_iter().chain(name);
     match client.output("scontrol", &arguments.collect::<Vec<_>>()) {
         Err(QueryError::Failed { output, .. }) if output.contains("unrecognized option") => {
-            let only = name.map(|name| format!("--nodes={name}"));
+            let node_option = name.map(|name| format!("--nodes={name}"));
             let fixed = ["--all", "--json"].into_iter();
-            client.output("sinfo", &fixed.chain(only.as_deref()).collect::<Vec<_>>())
+            client.output("sinfo", &fixed.chain(node_option.as_deref()).collect::<Vec<_>>())
         }
         answer => answer,
     }
 }
 
 /// The jobs that hold resources, as JSON.
-fn jobs(client: &Client, node: Option<&str>) -> Result<String, QueryError> {
+fn jobs_json(client: &Client, node: Option<&str>) -> Result<String, QueryError> {
     client.jobs_json(&Jobs { node, options: &["--all", "--json"], ..Jobs::HOLDING })
 }
 
-/// The repair when slurmctld does not respond.
-const NO_ANSWER: &str = "the controller does not respond; see `slurminit status`";
-const NO_JSON: &str = "Slurm's JSON output has an unknown format";
+const CONTROLLER_UNRESPONSIVE: &str = "the controller does not respond; see `slurminit status`";
+const UNKNOWN_JSON_FORMAT: &str = "Slurm's JSON output has an unknown format";
 
 /// squeue's JSON without a job.
 const NO_JOBS: &str = "{\"jobs\":[]}";
@@ -89,11 +89,11 @@ const NO_JOBS: &str = "{\"jobs\":[]}";
 ///
 /// # Errors
 /// The text is not a list of names.
-pub fn names(list: &str) -> anyhow::Result<Vec<String>> {
+pub fn expand_node_list(list: &str) -> anyhow::Result<Vec<String>> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.,[]".contains(c);
     anyhow::ensure!(
         list.starts_with(|c: char| c.is_ascii_alphanumeric()) && list.chars().all(is_plain),
         "not a node or list of nodes such as compute-[1-3]: {list:?}"
     );
-    Ok(Client::each(limit::COMMAND).hostnames(list)?)
+    Ok(Client::with_timeout(limit::COMMAND).hostnames(list)?)
 }

@@ -14,7 +14,7 @@ pub struct FairShare {
 
 /// Parses sshare's output. An account without use has an infinite LevelFS under Fair Tree, and is left out.
 pub(crate) fn parse(text: &str) -> Vec<FairShare> {
-    let of = |line: &str| {
+    let parse_line = |line: &str| {
         let mut fields = line.split('|').map(str::trim);
         let (account, user) = (fields.next()?, fields.next()?);
         let (share, level) = (fields.next()?, fields.next()?);
@@ -24,7 +24,7 @@ pub(crate) fn parse(text: &str) -> Vec<FairShare> {
         let is_account = !account.is_empty() && user.is_empty() && factor.is_finite();
         is_account.then(|| FairShare { account: account.to_owned(), factor })
     };
-    text.lines().filter_map(of).collect()
+    text.lines().filter_map(parse_line).collect()
 }
 
 #[cfg(test)]

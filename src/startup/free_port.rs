@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use sys::open_files::{self, Process, Wanted};
+use sys::open_files::{self, Process, SearchTarget};
 use sys::sockets::{self, Tcp};
 use sys::users;
 
@@ -29,11 +29,11 @@ use model::message;
 use sys::report;
 
 /// Timeout of one attempt.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// A killed process usually releases its sockets within this time.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of processes named in a message.
-const NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
 /// The port of a unit.
 #[derive(Clone, Copy, Debug)]
@@ -43,26 +43,31 @@ pub struct Port<'a> {
     /// The unit that needs the port.
     pub unit: &'a str,
     /// The sessions of other units, which may keep the port.
-    pub spare: &'a [i32],
+    pub spared_sessions: &'a [i32],
 }
 
-/// Tries to free the port, and returns whether it is free now. With `again`, the processes of its owner's user are stopped
-/// until the unit listens.
-pub fn free(port: Port<'_>, again: bool) -> bool {
+/// Tries to free the port, and returns whether it is free now. `is_repeated`: the port was freed before and is taken again, so the
+/// processes of its owner's user are stopped until the unit listens.
+pub fn free(port: Port<'_>, is_repeated: bool) -> bool {
     let begin = Instant::now();
     let stopped = Stopped::until_listens(port.number);
-    let mut attempt =
-        Attempt { port, stops: again, stopped, reported_uids: BTreeSet::new(), has_reported_stopped: false };
+    let mut attempt = Attempt {
+        port,
+        stops_users: is_repeated,
+        stopped,
+        reported_uids: BTreeSet::new(),
+        has_reported_stopped: false,
+    };
     let mut outcome = Outcome::Free;
     while is_taken(port.number) {
-        if begin.elapsed() >= PATIENCE {
+        if begin.elapsed() >= TIMEOUT {
             let Port { number, unit, .. } = port;
             report::warn(message!(
                 "port-still-taken",
                 "port {port} of {unit} is still taken after {seconds} s",
                 port = number,
                 unit = unit,
-                seconds = PATIENCE.as_secs()
+                seconds = TIMEOUT.as_secs()
             ));
             outcome = Outcome::Taken;
             break;
@@ -85,7 +90,7 @@ enum Outcome {
 struct Attempt<'a> {
     port: Port<'a>,
     /// Whether the processes of the owner's user are stopped before the search.
-    stops: bool,
+    stops_users: bool,
     stopped: Stopped,
     reported_uids: BTreeSet<u32>,
     has_reported_stopped: bool,
@@ -99,7 +104,7 @@ fn is_taken(port: u16) -> bool {
 impl Attempt<'_> {
     /// Ends the processes that have the port.
     fn end_owners(&mut self) -> Outcome {
-        let Port { number, unit, spare } = self.port;
+        let Port { number, unit, spared_sessions } = self.port;
         let bound = sockets::bound(number).unwrap_or_default();
         let (roots, others): (Vec<_>, Vec<_>) = bound.iter().filter(|tcp| tcp.inode != 0).partition(|tcp| tcp.uid == 0);
         if !roots.is_empty() {
@@ -122,16 +127,16 @@ impl Attempt<'_> {
             return Outcome::Taken;
         }
         let uids: BTreeSet<u32> = others.iter().map(|tcp| tcp.uid).collect();
-        let sockets = Wanted::Sockets(others.iter().map(|tcp| tcp.inode).collect());
-        let who = uids.iter().map(|uid| users::shown(*uid)).collect::<Vec<_>>().join(", ");
+        let sockets = SearchTarget::Sockets(others.iter().map(|tcp| tcp.inode).collect());
+        let owner_users = uids.iter().map(|uid| users::display_name(*uid)).collect::<Vec<_>>().join(", ");
         let is_first = uids.iter().any(|uid| !self.reported_uids.contains(uid));
-        self.stops |= !is_first;
-        if self.stops {
-            self.stopped.stop_all(&uids, spare);
+        self.stops_users |= !is_first;
+        if self.stops_users {
+            self.stopped.stop_all(&uids, spared_sessions);
         }
-        let owners = open_files::find(open_files::processes(), &sockets);
+        let owners = open_files::find(open_files::user_processes(), &sockets);
         let (spared, proven): (Vec<_>, Vec<_>) =
-            owners.proven.into_iter().partition(|one| spare.contains(&one.session));
+            owners.proven.into_iter().partition(|process| spared_sessions.contains(&process.session));
         if let Some(owner) = spared.first() {
             report::warn(message!(
                 "port-taken",
@@ -140,7 +145,7 @@ impl Attempt<'_> {
                 unit = unit,
                 pid = owner.pid,
                 name = owner.name,
-                user = who
+                user = owner_users
             ));
             return Outcome::Taken;
         }
@@ -150,7 +155,7 @@ impl Attempt<'_> {
         };
         if ended.is_empty() {
             // It may have ended by itself, or have passed the socket on during the search.
-            if !is_taken(number) || !std::mem::replace(&mut self.stops, true) {
+            if !is_taken(number) || !std::mem::replace(&mut self.stops_users, true) {
                 return Outcome::Free;
             }
             report::warn(message!(
@@ -158,7 +163,7 @@ impl Attempt<'_> {
                 "port {port} of {unit} is taken by a process of {user} outside of this container; end it, or set another port",
                 port = number,
                 unit = unit,
-                user = who
+                user = owner_users
             ));
             return Outcome::Taken;
         }
@@ -168,62 +173,62 @@ impl Attempt<'_> {
                 "port {port} of {unit} was taken by {processes} of {user}; killed",
                 port = number,
                 unit = unit,
-                processes = named(&ended),
-                user = who
+                processes = process_names(&ended),
+                user = owner_users
             ));
         }
-        if self.stops && !std::mem::replace(&mut self.has_reported_stopped, true) {
+        if self.stops_users && !std::mem::replace(&mut self.has_reported_stopped, true) {
             report::warn(message!(
                 "port-owner-stopped",
                 "port {port} of {unit} was taken again by {user}: processes of that user are stopped until it listens",
                 port = number,
                 unit = unit,
-                user = who
+                user = owner_users
             ));
         }
         self.reported_uids.extend(uids);
         Outcome::Free
     }
 
-    /// Stops these, reads again what they have open, and kills those that still have the socket. A user can pass a socket to a process
+    /// Stops the processes, reads their descriptors again, and kills those that still have the socket. A user can pass a socket to a process
     /// of another user: such a process ends only if the socket's user has no process with it.
-    fn end_proven(&mut self, owners: Vec<Process>, uids: &BTreeSet<u32>, sockets: &Wanted) -> Vec<Process> {
-        let (own, others): (Vec<_>, Vec<_>) = owners.into_iter().partition(|one| uids.contains(&one.uid));
-        let handles = stopped::handles(if own.is_empty() { others } else { own });
-        let _ = handles.iter().all(|(one, handle)| self.stopped.stop(one, handle));
-        let again = open_files::find(handles.iter().map(|(one, _)| one.clone()).collect(), sockets);
-        for (one, handle) in &handles {
-            if again.proven.iter().any(|owner| owner.key() == one.key()) {
+    fn end_proven(&mut self, owners: Vec<Process>, uids: &BTreeSet<u32>, sockets: &SearchTarget) -> Vec<Process> {
+        let (of_uids, others): (Vec<_>, Vec<_>) = owners.into_iter().partition(|process| uids.contains(&process.uid));
+        let handles = stopped::handles(if of_uids.is_empty() { others } else { of_uids });
+        let _ = handles.iter().all(|(process, handle)| self.stopped.stop(process, handle));
+        let holding = open_files::find(handles.iter().map(|(process, _)| process.clone()).collect(), sockets);
+        for (process, handle) in &handles {
+            if holding.proven.iter().any(|owner| owner.key() == process.key()) {
                 handle.send(Signal::SIGKILL);
-            } else if !one.is_stopped {
-                self.stopped.resume(one, handle);
+            } else if !process.is_stopped {
+                self.stopped.resume(process, handle);
             }
         }
-        again.proven
+        holding.proven
     }
 
-    /// Kills those of the sockets' users one after the other until the port is free: by then, the last one had it.
+    /// Kills the hidden processes of the sockets' users one after the other until the port is free: the last one killed had it.
     fn end_hidden(&mut self, hidden: Vec<Process>, sockets: &[&Tcp]) -> Vec<Process> {
         // The kernel reports the socket's user, and with cgroup v2 its cgroup.
-        let is_suspect = |one: &Process| {
-            let cgroup = |tcp: &Tcp| tcp.cgroup.zip(one.cgroup);
+        let is_suspect = |process: &Process| {
+            let cgroup = |tcp: &Tcp| tcp.cgroup.zip(process.cgroup);
             let created =
-                |tcp: &Tcp| tcp.uid == one.uid && cgroup(tcp).is_none_or(|(socket, process)| socket == process);
-            !self.port.spare.contains(&one.session) && sockets.iter().any(|tcp| created(tcp))
+                |tcp: &Tcp| tcp.uid == process.uid && cgroup(tcp).is_none_or(|(socket, process)| socket == process);
+            !self.port.spared_sessions.contains(&process.session) && sockets.iter().any(|tcp| created(tcp))
         };
         let mut suspects: Vec<Process> = hidden.into_iter().filter(is_suspect).collect();
-        suspects.sort_by_key(|one| std::cmp::Reverse(one.start));
+        suspects.sort_by_key(|process| std::cmp::Reverse(process.start));
         let handles = stopped::handles(suspects);
-        let _ = handles.iter().all(|(one, handle)| self.stopped.stop(one, handle));
+        let _ = handles.iter().all(|(process, handle)| self.stopped.stop(process, handle));
         let mut ended = Vec::new();
-        for (one, handle) in &handles {
+        for (process, handle) in &handles {
             if is_taken(self.port.number) {
                 handle.send(Signal::SIGKILL);
-                ended.push(one.clone());
+                ended.push(process.clone());
                 stopped::await_end(handle);
                 pause();
-            } else if !one.is_stopped {
-                self.stopped.resume(one, handle);
+            } else if !process.is_stopped {
+                self.stopped.resume(process, handle);
             }
         }
         ended
@@ -231,16 +236,16 @@ impl Attempt<'_> {
 }
 
 /// The processes for a message, each with its pid.
-pub fn named(owners: &[Process]) -> String {
+pub fn process_names(owners: &[Process]) -> String {
     let mut names: Vec<String> =
-        owners.iter().take(NAMED).map(|owner| format!("process {} ({})", owner.pid, owner.name)).collect();
-    if owners.len() > NAMED {
-        names.push(format!("{} more", owners.len() - NAMED));
+        owners.iter().take(MAX_NAMED).map(|owner| format!("process {} ({})", owner.pid, owner.name)).collect();
+    if owners.len() > MAX_NAMED {
+        names.push(format!("{} more", owners.len() - MAX_NAMED));
     }
     names.join(", ")
 }
 
 #[expect(clippy::disallowed_methods, reason = "the kernel has no event for a free port")]
 pub(crate) fn pause() {
-    std::thread::sleep(LOOK);
+    std::thread::sleep(POLL_INTERVAL);
 }

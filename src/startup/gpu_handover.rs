@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use sys::leftovers::look;
-use sys::open_files::{self, Process, Wanted};
+use sys::open_files::{self, Process, SearchTarget};
 use sys::{proc, users};
 
 use model::message;
@@ -29,12 +29,12 @@ use crate::stopped::{self, Stopped};
 /// The timeout for killing all processes.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// Processes named in the log; the others are counted.
-const NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 
 /// The former users of the GPUs, one for each line: `UID DEVICE`.
 const RECORD: &str = "gpu-users";
 
-/// What was ended.
+/// The result of ending the GPU's other users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handover {
     /// Messages for the log.
@@ -44,72 +44,80 @@ pub struct Handover {
 }
 
 /// Ends the processes of other users that have one of these device files open. `run` is the directory of the record of GPU users.
-pub fn take_from_others(job: u32, devices: &BTreeSet<String>, user: u32, run: &Path) -> Handover {
+pub fn end_other_users(job: u32, devices: &BTreeSet<String>, user: u32, run: &Path) -> Handover {
     let begin = Instant::now();
     // Only root can create or rename a file in /dev.
-    let wanted = Wanted::Files(devices.clone());
-    let (former, holders_of_others) = (former_users(run, devices), holders_of_other_gpus(run, devices));
+    let device_files = SearchTarget::Files(devices.clone());
+    let (former_uids, other_gpu_uids) = (former_users(run, devices), holders_of_other_gpus(run, devices));
     // The GPU watchers have no other rights than to open GPUs.
-    let watcher = users::local(install::LOOKERS).map(|user| user.uid);
-    let others = |one: &Process| one.uid != user && Some(one.uid) != watcher;
+    let watcher = users::local(install::WATCHER_USER).map(|user| user.uid);
+    let others = |process: &Process| process.uid != user && Some(process.uid) != watcher;
     let mut spared: BTreeSet<(u32, u32)> = BTreeSet::new();
     let mut holders = || -> Vec<(Process, bool)> {
-        let mut found = open_files::find(open_files::processes().into_iter().filter(others).collect(), &wanted);
-        found.hidden.retain(|one| former.contains(&one.uid) && !is_login(one));
+        let processes = open_files::user_processes().into_iter().filter(others).collect();
+        let mut found = open_files::find(processes, &device_files);
+        found.hidden.retain(|process| former_uids.contains(&process.uid) && !is_login(process));
         if found.proven.is_empty() && found.hidden.is_empty() {
             return Vec::new();
         }
         let jobs: BTreeMap<i32, u32> =
-            proc::of_jobs().processes.into_iter().map(|(stat, job)| (stat.pid, job)).collect();
-        let job_with_a_gpu = |one: &Process| jobs.get(&one.pid).filter(|_| holders_of_others.contains(&one.uid));
-        let (kept, proven): (Vec<_>, Vec<_>) = found.proven.into_iter().partition(|one| job_with_a_gpu(one).is_some());
-        spared.extend(kept.iter().filter_map(|one| Some((*job_with_a_gpu(one)?, one.uid))));
-        let hidden = found.hidden.into_iter().filter(|one| job_with_a_gpu(one).is_none());
-        proven.into_iter().map(|one| (one, true)).chain(hidden.map(|one| (one, false))).collect()
+            proc::job_processes().processes.into_iter().map(|(stat, job)| (stat.pid, job)).collect();
+        let job_with_a_gpu =
+            |process: &Process| jobs.get(&process.pid).filter(|_| other_gpu_uids.contains(&process.uid));
+        let (kept, proven): (Vec<_>, Vec<_>) =
+            found.proven.into_iter().partition(|process| job_with_a_gpu(process).is_some());
+        spared.extend(kept.iter().filter_map(|process| Some((*job_with_a_gpu(process)?, process.uid))));
+        let hidden = found.hidden.into_iter().filter(|process| job_with_a_gpu(process).is_none());
+        proven.into_iter().map(|process| (process, true)).chain(hidden.map(|process| (process, false))).collect()
     };
     let (mut stopped, mut ended) = (Stopped::until_end(), Vec::new());
-    let mut left = holders();
-    while !left.is_empty() && begin.elapsed() < DEADLINE {
-        // What is stopped cannot fork, or pass the file on.
-        stopped.stop_all(&left.iter().map(|(one, _)| one.uid).collect(), &[]);
-        for (one, is_proven) in holders() {
-            if let Some(handle) = one.handle() {
+    let mut remaining = holders();
+    while !remaining.is_empty() && begin.elapsed() < DEADLINE {
+        // A stopped process cannot fork, or pass the file on.
+        stopped.stop_all(&remaining.iter().map(|(process, _)| process.uid).collect(), &[]);
+        for (process, is_proven) in holders() {
+            if let Some(handle) = process.handle() {
                 handle.send(Signal::SIGKILL);
                 stopped::await_end(&handle);
-                ended.push((one, is_proven));
+                ended.push((process, is_proven));
             }
         }
-        left = holders();
+        remaining = holders();
     }
     stopped.finish();
-    let mut reports = reports(job, devices, &ended, &left);
+    let mut reports = reports(job, devices, &ended, &remaining);
     reports.extend(spared.iter().map(|(holder, uid)| {
         Report::info(message!(
             "gpu-kept-open",
             "{devices} is given to job {job}: job {holder} of {user} keeps it open until it ends",
-            devices = shown(devices),
+            devices = device_list(devices),
             job = job,
             holder = holder,
-            user = users::shown(*uid)
+            user = users::display_name(*uid)
         ))
     }));
-    Handover { reports, is_clear: left.is_empty() }
+    Handover { reports, is_clear: remaining.is_empty() }
 }
 
-fn shown(devices: &BTreeSet<String>) -> String {
+fn device_list(devices: &BTreeSet<String>) -> String {
     devices.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// A process that a daemon of root's keeps for a session, such as sshd's: it hides because it had root's rights. A job's process has
 /// slurmstepd as its parent, and a user's own one none of root's.
-fn is_login(one: &Process) -> bool {
-    one.parent > 1 && proc::is_roots(one.parent) && !look::is_slurmds(one.pid)
+fn is_login(process: &Process) -> bool {
+    process.parent > 1 && proc::is_root_process(process.parent) && !look::is_slurmd_or_descendant(process.pid)
 }
 
-fn reports(job: u32, devices: &BTreeSet<String>, ended: &[(Process, bool)], left: &[(Process, bool)]) -> Vec<Report> {
-    let devices = shown(devices);
-    let killed = |(one, is_proven): &(Process, bool)| {
-        let (pid, name, user) = (one.pid, &one.name, users::shown(one.uid));
+fn reports(
+    job: u32,
+    devices: &BTreeSet<String>,
+    ended: &[(Process, bool)],
+    remaining: &[(Process, bool)],
+) -> Vec<Report> {
+    let devices = device_list(devices);
+    let killed = |(process, is_proven): &(Process, bool)| {
+        let (pid, name, user) = (process.pid, &process.name, users::display_name(process.uid));
         Report::warn(match is_proven {
             true => message!(
                 "gpu-user-killed",
@@ -131,31 +139,31 @@ fn reports(job: u32, devices: &BTreeSet<String>, ended: &[(Process, bool)], left
             ),
         })
     };
-    let mut reports: Vec<Report> = ended.iter().take(NAMED).map(killed).collect();
-    if ended.len() > NAMED {
+    let mut reports: Vec<Report> = ended.iter().take(MAX_NAMED).map(killed).collect();
+    if ended.len() > MAX_NAMED {
         reports.push(Report::warn(message!(
             "gpu-users-killed",
             "{devices} is given to job {job}: killed {count} more processes",
             devices = devices,
             job = job,
-            count = ended.len() - NAMED
+            count = ended.len() - MAX_NAMED
         )));
     }
-    if let Some((one, _)) = left.first() {
+    if let Some((process, _)) = remaining.first() {
         reports.push(Report::error(message!(
             "gpu-withheld",
             "{devices} is withheld from job {job}: cannot kill process {pid} ({name}) of {user}; reset the GPU or reboot the host",
             devices = devices,
             job = job,
-            pid = one.pid,
-            name = one.name,
-            user = users::shown(one.uid)
+            pid = process.pid,
+            name = process.name,
+            user = users::display_name(process.uid)
         )));
     }
     reports
 }
 
-/// The users that have had one of these since the container's start.
+/// The users that have had one of these devices since the container's start.
 fn former_users(run: &Path, devices: &BTreeSet<String>) -> BTreeSet<u32> {
     let text = fs::read_to_string(record(run)).unwrap_or_default();
     let entries = text.lines().filter_map(|line| line.split_once(' '));
@@ -172,23 +180,23 @@ fn holders_of_other_gpus(run: &Path, devices: &BTreeSet<String>) -> BTreeSet<u32
     let text = fs::read_to_string(record(run)).unwrap_or_default();
     let others =
         text.lines().filter_map(|line| Some(line.split_once(' ')?.1)).filter(|device| !devices.contains(*device));
-    others.filter_map(|device| install::holder_of_device_file(Path::new(device))).collect()
+    others.filter_map(|device| install::device_file_user(Path::new(device))).collect()
 }
 
-/// Notes that a user gets these.
+/// Records that the user is given these devices.
 ///
 /// # Errors
 /// The record cannot be written.
-pub fn note_user(run: &Path, devices: &BTreeSet<String>, user: u32) -> io::Result<()> {
+pub fn record_user(run: &Path, devices: &BTreeSet<String>, user: u32) -> io::Result<()> {
     let is_new = |device: &&String| !former_users(run, &BTreeSet::from([(*device).clone()])).contains(&user);
-    let new: String = devices.iter().filter(is_new).map(|device| format!("{user} {device}\n")).collect();
-    if new.is_empty() {
+    let new_lines: String = devices.iter().filter(is_new).map(|device| format!("{user} {device}\n")).collect();
+    if new_lines.is_empty() {
         return Ok(());
     }
     // A short line is appended as a whole, also if prologs of several jobs run at the same time.
     let mut options = OpenOptions::new();
     let mut file = options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(record(run))?;
-    file.write_all(new.as_bytes())
+    file.write_all(new_lines.as_bytes())
 }
 
 fn record(run: &Path) -> PathBuf {
@@ -205,8 +213,8 @@ mod tests {
         let set = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<String>>();
         assert_eq!(former_users(run.path(), &set(&["/dev/nvidia0"])), BTreeSet::new());
         for _ in 0..2 {
-            note_user(run.path(), &set(&["/dev/nvidia0", "/dev/nvidia1"]), 1000).unwrap();
-            note_user(run.path(), &set(&["/dev/nvidia1"]), 1001).unwrap();
+            record_user(run.path(), &set(&["/dev/nvidia0", "/dev/nvidia1"]), 1000).unwrap();
+            record_user(run.path(), &set(&["/dev/nvidia1"]), 1001).unwrap();
         }
         assert_eq!(former_users(run.path(), &set(&["/dev/nvidia0"])), [1000].into());
         assert_eq!(former_users(run.path(), &set(&["/dev/nvidia1"])), [1000, 1001].into());

@@ -10,7 +10,7 @@ use init::control::client;
 use init::control::client::ControlError;
 use init::control::protocol::Request;
 use init::status;
-use init::status::{News, Status};
+use init::status::{Status, StatusWatcher};
 use machine::{Snapshot, UnitState};
 use slurm::nodes::own;
 
@@ -20,8 +20,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Whether PID 1 responds and no essential daemon has been given up.
-pub fn live(directory: &Path) -> (bool, String) {
-    match running(status::read(directory), directory) {
+pub fn check_liveness(directory: &Path) -> (bool, String) {
+    match running_status(status::read(directory), directory) {
         Err(why) => (false, why),
         Ok(status) => {
             // A caller without permission uses the status file, and so does every caller if there is no socket.
@@ -35,17 +35,17 @@ pub fn live(directory: &Path) -> (bool, String) {
 /// longer already.
 pub fn ready_within(directory: &Path, wait: Duration, hold: Duration) -> (bool, String) {
     let begin = Instant::now();
-    let news = News::of(directory);
+    let watcher = StatusWatcher::of(directory);
     let mut pause = FIRST_PAUSE;
     loop {
-        let left = wait.saturating_sub(begin.elapsed());
-        match ready(directory) {
-            Ok(since) if !hold.is_zero() && hold <= since => return hold_on(directory, &news, hold),
+        let remaining = wait.saturating_sub(begin.elapsed());
+        match ready_duration(directory) {
+            Ok(since) if !hold.is_zero() && hold <= since => return stay_ready(directory, &watcher, hold),
             Ok(_) => return (true, READY.to_owned()),
-            Err(why) if left.is_zero() => return (false, why),
+            Err(why) if remaining.is_zero() => return (false, why),
             // PID 1 sends events; Slurm has to be polled.
             Err(_) => {
-                news.wait(left.min(pause));
+                watcher.wait(remaining.min(pause));
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
@@ -55,27 +55,27 @@ pub fn ready_within(directory: &Path, wait: Duration, hold: Duration) -> (bool, 
 const READY: &str = "ready";
 
 /// Waits for a status change of PID 1, then asks slurmctld once more.
-fn hold_on(directory: &Path, news: &News, hold: Duration) -> (bool, String) {
+fn stay_ready(directory: &Path, watcher: &StatusWatcher, hold: Duration) -> (bool, String) {
     let begin = Instant::now();
     while let Some(left) = hold.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
-        news.wait(left);
-        match running(status::read(directory), directory) {
+        watcher.wait(left);
+        match running_status(status::read(directory), directory) {
             Ok(status) if status.snapshot.ready => {}
             Ok(status) => return (false, status.snapshot.why),
             Err(why) => return (false, why),
         }
     }
-    ready(directory).map_or_else(|why| (false, why), |_| (true, READY.to_owned()))
+    ready_duration(directory).map_or_else(|why| (false, why), |_| (true, READY.to_owned()))
 }
 
 /// How long the cluster has been ready, or why no job can run now.
-fn ready(directory: &Path) -> Result<Duration, String> {
-    let Status { snapshot, started_ms, .. } = running(status::read(directory), directory)?;
+fn ready_duration(directory: &Path) -> Result<Duration, String> {
+    let Status { snapshot, started_ms, .. } = running_status(status::read(directory), directory)?;
     if !snapshot.ready {
         return Err(snapshot.why);
     }
     let name = snapshot.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).unwrap_or_default();
-    if let Some(why) = own::node(name)?.why_closed() {
+    if let Some(why) = own::node(name)?.closed_reason() {
         return Err(why);
     }
     let start_took = snapshot.timeline.iter().filter_map(|span| span.until_us).max().unwrap_or_default();
@@ -84,13 +84,13 @@ fn ready(directory: &Path) -> Result<Duration, String> {
 }
 
 /// The status, if the process that wrote it is alive; otherwise why there is none.
-fn running(status: std::io::Result<Status>, directory: &Path) -> Result<Status, String> {
+fn running_status(status: std::io::Result<Status>, directory: &Path) -> Result<Status, String> {
     match status {
         Err(error) => {
             let file = directory.join(status::FILE);
             Err(format!("no slurminit runs here as PID 1 of a cluster ({}: {error})", file.display()))
         }
-        Ok(status) if !status.is_of_the_living() => Err(format!("slurminit (pid {}) is not running", status.pid)),
+        Ok(status) if !status.is_process_alive() => Err(format!("slurminit (pid {}) is not running", status.pid)),
         Ok(status) => Ok(status),
     }
 }
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn reason_names_missing_status_file() {
         let directory = tempfile::tempdir().unwrap();
-        let why = running(status::read(directory.path()), directory.path()).unwrap_err();
+        let why = running_status(status::read(directory.path()), directory.path()).unwrap_err();
         assert!(why.contains("status.json"), "{why}");
     }
 
@@ -133,8 +133,8 @@ mod tests {
         let starting =
             snapshot(vec![unit("munged", true, UnitState::BackingOff), unit("api", false, UnitState::GivenUp)]);
         assert_eq!(is_live(&starting, None), (true, "alive, and starting".to_owned()));
-        let (live, why) = is_live(&snapshot(vec![unit("munged", true, UnitState::GivenUp)]), None);
-        assert!(!live && why.contains("munged was given up"), "{why}");
+        let (is_alive, why) = is_live(&snapshot(vec![unit("munged", true, UnitState::GivenUp)]), None);
+        assert!(!is_alive && why.contains("munged was given up"), "{why}");
         let silent = ControlError::NoAnswer { socket: "/run/slurminit/control".into() };
         assert!(!is_live(&starting, Some(silent)).0);
         let not_root = ControlError::NotPermitted { socket: "/run/slurminit/control".into() };

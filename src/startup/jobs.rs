@@ -42,7 +42,7 @@ pub fn quiesce(node: &str, grace: Duration, on_stop: OnStop, after_command: bool
     let (queue, config) = queue_and_config();
     let mut queue = queue?;
     if after_command {
-        quiesce::hint(&queue);
+        quiesce::warn_about_jobs(&queue);
     }
     if queue.is_empty() {
         note_id_of(config);
@@ -50,7 +50,7 @@ pub fn quiesce(node: &str, grace: Duration, on_stop: OnStop, after_command: bool
     }
     // The job of a command that has just ended: nothing has to be stopped for it.
     while !queue.is_empty() && queue.iter().all(QueuedJob::is_completing) && begin.elapsed() < grace {
-        pause(LOOK);
+        pause(POLL_INTERVAL);
         queue = SLURM.jobs(&Jobs::default())?;
     }
     let code = match queue.is_empty() {
@@ -63,8 +63,8 @@ pub fn quiesce(node: &str, grace: Duration, on_stop: OnStop, after_command: bool
 
 /// Most stops find no job, and need both answers.
 fn queue_and_config() -> (Result<Vec<QueuedJob>, QueryError>, Result<RunningConfig, QueryError>) {
-    std::thread::scope(|both| {
-        let config = std::thread::Builder::new().spawn_scoped(both, || SLURM.config());
+    std::thread::scope(|scope| {
+        let config = std::thread::Builder::new().spawn_scoped(scope, || SLURM.config());
         let queue = SLURM.jobs(&Jobs::default());
         let config = config.ok().and_then(|thread| thread.join().ok());
         (queue, config.unwrap_or_else(|| SLURM.config()))
@@ -99,21 +99,21 @@ fn note_id_of(config: Result<RunningConfig, QueryError>) {
 
 /// Requeues the jobs that were running when the previous start ended without an ordered stop.
 pub fn recover(node: &str) -> anyhow::Result<()> {
-    requeue_ghosts(node, None)?;
+    requeue_orphans(node, None)?;
     account::run(node, true)?;
     account::clean_spool(node)
 }
 
-/// Keeps jobs that may run only once from running twice. It is tried twice, because slurmctld listens before it has
-/// read its state and may let the first question time out.
-pub fn account(node: &str, held: bool) -> anyhow::Result<()> {
-    account::run(node, held).or_else(|_| account::run(node, held))
+/// Keeps jobs that may run only once from running twice. Tries twice, because slurmctld listens before it has
+/// read its state, and the first query may time out.
+pub fn account(node: &str, is_slurmd_suspended: bool) -> anyhow::Result<()> {
+    account::run(node, is_slurmd_suspended).or_else(|_| account::run(node, is_slurmd_suspended))
 }
 
 /// Cancels or requeues jobs that ended while slurmctld was down.
 pub fn reclaim(node: &str) -> anyhow::Result<()> {
-    std::thread::scope(|both| {
-        let complain = |error: &dyn std::fmt::Display| {
+    std::thread::scope(|scope| {
+        let warn = |error: &dyn std::fmt::Display| {
             report::warn(message!(
                 "launches-not-checked",
                 "cannot check whether slurmctld started a job twice: {error}",
@@ -121,45 +121,45 @@ pub fn reclaim(node: &str) -> anyhow::Result<()> {
             ));
         };
         let watch = move || {
-            let _ = duplicate_launch::watch(node).inspect_err(|error| complain(error));
+            let _ = duplicate_launch::watch(node).inspect_err(|error| warn(error));
         };
-        if let Err(error) = std::thread::Builder::new().spawn_scoped(both, watch) {
-            complain(&error);
+        if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, watch) {
+            warn(&error);
         }
         reclaim::run(node)
     })
 }
 
 /// Drain reason of a node whose container stops.
-const STOPS: &str = "the container stops";
+const STOP_REASON: &str = "the container stops";
 
 /// The pause between two checks of the queue, because Slurm has no event for the end of a job.
-const LOOK: Duration = Duration::from_millis(20);
-const SLURM: Client = Client::each(limit::JOBS);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const SLURM: Client = Client::with_timeout(limit::JOBS);
 
-/// `only`: the node whose jobs are meant, in a cluster with other nodes.
-fn requeue_ghosts(node: &str, only: Option<&str>) -> anyhow::Result<()> {
-    let ghosts = jobs_on_the_node(only)?;
-    if ghosts.is_empty() {
+/// `node_filter`: the node whose jobs are meant, in a cluster with other nodes.
+fn requeue_orphans(node: &str, node_filter: Option<&str>) -> anyhow::Result<()> {
+    let orphans = jobs_on_the_node(node_filter)?;
+    if orphans.is_empty() {
         return Ok(());
     }
     report::info(message!(
         "jobs-of-last-start",
         "jobs lost at the last end of the container: {jobs}; requeueing them, those with --no-requeue fail",
-        jobs = names_of(&ghosts).join(",")
+        jobs = job_names(&orphans).join(",")
     ));
     // A person's drain keeps its reason.
-    let reason = match closed_for_good(node)? {
+    let reason = match persistent_drain(node)? {
         Some(report) => format!("reason={}", report.reason),
         None => format!("reason={OUR_REASON}jobs of the previous start were lost"),
     };
     let notified = notified_of_stop()?;
-    let unnotified = ghosts.iter().filter(|job| !job.is_completing() && !notified.contains(&job.number.to_string()));
-    JobNote::Ended.write(&names_of(unnotified));
+    let unnotified = orphans.iter().filter(|job| !job.is_completing() && !notified.contains(&job.number.to_string()));
+    JobNote::ContainerEnded.write(&job_names(unnotified));
     SLURM.update_node(node, &["state=down", &reason])?;
     // slurmctld sends the node a kill request and retries it for 10 s (24.11, `slurm_protocol_api.c`), and a slurmd that
     // comes up meanwhile would end the new start of a job instead.
-    ghosts.iter().for_each(|job| start_after(&job.id, 12));
+    orphans.iter().for_each(|job| start_after(&job.id, 12));
     Ok(())
 }
 
@@ -167,7 +167,7 @@ fn requeue_ghosts(node: &str, only: Option<&str>) -> anyhow::Result<()> {
 fn notified_of_stop() -> anyhow::Result<BTreeSet<String>> {
     let which = Jobs { states: &["RUNNING", "SUSPENDED"], ..Jobs::default() };
     let rows = SLURM.job_columns(&which, &[("JobID", 16), ("admin_comment", 64)])?;
-    let notified = rows.into_iter().filter(|[_, comment]| JobNote::of(comment) == Some(JobNote::Stopped));
+    let notified = rows.into_iter().filter(|[_, comment]| JobNote::parse(comment) == Some(JobNote::ContainerStopped));
     Ok(notified.map(|[id, _]| id).collect())
 }
 
@@ -184,23 +184,23 @@ fn start_after(job: &str, seconds: u32) {
 
 /// The report of a node that was drained by a person, or for a cause that a start does not repair. Code that closes such a node must
 /// keep its drain reason, because the next start would remove the drain otherwise.
-fn closed_for_good(node: &str) -> anyhow::Result<Option<NodeReport>> {
-    Ok(SLURM.node_reports(node)?.into_iter().find(NodeReport::is_closed_for_good))
+fn persistent_drain(node: &str) -> anyhow::Result<Option<NodeReport>> {
+    Ok(SLURM.node_reports(node)?.into_iter().find(NodeReport::is_permanently_closed))
 }
 
 /// The names of jobs for Slurm's commands.
-fn names_of<'a>(jobs: impl IntoIterator<Item = &'a QueuedJob>) -> Vec<&'a str> {
+fn job_names<'a>(jobs: impl IntoIterator<Item = &'a QueuedJob>) -> Vec<&'a str> {
     jobs.into_iter().map(|job| job.id.as_str()).collect()
 }
 
 /// The nodes of this container: several where they are simulated.
-fn names(node: &str) -> Vec<String> {
+fn node_names(node: &str) -> Vec<String> {
     hostlist::names(node).unwrap_or_else(|| vec![node.to_owned()])
 }
 
 /// The jobs of this node; all jobs in a cluster of one node.
-fn jobs_on_the_node(node: Option<&str>) -> anyhow::Result<Vec<QueuedJob>> {
-    Ok(SLURM.jobs(&Jobs { node, ..Jobs::HOLDING })?)
+fn jobs_on_the_node(node_filter: Option<&str>) -> anyhow::Result<Vec<QueuedJob>> {
+    Ok(SLURM.jobs(&Jobs { node: node_filter, ..Jobs::HOLDING })?)
 }
 
 /// Pause between two polls. Slurm has no event for the end of a job, a failed start or a drain.

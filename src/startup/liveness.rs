@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use machine::liveness_result::{Liveness, Probed, QUESTIONS, Question};
+use machine::liveness_result::{Liveness, LivenessResult, QUESTIONS, Question};
 use sys::tool::Running;
 use sys::users;
 
@@ -21,10 +21,11 @@ pub mod stuck;
 mod work;
 
 /// Runs all liveness tests at once, and judges the results.
-pub fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
+pub fn run_tests(questions: Vec<Question>) -> anyhow::Result<Vec<LivenessResult>> {
     let (sender, receiver) = channel();
-    let own: Rc<BTreeSet<u32>> = Rc::new(client_load::own_users(questions.iter().map(|question| question.pid)));
-    let waiting = questions.into_iter().map(|question| PendingTest::new(question, Rc::clone(&own)));
+    let daemon_uids: Rc<BTreeSet<u32>> =
+        Rc::new(client_load::daemon_uids(questions.iter().map(|question| question.pid)));
+    let waiting = questions.into_iter().map(|question| PendingTest::new(question, Rc::clone(&daemon_uids)));
     let waiting: BTreeMap<_, _> = waiting.enumerate().collect();
     for (index, waiting) in &waiting {
         let (index, sender) = (*index, sender.clone());
@@ -32,8 +33,8 @@ pub fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
         let pid = u32::try_from(waiting.question.pid).unwrap_or_default();
         // After this time PID 1 no longer waits for the result, unless this process has hardly run.
         let deadline = 2 * waiting.question.timeout();
-        let attempt = move || ask(&question, &running, deadline).and_then(|()| helper::look(pid));
-        std::thread::Builder::new().spawn(move || ask_until_it_answers(index, attempt, &sender))?;
+        let attempt = move || run_commands(&question, &running, deadline).and_then(|()| helper::check(pid));
+        std::thread::Builder::new().spawn(move || retry_until_answer(index, attempt, &sender))?;
     }
     Ok(collect(waiting, &receiver))
 }
@@ -42,7 +43,7 @@ pub fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
 #[derive(Debug)]
 enum Failure {
     /// The command could not be executed.
-    NotAsked(String),
+    NotExecuted(String),
     /// The command failed. It is repeated, because the daemon may be restarting itself. `broken`: a busy daemon does
     /// not explain this failure.
     Failed { why: String, broken: bool },
@@ -54,10 +55,10 @@ type Attempt = (usize, Result<(), Failure>);
 /// The pause before a repetition: a daemon that reconfigures itself closes its port for a moment.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// After this many broken results in a row, the daemon is not just restarting itself.
-const CERTAIN: u32 = 5;
+const MIN_BROKEN: u32 = 5;
 /// A single wait counts for at most twice this long. Otherwise a frozen container, or a machine without CPU time for
 /// this process, would count against the daemon.
-const SLICE: Duration = Duration::from_millis(100);
+const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// A test without a result yet.
 struct PendingTest {
@@ -67,61 +68,63 @@ struct PendingTest {
     /// CPU work of the process when the answer became late, and how often it had been scheduled.
     work: Option<(work::Work, u64)>,
     /// The users of all daemons.
-    own: Rc<BTreeSet<u32>>,
+    daemon_uids: Rc<BTreeSet<u32>>,
     why: Option<String>,
     /// Number of results in a row that found it broken.
     broken: u32,
 }
 
 impl PendingTest {
-    fn new(question: Question, own: Rc<BTreeSet<u32>>) -> Self {
-        Self { question, running: Arc::default(), work: None, own, why: None, broken: 0 }
+    fn new(question: Question, daemon_uids: Rc<BTreeSet<u32>>) -> Self {
+        Self { question, running: Arc::default(), work: None, daemon_uids, why: None, broken: 0 }
     }
 
-    fn answer(&self, liveness: Liveness) -> Probed {
-        Probed { unit: self.question.unit, liveness }
+    fn answer(&self, liveness: Liveness) -> LivenessResult {
+        LivenessResult { unit: self.question.unit, liveness }
     }
 
     /// The work so far of the daemon and of the command that tests it.
-    fn done(&self) -> (work::Work, u64) {
-        let [daemon, _] = self.worked_processes();
-        (work::Work::of(&self.worked_processes()), work::turns(daemon))
+    fn work_so_far(&self) -> (work::Work, u64) {
+        let [daemon, _] = self.measured_pids();
+        (work::Work::of(&self.measured_pids()), work::schedule_count(daemon))
     }
 
     /// The daemon, and the command that tests it, which may not have had CPU time either.
-    fn worked_processes(&self) -> [u32; 2] {
+    fn measured_pids(&self) -> [u32; 2] {
         let daemon = u32::try_from(self.question.pid).unwrap_or_default();
         [daemon, self.running.load(Ordering::Relaxed)]
     }
 
     /// The verdict at the timeout.
     fn liveness(&self) -> Liveness {
-        if let Some(why) = helper::stopped(self.worked_processes()[0]) {
+        if let Some(why) = helper::stop_reason(self.measured_pids()[0]) {
             return Liveness::Stopped(why);
         }
-        let Some((before, turns)) = &self.work else { return Liveness::Unknown("the probe had no time".to_owned()) };
-        let time = self.question.timeout();
-        let seen = self.why.clone().unwrap_or_else(|| "no answer".to_owned());
-        let (done, now) = self.done();
-        let (work, why) = match self.broken {
-            0 => (Some(done.since(before)), format!("{seen} within {:.1} s", time.as_secs_f64())),
-            _ => (None, seen),
+        let Some((before, schedule_count)) = &self.work else {
+            return Liveness::Unknown("the probe had no time".to_owned());
         };
-        let load = || client_load::at(&self.question.door, &self.own);
-        work::liveness(self.question.pid, work, self.broken == 0 && now != *turns, time, why, load)
+        let time = self.question.timeout();
+        let reason = self.why.clone().unwrap_or_else(|| "no answer".to_owned());
+        let (work, now) = self.work_so_far();
+        let (work, why) = match self.broken {
+            0 => (Some(work.since(before)), format!("{reason} within {:.1} s", time.as_secs_f64())),
+            _ => (None, reason),
+        };
+        let load = || client_load::describe_load(&self.question.door, &self.daemon_uids);
+        work::liveness(self.question.pid, work, self.broken == 0 && now != *schedule_count, time, why, load)
     }
 }
 
-fn collect(mut waiting: BTreeMap<usize, PendingTest>, receiver: &Receiver<Attempt>) -> Vec<Probed> {
+fn collect(mut waiting: BTreeMap<usize, PendingTest>, receiver: &Receiver<Attempt>) -> Vec<LivenessResult> {
     let mut answers = Vec::new();
     let mut waited = Duration::ZERO;
     while !waiting.is_empty() {
         let begin = Instant::now();
-        let received = receiver.recv_timeout(SLICE);
-        waited += begin.elapsed().min(2 * SLICE);
+        let received = receiver.recv_timeout(MAX_WAIT);
+        waited += begin.elapsed().min(2 * MAX_WAIT);
         match received {
             Ok((index, Ok(()))) => answers.extend(waiting.remove(&index).map(|w| w.answer(Liveness::Answers))),
-            Ok((index, Err(Failure::NotAsked(why)))) => {
+            Ok((index, Err(Failure::NotExecuted(why)))) => {
                 answers.extend(waiting.remove(&index).map(|w| w.answer(Liveness::Unknown(why))));
             }
             Ok((index, Err(Failure::Failed { why, broken }))) => {
@@ -131,13 +134,13 @@ fn collect(mut waiting: BTreeMap<usize, PendingTest>, receiver: &Receiver<Attemp
             }
             Err(_) => {}
         }
-        let is_over = |waiting: &PendingTest| waited >= waiting.question.timeout() || waiting.broken >= CERTAIN;
+        let is_over = |waiting: &PendingTest| waited >= waiting.question.timeout() || waiting.broken >= MIN_BROKEN;
         let (over, rest): (BTreeMap<_, _>, _) = waiting.into_iter().partition(|(_, waiting)| is_over(waiting));
         answers.extend(over.into_values().map(|waiting| waiting.answer(waiting.liveness())));
         waiting = rest;
-        if waited >= SLICE {
+        if waited >= MAX_WAIT {
             for waiting in waiting.values_mut().filter(|waiting| waiting.work.is_none()) {
-                waiting.work = Some(waiting.done());
+                waiting.work = Some(waiting.work_so_far());
             }
         }
     }
@@ -145,7 +148,7 @@ fn collect(mut waiting: BTreeMap<usize, PendingTest>, receiver: &Receiver<Attemp
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test that fails at once can only be repeated after a pause")]
-fn ask_until_it_answers(index: usize, attempt: impl Fn() -> Result<(), Failure>, sender: &Sender<Attempt>) {
+fn retry_until_answer(index: usize, attempt: impl Fn() -> Result<(), Failure>, sender: &Sender<Attempt>) {
     loop {
         let result = attempt();
         let again = matches!(result, Err(Failure::Failed { .. }));
@@ -156,7 +159,7 @@ fn ask_until_it_answers(index: usize, attempt: impl Fn() -> Result<(), Failure>,
     }
 }
 
-fn ask(question: &Question, running: &AtomicU32, deadline: Duration) -> Result<(), Failure> {
+fn run_commands(question: &Question, running: &AtomicU32, deadline: Duration) -> Result<(), Failure> {
     let execute = |input: Vec<u8>, command: &Vec<String>| execute(question, command, &input, running, deadline);
     question.commands.iter().try_fold(Vec::new(), execute).map(drop)
 }
@@ -191,11 +194,11 @@ fn execute(
     deadline: Duration,
 ) -> Result<Vec<u8>, Failure> {
     let Some(program) = command.first() else { return Ok(Vec::new()) };
-    let not_asked = |error: std::io::Error| Failure::NotAsked(format!("`{program}` cannot be executed: {error}"));
+    let not_executed = |error: std::io::Error| Failure::NotExecuted(format!("`{program}` cannot be executed: {error}"));
     let child = command_of(question, command).and_then(|mut command| Running::start(&mut command, input));
-    let child = child.map_err(not_asked)?;
+    let child = child.map_err(not_executed)?;
     running.store(child.pid(), Ordering::Relaxed);
-    let output = match child.finish(deadline, LONGEST) {
+    let output = match child.finish(deadline, MAX_OUTPUT) {
         Err(error) => return Err(Failure::Failed { why: format!("`{}`: {error}", command.join(" ")), broken: false }),
         Ok(output) => output,
     };
@@ -205,25 +208,28 @@ fn execute(
     let first_line = [&output.stderr, &output.stdout].into_iter().find_map(|text| first_line(text));
     let reason = first_line.unwrap_or_else(|| output.status.to_string());
     let why = format!("`{}`: {reason}", command.join(" "));
-    Err(if gave_up(program, &output.stderr) { Failure::NotAsked(why) } else { Failure::Failed { why, broken: false } })
+    Err(match has_fatal_error(program, &output.stderr) {
+        true => Failure::NotExecuted(why),
+        false => Failure::Failed { why, broken: false },
+    })
 }
 
 /// Whether a Slurm command reports that it could not even send the request (`fatal()` in its `src/common/log.c`), such as for a mistake in
 /// slurm.conf, which the command reads now and the daemon has read long ago.
-fn gave_up(program: &str, stderr: &[u8]) -> bool {
+fn has_fatal_error(program: &str, stderr: &[u8]) -> bool {
     let word = format!("{}: fatal: ", program.rsplit('/').next().unwrap_or(program));
     String::from_utf8_lossy(stderr).lines().any(|line| line.starts_with(&word))
 }
 
 /// How much of a command's message is read, in bytes.
-const LONGEST: usize = 1 << 20;
+const MAX_OUTPUT: usize = 1 << 20;
 /// How much of a command's message is kept, in characters.
-const LINE: usize = 200;
+const MAX_LINE: usize = 200;
 
 fn first_line(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-    Some(model::printable::short(line, LINE))
+    Some(model::printable::short(line, MAX_LINE))
 }
 
 #[cfg(test)]
@@ -255,7 +261,8 @@ mod tests {
         let probe = question.clone();
         let waiting = PendingTest::new(question, Rc::default());
         let running = Arc::clone(&waiting.running);
-        std::thread::spawn(move || ask_until_it_answers(0, || ask(&probe, &running, Duration::from_secs(9)), &sender));
+        let attempt = move || run_commands(&probe, &running, Duration::from_secs(9));
+        std::thread::spawn(move || retry_until_answer(0, attempt, &sender));
         let mut answers = collect(BTreeMap::from([(0, waiting)]), &receiver);
         assert_eq!((answers.len(), answers[0].unit), (1, unit()));
         answers.remove(0).liveness
@@ -377,7 +384,7 @@ mod tests {
         );
         let (sender, receiver) = channel();
         let broken = || Err(Failure::Failed { why: "its helper is dead".to_owned(), broken: true });
-        std::thread::spawn(move || ask_until_it_answers(0, broken, &sender));
+        std::thread::spawn(move || retry_until_answer(0, broken, &sender));
         let answers = collect(BTreeMap::from([(0, waiting)]), &receiver);
         assert_eq!(answers[0].liveness, Liveness::Silent("its helper is dead".to_owned()));
     }

@@ -22,7 +22,7 @@ use anyhow::Context as _;
 
 use crate::oom_score;
 use config::{Config, ConfigError, DaemonName, JobHook, OnHookFailure, Role, StartOnlyTables};
-use doctor::facts::Start;
+use doctor::facts::StartFacts;
 use install::load_config;
 use install::planned::{Planned, cluster_name, plan_files, state_directory, with_slurm_user};
 use install::{AccountError, InstallError, MungeKey};
@@ -40,7 +40,7 @@ use sys::report;
 use watch::agent;
 
 /// Timeout for the key of another container's cluster.
-const KEY_COMES: Duration = Duration::from_secs(15);
+const KEY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The inputs of a start or reload.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub type ReportProgress<'a> = &'a dyn Fn(&PrepareEvent) -> anyhow::Result<()>;
 /// Prepares a start. The caller must still sync the key to disk.
 pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Result<(Prepared, MungeKey), Refusal> {
     let (config, host_accounts) = load_with_accounts(sources)?;
-    plan::names_a_controller(&config)?;
+    plan::require_controller(&config)?;
     let (what, cause) = ("slurminit already runs this cluster", "two instances would overwrite each other's files");
     if let Some(pid) = lock::holder_other_than_parent(sources.root, &config.paths.run) {
         let what = format!("{what} (pid {pid})");
@@ -71,7 +71,7 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     }
     // The report of an earlier agent is outdated.
     let _ = agent::files::forget(&config.paths.run);
-    let _ = oom_score::forget(&config.paths.run);
+    let _ = oom_score::clear_record(&config.paths.run);
     let joining = joining::check(&config, sources.root)?;
     let accounts = accounts(&config, sources)?;
     let owners = with_slurm_user(&config, sources.config, sources.root)?;
@@ -88,11 +88,11 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     plan::can_account(&config, &inventory)?;
     plan::can_authenticate(&config, &inventory)?;
     let mut planned = plan_files(&config, sources.config, &inventory, sources.root)?;
-    is_own_state(&config, sources.root, &planned.files)?;
+    check_cluster_name(&config, sources.root, &planned.files)?;
     saved_release::check(&config, sources.root, &planned.files, &inventory)?;
     let kept = in_use::keep_at_start(&config, sources.root, &mut planned)?;
-    let named = daemon_directories::make(&owners, sources, &planned, &inventory.hostname)?;
-    install::note_copies(&config.paths, sources.root, &planned.customized)?;
+    let directory_findings = daemon_directories::make(&owners, sources, &planned, &inventory.hostname)?;
+    install::record_copies(&config.paths, sources.root, &planned.customized)?;
     make_simulated_gpus(&config, sources.root)?;
     let changed = install::install_files(&config.paths, sources.root, &planned.files)?;
     let accounting = install::install_accounting(&config, sources.root)?;
@@ -108,11 +108,11 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     let device_files = close_device_files(&planned);
     let job_map = clear_job_map(&config, sources.root, &planned);
     let cheap = cheap_findings(&config, sources.root, &inventory, &planned.files);
-    let mut prepared = report(&config, sources.root, planned, &inventory, changed);
+    let mut prepared = prepared_result(&config, sources.root, planned, &inventory, changed);
     prepared.slurm_user = slurm_user(&owners);
     if let Some(held) = sources.held {
-        let alike = config.simulate.nodes.unwrap_or_default();
-        let kept = format!("{held}\n{}\n{alike}", prepared.node_name);
+        let simulated_nodes = config.simulate.nodes.unwrap_or_default();
+        let kept = format!("{held}\n{}\n{simulated_nodes}", prepared.node_name);
         if let Err(error) = install::keep_start_only(&config.paths, sources.root, &kept) {
             report::warn(message!(
                 "start-settings-not-kept",
@@ -128,7 +128,7 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     prepared.findings.extend(host_accounts);
     prepared.findings.extend(accounts);
     prepared.findings.extend(unusable);
-    prepared.findings.extend(named);
+    prepared.findings.extend(directory_findings);
     prepared.findings.extend(accounting);
     prepared.findings.extend(jwt_key);
     prepared.findings.extend(sshd);
@@ -152,7 +152,7 @@ fn munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
     let mut is_reported = false;
     loop {
         match install::install_munge_key(config, root) {
-            Err(InstallError::NoKey { .. }) if begin.elapsed() < KEY_COMES => {
+            Err(InstallError::NoKey { .. }) if begin.elapsed() < KEY_TIMEOUT => {
                 if !is_reported && begin.elapsed() >= Duration::from_secs(1) {
                     is_reported = true;
                     report::warn(message!(
@@ -169,7 +169,7 @@ fn munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
 }
 
 /// Fails if the saved jobs belong to a cluster of another name, which makes slurmctld exit.
-fn is_own_state(config: &Config, root: &Path, files: &[Text]) -> Result<(), Refusal> {
+fn check_cluster_name(config: &Config, root: &Path, files: &[Text]) -> Result<(), Refusal> {
     let state = state_directory(config, root, files);
     let Some(saved) = doctor::look::saved_cluster(&state).filter(|_| Target::of(config).has_state()) else {
         return Ok(());
@@ -235,12 +235,18 @@ fn detected(config: &Config, root: &Path, file: Option<&Path>) -> Result<Invento
 }
 
 /// The result for PID 1.
-fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory, changed: Vec<PathBuf>) -> Prepared {
+fn prepared_result(
+    config: &Config,
+    root: &Path,
+    planned: Planned,
+    inventory: &Inventory,
+    changed: Vec<PathBuf>,
+) -> Prepared {
     let (node_name, gres) = match config.role {
         Role::Controller | Role::Login => (String::new(), String::new()),
         Role::All | Role::None | Role::Compute => planned.node(),
     };
-    let dynamic_node = config.adds_its_node().then(|| render::dynamic_node(&planned.plan));
+    let dynamic_node = config.has_dynamic_node().then(|| render::dynamic_node(&planned.plan));
     let state = state_directory(config, root, &planned.files);
     let (saved_jobs, new_state) = (has_saved_jobs(&state), is_empty(&state));
     let without_cgroups = !planned.plan.cgroup.is_used();
@@ -265,7 +271,7 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
         }
     };
     let gpus = plan.nodes.gres.lines.iter().map(gpu).collect();
-    let hands_over = inventory.slurm.does(Behavior::HandsOver);
+    let hands_over = inventory.slurm.does(Behavior::Handover);
     let is_awaited = |gpu: &&Gpu| gpu.access.obstacle() == Some(Obstacle::Starting);
     let awaited = |gpu: &Gpu| AwaitedGpu { vendor: gpu.vendor, index: gpu.index, pci_address: gpu.pci_address };
     let awaited = inventory.gpus.iter().filter(is_awaited).map(awaited).collect();
@@ -294,17 +300,17 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
 fn runs_own_epilog(planned: &Planned) -> bool {
     let drains = |hook: &JobHook| hook.on_failure == OnHookFailure::Drain;
     let own = &planned.plan.epilog;
-    !own.hooks.iter().any(drains) && runs(planned, "Epilog", &own.path)
+    !own.hooks.iter().any(drains) && is_only_value(planned, "Epilog", &own.path)
 }
 
 /// Whether slurm.conf, generated or not, sets this script and no other for the key.
-fn runs(planned: &Planned, key: &str, script: &Path) -> bool {
-    let own = format!("{key}={}", script.display());
+fn is_only_value(planned: &Planned, key: &str, script: &Path) -> bool {
+    let expected = format!("{key}={}", script.display());
     let mut set = text_of(planned, FileName::SlurmConf)
         .lines()
         .map(str::trim)
         .filter(|line| line.split_once('=').is_some_and(|(found, _)| found.trim().eq_ignore_ascii_case(key)));
-    set.next() == Some(&own) && set.next().is_none()
+    set.next() == Some(&expected) && set.next().is_none()
 }
 
 fn text_of(planned: &Planned, name: FileName) -> &str {
@@ -314,7 +320,7 @@ fn text_of(planned: &Planned, name: FileName) -> &str {
 /// Gives the GPUs' device files only to the users of the jobs that have them. A running job keeps its own.
 fn close_device_files(planned: &Planned) -> Option<Finding> {
     let prolog = planned.plan.prolog.as_ref().filter(|prolog| prolog.gives_gpus)?;
-    if !runs(planned, "Prolog", &prolog.path) || !runs_own_epilog(planned) {
+    if !is_only_value(planned, "Prolog", &prolog.path) || !runs_own_epilog(planned) {
         return None;
     }
     let files = plan::gpu_files(text_of(planned, FileName::GresConf), &planned.node().0);
@@ -344,9 +350,9 @@ fn clear_job_map(config: &Config, root: &Path, planned: &Planned) -> Option<Find
 
 /// The findings of `slurminit doctor` about the key, the ports, the disk and the like, from the cheap checks.
 fn cheap_findings(config: &Config, root: &Path, inventory: &Inventory, files: &[Text]) -> Vec<Finding> {
-    let cheap = doctor::look::look_cheaply(root, config, inventory, &cluster_name(files));
+    let cheap = doctor::look::cheap_facts(root, config, inventory, &cluster_name(files));
     let environment = doctor::look::environment();
-    doctor::at_start(&Start { inventory, environment: &environment, cheap: &cheap })
+    doctor::startup_findings(&StartFacts { inventory, environment: &environment, cheap: &cheap })
 }
 
 /// Whether slurmctld will find jobs of an earlier start. It reads the older file if the newer one is missing, which
@@ -380,7 +386,7 @@ pub fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> anyhow::R
     let Some(path) = file else {
         // The same variable as in `slurminit detect`.
         let mut options = probe::Options::from_environment(root.to_owned(), config.gpu.detect_timeout);
-        options.asks_name = config.names_node_after_container();
+        options.queries_container_name = config.names_node_after_container();
         // The GPUs whose faults the agent reported are left out.
         options.left_out = agent::files::left_out(&config.paths.run);
         let mut inventory = probe::detect(&options);

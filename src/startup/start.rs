@@ -68,21 +68,21 @@ impl Cluster {
     /// The configuration's path is relative, and there is no current directory.
     pub fn arguments(&self) -> io::Result<Vec<OsString>> {
         let file = load_config::named(self.file()).map(std::path::absolute).transpose()?;
-        let mut words: Vec<OsString> = Vec::new();
+        let mut arguments: Vec<OsString> = Vec::new();
         if let Some(role) = self.role {
-            words.extend(["--role".into(), role.to_string().into()]);
+            arguments.extend(["--role".into(), role.to_string().into()]);
         }
         if let Some(file) = file {
-            words.extend(["--config".into(), file.into()]);
+            arguments.extend(["--config".into(), file.into()]);
         }
         if let Some(nodes) = self.nodes {
-            words.extend(["--nodes".into(), nodes.to_string().into()]);
+            arguments.extend(["--nodes".into(), nodes.to_string().into()]);
         }
-        Ok(words)
+        Ok(arguments)
     }
 
     /// Timeout of a start.
-    pub fn patience(&self) -> Duration {
+    pub fn start_timeout(&self) -> Duration {
         let supervise = self.load().map(|(config, _)| config.supervise).unwrap_or_default();
         supervise.prepare_timeout + supervise.ready_timeout
     }
@@ -90,12 +90,12 @@ impl Cluster {
     /// How the running cluster differs from these options.
     pub fn contradiction(&self, running: &Snapshot) -> Option<String> {
         let (role, nodes) = (role(running), running.prepared.as_ref().map_or(0, |prepared| prepared.simulated_nodes));
-        if let Some(wanted) = self.role.filter(|wanted| *wanted != role) {
-            return Some(format!("has the role {role}, not {wanted}"));
+        if let Some(requested) = self.role.filter(|requested| *requested != role) {
+            return Some(format!("has the role {role}, not {requested}"));
         }
-        let wanted = self.nodes.filter(|wanted| usize::try_from(*wanted) != Ok(nodes))?;
-        let has = if nodes == 0 { "no simulated nodes".to_owned() } else { format!("{nodes} simulated nodes") };
-        Some(format!("has {has}, not {wanted}"))
+        let requested = self.nodes.filter(|requested| usize::try_from(*requested) != Ok(nodes))?;
+        let actual = if nodes == 0 { "no simulated nodes".to_owned() } else { format!("{nodes} simulated nodes") };
+        Some(format!("has {actual}, not {requested}"))
     }
 }
 

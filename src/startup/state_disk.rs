@@ -15,9 +15,9 @@ use sys::trusted_path::Dir;
 /// Required free space beside a second copy of the state, in bytes: the state may have grown since the last save.
 const RESERVE: u64 = 256 << 10;
 /// Name of the file of a test write.
-const TRIAL: &str = "slurminit.trial";
+const TEST_FILE: &str = "slurminit.trial";
 /// slurmctld's older copies, which the next save replaces.
-const OLDER: &str = ".old";
+const OLD_SUFFIX: &str = ".old";
 
 /// Why slurmctld cannot save its state.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ pub fn directory(paths: &Paths) -> PathBuf {
 ///
 /// # Errors
 /// There is too little room. A directory that cannot be read counts as having enough.
-pub fn check_room(state: &Path) -> Result<(), CannotSave> {
+pub fn check_free_space(state: &Path) -> Result<(), CannotSave> {
     let Ok(disk) = statvfs(state) else { return Ok(()) };
     let path = || state.to_owned();
     let free = disk.blocks_available().saturating_mul(disk.fragment_size());
@@ -59,28 +59,28 @@ pub fn check_room(state: &Path) -> Result<(), CannotSave> {
     }
 }
 
-/// Like [`check_room`], and tries to write as much as a save would. For root and slurmctld's user.
+/// Like [`check_free_space`], and tries to write as much as a save would. For root and slurmctld's user.
 ///
 /// # Errors
 /// The directory cannot be written.
 pub fn try_to_save(state: &Path) -> Result<(), CannotSave> {
-    check_room(state)?;
+    check_free_space(state)?;
     let write = || -> io::Result<()> {
         let dir = trusted_path::open(Path::new("/"), state)?;
-        dir.remove(TRIAL)?;
-        let mut file = dir.create(TRIAL, 0o600)?;
+        dir.remove(TEST_FILE)?;
+        let mut file = dir.create(TEST_FILE, 0o600)?;
         let written = io::copy(&mut io::Read::take(io::repeat(0), size(state) + RESERVE), &mut file);
         let written = written.and_then(|_| file.flush()).and_then(|()| file.sync_all());
-        dir.remove(TRIAL).and(written)
+        dir.remove(TEST_FILE).and(written)
     };
     write().map_err(|why| CannotSave::Io { path: state.to_owned(), why })
 }
 
 /// The size of a save, in bytes: slurmctld's own files in the directory.
 fn size(state: &Path) -> u64 {
-    let Ok(dir) = Dir::of_the_user(state) else { return 0 };
+    let Ok(dir) = Dir::open_unchecked(state) else { return 0 };
     let names = dir.names().unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
-    let files = names.filter(|name| !name.ends_with(OLDER)).filter_map(|name| dir.metadata_of(&name).ok());
+    let files = names.filter(|name| !name.ends_with(OLD_SUFFIX)).filter_map(|name| dir.metadata_of(&name).ok());
     files.filter(std::fs::Metadata::is_file).map(|file| file.size()).sum()
 }
 
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(size(state.path()), 99);
         try_to_save(state.path()).unwrap();
         assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 2);
-        check_room(Path::new("/nonexistent")).unwrap();
+        check_free_space(Path::new("/nonexistent")).unwrap();
         assert!(matches!(try_to_save(Path::new("/nonexistent")), Err(CannotSave::Io { .. })));
     }
 }

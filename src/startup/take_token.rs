@@ -10,9 +10,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::parent_id;
 use std::path::Path;
 
-use config::token::{DIRECTORY, KEPT, SETTINGS, Token, TokenError};
-use config::{ConfigError, Joined};
-use sys::inherited::{Inherited, execute_again};
+use config::token::{DIRECTORY, SETTINGS_FILE, TOKEN_FILE, Token, TokenError};
+use config::{ConfigError, TokenSettings};
+use sys::inherited::{Inherited, reexecute};
 use sys::secret_variables::JOIN;
 use sys::trusted_path;
 use sys::trusted_path::UntrustedPath;
@@ -29,65 +29,65 @@ pub enum TokenRejection {
     #[error("{place}: {source}")]
     Token { place: &'static str, source: TokenError },
     #[error("{0} requires a token; run `slurminit join-command` in the controller's container to get one")]
-    Nothing(&'static str),
+    MissingValue(&'static str),
     #[error("{0} and {1} contain different tokens; remove one of them")]
-    Two(&'static str, &'static str),
+    DifferentTokens(&'static str, &'static str),
     #[error("{place}: {source}")]
     Settings { place: &'static str, source: Box<ConfigError> },
     #[error(
         "other users can read the token {SECRET} (uid {uid}, mode {mode:04o}); run chown root and chmod 0400 on its source"
     )]
-    Open { uid: u32, mode: u32 },
+    ReadableByOthers { uid: u32, mode: u32 },
     #[error(
         "the parent process shows the token in its command line; start without docker run --init, or use the file {SECRET}"
     )]
-    Shown,
+    VisibleInParent,
     #[error("{SECRET} cannot be read: {0}")]
     Secret(#[from] UntrustedPath),
     #[error(
         "cannot save the token in {DIRECTORY}: {0}; start the container as root, with /run writable (--tmpfs /run)"
     )]
-    Keep(io::Error),
+    NotSaved(io::Error),
     #[error("slurminit cannot execute itself without the token: {0}")]
-    Exec(io::Error),
+    ExecFailed(io::Error),
 }
 
-/// Saves the token, if there is one. `given`: the option is on the command line, with or without a value. Does not return if the
+/// Saves the token, if there is one. `option`: the option is on the command line, with or without a value. Does not return if the
 /// token came by command line or environment: this process is then executed again.
-pub fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inherited>) -> Result<(), TokenRejection> {
-    let option = match given {
-        Some(None) => return Err(TokenRejection::Nothing(OPTION)),
-        given => given.flatten().map(|text| (OPTION, text.to_string_lossy().into_owned())),
+pub fn take_token(option: Option<Option<&OsStr>>, inherited: Option<&Inherited>) -> Result<(), TokenRejection> {
+    let option = match option {
+        Some(None) => return Err(TokenRejection::MissingValue(OPTION)),
+        option => option.flatten().map(|text| (OPTION, text.to_string_lossy().into_owned())),
     };
     let variable = std::env::var_os(JOIN).map(|text| text.to_string_lossy().into_owned());
     // compose turns an unset variable into an empty one.
     let variable = variable.filter(|text| !text.trim().is_empty()).map(|text| (JOIN, text));
-    let is_shown = option.is_some() || variable.is_some();
+    let is_exposed = option.is_some() || variable.is_some();
     let secret = secret()?.map(|text| (SECRET, text));
-    let given: Vec<(&'static str, String)> = [option, variable, secret].into_iter().flatten().collect();
-    let Some((place, text)) = given.first() else { return Ok(()) };
+    let sources: Vec<(&'static str, String)> = [option, variable, secret].into_iter().flatten().collect();
+    let Some((place, text)) = sources.first() else { return Ok(()) };
     let decoded = |(place, text): &(&'static str, String)| {
         Token::decode(text).map_err(|source| TokenRejection::Token { place, source })
     };
-    let token = decoded(&given[0])?;
-    for other in &given[1..] {
+    let token = decoded(&sources[0])?;
+    for other in &sources[1..] {
         if decoded(other)? != token {
-            return Err(TokenRejection::Two(place, other.0));
+            return Err(TokenRejection::DifferentTokens(place, other.0));
         }
     }
-    Joined::parse(&token.contents.settings)
+    TokenSettings::parse(&token.contents.settings)
         .map_err(|error| TokenRejection::Settings { place, source: Box::new(error) })?;
-    if *place == OPTION && is_in_the_parents_command(text) {
-        return Err(TokenRejection::Shown);
+    if *place == OPTION && is_in_parent_command_line(text) {
+        return Err(TokenRejection::VisibleInParent);
     }
-    keep(&token).map_err(TokenRejection::Keep)?;
-    if given.iter().any(|(place, _)| *place == JOIN) {
+    save(&token).map_err(TokenRejection::NotSaved)?;
+    if sources.iter().any(|(place, _)| *place == JOIN) {
         eprintln!(
             "slurminit: {JOIN}, which holds the cluster's key, is visible to docker exec and its jobs; use {OPTION} TOKEN or {SECRET}"
         );
     }
-    let has_option = given.iter().any(|(place, _)| *place == OPTION);
-    if is_shown { Err(TokenRejection::Exec(execute_without_token(has_option, inherited))) } else { Ok(()) }
+    let has_option = sources.iter().any(|(place, _)| *place == OPTION);
+    if is_exposed { Err(TokenRejection::ExecFailed(execute_without_token(has_option, inherited))) } else { Ok(()) }
 }
 
 /// The token in the file, which an orchestrator mounts.
@@ -108,7 +108,7 @@ fn secret() -> Result<Option<String>, TokenRejection> {
     let metadata = file.metadata().map_err(failed)?;
     let (uid, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     if uid != 0 || mode & 0o077 != 0 {
-        return Err(TokenRejection::Open { uid, mode });
+        return Err(TokenRejection::ReadableByOthers { uid, mode });
     }
     read(&file).map_err(failed)
 }
@@ -119,16 +119,18 @@ fn read(file: &File) -> io::Result<Option<String>> {
 }
 
 /// Whether an init in front of slurminit keeps the token in its command line.
-fn is_in_the_parents_command(token: &str) -> bool {
+fn is_in_parent_command_line(token: &str) -> bool {
     let command = std::fs::read(format!("/proc/{}/cmdline", parent_id())).unwrap_or_default();
     String::from_utf8_lossy(&command).contains(token.trim())
 }
 
-fn keep(token: &Token) -> io::Result<()> {
+fn save(token: &Token) -> io::Result<()> {
     let mut repaired = Vec::new();
     let (mut directory, _) = trusted_path::make(Path::new("/"), Path::new(DIRECTORY), &mut repaired)?;
-    directory.settle(Some((0, 0)), 0o755, &mut repaired)?;
-    for (name, text, mode) in [(SETTINGS, token.contents.settings.as_str(), 0o644), (KEPT, &token.encode(), 0o400)] {
+    directory.set_owner_and_mode(Some((0, 0)), 0o755, &mut repaired)?;
+    for (name, text, mode) in
+        [(SETTINGS_FILE, token.contents.settings.as_str(), 0o644), (TOKEN_FILE, &token.encode(), 0o400)]
+    {
         directory.remove(name)?;
         directory.create(name, mode)?.write_all(text.as_bytes())?;
     }
@@ -140,7 +142,7 @@ fn execute_without_token(has_option: bool, inherited: Option<&Inherited>) -> io:
     let words: Vec<OsString> = std::env::args_os().collect();
     // If the token came in the variable, such an option belongs to the command.
     let words = if has_option { without_option(words) } else { words };
-    execute_again(words, &[JOIN], inherited)
+    reexecute(words, &[JOIN], inherited)
 }
 
 /// The arguments without the first `--join TOKEN` or `--join=TOKEN`.

@@ -12,12 +12,12 @@ use std::process::Command;
 use config::given::{DIRECTORY, KEY_FILE, TOML_FILE};
 use config::{Config, ConfigError};
 use install::load_config;
-use sys::inherited::{Inherited, execute_again};
+use sys::inherited::{Inherited, reexecute};
 use sys::secret_variables::{JOIN, MUNGE_KEY, TOML};
 use sys::trusted_path;
 
 /// munged's limits on a key (munge 0.5.13 and later).
-const KEY: std::ops::RangeInclusive<usize> = 32..=1024;
+const KEY_LENGTH: std::ops::RangeInclusive<usize> = 32..=1024;
 
 /// Why a variable cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -26,18 +26,18 @@ pub enum VariableRejection {
     #[error(transparent)]
     Toml(#[from] ConfigError),
     #[error("{TOML} and --config are two complete configurations; use one of them")]
-    Two,
+    TwoConfigurations,
     #[error(
         "{MUNGE_KEY} has {0} bytes, but munge requires {min} to {max}; make one with `openssl rand -base64 48`",
-        min = KEY.start(), max = KEY.end()
+        min = KEY_LENGTH.start(), max = KEY_LENGTH.end()
     )]
     Key(usize),
     #[error(
         "cannot save {TOML} and {MUNGE_KEY} in {DIRECTORY}: {0}; start the container with /run writable (--tmpfs /run)"
     )]
-    Keep(io::Error),
+    NotSaved(io::Error),
     #[error("slurminit cannot execute itself without {TOML} and {MUNGE_KEY}: {0}")]
-    Exec(io::Error),
+    ExecFailed(io::Error),
 }
 
 /// Saves the variables, if set. Does not return then: this process is executed again. `config_file`: the file named on the command line.
@@ -53,18 +53,18 @@ pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>)
     let root = Path::new("/");
     if toml.is_none() && key.is_none() {
         // An earlier start may have saved a configuration.
-        let is_kept = config_file == Some(&kept_toml());
-        return if is_kept { Ok(()) } else { keep(root, TOML_FILE, None).map_err(VariableRejection::Keep) };
+        let is_saved = config_file == Some(&saved_toml());
+        return if is_saved { Ok(()) } else { save(root, TOML_FILE, None).map_err(VariableRejection::NotSaved) };
     }
-    if config.is_some_and(|config| config.holds_secrets()) && is_handed_on(TOML) {
-        eprintln!("slurminit: {}", handed_on(TOML, "secrets of the configuration"));
+    if config.is_some_and(|config| config.has_secrets()) && is_in_container_environment(TOML) {
+        eprintln!("slurminit: {}", exposure_warning(TOML, "secrets of the configuration"));
     }
-    if key.is_some() && is_handed_on(MUNGE_KEY) {
-        eprintln!("slurminit: {}", handed_on(MUNGE_KEY, "the cluster's key"));
+    if key.is_some() && is_in_container_environment(MUNGE_KEY) {
+        eprintln!("slurminit: {}", exposure_warning(MUNGE_KEY, "the cluster's key"));
     }
-    let kept = keep(root, TOML_FILE, toml.as_deref().map(str::as_bytes)).and_then(|()| keep(root, KEY_FILE, key));
-    kept.map_err(VariableRejection::Keep)?;
-    Err(VariableRejection::Exec(execute_without_variables(toml.is_some(), inherited)))
+    let kept = save(root, TOML_FILE, toml.as_deref().map(str::as_bytes)).and_then(|()| save(root, KEY_FILE, key));
+    kept.map_err(VariableRejection::NotSaved)?;
+    Err(VariableRejection::ExecFailed(execute_without_variables(toml.is_some(), inherited)))
 }
 
 /// Checks the values of the variables; returns the configuration in them.
@@ -74,34 +74,34 @@ fn check(
     key: Option<&[u8]>,
 ) -> Result<Option<Config>, VariableRejection> {
     if toml.is_some() && config_file.is_some() {
-        return Err(VariableRejection::Two);
+        return Err(VariableRejection::TwoConfigurations);
     }
-    if let Some(length) = key.map(<[u8]>::len).filter(|length| !KEY.contains(length)) {
+    if let Some(length) = key.map(<[u8]>::len).filter(|length| !KEY_LENGTH.contains(length)) {
         return Err(VariableRejection::Key(length));
     }
     Ok(toml.map(|toml| Config::parse(toml, Path::new(TOML))).transpose()?)
 }
 
 /// Path of the saved configuration.
-pub fn kept_toml() -> PathBuf {
+pub fn saved_toml() -> PathBuf {
     Path::new(DIRECTORY).join(TOML_FILE)
 }
 
 /// Whether every process that Docker starts here has this variable, not only this one.
-fn is_handed_on(name: &str) -> bool {
+fn is_in_container_environment(name: &str) -> bool {
     let environment = std::fs::read("/proc/1/environ").unwrap_or_default();
     let begin = format!("{name}=");
     environment.split(|byte| *byte == 0).any(|pair| pair.starts_with(begin.as_bytes()))
 }
 
-fn handed_on(name: &str, what: &str) -> String {
+fn exposure_warning(name: &str, what: &str) -> String {
     format!(
         "{name}, which holds {what}, is visible to docker exec and its jobs; use a file, or set it for `slurminit up` alone"
     )
 }
 
 /// Replaces the saved file.
-fn keep(root: &Path, name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
+fn save(root: &Path, name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
     let directory = match bytes {
         None => match trusted_path::open(root, Path::new(DIRECTORY)) {
             Ok(directory) => directory,
@@ -111,7 +111,7 @@ fn keep(root: &Path, name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
         Some(_) => {
             let mut repaired = Vec::new();
             let (mut directory, _) = trusted_path::make(root, Path::new(DIRECTORY), &mut repaired)?;
-            directory.settle(Some((0, 0)), 0o755, &mut repaired)?;
+            directory.set_owner_and_mode(Some((0, 0)), 0o755, &mut repaired)?;
             directory
         }
     };
@@ -138,15 +138,15 @@ pub fn drop_keys() {
 /// Executes this program again without the variables. Returns only if that fails.
 fn execute_without_variables(has_toml: bool, inherited: Option<&Inherited>) -> io::Error {
     let words: Vec<OsString> = std::env::args_os().collect();
-    let words = if has_toml { with_config(words, kept_toml().as_os_str()) } else { words };
-    execute_again(words, &[TOML, MUNGE_KEY], inherited)
+    let words = if has_toml { with_config(words, saved_toml().as_os_str()) } else { words };
+    reexecute(words, &[TOML, MUNGE_KEY], inherited)
 }
 
 /// Adds the option after the program and the verb, if there is one.
 fn with_config(mut words: Vec<OsString>, file: &OsStr) -> Vec<OsString> {
     let has_verb = words.get(1).is_some_and(|word| !word.as_encoded_bytes().starts_with(b"-"));
-    let behind = words.len().min(1 + usize::from(has_verb));
-    words.splice(behind..behind, ["--config".into(), file.to_owned()]);
+    let position = words.len().min(1 + usize::from(has_verb));
+    words.splice(position..position, ["--config".into(), file.to_owned()]);
     words
 }
 
@@ -182,22 +182,22 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join(DIRECTORY.trim_start_matches('/')).join(TOML_FILE);
         // Nothing was saved, and the directory does not exist.
-        keep(root.path(), TOML_FILE, None).unwrap();
+        save(root.path(), TOML_FILE, None).unwrap();
         std::fs::create_dir(root.path().join("run")).unwrap();
         for text in ["one", "two"] {
-            keep(root.path(), TOML_FILE, Some(text.as_bytes())).unwrap();
+            save(root.path(), TOML_FILE, Some(text.as_bytes())).unwrap();
             assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
             assert_eq!(std::os::unix::fs::MetadataExt::mode(&file.metadata().unwrap()) & 0o777, 0o400);
         }
-        keep(root.path(), TOML_FILE, None).unwrap();
+        save(root.path(), TOML_FILE, None).unwrap();
         assert!(!file.exists());
         // A directory that cannot be created.
         std::fs::remove_dir(file.parent().unwrap()).unwrap();
         std::fs::write(file.parent().unwrap(), "").unwrap();
-        let error = VariableRejection::Keep(keep(root.path(), TOML_FILE, Some(b"x")).unwrap_err()).to_string();
+        let error = VariableRejection::NotSaved(save(root.path(), TOML_FILE, Some(b"x")).unwrap_err()).to_string();
         assert!(error.contains(DIRECTORY) && error.contains("--tmpfs /run"), "{error}");
         assert!(
-            VariableRejection::Exec(io::ErrorKind::NotFound.into())
+            VariableRejection::ExecFailed(io::ErrorKind::NotFound.into())
                 .to_string()
                 .contains("cannot execute itself without SLURMINIT_TOML")
         );

@@ -26,9 +26,9 @@ pub const LOG: &str = "/var/log/slurminit.log";
 const LOG_DIRECTORY: &str = "/var/log";
 const LOG_NAME: &str = "slurminit.log";
 /// Maximum number of last lines to show.
-const SHOWN: usize = 20;
+const MAX_LINES: usize = 20;
 /// The part of the log that is read for them, in bytes.
-const TAIL: u64 = 16 << 10;
+const TAIL_BYTES: u64 = 16 << 10;
 /// How much longer than its own deadline a stop may take on a busy machine.
 const MARGIN: Duration = Duration::from_secs(10);
 
@@ -43,7 +43,7 @@ pub enum Outcome {
     Late(String),
 }
 
-enum News {
+enum StartEvent {
     Ready(bool, String),
     Ended(std::io::Result<ExitStatus>),
 }
@@ -63,12 +63,12 @@ pub fn start(arguments: &[OsString], directory: &Path, limit: Duration, stop: Du
     let (sender, receiver) = mpsc::channel();
     watch(child, directory.to_owned(), limit, sender);
     Ok(match receiver.recv()? {
-        News::Ready(true, _) => match status::of_the_living(directory) {
+        StartEvent::Ready(true, _) => match status::of_running_slurminit(directory) {
             Some(status) => Outcome::Ready(Box::new(status)),
             None => Outcome::Late("slurminit has exited".to_owned()),
         },
-        News::Ended(status) => Outcome::Ended(exit_code::of(status?)),
-        News::Ready(false, why) => {
+        StartEvent::Ended(status) => Outcome::Ended(exit_code::of(status?)),
+        StartEvent::Ready(false, why) => {
             if let Some(handle) = &handle {
                 pidfd_send_signal(handle, libc::SIGTERM);
             }
@@ -87,13 +87,13 @@ fn spawn(arguments: &[OsString], log: File) -> std::io::Result<Child> {
 
 /// Reports the child's end and the cluster's readiness, each from its own thread; both end with this process.
 #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
-fn watch(mut child: Child, directory: PathBuf, limit: Duration, sender: mpsc::Sender<News>) {
+fn watch(mut child: Child, directory: PathBuf, limit: Duration, sender: mpsc::Sender<StartEvent>) {
     let end_sender = sender.clone();
     // A closed channel means that the receiver has ended.
-    std::thread::spawn(move || end_sender.send(News::Ended(child.wait())));
+    std::thread::spawn(move || end_sender.send(StartEvent::Ended(child.wait())));
     std::thread::spawn(move || {
         let (ready, why) = health::ready_within(&directory, limit, Duration::ZERO);
-        sender.send(News::Ready(ready, why))
+        sender.send(StartEvent::Ready(ready, why))
     });
 }
 
@@ -101,33 +101,33 @@ fn watch(mut child: Child, directory: PathBuf, limit: Duration, sender: mpsc::Se
 fn new_log() -> std::io::Result<File> {
     let directory = trusted_path::open(Path::new("/"), Path::new(LOG_DIRECTORY))?;
     directory.require_ours()?;
-    let made = || directory.remove(LOG_NAME).and_then(|()| directory.create(LOG_NAME, 0o600));
+    let create = || directory.remove(LOG_NAME).and_then(|()| directory.create(LOG_NAME, 0o600));
     // A concurrent `slurminit up` may create the file in between.
-    (0..9).find_map(|_| made().ok()).map_or_else(made, Ok)
+    (0..9).find_map(|_| create().ok()).map_or_else(create, Ok)
 }
 
 /// The last lines of the log.
 pub fn last_lines() -> Vec<String> {
     let read = || {
         let mut file = trusted_path::open(Path::new("/"), Path::new(LOG_DIRECTORY))?.open_file(LOG_NAME)?;
-        let begin = file.metadata()?.len().saturating_sub(TAIL);
+        let begin = file.metadata()?.len().saturating_sub(TAIL_BYTES);
         file.seek(SeekFrom::Start(begin))?;
         let mut tail = Vec::new();
-        file.take(TAIL).read_to_end(&mut tail)?;
+        file.take(TAIL_BYTES).read_to_end(&mut tail)?;
         std::io::Result::Ok(String::from_utf8_lossy(&tail).into_owned())
     };
     let text = read().unwrap_or_default();
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    lines[lines.len().saturating_sub(SHOWN)..].to_vec()
+    lines[lines.len().saturating_sub(MAX_LINES)..].to_vec()
 }
 
 /// Waits for the end of the slurminit beside another PID 1, at most for the timeout of its stop. Returns whether it has ended.
 pub fn wait_for_end(status: &Status, stop: Duration) -> bool {
-    let Some(handle) = i32::try_from(status.pid).ok().and_then(pidfd_open) else { return !status.is_of_the_living() };
+    let Some(handle) = i32::try_from(status.pid).ok().and_then(pidfd_open) else { return !status.is_process_alive() };
     let timeout = PollTimeout::try_from(stop + MARGIN).unwrap_or(PollTimeout::MAX);
     // An interrupted poll only makes the caller's message less precise.
     let _ = poll(&mut [PollFd::new(std::os::fd::AsFd::as_fd(&handle), PollFlags::POLLIN)], timeout);
-    !status.is_of_the_living()
+    !status.is_process_alive()
 }
 
 /// Leaves the session, directory and file descriptors of the parent process; the standard streams are set already.

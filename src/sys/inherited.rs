@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::system_calls::{SignalAction, is_ignored, replace_signal_mask, set_action};
 
 /// The highest signal number of Linux (`_NSIG`).
-pub const HIGHEST: i32 = 64;
+pub const MAX_SIGNAL: i32 = 64;
 /// glibc reserves these two and refuses a handler.
-pub const GLIBC_OWN: [i32; 2] = [32, 33];
+pub const GLIBC_SIGNALS: [i32; 2] = [32, 33];
 
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 /// The mask at the start of the program, and whether the constructor has replaced it.
@@ -45,7 +45,7 @@ pub struct Inherited {
 impl Inherited {
     /// Records the mask and the ignored signals, and blocks all signals until PID 1 has its handlers.
     pub fn capture() -> Self {
-        let ignored = (1..=HIGHEST)
+        let ignored = (1..=MAX_SIGNAL)
             .filter(|signal| match *signal {
                 libc::SIGPIPE => SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed),
                 signal => is_ignored(signal),
@@ -58,9 +58,9 @@ impl Inherited {
 
     /// Applies the mask and the ignored signals to this process, a child about to exec. Handlers need no reset: `execve` resets them.
     pub fn restore(&self) {
-        for signal in 1..=HIGHEST {
+        for signal in 1..=MAX_SIGNAL {
             let action = if self.ignored.contains(&signal) { SignalAction::Ignore } else { SignalAction::Default };
-            if !GLIBC_OWN.contains(&signal) {
+            if !GLIBC_SIGNALS.contains(&signal) {
                 set_action(signal, action);
             }
         }
@@ -109,8 +109,8 @@ const OPTION: &str = "--inherited";
 
 /// Re-executes this program with these arguments and without these variables. Returns only on failure. `inherited`: the signal state of
 /// `slurminit run`, whose blocked signals stay blocked.
-pub fn execute_again(words: Vec<OsString>, without: &[&str], inherited: Option<&Inherited>) -> io::Error {
-    let env: Vec<_> = std::env::vars_os().filter(|(name, _)| !without.iter().any(|other| name == other)).collect();
+pub fn reexecute(words: Vec<OsString>, removed: &[&str], inherited: Option<&Inherited>) -> io::Error {
+    let env: Vec<_> = std::env::vars_os().filter(|(name, _)| !removed.iter().any(|other| name == other)).collect();
     match (with_inherited(words, inherited), std::env::current_exe()) {
         (Ok(words), Ok(file)) => become_program(&file, &words, &env),
         (Err(error), _) | (_, Err(error)) => error,
@@ -123,8 +123,8 @@ fn with_inherited(mut words: Vec<OsString>, inherited: Option<&Inherited>) -> io
     if let Some(at) = words.iter().take_while(|word| *word != "--").position(|word| word == OPTION) {
         words.drain(at..words.len().min(at + 2));
     }
-    let behind_verb = words.len().min(2);
-    words.splice(behind_verb..behind_verb, [OPTION.into(), serde_json::to_string(inherited)?.into()]);
+    let after_verb = words.len().min(2);
+    words.splice(after_verb..after_verb, [OPTION.into(), serde_json::to_string(inherited)?.into()]);
     Ok(words)
 }
 

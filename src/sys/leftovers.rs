@@ -90,15 +90,15 @@ impl Processes {
     pub fn suspects(&self, job: &Job) -> Vec<&Process> {
         self.0
             .values()
-            .filter(|process| process.uid == job.uid && process.is_marked && !self.is_held(process))
+            .filter(|process| process.uid == job.uid && process.is_marked && !self.belongs_to_slurm(process))
             .collect()
     }
 
-    /// Whether `left` is everything that the job's user runs here, so that a signal to all of the user's processes hits
-    /// nothing else.
-    pub fn is_all_of_user(&self, job: &Job, left: &BTreeSet<i32>) -> bool {
+    /// Whether the job's user has no other processes here than `leftovers`, so that a signal to all of the user's
+    /// processes hits nothing else.
+    pub fn user_has_only(&self, job: &Job, leftovers: &BTreeSet<i32>) -> bool {
         job.uid != 0
-            && self.0.values().filter(|process| process.uid == job.uid).all(|process| left.contains(&process.pid))
+            && self.0.values().filter(|process| process.uid == job.uid).all(|process| leftovers.contains(&process.pid))
     }
 
     /// Whether the user has, or may have, a step of another job here: a step that just starts has no process of its
@@ -107,22 +107,22 @@ impl Processes {
         let is_other = |process: &&Process| matches!(process.role, Role::Step(id) if id != Some(job.id));
         self.0.values().filter(is_other).any(|step| {
             let users: BTreeSet<u32> =
-                self.0.values().filter(|one| self.descends(one, step.pid)).map(|one| one.uid).collect();
+                self.0.values().filter(|other| self.descends_from(other, step.pid)).map(|other| other.uid).collect();
             users.contains(&job.uid) || users.iter().all(|uid| *uid == 0)
         })
     }
 
     /// Whether the process belongs to Slurm: its own processes, their descendants, and an operator's script that
     /// started slurmd.
-    fn is_held(&self, process: &Process) -> bool {
-        let is_own = |process: &Process| process.role != Role::Other;
-        is_own(process)
-            || self.ancestors(process).any(is_own)
-            || self.0.values().any(|other| is_own(other) && self.descends(other, process.pid))
+    fn belongs_to_slurm(&self, process: &Process) -> bool {
+        let is_slurm = |process: &Process| process.role != Role::Other;
+        is_slurm(process)
+            || self.ancestors(process).any(is_slurm)
+            || self.0.values().any(|other| is_slurm(other) && self.descends_from(other, process.pid))
     }
 
-    fn descends(&self, process: &Process, from: i32) -> bool {
-        self.ancestors(process).any(|ancestor| ancestor.pid == from)
+    fn descends_from(&self, process: &Process, ancestor_pid: i32) -> bool {
+        self.ancestors(process).any(|ancestor| ancestor.pid == ancestor_pid)
     }
 
     /// From the parent upwards. Processes are read one after the other, so a PID may have been reused and form a loop.
@@ -142,11 +142,11 @@ impl Processes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SuspectOwner {
     /// The ended job.
-    Ended,
+    EndedJob,
     /// A job that has a step here, and will clean up when it ends.
-    Running,
+    RunningJob,
     /// The ended job, unless a related process proves otherwise: the process holds one of the job's GPUs.
-    HoldsDevice,
+    LikelyEndedJob,
     /// The environment cannot be read, or names a job without a step here.
     Unknown,
 }
@@ -159,46 +159,48 @@ pub fn leftovers(
     known: &BTreeSet<i32>,
 ) -> BTreeSet<i32> {
     let (running, suspects) = (all.jobs_with_steps(), all.suspects(job));
-    let whose: BTreeMap<i32, SuspectOwner> =
-        suspects.iter().map(|process| (process.pid, whose(job, &running, evidence.get(&process.pid)))).collect();
+    let owner = |pid: i32| suspect_owner(job, &running, evidence.get(&pid));
+    let owners: BTreeMap<i32, SuspectOwner> =
+        suspects.iter().map(|process| (process.pid, owner(process.pid))).collect();
     // If the user has nothing else on the node, nothing else can be hit.
     let is_alone = !all.has_other_steps(job);
-    let ended = |pid: i32| whose.get(&pid) == Some(&SuspectOwner::Ended) || known.contains(&pid);
-    let runs = |pid: i32| whose.get(&pid) == Some(&SuspectOwner::Running);
-    let sessions = |of: &dyn Fn(i32) -> bool| -> BTreeSet<i32> {
-        suspects.iter().filter(|process| of(process.pid)).map(|process| process.session).collect()
+    let is_of_ended_job = |pid: i32| owners.get(&pid) == Some(&SuspectOwner::EndedJob) || known.contains(&pid);
+    let is_of_running_job = |pid: i32| owners.get(&pid) == Some(&SuspectOwner::RunningJob);
+    let sessions = |is_member: &dyn Fn(i32) -> bool| -> BTreeSet<i32> {
+        suspects.iter().filter(|process| is_member(process.pid)).map(|process| process.session).collect()
     };
-    let (ended_sessions, running_sessions) = (sessions(&ended), sessions(&runs));
-    let near = |process: &Process, of: &dyn Fn(i32) -> bool, sessions: &BTreeSet<i32>| {
-        sessions.contains(&process.session) || all.ancestors(process).any(|ancestor| of(ancestor.pid))
+    let (ended_sessions, running_sessions) = (sessions(&is_of_ended_job), sessions(&is_of_running_job));
+    let is_related = |process: &Process, is_member: &dyn Fn(i32) -> bool, sessions: &BTreeSet<i32>| {
+        sessions.contains(&process.session) || all.ancestors(process).any(|ancestor| is_member(ancestor.pid))
     };
-    let is_left = |process: &&&Process| match whose.get(&process.pid).copied().unwrap_or(SuspectOwner::Unknown) {
-        SuspectOwner::Ended => true,
-        SuspectOwner::Running => false,
+    let is_leftover = |process: &&&Process| match owners.get(&process.pid).copied().unwrap_or(SuspectOwner::Unknown) {
+        SuspectOwner::EndedJob => true,
+        SuspectOwner::RunningJob => false,
         _ if known.contains(&process.pid) => true,
-        _ if near(process, &runs, &running_sessions) => false,
-        SuspectOwner::HoldsDevice => true,
-        SuspectOwner::Unknown => is_alone || near(process, &ended, &ended_sessions),
+        _ if is_related(process, &is_of_running_job, &running_sessions) => false,
+        SuspectOwner::LikelyEndedJob => true,
+        SuspectOwner::Unknown => is_alone || is_related(process, &is_of_ended_job, &ended_sessions),
     };
-    suspects.iter().filter(is_left).map(|process| process.pid).collect()
+    suspects.iter().filter(is_leftover).map(|process| process.pid).collect()
 }
 
-fn whose(job: &Job, running: &BTreeSet<u32>, evidence: Option<&Evidence>) -> SuspectOwner {
+fn suspect_owner(job: &Job, running: &BTreeSet<u32>, evidence: Option<&Evidence>) -> SuspectOwner {
     match evidence {
         // Prologs and epilogs of other jobs and simulated nodes start and end during the scan, and their parent may be gone by then.
         // Only root runs such processes.
-        Some(evidence) if evidence.is_script && job.uid == 0 => SuspectOwner::Running,
-        Some(evidence) if evidence.job == Some(job.id) => SuspectOwner::Ended,
-        Some(evidence) if evidence.job.is_some_and(|other| running.contains(&other)) => SuspectOwner::Running,
+        Some(evidence) if evidence.is_script && job.uid == 0 => SuspectOwner::RunningJob,
+        Some(evidence) if evidence.job == Some(job.id) => SuspectOwner::EndedJob,
+        Some(evidence) if evidence.job.is_some_and(|other| running.contains(&other)) => SuspectOwner::RunningJob,
         Some(evidence) if evidence.devices.iter().any(|device| job.devices.contains(device)) => {
-            SuspectOwner::HoldsDevice
+            SuspectOwner::LikelyEndedJob
         }
         _ => SuspectOwner::Unknown,
     }
 }
 
-/// Whether this is the device file of one GPU. All NVIDIA jobs share `nvidiactl` and `nvidia-uvm`, all AMD jobs `kfd`.
-pub fn is_gpu(path: &str) -> bool {
+/// Whether this is the path of the device file of one GPU. All NVIDIA jobs share `nvidiactl` and `nvidia-uvm`, all AMD
+/// jobs `kfd`.
+pub fn is_gpu_device_file(path: &str) -> bool {
     let numbered = |prefix: &str| {
         let rest = path.strip_prefix(prefix);
         rest.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))

@@ -16,7 +16,7 @@ pub mod state;
 
 const FILE: &str = "lock";
 /// The maximum length of the PID in bytes.
-const LONGEST: u64 = 20;
+const MAX_LENGTH: u64 = 20;
 
 /// The lock of a run directory, held as long as this value exists. The kernel releases it when the process dies.
 #[derive(Debug, Default)]
@@ -31,18 +31,18 @@ pub struct Lock {
 #[error(
     "slurminit already runs this cluster (pid {pid}); run your command without slurminit, or see `slurminit status`"
 )]
-pub struct Running {
+pub struct AlreadyRunning {
     pid: String,
 }
 
 impl Lock {
     /// Takes the lock. If that is impossible (a run directory that is not writable or belongs to another user), the
     /// preparation reports why the cluster cannot start.
-    pub fn take(run: &Path) -> Result<Self, Running> {
+    pub fn take(run: &Path) -> Result<Self, AlreadyRunning> {
         let mut repaired = Vec::new();
         let mut open = || {
             let (mut run, _) = trusted_path::make(Path::new("/"), run, &mut repaired)?;
-            run.keep_ours(&mut repaired)?;
+            run.restrict_to_root(&mut repaired)?;
             if run.metadata_of(FILE).is_ok_and(|found| !found.is_file() || !trusted_path::is_ours(found.uid())) {
                 run.remove(FILE)?;
             }
@@ -50,8 +50,8 @@ impl Lock {
         };
         let file: std::io::Result<File> = open();
         let file = match file.map(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock)) {
-            Ok(Ok(file)) => note(file),
-            Ok(Err((file, nix::Error::EWOULDBLOCK))) => return Err(Running { pid: noted(&file) }),
+            Ok(Ok(file)) => write_pid(file),
+            Ok(Err((file, nix::Error::EWOULDBLOCK))) => return Err(AlreadyRunning { pid: read_pid(&file) }),
             Ok(Err(_)) | Err(_) => None,
         };
         Ok(Self { file, repaired })
@@ -64,14 +64,14 @@ impl Lock {
 }
 
 /// Writes the holder's PID into the file.
-fn note(mut file: Flock<File>) -> Option<Flock<File>> {
+fn write_pid(mut file: Flock<File>) -> Option<Flock<File>> {
     let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
     Some(file)
 }
 
-fn noted(file: &File) -> String {
+fn read_pid(file: &File) -> String {
     let mut text = String::new();
-    let _ = file.take(LONGEST).read_to_string(&mut text);
+    let _ = file.take(MAX_LENGTH).read_to_string(&mut text);
     text.trim().to_owned()
 }
 
@@ -79,7 +79,7 @@ fn noted(file: &File) -> String {
 pub fn holder_other_than_parent(root: &Path, run: &Path) -> Option<String> {
     let file = trusted_path::open(root, run).ok()?.open_file(FILE).ok()?;
     match Flock::lock(file, FlockArg::LockSharedNonblock) {
-        Err((file, nix::Error::EWOULDBLOCK)) => Some(noted(&file)).filter(|pid| *pid != parent_id().to_string()),
+        Err((file, nix::Error::EWOULDBLOCK)) => Some(read_pid(&file)).filter(|pid| *pid != parent_id().to_string()),
         _ => None,
     }
 }

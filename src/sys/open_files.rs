@@ -57,17 +57,17 @@ impl Process {
     }
 }
 
-/// What is searched for.
+/// The sockets or files to search for.
 #[derive(Clone, Debug)]
-pub enum Wanted {
+pub enum SearchTarget {
     /// Sockets with these inodes.
     Sockets(BTreeSet<u32>),
     /// Files with these paths, also if they are only mapped.
     Files(BTreeSet<String>),
 }
 
-impl Wanted {
-    fn has(&self, link: &str) -> bool {
+impl SearchTarget {
+    fn matches(&self, link: &str) -> bool {
         match self {
             Self::Sockets(inodes) => inode(link).is_some_and(|inode| inodes.contains(&inode)),
             Self::Files(paths) => paths.contains(link),
@@ -75,33 +75,33 @@ impl Wanted {
     }
 }
 
-/// The processes that have what was searched for.
+/// The processes that have a searched socket or file open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// Processes that have a wanted file open.
+    /// Processes that have one of them open.
     pub proven: Vec<Process>,
-    /// Processes that may have a wanted file open: see [`Evidence::Hidden`].
+    /// Processes that may have one of them open: see [`Evidence::Hidden`].
     pub hidden: Vec<Process>,
 }
 
-/// What the descriptors of a process show.
+/// Whether the descriptors of a process include a searched socket or file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Evidence {
-    /// A wanted file is open.
+    /// One is open.
     Proven,
-    /// They cannot be read: the process has other rights than its user, or chose it (prctl(2), `PR_SET_DUMPABLE`). Or one of them can
-    /// hold files that have no descriptor.
+    /// The descriptors cannot be read: the process has other rights than its user, or protects itself (prctl(2),
+    /// `PR_SET_DUMPABLE`). Or one of the descriptors can hold files that have no descriptor.
     Hidden,
-    /// No wanted file is open.
+    /// None is open.
     Nothing,
 }
 
-/// The processes among these that have it open. One with so many descriptors that they cannot be read in time is
-/// hidden.
-pub fn find(among: Vec<Process>, wanted: &Wanted) -> Owners {
-    let wanted = wanted.clone();
+/// The processes among these that have the target open. A process with so many descriptors that they cannot be read in
+/// time is hidden.
+pub fn find(processes: Vec<Process>, target: &SearchTarget) -> Owners {
+    let target = target.clone();
     let mut owners = Owners::default();
-    for (process, found) in read_as_owner(among, move |process| evidence(process.pid, &wanted)) {
+    for (process, found) in read_as_owner(processes, move |process| evidence(process.pid, &target)) {
         match found.unwrap_or(Evidence::Hidden) {
             Evidence::Proven => owners.proven.push(process),
             Evidence::Hidden => owners.hidden.push(process),
@@ -111,20 +111,20 @@ pub fn find(among: Vec<Process>, wanted: &Wanted) -> Owners {
     owners
 }
 
-/// Reads each process with its owner's rights to files; `None` for what is not read in time.
+/// Reads each process with its owner's rights to files; `None` for a process that cannot be read in time.
 pub(crate) fn read_as_owner<T: Send + 'static>(
-    mut among: Vec<Process>,
+    mut processes: Vec<Process>,
     read: impl Fn(&Process) -> T + Send + 'static,
 ) -> Vec<(Process, Option<T>)> {
     let until = Instant::now() + DEADLINE;
-    // Those with few descriptors first, so that one with a million of them delays no other.
-    among.sort_by_key(|process| process.slots);
+    // Processes with few descriptors come first, so that a process with a million of them delays no other.
+    processes.sort_by_key(|process| process.slots);
     let (sender, receiver) = mpsc::channel();
-    let in_order = among.clone();
+    let ordered = processes.clone();
     let is_root = Uid::effective().is_root();
     // If the thread hangs, it ends with the program.
     let thread = std::thread::Builder::new().spawn(move || {
-        for process in in_order {
+        for process in ordered {
             if is_root {
                 setfsgid(Gid::from_raw(process.gid));
                 setfsuid(Uid::from_raw(process.uid));
@@ -134,25 +134,25 @@ pub(crate) fn read_as_owner<T: Send + 'static>(
             }
         }
     });
-    // Without a thread there is no sender.
+    // Without a thread, the sender is dropped and every result is `None`.
     drop(thread);
     let next = || receiver.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
-    among.into_iter().map(|process| (process, next())).collect()
+    processes.into_iter().map(|process| (process, next())).collect()
 }
 
 /// Each thread can have descriptors of its own (clone(2) without `CLONE_FILES`), and the first one, whose descriptors `/proc/PID/fd`
 /// shows, may have ended.
-fn evidence(pid: i32, wanted: &Wanted) -> Evidence {
+fn evidence(pid: i32, target: &SearchTarget) -> Evidence {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let mut found = match wanted {
-        Wanted::Files(_) => evidence_of_maps(pid, wanted),
-        Wanted::Sockets(_) => Evidence::Nothing,
+    let mut found = match target {
+        SearchTarget::Files(_) => evidence_of_maps(pid, target),
+        SearchTarget::Sockets(_) => Evidence::Nothing,
     };
     if found == Evidence::Proven {
         return found;
     }
     for thread in threads {
-        match evidence_of_thread(&thread.path(), wanted) {
+        match evidence_of_thread(&thread.path(), target) {
             Evidence::Proven => return Evidence::Proven,
             Evidence::Hidden => found = Evidence::Hidden,
             Evidence::Nothing => {}
@@ -162,12 +162,12 @@ fn evidence(pid: i32, wanted: &Wanted) -> Evidence {
 }
 
 /// A mapping outlives its descriptor.
-fn evidence_of_maps(pid: i32, wanted: &Wanted) -> Evidence {
+fn evidence_of_maps(pid: i32, target: &SearchTarget) -> Evidence {
     match fs::read_to_string(format!("/proc/{pid}/maps")) {
         Ok(maps) => match maps
             .lines()
             .filter_map(|line| line.find('/').and_then(|at| line.get(at..)))
-            .any(|path| wanted.has(path))
+            .any(|path| target.matches(path))
         {
             true => Evidence::Proven,
             false => Evidence::Nothing,
@@ -177,7 +177,7 @@ fn evidence_of_maps(pid: i32, wanted: &Wanted) -> Evidence {
     }
 }
 
-fn evidence_of_thread(thread: &Path, wanted: &Wanted) -> Evidence {
+fn evidence_of_thread(thread: &Path, target: &SearchTarget) -> Evidence {
     let is_denied = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     let descriptors = match fs::read_dir(thread.join("fd")) {
         Ok(descriptors) => descriptors,
@@ -193,7 +193,7 @@ fn evidence_of_thread(thread: &Path, wanted: &Wanted) -> Evidence {
         };
         let info = || fs::read_to_string(thread.join("fdinfo").join(descriptor.file_name())).unwrap_or_default();
         match link.to_str() {
-            Some(link) if wanted.has(link) => return Evidence::Proven,
+            Some(link) if target.matches(link) => return Evidence::Proven,
             Some(link) if may_hold_files(link, info) => found = Evidence::Hidden,
             _ => {}
         }
@@ -201,35 +201,36 @@ fn evidence_of_thread(thread: &Path, wanted: &Wanted) -> Evidence {
     found
 }
 
-/// Whether a descriptor may hold files that have none: a Unix socket with unread ones (`SCM_RIGHTS`), and a ring with registered ones
-/// (io_uring_register(2)).
+/// Whether a descriptor may hold files that have no descriptor: a Unix socket with unread ones (`SCM_RIGHTS`), or a
+/// ring with registered ones (io_uring_register(2)).
 fn may_hold_files(link: &str, info: impl FnOnce() -> String) -> bool {
     link == "anon_inode:[io_uring]"
         || link.starts_with("socket:") && parse::field(&info(), "scm_fds").is_some_and(|count| count != "0")
 }
 
 /// All living processes of this container of users other than root.
-pub fn processes() -> Vec<Process> {
+pub fn user_processes() -> Vec<Process> {
     living(|uid| uid != 0)
 }
 
 /// All living processes of this container.
-pub fn of_container() -> Vec<Process> {
+pub fn container_processes() -> Vec<Process> {
     living(|_| true)
 }
 
-/// Each Prolog waits for this: a process of another user costs one file.
-fn living(is_users: impl Fn(u32) -> bool) -> Vec<Process> {
+/// The living processes of this container whose real user satisfies `is_included`. Each Prolog waits for this, so an
+/// excluded process costs only one file.
+fn living(is_included: impl Fn(u32) -> bool) -> Vec<Process> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let namespace = fs::read_link("/proc/self/ns/cgroup").unwrap_or_default();
-    let is_hosts = namespace.as_os_str() == HOST_CGROUP_NAMESPACE;
-    let here = |pid: i32| {
+    let is_host_namespace = namespace.as_os_str() == HOST_CGROUP_NAMESPACE;
+    let read = |pid: i32| {
         let status = proc::status(pid)?;
         let [uid] = parse::numbers(&status, "Uid")?;
-        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok().filter(|_| is_users(uid))?;
-        is_same_container(&own, &cgroups, is_hosts).then(|| process(pid, &status, &cgroups)).flatten()
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok().filter(|_| is_included(uid))?;
+        is_same_container(&own, &cgroups, is_host_namespace).then(|| process(pid, &status, &cgroups)).flatten()
     };
-    proc::pids().filter_map(here).collect()
+    proc::pids().filter_map(read).collect()
 }
 
 /// `status` and `cgroups` are the texts of /proc/PID/status and /proc/PID/cgroup.
@@ -276,7 +277,7 @@ fn cgroup(cgroups: &str) -> Option<u64> {
 
 /// Compares `/proc/PID/cgroup` of two processes: with a shared PID namespace, processes of other containers are visible.
 /// Those are outside the root of the own cgroup namespace, or outside the own cgroup where the namespace is the host's.
-fn is_same_container(own: &str, other: &str, is_hosts: bool) -> bool {
+fn is_same_container(own: &str, other: &str, is_host_namespace: bool) -> bool {
     fn split(line: &str) -> Option<(&str, &str)> {
         let (hierarchy, rest) = line.split_once(':')?;
         Some((hierarchy, rest.split_once(':')?.1))
@@ -285,7 +286,7 @@ fn is_same_container(own: &str, other: &str, is_hosts: bool) -> bool {
         let own = own.lines().filter_map(split).find(|(name, _)| *name == hierarchy).map_or("/", |(_, path)| path);
         let below = path.strip_prefix(own.trim_end_matches('/'));
         let is_below = below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        path == "/.." || path.starts_with("/../") || is_hosts && !is_below
+        path == "/.." || path.starts_with("/../") || is_host_namespace && !is_below
     };
     !other.lines().filter_map(split).any(is_outside)
 }
@@ -301,14 +302,14 @@ mod tests {
     use crate::sockets;
 
     fn process_with_pid(pid: i32) -> Process {
-        of_container().into_iter().find(|process| process.pid == pid).unwrap()
+        container_processes().into_iter().find(|process| process.pid == pid).unwrap()
     }
 
     #[test]
     fn finds_process_with_open_device() {
         let has = |path: &str| {
             let own = process_with_pid(i32::try_from(std::process::id()).unwrap());
-            !find(vec![own], &Wanted::Files(BTreeSet::from([path.to_owned()]))).proven.is_empty()
+            !find(vec![own], &SearchTarget::Files(BTreeSet::from([path.to_owned()]))).proven.is_empty()
         };
         let file = fs::File::open("/dev/full").unwrap();
         assert!(has("/dev/full") && !has("/dev/nvidia0"));
@@ -331,8 +332,8 @@ mod tests {
         let inodes: BTreeSet<u32> = sockets::bound(port).unwrap().iter().map(|tcp| tcp.inode).collect();
         let own = process_with_pid(i32::try_from(std::process::id()).unwrap());
         let among = vec![own.clone(), process_with_pid(nix::unistd::getppid().as_raw())];
-        assert_eq!(find(among.clone(), &Wanted::Sockets(inodes)).proven, [own]);
-        assert_eq!(find(among, &Wanted::Sockets(BTreeSet::from([1]))).proven, []);
+        assert_eq!(find(among.clone(), &SearchTarget::Sockets(inodes)).proven, [own]);
+        assert_eq!(find(among, &SearchTarget::Sockets(BTreeSet::from([1]))).proven, []);
     }
 
     #[test]
@@ -350,15 +351,15 @@ mod tests {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let inodes: BTreeSet<u32> =
             sockets::bound(socket.local_addr().unwrap().port()).unwrap().iter().map(|tcp| tcp.inode).collect();
-        let wanted = Wanted::Sockets(inodes);
+        let target = SearchTarget::Sockets(inodes);
         let (sender, _receiver) = std::os::unix::net::UnixStream::pair().unwrap();
         let (files, text) = ([socket.as_raw_fd()], [std::io::IoSlice::new(b"x")]);
         sendmsg::<()>(sender.as_raw_fd(), &text, &[ControlMessage::ScmRights(&files)], MsgFlags::empty(), None)
             .unwrap();
         let own = process_with_pid(i32::try_from(std::process::id()).unwrap());
-        assert_eq!(find(vec![own.clone()], &wanted).proven, vec![own.clone()]);
+        assert_eq!(find(vec![own.clone()], &target).proven, vec![own.clone()]);
         drop(socket);
-        assert_eq!(find(vec![own.clone()], &wanted), Owners { hidden: vec![own], ..Owners::default() });
+        assert_eq!(find(vec![own.clone()], &target), Owners { hidden: vec![own], ..Owners::default() });
     }
 
     #[test]

@@ -38,18 +38,18 @@ pub fn title(pid: i32) -> Option<String> {
 }
 
 /// Whether the real user is root. The effective one may differ: slurmstepd switches to the job's user to open files.
-pub fn is_roots(pid: i32) -> bool {
+pub fn is_root_process(pid: i32) -> bool {
     status(pid).and_then(|status| parse::numbers(&status, "Uid")).is_some_and(|[real]| real == 0)
 }
 
 /// The title of a slurmstepd. Any user can forge the title and name, but not the real user root.
 pub fn step_title(stat: &Stat) -> Option<String> {
-    (stat.name == "slurmstepd" && is_roots(stat.pid)).then(|| title(stat.pid)).flatten()
+    (stat.name == "slurmstepd" && is_root_process(stat.pid)).then(|| title(stat.pid)).flatten()
 }
 
 /// The processes of jobs.
 #[derive(Clone, Debug, Default)]
-pub struct OfJobs {
+pub struct JobProcesses {
     /// The jobs that have a slurmstepd.
     pub jobs: BTreeSet<u32>,
     /// The processes below each slurmstepd, with its job.
@@ -57,7 +57,7 @@ pub struct OfJobs {
 }
 
 /// Reads the processes below each slurmstepd.
-pub fn of_jobs() -> OfJobs {
+pub fn job_processes() -> JobProcesses {
     let mut all: BTreeMap<i32, (Stat, Option<u32>)> = BTreeMap::new();
     for stat in pids().filter_map(stat) {
         let job = step_title(&stat).and_then(|title| Some(parse::step(&title)?.0));
@@ -76,7 +76,7 @@ pub fn of_jobs() -> OfJobs {
     };
     let no_steps = all.values().filter(|(_, step)| step.is_none());
     let processes = no_steps.filter_map(|(stat, _)| Some((stat.clone(), job(stat)?))).collect();
-    OfJobs { jobs: all.values().filter_map(|(_, job)| *job).collect(), processes }
+    JobProcesses { jobs: all.values().filter_map(|(_, job)| *job).collect(), processes }
 }
 
 /// Reads a file of the process. Process names may be invalid UTF-8.
@@ -113,11 +113,11 @@ mod tests {
             let mut child = start_forged_slurmstepd(uid, &program);
             let pid = child.id().try_into().unwrap();
             let found = stat(pid).unwrap();
-            assert_eq!((found.name.as_str(), is_roots(pid)), ("slurmstepd", counts), "{uid}");
+            assert_eq!((found.name.as_str(), is_root_process(pid)), ("slurmstepd", counts), "{uid}");
             assert_eq!(step_title(&found).as_deref().and_then(parse::step).is_some(), counts, "{uid}");
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert!(!is_roots(-1));
+        assert!(!is_root_process(-1));
     }
 }

@@ -12,9 +12,9 @@ pub const JOIN: &str = "SLURMINIT_JOIN";
 /// The variables that are removed from the environment of other programs.
 pub const ALL: [&str; 3] = [TOML, MUNGE_KEY, JOIN];
 
-/// What a process that gives up root's rights keeps: the other variables of the container may be secrets too (`docker run --env`). A
-/// prefix ends with `_`.
-const KEPT: [&str; 16] = [
+/// Variables, and prefixes ending with `_`, that a process keeps when it gives up root's rights. The other variables of
+/// the container may be secrets (`docker run --env`).
+const INHERITABLE: [&str; 16] = [
     "PATH",
     "LANG",
     "LC_",
@@ -33,15 +33,17 @@ const KEPT: [&str; 16] = [
     "RUST_BACKTRACE",
 ];
 
-/// Whether a process without rights may keep the variable.
-pub fn is_kept(name: &OsStr) -> bool {
-    let is_listed = |name: &str| KEPT.iter().any(|kept| *kept == name || kept.ends_with('_') && name.starts_with(kept));
+/// Whether an unprivileged process may inherit the variable.
+pub fn is_inheritable(name: &OsStr) -> bool {
+    let is_listed = |name: &str| {
+        INHERITABLE.iter().any(|listed| *listed == name || listed.ends_with('_') && name.starts_with(listed))
+    };
     name.to_str().is_some_and(|name| is_listed(name) && !ALL.contains(&name))
 }
 
-/// The variables of this process that one without rights may keep.
-pub fn kept() -> impl Iterator<Item = (OsString, OsString)> {
-    std::env::vars_os().filter(|(name, _)| is_kept(name))
+/// The variables of this process that an unprivileged process may inherit.
+pub fn inheritable_variables() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| is_inheritable(name))
 }
 
 #[cfg(test)]
@@ -51,10 +53,10 @@ mod tests {
     #[test]
     fn removes_secret_variables() {
         for kept in ["PATH", "LC_ALL", "SLURMINIT_LOG_LEVEL", "NVIDIA_VISIBLE_DEVICES"] {
-            assert!(is_kept(OsStr::new(kept)), "{kept}");
+            assert!(is_inheritable(OsStr::new(kept)), "{kept}");
         }
         for secret in ["SLURMINIT_MUNGE_KEY", "SLURMINIT_JOIN", "API_KEY", "PATH_TO", "HF_TOKEN", "SLURM_JWT", ""] {
-            assert!(!is_kept(OsStr::new(secret)), "{secret}");
+            assert!(!is_inheritable(OsStr::new(secret)), "{secret}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The sockets of this network namespace: who listens, who is connected, and who owns them.
+//! The sockets of this network namespace: listeners, connections and their owners.
 //!
 //! Uses netlink (sock_diag(7)). `/proc/net/tcp` shows less, and the kernel scans its whole connection table for
 //! it: 6 ms on a machine with 24 GiB, against 25 microseconds for one port here.
@@ -17,10 +17,10 @@ const LISTEN: u8 = 10;
 const ANY_STATE: u32 = u32::MAX;
 /// The size of `struct nlmsghdr`.
 const HEADER: usize = 16;
-/// Large enough for one answer: the kernel cuts answers at one to eight pages.
+/// Large enough for one reply: the kernel cuts replies at one to eight pages.
 const BUFFER: usize = 32 * 1024;
-/// The most answers read per dump; enough for several hundred thousand sockets.
-const ANSWERS: usize = 4096;
+/// The maximum number of replies per dump; enough for several hundred thousand sockets.
+const MAX_REPLIES: usize = 4096;
 
 /// A TCP socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ pub struct Tcp {
     /// The remote address; unspecified for a listening socket.
     pub peer: IpAddr,
     /// Whether the socket is listening.
-    pub listens: bool,
+    pub is_listening: bool,
     /// The backlog of a listening socket: connections not yet accepted.
-    pub waiting: u32,
+    pub backlog: u32,
     /// The user that created the socket; 0 also for a connection not yet accepted.
     pub uid: u32,
     /// The inode, as in `/proc/PID/fd`; 0 if no process has the socket open.
@@ -47,7 +47,7 @@ pub struct Tcp {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unix {
     /// Whether the socket is listening.
-    pub listens: bool,
+    pub is_listening: bool,
     /// The inode, as in `/proc/PID/fd`.
     pub inode: u32,
     /// The inode of the connected socket.
@@ -55,7 +55,7 @@ pub struct Unix {
     /// The path, or the name in the abstract namespace.
     pub name: Vec<u8>,
     /// The backlog of a listening socket: the inodes of connections not yet accepted.
-    pub waiting: Vec<u32>,
+    pub backlog: Vec<u32>,
     /// The user that created the socket (Linux 5.3 and later).
     pub uid: Option<u32>,
 }
@@ -82,14 +82,14 @@ pub fn all() -> Option<Vec<Tcp>> {
 
 fn tcp(states: u32, local: u16, remote: u16) -> Option<Vec<Tcp>> {
     let families = [libc::AF_INET, libc::AF_INET6];
-    let mut answers = families.into_iter().map(|family| {
+    let mut replies = families.into_iter().map(|family| {
         let mut found = Vec::new();
         dump(&inet_request(u8::try_from(family).ok()?, states, local, remote), |body| found.extend(inet(body)))?;
         Some(found)
     });
-    let first = answers.next()??;
-    // A kernel without IPv6 sends no such answer and has no such sockets.
-    let all = first.into_iter().chain(answers.next().flatten().unwrap_or_default());
+    let first = replies.next()??;
+    // A kernel without IPv6 sends no such reply and has no such sockets.
+    let all = first.into_iter().chain(replies.next().flatten().unwrap_or_default());
     Some(all.filter(|tcp| (local == 0 || tcp.local == local) && (remote == 0 || tcp.remote == remote)).collect())
 }
 
@@ -100,30 +100,30 @@ pub fn unix() -> Option<Vec<Unix>> {
     Some(found)
 }
 
-/// Sends a request and passes the body of each message in the answers to `take`.
+/// Sends a request and passes the body of each message in the replies to `take`.
 fn dump(request: &[u8], mut take: impl FnMut(&[u8])) -> Option<()> {
     let netlink =
         socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag).ok()?;
     sendto(netlink.as_raw_fd(), request, &NetlinkAddr::new(0, 0), MsgFlags::empty()).ok()?;
     let mut buffer = vec![0; BUFFER];
-    for _ in 0..ANSWERS {
-        if part(&netlink, &mut buffer, &mut take)? {
+    for _ in 0..MAX_REPLIES {
+        if read_reply(&netlink, &mut buffer, &mut take)? {
             return Some(());
         }
     }
     None
 }
 
-/// Reads one answer and returns whether it was the last. The kernel prepares the next answer while this one is read, so
+/// Reads one reply and returns whether it was the last. The kernel prepares the next reply while this one is read, so
 /// this never blocks.
-fn part(netlink: &OwnedFd, buffer: &mut [u8], take: &mut impl FnMut(&[u8])) -> Option<bool> {
+fn read_reply(netlink: &OwnedFd, buffer: &mut [u8], take: &mut impl FnMut(&[u8])) -> Option<bool> {
     let length = recv(netlink.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT).ok()?;
-    messages(buffer.get(..length)?, take)
+    parse_messages(buffer.get(..length)?, take)
 }
 
-/// Goes through the messages of an answer and returns whether it was the last; `None` on an error or a malformed
+/// Passes each message of a reply to `take` and returns whether it was the last; `None` on an error or a malformed
 /// message.
-fn messages(mut bytes: &[u8], take: &mut impl FnMut(&[u8])) -> Option<bool> {
+fn parse_messages(mut bytes: &[u8], take: &mut impl FnMut(&[u8])) -> Option<bool> {
     while let Some(header) = bytes.get(..HEADER) {
         let length = u32_at(header, 0)? as usize;
         let kind = u16_at(header, 4)?;
@@ -167,8 +167,8 @@ fn inet(body: &[u8]) -> Option<Tcp> {
     let cgroup = attributes(body.get(72..).unwrap_or_default()).find(|(kind, _)| *kind == CGROUP);
     let cgroup = cgroup.and_then(|(_, id)| Some(u64::from_ne_bytes(id.get(..8)?.try_into().ok()?)));
     let port = |at: usize| Some(u16::from_be_bytes(body.get(at..at + 2)?.try_into().ok()?));
-    let listens = *body.get(1)? == LISTEN;
-    let waiting = if listens { u32_at(body, 56)? } else { 0 };
+    let is_listening = *body.get(1)? == LISTEN;
+    let backlog = if is_listening { u32_at(body, 56)? } else { 0 };
     let (uid, inode) = (u32_at(body, 64)?, u32_at(body, 68)?);
     let address: [u8; 16] = body.get(24..40)?.try_into().ok()?;
     let peer = match i32::from(*body.first()?) == libc::AF_INET {
@@ -176,7 +176,7 @@ fn inet(body: &[u8]) -> Option<Tcp> {
         // An IPv4 peer of an IPv6 socket has a mapped address.
         false => Ipv6Addr::from(address).to_canonical(),
     };
-    Some(Tcp { local: port(4)?, remote: port(6)?, peer, listens, waiting, uid, inode, cgroup })
+    Some(Tcp { local: port(4)?, remote: port(6)?, peer, is_listening, backlog, uid, inode, cgroup })
 }
 
 /// `struct nlmsghdr` and `struct unix_diag_req`; asks for name, peer, backlog and owner.
@@ -194,12 +194,12 @@ fn unix_request() -> Vec<u8> {
 
 /// `struct unix_diag_msg`: family, type, state, inode and a cookie; then attributes, each with length and kind.
 fn unix_message(body: &[u8]) -> Option<Unix> {
-    let mut socket = Unix { listens: *body.get(2)? == LISTEN, inode: u32_at(body, 4)?, ..Unix::default() };
+    let mut socket = Unix { is_listening: *body.get(2)? == LISTEN, inode: u32_at(body, 4)?, ..Unix::default() };
     for (kind, value) in attributes(body.get(16..)?) {
         match kind {
             0 => socket.name = value.strip_suffix(&[0]).unwrap_or(value).to_vec(),
             2 => socket.peer = u32_at(value, 0),
-            3 => socket.waiting = value.chunks_exact(4).filter_map(|inode| u32_at(inode, 0)).collect(),
+            3 => socket.backlog = value.chunks_exact(4).filter_map(|inode| u32_at(inode, 0)).collect(),
             7 => socket.uid = u32_at(value, 0),
             _ => {}
         }
@@ -237,9 +237,9 @@ mod tests {
             let socket = std::net::TcpListener::bind(address).unwrap();
             let port = socket.local_addr().unwrap().port();
             let found = listeners(port).unwrap();
-            assert_eq!((found.len(), found[0].uid, found[0].waiting), (1, own, 0));
+            assert_eq!((found.len(), found[0].uid, found[0].backlog), (1, own, 0));
             let _client = std::net::TcpStream::connect(socket.local_addr().unwrap()).unwrap();
-            assert_eq!(listeners(port).unwrap()[0].waiting, 1);
+            assert_eq!(listeners(port).unwrap()[0].backlog, 1);
             let clients = connected_to(port).unwrap();
             assert!(clients.len() == 1 && clients[0].uid == own && clients[0].inode != 0, "{clients:?}");
             assert_eq!(clients[0].peer, socket.local_addr().unwrap().ip());
@@ -262,17 +262,17 @@ mod tests {
         let _pending = std::os::unix::net::UnixStream::connect(&path).unwrap();
         let sockets = unix().unwrap();
         let listening =
-            sockets.iter().find(|socket| socket.listens && socket.name == path.as_os_str().as_encoded_bytes());
-        assert_eq!(listening.unwrap().waiting.len(), 1);
+            sockets.iter().find(|socket| socket.is_listening && socket.name == path.as_os_str().as_encoded_bytes());
+        assert_eq!(listening.unwrap().backlog.len(), 1);
         let ends: Vec<_> =
-            sockets.iter().filter(|s| !s.listens && s.name == path.as_os_str().as_encoded_bytes()).collect();
+            sockets.iter().filter(|s| !s.is_listening && s.name == path.as_os_str().as_encoded_bytes()).collect();
         assert!(ends.iter().any(|end| sockets.iter().any(|client| client.peer == Some(end.inode))), "{ends:?}");
     }
 
     proptest! {
         #[test]
         fn arbitrary_input_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = messages(&bytes, &mut |body| { let _ = (inet(body), unix_message(body)); });
+            let _ = parse_messages(&bytes, &mut |body| { let _ = (inet(body), unix_message(body)); });
             let _ = (inet(&bytes), unix_message(&bytes));
         }
 
@@ -280,7 +280,7 @@ mod tests {
         fn parsing_ends_despite_wrong_message_length(length in any::<u32>(), kind in any::<u16>()) {
             let mut bytes = [length.to_ne_bytes().as_slice(), &kind.to_ne_bytes()].concat();
             bytes.resize(64, 0);
-            let _ = messages(&bytes, &mut |_| {});
+            let _ = parse_messages(&bytes, &mut |_| {});
         }
     }
 }

@@ -18,7 +18,7 @@ use nix::unistd::{ForkResult, Pid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::inherited::{HIGHEST, before_main, bit};
+use crate::inherited::{MAX_SIGNAL, before_main, bit};
 
 // SAFETY: `before_main` has the signature of a constructor, and only makes system calls and stores atomics.
 #[unsafe(link_section = ".init_array")]
@@ -86,11 +86,11 @@ pub(crate) fn replace_signal_mask(mask: u64) -> u64 {
     // SAFETY: an all-zero sigset_t is valid, all pointers are to these two, and the call cannot fail with these arguments.
     unsafe {
         let (mut new, mut old): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
-        for signal in (1..=HIGHEST).filter(|signal| mask & bit(*signal) != 0) {
+        for signal in (1..=MAX_SIGNAL).filter(|signal| mask & bit(*signal) != 0) {
             libc::sigaddset(&raw mut new, signal);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const new, &raw mut old);
-        let blocked = (1..=HIGHEST).filter(|signal| libc::sigismember(&raw const old, *signal) == 1);
+        let blocked = (1..=MAX_SIGNAL).filter(|signal| libc::sigismember(&raw const old, *signal) == 1);
         blocked.fold(0, |mask, signal| mask | bit(signal))
     }
 }

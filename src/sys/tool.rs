@@ -22,9 +22,9 @@ use answer::Answer;
 pub use ending::end;
 
 /// The maximum number of bytes read from each stream. Slurm's JSON of ten thousand jobs is smaller.
-const LONGEST: usize = 256 << 20;
+const MAX_OUTPUT: usize = 256 << 20;
 /// The polling interval for the exit on a kernel without pidfd.
-const SLICE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs `program` from PATH, and kills it at the deadline.
 pub fn ask<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S], deadline: Duration) -> Answer {
@@ -45,7 +45,7 @@ pub fn ask<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S], deadlin
 /// # Errors
 /// It cannot be executed, or has not ended at the deadline (`TimedOut`) and is killed.
 pub fn output(command: &mut Command, deadline: Duration) -> Result<Output> {
-    Running::start(command, b"")?.finish(deadline, LONGEST)
+    Running::start(command, b"")?.finish(deadline, MAX_OUTPUT)
 }
 
 /// A running program.
@@ -72,12 +72,12 @@ impl Running {
         self.0.id()
     }
 
-    /// Returns the output, at most `longest` bytes of each stream, and the exit status.
+    /// Returns the output, at most `max_output` bytes of each stream, and the exit status.
     ///
     /// # Errors
     /// It has not ended at the deadline (`TimedOut`), and is killed with its descendants.
-    pub fn finish(mut self, deadline: Duration, longest: usize) -> Result<Output> {
-        let output = self.wait(Instant::now() + deadline, longest);
+    pub fn finish(mut self, deadline: Duration, max_output: usize) -> Result<Output> {
+        let output = self.wait(Instant::now() + deadline, max_output);
         if output.is_err() {
             end(self.0);
         }
@@ -85,7 +85,7 @@ impl Running {
     }
 
     /// Waits for the exit, not for the end of the output: a process that it leaves in the background keeps the pipes open.
-    fn wait(&mut self, until: Instant, longest: usize) -> Result<Output> {
+    fn wait(&mut self, until: Instant, max_output: usize) -> Result<Output> {
         let pipes = [self.0.stdout.take().map(OwnedFd::from), self.0.stderr.take().map(OwnedFd::from)];
         let mut output = [Vec::new(), Vec::new()];
         let mut open: Vec<(OwnedFd, &mut Vec<u8>)> = pipes.into_iter().flatten().zip(&mut output).collect();
@@ -96,15 +96,15 @@ impl Running {
         loop {
             let watched = open.iter().map(|(pipe, _)| pipe).chain(&handle);
             // Before Linux 5.3 there is no pidfd that reports the exit.
-            let slice = if handle.is_some() { until } else { until.min(Instant::now() + SLICE) };
-            match wait_for(watched, slice) {
+            let wake_up = if handle.is_some() { until } else { until.min(Instant::now() + POLL_INTERVAL) };
+            match wait_for(watched, wake_up) {
                 Err(error) if error.kind() == ErrorKind::TimedOut && Instant::now() < until => {}
                 ready => drop(ready?),
             }
             // Output written before the exit is read below.
             let status = self.0.try_wait()?;
             // A program that writes beyond the limit finds its pipe closed.
-            open.retain_mut(|(pipe, output)| read(pipe, output, longest));
+            open.retain_mut(|(pipe, output)| read(pipe, output, max_output));
             if let Some(status) = status {
                 let [stdout, stderr] = output;
                 return Ok(Output { status, stdout, stderr });
@@ -138,9 +138,9 @@ fn wait_for<'a>(files: impl Iterator<Item = &'a OwnedFd>, until: Instant) -> Res
 }
 
 /// Reads the available bytes; returns whether the stream is still open.
-fn read(pipe: &OwnedFd, output: &mut Vec<u8>, longest: usize) -> bool {
+fn read(pipe: &OwnedFd, output: &mut Vec<u8>, max_output: usize) -> bool {
     let mut chunk = [0; 8192];
-    while output.len() < longest {
+    while output.len() < max_output {
         match nix::unistd::read(pipe, &mut chunk) {
             Ok(0) => return false,
             Ok(length) => output.extend_from_slice(&chunk[..length]),

@@ -74,7 +74,8 @@ impl UntrustedPath {
 enum WalkMode<'a> {
     /// Only through existing directories that only root controls.
     Strict,
-    /// Like `Strict`, but missing directories are created, and those that others could change are taken from them.
+    /// Like `Strict`, but missing directories are created, and the owner and mode of those that others could change are
+    /// corrected.
     Repair(&'a mut Vec<RepairedPath>),
     /// Missing directories are created, below directories of any owner. Other users' links are not followed.
     Anywhere,
@@ -97,7 +98,7 @@ pub fn make(root: &Path, path: &Path, repaired: &mut Vec<RepairedPath>) -> Resul
     walk(root, path, WalkMode::Repair(repaired))
 }
 
-/// Like [`make`], but within directories of any owner: for something that will belong to another user too.
+/// Like [`make`], but within directories of any owner: for a path that will belong to another user.
 ///
 /// # Errors
 /// It cannot be created, or the path contains a link that root did not make.
@@ -105,15 +106,15 @@ pub fn make_anywhere(root: &Path, path: &Path) -> Result<Dir, UntrustedPath> {
     walk(root, path, WalkMode::Anywhere).map(|(dir, _)| dir)
 }
 
-/// Opens a file for reading if only root could have put it there. The file's own owner does not matter, because a
+/// Opens a file for reading if only root could have created its name. The file's own owner does not matter, because a
 /// mounted secret keeps its owner from the host.
 ///
 /// # Errors
 /// It does not exist or is not a regular file, or someone other than root controls where the path leads.
 pub fn open_file(root: &Path, path: &Path) -> Result<File, UntrustedPath> {
-    let mut walk = Walk::begin(root, path)?;
-    let last = walk.go(&mut WalkMode::Strict, true)?;
-    let dir = walk.holder(path)?;
+    let mut walk = Walk::start(root, path)?;
+    let last = walk.resolve(&mut WalkMode::Strict, true)?;
+    let dir = walk.into_directory(path)?;
     match last {
         Some(name) => dir.open_file(&name).map_err(|error| UntrustedPath::io(path, error)),
         None => Err(UntrustedPath::io(path, nix::Error::EISDIR)),
@@ -162,7 +163,8 @@ pub fn read_whole(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Why a user other than root and `owner` could change the contents of an open file. A read-only mount allows no change.
+/// The reason why a user other than root and `owner` could change the contents of an open file; `None` if none could. A
+/// read-only mount allows no change.
 ///
 /// # Errors
 /// The file's owner or mount cannot be read.
@@ -179,78 +181,78 @@ pub fn changeable_by_others(file: &File, owner: Option<u32>) -> io::Result<Optio
 }
 
 fn walk(root: &Path, path: &Path, mut mode: WalkMode<'_>) -> Result<(Dir, bool), UntrustedPath> {
-    let mut walk = Walk::begin(root, path)?;
-    walk.go(&mut mode, false)?;
-    let made = walk.made;
-    walk.holder(path).map(|dir| (dir, made))
+    let mut walk = Walk::start(root, path)?;
+    walk.resolve(&mut mode, false)?;
+    let is_new = walk.is_new;
+    walk.into_directory(path).map(|dir| (dir, is_new))
 }
 
 /// The state of a path walk: the open directories, and the remaining names.
 struct Walk {
-    gone: Vec<Dir>,
-    rest: VecDeque<OsString>,
+    opened: Vec<Dir>,
+    remaining: VecDeque<OsString>,
     links: u32,
     /// Whether the last name was created.
-    made: bool,
+    is_new: bool,
 }
 
 impl Walk {
-    fn begin(root: &Path, path: &Path) -> Result<Self, UntrustedPath> {
+    fn start(root: &Path, path: &Path) -> Result<Self, UntrustedPath> {
         let path = std::path::absolute(path).map_err(|error| UntrustedPath::io(path, error))?;
-        let top = Dir::top(root).map_err(|error| UntrustedPath::io(root, error))?;
-        Ok(Self { gone: vec![top], rest: names(&path).collect(), links: 0, made: false })
+        let top = Dir::open_root(root).map_err(|error| UntrustedPath::io(root, error))?;
+        Ok(Self { opened: vec![top], remaining: names(&path).collect(), links: 0, is_new: false })
     }
 
-    fn holder(mut self, path: &Path) -> Result<Dir, UntrustedPath> {
-        self.gone.pop().ok_or_else(|| UntrustedPath::io(path, nix::Error::ENOENT))
+    fn into_directory(mut self, path: &Path) -> Result<Dir, UntrustedPath> {
+        self.opened.pop().ok_or_else(|| UntrustedPath::io(path, nix::Error::ENOENT))
     }
 
-    /// Walks to the end. With `to_a_file`, the last name may be a file and is then returned.
-    fn go(&mut self, mode: &mut WalkMode<'_>, to_a_file: bool) -> Result<Option<OsString>, UntrustedPath> {
-        while let Some(name) = self.rest.pop_front() {
+    /// Resolves the remaining names. With `allows_file`, the last name may be a file and is then returned.
+    fn resolve(&mut self, mode: &mut WalkMode<'_>, allows_file: bool) -> Result<Option<OsString>, UntrustedPath> {
+        while let Some(name) = self.remaining.pop_front() {
             if name == ".." {
-                if self.gone.len() > 1 {
-                    self.gone.pop();
+                if self.opened.len() > 1 {
+                    self.opened.pop();
                 }
                 continue;
             }
-            let Some(holder) = self.gone.last() else { break };
-            let place = holder.path().join(&name);
-            let others_may_add = holder.judge(mode)?;
-            self.made = false;
-            let entry = match holder.look(&name) {
+            let Some(parent) = self.opened.last() else { break };
+            let place = parent.path().join(&name);
+            let others_may_add = parent.check_writers(mode)?;
+            self.is_new = false;
+            let entry = match parent.open_entry(&name) {
                 Err(error) if error == nix::Error::ENOENT && !matches!(mode, WalkMode::Strict) => {
-                    self.made = true;
-                    holder.make(&name).map_err(|error| UntrustedPath::io(&place, error))?
+                    self.is_new = true;
+                    parent.make(&name).map_err(|error| UntrustedPath::io(&place, error))?
                 }
                 entry => entry.map_err(|error| UntrustedPath::io(&place, error))?,
             };
             if entry.is_dir() {
-                self.gone.push(entry);
+                self.opened.push(entry);
                 continue;
             }
-            let is_anybodys = others_may_add && !entry.is_roots();
+            let may_be_foreign = others_may_add && !entry.is_placed_by_root();
             if let WalkMode::Repair(repaired) = mode {
-                if is_anybodys {
-                    // Root owns the directory, so what another user put there is removed.
-                    holder.remove(&name).map_err(|error| UntrustedPath::io(&place, error))?;
+                if may_be_foreign {
+                    // Root owns the directory, so an entry that another user may have created is removed.
+                    parent.remove(&name).map_err(|error| UntrustedPath::io(&place, error))?;
                     repaired.push(RepairedPath::Removed { path: place });
-                    self.rest.push_front(name);
+                    self.remaining.push_front(name);
                     continue;
                 }
             }
             if entry.is_link() {
                 self.links += 1;
-                if is_anybodys || !entry.is_roots() || self.links > LINKS {
+                if may_be_foreign || !entry.is_placed_by_root() || self.links > LINKS {
                     return Err(UntrustedPath::Link { path: place });
                 }
-                let target = holder.read_link(&name).map_err(|error| UntrustedPath::io(&place, error))?;
+                let target = parent.read_link(&name).map_err(|error| UntrustedPath::io(&place, error))?;
                 if target.is_absolute() {
-                    self.gone.truncate(1);
+                    self.opened.truncate(1);
                 }
-                names(&target).rev().for_each(|name| self.rest.push_front(name));
-            } else if to_a_file && self.rest.is_empty() {
-                return if is_anybodys { Err(entry.foreign()) } else { Ok(Some(name)) };
+                names(&target).rev().for_each(|name| self.remaining.push_front(name));
+            } else if allows_file && self.remaining.is_empty() {
+                return if may_be_foreign { Err(entry.foreign()) } else { Ok(Some(name)) };
             } else {
                 return Err(UntrustedPath::io(&place, nix::Error::ENOTDIR));
             }

@@ -21,9 +21,9 @@ pub struct UnnamedFile {
     pub is_memfd: bool,
 }
 
-/// Those that each of these has open, as far as it can be read.
-pub fn of(among: Vec<Process>) -> Vec<(Process, Vec<UnnamedFile>)> {
-    let all = read_as_owner(among, |process| files(Path::new(&format!("/proc/{}/task", process.pid))));
+/// The unnamed files that each of these processes has open. A process whose descriptors cannot be read has none.
+pub fn find(processes: Vec<Process>) -> Vec<(Process, Vec<UnnamedFile>)> {
+    let all = read_as_owner(processes, |process| files(Path::new(&format!("/proc/{}/task", process.pid))));
     all.into_iter().map(|(process, files)| (process, files.unwrap_or_default())).collect()
 }
 

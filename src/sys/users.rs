@@ -34,17 +34,17 @@ impl User {
     }
 }
 
-/// The user of this name, if NSS would use only the two files.
-pub fn complete(name: &str) -> Option<User> {
-    local(name).filter(|_| are_local())
+/// The user of this name, if NSS has no other source than the two files.
+pub fn find_if_nss_is_local(name: &str) -> Option<User> {
+    local(name).filter(|_| is_nss_local())
 }
 
-/// Whether all users are in the two files.
-pub fn are_local() -> bool {
-    read("/etc/nsswitch.conf").lines().all(is_local)
+/// Whether NSS has no other source of users and groups than the two files.
+pub fn is_nss_local() -> bool {
+    read("/etc/nsswitch.conf").lines().all(is_local_source)
 }
 
-/// The user of this name in the two files, which is enough for a Slurm daemon.
+/// The user of this name in the two files. For a Slurm daemon these are sufficient.
 pub fn local(name: &str) -> Option<User> {
     parse(name, &read("/etc/passwd"), &read("/etc/group"))
 }
@@ -59,27 +59,27 @@ fn parse(name: &str, passwd: &str, group: &str) -> Option<User> {
     let mut users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let user = users.find(|fields| fields.len() == 7 && fields[0] == name)?;
     let (uid, gid) = (user[2].parse().ok()?, user[3].parse().ok()?);
-    let of = |line: &str| {
+    let gid_if_member = |line: &str| {
         let fields: Vec<&str> = line.split(':').collect();
         let is_member = fields.len() == 4 && fields[3].split(',').any(|member| member.trim() == name);
         fields.get(2).filter(|_| is_member)?.parse().ok().filter(|other| *other != gid)
     };
-    let groups = std::iter::once(gid).chain(group.lines().filter_map(of)).collect();
+    let groups = std::iter::once(gid).chain(group.lines().filter_map(gid_if_member)).collect();
     let text = |at: usize| user[at].to_owned();
     Some(User { name: text(0), uid, gid, groups, home: text(5), shell: text(6) })
 }
 
 /// Whether a line of nsswitch.conf(5) names no source of users and groups other than `files`, `compat` and `systemd`.
-fn is_local(line: &str) -> bool {
+fn is_local_source(line: &str) -> bool {
     let line = line.split('#').next().unwrap_or_default();
     let Some((database, sources)) = line.split_once(':') else { return true };
     let is_about_users = ["passwd", "group", "initgroups"].contains(&database.trim());
-    let own = |source: &str| ["files", "compat", "systemd"].contains(&source) || source.starts_with('[');
-    !is_about_users || sources.split_ascii_whitespace().all(own)
+    let is_local = |source: &str| ["files", "compat", "systemd"].contains(&source) || source.starts_with('[');
+    !is_about_users || sources.split_ascii_whitespace().all(is_local)
 }
 
-/// For a message: `nobody (uid 65534)`. Uses NSS.
-pub fn shown(uid: u32) -> String {
+/// The name and ID for a message: `nobody (uid 65534)`. Uses NSS.
+pub fn display_name(uid: u32) -> String {
     match nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)) {
         Ok(Some(user)) => format!("{} (uid {uid})", crate::leftovers::printable(&user.name)),
         _ => format!("uid {uid}"),
@@ -114,10 +114,10 @@ mod tests {
             "",
             "group: files [NOTFOUND=return]",
         ] {
-            assert!(is_local(line), "{line}");
+            assert!(is_local_source(line), "{line}");
         }
         for line in ["passwd: files sss", "group: ldap files # local", "initgroups: winbind"] {
-            assert!(!is_local(line), "{line}");
+            assert!(!is_local_source(line), "{line}");
         }
     }
 }

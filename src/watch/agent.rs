@@ -32,7 +32,7 @@ use model::prepared::Prepared;
 use model::printable;
 use probe::vendor;
 use sys::report;
-use tasks::{Done, Task, Worker};
+use tasks::{Task, TaskResult, Worker};
 use watcher::{Watcher, WatcherEvent};
 
 /// Monitors the GPUs until SIGTERM.
@@ -41,19 +41,19 @@ use watcher::{Watcher, WatcherEvent};
 /// The run directory or PID 1 does not exist.
 pub fn run(config: &Config, root: &Path) -> anyhow::Result<()> {
     let Some(interval) = config.agent.interval else { return Ok(()) };
-    let ends = Arc::new(AtomicBool::new(false));
+    let is_stopping = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-        signal_hook::flag::register(signal, Arc::clone(&ends))?;
+        signal_hook::flag::register(signal, Arc::clone(&is_stopping))?;
     }
     let mut agent = Agent::new(config, root, interval)?;
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGUSR1] {
         // A signal may interrupt another thread.
-        signal_hook::low_level::pipe::register(signal, agent.worker.wake()?)?;
+        signal_hook::low_level::pipe::register(signal, agent.worker.wake_sender()?)?;
     }
-    while !ends.load(Ordering::Relaxed) {
-        agent.turn();
+    while !is_stopping.load(Ordering::Relaxed) {
+        agent.run_once();
     }
-    agent.forget();
+    agent.clear_faults();
     Ok(())
 }
 
@@ -70,8 +70,8 @@ struct Agent<'a> {
     /// The next check of each GPU that is closed; `None` while one is made.
     checks: BTreeMap<Key, Option<Instant>>,
     began: Instant,
-    last: Option<Report>,
-    complained: bool,
+    last_report: Option<Report>,
+    has_warned: bool,
 }
 
 impl<'a> Agent<'a> {
@@ -82,12 +82,12 @@ impl<'a> Agent<'a> {
         let (former, applied) = (files::former_report(run), files::left_out(run));
         let recount = recount(config, &prepared.node_name);
         let mut health = HealthController::new(config.faults.clone(), interval_ms, recount, former.as_ref(), &applied);
-        health.offer(offered(&prepared));
-        health.await_gpus(prepared.awaited.clone());
+        health.set_offered(offered(&prepared));
+        health.set_awaited(prepared.awaited.clone());
         let node = prepared.node_name.clone();
-        let vendors = Vendor::ALL.into_iter().filter(|vendor| vendor::of(*vendor).has_traces(root));
+        let vendors = Vendor::ALL.into_iter().filter(|vendor| vendor::probe_of(*vendor).has_traces(root));
         let began = Instant::now();
-        if guards(config, &prepared) {
+        if is_guard_needed(config, &prepared) {
             memory::watch(config, interval, &node)?;
         }
         let mut agent = Self {
@@ -99,8 +99,8 @@ impl<'a> Agent<'a> {
             notifier: notify::Notifier::new(&config.notifies),
             checks: BTreeMap::new(),
             began,
-            last: None,
-            complained: false,
+            last_report: None,
+            has_warned: false,
         };
         // The first process must not open what the former agent had closed.
         agent.close_and_check(began);
@@ -117,18 +117,18 @@ impl<'a> Agent<'a> {
     }
 
     /// Waits for the next event or deadline, and handles it.
-    fn turn(&mut self) {
+    fn run_once(&mut self) {
         self.wait();
         let instant = Instant::now();
         for index in 0..self.watchers.len() {
             let Some(watcher) = self.watchers.get_mut(index) else { break };
             let (vendor, events) = (watcher.vendor, watcher.step(instant));
             for event in events {
-                self.take(vendor, event);
+                self.handle_event(vendor, event);
             }
         }
-        for done in self.worker.results() {
-            self.finish(done);
+        for result in self.worker.results() {
+            self.handle_result(result);
         }
         self.close_and_check(instant);
         let actions = self.health.step(self.now());
@@ -139,16 +139,17 @@ impl<'a> Agent<'a> {
 
     /// Keeps GPUs that jobs cannot get closed, apart from a short check now and then.
     fn close_and_check(&mut self, now: Instant) {
-        self.health.release(&files::released(&self.config.paths.run));
+        self.health.set_released(&files::released(&self.config.paths.run));
         let mut closed = BTreeSet::new();
-        let mut wanted = Vec::new();
-        for watcher in self.watchers.iter_mut().filter(|watcher| vendor::of(watcher.vendor).must_close()) {
-            watcher.close(now, self.health.to_close(watcher.vendor));
-            closed.extend(watcher.is_closed());
-            wanted.extend(self.health.to_check(watcher.vendor));
+        let mut to_check = Vec::new();
+        let must_close = |watcher: &&mut Watcher| vendor::probe_of(watcher.vendor).must_close_for_repair();
+        for watcher in self.watchers.iter_mut().filter(must_close) {
+            watcher.close(now, self.health.gpus_to_close(watcher.vendor));
+            closed.extend(watcher.closed_keys());
+            to_check.extend(self.health.gpus_to_check(watcher.vendor));
         }
-        self.checks.retain(|key, _| wanted.iter().any(|gpu| gpu.key() == *key));
-        for gpu in wanted {
+        self.checks.retain(|key, _| to_check.iter().any(|gpu| gpu.key() == *key));
+        for gpu in to_check {
             let key = gpu.key();
             let later = now + self.config.agent.interval.unwrap_or_default() * CHECK_EACH;
             let due = self.checks.entry(key.clone()).or_insert(Some(later));
@@ -158,47 +159,47 @@ impl<'a> Agent<'a> {
         }
         // One that is being checked is open.
         closed.retain(|key| self.checks.get(key).is_none_or(Option::is_some));
-        self.health.closed(closed);
+        self.health.set_closed(closed);
     }
 
     fn wait(&self) {
-        let waits: Vec<_> = self.watchers.iter().map(Watcher::waits).collect();
+        let waits: Vec<_> = self.watchers.iter().map(Watcher::poll_source).collect();
         let now = Instant::now();
-        let due = self.health.next().map(|ms| self.began + Duration::from_millis(ms));
+        let due = self.health.next_deadline().map(|ms| self.began + Duration::from_millis(ms));
         let until = waits.iter().map(|(_, until)| *until).chain(due).chain(self.notifier.due(now)).min();
         // Without GPUs there is nothing to monitor.
         let left = until.map_or(Duration::from_secs(3600), |until| until.saturating_duration_since(now));
         let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-        let pipes = waits.iter().filter_map(|(pipe, _)| *pipe).chain([self.worker.wakes()]);
+        let pipes = waits.iter().filter_map(|(pipe, _)| *pipe).chain([self.worker.wake_receiver()]);
         let mut fds: Vec<PollFd<'_>> = pipes.map(|pipe: BorrowedFd<'_>| PollFd::new(pipe, PollFlags::POLLIN)).collect();
         // A signal ends the wait, too.
         let _ = poll(&mut fds, timeout);
     }
 
-    fn take(&mut self, vendor: Vendor, event: WatcherEvent) {
+    fn handle_event(&mut self, vendor: Vendor, event: WatcherEvent) {
         let now = self.now();
         match event {
-            WatcherEvent::Started => self.health.watcher_restarted(vendor),
+            WatcherEvent::Started => self.health.on_watcher_restart(vendor),
             WatcherEvent::Line(Line::Listed { gpus }) => {
                 // A process reports only GPUs of its own vendor.
                 let own = gpus.into_iter().filter(|gpu| gpu.vendor == vendor).collect();
-                self.health.listed(now, vendor, own);
+                self.health.begin_round(now, vendor, own);
             }
-            WatcherEvent::Line(Line::Seen { gpu, seen }) => self.health.seen(now, &gpu, *seen),
+            WatcherEvent::Line(Line::Seen { gpu, seen }) => self.health.add_sample(now, &gpu, *seen),
             WatcherEvent::Line(Line::Done) => {
                 // A reload by another caller may have changed the list.
                 if let Ok(prepared) = prepared(&self.config.paths.run) {
-                    self.health.offer(offered(&prepared));
-                    self.health.await_gpus(prepared.awaited);
+                    self.health.set_offered(offered(&prepared));
+                    self.health.set_awaited(prepared.awaited);
                 }
-                self.health.done(now, vendor);
+                self.health.end_round(now, vendor);
             }
-            WatcherEvent::Line(Line::Event { gpu, xid }) => self.health.event(now, gpu.as_ref(), xid),
-            WatcherEvent::Line(Line::Reset { gpu, phase }) => self.health.reset(now, vendor, &gpu, &phase),
+            WatcherEvent::Line(Line::Event { gpu, xid }) => self.health.add_event(now, gpu.as_ref(), xid),
+            WatcherEvent::Line(Line::Reset { gpu, phase }) => self.health.on_reset(now, vendor, &gpu, &phase),
             WatcherEvent::Line(Line::Trouble { kind, what }) => {
-                self.health.trouble(now, vendor, None, kind, &printable::line(&what))
+                self.health.add_failure(now, vendor, None, kind, &printable::line(&what))
             }
-            WatcherEvent::Line(Line::Opening { gpu }) if gpu.vendor == vendor => self.health.opening(now, gpu),
+            WatcherEvent::Line(Line::Opening { gpu }) if gpu.vendor == vendor => self.health.on_gpu_opening(now, gpu),
             WatcherEvent::Line(Line::Opening { .. } | Line::Asking { .. }) => {}
             WatcherEvent::Waiting(gpu) => {
                 let (name, maker) = (self.health.name_of(&gpu), vendor.traits().maker);
@@ -212,12 +213,12 @@ impl<'a> Agent<'a> {
             WatcherEvent::TimedOut(gpu, time) => {
                 let gpu = gpu.map(|gpu| self.health.key_of(&gpu));
                 let what = format!("no answer within {:.1} s", time.as_secs_f64());
-                self.health.trouble(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
+                self.health.add_failure(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
             }
             WatcherEvent::Crashed(gpu, how) => {
                 let gpu = gpu.map(|gpu| self.health.key_of(&gpu));
                 let what = format!("the process that queries it crashes ({how})");
-                self.health.trouble(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
+                self.health.add_failure(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
             }
             WatcherEvent::Restarted(why) => {
                 report::warn(message!(
@@ -233,22 +234,22 @@ impl<'a> Agent<'a> {
     fn apply(&mut self, action: Action) {
         match action {
             Action::Log(level, message) => report::write(level, message),
-            Action::Drain { reason } => self.worker.give(Task::Drain(printable::line(&reason).into_owned())),
-            Action::Ask => self.worker.give(Task::Ask),
-            Action::Reload { without } => self.worker.give(Task::Reload(without)),
-            Action::Resume => self.worker.give(Task::Resume),
+            Action::Drain { reason } => self.worker.queue(Task::Drain(printable::line(&reason).into_owned())),
+            Action::QueryJobs => self.worker.queue(Task::QueryJobs),
+            Action::Reload { without } => self.worker.queue(Task::Reload(without)),
+            Action::Resume => self.worker.queue(Task::Resume),
             Action::Notify(fault) => self.notifier.notify(Instant::now(), &fault),
         }
     }
 
     /// Handles the result of a task.
-    fn finish(&mut self, done: Done) {
+    fn handle_result(&mut self, result: TaskResult) {
         let now = self.now();
-        match done {
-            Done::Drained(outcome) => self.health.drained(now, &outcome),
-            Done::OnNode(began, answer) => {
+        match result {
+            TaskResult::Drained(outcome) => self.health.on_drain_outcome(now, &outcome),
+            TaskResult::OnNode(began, answer) => {
                 if let Err(why) = &answer {
-                    if !std::mem::replace(&mut self.complained, true) {
+                    if !std::mem::replace(&mut self.has_warned, true) {
                         report::warn(message!(
                             "jobs-of-gpus-unknown",
                             "cannot determine which jobs have GPUs: {why}",
@@ -256,42 +257,42 @@ impl<'a> Agent<'a> {
                         ));
                     }
                 }
-                self.complained &= answer.is_err();
-                self.health.on_node(now, self.clock(began), answer.ok().as_ref());
+                self.has_warned &= answer.is_err();
+                self.health.on_node_state(now, self.clock(began), answer.ok().as_ref());
             }
-            Done::Reloaded(outcome) => {
+            TaskResult::Reloaded(outcome) => {
                 let outcome = outcome.map(|prepared| {
-                    self.health.await_gpus(prepared.awaited.clone());
+                    self.health.set_awaited(prepared.awaited.clone());
                     offered(&prepared)
                 });
-                self.health.reloaded(now, outcome);
+                self.health.on_reload_outcome(now, outcome);
             }
-            Done::Checked(gpu, line) => {
+            TaskResult::Checked(gpu, line) => {
                 let key = self.health.key_of(&gpu);
                 let later = Instant::now() + self.config.agent.interval.unwrap_or_default() * CHECK_EACH;
                 self.checks.entry(key.clone()).and_modify(|due| *due = Some(later));
                 match line {
-                    Ok(Line::Seen { seen, .. }) => self.health.seen(now, &key, *seen),
+                    Ok(Line::Seen { seen, .. }) => self.health.add_sample(now, &key, *seen),
                     Ok(Line::Trouble { kind, what }) => {
-                        self.health.trouble(now, gpu.vendor, Some(&key), kind, &printable::line(&what));
+                        self.health.add_failure(now, gpu.vendor, Some(&key), kind, &printable::line(&what));
                     }
                     Ok(_) => {}
                     Err(why) => {
                         let what = format!("the check of it failed: {}", printable::line(&why));
-                        self.health.trouble(now, gpu.vendor, Some(&key), FaultKind::Silent, &what);
+                        self.health.add_failure(now, gpu.vendor, Some(&key), FaultKind::Silent, &what);
                     }
                 }
             }
-            Done::Resumed(Err(why)) => {
+            TaskResult::Resumed(Err(why)) => {
                 report::warn(message!("node-not-resumed", "cannot resume the node: {why}; will retry", why = why))
             }
-            Done::Resumed(Ok(())) => {}
+            TaskResult::Resumed(Ok(())) => {}
         }
     }
 
     fn write(&mut self) {
         let report = self.health.report(std::process::id());
-        if self.last.as_ref() == Some(&report) {
+        if self.last_report.as_ref() == Some(&report) {
             return;
         }
         if let Err(error) = files::write_report(&self.config.paths.run, &report) {
@@ -302,11 +303,11 @@ impl<'a> Agent<'a> {
                 error = error
             ));
         }
-        self.last = Some(report);
+        self.last_report = Some(report);
     }
 
     /// Clears the faults: an operator who restarts the agent expects new samples.
-    fn forget(&self) {
+    fn clear_faults(&self) {
         let mut report = self.health.report(0);
         report.gpus.iter_mut().for_each(|gpu| gpu.faults.clear());
         let _ = files::write_report(&self.config.paths.run, &report);
@@ -314,7 +315,7 @@ impl<'a> Agent<'a> {
 }
 
 fn recount(config: &Config, node: &str) -> Recount {
-    match config.adds_its_node() {
+    match config.has_dynamic_node() {
         false => Recount::WithoutGpuJobs,
         true if config.autoscale.has(node) => Recount::Never,
         true => Recount::WithoutJobs,
@@ -322,7 +323,7 @@ fn recount(config: &Config, node: &str) -> Recount {
 }
 
 /// Whether the memory guard is on; it is unnecessary if Slurm limits memory by cgroups.
-fn guards(config: &Config, prepared: &Prepared) -> bool {
+fn is_guard_needed(config: &Config, prepared: &Prepared) -> bool {
     if config.memory.guard && !prepared.without_cgroups {
         report::info(message!(
             "memory-guard-off",
@@ -338,9 +339,9 @@ fn prepared(run: &Path) -> anyhow::Result<Prepared> {
 }
 
 fn offered(prepared: &Prepared) -> Vec<Offered> {
-    let of =
+    let offered_gpu =
         |gpu: &model::prepared::OfferedGpu| Offered { pci_address: gpu.pci_address.clone(), file: gpu.file.clone() };
-    prepared.gpus.iter().map(of).collect()
+    prepared.gpus.iter().map(offered_gpu).collect()
 }
 
 /// Seconds since 1970.

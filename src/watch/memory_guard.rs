@@ -7,15 +7,15 @@ use config::{Memory, Victim};
 use probe::memory::Sample;
 
 /// The pause after a cancelled job, in ms: its memory has to be released before the next decision.
-const REST: u64 = 30_000;
+const CANCEL_PAUSE_MS: u64 = 30_000;
 
 /// An action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Drain the node, for this reason.
-    Close(String),
+    Drain(String),
     /// Resume the node.
-    Open,
+    Resume,
     /// Cancel a job that uses more than it requested, with this note to its user.
     Cancel(Victim, String),
 }
@@ -27,21 +27,21 @@ pub struct JobMemory {
     pub job: u64,
     /// The user ID.
     pub uid: u32,
-    /// What it may use; `None` if the cluster allocates no memory.
+    /// The allocated memory; `None` if the cluster allocates no memory.
     pub requested: Option<u64>,
     /// The memory that the job's processes use.
     pub used: u64,
 }
 
 impl JobMemory {
-    fn exceeds(&self) -> bool {
+    fn exceeds_request(&self) -> bool {
         self.requested.is_some_and(|requested| self.used > requested)
     }
 }
 
 /// The job to cancel: only one that uses more than it requested. `jobs` are sorted by their start.
 pub fn victim(jobs: &[JobMemory], which: Victim) -> Option<JobMemory> {
-    let mut exceeding = jobs.iter().copied().filter(JobMemory::exceeds);
+    let mut exceeding = jobs.iter().copied().filter(JobMemory::exceeds_request);
     match which {
         Victim::Youngest => exceeding.next_back(),
         Victim::Oldest => exceeding.next(),
@@ -49,7 +49,7 @@ pub fn victim(jobs: &[JobMemory], which: Victim) -> Option<JobMemory> {
     }
 }
 
-/// The state.
+/// The state of the guard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guard {
     is_closed: bool,
@@ -64,23 +64,23 @@ impl Guard {
 
     /// The actions to take now.
     pub fn step(&mut self, now_ms: u64, sample: &Sample, levels: &Memory) -> Vec<Action> {
-        let (free, mut acts) = (sample.free_percent(), Vec::new());
-        let words = format!("memory is low: {} of {} MiB free ({free} %)", sample.free_mib, sample.usable_mib);
+        let (free, mut actions) = (sample.free_percent(), Vec::new());
+        let reason = format!("memory is low: {} of {} MiB free ({free} %)", sample.free_mib, sample.usable_mib);
         if !self.is_closed && free < levels.close_below.into() {
             self.is_closed = true;
-            acts.push(Action::Close(words.clone()));
+            actions.push(Action::Drain(reason.clone()));
         } else if self.is_closed && free > levels.open_above.into() {
             self.is_closed = false;
-            acts.push(Action::Open);
+            actions.push(Action::Resume);
         }
-        let has_rested = self.cancelled_ms.is_none_or(|last| now_ms.saturating_sub(last) >= REST);
+        let has_rested = self.cancelled_ms.is_none_or(|last| now_ms.saturating_sub(last) >= CANCEL_PAUSE_MS);
         // Without memory pressure, low free memory harms no process.
-        let hurts = sample.pressure.is_none_or(|waiting| waiting > 0.0);
-        if free < levels.cancel_below.into() && hurts && has_rested && levels.cancel != Victim::None {
+        let is_under_pressure = sample.pressure.is_none_or(|waiting| waiting > 0.0);
+        if free < levels.cancel_below.into() && is_under_pressure && has_rested && levels.cancel != Victim::None {
             self.cancelled_ms = Some(now_ms);
-            acts.push(Action::Cancel(levels.cancel, words));
+            actions.push(Action::Cancel(levels.cancel, reason));
         }
-        acts
+        actions
     }
 }
 
@@ -97,8 +97,8 @@ mod tests {
     fn actions(guard: &mut Guard, now_ms: u64, free: u64, pressure: Option<f64>) -> Vec<&'static str> {
         let steps = guard.step(now_ms, &sample(free, pressure), &Memory::default());
         let word = |action: &Action| match action {
-            Action::Close(_) => "close",
-            Action::Open => "open",
+            Action::Drain(_) => "close",
+            Action::Resume => "open",
             Action::Cancel(..) => "cancel",
         };
         steps.iter().map(word).collect()

@@ -16,11 +16,11 @@ use sys::proc::{self, Stat, parse};
 /// The limit for reading all processes, and for reading all files.
 const DEADLINE: Duration = Duration::from_secs(1);
 /// The maximum number of files read. A user can create any number.
-const MOST_FILES: usize = 200_000;
+const MAX_FILES: usize = 200_000;
 /// Users named in a message.
-const NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 /// How much of an environment is read.
-const LONGEST_ENVIRONMENT: u64 = 1 << 20;
+const MAX_ENVIRONMENT: u64 = 1 << 20;
 
 /// A process, or processes in sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,12 +63,12 @@ pub fn processes() -> Vec<ProcessMemory> {
             found.push((*pid, gid, ProcessMemory { uid, job, bytes: kib << 10 }));
         }
     }
-    let (until, known) = (Instant::now() + DEADLINE, found.clone());
+    let (deadline, processes) = (Instant::now() + DEADLINE, found.clone());
     let (sender, receiver) = mpsc::channel();
     let is_root = Uid::effective().is_root();
     // Root without CAP_SYS_PTRACE reads these files with the user's ID for file access. If the thread hangs, it ends with the program.
     let thread = std::thread::Builder::new().spawn(move || {
-        for (pid, gid, memory) in known {
+        for (pid, gid, memory) in processes {
             if is_root {
                 setfsgid(Gid::from_raw(gid));
                 setfsuid(Uid::from_raw(memory.uid));
@@ -81,7 +81,7 @@ pub fn processes() -> Vec<ProcessMemory> {
     let mut answers = thread.ok().map(|_| receiver);
     for (_, _, memory) in &mut found {
         let answer =
-            answers.as_ref().map(|receiver| receiver.recv_timeout(until.saturating_duration_since(Instant::now())));
+            answers.as_ref().map(|receiver| receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())));
         match answer {
             Some(Ok((bytes, job))) => {
                 memory.bytes = bytes.unwrap_or(memory.bytes);
@@ -113,11 +113,7 @@ fn kib(text: &str, key: &str) -> Option<u64> {
 fn job_of_environment(pid: i32) -> Option<u64> {
     use std::io::Read as _;
     let mut environment = Vec::new();
-    fs::File::open(format!("/proc/{pid}/environ"))
-        .ok()?
-        .take(LONGEST_ENVIRONMENT)
-        .read_to_end(&mut environment)
-        .ok()?;
+    fs::File::open(format!("/proc/{pid}/environ")).ok()?.take(MAX_ENVIRONMENT).read_to_end(&mut environment).ok()?;
     let value = environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(b"SLURM_JOB_ID="))?;
     std::str::from_utf8(value).ok()?.parse().ok()
 }
@@ -128,17 +124,17 @@ pub fn by_user(processes: &[ProcessMemory]) -> BTreeMap<Option<u32>, UserMemory>
     for process in processes {
         users.entry(Some(process.uid)).or_default().processes += process.bytes;
     }
-    for place in writable_tmpfs() {
-        let mut of_place: BTreeMap<Option<u32>, u64> = BTreeMap::new();
-        for file in files(&place) {
-            *of_place.entry(Some(file.uid)).or_default() += file.bytes;
+    for mount in writable_tmpfs() {
+        let mut by_owner: BTreeMap<Option<u32>, u64> = BTreeMap::new();
+        for file in files(&mount) {
+            *by_owner.entry(Some(file.uid)).or_default() += file.bytes;
         }
         // Deleted files that a process has open, and what the limits left out.
-        let used = statvfs(&place)
+        let used = statvfs(&mount)
             .map_or(0, |disk| disk.blocks().saturating_sub(disk.blocks_free()).saturating_mul(disk.fragment_size()));
-        let rest = used.saturating_sub(of_place.values().sum());
-        for (uid, bytes) in of_place.into_iter().chain([(None, rest)]) {
-            *users.entry(uid).or_default().files.entry(place.clone()).or_default() += bytes;
+        let unattributed = used.saturating_sub(by_owner.values().sum());
+        for (uid, bytes) in by_owner.into_iter().chain([(None, unattributed)]) {
+            *users.entry(uid).or_default().files.entry(mount.clone()).or_default() += bytes;
         }
     }
     users
@@ -166,12 +162,12 @@ pub struct FileInMemory {
 
 /// The files below a mount point. Follows no link and stays in the file system; a file with several names counts once.
 pub fn files(mount: &Path) -> Vec<FileInMemory> {
-    let until = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + DEADLINE;
     let Ok(top) = mount.symlink_metadata() else { return Vec::new() };
     let (mut all, mut seen, mut waiting) = (Vec::new(), BTreeSet::new(), vec![mount.to_owned()]);
     while let Some(directory) = waiting.pop() {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            if seen.len() >= MOST_FILES || Instant::now() >= until {
+            if seen.len() >= MAX_FILES || Instant::now() >= deadline {
                 return all;
             }
             let Ok(found) = entry.metadata() else { continue };
@@ -188,17 +184,17 @@ pub fn files(mount: &Path) -> Vec<FileInMemory> {
 }
 
 /// The users with the most memory: `alice (uid 1000): 400 MiB of files in /dev/shm, 10 MiB of processes`.
-pub fn words(users: &BTreeMap<Option<u32>, UserMemory>, name: impl Fn(u32) -> String) -> String {
-    let mut most: Vec<_> = users.iter().filter(|(_, memory)| memory.sum() >= 1 << 20).collect();
-    most.sort_by_key(|(_, memory)| std::cmp::Reverse(memory.sum()));
-    let words = most.into_iter().take(NAMED).map(|(uid, memory)| {
+pub fn describe_users(users: &BTreeMap<Option<u32>, UserMemory>, name: impl Fn(u32) -> String) -> String {
+    let mut top_users: Vec<_> = users.iter().filter(|(_, memory)| memory.sum() >= 1 << 20).collect();
+    top_users.sort_by_key(|(_, memory)| std::cmp::Reverse(memory.sum()));
+    let descriptions = top_users.into_iter().take(MAX_NAMED).map(|(uid, memory)| {
         let files = memory.files.iter().filter(|(_, bytes)| **bytes >= 1 << 20);
-        let files = files.map(|(place, bytes)| format!("{} MiB of files in {}", bytes >> 20, place.display()));
+        let files = files.map(|(mount, bytes)| format!("{} MiB of files in {}", bytes >> 20, mount.display()));
         let processes = (memory.processes >= 1 << 20).then(|| format!("{} MiB of processes", memory.processes >> 20));
         let parts: Vec<String> = files.chain(processes).collect();
         format!("{}: {}", uid.map_or_else(|| "deleted, but open".to_owned(), &name), parts.join(", "))
     });
-    words.collect::<Vec<_>>().join("; ")
+    descriptions.collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -239,7 +235,7 @@ mod tests {
             (Some(3), user(0, &[])),
         ];
         assert_eq!(
-            words(&users.into(), |uid| format!("u{uid}")),
+            describe_users(&users.into(), |uid| format!("u{uid}")),
             "u2: 300 MiB of files in /dev/shm, 2 MiB of files in /tmp, 7 MiB of processes; \
              deleted, but open: 9 MiB of files in /dev/shm; u1: 5 MiB of processes"
         );

@@ -27,7 +27,7 @@ const LONGEST: u64 = 16 << 20;
 /// Reads the files in the run directory. A missing or half-written file is `None`.
 pub fn files(run: &Path) -> Files {
     let status = read(&run.join(status::FILE)).and_then(|text| serde_json::from_slice::<Status>(&text).ok());
-    let status = status.filter(|status| status.is_of_the_living());
+    let status = status.filter(|status| status.is_process_alive());
     Files {
         uptime_ms: status.as_ref().map_or(0, |status| status::monotonic_ms().saturating_sub(status.started_ms)),
         snapshot: status.map(|status| status.snapshot),

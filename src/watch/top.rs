@@ -14,18 +14,18 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::overview::{self, Allocations, Files, Slurm, State, slurm};
-use init::status::News;
+use init::status::StatusWatcher;
 
 /// The interval of samples if no file changes.
-const PAUSE: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(2);
 /// The minimum interval of samples.
-const SHORTEST: Duration = Duration::from_millis(300);
+const MIN_INTERVAL: Duration = Duration::from_millis(300);
 /// How long an answer of slurmctld is reused.
-const KEPT: Duration = Duration::from_secs(5);
+const ANSWER_LIFETIME: Duration = Duration::from_secs(5);
 /// How long the first drawing waits for slurmctld's answer.
-const FIRST: Duration = Duration::from_millis(500);
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// How soon a new state is drawn.
-const TICK: Duration = Duration::from_millis(200);
+const DRAW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Shows the state until `q` is pressed.
 ///
@@ -49,15 +49,15 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
 fn show(terminal: &mut DefaultTerminal, states: &Receiver<State>) -> anyhow::Result<()> {
     let (mut scroll, mut is_expanded) = (0_u16, false);
     // Longer than FIRST, so that the first drawing has data.
-    let mut state = states.recv_timeout(FIRST * 2).ok();
+    let mut state = states.recv_timeout(FIRST_ANSWER_TIMEOUT * 2).ok();
     loop {
         if let Ok(new) = states.try_recv() {
             state = Some(new);
         }
-        let mut most = 0;
-        terminal.draw(|frame| most = view::draw(frame, state.as_ref(), scroll, is_expanded))?;
-        scroll = scroll.min(most);
-        if !event::poll(TICK)? {
+        let mut max_scroll = 0;
+        terminal.draw(|frame| max_scroll = view::draw(frame, state.as_ref(), scroll, is_expanded))?;
+        scroll = scroll.min(max_scroll);
+        if !event::poll(DRAW_INTERVAL)? {
             continue;
         }
         if let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event::read()? {
@@ -78,13 +78,13 @@ fn show(terminal: &mut DefaultTerminal, states: &Receiver<State>) -> anyhow::Res
 
 /// Sends a state after each change of a file, and every two seconds, until the receiver is dropped.
 fn sample(directory: &Path, states: &SyncSender<State>) {
-    let news = News::of(directory);
+    let watcher = StatusWatcher::of(directory);
     let mut allocations = Allocations::default();
     let Some(mut answer) = first_answer(directory, states) else { return };
     loop {
         let began = Instant::now();
         let mut files = overview::files(directory);
-        if answer.0.elapsed() >= KEPT {
+        if answer.0.elapsed() >= ANSWER_LIFETIME {
             answer = (Instant::now(), query(&files));
         }
         let slurm = answer.1.as_ref().map_err(String::as_str);
@@ -92,21 +92,22 @@ fn sample(directory: &Path, states: &SyncSender<State>) {
         if states.send(State::of(&files, slurm)).is_err() {
             return;
         }
-        news.wait(PAUSE);
-        while began.elapsed() < SHORTEST {
-            news.wait(SHORTEST.saturating_sub(began.elapsed()));
+        watcher.wait(INTERVAL);
+        while began.elapsed() < MIN_INTERVAL {
+            watcher.wait(MIN_INTERVAL.saturating_sub(began.elapsed()));
         }
     }
 }
 
-/// slurmctld's first answer. If it takes longer than [`FIRST`], sends a state without the queue meanwhile. `None` if the receiver is dropped.
+/// slurmctld's first answer. If it takes longer than [`FIRST_ANSWER_TIMEOUT`], sends a state without the queue meanwhile. `None` if the
+/// receiver is dropped.
 fn first_answer(directory: &Path, states: &SyncSender<State>) -> Option<(Instant, Result<Slurm, String>)> {
     let files = overview::files(directory);
     std::thread::scope(|scope| {
         let (sender, answers) = sync_channel(1);
         let files = &files;
         scope.spawn(move || _ = sender.send(query(files)));
-        let answer = match answers.recv_timeout(FIRST) {
+        let answer = match answers.recv_timeout(FIRST_ANSWER_TIMEOUT) {
             Ok(answer) => answer,
             Err(_) => {
                 states.send(State::of(files, Err("no answer yet"))).ok()?;
@@ -118,5 +119,5 @@ fn first_answer(directory: &Path, states: &SyncSender<State>) -> Option<(Instant
 }
 
 fn query(files: &Files) -> Result<Slurm, String> {
-    slurm::ask(files.snapshot.as_ref().and_then(|snapshot| snapshot.prepared.as_ref()), false)
+    slurm::query(files.snapshot.as_ref().and_then(|snapshot| snapshot.prepared.as_ref()), false)
 }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::SystemTime;
 
 use fake_nvml::profile::{self, BRANCHES, Profile};
-use model::faults::look::{Identity, Line, Seen};
+use model::faults::look::{GpuSample, Identity, Line};
 use model::faults::report::{GpuReport, Report};
 use model::inventory::{Inventory, Source};
 
@@ -34,12 +34,12 @@ fn machine(profile: &Profile) -> (Machine, PathBuf) {
 }
 
 /// One sample of each GPU by `slurminit look`.
-fn sample(machine: &Machine, library: &PathBuf) -> Vec<(Identity, Seen)> {
+fn sample(machine: &Machine, library: &PathBuf) -> Vec<(Identity, GpuSample)> {
     samples(machine, library, 1)
 }
 
 /// `rounds` samples of each GPU.
-fn samples(machine: &Machine, library: &PathBuf, mut rounds: u32) -> Vec<(Identity, Seen)> {
+fn samples(machine: &Machine, library: &PathBuf, mut rounds: u32) -> Vec<(Identity, GpuSample)> {
     let mut command = Command::new(harness::slurminit());
     command.args(["look", "--vendor", "nvidia", "--interval-ms", "200", "--meters"]);
     command.env("SLURMINIT_NVML_LIBRARY", library).env("FAKE_NVML", machine.path("fake-nvml.toml"));
@@ -95,7 +95,7 @@ fn each_command_reads_each_card_with_each_driver_branch() {
         check_report(&profile, &machine, &samples);
         check_render(&profile, &machine, &run(&["--json"]));
         check_doctor(&profile, &machine, &library);
-        for (_, Seen { condition, readings, trouble }) in samples {
+        for (_, GpuSample { condition, readings, trouble }) in samples {
             assert_eq!(trouble, None, "{name}");
             let has_recovery_action = profile.branch.has_recovery_action() && profile.card.name != "vGPU";
             assert_eq!(readings.recovery_action.is_some(), has_recovery_action, "{name}");
@@ -179,9 +179,9 @@ fn check_doctor(profile: &Profile, machine: &Machine, library: &PathBuf) {
 }
 
 /// Checks the metrics and `slurminit top` for an agent report with these samples.
-fn check_report(profile: &Profile, machine: &Machine, samples: &[(Identity, Seen)]) {
+fn check_report(profile: &Profile, machine: &Machine, samples: &[(Identity, GpuSample)]) {
     let name = profile.name();
-    let gpu = |(identity, seen): &(Identity, Seen)| GpuReport {
+    let gpu = |(identity, seen): &(Identity, GpuSample)| GpuReport {
         identity: identity.clone(),
         condition: seen.condition.clone(),
         readings: seen.readings.clone(),

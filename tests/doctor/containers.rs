@@ -211,7 +211,7 @@ fn start() -> Vec<Case> {
 /// A container whose agent reported a GPU fault.
 fn faulty() -> Container {
     let kind = FaultKind::Xid(79);
-    let (what, repair) = policy::words(kind);
+    let (what, repair) = policy::describe(kind);
     let (since, repair) = (1_795_278_308, repair.to_owned());
     let gpu = GpuReport {
         identity: Identity { index: 3, ..Identity::default() },

@@ -37,7 +37,7 @@ fn release_behaves_as_in_table_on_each_debian() {
             let output = http(&container, port, path);
             assert_eq!(
                 output.starts_with("HTTP/1."),
-                slurm.does(Behavior::AnswersHttp),
+                slurm.does(Behavior::HttpEndpoints),
                 "{image}: {port}{path}: {output}"
             );
             assert!(
@@ -54,7 +54,7 @@ fn release_behaves_as_in_table_on_each_debian() {
         );
         let with_systemd =
             container.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'slurmctl[d] --systemd' || true");
-        assert_eq!(with_systemd == "1", slurm.does(Behavior::HandsOver), "{image}");
+        assert_eq!(with_systemd == "1", slurm.does(Behavior::Handover), "{image}");
     }
 }
 

@@ -18,8 +18,8 @@ pub(crate) fn tables() -> String {
     }
     text += "\n| since | what Slurm does | what slurminit does |\n|---|---|---|\n";
     for behavior in Behavior::ALL {
-        let since = behavior.since();
-        _ = writeln!(text, "| {} | {} | {} |", since.release, since.what, since.here);
+        let row = behavior.row();
+        _ = writeln!(text, "| {} | {} | {} |", row.release, row.description, row.handling);
     }
     text + "\n"
 }

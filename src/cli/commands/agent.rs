@@ -7,10 +7,10 @@ use watch::agent;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: Configuration,
+    configuration: Configuration,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    agent::run(&args.at.load()?, std::path::Path::new("/"))?;
+    agent::run(&args.configuration.load()?, std::path::Path::new("/"))?;
     Ok(exit_code::SUCCESS)
 }

@@ -10,14 +10,14 @@ use sys::trusted_path;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: PathArgs,
+    paths: PathArgs,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let mut config = load_config::load(args.at.config.as_deref())?;
-    install::add_host_accounts(&mut config, &args.at.root)?;
+    let mut config = load_config::load(args.paths.config.as_deref())?;
+    install::add_host_accounts(&mut config, &args.paths.root)?;
     let path = config.paths.slurm.join(FileName::SlurmConf.as_str());
-    let text = trusted_path::read(&sys::under(&args.at.root, &path))?;
+    let text = trusted_path::read(&sys::under(&args.paths.root, &path))?;
     let text = String::from_utf8_lossy(&text);
     let cluster = plan::last_value(&text, "ClusterName").unwrap_or_else(|| "slurminit".to_owned());
     associations::apply(&config, &cluster).map_err(anyhow::Error::msg)?;

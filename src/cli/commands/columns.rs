@@ -7,42 +7,42 @@ pub(super) const WIDTH: usize = 80;
 
 /// A column of a table.
 pub(super) struct Column {
-    head: &'static str,
-    is_right: bool,
-    narrowest: usize,
-    widest: usize,
+    header: &'static str,
+    is_right_aligned: bool,
+    min_width: usize,
+    max_width: usize,
 }
 
 impl Column {
-    pub(super) const fn left(head: &'static str, narrowest: usize, widest: usize) -> Self {
-        Self { head, is_right: false, narrowest, widest }
+    pub(super) const fn left(header: &'static str, min_width: usize, max_width: usize) -> Self {
+        Self { header, is_right_aligned: false, min_width, max_width }
     }
 
     /// Numbers are right-aligned.
-    pub(super) const fn right(head: &'static str, width: usize) -> Self {
-        Self { head, is_right: true, narrowest: width, widest: width }
+    pub(super) const fn right(header: &'static str, width: usize) -> Self {
+        Self { header, is_right_aligned: true, min_width: width, max_width: width }
     }
 }
 
 /// A table, each row one line.
-pub(super) fn aligned<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> String {
-    let widths: [usize; N] = std::array::from_fn(|at| {
-        let longest = rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
-        longest.clamp(columns[at].narrowest, columns[at].widest)
+pub(super) fn format_table<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> String {
+    let widths: [usize; N] = std::array::from_fn(|index| {
+        let longest = rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
+        longest.clamp(columns[index].min_width, columns[index].max_width)
     });
     let line = |cells: [&str; N]| {
         let cells = cells.into_iter().zip(widths).zip(columns).map(|((cell, width), column)| {
-            let cell = clipped(&printable::line(cell), width);
-            if column.is_right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+            let cell = clip(&printable::line(cell), width);
+            if column.is_right_aligned { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
         });
         cells.collect::<Vec<_>>().join(" ").trim_end().to_owned() + "\n"
     };
-    let head = columns.each_ref().map(|column| column.head);
-    std::iter::once(head).chain(rows.iter().map(|row| row.each_ref().map(String::as_str))).map(line).collect()
+    let header = columns.each_ref().map(|column| column.header);
+    std::iter::once(header).chain(rows.iter().map(|row| row.each_ref().map(String::as_str))).map(line).collect()
 }
 
 /// Shortens a cell to its last characters, which distinguish device files and models better than the first.
-fn clipped(cell: &str, width: usize) -> String {
+fn clip(cell: &str, width: usize) -> String {
     let length = cell.chars().count();
     if length <= width {
         cell.to_owned()
@@ -52,7 +52,7 @@ fn clipped(cell: &str, width: usize) -> String {
 }
 
 /// Wraps text between words. It may contain untrusted reasons.
-pub(super) fn wrapped(text: &str, indent: &str) -> String {
+pub(super) fn wrap(text: &str, indent: &str) -> String {
     let mut lines = vec![String::new()];
     for word in printable::line(text).split(' ') {
         let line = lines.last().map_or(0, |line| line.chars().count());

@@ -29,14 +29,14 @@ enum ConfigVerb {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        at: Configuration,
+        configuration: Configuration,
     },
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     match args.verb {
         ConfigVerb::Check { file } => check(&file),
-        ConfigVerb::Show { json, at } => show(json, at.file()),
+        ConfigVerb::Show { json, configuration } => show(json, configuration.file()),
     }
 }
 

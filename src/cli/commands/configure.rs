@@ -11,7 +11,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use doctor::configure::assess::assess;
 use doctor::configure::choice;
 use doctor::configure::choice::{GpuType, Selection};
-use doctor::configure::files::{Place, write_both};
+use doctor::configure::files::{Destination, write_files};
 use doctor::configure::look;
 use doctor::configure::{gpu_file, text};
 use model::exit_code;
@@ -70,23 +70,23 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         args.directory.display()
     );
     let inventory = probe::detect(&Options { root: args.root.clone(), ..Options::default() });
-    let seen = look::look(&args.root, args.timeout, &inventory);
-    choice::check(&args.gpus, args.gpu_type, &seen).map_err(anyhow::Error::msg)?;
-    let assessment = assess(&seen, &look::trials(&args.image, args.no_trial, args.timeout, &seen));
-    let wanted = assessment.wanted(&seen, args.gpu_type, &args.gpus);
-    let unmet = choice::unmet(&args.gpus, args.gpu_type, &wanted, &seen);
-    let found = text::render(&assessment) + &unmet.as_ref().map(text::unmet).unwrap_or_default();
-    let is_well = unmet.is_none() && !assessment.has_errors(args.gpu_type);
-    let (text, is_done) = if args.print {
-        eprint!("{found}");
-        (gpu_file::render(&wanted), is_well)
+    let host = look::observe_host(&args.root, args.timeout, &inventory);
+    choice::check(&args.gpus, args.gpu_type, &host).map_err(anyhow::Error::msg)?;
+    let assessment = assess(&host, &look::trials(&args.image, args.no_trial, args.timeout, &host));
+    let selected = assessment.container_gpus(&host, args.gpu_type, &args.gpus);
+    let unmet = choice::unmet_request(&args.gpus, args.gpu_type, &selected, &host);
+    let report = text::render(&assessment) + &unmet.as_ref().map(text::unmet_request).unwrap_or_default();
+    let is_healthy = unmet.is_none() && !assessment.has_errors(args.gpu_type);
+    let (text, is_complete) = if args.print {
+        eprint!("{report}");
+        (gpu_file::render(&selected), is_healthy)
     } else {
-        let place = Place { directory: &args.directory, is_dry_run: args.dry_run };
-        let (outcome, is_written) = write_both(place, &wanted)?;
-        let is_done = is_written && is_well;
-        let next = text::next(is_done, args.dry_run, seen.compose.command());
-        (found + &outcome + &text::result(&wanted) + &next, is_done)
+        let destination = Destination { directory: &args.directory, is_dry_run: args.dry_run };
+        let (outcome, is_written) = write_files(destination, &selected)?;
+        let is_complete = is_written && is_healthy;
+        let next_step = text::next_step(is_complete, args.dry_run, host.compose.command());
+        (report + &outcome + &text::result(&selected) + &next_step, is_complete)
     };
     std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
-    Ok(if is_done { exit_code::SUCCESS } else { exit_code::FAILURE })
+    Ok(if is_complete { exit_code::SUCCESS } else { exit_code::FAILURE })
 }

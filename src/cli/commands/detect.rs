@@ -52,14 +52,14 @@ pub(super) struct Images {
 }
 
 impl Images {
-    pub(super) fn find() -> Self {
+    pub(super) fn detect() -> Self {
         match runtime::backend() {
             Ok((backend, reason)) => Self { backend: Some(backend), reason },
             Err(reason) => Self { backend: None, reason },
         }
     }
 
-    /// What runs them, without the reason.
+    /// The name of the backend, without the reason.
     pub(super) fn name(&self) -> &'static str {
         match self.backend {
             Some(Backend::Namespaces) => "user namespaces",
@@ -68,7 +68,7 @@ impl Images {
         }
     }
 
-    /// For a person.
+    /// The backend with the reason, as text.
     pub(super) fn text(&self) -> String {
         let reason = printable::line(&self.reason);
         match self.backend {
@@ -105,16 +105,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let floors = config.as_ref().map(|config| config.gpu.floors()).map_err(ToString::to_string);
     let has_cuda = inventory.cuda_driver().is_some();
     let (environment, cuda) = (look::environment(), if has_cuda { look::cuda(&root) } else { CudaFacts::default() });
-    let known = RequirementFacts { inventory: &inventory, environment: &environment, cuda: &cuda, floors: &floors };
-    let requirements = requirements(&known);
-    // Of this container alone, not of what another one looked like.
-    let images = (root == Path::new("/")).then(Images::find);
+    let facts = RequirementFacts { inventory: &inventory, environment: &environment, cuda: &cuda, floors: &floors };
+    let requirements = requirements(&facts);
+    // Only for this container: with --root, the support of container images is unknown.
+    let images = (root == Path::new("/")).then(Images::detect);
     let text = if args.json {
         super::json(&Report { inventory: &inventory, requirements: &requirements, images })?
     } else {
         // The JSON contains all facts, without the limits for jobs.
-        let offered = config.as_ref().ok().map(|config| plan::select(config, &inventory, &mut Vec::new()));
-        table::render(offered.as_ref().unwrap_or(&inventory), &requirements, images.as_ref())
+        let selected = config.as_ref().ok().map(|config| plan::select(config, &inventory, &mut Vec::new()));
+        table::render(selected.as_ref().unwrap_or(&inventory), &requirements, images.as_ref())
     };
     super::print(&text).map(|()| exit_code::SUCCESS)
 }

@@ -9,7 +9,7 @@ use super::detect::parse_seconds;
 use crate::version;
 use doctor::look;
 use doctor::look::Scope;
-use doctor::{Verdict, examine, worst};
+use doctor::{Verdict, examine, worst_verdict};
 use model::exit_code;
 
 #[derive(Debug, clap::Args)]
@@ -54,9 +54,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let place = if is_container { "in the container" } else { "on the host" };
     let text = if args.json { text::json(place, &examined)? } else { text::text(place, &examined, args.brief) };
     super::print(&text)?;
-    Ok(match worst(&examined) {
+    Ok(match worst_verdict(&examined) {
         Verdict::Ok | Verdict::Note => exit_code::SUCCESS,
-        Verdict::CouldNotLook => exit_code::NOT_LOOKED,
+        Verdict::CouldNotLook => exit_code::NOT_CHECKED,
         Verdict::Warn => exit_code::WARNINGS,
         Verdict::Fail => exit_code::FAILURE,
     })

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::Configuration;
-use crate::commands::nodes::ask;
+use crate::commands::nodes::query_cluster;
 use model::{exit_code, printable};
 use slurm::client::{Client, limit};
 use slurm::nodes;
 use slurm::nodes::close;
-use slurm::nodes::close::Step;
+use slurm::nodes::close::NodeAction;
 use slurm::nodes::{ClusterNode, ClusterNodes};
 
 #[derive(Debug, clap::Args)]
@@ -26,43 +26,44 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
     #[command(flatten)]
-    at: Configuration,
+    configuration: Configuration,
 }
 
 /// Polling interval of the jobs, because Slurm has no event for the end of a job.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let reason = args.reason.as_deref().map(close::reason);
-    let names = each(&args.nodes, args.at.file(), |node| close::drain(node, reason.as_deref()))?;
+    let names = apply_to_nodes(&args.nodes, args.configuration.file(), |node| close::drain(node, reason.as_deref()))?;
     match args.wait {
-        Some(seconds) => wait(&names, args.at.file(), Duration::from_secs(seconds)),
+        Some(seconds) => wait(&names, args.configuration.file(), Duration::from_secs(seconds)),
         None => Ok(exit_code::SUCCESS),
     }
 }
 
-/// Applies `step` to each node, and prints the result; returns their names. All nodes must exist before one is changed.
-pub(super) fn each(
+/// Applies `step` to each node, and prints the result; returns the names of the nodes. All nodes must exist before one
+/// is changed.
+pub(super) fn apply_to_nodes(
     lists: &[String],
     config: Option<&Path>,
-    mut step: impl FnMut(&ClusterNode) -> Step,
+    mut step: impl FnMut(&ClusterNode) -> NodeAction,
 ) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     for list in lists {
-        names.extend(nodes::names(list)?);
+        names.extend(nodes::expand_node_list(list)?);
     }
     names.sort_unstable();
     names.dedup();
-    let cluster = ask(config)?;
+    let cluster = query_cluster(config)?;
     let nodes = names.iter().map(|name| cluster.node(name)).collect::<anyhow::Result<Vec<&ClusterNode>>>()?;
     let mut refused = Vec::new();
     for node in nodes {
         match step(node) {
-            Step::Nothing(why) => super::print(&format!("{}\n", printable::line(&why)))?,
-            Step::Refused(why) => refused.push(why),
-            Step::Update(arguments, what) => {
+            NodeAction::Unchanged(why) => super::print(&format!("{}\n", printable::line(&why)))?,
+            NodeAction::Refused(why) => refused.push(why),
+            NodeAction::Update(arguments, outcome) => {
                 update(&node.name, &arguments)?;
-                super::print(&format!("{}\n", printable::line(&what)))?;
+                super::print(&format!("{}\n", printable::line(&outcome)))?;
             }
         }
     }
@@ -71,7 +72,7 @@ pub(super) fn each(
 }
 
 pub(super) fn update(node: &str, arguments: &[String]) -> anyhow::Result<()> {
-    Client::each(limit::COMMAND).update_node(node, arguments).with_context(|| {
+    Client::with_timeout(limit::COMMAND).update_node(node, arguments).with_context(|| {
         let root = nix::unistd::geteuid().is_root();
         let hint = if root { "" } else { " (requires root, in any container of the cluster)" };
         format!("cannot change {node}{hint}")
@@ -79,24 +80,24 @@ pub(super) fn update(node: &str, arguments: &[String]) -> anyhow::Result<()> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "Slurm has no event for the end of a job")]
-fn wait(names: &[String], config: Option<&Path>, patience: Duration) -> anyhow::Result<u8> {
-    let begin = Instant::now();
-    let mut last: Option<ClusterNodes> = None;
+fn wait(names: &[String], config: Option<&Path>, timeout: Duration) -> anyhow::Result<u8> {
+    let start = Instant::now();
+    let mut last_reply: Option<ClusterNodes> = None;
     loop {
         // slurmctld may be down for a while; the last poll counts.
-        let asked = ask(config);
-        if let Ok(cluster) = &asked {
-            if close::unfinished(cluster, names).is_empty() {
+        let result = query_cluster(config);
+        if let Ok(cluster) = &result {
+            if close::unfinished_jobs(cluster, names).is_empty() {
                 super::print(&format!("no jobs left on {}\n", names.join(", ")))?;
                 return Ok(exit_code::SUCCESS);
             }
-            last = Some(cluster.clone());
+            last_reply = Some(cluster.clone());
         }
-        if begin.elapsed() >= patience {
-            let last = last.map_or_else(|| asked, Ok)?;
-            let jobs = close::unfinished(&last, names).join("; ");
-            anyhow::bail!("jobs are still running after {} s on {jobs}", patience.as_secs());
+        if start.elapsed() >= timeout {
+            let last_reply = last_reply.map_or_else(|| result, Ok)?;
+            let jobs = close::unfinished_jobs(&last_reply, names).join("; ");
+            anyhow::bail!("jobs are still running after {} s on {jobs}", timeout.as_secs());
         }
-        std::thread::sleep(LOOK.min(patience.saturating_sub(begin.elapsed())));
+        std::thread::sleep(POLL_INTERVAL.min(timeout.saturating_sub(start.elapsed())));
     }
 }

@@ -7,10 +7,10 @@ use startup::prepare::environments;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: PathArgs,
+    paths: PathArgs,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    environments::write(args.at.config.as_deref(), &args.at.root)?;
+    environments::write(args.paths.config.as_deref(), &args.paths.root)?;
     Ok(exit_code::SUCCESS)
 }

@@ -2,9 +2,9 @@
 //!
 //! It revokes the user's access to the job's GPUs, and kills the processes that the job left behind.
 //!
-//! slurmd runs it as root through `/etc/slurm/epilog`, while the job is COMPLETING. It asks Slurm nothing, because
-//! slurmctld may be waiting for the end of this job. It has a deadline, and never fails, because Slurm drains a node
-//! whose epilog fails.
+//! slurmd runs it as root through `/etc/slurm/epilog`, while the job is COMPLETING. It does not query Slurm,
+//! because slurmctld may be waiting for the end of this job. It has a deadline, and never fails, because Slurm drains a
+//! node whose epilog fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use anyhow::Context as _;
 
 use init::control;
 use init::control::client;
-use init::control::protocol::{self, LONGEST_REQUEST, Request};
+use init::control::protocol::{self, MAX_REQUEST_BYTES, Request};
 use model::message::Report;
 use model::{exit_code, message, printable};
 use startup::gpu_handover;
@@ -29,16 +29,17 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    match job() {
+    match job_from_environment() {
         Ok((job, user)) => {
             // Before the processes are killed, so that none opens a GPU again.
             let run = args.takes_gpus.then(|| install::load_config::load(None).unwrap_or_default().paths.run);
             for device in &job.devices {
                 let file = Path::new(device);
-                // NVIDIA's libraries, run by root, open a file. One that the Prolog has never given is not slurminit's to close.
-                let is_own = run.as_ref().is_some_and(|run| gpu_handover::was_given(run, device));
-                let taken = install::take_device_file(file, job.uid);
-                let closed = taken.and_then(|()| if is_own { install::close_device_file(file) } else { Ok(()) });
+                // NVIDIA's libraries, run by root, make the file accessible to all users. slurminit closes only files
+                // that its Prolog has given to a user.
+                let is_managed = run.as_ref().is_some_and(|run| gpu_handover::was_given(run, device));
+                let revoked = install::revoke_device_file(file, job.uid);
+                let closed = revoked.and_then(|()| if is_managed { install::close_device_file(file) } else { Ok(()) });
                 if let Err(error) = closed {
                     report(Report::error(message!(
                         "gpu-not-closed",
@@ -50,7 +51,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
                     )));
                 }
             }
-            match Mark::own() {
+            match Mark::of_this_process() {
                 Some(mark) => leftovers::end(&job, &user, mark).into_iter().for_each(report),
                 None => report(Report::warn(message!(
                     "leftovers-not-searched",
@@ -70,7 +71,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 }
 
 /// The job and its user's name, from slurmd's variables (Slurm 22.05 to 24.11, `prep_script_slurmd.c`).
-pub(super) fn job() -> anyhow::Result<(Job, String)> {
+pub(super) fn job_from_environment() -> anyhow::Result<(Job, String)> {
     let number = |name: &str| -> anyhow::Result<u32> {
         let text = std::env::var(name).with_context(|| format!("{name} is not in the environment"))?;
         text.parse().with_context(|| format!("{name} is not a number"))
@@ -80,22 +81,22 @@ pub(super) fn job() -> anyhow::Result<(Job, String)> {
     let gpus = std::env::var("SLURM_JOB_GPUS").unwrap_or_default();
     let conf = std::env::var_os("SLURM_CONF").map_or_else(|| PathBuf::from("/etc/slurm/slurm.conf"), PathBuf::from);
     let gres_conf = fs::read_to_string(conf.with_file_name("gres.conf")).unwrap_or_default();
-    let all = plan::gpu_files(&gres_conf, &std::env::var("SLURMD_NODENAME").unwrap_or_default());
-    let own = gpus.split(',').filter_map(|gpu| all.get(gpu.parse::<usize>().ok()?).cloned());
+    let node_devices = plan::gpu_files(&gres_conf, &std::env::var("SLURMD_NODENAME").unwrap_or_default());
+    let job_devices = gpus.split(',').filter_map(|gpu| node_devices.get(gpu.parse::<usize>().ok()?).cloned());
     // A file shared by several GPUs can belong to two jobs at a time.
-    let devices = own.filter(|file| all.iter().filter(|other| *other == file).count() == 1).collect();
+    let devices = job_devices.filter(|file| node_devices.iter().filter(|other| *other == file).count() == 1).collect();
     Ok((Job { id, uid, devices }, leftovers::printable(&user)))
 }
 
-/// A text of this length fits into a request, even if JSON escapes every character.
-const LONGEST: usize = LONGEST_REQUEST / 8;
+/// A text of this many bytes fits into a request, even if JSON escapes every character.
+const MAX_TEXT_BYTES: usize = MAX_REQUEST_BYTES / 8;
 
 /// Slurm discards the output of an epilog, so PID 1 logs the message with slurmd as its source. slurmd does not
 /// pass on the path of the configuration, so the control socket is not found if a configuration in another place moves it.
 pub(super) fn report(report: Report) {
     let mut request = Request::Report { report: report.clone() };
-    if protocol::line(&request).len() > LONGEST_REQUEST {
-        request = Request::Report { report: report.clone().cut(LONGEST) };
+    if protocol::line(&request).len() > MAX_REQUEST_BYTES {
+        request = Request::Report { report: report.clone().truncated(MAX_TEXT_BYTES) };
     }
     // If the file has become invalid, the default path is used.
     let config = install::load_config::load(None).unwrap_or_default();

@@ -26,9 +26,9 @@ pub(crate) struct Args {
 /// Exits with 0 if the port is free.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     if args.resume {
-        stopped::resume_once_it_listens(args.port, std::io::stdin().lock());
+        stopped::resume_after_listen(args.port, std::io::stdin().lock());
         return Ok(exit_code::SUCCESS);
     }
-    let port = Port { number: args.port, unit: &args.unit, spare: &args.spare };
+    let port = Port { number: args.port, unit: &args.unit, spared_sessions: &args.spare };
     Ok(if free_port::free(port, args.again) { exit_code::SUCCESS } else { exit_code::FAILURE })
 }

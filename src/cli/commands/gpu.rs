@@ -9,46 +9,46 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Configuration;
-use init::status::News;
+use init::status::StatusWatcher;
 use model::exit_code;
 use model::faults::look::Identity;
 use model::faults::report::{GpuReport, Release, Report};
-use sys::open_files::{self, Wanted};
+use sys::open_files::{self, SearchTarget};
 use watch::agent::files;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    verb: GpuVerb,
     #[command(flatten)]
-    at: Configuration,
+    configuration: Configuration,
 }
 
 #[derive(Clone, Copy, Debug, clap::Subcommand)]
-enum What {
+enum GpuVerb {
     /// Keep the GPU from jobs, wait until none has it, and close it, so that the host can reset it
-    Release(Gpu),
+    Release(GpuArgs),
     /// Check the GPU, and give it to jobs again
-    Return(Gpu),
+    Return(GpuArgs),
 }
 
 #[derive(Clone, Copy, Debug, clap::Args)]
-struct Gpu {
+struct GpuArgs {
     /// The number, as in `slurminit status`
     gpu: u32,
 }
 
 /// The maximum interval of reads of the report.
-const LOOK: Duration = Duration::from_secs(1);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of the agent's check, which the driver's own timeout limits.
-const CHECK: Duration = Duration::from_secs(60);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let config = args.at.load()?;
+    let config = args.configuration.load()?;
     let run = &config.paths.run;
-    match args.what {
-        What::Release(Gpu { gpu }) => release(run, gpu),
-        What::Return(Gpu { gpu }) => give_back(run, gpu),
+    match args.verb {
+        GpuVerb::Release(GpuArgs { gpu }) => release(run, gpu),
+        GpuVerb::Return(GpuArgs { gpu }) => give_back(run, gpu),
     }
 }
 
@@ -56,7 +56,7 @@ fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
     let (report, gpu) = find(run, index)?;
     let mut released = files::released(run);
     let identity = gpu.identity.clone();
-    if !released.iter().any(|known| known.key() == identity.key()) {
+    if !released.iter().any(|entry| entry.key() == identity.key()) {
         released.push(identity);
     }
     write_released(run, &report, &released)?;
@@ -79,10 +79,11 @@ fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
          then: `slurminit gpu return {index}`"
     );
     if let Some(file) = &gpu.identity.file {
-        // Only root can read what others have open.
-        let holders = open_files::find(open_files::of_container(), &Wanted::Files(BTreeSet::from([file.clone()])));
-        for one in holders.proven {
-            println!("warning: process {} ({}) still has {file} open", one.pid, one.name);
+        // Only root can read the open files of other users.
+        let holders =
+            open_files::find(open_files::container_processes(), &SearchTarget::Files(BTreeSet::from([file.clone()])));
+        for holder in holders.proven {
+            println!("warning: process {} ({}) still has {file} open", holder.pid, holder.name);
         }
     }
     Ok(exit_code::SUCCESS)
@@ -92,11 +93,11 @@ fn give_back(run: &Path, index: u32) -> anyhow::Result<u8> {
     let (report, gpu) = find(run, index)?;
     let mut released = files::released(run);
     let key = gpu.identity.key();
-    let before = released.len();
-    released.retain(|known| known.key() != key);
-    anyhow::ensure!(released.len() < before, "GPU {index} is not released");
+    let former_count = released.len();
+    released.retain(|entry| entry.key() != key);
+    anyhow::ensure!(released.len() < former_count, "GPU {index} is not released");
     write_released(run, &report, &released)?;
-    let (report, gpu) = wait(run, index, Some(CHECK), |_, gpu| gpu.release.is_none())?;
+    let (report, gpu) = wait(run, index, Some(CHECK_TIMEOUT), |_, gpu| gpu.release.is_none())?;
     if !gpu.faults.is_empty() {
         let faults: Vec<&str> = gpu.faults.iter().map(|fault| fault.what.as_str()).collect();
         anyhow::bail!("GPU {index} still has a fault, and jobs do not get it: {}", faults.join("; "));
@@ -111,8 +112,8 @@ fn give_back(run: &Path, index: u32) -> anyhow::Result<u8> {
 fn find(run: &Path, index: u32) -> anyhow::Result<(Report, GpuReport)> {
     let report = files::report(run).context("slurminit agent does not run; see `slurminit status`")?;
     let gpu = report.gpus.iter().find(|gpu| gpu.identity.index == index).cloned();
-    let known = || report.gpus.iter().map(|gpu| gpu.identity.index.to_string()).collect::<Vec<_>>().join(", ");
-    let gpu = gpu.with_context(|| format!("no GPU {index} here; GPUs: {}", known()))?;
+    let indices = || report.gpus.iter().map(|gpu| gpu.identity.index.to_string()).collect::<Vec<_>>().join(", ");
+    let gpu = gpu.with_context(|| format!("no GPU {index} here; GPUs: {}", indices()))?;
     Ok((report, gpu))
 }
 
@@ -123,22 +124,22 @@ fn write_released(run: &Path, report: &Report, released: &[Identity]) -> anyhow:
     kill(agent, Signal::SIGUSR1).context("cannot wake slurminit agent")
 }
 
-/// Waits for a report of the agent that fits.
+/// Waits until `is_complete` accepts a report of the agent.
 fn wait(
     run: &Path,
     index: u32,
     limit: Option<Duration>,
-    mut is_it: impl FnMut(&Report, &GpuReport) -> bool,
+    mut is_complete: impl FnMut(&Report, &GpuReport) -> bool,
 ) -> anyhow::Result<(Report, GpuReport)> {
-    let news = News::of(run);
+    let watcher = StatusWatcher::of(run);
     let start = Instant::now();
     loop {
         let (report, gpu) = find(run, index)?;
-        if is_it(&report, &gpu) {
+        if is_complete(&report, &gpu) {
             return Ok((report, gpu));
         }
-        let is_late = limit.is_some_and(|limit| start.elapsed() >= limit);
-        anyhow::ensure!(!is_late, "the agent did not check GPU {index} in time; see `slurminit logs agent`");
-        news.wait(LOOK);
+        let is_timed_out = limit.is_some_and(|limit| start.elapsed() >= limit);
+        anyhow::ensure!(!is_timed_out, "the agent did not check GPU {index} in time; see `slurminit logs agent`");
+        watcher.wait(MAX_POLL_INTERVAL);
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
     hold: Duration,
     #[command(flatten)]
-    at: Configuration,
+    configuration: Configuration,
 }
 
 pub(super) fn parse_wait(text: &str) -> Result<Duration, String> {
@@ -32,25 +32,25 @@ pub(super) fn parse_wait(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, from 0 to 86400".to_owned())
 }
 
-/// Whether slurmctld of this container, if any, can save the jobs that it accepts.
-fn can_save(at: &Configuration) -> Result<(), String> {
-    let Ok(config) = at.load() else { return Ok(()) };
+/// Checks that this container's slurmctld, if any, can save the jobs that it accepts. The error is the reason.
+fn check_state_disk(configuration: &Configuration) -> Result<(), String> {
+    let Ok(config) = configuration.load() else { return Ok(()) };
     if !Target::of(&config).has_state() {
         return Ok(());
     }
-    state_disk::check_room(&state_disk::directory(&config.paths)).map_err(|error| error.to_string())
+    state_disk::check_free_space(&state_disk::directory(&config.paths)).map_err(|error| error.to_string())
 }
 
 /// Prints one line; exits with 0 if the cluster is healthy.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let directory = &load_config::run_directory(args.at.file())?;
-    let (healthy, why) = match args.live {
-        true => health::live(directory),
+    let directory = &load_config::run_directory(args.configuration.file())?;
+    let (is_healthy, why) = match args.live {
+        true => health::check_liveness(directory),
         false => match health::ready_within(directory, args.wait, args.hold) {
-            (true, why) => can_save(&args.at).map_or_else(|why| (false, why), |()| (true, why)),
+            (true, why) => check_state_disk(&args.configuration).map_or_else(|why| (false, why), |()| (true, why)),
             not_ready => not_ready,
         },
     };
     println!("{}", printable::line(&why));
-    Ok(if healthy { exit_code::SUCCESS } else { exit_code::FAILURE })
+    Ok(if is_healthy { exit_code::SUCCESS } else { exit_code::FAILURE })
 }

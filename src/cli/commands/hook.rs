@@ -1,6 +1,6 @@
 //! `slurminit hook`: runs an operator's command before or after a job, and reports a failure.
 //!
-//! slurmd runs it as root through `/etc/slurm/prolog` or `/etc/slurm/epilog`. It asks Slurm nothing.
+//! slurmd runs it as root through `/etc/slurm/prolog` or `/etc/slurm/epilog`. It does not query Slurm.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -11,7 +11,7 @@ use model::{exit_code, message, printable};
 use sys::tool;
 
 /// Maximum length of a command's last line in the message, in characters.
-const LONGEST: usize = 300;
+const MAX_LINE_CHARS: usize = 300;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -51,7 +51,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         hook = hook,
         program = printable::short(&program, 200),
         job = job,
-        error = printable::short(&why, LONGEST)
+        error = printable::short(&why, MAX_LINE_CHARS)
     )));
     Ok(exit_code::FAILURE)
 }

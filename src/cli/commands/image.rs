@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 
 use super::Configuration;
-use super::columns::{Column, aligned, dash};
+use super::columns::{Column, dash, format_table};
 use images::{ImageName, ImageRecord, Importer, Limits, Source, Store};
 use model::{exit_code, printable};
 use pull::Pull;
@@ -19,7 +19,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     verb: ImageVerb,
     #[command(flatten)]
-    at: Configuration,
+    configuration: Configuration,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -78,7 +78,7 @@ enum ImageVerb {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     // Users may not be able to read the operator's file, and a broken one must not keep them from their images.
-    let configuration = args.at.load().unwrap_or_default().images;
+    let configuration = args.configuration.load().unwrap_or_default().images;
     let stores = stores(configuration.directory);
     match args.verb {
         ImageVerb::Import { name, from, replace, json } => {
@@ -98,16 +98,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             print_imported(json, &name, &record)
         }
         ImageVerb::List { json } => {
-            let mut all = Vec::new();
+            let mut entries = Vec::new();
             for store in &stores {
-                all.extend(store.list()?.into_iter().map(|record| Listed { store: store.path().to_owned(), record }));
+                let entry = |record| ImageEntry { store: store.path().to_owned(), record };
+                entries.extend(store.list()?.into_iter().map(entry));
             }
-            print(json, &serde_json::json!({ "images": all }), &table(&all))
+            print(json, &serde_json::json!({ "images": entries }), &table(&entries))
         }
         ImageVerb::Show { name, json } => {
             let (store, record) = find(&stores, &name)?;
-            let listed = Listed { store: store.path().to_owned(), record };
-            print(json, &listed, &description(&listed))
+            let entry = ImageEntry { store: store.path().to_owned(), record };
+            print(json, &entry, &description(&entry))
         }
         ImageVerb::Remove { name, json } => {
             let (store, record) = find(&stores, &name)?;
@@ -117,9 +118,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     }
 }
 
-/// An image and where it is.
+/// An image and the directory of its store.
 #[derive(serde::Serialize)]
-struct Listed {
+struct ImageEntry {
     store: PathBuf,
     #[serde(flatten)]
     record: ImageRecord,
@@ -138,7 +139,7 @@ fn stores(shared: PathBuf) -> Vec<Store> {
     let shared = Store::shared(shared);
     let is_root = nix::unistd::geteuid().is_root();
     let home = std::env::var_os("HOME").filter(|home| !is_root && !home.is_empty());
-    home.map(|home| Store::own(home.as_ref())).into_iter().chain([shared]).collect()
+    home.map(|home| Store::of_user(home.as_ref())).into_iter().chain([shared]).collect()
 }
 
 fn find<'a>(stores: &'a [Store], name: &ImageName) -> anyhow::Result<(&'a Store, ImageRecord)> {
@@ -189,31 +190,31 @@ fn size(record: &ImageRecord) -> String {
     format!("{} MiB", record.bytes.div_ceil(1 << 20))
 }
 
-fn table(all: &[Listed]) -> String {
+fn table(entries: &[ImageEntry]) -> String {
     const COLUMNS: [Column; 4] = [
         Column::left("NAME", 4, 30),
         Column::right("SIZE", 10),
         Column::left("BY", 2, 12),
         Column::left("FROM", 4, 60),
     ];
-    if all.is_empty() {
+    if entries.is_empty() {
         return "no images; import one with `docker save IMAGE | slurminit image import NAME`\n".to_owned();
     }
-    let rows: Vec<[String; 4]> = all
+    let rows: Vec<[String; 4]> = entries
         .iter()
-        .map(|Listed { record, .. }| {
+        .map(|ImageEntry { record, .. }| {
             let origin = if record.reference.is_empty() { dash() } else { record.reference.clone() };
             [record.name.clone(), size(record), record.imported_by.clone(), origin]
         })
         .collect();
-    aligned(&COLUMNS, &rows)
+    format_table(&COLUMNS, &rows)
 }
 
-fn description(listed: &Listed) -> String {
-    let record = &listed.record;
+fn description(entry: &ImageEntry) -> String {
+    let record = &entry.record;
     let lines = [
         ("name", record.name.clone()),
-        ("directory", listed.store.join(&record.name).display().to_string()),
+        ("directory", entry.store.join(&record.name).display().to_string()),
         ("from", record.reference.clone()),
         ("digest", record.digest.clone()),
         ("size", format!("{}, {} files, {}", size(record), record.files, printable::count(record.layers, "layer"))),
@@ -227,5 +228,5 @@ fn description(listed: &Listed) -> String {
         ("variables", record.environment.join(" ")),
     ];
     let shown = lines.iter().filter(|(_, value)| !value.is_empty());
-    shown.map(|(what, value)| format!("{what:<16}{}\n", printable::line(value))).collect()
+    shown.map(|(label, value)| format!("{label:<16}{}\n", printable::line(value))).collect()
 }

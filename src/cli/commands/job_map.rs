@@ -18,7 +18,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let outcome = super::epilog::job().and_then(|(job, _)| {
+    let outcome = super::epilog::job_from_environment().and_then(|(job, _)| {
         match args.when.as_str() {
             "begin" => job_map::begin(&args.dir, &job, &|name| std::env::var(name).ok()),
             _ => job_map::end(&args.dir, &job),

@@ -11,7 +11,7 @@ use startup::jobs;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: JobsVerb,
+    verb: JobsVerb,
     /// The node's name in slurm.conf
     #[arg(long, global = true, default_value = "localhost")]
     node: String,
@@ -122,7 +122,7 @@ fn parse_on_stop(text: &str) -> Result<OnStop, &'static str> {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let node = &args.node;
-    match args.what {
+    match args.verb {
         JobsVerb::Quiesce { grace, on_stop, after_command, leave, with_controller } => {
             let grace = Duration::try_from_secs_f64(grace)?;
             return match leave {

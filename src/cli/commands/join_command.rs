@@ -12,14 +12,14 @@ use anyhow::{Context as _, bail, ensure};
 use config::token::{Token, TokenContents};
 use config::{Config, Role};
 use install::load_config;
-use line::{Line, Network};
+use line::{JoinCommand, Network};
 use model::exit_code;
-use mounts::Shared;
+use mounts::SharedMount;
 use slurm::client::Client;
 use sys::trusted_path;
 
 /// Timeout for Slurm's list of nodes and its version.
-const PATIENCE: Duration = Duration::from_secs(5);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -40,8 +40,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "IMAGE", value_parser = line::parse_image)]
     image: Option<String>,
     /// A volume, or a directory of the host, for the new container; can be repeated [default: this container's, on the same host]
-    #[arg(long, value_name = "SOURCE:TARGET[:ro]", value_parser = Shared::parse)]
-    volume: Vec<Shared>,
+    #[arg(long, value_name = "SOURCE:TARGET[:ro]", value_parser = SharedMount::parse)]
+    volume: Vec<SharedMount>,
     /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             return Ok(exit_code::CONFIG);
         }
     };
-    is_a_controllers(&config)?;
+    require_controller(&config)?;
     let network = network(&args)?;
     let address = match args.address {
         Some(address) => address,
@@ -72,10 +72,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let is_demo = std::env::var_os("SLURMINIT_DEMO").is_some();
     let gpu_type = config.gpu_type.filter(|_| !is_demo && (nodes.trim().is_empty() || nodes.contains("gpu:")));
     let mounts = mounts(&args, &config, &network);
-    let line = Line { name, network, gpu_type, mounts, image: image(&args)?, token: token.encode() };
+    let line = JoinCommand { name, network, gpu_type, mounts, image: image(&args)?, token: token.encode() };
     super::print(&format!("{line}\n"))?;
     eprint!("{}", line.advice(&token.contents, config.slurm.controller_port, config.slurm.daemon_port));
-    if has_own_files(&config) {
+    if has_custom_slurm_conf(&config) {
         eprintln!(
             "warning: the token does not contain your own slurm.conf; mount it in the new container, too, at {}",
             config.paths.config.display()
@@ -84,7 +84,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     Ok(exit_code::SUCCESS)
 }
 
-fn is_a_controllers(config: &Config) -> anyhow::Result<()> {
+fn require_controller(config: &Config) -> anyhow::Result<()> {
     ensure!(
         config.role == Role::Controller || (config.role == Role::All && config.shares_a_cluster()),
         "not a controller (role {}); run this in the container with the role controller (docs/cluster.md)",
@@ -97,7 +97,7 @@ fn network(args: &Args) -> anyhow::Result<Network> {
     Ok(match args.network.as_deref() {
         Some("host") => Network::Host,
         Some(name) => Network::Named(name.to_owned()),
-        None if network::is_the_engines() => bail!(
+        None if network::is_engine_network() => bail!(
             "cannot read the name of this container's network from inside; set --network.\nFor a node on the same host: docker inspect -f '{{{{json .NetworkSettings.Networks}}}}' CONTROLLER prints the name; then\n\x20   slurminit join-command --network NAME\nFor a node on another host, with the ports of this container published there (docker run -p):\n\x20   slurminit join-command --network host --address ADDRESS-OF-THIS-HOST"
         ),
         None => Network::Host,
@@ -108,9 +108,9 @@ fn token(args: &Args, config: &Config, address: Ipv4Addr, pinned: bool) -> anyho
     let text = load_config::source(args.config.as_deref())?.text;
     let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
     let controller = plan::controller(config, &host);
-    let settings = config::shared(&text, config, &controller).map_err(anyhow::Error::msg)?;
-    config::Joined::parse(&settings).context("cannot read back the shared settings")?;
-    let version = probe::slurm::detect(Path::new("/"), PATIENCE).version;
+    let settings = config::shared_settings(&text, config, &controller).map_err(anyhow::Error::msg)?;
+    config::TokenSettings::parse(&settings).context("cannot read back the shared settings")?;
+    let version = probe::slurm::detect(Path::new("/"), QUERY_TIMEOUT).version;
     let issued = now();
     let contents = TokenContents {
         controller,
@@ -139,19 +139,20 @@ fn key(config: &Config) -> anyhow::Result<Vec<u8>> {
 
 /// The image, which compose.cluster.yaml passes to the controller.
 fn image(args: &Args) -> anyhow::Result<String> {
-    let of_compose = || std::env::var("SLURMINIT_IMAGE").ok().filter(|image| !image.is_empty());
-    let Some(image) = args.image.clone().or_else(of_compose) else { return Ok("slurminit:latest".to_owned()) };
+    let from_environment = || std::env::var("SLURMINIT_IMAGE").ok().filter(|image| !image.is_empty());
+    let Some(image) = args.image.clone().or_else(from_environment) else { return Ok("slurminit:latest".to_owned()) };
     line::parse_image(&image).map_err(|why| anyhow::anyhow!("SLURMINIT_IMAGE={image:?}: {why}"))
 }
 
-/// The mounts of the new container. In a network of the engine it runs on this host and can share this container's mounts, except state and key.
-fn mounts(args: &Args, config: &Config, network: &Network) -> Vec<Shared> {
+/// The mounts of the new container. In a network of the engine it runs on this host and can share this container's
+/// mounts, except state and key.
+fn mounts(args: &Args, config: &Config, network: &Network) -> Vec<SharedMount> {
     let mut mounts = match network {
         Network::Host => Vec::new(),
         Network::Named(_) => {
             let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-            let own = [config.paths.state.as_path(), &config.paths.run, &config.paths.slurm];
-            Shared::of_container(&mountinfo, &own)
+            let private = [config.paths.state.as_path(), &config.paths.run, &config.paths.slurm];
+            SharedMount::of_container(&mountinfo, &private)
         }
     };
     mounts.retain(|mount| !args.volume.iter().any(|other| other.target == mount.target));
@@ -161,12 +162,12 @@ fn mounts(args: &Args, config: &Config, network: &Network) -> Vec<Shared> {
 
 /// The nodes of the controller, one line each with its GPUs.
 fn nodes() -> String {
-    let client = Client::each(PATIENCE);
+    let client = Client::with_timeout(QUERY_TIMEOUT);
     client.output("sinfo", &["--noheader", "--Node", "--format", "%N %G"]).unwrap_or_default()
 }
 
-/// Whether Slurm reads a file that slurminit has not written.
-fn has_own_files(config: &Config) -> bool {
+/// Whether slurm.conf was not written by slurminit.
+fn has_custom_slurm_conf(config: &Config) -> bool {
     let text = trusted_path::read(&config.paths.slurm.join("slurm.conf")).unwrap_or_default();
     !text.is_empty() && !text.starts_with(plan::HEADER.as_bytes())
 }

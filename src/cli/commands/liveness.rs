@@ -19,7 +19,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let questions = std::env::var(QUESTIONS).with_context(|| format!("{QUESTIONS} is not set; PID 1 sets it"))?;
     let questions: Vec<Question> = serde_json::from_str(&questions).context("the questions are not JSON")?;
-    let answers = liveness::ask_all(questions)?;
+    let answers = liveness::run_tests(questions)?;
     let mut lines = Vec::new();
     for answer in &answers {
         serde_json::to_writer(&mut lines, answer)?;
@@ -29,7 +29,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     std::io::stdout().lock().write_all(&lines)?;
     // The verdicts must not wait for this, and without working daemons Slurm cannot report which jobs are ending.
     if answers.iter().all(|answer| answer.liveness == Liveness::Answers) {
-        liveness::stuck::end();
+        liveness::stuck::kill_blocked_steps();
         if let Some(Err(error)) = args.recall.map(jobs::wake_silent_nodes::run) {
             sys::report::warn(message!(
                 "nodes-not-checked",

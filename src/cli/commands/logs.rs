@@ -26,11 +26,11 @@ pub(crate) struct Args {
     #[arg(long, short)]
     follow: bool,
     #[command(flatten)]
-    at: Configuration,
+    configuration: Configuration,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let config = args.at.load()?;
+    let config = args.configuration.load()?;
     let socket = control::socket(&config.paths.run);
     let Args { name, lines, follow, .. } = args;
     let Some(name) = name else { return super::print(&names(&config.paths.run)?).map(|()| exit_code::SUCCESS) };
@@ -42,8 +42,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         true => client::follow(&socket, &Request::Follow { name, lines }, &mut write).map(|()| Vec::new()),
         false => client::ask(&socket, &Request::Logs { name, lines }).map(|(_, lines)| lines),
     };
-    let was_up = matches!(answer, Err(ControlError::NotRunning { .. })) && Path::new(up::LOG).exists();
-    let lines = match was_up {
+    let has_former_log = matches!(answer, Err(ControlError::NotRunning { .. })) && Path::new(up::LOG).exists();
+    let lines = match has_former_log {
         true => answer.with_context(|| format!("see the log of the last `slurminit up`: {}", up::LOG))?,
         false => answer?,
     };

@@ -45,7 +45,7 @@ fn parse_identity(text: &str) -> Result<Identity, String> {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let parent = getppid();
-    let mut output = rights::own_output()?;
+    let mut output = rights::redirect_stdout()?;
     let detection = probe::Options::from_environment("/".into(), Duration::ZERO);
     rights::give_up(parent)?;
     let options = live::Options {
@@ -63,6 +63,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         text.push(b'\n');
         output.write_all(&text)
     };
-    vendor::of(args.vendor).watch(&options, &mut print).context("standard output is closed")?;
+    vendor::probe_of(args.vendor).watch(&options, &mut print).context("standard output is closed")?;
     Ok(exit_code::SUCCESS)
 }

@@ -29,10 +29,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    if std::env::vars_os().any(|(name, _)| !secret_variables::is_kept(&name)) {
-        // A process cannot remove what it was started with.
-        let mut again = Command::new(std::env::current_exe()?);
-        return Err(again.args(std::env::args_os().skip(1)).env_clear().envs(secret_variables::kept()).exec().into());
+    if std::env::vars_os().any(|(name, _)| !secret_variables::is_inheritable(&name)) {
+        // A process cannot remove variables from its /proc/PID/environ, so it executes itself without them.
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(std::env::args_os().skip(1)).env_clear().envs(secret_variables::inheritable_variables());
+        return Err(command.exec().into());
     }
     let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let Args { listen, hosts, run, dcgm, accounting } = args;

@@ -19,11 +19,11 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    at: Configuration,
+    configuration: Configuration,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let cluster = ask(args.at.file())?;
+    let cluster = query_cluster(args.configuration.file())?;
     let text = match args.json {
         true => super::json(&cluster)?,
         false => table::table(&cluster),
@@ -31,9 +31,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     super::print(&text).map(|()| exit_code::SUCCESS)
 }
 
-/// The cluster of this container.
-pub(super) fn ask(config: Option<&Path>) -> anyhow::Result<ClusterNodes> {
+/// The nodes of this container's cluster, as Slurm reports them.
+pub(super) fn query_cluster(config: Option<&Path>) -> anyhow::Result<ClusterNodes> {
     let directory = load_config::run_directory(config)?;
-    let own = status::read(&directory).ok().and_then(|status| status.snapshot.prepared);
-    nodes::cluster(own.as_ref())
+    let prepared = status::read(&directory).ok().and_then(|status| status.snapshot.prepared);
+    nodes::query_cluster(prepared.as_ref())
 }

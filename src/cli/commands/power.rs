@@ -33,39 +33,39 @@ enum Action {
     Suspend,
 }
 
-const SLURM: Client = Client::each(limit::COMMAND);
+const SLURM: Client = Client::with_timeout(limit::COMMAND);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let names = nodes::names(&args.nodes)?;
+    let names = nodes::expand_node_list(&args.nodes)?;
     let (program, arguments) = args.command.split_first().context("no command")?;
     let result = tool::output(Command::new(program).args(arguments).args(&names), Duration::from_secs(args.limit));
     let Some(why) = failure(program, args.limit, result) else {
         if args.action == Action::Suspend {
             names
                 .iter()
-                .filter(|name| came_too_late(name))
+                .filter(|name| missed_resume_timeout(name))
                 .try_for_each(|name| SLURM.update_node(name, &["state=resume"]))?;
         }
         return Ok(exit_code::SUCCESS);
     };
-    let (state, after) = match args.action {
+    let (state, advice) = match args.action {
         // slurmctld requeues the node's jobs and stops the node; a job that requests it starts it again.
         Action::Resume => ("state=power_down_force", ""),
         // A running node may cost money, so a person must check.
         Action::Suspend => ("state=drain", "; it may still be running: stop it by hand, then run `slurminit resume`"),
     };
     SLURM
-        .update_node(&args.nodes, &[state, &format!("reason={OUR_REASON}{why}{after}")])
+        .update_node(&args.nodes, &[state, &format!("reason={OUR_REASON}{why}{advice}")])
         .with_context(|| why.clone())?;
     anyhow::bail!("{why}")
 }
 
-/// slurmctld sets a node down that did not start in time, and calls the program for such nodes.
-fn came_too_late(node: &str) -> bool {
-    SLURM.node(node).ok().flatten().is_some_and(|known| {
-        known.is(&["DOWN"])
-            && known.reason_contains("ResumeTimeout reached")
-            && !known.reason_contains(&nodes::less_than_promised())
+/// slurmctld sets a node down that did not start within ResumeTimeout, and runs SuspendProgram for it.
+fn missed_resume_timeout(node: &str) -> bool {
+    SLURM.node(node).ok().flatten().is_some_and(|record| {
+        record.has_state(&["DOWN"])
+            && record.reason_contains("ResumeTimeout reached")
+            && !record.reason_contains(&nodes::shortfall_reason_prefix())
     })
 }
 

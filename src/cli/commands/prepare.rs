@@ -15,7 +15,7 @@ use sys::report;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: PathArgs,
+    paths: PathArgs,
     /// Use this inventory (the output of `slurminit detect --json`) instead of detection
     #[arg(long, value_name = "FILE", hide = true)]
     inventory: Option<PathBuf>,
@@ -42,17 +42,17 @@ fn parse_file_name(text: &str) -> Result<FileName, String> {
 
 /// If the preparation fails, the last event is the error, and the exit code is the error's.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let Args { at: PathArgs { config, root }, inventory, node, .. } = &args;
-    let given: PrepareInput =
+    let Args { paths: PathArgs { config, root }, inventory, node, .. } = &args;
+    let input: PrepareInput =
         if args.given { serde_json::from_reader(std::io::stdin().lock())? } else { PrepareInput::default() };
-    let held: Option<StartOnlyTables> =
-        given.held.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
+    let start_only: Option<StartOnlyTables> =
+        input.held.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     let (config, inventory) = (config.as_deref(), inventory.as_deref());
-    let sources = Sources { config, root, inventory, held: held.as_ref(), node: node.as_deref() };
+    let sources = Sources { config, root, inventory, held: start_only.as_ref(), node: node.as_deref() };
     let is_restore = !args.restore.is_empty();
     if let Some(daemon) = &args.died {
-        // This comes before the files of the dead daemon are replaced.
-        if let Some(Refusal { exit_code, finding }) = prepare::explain(&sources, daemon, &given.last_lines, is_restore)
+        // Before a restore replaces the files that the daemon used.
+        if let Some(Refusal { exit_code, finding }) = prepare::explain(&sources, daemon, &input.last_lines, is_restore)
         {
             send(&PrepareEvent::Failed { exit_code, finding })?;
         }
@@ -76,7 +76,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         false => prepare::start(&sources, &send).map(|(prepared, key)| (prepared, Some(key))),
     };
     let (prepared, key) = match outcome {
-        Ok(done) => done,
+        Ok(outcome) => outcome,
         Err(Refusal { exit_code, finding }) => {
             send(&PrepareEvent::Failed { exit_code, finding })?;
             return Ok(exit_code);
@@ -84,9 +84,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     };
     send(&PrepareEvent::Done(prepared))?;
     if let Some(key) = key {
-        // The daemons start meanwhile. If the disk fails here, the previous write has shown it, or the next one will.
+        // The daemons start meanwhile: munged does not wait for the disk.
         key.sync()?;
-        // This comes last, because it drops root's rights. No job has started yet.
+        // Last, because it drops root's rights. No job has started yet.
         prepare::environments::write(config, root).unwrap_or_else(|error| {
             report::warn(message!("environments-not-written", "{error}", error = format!("{error:#}")));
         });

@@ -21,10 +21,10 @@ use sys::leftovers::Job;
 use sys::tool;
 use sys::tool::answer::Answer;
 
-const SLURM: Client = Client::each(limit::COMMAND);
+const SLURM: Client = Client::with_timeout(limit::COMMAND);
 
 /// Timeout of a name server. A host whose name server does not respond waits only once: then the names are in /etc/hosts.
-const LOOK_UP: Duration = Duration::from_secs(2);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let id = std::env::var("SLURM_JOB_ID").unwrap_or_default();
     let short = |error: &anyhow::Error| printable::short(&format!("{error:#}"), 300);
-    let no_gpu = |error: &anyhow::Error| {
+    let report_gpu_error = |error: &anyhow::Error| {
         report(Report::warn(message!(
             "gpu-not-opened",
             "programs of job {job} may fail to open its GPUs: {error}",
@@ -47,26 +47,26 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             error = short(error)
         )));
     };
-    match args.gives_gpus.then(super::epilog::job) {
+    match args.gives_gpus.then(super::epilog::job_from_environment) {
         Some(Ok((job, _))) => {
-            let for_each = |change: &dyn Fn(&Path) -> std::io::Result<()>| {
+            let change_devices = |change: &dyn Fn(&Path) -> std::io::Result<()>| {
                 for file in &job.devices {
                     if let Err(error) = change(Path::new(file)) {
-                        no_gpu(&anyhow::Error::from(error).context(file.clone()));
+                        report_gpu_error(&anyhow::Error::from(error).context(file.clone()));
                     }
                 }
             };
-            // A program of NVIDIA's that root runs opens them to all users.
-            for_each(&install::close_device_file);
+            // NVIDIA's programs, run by root, make the files accessible to all users.
+            change_devices(&install::close_device_file);
             if take_from_others(&job) {
-                for_each(&|file| install::give_device_file(file, job.uid));
+                change_devices(&|file| install::give_device_file(file, job.uid));
             }
         }
-        Some(Err(error)) => no_gpu(&error),
+        Some(Err(error)) => report_gpu_error(&error),
         None => {}
     }
-    let named = if args.names_nodes { names() } else { Ok(()) };
-    if let Err(error) = named {
+    let outcome = if args.names_nodes { install_node_names() } else { Ok(()) };
+    if let Err(error) = outcome {
         report(Report::warn(message!(
             "node-names-missing",
             "programs of job {job} may fail to resolve the names of its nodes: {error}",
@@ -85,10 +85,10 @@ fn take_from_others(job: &Job) -> bool {
         return true;
     }
     let run = install::load_config::load(None).unwrap_or_default().paths.run;
-    let handover = gpu_handover::take_from_others(job.id, &devices, job.uid, &run);
+    let handover = gpu_handover::end_other_users(job.id, &devices, job.uid, &run);
     handover.reports.into_iter().for_each(report);
     if handover.is_clear {
-        if let Err(error) = gpu_handover::note_user(&run, &devices, job.uid) {
+        if let Err(error) = gpu_handover::record_user(&run, &devices, job.uid) {
             report(Report::warn(message!(
                 "gpu-user-not-recorded",
                 "cannot record the users of GPUs in {directory}: {error}",
@@ -100,23 +100,23 @@ fn take_from_others(job: &Job) -> bool {
     handover.is_clear
 }
 
-fn names() -> anyhow::Result<()> {
+fn install_node_names() -> anyhow::Result<()> {
     let nodes = std::env::var("SLURM_JOB_NODELIST").context("SLURM_JOB_NODELIST is not in the environment")?;
-    let is_one = !nodes.contains([',', '[']);
-    if is_one && !install::is_loopback_name(Path::new("/"), &nodes)? {
+    let is_single_node = !nodes.contains([',', '[']);
+    if is_single_node && !install::is_loopback_name(Path::new("/"), &nodes)? {
         return Ok(());
     }
-    if !is_container_id(&nix::unistd::gethostname()?.to_string_lossy()) && are_known(&nodes)? {
+    if !is_container_id(&nix::unistd::gethostname()?.to_string_lossy()) && are_resolvable(&nodes)? {
         return Ok(());
     }
     let nodes = SLURM.addresses(&nodes).context("the controller does not report their addresses")?;
     let nodes: Vec<_> = nodes.into_iter().map(|(name, address)| (name, address.ip().to_string())).collect();
     anyhow::ensure!(!nodes.is_empty(), "the controller has no addresses for them");
-    Ok(install::install_nodes_names(Path::new("/"), &nodes)?)
+    Ok(install::install_node_names(Path::new("/"), &nodes)?)
 }
 
 /// Whether the names resolve without slurminit's entries, to addresses that other nodes reach.
-fn are_known(nodes: &str) -> anyhow::Result<bool> {
+fn are_resolvable(nodes: &str) -> anyhow::Result<bool> {
     let names = SLURM.hostnames(nodes)?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     // Lookups use the file before a name server.
@@ -125,13 +125,13 @@ fn are_known(nodes: &str) -> anyhow::Result<bool> {
             return Ok(false);
         }
     }
-    Ok(match install::writer_of_nodes_names(Path::new("/"), &names)? {
-        install::Writer::Others => true,
+    Ok(match install::node_names_writer(Path::new("/"), &names)? {
+        install::HostsWriter::OtherProgram => true,
         // The address may have changed.
-        install::Writer::Us => false,
-        install::Writer::Missing => {
-            let question = [["-s", "hosts:dns", "hosts"].as_slice(), &names].concat();
-            matches!(tool::ask("getent", &question, LOOK_UP), Answer::Ended { succeeded: true, .. })
+        install::HostsWriter::Slurminit => false,
+        install::HostsWriter::Missing => {
+            let arguments = [["-s", "hosts:dns", "hosts"].as_slice(), &names].concat();
+            matches!(tool::ask("getent", &arguments, LOOKUP_TIMEOUT), Answer::Ended { succeeded: true, .. })
         }
     })
 }

@@ -17,34 +17,34 @@ pub(crate) struct Args {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    at: Configuration,
+    configuration: Configuration,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let config = args.at.load();
-    if args.dry_run || load_config::is_missing(args.at.file()) {
-        return dry_run(&config?, args.at.file());
+    let config = args.configuration.load();
+    if args.dry_run || load_config::is_missing(args.configuration.file()) {
+        return dry_run(&config?, args.configuration.file());
     }
     // PID 1 reports a broken file. It is reachable if its run directory is the default one.
-    let (config, broken) = match config {
+    let (config, config_error) = match config {
         Ok(config) => (config, None),
         Err(error) => (Config::default(), Some(error)),
     };
-    let outcome = match (reloading::reload(&config.paths.run, &config.supervise), broken) {
+    let outcome = match (reloading::reload(&config.paths.run, &config.supervise), config_error) {
         (Ok(outcome), _) => outcome,
         (Err(_), Some(error)) => return Err(error.into()),
         (Err(error), None) => return Err(error),
     };
-    let applied = matches!(outcome.outcome, Outcome::Applied | Outcome::Unchanged);
-    if applied {
+    let is_applied = matches!(outcome.outcome, Outcome::Applied | Outcome::Unchanged);
+    if is_applied {
         println!("{}", model::printable::line(&outcome.text))
     } else {
-        eprintln!("slurminit: {}: {}", word(outcome.outcome), model::printable::line(&outcome.text))
+        eprintln!("slurminit: {}: {}", label(outcome.outcome), model::printable::line(&outcome.text))
     }
-    Ok(if applied { exit_code::SUCCESS } else { exit_code::FAILURE })
+    Ok(if is_applied { exit_code::SUCCESS } else { exit_code::FAILURE })
 }
 
-fn word(outcome: Outcome) -> &'static str {
+fn label(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Unchanged => "nothing changed",
         Outcome::Applied => "reloaded",
@@ -55,24 +55,24 @@ fn word(outcome: Outcome) -> &'static str {
 }
 
 fn dry_run(config: &Config, config_file: Option<&Path>) -> anyhow::Result<u8> {
-    let weighed = match prepare::dry_run(config, config_file) {
-        Ok(weighed) => weighed,
+    let effect = match prepare::dry_run(config, config_file) {
+        Ok(effect) => effect,
         Err(refusal) => {
             eprintln!("slurminit: refused: {}", model::printable::line(&refusal.finding.to_string()));
             return Ok(exit_code::FAILURE);
         }
     };
-    print!("{}", weighed.difference);
-    match weighed.change.apply {
+    print!("{}", effect.difference);
+    match effect.change.apply {
         Apply::Nothing => println!("no restart needed"),
-        Apply::Reconfigure => println!("needs `scontrol reconfigure`: {}", weighed.change.news.join(", ")),
-        Apply::Restart => println!("needs a restart of slurmctld and slurmd: {}", weighed.change.news.join(", ")),
+        Apply::Reconfigure => println!("needs `scontrol reconfigure`: {}", effect.change.changes.join(", ")),
+        Apply::Restart => println!("needs a restart of slurmctld and slurmd: {}", effect.change.changes.join(", ")),
     }
-    for kept in &weighed.kept {
+    for kept in &effect.kept {
         println!("{}", model::printable::line(&kept.finding().to_string()));
     }
-    if !weighed.deferred.is_empty() {
-        println!("takes effect at the next start of the container: {}", weighed.deferred.join(", "));
+    if !effect.deferred.is_empty() {
+        println!("takes effect at the next start of the container: {}", effect.deferred.join(", "));
     }
     Ok(exit_code::SUCCESS)
 }

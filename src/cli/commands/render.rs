@@ -19,7 +19,7 @@ use startup::prepare::inventory;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: PathArgs,
+    paths: PathArgs,
     /// Use this inventory (the output of `slurminit detect --json`) instead of detection
     #[arg(long, value_name = "FILE")]
     inventory: Option<PathBuf>,
@@ -35,15 +35,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let config = match load_config::load(args.at.config.as_deref()) {
+    let config_file = args.paths.config.as_deref();
+    let config = match load_config::load(config_file) {
         Ok(config) => config,
         Err(error) => {
             eprintln!("slurminit: {error}");
             return Ok(exit_code::CONFIG);
         }
     };
-    let inventory = inventory(&config, &args.at.root, args.inventory.as_deref())?;
-    let Planned { plan, files, .. } = match plan_files(&config, args.at.config.as_deref(), &inventory, &args.at.root) {
+    let inventory = inventory(&config, &args.paths.root, args.inventory.as_deref())?;
+    let Planned { plan, files, .. } = match plan_files(&config, config_file, &inventory, &args.paths.root) {
         Ok(planned) => planned,
         Err(PlanError::Unreadable(error)) => return Err(error.into()),
         Err(PlanError::Refused(refusal)) => {
@@ -61,7 +62,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         super::print(&explain(&plan.decisions, &findings))?;
     }
     if args.diff {
-        super::print(&difference(&config, &args.at.root, &files)?)?;
+        super::print(&difference(&config, &args.paths.root, &files)?)?;
     }
     if !args.explain && !args.diff {
         let mut text = String::new();

@@ -11,7 +11,7 @@ use init::control;
 use init::control::client;
 use init::control::protocol::{Reply, Request};
 use init::status;
-use init::status::News;
+use init::status::StatusWatcher;
 use machine::{LastExit, Snapshot, UnitSnapshot, UnitState};
 use model::exit_code;
 use slurm::client::{Client, limit};
@@ -27,14 +27,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
     #[command(flatten)]
-    at: Configuration,
+    configuration: Configuration,
 }
 
 /// The maximum interval of status reads.
-const LOOK: Duration = Duration::from_secs(1);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let config = args.at.load()?;
+    let config = args.configuration.load()?;
     let limit = match args.timeout {
         Some(seconds) => Duration::try_from_secs_f64(seconds).context("--timeout")?,
         None => config.supervise.stop_timeout() + config.supervise.ready_timeout,
@@ -44,7 +44,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     if *name == DaemonName::Slurmctld.as_str() && nix::unistd::geteuid().is_root() {
         state_disk::try_to_save(&state_disk::directory(&config.paths)).context("slurmctld was not restarted")?;
     }
-    let news = News::of(directory);
+    let watcher = StatusWatcher::of(directory);
     let was_ready = is_ready(directory);
     let start = Instant::now();
     let request = Request::Restart { name: name.clone() };
@@ -53,12 +53,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     loop {
         let Ok(status) = status::read(directory) else {
             anyhow::ensure!(start.elapsed() < limit, "cannot read the status; see `slurminit status`");
-            news.wait(Duration::from_millis(10));
+            watcher.wait(Duration::from_millis(10));
             continue;
         };
         let unit = status.snapshot.units.iter().find(|unit| unit.name == *name);
         let unit = unit.with_context(|| format!("{name} no longer exists"))?;
-        match fate(unit, starts) {
+        match restart_outcome(unit, starts) {
             RestartOutcome::Ready => {
                 let pid = unit.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
                 wait_for_node(directory, &status.snapshot, name, was_ready, start + limit);
@@ -76,34 +76,36 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             ),
             RestartOutcome::UnderWay => {}
         }
-        let left = limit.checked_sub(start.elapsed()).filter(|left| !left.is_zero());
-        let late = || format!("{name} is {} after {} s; see `slurminit logs {name}`", unit.state, limit.as_secs());
-        let left = left.with_context(late)?;
+        let remaining = limit.checked_sub(start.elapsed()).filter(|remaining| !remaining.is_zero());
+        let timed_out = || format!("{name} is {} after {} s; see `slurminit logs {name}`", unit.state, limit.as_secs());
+        let remaining = remaining.with_context(timed_out)?;
         // On a full disk the file is overwritten in place, which causes no event.
-        news.wait(left.min(LOOK));
+        watcher.wait(remaining.min(MAX_POLL_INTERVAL));
     }
 }
 
 /// Timeout for a node to register with a restarted slurmctld.
-const REGISTRATION: Duration = Duration::from_secs(10);
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Polling interval, because Slurm has no event for a registration.
-const ASK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// slurmctld does not know the state of its nodes before they register, and starts no job until then.
+/// Waits until the nodes have registered with a restarted slurmctld, which starts no job before.
 #[expect(clippy::disallowed_methods, reason = "Slurm has no event for a registration")]
-fn wait_for_node(directory: &Path, snapshot: &Snapshot, daemon: &str, was_ready: bool, until: Instant) {
-    let is_of_slurm = [DaemonName::Slurmctld, DaemonName::Slurmd].iter().any(|name| daemon.starts_with(name.as_str()));
+fn wait_for_node(directory: &Path, snapshot: &Snapshot, daemon: &str, was_ready: bool, deadline: Instant) {
+    let is_slurm_daemon =
+        [DaemonName::Slurmctld, DaemonName::Slurmd].iter().any(|name| daemon.starts_with(name.as_str()));
     let name = snapshot.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).filter(|name| !name.is_empty());
-    let Some(name) = name.filter(|_| is_of_slurm) else { return };
-    let until = until.min(Instant::now() + REGISTRATION);
+    let Some(name) = name.filter(|_| is_slurm_daemon) else { return };
+    let deadline = deadline.min(Instant::now() + REGISTRATION_TIMEOUT);
     // Checks the flags, because for a drained node Slurm's state name does not show whether it is down.
-    let is_registered = |node: &ClusterNode| node.report.responding && !node.words.iter().any(|word| word == "UNKNOWN");
-    let is_known = || {
-        nodes::cluster_of(name, &Client::together(limit::STATUS))
+    let is_registered =
+        |node: &ClusterNode| node.report.responding && !node.state_flags.iter().any(|flag| flag == "UNKNOWN");
+    let is_cluster_registered = || {
+        nodes::query_node(name, &Client::with_total_timeout(limit::STATUS))
             .is_ok_and(|cluster| cluster.nodes.iter().all(is_registered))
     };
-    while !(is_known() && (!was_ready || is_ready(directory))) && Instant::now() < until {
-        std::thread::sleep(ASK);
+    while !(is_cluster_registered() && (!was_ready || is_ready(directory))) && Instant::now() < deadline {
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -123,7 +125,7 @@ enum RestartOutcome {
 }
 
 /// `starts`: number of earlier starts.
-fn fate(unit: &UnitSnapshot, starts: u32) -> RestartOutcome {
+fn restart_outcome(unit: &UnitSnapshot, starts: u32) -> RestartOutcome {
     match unit.state {
         _ if unit.starts <= starts => RestartOutcome::UnderWay,
         UnitState::Ready => RestartOutcome::Ready,
@@ -142,7 +144,7 @@ mod tests {
         let outcome = |starts, state, last: Option<&str>| {
             let last_exit = last.map_or(LastExit::Success, |last| LastExit::Failure(last.to_owned()));
             let unit = UnitSnapshot { state, starts, last_exit: Some(last_exit), ..UnitSnapshot::default() };
-            fate(&unit, 3)
+            restart_outcome(&unit, 3)
         };
         assert_eq!(outcome(3, UnitState::Ready, None), RestartOutcome::UnderWay, "previous run has not exited yet");
         assert_eq!(

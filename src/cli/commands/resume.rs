@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::Configuration;
-use crate::commands::drain::{each, update};
-use crate::commands::nodes::ask;
+use crate::commands::drain::{apply_to_nodes, update};
+use crate::commands::nodes::query_cluster;
 use machine::node_report::NO_REASON;
 use model::exit_code;
 use slurm::nodes::close;
-use slurm::nodes::close::Step;
+use slurm::nodes::close::NodeAction;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -17,48 +17,48 @@ pub(crate) struct Args {
     #[arg(required = true, value_name = "NODE")]
     nodes: Vec<String>,
     #[command(flatten)]
-    at: Configuration,
+    configuration: Configuration,
 }
 
 /// Timeout for a resumed node to register. slurmctld pings it at once, and starts no job there before the response.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Polling interval of the nodes, because Slurm has no event for a registration.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    // A node that did not respond before will not respond now.
+    // Only nodes that responded before are waited for: the others would cause a timeout.
     let (mut changed, mut resumed) = (Vec::new(), Vec::new());
-    each(&args.nodes, args.at.file(), |node| {
+    apply_to_nodes(&args.nodes, args.configuration.file(), |node| {
         let step = close::resume(node);
-        if matches!(step, Step::Update(..)) {
+        if matches!(step, NodeAction::Update(..)) {
             changed.push(node.name.clone());
             resumed.extend(node.report.responding.then(|| node.name.clone()));
         }
         step
     })?;
     changed.iter().try_for_each(|name| update(name, &[NO_REASON.to_owned()]))?;
-    wait(&resumed, args.at.file()).map(|()| exit_code::SUCCESS)
+    wait(&resumed, args.configuration.file()).map(|()| exit_code::SUCCESS)
 }
 
 /// Waits until the nodes accept jobs.
 #[expect(clippy::disallowed_methods, reason = "Slurm has no event for a registration")]
 fn wait(names: &[String], config: Option<&Path>) -> anyhow::Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + REGISTRATION_TIMEOUT;
     while !names.is_empty() {
-        let cluster = ask(config)?;
+        let cluster = query_cluster(config)?;
         let nodes = cluster.nodes.iter().filter(|node| names.contains(&node.name));
-        let waiting: Vec<String> =
-            nodes.filter(|node| !node.takes_jobs()).map(|node| format!("{} is {}", node.name, node.report)).collect();
-        if waiting.is_empty() {
+        let not_ready: Vec<String> =
+            nodes.filter(|node| !node.accepts_jobs()).map(|node| format!("{} is {}", node.name, node.report)).collect();
+        if not_ready.is_empty() {
             break;
         }
         anyhow::ensure!(
-            Instant::now() < until,
+            Instant::now() < deadline,
             "resumed, but not ready for jobs after {} s: {}; see slurmd's log on the node",
-            PATIENCE.as_secs(),
-            waiting.join(", ")
+            REGISTRATION_TIMEOUT.as_secs(),
+            not_ready.join(", ")
         );
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

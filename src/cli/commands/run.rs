@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use config::{Config, DEFAULT_FILE};
-use docker_args::Meaning;
+use docker_args::FirstWord;
 use init::become_init;
 use init::status;
 use install::load_config;
@@ -20,13 +20,13 @@ use plan::FileName;
 use plan::task::task;
 use startup::start::Start;
 use startup::take_token::take_token;
-use startup::take_variables::{kept_toml, take_variables};
+use startup::take_variables::{saved_toml, take_variables};
 use startup::up;
 use sys::inherited::Inherited;
 use sys::lock::Lock;
 use sys::lock::state::{StateInUse, StateLock};
 
-pub(super) use attach::serving;
+pub(super) use attach::wait_for_running_cluster;
 
 /// The key of slurm.conf that sets slurmctld's directory.
 const STATE_KEY: &str = "StateSaveLocation";
@@ -56,23 +56,23 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     if detached {
         up::detach();
     }
-    if let Some(code) = settle_words(&mut start, join.as_deref(), &inherited)? {
+    if let Some(code) = handle_first_word(&mut start, join.as_deref(), &inherited)? {
         return Ok(code);
     }
-    let (config, held, target) = match start.configuration() {
+    let (config, start_only, target) = match start.configuration() {
         Ok(configuration) => configuration,
         Err(error) => return Ok(refuse(&format!("{error:#}"), exit_code::CONFIG)),
     };
-    // This comes before anything of a running cluster is touched.
+    // Before anything of a running cluster is changed.
     let lock = match target.has_cluster.then(|| Lock::take(&config.paths.run)).transpose() {
         Ok(lock) => lock.unwrap_or_default(),
-        // A concurrent start was faster.
+        // A concurrent start has taken the lock.
         Err(_) if !start.cmd.is_empty() => return attach::run(&start.cluster, &config, &start.cmd),
         Err(running) => return Ok(refuse(&running.to_string(), exit_code::FAILURE)),
     };
     if target.has_cluster {
-        if let Err(untaken) = take_variables(start.cluster.file(), Some(&inherited)) {
-            return Ok(refuse(&untaken.to_string(), exit_code::CONFIG));
+        if let Err(error) = take_variables(start.cluster.file(), Some(&inherited)) {
+            return Ok(refuse(&error.to_string(), exit_code::CONFIG));
         }
     }
     let state = match target.has_state().then(|| lock_state(&config)).transpose() {
@@ -84,7 +84,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         config_file: file.map(|file| file.as_os_str().to_owned()),
         watched_file: load_config::file(file).into(),
         warnings: warnings(&config, file, &lock, &state),
-        ..task(&config, &held, target, !start.cmd.is_empty(), status::monotonic_ms())
+        ..task(&config, &start_only, target, !start.cmd.is_empty(), status::monotonic_ms())
     };
     Err(become_init(task, inherited, &lock, &state, &start.cmd))
 }
@@ -93,13 +93,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 fn lock_state(config: &Config) -> Result<StateLock, StateInUse> {
     // An unreadable file is reported by the preparation.
     let found = install::find_user_files(&config.paths, Path::new("/")).unwrap_or_default();
-    let chosen = plan::choose(config, &found);
-    let own = match chosen.get(FileName::SlurmConf) {
-        Some(own) => plan::last_value(&own.text, STATE_KEY),
+    let chosen = plan::select_user_files(config, &found);
+    let custom = match chosen.get(FileName::SlurmConf) {
+        Some(file) => plan::last_value(&file.text, STATE_KEY),
         None => config.slurm.conf.get(STATE_KEY).map(|state| state.as_str().to_owned()),
     };
-    let own = own.map(PathBuf::from).filter(|own| own.is_absolute() && !own.starts_with(&config.paths.state));
-    StateLock::take(config.paths.state.clone(), own.into_iter().collect())
+    let custom = custom.map(PathBuf::from).filter(|path| path.is_absolute() && !path.starts_with(&config.paths.state));
+    StateLock::take(config.paths.state.clone(), custom.into_iter().collect())
 }
 
 fn refuse(why: &str, code: u8) -> u8 {
@@ -109,32 +109,34 @@ fn refuse(why: &str, code: u8) -> u8 {
 
 /// Handles a word in place of a command, runs a command in a running cluster, and saves a token; returns the exit code if nothing
 /// is left to do.
-fn settle_words(start: &mut Start, join: Option<&OsStr>, inherited: &Inherited) -> anyhow::Result<Option<u8>> {
+fn handle_first_word(start: &mut Start, join: Option<&OsStr>, inherited: &Inherited) -> anyhow::Result<Option<u8>> {
     let has_token = join.is_some() || docker_args::token(&start.cmd).is_some();
     if !has_token {
-        if let Some(code) = understand(start)?.map_or_else(|| in_the_running_cluster(start), |code| Ok(Some(code)))? {
+        if let Some(code) =
+            interpret_first_word(start)?.map_or_else(|| run_in_running_cluster(start), |code| Ok(Some(code)))?
+        {
             return Ok(Some(code));
         }
     }
     // A token on the command line makes this process execute itself again.
     let taken = take_token(docker_args::token(&start.cmd).or_else(|| join.map(Some)), Some(inherited));
-    Ok(taken.err().map(|untaken| refuse(&untaken.to_string(), exit_code::CONFIG)))
+    Ok(taken.err().map(|error| refuse(&error.to_string(), exit_code::CONFIG)))
 }
 
 /// Handles a word in place of a command; returns the exit code if nothing is left to do.
-fn understand(start: &mut Start) -> anyhow::Result<Option<u8>> {
+fn interpret_first_word(start: &mut Start) -> anyhow::Result<Option<u8>> {
     match docker_args::take_nodes(&mut start.cmd) {
         Ok(nodes) => start.cluster.nodes = nodes.or(start.cluster.nodes),
         Err(why) => {
             return Ok(Some(refuse(&why, exit_code::CONFIG)));
         }
     }
-    match docker_args::meaning(&start.cmd, &docker_args::is_program) {
-        Meaning::Command => {}
-        Meaning::Help => return print_text(&docker_args::help()).map(Some),
-        Meaning::Version => return print_text(&format!("{}\n", docker_args::version())).map(Some),
-        Meaning::Verb => start.cmd.insert(0, std::env::current_exe()?.into_os_string()),
-        Meaning::Option => {
+    match docker_args::classify(&start.cmd, &docker_args::is_program) {
+        FirstWord::Command => {}
+        FirstWord::Help => return print_text(&docker_args::help()).map(Some),
+        FirstWord::Version => return print_text(&format!("{}\n", docker_args::version())).map(Some),
+        FirstWord::Verb => start.cmd.insert(0, std::env::current_exe()?.into_os_string()),
+        FirstWord::Option => {
             let option = start.cmd.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
             let why = format!(
                 "`{option}` is not a command; put options of `docker run` before the image's name, or see `docker run IMAGE --help`"
@@ -146,11 +148,11 @@ fn understand(start: &mut Start) -> anyhow::Result<Option<u8>> {
 }
 
 /// The command's exit code, if a cluster is running in which it can run.
-fn in_the_running_cluster(start: &Start) -> anyhow::Result<Option<u8>> {
+fn run_in_running_cluster(start: &Start) -> anyhow::Result<Option<u8>> {
     let Ok((config, _, target)) = start.configuration() else { return Ok(None) };
-    let running = status::of_the_living(&config.paths.run);
-    let runs = running.is_some_and(|status| status.snapshot.phase != PhaseName::Stopping);
-    if start.cmd.is_empty() || !target.has_cluster || !runs {
+    let running = status::of_running_slurminit(&config.paths.run);
+    let is_running = running.is_some_and(|status| status.snapshot.phase != PhaseName::Stopping);
+    if start.cmd.is_empty() || !target.has_cluster || !is_running {
         return Ok(None);
     }
     attach::run(&start.cluster, &config, &start.cmd).map(Some)
@@ -158,28 +160,28 @@ fn in_the_running_cluster(start: &Start) -> anyhow::Result<Option<u8>> {
 
 /// The first log lines of PID 1.
 fn warnings(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock) -> Vec<String> {
-    let mut odd = Vec::new();
+    let mut warnings = Vec::new();
     if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {
-        odd.push("DEMO: the GPUs of this cluster are SIMULATED; jobs cannot compute on them".to_owned());
+        warnings.push("DEMO: the GPUs of this cluster are SIMULATED; jobs cannot compute on them".to_owned());
     }
     if let Some(nodes) = config.simulated() {
         let count = nodes.iter().count();
-        odd.push(format!(
+        warnings.push(format!(
             "the nodes of this cluster are SIMULATED: {count} slurmd in one container share its resources"
         ));
     }
-    if file == Some(&kept_toml()) && Path::new(DEFAULT_FILE).exists() {
-        odd.push(format!(
+    if file == Some(&saved_toml()) && Path::new(DEFAULT_FILE).exists() {
+        warnings.push(format!(
             "{DEFAULT_FILE} is ignored, because SLURMINIT_TOML is the whole configuration; repair: remove one of them"
         ));
     }
-    odd.extend(state.warnings.iter().cloned());
-    odd.extend(
+    warnings.extend(state.warnings.iter().cloned());
+    warnings.extend(
         lock.repaired.iter().chain(&state.repaired).map(|repaired| format!("{repaired}; {}", repaired.repair())),
     );
     let unknown = load_config::unknown_variables().into_iter();
-    odd.extend(unknown.map(|Finding { what, repair, .. }| format!("{what}; repair: {repair}")));
-    odd
+    warnings.extend(unknown.map(|Finding { what, repair, .. }| format!("{what}; repair: {repair}")));
+    warnings
 }
 
 fn print_text(text: &str) -> anyhow::Result<u8> {

@@ -10,10 +10,10 @@ use crate::commands::detect::parse_seconds;
 use model::exit_code;
 use slurm::client::Client;
 use slurm::error::QueryError;
-use slurm::sbatch_args::{Capacity, Resources, is_name, line};
+use slurm::sbatch_args::{Capacity, Resources, is_plain_name, sbatch_line};
 
 /// The maximum size of a method.json (1 MiB).
-const LONGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Printed instead of arguments on failure: sbatch rejects this option, so nothing is submitted even if a shell ignores
 /// our exit code.
@@ -36,7 +36,7 @@ pub(crate) struct Args {
 }
 
 fn parse_name(text: &str) -> Result<String, String> {
-    is_name(text).then(|| text.to_owned()).ok_or_else(|| "not the name of a partition".to_owned())
+    is_plain_name(text).then(|| text.to_owned()).ok_or_else(|| "not the name of a partition".to_owned())
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
@@ -49,29 +49,29 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 fn arguments(args: &Args) -> anyhow::Result<String> {
     let name = args.method.display();
     let text = read(&args.method).with_context(|| format!("{name}"))?;
-    let wanted = Resources::parse(&text).map_err(anyhow::Error::msg).with_context(|| format!("{name}"))?;
+    let requested = Resources::parse(&text).map_err(anyhow::Error::msg).with_context(|| format!("{name}"))?;
     let cluster = if args.offline { None } else { Some(capacity(args.timeout)?) };
-    let line = line(&wanted, cluster.as_ref(), args.partition.as_deref());
+    let line = sbatch_line(&requested, cluster.as_ref(), args.partition.as_deref());
     line.map_err(anyhow::Error::msg).with_context(|| format!("{name}"))
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let read = if path == Path::new("-") {
-        std::io::stdin().lock().take(LONGEST + 1).read_to_string(&mut text)
+        std::io::stdin().lock().take(MAX_FILE_BYTES + 1).read_to_string(&mut text)
     } else {
-        std::fs::File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)
+        std::fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)
     };
     let length = read.context("cannot be read as text")?;
-    anyhow::ensure!(u64::try_from(length)? <= LONGEST, "is longer than 1 MiB; is it a method.json?");
+    anyhow::ensure!(u64::try_from(length)? <= MAX_FILE_BYTES, "is longer than 1 MiB; is it a method.json?");
     Ok(text)
 }
 
-/// Asks the controller that Slurm's commands are configured for.
+/// Queries the controller of this machine's slurm.conf.
 fn capacity(timeout: Duration) -> anyhow::Result<Capacity> {
-    Client::together(timeout).capacity().map_err(|error| match error {
+    Client::with_total_timeout(timeout).capacity().map_err(|error| match error {
         QueryError::Missing(_) => anyhow::anyhow!("{error}; use --offline to print the arguments unchecked"),
-        QueryError::Silent(_) => anyhow::anyhow!(
+        QueryError::TimedOut(_) => anyhow::anyhow!(
             "the controller did not respond in {} s; see `slurminit status`, raise --timeout, or use --offline",
             timeout.as_secs_f64()
         ),

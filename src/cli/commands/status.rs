@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use super::Configuration;
 use super::detect::Images;
 use init::status;
-use init::status::{News, Status};
+use init::status::{Status, StatusWatcher};
 use install::load_config;
 use model::exit_code;
 use slurm::nodes::own;
@@ -29,21 +29,21 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "json")]
     watch: bool,
     #[command(flatten)]
-    at: Configuration,
+    configuration: Configuration,
 }
 
 /// The refresh interval: ages and memory change even if the status does not.
 const REDRAW: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let directory = &load_config::run_directory(args.at.file())?;
+    let directory = &load_config::run_directory(args.configuration.file())?;
     let mut out = std::io::stdout();
     let status = current(directory)?;
     let lost = lost(&status);
     let has_node = status.snapshot.prepared.as_ref().is_some_and(|prepared| !prepared.node_name.is_empty());
-    let images = has_node.then(Images::find);
+    let images = has_node.then(Images::detect);
     if args.json {
-        let mut value = json(&status, &own::now(&status.snapshot, &lost))?;
+        let mut value = json(&status, &own::node_status(&status.snapshot, &lost))?;
         value["gpu_health"] = serde_json::to_value(agent::files::report(directory))?;
         value["images"] = serde_json::to_value(&images)?;
         out.write_all(super::json(&value)?.as_bytes())?;
@@ -57,28 +57,28 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 
 fn watch(directory: &Path, lost: &[Option<String>], images: Option<&Images>) -> anyhow::Result<u8> {
     let mut out = std::io::stdout();
-    let in_place = out.is_terminal();
-    let news = News::of(directory);
-    if in_place {
+    let is_terminal = out.is_terminal();
+    let watcher = StatusWatcher::of(directory);
+    if is_terminal {
         out.write_all(b"\x1b[2J")?;
     }
     loop {
         let text = text(directory, &current(directory)?, lost, images);
-        if in_place {
+        if is_terminal {
             // Overwrites the old text without flicker: from the top, each line to its end, then whatever is below.
             write!(out, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
         } else {
             writeln!(out, "{text}")?;
         }
         out.flush()?;
-        news.wait(REDRAW);
+        watcher.wait(REDRAW);
     }
 }
 
 /// The status of a running slurminit.
 ///
 /// # Errors
-/// There is none; the error names the file.
+/// No slurminit is running; the error names the status file.
 pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
     let status = status::read(directory).with_context(|| {
         format!(
@@ -87,7 +87,7 @@ pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
         )
     })?;
     anyhow::ensure!(
-        status.is_of_the_living(),
+        status.is_process_alive(),
         "slurminit (PID {}) is not running; its last status is outdated. To start a cluster: slurminit up",
         status.pid
     );
@@ -95,11 +95,11 @@ pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
 }
 
 fn lost(status: &Status) -> Vec<Option<String>> {
-    status.snapshot.prepared.as_ref().map(|prepared| own::lost(Path::new("/"), &prepared.gpus)).unwrap_or_default()
+    status.snapshot.prepared.as_ref().map(|prepared| own::lost_gpus(Path::new("/"), &prepared.gpus)).unwrap_or_default()
 }
 
 fn text(directory: &Path, status: &Status, lost: &[Option<String>], images: Option<&Images>) -> String {
-    let table = table(status, &own::now(&status.snapshot, lost), status::monotonic_ms(), memory_kib);
+    let table = table(status, &own::node_status(&status.snapshot, lost), status::monotonic_ms(), memory_kib);
     let faults = agent::files::report(directory).map(|report| faults::faults(&report, agent::unix(), table::age));
     let images = images.map(|images| format!("\ncontainer images for jobs: {}\n", images.name()));
     table + &images.unwrap_or_default() + &faults.unwrap_or_default()
@@ -109,7 +109,7 @@ fn text(directory: &Path, status: &Status, lost: &[Option<String>], images: Opti
 fn json(status: &Status, now: &NodeStatus) -> anyhow::Result<serde_json::Value> {
     let mut value = serde_json::to_value(status)?;
     value["gpus"] = serde_json::to_value(&now.gpus)?;
-    if let (true, Some(why)) = (status.snapshot.ready, now.why_closed()) {
+    if let (true, Some(why)) = (status.snapshot.ready, now.closed_reason()) {
         value["ready"] = false.into();
         value["why"] = why.into();
     }

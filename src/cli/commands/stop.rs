@@ -12,7 +12,7 @@ pub(crate) use super::Configuration as Args;
 /// Waits for the end of the cluster, unless slurminit is PID 1, whose end kills this process too.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = args.load()?;
-    let running = status::of_the_living(&config.paths.run);
+    let running = status::of_running_slurminit(&config.paths.run);
     client::ask(&control::socket(&config.paths.run), &Request::Stop)?;
     match running.filter(|status| status.pid != 1) {
         None => println!("stopping the container"),

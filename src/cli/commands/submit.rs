@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::Configuration;
-use crate::commands::nodes::ask;
+use crate::commands::nodes::query_cluster;
 use model::{exit_code, printable};
 use slurm::nodes::finish;
 use slurm::nodes::targets::{GpuRequest, Target};
@@ -37,17 +37,17 @@ pub(crate) struct Args {
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
-    at: Configuration,
+    configuration: Configuration,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 /// Timeout of the submission of a job.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SUBMIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Variables that would add GPUs to those of a target.
-const VARIABLES: [&str; 7] = [
+const GPU_VARIABLES: [&str; 7] = [
     "SBATCH_GRES",
     "SBATCH_GPUS",
     "SBATCH_GPUS_PER_NODE",
@@ -58,7 +58,7 @@ const VARIABLES: [&str; 7] = [
 ];
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let cluster = ask(args.at.file())?;
+    let cluster = query_cluster(args.configuration.file())?;
     // All requests must be possible before one is submitted.
     let requests = args.targets.iter().map(|target| Ok((target, target.request(cluster.node(&target.node)?)?)));
     let requests: Vec<(&Target, GpuRequest)> = requests.collect::<anyhow::Result<_>>()?;
@@ -80,7 +80,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     Ok(exit_code::SUCCESS)
 }
 
-/// Standard output has only the job IDs, for programs.
+/// Prints to standard error: standard output contains only the job IDs, for programs.
 fn print_submitted(args: &Args, target: &Target, request: &GpuRequest, job: &str) {
     let waits = match request.busy.is_empty() {
         true => String::new(),
@@ -94,10 +94,10 @@ fn print_submitted(args: &Args, target: &Target, request: &GpuRequest, job: &str
 /// Submits the job, and returns its ID.
 fn submit(args: &Args, target: &Target, request: &GpuRequest) -> anyhow::Result<String> {
     let mut sbatch = Command::new("sbatch");
-    for variable in VARIABLES {
+    for variable in GPU_VARIABLES {
         sbatch.env_remove(variable);
     }
-    sbatch.arg("--parsable").arg(format!("--job-name={}", name(&args.command)));
+    sbatch.arg("--parsable").arg(format!("--job-name={}", job_name(&args.command)));
     sbatch.args(args.cores.map(|cores| format!("--cpus-per-task={cores}")));
     sbatch.args(args.memory.as_ref().map(|memory| format!("--mem={memory}")));
     sbatch.args(&args.sbatch);
@@ -106,7 +106,7 @@ fn submit(args: &Args, target: &Target, request: &GpuRequest) -> anyhow::Result<
     sbatch.args(request.gres.as_ref().map(|gres| format!("--gres={gres}")));
     let mut wrapped = OsString::from("--wrap=");
     wrapped.push(script(&args.command));
-    let output = tool::output(sbatch.arg(wrapped), PATIENCE).context("sbatch")?;
+    let output = tool::output(sbatch.arg(wrapped), SUBMIT_TIMEOUT).context("sbatch")?;
     let stdout = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     anyhow::ensure!(output.status.success(), "sbatch: {}", first_line([errors.as_ref(), stdout.as_ref()]));
@@ -118,7 +118,7 @@ fn submit(args: &Args, target: &Target, request: &GpuRequest) -> anyhow::Result<
 }
 
 /// The program's name, limited to characters that Slurm shows.
-fn name(command: &[OsString]) -> String {
+fn job_name(command: &[OsString]) -> String {
     let program = command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     let name: String = program.to_string_lossy().chars().filter(|c| !printable::is_active(*c)).take(64).collect();
     if name.is_empty() { "slurminit".to_owned() } else { name }
@@ -129,13 +129,13 @@ fn script(command: &[OsString]) -> OsString {
     let mut script = b"exec".to_vec();
     for word in command {
         script.push(b' ');
-        script.extend(quoted(word));
+        script.extend(quote(word));
     }
     OsString::from_vec(script)
 }
 
 /// Quotes a word for a shell: between quotes, only a quote is special.
-fn quoted(word: &OsStr) -> Vec<u8> {
+fn quote(word: &OsStr) -> Vec<u8> {
     let mut quoted = b"'".to_vec();
     for byte in word.as_bytes() {
         match byte {
@@ -158,10 +158,10 @@ mod tests {
         for word in hostile {
             let command = [OsString::from("printf"), "%s".into(), OsString::from_vec(word.to_vec())];
             let mut shell = Command::new("sh");
-            let output = tool::output(shell.arg("-c").arg(script(&command)), PATIENCE).unwrap();
+            let output = tool::output(shell.arg("-c").arg(script(&command)), SUBMIT_TIMEOUT).unwrap();
             assert_eq!(output.stdout, word, "{word:?}");
         }
-        assert_eq!(name(&["/opt/a b/train\n.py".into()]), "train.py");
-        assert_eq!(name(&["..".into()]), "slurminit");
+        assert_eq!(job_name(&["/opt/a b/train\n.py".into()]), "train.py");
+        assert_eq!(job_name(&["..".into()]), "slurminit");
     }
 }

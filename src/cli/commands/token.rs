@@ -21,7 +21,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         );
     }
     let (user, lifespan) = (format!("username={}", args.user), format!("lifespan={}", args.lifespan));
-    let output = Client::each(limit::COMMAND).output("scontrol", &["token", &user, &lifespan]);
+    let output = Client::with_timeout(limit::COMMAND).output("scontrol", &["token", &user, &lifespan]);
     let hint = "only root can make tokens for other users, and [rest] needs `listen`; see docs/accounting.md";
     let output = output.map_err(|why| anyhow::anyhow!("{why}; {hint}"))?;
     let token = output.trim().strip_prefix("SLURM_JWT=").filter(|token| !token.is_empty());
@@ -29,12 +29,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     Ok(exit_code::SUCCESS)
 }
 
-/// The limit in slurm.conf, in seconds: slurmctld does not apply it to root.
+/// The limit in slurm.conf, in seconds. It is checked here, because slurmctld does not apply it to root.
 fn longest_lifetime() -> Option<u32> {
-    limit_of(&Client::each(limit::COMMAND).config().ok()?.get("AuthAltParameters")?)
+    parse_limit(&Client::with_timeout(limit::COMMAND).config().ok()?.get("AuthAltParameters")?)
 }
 
-fn limit_of(parameters: &str) -> Option<u32> {
+fn parse_limit(parameters: &str) -> Option<u32> {
     let value = |parameter: &str| parameter.strip_prefix(plan::MAX_TOKEN_LIFETIME)?.strip_prefix('=')?.parse().ok();
     parameters.split(',').find_map(value)
 }
@@ -43,7 +43,7 @@ fn limit_of(parameters: &str) -> Option<u32> {
 mod tests {
     #[test]
     fn parses_max_token_lifespan() {
-        assert_eq!(super::limit_of("jwt_key=/a/b,max_token_lifespan=600"), Some(600));
-        assert_eq!(super::limit_of("jwt_key=/a/b"), None);
+        assert_eq!(super::parse_limit("jwt_key=/a/b,max_token_lifespan=600"), Some(600));
+        assert_eq!(super::parse_limit("jwt_key=/a/b"), None);
     }
 }

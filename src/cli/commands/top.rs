@@ -8,10 +8,10 @@ use watch::top;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: Configuration,
+    configuration: Configuration,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    top::run(&load_config::run_directory(args.at.file())?)?;
+    top::run(&load_config::run_directory(args.configuration.file())?)?;
     Ok(exit_code::SUCCESS)
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::health::parse_wait;
-use super::run::serving;
+use super::run::wait_for_running_cluster;
 use init::status;
 use init::status::Status;
 use install::load_config;
@@ -28,13 +28,13 @@ pub(crate) struct Args {
 
 impl Args {
     fn limit(&self) -> Duration {
-        self.timeout.unwrap_or_else(|| self.cluster.patience())
+        self.timeout.unwrap_or_else(|| self.cluster.start_timeout())
     }
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let directory = load_config::run_directory(args.cluster.file())?;
-    if let Some(status) = status::of_the_living(&directory) {
+    if let Some(status) = status::of_running_slurminit(&directory) {
         if status.snapshot.phase != PhaseName::Stopping {
             return Ok(report_running(&args, &directory));
         }
@@ -45,24 +45,24 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             status.pid
         );
     }
-    if let Err(untaken) = take_token(None, None) {
-        eprintln!("slurminit: {untaken}");
+    if let Err(error) = take_token(None, None) {
+        eprintln!("slurminit: {error}");
         return Ok(exit_code::CONFIG);
     }
     let (config, _) = args.cluster.load()?;
     anyhow::ensure!(config.role != config::Role::None, "the role none has no cluster to start");
-    if let Err(untaken) = take_variables(args.cluster.file(), None) {
-        eprintln!("slurminit: {untaken}");
+    if let Err(error) = take_variables(args.cluster.file(), None) {
+        eprintln!("slurminit: {error}");
         return Ok(exit_code::CONFIG);
     }
     let (run, stop) = (&config.paths.run, config.supervise.stop_timeout());
     let outcome = up::start(&args.cluster.arguments()?, run, args.limit(), stop)?;
     let (code, why) = match outcome {
         Outcome::Ready(status) => {
-            println!("{}", printable::line(&up_and_ready(&status)));
+            println!("{}", printable::line(&ready_message(&status)));
             return Ok(exit_code::SUCCESS);
         }
-        // A concurrent `slurminit up` was faster.
+        // A concurrent `slurminit up` has taken the lock.
         Outcome::Ended(exit_code::FAILURE) if lock::holder_other_than_parent(Path::new("/"), run).is_some() => {
             return Ok(report_running(&args, run));
         }
@@ -81,15 +81,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     Ok(code)
 }
 
-fn up_and_ready(status: &Status) -> String {
+fn ready_message(status: &Status) -> String {
     let ms = status.snapshot.timeline.iter().filter_map(|span| span.until_us).max().unwrap_or_default() / 1000;
-    let what = status.snapshot.prepared.as_ref().map(|prepared| prepared.summary.as_str()).unwrap_or_default();
-    format!("the cluster is ready after {ms} ms: {what}. Log: {}", up::LOG)
+    let summary = status.snapshot.prepared.as_ref().map(|prepared| prepared.summary.as_str()).unwrap_or_default();
+    format!("the cluster is ready after {ms} ms: {summary}. Log: {}", up::LOG)
 }
 
 /// Reports the running cluster; starts nothing.
 fn report_running(args: &Args, directory: &Path) -> u8 {
-    match serving(&args.cluster, directory, args.limit()) {
+    match wait_for_running_cluster(&args.cluster, directory, args.limit()) {
         Ok(status) => {
             println!("the cluster is already running (pid {})", status.pid);
             exit_code::SUCCESS

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::columns::{Column, aligned};
+use super::columns::{Column, format_table};
 use model::exit_code;
 use slurm::client::{Client, limit};
 
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What one user used in one account.
+/// The usage of one user in one account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Usage {
     user: String,
@@ -36,14 +36,15 @@ struct Usage {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     // sacct truncates the times of jobs to this period.
-    let fixed = ["--allusers", "--allocations", "--parsable2", "--noheader", "--truncate"];
+    let options = ["--allusers", "--allocations", "--parsable2", "--noheader", "--truncate"];
     let (since, until) = (format!("--starttime={}", args.since), format!("--endtime={}", args.until));
     let format = "--format=User,Account,ElapsedRaw,AllocTRES";
-    let output = Client::each(limit::HISTORY).output("sacct", &[&fixed[..], &[&since, &until, format]].concat());
+    let output =
+        Client::with_timeout(limit::HISTORY).output("sacct", &[&options[..], &[&since, &until, format]].concat());
     let output = output
         .map_err(|why| anyhow::anyhow!("{why}; usage requires an accounting database, see docs/accounting.md"))?;
-    let used = sums(&output);
-    let text = if args.json { super::json(&serde_json::json!({ "used": used }))? } else { table(&used) };
+    let usages = sums(&output);
+    let text = if args.json { super::json(&serde_json::json!({ "used": usages }))? } else { table(&usages) };
     super::print(&text)?;
     Ok(exit_code::SUCCESS)
 }
@@ -66,12 +67,12 @@ fn sums(output: &str) -> Vec<Usage> {
         sum.gpu_seconds += seconds * count("gres/gpu=");
         sum.cpu_seconds += seconds * count("cpu=");
     }
-    let mut used: Vec<Usage> = sums.into_values().collect();
-    used.sort_by_key(|used| std::cmp::Reverse((used.gpu_seconds, used.cpu_seconds)));
-    used
+    let mut usages: Vec<Usage> = sums.into_values().collect();
+    usages.sort_by_key(|usage| std::cmp::Reverse((usage.gpu_seconds, usage.cpu_seconds)));
+    usages
 }
 
-fn table(used: &[Usage]) -> String {
+fn table(usages: &[Usage]) -> String {
     let columns = [
         Column::left("USER", 10, 32),
         Column::left("ACCOUNT", 10, 32),
@@ -86,11 +87,11 @@ fn table(used: &[Usage]) -> String {
         1..3600 => format!("{:.3}", (seconds as f64 / 3600.0).max(0.001)),
         _ => format!("{:.1}", seconds as f64 / 3600.0),
     };
-    let row = |used: &Usage| {
-        let (gpu, cpu) = (hours(used.gpu_seconds), hours(used.cpu_seconds));
-        [used.user.clone(), used.account.clone(), used.jobs.to_string(), gpu, cpu]
+    let row = |usage: &Usage| {
+        let (gpu, cpu) = (hours(usage.gpu_seconds), hours(usage.cpu_seconds));
+        [usage.user.clone(), usage.account.clone(), usage.jobs.to_string(), gpu, cpu]
     };
-    aligned(&columns, &used.iter().map(row).collect::<Vec<_>>())
+    format_table(&columns, &usages.iter().map(row).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -101,9 +102,9 @@ mod tests {
     fn sums_seconds_per_gpu_and_user() {
         let output = "bob|lab|3600|billing=1,cpu=1,mem=1G,node=1\nalice|lab|1800|billing=4,cpu=4,gres/gpu=2,gres/gpu:nvidia=2,mem=1G\n\
                     alice|lab|1800|cpu=2,gres/gpu=1\nalice|lab|0|\n";
-        let used = sums(output);
+        let usages = sums(output);
         assert_eq!(
-            used[0],
+            usages[0],
             Usage {
                 user: "alice".to_owned(),
                 account: "lab".to_owned(),
@@ -112,8 +113,8 @@ mod tests {
                 cpu_seconds: 10_800
             }
         );
-        assert_eq!((used[1].user.as_str(), used[1].gpu_seconds, used[1].cpu_seconds), ("bob", 0, 3600));
-        let table = table(&used);
+        assert_eq!((usages[1].user.as_str(), usages[1].gpu_seconds, usages[1].cpu_seconds), ("bob", 0, 3600));
+        let table = table(&usages);
         assert!(table.contains("alice") && table.contains(" 1.5 ") && table.contains(" 3.0"), "{table}");
         let short = self::table(&sums("eve|lab|12|cpu=2,gres/gpu=1\neve|lab|1|cpu=1\n"));
         assert!(short.contains(" 0.003 ") && short.contains(" 0.007"), "{short}");

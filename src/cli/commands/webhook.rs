@@ -15,7 +15,7 @@ use sys::report;
 /// Debian's path of the trusted certificate authorities.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Maximum length of a message, in bytes.
-const LONGEST: u64 = 64 * 1024;
+const MAX_INPUT_BYTES: u64 = 64 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let mut input = String::new();
-    std::io::stdin().take(LONGEST).read_to_string(&mut input)?;
+    std::io::stdin().take(MAX_INPUT_BYTES).read_to_string(&mut input)?;
     let (url, message) = input.split_once('\n').context("standard input must contain the URL and the message")?;
     let url = WebhookUrl::try_from(url.to_owned()).map_err(anyhow::Error::msg)?;
     let timeout = Duration::try_from_secs_f64(args.timeout).unwrap_or(Duration::from_secs(10));
@@ -50,8 +50,8 @@ fn post(url: &WebhookUrl, message: &str, timeout: Duration) -> anyhow::Result<()
         ureq::Agent::config_builder().timeout_global(Some(timeout)).max_redirects(0).http_status_as_error(false);
     let config = config.tls_config(TlsConfig::builder().root_certs(authorities()).build());
     let agent = config.build().new_agent();
-    let answer = agent.post(url.as_str()).header("Content-Type", "application/json").send(message)?;
-    let status = answer.status();
+    let response = agent.post(url.as_str()).header("Content-Type", "application/json").send(message)?;
+    let status = response.status();
     anyhow::ensure!(status.is_success(), "the server responded with {status}");
     Ok(())
 }
@@ -64,6 +64,6 @@ fn authorities() -> RootCerts {
         Ok(PemItem::Certificate(certificate)) => Some(certificate),
         _ => None,
     };
-    let known: Vec<_> = parse_pem(&pem).filter_map(certificate).collect();
-    if known.is_empty() { RootCerts::WebPki } else { RootCerts::new_with_certs(&known) }
+    let certificates: Vec<_> = parse_pem(&pem).filter_map(certificate).collect();
+    if certificates.is_empty() { RootCerts::WebPki } else { RootCerts::new_with_certs(&certificates) }
 }

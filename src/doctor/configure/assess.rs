@@ -5,8 +5,8 @@ mod files;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::choice::{GpuType, Selection};
-use super::gpu_file::WantedGpus;
-use super::passthrough::{Failure, Part, Trial};
+use super::gpu_file::ContainerGpus;
+use super::passthrough::{Component, Failure, Trial};
 use super::situation::{Compose, Engine, PlatformKind, Situation, Version};
 use model::inventory::{Observations, Vendor, Verdict};
 
@@ -34,7 +34,7 @@ impl Topic {
         }
     }
 
-    /// Whether the topic matters to a user of GPUs of this type, or any GPUs.
+    /// Whether the topic concerns the requested GPU type; `None` requests no type.
     fn concerns(self, gpu_type: Option<GpuType>) -> bool {
         match (self, gpu_type) {
             (_, None) | (Self::Docker | Self::NoGpu, _) => true,
@@ -60,7 +60,7 @@ pub struct Trials(pub BTreeMap<Vendor, Trial>);
 impl Trials {
     /// The trial of this vendor.
     pub fn of(&self, vendor: Vendor) -> &Trial {
-        self.0.get(&vendor).unwrap_or(&Trial::NotTried("not requested"))
+        self.0.get(&vendor).unwrap_or(&Trial::Skipped("not requested"))
     }
 }
 
@@ -74,62 +74,68 @@ pub struct Assessment {
 }
 
 impl Assessment {
-    /// Whether anything is wrong and repairable for a user who insists on `gpu_type`, or has no preference.
+    /// Whether a check failed that concerns the requested GPU type; `None` requests no type.
     pub fn has_errors(&self, gpu_type: Option<GpuType>) -> bool {
         let concerning = self.sections.iter().filter(|section| section.topic.concerns(gpu_type));
         concerning.flat_map(|section| &section.lines).any(Observations::has_failed)
     }
 
-    /// The GPUs to pass to the container: the working ones, or those that the user insists on.
-    pub fn wanted(&self, seen: &Situation, gpu_type: Option<GpuType>, selection: &Selection) -> WantedGpus {
-        let is_wanted = |vendor: Vendor| match gpu_type {
+    /// The GPUs to pass to the container: those of the requested type, or all that work.
+    pub fn container_gpus(
+        &self,
+        situation: &Situation,
+        gpu_type: Option<GpuType>,
+        selection: &Selection,
+    ) -> ContainerGpus {
+        let is_requested = |vendor: Vendor| match gpu_type {
             None => self.usable.contains(&vendor),
             Some(gpu_type) => gpu_type.vendor() == Some(vendor),
         };
-        let found = Vendor::ALL.into_iter().find(|vendor| is_wanted(*vendor)).map_or(GpuType::None, GpuType::from);
-        let given = seen.gpus.iter().filter(|gpus| is_wanted(gpus.vendor()));
-        WantedGpus {
-            gpu_type: gpu_type.unwrap_or(found),
-            given: given.map(|gpus| (gpus.vendor(), gpus.way(seen))).collect(),
+        let first = Vendor::ALL.into_iter().find(|vendor| is_requested(*vendor));
+        let default_type = first.map_or(GpuType::None, GpuType::from);
+        let vendors = situation.gpus.iter().filter(|gpus| is_requested(gpus.vendor()));
+        ContainerGpus {
+            gpu_type: gpu_type.unwrap_or(default_type),
+            pass_methods: vendors.map(|gpus| (gpus.vendor(), gpus.pass_method(situation))).collect(),
             selection: selection.clone(),
         }
     }
 }
 
-/// Judges everything.
-pub fn assess(seen: &Situation, trials: &Trials) -> Assessment {
+/// Runs all checks of the host.
+pub fn assess(situation: &Situation, trials: &Trials) -> Assessment {
     let mut sections = vec![
-        Section { topic: Topic::Host, lines: platform(seen) },
-        Section { topic: Topic::Docker, lines: vec![engine(&seen.engine), compose(seen.compose)] },
+        Section { topic: Topic::Host, lines: platform(situation) },
+        Section { topic: Topic::Docker, lines: vec![engine(&situation.engine), compose(situation.compose)] },
     ];
     let mut usable = BTreeSet::new();
-    for gpus in seen.present() {
+    for gpus in situation.present_gpus() {
         let vendor = gpus.vendor();
-        let (checks, is_usable) = gpus.assess(seen, trials.of(vendor));
+        let (checks, is_usable) = gpus.assess(situation, trials.of(vendor));
         sections.push(Section { topic: Topic::Gpus(vendor), lines: checks });
         if is_usable {
             usable.insert(vendor);
         }
     }
-    if seen.present().next().is_none() {
+    if situation.present_gpus().next().is_none() {
         sections
             .push(Section { topic: Topic::NoGpu, lines: vec![Observations::note("no GPU for containers".to_owned())] });
     }
     Assessment { sections, usable }
 }
 
-/// The platform: whether Docker here can pass GPUs on.
-pub fn platform(seen: &Situation) -> Vec<Observations> {
-    let name = &seen.platform.name;
+/// The platform, and whether Docker can pass GPUs on it.
+pub fn platform(situation: &Situation) -> Vec<Observations> {
+    let name = &situation.platform.name;
     // Without a GPU on the host, the platform does not matter.
-    let has_gpus = seen.gpus.iter().any(|gpus| gpus.is_default_choice());
+    let has_gpus = situation.gpus.iter().any(|gpus| gpus.is_default_choice());
     let verdict = if has_gpus { Verdict::Fail } else { Verdict::Warn };
     let no_gpu = |what: String| {
         let cause = "Docker's virtual machine has no GPU";
         let repair = "for GPUs use a Linux host with Docker Engine (on Linux: docker context use default); Slurm works without GPUs";
         Observations::with_repair(verdict, what, cause, repair)
     };
-    match seen.platform.kind {
+    match situation.platform.kind {
         PlatformKind::Linux => vec![Observations::ok(name.clone())],
         PlatformKind::MacOs => vec![no_gpu("macOS: no GPUs in containers".to_owned())],
         PlatformKind::DesktopVm => {
@@ -137,7 +143,7 @@ pub fn platform(seen: &Situation) -> Vec<Observations> {
         }
         PlatformKind::Wsl2 => {
             let mut checks = vec![Observations::ok(format!("{name}, in Windows (WSL2)"))];
-            checks.extend(seen.gpus.iter().filter_map(|gpus| gpus.lacks_in_wsl()));
+            checks.extend(situation.gpus.iter().filter_map(|gpus| gpus.missing_in_wsl()));
             checks
         }
     }
@@ -146,7 +152,7 @@ pub fn platform(seen: &Situation) -> Vec<Observations> {
 /// The Docker engine.
 pub fn engine(engine: &Engine) -> Observations {
     match engine {
-        Engine::Answers(info) => {
+        Engine::Running(info) => {
             let rootless = if info.is_rootless { ", rootless" } else { "" };
             let desktop = if info.is_desktop { " of Docker Desktop" } else { "" };
             Observations::ok(format!("engine {}{desktop} is running{rootless}", info.version))
@@ -156,20 +162,20 @@ pub fn engine(engine: &Engine) -> Observations {
             "neither the docker command nor the engine's socket exists",
             "sudo apt-get install docker.io, or https://docs.docker.com/engine/install/",
         ),
-        Engine::NotAsked => Observations::note(
+        Engine::NoClient => Observations::note(
             "Docker is not reachable from this container; the results below are based on the host's files".to_owned(),
         ),
-        Engine::Refused => Observations::fail(
+        Engine::PermissionDenied => Observations::fail(
             "permission denied by the Docker engine",
             "/var/run/docker.sock belongs to root and the group docker, and you are not a member",
             "sudo usermod -aG docker $USER, then log out and in again; or run this with sudo",
         ),
-        Engine::Stopped(words) => Observations::fail(
-            format!("the Docker engine does not respond: {words}"),
+        Engine::Stopped(message) => Observations::fail(
+            format!("the Docker engine does not respond: {message}"),
             "the engine is not running, or DOCKER_HOST or the docker context point elsewhere",
             "sudo systemctl start docker (in WSL2 and macOS: start Docker Desktop); see journalctl -u docker",
         ),
-        Engine::Silent => Observations::fail(
+        Engine::TimedOut => Observations::fail(
             "the Docker engine timed out",
             "the engine hangs, or the host is overloaded",
             "sudo systemctl restart docker; journalctl -u docker",
@@ -188,7 +194,7 @@ pub fn compose(compose: Compose) -> Observations {
             install,
         ),
         Compose::Version { command, version } => Observations::ok(format!("{command} {version}")),
-        Compose::NotAsked => Observations::note("compose is not reachable from here".to_owned()),
+        Compose::NoClient => Observations::note("compose is not reachable from here".to_owned()),
         Compose::Missing => Observations::fail("no compose on this host", "compose is a separate package", install),
     }
 }
@@ -203,22 +209,22 @@ pub(super) struct Repairs<'a> {
 
 /// The report's line about a failed trial.
 pub(super) fn failed_trial(failure: &Failure, is_explained: bool, repairs: &Repairs<'_>) -> Observations {
-    let what = format!("trial failed ({}): {}", failure.part.as_str(), failure.words);
+    let what = format!("trial failed ({}): {}", failure.component.as_str(), failure.message);
     if is_explained {
         return Observations::fail(what, "see above", "fix the problem above, then run this again");
     }
     let of_driver = format!("check that {} works on the host; reboot after a driver update", repairs.tool);
-    let (cause, repair) = match failure.part {
-        Part::Engine => (
+    let (cause, repair) = match failure.component {
+        Component::Engine => (
             "Docker could not run the container",
             "docker run --rm --entrypoint true slurminit:latest tests Docker without GPUs",
         ),
-        Part::Toolkit => ("Docker has no method to pass the GPUs", repairs.toolkit),
-        Part::Driver => ("the host's driver does not work, or was updated without a reboot", of_driver.as_str()),
-        Part::Device => {
+        Component::Toolkit => ("Docker has no method to pass the GPUs", repairs.toolkit),
+        Component::Driver => ("the host's driver does not work, or was updated without a reboot", of_driver.as_str()),
+        Component::Device => {
             ("a device file is missing on the engine's host, or was not passed to the container", repairs.device)
         }
-        Part::Permission => ("the container cannot open the GPU's device files", repairs.permission),
+        Component::Permission => ("the container cannot open the GPU's device files", repairs.permission),
     };
     Observations::fail(what, cause, repair)
 }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::gpu_file::WantedGpus;
+use super::gpu_file::ContainerGpus;
 use super::host_gpus::HostGpus;
 use super::situation::Situation;
 pub use config::GpuType;
@@ -71,38 +71,38 @@ impl GpuId {
 ///
 /// # Errors
 /// The first GPU that does not exist.
-pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation) -> Result<(), String> {
+pub fn check(selection: &Selection, gpu_type: Option<GpuType>, situation: &Situation) -> Result<(), String> {
     let Selection::Ids(ids) = selection else { return Ok(()) };
     let is_default_choice = |gpus: &&dyn HostGpus| match gpu_type {
         Some(gpu_type) => gpu_type.vendor() == Some(gpus.vendor()),
         None => gpus.is_default_choice(),
     };
-    let all = || seen.gpus.iter().map(Box::as_ref);
-    let meant: Vec<&dyn HostGpus> = all().filter(is_default_choice).collect();
-    let whose = meant.first().copied().or_else(|| all().next());
+    let all = || situation.gpus.iter().map(Box::as_ref);
+    let candidates: Vec<&dyn HostGpus> = all().filter(is_default_choice).collect();
+    let target = candidates.first().copied().or_else(|| all().next());
     for id in ids {
-        if meant.len() > 1 {
-            let options: Vec<String> = meant.iter().map(|gpus| format!("--gpu-type {}", gpus.vendor())).collect();
-            let makers: Vec<&str> = meant.iter().map(|gpus| gpus.vendor().traits().maker).collect();
+        if candidates.len() > 1 {
+            let options: Vec<String> = candidates.iter().map(|gpus| format!("--gpu-type {}", gpus.vendor())).collect();
+            let makers: Vec<&str> = candidates.iter().map(|gpus| gpus.vendor().traits().maker).collect();
             let (makers, options) = (makers.join(" and of "), options.join(" or "));
             return Err(format!("--gpus {id}: this host has GPUs of {makers}; select one with {options}"));
         }
-        whose.map_or(Ok(()), |gpus| gpus.check(id))?;
+        target.map_or(Ok(()), |gpus| gpus.check(id))?;
     }
     Ok(())
 }
 
 /// Reports a request that this host cannot meet. The files are still written, because they may be for another host.
-pub fn unmet(
+pub fn unmet_request(
     selection: &Selection,
     gpu_type: Option<GpuType>,
-    wanted: &WantedGpus,
-    seen: &Situation,
+    container_gpus: &ContainerGpus,
+    situation: &Situation,
 ) -> Option<Finding> {
-    let can_be_here = |vendor| seen.gpus.iter().any(|gpus| gpus.vendor() == vendor && gpus.may_be_present());
+    let may_be_present = |vendor| situation.gpus.iter().any(|gpus| gpus.vendor() == vendor && gpus.may_be_present());
     let option = match (gpu_type.and_then(GpuType::vendor), selection) {
-        (Some(vendor), _) if !can_be_here(vendor) => format!("--gpu-type {vendor}"),
-        (_, Selection::Ids(_)) if wanted.is_plain() => "--gpus".to_owned(),
+        (Some(vendor), _) if !may_be_present(vendor) => format!("--gpu-type {vendor}"),
+        (_, Selection::Ids(_)) if container_gpus.has_no_gpus() => "--gpus".to_owned(),
         _ => return None,
     };
     Some(Finding::error(
@@ -115,11 +115,11 @@ pub fn unmet(
 }
 
 /// Reports a GPU that the host does not have among this number of GPUs.
-pub(super) fn no_such(id: &GpuId, count: usize) -> String {
-    format!("--gpus {id}: no such GPU; this host has {}", numbers(count))
+pub(super) fn unknown_gpu(id: &GpuId, count: usize) -> String {
+    format!("--gpus {id}: no such GPU; this host has {}", index_range(count))
 }
 
-pub(super) fn numbers(count: usize) -> String {
+pub(super) fn index_range(count: usize) -> String {
     match count {
         0 => "none".to_owned(),
         1 => "only GPU 0".to_owned(),

@@ -6,8 +6,8 @@ use super::gpu_file;
 /// The file's name.
 pub const NAME: &str = ".env";
 
-/// The text of `.env` with our lines added or replaced: what the image is built for, and the name of the GPU file, if
-/// compose is to read it.
+/// The text of `.env` with slurminit's lines added or replaced: the GPU type of the image, and the name of the GPU
+/// file, if compose is to read it.
 pub fn with_gpus(old: &str, gpu_type: GpuType, reads_gpu_file: bool) -> String {
     let file = reads_gpu_file.then_some(gpu_file::NAME);
     let text = with_line(old, "GPU_TYPE", Some(gpu_type.as_str()));

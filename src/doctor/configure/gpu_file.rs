@@ -12,69 +12,69 @@ use model::inventory::Vendor;
 pub const NAME: &str = "compose.gpus.yaml";
 /// The variable by which compose.yaml finds the file.
 pub const VARIABLE: &str = "GPU_COMPOSE_FILE";
-/// The user's own override file, of which compose reads the first that exists.
+/// The names of the user's override file; compose reads the first that exists.
 pub const OVERRIDES: [&str; 4] =
     ["compose.override.yaml", "compose.override.yml", "docker-compose.override.yml", "docker-compose.override.yaml"];
-/// The first line of our file. A file without it is the user's.
+/// The first line of the generated file. A file without this line belongs to the user.
 pub const MARK: &str = "# Written by slurminit configure";
 
-/// What to pass to the container.
+/// The GPUs that the container gets, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WantedGpus {
-    /// What the image is built for.
+pub struct ContainerGpus {
+    /// The GPU type of the image.
     pub gpu_type: GpuType,
     /// The vendors whose GPUs are passed, and how.
-    pub given: Vec<(Vendor, PassMethod)>,
+    pub pass_methods: Vec<(Vendor, PassMethod)>,
     /// The selected GPUs.
     pub selection: Selection,
 }
 
-impl WantedGpus {
-    /// Whether compose.yaml is enough.
-    pub fn is_plain(&self) -> bool {
-        self.given.is_empty()
+impl ContainerGpus {
+    /// Whether no GPU is passed, so that compose.yaml is sufficient.
+    pub fn has_no_gpus(&self) -> bool {
+        self.pass_methods.is_empty()
     }
 
     /// Whether the user's own file contains all lines of the generated file, possibly among others.
-    pub fn is_met_by(&self, theirs: &str) -> bool {
-        let ours = render(self);
-        let is_telling = |line: &&str| !line.starts_with('#') && !line.starts_with("image:");
-        let mut lines = ours.lines().map(str::trim).filter(is_telling);
-        self.is_plain() || lines.all(|line| theirs.lines().any(|their| their.trim() == line))
+    pub fn is_covered_by(&self, user_text: &str) -> bool {
+        let generated = render(self);
+        let is_setting = |line: &&str| !line.starts_with('#') && !line.starts_with("image:");
+        let mut lines = generated.lines().map(str::trim).filter(is_setting);
+        self.has_no_gpus() || lines.all(|line| user_text.lines().any(|user_line| user_line.trim() == line))
     }
 }
 
 /// Renders the file.
-pub fn render(wanted: &WantedGpus) -> String {
-    let WantedGpus { gpu_type, given, selection } = wanted;
+pub fn render(container_gpus: &ContainerGpus) -> String {
+    let ContainerGpus { gpu_type, pass_methods, selection } = container_gpus;
     let mut text = format!(
         "{MARK} for the GPUs of this host; `slurminit configure` replaces it.\n\
          # slurminit does not replace a file without the first line.\n\
          services:\n  slurm:\n    image: slurminit:latest\n    build:\n      args:\n        GPU_TYPE: {}\n",
         gpu_type.as_str()
     );
-    let mut by_files = Vec::new();
-    for (_, way) in given {
-        match way {
+    let mut file_gpus = Vec::new();
+    for (_, method) in pass_methods {
+        match method {
             PassMethod::Gpus => text += &reservation("nvidia", "count: all", "", selection),
             PassMethod::Cdi => {
                 text += &reservation("cdi", &device_ids([CDI_ALL.to_owned()]), "nvidia.com/gpu=", selection)
             }
-            PassMethod::Files(gpus) => by_files.push(gpus),
+            PassMethod::Files(gpus) => file_gpus.push(gpus),
         }
     }
-    text + &files_section(&by_files, selection)
+    text + &files_section(&file_gpus, selection)
 }
 
 /// The devices that a driver of Docker's provides: all, or the selected ones by their names after the prefix.
-fn reservation(driver: &str, all: &str, prefix: &str, selection: &Selection) -> String {
-    let which = match selection {
-        Selection::All => all.to_owned(),
+fn reservation(driver: &str, all_devices: &str, prefix: &str, selection: &Selection) -> String {
+    let devices = match selection {
+        Selection::All => all_devices.to_owned(),
         Selection::Ids(ids) => device_ids(ids.iter().map(|id| format!("{prefix}{id}"))),
     };
     format!(
         "    deploy:\n      resources:\n        reservations:\n          devices:\n            - driver: {driver}\n              \
-         {which}\n              capabilities: [gpu, compute, utility]\n"
+         {devices}\n              capabilities: [gpu, compute, utility]\n"
     )
 }
 
@@ -83,15 +83,15 @@ fn device_ids(ids: impl IntoIterator<Item = String>) -> String {
     format!("device_ids: [{}]", quoted.join(", "))
 }
 
-fn files_section(by_files: &[&FileGpus], selection: &Selection) -> String {
-    let mut devices: Vec<&str> = by_files.iter().filter_map(|gpus| gpus.files.shared).collect();
+fn files_section(file_gpus: &[&FileGpus], selection: &Selection) -> String {
+    let mut devices: Vec<&str> = file_gpus.iter().filter_map(|gpus| gpus.files.shared).collect();
     match selection {
-        Selection::All => devices.extend(by_files.first().map(|_| "/dev/dri")),
-        Selection::Ids(ids) => devices.extend(by_files.iter().flat_map(|gpus| {
+        Selection::All => devices.extend(file_gpus.first().map(|_| "/dev/dri")),
+        Selection::Ids(ids) => devices.extend(file_gpus.iter().flat_map(|gpus| {
             ids.iter().filter_map(|id| gpus.render_nodes.get(id.index()?)).map(|node| node.path.as_str())
         })),
     }
-    let mut groups: Vec<u32> = by_files.iter().flat_map(|gpus| gpus.groups()).collect();
+    let mut groups: Vec<u32> = file_gpus.iter().flat_map(|gpus| gpus.groups()).collect();
     groups.sort_unstable();
     groups.dedup();
     let mut text = list("devices", devices.iter().map(|path| format!("{path}:{path}")));
@@ -100,7 +100,7 @@ fn files_section(by_files: &[&FileGpus], selection: &Selection) -> String {
             "    # The groups that own these files on this host, by number: the container knows no group \"render\".\n";
         text += &list("group_add", groups.iter().map(|group| format!("\"{group}\"")));
     }
-    let security = || by_files.iter().filter_map(|gpus| gpus.files.security);
+    let security = || file_gpus.iter().filter_map(|gpus| gpus.files.security);
     for (_, why) in security() {
         let _ = writeln!(text, "    # {why}");
     }
@@ -113,7 +113,7 @@ fn list(key: &str, items: impl IntoIterator<Item = String>) -> String {
     if items.is_empty() { items } else { format!("    {key}:\n{items}") }
 }
 
-/// Whether an existing file is ours and may be replaced.
-pub fn is_ours(text: &str) -> bool {
+/// Whether slurminit wrote the file and may replace it.
+pub fn is_generated(text: &str) -> bool {
     text.lines().next().is_some_and(|line| line.starts_with(MARK))
 }

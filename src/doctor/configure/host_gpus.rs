@@ -1,4 +1,4 @@
-//! The host's GPUs of each vendor, and how they are passed to a container.
+//! The interface to the host's GPUs of one vendor: their checks, and the method that passes them to a container.
 
 use std::fmt;
 
@@ -20,16 +20,16 @@ pub trait HostGpus: fmt::Debug {
         self.is_present()
     }
 
-    /// Whether they are selected without a preference of the user.
+    /// Whether these GPUs are selected if the user names no vendor.
     fn is_default_choice(&self) -> bool {
         self.is_present()
     }
 
-    /// Whether a trial can succeed.
-    fn can_be_tried(&self) -> bool;
+    /// Whether the requirements of a trial are met.
+    fn is_ready_for_trial(&self) -> bool;
 
     /// Whether the GPUs' driver works.
-    fn is_ready(&self, seen: &Situation) -> bool;
+    fn is_ready(&self, situation: &Situation) -> bool;
 
     /// Checks whether a GPU exists, if the GPUs are known.
     ///
@@ -38,22 +38,22 @@ pub trait HostGpus: fmt::Debug {
     fn check(&self, id: &GpuId) -> Result<(), String>;
 
     /// The method by which Docker passes the GPUs.
-    fn way(&self, seen: &Situation) -> PassMethod;
+    fn pass_method(&self, situation: &Situation) -> PassMethod;
 
-    /// The hardware and its driver.
-    fn hardware(&self, seen: &Situation) -> Vec<Observations>;
+    /// Checks the hardware and its driver.
+    fn hardware(&self, situation: &Situation) -> Vec<Observations>;
 
-    /// The software that passes the GPUs to containers.
-    fn passes(&self, seen: &Situation, trial: &Trial) -> Vec<Observations>;
+    /// Checks the host's setup that passes the GPUs to containers: software, settings, groups.
+    fn passthrough_setup(&self, situation: &Situation, trial: &Trial) -> Vec<Observations>;
 
     /// The result of the trial.
-    fn tried(&self, seen: &Situation, trial: &Trial) -> Observations;
+    fn trial_result(&self, situation: &Situation, trial: &Trial) -> Observations;
 
     /// The lines of the report, and whether the GPUs can be passed to containers.
-    fn assess(&self, seen: &Situation, trial: &Trial) -> (Vec<Observations>, bool);
+    fn assess(&self, situation: &Situation, trial: &Trial) -> (Vec<Observations>, bool);
 
-    /// The requirements that are missing on WSL2.
-    fn lacks_in_wsl(&self) -> Option<Observations> {
+    /// Reports requirements that are missing on WSL2.
+    fn missing_in_wsl(&self) -> Option<Observations> {
         None
     }
 }

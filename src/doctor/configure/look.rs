@@ -16,20 +16,20 @@ use super::situation::{Engine, Platform, PlatformKind, Situation};
 use model::inventory::{Inventory, PciAddress, Traits, Vendor};
 use sys::tool;
 
-/// Everything that can be observed. Each program of the host has the deadline; `inventory` is the result of detection
+/// Observes the host. Each program of the host has this deadline; `inventory` is the result of detection
 /// below the same root.
-pub fn look(root: &Path, deadline: Duration, inventory: &Inventory) -> Situation {
+pub fn observe_host(root: &Path, deadline: Duration, inventory: &Inventory) -> Situation {
     let engine = docker::engine(root, deadline);
-    let of_vendor = |vendor: Vendor| -> Box<dyn HostGpus> {
+    let observe_gpus = |vendor: Vendor| -> Box<dyn HostGpus> {
         match &vendor.traits().files {
-            Some(files) => Box::new(files::look(root, vendor, files, inventory)),
-            None => Box::new(nvidia::look(root, deadline, inventory)),
+            Some(files) => Box::new(files::observe(root, vendor, files, inventory)),
+            None => Box::new(nvidia::observe(root, deadline, inventory)),
         }
     };
     Situation {
         platform: platform(root, &engine),
         compose: docker::compose(deadline, &engine),
-        gpus: Vendor::ALL.into_iter().map(of_vendor).collect(),
+        gpus: Vendor::ALL.into_iter().map(observe_gpus).collect(),
         engine,
     }
 }
@@ -44,10 +44,10 @@ fn platform(root: &Path, engine: &Engine) -> Platform {
         return Platform { kind: PlatformKind::MacOs, name: "macOS".to_owned() };
     }
     let kernel = read(root, "proc/version").to_lowercase();
-    let engines_kernel = engine.info().map(|info| info.kernel.as_str()).unwrap_or_default();
+    let engine_kernel = engine.info().map(|info| info.kernel.as_str()).unwrap_or_default();
     let kind = if kernel.contains("microsoft") {
         PlatformKind::Wsl2
-    } else if kernel.contains("linuxkit") || engines_kernel.contains("linuxkit") {
+    } else if kernel.contains("linuxkit") || engine_kernel.contains("linuxkit") {
         PlatformKind::DesktopVm
     } else {
         PlatformKind::Linux

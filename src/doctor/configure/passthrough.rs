@@ -1,4 +1,4 @@
-//! The trial: runs a container with the GPUs and reads what it reports.
+//! The trial of a container with the GPUs: its arguments, and the interpretation of its output.
 
 use super::situation::FileGpus;
 use model::inventory::{Access, Inventory, Kind, Obstacle, Vendor};
@@ -22,25 +22,25 @@ pub enum PassMethod {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trial {
     /// No trial was made, for this reason.
-    NotTried(&'static str),
+    Skipped(&'static str),
     /// The container could use this number of GPUs.
-    Works(usize),
+    Passed(usize),
     /// The container could not use the GPUs.
-    Fails(Failure),
+    Failed(Failure),
 }
 
 /// Why a container cannot use the GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The component at fault.
-    pub part: Part,
+    pub component: Component,
     /// The message of Docker or of the container.
-    pub words: String,
+    pub message: String,
 }
 
 /// A component that can be at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum Component {
     /// Docker itself.
     Engine,
     /// The toolkit that passes the GPUs.
@@ -53,7 +53,7 @@ pub enum Part {
     Permission,
 }
 
-impl Part {
+impl Component {
     /// The name in the report.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -67,10 +67,10 @@ impl Part {
 }
 
 /// The arguments of `docker` for a trial.
-pub fn arguments(way: &PassMethod, image: &str, container: &str) -> Vec<String> {
+pub fn arguments(method: &PassMethod, image: &str, container: &str) -> Vec<String> {
     let mut arguments = vec!["run".to_owned(), "--rm".to_owned(), "--name".to_owned(), container.to_owned()];
     let mut option = |name: &str, value: &str| arguments.extend([name.to_owned(), value.to_owned()]);
-    match way {
+    match method {
         PassMethod::Gpus => option("--gpus", "all"),
         PassMethod::Cdi => option("--device", CDI_ALL),
         PassMethod::Files(gpus) => {
@@ -91,30 +91,32 @@ pub fn arguments(way: &PassMethod, image: &str, container: &str) -> Vec<String> 
 }
 
 /// Interprets the output of the trial.
-pub fn judge(vendor: Vendor, answer: &Answer) -> Trial {
-    let fails = |part, words: String| Trial::Fails(Failure { part, words });
+pub fn interpret(vendor: Vendor, answer: &Answer) -> Trial {
+    let failed = |component, message: String| Trial::Failed(Failure { component, message });
     match answer {
-        Answer::Missing => Trial::NotTried("no docker command here"),
-        Answer::Silent => fails(Part::Engine, "the container timed out".to_owned()),
+        Answer::Missing => Trial::Skipped("no docker command here"),
+        Answer::Silent => failed(Component::Engine, "the container timed out".to_owned()),
         Answer::Ended { succeeded: false, stdout, stderr } => {
-            fails(blame(stderr), first_line([clue(stderr), stderr, stdout]))
+            failed(failed_component(stderr), first_line([cause_line(stderr), stderr, stdout]))
         }
         Answer::Ended { stdout, .. } => match serde_json::from_str::<Inventory>(stdout) {
-            Err(_) => fails(Part::Engine, format!("unparsable output of the image: {}", first_line([stdout.as_str()]))),
-            Ok(inventory) => judge_inventory(vendor, &inventory),
+            Err(_) => {
+                failed(Component::Engine, format!("unparsable output of the image: {}", first_line([stdout.as_str()])))
+            }
+            Ok(inventory) => interpret_inventory(vendor, &inventory),
         },
     }
 }
 
-/// The line with the cause: Docker wraps the hook's message in its own.
-fn clue(stderr: &str) -> &str {
+/// The line with the cause, because Docker puts the hook's message inside another message.
+fn cause_line(stderr: &str) -> &str {
     stderr.lines().find(|line| line.contains("nvidia-container-cli:")).unwrap_or("")
 }
 
-fn judge_inventory(vendor: Vendor, inventory: &Inventory) -> Trial {
+fn interpret_inventory(vendor: Vendor, inventory: &Inventory) -> Trial {
     let usable = inventory.usable_gpus().filter(|gpu| gpu.vendor == vendor).count();
     if usable > 0 {
-        return Trial::Works(usable);
+        return Trial::Passed(usable);
     }
     let gpus = || inventory.gpus.iter().filter(|gpu| gpu.vendor == vendor);
     let reasons = gpus().filter_map(|gpu| match &gpu.access {
@@ -122,27 +124,28 @@ fn judge_inventory(vendor: Vendor, inventory: &Inventory) -> Trial {
         Access::Usable => None,
     });
     let findings = inventory.findings.iter().map(|finding| finding.what.as_str());
-    let words: Vec<&str> = reasons.chain(findings).collect();
-    let is_any = |kinds: &[Obstacle]| gpus().filter_map(|gpu| gpu.access.obstacle()).any(|it| kinds.contains(&it));
-    let is_drivers = |kind| matches!(kind, Kind::NvmlVersions | Kind::DriverNotLoaded);
-    let part = if is_any(&[Obstacle::Denied, Obstacle::Mode]) {
-        Part::Permission
-    } else if is_any(&[Obstacle::NoDriver, Obstacle::Lost, Obstacle::Hang])
-        || inventory.findings.iter().any(|finding| is_drivers(finding.kind))
+    let messages: Vec<&str> = reasons.chain(findings).collect();
+    let has_obstacle =
+        |kinds: &[Obstacle]| gpus().filter_map(|gpu| gpu.access.obstacle()).any(|obstacle| kinds.contains(&obstacle));
+    let is_driver_problem = |kind| matches!(kind, Kind::NvmlVersions | Kind::DriverNotLoaded);
+    let component = if has_obstacle(&[Obstacle::Denied, Obstacle::Mode]) {
+        Component::Permission
+    } else if has_obstacle(&[Obstacle::NoDriver, Obstacle::Lost, Obstacle::Hang])
+        || inventory.findings.iter().any(|finding| is_driver_problem(finding.kind))
     {
-        Part::Driver
+        Component::Driver
     } else {
-        Part::Device
+        Component::Device
     };
-    let words = if words.is_empty() { vec!["no GPU in the container"] } else { words };
-    Trial::Fails(Failure { part, words: first_line(words) })
+    let messages = if messages.is_empty() { vec!["no GPU in the container"] } else { messages };
+    Trial::Failed(Failure { component, message: first_line(messages) })
 }
 
 /// The component that Docker's message points to. The texts are from Docker 20.10 to 28 and NVIDIA's toolkit 1.8 to
 /// 1.18.
-fn blame(stderr: &str) -> Part {
-    const CLUES: [(&[&str], Part); 5] = [
-        (&["permission denied while trying to connect"], Part::Permission),
+fn failed_component(stderr: &str) -> Component {
+    const CLUES: [(&[&str], Component); 5] = [
+        (&["permission denied while trying to connect"], Component::Permission),
         (
             &[
                 "could not select device driver",
@@ -150,7 +153,7 @@ fn blame(stderr: &str) -> Part {
                 "unresolvable CDI",
                 "CDI device injection",
             ],
-            Part::Toolkit,
+            Component::Toolkit,
         ),
         (
             &[
@@ -161,14 +164,17 @@ fn blame(stderr: &str) -> Part {
                 "unsatisfied condition",
                 "no adapters were found",
             ],
-            Part::Driver,
+            Component::Driver,
         ),
-        (&["bpf_prog_query", "devices.allow", "operation not permitted", "permission denied"], Part::Permission),
-        (&["adding custom device", "unknown device", "no such device", "gathering device information"], Part::Device),
+        (&["bpf_prog_query", "devices.allow", "operation not permitted", "permission denied"], Component::Permission),
+        (
+            &["adding custom device", "unknown device", "no such device", "gathering device information"],
+            Component::Device,
+        ),
     ];
     let stderr = stderr.to_lowercase();
-    let points = |clues: &[&str]| clues.iter().any(|clue| stderr.contains(&clue.to_lowercase()));
-    CLUES.iter().find(|(clues, _)| points(clues)).map_or(Part::Engine, |(_, part)| *part)
+    let is_match = |clues: &[&str]| clues.iter().any(|clue| stderr.contains(&clue.to_lowercase()));
+    CLUES.iter().find(|(clues, _)| is_match(clues)).map_or(Component::Engine, |(_, component)| *component)
 }
 
 #[cfg(test)]
@@ -177,32 +183,35 @@ mod tests {
     use model::inventory::Finding;
 
     fn failed(stderr: &str) -> Trial {
-        judge(Vendor::Nvidia, &Answer::Ended { succeeded: false, stdout: String::new(), stderr: stderr.to_owned() })
+        interpret(Vendor::Nvidia, &Answer::Ended { succeeded: false, stdout: String::new(), stderr: stderr.to_owned() })
     }
 
     #[test]
     fn docker_error_identifies_failed_part() {
         let daemon = "docker: Error response from daemon: ";
-        for (error, part) in [
-            ("could not select device driver \"\" with capabilities: [[gpu]].", Part::Toolkit),
-            ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all", Part::Toolkit),
-            ("nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown.", Part::Driver),
-            ("nvidia-container-cli: initialization error: nvml error: driver/library version mismatch", Part::Driver),
-            ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4", Part::Driver),
+        for (error, component) in [
+            ("could not select device driver \"\" with capabilities: [[gpu]].", Component::Toolkit),
+            ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all", Component::Toolkit),
+            ("nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown.", Component::Driver),
+            (
+                "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch",
+                Component::Driver,
+            ),
+            ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4", Component::Driver),
             (
                 "nvidia-container-cli: mount error: bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted",
-                Part::Permission,
+                Component::Permission,
             ),
-            ("nvidia-container-cli: device error: 7: unknown device: unknown.", Part::Device),
+            ("nvidia-container-cli: device error: 7: unknown device: unknown.", Component::Device),
             (
                 "error gathering device information while adding custom device \"/dev/kfd\": no such file or directory.",
-                Part::Device,
+                Component::Device,
             ),
-            ("no space left on device", Part::Engine),
+            ("no space left on device", Component::Engine),
         ] {
-            let Trial::Fails(failure) = failed(&format!("{daemon}{error}\n")) else { panic!("{error}") };
-            assert_eq!(failure.part, part, "{error}");
-            assert!(failure.words.contains(error), "{}", failure.words);
+            let Trial::Failed(failure) = failed(&format!("{daemon}{error}\n")) else { panic!("{error}") };
+            assert_eq!(failure.component, component, "{error}");
+            assert!(failure.message.contains(error), "{}", failure.message);
         }
     }
 
@@ -212,23 +221,23 @@ mod tests {
             let finding = Finding::warning(kind, "no answer", "of two releases", "reboot");
             let inventory = Inventory { findings: vec![finding], ..Inventory::default() };
             let stdout = serde_json::to_string(&inventory).unwrap();
-            judge(Vendor::Nvidia, &Answer::Ended { succeeded: true, stdout, stderr: String::new() })
+            interpret(Vendor::Nvidia, &Answer::Ended { succeeded: true, stdout, stderr: String::new() })
         };
-        let failure = |part| Trial::Fails(Failure { part, words: "no answer".to_owned() });
-        assert_eq!(judged(Kind::NvmlVersions), failure(Part::Driver));
-        assert_eq!(judged(Kind::DriverNotLoaded), failure(Part::Driver));
-        assert_eq!(judged(Kind::NvmlLibrary), failure(Part::Device));
+        let failure = |component| Trial::Failed(Failure { component, message: "no answer".to_owned() });
+        assert_eq!(judged(Kind::NvmlVersions), failure(Component::Driver));
+        assert_eq!(judged(Kind::DriverNotLoaded), failure(Component::Driver));
+        assert_eq!(judged(Kind::NvmlLibrary), failure(Component::Device));
     }
 
     #[test]
     fn shows_last_line_of_hook_output() {
-        let Trial::Fails(failure) = failed(
+        let Trial::Failed(failure) = failed(
             "docker: Error response from daemon: OCI runtime create failed: stderr: Auto-detected mode as 'legacy'\n\
              nvidia-container-cli: mount error: open failed: /sys/fs/cgroup/devices/user.slice/devices.allow: permission denied\n",
         ) else {
             panic!("the trial did not fail")
         };
-        assert_eq!(failure.part, Part::Permission);
-        assert!(failure.words.starts_with("nvidia-container-cli: mount error"), "{}", failure.words);
+        assert_eq!(failure.component, Component::Permission);
+        assert!(failure.message.starts_with("nvidia-container-cli: mount error"), "{}", failure.message);
     }
 }

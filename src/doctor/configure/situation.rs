@@ -19,13 +19,13 @@ pub struct Situation {
 }
 
 impl Situation {
-    /// The vendors with GPUs on the host.
-    pub fn present(&self) -> impl Iterator<Item = &dyn HostGpus> {
+    /// The GPUs that exist on the host, by vendor.
+    pub fn present_gpus(&self) -> impl Iterator<Item = &dyn HostGpus> {
         self.gpus.iter().map(Box::as_ref).filter(|gpus| gpus.is_present())
     }
 
-    /// The vendors whose GPUs can be passed to a container.
-    pub fn ready(&self) -> impl Iterator<Item = &dyn HostGpus> {
+    /// The GPUs whose driver works, by vendor.
+    pub fn ready_gpus(&self) -> impl Iterator<Item = &dyn HostGpus> {
         self.gpus.iter().map(Box::as_ref).filter(|gpus| gpus.is_ready(self))
     }
 
@@ -62,29 +62,29 @@ pub enum PlatformKind {
 pub enum Engine {
     /// Neither the docker command nor the engine's socket exists.
     Missing,
-    /// The engine seems to exist, but no docker command here (inside the image).
-    NotAsked,
+    /// The engine seems to exist, but there is no docker command to query it (inside the image).
+    NoClient,
     /// The user may not connect to the engine's socket.
-    Refused,
-    /// The engine is not running. The text is its client's message.
+    PermissionDenied,
+    /// The engine is not running. The text is the error message of `docker`.
     Stopped(String),
     /// The engine timed out.
-    Silent,
+    TimedOut,
     /// The engine responded.
-    Answers(EngineInfo),
+    Running(EngineInfo),
 }
 
 impl Engine {
     /// The engine's information, if it responded.
     pub fn info(&self) -> Option<&EngineInfo> {
         match self {
-            Self::Answers(info) => Some(info),
+            Self::Running(info) => Some(info),
             _ => None,
         }
     }
 }
 
-/// What a running engine reports about itself.
+/// The properties that a running engine reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineInfo {
     /// The version: `27.3.1`.
@@ -107,7 +107,7 @@ pub enum Compose {
     /// Compose is not installed.
     Missing,
     /// There is no docker command here.
-    NotAsked,
+    NoClient,
     /// Compose is installed.
     Version {
         /// The command that runs compose.
@@ -118,11 +118,11 @@ pub enum Compose {
 }
 
 impl Compose {
-    /// The command that runs compose here, or will.
+    /// The command that runs compose; the default one if compose is not found.
     pub fn command(self) -> &'static str {
         match self {
             Self::Version { command, .. } => command,
-            Self::Missing | Self::NotAsked => "docker compose",
+            Self::Missing | Self::NoClient => "docker compose",
         }
     }
 }
@@ -137,12 +137,12 @@ impl Version {
         text.split(|c: char| c.is_whitespace() || c == ',').find_map(|word| {
             let word = word.trim_start_matches('v');
             let mut parts = word.split(|c: char| !c.is_ascii_digit());
-            let mut number = || parts.next().unwrap_or_default().parse().ok();
-            let (major, minor) = (number()?, number()?);
+            let mut next_number = || parts.next().unwrap_or_default().parse().ok();
+            let (major, minor) = (next_number()?, next_number()?);
             word[..word.len().min(1)]
                 .chars()
                 .all(|c| c.is_ascii_digit())
-                .then(|| Self(major, minor, number().unwrap_or(0)))
+                .then(|| Self(major, minor, next_number().unwrap_or(0)))
         })
     }
 }
@@ -161,7 +161,7 @@ pub struct FileGpus {
     /// How the vendor's device files are passed.
     pub files: &'static Files,
     /// The number of GPUs on the PCI bus.
-    pub on_pci: usize,
+    pub pci_count: usize,
     /// The device that all GPUs share, if the vendor has one.
     pub shared: Option<Device>,
     /// The render nodes of the GPUs, in order.
@@ -205,7 +205,7 @@ pub struct Device {
     /// The group ID on the host.
     pub group: u32,
     /// Whether all users may open the device file.
-    pub is_for_all: bool,
+    pub is_world_accessible: bool,
 }
 
 #[cfg(test)]

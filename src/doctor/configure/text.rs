@@ -6,7 +6,7 @@ use similar::TextDiff;
 
 use super::assess::Assessment;
 use super::choice::GpuType;
-use super::gpu_file::{MARK, NAME, VARIABLE, WantedGpus};
+use super::gpu_file::{ContainerGpus, MARK, NAME, VARIABLE};
 use model::inventory::{Finding, Observation, Observations, Vendor};
 use model::printable;
 
@@ -16,45 +16,46 @@ pub fn render(assessment: &Assessment) -> String {
     for (index, section) in assessment.sections.iter().enumerate() {
         let blank = if index == 0 { "" } else { "\n" };
         let _ = writeln!(text, "{blank}{}", section.topic.title());
-        for seen in &section.lines {
-            text += &line(seen);
+        for observations in &section.lines {
+            text += &line(observations);
         }
     }
     text
 }
 
-fn line(seen: &Observations) -> String {
+fn line(observations: &Observations) -> String {
     let mut text = String::new();
-    for Observation { verdict, seen, cause, repair } in seen.observations() {
+    for Observation { verdict, seen, cause, repair } in observations.observations() {
         let _ = writeln!(text, "  {} {}", verdict.mark(), printable::line(seen));
-        for (label, words) in [("cause: ", cause), ("repair:", repair)] {
-            text +=
-                &words.as_ref().map(|words| format!("      {label} {}\n", printable::line(words))).unwrap_or_default();
+        for (label, detail) in [("cause: ", cause), ("repair:", repair)] {
+            if let Some(detail) = detail {
+                let _ = writeln!(text, "      {label} {}", printable::line(detail));
+            }
         }
     }
     text
 }
 
 /// Reports a request that this host cannot meet.
-pub fn unmet(finding: &Finding) -> String {
+pub fn unmet_request(finding: &Finding) -> String {
     format!("\nRequested\n{}", line(&Observations::from(finding.clone())))
 }
 
 /// Reports an existing file that slurminit does not replace.
-pub fn foreign(name: &str, wanted: &str) -> String {
+pub fn incomplete_user_file(name: &str, generated: &str) -> String {
     let mut text = line(&Observations::fail(
         format!("{name} is your own file and stays unchanged"),
         format!("the first line is not `{MARK}`"),
         "add the lines below to the file, or move it away and run this again",
     ));
-    for wanted in wanted.lines().filter(|line| !line.starts_with('#')) {
-        let _ = writeln!(text, "        {wanted}");
+    for line in generated.lines().filter(|line| !line.starts_with('#')) {
+        let _ = writeln!(text, "        {line}");
     }
     text
 }
 
 /// Reports that a file not written by slurminit is complete.
-pub fn foreign_and_well(name: &str) -> String {
+pub fn complete_user_file(name: &str) -> String {
     format!("  - {name} is your own file and stays unchanged: it contains all GPU settings\n")
 }
 
@@ -71,15 +72,15 @@ pub fn would_write(name: &str, old: Option<&str>, text: &str) -> String {
         return format!("  - {name}: no change\n");
     }
     let diff = TextDiff::from_lines(old, text).unified_diff().header(name, name).to_string();
-    let mut shown = format!("  - {name} would be written:\n");
+    let mut report = format!("  - {name} would be written:\n");
     for line in diff.lines() {
-        let _ = writeln!(shown, "      {line}");
+        let _ = writeln!(report, "      {line}");
     }
-    shown
+    report
 }
 
 /// Reports the lines of .env.
-pub fn env(gpu_type: GpuType, reads_gpu_file: bool, is_changed: bool, is_dry_run: bool) -> String {
+pub fn env_lines(gpu_type: GpuType, reads_gpu_file: bool, is_changed: bool, is_dry_run: bool) -> String {
     let file = if reads_gpu_file { format!(" and {VARIABLE}={NAME}") } else { String::new() };
     let lines = format!("GPU_TYPE={}{file}", gpu_type.as_str());
     match (is_changed, is_dry_run) {
@@ -90,7 +91,7 @@ pub fn env(gpu_type: GpuType, reads_gpu_file: bool, is_changed: bool, is_dry_run
 }
 
 /// Reports that compose does not read the GPU file.
-pub fn unread(cause: &str) -> String {
+pub fn gpu_file_not_read(cause: &str) -> String {
     let repair = format!(
         "add compose.yaml to COMPOSE_FILE, with this line in its service: \
          extends: {{file: \"${{{VARIABLE}}}\", service: slurm}}"
@@ -99,24 +100,24 @@ pub fn unread(cause: &str) -> String {
 }
 
 /// The result: the GPUs that the container gets.
-pub fn result(wanted: &WantedGpus) -> String {
-    let whose: Vec<Vendor> = wanted.given.iter().map(|(vendor, _)| *vendor).collect();
-    let given = match whose.as_slice() {
+pub fn result(container_gpus: &ContainerGpus) -> String {
+    let vendors: Vec<Vendor> = container_gpus.pass_methods.iter().map(|(vendor, _)| *vendor).collect();
+    let outcome = match vendors.as_slice() {
         [] => "the container gets no GPU".to_owned(),
         [vendor] => format!("the container gets {} GPUs", vendor.traits().maker),
         [first, ..] => {
-            let names: Vec<&str> = whose.iter().map(|vendor| vendor.as_str()).collect();
+            let names: Vec<&str> = vendors.iter().map(|vendor| vendor.as_str()).collect();
             let (names, maker) = (names.join(" or "), first.traits().maker);
             format!(
                 "the container gets the GPUs of both vendors, and an image for {maker} (select one with --gpu-type {names})"
             )
         }
     };
-    format!("\nResult: {given}.\n")
+    format!("\nResult: {outcome}.\n")
 }
 
 /// The next step.
-pub fn next(is_done: bool, is_dry_run: bool, compose: &str) -> String {
+pub fn next_step(is_done: bool, is_dry_run: bool, compose: &str) -> String {
     match (is_done, is_dry_run) {
         (false, _) => "Next: fix the problems above, then run this again.\n".to_owned(),
         (true, true) => "Next: run this again without --dry-run.\n".to_owned(),

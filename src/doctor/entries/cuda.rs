@@ -1,14 +1,14 @@
 //! CUDA in the container, and what the host's driver supports.
 
-use crate::facts::Start;
+use crate::facts::StartFacts;
 use model::inventory::{Driver, Gpu, Observations};
 
-fn nvidia(start: &Start<'_>) -> bool {
+fn has_usable_gpu(start: &StartFacts<'_>) -> bool {
     start.inventory.cuda_gpus().any(Gpu::is_usable)
 }
 
-pub(super) fn cuda_libraries(start: &Start<'_>) -> Observations {
-    if !nvidia(start) {
+pub(super) fn cuda_libraries(start: &StartFacts<'_>) -> Observations {
+    if !has_usable_gpu(start) {
         return Observations::note("no NVIDIA GPU here");
     }
     if start.environment.is_demo {
@@ -16,13 +16,13 @@ pub(super) fn cuda_libraries(start: &Start<'_>) -> Observations {
     }
     let cuda = &start.cheap.cuda;
     let capabilities = start.environment.driver_capabilities.as_deref();
-    let now = capabilities.map_or_else(|| "is not set".to_owned(), |now| format!("is {now}"));
+    let current = capabilities.map_or_else(|| "is not set".to_owned(), |current| format!("is {current}"));
     let repair = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...";
     let library = cuda.driver_library.is_none().then(|| {
         Observations::warn(
             "libcuda.so.1 not found in this container: CUDA programs find no GPU",
             format!(
-                "the NVIDIA runtime mounts the library with the driver capability \"compute\" (NVIDIA_DRIVER_CAPABILITIES {now})"
+                "the NVIDIA runtime mounts the library with the driver capability \"compute\" (NVIDIA_DRIVER_CAPABILITIES {current})"
             ),
             repair,
         )
@@ -31,7 +31,7 @@ pub(super) fn cuda_libraries(start: &Start<'_>) -> Observations {
         Observations::hint(
             "nvidia-smi not found in this container",
             format!(
-                "the NVIDIA runtime mounts the library with the driver capability \"utility\" (NVIDIA_DRIVER_CAPABILITIES {now})"
+                "the NVIDIA runtime mounts the library with the driver capability \"utility\" (NVIDIA_DRIVER_CAPABILITIES {current})"
             ),
             repair,
         )
@@ -41,7 +41,7 @@ pub(super) fn cuda_libraries(start: &Start<'_>) -> Observations {
     })
 }
 
-/// The first driver release that each CUDA release needs.
+/// The oldest driver release that supports a CUDA release.
 fn oldest_driver(major: u32) -> &'static str {
     match major {
         ..=11 => "470.57.02",
@@ -50,12 +50,12 @@ fn oldest_driver(major: u32) -> &'static str {
     }
 }
 
-pub(super) fn cuda_version(start: &Start<'_>) -> Observations {
-    let of_image = start.environment.cuda_version.as_deref().or(start.cheap.cuda.toolkit.as_deref());
-    let Some(of_image) = of_image else {
+pub(super) fn cuda_version(start: &StartFacts<'_>) -> Observations {
+    let image_cuda = start.environment.cuda_version.as_deref().or(start.cheap.cuda.toolkit.as_deref());
+    let Some(image_cuda) = image_cuda else {
         return Observations::note("no CUDA toolkit in the container; jobs use their own");
     };
-    cuda_of(start.inventory.cuda_driver(), of_image)
+    compare_cuda(start.inventory.cuda_driver(), image_cuda)
 }
 
 /// The newest CUDA that the driver reports, or that its version supports according to NVIDIA's release notes.
@@ -63,18 +63,18 @@ pub(super) fn newest_cuda(driver: &Driver) -> Option<String> {
     let numbers = |text: &str| text.split('.').map(|part| part.parse().ok()).collect::<Option<Vec<u32>>>();
     let by_version = || {
         let version = numbers(driver.version.as_deref()?)?;
-        let runs = |major: &u32| numbers(oldest_driver(*major)).is_some_and(|oldest| version >= oldest);
-        [13, 12, 11].into_iter().find(runs).map(|major| major.to_string())
+        let is_supported = |major: &u32| numbers(oldest_driver(*major)).is_some_and(|oldest| version >= oldest);
+        [13, 12, 11].into_iter().find(is_supported).map(|major| major.to_string())
     };
     driver.cuda_version.clone().or_else(by_version)
 }
 
-/// The driver alone, when nothing in the container needs CUDA; `None` if it reports no version.
-pub(crate) fn driver_alone(driver: &Driver) -> Option<Observations> {
+/// The CUDA that the driver supports, for a container without CUDA; `None` if the driver reports no version.
+pub(crate) fn supported_cuda(driver: &Driver) -> Option<Observations> {
     let version = driver.version.as_deref().unwrap_or("of unknown version");
     let is_version = version.split('.').all(|part| part.parse::<u32>().is_ok());
     match newest_cuda(driver) {
-        Some(most) => Some(Observations::ok(format!("driver {version} supports CUDA up to {most}"))),
+        Some(newest) => Some(Observations::ok(format!("driver {version} supports CUDA up to {newest}"))),
         None if is_version => Some(Observations::warn(
             format!("driver {version} is too old for CUDA 11"),
             format!(
@@ -90,26 +90,26 @@ pub(crate) fn driver_alone(driver: &Driver) -> Option<Observations> {
 }
 
 /// Compares the driver with the container's CUDA.
-pub(crate) fn cuda_of(driver: Option<&Driver>, of_image: &str) -> Observations {
-    let runs = driver.and_then(|driver| Some((newest_cuda(driver)?, driver.version.as_deref())));
-    let Some((most, version)) = runs else {
+pub(crate) fn compare_cuda(driver: Option<&Driver>, image_cuda: &str) -> Observations {
+    let supported = driver.and_then(|driver| Some((newest_cuda(driver)?, driver.version.as_deref())));
+    let Some((newest, version)) = supported else {
         return Observations::note(format!(
-            "CUDA {of_image} in the container; the driver does not report its CUDA version"
+            "CUDA {image_cuda} in the container; the driver does not report its CUDA version"
         ));
     };
     let version = version.unwrap_or("of unknown version");
-    let (Some(wanted), Some(can)) = (major(of_image), major(&most)) else {
-        return Observations::note(format!("CUDA {of_image} in the container, driver supports CUDA {most}"));
+    let (Some(required_major), Some(supported_major)) = (major(image_cuda), major(&newest)) else {
+        return Observations::note(format!("CUDA {image_cuda} in the container, driver supports CUDA {newest}"));
     };
-    if wanted <= can {
+    if required_major <= supported_major {
         return Observations::ok(format!(
-            "CUDA {of_image} in the container, driver {version} supports CUDA up to {most}"
+            "CUDA {image_cuda} in the container, driver {version} supports CUDA up to {newest}"
         ));
     }
     Observations::fail(
-        format!("CUDA {of_image} in the container, driver {version} supports CUDA up to {most}"),
-        format!("CUDA {wanted} requires driver {} or newer", oldest_driver(wanted)),
-        format!("install a newer driver on the host, or use an image with CUDA {can}"),
+        format!("CUDA {image_cuda} in the container, driver {version} supports CUDA up to {newest}"),
+        format!("CUDA {required_major} requires driver {} or newer", oldest_driver(required_major)),
+        format!("install a newer driver on the host, or use an image with CUDA {supported_major}"),
     )
 }
 
@@ -117,7 +117,7 @@ fn major(version: &str) -> Option<u32> {
     version.split('.').next()?.trim().parse().ok()
 }
 
-pub(super) fn visible_devices(start: &Start<'_>) -> Observations {
+pub(super) fn visible_devices(start: &StartFacts<'_>) -> Observations {
     let Some(list) = start.environment.cuda_visible_devices.as_deref() else {
         return Observations::ok("CUDA_VISIBLE_DEVICES is not set outside of jobs; Slurm sets it in each");
     };
@@ -131,13 +131,13 @@ pub(super) fn visible_devices(start: &Start<'_>) -> Observations {
         ));
     }
     Observations::warn(
-        format!("CUDA_VISIBLE_DEVICES={list} in the container's environment, but there {}", there_are(gpus)),
+        format!("CUDA_VISIBLE_DEVICES={list} in the container's environment, but there {}", gpu_range(gpus)),
         "GPUs are numbered from 0 in every container, regardless of their host numbers",
         repair,
     )
 }
 
-fn there_are(gpus: usize) -> String {
+fn gpu_range(gpus: usize) -> String {
     match gpus {
         0 => "is no NVIDIA GPU".to_owned(),
         1 => "is only GPU 0".to_owned(),

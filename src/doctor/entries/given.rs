@@ -1,6 +1,6 @@
 //! Container settings besides GPUs: variables of NVIDIA's runtime, GPU shares, limits.
 
-use crate::entry::{Entry, Judge};
+use crate::entry::{Check, Entry};
 use crate::facts::{ContainerFacts, Facts, Limit};
 use model::inventory::Observations;
 
@@ -9,9 +9,9 @@ use super::cuda::newest_cuda;
 /// What NVIDIA's own images request (`--shm-size=1g`, NGC's notes on PyTorch).
 const MIN_SHARED_MIB: u64 = 1024;
 /// The size in bytes of typical buffers registered by RDMA.
-const MIN_LOCKED: u64 = 1024 << 20;
+const MIN_LOCKED_BYTES: u64 = 1024 << 20;
 /// The kernel's default stack limit in bytes, which is also Docker's.
-const USUAL_STACK: u64 = 8 << 20;
+const DEFAULT_STACK_BYTES: u64 = 8 << 20;
 /// The values allowed in NVIDIA_DRIVER_CAPABILITIES (NVIDIA container toolkit, "Driver Capabilities").
 const CAPABILITIES: [&str; 8] = ["compute", "compat32", "graphics", "utility", "video", "display", "ngx", "all"];
 
@@ -19,10 +19,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "nvidia-require",
         symptoms: &["`nvidia-container-cli: requirement error: unsatisfied condition: cuda>=...`"],
-        looks_at: "NVIDIA_REQUIRE_CUDA, NVIDIA_DISABLE_REQUIRE, and the driver's version and CUDA",
+        examines: "NVIDIA_REQUIRE_CUDA, NVIDIA_DISABLE_REQUIRE, and the driver's version and CUDA",
         cause: "the image requires a newer CUDA than the host's driver supports; with NVIDIA_DISABLE_REQUIRE or CDI this is not checked",
         repair: "install a newer driver on the host, or use an image with an older CUDA; remove NVIDIA_DISABLE_REQUIRE",
-        judge: Judge::Container(|facts, _| require(facts)),
+        check: Check::Container(|facts, _| driver_requirement(facts)),
     },
     Entry {
         id: "nvidia-variables",
@@ -30,10 +30,10 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`unsupported capabilities found in ...` when the container is created",
             "`cannot set MIG_CONFIG_DEVICES in non privileged container`",
         ],
-        looks_at: "NVIDIA_DRIVER_CAPABILITIES, NVIDIA_MIG_CONFIG_DEVICES, NVIDIA_MIG_MONITOR_DEVICES",
+        examines: "NVIDIA_DRIVER_CAPABILITIES, NVIDIA_MIG_CONFIG_DEVICES, NVIDIA_MIG_MONITOR_DEVICES",
         cause: "variables for another purpose are set; slurminit does not need the NVIDIA_MIG_ variables",
         repair: "NVIDIA_DRIVER_CAPABILITIES=compute,utility; remove NVIDIA_MIG_CONFIG_DEVICES and NVIDIA_MIG_MONITOR_DEVICES",
-        judge: Judge::Container(|facts, _| variables(facts)),
+        check: Check::Container(|facts, _| variables(facts)),
     },
     Entry {
         id: "virtual-gpu",
@@ -41,11 +41,11 @@ pub(super) const ENTRIES: &[Entry] = &[
             "a vGPU: CUDA is slow or stops after a while (`vGPU Software Licensed Product: Unlicensed`)",
             "an A-series or B-series vGPU: `no CUDA-capable device is detected`",
         ],
-        looks_at: "the model of each NVIDIA GPU, whose name ends with the vGPU's profile (`A100-40C`)",
+        examines: "the model of each NVIDIA GPU, whose name ends with the vGPU's profile (`A100-40C`)",
         cause: "the machine is a VM with a vGPU; only C-series and Q-series profiles support CUDA, and only with \
                 a licence",
         repair: "`nvidia-smi -q | grep -A 2 'vGPU Software'` on the host; request a C-series profile from the hypervisor's administrator",
-        judge: Judge::Anywhere(virtual_gpus),
+        check: Check::Anywhere(virtual_gpus),
     },
     Entry {
         id: "gpu-share",
@@ -53,10 +53,10 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`nvidia-smi` shows less memory than the card has",
             "out of memory though the GPU is nearly empty, in a pod with a share of a GPU (HAMi, gpushare, MPS)",
         ],
-        looks_at: "the variables and the preloaded library of GPU-sharing schemes",
+        examines: "the variables and the preloaded library of GPU-sharing schemes",
         cause: "the container has a share of a GPU, but Slurm counts a whole GPU",
         repair: "run one job at a time (`--gres=gpu:1`), within the share; for more, request a whole GPU in the pod",
-        judge: Judge::Container(share),
+        check: Check::Container(gpu_share),
     },
     Entry {
         id: "shared-memory",
@@ -64,10 +64,10 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`DataLoader worker (pid ...) is killed by signal: Bus error`, `out of shared memory`",
             "NCCL: `Error while creating shared memory segment`",
         ],
-        looks_at: "the size of /dev/shm",
+        examines: "the size of /dev/shm",
         cause: "Docker gives a container 64 MiB of shared memory; PyTorch's workers and NCCL need 1 GiB or more",
         repair: "`docker run --shm-size=1g ...`; compose: `shm_size: 1gb`; Kubernetes: an emptyDir with `medium: Memory` at /dev/shm",
-        judge: Judge::Container(shared_memory),
+        check: Check::Container(shared_memory),
     },
     Entry {
         id: "locked-memory",
@@ -75,10 +75,10 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`ibv_reg_mr` or `ibv_create_cq` fails with `Cannot allocate memory`",
             "NCCL falls back to sockets",
         ],
-        looks_at: "the limit on locked memory (RLIMIT_MEMLOCK), where there is InfiniBand (/dev/infiniband)",
+        examines: "the limit on locked memory (RLIMIT_MEMLOCK), where there is InfiniBand (/dev/infiniband)",
         cause: "InfiniBand and RoCE lock their buffers, and the limit is low; a job inherits the limit of the shell that submits it",
         repair: "`docker run --ulimit memlock=-1 ...`; compose: `ulimits: {memlock: -1}`",
-        judge: Judge::Container(|_, container| locked_memory(container)),
+        check: Check::Container(|_, container| locked_memory(container)),
     },
     Entry {
         id: "container-images",
@@ -86,47 +86,47 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`srun --container`: `this container can neither create user namespaces (...) nor run PRoot (...)`",
             "a job in a container image is slow with many files",
         ],
-        looks_at: "whether an ordinary user can create user and mount namespaces; /usr/bin/proot",
+        examines: "whether an ordinary user can create user and mount namespaces; /usr/bin/proot",
         cause: "the engine's seccomp profile or AppArmor refuses namespaces; PRoot replaces them, and slows system calls on files",
         repair: "--security-opt seccomp=docker/seccomp-userns.json (AppArmor: also apparmor=unconfined), or install proot",
-        judge: Judge::Container(|_, container| container_images(container)),
+        check: Check::Container(|_, container| container_images(container)),
     },
     Entry {
         id: "peer-memory",
         symptoms: &["MPICH: `process_vm_readv failed (errno 1)`, or it hangs with larger messages"],
-        looks_at: "whether a process can read the memory of another process of its user",
+        examines: "whether a process can read the memory of another process of its user",
         cause: "the seccomp profile of Docker before 23 or Yama (ptrace_scope) refuses it; Open MPI detects that, MPICH does not",
         repair: "none: srun sets MPIR_CVAR_CH4_CMA_ENABLE=0; messages within a node are copied twice",
-        judge: Judge::Container(|facts, _| peer_memory(facts)),
+        check: Check::Container(|facts, _| peer_memory(facts)),
     },
     Entry {
         id: "stack-limit",
         symptoms: &["`Segmentation fault` of Fortran, OpenMP or deeply recursive programs"],
-        looks_at: "the limit on the stack (RLIMIT_STACK)",
+        examines: "the limit on the stack (RLIMIT_STACK)",
         cause: "the container's stack limit is small; a job inherits the limit of the shell that submits it",
         repair: "`docker run --ulimit stack=67108864 ...`; compose: `ulimits: {stack: 67108864}`; for OpenMP also OMP_STACKSIZE",
-        judge: Judge::Container(|_, container| stack(container)),
+        check: Check::Container(|_, container| stack(container)),
     },
 ];
 
-fn require(facts: &Facts) -> Observations {
+fn driver_requirement(facts: &Facts) -> Observations {
     let environment = &facts.environment;
-    let Some(wanted) = environment.require_cuda.as_deref() else {
+    let Some(requirement) = environment.require_cuda.as_deref() else {
         return Observations::note("NVIDIA_REQUIRE_CUDA is not set; no driver requirement");
     };
     let Some(driver) = facts.inventory.cuda_driver() else { return Observations::note("no NVIDIA driver found") };
     let cuda = newest_cuda(driver);
     let version = driver.version.as_deref();
-    if is_met(wanted, cuda.as_deref(), version) {
-        return Observations::ok(format!("the driver meets NVIDIA_REQUIRE_CUDA={wanted}"));
+    if is_met(requirement, cuda.as_deref(), version) {
+        return Observations::ok(format!("the driver meets NVIDIA_REQUIRE_CUDA={requirement}"));
     }
     Observations::warn(
         format!(
-            "NVIDIA_REQUIRE_CUDA={wanted}, but driver {} supports CUDA up to {}",
+            "NVIDIA_REQUIRE_CUDA={requirement}, but driver {} supports CUDA up to {}",
             version.unwrap_or("of unknown version"),
             cuda.as_deref().unwrap_or("an unknown version")
         ),
-        match environment.disables_require {
+        match environment.is_require_disabled {
             true => "NVIDIA_DISABLE_REQUIRE skips the check at container creation",
             false => "CDI does not check NVIDIA_REQUIRE_CUDA",
         },
@@ -136,32 +136,32 @@ fn require(facts: &Facts) -> Observations {
 
 /// Whether one of the alternatives, separated by blanks, is met, meaning all of its comma-separated conditions. An
 /// unknown condition counts as met.
-fn is_met(wanted: &str, cuda: Option<&str>, driver: Option<&str>) -> bool {
-    let holds = |condition: &str| -> bool {
+fn is_met(requirement: &str, cuda: Option<&str>, driver: Option<&str>) -> bool {
+    let is_condition_met = |condition: &str| -> bool {
         let Some(at) = condition.find(['<', '>', '=', '!']) else { return true };
         let (key, rest) = condition.split_at(at);
-        let have = match key {
+        let actual = match key {
             "cuda" => cuda,
             "driver" => driver,
             _ => None,
         };
         let value = rest.trim_start_matches(['<', '>', '=', '!']);
         let operator = rest.get(..rest.len() - value.len()).unwrap_or_default();
-        let (Some(have), Some(value)) = (have.and_then(numbers), numbers(value)) else { return true };
+        let (Some(actual), Some(value)) = (actual.and_then(numbers), numbers(value)) else { return true };
         // `driver=535` matches every version 535.x.
-        let same = have.starts_with(&value);
+        let is_same = actual.starts_with(&value);
         match operator {
-            ">=" => have >= value || same,
-            ">" => have > value && !same,
-            "<=" => have <= value || same,
-            "<" => have < value && !same,
-            "=" | "==" => same,
-            "!=" => !same,
+            ">=" => actual >= value || is_same,
+            ">" => actual > value && !is_same,
+            "<=" => actual <= value || is_same,
+            "<" => actual < value && !is_same,
+            "=" | "==" => is_same,
+            "!=" => !is_same,
             _ => true,
         }
     };
-    let mut alternatives = wanted.split_whitespace().peekable();
-    alternatives.peek().is_none() || alternatives.any(|all| all.split(',').all(holds))
+    let mut alternatives = requirement.split_whitespace().peekable();
+    alternatives.peek().is_none() || alternatives.any(|conditions| conditions.split(',').all(is_condition_met))
 }
 
 fn numbers(text: &str) -> Option<Vec<u32>> {
@@ -177,11 +177,12 @@ fn variables(facts: &Facts) -> Observations {
             format!("remove {name} from the container's environment; slurminit finds MIG instances without it"),
         )
     });
-    let given = environment.driver_capabilities.as_deref().unwrap_or_default();
-    let unknown = given.split(',').map(str::trim).filter(|word| !word.is_empty() && !CAPABILITIES.contains(word));
+    let capabilities = environment.driver_capabilities.as_deref().unwrap_or_default();
+    let unknown =
+        capabilities.split(',').map(str::trim).filter(|word| !word.is_empty() && !CAPABILITIES.contains(word));
     let unknown = unknown.map(|word| {
         Observations::warn(
-            format!("unknown value `{word}` in NVIDIA_DRIVER_CAPABILITIES={given}"),
+            format!("unknown value `{word}` in NVIDIA_DRIVER_CAPABILITIES={capabilities}"),
             "NVIDIA's runtime refuses a container with an unknown capability; `gpu` belongs only in compose's `capabilities:`",
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         )
@@ -200,9 +201,9 @@ fn series(model: &str) -> Option<char> {
 }
 
 fn virtual_gpus(facts: &Facts) -> Observations {
-    let seen =
+    let models =
         facts.inventory.cuda_gpus().filter_map(|gpu| Some((gpu.model.as_deref()?, series(gpu.model.as_deref()?)?)));
-    Observations::all(seen.map(|(model, series)| virtual_gpu(model, series)).collect::<Vec<_>>(), || {
+    Observations::all(models.map(|(model, series)| virtual_gpu(model, series)).collect::<Vec<_>>(), || {
         Observations::ok("no vGPU")
     })
 }
@@ -222,12 +223,12 @@ fn virtual_gpu(model: &str, series: char) -> Observations {
     )
 }
 
-fn share(facts: &Facts, container: &ContainerFacts) -> Observations {
+fn gpu_share(facts: &Facts, container: &ContainerFacts) -> Observations {
     let environment = facts.environment.gpu_share.map(|name| format!("{name} is set"));
-    let library = container.cheap.given.preloaded.as_ref().map(|library| format!("{library} is preloaded"));
-    let Some(sign) = environment.or(library) else { return Observations::ok("no GPU sharing detected") };
+    let library = container.cheap.settings.sharing_library.as_ref().map(|library| format!("{library} is preloaded"));
+    let Some(evidence) = environment.or(library) else { return Observations::ok("no GPU sharing detected") };
     Observations::warn(
-        format!("the container has a share of a GPU: {sign}"),
+        format!("the container has a share of a GPU: {evidence}"),
         "Slurm counts a whole GPU, but all jobs together are limited to the share",
         "run one job at a time (--gres=gpu:1), within the share; for more, request a whole GPU in the pod",
     )
@@ -257,7 +258,7 @@ fn peer_memory(facts: &Facts) -> Observations {
 }
 
 fn shared_memory(facts: &Facts, container: &ContainerFacts) -> Observations {
-    let Some(mib) = container.cheap.given.shared_memory_mib else {
+    let Some(mib) = container.cheap.settings.shared_memory_mib else {
         return Observations::note("/dev/shm not found");
     };
     let has_gpu = facts.inventory.usable_gpus().next().is_some();
@@ -271,7 +272,7 @@ fn shared_memory(facts: &Facts, container: &ContainerFacts) -> Observations {
     )
 }
 
-fn shown(limit: Limit) -> String {
+fn format_limit(limit: Limit) -> String {
     match limit {
         Limit::Unlimited => "unlimited".to_owned(),
         Limit::Bytes(bytes) if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
@@ -280,28 +281,29 @@ fn shown(limit: Limit) -> String {
 }
 
 fn locked_memory(container: &ContainerFacts) -> Observations {
-    let Some(limit) = container.cheap.given.locked_memory else { return Observations::note("limits unknown") };
-    let seen = format!("locked-memory limit: {}", shown(limit));
+    let settings = &container.cheap.settings;
+    let Some(limit) = settings.locked_memory else { return Observations::note("limits unknown") };
+    let description = format!("locked-memory limit: {}", format_limit(limit));
     match limit {
-        Limit::Bytes(bytes) if bytes < MIN_LOCKED && container.cheap.given.has_infiniband => Observations::warn(
-            format!("{seen}, but /dev/infiniband exists"),
+        Limit::Bytes(bytes) if bytes < MIN_LOCKED_BYTES && settings.has_infiniband => Observations::warn(
+            format!("{description}, but /dev/infiniband exists"),
             "InfiniBand and RoCE lock their buffers in memory",
             "docker run --ulimit memlock=-1 ..., or ulimits: {memlock: -1} in compose",
         ),
-        _ => Observations::ok(seen),
+        _ => Observations::ok(description),
     }
 }
 
 fn stack(container: &ContainerFacts) -> Observations {
-    let Some(limit) = container.cheap.given.stack else { return Observations::note("limits unknown") };
-    let seen = format!("a stack has {}", shown(limit));
+    let Some(limit) = container.cheap.settings.stack else { return Observations::note("limits unknown") };
+    let description = format!("a stack has {}", format_limit(limit));
     match limit {
-        Limit::Bytes(bytes) if bytes < USUAL_STACK => Observations::warn(
-            seen,
+        Limit::Bytes(bytes) if bytes < DEFAULT_STACK_BYTES => Observations::warn(
+            description,
             "the container's stack limit is below the default of 8 MiB",
             "docker run --ulimit stack=67108864 ..., or ulimits: {stack: 67108864} in compose",
         ),
-        _ => Observations::ok(seen),
+        _ => Observations::ok(description),
     }
 }
 

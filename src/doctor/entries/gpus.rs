@@ -1,7 +1,7 @@
 //! The GPUs in the container.
 
 use super::cuda::{cuda_libraries, cuda_version, visible_devices};
-use crate::entry::{Entry, Judge};
+use crate::entry::{Check, Entry};
 use crate::facts::{ContainerFacts, Facts};
 use model::faults::fault::Policy;
 use model::inventory::{Access, DeviceFiles, Gpu, Kind, Observations};
@@ -17,18 +17,18 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`RuntimeError: No CUDA GPUs are available`",
             "GPU count is 0",
         ],
-        looks_at: "the GPUs in NVML, /proc/driver/nvidia and KFD, and their device files",
+        examines: "the GPUs in NVML, /proc/driver/nvidia and KFD, and their device files",
         cause: "the container was created without GPUs; in Kubernetes: the pod does not request any",
         repair: "`slurminit configure && docker compose up -d --force-recreate`; Kubernetes: `limits: {nvidia.com/gpu: 1}` in the pod",
-        judge: Judge::FindingsAnd(&[Kind::GpuNotGiven], no_gpu),
+        check: Check::FindingsAnd(&[Kind::GpuNotGiven], no_gpu),
     },
     Entry {
         id: "gpu-type",
         symptoms: &["Container built without GPU, now I have one", "the image was built for X, and ..."],
-        looks_at: "GPU_TYPE, and the vendors of the usable GPUs",
+        examines: "GPU_TYPE, and the vendors of the usable GPUs",
         cause: "the image was built for another machine, or the GPUs were not passed to the container",
         repair: "`docker compose build --build-arg GPU_TYPE=nvidia && docker compose up -d` (or amd, none)",
-        judge: Judge::Findings(&[Kind::GpuType], "GPU_TYPE matches the GPUs, or is not set"),
+        check: Check::Findings(&[Kind::GpuType], "GPU_TYPE matches the GPUs, or is not set"),
     },
     Entry {
         id: "nvml-library",
@@ -36,21 +36,21 @@ pub(super) const ENTRIES: &[Entry] = &[
             "No GPU info in node list",
             "GPUs are there, \"found through /proc\", without model, memory and links",
         ],
-        looks_at: "libnvidia-ml.so.1",
+        examines: "libnvidia-ml.so.1",
         cause: "NVIDIA_DRIVER_CAPABILITIES lacks `utility`, so the library is not in the container",
         repair: "`docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`",
-        judge: Judge::FindingsAnd(&[Kind::NvmlLibrary], |facts, _, found| {
-            of_driver(facts, found, "NVIDIA's management library (NVML) works")
+        check: Check::FindingsAnd(&[Kind::NvmlLibrary], |facts, _, found| {
+            driver_observations(facts, found, "NVIDIA's management library (NVML) works")
         }),
     },
     Entry {
         id: "nvml-versions",
         symptoms: &["`Driver/library version mismatch`", "Driver mismatch"],
-        looks_at: "nvmlInit",
+        examines: "nvmlInit",
         cause: "the host's driver was updated and the old kernel module is still loaded, or the image contains its own library",
         repair: "reboot the host, or reload its NVIDIA kernel modules; then `docker compose up -d --force-recreate`",
-        judge: Judge::FindingsAnd(&[Kind::NvmlVersions], |facts, _, found| {
-            of_driver(facts, found, "the library and the kernel driver have the same version")
+        check: Check::FindingsAnd(&[Kind::NvmlVersions], |facts, _, found| {
+            driver_observations(facts, found, "the library and the kernel driver have the same version")
         }),
     },
     Entry {
@@ -59,18 +59,18 @@ pub(super) const ENTRIES: &[Entry] = &[
             "GPUs worked before, but now NVML fails with `Unknown Error`",
             "the device files exist but cannot be opened",
         ],
-        looks_at: "nvmlInit, and each device file, which is opened",
+        examines: "nvmlInit, and each device file, which is opened",
         cause: "the container's device rules were rewritten on the host (`systemctl daemon-reload`)",
         repair: RECREATE,
-        judge: Judge::Findings(&[Kind::GpuDoesNotOpen, Kind::NvmlRefuses], "all device files can be opened"),
+        check: Check::Findings(&[Kind::GpuDoesNotOpen, Kind::NvmlRefuses], "all device files can be opened"),
     },
     Entry {
         id: "driver-answers",
         symptoms: &["the driver hangs or crashes; \"still detecting GPUs\" for seconds", "a GPU fell off the bus"],
-        looks_at: "NVML and KFD, each queried with a timeout",
+        examines: "NVML and KFD, each queried with a timeout",
         cause: "a GPU failed or is being reset, or the first use of many GPUs without persistence mode",
         repair: "`dmesg | grep -i -e nvrm -e xid -e amdgpu` on the host; `sudo systemctl enable --now nvidia-persistenced`; reboot",
-        judge: Judge::Findings(&[Kind::DriverFails, Kind::DriverNotLoaded, Kind::GpuLost], "all drivers respond"),
+        check: Check::Findings(&[Kind::DriverFails, Kind::DriverNotLoaded, Kind::GpuLost], "all drivers respond"),
     },
     Entry {
         id: "gpu-faults",
@@ -79,34 +79,34 @@ pub(super) const ENTRIES: &[Entry] = &[
             "a GPU is no longer available to jobs",
             "an XID in the log",
         ],
-        looks_at: "the report of `slurminit agent` about the GPUs",
+        examines: "the report of `slurminit agent` about the GPUs",
         cause: "a GPU failed: the driver reported an XID, lost the GPU, or does not respond",
         repair: "follow the answer; the GPU returns automatically after recovery, or after `slurminit restart agent`",
-        judge: Judge::Container(|_, container| gpu_faults(container)),
+        check: Check::Container(|_, container| gpu_faults(container)),
     },
     Entry {
         id: "amd-devices",
         symptoms: &["AMD: /dev/kfd exists, but no GPU"],
-        looks_at: "/dev/kfd, /dev/dri/renderD*, /sys/class/kfd",
+        examines: "/dev/kfd, /dev/dri/renderD*, /sys/class/kfd",
         cause: "the render nodes are not in the container, or its device rules deny them",
         repair: "`slurminit configure && docker compose up -d --force-recreate`, or `docker run --device /dev/kfd --device /dev/dri ...`",
-        judge: Judge::FindingsAnd(&[Kind::AmdDevices], amd_devices),
+        check: Check::FindingsAnd(&[Kind::AmdDevices], amd_devices),
     },
     Entry {
         id: "left-out",
         symptoms: &["fewer GPUs than the machine has"],
-        looks_at: "each GPU that a driver lists",
+        examines: "each GPU that a driver lists",
         cause: "a GPU was not passed to the container, is excluded by `[gpu] only` or `except`, is integrated, lost, or a duplicate",
         repair: "see `slurminit detect`; to pass all: `slurminit configure --gpus all && docker compose up -d --force-recreate`",
-        judge: Judge::FindingsAnd(&[Kind::GpuLeftOut], left_out),
+        check: Check::FindingsAnd(&[Kind::GpuLeftOut], left_out),
     },
     Entry {
         id: "mig",
         symptoms: &["a GPU is in MIG mode and not offered"],
-        looks_at: "the MIG mode and the instances of each GPU",
+        examines: "the MIG mode and the instances of each GPU",
         cause: "the GPU has no instance, or the container was started before the instance existed",
         repair: "`nvidia-smi mig -cgi PROFILE -C` on the host, then `docker compose up -d --force-recreate`",
-        judge: Judge::Findings(&[Kind::Mig], "no GPU is in MIG mode without a usable instance"),
+        check: Check::Findings(&[Kind::Mig], "no GPU is in MIG mode without a usable instance"),
     },
     Entry {
         id: "cuda-libraries",
@@ -116,27 +116,27 @@ pub(super) const ENTRIES: &[Entry] = &[
             "Missing libraries",
             "`nvidia-smi: command not found`",
         ],
-        looks_at: "libcuda.so.1 and nvidia-smi in the container, NVIDIA_DRIVER_CAPABILITIES",
+        examines: "libcuda.so.1 and nvidia-smi in the container, NVIDIA_DRIVER_CAPABILITIES",
         cause: "NVIDIA_DRIVER_CAPABILITIES lacks `compute` (libcuda.so.1) or `utility` (nvidia-smi), or NVIDIA's runtime was not used",
         repair: "`docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`; PyTorch brings the rest: \
                  `pip install torch`",
-        judge: Judge::Start(Kind::CudaLibraries, cuda_libraries),
+        check: Check::Start(Kind::CudaLibraries, cuda_libraries),
     },
     Entry {
         id: "cuda-version",
         symptoms: &["`CUDA driver version is insufficient for CUDA runtime version`", "CUDA version mismatch"],
-        looks_at: "CUDA_VERSION, /usr/local/cuda, libcudart.so.*, and the CUDA version of the driver",
+        examines: "CUDA_VERSION, /usr/local/cuda, libcudart.so.*, and the CUDA version of the driver",
         cause: "the image's CUDA is newer than the host's driver: CUDA 11 needs 470.57.02, CUDA 12 needs 525.60.13, CUDA 13 needs 580",
         repair: "a newer driver on the host (`sudo ubuntu-drivers install` on Ubuntu, reboot), or an image with an older CUDA",
-        judge: Judge::Start(Kind::CudaVersion, cuda_version),
+        check: Check::Start(Kind::CudaVersion, cuda_version),
     },
     Entry {
         id: "visible-devices",
         symptoms: &["Invalid GPU ID", "Wrong device index"],
-        looks_at: "CUDA_VISIBLE_DEVICES in the container's environment",
+        examines: "CUDA_VISIBLE_DEVICES in the container's environment",
         cause: "GPUs are counted from 0 in every container and in every job, whatever their number on the host is",
         repair: "leave CUDA_VISIBLE_DEVICES to Slurm (remove it from `environment:`), ask with `--gres=gpu:1`, use `cuda:0` in the job",
-        judge: Judge::Start(Kind::VisibleDevices, visible_devices),
+        check: Check::Start(Kind::VisibleDevices, visible_devices),
     },
     Entry {
         id: "job-devices",
@@ -144,20 +144,20 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`CUDA_VISIBLE_DEVICES` has a number on a node with MIG, and CUDA finds nothing",
             "an AMD job sees `CUDA_VISIBLE_DEVICES` on a node with both vendors",
         ],
-        looks_at: "TaskProlog, and the order of gres.conf",
+        examines: "TaskProlog, and the order of gres.conf",
         cause: "a TaskProlog or a slurm.conf of your own",
         repair: "call `/etc/slurm/task_prolog` at the end of your script, or set TaskProlog to it",
-        judge: Judge::Findings(&[Kind::JobDevices], "jobs get device names that match CUDA"),
+        check: Check::Findings(&[Kind::JobDevices], "jobs get device names that match CUDA"),
     },
     Entry {
         id: "isolation",
         symptoms: &["a job sees all GPUs although it requested one"],
-        looks_at: "the container's cgroup",
+        examines: "the container's cgroup",
         cause: "the job did not use --gres, or opens the device files directly, which only a writable cgroup prevents",
         repair: "`srun --gres=gpu:1 env | grep VISIBLE` shows the job's GPUs; see [security](security.md)",
-        judge: Judge::FindingsAnd(&[Kind::JobsNotHeld], |facts, container, found| {
+        check: Check::FindingsAnd(&[Kind::JobsNotHeld], |facts, container, found| {
             Observations::all(found, || match facts.inventory.usable_gpus().next() {
-                Some(_) if facts.inventory.device_files == DeviceFiles::Open && is_isolated_later(container) => {
+                Some(_) if facts.inventory.device_files == DeviceFiles::Open && is_isolation_pending(container) => {
                     Observations::warn(
                         "every user can open every GPU",
                         "running jobs may use the device files, so a reload does not change them",
@@ -174,19 +174,20 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
 ];
 
-/// An answer about NVIDIA's driver, if there is one.
-fn of_driver(facts: &Facts, found: Vec<Observations>, otherwise: &str) -> Observations {
-    let is_there = facts.inventory.cuda_driver().is_some();
-    Observations::all(found, || match is_there {
+/// The findings; without any, `otherwise`, or a note that there is no NVIDIA driver.
+fn driver_observations(facts: &Facts, found: Vec<Observations>, otherwise: &str) -> Observations {
+    let has_driver = facts.inventory.cuda_driver().is_some();
+    Observations::all(found, || match has_driver {
         true => Observations::ok(otherwise),
         false => Observations::note("no NVIDIA driver found"),
     })
 }
 
-fn file(gpu: &Gpu) -> String {
+/// The path of the GPU's device file, or the GPU's vendor and index.
+fn device_name(gpu: &Gpu) -> String {
     gpu.device_file
         .as_ref()
-        .map_or_else(|| format!("{} GPU {}", gpu.vendor, gpu.index), |file| file.display().to_string())
+        .map_or_else(|| format!("{} GPU {}", gpu.vendor, gpu.index), |path| path.display().to_string())
 }
 
 fn gpu_faults(container: &ContainerFacts) -> Observations {
@@ -197,18 +198,18 @@ fn gpu_faults(container: &ContainerFacts) -> Observations {
     let node = report.node.as_ref().map(|node| format!("; the node: {node}")).unwrap_or_default();
     let faults = report.gpus.iter().flat_map(|gpu| gpu.faults.iter().map(move |fault| (gpu, fault)));
     let faults = faults.filter(|(_, fault)| fault.policy >= Policy::Warn).map(|(gpu, fault)| {
-        let seen = format!("GPU {}: {}{node}", gpu.identity.index, fault.what);
+        let description = format!("GPU {}: {}{node}", gpu.identity.index, fault.what);
         let cause = "the driver reports the fault, or does not respond";
         match fault.policy {
-            Policy::Drain => Observations::fail(seen, cause, &*fault.repair),
-            _ => Observations::warn(seen, cause, &*fault.repair),
+            Policy::Drain => Observations::fail(description, cause, &*fault.repair),
+            _ => Observations::warn(description, cause, &*fault.repair),
         }
     });
     Observations::all(faults, || Observations::ok(format!("no GPU has a fault{node}")))
 }
 
 fn no_gpu(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Observations {
-    let usable: Vec<String> = facts.inventory.usable_gpus().map(file).collect();
+    let usable: Vec<String> = facts.inventory.usable_gpus().map(device_name).collect();
     let pod = (usable.is_empty() && facts.environment.is_in_kubernetes).then(|| {
         Observations::warn(
             "this pod has no GPU",
@@ -256,8 +257,8 @@ fn left_out(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Obse
     })
 }
 
-/// Whether the next start installs the prolog that isolates GPUs.
-fn is_isolated_later(container: &ContainerFacts) -> bool {
-    let is_prolog_of = |name: &String| ["slurm.conf", "prolog"].contains(&name.as_str());
-    container.stale_files.as_ref().is_ok_and(|files| files.iter().any(is_prolog_of))
+/// Whether the next start installs the prolog that isolates the GPUs.
+fn is_isolation_pending(container: &ContainerFacts) -> bool {
+    let is_prolog_file = |name: &String| ["slurm.conf", "prolog"].contains(&name.as_str());
+    container.stale_files.as_ref().is_ok_and(|files| files.iter().any(is_prolog_file))
 }

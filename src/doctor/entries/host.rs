@@ -1,8 +1,9 @@
 //! The host: what must be right before a container can start. The verdicts are those of `slurminit configure`.
 
 use crate::configure::assess;
+use crate::configure::host_gpus::HostGpus;
 use crate::configure::situation::Situation;
-use crate::entry::{Entry, Judge};
+use crate::entry::{Check, Entry};
 use crate::facts::{HostFacts, Kubernetes, KubernetesNode, RunningContainer};
 use config::GpuType;
 use model::inventory::{Observations, Vendor};
@@ -11,10 +12,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "platform",
         symptoms: &["a GPU in a Mac, or an AMD GPU in Windows, and containers see none"],
-        looks_at: "the operating system: /proc/version, /etc/os-release, /dev/dxg, Docker's own kernel",
+        examines: "the operating system: /proc/version, /etc/os-release, /dev/dxg, Docker's own kernel",
         cause: "Docker on macOS, Docker Desktop on Linux, and WSL2 with another GPU than NVIDIA's cannot pass a GPU to a container",
         repair: "use a Linux host with Docker Engine; Slurm itself works without a GPU",
-        judge: Judge::Host(|_, host| Observations::all(assess::platform(&host.situation), nothing)),
+        check: Check::Host(|_, host| Observations::all(assess::platform(&host.situation), not_checked)),
     },
     Entry {
         id: "engine",
@@ -22,18 +23,18 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`Cannot connect to the Docker daemon`",
             "`permission denied while trying to connect to the Docker daemon socket`",
         ],
-        looks_at: "docker info",
+        examines: "docker info",
         cause: "the engine is not running, or the user is not in the group docker",
         repair: "`sudo systemctl start docker`; `sudo usermod -aG docker $USER`, then log out and in again",
-        judge: Judge::Host(|_, host| assess::engine(&host.situation.engine)),
+        check: Check::Host(|_, host| assess::engine(&host.situation.engine)),
     },
     Entry {
         id: "compose",
         symptoms: &["`docker compose` is not a command, or refuses `deploy.resources.reservations.devices`"],
-        looks_at: "docker compose version, docker-compose version",
+        examines: "docker compose version, docker-compose version",
         cause: "compose is missing or older than 1.28",
         repair: "`sudo apt-get install docker-compose-v2`",
-        judge: Judge::Host(|_, host| assess::compose(host.situation.compose)),
+        check: Check::Host(|_, host| assess::compose(host.situation.compose)),
     },
     Entry {
         id: "driver",
@@ -43,10 +44,10 @@ pub(super) const ENTRIES: &[Entry] = &[
             "GPU count is 0",
             "`Failed to initialize NVML: Driver/library version mismatch`",
         ],
-        looks_at: "nvidia-smi -L, /proc/driver/nvidia, the PCI bus, /dev/kfd and /dev/dri",
+        examines: "nvidia-smi -L, /proc/driver/nvidia, the PCI bus, /dev/kfd and /dev/dri",
         cause: "the driver is not installed, was not built for this kernel, is refused by Secure Boot, or was updated without a restart",
         repair: "`ubuntu-drivers install`, Debian: `apt-get install nvidia-driver`, AMD: `amdgpu-install --usecase=rocm`; reboot",
-        judge: Judge::Host(|_, host| driver(&host.situation)),
+        check: Check::Host(|_, host| driver(&host.situation)),
     },
     Entry {
         id: "toolkit",
@@ -54,34 +55,34 @@ pub(super) const ENTRIES: &[Entry] = &[
             "\"GPU detected but Docker passthrough failed\"",
             "`could not select device driver \"\" with capabilities: [[gpu]]`",
         ],
-        looks_at: "docker info, /etc/docker/daemon.json, /etc/cdi, the toolkit's programs; the groups of AMD's devices",
+        examines: "docker info, /etc/docker/daemon.json, /etc/cdi, the toolkit's programs; the groups of AMD's devices",
         cause: "nvidia-container-toolkit is not installed or not registered with Docker; AMD's devices have no group that can be passed",
         repair: "`sudo nvidia-ctk runtime configure --runtime=docker`, restart docker; AMD: `sudo usermod -a -G video,render $USER`",
-        judge: Judge::Host(|_, host| toolkit(host)),
+        check: Check::Host(|_, host| toolkit(host)),
     },
     Entry {
         id: "passthrough",
         symptoms: &["\"GPU detected but Docker passthrough failed\", though all is installed"],
-        looks_at: "a short-lived container of slurminit's image with the GPUs",
+        examines: "a short-lived container of slurminit's image with the GPUs",
         cause: "a fault of the engine, the toolkit, the driver, a device or a permission (see the answer)",
         repair: "follow the answer; then run `slurminit configure`",
-        judge: Judge::Host(|_, host| passthrough(host)),
+        check: Check::Host(|_, host| passthrough(host)),
     },
     Entry {
         id: "container-gpus",
         symptoms: &["GPU visible on host but not in container"],
-        looks_at: "docker inspect of the containers of slurminit's image",
+        examines: "docker inspect of the containers of slurminit's image",
         cause: "the container was created without GPUs: the compose files have no GPU section",
         repair: "`slurminit configure && docker compose up -d --force-recreate`",
-        judge: Judge::Host(|_, host| container_gpus(host)),
+        check: Check::Host(|_, host| container_gpus(host)),
     },
     Entry {
         id: "image-gpu-type",
         symptoms: &["Container built without GPU, now I have one"],
-        looks_at: "the label io.slurminit.gpu-type of the image, and the host's GPUs",
+        examines: "the label io.slurminit.gpu-type of the image, and the host's GPUs",
         cause: "the image was built with another GPU_TYPE",
         repair: "`slurminit configure && docker compose build && docker compose up -d`",
-        judge: Judge::Host(|_, host| image_gpu_type(host)),
+        check: Check::Host(|_, host| image_gpu_type(host)),
     },
     Entry {
         id: "device-plugin",
@@ -89,18 +90,18 @@ pub(super) const ENTRIES: &[Entry] = &[
             "Kubernetes: the device plugin's DaemonSet shows 0/X pods ready",
             "Kubernetes: GPU resources not available",
         ],
-        looks_at: "kubectl get nodes, kubectl get daemonsets --all-namespaces",
+        examines: "kubectl get nodes, kubectl get daemonsets --all-namespaces",
         cause: "no node has GPUs, their label is missing, or the device plugin does not run on them",
         repair: "`kubectl label node NODE nvidia.com/gpu=true`; `kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds`",
-        judge: Judge::Host(|_, host| device_plugin(host)),
+        check: Check::Host(|_, host| device_plugin(host)),
     },
     Entry {
         id: "host-clock",
         symptoms: &["munge reports `Rewound credential` or `Expired credential`: the clocks of two machines differ"],
-        looks_at: "timedatectl show --property=NTPSynchronized",
+        examines: "timedatectl show --property=NTPSynchronized",
         cause: "the clock is not synchronized; munge accepts a credential for 5 minutes",
         repair: "`sudo timedatectl set-ntp true`",
-        judge: Judge::Host(|_, host| match &host.clock {
+        check: Check::Host(|_, host| match &host.clock {
             Err(why) => Observations::could_not_look(why.as_str()),
             Ok(true) => Observations::ok("the clock is synchronized (NTP)"),
             Ok(false) => Observations::warn(
@@ -112,28 +113,26 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
 ];
 
-fn nothing() -> Observations {
+fn not_checked() -> Observations {
     Observations::note("not checked")
 }
 
-fn driver(seen: &Situation) -> Observations {
-    Observations::all(seen.present().flat_map(|gpus| gpus.hardware(seen)), || {
+fn driver(situation: &Situation) -> Observations {
+    Observations::all(situation.present_gpus().flat_map(|gpus| gpus.hardware(situation)), || {
         Observations::note("no GPU on the PCI bus")
     })
 }
 
 fn toolkit(host: &HostFacts) -> Observations {
-    let seen = &host.situation;
-    Observations::all(seen.ready().flat_map(|gpus| gpus.passes(seen, host.trials.of(gpus.vendor()))), || {
-        Observations::note("no GPU with a working driver")
-    })
+    let situation = &host.situation;
+    let setup = |gpus: &dyn HostGpus| gpus.passthrough_setup(situation, host.trials.of(gpus.vendor()));
+    Observations::all(situation.ready_gpus().flat_map(setup), || Observations::note("no GPU with a working driver"))
 }
 
 fn passthrough(host: &HostFacts) -> Observations {
-    let seen = &host.situation;
-    Observations::all(seen.ready().map(|gpus| gpus.tried(seen, host.trials.of(gpus.vendor()))), || {
-        Observations::note("no GPU with a working driver")
-    })
+    let situation = &host.situation;
+    let result = |gpus: &dyn HostGpus| gpus.trial_result(situation, host.trials.of(gpus.vendor()));
+    Observations::all(situation.ready_gpus().map(result), || Observations::note("no GPU with a working driver"))
 }
 
 fn container_gpus(host: &HostFacts) -> Observations {
@@ -141,8 +140,8 @@ fn container_gpus(host: &HostFacts) -> Observations {
         Err(why) => return Observations::could_not_look(why.as_str()),
         Ok(containers) => containers,
     };
-    let seen = &host.situation;
-    if seen.ready().next().is_none() {
+    let situation = &host.situation;
+    if situation.ready_gpus().next().is_none() {
         return Observations::note("this host has no usable GPU");
     }
     let of_container = |RunningContainer { name, has_gpu }: &RunningContainer| match has_gpu {
@@ -164,22 +163,22 @@ fn image_gpu_type(host: &HostFacts) -> Observations {
         Ok(None) => return Observations::note("the image is not built yet"),
         Ok(Some(image)) => image,
     };
-    let seen = &host.situation;
-    let vendors: Vec<Vendor> = seen.ready().map(|gpus| gpus.vendor()).collect();
-    let wanted = vendors.first().copied().map_or(GpuType::None, GpuType::from);
+    let situation = &host.situation;
+    let vendors: Vec<Vendor> = situation.ready_gpus().map(|gpus| gpus.vendor()).collect();
+    let expected = vendors.first().copied().map_or(GpuType::None, GpuType::from);
     let name = &image.name;
     match image.gpu_type.as_deref() {
         None => Observations::note(format!("image {name} has no GPU type label")),
-        Some(built) if built == wanted.as_str() || vendors.iter().any(|vendor| vendor.as_str() == built) => {
-            Observations::ok(format!("image {name} was built with GPU_TYPE={built} and matches this host"))
+        Some(label) if label == expected.as_str() || vendors.iter().any(|vendor| vendor.as_str() == label) => {
+            Observations::ok(format!("image {name} was built with GPU_TYPE={label} and matches this host"))
         }
-        Some(built) if wanted == GpuType::None => Observations::note(format!(
-            "image {name} was built with GPU_TYPE={built}, but this host has no GPU with a driver"
+        Some(label) if expected == GpuType::None => Observations::note(format!(
+            "image {name} was built with GPU_TYPE={label}, but this host has no GPU with a driver"
         )),
-        Some(built) => Observations::fail(
+        Some(label) => Observations::fail(
             format!(
-                "image {name} was built with GPU_TYPE={built}, but this host has GPUs of {wanted}",
-                wanted = wanted.as_str()
+                "image {name} was built with GPU_TYPE={label}, but this host has GPUs of {expected}",
+                expected = expected.as_str()
             ),
             "the image was built before the GPU was installed, on another host, or without GPU_TYPE",
             "slurminit configure && docker compose build && docker compose up -d",
@@ -194,19 +193,20 @@ fn device_plugin(host: &HostFacts) -> Observations {
         Ok(Some(kubernetes)) => kubernetes,
     };
     let Kubernetes { nodes, plugins } = kubernetes;
-    let plugin_troubles = plugins.iter().filter(|(_, ready, wanted)| ready < wanted || *wanted == 0).map(|(name, ready, wanted)| {
-        Observations::fail(
-            format!("DaemonSet {name}: {ready} of {wanted} pods ready"),
-            if *wanted == 0 { "no node matches the plugin's node selector" } else { "the plugin's pods do not start, or cannot reach /var/lib/kubelet/device-plugins" },
-            if *wanted == 0 {
-                "kubectl label node NODE nvidia.com/gpu=true"
-            } else {
-                "kubectl describe daemonset -n kube-system; then kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds"
-            },
-        )
+    let is_incomplete = |(_, ready, desired): &&(String, u64, u64)| ready < desired || *desired == 0;
+    let plugin_failures = plugins.iter().filter(is_incomplete).map(|(name, ready, desired)| {
+        let (cause, repair) = if *desired == 0 {
+            ("no node matches the plugin's node selector", "kubectl label node NODE nvidia.com/gpu=true")
+        } else {
+            (
+                "the plugin's pods do not start, or cannot reach /var/lib/kubelet/device-plugins",
+                "kubectl describe daemonset -n kube-system; then kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds",
+            )
+        };
+        Observations::fail(format!("DaemonSet {name}: {ready} of {desired} pods ready"), cause, repair)
     });
-    let bare = |node: &&KubernetesNode| node.has_gpu_label && node.gpus == 0;
-    let node_troubles = nodes.iter().filter(bare).map(|node| {
+    let offers_no_gpu = |node: &&KubernetesNode| node.has_gpu_label && node.gpus == 0;
+    let node_failures = nodes.iter().filter(offers_no_gpu).map(|node| {
         Observations::fail(
             format!("node {} has a GPU label but offers no GPUs to pods", node.name),
             "the device plugin is not running there, or finds no driver",
@@ -220,10 +220,10 @@ fn device_plugin(host: &HostFacts) -> Observations {
             "install the device plugin: https://github.com/NVIDIA/k8s-device-plugin#quick-start, or the GPU operator",
         )
     });
-    let all: u64 = nodes.iter().map(|node| node.gpus).sum();
-    Observations::all(plugin_troubles.chain(node_troubles).chain(missing), || {
+    let gpus: u64 = nodes.iter().map(|node| node.gpus).sum();
+    Observations::all(plugin_failures.chain(node_failures).chain(missing), || {
         Observations::ok(format!(
-            "{} nodes offer {all} GPUs to pods; request them with limits: nvidia.com/gpu",
+            "{} nodes offer {gpus} GPUs to pods; request them with limits: nvidia.com/gpu",
             nodes.len()
         ))
     })

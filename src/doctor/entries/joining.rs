@@ -1,6 +1,6 @@
 //! A node of another container's cluster, beside its controller.
 
-use crate::entry::{Entry, Judge};
+use crate::entry::{Check, Entry};
 use crate::facts::{ContainerFacts, NodeFacts};
 use config::DaemonName;
 use machine::UnitState;
@@ -14,35 +14,35 @@ pub(super) const ENTRIES: &[Entry] = &[
             "a compute reports \"the controller does not reach this node\"",
             "the controller logs `Nodes ... not responding` for a running compute",
         ],
-        looks_at: "the node's state in sinfo, and whether slurmd is ready here",
+        examines: "the node's state in sinfo, and whether slurmd is ready here",
         cause: "a firewall or NAT blocks connections from slurmctld to the node's registration address",
         repair: "open port 6818 (`daemon_port`) from the controller to this machine; one network for both, or `--network host` on both",
-        judge: Judge::Container(|_, container| joined(container, called)),
+        check: Check::Container(|_, container| check_joined_node(container, controller_reachability)),
     },
     Entry {
         id: "name-taken",
         symptoms: &["a compute reports \"the name ... is taken\", and the controller \"uses the name of this node\""],
-        looks_at: "the node's state in sinfo, and whether slurmd has started here",
+        examines: "the node's state in sinfo, and whether slurmd has started here",
         cause: "another container has already registered a node with that name",
         repair: "another `--hostname` for one container; with `--network host`, `-e SLURMINIT_NODE_NAME=NAME`",
-        judge: Judge::Container(|_, container| joined(container, name)),
+        check: Check::Container(|_, container| check_joined_node(container, name_conflict)),
     },
 ];
 
-/// Judges a container with slurmd and without slurmctld, by the state of its slurmd and the controller's report.
-fn joined(container: &ContainerFacts, judge: fn(UnitState, &NodeFacts) -> Observations) -> Observations {
+/// Checks a container with slurmd and without slurmctld, by the state of its slurmd and the controller's report.
+fn check_joined_node(container: &ContainerFacts, check: fn(UnitState, &NodeFacts) -> Observations) -> Observations {
     let unit = |name: DaemonName| {
         let units = container.status.as_ref().map(|status| status.units.as_slice()).unwrap_or_default();
         units.iter().find(|unit| unit.name == name.as_str()).map(|unit| unit.state)
     };
     match (unit(DaemonName::Slurmd), unit(DaemonName::Slurmctld), &container.slurm.node) {
-        (Some(slurmd), None, Ok(node)) => judge(slurmd, node),
+        (Some(slurmd), None, Ok(node)) => check(slurmd, node),
         (Some(_), None, Err(why)) => Observations::could_not_look(why.as_str()),
         _ => Observations::ok("this container is not a node of another container's cluster"),
     }
 }
 
-fn called(slurmd: UnitState, node: &NodeFacts) -> Observations {
+fn controller_reachability(slurmd: UnitState, node: &NodeFacts) -> Observations {
     if node.report.responding || slurmd != UnitState::Ready {
         return Observations::ok("the controller reaches the node");
     }
@@ -56,7 +56,7 @@ fn called(slurmd: UnitState, node: &NodeFacts) -> Observations {
     )
 }
 
-fn name(slurmd: UnitState, node: &NodeFacts) -> Observations {
+fn name_conflict(slurmd: UnitState, node: &NodeFacts) -> Observations {
     if slurmd == UnitState::Ready || node.report.verdict() != NodeVerdict::Usable {
         return Observations::ok("no other container uses this node's name");
     }

@@ -1,28 +1,28 @@
 //! What a start depends on: configuration, key, clock, ports, disk, address.
 
-use crate::entry::{Entry, Judge};
-use crate::facts::{ContainerFacts, Credential, Facts, Holder, Port, Start};
+use crate::entry::{Check, Entry};
+use crate::facts::{ContainerFacts, Credential, Facts, Port, PortOwner, StartFacts};
 use model::inventory::{Kind, Observations};
 use model::oom_kill::OomKill;
 use model::printable;
 
 /// Less free space than this, in MiB, gets a warning.
-const LOW_DISK: u64 = 100;
+const LOW_DISK_MIB: u64 = 100;
 /// Clock differences below this, in seconds, are tolerated: a credential takes time to arrive.
-const CLOCK_DRIFT: i64 = 10;
+const MAX_CLOCK_DIFFERENCE: i64 = 10;
 
 /// Findings without an entry of their own.
-const OTHERS: &[Kind] =
+const OTHER_KINDS: &[Kind] =
     &[Kind::Container, Kind::Files, Kind::GpuGroups, Kind::GpuNotOffered, Kind::Settings, Kind::Other];
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "configuration",
         symptoms: &["exit code 78"],
-        looks_at: "slurminit.toml and the variables that override it",
+        examines: "slurminit.toml and the variables that override it",
         cause: "an invalid key or value",
         repair: "correct the file and line, or the variable, in the answer; `config/slurminit.toml` explains every key",
-        judge: Judge::Container(|_, container| match &container.configuration {
+        check: Check::Container(|_, container| match &container.configuration {
             Ok(()) => Observations::ok("the configuration is valid"),
             Err(why) => Observations::fail(
                 why.as_str(),
@@ -34,18 +34,18 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "munge",
         symptoms: &["`Munge decode failed`", "`Unable to contact slurm controller`", "exit code 100"],
-        looks_at: "munge -n | unmunge",
+        examines: "munge -n | unmunge",
         cause: "munged is not running, or rejects its key or its directories",
         repair: "see munged's lines in `docker compose logs slurm`; `chmod 0400` your secret, or remove the volume for a new key",
-        judge: Judge::Container(munge),
+        check: Check::Container(munge),
     },
     Entry {
         id: "munge-key",
         symptoms: &["every container of the image has the same munge key"],
-        looks_at: "the munge key: mode, age, location",
+        examines: "the munge key: mode, age, location",
         cause: "the key is part of the image: Debian's package creates one at installation",
         repair: "`rm -f /etc/munge/munge.key` in the image's Dockerfile, in the layer that installs munge; then use a volume or a secret",
-        judge: Judge::Start(Kind::MungeKey, munge_key),
+        check: Check::Start(Kind::MungeKey, munge_key),
     },
     Entry {
         id: "clock",
@@ -53,18 +53,18 @@ pub(super) const ENTRIES: &[Entry] = &[
             "munge reports `Rewound credential` or `Expired credential`: the clocks of two machines differ",
             "munge reports `Invalid credential`: the keys of two machines differ",
         ],
-        looks_at: "a fresh credential from another machine: `ssh OTHER munge -n | slurminit doctor --credential -`",
+        examines: "a fresh credential from another machine: `ssh OTHER munge -n | slurminit doctor --credential -`",
         cause: "munge accepts a credential for 5 minutes, by the clocks of both machines, and requires the same key on both",
         repair: "`sudo timedatectl set-ntp true` on both hosts; the same key on both (`/run/secrets/munge.key`)",
-        judge: Judge::Container(clock),
+        check: Check::Container(clock),
     },
     Entry {
         id: "ports",
         symptoms: &["`Address already in use`", "exit code 101 or 102"],
-        looks_at: "the owners of the ports of slurmctld and slurmd",
+        examines: "the owners of the ports of slurmctld and slurmd",
         cause: "another Slurm uses the ports, with `--network host` or in a container with the same network",
         repair: "`controller_port` and `daemon_port` in `[slurm]` of slurminit.toml",
-        judge: Judge::Start(Kind::Ports, ports),
+        check: Check::Start(Kind::Ports, ports),
     },
     Entry {
         id: "saved-state",
@@ -72,26 +72,26 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`CLUSTER NAME MISMATCH`, exit code 78",
             "`Incomplete job state save file, start with '-i' to ignore this`, exit code 101",
         ],
-        looks_at: "the cluster's name in slurmctld's saved state, and in slurm.conf",
+        examines: "the cluster's name in slurmctld's saved state, and in slurm.conf",
         cause: "the state volume belongs to a cluster with another name; or a full disk or a power failure truncated a file",
         repair: "use the old `cluster_name`, or remove the state volume with its jobs; truncated file: see the last log lines",
-        judge: Judge::Start(Kind::SavedState, saved_state),
+        check: Check::Start(Kind::SavedState, saved_state),
     },
     Entry {
         id: "disk",
         symptoms: &["`No space left on device`", "exit code 104, \"cannot write\""],
-        looks_at: "free space and mount options of the state directory",
+        examines: "free space and mount options of the state directory",
         cause: "the disk is full, or the volume is mounted read-only",
         repair: "`docker system df` shows what takes the space; mount the volume without `:ro`",
-        judge: Judge::Start(Kind::Disk, disk),
+        check: Check::Start(Kind::Disk, disk),
     },
     Entry {
         id: "address",
         symptoms: &["exit code 101 or 102 with `--network none`", "the start is delayed by several seconds"],
-        looks_at: "getent hosts, for this host's own name",
+        examines: "getent hosts, for this host's own name",
         cause: "Slurm looks up its host's address, which neither a file nor a name server has",
         repair: "use a network (an internal one is enough); `docker run --add-host NAME:ADDRESS`",
-        judge: Judge::Container(|_, container| match &container.has_address {
+        check: Check::Container(|_, container| match &container.has_address {
             Err(why) => Observations::could_not_look(why.as_str()),
             Ok(true) => Observations::ok("this host's name resolves"),
             Ok(false) => Observations::fail(
@@ -104,36 +104,36 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "memory-kills",
         symptoms: &["Jobs failing with OOM errors", "`slurmstepd: error: Detected 1 oom_kill event`"],
-        looks_at: "oom_kill in the container's memory.events, and its limit",
+        examines: "oom_kill in the container's memory.events, and its limit",
         cause: "jobs use more memory than they requested, up to the container's limit",
         repair: "`srun --mem=8G`; a higher limit: `docker run --memory` (compose: `deploy.resources.limits.memory`)",
-        judge: Judge::Start(Kind::MemoryKills, memory_kills),
+        check: Check::Start(Kind::MemoryKills, memory_kills),
     },
     Entry {
         id: "limits",
         symptoms: &["fewer CPUs or less memory than the machine has"],
-        looks_at: "the container's cpuset, CPU quota and memory limit",
+        examines: "the container's cpuset, CPU quota and memory limit",
         cause: "the container has a limit",
         repair: "`docker run --cpus`, `--cpuset-cpus`, `--memory` set the limits",
-        judge: Judge::Container(limits),
+        check: Check::Container(limits),
     },
     Entry {
         id: "proxy",
         symptoms: &[
             "a service in the container is unreachable or drops results through a proxy (a notebook does not find its kernel)",
         ],
-        looks_at: "http_proxy and no_proxy in the container's environment",
+        examines: "http_proxy and no_proxy in the container's environment",
         cause: "programs in this container send local requests to a proxy, which drops them",
         repair: "set `no_proxy=localhost,127.0.0.1,NAME` beside http_proxy; open the service's page without the proxy",
-        judge: Judge::Start(Kind::Proxy, proxy),
+        check: Check::Start(Kind::Proxy, proxy),
     },
     Entry {
         id: "others",
         symptoms: &["any other finding of the start"],
-        looks_at: "other findings of detection and planning",
+        examines: "other findings of detection and planning",
         cause: "see the answer",
         repair: "see the answer",
-        judge: Judge::Findings(OTHERS, "no other findings"),
+        check: Check::Findings(OTHER_KINDS, "no other findings"),
     },
 ];
 
@@ -147,21 +147,21 @@ fn munge(_: &Facts, container: &ContainerFacts) -> Observations {
             "munged is not running, or uses another socket",
             "slurminit status, and munged's lines in docker logs",
         ),
-        Ok(own) if own.status == "Success" => Observations::ok("munged encodes and decodes credentials"),
-        Ok(own) => Observations::fail(
-            format!("munged rejects its own credential: {}", own.status),
+        Ok(credential) if credential.status == "Success" => Observations::ok("munged encodes and decodes credentials"),
+        Ok(credential) => Observations::fail(
+            format!("munged rejects its own credential: {}", credential.status),
             "the clock jumped, or the key changed while munged was running",
             "docker compose restart slurm",
         ),
     }
 }
 
-fn munge_key(start: &Start<'_>) -> Observations {
+fn munge_key(start: &StartFacts<'_>) -> Observations {
     let Some(key) = &start.cheap.key else {
         return Observations::note("no munge key yet; the start creates one");
     };
     let path = &key.path;
-    if key.is_of_the_image {
+    if key.is_from_image {
         return Observations::warn(
             format!("the munge key {path} is part of the image: every container of the image has the same key"),
             "the image contains the key of munge's package; anyone with the image can impersonate any user of this cluster",
@@ -186,28 +186,28 @@ fn clock(_: &Facts, container: &ContainerFacts) -> Observations {
             "not checked: run `ssh OTHER munge -n | slurminit doctor --credential -` (not needed with a single machine)",
         ),
         Some(Err(why)) => Observations::could_not_look(why.as_str()),
-        Some(Ok(credential)) => foreign(credential),
+        Some(Ok(credential)) => foreign_credential(credential),
     }
 }
 
-fn foreign(credential: &Credential) -> Observations {
+fn foreign_credential(credential: &Credential) -> Observations {
     let Credential { status, encoded, decoded } = credential;
     let seconds = encoded.zip(*decoded).map(|(encoded, decoded)| decoded - encoded);
     let sync = "sudo timedatectl set-ntp true on both hosts";
     match (status.as_str(), seconds) {
-        ("Success" | "Replayed credential", Some(seconds)) if seconds.abs() < CLOCK_DRIFT => {
+        ("Success" | "Replayed credential", Some(seconds)) if seconds.abs() < MAX_CLOCK_DIFFERENCE => {
             Observations::ok("same key, clocks synchronized")
         }
         ("Success" | "Replayed credential", None) => Observations::ok("same key"),
         ("Success" | "Replayed credential", Some(seconds)) => Observations::warn(
-            format!("same key; {}", apart(seconds)),
+            format!("same key; {}", clock_difference(seconds)),
             "a clock is wrong, or the credential is not fresh; munge rejects a difference of 5 minutes",
             sync,
         ),
         ("Expired credential" | "Rewound credential", seconds) => Observations::fail(
             format!(
                 "munge rejects the credential ({status}): {}",
-                seconds.map_or_else(|| "the clocks differ".to_owned(), apart)
+                seconds.map_or_else(|| "the clocks differ".to_owned(), clock_difference)
             ),
             "the clocks of the two machines differ by more than the credential's lifetime, or the credential is not fresh",
             sync,
@@ -220,50 +220,50 @@ fn foreign(credential: &Credential) -> Observations {
     }
 }
 
-fn apart(seconds: i64) -> String {
-    let way = if seconds < 0 { "after" } else { "before" };
-    format!("the credential was made {} s {way} this machine's time", seconds.abs())
+fn clock_difference(seconds: i64) -> String {
+    let direction = if seconds < 0 { "after" } else { "before" };
+    format!("the credential was made {} s {direction} this machine's time", seconds.abs())
 }
 
-fn ports(start: &Start<'_>) -> Observations {
-    let judge = |port: &Port| {
-        let Port { daemon, number, holder } = port;
-        match holder {
-            Holder::Free => Observations::note(format!("port {number} of {daemon} is free")),
-            Holder::Process(name) if name == daemon => Observations::ok(format!("{daemon} listens on {number}")),
-            Holder::Process(name) => taken(port, &format!("process {name} of this container")),
-            Holder::Stranger => taken(port, "a process outside of this container"),
+fn ports(start: &StartFacts<'_>) -> Observations {
+    let check = |port: &Port| {
+        let Port { daemon, number, owner } = port;
+        match owner {
+            PortOwner::Free => Observations::note(format!("port {number} of {daemon} is free")),
+            PortOwner::Process(name) if name == daemon => Observations::ok(format!("{daemon} listens on {number}")),
+            PortOwner::Process(name) => port_conflict(port, &format!("process {name} of this container")),
+            PortOwner::External => port_conflict(port, "a process outside of this container"),
         }
     };
-    Observations::all(start.cheap.ports.iter().map(judge), || Observations::note("not checked"))
+    Observations::all(start.cheap.ports.iter().map(check), || Observations::note("not checked"))
 }
 
-fn taken(port: &Port, who: &str) -> Observations {
+fn port_conflict(port: &Port, owner: &str) -> Observations {
     let Port { daemon, number, .. } = port;
     let key = if *daemon == "slurmctld" { "controller_port" } else { "daemon_port" };
     Observations::fail(
-        format!("port {number} of {daemon} is in use by {who}"),
+        format!("port {number} of {daemon} is in use by {owner}"),
         "another Slurm or service uses the port (--network host, or a network shared with another container)",
         format!("set {key} in [slurm] of slurminit.toml to a free port, or stop the other process"),
     )
 }
 
-fn saved_state(start: &Start<'_>) -> Observations {
-    let (own, state) = (&start.cheap.cluster, &start.cheap.state);
+fn saved_state(start: &StartFacts<'_>) -> Observations {
+    let (cluster, state) = (&start.cheap.cluster, &start.cheap.state);
     match &start.cheap.saved_cluster {
         None => Observations::ok(format!("no saved jobs in {state}")),
-        Some(saved) if saved.eq_ignore_ascii_case(own) => {
-            Observations::ok(format!("the saved jobs in {state} belong to cluster {own}"))
+        Some(saved) if saved.eq_ignore_ascii_case(cluster) => {
+            Observations::ok(format!("the saved jobs in {state} belong to cluster {cluster}"))
         }
         Some(saved) => Observations::fail(
-            format!("the saved jobs in {state} belong to cluster {saved}, but this cluster is {own}"),
+            format!("the saved jobs in {state} belong to cluster {saved}, but this cluster is {cluster}"),
             "slurmctld exits with CLUSTER NAME MISMATCH to protect the saved jobs",
             format!("set cluster_name = \"{saved}\"; or remove the state volume to discard the old jobs"),
         ),
     }
 }
 
-fn disk(start: &Start<'_>) -> Observations {
+fn disk(start: &StartFacts<'_>) -> Observations {
     let state = &start.cheap.state;
     match &start.cheap.state_disk {
         Err(why) => Observations::could_not_look(why.as_str()),
@@ -272,16 +272,16 @@ fn disk(start: &Start<'_>) -> Observations {
             "slurmctld saves its jobs in this directory",
             "mount the volume without :ro",
         ),
-        Ok(disk) if disk.free_mib < LOW_DISK => Observations::warn(
-            format!("{state} has {} of {} MiB free", disk.free_mib, disk.whole_mib),
+        Ok(disk) if disk.free_mib < LOW_DISK_MIB => Observations::warn(
+            format!("{state} has {} of {} MiB free", disk.free_mib, disk.total_mib),
             "the disk is nearly full; slurmctld loses jobs that it cannot save",
             "free disk space (docker system df shows the usage)",
         ),
-        Ok(_) => Observations::ok(format!("{state} has at least {LOW_DISK} MiB free")),
+        Ok(_) => Observations::ok(format!("{state} has at least {LOW_DISK_MIB} MiB free")),
     }
 }
 
-fn memory_kills(start: &Start<'_>) -> Observations {
+fn memory_kills(start: &StartFacts<'_>) -> Observations {
     match &start.cheap.memory_kills {
         Err(why) => Observations::note(why.as_str()),
         Ok(kills) if kills.count == 0 => Observations::ok("no OOM kills in this container"),
@@ -289,7 +289,7 @@ fn memory_kills(start: &Start<'_>) -> Observations {
             format!(
                 "{} in this container{}",
                 printable::count(usize::try_from(kills.count).unwrap_or(usize::MAX), "OOM kill"),
-                named(&kills.of_jobs)
+                format_kills(&kills.job_kills)
             ),
             "jobs used more memory than they requested, or together more than the container's limit",
             "request enough memory (srun --mem=8G); raise the limit with docker run --memory",
@@ -298,14 +298,14 @@ fn memory_kills(start: &Start<'_>) -> Observations {
 }
 
 /// `: job 7 (python3, 900 MiB), ...`.
-fn named(kills: &[OomKill]) -> String {
-    let one = |kill: &OomKill| {
+fn format_kills(kills: &[OomKill]) -> String {
+    let format_kill = |kill: &OomKill| {
         let OomKill { job, process, resident_mib } = kill;
         format!("job {job} ({}, {resident_mib} MiB)", printable::line(process))
     };
     match kills {
         [] => String::new(),
-        kills => format!(": {}", kills.iter().map(one).collect::<Vec<_>>().join(", ")),
+        kills => format!(": {}", kills.iter().map(format_kill).collect::<Vec<_>>().join(", ")),
     }
 }
 
@@ -331,7 +331,7 @@ fn limits(facts: &Facts, _: &ContainerFacts) -> Observations {
     )
 }
 
-fn proxy(start: &Start<'_>) -> Observations {
+fn proxy(start: &StartFacts<'_>) -> Observations {
     let environment = start.environment;
     let Some(name) = environment.proxy else { return Observations::ok("no proxy is set") };
     let exceptions = environment.no_proxy.as_deref().unwrap_or_default();

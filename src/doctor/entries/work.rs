@@ -1,52 +1,52 @@
 //! GPUs under load: memory, processes, speed.
 
-use crate::entry::{Entry, Judge};
+use crate::entry::{Check, Entry};
 use crate::facts::{Facts, Side};
 use model::inventory::{ComputeMode, Condition, Gpu, Observations, Obstacle, Process, Slowdown, Vendor};
 use model::queued_job::QueuedJob;
 
 /// Above this percentage of used memory, a GPU counts as full.
-const FULL: u64 = 95;
+const FULL_PERCENT: u64 = 95;
 /// From this utilization on, in percent, a GPU has no reason to lower the speed of its link.
-const BUSY: u32 = 50;
-/// Memory use below this, in MiB, may be the driver's own.
-const DRIVERS_OWN: u64 = 1024;
+const BUSY_PERCENT: u32 = 50;
+/// The driver itself may use this much memory of a GPU, in MiB.
+const DRIVER_MEMORY_MIB: u64 = 1024;
 /// How long a program may load data before it uses the GPU, in seconds.
-const LOADING: u64 = 60;
+const LOADING_SECONDS: u64 = 60;
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "gpu-memory",
         symptoms: &["`RuntimeError: CUDA out of memory`", "`CUDA error: out of memory`"],
-        looks_at: "the memory of each GPU, through NVML",
+        examines: "the memory of each GPU, through NVML",
         cause: "the program needs more memory than the GPU has, or other processes use it",
         repair: "see the processes in `nvidia-smi`; use a smaller batch or mixed precision, and one job per GPU (`--gres=gpu:1`)",
-        judge: Judge::Anywhere(|facts| each(facts, memory)),
+        check: Check::Anywhere(|facts| for_each_gpu(facts, memory)),
     },
     Entry {
         id: "gpu-processes",
         symptoms: &["GPU already in use by another process", "`CUDA-capable device(s) is/are busy or unavailable`"],
-        looks_at: "the processes and the compute mode of each GPU (NVML), and the GPUs allocated to jobs",
+        examines: "the processes and the compute mode of each GPU (NVML), and the GPUs allocated to jobs",
         cause: "the GPU is used outside of Slurm, or its compute mode allows one process or none",
         repair: "`nvidia-smi pmon -c 1` on the host shows the processes; `sudo nvidia-smi -c DEFAULT` allows all",
-        judge: Judge::Anywhere(|facts| Observations::either(conditions(facts).map(|all| processes(all, facts)))),
+        check: Check::Anywhere(|facts| Observations::either(conditions(facts).map(|all| processes(all, facts)))),
     },
     Entry {
         id: "gpu-speed",
         symptoms: &["GPU utilization low despite heavy workload"],
-        looks_at: "throttle reasons, temperature and PCI Express link of each GPU (NVML)",
+        examines: "throttle reasons, temperature and PCI Express link of each GPU (NVML)",
         cause: "heat, the power supply, or a degraded PCI Express link",
         repair: "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE`; check cooling and power; re-seat the card; \
                  `sudo nvidia-smi -pl WATTS`",
-        judge: Judge::Anywhere(|facts| each(facts, speed_or_nothing)),
+        check: Check::Anywhere(|facts| for_each_gpu(facts, speed_or_note)),
     },
     Entry {
         id: "idle-gpus",
         symptoms: &["GPU utilization is 0%", "Code not using GPU"],
-        looks_at: "the GPUs allocated to jobs, and processes and utilization of all GPUs (NVML)",
+        examines: "the GPUs allocated to jobs, and processes and utilization of all GPUs (NVML)",
         cause: "the program does not use the GPU that its job has: no `.cuda()`, a CPU build of PyTorch, a device that is not cuda:0",
         repair: "`srun --overlap --jobid=N python3 -c 'import torch; print(torch.cuda.is_available())'`; `.to(\"cuda\")` in the program",
-        judge: Judge::Container(|facts, container| {
+        check: Check::Container(|facts, container| {
             let jobs = container.slurm.gpu_jobs.as_ref().map_err(|why| Observations::could_not_look(why.as_str()));
             Observations::either(conditions(facts).and_then(|all| Ok(idle(all, jobs?))))
         }),
@@ -54,10 +54,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "persistence",
         symptoms: &["GPU state lost between container restarts", "the first use of a GPU takes seconds"],
-        looks_at: "the persistence mode of each GPU, through NVML",
+        examines: "the persistence mode of each GPU, through NVML",
         cause: "without persistence mode the driver unloads an unused GPU and initializes it again at the next use",
         repair: "`sudo systemctl enable --now nvidia-persistenced`, or `sudo nvidia-smi -pm 1`, on the host",
-        judge: Judge::Anywhere(|facts| Observations::either(conditions(facts).map(persistence))),
+        check: Check::Anywhere(|facts| Observations::either(conditions(facts).map(persistence))),
     },
     Entry {
         id: "numa",
@@ -65,26 +65,27 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`successful NUMA node read from SysFS had negative value (-1), but there must be at least one NUMA node, so \
              returning NUMA node zero`",
         ],
-        looks_at: "numa_node of each GPU in /sys/bus/pci/devices",
+        examines: "numa_node of each GPU in /sys/bus/pci/devices",
         cause: "the firmware does not report the GPU's NUMA node (-1 means unknown). Most often a virtual machine \
                 without virtual NUMA",
         repair: "none on one socket; else turn on virtual NUMA (VMware: `chipset.motherboardLayout = \"acpi\"`), or update the firmware",
-        judge: Judge::Anywhere(numa),
+        check: Check::Anywhere(numa),
     },
 ];
 
-/// An answer for each GPU, or the reason why there is none.
-fn each(facts: &Facts, judge: fn(&Condition) -> Observations) -> Observations {
-    let answer = |it: &Condition| silent(it, vendor(facts)).unwrap_or_else(|| judge(it));
-    let of_each = |all: &[Condition]| Observations::all(all.iter().map(answer), no_gpu);
-    Observations::either(conditions(facts).map(of_each))
+/// The result of `check` for each GPU, or the reason why there is none.
+fn for_each_gpu(facts: &Facts, check: fn(&Condition) -> Observations) -> Observations {
+    let observe =
+        |condition: &Condition| unresponsive_gpu(condition, vendor(facts)).unwrap_or_else(|| check(condition));
+    let observe_all = |conditions: &[Condition]| Observations::all(conditions.iter().map(observe), no_gpu);
+    Observations::either(conditions(facts).map(observe_all))
 }
 
-/// The answer for a GPU that reports nothing, or that will soon stop doing so.
-pub(crate) fn silent(condition: &Condition, vendor: Vendor) -> Option<Observations> {
+/// The observation about a GPU whose queries an obstacle prevents: a lost GPU, or a driver that denies access.
+pub(crate) fn unresponsive_gpu(condition: &Condition, vendor: Vendor) -> Option<Observations> {
     let index = condition.index;
     let obstacle = condition.obstacle?;
-    let (cause, repair) = obstacle.words(vendor);
+    let (cause, repair) = obstacle.cause_and_repair(vendor);
     Some(match obstacle {
         Obstacle::Lost => Observations::fail(format!("GPU {index} is lost or needs a reset"), cause, repair),
         _ => Observations::could_not_look(format!("the driver denies access to GPU {index}")),
@@ -110,30 +111,30 @@ fn no_gpu() -> Observations {
     Observations::note("no NVIDIA GPU here")
 }
 
-fn list(processes: &[Process]) -> String {
-    let one = |process: &Process| match process.memory_mib {
+fn format_processes(processes: &[Process]) -> String {
+    let format_process = |process: &Process| match process.memory_mib {
         Some(memory) => format!("{} ({memory} MiB)", process.pid),
         None => process.pid.to_string(),
     };
-    processes.iter().map(one).collect::<Vec<_>>().join(", ")
+    processes.iter().map(format_process).collect::<Vec<_>>().join(", ")
 }
 
 fn memory(condition: &Condition) -> Observations {
     let index = condition.index;
-    let Some((used, whole)) = condition.memory_mib.filter(|(_, whole)| *whole > 0) else {
+    let Some((used, total)) = condition.memory_mib.filter(|(_, total)| *total > 0) else {
         return Observations::could_not_look(format!("GPU {index} does not report its memory"));
     };
-    let seen = format!("GPU {index} uses {used} of {whole} MiB");
-    if used * 100 < whole * FULL {
-        return Observations::ok(seen);
+    let description = format!("GPU {index} uses {used} of {total} MiB");
+    if used * 100 < total * FULL_PERCENT {
+        return Observations::ok(description);
     }
-    let holders = condition.processes.as_deref().unwrap_or_default();
-    let cause = match holders {
+    let processes = condition.processes.as_deref().unwrap_or_default();
+    let cause = match processes {
         [] => "processes that are not visible here use the memory".to_owned(),
-        holders => format!("processes use the memory (host PIDs): {}", list(holders)),
+        processes => format!("processes use the memory (host PIDs): {}", format_processes(processes)),
     };
     Observations::warn(
-        seen,
+        description,
         cause,
         "use a smaller batch or mixed precision; end unwanted processes (nvidia-smi on the host)",
     )
@@ -144,12 +145,12 @@ fn processes(all: &[Condition], facts: &Facts) -> Observations {
         Side::Host(_) => None,
         Side::Container(container) => container.slurm.gpu_jobs.as_ref().ok().map(Vec::len),
     };
-    let judge = |it: &Condition| silent(it, vendor(facts)).unwrap_or_else(|| conflict(it, jobs));
-    Observations::all(all.iter().map(judge), no_gpu)
+    let check = |it: &Condition| unresponsive_gpu(it, vendor(facts)).unwrap_or_else(|| gpu_conflict(it, jobs));
+    Observations::all(all.iter().map(check), no_gpu)
 }
 
 /// `jobs` is the number of jobs with GPUs; `None` if unknown.
-fn conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
+fn gpu_conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
     let index = condition.index;
     let reset = "sudo nvidia-smi -c DEFAULT, on the host";
     match condition.compute_mode {
@@ -161,9 +162,9 @@ fn conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
             );
         }
         Some(ComputeMode::Exclusive) if condition.processes.as_ref().is_some_and(|all| !all.is_empty()) => {
-            let holders = list(condition.processes.as_deref().unwrap_or_default());
+            let processes = format_processes(condition.processes.as_deref().unwrap_or_default());
             return Observations::warn(
-                format!("GPU {index} allows one process, and one is running: {holders}"),
+                format!("GPU {index} allows one process, and one is running: {processes}"),
                 "compute mode EXCLUSIVE_PROCESS",
                 reset,
             );
@@ -173,24 +174,26 @@ fn conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
     if condition.processes.is_none() && condition.memory_mib.is_none() {
         return Observations::could_not_look(format!("the driver reports neither processes nor memory of GPU {index}"));
     }
-    let holders = condition.processes.as_deref().unwrap_or_default();
+    let processes = condition.processes.as_deref().unwrap_or_default();
     let used = condition.memory_mib.map_or(0, |(used, _)| used);
-    let is_used = !holders.is_empty() || used > DRIVERS_OWN;
-    let who =
-        if holders.is_empty() { format!("{used} MiB are in use") } else { format!("processes {}", list(holders)) };
+    let is_used = !processes.is_empty() || used > DRIVER_MEMORY_MIB;
+    let usage = match processes {
+        [] => format!("{used} MiB are in use"),
+        processes => format!("processes {}", format_processes(processes)),
+    };
     match (is_used, jobs) {
         (false, _) => Observations::ok(format!("GPU {index} is free")),
         (true, Some(0)) => Observations::warn(
-            format!("GPU {index} is in use, but no Slurm job has a GPU: {who}"),
+            format!("GPU {index} is in use, but no Slurm job has a GPU: {usage}"),
             "the GPU is used outside of Slurm: on the host, in another container, or by a job without --gres",
             "nvidia-smi pmon -c 1 on the host shows the processes; run them as jobs, or give this container other GPUs",
         ),
-        (true, Some(_)) => Observations::ok(format!("GPU {index} is in use, and jobs have GPUs: {who}")),
-        (true, None) => Observations::note(format!("GPU {index} is in use: {who}")),
+        (true, Some(_)) => Observations::ok(format!("GPU {index} is in use, and jobs have GPUs: {usage}")),
+        (true, None) => Observations::note(format!("GPU {index} is in use: {usage}")),
     }
 }
 
-fn speed_or_nothing(condition: &Condition) -> Observations {
+fn speed_or_note(condition: &Condition) -> Observations {
     speed(condition).unwrap_or_else(|| {
         Observations::note(format!("the driver does not report clocks or link of GPU {}", condition.index))
     })
@@ -226,7 +229,7 @@ pub(crate) fn speed(condition: &Condition) -> Option<Observations> {
             "sudo nvidia-smi -pl WATTS sets another limit",
         ),
     };
-    let busy = utilization.filter(|percent| *percent >= BUSY);
+    let busy = utilization.filter(|percent| *percent >= BUSY_PERCENT);
     let narrow = condition.pcie.filter(|link| link.lanes < link.most_lanes).map(|link| {
         Observations::warn(
             format!("GPU {index} has {} of {} PCI Express lanes", link.lanes, link.most_lanes),
@@ -253,7 +256,7 @@ pub(crate) fn speed(condition: &Condition) -> Option<Observations> {
 }
 
 fn idle(all: &[Condition], jobs: &[QueuedJob]) -> Observations {
-    let is_long = |job: &&QueuedJob| job.seconds() >= Some(LOADING);
+    let is_long = |job: &&QueuedJob| job.seconds() >= Some(LOADING_SECONDS);
     let long: Vec<String> = jobs.iter().filter(is_long).map(|job| job.number.to_string()).collect();
     let is_working = |it: &Condition| {
         it.utilization.is_some_and(|percent| percent > 0) || it.processes.as_ref().is_some_and(|all| !all.is_empty())
@@ -309,30 +312,30 @@ pub(crate) fn persistence_of(all: &[&Condition]) -> Option<Observations> {
 }
 
 fn numa(facts: &Facts) -> Observations {
-    let on_pci = || facts.inventory.gpus.iter().filter(|gpu| gpu.pci_address.is_some());
+    let pci_gpus = || facts.inventory.gpus.iter().filter(|gpu| gpu.pci_address.is_some());
     let name = |gpu: &Gpu| {
         let address = gpu.pci_address.map(|address| address.to_string()).unwrap_or_default();
         format!("{} GPU {} ({address})", gpu.vendor, gpu.index)
     };
-    let unknown: Vec<String> = on_pci().filter(|gpu| gpu.numa_node.is_none()).map(name).collect();
-    if on_pci().next().is_none() {
+    let unknown: Vec<String> = pci_gpus().filter(|gpu| gpu.numa_node.is_none()).map(name).collect();
+    if pci_gpus().next().is_none() {
         return Observations::note("no GPU with a PCI address here");
     }
     if unknown.is_empty() {
         return Observations::ok("the NUMA node of each GPU is known");
     }
-    let seen = format!("unknown NUMA node (-1): {}", unknown.join(", "));
+    let description = format!("unknown NUMA node (-1): {}", unknown.join(", "));
     let cause = "the firmware does not report the NUMA node; most often a virtual machine without virtual NUMA";
     let sockets = facts.inventory.cpu.sockets.len();
     if sockets > 1 {
         return Observations::warn(
-            format!("{seen}, on a machine with {sockets} sockets"),
+            format!("{description}, on a machine with {sockets} sockets"),
             format!("{cause}; gres.conf has no Cores, so Slurm cannot place jobs near their GPU"),
             "turn on virtual NUMA (VMware: chipset.motherboardLayout = \"acpi\"); on hardware report it to the vendor of the machine",
         );
     }
     Observations::hint(
-        seen,
+        description,
         cause,
         "no action: with one socket every CPU is near, and TensorFlow's message is harmless",
     )

@@ -8,7 +8,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::ports;
 use crate::facts::{
-    CheapFacts, ContainerSettings, CudaFacts, Disk, Holder, KeyFacts, Limit, MemoryKills, Observed, Port,
+    CheapFacts, ContainerSettings, CudaFacts, Disk, KeyFacts, Limit, MemoryKills, Observed, Port, PortOwner,
 };
 use config::{Config, Role};
 use model::inventory::Inventory;
@@ -37,9 +37,9 @@ pub struct ExaminedPaths<'a> {
     pub ports: [(&'static str, u16); 2],
 }
 
-/// The paths, names and ports of a start.
-pub fn look_cheaply(root: &Path, config: &Config, inventory: &Inventory, cluster: &str) -> CheapFacts {
-    let places = ExaminedPaths {
+/// The cheap observations with this configuration.
+pub fn cheap_facts(root: &Path, config: &Config, inventory: &Inventory, cluster: &str) -> CheapFacts {
+    let paths = ExaminedPaths {
         root,
         key: &config.paths.munge_key,
         state: &config.paths.state,
@@ -49,51 +49,51 @@ pub fn look_cheaply(root: &Path, config: &Config, inventory: &Inventory, cluster
         ports: [("slurmctld", config.slurm.controller_port), ("slurmd", config.slurm.daemon_port)],
     };
     // With the host network, a remote daemon's port may be in use by its own container.
-    let is_elsewhere = |port| match config.role {
+    let is_remote = |port| match config.role {
         Role::Compute => port == config.slurm.controller_port,
         Role::Controller => port == config.slurm.daemon_port,
         role => role == Role::Login,
     };
     // Ports of this machine are unrelated to another root directory.
-    let is_looked_at = |port| root == Path::new("/") && !is_elsewhere(port);
-    let listens =
-        |port| if is_looked_at(port) { sockets::listeners(port).map(|found| !found.is_empty()) } else { None };
-    cheap(&places, &listens)
+    let is_examined = |port| root == Path::new("/") && !is_remote(port);
+    let is_listening =
+        |port| if is_examined(port) { sockets::listeners(port).map(|found| !found.is_empty()) } else { None };
+    examine_paths(&paths, &is_listening)
 }
 
-/// Makes the observations. `listens` returns whether a process listens on a port.
-pub fn cheap(places: &ExaminedPaths<'_>, listens: &dyn Fn(u16) -> Option<bool>) -> CheapFacts {
-    let root = places.root;
+/// Examines these paths and ports. `is_listening` returns whether a process listens on a port.
+pub fn examine_paths(paths: &ExaminedPaths<'_>, is_listening: &dyn Fn(u16) -> Option<bool>) -> CheapFacts {
+    let root = paths.root;
     let port = |(daemon, number): (&'static str, u16)| {
-        let holder = match listens(number) {
-            Some(true) => ports::holder(root, number, daemon),
-            Some(false) | None => Holder::Free,
+        let owner = match is_listening(number) {
+            Some(true) => ports::port_owner(root, number, daemon),
+            Some(false) | None => PortOwner::Free,
         };
-        Port { daemon, number, holder }
+        Port { daemon, number, owner }
     };
-    let controller = places.state.join("slurmctld");
+    let controller = paths.state.join("slurmctld");
     CheapFacts {
-        key: key(root, places.key),
-        cluster: places.cluster.to_owned(),
+        key: key(root, paths.key),
+        cluster: paths.cluster.to_owned(),
         saved_cluster: saved_cluster(&under(root, &controller)),
-        state: places.state.display().to_string(),
-        state_disk: disk(&under(root, places.state)),
-        ports: places.ports.into_iter().map(port).collect(),
-        cuda: if places.has_nvidia { cuda(root) } else { CudaFacts::default() },
-        memory_kills: memory_kills(root, places.run),
+        state: paths.state.display().to_string(),
+        state_disk: disk(&under(root, paths.state)),
+        ports: paths.ports.into_iter().map(port).collect(),
+        cuda: if paths.has_nvidia { cuda(root) } else { CudaFacts::default() },
+        memory_kills: memory_kills(root, paths.run),
         has_kfd: root.join("dev/kfd").exists(),
-        given: given(root),
+        settings: container_settings(root),
     }
 }
 
-fn given(root: &Path) -> ContainerSettings {
+fn container_settings(root: &Path) -> ContainerSettings {
     let limits = read(&root.join("proc/self/limits")).unwrap_or_default();
     ContainerSettings {
         has_infiniband: root.join("dev/infiniband").exists(),
-        shared_memory_mib: disk(&root.join("dev/shm")).ok().map(|disk| disk.whole_mib),
+        shared_memory_mib: disk(&root.join("dev/shm")).ok().map(|disk| disk.total_mib),
         locked_memory: limit(&limits, "Max locked memory"),
         stack: limit(&limits, "Max stack size"),
-        preloaded: preloaded(root),
+        sharing_library: sharing_library(root),
     }
 }
 
@@ -109,7 +109,7 @@ fn limit(limits: &str, name: &str) -> Option<Limit> {
 /// The libraries of HAMi-core and nvshare, from their READMEs.
 const SHARING_LIBRARIES: [&str; 2] = ["libvgpu.so", "libnvshare.so"];
 
-fn preloaded(root: &Path) -> Option<String> {
+fn sharing_library(root: &Path) -> Option<String> {
     let list = read(&root.join("etc/ld.so.preload")).unwrap_or_default();
     // ld.so(8): separated by blanks or colons.
     let mut libraries = list.split(|c: char| c.is_whitespace() || c == ':');
@@ -128,14 +128,14 @@ fn read(path: &Path) -> Option<String> {
 fn key(root: &Path, path: &Path) -> Option<KeyFacts> {
     let metadata = fs::metadata(under(root, path)).ok().filter(|metadata| metadata.len() > 0)?;
     // The engine writes this file when it creates the container.
-    let engines = ["/.dockerenv", "/run/.containerenv"].into_iter();
-    let created =
-        engines.filter_map(|mark| fs::metadata(under(root, Path::new(mark))).ok()).map(|mark| mark.mtime()).next();
+    let mut markers = ["/.dockerenv", "/run/.containerenv"].into_iter();
+    let marker = markers.find_map(|path| fs::metadata(under(root, Path::new(path))).ok());
+    let created = marker.map(|marker| marker.mtime());
     let is_older = created.is_some_and(|created| metadata.mtime() < created);
     Some(KeyFacts {
         path: path.display().to_string(),
         mode: metadata.permissions().mode() & 0o7777,
-        is_of_the_image: is_older && !is_mounted(root, path),
+        is_from_image: is_older && !is_mounted(root, path),
     })
 }
 
@@ -145,27 +145,27 @@ fn is_mounted(root: &Path, path: &Path) -> bool {
     Mount::all(&table).any(|mount| mount.at != "/" && path.starts_with(mount.at))
 }
 
-/// `slurminit`, or `slurminit|89` since 24.05.
+/// The cluster's name in slurmctld's file `clustername`: `slurminit`, or `slurminit|89` since 24.05.
 pub fn saved_cluster(controller: &Path) -> Option<String> {
     // The directory belongs to slurm, so links in it are not followed.
-    let bytes = Dir::of_the_user(controller).ok()?.read("clustername").ok()?;
+    let bytes = Dir::open_unchecked(controller).ok()?.read("clustername").ok()?;
     let text = String::from_utf8_lossy(&bytes);
     let name = text.lines().next()?.split('|').next()?.trim();
     (!name.is_empty()).then(|| name.to_owned())
 }
 
 fn disk(path: &Path) -> Observed<Disk> {
-    let of = statvfs(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let mib = |blocks: u64| blocks.saturating_mul(of.fragment_size()) >> 20;
+    let stats = statvfs(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mib = |blocks: u64| blocks.saturating_mul(stats.fragment_size()) >> 20;
     Ok(Disk {
-        free_mib: mib(of.blocks_available()),
-        whole_mib: mib(of.blocks()),
-        is_read_only: of.flags().contains(FsFlags::ST_RDONLY),
+        free_mib: mib(stats.blocks_available()),
+        total_mib: mib(stats.blocks()),
+        is_read_only: stats.flags().contains(FsFlags::ST_RDONLY),
     })
 }
 
 /// Library directories of Debian, Ubuntu and RHEL, and those of CUDA images, WSL2 and NixOS.
-const LIBRARIES: [&str; 10] = [
+const LIBRARY_DIRECTORIES: [&str; 10] = [
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
     "usr/lib64",
@@ -177,29 +177,32 @@ const LIBRARIES: [&str; 10] = [
     "run/opengl-driver/lib",
     "usr/local/lib",
 ];
-const PROGRAMS: [&str; 4] = ["usr/bin", "usr/local/bin", "usr/local/nvidia/bin", "usr/lib/wsl/lib"];
+/// Directories of `nvidia-smi`.
+const PROGRAM_DIRECTORIES: [&str; 4] = ["usr/bin", "usr/local/bin", "usr/local/nvidia/bin", "usr/lib/wsl/lib"];
 
 /// Searches for CUDA.
 pub fn cuda(root: &Path) -> CudaFacts {
-    let has = |place: &&str, name: &str| root.join(place).join(name).exists();
-    let driver_library = LIBRARIES.iter().find(|place| has(place, "libcuda.so.1"));
+    let is_installed = |directory: &&str, name: &str| root.join(directory).join(name).exists();
+    let driver_library = LIBRARY_DIRECTORIES.iter().find(|directory| is_installed(directory, "libcuda.so.1"));
     CudaFacts {
-        driver_library: driver_library.map(|place| format!("/{place}/libcuda.so.1")),
+        driver_library: driver_library.map(|directory| format!("/{directory}/libcuda.so.1")),
         toolkit: toolkit(root),
-        has_smi: PROGRAMS.iter().any(|place| has(place, "nvidia-smi")),
+        has_smi: PROGRAM_DIRECTORIES.iter().any(|directory| is_installed(directory, "nvidia-smi")),
     }
 }
 
 /// The version of the toolkit, or otherwise the major version of its runtime library: `12.4.1`, `12`.
 fn toolkit(root: &Path) -> Option<String> {
-    let noted = read(&root.join("usr/local/cuda/version.json"))
+    let toolkit_version = read(&root.join("usr/local/cuda/version.json"))
         .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
         .and_then(|json| json.pointer("/cuda/version")?.as_str().map(str::to_owned));
     let majors = [13_u32, 12, 11, 10].into_iter();
-    let has =
-        |major: &u32| LIBRARIES.iter().any(|place| root.join(place).join(format!("libcudart.so.{major}")).exists());
+    let has_library = |major: &u32| {
+        let name = format!("libcudart.so.{major}");
+        LIBRARY_DIRECTORIES.iter().any(|directory| root.join(directory).join(&name).exists())
+    };
     // Up to CUDA 11 the library's name also contains the minor version.
-    noted.or_else(|| majors.into_iter().find(has).map(|major| major.to_string()))
+    toolkit_version.or_else(|| majors.into_iter().find(has_library).map(|major| major.to_string()))
 }
 
 fn memory_kills(root: &Path, run: &Path) -> Observed<MemoryKills> {
@@ -208,8 +211,8 @@ fn memory_kills(root: &Path, run: &Path) -> Observed<MemoryKills> {
     let text = text.ok_or("the container's cgroup has no memory.events")?;
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
     let count = count.ok_or("this kernel does not count OOM kills")?;
-    let of_jobs = read(&under(root, run).join(oom_kill::FILE)).and_then(|text| serde_json::from_str(&text).ok());
-    Ok(MemoryKills { count, of_jobs: of_jobs.unwrap_or_default() })
+    let job_kills = read(&under(root, run).join(oom_kill::FILE)).and_then(|text| serde_json::from_str(&text).ok());
+    Ok(MemoryKills { count, job_kills: job_kills.unwrap_or_default() })
 }
 
 #[cfg(test)]
@@ -224,7 +227,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        let key = |path: &str| key(root.path(), Path::new(path)).map(|key| key.is_of_the_image);
+        let key = |path: &str| key(root.path(), Path::new(path)).map(|key| key.is_from_image);
         let set_mtime = |path: &str, seconds: i64| {
             let time = nix::sys::time::TimeVal::new(seconds, 0);
             nix::sys::stat::utimes(&root.path().join(path), &time, &time).unwrap();

@@ -1,10 +1,10 @@
-//! Observes the container, and what a start would do in it.
+//! Observes the container, and predicts what a start in it would write.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use super::{Ask, Scope};
-use super::{address, credential, look_cheaply, own_credential, slurm, within};
+use super::{cheap_facts, decode_credential, has_address, local_credential, slurm, with_deadline};
 use crate::facts::{CheapFacts, ContainerFacts, Credential, Observed, SlurmFacts};
 use config::{Config, DaemonName, NodeName, Paths, Role};
 use init::status;
@@ -16,7 +16,7 @@ use plan::{FileName, in_use};
 use watch::agent;
 
 /// The maximum size of a credential, in bytes.
-const LONGEST_CREDENTIAL: u64 = 1 << 20;
+const MAX_CREDENTIAL_BYTES: u64 = 1 << 20;
 
 pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
     let ask = scope.ask();
@@ -29,21 +29,21 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
     agent::files::leave_out(&sys::under(&scope.root, &config.paths.run), &mut inventory);
     let inventory = &inventory;
     let status = snapshot(&config, &scope.root);
-    let config = status.as_ref().map_or(config.clone(), |status| as_it_runs(config, status, &scope.root));
-    let planned = planned(scope, &config, inventory);
-    let node = planned.node.clone();
+    let config = status.as_ref().map_or(config.clone(), |status| with_running_role(config, status, &scope.root));
+    let preview = preview_start_within_deadline(scope, &config, inventory);
+    let node = preview.node.clone();
     let slurm = match &status {
         Ok(_) => slurm(&ask, &node),
         Err(why) => SlurmFacts::not_queried(why),
     };
-    let munge = if status.is_ok() { own_credential(&ask) } else { Err("no cluster in this container".to_owned()) };
+    let munge = if status.is_ok() { local_credential(&ask) } else { Err("no cluster in this container".to_owned()) };
     ContainerFacts {
         configuration,
-        cheap: cheap(scope, &config, inventory, planned.cluster),
-        findings: planned.findings,
-        stale_files: planned.stale_files,
+        cheap: cheap_facts_within_deadline(scope, &config, inventory, preview.cluster),
+        findings: preview.findings,
+        stale_files: preview.stale_files,
         foreign_credential: scope.credential.as_deref().map(|file| foreign_credential(&ask, file)),
-        has_address: address(&ask, &inventory.hostname),
+        has_address: has_address(&ask, &inventory.hostname),
         namespaces: ask("slurminit", &["oci", "--probe"]).output_of("slurminit oci --probe").map(drop),
         has_proot: sys::under(&scope.root, Path::new(Paths::PROOT)).exists(),
         status,
@@ -55,9 +55,9 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
 }
 
 /// The configuration with the role of the running cluster, which may come from the options of `slurminit up`.
-fn as_it_runs(mut config: Config, status: &Snapshot, root: &Path) -> Config {
-    let runs = |name: DaemonName| status.units.iter().any(|unit| unit.name == name.as_str());
-    let role = match (runs(DaemonName::Slurmctld), runs(DaemonName::Slurmd)) {
+fn with_running_role(mut config: Config, status: &Snapshot, root: &Path) -> Config {
+    let has_unit = |name: DaemonName| status.units.iter().any(|unit| unit.name == name.as_str());
+    let role = match (has_unit(DaemonName::Slurmctld), has_unit(DaemonName::Slurmd)) {
         (true, true) => return config,
         (true, false) => Role::Controller,
         (false, true) => Role::Compute,
@@ -73,7 +73,7 @@ fn as_it_runs(mut config: Config, status: &Snapshot, root: &Path) -> Config {
     config
 }
 
-/// The result of a start now.
+/// The predicted result of a start with the present files, configuration and hardware.
 struct StartPreview {
     findings: Vec<Finding>,
     stale_files: Observed<Vec<String>>,
@@ -82,57 +82,58 @@ struct StartPreview {
 }
 
 impl StartPreview {
-    /// The facts that need no plan.
-    fn unplanned(config: &Config, inventory: &Inventory) -> Self {
+    /// The part of the preview that needs no plan.
+    fn without_plan(config: &Config, inventory: &Inventory) -> Self {
         let (findings, node) = (inventory.findings.clone(), config.node.name.to_string());
         Self { findings, stale_files: Ok(Vec::new()), cluster: String::new(), node }
     }
 }
 
-fn planned(scope: &Scope, config: &Config, inventory: &Inventory) -> StartPreview {
-    let look = {
+fn preview_start_within_deadline(scope: &Scope, config: &Config, inventory: &Inventory) -> StartPreview {
+    let preview = {
         let (config, inventory, root) = (config.clone(), inventory.clone(), scope.root.clone());
         let config_file = scope.config.clone();
-        move || would_do(&config, config_file.as_deref(), &inventory, &root)
+        move || preview_start(&config, config_file.as_deref(), &inventory, &root)
     };
-    within(scope.deadline, look).unwrap_or_else(|| StartPreview {
+    with_deadline(scope.deadline, preview).unwrap_or_else(|| StartPreview {
         stale_files: Err("timeout while reading Slurm's files: the file system hangs".to_owned()),
-        ..StartPreview::unplanned(config, inventory)
+        ..StartPreview::without_plan(config, inventory)
     })
 }
 
-fn would_do(config: &Config, config_file: Option<&Path>, inventory: &Inventory, root: &Path) -> StartPreview {
-    let mut would_do = StartPreview::unplanned(config, inventory);
+fn preview_start(config: &Config, config_file: Option<&Path>, inventory: &Inventory, root: &Path) -> StartPreview {
+    let mut preview = StartPreview::without_plan(config, inventory);
     match plan_files(config, config_file, inventory, root) {
         Ok(mut planned) => {
-            keep_for_jobs(config, root, &mut planned);
+            keep_entries_in_use(config, root, &mut planned);
             let Planned { plan, files, customized } = planned;
-            would_do.node = customized.own_node.as_ref().map_or_else(|| plan.node_names(), |node| node.name.clone());
-            would_do.findings.extend(plan.findings);
+            preview.node = customized.own_node.as_ref().map_or_else(|| plan.node_names(), |node| node.name.clone());
+            preview.findings.extend(plan.findings);
             let differs = |name: &str, text: &str| {
                 let path = sys::under(root, &config.paths.slurm.join(name));
                 std::fs::read_to_string(path).is_ok_and(|installed| installed != text)
             };
             let stale = files.iter().filter(|file| differs(file.name.as_str(), &file.text));
-            would_do.stale_files = Ok(stale.map(|file| file.name.as_str().to_owned()).collect());
-            would_do.cluster = cluster_name(&files);
+            preview.stale_files = Ok(stale.map(|file| file.name.as_str().to_owned()).collect());
+            preview.cluster = cluster_name(&files);
         }
         Err(PlanError::Refused(refusal)) => {
-            would_do.findings.push(refusal.finding);
-            would_do.stale_files = Err("a start would fail now".to_owned());
+            preview.findings.push(refusal.finding);
+            preview.stale_files = Err("a start would fail now".to_owned());
         }
-        Err(PlanError::Unreadable(error)) => would_do.stale_files = Err(error.to_string()),
+        Err(PlanError::Unreadable(error)) => preview.stale_files = Err(error.to_string()),
     }
-    would_do
+    preview
 }
 
-/// Entries that slurm.conf keeps for running jobs are not stale.
-fn keep_for_jobs(config: &Config, root: &Path, planned: &mut Planned) {
+/// Adds the partitions and nodes that a start keeps in slurm.conf for running jobs, because these are not stale.
+fn keep_entries_in_use(config: &Config, root: &Path, planned: &mut Planned) {
     let installed = sys::under(root, &config.paths.slurm.join(FileName::SlurmConf.as_str()));
-    let (installed, now) = (std::fs::read_to_string(installed).unwrap_or_default(), slurm_conf(&planned.files));
-    let mut partitions = in_use::gone(&installed, now);
+    let installed = std::fs::read_to_string(installed).unwrap_or_default();
+    let planned_text = slurm_conf(&planned.files);
+    let mut partitions = in_use::removed_partitions(&installed, planned_text);
     partitions.retain(|gone| !gone.is_up);
-    let mut nodes = in_use::gone_nodes(&installed, now);
+    let mut nodes = in_use::removed_nodes(&installed, planned_text);
     nodes.retain(|gone| gone.is_kept);
     planned.keep(&partitions, &nodes);
 }
@@ -141,21 +142,21 @@ fn snapshot(config: &Config, root: &Path) -> Observed<Snapshot> {
     let directory = sys::under(root, &config.paths.run);
     let status = status::read(&directory)
         .map_err(|_| "no cluster in this container: PID 1 is not slurminit, or is still starting".to_owned())?;
-    if status.is_of_the_living() {
+    if status.is_process_alive() {
         Ok(status.snapshot)
     } else {
         Err(format!("slurminit (PID {}) has exited", status.pid))
     }
 }
 
-fn cheap(scope: &Scope, config: &Config, inventory: &Inventory, cluster: String) -> CheapFacts {
+fn cheap_facts_within_deadline(scope: &Scope, config: &Config, inventory: &Inventory, cluster: String) -> CheapFacts {
     let state = config.paths.state.display().to_string();
-    let look = {
+    let observe = {
         let (root, config, inventory, cluster) =
             (scope.root.clone(), config.clone(), inventory.clone(), cluster.clone());
-        move || look_cheaply(&root, &config, &inventory, &cluster)
+        move || cheap_facts(&root, &config, &inventory, &cluster)
     };
-    within(scope.deadline, look).unwrap_or_else(|| CheapFacts {
+    with_deadline(scope.deadline, observe).unwrap_or_else(|| CheapFacts {
         key: None,
         cluster,
         saved_cluster: None,
@@ -165,25 +166,25 @@ fn cheap(scope: &Scope, config: &Config, inventory: &Inventory, cluster: String)
         cuda: crate::facts::CudaFacts::default(),
         memory_kills: Err("not checked".to_owned()),
         has_kfd: false,
-        given: crate::facts::ContainerSettings::default(),
+        settings: crate::facts::ContainerSettings::default(),
     })
 }
 
 /// Copies standard input to a file, so that unmunge can run with a timeout.
 fn foreign_credential(ask: Ask<'_>, file: &Path) -> Observed<Credential> {
     if file != Path::new("-") {
-        return credential(ask, file);
+        return decode_credential(ask, file);
     }
     let copy = || {
         let mut text = Vec::new();
-        std::io::stdin().take(LONGEST_CREDENTIAL).read_to_end(&mut text)?;
+        std::io::stdin().take(MAX_CREDENTIAL_BYTES).read_to_end(&mut text)?;
         let path = std::env::temp_dir().join(format!("slurminit-credential-{}", std::process::id()));
         // Do not follow a link that another user created.
         std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(&text)?;
         Ok::<_, std::io::Error>(path)
     };
     let path = copy().map_err(|error| format!("cannot read the credential: {error}"))?;
-    let credential = credential(ask, &path);
+    let credential = decode_credential(ask, &path);
     let _ = std::fs::remove_file(path);
     credential
 }

@@ -2,12 +2,12 @@
 
 use crate::facts::Environment;
 
-const PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+const PROXY_VARIABLES: [&str; 6] = ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
 
-const MIG: [&str; 2] = ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"];
+const MIG_VARIABLES: [&str; 2] = ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"];
 /// Variables of HAMi-core (its README), gpushare (AliyunContainerService/gpushare-device-plugin) and MPS (NVIDIA's MPS
 /// documentation).
-const SHARES: [&str; 6] = [
+const GPU_SHARE_VARIABLES: [&str; 6] = [
     "CUDA_DEVICE_MEMORY_LIMIT",
     "CUDA_DEVICE_MEMORY_LIMIT_0",
     "CUDA_DEVICE_SM_LIMIT",
@@ -28,11 +28,11 @@ pub fn environment() -> Environment {
         driver_capabilities: variable("NVIDIA_DRIVER_CAPABILITIES"),
         require_cuda: variable("NVIDIA_REQUIRE_CUDA"),
         // The values that Go's strconv.ParseBool accepts, which the toolkit uses.
-        disables_require: variable("NVIDIA_DISABLE_REQUIRE")
+        is_require_disabled: variable("NVIDIA_DISABLE_REQUIRE")
             .is_some_and(|value| matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True")),
-        mig_variables: MIG.into_iter().filter(|name| variable(name).is_some()).collect(),
-        gpu_share: SHARES.into_iter().find(|name| variable(name).is_some()),
-        proxy: PROXIES.into_iter().find(|name| variable(name).is_some()),
+        mig_variables: MIG_VARIABLES.into_iter().filter(|name| variable(name).is_some()).collect(),
+        gpu_share: GPU_SHARE_VARIABLES.into_iter().find(|name| variable(name).is_some()),
+        proxy: PROXY_VARIABLES.into_iter().find(|name| variable(name).is_some()),
         no_proxy: variable("no_proxy").or_else(|| variable("NO_PROXY")),
         is_in_kubernetes: variable("KUBERNETES_SERVICE_HOST").is_some(),
         is_demo: variable("SLURMINIT_DEMO").is_some(),

@@ -13,7 +13,7 @@ const GPU_TYPE: &str = "io.slurminit.gpu-type";
 
 pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> HostFacts {
     let ask = scope.ask();
-    let situation = look::look(&scope.root, scope.deadline, inventory);
+    let situation = look::observe_host(&scope.root, scope.deadline, inventory);
     let trials = look::trials(&scope.image, scope.no_trial, scope.deadline, &situation);
     HostFacts {
         trials,
@@ -47,9 +47,9 @@ pub fn containers(ask: Ask<'_>) -> Observed<Vec<RunningContainer>> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let text = output(ask, "docker", &[&["container", "inspect"], ids.as_slice()].concat())?;
-    let all: Vec<Value> = serde_json::from_str(&text).map_err(|error| format!("docker inspect: {error}"))?;
-    Ok(all.iter().map(container).collect())
+    let json = output(ask, "docker", &[&["container", "inspect"], ids.as_slice()].concat())?;
+    let containers: Vec<Value> = serde_json::from_str(&json).map_err(|error| format!("docker inspect: {error}"))?;
+    Ok(containers.iter().map(container).collect())
 }
 
 fn container(json: &Value) -> RunningContainer {
@@ -58,18 +58,19 @@ fn container(json: &Value) -> RunningContainer {
         let path = device.get("PathOnHost").and_then(Value::as_str).unwrap_or_default();
         ["/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/dxg"].iter().any(|gpu| path.starts_with(gpu))
     };
-    let is_nvidias_runtime = json.pointer("/HostConfig/Runtime").and_then(Value::as_str) == Some("nvidia");
+    let has_nvidia_runtime = json.pointer("/HostConfig/Runtime").and_then(Value::as_str) == Some("nvidia");
     RunningContainer {
         name: text(json.get("Name")).unwrap_or_default().trim_start_matches('/').to_owned(),
         has_gpu: !list("/HostConfig/DeviceRequests").is_empty()
             || list("/HostConfig/Devices").iter().any(is_gpu)
-            || is_nvidias_runtime,
+            || has_nvidia_runtime,
     }
 }
 
 /// What Kubernetes reports about nodes and device plugins; `None` without kubectl or a configured cluster.
 pub fn kubernetes(ask: Ask<'_>) -> Observed<Option<Kubernetes>> {
-    let get = |what: &[&str]| ask("kubectl", &[&["get"], what, &["--output=json", "--request-timeout=5s"]].concat());
+    let get =
+        |resource: &[&str]| ask("kubectl", &[&["get"], resource, &["--output=json", "--request-timeout=5s"]].concat());
     let json = |answer: Answer| {
         serde_json::from_str::<Value>(&answer.output_of("kubectl")?).map_err(|error| format!("kubectl: {error}"))
     };
@@ -79,27 +80,28 @@ pub fn kubernetes(ask: Ask<'_>) -> Observed<Option<Kubernetes>> {
         Answer::Ended { succeeded: false, stderr, .. } if stderr.contains("localhost:8080") => return Ok(None),
         answer => json(answer)?,
     };
-    let sets = json(get(&["daemonsets", "--all-namespaces"]))?;
+    let daemon_sets = json(get(&["daemonsets", "--all-namespaces"]))?;
     let items = |list: &Value| list.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
     Ok(Some(Kubernetes {
         nodes: items(&nodes).iter().map(node).collect(),
-        plugins: items(&sets).iter().filter_map(plugin).collect(),
+        plugins: items(&daemon_sets).iter().filter_map(plugin).collect(),
     }))
 }
 
 fn node(json: &Value) -> KubernetesNode {
     let labels = json.pointer("/metadata/labels").and_then(Value::as_object).cloned().unwrap_or_default();
     let is_gpu = |name: &str| Vendor::ALL.iter().any(|vendor| vendor.traits().kubernetes.contains(&name));
-    let names_gpu = |(name, value): (&String, &Value)| {
+    let is_gpu_label = |(name, value): (&String, &Value)| {
         (is_gpu(name) || name == "nvidia.com/gpu.present") && value.as_str() == Some("true")
     };
-    let offered = json.pointer("/status/allocatable").and_then(Value::as_object).cloned().unwrap_or_default();
-    let is_part = |name: &str| is_gpu(name) || name.starts_with("nvidia.com/mig-");
-    let count = |(name, value): (&String, &Value)| is_part(name).then(|| value.as_str()?.parse::<u64>().ok()).flatten();
+    let allocatable = json.pointer("/status/allocatable").and_then(Value::as_object).cloned().unwrap_or_default();
+    let is_gpu_resource = |name: &str| is_gpu(name) || name.starts_with("nvidia.com/mig-");
+    let gpu_count =
+        |(name, value): (&String, &Value)| is_gpu_resource(name).then(|| value.as_str()?.parse::<u64>().ok()).flatten();
     KubernetesNode {
         name: text(json.pointer("/metadata/name")).unwrap_or_default(),
-        has_gpu_label: labels.iter().any(names_gpu),
-        gpus: offered.iter().filter_map(count).sum(),
+        has_gpu_label: labels.iter().any(is_gpu_label),
+        gpus: allocatable.iter().filter_map(gpu_count).sum(),
     }
 }
 

@@ -8,17 +8,17 @@ use sys::tool::answer::{Answer, first_line};
 
 /// Queries the controller.
 pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
-    let client = Client::with(ask);
-    // If the controller does not answer, every other command would block until its own deadline.
+    let client = Client::with_runner(ask);
+    // If the controller does not respond, every other command would block until its own deadline.
     if client.ping().is_err() {
-        let nothing = SlurmFacts::not_queried("the controller does not respond");
-        return SlurmFacts { controller: Ok(false), ..nothing };
+        let not_queried = SlurmFacts::not_queried("the controller does not respond");
+        return SlurmFacts { controller: Ok(false), ..not_queried };
     }
     let jobs = |state: &str| {
-        let which = Jobs { states: &[state], ..Jobs::default() };
-        client.jobs_with_gres(&which).map_err(String::from)
+        let query = Jobs { states: &[state], ..Jobs::default() };
+        client.jobs_with_gres(&query).map_err(String::from)
     };
-    // A shared GPU counts as a whole one.
+    // A job with a share of a GPU counts as a job with a GPU.
     let has_gpu = |job: &QueuedJob| ["gpu", "shard", "mps"].iter().any(|name| job.gres.contains(name));
     SlurmFacts {
         controller: Ok(true),
@@ -35,18 +35,18 @@ fn node(client: &Client, name: &str) -> Observed<NodeFacts> {
 }
 
 /// Encodes and decodes a credential with munged.
-pub fn own_credential(ask: Ask<'_>) -> Observed<Credential> {
-    parse_credential(&output_even_if_refused(ask, "munge --no-input | unmunge"))
+pub fn local_credential(ask: Ask<'_>) -> Observed<Credential> {
+    parse_credential(&output_despite_failure(ask, "munge --no-input | unmunge"))
 }
 
 /// Decodes a credential from another machine, stored in `file`.
-pub fn credential(ask: Ask<'_>, file: &std::path::Path) -> Observed<Credential> {
+pub fn decode_credential(ask: Ask<'_>, file: &std::path::Path) -> Observed<Credential> {
     let file = file.to_str().filter(|name| !name.contains('\'')).ok_or("the file name is not valid for unmunge")?;
-    parse_credential(&output_even_if_refused(ask, &format!("unmunge --input='{file}'")))
+    parse_credential(&output_despite_failure(ask, &format!("unmunge --input='{file}'")))
 }
 
 /// Runs a pipeline. unmunge prints the decoded part even after a failure.
-fn output_even_if_refused(ask: Ask<'_>, line: &str) -> String {
+fn output_despite_failure(ask: Ask<'_>, line: &str) -> String {
     let line = format!("({line}) 2>&1; true");
     output(ask, "sh", &["-c", &line]).unwrap_or_else(|why| why)
 }
@@ -73,7 +73,7 @@ fn parse_credential(text: &str) -> Observed<Credential> {
 }
 
 /// Whether this host's name resolves to an address.
-pub fn address(ask: Ask<'_>, host: &str) -> Observed<bool> {
+pub fn has_address(ask: Ask<'_>, host: &str) -> Observed<bool> {
     match ask("getent", &["hosts", host]) {
         // getent prints nothing if there is no address.
         Answer::Ended { succeeded: false, stdout, stderr } if stdout.is_empty() && stderr.is_empty() => Ok(false),

@@ -133,10 +133,11 @@ fn unresponsive_gpu_is_not_reported_as_healthy() {
     let seen = |answer: &Observations| answer.observations()[0].seen.clone();
     let persistence = work::persistence_of(&[&Condition { is_persistent: Some(true), ..reporting }, &silent]).unwrap();
     assert_eq!(seen(&persistence), "persistence mode is on for GPU 0");
-    assert_eq!(work::silent(&silent, Vendor::default()), None, "an old driver may support none of the queries");
+    let observation = work::unresponsive_gpu(&silent, Vendor::default());
+    assert_eq!(observation, None, "an old driver may support none of the queries");
     let lost = Condition { obstacle: Some(Obstacle::Lost), ..silent.clone() };
-    let lost = work::silent(&lost, Vendor::default()).unwrap();
+    let lost = work::unresponsive_gpu(&lost, Vendor::default()).unwrap();
     assert_eq!((lost.verdict(), seen(&lost).as_str()), (crate::Verdict::Fail, "GPU 1 is lost or needs a reset"));
     let refused = Condition { obstacle: Some(Obstacle::Refused), ..silent };
-    assert_eq!(work::silent(&refused, Vendor::default()).unwrap().verdict(), crate::Verdict::CouldNotLook);
+    assert_eq!(work::unresponsive_gpu(&refused, Vendor::default()).unwrap().verdict(), crate::Verdict::CouldNotLook);
 }

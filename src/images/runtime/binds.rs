@@ -1,13 +1,13 @@
-//! What a job in an image finds from outside.
+//! The files and directories of the container that a job in an image can use.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::{Setup, is_below};
 
-/// The directory in an image that has files of slurminit's.
-pub(super) const OWN: &str = "/.slurminit";
-/// Directories with the same content as outside, also what is mounted in them.
+/// The directory in an image for files of slurminit.
+pub(super) const SLURMINIT_DIRECTORY: &str = "/.slurminit";
+/// Directories of the container, with everything that is mounted in them.
 const DIRECTORIES: [&str; 7] = ["/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/home", "/data"];
 /// Names of hosts and accounts, and the time zone.
 const FILES: [&str; 5] = ["/etc/hosts", "/etc/resolv.conf", "/etc/passwd", "/etc/group", "/etc/localtime"];
@@ -18,7 +18,7 @@ const CLIENT_SCRIPT: &str = "/usr/share/slurminit/client";
 /// Debian's directory of libraries.
 const LIBRARIES: &str =
     if cfg!(target_arch = "aarch64") { "/usr/lib/aarch64-linux-gnu" } else { "/usr/lib/x86_64-linux-gnu" };
-/// The loader there.
+/// The loader in that directory.
 pub(super) const LOADER: &str =
     if cfg!(target_arch = "aarch64") { "ld-linux-aarch64.so.1" } else { "ld-linux-x86-64.so.2" };
 /// Slurm loads its plugins from the directories that it was built with.
@@ -30,7 +30,7 @@ const PLUGINS: [&str; 2] = if cfg!(target_arch = "aarch64") {
 /// The file of a batch job in slurmd's spool directory.
 const SCRIPT: &str = "slurm_script";
 
-/// A path outside, and where it is in the image.
+/// A path of the container, and its path in the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bind {
     pub(super) from: PathBuf,
@@ -45,48 +45,48 @@ impl Binds {
     /// The binds of every step.
     pub(super) fn new(setup: &Setup, root: &Path, home: Option<&Path>, directory: &Path) -> Self {
         let mut binds = Self::default();
-        DIRECTORIES.iter().chain(&FILES).for_each(|path| binds.add_same(Path::new(path)));
-        home.into_iter().for_each(|home| binds.add_unless_there(home));
-        binds.add_unless_there(directory);
-        setup.binds.iter().for_each(|path| binds.add_same(path));
+        DIRECTORIES.iter().chain(&FILES).for_each(|path| binds.add_at_same_path(Path::new(path)));
+        home.into_iter().for_each(|home| binds.add_unless_covered(home));
+        binds.add_unless_covered(directory);
+        setup.binds.iter().for_each(|path| binds.add_at_same_path(path));
         binds.add_clients(root);
         binds
     }
 
-    /// Adds a bind if the path exists outside.
+    /// Adds a bind if the path exists in the container.
     pub(super) fn add(&mut self, from: &Path, to: &Path) {
         if from.is_absolute() && from.exists() && to.is_absolute() {
             self.0.push(Bind { from: from.to_owned(), to: to.to_owned() });
         }
     }
 
-    fn add_same(&mut self, path: &Path) {
+    fn add_at_same_path(&mut self, path: &Path) {
         self.add(path, path);
     }
 
-    fn add_unless_there(&mut self, path: &Path) {
-        let is_there = self.0.iter().any(|bind| bind.from == bind.to && is_below(path, &bind.to));
-        if !is_there && path != Path::new("/") {
-            self.add_same(path);
+    fn add_unless_covered(&mut self, path: &Path) {
+        let is_covered = self.0.iter().any(|bind| bind.from == bind.to && is_below(path, &bind.to));
+        if !is_covered && path != Path::new("/") {
+            self.add_at_same_path(path);
         }
     }
 
     fn add_clients(&mut self, root: &Path) {
-        let (libraries, own) = (Path::new(LIBRARIES), Path::new(OWN));
-        self.add(libraries, &own.join("lib"));
+        let (libraries, directory) = (Path::new(LIBRARIES), Path::new(SLURMINIT_DIRECTORY));
+        self.add(libraries, &directory.join("lib"));
         if !Path::new(CLIENT_SCRIPT).exists() {
             return;
         }
-        self.add(Path::new("/usr/bin"), &own.join("host-bin"));
-        PLUGINS.iter().for_each(|plugins| self.add_same(Path::new(plugins)));
+        self.add(Path::new("/usr/bin"), &directory.join("host-bin"));
+        PLUGINS.iter().for_each(|plugins| self.add_at_same_path(Path::new(plugins)));
         // An image's own PMIx library has precedence for its programs.
         let pmix = libraries.join("pmix2");
         if !root.join(pmix.strip_prefix("/").unwrap_or(&pmix)).join("lib/libpmix.so.2").exists() {
-            self.add_same(&pmix);
+            self.add_at_same_path(&pmix);
         }
         for client in CLIENTS {
             if Path::new("/usr/bin").join(client).exists() {
-                self.add(Path::new(CLIENT_SCRIPT), &own.join("bin").join(client));
+                self.add(Path::new(CLIENT_SCRIPT), &directory.join("bin").join(client));
             }
         }
     }
@@ -96,7 +96,7 @@ impl Binds {
         let Some(first) = arguments.first_mut() else { return };
         let path = PathBuf::from(&*first);
         if path.is_absolute() && path.file_name().is_some_and(|name| name == SCRIPT) && path.exists() {
-            let inside = Path::new(OWN).join(SCRIPT);
+            let inside = Path::new(SLURMINIT_DIRECTORY).join(SCRIPT);
             self.add(&path, &inside);
             *first = inside.into_os_string();
         }

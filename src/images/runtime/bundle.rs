@@ -9,17 +9,18 @@ use serde::Deserialize;
 use super::RuntimeError;
 use crate::{ImageName, Store};
 
-/// What a step runs in.
+/// The files, variables and mounts of the image of a step.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Bundle {
     pub(super) root: PathBuf,
     /// The image's variables, `NAME=VALUE`.
     pub(super) environment: Vec<String>,
-    /// Bind mounts: from outside, to inside.
+    /// Bind mounts: the path of the container, and the path in the image.
     pub(super) mounts: Vec<(PathBuf, PathBuf)>,
 }
 
-/// The part of an OCI bundle's config.json that is used (OCI runtime-spec 1.2). The rest is Slurm's, or needs rights that jobs do not have.
+/// The part of an OCI bundle's config.json that is used (OCI runtime-spec 1.2). Slurm sets the rest, or jobs have no
+/// right to it.
 #[derive(Debug, Deserialize)]
 struct Configuration {
     root: Root,
@@ -50,7 +51,7 @@ struct Mount {
 }
 
 impl Bundle {
-    /// A name is an image, in the first store that has one. Everything with a `/` is a path, as in Slurm.
+    /// Finds the image with this name in the first store that has it. A value with a `/` is a path, as in Slurm.
     pub(super) fn find(value: &OsStr, stores: &[Store]) -> Result<Self, RuntimeError> {
         let path = Path::new(value);
         if value.as_encoded_bytes().contains(&b'/') {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::binds::{Binds, OWN};
+use super::binds::{Binds, SLURMINIT_DIRECTORY};
 
 /// Binds the driver's files. Returns its version, or an empty text, if there are libraries.
 pub(super) fn find(binds: &mut Binds) -> Option<String> {
@@ -41,11 +41,11 @@ fn files_of_directory(directory: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(place).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).filter(|path| is_file(path)).collect::<Vec<_>>()
     };
-    let of_driver = |path: &PathBuf| {
+    let is_driver_file = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.starts_with("libcuda") || name.starts_with("libnv") || name.contains("nvidia")
     };
-    files(libraries).into_iter().chain(files(&directory.join("bin"))).filter(of_driver).collect()
+    files(libraries).into_iter().chain(files(&directory.join("bin"))).filter(is_driver_file).collect()
 }
 
 fn is_library(path: &Path) -> bool {
@@ -54,30 +54,30 @@ fn is_library(path: &Path) -> bool {
 }
 
 fn add(files: &[PathBuf], binds: &mut Binds) -> bool {
-    let own = Path::new(OWN);
-    let mut directories = BTreeSet::new();
+    let directory = Path::new(SLURMINIT_DIRECTORY);
+    let mut library_directories = BTreeSet::new();
     for file in files {
         let Some((name, parent)) = file.file_name().zip(file.parent()) else { continue };
         if is_library(file) {
-            binds.add(file, &own.join("driver").join(name));
-            directories.insert(parent);
+            binds.add(file, &directory.join("driver").join(name));
+            library_directories.insert(parent);
         } else if parent.ends_with("bin") {
-            binds.add(file, &own.join("bin").join(name));
+            binds.add(file, &directory.join("bin").join(name));
         } else {
             binds.add(file, file);
         }
     }
     // Programs look for libcuda.so.1, which is a link to libcuda.so.VERSION.
-    for directory in &directories {
-        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+    for library_directory in &library_directories {
+        for entry in fs::read_dir(library_directory).into_iter().flatten().flatten() {
             let link = entry.path();
             let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink()) && is_library(&link);
             if is_link && fs::canonicalize(&link).is_ok_and(|target| files.contains(&target)) {
-                binds.add(&link, &own.join("driver").join(entry.file_name()));
+                binds.add(&link, &directory.join("driver").join(entry.file_name()));
             }
         }
     }
-    !directories.is_empty()
+    !library_directories.is_empty()
 }
 
 #[cfg(test)]

@@ -9,12 +9,12 @@ use super::{RuntimeError, bundle};
 
 /// The search path of an image that has none.
 pub(super) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Where Slurm's commands are in an image: after the image's own directories.
+/// The directory of Slurm's commands in an image: after the image's own directories.
 const CLIENTS: &str = "/.slurminit/bin";
-/// Where the GPU driver's libraries are in an image.
+/// The directory of the GPU driver's libraries in an image.
 const DRIVER: &str = "/.slurminit/driver";
 /// Variables that describe the job, its user and its GPUs. An image cannot replace them.
-const OF_THE_JOB: [&str; 14] = [
+const JOB_VARIABLES: [&str; 14] = [
     "SLURM",
     "SBATCH_",
     "SRUN_",
@@ -31,7 +31,7 @@ const OF_THE_JOB: [&str; 14] = [
     "LOGNAME",
 ];
 
-/// The variables that slurmstepd wrote, each with a NUL at its end.
+/// Reads the variables that slurmstepd wrote, each terminated by NUL.
 pub(super) fn read(path: &Path) -> Result<Vec<(OsString, OsString)>, RuntimeError> {
     let bytes = fs::read(path).map_err(|source| RuntimeError::Read { path: path.to_owned(), source })?;
     let variable = |text: &[u8]| {
@@ -41,7 +41,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<(OsString, OsString)>, RuntimeErro
     Ok(bytes.split(|byte| *byte == 0).filter_map(variable).collect())
 }
 
-/// The image's variables replace those of the job, because they describe where its programs are.
+/// Merges the variables. The image's replace those of the job, because they describe the locations of its programs.
 pub(super) fn merge(
     mut job: Vec<(OsString, OsString)>,
     image: &[String],
@@ -51,7 +51,7 @@ pub(super) fn merge(
     for (name, value) in image.iter().filter_map(|text| bundle::variable(text)) {
         if name == "PATH" {
             path = value;
-        } else if !OF_THE_JOB.iter().any(|prefix| name.as_bytes().starts_with(prefix.as_bytes())) {
+        } else if !JOB_VARIABLES.iter().any(|prefix| name.as_bytes().starts_with(prefix.as_bytes())) {
             set(&mut job, name, value);
         }
     }
@@ -59,10 +59,10 @@ pub(super) fn merge(
     path.push(CLIENTS);
     set(&mut job, "PATH".into(), path);
     if has_driver {
-        let own = job.iter().find(|(name, _)| name == "LD_LIBRARY_PATH").map(|(_, value)| value.clone());
-        let mut libraries = own.filter(|own| !own.is_empty()).map_or_else(OsString::new, |mut own| {
-            own.push(":");
-            own
+        let image_libraries = job.iter().find(|(name, _)| name == "LD_LIBRARY_PATH").map(|(_, value)| value.clone());
+        let mut libraries = image_libraries.filter(|list| !list.is_empty()).map_or_else(OsString::new, |mut list| {
+            list.push(":");
+            list
         });
         libraries.push(DRIVER);
         set(&mut job, "LD_LIBRARY_PATH".into(), libraries);

@@ -67,11 +67,12 @@ fn cuda(environment: &[String], driver: &str) -> Option<String> {
     }
     let required = match variable("NVIDIA_REQUIRE_CUDA") {
         Some(conditions)
-            if alternatives(conditions).any(|all| all.iter().all(|one| one.holds(supported, &version))) =>
+            if alternatives(conditions)
+                .any(|all| all.iter().all(|condition| condition.is_met(supported, &version))) =>
         {
             return None;
         }
-        Some(conditions) => alternatives(conditions).flatten().find(|one| one.subject == "cuda")?.version,
+        Some(conditions) => alternatives(conditions).flatten().find(|condition| condition.subject == "cuda")?.version,
         // Within a major release older drivers serve newer programs.
         None => {
             variable("CUDA_VERSION").and_then(self::version).filter(|release| release.first() > supported.first())?
@@ -93,15 +94,15 @@ struct Condition<'a> {
 }
 
 impl Condition<'_> {
-    /// Other subjects, such as the brand of the GPU, are taken for fulfilled.
-    fn holds(&self, cuda: &[u32], driver: &[u32]) -> bool {
-        let present = match self.subject {
+    /// Whether the condition is met. Other subjects, such as the brand of the GPU, count as met.
+    fn is_met(&self, cuda: &[u32], driver: &[u32]) -> bool {
+        let actual = match self.subject {
             "cuda" => cuda,
             "driver" => driver,
             _ => return true,
         };
         // The required precision: driver 470.57 is 470.
-        let order = present.iter().take(self.version.len()).cmp(&self.version);
+        let order = actual.iter().take(self.version.len()).cmp(&self.version);
         match self.operator {
             ">=" => order.is_ge(),
             ">" => order.is_gt(),

@@ -12,39 +12,40 @@ use nix::sys::prctl::set_dumpable;
 use nix::unistd::{Gid, Uid, chdir, getegid, geteuid, pivot_root, setgid, setuid};
 
 use super::Program;
-use super::binds::{Bind, OWN};
+use super::binds::{Bind, SLURMINIT_DIRECTORY};
 
-/// The user that the probe tries it as: nobody, because root's rights are no evidence for jobs.
+/// The user of the probe: nobody, because jobs do not have root's rights.
 const NOBODY: u32 = 65_534;
 
-/// Changes the root directory of this process. Returns why it cannot.
+/// Changes the root directory of this process. The error is the reason why it cannot.
 pub(super) fn enter(program: &Program) -> Result<(), String> {
-    if !program.root.join(OWN.trim_start_matches('/')).is_dir() {
-        return Err(format!("{} was not imported and has no {OWN}", program.root.display()));
+    if !program.root.join(SLURMINIT_DIRECTORY.trim_start_matches('/')).is_dir() {
+        return Err(format!("{} was not imported and has no {SLURMINIT_DIRECTORY}", program.root.display()));
     }
     unshare_user()?;
-    let step = |what: &'static str| move |error: nix::Error| format!("cannot {what}: {error}");
-    bind(&program.root, &program.root, MsFlags::MS_BIND | MsFlags::MS_REC).map_err(step("bind the image"))?;
+    let failure = |what: &'static str| move |error: nix::Error| format!("cannot {what}: {error}");
+    bind(&program.root, &program.root, MsFlags::MS_BIND | MsFlags::MS_REC).map_err(failure("bind the image"))?;
     let root = nix::fcntl::open(
         &program.root,
         OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
         nix::sys::stat::Mode::empty(),
     );
-    let root = root.map_err(step("open the image"))?;
-    let own = path_of(&root).join(OWN.trim_start_matches('/'));
-    mount(Some("slurminit"), &own, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("size=1m,mode=0755"))
-        .map_err(step("mount a tmpfs"))?;
+    let root = root.map_err(failure("open the image"))?;
+    let directory = path_of(&root).join(SLURMINIT_DIRECTORY.trim_start_matches('/'));
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("slurminit"), &directory, Some("tmpfs"), flags, Some("size=1m,mode=0755"))
+        .map_err(failure("mount a tmpfs"))?;
     for entry in &program.binds.0 {
         if let Err(error) = bind_in(&root, entry) {
-            // What an image has no place for is left out, but without these no program works.
+            // Paths without a mount point in the image are left out, but programs require these.
             if ["/proc", "/dev", "/tmp"].iter().any(|path| entry.to == Path::new(path)) {
                 return Err(format!("bind {}: {error}", entry.to.display()));
             }
         }
     }
-    chdir(&path_of(&root)).map_err(step("chdir"))?;
-    pivot_root(".", ".").map_err(step("pivot_root"))?;
-    umount2(".", MntFlags::MNT_DETACH).map_err(step("umount"))?;
+    chdir(&path_of(&root)).map_err(failure("chdir"))?;
+    pivot_root(".", ".").map_err(failure("pivot_root"))?;
+    umount2(".", MntFlags::MNT_DETACH).map_err(failure("umount"))?;
     // A missing directory is no reason to end the job, as it is none for slurmstepd.
     let _ = chdir(&program.directory).or_else(|_| chdir("/"));
     Ok(())
@@ -71,10 +72,11 @@ fn path_of(file: &OwnedFd) -> PathBuf {
     Path::new("/proc/self/fd").join(file.as_raw_fd().to_string())
 }
 
-/// Mounts onto a path of the image. Its links are the image's text, so the kernel follows them as if the image were the root directory.
+/// Mounts onto a path of the image. The image controls its links, so the kernel follows them as if the image were the
+/// root directory.
 fn bind_in(root: &OwnedFd, entry: &Bind) -> io::Result<()> {
-    if let Ok(own) = entry.to.strip_prefix(OWN) {
-        make_target(root, own, fs::metadata(&entry.from)?.is_dir())?;
+    if let Ok(relative) = entry.to.strip_prefix(SLURMINIT_DIRECTORY) {
+        make_target(root, relative, fs::metadata(&entry.from)?.is_dir())?;
     }
     let relative = entry.to.strip_prefix("/").map_err(io::Error::other)?;
     let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC);
@@ -84,8 +86,8 @@ fn bind_in(root: &OwnedFd, entry: &Bind) -> io::Result<()> {
 }
 
 /// Creates a file or directory in the tmpfs.
-fn make_target(root: &OwnedFd, own: &Path, is_directory: bool) -> io::Result<()> {
-    let path = path_of(root).join(OWN.trim_start_matches('/')).join(own);
+fn make_target(root: &OwnedFd, relative: &Path, is_directory: bool) -> io::Result<()> {
+    let path = path_of(root).join(SLURMINIT_DIRECTORY.trim_start_matches('/')).join(relative);
     if is_directory {
         return fs::create_dir_all(path);
     }
@@ -93,8 +95,8 @@ fn make_target(root: &OwnedFd, own: &Path, is_directory: bool) -> io::Result<()>
     File::create(path).map(drop)
 }
 
-/// Whether an ordinary user of this container can run programs in namespaces; otherwise the reason. Changes this process: call it in one of
-/// its own.
+/// Whether an ordinary user of this container can run programs in namespaces; otherwise the reason. Changes this
+/// process: call it in a separate one.
 ///
 /// # Errors
 /// The step that the kernel or the engine refuses.

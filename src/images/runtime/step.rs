@@ -1,19 +1,19 @@
-//! The arguments of a step, out of the command that slurmstepd wrote.
+//! Parses the arguments of a step from the command that slurmstepd wrote.
 //!
-//! slurmstepd puts the arguments into the text of a shell command, for `%@` in oci.conf, and quotes them wrongly: in every release from
-//! 22.05 to 26.05 an apostrophe becomes `'"'"''`, which has an apostrophe too many (`_pattern_argv` of container.c). The shell would
-//! read other arguments than the user gave, or fail. So they are in a comment of that command, and are decoded here by the rule that
-//! slurmstepd encodes them with.
+//! slurmstepd puts the arguments into the text of a shell command, for `%@` in oci.conf, and quotes them wrongly: in
+//! every release from 22.05 to 26.05 an apostrophe becomes `'"'"''`, which has an apostrophe too many (`_pattern_argv`
+//! of container.c). The shell would read other arguments than the user's, or fail. So they are in a comment of that
+//! command, and are decoded here by the rule that slurmstepd encodes them with.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
-/// What oci.conf has before the arguments. The text before it is fixed, so its first occurrence is the one.
+/// The text in oci.conf before the arguments. The text before this mark is fixed, so the first occurrence is the mark.
 pub(super) const MARK: &[u8] = b"# slurminit ";
-/// How slurmstepd writes an apostrophe.
+/// slurmstepd's encoding of an apostrophe.
 const APOSTROPHE: &[u8] = b"'\"'\"''";
 
-/// A step.
+/// The arguments and the image of a step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) arguments: Vec<OsString>,
@@ -37,7 +37,7 @@ impl Step {
     }
 }
 
-/// The text up to the closing apostrophe, and what is after it.
+/// The decoded text up to the closing apostrophe, and the text after it.
 fn argument(mut quoted: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut argument = Vec::new();
     loop {

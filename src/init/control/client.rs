@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::protocol::{Reply, Request, line, parse_answer};
 
-/// The timeout of a whole request.
+/// The timeout of a complete request.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// The pause before a retry while PID 1 is busy.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -44,20 +44,20 @@ pub fn ask(socket: &Path, request: &Request) -> Result<(Reply, Vec<u8>), Control
     Ok((reply, lines))
 }
 
-/// Sends a request with an endless answer and passes everything after the reply to `take`, until `take` or PID 1 ends
-/// it. A refusal is an error.
+/// Sends a request with an endless answer and passes everything after the reply to `on_lines`, until `on_lines` or
+/// PID 1 ends it. A refusal is an error.
 ///
 /// # Errors
 /// See [`ControlError`].
-pub fn follow(socket: &Path, request: &Request, take: Take<'_>) -> Result<(), ControlError> {
-    exchange(socket, request, false, take).map(drop)
+pub fn follow(socket: &Path, request: &Request, on_lines: OnLines<'_>) -> Result<(), ControlError> {
+    exchange(socket, request, false, on_lines).map(drop)
 }
 
-/// Takes what follows the reply, as it comes.
-type Take<'a> = &'a mut dyn FnMut(&[u8]) -> std::io::Result<()>;
+/// A function that receives the lines after the reply as they arrive.
+type OnLines<'a> = &'a mut dyn FnMut(&[u8]) -> std::io::Result<()>;
 
-/// With `has_an_end`, the deadline is that of the whole answer, otherwise that of its first line.
-fn exchange(socket: &Path, request: &Request, has_an_end: bool, take: Take<'_>) -> Result<Reply, ControlError> {
+/// With `is_finite`, the deadline is that of the complete answer, otherwise that of its first line.
+fn exchange(socket: &Path, request: &Request, is_finite: bool, on_lines: OnLines<'_>) -> Result<Reply, ControlError> {
     let not_running = |source| ControlError::NotRunning { socket: socket.to_owned(), source };
     let no_answer = || ControlError::NoAnswer { socket: socket.to_owned() };
     let failed = |source: std::io::Error| match source.kind() {
@@ -68,61 +68,61 @@ fn exchange(socket: &Path, request: &Request, has_an_end: bool, take: Take<'_>) 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(not_running)?;
     runtime.block_on(async {
         let deadline = Instant::now() + DEADLINE;
-        let begun = timeout_at(deadline, begin(socket, request)).await;
-        let (mut stream, first) = begun.map_err(|_| no_answer())?.map_err(failed)?;
+        let started = timeout_at(deadline, send_request(socket, request)).await;
+        let (mut stream, first_bytes) = started.map_err(|_| no_answer())?.map_err(failed)?;
         // PID 1 stopped before it could answer.
-        if first.is_empty() && *request == Request::Stop {
+        if first_bytes.is_empty() && *request == Request::Stop {
             return Ok(Reply::Done);
         }
-        let (reply, lines) = parse_answer(&first)
+        let (reply, lines) = parse_answer(&first_bytes)
             .map_err(|error| ControlError::Unparsable { socket: socket.to_owned(), what: error.to_string() })?;
         if let Reply::Refused { why } = reply {
             return Err(ControlError::Refused(why));
         }
-        let rest = pass_on(&mut stream, lines, take);
-        match has_an_end {
-            true => timeout_at(deadline, rest).await.map_err(|_| no_answer())?,
-            false => rest.await,
+        let forwarding = forward_lines(&mut stream, lines, on_lines);
+        match is_finite {
+            true => timeout_at(deadline, forwarding).await.map_err(|_| no_answer())?,
+            false => forwarding.await,
         }
         Ok(reply)
     })
 }
 
-async fn pass_on(stream: &mut UnixStream, lines: &[u8], take: Take<'_>) {
-    let mut taken = take(lines);
+async fn forward_lines(stream: &mut UnixStream, lines: &[u8], on_lines: OnLines<'_>) {
+    let mut result = on_lines(lines);
     let mut buffer = vec![0; 64 * 1024];
-    while taken.is_ok() {
+    while result.is_ok() {
         match stream.read(&mut buffer).await {
             Ok(0) | Err(_) => return,
-            Ok(length) => taken = take(buffer.get(..length).unwrap_or_default()),
+            Ok(length) => result = on_lines(buffer.get(..length).unwrap_or_default()),
         }
     }
 }
 
-/// Sends a request, and returns the connection with the first line and whatever arrived with it.
-async fn begin(socket: &Path, request: &Request) -> std::io::Result<(UnixStream, Vec<u8>)> {
+/// Sends a request, and returns the connection with the bytes received so far, up to the first line at least.
+async fn send_request(socket: &Path, request: &Request) -> std::io::Result<(UnixStream, Vec<u8>)> {
     loop {
-        match begin_once(socket, request).await {
-            Ok((_, first)) if matches!(parse_answer(&first), Ok((Reply::Busy, _))) => {}
+        match try_send_request(socket, request).await {
+            Ok((_, first_bytes)) if matches!(parse_answer(&first_bytes), Ok((Reply::Busy, _))) => {}
             // The backlog is full.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            begun => return begun,
+            started => return started,
         }
         tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 
-async fn begin_once(socket: &Path, request: &Request) -> std::io::Result<(UnixStream, Vec<u8>)> {
+async fn try_send_request(socket: &Path, request: &Request) -> std::io::Result<(UnixStream, Vec<u8>)> {
     let mut stream = UnixStream::connect(socket).await?;
     // If the request is refused, the connection is already closed, but the reply can still be read.
     let _ = stream.write_all(&line(request)).await;
-    let mut first = Vec::new();
-    while !first.contains(&b'\n') {
-        match stream.read_buf(&mut first).await {
-            Err(error) if first.is_empty() && error.kind() != ErrorKind::ConnectionReset => return Err(error),
+    let mut first_bytes = Vec::new();
+    while !first_bytes.contains(&b'\n') {
+        match stream.read_buf(&mut first_bytes).await {
+            Err(error) if first_bytes.is_empty() && error.kind() != ErrorKind::ConnectionReset => return Err(error),
             Ok(0) | Err(_) => break,
             Ok(_) => {}
         }
     }
-    Ok((stream, first))
+    Ok((stream, first_bytes))
 }

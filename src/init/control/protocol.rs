@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use model::message::Report;
 
 /// The maximum length of a request in bytes, including its newline.
-pub const LONGEST_REQUEST: usize = 4096;
+pub const MAX_REQUEST_BYTES: usize = 4096;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,12 +74,12 @@ pub enum Reply {
 }
 
 /// Extracts the request from the bytes received so far; `None` while it is incomplete. `ended`: no more bytes will
-/// come. An error says what is wrong with it.
+/// come. An error describes the defect.
 pub fn take_request(received: &[u8], ended: bool) -> Option<Result<Request, String>> {
     match received.iter().position(|byte| *byte == b'\n') {
         Some(end) => Some(parse(received.get(..end).unwrap_or_default())),
-        None if received.len() >= LONGEST_REQUEST => {
-            Some(Err(format!("the request is longer than {LONGEST_REQUEST} bytes; send one line of JSON")))
+        None if received.len() >= MAX_REQUEST_BYTES => {
+            Some(Err(format!("the request is longer than {MAX_REQUEST_BYTES} bytes; send one line of JSON")))
         }
         None => ended.then(|| parse(received)),
     }
@@ -135,7 +135,7 @@ mod tests {
         let refused = |bytes: &[u8]| take_request(bytes, true).unwrap().unwrap_err().to_string();
         assert!(refused(b"").contains("empty"));
         assert!(refused(b"\r\n").contains("empty"));
-        assert!(refused(&[b'['; LONGEST_REQUEST]).contains("longer than 4096 bytes"));
+        assert!(refused(&[b'['; MAX_REQUEST_BYTES]).contains("longer than 4096 bytes"));
         assert!(refused(b"{\"verb\":\"reboot\"}\n").contains("reboot"));
         assert!(refused(b"{\"verb\":\"restart\"}\n").contains("name"));
         assert!(refused(b"{\"verb\":\"restart\",\"name\":\"a\",\"now\":true}\n").contains("now"));

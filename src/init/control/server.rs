@@ -1,8 +1,8 @@
 //! The server end of the control socket, in PID 1.
 //!
-//! Each client has its own task on PID 1's only thread. There are at most [`CLIENTS`]. Each has [`DEADLINE`] to
-//! send its request and again to read the answer, and may send [`LONGEST_REQUEST`] bytes. Without a client there are no
-//! wake-ups.
+//! Each client has its own task on PID 1's only thread. There are at most [`MAX_CLIENTS`]. Each has [`DEADLINE`] to
+//! send its request and again to read the answer, and may send [`MAX_REQUEST_BYTES`] bytes. Without a client there are
+//! no wake-ups.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
@@ -19,17 +19,17 @@ use tokio::sync::oneshot;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::protocol::{LONGEST_REQUEST, Reply, Request, line, take_request};
+use super::protocol::{MAX_REQUEST_BYTES, Reply, Request, line, take_request};
 
 /// How many clients are served at once; further ones get `Busy`.
-const CLIENTS: usize = 8;
+const MAX_CLIENTS: usize = 8;
 /// How many clients may follow a log, for any length of time, in addition to the others. Two of them are slurminit's
 /// own.
-const FOLLOWERS: usize = 6;
+const MAX_FOLLOWERS: usize = 6;
 /// How long a client may take to send its request, and again to read the answer.
 const DEADLINE: Duration = Duration::from_secs(1);
 /// How long to stop accepting clients after file descriptors ran out.
-const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A request, and the channel for its answer.
 #[derive(Debug)]
@@ -48,12 +48,12 @@ pub struct FullReply {
     /// The log lines after the reply.
     pub lines: Vec<u8>,
     /// Later lines, until the client disconnects.
-    pub news: Option<Receiver<Vec<u8>>>,
+    pub new_lines: Option<Receiver<Vec<u8>>>,
 }
 
 impl From<Reply> for FullReply {
     fn from(reply: Reply) -> Self {
-        Self { reply, lines: Vec::new(), news: None }
+        Self { reply, lines: Vec::new(), new_lines: None }
     }
 }
 
@@ -76,29 +76,29 @@ pub fn listen(socket: &Path) -> std::io::Result<UnixListener> {
 
 /// Serves clients as long as requests are received.
 pub async fn serve(listener: UnixListener, requests: UnboundedSender<ReceivedRequest>) {
-    let (places, followers) = (Arc::new(Semaphore::new(CLIENTS)), Arc::new(Semaphore::new(FOLLOWERS)));
+    let (client_slots, followers) = (Arc::new(Semaphore::new(MAX_CLIENTS)), Arc::new(Semaphore::new(MAX_FOLLOWERS)));
     while !requests.is_closed() {
         match listener.accept().await {
-            Ok((stream, _)) => match Arc::clone(&places).try_acquire_owned() {
-                Ok(place) => {
+            Ok((stream, _)) => match Arc::clone(&client_slots).try_acquire_owned() {
+                Ok(slot) => {
                     let (requests, followers) = (requests.clone(), Arc::clone(&followers));
-                    tokio::task::spawn_local(async move { attend(stream, &requests, place, followers).await });
+                    tokio::task::spawn_local(async move { serve_client(stream, &requests, slot, followers).await });
                 }
                 // The reply fits into the socket's buffer, so this does not block.
                 Err(_) => drop(stream.try_write(&line(&Reply::Busy))),
             },
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-            Err(_) => tokio::time::sleep(NO_DESCRIPTOR).await,
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
         // A flood of clients must not starve the other tasks.
         tokio::task::yield_now().await;
     }
 }
 
-async fn attend(
+async fn serve_client(
     mut stream: UnixStream,
     requests: &UnboundedSender<ReceivedRequest>,
-    place: OwnedSemaphorePermit,
+    slot: OwnedSemaphorePermit,
     followers: Arc<Semaphore>,
 ) {
     let mut answer = if is_permitted(&stream) {
@@ -111,33 +111,34 @@ async fn attend(
     } else {
         refused("only root may send requests".to_owned())
     };
-    let mut news = answer.news.take();
-    let following = news.is_some().then(|| followers.try_acquire_owned());
-    if matches!(following, Some(Err(_))) {
-        news = None;
-        answer = refused(format!("{FOLLOWERS} clients follow a log already; end one of them, or use `docker logs -f`"));
+    let mut new_lines = answer.new_lines.take();
+    let follower_slot = new_lines.is_some().then(|| followers.try_acquire_owned());
+    if matches!(follower_slot, Some(Err(_))) {
+        new_lines = None;
+        let limit = MAX_FOLLOWERS;
+        answer = refused(format!("{limit} clients follow a log already; end one of them, or use `docker logs -f`"));
     }
     let bytes = [line(&answer.reply), answer.lines].concat();
     // A client that does not read its answer loses it.
-    let taken = timeout(DEADLINE, stream.write_all(&bytes)).await;
-    drop(place);
-    if let (Some(news), Ok(Ok(()))) = (news, taken) {
-        pass_on(stream, news).await;
+    let written = timeout(DEADLINE, stream.write_all(&bytes)).await;
+    drop(slot);
+    if let (Some(new_lines), Ok(Ok(()))) = (new_lines, written) {
+        forward_lines(stream, new_lines).await;
     }
 }
 
 /// Passes lines on until the client disconnects. A slow reader delays only itself: lines that do not fit are dropped.
-async fn pass_on(mut stream: UnixStream, mut news: Receiver<Vec<u8>>) {
+async fn forward_lines(mut stream: UnixStream, mut new_lines: Receiver<Vec<u8>>) {
     let (mut reader, mut writer) = stream.split();
-    let mut nothing = [0];
+    let mut unexpected = [0];
     loop {
         tokio::select! {
-            lines = news.recv() => match lines {
+            lines = new_lines.recv() => match lines {
                 Some(lines) if writer.write_all(&lines).await.is_ok() => {}
                 _ => return,
             },
             // The client disconnected, or sent something unexpected.
-            _ = reader.read(&mut nothing) => return,
+            _ = reader.read(&mut unexpected) => return,
         }
     }
 }
@@ -149,7 +150,7 @@ fn is_permitted(stream: &UnixStream) -> bool {
 
 /// Reads the client's request; `None` if it disconnected.
 async fn receive(stream: &mut UnixStream) -> Option<Result<Request, String>> {
-    let mut buffer = vec![0; LONGEST_REQUEST];
+    let mut buffer = vec![0; MAX_REQUEST_BYTES];
     let mut length = 0;
     loop {
         let read = stream.read(buffer.get_mut(length..)?).await.ok()?;
@@ -161,9 +162,9 @@ async fn receive(stream: &mut UnixStream) -> Option<Result<Request, String>> {
 }
 
 async fn ask(request: Request, requests: &UnboundedSender<ReceivedRequest>) -> FullReply {
-    let (answer, answered) = oneshot::channel();
+    let (answer, receiver) = oneshot::channel();
     let _ = requests.send(ReceivedRequest { request, answer });
-    answered.await.unwrap_or_else(|_| refused("the container ends".to_owned()))
+    receiver.await.unwrap_or_else(|_| refused("the container ends".to_owned()))
 }
 
 fn refused(why: String) -> FullReply {

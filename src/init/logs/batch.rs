@@ -5,7 +5,7 @@
 
 use super::Logs;
 use super::record::{self, Record};
-use super::tail::{self, KEPT};
+use super::tail::{self, RING_BYTES};
 use model::log::{Level, LogFormat};
 
 /// Lines of one source; [`Batch::end`] writes them.
@@ -15,16 +15,16 @@ pub struct Batch<'a> {
     source: &'a str,
     time: String,
     /// The lines for the ring buffer, if this source has one.
-    kept: Option<Vec<u8>>,
+    ring_lines: Option<Vec<u8>>,
 }
 
-/// How much is collected for the ring buffer, plus at most one line.
-const GATHERED: usize = KEPT as usize / 4;
+/// The maximum number of bytes collected for the ring buffer, plus at most one line.
+const BATCH_BYTES: usize = RING_BYTES as usize / 4;
 
 impl<'a> Batch<'a> {
     pub(super) fn new(logs: &'a Logs, source: &'a str) -> Self {
-        let kept = logs.tails().has(source).then(Vec::new);
-        Self { logs, source, time: record::now(), kept }
+        let ring_lines = logs.tails().has(source).then(Vec::new);
+        Self { logs, source, time: record::now(), ring_lines }
     }
 
     /// Adds a line; never blocks.
@@ -42,15 +42,15 @@ impl<'a> Batch<'a> {
         let Logs { shared } = self.logs;
         let level = record.level;
         let line = (level <= shared.level).then(|| record.format(shared.format, &self.time));
-        if let Some(kept) = &mut self.kept {
+        if let Some(ring_lines) = &mut self.ring_lines {
             match &line {
-                Some(line) if shared.format == LogFormat::Text => tail::cut(line, kept),
+                Some(line) if shared.format == LogFormat::Text => tail::cut(line, ring_lines),
                 // Otherwise one line per orphan would crowd out other lines.
                 None if level >= Level::Trace => {}
-                _ => tail::cut(&record.format(LogFormat::Text, &self.time), kept),
+                _ => tail::cut(&record.format(LogFormat::Text, &self.time), ring_lines),
             }
-            if kept.len() >= GATHERED {
-                self.keep();
+            if ring_lines.len() >= BATCH_BYTES {
+                self.write_to_ring();
             }
         }
         if let Some(line) = line {
@@ -58,19 +58,19 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Writes whatever can be written now.
+    /// Writes as much as is possible without blocking.
     pub fn end(mut self) {
-        self.keep();
+        self.write_to_ring();
         let mut sink = self.logs.sink();
         if !sink.flush() {
             self.logs.shared.has_backlog.notify_one();
         }
     }
 
-    fn keep(&mut self) {
-        if let Some(kept) = self.kept.as_mut().filter(|kept| !kept.is_empty()) {
-            self.logs.tails().add(self.source, kept);
-            kept.clear();
+    fn write_to_ring(&mut self) {
+        if let Some(ring_lines) = self.ring_lines.as_mut().filter(|ring_lines| !ring_lines.is_empty()) {
+            self.logs.tails().add(self.source, ring_lines);
+            ring_lines.clear();
         }
     }
 }

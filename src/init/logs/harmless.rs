@@ -15,11 +15,11 @@ pub struct Circumstances {
 }
 
 /// The harmless messages. The head of the file describes its format.
-const KNOWN: &str = include_str!("harmless.txt");
+const HARMLESS_TXT: &str = include_str!("harmless.txt");
 
 /// Daemon, circumstances and pattern of each message.
-fn known() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
-    KNOWN.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+fn harmless_messages() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    HARMLESS_TXT.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let (daemon, rest) = line.split_once(' ')?;
         let (when, pattern) = rest.split_once(": ")?;
         Some((daemon, when, pattern))
@@ -27,23 +27,24 @@ fn known() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
 }
 
 /// Whether this line of this daemon is harmless in these circumstances.
-pub(super) fn is_harmless(daemon: &str, line: &[u8], now: &Circumstances) -> bool {
+pub(super) fn is_harmless(daemon: &str, line: &[u8], circumstances: &Circumstances) -> bool {
     let Ok(line) = std::str::from_utf8(line) else { return false };
-    known().filter(|(of, ..)| *of == daemon).any(|(_, when, pattern)| {
+    harmless_messages().filter(|(name, ..)| *name == daemon).any(|(_, when, pattern)| {
         matches(pattern, line)
             && match when {
                 "always" => true,
-                "new-state" => now.new_state,
-                "without-cgroups" => now.without_cgroups,
-                _ => is_of_daemon(pattern, line, now),
+                "new-state" => circumstances.new_state,
+                "without-cgroups" => circumstances.without_cgroups,
+                _ => is_daemon_uid(pattern, line, circumstances),
             }
     })
 }
 
-fn is_of_daemon(pattern: &str, line: &str, now: &Circumstances) -> bool {
+/// Whether the text at the first `*` of the pattern is the UID of a user that Slurm's daemons run as.
+fn is_daemon_uid(pattern: &str, line: &str, circumstances: &Circumstances) -> bool {
     let begin = pattern.split('*').next().unwrap_or_default();
     let uid = line.strip_prefix(begin).and_then(|rest| rest.split(' ').next());
-    uid.and_then(|uid| uid.parse().ok()).is_some_and(|uid| now.daemon_uids.contains(&uid))
+    uid.and_then(|uid| uid.parse().ok()).is_some_and(|uid| circumstances.daemon_uids.contains(&uid))
 }
 
 /// Whether `text` matches `pattern`, in which `*` stands for anything.
@@ -70,14 +71,15 @@ mod tests {
         Circumstances { new_state: true, without_cgroups: true, daemon_uids: vec![0, 64030] }
     }
 
-    fn is_harmless(daemon: &str, line: &str, now: &Circumstances) -> bool {
-        super::is_harmless(daemon, line.as_bytes(), now)
+    fn is_harmless(daemon: &str, line: &str, circumstances: &Circumstances) -> bool {
+        super::is_harmless(daemon, line.as_bytes(), circumstances)
     }
 
     #[test]
     fn every_table_line_names_daemon_and_circumstances() {
-        assert_eq!(known().count(), KNOWN.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count());
-        for (daemon, when, pattern) in known() {
+        let lines = HARMLESS_TXT.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        assert_eq!(harmless_messages().count(), lines.count());
+        for (daemon, when, pattern) in harmless_messages() {
             assert!(["munged", "slurmctld", "slurmd", "slurmdbd"].contains(&daemon), "{daemon}");
             assert!(["always", "new-state", "without-cgroups", "of-daemon"].contains(&when), "{when}: {pattern}");
         }

@@ -5,20 +5,22 @@ use model::daemons::DaemonName;
 use model::log::Level;
 
 /// Longer lines are split into pieces of this many bytes.
-const LONGEST: usize = 4 << 20;
-/// Bytes that are kept of a daemon's message: the text of a user in it can be a megabyte, in several messages for one request.
-const LONGEST_MESSAGE: usize = 16 << 10;
+const MAX_LINE_BYTES: usize = 4 << 20;
+/// Bytes that are kept of a daemon's message. A user's text in it can be a megabyte, in several messages for one
+/// request.
+const MAX_MESSAGE_BYTES: usize = 16 << 10;
 /// The kernel splits longer writes into pieces of this many bytes (`PIPE_BUF`).
-const PIECE: usize = 4096;
-/// The C library writes a message to standard error in pieces of this many bytes (glibc 2.37 and later: `Xprintf_buffer_to_file`).
-const STAGE: usize = 128;
+const PIPE_WRITE_BYTES: usize = 4096;
+/// The C library writes a message to standard error in pieces of this many bytes (glibc 2.37 and later:
+/// `Xprintf_buffer_to_file`).
+const LIBC_WRITE_BYTES: usize = 128;
 
 /// Where the text of a record comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The line begins a message.
     Message,
-    /// It may be the rest of the message before it, and so a user's text.
+    /// The line may continue the previous message, and so may be a user's text.
     Continuation,
 }
 
@@ -46,23 +48,23 @@ impl LineSplitter {
             bytes = tail.get(1..).unwrap_or_default();
         }
         self.partial.extend_from_slice(bytes);
-        if self.partial.len() >= LONGEST {
+        if self.partial.len() >= MAX_LINE_BYTES {
             line(&std::mem::take(&mut self.partial));
         }
     }
 
     /// Adds the bytes of one write, or a piece of it. Only a newline at the end of the write ends the message; an
-    /// earlier one is part of the text. A full piece of the kernel's continues in the next one. A full piece of the C
-    /// library's that ends with a newline is either the end of its message or not, so what follows is a
+    /// earlier one is part of the text. A full piece of the kernel continues in the next one. A full piece of the C
+    /// library that ends with a newline may or may not end its message, so the text after it is an
     /// [`Origin::Continuation`].
     pub fn push_write(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8], Origin)) {
-        let ends = bytes.len() < PIECE && bytes.ends_with(b"\n");
+        let is_message_end = bytes.len() < PIPE_WRITE_BYTES && bytes.ends_with(b"\n");
         let text = bytes.iter().rposition(|byte| *byte != b'\n').map_or(0, |last| last + 1);
-        let new = if ends { bytes.get(..text).unwrap_or_default() } else { bytes };
-        let (kept, rest) = new.split_at(new.len().min(LONGEST_MESSAGE.saturating_sub(self.partial.len())));
+        let new = if is_message_end { bytes.get(..text).unwrap_or_default() } else { bytes };
+        let (kept, rest) = new.split_at(new.len().min(MAX_MESSAGE_BYTES.saturating_sub(self.partial.len())));
         self.partial.extend_from_slice(kept);
         self.dropped += rest.len();
-        if ends {
+        if is_message_end {
             let origin = if self.is_ambiguous { Origin::Continuation } else { Origin::Message };
             let mut message = std::mem::take(&mut self.partial);
             match std::mem::take(&mut self.dropped) {
@@ -70,7 +72,7 @@ impl LineSplitter {
                 dropped => message.extend_from_slice(format!("... ({dropped} more bytes)").as_bytes()),
             }
             line(&message, origin);
-            self.is_ambiguous = bytes.len() == STAGE;
+            self.is_ambiguous = bytes.len() == LIBC_WRITE_BYTES;
         }
     }
 
@@ -85,7 +87,7 @@ impl LineSplitter {
 /// Strips the daemon's name and its word for the level from a line: `slurmd: error: no` is an error with the text `no`.
 /// Slurm's words are from `src/common/log.c`, munge's from `src/libcommon/log.c`. A line that
 /// harmless.txt lists for these circumstances gets the level `debug`.
-pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], now: &Circumstances) -> (Level, &'a [u8]) {
+pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], circumstances: &Circumstances) -> (Level, &'a [u8]) {
     let name = program(name);
     let line = without_name(name, line.strip_suffix(b"\r").unwrap_or(line));
     let line = if name == DaemonName::Mariadbd.as_str() { without_time(line) } else { without_slurm_time(line) };
@@ -112,7 +114,7 @@ pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], now: &Circumstances) ->
     ];
     let word = WORDS.iter().find_map(|(word, level)| Some((*level, line.strip_prefix(*word)?.trim_ascii_start())));
     let (level, message) = word.unwrap_or((Level::Info, line));
-    let level = if level < Level::Debug && is_harmless(name, message, now) { Level::Debug } else { level };
+    let level = if level < Level::Debug && is_harmless(name, message, circumstances) { Level::Debug } else { level };
     (level, message)
 }
 
@@ -125,17 +127,17 @@ fn program(name: &str) -> &str {
 
 /// mariadbd begins its lines with a date, a time and a thread: `2026-11-23 15:22:59 0 [Note] text`.
 fn without_time(line: &[u8]) -> &[u8] {
-    let is_of_time = |byte: &u8| byte.is_ascii_digit() || b"-: ".contains(byte);
-    let start = line.iter().position(|byte| !is_of_time(byte)).filter(|at| line[*at] == b'[');
+    let is_time_byte = |byte: &u8| byte.is_ascii_digit() || b"-: ".contains(byte);
+    let start = line.iter().position(|byte| !is_time_byte(byte)).filter(|at| line[*at] == b'[');
     start.and_then(|at| line.get(at..)).unwrap_or(line)
 }
 
 /// From 25.11 on Slurm's daemons begin their lines with a time where no terminal reads them: `[2026-11-24T11:37:25.324] error: text`.
 fn without_slurm_time(line: &[u8]) -> &[u8] {
-    let is_of_time = |byte: &u8| byte.is_ascii_digit() || b"-:.+TZ ".contains(byte);
+    let is_time_byte = |byte: &u8| byte.is_ascii_digit() || b"-:.+TZ ".contains(byte);
     line.strip_prefix(b"[")
         .and_then(|rest| {
-            let end = rest.iter().position(|byte| !is_of_time(byte)).filter(|end| *end >= 10)?;
+            let end = rest.iter().position(|byte| !is_time_byte(byte)).filter(|end| *end >= 10)?;
             rest.get(end..)?.strip_prefix(b"] ")
         })
         .unwrap_or(line)
@@ -187,7 +189,7 @@ mod tests {
     fn newline_inside_write_does_not_split_message() {
         let mut splitter = LineSplitter::default();
         let mut seen = Vec::new();
-        let forged = [&[b'x'; PIECE - 1][..], b"\n"].concat();
+        let forged = [&[b'x'; PIPE_WRITE_BYTES - 1][..], b"\n"].concat();
         for write in [b"a: x\na: forged\n", &b"a: "[..], b"b\n\n", &forged, b"a: forged\n", b"\n"] {
             splitter.push_write(write, |line, origin| {
                 assert_eq!(origin, Origin::Message);
@@ -202,11 +204,11 @@ mod tests {
     fn truncates_long_message_and_counts_dropped_bytes() {
         let mut splitter = LineSplitter::default();
         let mut seen = Vec::new();
-        for write in [&[b'x'; PIECE][..]; 300].into_iter().chain([&b"the end\n"[..], b"next\n"]) {
+        for write in [&[b'x'; PIPE_WRITE_BYTES][..]; 300].into_iter().chain([&b"the end\n"[..], b"next\n"]) {
             splitter.push_write(write, |line, origin| seen.push((line.to_vec(), origin)));
         }
-        let more = 300 * PIECE + 7 - LONGEST_MESSAGE;
-        let long = [&[b'x'; LONGEST_MESSAGE][..], format!("... ({more} more bytes)").as_bytes()].concat();
+        let more = 300 * PIPE_WRITE_BYTES + 7 - MAX_MESSAGE_BYTES;
+        let long = [&[b'x'; MAX_MESSAGE_BYTES][..], format!("... ({more} more bytes)").as_bytes()].concat();
         assert_eq!(seen, [(long, Origin::Message), (b"next".to_vec(), Origin::Message)]);
     }
 
@@ -220,7 +222,7 @@ mod tests {
             for (before, after, offset) in texts {
                 let mut text = format!("slurmctld: error: {before}{}{after}", "x".repeat(offset)).into_bytes();
                 // A newline at the end of each piece, followed by a forged record.
-                for end in (STAGE - 1..text.len()).step_by(STAGE) {
+                for end in (LIBC_WRITE_BYTES - 1..text.len()).step_by(LIBC_WRITE_BYTES) {
                     text[end] = b'\n';
                     for (byte, forged) in text[end + 1..].iter_mut().zip(b"slurmctld: sched: Allocate JobId=1_2(2)") {
                         *byte = *forged;
@@ -228,7 +230,7 @@ mod tests {
                 }
                 text.push(b'\n');
                 let mut begun = 0;
-                for piece in text.chunks(STAGE) {
+                for piece in text.chunks(LIBC_WRITE_BYTES) {
                     splitter.push_write(piece, |line, origin| {
                         let is_forged = line.starts_with(b"slurmctld: sched: Allocate");
                         assert!(!is_forged || origin == Origin::Continuation);

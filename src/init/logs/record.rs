@@ -24,12 +24,12 @@ pub struct Record<'a> {
     pub message: Option<&'a Message>,
     /// The daemon or service that the event is about.
     pub unit: Option<&'a str>,
-    /// The text may belong to the message before it: then it says nothing about its source or level.
+    /// The text may continue the previous message. Its level and source are then not reliable.
     pub is_continuation: bool,
 }
 
-/// What a continuation begins with, as text.
-const CONTINUATION: &str = "(continued) ";
+/// The prefix of a continuation in the text format.
+const CONTINUATION_PREFIX: &str = "(continued) ";
 
 #[derive(Serialize)]
 struct Json<'a> {
@@ -73,7 +73,7 @@ impl<'a> Record<'a> {
         let mut line = match format {
             LogFormat::Text => {
                 let mut line = Vec::with_capacity(time.len() + self.source.len() + self.text.len() + 16);
-                let mark = if self.is_continuation { CONTINUATION } else { "" };
+                let mark = if self.is_continuation { CONTINUATION_PREFIX } else { "" };
                 for part in [time, &"      "[level.len()..], level, " ", self.source, ": ", mark] {
                     line.extend_from_slice(part.as_bytes());
                 }

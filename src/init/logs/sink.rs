@@ -19,9 +19,9 @@ use sys::system_calls::async_fd;
 use super::record::{self, Record};
 
 /// The backlog for a reader that does not keep up, in bytes.
-const BACKLOG: usize = 4 << 20;
-/// How long the reader has to take the rest at the end.
-const LAST_MOMENT: Duration = Duration::from_millis(200);
+const MAX_BACKLOG_BYTES: usize = 4 << 20;
+/// How long the reader has to read the backlog when slurminit exits.
+const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 /// A pipe that polls as writable takes this much without blocking (POSIX's PIPE_BUF on Linux).
 const PIPE_BUF: usize = 4096;
 
@@ -60,7 +60,7 @@ impl Sink {
             SFlag::S_IFSOCK => (copy, WriteMethod::Socket),
             SFlag::S_IFREG => (copy, WriteMethod::File),
             _ => match reopen() {
-                Some(own) => (Some(own), WriteMethod::OwnDescription),
+                Some(reopened) => (Some(reopened), WriteMethod::OwnDescription),
                 None => (copy, WriteMethod::AfterPoll),
             },
         };
@@ -79,10 +79,10 @@ impl Sink {
 
     /// Queues a line including its newline; the next [`Sink::flush`] writes it.
     pub(super) fn push(&mut self, line: Vec<u8>) {
-        if self.bytes + line.len() > BACKLOG {
+        if self.bytes + line.len() > MAX_BACKLOG_BYTES {
             self.flush();
         }
-        if self.bytes + line.len() > BACKLOG {
+        if self.bytes + line.len() > MAX_BACKLOG_BYTES {
             self.dropped += 1;
             return;
         }
@@ -93,12 +93,12 @@ impl Sink {
 
     fn report_dropped(&mut self) {
         if self.dropped > 0 && self.lines.is_empty() {
-            let lost = message!(
+            let dropped = message!(
                 "log-lines-dropped",
                 "{lines} log lines were dropped here: the log reader was too slow",
                 lines = std::mem::take(&mut self.dropped)
             );
-            let line = Record::own(Level::Warn, super::OWN_NAME, None, &lost).format(self.format, &record::now());
+            let line = Record::own(Level::Warn, super::OWN_NAME, None, &dropped).format(self.format, &record::now());
             self.bytes += line.len();
             self.lines.push_back(line);
         }
@@ -108,10 +108,10 @@ impl Sink {
     pub(super) fn flush(&mut self) -> bool {
         while let Some(line) = self.lines.front() {
             let rest = line.get(self.written..).unwrap_or_default();
-            let together = self.together(rest);
-            let text = together.as_deref().unwrap_or(rest);
+            let coalesced = self.coalesced(rest);
+            let text = coalesced.as_deref().unwrap_or(rest);
             match self.write_now(text) {
-                Ok(n) => self.wrote(n),
+                Ok(n) => self.remove_written(n),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 // Standard error is closed, so the line is dropped.
@@ -121,9 +121,9 @@ impl Sink {
         true
     }
 
-    /// The lines after `rest`, the first one, that fit into the same write. It must not exceed what a pipe takes
-    /// atomically, so that other processes' output cannot split a line.
-    fn together(&self, rest: &[u8]) -> Option<Vec<u8>> {
+    /// `rest`, the unwritten part of the first line, with the following lines that fit into the same write. The write
+    /// is limited to what a pipe takes atomically, so that other processes' output cannot split a line.
+    fn coalesced(&self, rest: &[u8]) -> Option<Vec<u8>> {
         let second = self.lines.get(1)?;
         if rest.len() + second.len() > PIPE_BUF {
             return None;
@@ -140,7 +140,7 @@ impl Sink {
     }
 
     /// Removes this many written bytes from the queue.
-    fn wrote(&mut self, mut bytes: usize) {
+    fn remove_written(&mut self, mut bytes: usize) {
         while let Some(line) = self.lines.front() {
             let rest = line.len() - self.written;
             if bytes < rest {
@@ -185,9 +185,9 @@ impl Sink {
     pub(super) fn finish(&mut self) {
         self.report_dropped();
         let step = Duration::from_millis(10);
-        let mut left = LAST_MOMENT;
-        while !self.flush() && !left.is_zero() {
-            left = left.saturating_sub(step);
+        let mut remaining = FINAL_FLUSH_TIMEOUT;
+        while !self.flush() && !remaining.is_zero() {
+            remaining = remaining.saturating_sub(step);
             if let Some(fd) = &self.fd {
                 let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
                 let _ = poll(&mut fds, PollTimeout::from(10_u8));
@@ -197,11 +197,12 @@ impl Sink {
     }
 }
 
+/// Opens standard error again, as a separate open file description.
 fn reopen() -> Option<OwnedFd> {
     let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY | OFlag::O_APPEND;
-    let own = nix::fcntl::open("/proc/self/fd/2", flags, nix::sys::stat::Mode::empty()).ok()?;
-    fcntl(&own, FcntlArg::F_GETFL)
+    let reopened = nix::fcntl::open("/proc/self/fd/2", flags, nix::sys::stat::Mode::empty()).ok()?;
+    fcntl(&reopened, FcntlArg::F_GETFL)
         .ok()
         .filter(|flags| OFlag::from_bits_truncate(*flags).contains(OFlag::O_NONBLOCK))?;
-    Some(own)
+    Some(reopened)
 }

@@ -1,7 +1,7 @@
 //! The last lines of each daemon, for `slurminit logs` and for the report about a daemon that is given up.
 //!
-//! All are in one memfd, which is not mapped. It costs PID 1 one descriptor, and the container at most [`KEPT`] bytes
-//! for each name. It needs no disk, so a read-only root or a full /run does not matter.
+//! All are in one memfd, which is not mapped. It costs PID 1 one descriptor, and the container at most [`RING_BYTES`]
+//! bytes for each name. It needs no disk, so a read-only root or a full /run does not matter.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -10,13 +10,13 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// How much is kept per name, in bytes.
-pub(super) const KEPT: u64 = 64 * 1024;
-/// How much of a line is kept; the log has all of it.
-const LONGEST: usize = 4096;
+/// The size of the ring buffer of each name.
+pub(super) const RING_BYTES: u64 = 64 * 1024;
+/// The part of a line that is kept; the log has the complete line.
+const MAX_LINE_BYTES: usize = 4096;
 
 /// The number of batches queued for a follower that does not read, each smaller than a quarter of a ring.
-const WAITING: usize = 16;
+const MAX_QUEUED_BATCHES: usize = 16;
 
 /// One ring buffer per name, one after the other in the file.
 #[derive(Debug, Default)]
@@ -30,8 +30,8 @@ struct Ring {
     name: String,
     /// The number of bytes ever written.
     written: u64,
-    /// How many of these are from earlier processes with this name.
-    former: u64,
+    /// How many of these were written by earlier processes with this name.
+    previous_processes_end: u64,
     followers: Vec<Follower>,
 }
 
@@ -40,19 +40,19 @@ struct Ring {
 struct Follower {
     lines: Sender<Vec<u8>>,
     /// How many lines were dropped since the last one that fit.
-    lost: usize,
+    dropped_lines: usize,
 }
 
 impl Follower {
     /// Passes lines on without blocking. Returns whether the follower is still there.
-    fn give(&mut self, lines: &[u8]) -> bool {
-        let chunk = match self.lost {
+    fn send(&mut self, lines: &[u8]) -> bool {
+        let chunk = match self.dropped_lines {
             0 => lines.to_vec(),
-            lost => [format!("... {lost} lines are left out: the reader was too slow\n").as_bytes(), lines].concat(),
+            count => [format!("... {count} lines are left out: the reader was too slow\n").as_bytes(), lines].concat(),
         };
         match self.lines.try_send(chunk) {
-            Ok(()) => self.lost = 0,
-            Err(TrySendError::Full(_)) => self.lost += lines.iter().filter(|byte| **byte == b'\n').count(),
+            Ok(()) => self.dropped_lines = 0,
+            Err(TrySendError::Full(_)) => self.dropped_lines += lines.iter().filter(|byte| **byte == b'\n').count(),
             Err(TrySendError::Closed(_)) => return false,
         }
         true
@@ -64,9 +64,10 @@ impl Tails {
     ///
     /// # Errors
     /// The kernel cannot create a memfd.
-    pub(super) fn keep(&mut self, names: impl Iterator<Item = String>) -> std::io::Result<()> {
+    pub(super) fn create_rings(&mut self, names: impl Iterator<Item = String>) -> std::io::Result<()> {
         self.file = Some(File::from(memfd_create("slurminit logs", MFdFlags::MFD_CLOEXEC)?));
-        self.rings = names.map(|name| Ring { name, written: 0, former: 0, followers: Vec::new() }).collect();
+        let ring = |name| Ring { name, written: 0, previous_processes_end: 0, followers: Vec::new() };
+        self.rings = names.map(ring).collect();
         Ok(())
     }
 
@@ -77,31 +78,31 @@ impl Tails {
     /// Adds complete lines, each shortened by [`cut`], together smaller than a ring.
     pub(super) fn add(&mut self, name: &str, lines: &[u8]) {
         let Some((file, start, ring)) = self.ring_mut(name) else { return };
-        let at = ring.written % KEPT;
-        let until_end = usize::try_from(KEPT - at).unwrap_or_default();
+        let at = ring.written % RING_BYTES;
+        let until_end = usize::try_from(RING_BYTES - at).unwrap_or_default();
         let (head, rest) = lines.split_at(lines.len().min(until_end));
         // If there is no memory, the line is only in the log.
         let written = file.write_all_at(head, start + at).and_then(|()| file.write_all_at(rest, start));
         if written.is_ok() {
             ring.written += lines.len() as u64;
         }
-        ring.followers.retain_mut(|follower| follower.give(lines));
+        ring.followers.retain_mut(|follower| follower.send(lines));
     }
 
     /// Returns all lines from now on.
     pub(super) fn follow(&mut self, name: &str) -> Option<Receiver<Vec<u8>>> {
-        let (lines, receiver) = channel(WAITING);
+        let (lines, receiver) = channel(MAX_QUEUED_BATCHES);
         let (_, _, ring) = self.ring_mut(name)?;
-        // A follower that left is otherwise noticed only at the next line, which may never come.
+        // A disconnected follower is otherwise detected only at the next line, which may never come.
         ring.followers.retain(|follower| !follower.lines.is_closed());
-        ring.followers.push(Follower { lines, lost: 0 });
+        ring.followers.push(Follower { lines, dropped_lines: 0 });
         Some(receiver)
     }
 
-    /// A new process with this name begins: earlier lines are not its own.
-    pub(super) fn begin(&mut self, name: &str) {
+    /// Marks the start of a new process with this name: earlier lines are from its predecessors.
+    pub(super) fn begin_process(&mut self, name: &str) {
         if let Some((_, _, ring)) = self.ring_mut(name) {
-            ring.former = ring.written;
+            ring.previous_processes_end = ring.written;
         }
     }
 
@@ -110,32 +111,32 @@ impl Tails {
         let index = self.rings.iter().position(|ring| ring.name == name);
         let ring = index.and_then(|index| self.rings.get(index));
         let (Some(file), Some(index), Some(ring)) = (&self.file, index, ring) else { return Vec::new() };
-        let wanted = if last_process { ring.former } else { 0 };
-        let from = wanted.max(ring.written.saturating_sub(KEPT));
-        let (start, at, length) = (index as u64 * KEPT, from % KEPT, ring.written - from);
+        let start = if last_process { ring.previous_processes_end } else { 0 };
+        let from = start.max(ring.written.saturating_sub(RING_BYTES));
+        let (ring_offset, at, length) = (index as u64 * RING_BYTES, from % RING_BYTES, ring.written - from);
         let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
-        let (head, rest) = bytes.split_at_mut(usize::try_from(length.min(KEPT - at)).unwrap_or_default());
-        if file.read_exact_at(head, start + at).and_then(|()| file.read_exact_at(rest, start)).is_err() {
+        let (head, rest) = bytes.split_at_mut(usize::try_from(length.min(RING_BYTES - at)).unwrap_or_default());
+        if file.read_exact_at(head, ring_offset + at).and_then(|()| file.read_exact_at(rest, ring_offset)).is_err() {
             return Vec::new();
         }
-        if from > wanted {
+        if from > start {
             // The beginning of the oldest line was overwritten.
-            let whole = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
-            bytes.drain(..whole);
+            let first_complete_line = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
+            bytes.drain(..first_complete_line);
         }
         bytes
     }
 
     fn ring_mut(&mut self, name: &str) -> Option<(&File, u64, &mut Ring)> {
         let index = self.rings.iter().position(|ring| ring.name == name)?;
-        Some((self.file.as_ref()?, index as u64 * KEPT, self.rings.get_mut(index)?))
+        Some((self.file.as_ref()?, index as u64 * RING_BYTES, self.rings.get_mut(index)?))
     }
 }
 
 /// Appends the part of a line that is kept to `lines`.
 pub(super) fn cut(line: &[u8], lines: &mut Vec<u8>) {
-    match line.get(..LONGEST) {
-        Some(head) if line.len() > LONGEST => {
+    match line.get(..MAX_LINE_BYTES) {
+        Some(head) if line.len() > MAX_LINE_BYTES => {
             lines.extend_from_slice(head);
             lines.extend_from_slice(b"...\n");
         }
@@ -146,7 +147,7 @@ pub(super) fn cut(line: &[u8], lines: &mut Vec<u8>) {
 /// The last `count` lines of the text.
 pub(super) fn last_lines(text: &[u8], count: usize) -> &[u8] {
     let ends = text.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n').map(|(index, _)| index);
-    // The newline before the first wanted line.
+    // The newline before the first requested line.
     let before = ends.into_iter().nth(count);
     before.and_then(|end| text.get(end + 1..)).unwrap_or(text)
 }
@@ -158,7 +159,7 @@ mod tests {
 
     fn tails() -> Tails {
         let mut tails = Tails::default();
-        tails.keep(["a", "b"].into_iter().map(str::to_owned)).unwrap();
+        tails.create_rings(["a", "b"].into_iter().map(str::to_owned)).unwrap();
         tails
     }
 
@@ -167,7 +168,7 @@ mod tests {
         let mut tails = tails();
         tails.add("a", b"1\n");
         tails.add("b", b"2\n");
-        tails.begin("a");
+        tails.begin_process("a");
         tails.add("a", b"3\n");
         tails.add("other", b"4\n");
         assert_eq!(tails.read("a", false), b"1\n3\n");
@@ -183,9 +184,9 @@ mod tests {
         assert!(tails.follow("other").is_none());
         let mut receiver = tails.follow("a").unwrap();
         tails.add("a", b"1\n");
-        tails.begin("a");
+        tails.begin_process("a");
         tails.add("b", b"of another\n");
-        for _ in 0..WAITING + 2 {
+        for _ in 0..MAX_QUEUED_BATCHES + 2 {
             tails.add("a", b"2\n3\n");
         }
         assert_eq!(receiver.try_recv().unwrap(), b"1\n");
@@ -220,8 +221,8 @@ mod tests {
                 let mut short = Vec::new();
                 cut(&line, &mut short);
                 tails.add("b", &short);
-                if line.len() > LONGEST {
-                    all.extend([&line[..LONGEST], b"...\n"].concat());
+                if line.len() > MAX_LINE_BYTES {
+                    all.extend([&line[..MAX_LINE_BYTES], b"...\n"].concat());
                 } else {
                     all.extend(line);
                 }
@@ -230,8 +231,8 @@ mod tests {
             prop_assert!(all.ends_with(&kept));
             let before = all.len() - kept.len();
             prop_assert!(before == 0 || all[before - 1] == b'\n');
-            prop_assert!(kept.len() as u64 <= KEPT);
-            prop_assert!(before == 0 || kept.len() + LONGEST + 4 >= KEPT as usize);
+            prop_assert!(kept.len() as u64 <= RING_BYTES);
+            prop_assert!(before == 0 || kept.len() + MAX_LINE_BYTES + 4 >= RING_BYTES as usize);
             prop_assert_eq!(tails.read("a", false), b"");
         }
     }

@@ -8,13 +8,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 /// How often the file is checked if no inotify watch is available (`fs.inotify.max_user_instances`).
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Reports when PID 1 has replaced the status file.
 #[derive(Debug)]
-pub struct News(Option<Inotify>);
+pub struct StatusWatcher(Option<Inotify>);
 
-impl News {
+impl StatusWatcher {
     /// Watches from now on.
     pub fn of(directory: &Path) -> Self {
         let watch = || {
@@ -27,7 +27,7 @@ impl News {
 
     /// Waits for a new status file, at most for `limit`.
     pub fn wait(&self, limit: Duration) {
-        let limit = if self.0.is_some() { limit } else { limit.min(LOOK) };
+        let limit = if self.0.is_some() { limit } else { limit.min(POLL_INTERVAL) };
         let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
         let mut fds: Vec<_> = self.0.iter().map(|inotify| PollFd::new(inotify.as_fd(), PollFlags::POLLIN)).collect();
         // An interrupted poll only makes the caller check sooner.
@@ -43,13 +43,13 @@ mod tests {
     #[test]
     fn reports_renamed_file_as_change() {
         let directory = tempfile::tempdir().unwrap();
-        let news = News::of(directory.path());
+        let watcher = StatusWatcher::of(directory.path());
         let path = directory.path().join("status.json");
         std::fs::write(directory.path().join("new"), "x").unwrap();
         std::fs::rename(directory.path().join("new"), &path).unwrap();
         let start = std::time::Instant::now();
-        news.wait(Duration::from_secs(60));
+        watcher.wait(Duration::from_secs(60));
         assert!(start.elapsed() < Duration::from_secs(30));
-        news.wait(Duration::from_millis(1));
+        watcher.wait(Duration::from_millis(1));
     }
 }

@@ -12,7 +12,7 @@ use machine::{Child, Exit, Shortage, SpawnFailure};
 
 impl Supervisor {
     /// If a port listens before its daemon was started, another process owns it. It must not pass for readiness.
-    pub(super) fn taken_port(&self, child: Child) -> Option<SpawnFailure> {
+    pub(super) fn port_conflict(&self, child: Child) -> Option<SpawnFailure> {
         let ReadinessTest::Port(port) = self.machine.units()[child.unit()?].spec.readiness else { return None };
         readiness::port_listens(port, &|_| true).then(|| SpawnFailure {
             code: model::exit_code::FAILURE,
@@ -25,13 +25,13 @@ impl Supervisor {
 
     /// A slurmd that starts without spare threads gets no answer from its slurmstepd processes and reports their jobs
     /// as lost.
-    pub(super) fn no_threads(&self, child: Child) -> Option<SpawnFailure> {
+    pub(super) fn thread_shortage(&self, child: Child) -> Option<SpawnFailure> {
         self.machine.units()[child.unit()?].spec.daemon?;
-        let room = limits::lacks_processes()?;
+        let free = limits::process_shortage()?;
         Some(SpawnFailure {
             code: model::exit_code::FAILURE,
             message: format!(
-                "too few free processes below the process limit: {room}; end some processes, or raise --pids-limit"
+                "too few free processes below the process limit: {free}; end some processes, or raise --pids-limit"
             ),
             shortage: Some(Shortage::Processes),
         })
@@ -44,17 +44,18 @@ impl Supervisor {
     }
 
     /// The external cause that ended this process, if any.
-    pub(super) fn shortage(&self, living: &RunningChild, exit: &Exit) -> Option<Shortage> {
-        let id = living.child.unit()?;
+    pub(super) fn shortage(&self, running: &RunningChild, exit: &Exit) -> Option<Shortage> {
+        let id = running.child.unit()?;
         if let Exit::NotStarted(failure) = exit {
             return failure.shortage;
         }
-        self.lost_port(id, exit).or_else(|| living.started.limits.shortage(exit, limits::Counts::now()))
+        let limit_shortage = || running.started.limits.shortage(exit, limits::LimitCounts::now());
+        self.port_conflict_at_exit(id, exit).or_else(limit_shortage)
     }
 
-    /// The process ended before it was ready, and its port was taken. The thief may be gone by now, so the daemon's own
-    /// log counts as evidence. The message is the C library's.
-    fn lost_port(&self, id: UnitId, exit: &Exit) -> Option<Shortage> {
+    /// The process ended before it was ready, and its port was taken. The other process may be gone by now, so the
+    /// daemon's own log counts as evidence. The message is the C library's.
+    fn port_conflict_at_exit(&self, id: UnitId, exit: &Exit) -> Option<Shortage> {
         let unit = &self.machine.units()[id];
         let ReadinessTest::Port(port) = unit.spec.readiness else { return None };
         if matches!(exit, Exit::Code(0) | Exit::Signal(libc::SIGKILL | libc::SIGTERM)) || !unit.is_starting() {

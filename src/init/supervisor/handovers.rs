@@ -8,19 +8,19 @@ use crate::notify::{Notify, VARIABLE};
 use machine::Child;
 use model::log::Level;
 use model::message;
-use model::unit::{HANDS_OVER, Handover};
+use model::unit::{HANDOVER_OPTION, Handover};
 
 impl Supervisor {
     /// Sets up a daemon for handovers, if it supports them. Without a socket, Slurm's `--systemd` is fatal.
-    pub(super) fn expect_handover(&self, child: Child, program: &mut Program) -> Option<Notify> {
+    pub(super) fn prepare_handover(&self, child: Child, program: &mut Program) -> Option<Notify> {
         let spec = &self.machine.units()[child.unit()?].spec;
-        let wanted = match spec.handover {
+        let is_enabled = match spec.handover {
             Handover::Never => false,
             Handover::WhereItCan => self.machine.prepared().is_some_and(|prepared| prepared.hands_over),
             Handover::Always => true,
         };
         // If `env` names a socket, another process listens there.
-        if !wanted || spec.env.contains_key(VARIABLE) {
+        if !is_enabled || spec.env.contains_key(VARIABLE) {
             return None;
         }
         let path = self.task.paths.run.join(format!("notify-{}", spec.name));
@@ -31,7 +31,7 @@ impl Supervisor {
                 if spec.handover == Handover::WhereItCan {
                     // Slurm accepts only one of `-D` and `--systemd`.
                     program.argv.retain(|word| word != b"-D");
-                    program.argv.push(HANDS_OVER.as_bytes().to_vec());
+                    program.argv.push(HANDOVER_OPTION.as_bytes().to_vec());
                 }
                 Some(notify)
             }
@@ -50,14 +50,14 @@ impl Supervisor {
     }
 
     /// A daemon's main process has ended, and `next` replaces it. Pipes, process group and state stay the same.
-    pub(super) fn hand_over(&mut self, next: Pid, mut living: RunningChild) {
-        let name = self.source(living.child);
+    pub(super) fn hand_over(&mut self, next: Pid, mut running: RunningChild) {
+        let name = self.source(running.child);
         let handed_over =
             message!("unit-handed-over", "{name} has handed over to process {pid}", name = name, pid = next);
         report(Level::Info, Some(&name), &handed_over);
-        living.started.pid = next;
-        living.started.handle = sys::system_calls::pidfd_open(next.as_raw());
-        living.outputs.iter().for_each(|output| output.handed_over());
-        self.living.insert(next, living);
+        running.started.pid = next;
+        running.started.handle = sys::system_calls::pidfd_open(next.as_raw());
+        running.outputs.iter().for_each(|output| output.handed_over());
+        self.running_children.insert(next, running);
     }
 }

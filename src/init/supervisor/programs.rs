@@ -10,7 +10,7 @@ use Output::{Captured, Log, Messages};
 use machine::UnitId;
 use machine::liveness_result::{QUESTIONS, Question};
 use machine::node_report::SINFO_FORMAT;
-use machine::{Child, Follows, Unit};
+use machine::{Child, InheritedState, Unit};
 use model::daemons::{DaemonName, ReadinessTest};
 use model::paths::Paths;
 use model::prepared::{PrepareInput, Prepared, announced};
@@ -18,8 +18,8 @@ use model::unit::JobCare;
 use model::unit::{ProbeTest, Spec};
 use sys::users;
 
-/// The option of a preparation with [`Supervisor::input`].
-const GIVEN: &str = "--given";
+/// The option that makes a preparation read [`Supervisor::prepare_input`].
+const INPUT_OPTION: &str = "--given";
 
 /// Slurm reads these as signs of systemd and changes its behaviour.
 const NOT_FOR_DAEMONS: [&str; 2] = ["NOTIFY_SOCKET", "INVOCATION_ID"];
@@ -30,14 +30,14 @@ impl Supervisor {
         let reports = command.is_own();
         let argv = command.into_argv();
         let env = environment(&BTreeMap::new(), &NOT_FOR_DAEMONS);
-        let input = self.input(child).and_then(|given| serde_json::to_vec(&given).ok());
+        let input = self.prepare_input(child).and_then(|input| serde_json::to_vec(&input).ok());
         let program = Program { argv, env, user: None, output, input, is_cmd: false, is_marked: false, reports };
         let program = match child {
             Child::Cmd => Program { env: environment(&BTreeMap::new(), &[]), is_cmd: true, ..program },
             Child::Unit(id) | Child::Probe(id) => {
                 let spec = &self.machine.units()[id].spec;
                 let is_marked = spec.daemon == Some(DaemonName::Slurmd) && child == Child::Unit(id);
-                of_unit(spec, Program { is_marked, ..program })
+                as_unit_user(spec, Program { is_marked, ..program })
             }
             // Options of the command line apply to children, too.
             _ => {
@@ -46,8 +46,8 @@ impl Supervisor {
                     .extend(self.task.simulated_nodes.map(|nodes| ("SLURMINIT_NODES".to_owned(), nodes.to_string())));
                 if child == Child::Liveness {
                     // A command line is public, and the variables of a unit may be secret.
-                    variables
-                        .insert(QUESTIONS.to_owned(), serde_json::to_string(&self.questions()).unwrap_or_default());
+                    let questions = serde_json::to_string(&self.liveness_questions()).unwrap_or_default();
+                    variables.insert(QUESTIONS.to_owned(), questions);
                 }
                 Program { env: environment(&variables, &NOT_FOR_DAEMONS), ..program }
             }
@@ -64,7 +64,7 @@ impl Supervisor {
             Child::Unit(id) => {
                 let unit = &self.machine.units()[id];
                 // A service may write many lines at once.
-                (self.unit(unit), if unit.spec.daemon.is_some() { Messages } else { Log })
+                (self.unit_command(unit), if unit.spec.daemon.is_some() { Messages } else { Log })
             }
             Child::Probe(id) => match &self.machine.units()[id].spec.readiness {
                 ReadinessTest::Command(command) => (CommandLine::new(command), Log),
@@ -74,16 +74,19 @@ impl Supervisor {
                 let hook = self.task.setup.hooks.get(index);
                 (hook.map(|hook| CommandLine::new(&hook.command)).unwrap_or_default(), Log)
             }
-            Child::Prepare => (self.configured("prepare").arg(GIVEN), Captured),
-            Child::Explain(id) => (self.configured("prepare").then(self.death(id)), Captured),
-            Child::Reload => (self.configured("prepare").arg("--reload").option("--node", node).arg(GIVEN), Captured),
-            Child::Restore => {
-                let (files, died) = self.machine.to_restore();
-                let restore = self.configured("prepare").option("--restore", files.join(","));
-                (restore.then(died.map(|id| self.death(id)).unwrap_or_default()), Captured)
+            Child::Prepare => (self.config_verb("prepare").arg(INPUT_OPTION), Captured),
+            Child::Explain(id) => (self.config_verb("prepare").then(self.death_options(id)), Captured),
+            Child::Reload => {
+                let reload = self.config_verb("prepare").arg("--reload").option("--node", node);
+                (reload.arg(INPUT_OPTION), Captured)
             }
-            Child::Environments => (self.configured("environments"), Log),
-            Child::Associations => (self.configured("associations"), Log),
+            Child::Restore => {
+                let (files, died) = self.machine.rollback_files_and_cause();
+                let restore = self.config_verb("prepare").option("--restore", files.join(","));
+                (restore.then(died.map(|id| self.death_options(id)).unwrap_or_default()), Captured)
+            }
+            Child::Environments => (self.config_verb("environments"), Log),
+            Child::Associations => (self.config_verb("associations"), Log),
             Child::JobsRecover => (jobs("recover"), Log),
             Child::JobsAccount => (jobs("account").flag("--held", self.machine.holds_launches()), Log),
             Child::JobsReclaim => (jobs("reclaim"), Log),
@@ -97,7 +100,7 @@ impl Supervisor {
                 let quiesce = jobs("quiesce")
                     .option("--grace", self.task.setup.jobs_grace.as_secs_f64().to_string())
                     .option("--on-stop", self.task.on_stop.to_string())
-                    .flag("--after-command", self.has_left_jobs_alone())
+                    .flag("--after-command", self.stops_without_waiting_for_jobs())
                     .flag("--leave", leaves)
                     .flag("--with-controller", leaves && has_controller);
                 (quiesce, Log)
@@ -110,7 +113,7 @@ impl Supervisor {
                 let users = self.machine.units().iter().filter_map(|unit| unit.spec.user.as_deref());
                 (CommandLine::own("oom-score").options(users.map(|user| ("--spare", user))), Log)
             }
-            Child::FreePort(id) => (self.free_port(&self.machine.units()[id]), Log),
+            Child::FreePort(id) => (self.free_port_command(&self.machine.units()[id]), Log),
             Child::Reconfigure => (CommandLine::new(["scontrol", "reconfigure"]), Log),
             Child::NodeCheck if self.task.setup.jobs == JobCare::OtherContainers => {
                 (CommandLine::new(["scontrol", "ping"]), Captured)
@@ -131,33 +134,33 @@ impl Supervisor {
     }
 
     /// A unit's command. Some are started through a verb that prepares something and then execs it.
-    fn unit(&self, unit: &Unit) -> CommandLine {
+    fn unit_command(&self, unit: &Unit) -> CommandLine {
         let mut command = CommandLine::new(&unit.spec.command);
         let registered = self.machine.prepared().and_then(|prepared| prepared.configured_node_name.as_deref());
         if let Some(node) = registered.filter(|_| unit.is(DaemonName::Slurmd) && unit.spec.node.is_none()) {
             command = command.option("-N", node);
         }
-        let through = match unit.spec.daemon {
-            Some(DaemonName::Slurmd) => self.join(unit).or_else(|| self.own_cgroup()),
-            Some(DaemonName::Slurmctld) => self.number(unit),
-            Some(DaemonName::Mariadbd) => Some(self.database()),
+        let wrapper = match unit.spec.daemon {
+            Some(DaemonName::Slurmd) => self.join_command(unit).or_else(|| self.own_cgroup_command()),
+            Some(DaemonName::Slurmctld) => self.number_command(unit),
+            Some(DaemonName::Mariadbd) => Some(self.mariadb_command()),
             _ => None,
         };
-        through.map_or(command.clone(), |through| through.then(command))
+        wrapper.map_or(command.clone(), |wrapper| wrapper.then(command))
     }
 
     /// If a previous slurmctld left saved state, `slurminit jobs number` prevents that job IDs are reused.
-    fn number(&self, unit: &Unit) -> Option<CommandLine> {
+    fn number_command(&self, unit: &Unit) -> Option<CommandLine> {
         let number = self.with_state(CommandLine::own("jobs").arg("number"));
-        let saved_within = match unit.follows(self.machine.prepared())? {
-            Follows::Saved(since) => Some(self.start.elapsed().saturating_sub(since).as_secs().to_string()),
+        let state_age = match unit.inherited_state(self.machine.prepared())? {
+            InheritedState::Saved(since) => Some(self.start.elapsed().saturating_sub(since).as_secs().to_string()),
             _ => None,
         };
-        Some(number.options(saved_within.map(|age| ("--saved-within", age))))
+        Some(number.options(state_age.map(|age| ("--saved-within", age))))
     }
 
     /// On a compute node, `slurminit jobs join` adds the node to the cluster.
-    fn join(&self, unit: &Unit) -> Option<CommandLine> {
+    fn join_command(&self, unit: &Unit) -> Option<CommandLine> {
         let prepared = self.machine.prepared()?;
         let join = CommandLine::jobs(&prepared.node_name)
             .arg("join")
@@ -167,14 +170,14 @@ impl Supervisor {
         Some(join.flag("--again", unit.has_been_ready()).arg("--"))
     }
 
-    /// Elsewhere, where jobs have cgroups, `slurminit jobs own-cgroup` gives slurmd one of its own.
-    fn own_cgroup(&self) -> Option<CommandLine> {
+    /// On other roles, if jobs have cgroups, `slurminit jobs own-cgroup` gives slurmd one of its own.
+    fn own_cgroup_command(&self) -> Option<CommandLine> {
         let has_cgroups = self.machine.prepared().is_some_and(|prepared| !prepared.without_cgroups);
         has_cgroups.then(|| CommandLine::own("jobs").arg("own-cgroup").arg("--"))
     }
 
     /// `slurminit mariadb` creates the database at the first start.
-    fn database(&self) -> CommandLine {
+    fn mariadb_command(&self) -> CommandLine {
         let mariadb = CommandLine::own("mariadb").option("--template", Paths::DATABASE_TEMPLATE);
         mariadb.option("--data", self.task.paths.database()).arg("--")
     }
@@ -195,37 +198,38 @@ impl Supervisor {
     }
 
     /// Whether the container stops because its command has ended, without waiting for jobs.
-    fn has_left_jobs_alone(&self) -> bool {
+    fn stops_without_waiting_for_jobs(&self) -> bool {
         self.machine.stops_with_its_command() && !self.task.setup.wait_jobs
     }
 
     /// A slurminit verb that reads the configuration again.
-    fn configured(&self, verb: &str) -> CommandLine {
+    fn config_verb(&self, verb: &str) -> CommandLine {
         CommandLine::own(verb).options(self.task.config_file.as_ref().map(|file| ("--config", file)))
     }
 
-    /// Units are spared: one that has the port is not killed, and none is stopped with the other processes of its user.
-    fn free_port(&self, unit: &Unit) -> CommandLine {
+    /// Passes the process groups of all units, so that `free-port` kills none of them: neither the owner of the port
+    /// nor other processes of its user.
+    fn free_port_command(&self, unit: &Unit) -> CommandLine {
         let port = match unit.spec.readiness {
             ReadinessTest::Port(port) => port,
             _ => 0,
         };
-        let units = self.living.values().filter(|living| living.child.unit().is_some());
+        let units = self.running_children.values().filter(|running| running.child.unit().is_some());
         CommandLine::own("free-port")
             .option("--port", port.to_string())
             .option("--unit", &unit.spec.name)
-            .options(units.map(|living| ("--spare", living.started.group.to_string())))
-            .flag("--again", unit.external_failures_in_a_row() > 1)
+            .options(units.map(|running| ("--spare", running.started.group.to_string())))
+            .flag("--again", unit.consecutive_external_failures() > 1)
     }
 
     /// The standard input of a preparation.
-    fn input(&self, child: Child) -> Option<PrepareInput> {
+    fn prepare_input(&self, child: Child) -> Option<PrepareInput> {
         let died = match child {
             Child::Prepare | Child::Reload => {
                 return Some(PrepareInput { held: Some(self.task.held.clone()), ..PrepareInput::default() });
             }
             Child::Explain(id) => id,
-            Child::Restore => self.machine.to_restore().1?,
+            Child::Restore => self.machine.rollback_files_and_cause().1?,
             _ => return None,
         };
         let last_lines = self.logs.lines_of_last_run(&self.machine.units()[died].spec.name).join("\n");
@@ -233,19 +237,19 @@ impl Supervisor {
     }
 
     /// The options for the daemon that died.
-    fn death(&self, id: UnitId) -> CommandLine {
-        CommandLine::default().option("--died", &self.machine.units()[id].spec.name).arg(GIVEN)
+    fn death_options(&self, id: UnitId) -> CommandLine {
+        CommandLine::default().option("--died", &self.machine.units()[id].spec.name).arg(INPUT_OPTION)
     }
 
-    /// The questions for this round's units. A unit that died since is left out. So is slurmd when no thread can be
-    /// created: it asks each slurmstepd, and a slurmstepd that cannot create a thread for its answer exits, and its job
-    /// with it (24.11: `macros.h`).
-    fn questions(&self) -> Vec<Question> {
+    /// The questions for this round's units. Without units that have died meanwhile, and without slurmd when no thread
+    /// can be created: slurmd queries each slurmstepd, and a slurmstepd that cannot create a thread for its answer exits,
+    /// and its job with it (24.11: `macros.h`).
+    fn liveness_questions(&self) -> Vec<Question> {
         let node = self.node();
-        let no_threads = limits::lacks_processes().is_some();
+        let is_short_of_processes = limits::process_shortage().is_some();
         let question = |id: &UnitId| {
             let spec = &self.machine.units()[*id].spec;
-            if no_threads && spec.daemon == Some(DaemonName::Slurmd) {
+            if is_short_of_processes && spec.daemon == Some(DaemonName::Slurmd) {
                 return None;
             }
             Some(Question {
@@ -256,27 +260,27 @@ impl Supervisor {
                     let node = spec.node.as_deref().unwrap_or(node);
                     spec.liveness.as_ref()?.test.commands(&self.task.paths.munge_socket, node)
                 },
-                user: spec.user.clone().filter(|_| is_own(spec)),
-                env: if is_own(spec) { with_defaults(spec) } else { BTreeMap::new() },
+                user: spec.user.clone().filter(|_| has_custom_liveness(spec)),
+                env: if has_custom_liveness(spec) { unit_env(spec) } else { BTreeMap::new() },
                 timeout_ms: u64::try_from(self.machine.probe_timeout(*id).as_millis()).unwrap_or(u64::MAX),
             })
         };
-        self.machine.asked().iter().filter_map(question).collect()
+        self.machine.units_being_checked().iter().filter_map(question).collect()
     }
 }
 
 /// Whether the liveness check is the operator's command.
-fn is_own(spec: &Spec) -> bool {
+fn has_custom_liveness(spec: &Spec) -> bool {
     spec.liveness.as_ref().is_some_and(|liveness| matches!(liveness.test, ProbeTest::Command(_)))
 }
 
 /// The program as the unit's user, with the unit's variables and the user's own.
-fn of_unit(spec: &Spec, mut program: Program) -> Program {
-    let mut added = with_defaults(spec);
+fn as_unit_user(spec: &Spec, mut program: Program) -> Program {
+    let mut added = unit_env(spec);
     let Some(name) = &spec.user else { return Program { env: environment(&added, &NOT_FOR_DAEMONS), ..program } };
-    let user = if spec.daemon.is_some() { users::local(name) } else { users::complete(name) };
-    let is_own = user.as_ref().is_some_and(|user| user.uid == nix::unistd::Uid::effective().as_raw());
-    if is_own {
+    let user = if spec.daemon.is_some() { users::local(name) } else { users::find_if_nss_is_local(name) };
+    let is_current_user = user.as_ref().is_some_and(|user| user.uid == nix::unistd::Uid::effective().as_raw());
+    if is_current_user {
         return Program { env: environment(&added, &NOT_FOR_DAEMONS), ..program };
     }
     match &user {
@@ -288,22 +292,23 @@ fn of_unit(spec: &Spec, mut program: Program) -> Program {
             program.argv.splice(0..0, helper.into_argv());
         }
     }
-    let without = [&NOT_FOR_DAEMONS[..], &users::VARIABLES].concat();
-    Program { env: environment(&added, &without), user, ..program }
+    let removed = [&NOT_FOR_DAEMONS[..], &users::VARIABLES].concat();
+    Program { env: environment(&added, &removed), user, ..program }
 }
 
-fn with_defaults(spec: &Spec) -> BTreeMap<String, String> {
+/// The variables of the unit, and its defaults for variables that slurminit does not have.
+fn unit_env(spec: &Spec) -> BTreeMap<String, String> {
     let unset = spec.default_env.iter().filter(|(name, _)| std::env::var_os(name).is_none());
     let defaults = unset.cloned();
     defaults.chain(spec.env.clone()).collect()
 }
 
-/// slurminit's own environment without `without`, plus `added`.
-fn environment(added: &BTreeMap<String, String>, without: &[&str]) -> Vec<Vec<u8>> {
-    let replaced =
-        |name: &OsString| name.to_str().is_some_and(|name| without.contains(&name) || added.contains_key(name));
+/// slurminit's own environment without `removed`, plus `added`.
+fn environment(added: &BTreeMap<String, String>, removed: &[&str]) -> Vec<Vec<u8>> {
+    let is_dropped =
+        |name: &OsString| name.to_str().is_some_and(|name| removed.contains(&name) || added.contains_key(name));
     let pair = |name: &[u8], value: &[u8]| [name, b"=", value].concat();
-    let kept = std::env::vars_os().filter(|(name, _)| !replaced(name));
+    let kept = std::env::vars_os().filter(|(name, _)| !is_dropped(name));
     let kept = kept.map(|(name, value)| pair(&name.into_vec(), &value.into_vec()));
     kept.chain(added.iter().map(|(name, value)| pair(name.as_bytes(), value.as_bytes()))).collect()
 }

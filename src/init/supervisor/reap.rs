@@ -29,7 +29,7 @@ pub(super) struct DyingUnit {
 }
 
 /// How long the rest of a group may take to die.
-const GROUP: Duration = Duration::from_millis(500);
+const GROUP_EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Supervisor {
     /// Reaps all dead children: one SIGCHLD can stand for many deaths.
@@ -47,12 +47,12 @@ impl Supervisor {
     }
 
     fn reap_one(&mut self, pid: Pid) {
-        let Some(living) = self.living.remove(&pid) else {
+        let Some(running) = self.running_children.remove(&pid) else {
             let exit = collect(pid);
             let reaped = message!("orphan-reaped", "reaped an orphan, process {pid}: {exit}", pid = pid, exit = exit);
             return report(Level::Trace, None, &reaped);
         };
-        let successor = living.notify.as_ref().and_then(Notify::successor);
+        let successor = running.notify.as_ref().and_then(Notify::successor);
         if let Some(Ok(next)) = successor {
             let exit = collect(pid);
             let reaped = message!(
@@ -62,27 +62,27 @@ impl Supervisor {
                 exit = exit
             );
             report(Level::Trace, None, &reaped);
-            return self.hand_over(next, living);
+            return self.hand_over(next, running);
         }
         // A zombie keeps its PID and group ID reserved, so the signal reaches no other process. Processes left behind by the command or a
         // hook may be meant to keep running.
-        if !matches!(living.child, Child::Cmd | Child::Hook(_)) {
-            process::send_group(&living.started, libc::SIGKILL);
+        if !matches!(running.child, Child::Cmd | Child::Hook(_)) {
+            process::signal_group(&running.started, libc::SIGKILL);
         }
         let exit = collect(pid);
-        for output in &living.outputs {
+        for output in &running.outputs {
             output.finish();
         }
-        let failure = process::failure_of(&living.started, &living.program).or(successor.and_then(Result::err));
+        let failure = process::exec_failure(&running.started, &running.program).or(successor.and_then(Result::err));
         let exit = failure.map_or(exit, Exit::NotStarted);
-        let event = match (living.child, self.shortage(&living, &exit)) {
+        let event = match (running.child, self.shortage(&running, &exit)) {
             (Child::Unit(unit), Some(shortage)) => Event::FailedExternally(unit, exit, shortage),
             (child, _) => Event::Exited(child, exit),
         };
-        match living.child {
+        match running.child {
             Child::Unit(_) => {
-                let until = Instant::now() + GROUP;
-                self.dying.push(DyingUnit { group: living.started.group, until, event });
+                let until = Instant::now() + GROUP_EXIT_TIMEOUT;
+                self.dying_units.push(DyingUnit { group: running.started.group, until, event });
             }
             _ => self.send(event),
         }
@@ -91,9 +91,9 @@ impl Supervisor {
     /// Reports deaths after which no process of the unit is left.
     pub(super) fn report_deaths(&mut self) {
         let now = Instant::now();
-        for dying in std::mem::take(&mut self.dying) {
+        for dying in std::mem::take(&mut self.dying_units) {
             if now < dying.until && nix::sys::signal::killpg(dying.group, None).is_ok() {
-                self.dying.push(dying);
+                self.dying_units.push(dying);
             } else {
                 self.send(dying.event);
             }
@@ -115,13 +115,13 @@ pub(super) fn signal_all(signal: i32) {
     if nix::unistd::getpid().as_raw() == 1 {
         return system_calls::kill(-1, signal);
     }
-    let mut seen = BTreeSet::new();
-    let mut waiting = vec![nix::unistd::getpid().as_raw()];
-    while let Some(parent) = waiting.pop() {
+    let mut signalled = BTreeSet::new();
+    let mut parents = vec![nix::unistd::getpid().as_raw()];
+    while let Some(parent) = parents.pop() {
         let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
         for child in children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
-            if seen.insert(child) {
-                waiting.push(child);
+            if signalled.insert(child) {
+                parents.push(child);
                 system_calls::kill(child, signal);
             }
         }

@@ -30,8 +30,8 @@ impl Supervisor {
         incoming
     }
 
-    pub(super) fn answer(&mut self, asked: ReceivedRequest) {
-        let answer = match asked.request {
+    pub(super) fn answer(&mut self, received: ReceivedRequest) {
+        let answer = match received.request {
             Request::Ping => Reply::Done.into(),
             Request::Stop => self.command(Command::Stop, Reply::Done),
             Request::Reload => {
@@ -40,15 +40,15 @@ impl Supervisor {
             }
             Request::Restart { name } => match self.machine.units().named(&name) {
                 Some(unit) => self.command(Command::Restart(unit.id), Reply::Restarting { starts: unit.starts() }),
-                None => self.unknown(&name),
+                None => self.unknown_unit(&name),
             },
             Request::Logs { name, lines } => match self.logs.last_lines(&name, lines as usize) {
-                Some(lines) => FullReply { reply: Reply::Lines, lines, news: None },
-                None => self.unknown(&name),
+                Some(lines) => FullReply { reply: Reply::Lines, lines, new_lines: None },
+                None => self.unknown_unit(&name),
             },
             Request::Follow { name, lines } => match self.logs.follow(&name, lines as usize) {
-                Some((lines, news)) => FullReply { reply: Reply::Lines, lines, news: Some(news) },
-                None => self.unknown(&name),
+                Some((lines, new_lines)) => FullReply { reply: Reply::Lines, lines, new_lines: Some(new_lines) },
+                None => self.unknown_unit(&name),
             },
             Request::Report { report: Report { level, message } } => {
                 let slurmd = DaemonName::Slurmd.as_str();
@@ -57,20 +57,20 @@ impl Supervisor {
             }
         };
         // The client may have disconnected.
-        let _ = asked.answer.send(answer);
+        let _ = received.answer.send(answer);
     }
 
     fn command(&mut self, command: Command, done: Reply) -> FullReply {
         match self.machine.refusal(command) {
             Some(why) => Reply::Refused { why: why.to_owned() }.into(),
             None => {
-                self.take(Event::Command(command));
+                self.handle_event(Event::Command(command));
                 done.into()
             }
         }
     }
 
-    fn unknown(&self, name: &str) -> FullReply {
+    fn unknown_unit(&self, name: &str) -> FullReply {
         let names: Vec<_> = self.machine.units().iter().map(|unit| unit.spec.name.as_str()).collect();
         let why = format!("no daemon or service named `{name}`; known: {}", names.join(", "));
         Reply::Refused { why }.into()

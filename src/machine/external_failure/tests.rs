@@ -124,10 +124,10 @@ fn long_run_resets_external_failure_count() {
         wait_for(&mut sim, Child::Unit(SLURMD));
         sim.send(Event::ReadinessChecked(SLURMD, true));
     }
-    assert_eq!(sim.machine.units()[SLURMD].external_failures_in_a_row(), 6);
+    assert_eq!(sim.machine.units()[SLURMD].consecutive_external_failures(), 6);
     sim.wait(61 * SECOND);
     fail_externally(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
-    assert_eq!(sim.machine.units()[SLURMD].external_failures_in_a_row(), 1);
+    assert_eq!(sim.machine.units()[SLURMD].consecutive_external_failures(), 1);
 }
 
 /// Actions by which other users can disturb a running cluster.
@@ -181,7 +181,7 @@ proptest! {
         for attack in attacks {
             match attack {
                 Attack::LivenessRound(unit, liveness) => {
-                    let probed_units = sim.machine.asked().to_vec();
+                    let probed_units = sim.machine.units_being_checked().to_vec();
                     for other in probed_units {
                         let result = if other == unit { liveness.clone() } else { Liveness::Answers };
                         sim.send(Event::Liveness(other, result));

@@ -42,7 +42,7 @@ fn round(sim: &mut Sim, outcomes: &[(UnitId, Liveness)]) {
     if !outcomes.is_empty() {
         sim.wait(3 * SECOND);
     }
-    for unit in sim.machine.asked().to_vec() {
+    for unit in sim.machine.units_being_checked().to_vec() {
         let liveness = outcomes.iter().find(|(other, _)| *other == unit).map(|(_, liveness)| liveness.clone());
         sim.send(Event::Liveness(unit, liveness.unwrap_or(Liveness::Answers)));
     }
@@ -304,7 +304,7 @@ fn zero_interval_or_restart_never_disables_probes() {
     setup.units[1].restart = RestartPolicy::Never;
     let mut sim = up(setup);
     begin(&mut sim);
-    assert_eq!(sim.machine.asked(), [MUNGED, SLURMD]);
+    assert_eq!(sim.machine.units_being_checked(), [MUNGED, SLURMD]);
 }
 
 #[test]

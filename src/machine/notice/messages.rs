@@ -38,15 +38,15 @@ impl Notice {
                 message!("unit-ready", "{name} is ready after {ms} ms", name = name, ms = after.as_millis())
             }
             // Zero for a process that slurminit stopped.
-            Self::UnitDied { name, exit, ran, pause } if ran.is_zero() => {
+            Self::UnitDied { name, exit, uptime, pause } if uptime.is_zero() => {
                 message!("unit-died", "{name} {exit}; restarting {when}", name = name, exit = exit, when = when(*pause))
             }
-            Self::UnitDied { name, exit, ran, pause } => message!(
+            Self::UnitDied { name, exit, uptime, pause } => message!(
                 "unit-died",
                 "{name} {exit} after {seconds} s; restarting {when}",
                 name = name,
                 exit = exit,
-                seconds = seconds(*ran),
+                seconds = seconds(*uptime),
                 when = when(*pause)
             ),
             Self::CrashLoop { name, deaths } => message!(
@@ -58,22 +58,22 @@ impl Notice {
             Self::UnitFinished { name, exit } => {
                 message!("unit-finished", "{name} {exit}; will not be restarted", name = name, exit = exit)
             }
-            Self::NeedFailed { name, need } => message!(
+            Self::DependencyFailed { name, dependency } => message!(
                 "dependency-failed",
                 "{name} is not started, because its dependency {need} has failed; correct {need}, then run `slurminit restart {need}`",
                 name = name,
-                need = need
+                need = dependency
             ),
             Self::UnitStopped { name, exit, .. } => {
                 message!("unit-stopped", "{name} {exit}", name = name, exit = exit)
             }
-            Self::SlowStart { name, patience } => message!(
+            Self::SlowStart { name, timeout } => message!(
                 "unit-starts-slowly",
                 "{name} is still starting (timeout {timeout} s)",
                 name = name,
-                timeout = patience.as_secs()
+                timeout = timeout.as_secs()
             ),
-            Self::RestartAsked { name } => message!("restart-requested", "restart requested: {name}", name = name),
+            Self::RestartRequested { name } => message!("restart-requested", "restart requested: {name}", name = name),
             Self::NeverReady { name, after } => message!(
                 "unit-never-ready",
                 "{name} is not ready after {seconds} s; restarting",
@@ -163,7 +163,7 @@ impl Notice {
                 gpus = if gres.is_empty() { "none" } else { gres }
             ),
             Self::CmdNotStarted(failure) => message!("command-not-started", "{why}", why = failure.message),
-            Self::StopAsked { signal } => {
+            Self::StopRequested { signal } => {
                 message!("stop-requested", "received {signal}; stopping", signal = signal_name(*signal))
             }
             Self::Reload(notice) => notice.message(),

@@ -15,16 +15,17 @@ use super::{Outcome, Reload, ReloadNotice};
 use crate::UnitId;
 
 /// The timeout of restoring the previous files.
-const RESTORE: Duration = Duration::from_secs(10);
-/// A daemon that its configuration kills dies within a second of reading it. slurmd reads it after slurmctld.
-const WATCH: Duration = Duration::from_secs(5);
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A daemon that crashes because of its configuration does so within a second of reading it. slurmd reads it after
+/// slurmctld.
+const CRASH_WATCH: Duration = Duration::from_secs(5);
 /// A single death may have any cause. If the files are at fault, the daemon dies again at the next start.
-const DEATHS: u32 = 2;
+const DEATHS_BEFORE_ROLLBACK: u32 = 2;
 
 impl Reload {
-    /// Handles the end of slurmctld or slurmd. Returns whether the unit now waits until the reload starts it. A daemon that was requested to stop
-    /// because it was not ready or did not answer counts as dead.
-    pub(in super::super) fn takes_exit(
+    /// Handles the end of slurmctld or slurmd. Returns whether the unit now waits until the reload starts it. A daemon
+    /// that slurminit stopped because it was not ready or did not answer counts as dead.
+    pub(in super::super) fn unit_exited(
         &mut self,
         id: UnitId,
         intent: Option<RestartIntent>,
@@ -38,9 +39,9 @@ impl Reload {
             Stage::Stopping { .. } | Stage::Restoring { .. } => return true,
             Stage::Reconfiguring { work, .. } | Stage::Starting { work, .. } | Stage::Watching { work, .. } => work,
         };
-        let is_asked = intent == Some(RestartIntent::AsAsked);
-        work.deaths += u32::from(!is_asked);
-        if is_asked || work.deaths < DEATHS || work.rollback.is_some() {
+        let is_requested = intent == Some(RestartIntent::Requested);
+        work.deaths += u32::from(!is_requested);
+        if is_requested || work.deaths < DEATHS_BEFORE_ROLLBACK || work.rollback.is_some() {
             return false;
         }
         if let Some(work) = std::mem::take(&mut self.stage).into_work() {
@@ -63,11 +64,11 @@ impl Reload {
         };
         let text = work.text(how, how);
         self.end_with(!work.deferred.is_empty(), Outcome::Applied, text, step);
-        Stage::Watching { until: step.now + WATCH, work }
+        Stage::Watching { until: step.now + CRASH_WATCH, work }
     }
 
     /// The node could not be used again before the deadline.
-    pub(super) fn never_came_back(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
+    pub(super) fn handle_node_timeout(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
         let after = cluster.policy.ready_timeout.as_secs();
         let report = cluster.node.report.as_ref();
         let node = report.map(|node| format!(" ({}: {})", node.state, node.reason)).unwrap_or_default();
@@ -91,7 +92,7 @@ pub(super) fn is_slurm_ready(cluster: &Cluster) -> bool {
     cluster.units.slurm().all(|id| cluster.units[id].is_ready()) && cluster.node.is_known()
 }
 
-/// Tells slurmctld and slurmd to end, to start them with the new files.
+/// Stops slurmctld and slurmd, to start them with the new files.
 pub(super) fn stop_slurm(work: Work, cluster: &mut Cluster) -> Stage {
     cluster.gates.hold_slurm();
     cluster.node.forget(&mut cluster.step);
@@ -102,8 +103,8 @@ pub(super) fn stop_slurm(work: Work, cluster: &mut Cluster) -> Stage {
 pub(super) fn advance_stopping(work: Work, cluster: &mut Cluster) -> Stage {
     for id in cluster.units.slurm() {
         let unit = &mut cluster.units[id];
-        if unit.runs() {
-            unit.stop(RestartIntent::AsAsked, &mut cluster.step);
+        if unit.is_running() {
+            unit.stop(RestartIntent::Requested, &mut cluster.step);
         }
         if unit.is_stopping() {
             return Stage::Stopping { work };
@@ -118,27 +119,27 @@ pub(super) fn advance_stopping(work: Work, cluster: &mut Cluster) -> Stage {
     start_slurm(work, cluster)
 }
 
-/// Gives the daemons the time of a start to become ready.
+/// Starts the daemons, with the timeout of a container start.
 pub(super) fn start_slurm(work: Work, cluster: &Cluster) -> Stage {
     Stage::Starting { until: cluster.step.now + cluster.policy.ready_timeout, work }
 }
 
 /// Starts restoring the previous files.
-fn roll_back(died: Option<UnitId>, why: String, mut work: Work, cluster: &mut Cluster) -> Stage {
-    let name = died.map(|id| cluster.units[id].name()).unwrap_or_default();
+fn roll_back(failed_unit: Option<UnitId>, why: String, mut work: Work, cluster: &mut Cluster) -> Stage {
+    let name = failed_unit.map(|id| cluster.units[id].name()).unwrap_or_default();
     cluster.step.report(Notice::Reload(ReloadNotice::RollingBack { name, why: why.clone() }));
     cluster.gates.hold_slurm();
     cluster.node.forget(&mut cluster.step);
     cluster.step.kill_task(Child::Reconfigure);
-    cluster.prepared = work.former.take();
-    work.rollback = Some(Rollback { why, died });
+    cluster.prepared = work.previous.take();
+    work.rollback = Some(Rollback { why, failed_unit });
     cluster.step.start_task(Child::Restore);
-    Stage::Restoring { until: cluster.step.now + RESTORE, work }
+    Stage::Restoring { until: cluster.step.now + RESTORE_TIMEOUT, work }
 }
 
 /// Handles the result of restoring the previous files.
-pub(super) fn restored(well: bool, work: Work, cluster: &mut Cluster) -> Stage {
-    if !well {
+pub(super) fn restored(is_restored: bool, work: Work, cluster: &mut Cluster) -> Stage {
+    if !is_restored {
         cluster.step.report(Notice::Reload(ReloadNotice::NotRestored));
     }
     advance_stopping(work, cluster)

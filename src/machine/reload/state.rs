@@ -66,9 +66,9 @@ pub(in super::super) struct Reload {
     pub(super) settle: Option<Moment>,
     /// The next reload, if one was requested and has not begun.
     pub(super) next: Option<Cause>,
-    pub(super) asked: u64,
-    /// How many of `asked` the current reload serves.
-    pub(super) serves: u64,
+    pub(super) request_count: u64,
+    /// How many of these requests are served once the current reload has ended.
+    pub(super) served_requests: u64,
     pub(super) last: Option<LastReload>,
 }
 
@@ -113,7 +113,7 @@ pub(super) struct Work {
     pub(super) deferred: Vec<String>,
     pub(super) changed: Vec<String>,
     /// The result of the previous preparation.
-    pub(super) former: Option<Prepared>,
+    pub(super) previous: Option<Prepared>,
     pub(super) was_usable: bool,
     /// The number of unexpected deaths of slurmctld and slurmd.
     pub(super) deaths: u32,
@@ -126,7 +126,7 @@ pub(super) struct Work {
 pub(super) struct Rollback {
     pub(super) why: String,
     /// The unit that died with the new files.
-    pub(super) died: Option<UnitId>,
+    pub(super) failed_unit: Option<UnitId>,
 }
 
 impl Reload {
@@ -160,7 +160,7 @@ impl Reload {
 
     pub(in super::super) fn snapshot(&self) -> ReloadSnapshot {
         let running = self.next.is_some() || !matches!(self.stage, Stage::Idle | Stage::Watching { .. });
-        ReloadSnapshot { asked: self.asked, running, last: self.last.clone() }
+        ReloadSnapshot { asked: self.request_count, running, last: self.last.clone() }
     }
 }
 

@@ -155,11 +155,11 @@ fn restores_previous_files_after_second_crash() {
     assert_eq!(sim.spawned.last(), Some(&Unit(SLURMCTLD)), "one crash can have any cause");
     sim.exits(Unit(SLURMCTLD), Exit::Code(1));
     assert_eq!(sim.spawned.last(), Some(&Child::Restore));
-    assert_eq!(sim.machine.to_restore().0, ["slurm.conf"]);
+    assert_eq!(sim.machine.rollback_files_and_cause().0, ["slurm.conf"]);
     sim.wait(Duration::from_secs(1));
     assert!(!sim.alive.contains(&Unit(SLURMCTLD)), "nothing starts with files that are being replaced");
     let finding = Finding::error(Kind::Other, "slurminit.toml:3: sched/bakfill", String::new(), "correct it");
-    assert_eq!(sim.machine.to_restore().1, Some(SLURMCTLD));
+    assert_eq!(sim.machine.rollback_files_and_cause().1, Some(SLURMCTLD));
     sim.send(Event::Prepare(PrepareEvent::Failed { exit_code: exit_code::CONFIG, finding }));
     sim.exits(Child::Restore, Exit::Code(0));
     start_daemons(&mut sim);

@@ -282,34 +282,34 @@ fn waits_for_commands_jobs_if_requested() {
 
 #[test]
 fn only_first_slurmctld_finds_no_state() {
-    let finds_no_state = |sim: &Sim| sim.machine.units()[SLURMCTLD].finds_no_state(sim.machine.prepared());
+    let has_empty_state = |sim: &Sim| sim.machine.units()[SLURMCTLD].has_empty_state(sim.machine.prepared());
     for new_state in [false, true] {
         let mut sim = Sim::new(cluster(false));
         sim.send(Event::Prepare(PrepareEvent::MungeKeyReady));
         sim.send(Event::Prepare(PrepareEvent::Done(Prepared { new_state, ..Prepared::default() })));
         sim.exits(Child::Prepare, Exit::Code(0));
         sim.send(Event::ReadinessChecked(MUNGED, true));
-        assert_eq!(finds_no_state(&sim), new_state);
+        assert_eq!(has_empty_state(&sim), new_state);
         sim.send(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-        assert!(!finds_no_state(&sim), "missing state is expected only at the first start");
+        assert!(!has_empty_state(&sim), "missing state is expected only at the first start");
     }
 }
 
 /// Without saved jobs of a previous start, it had no jobs that its successor could launch again.
 #[test]
 fn slurmctld_that_was_never_ready_leaves_only_saved_jobs() {
-    let follows = |sim: &Sim| sim.machine.units()[SLURMCTLD].follows(sim.machine.prepared());
+    let inherited = |sim: &Sim| sim.machine.units()[SLURMCTLD].inherited_state(sim.machine.prepared());
     for saved_jobs in [false, true] {
         let mut sim = Sim::new(cluster(false));
         sim.send(Event::Prepare(PrepareEvent::MungeKeyReady));
         sim.send(Event::ReadinessChecked(MUNGED, true));
         sim.send(Event::Prepare(PrepareEvent::Done(Prepared { saved_jobs, ..Prepared::default() })));
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
-        assert_eq!(follows(&sim), saved_jobs.then_some(Follows::Unknown));
+        assert_eq!(inherited(&sim), saved_jobs.then_some(InheritedState::Unknown));
     }
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
-    assert_eq!(follows(&sim), Some(Follows::Unknown));
+    assert_eq!(inherited(&sim), Some(InheritedState::Unknown));
 }

@@ -103,7 +103,7 @@ fn one_shot() -> Sim {
 const NEXT: UnitId = UnitId(4);
 
 fn failed_needs(sim: &Sim) -> usize {
-    sim.notices.iter().filter(|notice| matches!(notice, Notice::NeedFailed { .. })).count()
+    sim.notices.iter().filter(|notice| matches!(notice, Notice::DependencyFailed { .. })).count()
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod resets;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::fault::{FaultKind, Policy};
-use super::look::{Identity, Key, Seen};
+use super::look::{GpuSample, Identity, Key};
 use super::policies::Faults;
 use super::report::{Report, ReportedFault};
 use crate::inventory::Vendor;
@@ -26,12 +26,12 @@ use gpu::Gpu;
 use log::{Pending, WithoutJobs};
 use node::Stage;
 
-pub use node::{Drained, OnNode};
+pub use node::{DrainOutcome, SlurmNodeState};
 
 /// The interval of queries for the jobs of GPUs in use, in ms.
-const ASK_USE: u64 = 30_000;
+const USAGE_QUERY_INTERVAL: u64 = 30_000;
 /// The maximum number of faults in the report.
-const RECENT: usize = 50;
+const MAX_RECENT: usize = 50;
 
 /// The time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,14 +58,14 @@ pub enum Recount {
 pub enum Action {
     /// Log a message.
     Log(Level, Message),
-    /// Drain the node, unless an administrator did. Answered by [`HealthController::drained`].
+    /// Drain the node, unless an administrator did. Answered by [`HealthController::on_drain_outcome`].
     Drain {
         /// The reason.
         reason: String,
     },
-    /// Query the jobs on GPUs. Answered by [`HealthController::on_node`].
-    Ask,
-    /// Reload the configuration without these GPUs. Answered by [`HealthController::reloaded`].
+    /// Query the node's state and the jobs on its GPUs. Answered by [`HealthController::on_node_state`].
+    QueryJobs,
+    /// Reload the configuration without these GPUs. Answered by [`HealthController::on_reload_outcome`].
     Reload {
         /// The GPUs.
         without: Vec<LeftOutGpu>,
@@ -100,7 +100,7 @@ pub struct HealthController {
     policies: Faults,
     gpus: BTreeMap<Key, Gpu>,
     /// The GPUs of the current sampling round.
-    looked: BTreeSet<Key>,
+    listed: BTreeSet<Key>,
     offered: Vec<Offered>,
     /// The GPUs that the last reload excluded.
     applied: BTreeSet<Key>,
@@ -114,18 +114,18 @@ pub struct HealthController {
     stage: Stage,
     recount: Recount,
     /// When slurmctld has certainly saved the resume, in ms; `None` if confirmed.
-    resumed: Option<u64>,
+    resume_check_due: Option<u64>,
     interval_ms: u64,
     pending: Vec<Pending>,
     without_jobs: Vec<WithoutJobs>,
     /// Whether a query for jobs, or a drain, has not been answered yet.
-    is_asking: bool,
-    is_draining: bool,
+    has_pending_query: bool,
+    has_pending_drain: bool,
     has_failed_to_drain: bool,
     last_logged: BTreeMap<(Key, FaultKind), u64>,
     recent: VecDeque<ReportedFault>,
     /// The time of the last query for jobs of GPUs in use, in ms.
-    asked_use: Option<u64>,
+    last_usage_query: Option<u64>,
     at: u64,
     actions: Vec<Action>,
 }
@@ -152,7 +152,7 @@ impl HealthController {
         Self {
             policies,
             gpus,
-            looked: BTreeSet::new(),
+            listed: BTreeSet::new(),
             offered: Vec::new(),
             applied: applied.iter().map(|out| out.gpu.key()).collect(),
             awaited: Vec::new(),
@@ -160,25 +160,25 @@ impl HealthController {
             returning: BTreeSet::new(),
             closed: BTreeSet::new(),
             // The previous agent may have left the node drained.
-            stage: Stage::at_start(former.is_some()),
+            stage: Stage::initial(former.is_some()),
             recount,
-            resumed: None,
+            resume_check_due: None,
             interval_ms,
             pending: Vec::new(),
             without_jobs: Vec::new(),
-            is_asking: false,
-            is_draining: false,
+            has_pending_query: false,
+            has_pending_drain: false,
             has_failed_to_drain: false,
             last_logged: BTreeMap::new(),
             recent: former.map(|report| report.recent.clone().into()).unwrap_or_default(),
-            asked_use: None,
+            last_usage_query: None,
             at: former.map_or(0, |report| report.at),
             actions: Vec::new(),
         }
     }
 
     /// Sets the devices for jobs.
-    pub fn offer(&mut self, offered: Vec<Offered>) {
+    pub fn set_offered(&mut self, offered: Vec<Offered>) {
         if self.offered == offered {
             return;
         }
@@ -188,10 +188,10 @@ impl HealthController {
         self.offered = offered;
     }
 
-    /// A sampling round begins.
-    pub fn listed(&mut self, now: Clock, vendor: Vendor, gpus: Vec<Identity>) {
+    /// Starts a sampling round of these GPUs.
+    pub fn begin_round(&mut self, now: Clock, vendor: Vendor, gpus: Vec<Identity>) {
         let gpus_of_others = &self.gpus;
-        self.looked.retain(|key| gpus_of_others.get(key).is_some_and(|gpu| gpu.identity.vendor != vendor));
+        self.listed.retain(|key| gpus_of_others.get(key).is_some_and(|gpu| gpu.identity.vendor != vendor));
         for identity in gpus {
             self.adopt(&identity);
             let key = identity.key();
@@ -199,54 +199,54 @@ impl HealthController {
             known.identity = identity;
             known.offered = known.identity.indices(&self.offered);
             // An unresponsive GPU is not queried each time.
-            self.looked.insert(key);
+            self.listed.insert(key);
         }
     }
 
-    /// A GPU was sampled.
-    pub fn seen(&mut self, now: Clock, key: &Key, seen: Seen) {
-        self.fault(now, key, seen, None);
+    /// Applies the sample of a GPU.
+    pub fn add_sample(&mut self, now: Clock, key: &Key, sample: GpuSample) {
+        self.apply_sample(now, key, sample, None);
         // If it still has a fault, that keeps it from jobs.
         self.returning.remove(key);
     }
 
-    /// A GPU, or all of them, cannot be sampled.
-    pub fn trouble(&mut self, now: Clock, vendor: Vendor, key: Option<&Key>, kind: FaultKind, what: &str) {
+    /// Applies a failure to sample a GPU, or all GPUs of the vendor.
+    pub fn add_failure(&mut self, now: Clock, vendor: Vendor, key: Option<&Key>, kind: FaultKind, what: &str) {
         let keys: Vec<Key> = match key {
             Some(key) => vec![key.clone()],
             None => self.keys_of(vendor),
         };
         for key in keys {
-            self.fault(now, &key, Seen { trouble: Some(kind), ..Seen::default() }, Some(what));
+            self.apply_sample(now, &key, GpuSample { trouble: Some(kind), ..GpuSample::default() }, Some(what));
             self.returning.remove(&key);
         }
     }
 
-    fn fault(&mut self, now: Clock, key: &Key, seen: Seen, detail: Option<&str>) {
+    fn apply_sample(&mut self, now: Clock, key: &Key, sample: GpuSample, detail: Option<&str>) {
         let policies = self.policies.clone();
         let Some(gpu) = self.gpus.get_mut(key) else { return };
-        let (new, over) = gpu.see(now, seen, |kind| policies.policy(kind));
+        let (new, cleared) = gpu.apply_sample(now, sample, |kind| policies.policy(kind));
         for kind in new {
-            let used = self.gpus.get(key).filter(|_| kind == FaultKind::Leftover).map(Gpu::use_of_it);
-            self.note(now, key, kind, policies.policy(kind), detail.or(used.as_deref()));
+            let used = self.gpus.get(key).filter(|_| kind == FaultKind::Leftover).map(Gpu::usage);
+            self.queue_report(now, key, kind, policies.policy(kind), detail.or(used.as_deref()));
         }
-        for kind in over {
+        for kind in cleared {
             self.log_cleared(key, kind);
         }
     }
 
-    /// The sampling round has ended. A GPU that was there and is no longer listed is lost.
-    pub fn done(&mut self, now: Clock, vendor: Vendor) {
-        let gone: Vec<Key> = self.keys_of(vendor).into_iter().filter(|key| !self.looked.contains(key)).collect();
+    /// Ends the sampling round. A known GPU that is no longer listed is lost.
+    pub fn end_round(&mut self, now: Clock, vendor: Vendor) {
+        let gone: Vec<Key> = self.keys_of(vendor).into_iter().filter(|key| !self.listed.contains(key)).collect();
         for key in gone {
-            self.trouble(now, vendor, Some(&key), FaultKind::Lost, "the driver no longer lists the GPU");
+            self.add_failure(now, vendor, Some(&key), FaultKind::Lost, "the driver no longer lists the GPU");
         }
         self.at = now.unix;
         let is_used = self.gpus.values().any(|gpu| gpu.is_in_use() && !gpu.offered.is_empty());
-        let is_due = self.asked_use.is_none_or(|asked| now.ms.saturating_sub(asked) >= ASK_USE);
+        let is_due = self.last_usage_query.is_none_or(|last| now.ms.saturating_sub(last) >= USAGE_QUERY_INTERVAL);
         if is_used && is_due {
-            self.asked_use = Some(now.ms);
-            self.ask();
+            self.last_usage_query = Some(now.ms);
+            self.query_jobs();
         }
     }
 
@@ -262,11 +262,11 @@ impl HealthController {
         self.gpus.iter().filter(|(_, gpu)| gpu.identity.vendor == vendor).map(|(key, _)| key.clone()).collect()
     }
 
-    /// The driver reported an error. Without a GPU, it is attributed to the only one.
-    pub fn event(&mut self, now: Clock, key: Option<&Key>, xid: u32) {
+    /// Applies an error that the driver reported. Without a GPU, it is attributed to the only one.
+    pub fn add_event(&mut self, now: Clock, key: Option<&Key>, xid: u32) {
         let only = || self.gpus.keys().next().filter(|_| self.gpus.len() == 1).cloned();
         let Some(key) = key.cloned().or_else(only) else {
-            let fault = super::policy::words(FaultKind::Xid(xid)).0;
+            let fault = super::policy::describe(FaultKind::Xid(xid)).0;
             return self.warn(message!(
                 "gpu-fault-unidentified",
                 "the driver reports {fault} of an unidentified GPU",
@@ -275,8 +275,8 @@ impl HealthController {
         };
         let (kind, policy) = (FaultKind::Xid(xid), self.policies.policy(FaultKind::Xid(xid)));
         let Some(gpu) = self.gpus.get_mut(&key) else { return };
-        gpu.event(now, kind, policy);
-        self.note(now, &key, kind, policy, None);
+        gpu.add_event(now, kind, policy);
+        self.queue_report(now, &key, kind, policy, None);
     }
 
     /// The pending actions.
@@ -293,17 +293,18 @@ impl HealthController {
     }
 
     /// The time of the next action, in ms.
-    pub fn next(&self) -> Option<u64> {
+    pub fn next_deadline(&self) -> Option<u64> {
         // Both of these states wait for Slurm's answer.
-        let dates = self.stage.next().into_iter().chain(self.must_check_resumed()).filter(|_| !self.is_asking);
-        dates.chain(self.next_log()).chain(self.gpus.values().filter_map(Gpu::reset_is_due)).min()
+        let checks = self.stage.next_deadline().into_iter().chain(self.next_resume_check());
+        let checks = checks.filter(|_| !self.has_pending_query);
+        checks.chain(self.next_log()).chain(self.gpus.values().filter_map(Gpu::reset_deadline)).min()
     }
 
     /// The report of this process.
     pub fn report(&self, pid: u32) -> Report {
         let report = |(key, gpu): (&Key, &Gpu)| {
             let release = self.release_of(key);
-            super::report::GpuReport { release, ..gpu.report(self.is_out(key)) }
+            super::report::GpuReport { release, ..gpu.report(self.is_left_out(key)) }
         };
         let gpus = self.gpus.iter().map(report);
         let mut gpus: Vec<_> = gpus.collect();
@@ -314,8 +315,8 @@ impl HealthController {
             interval_ms: self.interval_ms,
             gpus,
             recent: self.recent.iter().cloned().collect(),
-            node: self.doing(),
-            node_stage: self.stage.shown(),
+            node: self.node_summary(),
+            node_stage: self.stage.node_stage(),
         }
     }
 }

@@ -39,8 +39,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Whether this identity comes from a detection, which may have fewer details than an earlier sample.
-    pub fn is(&self, gpu: &Gpu) -> bool {
+    /// Whether this is the identity of a detected GPU. A detection may have fewer details than an earlier sample.
+    pub fn matches(&self, gpu: &Gpu) -> bool {
         let file = gpu.device_file.as_ref().map(|file| file.display().to_string());
         // Partitions of a GPU share its address.
         let is_other_part = || self.file.as_ref().zip(file.as_ref()).is_some_and(|(own, other)| own != other);
@@ -78,9 +78,9 @@ pub enum Line {
         /// In the driver's order.
         gpus: Vec<Identity>,
     },
-    /// The driver initialises this GPU, which can take seconds. Only its place is known.
+    /// The driver initializes this GPU, which can take seconds. Its UUID is unknown.
     Opening {
-        /// Which.
+        /// The GPU.
         gpu: Identity,
     },
     /// A query for this GPU begins.
@@ -93,7 +93,7 @@ pub enum Line {
         /// The GPU.
         gpu: Key,
         /// The sample.
-        seen: Box<Seen>,
+        seen: Box<GpuSample>,
     },
     /// The sampling round has ended.
     Done,
@@ -135,7 +135,7 @@ pub enum Phase {
 
 /// A sample of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct GpuSample {
     /// The condition of the GPU.
     pub condition: Condition,
     /// The measurements of the GPU.

@@ -37,7 +37,7 @@ pub const fn default(kind: FaultKind) -> Policy {
 }
 
 /// The description and repair of a fault.
-pub fn words(kind: FaultKind) -> (String, &'static str) {
+pub fn describe(kind: FaultKind) -> (String, &'static str) {
     let (what, repair) = match kind {
         FaultKind::Xid(number) => {
             let (_, what, repair) = xid(number);
@@ -149,12 +149,12 @@ mod tests {
             let policy = default(FaultKind::Xid(number));
             assert_eq!(policy == Policy::Drain, draining.contains(&number), "{number}");
             if program_errors.contains(&number) {
-                assert!(words(FaultKind::Xid(number)).1.contains("program"), "{number}");
+                assert!(describe(FaultKind::Xid(number)).1.contains("program"), "{number}");
             }
         }
-        assert_eq!(words(FaultKind::Xid(79)).0, "XID 79, GPU fell off the bus");
-        assert_eq!(words(FaultKind::Xid(171)).0, "XID 171");
+        assert_eq!(describe(FaultKind::Xid(79)).0, "XID 79, GPU fell off the bus");
+        assert_eq!(describe(FaultKind::Xid(171)).0, "XID 171");
         assert_eq!(default(FaultKind::Xid(UNKNOWN_XID)), Policy::Warn);
-        assert!(words(FaultKind::RecoveryAction(2)).0.contains("reboot"));
+        assert!(describe(FaultKind::RecoveryAction(2)).0.contains("reboot"));
     }
 }

@@ -98,7 +98,7 @@ impl Obstacle {
     }
 
     /// Cause and repair.
-    pub const fn words(self, vendor: Vendor) -> (&'static str, &'static str) {
+    pub const fn cause_and_repair(self, vendor: Vendor) -> (&'static str, &'static str) {
         let words = &vendor.traits().obstacles;
         match self {
             Self::NotGiven => ("not passed to this container", words.not_given),

@@ -1,9 +1,9 @@
 //! GRES as Slurm writes them.
 
-/// How many GPUs a Gres has: `gpu:nvidia:2(S:0,1),gpu:amd:1,mps:100` has 3. A type without a count is one.
+/// The number of GPUs of a Gres: `gpu:nvidia:2(S:0,1),gpu:amd:1,mps:100` has 3. A type without a count is one.
 pub fn gpus(gres: &str) -> u64 {
     let count = |item: &str| {
-        // What follows a comma in a list of sockets begins with no name of a GRES.
+        // Sockets of a list such as `(S:0,1)` are items too, but their names are not `gpu`.
         let mut parts = item.split('(').next().unwrap_or_default().split(':');
         if !parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gpu")) {
             return 0;
@@ -68,7 +68,7 @@ pub fn shared(gres: &str) -> Vec<usize> {
                 None => {
                     let is_used =
                         |part: &str| part.split('/').next().is_some_and(|used| used.parse().unwrap_or(0_u64) > 0);
-                    let used = list.split(',').take(MOST).enumerate().filter(|(_, part)| is_used(part));
+                    let used = list.split(',').take(MAX_GPUS).enumerate().filter(|(_, part)| is_used(part));
                     all.extend(used.map(|(index, _)| index));
                 }
             }
@@ -81,20 +81,20 @@ pub fn shared(gres: &str) -> Vec<usize> {
 fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-    (last < MOST).then_some(first..=last)
+    (last < MAX_GPUS).then_some(first..=last)
 }
 
-/// The most GPUs that a node can have here.
-pub const MOST: usize = 256;
+/// The maximum number of GPUs of a node.
+pub const MAX_GPUS: usize = 256;
 
 /// The type of each GPU by its index: `gpu:nvidia:2(S:0),gpu:amd:1` is nvidia, nvidia, amd. One without a type is "gpu".
 pub fn types(gres: &str) -> Vec<&str> {
     let one = |item| {
         let mut parts = str::split(str::split(item, '(').next().unwrap_or_default(), ':').skip(1);
         let name = parts.next().filter(|part| part.parse::<u64>().is_err() && *part != "no_consume").unwrap_or("gpu");
-        std::iter::repeat_n(name, usize::try_from(gpus(item)).unwrap_or(MOST).min(MOST))
+        std::iter::repeat_n(name, usize::try_from(gpus(item)).unwrap_or(MAX_GPUS).min(MAX_GPUS))
     };
-    gres.split(',').flat_map(one).take(MOST).collect()
+    gres.split(',').flat_map(one).take(MAX_GPUS).collect()
 }
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ mod tests {
     fn returns_type_of_each_gpu() {
         assert_eq!(types("gpu:nvidia:2(S:0,1),gpu:amd:1(S:1-3),mps:100,shard:nvidia:8"), ["nvidia", "nvidia", "amd"]);
         assert_eq!(types("gpu:gpu0:1,gpu:gpu1:1,gpu:2"), ["gpu0", "gpu1", "gpu", "gpu"]);
-        assert_eq!(types("gpu:a:99999999999").len(), MOST);
+        assert_eq!(types("gpu:a:99999999999").len(), MAX_GPUS);
         assert_eq!(types("(null)"), [""; 0]);
     }
 }

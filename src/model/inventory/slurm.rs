@@ -27,8 +27,8 @@ impl SlurmInstall {
 
     /// Whether this Slurm has the behavior. For an unknown release, the table has the safe assumption.
     pub fn does(&self, behavior: Behavior) -> bool {
-        let since = behavior.since();
-        self.version.map_or(since.if_unknown, |version| version >= since.release)
+        let row = behavior.row();
+        self.version.map_or(row.if_unknown, |version| version >= row.release)
     }
 }
 
@@ -88,25 +88,25 @@ impl fmt::Display for SlurmVersion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behavior {
     /// slurmd enables the controllers of a cgroup v2 by itself, where there is no systemd (`EnableControllers`).
-    EnablesControllers,
+    EnableControllers,
     /// oci.conf supports `IgnoreFileConfigJson`.
-    RunsImages,
+    ContainerImages,
     /// slurmctld accepts a node that returns with another address.
-    FollowsAddresses,
+    NodeAddressChange,
     /// With `--systemd`, a daemon hands over to a successor on `scontrol reconfigure`, and keeps running if that fails.
-    HandsOver,
+    Handover,
     /// slurmd creates namespaces to read a user's login environment.
-    MakesNamespaces,
+    LoginNamespaces,
     /// cgroup.conf supports `CgroupPlugin=disabled`.
-    DisablesCgroups,
+    DisabledCgroups,
     /// GetEnvTimeout was removed, and with it the file with the login environment.
-    IgnoresGetEnvTimeout,
+    NoGetEnvTimeout,
     /// `ContainerPath` of oci.conf is a directory, in which Slurm names those of jobs, steps and tasks.
-    NamesBundles,
+    BundleDirectory,
     /// A daemon waits until its announcement of a successor was read (`BARRIER=1`).
-    WaitsForTheReader,
+    SuccessorBarrier,
     /// slurmctld and slurmd serve HTTP on their own ports.
-    AnswersHttp,
+    HttpEndpoints,
 }
 
 /// A row of the table of behaviors.
@@ -117,89 +117,89 @@ pub struct BehaviorRow {
     /// The assumption for an unknown release.
     pub if_unknown: bool,
     /// The description for docs/reference/versions.md.
-    pub what: &'static str,
+    pub description: &'static str,
     /// slurminit's handling, for docs/reference/versions.md.
-    pub here: &'static str,
+    pub handling: &'static str,
 }
 
 impl Behavior {
     /// All behaviors, by release.
     pub const ALL: [Self; 10] = [
-        Self::EnablesControllers,
-        Self::RunsImages,
-        Self::FollowsAddresses,
-        Self::HandsOver,
-        Self::MakesNamespaces,
-        Self::DisablesCgroups,
-        Self::IgnoresGetEnvTimeout,
-        Self::NamesBundles,
-        Self::WaitsForTheReader,
-        Self::AnswersHttp,
+        Self::EnableControllers,
+        Self::ContainerImages,
+        Self::NodeAddressChange,
+        Self::Handover,
+        Self::LoginNamespaces,
+        Self::DisabledCgroups,
+        Self::NoGetEnvTimeout,
+        Self::BundleDirectory,
+        Self::SuccessorBarrier,
+        Self::HttpEndpoints,
     ];
 
     /// The row of the table. The sources are Slurm's RELEASE_NOTES, cgroup.conf(5) of 23.02, and `env.c` of 23.11 (23.02 only
     /// forks).
-    pub const fn since(self) -> BehaviorRow {
+    pub const fn row(self) -> BehaviorRow {
         match self {
-            Self::EnablesControllers => BehaviorRow {
+            Self::EnableControllers => BehaviorRow {
                 release: SlurmVersion::new(23, 2),
                 if_unknown: true,
-                what: "`EnableControllers` in cgroup.conf",
-                here: "older: no cgroups for jobs",
+                description: "`EnableControllers` in cgroup.conf",
+                handling: "older: no cgroups for jobs",
             },
-            Self::RunsImages => BehaviorRow {
+            Self::ContainerImages => BehaviorRow {
                 release: SlurmVersion::new(23, 2),
                 if_unknown: true,
-                what: "`IgnoreFileConfigJson` in oci.conf",
-                here: "older: no jobs in container images",
+                description: "`IgnoreFileConfigJson` in oci.conf",
+                handling: "older: no jobs in container images",
             },
-            Self::FollowsAddresses => BehaviorRow {
+            Self::NodeAddressChange => BehaviorRow {
                 release: SlurmVersion::new(23, 11),
                 if_unknown: true,
-                what: "the controller accepts a node's new address",
-                here: "older: the roles controller, compute and login are rejected",
+                description: "the controller accepts a node's new address",
+                handling: "older: the roles controller, compute and login are rejected",
             },
-            Self::HandsOver => BehaviorRow {
+            Self::Handover => BehaviorRow {
                 release: SlurmVersion::new(23, 11),
                 if_unknown: false,
-                what: "`--systemd`: a daemon hands over to a successor on `scontrol reconfigure`",
-                here: "older: a daemon re-executes itself, and exits at a broken file",
+                description: "`--systemd`: a daemon hands over to a successor on `scontrol reconfigure`",
+                handling: "older: a daemon re-executes itself, and exits at a broken file",
             },
-            Self::MakesNamespaces => BehaviorRow {
+            Self::LoginNamespaces => BehaviorRow {
                 release: SlurmVersion::new(23, 11),
                 if_unknown: true,
-                what: "slurmd creates namespaces to read the login environment",
-                here: "without CAP_SYS_ADMIN: `GetEnvTimeout=0`, and slurminit writes the login environments",
+                description: "slurmd creates namespaces to read the login environment",
+                handling: "without CAP_SYS_ADMIN: `GetEnvTimeout=0`, and slurminit writes the login environments",
             },
-            Self::DisablesCgroups => BehaviorRow {
+            Self::DisabledCgroups => BehaviorRow {
                 release: SlurmVersion::new(24, 5),
                 if_unknown: true,
-                what: "`CgroupPlugin=disabled`",
-                here: "older: `cgroup/v1`, with task/none",
+                description: "`CgroupPlugin=disabled`",
+                handling: "older: `cgroup/v1`, with task/none",
             },
-            Self::IgnoresGetEnvTimeout => BehaviorRow {
+            Self::NoGetEnvTimeout => BehaviorRow {
                 release: SlurmVersion::new(25, 5),
                 if_unknown: false,
-                what: "`GetEnvTimeout` is gone: without CAP_SYS_ADMIN `sbatch --export=NONE` makes slurmd exit",
-                here: "not set; the patch of `docker/build-slurm` reads the environment without namespaces",
+                description: "`GetEnvTimeout` is gone: without CAP_SYS_ADMIN `sbatch --export=NONE` makes slurmd exit",
+                handling: "not set; the patch of `docker/build-slurm` reads the environment without namespaces",
             },
-            Self::NamesBundles => BehaviorRow {
+            Self::BundleDirectory => BehaviorRow {
                 release: SlurmVersion::new(25, 5),
                 if_unknown: false,
-                what: "`ContainerPath` in oci.conf is a directory; before, a pattern",
-                here: "written in the form of the release",
+                description: "`ContainerPath` in oci.conf is a directory; before, a pattern",
+                handling: "written in the form of the release",
             },
-            Self::WaitsForTheReader => BehaviorRow {
+            Self::SuccessorBarrier => BehaviorRow {
                 release: SlurmVersion::new(25, 11),
                 if_unknown: true,
-                what: "`BARRIER=1`: a daemon waits until its successor message was read",
-                here: "the passed descriptor is closed after reading, with every release",
+                description: "`BARRIER=1`: a daemon waits until its successor message was read",
+                handling: "the passed descriptor is closed after reading, with every release",
             },
-            Self::AnswersHttp => BehaviorRow {
+            Self::HttpEndpoints => BehaviorRow {
                 release: SlurmVersion::new(25, 11),
                 if_unknown: true,
-                what: "`/metrics`, `/livez` and `/readyz` on the ports of slurmctld and slurmd",
-                here: "unchanged",
+                description: "`/metrics`, `/livez` and `/readyz` on the ports of slurmctld and slurmd",
+                handling: "unchanged",
             },
         }
     }
@@ -239,11 +239,11 @@ mod tests {
     #[test]
     fn behavior_begins_with_its_release() {
         for behavior in Behavior::ALL {
-            let since = behavior.since();
-            let before = SlurmVersion { month: since.release.month - 1, ..since.release };
-            assert!(slurm(Some(since.release)).does(behavior), "{behavior:?}");
+            let row = behavior.row();
+            let before = SlurmVersion { month: row.release.month - 1, ..row.release };
+            assert!(slurm(Some(row.release)).does(behavior), "{behavior:?}");
             assert!(!slurm(Some(before)).does(behavior), "{behavior:?}");
-            assert_eq!(slurm(None).does(behavior), since.if_unknown, "{behavior:?}");
+            assert_eq!(slurm(None).does(behavior), row.if_unknown, "{behavior:?}");
         }
     }
 
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn tables_are_sorted_with_one_default_release() {
-        assert!(Behavior::ALL.windows(2).all(|pair| pair[0].since().release <= pair[1].since().release));
+        assert!(Behavior::ALL.windows(2).all(|pair| pair[0].row().release <= pair[1].row().release));
         assert!(RELEASES.windows(2).all(|pair| pair[0].version < pair[1].version));
         let default: Vec<_> = RELEASES.iter().filter(|release| release.argument.is_empty()).collect();
         assert!(default.len() == 1 && default[0].version == DEFAULT);

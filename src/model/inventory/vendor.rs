@@ -61,7 +61,7 @@ pub enum Source {
 
 impl Source {
     /// The source as text, for a table.
-    pub const fn through(self) -> &'static str {
+    pub const fn label(self) -> &'static str {
         match self {
             Self::Nvml => "NVML",
             Self::NvidiaProc => "/proc and /dev",
@@ -136,7 +136,7 @@ pub struct Traits {
     pub pci_vendor: &'static str,
     /// Prefixes of the GPUs' PCI classes: display controllers, and processing accelerators such as the MI300.
     pub pci_classes: &'static [&'static str],
-    /// The name of the driver or interface that detection asks.
+    /// The name of the driver or interface that detection queries.
     pub interface: &'static str,
     /// The kernel drivers that jobs can use.
     pub drivers: &'static [&'static str],
@@ -187,12 +187,12 @@ pub struct Runtime {
     pub variable: &'static str,
     /// Whether the runtime identifies a GPU by its number among those that can be opened, in driver order, rather than
     /// by UUID.
-    pub counts: bool,
+    pub selects_by_number: bool,
     /// How the runtime identifies GPUs, as a sentence for the script that sets the variable.
-    pub finds: &'static str,
+    pub selection_rule: &'static str,
     /// Whether it ignores a GPU whose device file the user may not open (EACCES). NVML counts such GPUs and refuses to open
     /// them (nvmlDeviceGetHandleByIndex: NVML_ERROR_NO_PERMISSION); libhsakmt ends at the first (topology.c).
-    pub skips_closed: bool,
+    pub ignores_closed_files: bool,
     /// Further variables that must be set for the runtime's numbers to be right.
     pub settings: &'static [(&'static str, &'static str)],
     /// Whether the numbers of GPUs of one model are right without the settings.
@@ -223,14 +223,14 @@ pub struct MismatchWords {
     pub start: &'static str,
     /// The program on the host that lists the GPUs.
     pub tool: &'static str,
-    /// Why an image for these GPUs finds none.
-    pub unseen: &'static str,
+    /// The likely cause if an image for these GPUs finds none.
+    pub no_gpu_cause: &'static str,
     /// What is missing in an image for other GPUs.
-    pub lacks: &'static str,
+    pub missing_software: &'static str,
     /// How not to pass the GPUs to a container.
     pub withhold: &'static str,
     /// Cause and repair on WSL2; `None` if jobs cannot use these GPUs there.
-    pub unseen_in_wsl: Option<(&'static str, &'static str)>,
+    pub no_gpu_in_wsl: Option<(&'static str, &'static str)>,
 }
 
 /// Repairs if a GPU cannot be used.

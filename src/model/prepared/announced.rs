@@ -8,9 +8,9 @@ use super::OfferedGpu;
 use crate::inventory::gres;
 
 /// The maximum length of the text in bytes, enough for eight GPUs with seven instances each.
-const LONGEST: usize = 8 << 10;
-/// The longest name of a model, in characters.
-const LONGEST_MODEL: usize = 64;
+const MAX_BYTES: usize = 8 << 10;
+/// The maximum length of a model name, in characters.
+const MAX_MODEL_LENGTH: usize = 64;
 
 /// One GPU of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,14 +41,14 @@ pub fn text(gpus: &[OfferedGpu]) -> String {
     let mut extra = Extra::default();
     let mut text = String::new();
     for gpu in gpus {
-        let model: String = gpu.model.chars().map(printable).take(LONGEST_MODEL).collect();
+        let model: String = gpu.model.chars().map(printable).take(MAX_MODEL_LENGTH).collect();
         match extra.gpus.last_mut() {
             Some(last) if last.model == model && last.mib == gpu.memory_mib => last.n += 1,
             _ => extra.gpus.push(Run { n: 1, model, mib: gpu.memory_mib }),
         }
         // GPUs that do not fit are dropped; the earlier ones keep their index.
         match serde_json::to_string(&extra) {
-            Ok(longer) if longer.len() <= LONGEST => text = longer,
+            Ok(longer) if longer.len() <= MAX_BYTES => text = longer,
             _ => break,
         }
     }
@@ -62,15 +62,15 @@ fn printable(c: char) -> char {
 
 /// The GPUs of a text, in Slurm's order; empty if the text has another format.
 pub fn parse(text: &str) -> Vec<Announced> {
-    if text.len() > LONGEST {
+    if text.len() > MAX_BYTES {
         return Vec::new();
     }
     let extra: Extra = serde_json::from_str(text).unwrap_or_default();
     let gpus = extra.gpus.into_iter().flat_map(|run| {
-        let model = run.model.chars().take(LONGEST_MODEL).collect();
-        std::iter::repeat_n(Announced { model, memory_mib: run.mib }, run.n.min(gres::MOST))
+        let model = run.model.chars().take(MAX_MODEL_LENGTH).collect();
+        std::iter::repeat_n(Announced { model, memory_mib: run.mib }, run.n.min(gres::MAX_GPUS))
     });
-    gpus.take(gres::MOST).collect()
+    gpus.take(gres::MAX_GPUS).collect()
 }
 
 #[cfg(test)]
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(text(&[]), "");
         let many: Vec<OfferedGpu> = (0..200).map(|number| gpu(&"x".repeat(99), Some(number))).collect();
         let announced = text(&many);
-        assert!(announced.len() <= LONGEST && parse(&announced).len() > 50, "{}", announced.len());
+        assert!(announced.len() <= MAX_BYTES && parse(&announced).len() > 50, "{}", announced.len());
     }
 
     #[test]
@@ -100,7 +100,8 @@ mod tests {
         for other in ["", "somebody's own text", "[]", "{}", r#"{"gpus":[{"n":-1,"model":"x"}]}"#, &"{".repeat(8000)] {
             assert_eq!(parse(other), [], "{other:.40}");
         }
-        assert_eq!(parse(r#"{"gpus":[{"n":18446744073709551615,"model":"x"},{"n":9,"model":"y"}]}"#).len(), gres::MOST);
-        assert_eq!(parse(&" ".repeat(LONGEST + 1)), []);
+        let many = r#"{"gpus":[{"n":18446744073709551615,"model":"x"},{"n":9,"model":"y"}]}"#;
+        assert_eq!(parse(many).len(), gres::MAX_GPUS);
+        assert_eq!(parse(&" ".repeat(MAX_BYTES + 1)), []);
     }
 }

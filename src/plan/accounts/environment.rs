@@ -9,9 +9,9 @@ use std::fmt::Write as _;
 /// The default PATH without /etc/login.defs (login.defs(5)).
 const PATH: &str = "/bin:/usr/bin";
 /// The default PATH for root.
-const ROOTS_PATH: &str = "/sbin:/bin:/usr/sbin:/usr/bin";
+const ROOT_PATH: &str = "/sbin:/bin:/usr/sbin:/usr/bin";
 /// The longest line that Slurm reads from such a file (24.11, `env.c`: `ENV_BUFSIZE`), without its newline.
-const LONGEST_LINE: usize = 256 * 1024 - 2;
+const MAX_LINE_LENGTH: usize = 256 * 1024 - 2;
 
 /// The texts of the system files; a missing file is empty.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +41,7 @@ impl LoginFiles {
 
     fn environment(&self, name: &str, uid: &str, home: &str, shell: &str, common: &BTreeMap<&str, &str>) -> String {
         let mut variables = common.clone();
-        let (key, path) = if uid == "0" { ("ENV_SUPATH", ROOTS_PATH) } else { ("ENV_PATH", PATH) };
+        let (key, path) = if uid == "0" { ("ENV_SUPATH", ROOT_PATH) } else { ("ENV_PATH", PATH) };
         let home = if home.is_empty() { "/" } else { home };
         let shell = if shell.is_empty() { "/bin/sh" } else { shell };
         variables.entry("PATH").or_insert_with(|| self.login_def(key).unwrap_or(path));
@@ -76,7 +76,7 @@ impl LoginFiles {
             let quoted = ['"', '\''].into_iter().find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote));
             let value = quoted.unwrap_or(value);
             // Slurm would take a value that begins with a parenthesis for the first line of a shell function.
-            let fits = !value.starts_with('(') && name.len() + value.len() < LONGEST_LINE;
+            let fits = !value.starts_with('(') && name.len() + value.len() < MAX_LINE_LENGTH;
             (is_name(name) && fits).then_some((name, value))
         };
         self.environment.lines().filter_map(variable).collect()

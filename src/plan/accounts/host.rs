@@ -1,4 +1,4 @@
-//! The ordinary users and groups of the host, out of its passwd and group.
+//! The ordinary users and groups of the host, from its passwd and group files.
 //!
 //! The files are untrusted text. An entry is either valid and free of conflicts with the image and with `[[user]]` and `[[group]]`, or
 //! left out with a reason, so that none can fail a start. System users and groups are never taken: their names and IDs mean something
@@ -18,17 +18,17 @@ const NO_IDS: [u32; 3] = [65_534, 65_535, u32::MAX];
 /// The one system group that is the primary group of ordinary users (SUSE and others), with Debian's ID.
 const USERS_GROUP: (&str, u32) = ("users", 100);
 /// The field with the ID, in both files.
-const ID: usize = 2;
-/// The longest reason, in characters, and the number of reasons that a message contains.
-const LONGEST_REASON: usize = 160;
-const SHOWN: usize = 8;
+const ID_FIELD: usize = 2;
+/// The maximum length of a reason, in characters, and the maximum number of reasons in a message.
+const MAX_REASON_LENGTH: usize = 160;
+const MAX_LISTED: usize = 8;
 /// Directories of the image, in which no home is created.
 const SYSTEM_DIRECTORIES: [&str; 13] =
     ["bin", "boot", "dev", "etc", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr", "var"];
 /// Homes below `var` on systems with a read-only root.
 const VAR_HOME: &str = "/var/home";
 /// The shells of accounts that must not log in, and their path in the image.
-const NO_LOGIN: [&str; 2] = ["nologin", "false"];
+const NO_LOGIN_SHELLS: [&str; 2] = ["nologin", "false"];
 const NO_LOGIN_SHELL: &str = "/usr/sbin/nologin";
 
 /// The texts of the host's files.
@@ -39,17 +39,17 @@ pub struct HostFiles {
     pub group: String,
 }
 
-/// The number of entries that were left out of which the reasons are kept: the files can be long.
-const KEPT: usize = 1000;
+/// The maximum number of rejected entries that are reported: the files can be long.
+const MAX_REASONS: usize = 1000;
 
-/// What is taken from the host's files.
+/// The accounts from the host's files.
 #[derive(Debug, Default)]
 pub struct HostAccounts {
     /// The users, none of which conflicts with the image or the configuration.
     pub users: Vec<User>,
     /// The groups, likewise.
     pub groups: Vec<Group>,
-    /// The entries that were left out, at most [`KEPT`].
+    /// The entries that were left out, at most [`MAX_REASONS`].
     pub rejected: Vec<RejectedEntry>,
 }
 
@@ -71,15 +71,15 @@ impl fmt::Display for RejectedEntry {
 }
 
 fn reject(rejected: &mut Vec<RejectedEntry>, file: &'static str, line: usize, why: &str) {
-    if rejected.len() < KEPT {
-        rejected.push(RejectedEntry { file, line, why: why.chars().take(LONGEST_REASON).collect() });
+    if rejected.len() < MAX_REASONS {
+        rejected.push(RejectedEntry { file, line, why: why.chars().take(MAX_REASON_LENGTH).collect() });
     }
 }
 
 /// The first entries for a message, with the directory of their files.
 pub fn list_rejected(rejected: &[RejectedEntry], from: &Path) -> String {
-    let shown = rejected.iter().take(SHOWN).map(|entry| format!("{}/{entry}", from.display()));
-    let more = rejected.len().saturating_sub(SHOWN);
+    let shown = rejected.iter().take(MAX_LISTED).map(|entry| format!("{}/{entry}", from.display()));
+    let more = rejected.len().saturating_sub(MAX_LISTED);
     let more = (more > 0).then(|| format!("and {more} more"));
     shown.chain(more).collect::<Vec<_>>().join("; ")
 }
@@ -118,7 +118,7 @@ impl HostFiles {
     /// The ordinary users and groups. `image` is the container's own files; `is_program` is whether a path is a program in it.
     pub fn accounts(&self, config: &Config, image: &AccountFiles, is_program: &dyn Fn(&Path) -> bool) -> HostAccounts {
         let settings = &config.host_users;
-        let image = image.without_ours(&[]);
+        let image = image.without_managed(&[]);
         let mut rejected = Vec::new();
         let (groups, gids) = self.groups(config, &image, &mut rejected);
         let mut taken = Taken::default();
@@ -229,7 +229,8 @@ fn ordinary<'a>(text: &'a str, count: usize, settings: &HostUsers) -> Result<Opt
     if fields.len() != count {
         return Err(format!("expected {count} fields, got {}", fields.len()));
     }
-    let number = number(fields[ID]).ok_or_else(|| format!("`{}` is not an ID", fields[ID].escape_default()))?;
+    let id = fields[ID_FIELD];
+    let number = number(id).ok_or_else(|| format!("`{}` is not an ID", id.escape_default()))?;
     if !settings.ids().contains(&number) || NO_IDS.contains(&number) {
         return Ok(None);
     }
@@ -255,7 +256,7 @@ fn user(
             "the primary group {gid} of `{name}` is a system group, or another group in the container"
         ));
     }
-    let home = value::whole_path(fields[5]).filter(|home| is_home(home));
+    let home = value::absolute_path(fields[5]).filter(|home| is_home(home));
     let home = home.ok_or_else(|| {
         format!(
             "`{}`, the home of `{name}`, is not a path from / outside of system directories",
@@ -286,8 +287,8 @@ fn is_home(path: &Path) -> bool {
 
 /// The host's shell if the image has it. An account that must not log in there must not log in here.
 fn shell(text: &str, is_program: &dyn Fn(&Path) -> bool) -> PathBuf {
-    let own = value::whole_path(text).filter(|path| !text.contains('\u{fffd}') && is_program(path));
-    let is_no_login = Path::new(text).file_name().is_some_and(|file| NO_LOGIN.iter().any(|name| file == *name));
+    let own = value::absolute_path(text).filter(|path| !text.contains('\u{fffd}') && is_program(path));
+    let is_no_login = Path::new(text).file_name().is_some_and(|file| NO_LOGIN_SHELLS.iter().any(|name| file == *name));
     own.unwrap_or_else(|| match is_no_login {
         true => NO_LOGIN_SHELL.into(),
         false => ["/bin/bash", "/bin/sh"]
@@ -304,12 +305,12 @@ fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 /// Names and IDs of the image's own files.
 fn entries(text: &str) -> impl Iterator<Item = (&str, u32)> {
-    text.lines().filter_map(|line| Some((name(line), line.split(':').nth(ID)?.parse().ok()?)))
+    text.lines().filter_map(|line| Some((name(line), line.split(':').nth(ID_FIELD)?.parse().ok()?)))
 }
 
 impl AccountFiles {
     /// The users and groups that an earlier start took from the host, as far as the configuration does not have them.
-    pub fn hosts_accounts(&self, config: &Config) -> HostAccounts {
+    pub fn previous_host_accounts(&self, config: &Config) -> HostAccounts {
         let keep = |text: &str, mark: (usize, &str)| -> String {
             text.lines()
                 .filter(|line| line.split(':').nth(mark.0) == Some(mark.1))

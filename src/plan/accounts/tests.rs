@@ -57,7 +57,7 @@ fn adds_lines_for_configured_accounts() {
 #[test]
 fn second_start_is_idempotent_and_removal_restores_image() {
     let updated = with(&image(), ACCOUNTS);
-    assert!(updated.has_ours() && !image().has_ours());
+    assert!(updated.has_managed_accounts() && !image().has_managed_accounts());
     assert_eq!(with(&updated, ACCOUNTS), updated);
     let changed = ACCOUNTS.replace("1001", "3001").replace(", \"video\"", "");
     assert_eq!(with(&updated, &changed), with(&image(), &changed));
@@ -71,9 +71,9 @@ fn accepts_identical_account_of_image() {
     let files = with(&image(), "[[user]]\nname = \"app\"\nuid = 1000\nhome = \"/srv/app\"\ngroups = [\"munge\"]");
     assert_eq!(files.passwd, image().passwd);
     assert!(files.group.contains("munge:x:640:app\n"), "{}", files.group);
-    assert_eq!(files.lacks(&config("[[user]]\nname = \"app\"\nuid = 1000").users), [] as [&User; 0]);
-    assert_eq!(files.lacks(&config("[[user]]\nname = \"app\"\nuid = 7").users).len(), 1);
-    assert_eq!(files.lacks(&config(ACCOUNTS).users).len(), 2);
+    assert_eq!(files.missing_users(&config("[[user]]\nname = \"app\"\nuid = 1000").users), [] as [&User; 0]);
+    assert_eq!(files.missing_users(&config("[[user]]\nname = \"app\"\nuid = 7").users).len(), 1);
+    assert_eq!(files.missing_users(&config(ACCOUNTS).users).len(), 2);
 }
 
 #[test]
@@ -126,7 +126,7 @@ proptest! {
         let Ok(updated) = updated else { return Ok(()) };
         prop_assert_eq!(updated.with(&config.users, &config.groups).unwrap(), updated.clone());
         prop_assert!(updated.passwd.starts_with(&files.passwd));
-        prop_assert_eq!(updated.lacks(&config.users).len(), 0);
+        prop_assert_eq!(updated.missing_users(&config.users).len(), 0);
         let others = |text: &str| text.lines().map(|line| line.split(':').next().unwrap().to_owned()).collect::<Vec<_>>();
         prop_assert_eq!(&others(&updated.group)[..others(&files.group).len()], &others(&files.group)[..]);
     }

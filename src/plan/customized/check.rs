@@ -41,8 +41,8 @@ pub(super) fn check(plan: &Plan, customized: &Customized, context: &Context<'_>)
     // If the user's slurm.conf does not have this node, its generated name is unknown.
     let is_generated = customized.get(FileName::SlurmConf).is_none();
     let name = node.map(|node| node.name.as_str()).or(is_generated.then_some(planned.as_str()));
-    let lines_of =
-        |gres: &UserFile| parse::gres_lines(&gres.read.text, &|hosts| own_node::is_among(hosts, name, context.names));
+    let is_own = |hosts: &str| own_node::is_for_node(hosts, name, context.names);
+    let lines_of = |gres: &UserFile| parse::gres_lines(&gres.read.text, &is_own);
     let gres = customized.get(FileName::GresConf).map(|file| (file, lines_of(file))).filter(|_| context.has_node());
     if let Some((file, own)) = &gres {
         check.gres(file, own, context.exists);

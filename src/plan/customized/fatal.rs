@@ -31,44 +31,49 @@ struct RequiredFile {
     /// The plugin's files, one of which must be in Slurm's directory.
     files: &'static [&'static str],
     /// Whether only slurmctld needs the file.
-    is_controllers: bool,
+    is_for_controller: bool,
 }
 
-const fn companion(key: &'static str, plugin: &'static str, files: &'static [&'static str]) -> RequiredFile {
-    RequiredFile { key, plugin, files, is_controllers: false }
+const fn required_by_all(key: &'static str, plugin: &'static str, files: &'static [&'static str]) -> RequiredFile {
+    RequiredFile { key, plugin, files, is_for_controller: false }
 }
 
-const fn of_controller(key: &'static str, plugin: &'static str, files: &'static [&'static str]) -> RequiredFile {
-    RequiredFile { key, plugin, files, is_controllers: true }
+const fn required_by_controller(
+    key: &'static str,
+    plugin: &'static str,
+    files: &'static [&'static str],
+) -> RequiredFile {
+    RequiredFile { key, plugin, files, is_for_controller: true }
 }
 
 /// Tried with 24.11.5: the daemons wait a minute for a configuration file, and exit without a script or key.
-const COMPANIONS: [RequiredFile; 9] = [
-    companion("TopologyPlugin", "topology/tree", &["topology.conf", "topology.yaml"]),
-    companion("TopologyPlugin", "topology/block", &["topology.conf", "topology.yaml"]),
-    companion("JobContainerType", "job_container/tmpfs", &["job_container.conf"]),
-    companion("NodeFeaturesPlugins", "node_features/helpers", &["helpers.conf"]),
-    of_controller("JobSubmitPlugins", "job_submit/lua", &["job_submit.lua"]),
-    of_controller("BurstBufferType", "burst_buffer/lua", &["burst_buffer.lua"]),
-    companion("CliFilterPlugins", STEP_FILTER, &["cli_filter.lua"]),
-    companion("AuthType", "auth/slurm", &["slurm.key", "slurm.jwks"]),
-    companion("CredType", "cred/slurm", &["slurm.key", "slurm.jwks"]),
+const REQUIRED_FILES: [RequiredFile; 9] = [
+    required_by_all("TopologyPlugin", "topology/tree", &["topology.conf", "topology.yaml"]),
+    required_by_all("TopologyPlugin", "topology/block", &["topology.conf", "topology.yaml"]),
+    required_by_all("JobContainerType", "job_container/tmpfs", &["job_container.conf"]),
+    required_by_all("NodeFeaturesPlugins", "node_features/helpers", &["helpers.conf"]),
+    required_by_controller("JobSubmitPlugins", "job_submit/lua", &["job_submit.lua"]),
+    required_by_controller("BurstBufferType", "burst_buffer/lua", &["burst_buffer.lua"]),
+    required_by_all("CliFilterPlugins", STEP_FILTER, &["cli_filter.lua"]),
+    required_by_all("AuthType", "auth/slurm", &["slurm.key", "slurm.jwks"]),
+    required_by_all("CredType", "cred/slurm", &["slurm.key", "slurm.jwks"]),
 ];
 
-/// Its file is slurminit's, if this Slurm can run it: a generated slurm.conf that the user keeps names it.
+/// A plugin whose file slurminit generates, if this Slurm can run it. A slurm.conf that the user copied from a
+/// generated one names the plugin.
 const STEP_FILTER: &str = "cli_filter/lua";
 
 /// The first problem at which a daemon exits.
 pub(super) fn find(plan: &Plan, customized: &Customized, context: &Context<'_>) -> Option<Fatal> {
     let included = customized.files.iter().find_map(|file| file.missing.as_ref());
     if let Some(missing) = included {
-        return Some(no_included_file(missing));
+        return Some(missing_include(missing));
     }
-    let find = Find { plan, customized, context, lines: lines(plan, customized) };
-    find.no_node().or_else(|| find.cgroups()).or_else(|| find.companions())
+    let checks = Checks { plan, customized, context, lines: lines(plan, customized) };
+    checks.no_node().or_else(|| checks.cgroups()).or_else(|| checks.missing_files())
 }
 
-fn no_included_file(missing: &MissingInclude) -> Fatal {
+fn missing_include(missing: &MissingInclude) -> Fatal {
     let MissingInclude { path, line, name, why } = missing;
     Fatal {
         culprit: Some(Culprit::File(path.clone(), *line)),
@@ -86,14 +91,14 @@ fn lines(plan: &Plan, customized: &Customized) -> Vec<(String, String)> {
     }
 }
 
-struct Find<'a> {
+struct Checks<'a> {
     plan: &'a Plan,
     customized: &'a Customized,
     context: &'a Context<'a>,
     lines: Vec<(String, String)>,
 }
 
-impl Find<'_> {
+impl Checks<'_> {
     fn value(&self, key: &str) -> Option<&str> {
         self.lines.iter().rev().find(|(own, _)| own.eq_ignore_ascii_case(key)).map(|(_, value)| value.as_str())
     }
@@ -109,7 +114,7 @@ impl Find<'_> {
     fn no_node(&self) -> Option<Fatal> {
         let Context { config, names, .. } = self.context;
         let has_own_command = config.daemons.get(&config::DaemonName::Slurmd).is_some_and(|own| own.command.is_some());
-        let is_configured = config.adds_its_node() || config.simulated().is_some() || has_own_command;
+        let is_configured = config.has_dynamic_node() || config.simulated().is_some() || has_own_command;
         if !self.context.has_node() || is_configured || self.customized.own_node.is_some() {
             return None;
         }
@@ -154,7 +159,7 @@ impl Find<'_> {
         let slurm = &self.context.inventory.slurm;
         let obstacle = cgroups::obstacle(self.context.inventory);
         let (key, cause) = match obstacle {
-            _ if is_disabled && slurm.does(Behavior::DisablesCgroups) => {
+            _ if is_disabled && slurm.does(Behavior::DisabledCgroups) => {
                 let why = obstacle.map_or_else(String::new, |obstacle| format!(": {}", obstacle.why));
                 let key = [proctrack, task, gather].into_iter().find(is_cgroup)?;
                 (key, format!("cgroup.conf has CgroupPlugin=disabled; slurmd exits with both{why}"))
@@ -197,8 +202,8 @@ impl Find<'_> {
         }
     }
 
-    /// A plugin whose file is missing.
-    fn companions(&self) -> Option<Fatal> {
+    /// Checks for plugins whose required file is missing.
+    fn missing_files(&self) -> Option<Fatal> {
         let directory = &self.context.config.paths.slurm;
         let is_written = |one: &RequiredFile| one.plugin == STEP_FILTER && self.plan.filters_steps;
         let is_missing = |one: &&RequiredFile| {
@@ -209,9 +214,9 @@ impl Find<'_> {
             let mut names = self.value(one.key).unwrap_or_default().split(',').map(str::trim);
             names.any(|name| name == one.plugin || name == short)
         };
-        let is_here = |one: &&RequiredFile| !one.is_controllers || self.context.has_controller();
+        let is_here = |one: &&RequiredFile| !one.is_for_controller || self.context.has_controller();
         let RequiredFile { key, plugin, files, .. } =
-            COMPANIONS.iter().filter(is_here).filter(is_used).find(is_missing)?;
+            REQUIRED_FILES.iter().filter(is_here).filter(is_used).find(is_missing)?;
         let file: PathBuf = directory.join(files.first()?);
         let what = format!("{key}={plugin} requires the file {}, which is missing", file.display());
         let cause = "Slurm's daemons or commands wait for the file, or exit without it".to_owned();

@@ -1,9 +1,9 @@
 //! Slurm's hostlists: `dgx[1-4],login` and `/dev/nvidia[0-7]`.
 
 /// The largest range that is expanded; a larger one is treated as a typing error.
-const LARGEST_RANGE: u32 = 4096;
+const MAX_RANGE: u32 = 4096;
 /// The maximum number of names from one list.
-const MOST_NAMES: usize = 1 << 16;
+const MAX_NAMES: usize = 1 << 16;
 
 /// Expands `/dev/nvidia[0-3,5]` and `a,b[01-12]` to single names.
 pub(super) fn expand(list: &str) -> Vec<String> {
@@ -35,7 +35,7 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
 
 /// Expands the first range; those after it are expanded with each of its names.
 fn expand_item(item: &str, all: &mut Vec<String>) {
-    if all.len() >= MOST_NAMES {
+    if all.len() >= MAX_NAMES {
         return;
     }
     let Some((before, (inside, after))) =
@@ -47,7 +47,7 @@ fn expand_item(item: &str, all: &mut Vec<String>) {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let (from, to) = (from.trim(), to.trim());
         match (from.parse::<u32>(), to.parse::<u32>()) {
-            (Ok(first), Ok(last)) if last.saturating_sub(first) < LARGEST_RANGE => {
+            (Ok(first), Ok(last)) if last.saturating_sub(first) < MAX_RANGE => {
                 // Leading zeros are part of a name: n[08-10] is n08, n09, n10.
                 let width = from.len();
                 (first..=last).for_each(|number| expand_item(&format!("{before}{number:0width$}{after}"), all));
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(expand("/dev/x[0-4294967295]").len(), 1);
         assert_eq!(expand("n[08-10]"), ["n08", "n09", "n10"]);
         assert_eq!(expand("r[1-2]n[1-2],x"), ["r1n1", "r1n2", "r2n1", "r2n2", "x"]);
-        assert!(expand("a[0-4095]b[0-4095]c[0-4095]").len() <= 2 * MOST_NAMES);
+        assert!(expand("a[0-4095]b[0-4095]c[0-4095]").len() <= 2 * MAX_NAMES);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::parse::last_value;
 
 /// The maximum include depth; deeper includes count as circular.
-const DEEPEST: u32 = 8;
+const MAX_DEPTH: u32 = 8;
 
 /// A file with the text of those that it includes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,11 +55,11 @@ impl Expanded {
         Ok(expanded)
     }
 
-    fn add(&mut self, path: &Path, text: &str, how: (Inlined, Read<'_>), depth: u32) -> Result<(), MissingInclude> {
-        let (inlined, read) = how;
+    fn add(&mut self, path: &Path, text: &str, mode: (Inlined, Read<'_>), depth: u32) -> Result<(), MissingInclude> {
+        let (inlined, read) = mode;
         for (index, line) in text.split_inclusive('\n').enumerate() {
-            let wanted = |name: &&str| inlined == Inlined::All || !Path::new(name).is_absolute();
-            let Some(name) = included(line).filter(wanted) else {
+            let is_inlined = |name: &&str| inlined == Inlined::All || !Path::new(name).is_absolute();
+            let Some(name) = included(line).filter(is_inlined) else {
                 self.push(line, path, index + 1);
                 continue;
             };
@@ -67,12 +67,12 @@ impl Expanded {
             let name = name.replace("%c", &last_value(&self.text, "ClusterName").unwrap_or_default());
             let missing =
                 |why: String| MissingInclude { path: path.to_owned(), line: index + 1, name: name.clone(), why };
-            if depth >= DEEPEST {
+            if depth >= MAX_DEPTH {
                 return Err(missing("circular Include".to_owned()));
             }
             let (found, text) = read(&name).map_err(missing)?;
             self.push(&format!("# {}\n", line.trim()), path, index + 1);
-            self.add(&found, &text, how, depth + 1)?;
+            self.add(&found, &text, mode, depth + 1)?;
             if !self.text.ends_with('\n') {
                 self.text.push('\n');
             }

@@ -70,7 +70,7 @@ pub(super) fn find(lines: &[parse::Line], names: &Names) -> Option<OwnNode> {
 }
 
 /// Whether a line of gres.conf with this NodeName is for the node. If the node's name is unknown, lines with a name of the host are.
-pub(super) fn is_among(hosts: &str, node: Option<&str>, names: &Names) -> bool {
+pub(super) fn is_for_node(hosts: &str, node: Option<&str>, names: &Names) -> bool {
     match node {
         Some(node) => hostlist::expand(node).iter().any(|node| hostlist::contains(hosts, node)),
         None => hostlist::expand(hosts).iter().any(|host| names.has(host)),

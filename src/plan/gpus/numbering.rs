@@ -27,14 +27,14 @@ pub(super) struct Numbering {
     /// For each line, the UUID for CUDA if `names` has a number that depends on the GPUs that the job's user can open.
     pub(super) uuids: Vec<Option<String>>,
     /// Whether each position in Slurm's list equals the runtime's number.
-    pub(super) is_slurms: bool,
+    pub(super) matches_slurm_positions: bool,
 }
 
 /// Names the devices, in the order of the lines.
 pub(super) fn number(inventory: &Inventory, wanted: CudaDevices, offers: &[Offer<'_>]) -> Numbering {
     let by_number = wanted == CudaDevices::Number && cuda_counts(inventory, offers);
     let name = |offer: &Offer<'_>| match offer.cuda_name() {
-        _ if offer.gpu.vendor.traits().runtime.counts => number_among_open(offer.gpu, inventory).to_string(),
+        _ if offer.gpu.vendor.traits().runtime.selects_by_number => number_among_open(offer.gpu, inventory).to_string(),
         Some(uuid) if !by_number => uuid.to_owned(),
         _ => cuda_number(offer.gpu, inventory).to_string(),
     };
@@ -52,7 +52,7 @@ pub(super) fn number(inventory: &Inventory, wanted: CudaDevices, offers: &[Offer
         let is_in_order = runtime.equal_models_in_bus_order && is_one_model(inventory, offer.gpu.vendor);
         !runtime.settings.is_empty() && !is_in_order
     });
-    Numbering { names, uuids, is_slurms: one_vendor && !needs_settings && positions_are_names }
+    Numbering { names, uuids, matches_slurm_positions: one_vendor && !needs_settings && positions_are_names }
 }
 
 /// Whether the number of each offered GPU in CUDA is known: no GPU that CUDA may open is in MIG mode, their bus order is
@@ -137,13 +137,13 @@ mod tests {
     fn numbered(gpus: &[Gpu], setting: CudaDevices) -> (Vec<String>, bool, usize) {
         let inventory = Inventory { gpus: gpus.to_vec(), ..Inventory::default() };
         let numbering = number(&inventory, setting, &offers(&inventory, &mut Reasons::default()));
-        (numbering.names, numbering.is_slurms, numbering.uuids.into_iter().flatten().count())
+        (numbering.names, numbering.matches_slurm_positions, numbering.uuids.into_iter().flatten().count())
     }
 
     #[test]
     fn cuda_numbers_count_usable_gpus_in_bus_order() {
         let pair = |first: Access| [gpu(0, 1, first), gpu(1, 2, Access::Usable), gpu(2, 3, Access::Usable)];
-        for (first, names, is_slurms) in [
+        for (first, names, matches_slurm_positions) in [
             (Access::Usable, ["0", "1", "2"].as_slice(), true),
             (unusable(Obstacle::NotGiven), &["0", "1"], true),
             (unusable(Obstacle::Denied), &["0", "1"], true),
@@ -155,7 +155,7 @@ mod tests {
             let (actual, matches_slurm, _) = numbered(&pair(first.clone()), CudaDevices::Number);
             assert_eq!(
                 (actual.as_slice(), matches_slurm),
-                (names.iter().map(ToString::to_string).collect::<Vec<_>>().as_slice(), is_slurms),
+                (names.iter().map(ToString::to_string).collect::<Vec<_>>().as_slice(), matches_slurm_positions),
                 "{first:?}"
             );
         }

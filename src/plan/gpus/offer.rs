@@ -114,7 +114,7 @@ pub(super) fn offers<'a>(inventory: &'a Inventory, reasons: &mut Reasons) -> Vec
 }
 
 fn not_offered((obstacle, vendor): (Obstacle, Vendor), gpus: &[String], counted: usize) -> Finding {
-    let (cause, repair) = obstacle.words(vendor);
+    let (cause, repair) = obstacle.cause_and_repair(vendor);
     let severity = if obstacle == Obstacle::NotGiven { Severity::Warning } else { Severity::Info };
     let what = format!("excluded GPUs (of {counted} that the drivers list): {}", gpus.join("; "));
     Finding::new(Kind::GpuLeftOut, severity, what, cause, repair)

@@ -12,10 +12,10 @@ pub fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding
     for gpu in selected.gpus.iter_mut().filter(|gpu| gpu.access == Access::Usable) {
         leave_out(gpu, only, except);
     }
-    let has_whole = selected.gpus.iter().any(|gpu| gpu.is_usable() && !gpu.integrated);
-    let is_asked_for = |gpu: &Gpu| only.iter().any(|selector| selector.is(gpu));
-    let is_second = |gpu: &Gpu| gpu.integrated && (has_whole || !gpu.vendor.traits().offers_integrated);
-    let others = |gpu: &&mut Gpu| gpu.access == Access::Usable && is_second(gpu) && !is_asked_for(gpu);
+    let has_discrete = selected.gpus.iter().any(|gpu| gpu.is_usable() && !gpu.integrated);
+    let is_requested = |gpu: &Gpu| only.iter().any(|selector| selector.matches(gpu));
+    let is_secondary = |gpu: &Gpu| gpu.integrated && (has_discrete || !gpu.vendor.traits().offers_integrated);
+    let others = |gpu: &&mut Gpu| gpu.access == Access::Usable && is_secondary(gpu) && !is_requested(gpu);
     for gpu in selected.gpus.iter_mut().filter(others) {
         gpu.access = Access::unusable(Obstacle::Integrated, "integrated into the processor");
     }
@@ -23,45 +23,46 @@ pub fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding
         findings.extend(
             selectors
                 .iter()
-                .filter(|selector| !is_here(selector, inventory))
-                .map(|selector| not_here(key, selector, inventory)),
+                .filter(|selector| !matches_any_gpu(selector, inventory))
+                .map(|selector| unmatched_selector(key, selector, inventory)),
         );
     }
     selected
 }
 
 fn leave_out(gpu: &mut Gpu, only: &[GpuSelector], except: &[GpuSelector]) {
-    let excepted = except.iter().find(|selector| selector.is(gpu));
-    if let Some(selector) = excepted {
+    let exception = except.iter().find(|selector| selector.matches(gpu));
+    if let Some(selector) = exception {
         gpu.access = Access::unusable(Obstacle::NotChosen, format!("excluded by `{selector}` in `[gpu] except`"));
         return;
     }
-    let is_wanted = only.is_empty() || only.iter().any(|selector| selector.is(gpu));
+    let is_included = only.is_empty() || only.iter().any(|selector| selector.matches(gpu));
     let mut left = 0;
     for instance in gpu.mig.iter_mut().flatten().filter(|instance| instance.access == Access::Usable) {
-        let excepted = except.iter().find(|selector| selector.is_instance(instance));
-        if let Some(selector) = excepted {
+        let exception = except.iter().find(|selector| selector.matches_instance(instance));
+        if let Some(selector) = exception {
             let reason = format!("excluded by `{selector}` in `[gpu] except`");
             instance.access = Access::unusable(Obstacle::NotChosen, reason);
-        } else if !is_wanted && !only.iter().any(|selector| selector.is_instance(instance)) {
+        } else if !is_included && !only.iter().any(|selector| selector.matches_instance(instance)) {
             instance.access = Access::unusable(Obstacle::NotChosen, NOT_IN_ONLY);
         } else {
             left += 1;
         }
     }
-    if !is_wanted && left == 0 {
+    if !is_included && left == 0 {
         gpu.access = Access::unusable(Obstacle::NotChosen, NOT_IN_ONLY);
     }
 }
 
 const NOT_IN_ONLY: &str = "not in `[gpu] only`";
 
-fn is_here(selector: &GpuSelector, inventory: &Inventory) -> bool {
+fn matches_any_gpu(selector: &GpuSelector, inventory: &Inventory) -> bool {
     let mut instances = inventory.gpus.iter().flat_map(|gpu| gpu.mig.iter().flatten());
-    inventory.gpus.iter().any(|gpu| selector.is(gpu)) || instances.any(|instance| selector.is_instance(instance))
+    inventory.gpus.iter().any(|gpu| selector.matches(gpu))
+        || instances.any(|instance| selector.matches_instance(instance))
 }
 
-fn not_here(key: &str, selector: &GpuSelector, inventory: &Inventory) -> Finding {
+fn unmatched_selector(key: &str, selector: &GpuSelector, inventory: &Inventory) -> Finding {
     let describe = |gpu: &Gpu| {
         let mut parts = vec![display_name(gpu)];
         parts.extend(gpu.pci_address.map(|address| address.to_string()));

@@ -22,7 +22,7 @@ pub(super) fn plan(
     if shared == 0 {
         return None;
     }
-    let (name, each) = (sharing.gres(), sharing.of_each_gpu());
+    let (name, each) = (sharing.gres(), sharing.count_per_gpu());
     let key = match sharing {
         Sharing::Shards(_) => "set by `[gpu] shards`; jobs with --gres=shard:1 can share a GPU",
         Sharing::Mps => {

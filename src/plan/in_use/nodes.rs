@@ -12,9 +12,9 @@ use model::queued_job::QueuedJob;
 const NO_PORT: &str = "1";
 
 /// The keys that are set for a kept node.
-const OWN: [&str; 6] = ["NodeName", "NodeHostname", "NodeAddr", "Port", "State", "Reason"];
+const KEPT_NODE_KEYS: [&str; 6] = ["NodeName", "NodeHostname", "NodeAddr", "Port", "State", "Reason"];
 
-/// A node of the previous slurm.conf that the new one lacks.
+/// A node of the previous slurm.conf that is missing in the new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedNode {
     /// The node's name.
@@ -26,19 +26,19 @@ pub struct RemovedNode {
 }
 
 /// The nodes that the new slurm.conf no longer has.
-pub fn gone_nodes(former: &str, now: &str) -> Vec<RemovedNode> {
-    let (was, is) = (Nodes::parse(former), Nodes::parse(now));
-    let named = was.known.into_iter().chain(was.by_host);
+pub fn removed_nodes(former: &str, now: &str) -> Vec<RemovedNode> {
+    let (old, new) = (Nodes::parse(former), Nodes::parse(now));
+    let named = old.known.into_iter().chain(old.by_host);
     // slurmctld exits if a node has the name of another node's host.
     named
-        .filter(|(name, _)| !is.finds(name) && !is.by_host.contains_key(name))
+        .filter(|(name, _)| !new.resolves(name) && !new.by_host.contains_key(name))
         .map(|(name, pairs)| RemovedNode::of(name, &pairs))
         .collect()
 }
 
 impl RemovedNode {
     fn of(name: String, pairs: &[(String, String)]) -> Self {
-        let is_own = |key: &str| OWN.iter().any(|own| own.eq_ignore_ascii_case(key));
+        let is_own = |key: &str| KEPT_NODE_KEYS.iter().any(|own| own.eq_ignore_ascii_case(key));
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         // slurmd finds its own node by the host name.
         let host = format!("gone-{name}");
@@ -52,8 +52,8 @@ impl RemovedNode {
     }
 
     /// The jobs that use or request the node; `None` without jobs. Jobs of a saved state have no IDs.
-    pub fn users(&self, used: &InUse) -> Option<Vec<String>> {
-        let Some(jobs) = &used.jobs else { return used.saved.names_node(&self.name).then(Vec::new) };
+    pub fn using_jobs(&self, used: &InUse) -> Option<Vec<String>> {
+        let Some(jobs) = &used.jobs else { return used.saved.contains_node(&self.name).then(Vec::new) };
         let names = |list: &str| names_of(list).any(|name| name == self.name);
         let ids = ids(jobs.iter().filter(|job| names(&job.nodes) || names(&job.required)));
         (!ids.is_empty()).then_some(ids)
@@ -70,22 +70,23 @@ pub fn has_same_nodes(former: &str, now: &str) -> bool {
 /// # Errors
 /// The jobs and the missing nodes.
 pub fn check_nodes(former: &str, now: &str, jobs: &[QueuedJob]) -> Result<(), Refusal> {
-    let (was, is) = (Nodes::parse(former), Nodes::parse(now));
-    if was.select.as_ref().zip(is.select.as_ref()).is_some_and(|(was, is)| was != is) && !jobs.is_empty() {
+    let (old, new) = (Nodes::parse(former), Nodes::parse(now));
+    if old.select.as_ref().zip(new.select.as_ref()).is_some_and(|(old, new)| old != new) && !jobs.is_empty() {
         return Err(refusal("SelectType changed; slurmctld would lose all jobs", &ids(jobs.iter())));
     }
     // A name that was also missing in the previous file belongs to a dynamic node.
-    let is_gone = |name: &str| was.has(name) && !is.finds(name);
-    let lacks = |list: &str| names_of(list).any(|name| is_gone(&name));
-    let lost = ids(jobs.iter().filter(|job| lacks(&job.nodes) || lacks(&job.required)));
+    let is_gone = |name: &str| old.is_requestable(name) && !new.resolves(name);
+    let has_gone_node = |list: &str| names_of(list).any(|name| is_gone(&name));
+    let lost = ids(jobs.iter().filter(|job| has_gone_node(&job.nodes) || has_gone_node(&job.required)));
     if !lost.is_empty() {
         return Err(refusal("slurm.conf no longer has nodes that jobs use or request", &lost));
     }
-    let differs =
-        |name: String| was.known.get(&name).zip(is.known.get(&name)).is_some_and(|(was, is)| cores(was) != cores(is));
-    let cut = ids(jobs.iter().filter(|job| !job.waits() && names_of(&job.nodes).any(differs)));
-    if !cut.is_empty() {
-        return Err(refusal("the CPUs, sockets or cores of a node changed while jobs run on it", &cut));
+    let differs = |name: String| {
+        old.known.get(&name).zip(new.known.get(&name)).is_some_and(|(old, new)| cores(old) != cores(new))
+    };
+    let affected = ids(jobs.iter().filter(|job| !job.is_pending() && names_of(&job.nodes).any(differs)));
+    if !affected.is_empty() {
+        return Err(refusal("the CPUs, sockets or cores of a node changed while jobs run on it", &affected));
     }
     Ok(())
 }
@@ -129,12 +130,12 @@ impl Nodes {
     }
 
     /// Whether slurmctld finds a node by this name; if localhost is the only node, by any name (24.11, `_find_node_record`).
-    fn finds(&self, name: &str) -> bool {
+    fn resolves(&self, name: &str) -> bool {
         self.known.contains_key(name) || is_localhost(&self.known)
     }
 
     /// Whether a job may have requested a node by this name.
-    fn has(&self, name: &str) -> bool {
+    fn is_requestable(&self, name: &str) -> bool {
         self.known.contains_key(name) || self.by_host.contains_key(name)
     }
 }

@@ -1,20 +1,21 @@
 //! The names in a file of slurmctld's state.
 //!
-//! The file's form differs from version to version, but each has a text as its length (32 bits, big-endian, with the NUL at its end) and
-//! the text itself (22.05 to 24.11, `pack.c`). So all texts are found, those of ended jobs too, and whatever else looks like one.
+//! The file's format differs between releases, but each stores a text as its length (32 bits, big-endian, including the
+//! final NUL), followed by the text (22.05 to 24.11, `pack.c`). So all texts are found, including those of ended jobs
+//! and other data of this form.
 
 use std::collections::BTreeSet;
 
 use model::hostlist;
 
 /// The maximum length of a list of partitions or nodes.
-const LONGEST: usize = 64 << 10;
+const MAX_TEXT_LENGTH: usize = 64 << 10;
 
 /// The texts of a saved state that may name partitions or nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
     texts: BTreeSet<String>,
-    is_unknown: bool,
+    is_unreadable: bool,
 }
 
 impl Saved {
@@ -25,34 +26,34 @@ impl Saved {
         }
     }
 
-    /// A file that cannot be read may contain any name.
-    pub fn is_unknown(&mut self) {
-        self.is_unknown = true;
+    /// Treats any name as contained, because a file cannot be read.
+    pub fn mark_unreadable(&mut self) {
+        self.is_unreadable = true;
     }
 
     /// Whether a list contains this partition.
-    pub fn names(&self, partition: &str) -> bool {
-        self.is_unknown || self.texts.iter().any(|list| list.split(',').any(|name| name == partition))
+    pub fn contains_partition(&self, partition: &str) -> bool {
+        self.is_unreadable || self.texts.iter().any(|list| list.split(',').any(|name| name == partition))
     }
 
     /// Whether a list contains this partition and others.
-    pub(super) fn names_among_others(&self, partition: &str) -> bool {
-        let names_it = |list: &String| list.contains(',') && list.split(',').any(|name| name == partition);
-        self.is_unknown || self.texts.iter().any(names_it)
+    pub(super) fn contains_in_partition_list(&self, partition: &str) -> bool {
+        let contains = |list: &String| list.contains(',') && list.split(',').any(|name| name == partition);
+        self.is_unreadable || self.texts.iter().any(contains)
     }
 
     /// Whether a list contains this node.
-    pub(super) fn names_node(&self, node: &str) -> bool {
+    pub(super) fn contains_node(&self, node: &str) -> bool {
         let prefix = node.trim_end_matches(|c: char| c.is_ascii_digit());
-        let names_it = |list: &String| list.contains(prefix) && names(list).any(|name| name == node);
-        self.is_unknown || self.texts.iter().any(names_it)
+        let contains = |list: &String| list.contains(prefix) && names(list).any(|name| name == node);
+        self.is_unreadable || self.texts.iter().any(contains)
     }
 }
 
 /// The text after its length.
 fn text_at(bytes: &[u8], at: usize) -> Option<&str> {
     let length = u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?);
-    let length = usize::try_from(length).ok().filter(|length| (2..=LONGEST).contains(length))?;
+    let length = usize::try_from(length).ok().filter(|length| (2..=MAX_TEXT_LENGTH).contains(length))?;
     let (end, text) = bytes.get(at + 4..at + 4 + length)?.split_last()?;
     let is_name = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'/' | b'"' | b'=');
     (*end == 0 && text.iter().all(is_name)).then(|| std::str::from_utf8(text).ok()).flatten()
@@ -76,10 +77,10 @@ mod tests {
     fn finds_partitions_and_nodes_at_any_offset() {
         let mut saved = Saved::default();
         saved.add(&[b"\0\0\x2a\x01".to_vec(), packed(&["debug", "a b", "long,short", "sim[2-3],x"])].concat());
-        assert!(saved.names("debug") && saved.names("long") && saved.names("short"));
-        assert!(!saved.names("lon") && !saved.names("a"));
-        assert!(saved.names_among_others("short") && !saved.names_among_others("debug"));
-        assert!(saved.names_node("sim3") && saved.names_node("x") && !saved.names_node("sim4"));
+        assert!(["debug", "long", "short"].iter().all(|name| saved.contains_partition(name)));
+        assert!(!saved.contains_partition("lon") && !saved.contains_partition("a"));
+        assert!(saved.contains_in_partition_list("short") && !saved.contains_in_partition_list("debug"));
+        assert!(saved.contains_node("sim3") && saved.contains_node("x") && !saved.contains_node("sim4"));
     }
 
     #[test]

@@ -15,9 +15,9 @@ fn jobs(lines: &str) -> Vec<QueuedJob> {
 }
 
 fn users(name: &str, lines: &str, saved: &Saved) -> Option<Vec<String>> {
-    let gone = gone(PREVIOUS, "PartitionName=short Nodes=ALL\n");
+    let gone = removed_partitions(PREVIOUS, "PartitionName=short Nodes=ALL\n");
     let gone = gone.iter().find(|gone| gone.name == name).unwrap();
-    gone.users(&InUse { jobs: Some(jobs(lines)), saved: saved.clone() })
+    gone.using_jobs(&InUse { jobs: Some(jobs(lines)), saved: saved.clone() })
 }
 
 fn saved(text: &str) -> Saved {
@@ -28,12 +28,12 @@ fn saved(text: &str) -> Saved {
 
 #[test]
 fn kept_partition_accepts_no_new_jobs() {
-    let gone = gone(PREVIOUS, "PartitionName=short Nodes=ALL Default=YES\n");
+    let gone = removed_partitions(PREVIOUS, "PartitionName=short Nodes=ALL Default=YES\n");
     let lines: Vec<String> =
         gone.iter().map(|gone| gone.settings.iter().map(|(key, value)| format!(" {key}={value}")).collect()).collect();
     assert_eq!(lines, [" Nodes=ALL MaxTime=INFINITE State=DRAIN", " Nodes=big State=DOWN"]);
     assert_eq!(gone.iter().map(|gone| (gone.is_up, gone.sets.len())).collect::<Vec<_>>(), [(true, 0), (false, 1)]);
-    assert_eq!(super::gone(PREVIOUS, PREVIOUS), []);
+    assert_eq!(super::removed_partitions(PREVIOUS, PREVIOUS), []);
 }
 
 #[test]
@@ -49,8 +49,8 @@ fn finds_jobs_that_use_removed_partition() {
 
 #[test]
 fn uses_saved_state_without_slurmctld() {
-    let gone = gone(PREVIOUS, "PartitionName=short Nodes=ALL\n");
-    let used = |text| gone[0].users(&InUse { jobs: None, saved: saved(text) }).is_some();
+    let gone = removed_partitions(PREVIOUS, "PartitionName=short Nodes=ALL\n");
+    let used = |text| gone[0].using_jobs(&InUse { jobs: None, saved: saved(text) }).is_some();
     assert!(used("debug") && used("long,debug") && !used("debugging"));
 }
 
@@ -74,7 +74,7 @@ fn rejects_changes_to_nodes_of_jobs() {
 #[test]
 fn keeps_removed_node_down_while_jobs_use_it() {
     let now = PREVIOUS.replace("NodeName=b CPUs=2", "NodeName=c CPUs=2");
-    let gone = gone_nodes(PREVIOUS, &now);
+    let gone = removed_nodes(PREVIOUS, &now);
     let line =
         |node: &RemovedNode| node.settings.iter().map(|(key, value)| format!(" {key}={value}")).collect::<String>();
     assert_eq!(gone.len(), 1);
@@ -84,12 +84,12 @@ fn keeps_removed_node_down_while_jobs_use_it() {
         ("b", " NodeHostname=gone-b NodeAddr=127.0.0.1 Port=1 CPUs=2 Sockets=2 State=DOWN Reason=no longer configured")
     );
     let kept = format!("{now}NodeName=b{}\n", first.replace("no longer configured", "\"no longer configured\""));
-    let again = gone_nodes(&kept, &now);
+    let again = removed_nodes(&kept, &now);
     assert_eq!((line(&again[0]), gone[0].is_kept, again[0].is_kept), (first, false, true));
-    let used = |line: &str| again[0].users(&InUse { jobs: Some(jobs(line)), saved: Saved::default() });
+    let used = |line: &str| again[0].using_jobs(&InUse { jobs: Some(jobs(line)), saved: Saved::default() });
     assert_eq!(used("7|0|PENDING|0:00|debug||a1,b").unwrap(), ["7"]);
     assert_eq!(used("7|0|PENDING|0:00|debug||a1"), None);
-    assert!(again[0].users(&InUse { jobs: None, saved: saved("b") }).is_some());
+    assert!(again[0].using_jobs(&InUse { jobs: None, saved: saved("b") }).is_some());
 }
 
 #[test]
@@ -97,9 +97,9 @@ fn localhost_as_only_node_matches_every_name() {
     let localhost = "SlurmctldHost=host1(127.0.0.1)\nNodeName=localhost CPUs=2\n";
     let named = "SlurmctldHost=host1(127.0.0.1)\nNodeName=gpu1 NodeHostname=host1 CPUs=2\n";
     let names = |gone: Vec<RemovedNode>| gone.into_iter().map(|node| node.name).collect::<Vec<_>>();
-    assert_eq!(names(gone_nodes(localhost, named)), ["localhost"]);
-    assert_eq!(names(gone_nodes(localhost, &named.replace("host1", "host2"))), ["localhost", "host1"]);
-    assert_eq!(names(gone_nodes(named, localhost)), [""; 0]);
+    assert_eq!(names(removed_nodes(localhost, named)), ["localhost"]);
+    assert_eq!(names(removed_nodes(localhost, &named.replace("host1", "host2"))), ["localhost", "host1"]);
+    assert_eq!(names(removed_nodes(named, localhost)), [""; 0]);
     let pinned = jobs("7|0|PENDING|0:00|debug||host1");
     assert!(
         check_nodes(localhost, &localhost.replace("CPUs=2", "CPUs=1"), &pinned).is_ok()

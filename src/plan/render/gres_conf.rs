@@ -31,7 +31,7 @@ pub(super) fn text(plan: &Plan) -> String {
 fn shared_lines(gres: &GresPlan, of: &str) -> String {
     let mut text = String::new();
     let Some(sharing) = gres.sharing else { return text };
-    let (name, each) = (sharing.gres(), sharing.of_each_gpu());
+    let (name, each) = (sharing.gres(), sharing.count_per_gpu());
     let flags = match sharing {
         Sharing::Shards(_) => "",
         // Without the flag, only one of the node's GPUs is shared at a time.

@@ -11,7 +11,7 @@ use crate::{FileName, HEADER, Images};
 /// else: slurmstepd runs the other commands of this file as root.
 pub(super) fn text(images: &Images) -> String {
     let binds: String = images.binds.iter().map(|path| format!(" --bind {}", path.display())).collect();
-    let container_path = if images.names_parent { "%U/%n" } else { "%U/%j-%s-%n/task-%t/" };
+    let container_path = if images.has_bundle_directory { "%U/%n" } else { "%U/%j-%s-%n/task-%t/" };
     format!(
         "{HEADER}\n\
          # Jobs in container images: slurminit image import NAME, then srun --container=NAME. {name} without this first line is kept.\n\n\

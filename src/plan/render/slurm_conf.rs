@@ -9,7 +9,7 @@ use super::{checksum, header};
 
 pub(super) fn text(plan: &Plan) -> String {
     let text = with_settings(plan, &plan.settings);
-    match &plan.clusters_settings {
+    match &plan.shared_settings {
         Some(settings) => checksum::with_checksum_of(text, &with_settings(plan, settings)),
         None => text,
     }

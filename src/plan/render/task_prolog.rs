@@ -18,15 +18,15 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
         let _ = writeln!(text, "{kept} || echo \"export {name}={value}\"");
     }
     let Some(first) = vendors.first().copied() else { return text };
-    let finds: Vec<&str> = vendors.iter().map(|vendor| vendor.traits().runtime.finds).collect();
+    let rules: Vec<&str> = vendors.iter().map(|vendor| vendor.traits().runtime.selection_rule).collect();
     let lists: Vec<String> = vendors.iter().map(|vendor| format!("{vendor}=")).collect();
     let _ = write!(
         text,
-        "# Slurm numbers devices by the lines of gres.conf. {finds}.\n\
+        "# Slurm numbers devices by the lines of gres.conf. {rules}.\n\
          [ -n \"${variable}\" ] || exit 0\n\
          devices=${variable}\n\
          set -f\nIFS=,\n{lists}\n",
-        finds = finds.join(", "),
+        rules = rules.join(", "),
         variable = first.traits().runtime.variable,
         lists = lists.join(" "),
     );

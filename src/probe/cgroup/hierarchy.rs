@@ -2,7 +2,7 @@
 //!
 //! `/proc/self/cgroup` names groups relative to the cgroup namespace, and often only part of the hierarchy is mounted:
 //! with cgroup v1, Docker mounts `/docker/<id>` itself at `/sys/fs/cgroup/memory`. The `root` field of
-//! `/proc/self/mountinfo` tells which part (proc(5), cgroup_namespaces(7)).
+//! `/proc/self/mountinfo` is that part (proc(5), cgroup_namespaces(7)).
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -65,7 +65,7 @@ impl Hierarchies {
         let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
         let mut mounts = parse_mountinfo(&text("proc/self/mountinfo"), root);
         if mounts.is_empty() {
-            mounts = look_around(&root.join("sys/fs/cgroup"));
+            mounts = scan_directory(&root.join("sys/fs/cgroup"));
         }
         Self { mounts, memberships: parse_membership(&text("proc/self/cgroup")) }
     }
@@ -155,7 +155,7 @@ fn parse_membership(text: &str) -> Vec<Membership> {
 }
 
 /// Inspects the directory itself, for a root without `/proc`.
-fn look_around(base: &Path) -> Vec<Mount> {
+fn scan_directory(base: &Path) -> Vec<Mount> {
     let mount =
         |version, controllers, point| Mount { version, controllers, point, group: "/".into(), read_only: false };
     if base.join("cgroup.controllers").is_file() {

@@ -14,14 +14,14 @@ use model::inventory::CpuSet;
 struct Core {
     package: CpuSet,
     /// Dies, L3 caches and NUMA nodes: the CPUs of each within this package.
-    between: Vec<CpuSet>,
+    intermediate: Vec<CpuSet>,
     threads: CpuSet,
 }
 
 impl Core {
     /// Sort key for hwloc's depth-first order: the lowest CPU at each level.
     fn order(&self) -> Vec<Option<u32>> {
-        let levels = [&self.package].into_iter().chain(&self.between).chain([&self.threads]);
+        let levels = [&self.package].into_iter().chain(&self.intermediate).chain([&self.threads]);
         levels.map(|set| set.iter().next()).collect()
     }
 }
@@ -59,12 +59,13 @@ fn read_core(root: &Path, cpu: u32, counted: &CpuSet, nodes: &[CpuSet]) -> Optio
     let threads = set(&["topology/core_cpus_list", "topology/thread_siblings_list"])?;
     let package = set(&["topology/package_cpus_list", "topology/core_siblings_list"])?;
     let node = nodes.iter().find(|node| node.contains(cpu)).map(|node| intersection(node, counted));
-    let mut between: Vec<CpuSet> = [set(&["topology/die_cpus_list"]), set(&["cache/index3/shared_cpu_list"]), node]
-        .into_iter()
-        .map(|set| set.map_or_else(|| package.clone(), |set| intersection(&set, &package)))
-        .collect();
-    between.sort_by_key(|set| std::cmp::Reverse(set.len()));
-    Some(Core { package, between, threads })
+    let mut intermediate: Vec<CpuSet> =
+        [set(&["topology/die_cpus_list"]), set(&["cache/index3/shared_cpu_list"]), node]
+            .into_iter()
+            .map(|set| set.map_or_else(|| package.clone(), |set| intersection(&set, &package)))
+            .collect();
+    intermediate.sort_by_key(|set| std::cmp::Reverse(set.len()));
+    Some(Core { package, intermediate, threads })
 }
 
 /// The CPUs of each NUMA node.

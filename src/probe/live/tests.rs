@@ -46,7 +46,7 @@ fn samples(root: &Path, count: usize, closed: &[&str], mut between: impl FnMut(u
         only: None,
     };
     let mut samples = vec![Vec::new()];
-    let result = vendor::of(Vendor::Amd).watch(&options, &mut |line| {
+    let result = vendor::probe_of(Vendor::Amd).watch(&options, &mut |line| {
         let last = samples.len() - 1;
         samples[last].push(line.clone());
         if *line == Line::Done {
@@ -67,7 +67,7 @@ fn listed_gpus(sample: &[Line]) -> Vec<String> {
     gpus.iter().map(|gpu| gpu.key().to_string()).collect()
 }
 
-fn seen(sample: &[Line]) -> Vec<Seen> {
+fn seen(sample: &[Line]) -> Vec<GpuSample> {
     let seen = sample.iter().filter_map(|line| match line {
         Line::Seen { seen, .. } => Some((**seen).clone()),
         _ => None,
@@ -97,7 +97,7 @@ fn lists_unresponsive_gpu_without_query() {
     let root = machine();
     let samples = samples(root.path(), 1, &["GPU-0000000000000002"], |_| ());
     assert_eq!((listed_gpus(&samples[0]).len(), seen(&samples[0]).len()), (2, 1));
-    let has_traces = |vendor| vendor::of(vendor).has_traces(root.path());
+    let has_traces = |vendor| vendor::probe_of(vendor).has_traces(root.path());
     assert!(has_traces(Vendor::Amd) && !has_traces(Vendor::Nvidia));
 }
 
@@ -110,7 +110,7 @@ fn maps_open_errors_to_faults_and_ignores_file_mode() {
         (Obstacle::Mode, None),
         (Obstacle::Other, None),
     ] {
-        assert_eq!(trouble_of(&Access::unusable(obstacle, "")), fault);
+        assert_eq!(fault_of_access(&Access::unusable(obstacle, "")), fault);
     }
-    assert_eq!(trouble_of(&Access::Usable), None);
+    assert_eq!(fault_of_access(&Access::Usable), None);
 }

@@ -18,4 +18,4 @@ pub const JOBS: Duration = Duration::from_secs(60);
 pub const HISTORY: Duration = Duration::from_secs(60);
 
 /// How long a result may be shown to further readers.
-pub const KEPT: Duration = Duration::from_secs(5);
+pub const CACHE_LIFETIME: Duration = Duration::from_secs(5);

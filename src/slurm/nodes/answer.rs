@@ -15,7 +15,7 @@ use model::printable;
 use model::queued_job::{HOLDING, OwnedJob};
 
 /// Maximum length of a text chosen by people or machines, in characters.
-const LONGEST: usize = 400;
+const MAX_TEXT_LENGTH: usize = 400;
 
 /// All nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -38,7 +38,7 @@ pub struct ClusterNode {
     pub drained: bool,
     /// The state and all flags in capitals: `IDLE`, `MAINTENANCE`.
     #[serde(skip)]
-    pub words: Vec<String>,
+    pub state_flags: Vec<String>,
     /// The partitions of the node.
     pub partitions: Vec<String>,
     /// The CPUs for jobs.
@@ -95,7 +95,7 @@ pub enum GpuState {
 
 impl GpuState {
     /// Whether a job has the GPU, or a part of it.
-    pub const fn is_held(&self) -> bool {
+    pub const fn is_in_use(&self) -> bool {
         matches!(self, Self::Allocated { .. } | Self::Shared { .. })
     }
 
@@ -111,7 +111,7 @@ impl GpuState {
 
 impl ClusterNode {
     /// Whether jobs can start on the node, now or after others have ended.
-    pub fn takes_jobs(&self) -> bool {
+    pub fn accepts_jobs(&self) -> bool {
         self.report.verdict() == NodeVerdict::Usable || self.is_on_demand()
     }
 
@@ -121,7 +121,7 @@ impl ClusterNode {
     }
 
     fn parse(value: &Value) -> Option<Self> {
-        let words = words(value, &["state", "state_flags"]);
+        let words = state_words(value, &["state", "state_flags"]);
         let report = NodeReport {
             state: state(&words),
             responding: !words.iter().any(|word| word == "NOT_RESPONDING" || word == "NO_RESPOND"),
@@ -140,7 +140,7 @@ impl ClusterNode {
             name: Some(text(value, "name")).filter(|name| !name.is_empty())?,
             report,
             drained: words.iter().any(|word| word == "DRAIN"),
-            words,
+            state_flags: words,
             partitions: value["partitions"].as_array().into_iter().flatten().filter_map(word).collect(),
             cpus: number(&value["effective_cpus"]).or_else(|| number(&value["cpus"])).unwrap_or_default(),
             cpus_allocated: number(&value["alloc_cpus"]).unwrap_or_default(),
@@ -149,11 +149,11 @@ impl ClusterNode {
             gpus: Vec::new(),
             jobs: Vec::new(),
         };
-        let free = if node.takes_jobs() { GpuState::Free } else { GpuState::Unavailable };
+        let free = if node.accepts_jobs() { GpuState::Free } else { GpuState::Unavailable };
         let types = gres::types(value["gres"].as_str().unwrap_or_default()).into_iter().enumerate();
         let gpu = |(index, gres_type): (usize, &str)| NodeGpu {
             index,
-            gres_type: printable::short(gres_type, LONGEST),
+            gres_type: printable::short(gres_type, MAX_TEXT_LENGTH),
             model: None,
             memory_mib: None,
             state: state_of(index, &free),
@@ -163,7 +163,7 @@ impl ClusterNode {
         Some(node)
     }
 
-    /// Sets the models. A report with another number of GPUs describes another node.
+    /// Sets the models, unless the number of GPUs differs: the text then describes other hardware.
     fn describe(&mut self, announced: Vec<Announced>) {
         if announced.len() == self.gpus.len() {
             for (gpu, announced) in self.gpus.iter_mut().zip(announced) {
@@ -173,17 +173,19 @@ impl ClusterNode {
         }
     }
 
-    fn assign(&mut self, job: &OwnedJob, detail: &str, doubtful: &mut Vec<(String, usize)>) {
+    fn assign(&mut self, job: &OwnedJob, detail: &str, ambiguous_gpus: &mut Vec<(String, usize)>) {
         self.jobs.push(job.clone());
-        let (whole, parts) = (gres::indices(detail), gres::shared(detail));
+        let (allocated, shared) = (gres::indices(detail), gres::shared(detail));
         for gpu in &mut self.gpus {
             // The queries run one after the other: a job without an allocation at the time of the node query is ignored.
             match &mut gpu.state {
-                GpuState::Allocated { job: holder @ None } if whole.contains(&gpu.index) => *holder = Some(job.clone()),
-                GpuState::Allocated { job: Some(_) } if whole.contains(&gpu.index) => {
-                    doubtful.push((self.name.clone(), gpu.index));
+                GpuState::Allocated { job: owner @ None } if allocated.contains(&gpu.index) => {
+                    *owner = Some(job.clone());
                 }
-                GpuState::Shared { jobs } if parts.contains(&gpu.index) => jobs.push(job.clone()),
+                GpuState::Allocated { job: Some(_) } if allocated.contains(&gpu.index) => {
+                    ambiguous_gpus.push((self.name.clone(), gpu.index));
+                }
+                GpuState::Shared { jobs } if shared.contains(&gpu.index) => jobs.push(job.clone()),
                 _ => {}
             }
         }
@@ -194,7 +196,7 @@ impl ClusterNodes {
     /// Parses the JSON of the nodes and of the jobs that hold GPUs.
     ///
     /// # Errors
-    /// It is not JSON, or has no nodes or no jobs.
+    /// A text is not JSON, or has no list of nodes or jobs.
     pub fn parse(nodes: &str, jobs: &str) -> anyhow::Result<Self> {
         let list = |text: &str, key: &str| -> anyhow::Result<Vec<Value>> {
             let mut all: Value = serde_json::from_str(text)?;
@@ -204,17 +206,17 @@ impl ClusterNodes {
             }
         };
         let mut nodes: Vec<ClusterNode> = list(nodes, "nodes")?.iter().filter_map(ClusterNode::parse).collect();
-        nodes.sort_by_cached_key(|node| by_number(&node.name));
+        nodes.sort_by_cached_key(|node| numeric_sort_key(&node.name));
         let mut cluster = Self { nodes, most_nodes: None };
-        let mut doubtful = Vec::new();
-        for value in list(jobs, "jobs")?.into_iter().filter(holds) {
+        let mut ambiguous_gpus = Vec::new();
+        for value in list(jobs, "jobs")?.into_iter().filter(holds_resources) {
             let Some(job) = job(&value) else { continue };
-            for (node, detail) in grants(&value) {
+            for (node, detail) in allocations(&value) {
                 let nodes = cluster.nodes.iter_mut().filter(|known| known.name == node);
-                nodes.for_each(|node| node.assign(&job, &detail, &mut doubtful));
+                nodes.for_each(|node| node.assign(&job, &detail, &mut ambiguous_gpus));
             }
         }
-        for (name, index) in doubtful {
+        for (name, index) in ambiguous_gpus {
             let node = cluster.nodes.iter_mut().find(|node| node.name == name);
             node.and_then(|node| node.gpus.get_mut(index))
                 .into_iter()
@@ -223,12 +225,12 @@ impl ClusterNodes {
         Ok(cluster)
     }
 
-    /// Adds what a start found on this node, if the node itself has reported nothing to the controller.
+    /// Adds the GPUs that a start detected on this node, if the node has reported no models to the controller.
     pub(super) fn describe(&mut self, name: &str, gpus: &[OfferedGpu]) {
-        let found = || gpus.iter().map(|gpu| Announced { model: gpu.model.clone(), memory_mib: gpu.memory_mib });
+        let detected = || gpus.iter().map(|gpu| Announced { model: gpu.model.clone(), memory_mib: gpu.memory_mib });
         for node in self.nodes.iter_mut().filter(|node| node.name == name) {
             if node.gpus.iter().all(|gpu| gpu.model.is_none()) {
-                node.describe(found().collect());
+                node.describe(detected().collect());
             }
         }
     }
@@ -236,16 +238,16 @@ impl ClusterNodes {
     /// The node of this name.
     ///
     /// # Errors
-    /// There is none; the error lists the existing nodes.
+    /// No such node; the error lists the existing nodes.
     pub fn node(&self, name: &str) -> anyhow::Result<&ClusterNode> {
         let known = self.nodes.iter().find(|node| node.name == name);
-        known.ok_or_else(|| anyhow::anyhow!("no node named {name}; {}", self.there_are()))
+        known.ok_or_else(|| anyhow::anyhow!("no node named {name}; {}", self.describe_nodes()))
     }
 
-    fn there_are(&self) -> String {
-        const NAMED: usize = 20;
-        let mut names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).take(NAMED).collect();
-        if self.nodes.len() > NAMED {
+    fn describe_nodes(&self) -> String {
+        const MAX_NAMES: usize = 20;
+        let mut names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).take(MAX_NAMES).collect();
+        if self.nodes.len() > MAX_NAMES {
             names.push("...");
         }
         match names.len() {
@@ -257,7 +259,7 @@ impl ClusterNodes {
 }
 
 /// Sort key: `c2` comes before `c10`.
-fn by_number(name: &str) -> (String, u64, String) {
+fn numeric_sort_key(name: &str) -> (String, u64, String) {
     let digits = name.chars().rev().take_while(char::is_ascii_digit).count();
     let (stem, number) = name.split_at(name.len() - digits);
     (stem.to_owned(), number.parse().unwrap_or_default(), name.to_owned())
@@ -265,11 +267,11 @@ fn by_number(name: &str) -> (String, u64, String) {
 
 /// A string of a node or job, as one line.
 fn text(value: &Value, key: &str) -> String {
-    printable::short(value[key].as_str().unwrap_or_default().trim(), LONGEST)
+    printable::short(value[key].as_str().unwrap_or_default().trim(), MAX_TEXT_LENGTH)
 }
 
 fn word(value: &Value) -> Option<String> {
-    value.as_str().map(|word| printable::short(word, LONGEST))
+    value.as_str().map(|word| printable::short(word, MAX_TEXT_LENGTH))
 }
 
 /// A number, or 24.11's `{"set": true, "infinite": false, "number": 7}`.
@@ -278,7 +280,7 @@ fn number(value: &Value) -> Option<u64> {
 }
 
 /// The state's words in capitals: 24.11 has one list, 22.05 a word and a list of flags.
-fn words(value: &Value, keys: &[&str]) -> Vec<String> {
+fn state_words(value: &Value, keys: &[&str]) -> Vec<String> {
     let words = keys
         .iter()
         .map(|key| &value[*key])
@@ -300,25 +302,25 @@ fn state(words: &[String]) -> String {
     }
 }
 
-/// With `--json` the squeue of 22.05 prints jobs of all states.
-fn holds(job: &Value) -> bool {
-    words(job, &["job_state"]).iter().any(|state| HOLDING.contains(&state.as_str()))
+/// Whether the job holds resources. With `--json` the squeue of 22.05 prints jobs of all states.
+fn holds_resources(job: &Value) -> bool {
+    state_words(job, &["job_state"]).iter().any(|state| HOLDING.contains(&state.as_str()))
 }
 
 fn job(value: &Value) -> Option<OwnedJob> {
-    let named = Some(text(value, "user_name")).filter(|user| !user.is_empty());
-    let user = named.or_else(|| number(&value["user_id"]).map(|id| id.to_string()));
+    let user_name = Some(text(value, "user_name")).filter(|user| !user.is_empty());
+    let user = user_name.or_else(|| number(&value["user_id"]).map(|id| id.to_string()));
     Some(OwnedJob { job: number(&value["job_id"])?, user: user.unwrap_or_else(|| "?".to_owned()) })
 }
 
 /// The nodes of a job, and its GRES on each. `gres_detail` lists them in slurmctld's order of the nodes, which equals the order of
 /// `job_resources` and not that of the names.
-fn grants(job: &Value) -> Vec<(String, String)> {
-    let own = &job["job_resources"];
-    let nodes = own["nodes"]["allocation"].as_array().into_iter().flatten();
+fn allocations(job: &Value) -> Vec<(String, String)> {
+    let resources = &job["job_resources"];
+    let nodes = resources["nodes"]["allocation"].as_array().into_iter().flatten();
     let mut names: Vec<String> = nodes.filter_map(|node| node["name"].as_str().map(str::to_owned)).collect();
     if names.is_empty() {
-        names.extend(own["nodes"].as_str().map(str::to_owned));
+        names.extend(resources["nodes"].as_str().map(str::to_owned));
     }
     let detail = job["gres_detail"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let detail = detail.chain(std::iter::repeat("")).map(str::to_owned);
@@ -333,7 +335,7 @@ impl ClusterNode {
             name: "c1".to_owned(),
             report: NodeReport { state: state.to_owned(), responding, reason: reason.to_owned() },
             drained: state.starts_with("drain"),
-            words: Vec::new(),
+            state_flags: Vec::new(),
             partitions: Vec::new(),
             cpus: 8,
             cpus_allocated: 0,

@@ -8,9 +8,9 @@ use model::printable;
 
 /// The action for a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing: the node has the wanted state already.
-    Nothing(String),
+pub enum NodeAction {
+    /// The node already has the requested state.
+    Unchanged(String),
     /// `scontrol update nodename=NODE` with these arguments, and the message about it.
     Update(Vec<String>, String),
     /// The action is not possible.
@@ -18,74 +18,78 @@ pub enum Step {
 }
 
 /// The longest reason, in characters.
-const LONGEST: usize = 400;
+const MAX_REASON_LENGTH: usize = 400;
 
 /// The reason text for Slurm. A start removes drains with slurminit's own reasons, so a person's reason must differ from these.
 pub fn reason(text: &str) -> String {
-    let text = printable::short(text.trim(), LONGEST);
+    let text = printable::short(text.trim(), MAX_REASON_LENGTH);
     let as_drain = NodeReport { state: "drained".to_owned(), responding: true, reason: text.clone() };
-    if as_drain.is_closed_for_good() { text } else { format!("by hand: {text}") }
+    if as_drain.is_permanently_closed() { text } else { format!("by hand: {text}") }
 }
 
 /// `reason` is the result of [`reason`], or `None` if the person gave none.
-pub fn drain(node: &ClusterNode, reason: Option<&str>) -> Step {
+pub fn drain(node: &ClusterNode, reason: Option<&str>) -> NodeAction {
     let name = &node.name;
     let as_drained = || NodeReport { state: "drained".to_owned(), ..node.report.clone() };
-    if node.report.is_closed_for_good() || node.drained && as_drained().is_closed_for_good() {
-        return Step::Nothing(format!("{name} is {} already", node.report));
+    if node.report.is_permanently_closed() || node.drained && as_drained().is_permanently_closed() {
+        return NodeAction::Unchanged(format!("{name} is {} already", node.report));
     }
     let reason = reason.unwrap_or("drained by an administrator");
-    let still = match jobs(node).as_str() {
+    let job_note = match describe_jobs(node).as_str() {
         "" => "no jobs on the node".to_owned(),
         jobs => format!("no new jobs start; running jobs continue: {jobs}"),
     };
     let arguments = vec!["state=drain".to_owned(), format!("reason={reason}")];
-    Step::Update(arguments, format!("{name} is drained ({reason}): {still}"))
+    NodeAction::Update(arguments, format!("{name} is drained ({reason}): {job_note}"))
 }
 
 /// Resumes a node: ends any drain, and the DOWN state of a node that responds.
-pub fn resume(node: &ClusterNode) -> Step {
+pub fn resume(node: &ClusterNode) -> NodeAction {
     let (name, report) = (&node.name, &node.report);
     let is_down = matches!(report.state.as_str(), "down" | "fail" | "failing");
-    let was = if node.drained { format!("it was {report}") } else { format!("it was {}", report.state) };
+    let previous = if node.drained { format!("it was {report}") } else { format!("it was {}", report.state) };
     match (node.drained, report.responding) {
         // Only slurmctld can end DOWN while the node does not respond.
-        (true, false) => Step::Update(
+        (true, false) => NodeAction::Update(
             vec!["state=undrain".to_owned()],
             format!(
-                "{name} is no longer drained ({was}), but does not respond to the controller; check that its container is running"
+                "{name} is no longer drained ({previous}), but does not respond to the controller; check that its container is running"
             ),
         ),
-        (true, true) => Step::Update(vec!["state=resume".to_owned()], format!("{name} accepts jobs again; {was}")),
-        (false, true) if is_down => {
-            Step::Update(vec!["state=resume".to_owned()], format!("{name} accepts jobs again; it was {report}"))
+        (true, true) => {
+            NodeAction::Update(vec!["state=resume".to_owned()], format!("{name} accepts jobs again; {previous}"))
         }
-        (false, true) if node.takes_jobs() => Step::Nothing(format!("{name} is {}; nothing to resume", report.state)),
+        (false, true) if is_down => {
+            NodeAction::Update(vec!["state=resume".to_owned()], format!("{name} accepts jobs again; it was {report}"))
+        }
+        (false, true) if node.accepts_jobs() => {
+            NodeAction::Unchanged(format!("{name} is {}; nothing to resume", report.state))
+        }
         // slurmctld pings a node that it has just resumed.
         (false, false) if !is_down => {
-            Step::Nothing(format!("{name} is {}, waiting for its response to the controller", report.state))
+            NodeAction::Unchanged(format!("{name} is {}, waiting for its response to the controller", report.state))
         }
-        (false, _) => Step::Refused(format!(
+        (false, _) => NodeAction::Refused(format!(
             "{name} is {report}, not drained: it returns when its container reaches the controller; see docker logs there"
         )),
     }
 }
 
 /// The jobs on the node: `17 of alice, 18 of bob`.
-pub fn jobs(node: &ClusterNode) -> String {
-    const NAMED: usize = 8;
-    let mut named: Vec<String> =
-        node.jobs.iter().take(NAMED).map(|job| format!("{} of {}", job.job, job.user)).collect();
-    if let Some(more) = node.jobs.len().checked_sub(NAMED).filter(|more| *more > 0) {
-        named.push(format!("and {more} more"));
+pub fn describe_jobs(node: &ClusterNode) -> String {
+    const MAX_JOBS: usize = 8;
+    let mut names: Vec<String> =
+        node.jobs.iter().take(MAX_JOBS).map(|job| format!("{} of {}", job.job, job.user)).collect();
+    if let Some(more) = node.jobs.len().checked_sub(MAX_JOBS).filter(|more| *more > 0) {
+        names.push(format!("and {more} more"));
     }
-    named.join(", ")
+    names.join(", ")
 }
 
 /// The jobs that still run on these nodes, for each node that has a job.
-pub fn unfinished(cluster: &ClusterNodes, names: &[String]) -> Vec<String> {
+pub fn unfinished_jobs(cluster: &ClusterNodes, names: &[String]) -> Vec<String> {
     let busy = cluster.nodes.iter().filter(|node| names.contains(&node.name) && !node.jobs.is_empty());
-    busy.map(|node| format!("{}: {}", node.name, jobs(node))).collect()
+    busy.map(|node| format!("{}: {}", node.name, describe_jobs(node))).collect()
 }
 
 #[cfg(test)]
@@ -93,11 +97,11 @@ mod tests {
     use super::*;
     use model::queued_job::OwnedJob;
 
-    fn arguments(step: Step) -> Vec<String> {
+    fn arguments(step: NodeAction) -> Vec<String> {
         match step {
-            Step::Update(arguments, _) => arguments,
-            Step::Nothing(why) => vec!["nothing".to_owned(), why],
-            Step::Refused(why) => vec!["refused".to_owned(), why],
+            NodeAction::Update(arguments, _) => arguments,
+            NodeAction::Unchanged(why) => vec!["nothing".to_owned(), why],
+            NodeAction::Refused(why) => vec!["refused".to_owned(), why],
         }
     }
 
@@ -108,14 +112,14 @@ mod tests {
         for reserved in ["Low fan", "slurminit: x", "gres/gpu is wrong", "CPUs burn"] {
             assert_eq!(reason(reserved), format!("by hand: {reserved}"));
         }
-        assert!(reason(&"x".repeat(999)).chars().count() <= LONGEST + 3);
+        assert!(reason(&"x".repeat(999)).chars().count() <= MAX_REASON_LENGTH + 3);
     }
 
     #[test]
     fn drain_keeps_existing_reason_and_names_jobs() {
         let mut busy = ClusterNode::empty("mixed", true, "");
         busy.jobs = (1..=10).map(|job| OwnedJob { job, user: "eve".to_owned() }).collect();
-        let Step::Update(arguments, what) = drain(&busy, Some("fan")) else { panic!() };
+        let NodeAction::Update(arguments, what) = drain(&busy, Some("fan")) else { panic!() };
         assert_eq!(arguments, ["state=drain", "reason=fan"]);
         assert!(what.contains("1 of eve, 2 of eve") && what.ends_with("8 of eve, and 2 more"), "{what}");
         let already = self::arguments(drain(&ClusterNode::empty("drained", true, "fan"), Some("other")));
@@ -129,7 +133,8 @@ mod tests {
 
     #[test]
     fn resume_reports_previous_state() {
-        let Step::Update(arguments, what) = resume(&ClusterNode::empty("draining", true, "fan")) else { panic!() };
+        let draining = ClusterNode::empty("draining", true, "fan");
+        let NodeAction::Update(arguments, what) = resume(&draining) else { panic!() };
         assert_eq!(
             (arguments, what.as_str()),
             (vec!["state=resume".to_owned()], "c1 accepts jobs again; it was draining (fan)")

@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use crate::client::{Client, Jobs, limit};
 
-/// The pause between two polls of the jobs, because Slurm has no event for the end of a job. It grows: for a long job, precision does
-/// not matter.
+/// The first pause between two polls of the jobs, because Slurm has no event for the end of a job. The pause doubles up
+/// to [`MAX_PAUSE`]: for a long job, precision does not matter.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// How long slurmctld may fail to respond. It keeps a job for five minutes after its end (`MinJobAge`).
-const AWAY: Duration = Duration::from_secs(240);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// How long slurmctld may be unresponsive: less than the five minutes for which it keeps the record of an ended job
+/// (`MinJobAge`).
+const MAX_OUTAGE: Duration = Duration::from_secs(240);
 
-/// Job, state, and exit code or signal: the submitter controls none of them. squeue cuts a longer field off.
+/// Job, state, and exit code or signal: columns without text of users. squeue truncates a longer value.
 const COLUMNS: [(&str, usize); 3] = [("JobArrayID", 24), ("State", 24), ("exit_code", 16)];
 
 /// Waits for these jobs, each with all tasks of its array; returns a line for each that failed.
@@ -20,20 +21,20 @@ const COLUMNS: [(&str, usize); 3] = [("JobArrayID", 24), ("State", 24), ("exit_c
 /// # Errors
 /// slurmctld does not respond, or no longer has a record of a job.
 pub fn wait(jobs: &[String]) -> anyhow::Result<Vec<String>> {
-    let (mut answered, mut pause) = (Instant::now(), FIRST_PAUSE);
-    let mut waiting = PendingJobs { open: jobs.to_vec(), failed: BTreeMap::new() };
+    let (mut last_response, mut pause) = (Instant::now(), FIRST_PAUSE);
+    let mut pending = PendingJobs { open: jobs.to_vec(), failed: BTreeMap::new() };
     loop {
-        let list = format!("--jobs={}", waiting.open.join(","));
-        let which = Jobs { states: &["all"], options: &[&list], ..Jobs::default() };
-        let output = Client::each(limit::COMMAND).job_columns(&which, &COLUMNS);
-        match output.map_err(anyhow::Error::from).and_then(|output| waiting.update(&output)) {
-            Ok(()) if waiting.open.is_empty() => return Ok(waiting.failed.into_values().collect()),
-            Ok(()) => answered = Instant::now(),
-            Err(error) if answered.elapsed() >= AWAY => return Err(error),
+        let list = format!("--jobs={}", pending.open.join(","));
+        let filter = Jobs { states: &["all"], options: &[&list], ..Jobs::default() };
+        let output = Client::with_timeout(limit::COMMAND).job_columns(&filter, &COLUMNS);
+        match output.map_err(anyhow::Error::from).and_then(|output| pending.update(&output)) {
+            Ok(()) if pending.open.is_empty() => return Ok(pending.failed.into_values().collect()),
+            Ok(()) => last_response = Instant::now(),
+            Err(error) if last_response.elapsed() >= MAX_OUTAGE => return Err(error),
             Err(_) => {}
         }
         sleep(pause);
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = (pause * 2).min(MAX_PAUSE);
     }
 }
 
@@ -42,7 +43,7 @@ fn sleep(pause: Duration) {
     std::thread::sleep(pause);
 }
 
-/// The results of earlier polls: slurmctld forgets a job while others still run.
+/// The results of all polls: slurmctld can purge the record of an ended job while others still run.
 struct PendingJobs {
     /// The jobs that have not ended.
     open: Vec<String>,
@@ -52,7 +53,7 @@ struct PendingJobs {
 
 impl PendingJobs {
     fn update(&mut self, output: &[[String; 3]]) -> anyhow::Result<()> {
-        let mut known: BTreeMap<&str, bool> = BTreeMap::new();
+        let mut ended_by_job: BTreeMap<&str, bool> = BTreeMap::new();
         for [name, state, code] in output {
             // `5`, a task `5_1`, and the tasks that have not started in one: `5_[2-9]`.
             let (job, task) = name.split_once('_').unwrap_or((name.as_str(), ""));
@@ -63,27 +64,27 @@ impl PendingJobs {
                 | "PREEMPTED" => Some(true),
                 _ => None,
             };
-            *known.entry(job).or_insert(true) &= has_failed.is_some();
+            *ended_by_job.entry(job).or_insert(true) &= has_failed.is_some();
             let key = (number, task.parse().ok());
             if has_failed == Some(true) {
-                let code = code_of(code);
+                let code = exit_description(code);
                 self.failed.insert(key, format!("job {name} is {state}{code}"));
             } else {
                 self.failed.remove(&key);
             }
         }
-        if let Some(job) = self.open.iter().find(|job| !known.contains_key(job.as_str())) {
+        if let Some(job) = self.open.iter().find(|job| !ended_by_job.contains_key(job.as_str())) {
             anyhow::bail!(
                 "slurmctld no longer has a record of job {job}; see `slurminit logs slurmctld` on the controller for its end"
             );
         }
-        self.open.retain(|job| known.get(job.as_str()) != Some(&true));
+        self.open.retain(|job| ended_by_job.get(job.as_str()) != Some(&true));
         Ok(())
     }
 }
 
 /// `CODE:SIGNAL`; before 23.02 the wait status in decimal.
-fn code_of(text: &str) -> String {
+fn exit_description(text: &str) -> String {
     let (code, signal) = match text.split_once(':') {
         Some((code, signal)) => (code.parse().ok(), signal.parse().ok()),
         None => (
@@ -108,11 +109,11 @@ mod tests {
     }
 
     fn after(jobs: &[&str], output: &[&str]) -> (Vec<String>, Vec<String>) {
-        let mut waiting = PendingJobs { open: jobs.iter().map(ToString::to_string).collect(), failed: BTreeMap::new() };
+        let mut pending = PendingJobs { open: jobs.iter().map(ToString::to_string).collect(), failed: BTreeMap::new() };
         for output in output {
-            waiting.update(&rows(output)).unwrap();
+            pending.update(&rows(output)).unwrap();
         }
-        (waiting.open, waiting.failed.into_values().collect())
+        (pending.open, pending.failed.into_values().collect())
     }
 
     #[test]
@@ -131,8 +132,8 @@ mod tests {
     fn keeps_result_of_job_missing_from_later_output() {
         let (open, failed) = after(&["1", "2"], &["1 FAILED 1:0\n2 RUNNING 0:0\n", "2 COMPLETED 0:0\n"]);
         assert_eq!((open.len(), failed), (0, vec!["job 1 is FAILED, exit code 1".to_owned()]));
-        let mut waiting = PendingJobs { open: vec!["1".to_owned(), "2".to_owned()], failed: BTreeMap::new() };
-        assert!(waiting.update(&rows("1 COMPLETED 0:0\n")).unwrap_err().to_string().contains("job 2"));
+        let mut pending = PendingJobs { open: vec!["1".to_owned(), "2".to_owned()], failed: BTreeMap::new() };
+        assert!(pending.update(&rows("1 COMPLETED 0:0\n")).unwrap_err().to_string().contains("job 2"));
     }
 
     #[test]

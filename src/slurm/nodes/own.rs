@@ -1,6 +1,6 @@
 //! This container's node and its GPUs, for `status` and `health`.
 //!
-//! Both commands ask slurmctld themselves, so the answer is current and PID 1 need not ask.
+//! Both commands query slurmctld directly, so the result is current and PID 1 does no query.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{GpuState, cluster_of};
+use super::{GpuState, query_node};
 use crate::client::{Client, limit};
 use crate::error::QueryError;
 use machine::Snapshot;
@@ -20,11 +20,11 @@ use probe::sandbox::Sandbox;
 use sys::under;
 
 /// Timeout for reading the PCI bus.
-const LOOKING: Duration = Duration::from_secs(1);
+const PCI_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One line per partition of the node: whether the partition is up, then the node's state and reason. The reason comes
 /// last, because it can contain anything but a newline.
-const SINFO: &str = "--format=%a|%T|%E";
+const SINFO_FORMAT: &str = "--format=%a|%T|%E";
 
 /// The current state.
 #[derive(Clone, Debug)]
@@ -37,8 +37,8 @@ pub struct NodeStatus {
 
 impl NodeStatus {
     /// Why no job can start, in one line; `None` if jobs can start.
-    pub fn why_closed(&self) -> Option<String> {
-        self.node.as_ref().map_or_else(|why| Some(why.clone()), OwnNode::why_closed)
+    pub fn closed_reason(&self) -> Option<String> {
+        self.node.as_ref().map_or_else(|why| Some(why.clone()), OwnNode::closed_reason)
     }
 }
 
@@ -68,13 +68,13 @@ impl OwnNode {
     }
 
     /// Why no job can start here, in one line; `None` if jobs can start.
-    pub fn why_closed(&self) -> Option<String> {
+    pub fn closed_reason(&self) -> Option<String> {
         if self.report.verdict() == NodeVerdict::Usable {
             return (!self.has_open_partition)
                 .then(|| "all partitions are closed (see `scontrol show partition`)".to_owned());
         }
-        let answers = if self.report.responding { "" } else { ", and slurmd has not responded to slurmctld" };
-        Some(format!("the node is {}{answers}", self.report))
+        let response_note = if self.report.responding { "" } else { ", and slurmd has not responded to slurmctld" };
+        Some(format!("the node is {}{response_note}", self.report))
     }
 }
 
@@ -119,50 +119,52 @@ pub enum OwnGpuState {
     Unknown,
 }
 
-/// Asks slurmctld, if the cluster is ready. `lost` is the result of [`lost`].
-pub fn now(snapshot: &Snapshot, lost: &[Option<String>]) -> NodeStatus {
+/// Queries slurmctld, if the cluster is ready. `lost` is the result of [`lost_gpus`].
+pub fn node_status(snapshot: &Snapshot, lost: &[Option<String>]) -> NodeStatus {
     let (name, gpus) =
         snapshot.prepared.as_ref().map_or(("", &[][..]), |prepared| (&prepared.node_name, &prepared.gpus));
     let node = if snapshot.ready { node(name) } else { Err(snapshot.why.clone()) };
     // `slurminit nodes` has the GPUs of each simulated node.
     let is_simulated = snapshot.prepared.as_ref().is_some_and(|prepared| prepared.simulated_nodes > 0);
     let gpus = if is_simulated { &[][..] } else { gpus };
-    let states = (node.is_ok() && !name.is_empty()).then(|| states(name)).flatten();
-    NodeStatus { gpus: uses(gpus, lost, states.as_deref()), node }
+    let states = (node.is_ok() && !name.is_empty()).then(|| gpu_states(name)).flatten();
+    NodeStatus { gpus: gpu_usage(gpus, lost, states.as_deref()), node }
 }
 
 /// The node and its partitions.
 ///
 /// # Errors
-/// slurmctld could not be asked.
+/// Why there is no report: slurmctld does not respond, or has no such node.
 pub fn node(name: &str) -> Result<OwnNode, String> {
-    let client = Client::each(limit::STATUS);
-    let silence = |error| match error {
-        QueryError::Silent(program) => {
+    let client = Client::with_timeout(limit::STATUS);
+    let describe_error = |error| match error {
+        QueryError::TimedOut(program) => {
             format!("slurmctld does not respond ({program}: timeout {:.1} s)", limit::STATUS.as_secs_f64())
         }
         error => error.to_string(),
     };
     if name.is_empty() {
         // A container without a node is ready if the controller responds.
-        return client.ping().map(|report| OwnNode { report, has_open_partition: true }).map_err(silence);
+        return client.ping().map(|report| OwnNode { report, has_open_partition: true }).map_err(describe_error);
     }
-    let text = client.output("sinfo", &["--noheader", "--all", "--Node", "--nodes", name, SINFO]).map_err(silence)?;
+    let text = client
+        .output("sinfo", &["--noheader", "--all", "--Node", "--nodes", name, SINFO_FORMAT])
+        .map_err(describe_error)?;
     OwnNode::parse(&text).ok_or_else(|| format!("slurmctld has no node {name} in any partition"))
 }
 
 /// For each GPU, why it is unreachable, if so. Opens no device, because that would wake a sleeping GPU.
 ///
 /// Reading a device that is being reset blocks, so a separate process reads it.
-pub fn lost(root: &Path, gpus: &[OfferedGpu]) -> Vec<Option<String>> {
-    let probe = || gpus.iter().map(|gpu| why_lost(root, gpu)).collect::<Vec<_>>();
+pub fn lost_gpus(root: &Path, gpus: &[OfferedGpu]) -> Vec<Option<String>> {
+    let probe = || gpus.iter().map(|gpu| loss_reason(root, gpu)).collect::<Vec<_>>();
     let unknown = |verdict| vec![Some(format!("the PCI slot {verdict}")); gpus.len()];
-    Sandbox::start(probe).finish(Instant::now() + LOOKING).unwrap_or_else(unknown)
+    Sandbox::start(probe).finish(Instant::now() + PCI_READ_TIMEOUT).unwrap_or_else(unknown)
 }
 
 /// Reads from a device that has fallen off the bus return all ones (PCI Express Base Specification, "Completion
 /// Timeout").
-fn why_lost(root: &Path, gpu: &OfferedGpu) -> Option<String> {
+fn loss_reason(root: &Path, gpu: &OfferedGpu) -> Option<String> {
     if !under(root, Path::new(&gpu.file)).exists() {
         return Some(format!("{} is gone", gpu.file));
     }
@@ -174,13 +176,13 @@ fn why_lost(root: &Path, gpu: &OfferedGpu) -> Option<String> {
 }
 
 /// The state of each GPU by its index, if slurmctld reports it.
-fn states(name: &str) -> Option<Vec<GpuState>> {
-    let cluster = cluster_of(name, &Client::together(limit::STATUS)).ok()?;
+fn gpu_states(name: &str) -> Option<Vec<GpuState>> {
+    let cluster = query_node(name, &Client::with_total_timeout(limit::STATUS)).ok()?;
     Some(cluster.node(name).ok()?.gpus.iter().map(|gpu| gpu.state.clone()).collect())
 }
 
 /// The use of each GPU.
-fn uses(gpus: &[OfferedGpu], lost: &[Option<String>], states: Option<&[GpuState]>) -> Vec<OwnGpu> {
+fn gpu_usage(gpus: &[OfferedGpu], lost: &[Option<String>], states: Option<&[GpuState]>) -> Vec<OwnGpu> {
     let state = |index: usize| match (lost.get(index).cloned().flatten(), states) {
         (Some(why), _) => OwnGpuState::Lost { why },
         (None, None) => OwnGpuState::Unknown,
@@ -206,20 +208,20 @@ fn uses(gpus: &[OfferedGpu], lost: &[Option<String>], states: Option<&[GpuState]
 mod tests {
     use super::*;
 
-    fn why_closed(text: &str) -> Option<String> {
-        OwnNode::parse(text).expect("a node record").why_closed()
+    fn closed_reason(text: &str) -> Option<String> {
+        OwnNode::parse(text).expect("a node record").closed_reason()
     }
 
     #[test]
     fn reports_why_node_accepts_no_jobs() {
-        assert_eq!(why_closed("up|idle|none\n"), None);
-        assert_eq!(why_closed("up|mixed|none\ndown|mixed|none\n"), None, "one open partition is enough");
-        assert_eq!(why_closed("up|allocated|none\n"), None, "a job can wait there");
-        assert_eq!(why_closed("up|drained|fan | broken\n").as_deref(), Some("the node is drained (fan | broken)"));
-        assert_eq!(why_closed("up|draining|x\n").as_deref(), Some("the node is draining (x)"));
+        assert_eq!(closed_reason("up|idle|none\n"), None);
+        assert_eq!(closed_reason("up|mixed|none\ndown|mixed|none\n"), None, "one open partition is enough");
+        assert_eq!(closed_reason("up|allocated|none\n"), None, "a job can wait there");
+        assert_eq!(closed_reason("up|drained|fan | broken\n").as_deref(), Some("the node is drained (fan | broken)"));
+        assert_eq!(closed_reason("up|draining|x\n").as_deref(), Some("the node is draining (x)"));
         let silent = "the node is idle, and slurmd has not responded to slurmctld";
-        assert_eq!(why_closed("up|idle*|none\n").as_deref(), Some(silent));
-        assert!(why_closed("down|idle|none\ndrain|idle|none\n").is_some_and(|why| why.contains("all partitions")));
+        assert_eq!(closed_reason("up|idle*|none\n").as_deref(), Some(silent));
+        assert!(closed_reason("down|idle|none\ndrain|idle|none\n").is_some_and(|why| why.contains("all partitions")));
         assert_eq!(OwnNode::parse(""), None);
         assert_eq!(OwnNode::parse("sinfo: error\n"), None);
     }
@@ -251,7 +253,7 @@ mod tests {
         }
         file("sys/bus/pci/devices/0000:10:00.0/config", b"\xde\x10\x35\x23");
         file("sys/bus/pci/devices/0000:11:00.0/config", b"\xff\xff\xff\xff");
-        let lost: Vec<_> = gpus.iter().map(|gpu| why_lost(root.path(), gpu)).collect();
+        let lost: Vec<_> = gpus.iter().map(|gpu| loss_reason(root.path(), gpu)).collect();
         assert_eq!(lost[0], None);
         assert!(lost[1].as_ref().is_some_and(|why| why.contains("fallen off the PCI bus")), "{lost:?}");
         assert_eq!((&lost[2], &lost[3]), (&None, &None));
@@ -267,7 +269,7 @@ mod tests {
         let states =
             [GpuState::Allocated { job: Some(job) }, GpuState::Allocated { job: None }, GpuState::Free, shared];
         let states_and_jobs = |lost: &[Option<String>], states: Option<&[GpuState]>| {
-            let json = serde_json::to_value(uses(&gpus, lost, states)).unwrap();
+            let json = serde_json::to_value(gpu_usage(&gpus, lost, states)).unwrap();
             json.as_array().unwrap().iter().map(|gpu| format!("{} {}", gpu["state"], gpu["job"])).collect::<Vec<_>>()
         };
         assert_eq!(

@@ -16,18 +16,18 @@ pub struct Target {
     /// The node's name.
     pub node: String,
     /// The selected GPUs.
-    pub gpus: Gpus,
+    pub gpus: GpuSelection,
 }
 
 /// Selection of a node's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Gpus {
+pub enum GpuSelection {
     /// `compute-1`
     None,
     /// `compute-1::all`
     All,
     /// `compute-1::0,2-3`, in ascending order.
-    These(Vec<usize>),
+    Indices(Vec<usize>),
 }
 
 impl FromStr for Target {
@@ -40,9 +40,9 @@ impl FromStr for Target {
             return Err(format!("not a node: {node:?}; write NODE, NODE::0,2 or NODE::all"));
         }
         let gpus = match gpus {
-            None => Gpus::None,
-            Some("all") => Gpus::All,
-            Some(list) => Gpus::These(indices(list)?),
+            None => GpuSelection::None,
+            Some("all") => GpuSelection::All,
+            Some(list) => GpuSelection::Indices(indices(list)?),
         };
         Ok(Self { node: node.to_owned(), gpus })
     }
@@ -50,14 +50,14 @@ impl FromStr for Target {
 
 /// `0,2-3` as 0, 2, 3.
 fn indices(list: &str) -> Result<Vec<usize>, String> {
-    let wrong = || format!("not a list of GPUs: {list:?}; write numbers such as 0,2 or 0-3, or all");
+    let invalid = || format!("not a list of GPUs: {list:?}; write numbers such as 0,2 or 0-3, or all");
     let mut all = Vec::new();
     for part in list.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| text.parse::<u16>().map(usize::from).map_err(|_| wrong());
+        let number = |text: &str| text.parse::<u16>().map(usize::from).map_err(|_| invalid());
         let (first, last) = (number(first)?, number(last)?);
-        if first > last || last >= gres::MOST {
-            return Err(wrong());
+        if first > last || last >= gres::MAX_GPUS {
+            return Err(invalid());
         }
         all.extend(first..=last);
     }
@@ -75,48 +75,49 @@ pub struct GpuRequest {
     pub gres: Option<String>,
     /// The indices of the GPUs.
     pub gpus: Vec<usize>,
-    /// The GPUs that the request has to wait for: `GPU 0 (job 17 of alice)`.
+    /// The selected GPUs that are in use, so that the job waits: `GPU 0 (job 17 of alice)`.
     pub busy: Vec<String>,
 }
 
-/// Why Slurm cannot be asked for exactly these GPUs.
+/// Why there is no Slurm request for exactly these GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct NoRequest(String);
+pub struct ImpossibleRequest(String);
 
 impl Target {
     /// The request that gives exactly these GPUs of `node`.
     ///
     /// # Errors
-    /// The node accepts no jobs, has no such GPUs, or Slurm cannot be asked for exactly these.
-    pub fn request(&self, node: &ClusterNode) -> Result<GpuRequest, NoRequest> {
-        if !node.takes_jobs() {
-            let answers = if node.report.responding { "" } else { ", and does not respond to the controller" };
+    /// The node accepts no jobs, has no such GPUs, or Slurm has no request for exactly these.
+    pub fn request(&self, node: &ClusterNode) -> Result<GpuRequest, ImpossibleRequest> {
+        if !node.accepts_jobs() {
+            let response_note = if node.report.responding { "" } else { ", and does not respond to the controller" };
             let repair = if node.drained { format!("; run `slurminit resume {}`", node.name) } else { String::new() };
-            return Err(NoRequest(format!("{} accepts no jobs: it is {}{answers}{repair}", node.name, node.report)));
+            let why = format!("{} accepts no jobs: it is {}{response_note}{repair}", node.name, node.report);
+            return Err(ImpossibleRequest(why));
         }
-        let wanted = match &self.gpus {
-            Gpus::None => return Ok(GpuRequest { gres: None, gpus: Vec::new(), busy: Vec::new() }),
-            Gpus::All => (0..node.gpus.len()).collect(),
-            Gpus::These(gpus) => gpus.clone(),
+        let requested = match &self.gpus {
+            GpuSelection::None => return Ok(GpuRequest { gres: None, gpus: Vec::new(), busy: Vec::new() }),
+            GpuSelection::All => (0..node.gpus.len()).collect(),
+            GpuSelection::Indices(gpus) => gpus.clone(),
         };
         if node.gpus.is_empty() {
-            return Err(NoRequest(format!("{} has no GPU", node.name)));
+            return Err(ImpossibleRequest(format!("{} has no GPU", node.name)));
         }
-        if let Some(missing) = wanted.iter().find(|index| **index >= node.gpus.len()) {
-            let there_are = match node.gpus.len() {
+        if let Some(missing) = requested.iter().find(|index| **index >= node.gpus.len()) {
+            let available = match node.gpus.len() {
                 1 => "the node's only GPU is 0".to_owned(),
                 count => format!("the node has GPUs 0-{}", count - 1),
             };
-            return Err(NoRequest(format!("{} has no GPU {missing}; {there_are}", node.name)));
+            return Err(ImpossibleRequest(format!("{} has no GPU {missing}; {available}", node.name)));
         }
-        let gpus = node.gpus.iter().filter(|gpu| wanted.contains(&gpu.index));
-        let busy = gpus.filter_map(|gpu| Some(format!("GPU {} ({})", gpu.index, holder(gpu)?))).collect();
-        Ok(GpuRequest { gres: Some(exactly(node, &wanted)?), gpus: wanted, busy })
+        let gpus = node.gpus.iter().filter(|gpu| requested.contains(&gpu.index));
+        let busy = gpus.filter_map(|gpu| Some(format!("GPU {} ({})", gpu.index, describe_use(gpu)?))).collect();
+        Ok(GpuRequest { gres: Some(gres_value(node, &requested)?), gpus: requested, busy })
     }
 }
 
-fn holder(gpu: &NodeGpu) -> Option<String> {
+fn describe_use(gpu: &NodeGpu) -> Option<String> {
     match &gpu.state {
         GpuState::Allocated { job: Some(job) } => Some(format!("job {} of {}", job.job, job.user)),
         GpuState::Allocated { job: None } => Some("an unknown job".to_owned()),
@@ -128,19 +129,19 @@ fn holder(gpu: &NodeGpu) -> Option<String> {
     }
 }
 
-/// All GPUs of some types.
-fn exactly(node: &ClusterNode, wanted: &[usize]) -> Result<String, NoRequest> {
+/// The `--gres` value for exactly these GPUs, which must be all GPUs of their types.
+fn gres_value(node: &ClusterNode, requested: &[usize]) -> Result<String, ImpossibleRequest> {
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for gpu in &node.gpus {
         let (chosen, all) = counts.entry(&gpu.gres_type).or_default();
-        *chosen += usize::from(wanted.contains(&gpu.index));
+        *chosen += usize::from(requested.contains(&gpu.index));
         *all += 1;
     }
     if let Some((name, (_, all))) = counts.iter().find(|(_, (chosen, all))| *chosen > 0 && chosen < all) {
-        return Err(NoRequest(format!(
+        return Err(ImpossibleRequest(format!(
             "Slurm chooses among the {all} GPUs of type {name}; use {0}::all, --gres=gpu:{1}, or `[gpu] type_name = \"index\"`",
             node.name,
-            wanted.len()
+            requested.len()
         )));
     }
     let chosen = counts.iter().filter(|(_, (chosen, _))| *chosen > 0);
@@ -188,10 +189,10 @@ mod tests {
     #[test]
     fn parses_targets() {
         let these = |list: &str| format!("c1::{list}").parse::<Target>().map(|target| target.gpus);
-        assert_eq!(these("2,0"), Ok(Gpus::These(vec![0, 2])));
-        assert_eq!(these("0-2,7"), Ok(Gpus::These(vec![0, 1, 2, 7])));
-        assert_eq!(these("all"), Ok(Gpus::All));
-        assert_eq!("c-1.lab".parse::<Target>().map(|target| target.gpus), Ok(Gpus::None));
+        assert_eq!(these("2,0"), Ok(GpuSelection::Indices(vec![0, 2])));
+        assert_eq!(these("0-2,7"), Ok(GpuSelection::Indices(vec![0, 1, 2, 7])));
+        assert_eq!(these("all"), Ok(GpuSelection::All));
+        assert_eq!("c-1.lab".parse::<Target>().map(|target| target.gpus), Ok(GpuSelection::None));
         for bad in ["", ",", "0,", "a", "-1", "2-1", "0,0", "0-99999999", "1::2", " 1"] {
             assert!(these(bad).is_err(), "{bad}");
         }

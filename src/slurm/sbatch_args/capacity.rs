@@ -29,7 +29,7 @@ pub struct Partition {
     is_default: bool,
     /// `None` if Slurm reports none.
     pub(super) max_time: Option<TimeLimit>,
-    pub(super) most_cpus: Option<u64>,
+    pub(super) max_cpus: Option<u64>,
 }
 
 impl Capacity {
@@ -43,13 +43,13 @@ impl Capacity {
 
     /// The partition of this name, or the default one.
     pub(super) fn partition(&self, name: Option<&str>) -> Result<&Partition, String> {
-        let is_it = |partition: &&Partition| name.map_or(partition.is_default, |name| partition.name == name);
-        self.partitions.iter().find(is_it).ok_or_else(|| {
+        let is_match = |partition: &&Partition| name.map_or(partition.is_default, |name| partition.name == name);
+        self.partitions.iter().find(is_match).ok_or_else(|| {
             let names: Vec<&str> = self.partitions.iter().map(|partition| partition.name.as_str()).collect();
-            let there_are = format!("--partition NAME names one of: {}", names.join(", "));
+            let available = format!("--partition NAME names one of: {}", names.join(", "));
             match name {
-                Some(name) => format!("no partition named {name}; {there_are}"),
-                None => format!("the cluster has no default partition; {there_are}"),
+                Some(name) => format!("no partition named {name}; {available}"),
+                None => format!("the cluster has no default partition; {available}"),
             }
         })
     }
@@ -64,10 +64,10 @@ impl NodeSize {
         value(line, "NodeName")?;
         // CPUEfctv, since 22.05, excludes the cores reserved for the system.
         let cpus = number(line, "CPUEfctv").or_else(|| number(line, "CPUTot"))?;
-        let kept = number::<u64>(line, "MemSpecLimit").unwrap_or(0);
+        let reserved = number::<u64>(line, "MemSpecLimit").unwrap_or(0);
         Some(Self {
             cpus,
-            memory_mib: number::<u64>(line, "RealMemory")?.saturating_sub(kept),
+            memory_mib: number::<u64>(line, "RealMemory")?.saturating_sub(reserved),
             gpus: gres::gpus(value(line, "Gres").unwrap_or_default()),
             partitions: value(line, "Partitions").unwrap_or_default().split(',').map(str::to_owned).collect(),
         })
@@ -76,18 +76,18 @@ impl NodeSize {
 
 impl Partition {
     fn parse(line: &str) -> Option<Self> {
-        let name = value(line, "PartitionName").filter(|name| is_name(name))?;
+        let name = value(line, "PartitionName").filter(|name| is_plain_name(name))?;
         Some(Self {
             name: name.to_owned(),
             is_default: value(line, "Default") == Some("YES"),
             max_time: value(line, "MaxTime").and_then(TimeLimit::parse),
-            most_cpus: number(line, "MaxCPUsPerNode"),
+            max_cpus: number(line, "MaxCPUsPerNode"),
         })
     }
 }
 
 /// Whether a partition's name is safe in a line that a shell splits.
-pub fn is_name(name: &str) -> bool {
+pub fn is_plain_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.+@".contains(&byte);
     !name.is_empty() && name.len() <= 255 && !name.starts_with('-') && name.bytes().all(is_plain)
 }
@@ -99,10 +99,10 @@ mod tests {
     #[test]
     fn accepts_only_plain_names() {
         for good in ["debug", "gpu-a100_long", "1"] {
-            assert!(is_name(good), "{good}");
+            assert!(is_plain_name(good), "{good}");
         }
         for bad in ["", "-x", "a b", "a;b", "$(id)", "a\n", "a'b", "ä"] {
-            assert!(!is_name(bad), "{bad:?}");
+            assert!(!is_plain_name(bad), "{bad:?}");
         }
     }
 }

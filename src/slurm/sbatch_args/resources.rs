@@ -5,11 +5,11 @@ use serde_json::{Map, Value};
 use super::TimeLimit;
 
 /// The maximum number of CPUs: Slurm's (16 bits).
-const MOST_CPUS: u64 = 65_533;
+const MAX_CPUS: u64 = 65_533;
 /// The maximum number of GPUs, more than any machine has.
-const MOST_GPUS: u64 = 1024;
+const MAX_GPUS: u64 = 1024;
 /// The maximum memory, in MiB: 64 TiB.
-const MOST_MIB: u64 = 64 << 20;
+const MAX_MIB: u64 = 64 << 20;
 /// The keys of `resources`.
 const KEYS: [&str; 6] = ["cpus", "min_memory_mb", "memory_mb", "gpus", "time_limit", "exclusive"];
 
@@ -18,7 +18,7 @@ const KEYS: [&str; 6] = ["cpus", "min_memory_mb", "memory_mb", "gpus", "time_lim
 pub struct Resources {
     pub(super) cpus: Option<Cpus>,
     min_memory_mib: Option<u64>,
-    own_memory_mib: Option<u64>,
+    exact_memory_mib: Option<u64>,
     pub(super) gpus: u64,
     pub(super) time_limit: Option<TimeLimit>,
     pub(super) exclusive: bool,
@@ -50,41 +50,41 @@ impl Resources {
     pub fn parse(text: &str) -> Result<Self, String> {
         let method: Value = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
         let Value::Object(method) = method else {
-            return Err(format!("is not a method: expected {{\"resources\": {{...}}}}, got {}", shown(&method)));
+            return Err(format!("is not a method: expected {{\"resources\": {{...}}}}, got {}", describe(&method)));
         };
         match method.get("resources") {
             None | Some(Value::Null) => Ok(Self::default()),
-            Some(Value::Object(table)) => Self::of_table(table),
-            Some(other) => Err(format!("resources: expected {{\"cpus\": 4, ...}}, got {}", shown(other))),
+            Some(Value::Object(table)) => Self::from_table(table),
+            Some(other) => Err(format!("resources: expected {{\"cpus\": 4, ...}}, got {}", describe(other))),
         }
     }
 
-    fn of_table(table: &Map<String, Value>) -> Result<Self, String> {
+    fn from_table(table: &Map<String, Value>) -> Result<Self, String> {
         if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
             let known = KEYS.join(", ");
             return Err(format!("resources: unknown key {}; the keys are {known}", quoted(key)));
         }
-        let whole = |key: &str, least: u64, most: u64| match table.get(key) {
+        let integer = |key: &str, min: u64, max: u64| match table.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => {
-                let number = value.as_u64().filter(|number| (least..=most).contains(number));
-                let want =
-                    || format!("resources.{key}: expected a whole number from {least} to {most}, got {}", shown(value));
-                number.map(Some).ok_or_else(want)
+                let number = value.as_u64().filter(|number| (min..=max).contains(number));
+                let error =
+                    || format!("resources.{key}: expected a whole number from {min} to {max}, got {}", describe(value));
+                number.map(Some).ok_or_else(error)
             }
         };
-        let cpus = whole("cpus", 0, MOST_CPUS)?;
+        let cpus = integer("cpus", 0, MAX_CPUS)?;
         Ok(Self {
             cpus: cpus.map(|count| if count == 0 { Cpus::All } else { Cpus::Count(count) }),
-            min_memory_mib: whole("min_memory_mb", 1, MOST_MIB)?,
-            own_memory_mib: whole("memory_mb", 1, MOST_MIB)?,
-            gpus: whole("gpus", 0, MOST_GPUS)?.unwrap_or(0),
+            min_memory_mib: integer("min_memory_mb", 1, MAX_MIB)?,
+            exact_memory_mib: integer("memory_mb", 1, MAX_MIB)?,
+            gpus: integer("gpus", 0, MAX_GPUS)?.unwrap_or(0),
             time_limit: time_limit(table.get("time_limit"))?,
             exclusive: match table.get("exclusive") {
                 None | Some(Value::Null) => false,
                 Some(Value::Bool(exclusive)) => *exclusive,
                 Some(other) => {
-                    return Err(format!("resources.exclusive: expected true or false, got {}", shown(other)));
+                    return Err(format!("resources.exclusive: expected true or false, got {}", describe(other)));
                 }
             },
         })
@@ -92,25 +92,25 @@ impl Resources {
 
     /// The requested memory in MiB: the larger of `memory_mb` and `min_memory_mb` plus a fifth.
     pub(super) fn memory_mib(&self) -> Option<u64> {
-        self.own_memory_mib.max(self.with_a_fifth())
+        self.exact_memory_mib.max(self.min_memory_with_margin())
     }
 
-    fn with_a_fifth(&self) -> Option<u64> {
+    fn min_memory_with_margin(&self) -> Option<u64> {
         self.min_memory_mib.map(|least| (least * 6).div_ceil(5))
     }
 
-    fn is_the_minimum(&self) -> bool {
-        self.with_a_fifth() > self.own_memory_mib
+    fn is_minimum_larger(&self) -> bool {
+        self.min_memory_with_margin() > self.exact_memory_mib
     }
 
     /// The key that determines the memory.
     pub(super) fn memory_key(&self) -> &'static str {
-        if self.is_the_minimum() { "min_memory_mb" } else { "memory_mb" }
+        if self.is_minimum_larger() { "min_memory_mb" } else { "memory_mb" }
     }
 
-    /// Explains a number in a message that differs from the one in the file.
-    pub(super) fn why_memory(&self) -> String {
-        let of_minimum = self.min_memory_mib.filter(|_| self.is_the_minimum());
+    /// Explains a number in a message that differs from the number in the file.
+    pub(super) fn memory_note(&self) -> String {
+        let of_minimum = self.min_memory_mib.filter(|_| self.is_minimum_larger());
         of_minimum.map(|least| format!(" (min_memory_mb, {least}, and a fifth on top)")).unwrap_or_default()
     }
 }
@@ -122,17 +122,17 @@ fn time_limit(value: Option<&Value>) -> Result<Option<TimeLimit>, String> {
         // As in Slurm, a bare number means minutes.
         _ => value.as_u64().and_then(TimeLimit::of_minutes),
     };
-    let want = || {
+    let error = || {
         format!(
             "resources.time_limit: expected minutes, \"[DAYS-]HOURS:MINUTES:SECONDS\" or \"UNLIMITED\" (0 < limit <= 10 years), got {}",
-            shown(value)
+            describe(value)
         )
     };
-    limit.map(Some).ok_or_else(want)
+    limit.map(Some).ok_or_else(error)
 }
 
 /// An untrusted value for a message: short and free of control characters.
-fn shown(value: &Value) -> String {
+fn describe(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),
         Value::Array(_) => "a list".to_owned(),

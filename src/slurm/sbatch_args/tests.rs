@@ -15,7 +15,7 @@ PartitionName=empty Default=NO MaxTime=UNLIMITED\n";
 
 fn convert(resources: &str, cluster: Option<&Capacity>, partition: Option<&str>) -> String {
     let method = format!("{{\"name\": \"deep\", \"resources\": {{{resources}}}}}");
-    let outcome = Resources::parse(&method).and_then(|resources| line(&resources, cluster, partition));
+    let outcome = Resources::parse(&method).and_then(|resources| sbatch_line(&resources, cluster, partition));
     outcome.unwrap_or_else(|refusal| format!("refused: {refusal}"))
 }
 
@@ -92,7 +92,7 @@ fn refuses_invalid_values_in_quotes() {
         seen += &format!("{}\n", convert(resources, None, None));
     }
     for method in ["", "[]", "{\"resources\": 4}", "{\"resources\": null}", "{}"] {
-        let outcome = Resources::parse(method).map(|resources| line(&resources, None, None));
+        let outcome = Resources::parse(method).map(|resources| sbatch_line(&resources, None, None));
         seen += &format!("{method}: {outcome:?}\n");
     }
     insta::assert_snapshot!(seen);
@@ -112,7 +112,7 @@ fn line_has_no_shell_characters() {
     proptest!(|(table in prop::collection::hash_map(key, value, 0..6))| {
         let pairs: Vec<String> = table.iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
         let method = format!("{{\"resources\": {{{}}}}}", pairs.join(", "));
-        if let Ok(line) = Resources::parse(&method).and_then(|resources| line(&resources, None, None)) {
+        if let Ok(line) = Resources::parse(&method).and_then(|resources| sbatch_line(&resources, None, None)) {
             prop_assert!(line.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" -=:".contains(&byte)), "{line}");
             prop_assert!(line.split(' ').all(|word| word.starts_with("--")), "{line}");
         }

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use super::follow::{BEGUN, LINES};
+use super::follow::{LOG_LINES, STARTED_JOBS_FILE};
 use super::note::JobNote;
 use super::notes::Notes;
-use super::{SLURM, ids, names, reclaim, spool};
+use super::{SLURM, ids, node_names, reclaim, spool};
 use config::DaemonName;
 use init::control;
 use init::control::client;
@@ -51,28 +51,28 @@ struct KnownJobs(BTreeSet<(String, Option<String>)>);
 impl KnownJobs {
     /// From squeue's rows.
     fn of(rows: Vec<[String; 7]>) -> Self {
-        let one = |[id, array, task, ..]: [String; 7]| (id, is_number(&task).then(|| format!("{array}_{task}")));
-        Self(rows.into_iter().map(one).collect())
+        let known_job = |[id, array, task, ..]: [String; 7]| (id, is_number(&task).then(|| format!("{array}_{task}")));
+        Self(rows.into_iter().map(known_job).collect())
     }
 
     /// Whether the task can have this job ID. Several waiting tasks have the ID of their array.
     fn allows(&self, task: &str, id: &str) -> bool {
-        let mut same = self.0.iter().filter(|(listed, _)| listed == id).peekable();
-        same.peek().is_none() || same.any(|(_, other)| other.as_deref() == Some(task))
+        let mut same_id = self.0.iter().filter(|(listed, _)| listed == id).peekable();
+        same_id.peek().is_none() || same_id.any(|(_, other)| other.as_deref() == Some(task))
     }
 }
 
 /// A log line in which slurmctld assigns a job to the node (Slurm 22.05 to 24.11, `job_scheduler.c`, `backfill.c`).
 /// Other lines, and the rest of these, contain users' text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Allocated {
+pub(super) struct AllocationLine {
     /// `7`, or `12_3(15)` for the task of an array.
     pub(super) job: String,
     /// Whether the backfill scheduler started the job.
     pub(super) by_backfill: bool,
 }
 
-impl Allocated {
+impl AllocationLine {
     /// Parses a line of `slurminit logs`.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let (_, message) = split_text(line, DaemonName::Slurmctld.as_str())?;
@@ -86,11 +86,13 @@ impl Allocated {
 
 impl StartedJobs {
     /// Combines slurmd's records, slurmctld's log, which alone has both names of a task, and the notes.
-    fn of(mut ids: BTreeSet<String>, slurmctld: &str, noted: &str) -> Self {
-        ids.extend(noted.lines().filter(|line| is_number(line)).map(str::to_owned));
-        let given: Vec<String> = slurmctld.lines().filter_map(|line| Some(Allocated::parse(line)?.job)).collect();
-        let noted = noted.lines().filter_map(|line| line.split_once(' ')).map(|(id, task)| (task, id));
-        let tasks = given.iter().filter_map(|job| task(job)).chain(noted);
+    fn of(mut ids: BTreeSet<String>, slurmctld: &str, recorded_starts: &str) -> Self {
+        ids.extend(recorded_starts.lines().filter(|line| is_number(line)).map(str::to_owned));
+        let assigned: Vec<String> =
+            slurmctld.lines().filter_map(|line| Some(AllocationLine::parse(line)?.job)).collect();
+        let recorded_tasks =
+            recorded_starts.lines().filter_map(|line| line.split_once(' ')).map(|(id, task)| (task, id));
+        let tasks = assigned.iter().filter_map(|job| parse_task(job)).chain(recorded_tasks);
         let tasks =
             tasks.filter(|(_, id)| ids.contains(*id)).map(|(task, id)| (task.to_owned(), id.to_owned())).collect();
         Self { ids, tasks }
@@ -103,7 +105,7 @@ impl StartedJobs {
         self
     }
 
-    fn contains(&self, job: &OnceJob) -> bool {
+    fn contains(&self, job: &NonRequeueableJob) -> bool {
         match &job.task {
             Some(task) => self.tasks.iter().any(|(begun, _)| begun == task),
             None => self.ids.contains(&job.id),
@@ -113,21 +115,21 @@ impl StartedJobs {
 
 /// A job that may run only once.
 #[derive(Debug, PartialEq, Eq)]
-struct OnceJob {
+struct NonRequeueableJob {
     id: String,
     task: Option<String>,
-    waits: bool,
+    is_pending: bool,
     /// When the job was assigned to a node, in Slurm's format; `None` if it was not.
     started: Option<String>,
 }
 
-impl OnceJob {
+impl NonRequeueableJob {
     /// From a row of squeue; `None` if the job may run again.
     fn of([id, array, task, requeue, state, start, node]: [String; 7]) -> Option<Self> {
         (is_number(&id) && requeue == "0").then(|| Self {
             id,
             task: is_number(&task).then(|| format!("{array}_{task}")),
-            waits: state == PENDING,
+            is_pending: state == PENDING,
             started: (!node.is_empty()).then_some(start),
         })
     }
@@ -144,7 +146,7 @@ impl OnceJob {
 }
 
 /// Parses `12_3(15) ...` (`%pJ`): the task and its job ID, which is the array's or a later one.
-pub(super) fn task(text: &str) -> Option<(&str, &str)> {
+pub(super) fn parse_task(text: &str) -> Option<(&str, &str)> {
     let (task, rest) = text.split_once('(')?;
     let (id, _) = rest.split_once(')')?;
     let (array, index) = task.split_once('_')?;
@@ -158,22 +160,23 @@ fn is_number(word: &str) -> bool {
 
 /// Keeps non-requeueable jobs from running twice, and reports the jobs that slurmctld has forgotten. If slurmd was suspended,
 /// every job found here started before this slurmctld.
-pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
-    let begun = begun(node)?.without_contradictions(&KnownJobs::of(rows()?));
+pub(super) fn run(node: &str, is_slurmd_suspended: bool) -> anyhow::Result<()> {
+    let started = started_jobs(node)?.without_contradictions(&KnownJobs::of(rows()?));
     let boot = SLURM.config()?.get("BOOT_TIME").unwrap_or_default();
-    let mut ordered = BTreeSet::new();
+    let mut relaunched = BTreeSet::new();
     // A job that is pending at the first look may be assigned before it is cancelled. The second look finds it.
     for _ in 0..2 {
-        let with_step = reclaim::with_step();
-        for job in known_once()?.iter().filter(|job| begun.contains(job)) {
-            let again = held && job.was_started_since(&boot) && !with_step.contains(&job.id);
-            if job.waits || again && ordered.insert(job.name().to_owned()) {
+        let jobs_with_step = reclaim::jobs_with_step();
+        for job in non_requeueable_jobs()?.iter().filter(|job| started.contains(job)) {
+            let is_relaunched =
+                is_slurmd_suspended && job.was_started_since(&boot) && !jobs_with_step.contains(&job.id);
+            if job.is_pending || is_relaunched && relaunched.insert(job.name().to_owned()) {
                 cancel(job.name())?;
             }
         }
     }
-    if !ordered.is_empty() {
-        let jobs = ordered.into_iter().collect::<Vec<_>>().join(",");
+    if !relaunched.is_empty() {
+        let jobs = relaunched.into_iter().collect::<Vec<_>>().join(",");
         report::warn(message!(
             "jobs-launched-again",
             "slurmctld lost the start of jobs {jobs} and launched them again; restarting slurmd without that launch request",
@@ -181,7 +184,7 @@ pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
         ));
         end_slurmd();
     }
-    if let Err(error) = ids::name_the_lost() {
+    if let Err(error) = ids::check_lost_jobs() {
         report::warn(message!(
             "lost-jobs-not-checked",
             "cannot check which batch jobs slurmctld has forgotten: {error}",
@@ -194,8 +197,8 @@ pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
 /// Removes spool files of jobs of an earlier container.
 pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
     let config = SLURM.config()?;
-    for node in names(node) {
-        let spool = config.spool(&node);
+    for node in node_names(node) {
+        let spool = config.spool_directory(&node);
         if let Err(error) = spool::clean(&spool, &node) {
             report::warn(message!(
                 "spool-not-cleaned",
@@ -209,42 +212,42 @@ pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
 }
 
 /// The jobs that slurmd has begun.
-pub(super) fn begun(node: &str) -> anyhow::Result<StartedJobs> {
+pub(super) fn started_jobs(node: &str) -> anyhow::Result<StartedJobs> {
     let config = SLURM.config()?;
     let mut ids = BTreeSet::new();
-    for (node, number) in names(node).iter().zip(1..) {
-        ids.extend(spool::begun(&config.spool(node)));
+    for (node, number) in node_names(node).iter().zip(1..) {
+        ids.extend(spool::started_jobs(&config.spool_directory(node)));
         let slurmd = DaemonName::Slurmd.of_simulated_node(number);
-        ids.extend(last_lines(&slurmd).lines().filter_map(|line| launched(&slurmd, line)).map(str::to_owned));
+        ids.extend(last_lines(&slurmd).lines().filter_map(|line| launched_job(&slurmd, line)).map(str::to_owned));
     }
-    let noted = noted(&config).unwrap_or_default();
-    Ok(StartedJobs::of(ids, &last_lines("slurmctld"), &noted))
+    let recorded_starts = recorded_starts(&config).unwrap_or_default();
+    Ok(StartedJobs::of(ids, &last_lines("slurmctld"), &recorded_starts))
 }
 
 /// The job that slurmd launches, according to this line of `slurminit logs`. Once a job has ended, this is the only
 /// trace (Slurm 22.05 to 24.11, `req.c`).
-pub(super) fn launched<'a>(slurmd: &str, line: &'a str) -> Option<&'a str> {
+pub(super) fn launched_job<'a>(slurmd: &str, line: &'a str) -> Option<&'a str> {
     let (_, message) = split_text(line, slurmd)?;
     let rest = message.strip_prefix("Launching batch job ")?;
     rest.split_once(" for UID ").map(|(id, _)| id).filter(|id| is_number(id))
 }
 
 /// The notes about jobs, including those of an earlier container.
-fn noted(config: &RunningConfig) -> anyhow::Result<String> {
-    Ok(Notes::of_slurm(&config.state().unwrap_or_default())?.text(BEGUN)?.unwrap_or_default())
+fn recorded_starts(config: &RunningConfig) -> anyhow::Result<String> {
+    Ok(Notes::open_as_root(&config.state_directory().unwrap_or_default())?.text(STARTED_JOBS_FILE)?.unwrap_or_default())
 }
 
 /// The last lines of a daemon, which PID 1 keeps; none if it does not answer.
 fn last_lines(daemon: &str) -> String {
     let Ok(run) = load_config::run_directory(None) else { return String::new() };
-    let request = Request::Logs { name: daemon.to_owned(), lines: LINES };
+    let request = Request::Logs { name: daemon.to_owned(), lines: LOG_LINES };
     let lines = client::ask(&control::socket(&run), &request).map(|(_, lines)| lines).unwrap_or_default();
     String::from_utf8_lossy(&lines).into_owned()
 }
 
 /// The jobs known to slurmctld that may run only once.
-fn known_once() -> anyhow::Result<Vec<OnceJob>> {
-    Ok(rows()?.into_iter().filter_map(OnceJob::of).collect())
+fn non_requeueable_jobs() -> anyhow::Result<Vec<NonRequeueableJob>> {
+    Ok(rows()?.into_iter().filter_map(NonRequeueableJob::of).collect())
 }
 
 fn rows() -> anyhow::Result<Vec<[String; 7]>> {
@@ -254,7 +257,7 @@ fn rows() -> anyhow::Result<Vec<[String; 7]>> {
 
 fn cancel(job: &str) -> anyhow::Result<()> {
     // A job that has ended by itself meanwhile accepts neither.
-    JobNote::HadBegun.write(&[job]);
+    JobNote::AlreadyStarted.write(&[job]);
     SLURM.run("scancel", &[job])?;
     report::warn(message!(
         "job-cancelled-once",
@@ -266,14 +269,14 @@ fn cancel(job: &str) -> anyhow::Result<()> {
 
 /// Kills only the daemon: slurmstepd processes live on, and PID 1 starts a new slurmd.
 fn end_slurmd() {
-    for pid in proc::pids().filter(|pid| look::is_slurmd_of(*pid, 1)) {
+    for pid in proc::pids().filter(|pid| look::is_slurmd_with_parent(*pid, 1)) {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{KnownJobs, OnceJob, StartedJobs, split_text};
+    use super::{KnownJobs, NonRequeueableJob, StartedJobs, split_text};
 
     fn tasks(slurmctld: &str) -> Vec<String> {
         let ids = ["15", "16", "5"].map(str::to_owned).into();
@@ -289,7 +292,7 @@ mod tests {
         let has_started = |others: &[[String; 7]]| {
             let listed = KnownJobs::of(others.iter().cloned().chain([pending.clone()]).collect());
             let started = StartedJobs::of(["5".to_owned()].into(), &log, "").without_contradictions(&listed);
-            started.contains(&OnceJob::of(pending.clone()).unwrap())
+            started.contains(&NonRequeueableJob::of(pending.clone()).unwrap())
         };
         assert!(has_started(&[row(["1", "1", "1", "0", "PENDING", "N/A", ""])]), "slurmctld no longer lists job 5");
         assert!(has_started(&[row(["5", "1", "2", "0", "RUNNING", "N/A", ""])]));
@@ -332,12 +335,12 @@ mod tests {
 
     #[test]
     fn parses_non_requeueable_jobs_from_squeue() {
-        let parse = |row: [&str; 7]| OnceJob::of(row.map(str::to_owned));
+        let parse = |row: [&str; 7]| NonRequeueableJob::of(row.map(str::to_owned));
         let job = parse(["15", "12", "3", "0", "RUNNING", "2026-11-22T10:10:55", "localhost"]).unwrap();
-        assert_eq!((job.name(), job.waits), ("12_3", false));
+        assert_eq!((job.name(), job.is_pending), ("12_3", false));
         assert!(job.was_started_since("2026-11-22T10:10:50") && !job.was_started_since("2026-11-22T10:10:56"));
         let job = parse(["12", "12", "N/A", "0", "PENDING", "N/A", ""]).unwrap();
-        assert_eq!((job.name(), job.waits), ("12", true));
+        assert_eq!((job.name(), job.is_pending), ("12", true));
         assert!(!job.was_started_since("2026-11-22T10:10:50"), "no node allocated");
         assert_eq!(parse(["12", "12", "N/A", "1", "PENDING", "N/A", ""]), None, "the job can be requeued");
     }

@@ -7,38 +7,38 @@
 use std::time::{Duration, Instant};
 
 use super::{SLURM, account, pause, start_soon};
-use machine::node_report::TWICE;
+use machine::node_report::DUPLICATE_JOB_REASON;
 use model::message;
 use model::queued_job::PENDING;
 use slurm::client::Jobs;
 use sys::report;
 
-/// How long to wait after slurmctld's start: it then has begun to schedule (seen: 5 s) and has slurmd's answer.
-const PATIENCE: Duration = Duration::from_secs(15);
-const LOOK: Duration = Duration::from_millis(500);
+/// How long to wait after slurmctld's start: by then it has started to schedule (seen: 5 s) and has slurmd's answer.
+const WATCH_TIME: Duration = Duration::from_secs(15);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Resumes the node, and lets the jobs start as soon as possible.
 pub(super) fn watch(node: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
-    let begun = account::begun(node)?.ids;
+    let started = account::started_jobs(node)?.ids;
     // slurmctld may have been faster than this check.
-    let mut drained = false;
-    while !begun.is_empty() && begin.elapsed() < PATIENCE {
-        if SLURM.node_reports(node)?.iter().any(|report| report.is_drained_because(TWICE)) {
-            drained = true;
+    let mut was_drained = false;
+    while !started.is_empty() && begin.elapsed() < WATCH_TIME {
+        if SLURM.node_reports(node)?.iter().any(|report| report.has_drain_reason(DUPLICATE_JOB_REASON)) {
+            was_drained = true;
             SLURM.update_node(node, &["state=undrain"])?;
             report::warn(message!(
                 "job-launched-again",
                 "slurmctld launched a running job again and drained the node (\"{reason}\"); resumed the node",
-                reason = TWICE
+                reason = DUPLICATE_JOB_REASON
             ));
         }
-        if drained {
+        if was_drained {
             let waiting = SLURM.jobs(&Jobs { states: &[PENDING], ..Jobs::default() })?;
-            let again = waiting.iter().filter(|job| begun.contains(&job.number.to_string()));
-            again.for_each(|job| start_soon(&job.id));
+            let relaunched = waiting.iter().filter(|job| started.contains(&job.number.to_string()));
+            relaunched.for_each(|job| start_soon(&job.id));
         }
-        pause(LOOK);
+        pause(POLL_INTERVAL);
     }
     Ok(())
 }

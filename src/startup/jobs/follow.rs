@@ -1,6 +1,6 @@
 //! Follows the daemons' logs: records which jobs slurmctld assigns to the node, and which slurmd starts.
 //!
-//! PID 1 runs this as a child for as long as the cluster lives. It has four purposes. First, slurmctld saves the start
+//! PID 1 runs this as a child while the cluster runs. It has four purposes. First, slurmctld saves the start
 //! of a job up to five seconds late, slurmd keeps nothing about an ended job, and nothing else records which array task
 //! has which job ID. So all this is written down at once, for the accounting after a KILL of the whole container.
 //! Second, slurmctld does not save a start by its backfill scheduler at all (Slurm 22.05 to 24.11, `backfill.c`): its
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::account::{Allocated, launched, task};
+use super::account::{AllocationLine, launched_job, parse_task};
 use super::notes::{self, Notes};
 use super::{SLURM, pause};
 use crate::state_disk;
@@ -30,18 +30,18 @@ use model::message;
 use sys::report;
 
 /// `15`: a job that slurmd has begun; `15 12_3`: job ID and name of a task that slurmctld assigned to the node.
-pub(super) const BEGUN: &str = "slurminit.begun";
+pub(super) const STARTED_JOBS_FILE: &str = "slurminit.begun";
 /// The number of log lines to request, which is more than PID 1 keeps.
-pub(super) const LINES: u32 = 1000;
+pub(super) const LOG_LINES: u32 = 1000;
 /// Jobs that start within this time are saved together. slurmctld itself saves at most every five seconds.
-const TOGETHER: Duration = Duration::from_millis(500);
+const SAVE_DELAY: Duration = Duration::from_millis(500);
 /// Polling interval of the disk, which has no event.
-const DISK: Duration = Duration::from_secs(5);
+const DISK_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Runs until PID 1 ends it.
 pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()> {
-    let state = notes::place(slurm_conf, state).1;
-    let notes = Notes::of_slurm(&state).and_then(|notes| notes.go_on_with(BEGUN));
+    let state = notes::conf_and_state(slurm_conf, state).1;
+    let notes = Notes::open_as_root(&state).and_then(|notes| notes.continue_file(STARTED_JOBS_FILE));
     let notes = notes
         .map_err(|error| {
             report::warn(message!(
@@ -54,21 +54,21 @@ pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()>
     let notes = Arc::new(notes);
     start_thread(move || watch_disk(&state))?;
     let (started, starts) = channel();
-    start_thread(move || save_together(&starts))?;
+    start_thread(move || save_starts(&starts))?;
     let (failed, failures) = channel();
-    start_thread(move || without_output::name(&failures))?;
-    let (of_slurmd, begun) = (socket.to_owned(), Arc::clone(&notes));
+    start_thread(move || without_output::report_failures(&failures))?;
+    let (slurmd_socket, slurmd_notes) = (socket.to_owned(), Arc::clone(&notes));
     start_thread(move || {
-        let _ = follow(&of_slurmd, DaemonName::Slurmd, &mut |line| {
-            let _ = launched(DaemonName::Slurmd.as_str(), line).map(|id| note(&begun, &format!("{id}\n")));
+        let _ = follow(&slurmd_socket, DaemonName::Slurmd, &mut |line| {
+            let _ = launched_job(DaemonName::Slurmd.as_str(), line).map(|id| note(&slurmd_notes, &format!("{id}\n")));
         });
         // PID 1 restarts this process, which then follows both logs.
         std::process::exit(i32::from(exit_code::FAILURE));
     })?;
     follow(socket, DaemonName::Slurmctld, &mut |line| {
         let _ = without_output::parse(line).map(|job| failed.send(job));
-        let Some(Allocated { job, by_backfill }) = Allocated::parse(line) else { return };
-        let _ = task(&job).map(|(task, id)| note(&notes, &format!("{id} {task}\n")));
+        let Some(AllocationLine { job, by_backfill }) = AllocationLine::parse(line) else { return };
+        let _ = parse_task(&job).map(|(task, id)| note(&notes, &format!("{id} {task}\n")));
         if by_backfill {
             let _ = started.send(job);
         }
@@ -87,14 +87,14 @@ fn note(notes: &Option<File>, line: &str) {
 }
 
 /// Calls the function with each line of a daemon.
-fn follow(socket: &Path, daemon: DaemonName, take: &mut dyn FnMut(&str)) -> anyhow::Result<()> {
+fn follow(socket: &Path, daemon: DaemonName, handle_line: &mut dyn FnMut(&str)) -> anyhow::Result<()> {
     let mut text = Vec::new();
-    let request = Request::Follow { name: daemon.as_str().to_owned(), lines: LINES };
+    let request = Request::Follow { name: daemon.as_str().to_owned(), lines: LOG_LINES };
     Ok(client::follow(socket, &request, &mut |bytes| {
         text.extend_from_slice(bytes);
         while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = text.drain(..=end).collect();
-            take(&String::from_utf8_lossy(&line));
+            handle_line(&String::from_utf8_lossy(&line));
         }
         Ok(())
     })?)
@@ -104,7 +104,7 @@ fn follow(socket: &Path, daemon: DaemonName, take: &mut dyn FnMut(&str)) -> anyh
 fn watch_disk(state: &Path) {
     let mut is_full = false;
     loop {
-        match state_disk::check_room(state) {
+        match state_disk::check_free_space(state) {
             Err(error) if !std::mem::replace(&mut is_full, true) => {
                 report::error(message!("disk-full", "{error}", error = error));
             }
@@ -117,15 +117,15 @@ fn watch_disk(state: &Path) {
             }
             _ => {}
         }
-        pause(DISK);
+        pause(DISK_POLL_INTERVAL);
     }
 }
 
 /// Any change of a job makes slurmctld save everything. This change has no effect on a node that is up. For a job that
 /// has ended it is refused, but then the end was saved anyway.
-fn save_together(starts: &Receiver<String>) {
+fn save_starts(starts: &Receiver<String>) {
     while let Ok(first) = starts.recv() {
-        pause(TOGETHER);
+        pause(SAVE_DELAY);
         let last = starts.try_iter().last().unwrap_or(first);
         let name = last.split('(').next().unwrap_or_default();
         // The log is not evidence, and the change has an effect on a job that waits.

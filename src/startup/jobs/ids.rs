@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::SLURM;
-use super::follow::BEGUN;
+use super::follow::STARTED_JOBS_FILE;
 use super::notes::{self, Notes};
 use model::message;
 use plan::last_value;
@@ -34,12 +34,12 @@ const MARGIN: u32 = 10_000;
 const MAX_JOB_ID: u32 = 67_043_328;
 
 /// The next ID, recorded by an ordered stop.
-const NEXT: &str = "slurminit.next_job_id";
+const NEXT_ID_FILE: &str = "slurminit.next_job_id";
 /// The batch jobs that had a script when slurmctld died.
-const SCRIPTS: &str = "slurminit.scripts";
+const SCRIPTS_FILE: &str = "slurminit.scripts";
 
 /// Maximum number of lost jobs named in a message.
-const NAMED: usize = 1000;
+const MAX_NAMED: usize = 1000;
 
 /// Raises the next job ID if necessary, then execs slurmctld. `saved_within`: the previous slurmctld ended in order, and its stop began
 /// this long ago.
@@ -53,12 +53,12 @@ pub fn run(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>, comm
 }
 
 fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> anyhow::Result<()> {
-    let (conf, state) = notes::place(slurm_conf, state);
+    let (conf, state) = notes::conf_and_state(slurm_conf, state);
     let highest = last_value(&conf, "MaxJobId").and_then(|id| id.parse().ok()).unwrap_or(MAX_JOB_ID);
-    let notes = Notes::ours(&state)?;
-    let stopped_at = notes.ids(NEXT).ok().flatten().and_then(|ids| ids.last().copied());
+    let notes = Notes::open_as_slurm(&state)?;
+    let recorded_next = notes.ids(NEXT_ID_FILE).ok().flatten().and_then(|ids| ids.last().copied());
     // The record is valid for this start only.
-    notes.remove(NEXT)?;
+    notes.remove(NEXT_ID_FILE)?;
     // Without any saved file, no slurmctld has served long enough to lose a job.
     let Some(saved) = saved::read(&state)? else { return Ok(()) };
     let scripts = scripts(&state);
@@ -66,15 +66,15 @@ fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> any
     let first = last_value(&conf, "FirstJobId").and_then(|id| id.parse().ok()).unwrap_or(1);
     let from = saved.next.max(first);
     // A job submitted after the record was written has a script.
-    let is_whole = |next: u32| next.max(scripts.last().map_or(0, |last| last + 1)) <= from;
+    let is_complete = |next: u32| next.max(scripts.last().map_or(0, |last| last + 1)) <= from;
     // On a full disk slurmctld exits with 0 as well, without having saved.
     let was_saved = saved_within.is_some_and(|age| saved.was_written_within(age));
-    if was_saved || stopped_at.is_some_and(is_whole) || begun::is_unread(&notes, &state, from) {
+    if was_saved || recorded_next.is_some_and(is_complete) || begun::is_unread(&notes, &state, from) {
         begun::note(&notes, &state, from);
         return Ok(());
     }
-    let known = scripts.last().map_or(0, |last| last + 1).max(from).max(stopped_at.unwrap_or_default());
-    let next = known.saturating_add(MARGIN);
+    let lowest_free = scripts.last().map_or(0, |last| last + 1).max(from).max(recorded_next.unwrap_or_default());
+    let next = lowest_free.saturating_add(MARGIN);
     anyhow::ensure!(
         next < highest,
         "the next job ID would exceed MaxJobId {highest}: set it higher, or remove the state"
@@ -88,8 +88,8 @@ fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> any
         next = next
     ));
     // The lost jobs of an even earlier slurmctld may not have been named yet; their scripts are gone by now.
-    let unnamed = notes.ids(SCRIPTS).ok().flatten().unwrap_or_default();
-    if let Err(error) = notes.write(SCRIPTS, scripts.union(&unnamed).copied()) {
+    let unreported = notes.ids(SCRIPTS_FILE).ok().flatten().unwrap_or_default();
+    if let Err(error) = notes.write(SCRIPTS_FILE, scripts.union(&unreported).copied()) {
         report::warn(message!(
             "lost-jobs-not-recorded",
             "cannot record which jobs may be lost: {error}",
@@ -110,30 +110,31 @@ fn scripts(state: &Path) -> BTreeSet<u32> {
 /// At an ordered stop: records the next ID for the next start.
 pub(super) fn note_next(config: &RunningConfig) -> anyhow::Result<()> {
     let next = config.number("NEXT_JOB_ID").context("`scontrol show config` names no NEXT_JOB_ID")?;
-    let notes = Notes::of_slurm(&config.state().context("`scontrol show config` names no StateSaveLocation")?)?;
+    let directory = config.state_directory().context("`scontrol show config` names no StateSaveLocation")?;
+    let notes = Notes::open_as_root(&directory)?;
     // slurmctld now saves everything itself.
-    notes.remove(BEGUN)?;
-    notes.write(NEXT, [next])
+    notes.remove(STARTED_JOBS_FILE)?;
+    notes.write(NEXT_ID_FILE, [next])
 }
 
 /// After a slurmctld ended without saving: reports the batch jobs that its successor does not know.
-pub(super) fn name_the_lost() -> anyhow::Result<()> {
-    let Some(state) = SLURM.config()?.state() else { return Ok(()) };
-    let notes = Notes::of_slurm(&state)?;
-    let Some(scripts) = notes.ids(SCRIPTS)? else { return Ok(()) };
+pub(super) fn check_lost_jobs() -> anyhow::Result<()> {
+    let Some(state) = SLURM.config()?.state_directory() else { return Ok(()) };
+    let notes = Notes::open_as_root(&state)?;
+    let Some(scripts) = notes.ids(SCRIPTS_FILE)? else { return Ok(()) };
     let which = Jobs { states: &["all"], options: &["--array"], ..Jobs::default() };
     let known = SLURM.job_columns(&which, &[("JobID", 16), ("ArrayJobID", 16)])?;
     let known: BTreeSet<u32> = known.iter().flatten().filter_map(|id| id.parse().ok()).collect();
     report_lost(&scripts.difference(&known).copied().collect::<Vec<_>>());
-    notes.remove(SCRIPTS)
+    notes.remove(SCRIPTS_FILE)
 }
 
 fn report_lost(lost: &[u32]) {
     if lost.is_empty() {
         return;
     }
-    let named: Vec<String> = lost.iter().take(NAMED).map(ToString::to_string).collect();
-    let more = lost.len().checked_sub(NAMED).filter(|more| *more > 0);
+    let named: Vec<String> = lost.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+    let more = lost.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
     report::warn(message!(
         "jobs-lost",
         "jobs {jobs}{more} are lost: slurmctld ended before it had saved them; submit them again",

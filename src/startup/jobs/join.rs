@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{SLURM, STOPS, closed_for_good, controller_reachability, own_group, requeue_ghosts, wanted};
+use super::{SLURM, STOP_REASON, controller_reachability, own_group, persistent_drain, requeue_orphans, wanted};
 use machine::node_report::OUR_REASON;
 use model::inventory::{Finding, Kind};
 use model::message;
@@ -18,49 +18,57 @@ use slurm::nodes;
 use sys::report;
 
 /// Polling interval of the controller.
-const ASK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval of the warning that the controller does not respond.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a node known to the controller waits for it when slurmd died: slurmd itself waits longer.
-const AGAIN: Duration = Duration::from_secs(5);
+const RESTART_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the controller may take to delete a node, whose jobs it ends first.
-const FORGET: Duration = Duration::from_secs(15);
+const DELETE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long the controller may take to delete a node without jobs.
-const RELEASE: Duration = Duration::from_secs(2);
+const IDLE_DELETE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Waits for the controller, deletes an outdated node record there, and execs slurmd. `again`: a slurmd of this container was
+/// Waits for the controller, deletes an outdated node record there, and execs slurmd. `is_restart`: a slurmd of this container was
 /// ready before.
-pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, command: &[String]) -> anyhow::Result<()> {
-    let mut known = if again { known(node, Some(AGAIN))? } else { once_name_is_free(node, port)? };
-    if known.as_ref().is_some_and(NodeRecord::is_cloud) {
-        known = once_promised_resources_exist(node, known, &conf)?;
+pub fn run(
+    node: &str,
+    mut conf: String,
+    gpus: &str,
+    is_restart: bool,
+    port: u16,
+    command: &[String],
+) -> anyhow::Result<()> {
+    let mut record = if is_restart { await_record(node, Some(RESTART_TIMEOUT))? } else { await_free_name(node, port)? };
+    if record.as_ref().is_some_and(NodeRecord::is_cloud) {
+        record = await_promised_resources(node, record, &conf)?;
     }
-    let is_known = known.is_some();
-    let is_cloud = known.as_ref().is_some_and(NodeRecord::is_cloud);
+    let is_known = record.is_some();
+    let is_cloud = record.as_ref().is_some_and(NodeRecord::is_cloud);
     // An awaited node was powered up for its jobs, which have not started.
-    let is_awaited = known.as_ref().is_some_and(|known| known.is(&["POWERING_UP"]));
+    let is_awaited = record.as_ref().is_some_and(|record| record.has_state(&["POWERING_UP"]));
     // An administrator may have changed its features while it runs.
-    let is_true =
-        |known: &NodeRecord| !known.is_invalid() && known.has_hardware(&conf) && (again || known.has_features(&conf));
-    if let Some(known) = known.filter(|known| !is_cloud && !is_true(known)) {
+    let is_current = |record: &NodeRecord| {
+        !record.is_invalid() && record.has_hardware(&conf) && (is_restart || record.has_features(&conf))
+    };
+    if let Some(record) = record.filter(|record| !is_cloud && !is_current(record)) {
         report::info(message!(
             "node-record-outdated",
             "the controller has outdated hardware for this node ({hardware}); deleting its record",
-            hardware = known.hardware()
+            hardware = record.hardware()
         ));
-        if let Some(reason) = reason_to_keep(node, &known, again)? {
+        if let Some(reason) = reason_to_keep(node, &record, is_restart)? {
             conf.push_str(&format!(" State=DRAIN Reason=\"{reason}\""));
         }
-        if again { release(node) } else { forget(node)? }
-    } else if is_known && !again && !is_awaited {
+        if is_restart { delete_idle(node) } else { force_delete(node)? }
+    } else if is_known && !is_restart && !is_awaited {
         // slurmctld misses a batch job that began less than 20 s ago at one of the next registrations, minutes later, and the
         // allocation of an srun never.
-        requeue_ghosts(node, Some(node))?;
+        requeue_orphans(node, Some(node))?;
     }
     let mut slurmd = command.to_vec();
     slurmd.extend(["-N", node, "--extra", gpus].map(str::to_owned));
-    match (is_cloud, again) {
+    match (is_cloud, is_restart) {
         (false, _) => slurmd.extend(["-Z".to_owned(), "--conf".to_owned(), conf]),
         // slurmctld waits for one that has booted since it asked, and a container has the uptime of its host.
         (true, false) => slurmd.push("-b".to_owned()),
@@ -71,42 +79,38 @@ pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, com
 
 /// The controller's record of the node, once the node has the promised resources. Until then no slurmd registers: slurmctld would
 /// mark the node invalid without an explanation.
-fn once_promised_resources_exist(
-    node: &str,
-    first: Option<NodeRecord>,
-    conf: &str,
-) -> anyhow::Result<Option<NodeRecord>> {
-    let (mut now, mut reported_at) = (first, None::<Instant>);
-    while let Some(short) = now.as_ref().and_then(|known| known.shortfall(conf)) {
+fn await_promised_resources(node: &str, first: Option<NodeRecord>, conf: &str) -> anyhow::Result<Option<NodeRecord>> {
+    let (mut record, mut reported_at) = (first, None::<Instant>);
+    while let Some(shortfall) = record.as_ref().and_then(|record| record.shortfall(conf)) {
         if reported_at.is_none() {
             // The node's jobs move to other nodes, and it gets no new ones.
-            let reason = format!("reason={}{short}", nodes::less_than_promised());
+            let reason = format!("reason={}{shortfall}", nodes::shortfall_reason_prefix());
             SLURM.update_node(node, &["state=down", &reason])?;
         }
         if reported_at.is_none_or(|reported_at| reported_at.elapsed() >= REPORT_INTERVAL) {
             reported_at = Some(Instant::now());
             let down = Finding::error(
                 Kind::Container,
-                format!("this node has fewer resources than [[autoscale.nodes]] ({short}), and is down"),
+                format!("this node has fewer resources than [[autoscale.nodes]] ({shortfall}), and is down"),
                 "[[autoscale.nodes]] does not match this machine",
                 format!("correct it for all containers, restart the controller, run `slurminit resume {node}` there"),
             );
             report::error(down.message("node-lacks-resources"));
         }
         (0..10).for_each(|_| pause());
-        now = known(node, None)?;
+        record = await_record(node, None)?;
     }
-    Ok(now)
+    Ok(record)
 }
 
 /// The controller's record of the node, once no other container answers under its name.
-fn once_name_is_free(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>> {
+fn await_free_name(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>> {
     let mut reported_at: Option<Instant> = None;
     loop {
-        let Some(known) = known(node, None)? else { return Ok(None) };
-        let Some(why) = controller_reachability::taken(node, &known, port) else { return Ok(Some(known)) };
+        let Some(record) = await_record(node, None)? else { return Ok(None) };
+        let Some(why) = controller_reachability::name_conflict(node, &record, port) else { return Ok(Some(record)) };
         if reported_at.is_none() {
-            controller_reachability::report_conflict(node, &known);
+            controller_reachability::report_conflict(node, &record);
         }
         if reported_at.is_none_or(|reported_at| reported_at.elapsed() >= REPORT_INTERVAL) {
             reported_at = Some(Instant::now());
@@ -117,15 +121,15 @@ fn once_name_is_free(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>
 }
 
 /// The controller's record of the node, once it responds.
-fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<NodeRecord>> {
+fn await_record(node: &str, timeout: Option<Duration>) -> anyhow::Result<Option<NodeRecord>> {
     let begin = Instant::now();
     let mut reported_at: Option<Instant> = None;
     loop {
         let why = match SLURM.node(node) {
-            Ok(known) => return Ok(known),
+            Ok(record) => return Ok(record),
             Err(why) => why,
         };
-        if patience.is_some_and(|patience| begin.elapsed() >= patience) {
+        if timeout.is_some_and(|timeout| begin.elapsed() >= timeout) {
             return Ok(None);
         }
         // A controller that starts at the same time is not ready yet.
@@ -145,15 +149,15 @@ fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<NodeRe
 
 /// Why the controller does not respond, and how to repair it.
 fn cause(error: &QueryError) -> String {
-    let words = match error {
+    let output = match error {
         QueryError::Failed { output, .. } => output.trim().replace('\n', "; "),
         error => error.to_string(),
     };
-    let repair = REPAIRS.iter().find(|(sign, _)| words.contains(sign)).map_or(
+    let repair = REPAIRS.iter().find(|(pattern, _)| output.contains(pattern)).map_or(
         "see the log of the controller's container (docker logs), and `slurminit doctor` there",
         |(_, repair)| repair,
     );
-    format!("{words}; repair: {repair}")
+    format!("{output}; repair: {repair}")
 }
 
 /// Slurm's messages for two programs that cannot communicate (24.11, `slurm_errno.c`, `auth_munge.c`), and their repairs.
@@ -181,12 +185,12 @@ const REPAIRS: [(&str, &str); 6] = [
 /// The reason of a drain that must survive the deletion of the node: at a start an administrator's drain, later any
 /// drain. An invalid node shows its drain only in its flags. An administrator's FAIL becomes a drain with the same
 /// reason.
-fn reason_to_keep(node: &str, known: &NodeRecord, again: bool) -> anyhow::Result<Option<String>> {
-    let is_drained = known.is(&["DRAIN", "FAIL"]);
-    let report = match again {
+fn reason_to_keep(node: &str, record: &NodeRecord, is_restart: bool) -> anyhow::Result<Option<String>> {
+    let is_drained = record.has_state(&["DRAIN", "FAIL"]);
+    let report = match is_restart {
         // A drain for outdated hardware is deleted with the record.
-        true => SLURM.node_reports(node)?.into_iter().find(|report| is_drained && !report.blames_the_hardware()),
-        false => closed_for_good(node)?,
+        true => SLURM.node_reports(node)?.into_iter().find(|report| is_drained && !report.has_hardware_reason()),
+        false => persistent_drain(node)?,
     };
     Ok(report.map(|report| quotable(&report.reason)))
 }
@@ -196,26 +200,26 @@ fn quotable(reason: &str) -> String {
 }
 
 /// Deletes the node in the controller. A node with a job cannot be deleted, and one that is down has none.
-fn forget(node: &str) -> anyhow::Result<()> {
+fn force_delete(node: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
     let name = format!("nodename={node}");
     loop {
         let reason = format!("reason={OUR_REASON}it returns with other hardware");
-        let gone =
+        let deleted =
             SLURM.update(&name, &["state=down", &reason]).and_then(|()| SLURM.run("scontrol", &["delete", &name]));
-        match gone {
+        match deleted {
             Ok(()) => return Ok(()),
-            Err(error) if begin.elapsed() >= FORGET => return Err(error.into()),
+            Err(error) if begin.elapsed() >= DELETE_TIMEOUT => return Err(error.into()),
             Err(_) => pause(),
         }
     }
 }
 
 /// Deletes the node in the controller, unless a job is there.
-fn release(node: &str) {
+fn delete_idle(node: &str) {
     let begin = Instant::now();
     while let Err(error) = SLURM.run("scontrol", &["delete", &format!("nodename={node}")]) {
-        if begin.elapsed() >= RELEASE {
+        if begin.elapsed() >= IDLE_DELETE_TIMEOUT {
             return report::warn(message!(
                 "node-record-kept",
                 "{error}; the node keeps the controller's old record",
@@ -230,29 +234,29 @@ fn release(node: &str) {
 /// deleted, so that it keeps its drain: it becomes unresponsive. Nor is a node that a job requests by name: slurmctld would end the job
 /// at its own next start ("Invalid req_nodes").
 pub(super) fn leave(node: &str) -> anyhow::Result<()> {
-    if closed_for_good(node)?.is_some() {
+    if persistent_drain(node)?.is_some() {
         return Ok(());
     }
     let name = format!("nodename={node}");
-    let reason = format!("reason={OUR_REASON}{STOPS}");
-    let known = SLURM.node(node)?;
-    if let Some(known) = known.as_ref().filter(|known| known.is_cloud()) {
+    let reason = format!("reason={OUR_REASON}{STOP_REASON}");
+    let record = SLURM.node(node)?;
+    if let Some(record) = record.as_ref().filter(|record| record.is_cloud()) {
         // slurmctld is already powering this node down; only the drain of its last jobs has to be removed.
-        return match known.is(&["POWERING_DOWN", "POWER_DOWN", "POWERED_DOWN"]) {
-            _ if known.reason_contains(&nodes::less_than_promised()) => Ok(()),
-            true if known.is(&["DRAIN"]) => Ok(SLURM.update(&name, &["state=undrain"])?),
+        return match record.has_state(&["POWERING_DOWN", "POWER_DOWN", "POWERED_DOWN"]) {
+            _ if record.reason_contains(&nodes::shortfall_reason_prefix()) => Ok(()),
+            true if record.has_state(&["DRAIN"]) => Ok(SLURM.update(&name, &["state=undrain"])?),
             true => Ok(()),
             false => Ok(SLURM.update(&name, &["state=power_down_force", &reason])?),
         };
     }
     SLURM.update(&name, &["state=down", &reason])?;
-    match known.map_or_else(|| Ok(Vec::new()), |known| wanted::by_jobs(&known))? {
+    match record.map_or_else(|| Ok(Vec::new()), |record| wanted::jobs_naming(&record))? {
         jobs if jobs.is_empty() => Ok(SLURM.run("scontrol", &["delete", &name])?),
         jobs => {
             report::info(message!(
                 "node-kept",
                 "the node stays in the cluster, because jobs request it by name: {jobs}",
-                jobs = in_use::list(&jobs)
+                jobs = in_use::job_list(&jobs)
             ));
             // The drain stays: a late answer of slurmd takes the node out of DOWN (`_node_did_resp`).
             Ok(())
@@ -265,7 +269,7 @@ pub(super) fn leave(node: &str) -> anyhow::Result<()> {
     reason = "this is a child of PID 1; there is no event for a controller that becomes reachable"
 )]
 fn pause() {
-    std::thread::sleep(ASK);
+    std::thread::sleep(POLL_INTERVAL);
 }
 
 #[cfg(test)]

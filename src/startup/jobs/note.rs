@@ -7,11 +7,11 @@ use machine::node_report::OUR_REASON;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobNote {
     /// An ordered stop has notified the job.
-    Stopped,
+    ContainerStopped,
     /// The previous start ended without an ordered stop.
-    Ended,
+    ContainerEnded,
     /// The job may run only once, and had started already.
-    HadBegun,
+    AlreadyStarted,
     /// The job's srun or salloc has ended.
     WithoutClient,
     /// The job's batch script has ended or never started.
@@ -20,26 +20,26 @@ pub(super) enum JobNote {
 
 impl JobNote {
     /// The text of the note.
-    pub(super) const fn words(self) -> &'static str {
+    pub(super) const fn text(self) -> &'static str {
         match self {
-            Self::Stopped => "the container stopped while this job ran",
-            Self::Ended => "the container ended while this job ran",
-            Self::HadBegun => "the job had started when slurmctld died, and must not run again (--no-requeue)",
+            Self::ContainerStopped => "the container stopped while this job ran",
+            Self::ContainerEnded => "the container ended while this job ran",
+            Self::AlreadyStarted => "the job had started when slurmctld died, and must not run again (--no-requeue)",
             Self::WithoutClient => "the job's srun or salloc no longer runs",
             Self::WithoutScript => "the job's script ended, or was about to start, while slurmctld or slurmd was down",
         }
     }
 
-    /// Text in an AdminComment that shows that a stop has notified the job.
-    pub(super) fn of(comment: &str) -> Option<Self> {
-        let words = comment.strip_prefix(OUR_REASON)?;
-        [Self::Stopped, Self::Ended].into_iter().find(|note| words.starts_with(note.words()))
+    /// The note in an AdminComment, if it records that the container stopped or ended.
+    pub(super) fn parse(comment: &str) -> Option<Self> {
+        let text = comment.strip_prefix(OUR_REASON)?;
+        [Self::ContainerStopped, Self::ContainerEnded].into_iter().find(|note| text.starts_with(note.text()))
     }
 
     /// Writes the note to jobs. For a job that has just ended this may fail.
     pub(super) fn write(self, jobs: &[&str]) {
         if !jobs.is_empty() {
-            let _ = SLURM.update_job(&jobs.join(","), &[format!("admincomment={OUR_REASON}{}", self.words())]);
+            let _ = SLURM.update_job(&jobs.join(","), &[format!("admincomment={OUR_REASON}{}", self.text())]);
         }
     }
 }

@@ -15,14 +15,14 @@ use sys::trusted_path;
 use sys::trusted_path::Dir;
 
 /// Maximum size to read. slurminit's own files are much shorter; a longer one was written by another program.
-const LONGEST: u64 = 1 << 20;
+const MAX_READ: u64 = 1 << 20;
 /// How much of a growing file is kept.
-const KEPT: usize = 64 << 10;
+const KEPT_BYTES: usize = 64 << 10;
 /// The name of a file while it is written.
-const NEW: &str = "slurminit.new";
+const TEMPORARY_FILE: &str = "slurminit.new";
 
 /// The text of slurm.conf, and the directory: `state` if slurm.conf names none. slurmctld is not asked.
-pub(super) fn place(slurm_conf: &Path, state: &Path) -> (String, PathBuf) {
+pub(super) fn conf_and_state(slurm_conf: &Path, state: &Path) -> (String, PathBuf) {
     let conf = std::fs::read_to_string(slurm_conf).unwrap_or_default();
     let state = last_value(&conf, "StateSaveLocation").map_or_else(|| state.to_owned(), PathBuf::from);
     (conf, state)
@@ -33,13 +33,13 @@ pub(super) struct Notes(Dir);
 
 impl Notes {
     /// Opens it as root, if only root controls where the path leads.
-    pub(super) fn of_slurm(state: &Path) -> anyhow::Result<Self> {
+    pub(super) fn open_as_root(state: &Path) -> anyhow::Result<Self> {
         Ok(Self(trusted_path::open(Path::new("/"), state)?))
     }
 
     /// Opens the notes in slurmctld's state directory as slurmctld's user.
-    pub(super) fn ours(state: &Path) -> anyhow::Result<Self> {
-        Ok(Self(Dir::of_the_user(state).with_context(|| state.display().to_string())?))
+    pub(super) fn open_as_slurm(state: &Path) -> anyhow::Result<Self> {
+        Ok(Self(Dir::open_unchecked(state).with_context(|| state.display().to_string())?))
     }
 
     /// The IDs in a file, in order; `None` without the file. Anything else in it is ignored.
@@ -48,26 +48,26 @@ impl Notes {
         Ok(text.map(|text| text.split_whitespace().filter_map(|id| id.parse().ok()).collect()))
     }
 
-    /// The end of a file, at most [`LONGEST`] bytes; `None` without the file.
+    /// The end of a file, at most [`MAX_READ`] bytes; `None` without the file.
     pub(super) fn text(&self, name: &str) -> anyhow::Result<Option<String>> {
         let mut file = match self.0.open_file(name) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            file => file.with_context(|| self.place(name))?,
+            file => file.with_context(|| self.display_path(name))?,
         };
-        let begin = file.metadata().map_or(0, |file| file.len().saturating_sub(LONGEST));
-        file.seek(SeekFrom::Start(begin)).with_context(|| self.place(name))?;
+        let begin = file.metadata().map_or(0, |file| file.len().saturating_sub(MAX_READ));
+        file.seek(SeekFrom::Start(begin)).with_context(|| self.display_path(name))?;
         let mut bytes = Vec::new();
-        file.take(LONGEST).read_to_end(&mut bytes).with_context(|| self.place(name))?;
+        file.take(MAX_READ).read_to_end(&mut bytes).with_context(|| self.display_path(name))?;
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
     /// Starts a new file with the last lines of the old one. The descriptor stays valid, whatever slurm does to
     /// the name.
-    pub(super) fn go_on_with(&self, name: &str) -> anyhow::Result<File> {
-        let before = self.text(name)?.unwrap_or_default();
-        let kept = before.len().saturating_sub(KEPT);
-        let kept = before.get(kept..).and_then(|text| text.split_once('\n')).map_or("", |(_, lines)| lines);
-        let kept = if before.len() <= KEPT { &before } else { kept };
+    pub(super) fn continue_file(&self, name: &str) -> anyhow::Result<File> {
+        let former = self.text(name)?.unwrap_or_default();
+        let kept = former.len().saturating_sub(KEPT_BYTES);
+        let kept = former.get(kept..).and_then(|text| text.split_once('\n')).map_or("", |(_, lines)| lines);
+        let kept = if former.len() <= KEPT_BYTES { &former } else { kept };
         let new = format!("{name}.new");
         let write = || {
             self.0.remove(&new)?;
@@ -76,7 +76,7 @@ impl Notes {
             self.0.rename(&new, name)?;
             Ok(file)
         };
-        write().map_err(|error: std::io::Error| anyhow::Error::new(error).context(self.place(name)))
+        write().map_err(|error: std::io::Error| anyhow::Error::new(error).context(self.display_path(name)))
     }
 
     /// Atomically replaces whatever has this name by a file with these IDs.
@@ -87,51 +87,51 @@ impl Notes {
     /// Atomically replaces whatever has this name by a file with this text.
     pub(super) fn write_text(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let write = || {
-            self.0.remove(NEW)?;
-            let mut file = self.0.create(NEW, 0o644)?;
+            self.0.remove(TEMPORARY_FILE)?;
+            let mut file = self.0.create(TEMPORARY_FILE, 0o644)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
-            self.0.rename(NEW, name)
+            self.0.rename(TEMPORARY_FILE, name)
         };
         // A full disk would leave half a file.
-        write().inspect_err(|_| drop(self.0.remove(NEW))).with_context(|| self.place(name))
+        write().inspect_err(|_| drop(self.0.remove(TEMPORARY_FILE))).with_context(|| self.display_path(name))
     }
 
     pub(super) fn remove(&self, name: &str) -> anyhow::Result<()> {
-        self.0.remove(name).with_context(|| self.place(name))
+        self.0.remove(name).with_context(|| self.display_path(name))
     }
 
-    fn place(&self, name: &str) -> String {
+    fn display_path(&self, name: &str) -> String {
         self.0.path().join(name).display().to_string()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{KEPT, LONGEST, Notes};
+    use super::{KEPT_BYTES, MAX_READ, Notes};
     use std::io::Write as _;
 
     #[test]
     fn growing_file_keeps_last_lines() {
         let state = tempfile::tempdir().unwrap();
-        let notes = Notes::ours(state.path()).unwrap();
+        let notes = Notes::open_as_slurm(state.path()).unwrap();
         let path = state.path().join("notes");
         std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
-        notes.go_on_with("notes").unwrap_err();
+        notes.continue_file("notes").unwrap_err();
         std::fs::remove_file(&path).unwrap();
         let line = format!("{}\n", "x".repeat(99));
         for _ in 0..3 {
-            let mut file = notes.go_on_with("notes").unwrap();
+            let mut file = notes.continue_file("notes").unwrap();
             file.write_all(line.repeat(500).as_bytes()).unwrap();
         }
         let text = notes.text("notes").unwrap().unwrap();
-        assert!(text.len() <= KEPT + 50_000 && text.lines().all(|line| line.len() == 99), "{}", text.len());
+        assert!(text.len() <= KEPT_BYTES + 50_000 && text.lines().all(|line| line.len() == 99), "{}", text.len());
     }
 
     #[test]
     fn reads_written_ids() {
         let state = tempfile::tempdir().unwrap();
-        let notes = Notes::ours(state.path()).unwrap();
+        let notes = Notes::open_as_slurm(state.path()).unwrap();
         assert_eq!(notes.ids("slurminit.scripts").unwrap(), None);
         notes.write("slurminit.scripts", [12, 7]).unwrap();
         assert_eq!(notes.ids("slurminit.scripts").unwrap(), Some([7, 12].into()));
@@ -143,8 +143,8 @@ mod tests {
     fn does_not_follow_links() {
         let (state, outside) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
         std::fs::write(outside.path(), "5").unwrap();
-        let notes = Notes::ours(state.path()).unwrap();
-        for name in ["slurminit.next_job_id", super::NEW] {
+        let notes = Notes::open_as_slurm(state.path()).unwrap();
+        for name in ["slurminit.next_job_id", super::TEMPORARY_FILE] {
             std::os::unix::fs::symlink(outside.path(), state.path().join(name)).unwrap();
         }
         assert!(notes.ids("slurminit.next_job_id").is_err());
@@ -156,12 +156,12 @@ mod tests {
     #[test]
     fn reads_only_ids_from_forged_file() {
         let state = tempfile::tempdir().unwrap();
-        let notes = Notes::ours(state.path()).unwrap();
+        let notes = Notes::open_as_slurm(state.path()).unwrap();
         let forged = "5\n\u{1b}[2J\n99999999999\n-3\n6 lost; all is well\n";
         std::fs::write(state.path().join("slurminit.scripts"), forged).unwrap();
         assert_eq!(notes.ids("slurminit.scripts").unwrap(), Some([5, 6].into()));
         let long = std::fs::File::create(state.path().join("slurminit.scripts")).unwrap();
-        long.set_len(LONGEST << 10).unwrap();
+        long.set_len(MAX_READ << 10).unwrap();
         assert_eq!(notes.ids("slurminit.scripts").unwrap(), Some([].into()));
         std::fs::remove_file(state.path().join("slurminit.scripts")).unwrap();
         nix::unistd::mkfifo(&state.path().join("slurminit.scripts"), nix::sys::stat::Mode::S_IRWXU).unwrap();

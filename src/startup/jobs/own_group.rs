@@ -20,29 +20,29 @@ const PROCESSES: &str = "cgroup.procs";
 /// Slurm's own name for the group of all other processes.
 const OTHERS: &str = "system";
 /// Processes that start meanwhile are moved in the next round.
-const ROUNDS: usize = 100;
+const MAX_ROUNDS: usize = 100;
 
 /// Executes slurmd, in a group of its own if Slurm uses cgroups.
 pub fn execute(command: &[String]) -> anyhow::Result<()> {
     let (program, arguments) = command.split_first().context("no command")?;
-    enter();
+    enter_own_group();
     let error = report::end(Command::new(program).args(arguments)).exec();
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
 }
 
-/// Moves this process.
-fn enter() {
+/// Moves this process to a cgroup of its own, if Slurm uses cgroup v2.
+fn enter_own_group() {
     let conf = env::var_os("SLURM_CONF").map_or_else(|| PathBuf::from("/etc/slurm/slurm.conf"), PathBuf::from);
     let text = fs::read_to_string(conf.with_file_name("cgroup.conf")).unwrap_or_default();
     if last_value(&text, "CgroupPlugin").is_none_or(|plugin| plugin != "cgroup/v2") {
         return;
     }
     // With the host's cgroup namespace the mount has the host's groups.
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    if !is_containers(&own) {
+    let cgroup = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    if !is_container_group(&cgroup) {
         return;
     }
-    if let Err(error) = enter_at(Path::new(MOUNT), process::id()) {
+    if let Err(error) = move_to_group(Path::new(MOUNT), process::id()) {
         report::warn(message!(
             "slurmd-without-cgroup",
             "slurmd has no cgroup of its own and may exit when it starts on a busy node: {error}",
@@ -52,34 +52,34 @@ fn enter() {
 }
 
 /// Whether the mount's root is the container's group: this process is in it, or in a group of an earlier start.
-fn is_containers(own: &str) -> bool {
-    let path = own.lines().find_map(|line| line.strip_prefix("0::/"));
+fn is_container_group(cgroup: &str) -> bool {
+    let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"));
     path.is_some_and(|path| path.is_empty() || path == OTHERS || path.starts_with("slurmd."))
 }
 
-fn enter_at(mount: &Path, pid: u32) -> io::Result<()> {
+fn move_to_group(mount: &Path, pid: u32) -> io::Result<()> {
     let others = mount.join(OTHERS);
-    make(&others)?;
-    for _ in 0..ROUNDS {
+    create_group(&others)?;
+    for _ in 0..MAX_ROUNDS {
         let processes = fs::read_to_string(mount.join(PROCESSES))?;
         if processes.is_empty() {
             break;
         }
-        // One that has ended needs no group. 0 is a process of another container or of the host, and as a target this process itself.
+        // The write fails for a process that has ended. 0 is a process of another container or of the host, and as a target this process itself.
         let moved = processes.lines().filter(|process| *process != "0");
         moved.for_each(|process| drop(fs::write(others.join(PROCESSES), process)));
     }
-    // Not all kernels have all.
+    // A kernel may lack some of the controllers.
     for controller in fs::read_to_string(mount.join("cgroup.controllers"))?.split_whitespace() {
         let _ = fs::write(mount.join("cgroup.subtree_control"), format!("+{controller}"));
     }
-    let own = mount.join(format!("slurmd.{pid}"));
-    make(&own)?;
-    fs::write(own.join(PROCESSES), pid.to_string())?;
-    remove_former(mount, &own)
+    let own_group = mount.join(format!("slurmd.{pid}"));
+    create_group(&own_group)?;
+    fs::write(own_group.join(PROCESSES), pid.to_string())?;
+    remove_former_groups(mount, &own_group)
 }
 
-fn make(group: &Path) -> io::Result<()> {
+fn create_group(group: &Path) -> io::Result<()> {
     match fs::create_dir(group) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         made => made,
@@ -87,10 +87,10 @@ fn make(group: &Path) -> io::Result<()> {
 }
 
 /// The kernel refuses to remove a group with processes.
-fn remove_former(mount: &Path, own: &Path) -> io::Result<()> {
+fn remove_former_groups(mount: &Path, own_group: &Path) -> io::Result<()> {
     for entry in fs::read_dir(mount)?.flatten() {
         let is_slurmds = entry.file_name().to_string_lossy().starts_with("slurmd.");
-        if is_slurmds && entry.path() != own {
+        if is_slurmds && entry.path() != own_group {
             let _ = fs::remove_dir(entry.path().join(OTHERS));
             let _ = fs::remove_dir(entry.path());
         }
@@ -105,10 +105,10 @@ mod tests {
     #[test]
     fn distinguishes_container_groups_from_host_groups() {
         for own in ["0::/\n", "0::/system\n", "0::/slurmd.12/system\n", "1:name=systemd:/\n0::/\n"] {
-            assert!(is_containers(own), "{own}");
+            assert!(is_container_group(own), "{own}");
         }
         for own in ["0::/docker/5f3a\n", "0::/system.slice/docker-5f3a.scope\n", "0::/../5f3a\n", "4:memory:/\n", ""] {
-            assert!(!is_containers(own), "{own}");
+            assert!(!is_container_group(own), "{own}");
         }
     }
 
@@ -120,7 +120,7 @@ mod tests {
         fs::write(path("cgroup.controllers"), "cpuset memory\n").unwrap();
         fs::create_dir_all(path("slurmd.7/system")).unwrap();
         fs::create_dir_all(path("system.slice")).unwrap();
-        enter_at(mount.path(), 12).unwrap();
+        move_to_group(mount.path(), 12).unwrap();
         assert_eq!(fs::read_to_string(path("slurmd.12/cgroup.procs")).unwrap(), "12");
         assert!(fs::read_to_string(path("system/cgroup.procs")).is_ok());
         assert!(!path("slurmd.7").exists() && path("system.slice").exists());

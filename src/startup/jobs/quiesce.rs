@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::note::JobNote;
 use super::wait::Backlog;
-use super::{LOOK, SLURM, STOPS, closed_for_good, jobs_on_the_node, names_of, pause, start_soon};
+use super::{POLL_INTERVAL, SLURM, STOP_REASON, job_names, jobs_on_the_node, pause, persistent_drain, start_soon};
 use config::OnStop;
 use machine::node_report::OUR_REASON;
 use model::exit_code;
@@ -30,13 +30,13 @@ use slurm::client::Jobs;
 use sys::report;
 
 /// How long jobs may take to end after SIGKILL: slurmd runs the Epilog, and reports to slurmctld.
-const AFTER_KILL: Duration = Duration::from_secs(1);
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The states of jobs that ended by themselves, with an error and without.
 const FAILED: &str = "FAILED";
 const COMPLETED: &str = "COMPLETED";
 
 /// Users of `docker run IMAGE sbatch job.sh` may expect the container to wait.
-pub(super) fn hint(queue: &[QueuedJob]) {
+pub(super) fn warn_about_jobs(queue: &[QueuedJob]) {
     let Backlog { running, waiting, .. } = Backlog::of(queue);
     if running + waiting > 0 {
         report::warn(message!(
@@ -54,61 +54,62 @@ pub(super) fn hint(queue: &[QueuedJob]) {
 
 /// Notifies the jobs and waits for their end. The exit code shows whether some are left.
 ///
-/// `leaves`: the controller is another container, and the node is one of several.
-pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) -> anyhow::Result<u8> {
+/// `has_other_nodes`: the node is one of several in the cluster.
+pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, has_other_nodes: bool) -> anyhow::Result<u8> {
     let begin = Instant::now();
-    let own = leaves.then_some(node);
+    let node_filter = has_other_nodes.then_some(node);
     // This comes before the list of running jobs: nothing may start after it.
-    if closed_for_good(node)?.is_none() {
-        let reason = format!("reason={OUR_REASON}{STOPS}");
+    if persistent_drain(node)?.is_none() {
+        let reason = format!("reason={OUR_REASON}{STOP_REASON}");
         SLURM.update_node(node, &["state=drain", &reason])?;
     }
-    let met = jobs_on_the_node(own)?;
-    if met.is_empty() && leaves {
+    let jobs = jobs_on_the_node(node_filter)?;
+    if jobs.is_empty() && has_other_nodes {
         return Ok(exit_code::SUCCESS);
     }
-    let running: Vec<&QueuedJob> = met.iter().filter(|job| !job.is_completing()).collect();
-    JobNote::Stopped.write(&names_of(running.iter().copied()));
-    if met.is_empty() {
+    let running: Vec<&QueuedJob> = jobs.iter().filter(|job| !job.is_completing()).collect();
+    JobNote::ContainerStopped.write(&job_names(running.iter().copied()));
+    if jobs.is_empty() {
         return Ok(exit_code::SUCCESS);
     }
-    let waiting = if running.is_empty() { BTreeMap::new() } else { dependents()? };
+    let dependencies = if running.is_empty() { BTreeMap::new() } else { pending_dependencies()? };
     let end = begin + grace;
     let signalled = requested_signal::send(&running, begin + grace / 3);
-    let (first, others): (Vec<_>, Vec<_>) = running.into_iter().partition(|job| signalled.has(&job.id));
-    let mut noticed = give_notice(&others, own, end, on_stop)?;
-    if !first.is_empty() {
+    let (signalled_jobs, unsignalled_jobs): (Vec<_>, Vec<_>) =
+        running.into_iter().partition(|job| signalled.contains(&job.id));
+    let mut notices = give_notice(&unsignalled_jobs, node_filter, end, on_stop)?;
+    if !signalled_jobs.is_empty() {
         let ended = |jobs: &[&str]| match on_stop {
-            OnStop::Requeue => requeue_signalled(jobs, &signalled, &waiting).map(drop),
+            OnStop::Requeue => requeue_signalled(jobs, &signalled, &dependencies).map(drop),
             OnStop::Cancel => Ok(()),
         };
-        let still = wait_for_each(first, own, begin + grace * 2 / 3, ended)?;
-        noticed.extend(give_notice(&still, own, end, on_stop)?);
+        let running_after_signal = wait_for_each(signalled_jobs, node_filter, begin + grace * 2 / 3, ended)?;
+        notices.extend(give_notice(&running_after_signal, node_filter, end, on_stop)?);
     }
 
     // slurmctld must receive the completion of a job from slurmd: otherwise it waits long for slurmd when it stops.
-    let mut left = wait_for_end(own, end, |_| true)?;
-    let NotifiedJobs { mut requeued, notified } = noticed;
+    let mut left = wait_for_end(node_filter, end, |_| true)?;
+    let NotifiedJobs { mut requeued, notified } = notices;
     if !left.is_empty() {
-        requeued.extend(end_now(&left, own, on_stop)?);
-        left = jobs_on_the_node(own)?;
+        requeued.extend(kill_remaining(&left, node_filter, on_stop)?);
+        left = jobs_on_the_node(node_filter)?;
     }
     let is_left = |name: &str| left.iter().any(|job| job.id == name);
     if on_stop == OnStop::Requeue {
         let has_ended = |name: &&str| !is_left(name) && !requeued.iter().any(|job| job == name);
         let ended: Vec<&str> = notified.iter().map(String::as_str).filter(has_ended).collect();
-        let mut again = requeue_ended(&ended, &[FAILED], &waiting)?;
+        let mut requeued_after_end = requeue_ended(&ended, &[FAILED], &dependencies)?;
         let ended: Vec<&str> = signalled.names().filter(has_ended).filter(|name| !ended.contains(name)).collect();
-        again.extend(requeue_signalled(&ended, &signalled, &waiting)?);
+        requeued_after_end.extend(requeue_signalled(&ended, &signalled, &dependencies)?);
         // Slurm makes a requeued job wait two minutes after its end, and refuses to change that before.
-        requeued.iter().filter(|name| !is_left(name)).chain(&again).for_each(|name| start_soon(name));
+        requeued.iter().filter(|name| !is_left(name)).chain(&requeued_after_end).for_each(|name| start_soon(name));
     }
     if left.is_empty() {
         return Ok(exit_code::SUCCESS);
     }
-    let left = names_of(&left).join(",");
+    let left = job_names(&left).join(",");
     // Setting the node down now would make slurmd wait for its job steps; the next start handles these jobs first.
-    let who = if leaves { "the controller" } else { "the next start" };
+    let who = if has_other_nodes { "the controller" } else { "the next start" };
     report::info(message!(
         "jobs-still-ending",
         "jobs {jobs} are still ending; {who} requeues them (those with --no-requeue fail)",
@@ -121,15 +122,15 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
 /// Waits until no job is left on the node, or until the deadline. `should_continue` is called between two polls; when it returns false,
 /// the wait ends. Returns the jobs that are left.
 fn wait_for_end(
-    own: Option<&str>,
+    node_filter: Option<&str>,
     until: Instant,
     mut should_continue: impl FnMut(&[QueuedJob]) -> bool,
 ) -> anyhow::Result<Vec<QueuedJob>> {
-    let mut left = jobs_on_the_node(own)?;
+    let mut left = jobs_on_the_node(node_filter)?;
     while !left.is_empty() && should_continue(&left) && Instant::now() < until {
         // An Epilog is short, and `docker run IMAGE srun ...` waits for it.
-        pause(if left.iter().all(QueuedJob::is_completing) { LOOK / 4 } else { LOOK });
-        left = jobs_on_the_node(own)?;
+        pause(if left.iter().all(QueuedJob::is_completing) { POLL_INTERVAL / 4 } else { POLL_INTERVAL });
+        left = jobs_on_the_node(node_filter)?;
     }
     Ok(left)
 }
@@ -137,28 +138,30 @@ fn wait_for_end(
 /// Waits until each of these jobs has ended, or until the deadline, and calls `ended` with those that have. Returns those that run.
 fn wait_for_each<'a>(
     mut jobs: Vec<&'a QueuedJob>,
-    own: Option<&str>,
+    node_filter: Option<&str>,
     until: Instant,
     ended: impl Fn(&[&str]) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<&'a QueuedJob>> {
     loop {
-        let held = jobs_on_the_node(own)?;
-        let (left, gone): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| held.iter().any(|one| one.id == job.id));
+        let holding = jobs_on_the_node(node_filter)?;
+        let (left, gone): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|job| holding.iter().any(|other| other.id == job.id));
         if !gone.is_empty() {
-            ended(&names_of(gone))?;
+            ended(&job_names(gone))?;
         }
         if left.is_empty() || Instant::now() >= until {
-            let runs = |job: &&QueuedJob| held.iter().any(|one| one.id == job.id && !one.is_completing());
-            return Ok(left.into_iter().filter(runs).collect());
+            let is_running =
+                |job: &&QueuedJob| holding.iter().any(|other| other.id == job.id && !other.is_completing());
+            return Ok(left.into_iter().filter(is_running).collect());
         }
         jobs = left;
-        pause(LOOK);
+        pause(POLL_INTERVAL);
     }
 }
 
 /// Kills jobs whose grace period is over, and waits until slurmctld has recorded their end. Returns the requeued jobs.
-fn end_now(left: &[QueuedJob], own: Option<&str>, on_stop: OnStop) -> anyhow::Result<Vec<String>> {
-    let all = names_of(left).join(",");
+fn kill_remaining(left: &[QueuedJob], node_filter: Option<&str>, on_stop: OnStop) -> anyhow::Result<Vec<String>> {
+    let all = job_names(left).join(",");
     let running: Vec<&QueuedJob> = left.iter().filter(|job| !job.is_completing()).collect();
     let requeued = match on_stop {
         OnStop::Requeue => {
@@ -167,7 +170,7 @@ fn end_now(left: &[QueuedJob], own: Option<&str>, on_stop: OnStop) -> anyhow::Re
                 "jobs {jobs} did not end in time; killing their processes",
                 jobs = all
             ));
-            requeue(&running, own)?
+            requeue(&running, node_filter)?
         }
         OnStop::Cancel => {
             report::warn(message!(
@@ -177,7 +180,7 @@ fn end_now(left: &[QueuedJob], own: Option<&str>, on_stop: OnStop) -> anyhow::Re
             ));
             if !running.is_empty() {
                 // A job that has just ended makes scancel fail, but only after it has cancelled the others.
-                let _ = SLURM.run("scancel", &names_of(running));
+                let _ = SLURM.run("scancel", &job_names(running));
             }
             Vec::new()
         }
@@ -188,12 +191,12 @@ fn end_now(left: &[QueuedJob], own: Option<&str>, on_stop: OnStop) -> anyhow::Re
         let has_step = kill::kill(&ids.iter().map(String::as_str).collect());
         has_step || left.iter().any(|job| job.is_completing())
     };
-    wait_for_end(own, Instant::now() + AFTER_KILL, should_continue)?;
+    wait_for_end(node_filter, Instant::now() + KILL_TIMEOUT, should_continue)?;
     Ok(requeued)
 }
 
 /// Requeues the jobs among these that Slurm may run again, and returns them. A requeued job never becomes FAILED.
-fn requeue(jobs: &[&QueuedJob], own: Option<&str>) -> anyhow::Result<Vec<String>> {
+fn requeue(jobs: &[&QueuedJob], node_filter: Option<&str>) -> anyhow::Result<Vec<String>> {
     let mut requeued: Vec<String> = jobs.iter().map(|job| job.id.clone()).collect();
     if requeued.is_empty() {
         return Ok(requeued);
@@ -201,9 +204,9 @@ fn requeue(jobs: &[&QueuedJob], own: Option<&str>) -> anyhow::Result<Vec<String>
     // Slurm refuses this for allocations and for jobs with --no-requeue, and continues with the next.
     // "incomplete" leaves alone a job that has ended by itself meanwhile.
     let _ = SLURM.run("scontrol", &["requeue", "incomplete", &requeued.join(",")]);
-    let still = jobs_on_the_node(own)?;
-    let runs = |name: &String| still.iter().any(|job| !job.is_completing() && job.id == *name);
-    requeued.retain(|name| !runs(name));
+    let remaining = jobs_on_the_node(node_filter)?;
+    let is_running = |name: &String| remaining.iter().any(|job| !job.is_completing() && job.id == *name);
+    requeued.retain(|name| !is_running(name));
     Ok(requeued)
 }
 
@@ -226,7 +229,7 @@ impl NotifiedJobs {
 /// Requeues these jobs, or sends TERM. `end`: the end of the grace period.
 fn give_notice(
     running: &[&QueuedJob],
-    own: Option<&str>,
+    node_filter: Option<&str>,
     end: Instant,
     on_stop: OnStop,
 ) -> anyhow::Result<NotifiedJobs> {
@@ -235,16 +238,16 @@ fn give_notice(
     }
     let requeued = match on_stop {
         OnStop::Requeue => {
-            let own_way = scripts::handling_term();
+            let with_handler = scripts::handling_term();
             let others: Vec<&QueuedJob> =
-                running.iter().copied().filter(|job| !own_way.contains(&job.number.to_string())).collect();
-            requeue(&others, own)?
+                running.iter().copied().filter(|job| !with_handler.contains(&job.number.to_string())).collect();
+            requeue(&others, node_filter)?
         }
         OnStop::Cancel => Vec::new(),
     };
-    let still = jobs_on_the_node(own)?;
-    let is_meant = |job: &&QueuedJob| !job.is_completing() && running.iter().any(|one| one.id == job.id);
-    let notified: Vec<&str> = names_of(still.iter().filter(is_meant));
+    let remaining = jobs_on_the_node(node_filter)?;
+    let is_notified = |job: &&QueuedJob| !job.is_completing() && running.iter().any(|other| other.id == job.id);
+    let notified: Vec<&str> = job_names(remaining.iter().filter(is_notified));
     let seconds = format!("{:.1}", end.saturating_duration_since(Instant::now()).as_secs_f64());
     if !requeued.is_empty() {
         report::info(message!(
@@ -274,80 +277,85 @@ fn give_notice(
 fn requeue_signalled(
     ended: &[&str],
     signalled: &SignalledJobs,
-    waiting: &BTreeMap<String, String>,
+    dependencies: &BTreeMap<String, String>,
 ) -> anyhow::Result<Vec<String>> {
     if ended.is_empty() {
         return Ok(Vec::new());
     }
     let (scripts, steps): (Vec<&str>, Vec<&str>) = ended.iter().partition(|job| signalled.by_script.contains(**job));
-    requeue_ended(&scripts, &[FAILED], waiting)?;
-    requeue_ended(&steps, &[FAILED, COMPLETED], waiting)?;
-    let again = SLURM.jobs(&Jobs { states: &[PENDING], ..Jobs::default() })?;
-    Ok(again.into_iter().map(|job| job.id).filter(|job| ended.contains(&job.as_str())).collect())
+    requeue_ended(&scripts, &[FAILED], dependencies)?;
+    requeue_ended(&steps, &[FAILED, COMPLETED], dependencies)?;
+    let requeued = SLURM.jobs(&Jobs { states: &[PENDING], ..Jobs::default() })?;
+    Ok(requeued.into_iter().map(|job| job.id).filter(|job| ended.contains(&job.as_str())).collect())
 }
 
 /// Requeues those of the ended jobs that are in one of these states. Slurm refuses this for allocations and for jobs with
 /// --no-requeue.
-fn requeue_ended(ended: &[&str], states: &[&str], waiting: &BTreeMap<String, String>) -> anyhow::Result<Vec<String>> {
+fn requeue_ended(
+    ended: &[&str],
+    states: &[&str],
+    dependencies: &BTreeMap<String, String>,
+) -> anyhow::Result<Vec<String>> {
     if ended.is_empty() {
         return Ok(Vec::new());
     }
     let found = SLURM.jobs(&Jobs { states, ..Jobs::default() })?;
     let found: BTreeSet<&str> = found.iter().map(|job| job.id.as_str()).collect();
-    let mut again = Vec::new();
+    let mut requeued = Vec::new();
     for name in ended.iter().filter(|name| found.contains(**name)) {
         if SLURM.run("scontrol", &["requeue", name]).is_ok() {
             report::info(message!("job-requeued", "job {job} ended because of the stop; requeued", job = name));
-            again.push((*name).to_owned());
+            requeued.push((*name).to_owned());
         }
     }
     for (job, dependency) in
-        waiting.iter().filter(|(_, dependency)| again.iter().any(|name| waits_for(dependency, name)))
+        dependencies.iter().filter(|(_, dependency)| requeued.iter().any(|name| includes_job(dependency, name)))
     {
         // Jobs that the end released, or made impossible, depend on the job again.
         let _ = SLURM.update_job(job, &[format!("dependency={dependency}")]);
     }
-    Ok(again)
+    Ok(requeued)
 }
 
 /// The dependency of each pending job, in the format of `scontrol update`.
-fn dependents() -> anyhow::Result<BTreeMap<String, String>> {
+fn pending_dependencies() -> anyhow::Result<BTreeMap<String, String>> {
     let waiting = SLURM.jobs(&Jobs { states: &[PENDING], ..Jobs::default() })?;
-    Ok(waiting.iter().filter_map(|job| Some((job.number.to_string(), plain(&job.dependency)?))).collect())
+    Ok(waiting.iter().filter_map(|job| Some((job.number.to_string(), for_update(&job.dependency)?))).collect())
 }
 
 /// `afterok:5(unfulfilled),afterany:6_*(unfulfilled)` in the format of scontrol; `None` if it is malformed.
-fn plain(dependency: &str) -> Option<String> {
+fn for_update(dependency: &str) -> Option<String> {
     let mut pieces = dependency.split('(');
     let first = pieces.next()?.to_owned();
-    let plain = pieces.fold(first, |text, piece| text + piece.split_once(')').map_or("", |(_, rest)| rest));
-    plain.contains(':').then_some(plain)
+    let updated = pieces.fold(first, |text, piece| text + piece.split_once(')').map_or("", |(_, rest)| rest));
+    updated.contains(':').then_some(updated)
 }
 
 /// Whether a dependency includes this job, or its array.
-fn waits_for(dependency: &str, job: &str) -> bool {
+fn includes_job(dependency: &str, job: &str) -> bool {
     let (array, _) = job.split_once('_').unwrap_or((job, ""));
     dependency.split([',', '?', ':', '+', '_']).any(|word| word == array)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{plain, waits_for};
+    use super::{for_update, includes_job};
 
     #[test]
     fn removes_states_from_dependency() {
-        assert_eq!(plain("afterok:5(unfulfilled)").as_deref(), Some("afterok:5"));
+        assert_eq!(for_update("afterok:5(unfulfilled)").as_deref(), Some("afterok:5"));
         let two = "afterok:5(unfulfilled),afterany:6_*(unfulfilled)";
-        assert_eq!(plain(two).as_deref(), Some("afterok:5,afterany:6_*"));
-        assert_eq!(plain("afterok:5(failed)?afternotok:15(unfulfilled)").as_deref(), Some("afterok:5?afternotok:15"));
-        assert_eq!(plain("(null)"), None);
-        assert_eq!(plain(""), None);
+        assert_eq!(for_update(two).as_deref(), Some("afterok:5,afterany:6_*"));
+        let either = "afterok:5(failed)?afternotok:15(unfulfilled)";
+        assert_eq!(for_update(either).as_deref(), Some("afterok:5?afternotok:15"));
+        assert_eq!(for_update("(null)"), None);
+        assert_eq!(for_update(""), None);
     }
 
     #[test]
     fn matches_whole_job_ids_in_dependencies() {
-        assert!(waits_for("afterok:5,afterany:6_*", "5") && waits_for("afterok:5,afterany:6_*", "6"));
-        assert!(waits_for("afternotok:6_*", "6_2") && waits_for("afternotok:6_2", "6_2"), "matches the array");
-        assert!(!waits_for("afterok:15", "5") && !waits_for("afterok:51", "5"));
+        assert!(includes_job("afterok:5,afterany:6_*", "5") && includes_job("afterok:5,afterany:6_*", "6"));
+        assert!(includes_job("afternotok:6_*", "6_2") && includes_job("afternotok:6_2", "6_2"), "matches the array");
+        assert!(!includes_job("afterok:15", "5") && !includes_job("afterok:51", "5"));
     }
 }

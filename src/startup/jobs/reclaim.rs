@@ -1,10 +1,10 @@
 //! Finds jobs that slurmctld lists as running but that have no process, and so hold unused CPUs and GPUs.
 //!
-//! slurmctld saves changes within five seconds. If it dies in that time, its successor lists jobs as running that have
-//! just ended are still running. Slurm notices a missing batch job when the node registers again, every half hour, and
+//! slurmctld saves changes within five seconds. If it dies in that time, its successor still lists jobs
+//! as running that have just ended. Slurm notices a missing batch job when the node registers again, every half hour, and
 //! never notices an allocation whose srun is gone (22.05 to 24.11, `ping_nodes.c`, `job_mgr.c`; both seen for minutes).
-//! Its `InactiveLimit` asks srun itself, but mistakes a stopped one for a missing one, and after a pause of the
-//! container all of them: docs/decisions/reclaim-jobs-after-a-daemons-return.md.
+//! `InactiveLimit` queries srun itself, but treats a stopped srun as missing, and after a pause of the container
+//! every srun: docs/decisions/reclaim-jobs-after-a-daemons-return.md.
 
 mod processes;
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::note::JobNote;
-use super::{SLURM, names, pause};
+use super::{SLURM, node_names, pause};
 use machine::node_report::OUR_REASON;
 use model::message;
 use model::queued_job::PENDING;
@@ -26,7 +26,7 @@ use sys::report;
 
 /// After this many restarts a job without a process is held: it may be what ends slurmd. Slurm's own number of retries
 /// (`MAX_BATCH_REQUEUE`).
-const MOST_RESTARTS: u32 = 5;
+const MAX_RESTARTS: u32 = 5;
 
 /// squeue's columns and their widths, which exceed the longest values.
 const COLUMNS: [(&str, usize); 8] = [
@@ -44,9 +44,9 @@ const COLUMNS: [(&str, usize); 8] = [
 const LAUNCH_MARGIN: Duration = Duration::from_secs(10);
 
 /// How often uncertain jobs are checked again: an srun that gives up has no event.
-const LOOK: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_secs(3);
 /// How long to check uncertain jobs: by then a lost srun has given up (seen: 17 s), and a batch script has started or never will.
-const PATIENCE: Duration = Duration::from_secs(50);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(50);
 
 #[derive(Debug, PartialEq, Eq)]
 struct HeldJob {
@@ -69,7 +69,7 @@ enum Holder {
 
 /// Evidence that a job may be lost.
 #[derive(Debug, PartialEq, Eq)]
-enum Suspect {
+enum Suspicion {
     /// One of these processes, which were alive when slurmctld came back, must be the job's srun or salloc.
     HeldByOneOf(BTreeSet<Client>),
     /// A missing batch script.
@@ -77,90 +77,90 @@ enum Suspect {
 }
 
 /// The jobs with a step on this node.
-pub(super) fn with_step() -> BTreeSet<String> {
+pub(super) fn jobs_with_step() -> BTreeSet<String> {
     in_use().steps
 }
 
 /// Cancels or requeues lost jobs.
 pub(super) fn run(node: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
-    let jobs = patiently(begin)?;
+    let jobs = await_running_jobs(begin)?;
     if jobs.is_empty() {
         return Ok(());
     }
     let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
     let mut in_use = in_use();
-    let nodes = names(node);
-    let suspicion = |job: HeldJob| Some((suspect(&job, &in_use, &host, &nodes)?, job.id));
-    let mut suspects: Vec<(Suspect, String)> = jobs.into_iter().filter_map(suspicion).collect();
+    let nodes = node_names(node);
+    let suspicion = |job: HeldJob| Some((find_suspicion(&job, &in_use, &host, &nodes)?, job.id));
+    let mut suspects: Vec<(Suspicion, String)> = jobs.into_iter().filter_map(suspicion).collect();
     while !suspects.is_empty() {
         // squeue runs after the scan of the processes: a job that had ended by then was reported to slurmctld first.
-        suspects = settle(suspects, &in_use, &patiently(begin)?)?;
-        if suspects.is_empty() || begin.elapsed() > PATIENCE {
+        suspects = resolve(suspects, &in_use, &await_running_jobs(begin)?)?;
+        if suspects.is_empty() || begin.elapsed() > CHECK_TIMEOUT {
             break;
         }
-        pause(LOOK);
+        pause(POLL_INTERVAL);
         in_use = processes::in_use();
     }
     Ok(())
 }
 
 /// Why a job may be lost. A job requested on another host has its srun there; another node has its own scripts.
-fn suspect(job: &HeldJob, in_use: &InUse, our_host: &str, our_nodes: &[String]) -> Option<Suspect> {
+fn find_suspicion(job: &HeldJob, in_use: &InUse, our_host: &str, our_nodes: &[String]) -> Option<Suspicion> {
     let short = |host: &str| host.split('.').next().unwrap_or_default().to_owned();
     match &job.held_by {
         Holder::Client { session, host } if short(host) == short(our_host) => {
             let in_session = in_use.clients.iter().filter(|(_, of)| of.to_string() == *session);
             let clients: BTreeSet<_> = in_session.map(|(client, _)| *client).collect();
-            let is_well = !clients.is_empty() && in_use.tasks.contains(&job.id);
-            (!is_well).then_some(Suspect::HeldByOneOf(clients))
+            let is_in_use = !clients.is_empty() && in_use.tasks.contains(&job.id);
+            (!is_in_use).then_some(Suspicion::HeldByOneOf(clients))
         }
         Holder::Script { node } if our_nodes.contains(node) => {
-            (!in_use.steps.contains(&job.id)).then_some(Suspect::WithoutScript)
+            (!in_use.steps.contains(&job.id)).then_some(Suspicion::WithoutScript)
         }
         Holder::Client { .. } | Holder::Script { .. } => None,
     }
 }
 
 /// Handles the lost jobs, and returns those that are still uncertain.
-fn settle(
-    suspects: Vec<(Suspect, String)>,
+fn resolve(
+    suspects: Vec<(Suspicion, String)>,
     in_use: &InUse,
     jobs: &[HeldJob],
-) -> anyhow::Result<Vec<(Suspect, String)>> {
-    let has_script = suspects.iter().any(|(suspect, _)| *suspect == Suspect::WithoutScript);
-    let launch = if has_script { launch_time()? } else { Duration::MAX };
-    let mut in_doubt = Vec::new();
-    for (suspect, id) in suspects {
+) -> anyhow::Result<Vec<(Suspicion, String)>> {
+    let has_script = suspects.iter().any(|(suspicion, _)| *suspicion == Suspicion::WithoutScript);
+    let timeout = if has_script { launch_timeout()? } else { Duration::MAX };
+    let mut uncertain = Vec::new();
+    for (suspicion, id) in suspects {
         let Some(job) = jobs.iter().find(|job| job.id == id) else { continue };
-        match &suspect {
-            Suspect::HeldByOneOf(clients) => {
+        match &suspicion {
+            Suspicion::HeldByOneOf(clients) => {
                 let is_held = clients.iter().any(|client| in_use.clients.contains_key(client));
                 match (is_held, in_use.tasks.contains(&id)) {
                     (true, true) => {}
-                    (false, false) => release(&job.name)?,
-                    _ => in_doubt.push((suspect, id)),
+                    (false, false) => cancel_without_client(&job.name)?,
+                    _ => uncertain.push((suspicion, id)),
                 }
             }
-            Suspect::WithoutScript if in_use.steps.contains(&id) => {}
-            Suspect::WithoutScript if job.age > launch => requeue(job)?,
-            Suspect::WithoutScript => in_doubt.push((suspect, id)),
+            Suspicion::WithoutScript if in_use.steps.contains(&id) => {}
+            Suspicion::WithoutScript if job.age > timeout => requeue(job)?,
+            Suspicion::WithoutScript => uncertain.push((suspicion, id)),
         }
     }
-    Ok(in_doubt)
+    Ok(uncertain)
 }
 
 /// Waits for squeue. slurmctld listens before it has read its saved state; on a busy machine squeue gives up before that (seen: 10 s).
-fn patiently(begin: Instant) -> anyhow::Result<Vec<HeldJob>> {
+fn await_running_jobs(begin: Instant) -> anyhow::Result<Vec<HeldJob>> {
     loop {
-        match running() {
-            Err(_) if begin.elapsed() < PATIENCE => pause(LOOK),
+        match running_jobs() {
+            Err(_) if begin.elapsed() < CHECK_TIMEOUT => pause(POLL_INTERVAL),
             answer => return answer,
         }
     }
 }
 
-fn running() -> anyhow::Result<Vec<HeldJob>> {
+fn running_jobs() -> anyhow::Result<Vec<HeldJob>> {
     let which = Jobs { states: &["RUNNING", "SUSPENDED"], ..Jobs::default() };
     Ok(SLURM.job_columns(&which, &COLUMNS)?.into_iter().filter_map(parse).collect())
 }
@@ -178,9 +178,9 @@ fn parse([id, name, batch, used, session, node, host, restarts]: [String; 8]) ->
 /// Ends an allocation without a client. `salloc --no-shell` and slurmrestd leave such allocations on purpose.
 /// slurmctld delivers a message only if there was a client to receive it, which distinguishes the two cases. A client that does
 /// exist learns why the job ends.
-fn release(job: &str) -> anyhow::Result<()> {
+fn cancel_without_client(job: &str) -> anyhow::Result<()> {
     let note = JobNote::WithoutClient;
-    if is_possible(SLURM.run("scontrol", &["notify", job, &format!("{OUR_REASON}{}", note.words())]))? {
+    if is_accepted(SLURM.run("scontrol", &["notify", job, &format!("{OUR_REASON}{}", note.text())]))? {
         cancel(job, note)?;
     }
     Ok(())
@@ -190,7 +190,7 @@ fn release(job: &str) -> anyhow::Result<()> {
 fn requeue(job: &HeldJob) -> anyhow::Result<()> {
     let (note, restarts) = (JobNote::WithoutScript, job.restarts);
     let job = job.name.as_str();
-    if restarts >= MOST_RESTARTS && is_possible(SLURM.run("scontrol", &["requeuehold", "incomplete", job]))? {
+    if restarts >= MAX_RESTARTS && is_accepted(SLURM.run("scontrol", &["requeuehold", "incomplete", job]))? {
         note.write(&[job]);
         report::warn(message!(
             "job-held",
@@ -200,27 +200,27 @@ fn requeue(job: &HeldJob) -> anyhow::Result<()> {
         ));
         return Ok(());
     }
-    if !is_possible(SLURM.run("scontrol", &["requeue", "incomplete", job]))? {
+    if !is_accepted(SLURM.run("scontrol", &["requeue", "incomplete", job]))? {
         return cancel(job, note);
     }
     // The wait of two minutes begins when the node reports that nothing of the job is left.
     let begin = Instant::now();
     let which = Jobs { states: &[PENDING], options: &["--jobs", job], ..Jobs::default() };
-    while begin.elapsed() < LOOK && SLURM.jobs(&which)?.is_empty() {
-        pause(super::LOOK);
+    while begin.elapsed() < POLL_INTERVAL && SLURM.jobs(&which)?.is_empty() {
+        pause(super::POLL_INTERVAL);
     }
     super::start_soon(job);
     report::warn(message!(
         "job-without-process",
         "job {job} is listed as running but has no process; requeued: {why}",
         job = job,
-        why = note.words()
+        why = note.text()
     ));
     Ok(())
 }
 
 fn cancel(job: &str, note: JobNote) -> anyhow::Result<()> {
-    let why = note.words();
+    let why = note.text();
     SLURM.update_job(job, &[format!("admincomment={OUR_REASON}{why}")])?;
     SLURM.run("scancel", &[job])?;
     report::warn(message!(
@@ -232,15 +232,15 @@ fn cancel(job: &str, note: JobNote) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn is_possible(answer: Result<(), QueryError>) -> anyhow::Result<bool> {
+fn is_accepted(answer: Result<(), QueryError>) -> anyhow::Result<bool> {
     match answer {
-        Err(error) if error.is_of_another_kind() => Ok(false),
+        Err(error) if error.is_operation_disabled() => Ok(false),
         answer => Ok(answer.map(|()| true)?),
     }
 }
 
 /// How long after a job's start its batch script may still be missing, because a prolog runs.
-fn launch_time() -> anyhow::Result<Duration> {
+fn launch_timeout() -> anyhow::Result<Duration> {
     let timeout = SLURM.config()?.batch_start_timeout();
     Ok(timeout.context("`scontrol show config` names no BatchStartTimeout")? + LAUNCH_MARGIN)
 }
@@ -292,13 +292,14 @@ mod tests {
         InUse::of(&processes.into_iter().flatten().collect::<Vec<_>>())
     }
 
-    fn held_by<const N: usize>(pids: [i32; N]) -> Option<Suspect> {
-        Some(Suspect::HeldByOneOf(pids.iter().map(|pid| (*pid, u64::from(pid.unsigned_abs()))).collect()))
+    fn held_by<const N: usize>(pids: [i32; N]) -> Option<Suspicion> {
+        Some(Suspicion::HeldByOneOf(pids.iter().map(|pid| (*pid, u64::from(pid.unsigned_abs()))).collect()))
     }
 
     #[test]
     fn allocation_is_suspect_without_srun_or_task() {
-        let suspect = |in_use: &InUse| suspect(&client_job("node1.lab"), in_use, "node1", &["localhost".to_owned()]);
+        let suspect =
+            |in_use: &InUse| find_suspicion(&client_job("node1.lab"), in_use, "node1", &["localhost".to_owned()]);
         assert_eq!(suspect(&in_use([srun(51, 40), step("0"), task()])), None);
         assert_eq!(suspect(&in_use([srun(51, 40), step("0")])), held_by([51]), "slurmstepd without a task");
         assert_eq!(suspect(&in_use([srun(51, 40), srun(52, 41)])), held_by([51]), "srun in its session");
@@ -310,17 +311,17 @@ mod tests {
 
     #[test]
     fn ignores_jobs_held_on_other_hosts() {
-        let suspect = |job: &HeldJob| suspect(job, &InUse::default(), "node1", &["localhost".to_owned()]);
+        let suspect = |job: &HeldJob| find_suspicion(job, &InUse::default(), "node1", &["localhost".to_owned()]);
         assert_eq!(suspect(&client_job("login")), None);
         assert_eq!(suspect(&script("node2")), None);
     }
 
     #[test]
     fn batch_job_is_suspect_without_slurmstepd() {
-        let suspect = |in_use: &InUse| suspect(&script("localhost"), in_use, "node1", &["localhost".to_owned()]);
-        assert_eq!(suspect(&InUse::default()), Some(Suspect::WithoutScript));
+        let suspect = |in_use: &InUse| find_suspicion(&script("localhost"), in_use, "node1", &["localhost".to_owned()]);
+        assert_eq!(suspect(&InUse::default()), Some(Suspicion::WithoutScript));
         assert_eq!(suspect(&in_use([step("batch"), task()])), None);
         assert_eq!(suspect(&in_use([step("batch")])), None, "slurmstepd still reports how the script ended");
-        assert_eq!(suspect(&in_use([step("extern"), task()])), Some(Suspect::WithoutScript));
+        assert_eq!(suspect(&in_use([step("extern"), task()])), Some(Suspicion::WithoutScript));
     }
 }

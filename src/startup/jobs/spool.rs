@@ -14,7 +14,7 @@ use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 /// The jobs whose script slurmd had started.
-pub(super) fn begun(spool: &str) -> BTreeSet<String> {
+pub(super) fn started_jobs(spool: &str) -> BTreeSet<String> {
     let entries = std::fs::read_dir(spool).into_iter().flatten().flatten();
     entries.filter_map(|entry| job_of_directory(entry.file_name().to_str()?)).collect()
 }
@@ -29,7 +29,7 @@ pub(super) fn clean(spool: &str, node: &str) -> nix::Result<()> {
     }
     let entries = std::fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd())).map_err(|_| nix::Error::EIO)?;
     let names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    let mut living = BTreeSet::new();
+    let mut running = BTreeSet::new();
     for name in &names {
         let Some(job) = job_of_socket(name, node) else { continue };
         let is_socket = fstatat(dir.as_fd(), &**name, AtFlags::AT_SYMLINK_NOFOLLOW)
@@ -40,11 +40,11 @@ pub(super) fn clean(spool: &str, node: &str) -> nix::Result<()> {
         // A living slurmstepd answers.
         let path = std::path::Path::new(spool).join(std::ffi::OsStr::from_bytes(name.as_bytes()));
         match UnixStream::connect(path) {
-            Ok(_) => drop(living.insert(job)),
+            Ok(_) => drop(running.insert(job)),
             Err(_) => drop(unlinkat(dir.as_fd(), &**name, UnlinkatFlags::NoRemoveDir)),
         }
     }
-    for name in names.iter().filter(|name| job_of_directory(name).is_some_and(|job| !living.contains(&job))) {
+    for name in names.iter().filter(|name| job_of_directory(name).is_some_and(|job| !running.contains(&job))) {
         if let Ok(job) = nix::fcntl::openat(dir.as_fd(), &**name, directory, Mode::empty()) {
             let _ = unlinkat(&job, "slurm_script", UnlinkatFlags::NoRemoveDir);
             let _ = unlinkat(dir.as_fd(), &**name, UnlinkatFlags::RemoveDir);
@@ -70,7 +70,7 @@ fn job_of_socket(name: &str, node: &str) -> Option<String> {
 mod tests {
     use std::os::unix::net::UnixListener;
 
-    use super::{begun, clean};
+    use super::{clean, started_jobs};
 
     #[test]
     fn removes_only_entries_without_process() {
@@ -88,7 +88,7 @@ mod tests {
         drop(UnixListener::bind(path("other_7.0")).unwrap());
         std::fs::write(path("node_5.0"), "a file").unwrap();
         let directory = spool.path().to_str().unwrap();
-        assert_eq!(begun(directory).into_iter().collect::<Vec<_>>(), ["7", "8", "9"]);
+        assert_eq!(started_jobs(directory).into_iter().collect::<Vec<_>>(), ["7", "8", "9"]);
 
         clean(directory, "node").unwrap();
         for gone in ["job00007", "node_7.4294967291"] {

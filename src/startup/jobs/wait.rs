@@ -14,15 +14,15 @@ use sys::report;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long slurmctld may fail to respond; it is restarted when it dies.
-const PATIENCE: Duration = Duration::from_secs(120);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Reasons that only a person can resolve (Slurm 22.05 to 24.11, `job_state_reason` in `slurm_protocol_defs.c`).
-const NEVER_BY_ITSELF: [&str; 4] =
+const MANUAL_REASONS: [&str; 4] =
     ["JobHeldUser", "JobHeldAdmin", "DependencyNeverSatisfied", "launch_failed_requeued_held"];
 
 /// Returns once no job is left in the queue.
 pub fn run() -> anyhow::Result<()> {
-    let (mut pause, mut answered, mut reported) = (FIRST_PAUSE, Instant::now(), BTreeSet::new());
+    let (mut pause, mut last_answer, mut reported) = (FIRST_PAUSE, Instant::now(), BTreeSet::new());
     loop {
         match SLURM.jobs(&Jobs::default()) {
             Ok(queue) => {
@@ -40,9 +40,9 @@ pub fn run() -> anyhow::Result<()> {
                 if queue.open.is_empty() {
                     return Ok(());
                 }
-                answered = Instant::now();
+                last_answer = Instant::now();
             }
-            Err(error) if answered.elapsed() >= PATIENCE => return Err(error.into()),
+            Err(error) if last_answer.elapsed() >= RESPONSE_TIMEOUT => return Err(error.into()),
             Err(_) => {}
         }
         super::pause(pause);
@@ -66,12 +66,12 @@ impl Backlog {
         let mut queue = Self::default();
         for job in jobs {
             let id = job.number.to_string();
-            queue.waiting += usize::from(job.waits());
-            if job.waits() && NEVER_BY_ITSELF.contains(&job.reason.as_str()) {
+            queue.waiting += usize::from(job.is_pending());
+            if job.is_pending() && MANUAL_REASONS.contains(&job.reason.as_str()) {
                 queue.held.push((id, job.reason.clone()));
                 continue;
             }
-            queue.running += usize::from(!job.waits() && !job.is_completing());
+            queue.running += usize::from(!job.is_pending() && !job.is_completing());
             queue.open.insert(id);
         }
         queue

@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::free_port::named;
+use crate::free_port::process_names;
 use config::ReadinessTest;
-use sys::open_files::{self, Wanted};
+use sys::open_files::{self, SearchTarget};
 use sys::proc;
 use sys::proc::parse;
 use sys::sockets;
@@ -17,11 +17,11 @@ use sys::users;
 
 /// From this number on, connections of other users count as high load. A daemon that hangs collects a few, from commands
 /// that wait for it.
-const MANY: usize = 8;
+const HIGH_LOAD: usize = 8;
 /// Reading the descriptors of many processes must not delay the round too much.
-const NAMING: Duration = Duration::from_secs(1);
+const NAMING_TIME: Duration = Duration::from_secs(1);
 /// Maximum number of clients named in a message.
-const CLIENTS: usize = 3;
+const MAX_CLIENTS: usize = 3;
 
 /// Who holds a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,28 +37,28 @@ enum Client {
 /// The sockets at the other ends, by client; the own ends for an address.
 type RemoteSockets = BTreeMap<Client, Vec<u32>>;
 
-/// Describes a high load on this socket; `None` if there is none. `own` are the users of the daemons themselves.
-pub(super) fn at(door: &ReadinessTest, own: &BTreeSet<u32>) -> Option<String> {
+/// Describes a high load on this socket; `None` if there is none. `daemon_uids` are the users of the daemons themselves.
+pub(super) fn describe_load(door: &ReadinessTest, daemon_uids: &BTreeSet<u32>) -> Option<String> {
     let (mut ends, place) = match door {
-        ReadinessTest::Port(port) => (at_port(*port)?, format!("port {port}")),
-        ReadinessTest::Socket(path) => (at_socket(path, &sockets::unix()?), path.display().to_string()),
+        ReadinessTest::Port(port) => (clients_of_port(*port)?, format!("port {port}")),
+        ReadinessTest::Socket(path) => (clients_of_socket(path, &sockets::unix()?), path.display().to_string()),
         ReadinessTest::Started | ReadinessTest::Command(_) => return None,
     };
     // A node of the cluster has few connections to a daemon, each for a moment.
     ends.retain(|client, ends| match client {
-        Client::User(uid) => !own.contains(uid),
+        Client::User(uid) => !daemon_uids.contains(uid),
         Client::Unknown => true,
-        Client::Address(_) => ends.len() >= MANY,
+        Client::Address(_) => ends.len() >= HIGH_LOAD,
     });
     let count: usize = ends.values().map(Vec::len).sum();
-    if count < MANY {
+    if count < HIGH_LOAD {
         return None;
     }
     let mut clients: Vec<_> = ends.into_iter().collect();
     clients.sort_by_key(|(_, inodes)| std::cmp::Reverse(inodes.len()));
     let begin = Instant::now();
-    let described = |(client, inodes)| describe(client, inodes, begin.elapsed() < NAMING);
-    let described: Vec<String> = clients.into_iter().take(CLIENTS).map(described).collect();
+    let described = |(client, inodes)| describe(client, inodes, begin.elapsed() < NAMING_TIME);
+    let described: Vec<String> = clients.into_iter().take(MAX_CLIENTS).map(described).collect();
     Some(format!("{count} connections to {place} are held by other clients: {}", described.join("; ")))
 }
 
@@ -74,16 +74,19 @@ fn describe(client: Client, inodes: Vec<u32>, has_time: bool) -> String {
             );
         }
     };
-    let of_user = open_files::processes().into_iter().filter(|process| has_time && process.uid == uid).collect();
-    let found = open_files::find(of_user, &Wanted::Sockets(inodes.into_iter().collect())).proven;
-    let who = if found.is_empty() { "whose processes were not found".to_owned() } else { named(&found) };
+    let of_user = open_files::user_processes().into_iter().filter(|process| has_time && process.uid == uid).collect();
+    let found = open_files::find(of_user, &SearchTarget::Sockets(inodes.into_iter().collect())).proven;
+    let owner_processes = match found.is_empty() {
+        true => "whose processes were not found".to_owned(),
+        false => process_names(&found),
+    };
     format!(
-        "{count} by {}, {who}; to end all that runs as that user in the container: `pkill -KILL -U {uid}`",
-        users::shown(uid)
+        "{count} by {}, {owner_processes}; to end all that runs as that user in the container: `pkill -KILL -U {uid}`",
+        users::display_name(uid)
     )
 }
 
-fn at_port(port: u16) -> Option<RemoteSockets> {
+fn clients_of_port(port: u16) -> Option<RemoteSockets> {
     Some(by_client(&sockets::connected_to(port)?, &sockets::bound(port)?))
 }
 
@@ -93,8 +96,8 @@ fn by_client(clients: &[Tcp], servers: &[Tcp]) -> RemoteSockets {
     for client in clients.iter().filter(|client| client.inode != 0) {
         ends.entry(Client::User(client.uid)).or_default().push(client.inode);
     }
-    let here: BTreeSet<u16> = clients.iter().map(|client| client.local).collect();
-    let is_remote = |server: &&Tcp| !server.listens && server.remote != 0 && !here.contains(&server.remote);
+    let local_ports: BTreeSet<u16> = clients.iter().map(|client| client.local).collect();
+    let is_remote = |server: &&Tcp| !server.is_listening && server.remote != 0 && !local_ports.contains(&server.remote);
     for server in servers.iter().filter(is_remote) {
         ends.entry(Client::Address(server.peer)).or_default().push(server.inode);
     }
@@ -102,13 +105,14 @@ fn by_client(clients: &[Tcp], servers: &[Tcp]) -> RemoteSockets {
 }
 
 /// An accepted connection has the name of the listening socket.
-fn at_socket(path: &Path, all: &[Unix]) -> RemoteSockets {
-    let here: Vec<&Unix> = all.iter().filter(|socket| socket.name == path.as_os_str().as_bytes()).collect();
-    let accepted: BTreeSet<u32> = here.iter().filter(|socket| !socket.listens).map(|socket| socket.inode).collect();
-    let waiting: BTreeSet<u32> = here.iter().flat_map(|socket| socket.waiting.iter().copied()).collect();
+fn clients_of_socket(path: &Path, all: &[Unix]) -> RemoteSockets {
+    let own_sockets: Vec<&Unix> = all.iter().filter(|socket| socket.name == path.as_os_str().as_bytes()).collect();
+    let accepted: BTreeSet<u32> =
+        own_sockets.iter().filter(|socket| !socket.is_listening).map(|socket| socket.inode).collect();
+    let backlog: BTreeSet<u32> = own_sockets.iter().flat_map(|socket| socket.backlog.iter().copied()).collect();
     let mut ends = RemoteSockets::new();
     for client in all {
-        if waiting.contains(&client.inode) || client.peer.is_some_and(|peer| accepted.contains(&peer)) {
+        if backlog.contains(&client.inode) || client.peer.is_some_and(|peer| accepted.contains(&peer)) {
             let user = client.uid.map_or(Client::Unknown, Client::User);
             ends.entry(user).or_default().push(client.inode);
         }
@@ -117,7 +121,7 @@ fn at_socket(path: &Path, all: &[Unix]) -> RemoteSockets {
 }
 
 /// The users of the daemons.
-pub(super) fn own_users(pids: impl Iterator<Item = i32>) -> BTreeSet<u32> {
+pub(super) fn daemon_uids(pids: impl Iterator<Item = i32>) -> BTreeSet<u32> {
     let uid = |pid| parse::numbers(&proc::status(pid)?, "Uid").map(|[uid]| uid);
     pids.filter_map(uid).chain([0]).collect()
 }
@@ -136,14 +140,14 @@ mod tests {
             ..Unix::default()
         };
         let all = [
-            Unix { listens: true, waiting: vec![30], ..socket(1, "/a", None) },
+            Unix { is_listening: true, backlog: vec![30], ..socket(1, "/a", None) },
             socket(2, "/a", Some(20)),
             socket(3, "/b", Some(40)),
             socket(20, "", Some(2)),
             socket(30, "", None),
             socket(40, "", Some(3)),
         ];
-        assert_eq!(at_socket(Path::new("/a"), &all), RemoteSockets::from([(Client::User(7), vec![20, 30])]));
+        assert_eq!(clients_of_socket(Path::new("/a"), &all), RemoteSockets::from([(Client::User(7), vec![20, 30])]));
     }
 
     #[test]
@@ -151,13 +155,13 @@ mod tests {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
         let door = ReadinessTest::Port(address.port());
-        let mut clients: Vec<_> = (1..MANY).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
-        assert_eq!(at(&door, &BTreeSet::new()), None);
+        let mut clients: Vec<_> = (1..HIGH_LOAD).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+        assert_eq!(describe_load(&door, &BTreeSet::new()), None);
         clients.push(std::net::TcpStream::connect(address).unwrap());
         let own = nix::unistd::Uid::current().as_raw();
-        let text = at(&door, &BTreeSet::new()).unwrap();
+        let text = describe_load(&door, &BTreeSet::new()).unwrap();
         assert!(text.contains("8 by") && text.contains(&format!("uid {own}")), "{text}");
-        assert_eq!(at(&door, &BTreeSet::from([own])), None);
+        assert_eq!(describe_load(&door, &BTreeSet::from([own])), None);
     }
 
     #[test]
@@ -168,8 +172,8 @@ mod tests {
             remote,
             peer,
             inode,
-            listens: remote == 0,
-            waiting: 0,
+            is_listening: remote == 0,
+            backlog: 0,
             uid: 5,
             cgroup: None,
         };

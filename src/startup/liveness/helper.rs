@@ -12,7 +12,7 @@ const NAME: &str = "slurmscriptd";
 const STOPPED: &str = "is stopped";
 
 /// Checks that this daemon's helper, if it has one, can work.
-pub(super) fn look(pid: u32) -> Result<(), Failure> {
+pub(super) fn check(pid: u32) -> Result<(), Failure> {
     match children(pid).into_iter().find_map(|child| fault(&proc::stat(child)?)) {
         Some(fault) => Err(Failure::Failed { why: format!("its helper {NAME} {fault}"), broken: true }),
         None => Ok(()),
@@ -21,7 +21,7 @@ pub(super) fn look(pid: u32) -> Result<(), Failure> {
 
 /// Why this daemon does not respond, if its helper was stopped by a signal: one that starts waits for its helper without a deadline. Only
 /// root and the helper's user can stop it.
-pub(super) fn stopped(pid: u32) -> Option<String> {
+pub(super) fn stop_reason(pid: u32) -> Option<String> {
     let is_stopped = |child: i32| proc::stat(child).as_ref().and_then(fault) == Some(STOPPED);
     children(pid).into_iter().any(is_stopped).then(|| format!("its helper {NAME} {STOPPED}"))
 }
@@ -82,12 +82,12 @@ mod tests {
                 None => std::thread::yield_now(),
             }
         };
-        let running = stopped(daemon.id());
+        let running = stop_reason(daemon.id());
         kill(helper, Signal::SIGSTOP).unwrap();
         while proc::stat(helper.as_raw()).unwrap().state != 'T' {
             std::thread::yield_now();
         }
-        let seen = stopped(daemon.id());
+        let seen = stop_reason(daemon.id());
         kill(helper, Signal::SIGKILL).unwrap();
         daemon.wait().unwrap();
         assert_eq!((running, seen.is_some()), (None, true));
@@ -95,6 +95,6 @@ mod tests {
 
     #[test]
     fn accepts_daemon_without_helper() {
-        assert!(look(std::process::id()).is_ok() && stopped(std::process::id()).is_none());
+        assert!(check(std::process::id()).is_ok() && stop_reason(std::process::id()).is_none());
     }
 }

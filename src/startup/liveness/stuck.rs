@@ -20,7 +20,7 @@ use sys::report;
 
 /// How long a step may wait for a file. A regular file is usually open by then; a cancelled job loses nothing either way. The time is short because
 /// slurmctld waits 10 s for the node's answer to the cancellation, and retries only a minute later.
-const PATIENCE: Duration = Duration::from_secs(1);
+const BLOCKED_TIME: Duration = Duration::from_secs(1);
 
 /// A slurmstepd with a user's rights, which it has only while it prepares a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,12 +28,12 @@ struct Step {
     start: u64,
     job: u32,
     /// How often its first thread gave up the CPU voluntarily. This does not change while it waits in one place.
-    waits: u64,
+    voluntary_switches: u64,
 }
 
-/// Kills those whose job is COMPLETING. Slurm is asked only if there is one, so normally a round just reads /proc.
-pub fn end() {
-    let before = waiting();
+/// Kills blocked slurmstepds whose job is COMPLETING. Slurm is queried only if one is blocked, so normally a round just reads /proc.
+pub fn kill_blocked_steps() {
+    let before = blocked_steps();
     if before.is_empty() {
         return;
     }
@@ -42,7 +42,7 @@ pub fn end() {
         return;
     }
     pause();
-    let now = waiting();
+    let now = blocked_steps();
     for (pid, step) in before.iter().filter(|(pid, step)| now.get(pid) == Some(step)) {
         let (Some(user), Some(handle)) = (completing.get(&step.job), Handle::of(*pid, step.start)) else { continue };
         handle.send(Signal::SIGKILL);
@@ -57,33 +57,33 @@ pub fn end() {
 }
 
 /// The slurmstepds that sleep with a user's rights.
-fn waiting() -> BTreeMap<i32, Step> {
+fn blocked_steps() -> BTreeMap<i32, Step> {
     let step = |pid| {
         let stat = proc::stat(pid).filter(|stat| stat.name == "slurmstepd")?;
-        let waits = waits(&proc::status(pid)?)?;
-        Some((pid, Step { start: stat.start, job: parse::step(&proc::title(pid)?)?.0, waits }))
+        let voluntary_switches = voluntary_switches(&proc::status(pid)?)?;
+        Some((pid, Step { start: stat.start, job: parse::step(&proc::title(pid)?)?.0, voluntary_switches }))
     };
     proc::pids().filter_map(step).collect()
 }
 
-/// How often it has waited; `None` if it is not waiting, has root's rights, or was started by a user.
-fn waits(status: &str) -> Option<u64> {
+/// Number of voluntary context switches of a sleeping slurmstepd; `None` if it is not sleeping, has root's rights, or was started by a user.
+fn voluntary_switches(status: &str) -> Option<u64> {
     let [real, effective] = parse::numbers(status, "Uid")?;
-    let waits = parse::field(status, "State")?.starts_with('S') && real == 0 && effective != 0;
-    waits.then(|| parse::field(status, "voluntary_ctxt_switches")?.parse().ok())?
+    let is_blocked = parse::field(status, "State")?.starts_with('S') && real == 0 && effective != 0;
+    is_blocked.then(|| parse::field(status, "voluntary_ctxt_switches")?.parse().ok())?
 }
 
 /// The jobs that Slurm is ending, and their users.
 fn completing() -> BTreeMap<u32, String> {
     let which = Jobs { states: &[COMPLETING], ..Jobs::default() };
-    let jobs = Client::each(limit::COMMAND).jobs(&which).unwrap_or_default();
+    let jobs = Client::with_timeout(limit::COMMAND).jobs(&which).unwrap_or_default();
     let job = |job: QueuedJob| Some((u32::try_from(job.number).ok()?, printable::short(&job.user, 64)));
     jobs.into_iter().filter_map(job).collect()
 }
 
 #[expect(clippy::disallowed_methods, reason = "there is no event for a process that keeps waiting")]
 fn pause() {
-    std::thread::sleep(PATIENCE);
+    std::thread::sleep(BLOCKED_TIME);
 }
 
 #[cfg(test)]
@@ -97,15 +97,15 @@ mod tests {
                 "Name:\tslurmstepd\nState:\t{state}\nUid:\t{users}\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n"
             )
         };
-        assert_eq!(waits(&status("S (sleeping)", "0\t65534\t0\t65534")), Some(12));
+        assert_eq!(voluntary_switches(&status("S (sleeping)", "0\t65534\t0\t65534")), Some(12));
         for (state, users) in [
             ("R (running)", "0\t65534\t0\t65534"),
             ("D (disk sleep)", "0\t65534\t0\t65534"),
             ("S (sleeping)", "0\t0\t0\t0"),
             ("S (sleeping)", "65534\t65534\t65534\t65534"),
         ] {
-            assert_eq!(waits(&status(state, users)), None, "{state} {users}");
+            assert_eq!(voluntary_switches(&status(state, users)), None, "{state} {users}");
         }
-        assert_eq!(waits(""), None);
+        assert_eq!(voluntary_switches(""), None);
     }
 }

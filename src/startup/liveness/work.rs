@@ -38,7 +38,7 @@ impl Work {
 pub(super) fn liveness(
     pid: i32,
     work: Option<Duration>,
-    runs: bool,
+    has_run: bool,
     time: Duration,
     why: String,
     load: impl FnOnce() -> Option<String>,
@@ -62,7 +62,7 @@ pub(super) fn liveness(
     {
         return Liveness::Stopped(format!("{why}; it was stopped by a signal"));
     }
-    if let Some(load) = runs.then(load).flatten() {
+    if let Some(load) = has_run.then(load).flatten() {
         return Liveness::Overloaded(format!("{why}; {load}"));
     }
     let Some(work) = work else { return Liveness::Silent(why) };
@@ -78,9 +78,9 @@ pub(super) fn liveness(
 }
 
 /// How often the threads of a process were scheduled on a CPU. In a deadlock that does not change.
-pub(super) fn turns(pid: u32) -> u64 {
-    let turns = |thread: String| read(pid, &thread, "schedstat")?.split_ascii_whitespace().nth(2)?.parse::<u64>().ok();
-    threads(pid).into_iter().filter_map(turns).sum()
+pub(super) fn schedule_count(pid: u32) -> u64 {
+    let count = |thread: String| read(pid, &thread, "schedstat")?.split_ascii_whitespace().nth(2)?.parse::<u64>().ok();
+    threads(pid).into_iter().filter_map(count).sum()
 }
 
 fn threads(pid: u32) -> Vec<String> {

@@ -19,7 +19,7 @@ use model::message;
 use model::oom_kill::{FILE, OomKill};
 use model::printable;
 use slurm::client::{Client, limit};
-use sys::proc::{self, OfJobs, Stat, parse};
+use sys::proc::{self, JobProcesses, Stat, parse};
 use sys::report;
 use sys::trusted_path;
 
@@ -27,18 +27,18 @@ use sys::trusted_path;
 const COUNT: &str = "/sys/fs/cgroup/memory.events";
 /// The count of cgroup v1, where an event requires a writable cgroup.
 const COUNT_V1: &str = "/sys/fs/cgroup/memory/memory.oom_control";
-/// A user can cause kills all the time: so often a job's kills are reported at most.
-const REPORT_EVERY: Duration = Duration::from_secs(30);
+/// Minimum interval of reports about one job: a user can cause kills all the time.
+const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How often, and after which pause, the comment of a job is tried.
+/// Number and interval of the attempts to write a job's comment.
 const COMMENT_TRIES: u32 = 10;
-const COMMENT_EVERY: Duration = Duration::from_secs(1);
+const COMMENT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// So many kills are recorded for `slurminit doctor`.
-const MOST_RECORDED: usize = 20;
+/// Maximum number of kills recorded for `slurminit doctor`.
+const MAX_RECORDED: usize = 20;
 
 /// In place of the PID of a process that began and was killed between two looks.
-const UNSEEN: i32 = 0;
+const UNKNOWN_PID: i32 = 0;
 
 /// A process of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Kills {
             has_event,
             ..Self::default()
         };
-        kills.count = kills.counted();
+        kills.count = kills.read_count();
         kills
     }
 
@@ -92,7 +92,7 @@ impl Kills {
     }
 
     pub(super) fn has_changed(&self) -> bool {
-        self.counted() != self.count
+        self.read_count() != self.count
     }
 
     /// Counts the kills of processes that are there to be killed; they are not reported.
@@ -101,26 +101,26 @@ impl Kills {
     }
 
     /// The kernel's count.
-    pub(super) fn counted(&self) -> u64 {
+    pub(super) fn read_count(&self) -> u64 {
         use std::os::unix::fs::FileExt as _;
         let mut text = [0; 512];
         let length = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
-        count(&String::from_utf8_lossy(text.get(..length).unwrap_or_default())).unwrap_or(0)
+        parse_count(&String::from_utf8_lossy(text.get(..length).unwrap_or_default())).unwrap_or(0)
     }
 
     /// Updates the processes, and reports the kills since the last look. `count` was read before the list of processes.
-    pub(super) fn look(&mut self, count: u64, of_jobs: OfJobs) {
+    pub(super) fn update(&mut self, count: u64, job_processes: JobProcesses) {
         if self.file.is_none() {
             return;
         }
-        let (jobs, now) = (of_jobs.jobs, processes(of_jobs.processes));
+        let (jobs, now) = (job_processes.jobs, processes(job_processes.processes));
         self.count += self.planned.swap(0, Ordering::Relaxed);
         let kills = usize::try_from(count.saturating_sub(self.count)).unwrap_or(usize::MAX);
         let mut victims = victims(&self.processes, &now, kills);
         if victims.is_empty() && kills > 0 {
-            victims.extend(only(&self.jobs, &jobs).map(unseen));
+            victims.extend(only_job(&self.jobs, &jobs).map(short_lived));
         }
-        self.reported.retain(|_, at| at.elapsed() < REPORT_EVERY);
+        self.reported.retain(|_, at| at.elapsed() < REPORT_INTERVAL);
         for (pid, victim) in &victims {
             if self.is_due(Some(victim.job)) {
                 report(&self.run, *pid, victim);
@@ -145,7 +145,7 @@ impl Kills {
     }
 }
 
-fn count(text: &str) -> Option<u64> {
+fn parse_count(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
@@ -166,13 +166,13 @@ fn victims(before: &BTreeMap<Key, Process>, now: &BTreeMap<Key, Process>, kills:
 }
 
 /// The only job that has or had a step.
-fn only(before: &BTreeSet<u32>, now: &BTreeSet<u32>) -> Option<u32> {
+fn only_job(before: &BTreeSet<u32>, now: &BTreeSet<u32>) -> Option<u32> {
     let mut jobs = before.union(now);
     jobs.next().copied().filter(|_| jobs.next().is_none())
 }
 
-fn unseen(job: u32) -> (i32, Process) {
-    (UNSEEN, Process { job, name: "short-lived".to_owned(), resident_kib: 0, is_ending: true })
+fn short_lived(job: u32) -> (i32, Process) {
+    (UNKNOWN_PID, Process { job, name: "short-lived".to_owned(), resident_kib: 0, is_ending: true })
 }
 
 /// Adds it to the file that `slurminit doctor` reads.
@@ -182,23 +182,23 @@ fn record(run: &Path, kill: OomKill) -> anyhow::Result<()> {
     let mut kills: Vec<OomKill> =
         run.read(FILE).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     kills.push(kill);
-    kills.drain(..kills.len().saturating_sub(MOST_RECORDED));
+    kills.drain(..kills.len().saturating_sub(MAX_RECORDED));
     let new = format!("{FILE}.new");
     run.remove(&new)?;
     run.create(&new, 0o644)?.write_all(&serde_json::to_vec(&kills)?)?;
     Ok(run.rename(&new, FILE)?)
 }
 
-/// Forgets the kills of an earlier start.
-pub(crate) fn forget(run: &Path) -> anyhow::Result<()> {
+/// Removes the record of an earlier start.
+pub(crate) fn clear_record(run: &Path) -> anyhow::Result<()> {
     Ok(trusted_path::open(Path::new("/"), run)?.remove(FILE)?)
 }
 
 fn report(run: &Path, pid: i32, victim: &Process) {
     let Process { job, name, resident_kib, .. } = victim;
     let (process, resident_mib) = (printable::line(name), resident_kib / 1024);
-    let what = match pid {
-        UNSEEN => "a short-lived process".to_owned(),
+    let description = match pid {
+        UNKNOWN_PID => "a short-lived process".to_owned(),
         _ => format!("process {pid} ({process}, {resident_mib} MiB)"),
     };
     if let Err(error) = record(run, OomKill { job: *job, process: process.into_owned(), resident_mib }) {
@@ -212,15 +212,15 @@ fn report(run: &Path, pid: i32, victim: &Process) {
     report::warn(message!(
         "job-oom-kill",
         "OOM kill: {process} of job {job}; request more with --mem, or raise the limit with docker run --memory",
-        process = what,
+        process = description,
         job = job
     ));
-    let (job, note) = (job.to_string(), format!("OOM kill: {what}; request more memory with --mem"));
+    let (job, note) = (job.to_string(), format!("OOM kill: {description}; request more memory with --mem"));
     // slurmstepd writes it to the output of the job. That is over if its last process was killed. Without cgroups nothing makes the job's state
     // OUT_OF_MEMORY: slurmctld sets it for the exit code SIG_OOM alone, which slurmstepd sends if task/cgroup counted a kill (24.11 to 26.05,
     // `_job_complete` and `_send_complete_batch_script_msg`).
     let notify = move || {
-        let slurm = Client::each(limit::COMMAND);
+        let slurm = Client::with_timeout(limit::COMMAND);
         comment_on(&slurm, &job, &note);
         drop(slurm.run("scontrol", &["notify", &job, &note]));
     };
@@ -236,13 +236,13 @@ fn comment_on(slurm: &Client, job: &str, note: &str) {
         if slurm.update_job(job, &[&comment]).is_ok() || slurm.run("sacctmgr", &in_database).is_ok() {
             return;
         }
-        pause(COMMENT_EVERY);
+        pause(COMMENT_INTERVAL);
     }
 }
 
 /// The jobs' processes.
-fn processes(of_jobs: Vec<(Stat, u32)>) -> BTreeMap<Key, Process> {
-    of_jobs
+fn processes(job_processes: Vec<(Stat, u32)>) -> BTreeMap<Key, Process> {
+    job_processes
         .into_iter()
         .map(|(stat, job)| {
             let status = proc::status(stat.pid).unwrap_or_default();
@@ -273,9 +273,9 @@ mod tests {
 
     #[test]
     fn reads_counts_of_both_cgroup_versions() {
-        assert_eq!(count("low 0\nhigh 0\nmax 96\noom 3\noom_kill 2\noom_group_kill 0\n"), Some(2));
-        assert_eq!(count("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"), Some(5));
-        assert_eq!(count(""), None);
+        assert_eq!(parse_count("low 0\nhigh 0\nmax 96\noom 3\noom_kill 2\noom_group_kill 0\n"), Some(2));
+        assert_eq!(parse_count("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"), Some(5));
+        assert_eq!(parse_count(""), None);
     }
 
     #[test]
@@ -301,10 +301,10 @@ mod tests {
     #[test]
     fn attributes_unseen_kill_to_only_job() {
         let jobs = |jobs: &[u32]| jobs.iter().copied().collect::<BTreeSet<_>>();
-        assert_eq!(only(&jobs(&[5]), &jobs(&[])), Some(5));
-        assert_eq!(only(&jobs(&[]), &jobs(&[5])), Some(5));
-        assert_eq!(only(&jobs(&[5]), &jobs(&[5, 6])), None);
-        assert_eq!(only(&jobs(&[]), &jobs(&[])), None);
+        assert_eq!(only_job(&jobs(&[5]), &jobs(&[])), Some(5));
+        assert_eq!(only_job(&jobs(&[]), &jobs(&[5])), Some(5));
+        assert_eq!(only_job(&jobs(&[5]), &jobs(&[5, 6])), None);
+        assert_eq!(only_job(&jobs(&[]), &jobs(&[])), None);
     }
 
     #[test]

@@ -14,13 +14,13 @@ use sys::leftovers::look;
 use sys::proc::{self, Stat, parse};
 
 /// Equivalent to half of the container's limit on top of a process's own memory: more than any daemon uses.
-const FIRST: i32 = 500;
+const USER_SCORE: i32 = 500;
 /// The value for processes of a user who has filled memory.
-const BEFORE: i32 = 900;
+const MEMORY_FILLER_SCORE: i32 = 900;
 /// Killed after its tasks but before the daemons: without slurmstepd a job cannot end in order.
-const STEP: i32 = 250;
+const STEP_SCORE: i32 = 250;
 /// Accounts with smaller IDs belong to the system.
-pub(super) const PEOPLE: u32 = 1000;
+pub(super) const FIRST_USER_UID: u32 = 1000;
 /// slurmctld's account, which has a larger ID in Debian.
 const SLURM: &str = "slurm";
 
@@ -32,18 +32,18 @@ pub(super) fn uids(names: &[String]) -> BTreeSet<u32> {
 
 /// Makes the kernel kill processes of jobs (of any user) and of ordinary users first, before those of `spared`
 /// and the rest of root's.
-pub(super) fn offer(spared: &BTreeSet<u32>, of_jobs: &[(Stat, u32)]) {
-    let of_jobs: BTreeSet<i32> = of_jobs.iter().map(|(stat, _)| stat.pid).collect();
+pub(super) fn raise_scores(spared: &BTreeSet<u32>, job_processes: &[(Stat, u32)]) {
+    let job_pids: BTreeSet<i32> = job_processes.iter().map(|(stat, _)| stat.pid).collect();
     for pid in proc::pids() {
         let process = Path::new("/proc").join(pid.to_string());
         // The owner of /proc/PID is root if the process hides (`PR_SET_DUMPABLE`).
         let Some([uid]) = proc::status(pid).and_then(|status| parse::numbers(&status, "Uid")) else { continue };
         let value = match uid {
-            PEOPLE.. if !spared.contains(&uid) => Some(FIRST),
-            _ if !look::is_slurmds(pid) => None,
-            _ => of_slurmds(&fs::read_to_string(process.join("comm")).unwrap_or_default())
+            FIRST_USER_UID.. if !spared.contains(&uid) => Some(USER_SCORE),
+            _ if !look::is_slurmd_or_descendant(pid) => None,
+            _ => slurmd_child_score(&fs::read_to_string(process.join("comm")).unwrap_or_default())
                 // A thread of slurmd that has just forked has a name of its own until it becomes slurmstepd.
-                .filter(|value| *value == STEP || of_jobs.contains(&pid)),
+                .filter(|value| *value == STEP_SCORE || job_pids.contains(&pid)),
         };
         if let Some(value) = value {
             raise(&process.join("oom_score_adj"), value);
@@ -52,28 +52,28 @@ pub(super) fn offer(spared: &BTreeSet<u32>, of_jobs: &[(Stat, u32)]) {
 }
 
 /// The value for a root process descended from slurmd. Only root could have given it its name.
-fn of_slurmds(name: &str) -> Option<i32> {
+fn slurmd_child_score(name: &str) -> Option<i32> {
     match look::plain_name(name.trim_end()) {
         "slurmd" => None,
-        "slurmstepd" => Some(STEP),
-        _ => Some(FIRST),
+        "slurmstepd" => Some(STEP_SCORE),
+        _ => Some(USER_SCORE),
     }
 }
 
 /// Has the kernel kill this user's processes before those of other users: their children inherit the value.
-pub(super) fn offer_user(uid: u32) {
-    let is_its = |pid: &i32| proc::status(*pid).and_then(|status| parse::numbers(&status, "Uid")) == Some([uid]);
+pub(super) fn raise_user_scores(uid: u32) {
+    let is_of_user = |pid: &i32| proc::status(*pid).and_then(|status| parse::numbers(&status, "Uid")) == Some([uid]);
     proc::pids()
-        .filter(is_its)
-        .for_each(|pid| raise(&Path::new("/proc").join(pid.to_string()).join("oom_score_adj"), BEFORE));
+        .filter(is_of_user)
+        .for_each(|pid| raise(&Path::new("/proc").join(pid.to_string()).join("oom_score_adj"), MEMORY_FILLER_SCORE));
 }
 
 /// Raises the value, unless the process has ended or the kernel refuses. A root process with a negative value keeps it;
 /// slurmstepd sets one for itself if it may.
-fn raise(file: &Path, to: i32) {
+fn raise(file: &Path, score: i32) {
     let value = fs::read_to_string(file).ok().and_then(|value| value.trim().parse::<i32>().ok());
-    if value.is_some_and(|value| value < to && (value >= 0 || to == FIRST)) {
-        let _ = fs::write(file, to.to_string());
+    if value.is_some_and(|value| value < score && (value >= 0 || score == USER_SCORE)) {
+        let _ = fs::write(file, score.to_string());
     }
 }
 
@@ -86,12 +86,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("oom_score_adj");
         for (before, to, after) in [
-            ("0\n", FIRST, "500"),
-            ("-500\n", FIRST, "500"),
-            ("900\n", FIRST, "900\n"),
-            ("", FIRST, ""),
-            ("0\n", STEP, "250"),
-            ("-1000\n", STEP, "-1000\n"),
+            ("0\n", USER_SCORE, "500"),
+            ("-500\n", USER_SCORE, "500"),
+            ("900\n", USER_SCORE, "900\n"),
+            ("", USER_SCORE, ""),
+            ("0\n", STEP_SCORE, "250"),
+            ("-1000\n", STEP_SCORE, "-1000\n"),
         ] {
             fs::write(&file, before).unwrap();
             raise(&file, to);
@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn kills_root_jobs_before_slurmstepd_and_never_slurmd() {
-        assert_eq!(of_slurmds("bash\n"), Some(FIRST));
-        assert_eq!(of_slurmds("slurmstepd\n"), Some(STEP));
-        assert_eq!(of_slurmds("slurmd-wlm\n"), None);
+        assert_eq!(slurmd_child_score("bash\n"), Some(USER_SCORE));
+        assert_eq!(slurmd_child_score("slurmstepd\n"), Some(STEP_SCORE));
+        assert_eq!(slurmd_child_score("slurmd-wlm\n"), None);
     }
 }

@@ -20,12 +20,12 @@ use model::printable::{count, short};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use super::people::{self, PEOPLE};
+use super::people::{self, FIRST_USER_UID};
 use crate::stopped::{self, Stopped};
 use model::message;
 use probe::{memory, tmpfs};
 use sys::leftovers::Handle;
-use sys::open_files::{self, Process, Wanted};
+use sys::open_files::{self, Process, SearchTarget};
 use sys::proc::{self, parse};
 use sys::report;
 use sys::system_calls::pidfd_open;
@@ -33,14 +33,14 @@ use sys::unnamed_files::{self, UnnamedFile};
 use sys::users;
 use watch::memory_use::{self, FileInMemory};
 
-/// The most that is kept, in MiB: what a process fills in the time that it takes to stop it.
-const MOST: u64 = 64;
-/// It is at most this part of the container's limit.
-const PART: u64 = 8;
+/// Maximum size of the reserve in MiB: what a process can fill before it is stopped.
+const MAX_RESERVE_MIB: u64 = 64;
+/// The reserve is at most the container's limit divided by this.
+const LIMIT_FRACTION: u64 = 8;
 /// Files are emptied until this much is free, in percent.
-const ENOUGH: u64 = 25;
+const ENOUGH_FREE_PERCENT: u64 = 25;
 /// The limit for the start of the child, in ms.
-const START: u16 = 1_000;
+const START_TIMEOUT_MS: u16 = 1_000;
 /// The pause before another attempt to keep memory.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -51,7 +51,7 @@ struct Reserve {
     limit_mib: u64,
     spared: BTreeSet<u32>,
     /// How often memory has run out because of files.
-    times: u32,
+    shortages: u32,
 }
 
 /// Starts a thread that reacts at once when memory has run out; `planned` counts the kills of its child. Not where files in memory cannot
@@ -60,7 +60,8 @@ pub(super) fn start(spared: &BTreeSet<u32>, planned: Arc<AtomicU64>) {
     let root = Path::new("/");
     let found = memory::detect(root);
     if let Some(limit_mib) = found.limit_mib.filter(|_| tmpfs::detect(root, &found).is_some()) {
-        let reserve = Reserve { mib: MOST.min(limit_mib / PART), limit_mib, spared: spared.clone(), times: 0 };
+        let mib = MAX_RESERVE_MIB.min(limit_mib / LIMIT_FRACTION);
+        let reserve = Reserve { mib, limit_mib, spared: spared.clone(), shortages: 0 };
         // Without a thread there is no reserve.
         let _ = std::thread::Builder::new().spawn(move || reserve.run(&planned));
     }
@@ -76,7 +77,7 @@ impl Reserve {
             let Some((process, descriptor)) = &mut child else {
                 // Nothing was freed, or it was filled again before the child ran.
                 if is_short {
-                    self.relieve(&mut stopped);
+                    self.free_memory(&mut stopped);
                     std::mem::replace(&mut stopped, Stopped::prepared()).finish();
                 }
                 pause();
@@ -88,7 +89,7 @@ impl Reserve {
             child = None;
             if status.is_some_and(|status| status.signal() == Some(Signal::SIGKILL as i32)) {
                 planned.fetch_add(1, Ordering::Relaxed);
-                self.relieve(&mut stopped);
+                self.free_memory(&mut stopped);
                 is_short = true;
                 // There is memory again for the next time before the processes run.
                 child = self.start_child();
@@ -99,7 +100,7 @@ impl Reserve {
 
     /// `None` while there is too little memory.
     fn start_child(&self) -> Option<(Child, OwnedFd)> {
-        let free = memory::free(Path::new("/"))?.free_mib;
+        let free = memory::sample(Path::new("/"))?.free_mib;
         (free >= 2 * self.mib).then(|| start_child(self.mib).ok().flatten())?
     }
 }
@@ -111,7 +112,7 @@ fn start_child(mib: u64) -> io::Result<Option<(Child, OwnedFd)>> {
     let mut child = command.spawn()?;
     if let Some(output) = child.stdout.take() {
         // The helper writes a line when it has the memory.
-        let _ = poll(&mut [PollFd::new(output.as_fd(), PollFlags::POLLIN)], PollTimeout::from(START));
+        let _ = poll(&mut [PollFd::new(output.as_fd(), PollFlags::POLLIN)], PollTimeout::from(START_TIMEOUT_MS));
     }
     let descriptor = i32::try_from(child.id()).ok().and_then(pidfd_open);
     Ok(descriptor.map(|descriptor| (child, descriptor)))
@@ -137,14 +138,14 @@ struct Usage {
     processes: u64,
 }
 
-/// The user with most memory, if it is mostly files and these are at least `least` bytes. Otherwise the kernel's kills free memory, and a
+/// The user with most memory, if it is mostly files and these are at least `minimum` bytes. Otherwise the kernel's kills free memory, and a
 /// user whose processes fill it must not have the files of another one emptied.
-fn user_of_files(usage: &BTreeMap<u32, Usage>, least: u64) -> Option<(u32, u64)> {
-    let (uid, most) = usage.iter().max_by_key(|(_, usage)| usage.files + usage.processes)?;
-    (most.files >= most.processes && most.files >= least).then_some((*uid, most.files))
+fn user_of_files(usage: &BTreeMap<u32, Usage>, minimum: u64) -> Option<(u32, u64)> {
+    let (uid, highest) = usage.iter().max_by_key(|(_, usage)| usage.files + usage.processes)?;
+    (highest.files >= highest.processes && highest.files >= minimum).then_some((*uid, highest.files))
 }
 
-/// What only this process has, and no file shows.
+/// Anonymous memory of the process, in bytes.
 fn private_bytes(pid: i32) -> u64 {
     let status = proc::status(pid).unwrap_or_default();
     let kib = parse::field(&status, "RssAnon").and_then(|text| text.strip_suffix("kB")?.trim().parse::<u64>().ok());
@@ -154,10 +155,10 @@ fn private_bytes(pid: i32) -> u64 {
 impl Reserve {
     /// Empties files of the user who has most memory, and ends this user's processes that have them open, or hide what they have open.
     /// The processes of users stay stopped.
-    fn relieve(&mut self, stopped: &mut Stopped) {
-        let is_users = |uid: u32| uid >= PEOPLE && !self.spared.contains(&uid);
+    fn free_memory(&mut self, stopped: &mut Stopped) {
+        let is_users = |uid: u32| uid >= FIRST_USER_UID && !self.spared.contains(&uid);
         stopped.stop_users(is_users);
-        let all = open_files::processes();
+        let all = open_files::user_processes();
         let mut files: Vec<FileInMemory> =
             memory_use::writable_tmpfs().iter().flat_map(|place| memory_use::files(place)).collect();
         files.retain(|file| is_users(file.uid));
@@ -165,40 +166,41 @@ impl Reserve {
         for file in &files {
             usage.entry(file.uid).or_default().files += file.bytes;
         }
-        let unnamed = unnamed(&all);
+        let unnamed = unnamed_files_of(&all);
         for file in unnamed.iter().map(|(_, file)| file).collect::<BTreeSet<_>>() {
             usage.entry(file.owner).or_default().files += file.bytes;
         }
-        for one in all.iter().filter(|one| is_users(one.uid)) {
-            usage.entry(one.uid).or_default().processes += private_bytes(one.pid);
+        for process in all.iter().filter(|process| is_users(process.uid)) {
+            usage.entry(process.uid).or_default().processes += private_bytes(process.pid);
         }
-        let Some((uid, bytes)) = user_of_files(&usage, (self.limit_mib << 20) / PART) else {
+        let Some((uid, bytes)) = user_of_files(&usage, (self.limit_mib << 20) / LIMIT_FRACTION) else {
             // Processes have the memory: the kernel ends them, and that frees it.
             return;
         };
         // If the next time memory is filled faster than this takes, the kernel's choice is this user's.
-        people::offer_user(uid);
+        people::raise_user_scores(uid);
         files.retain(|file| file.uid == uid && file.bytes > 0);
         files.sort_by_key(|file| std::cmp::Reverse(file.bytes));
-        let is_enough = || memory::free(Path::new("/")).is_some_and(|sample| sample.free_percent() >= ENOUGH);
+        let sample = || memory::sample(Path::new("/"));
+        let is_enough = || sample().is_some_and(|sample| sample.free_percent() >= ENOUGH_FREE_PERCENT);
         let emptied: Vec<FileInMemory> =
             files.into_iter().take_while(|_| !is_enough()).filter(|file| empty(file).is_ok()).collect();
         let paths: BTreeSet<String> = emptied.iter().filter_map(|file| Some(file.path.to_str()?.to_owned())).collect();
-        let own = all.into_iter().filter(|one| one.uid == uid).collect();
-        let writers = open_files::find(own, &Wanted::Files(paths));
+        let own_processes = all.into_iter().filter(|process| process.uid == uid).collect();
+        let writers = open_files::find(own_processes, &SearchTarget::Files(paths));
         let mut ended = stopped::handles(writers.proven.into_iter().chain(writers.hidden).collect());
         ended.iter().for_each(|(_, handle)| kill(handle));
         // A file without a name is freed when the last process that has it open ends.
-        for (one, _) in unnamed.into_iter().filter(|(one, file)| one.uid == uid && file.owner == uid) {
-            if !is_enough() && ended.iter().all(|(other, _)| other.key() != one.key()) {
-                let handles = stopped::handles(vec![one]);
+        for (process, _) in unnamed.into_iter().filter(|(process, file)| process.uid == uid && file.owner == uid) {
+            if !is_enough() && ended.iter().all(|(other, _)| other.key() != process.key()) {
+                let handles = stopped::handles(vec![process]);
                 handles.iter().for_each(|(_, handle)| kill(handle));
                 ended.extend(handles);
             }
         }
-        self.times += 1;
+        self.shortages += 1;
         // A user who fills memory for days must not fill the log.
-        if self.times.is_power_of_two() {
+        if self.shortages.is_power_of_two() {
             let freed = emptied.iter().map(|file| file.bytes).sum::<u64>() >> 20;
             let first = emptied.first().map(|file| short(&file.path.display().to_string(), 200));
             let first =
@@ -206,7 +208,7 @@ impl Reserve {
             report::warn(message!(
                 "memory-ran-out",
                 "memory ran out: {user} had {used} MiB of files (limit {limit} MiB); {emptied}killed {processes}",
-                user = users::shown(uid),
+                user = users::display_name(uid),
                 used = bytes >> 20,
                 limit = self.limit_mib,
                 emptied = first.unwrap_or_default(),
@@ -227,11 +229,11 @@ fn kill(handle: &Handle) {
 }
 
 /// The files in memory without a name that these have open, the largest first.
-fn unnamed(all: &[Process]) -> Vec<(Process, UnnamedFile)> {
+fn unnamed_files_of(all: &[Process]) -> Vec<(Process, UnnamedFile)> {
     let devices: BTreeSet<u64> =
         memory_use::writable_tmpfs().iter().filter_map(|place| Some(place.symlink_metadata().ok()?.dev())).collect();
-    let files = unnamed_files::of(all.to_vec()).into_iter();
-    let files = files.flat_map(|(one, files)| files.into_iter().map(move |file| (one.clone(), file)));
+    let files = unnamed_files::find(all.to_vec()).into_iter();
+    let files = files.flat_map(|(process, files)| files.into_iter().map(move |file| (process.clone(), file)));
     let mut files: Vec<_> = files.filter(|(_, file)| file.is_memfd || devices.contains(&file.device)).collect();
     files.sort_by_key(|(_, file)| std::cmp::Reverse(file.bytes));
     files

@@ -30,20 +30,20 @@ pub(super) fn ask_slurm(
     root: &Path,
     planned: &Planned,
 ) -> Result<(), Refusal> {
-    let (files, own) = (planned.files.as_slice(), &planned.customized);
+    let (files, customized) = (planned.files.as_slice(), &planned.customized);
     let dynamic_node = config.shares_a_cluster().then(|| render::dynamic_node(&planned.plan));
     let directory = sys::under(root, &config.paths.run).join(DIRECTORY);
-    let asked = lay_out(&directory, &sys::under(root, &config.paths.slurm), files)
+    let outcome = lay_out(&directory, &sys::under(root, &config.paths.slurm), files)
         .map_err(|error| cannot_check(&directory, &error))
         .and_then(|()| parse(config, &directory, dynamic_node.as_deref()));
     // If files remain, the next check replaces them.
     let _ = fs::remove_dir_all(&directory);
-    match asked? {
+    match outcome? {
         None => Ok(()),
-        Some(words) => {
-            let output: Vec<&str> = complaints(&words).collect();
-            let refusal = refusal(config, config_file, files, own, &output, "reported by `slurmd -G`");
-            Err(refusal.unwrap_or_else(|| refused(&words, &directory, files, own)))
+        Some(stderr) => {
+            let output: Vec<&str> = error_messages(&stderr).collect();
+            let refusal = refusal(config, config_file, files, customized, &output, "reported by `slurmd -G`");
+            Err(refusal.unwrap_or_else(|| general_refusal(&stderr, &directory, files, customized)))
         }
     }
 }
@@ -74,9 +74,9 @@ fn lay_out(directory: &Path, slurm: &Path, files: &[Text]) -> io::Result<()> {
 
 /// slurmd's complaint; `None` if there is none.
 fn parse(config: &Config, directory: &Path, dynamic_node: Option<&str>) -> Result<Option<String>, Refusal> {
-    let own = config.daemons.get(&DaemonName::Slurmd).and_then(|daemon| daemon.command.as_ref()?.first());
+    let slurmd_command = config.daemons.get(&DaemonName::Slurmd).and_then(|daemon| daemon.command.as_ref()?.first());
     let is_slurmd = |program: &&String| Path::new(program).file_name().is_some_and(|name| name == "slurmd");
-    let program = own.filter(is_slurmd).map_or("slurmd", String::as_str);
+    let program = slurmd_command.filter(is_slurmd).map_or("slurmd", String::as_str);
     let conf = directory.join(FileName::SlurmConf.as_str());
     let mut command = Command::new(program);
     command.args(["-G", "-f"]).arg(&conf).env("SLURM_CONF", &conf);
@@ -99,34 +99,35 @@ fn parse(config: &Config, directory: &Path, dynamic_node: Option<&str>) -> Resul
 }
 
 /// slurmd's complaints, without their prefix.
-fn complaints(words: &str) -> impl Iterator<Item = &str> {
-    let complaint = |line| ["error: ", "fatal: "].iter().find_map(|word| Some(str::split_once(line, *word)?.1));
-    words.lines().filter_map(complaint)
+fn error_messages(stderr: &str) -> impl Iterator<Item = &str> {
+    let error_message = |line| ["error: ", "fatal: "].iter().find_map(|word| Some(str::split_once(line, *word)?.1));
+    stderr.lines().filter_map(error_message)
 }
 
 /// The refusal if no line of the operator's files caused the complaint.
-fn refused(words: &str, directory: &Path, files: &[Text], own: &Customized) -> Refusal {
+fn general_refusal(stderr: &str, directory: &Path, files: &[Text], customized: &Customized) -> Refusal {
     let faults: Vec<String> =
-        complaints(words).map(|fault| fault.replace("_parse_next_key: ", "").trim().to_owned()).collect();
-    let mut what = if faults.is_empty() { words.trim().replace('\n', "; ") } else { faults.join("; ") };
+        error_messages(stderr).map(|fault| fault.replace("_parse_next_key: ", "").trim().to_owned()).collect();
+    let mut what = if faults.is_empty() { stderr.trim().replace('\n', "; ") } else { faults.join("; ") };
     if what.is_empty() {
         what = "no reason given; see the file set by SlurmdLogFile".to_owned();
     }
-    let shown = |name: FileName| own.get(name).map_or_else(|| PathBuf::from(name.as_str()), |file| file.path.clone());
+    let user_path =
+        |name: FileName| customized.get(name).map_or_else(|| PathBuf::from(name.as_str()), |file| file.path.clone());
     let checked = |name: FileName| directory.join(name.as_str()).display().to_string();
     let named = files.iter().find(|file| what.contains(&format!("{} line ", checked(file.name))));
     let found = files.iter().find_map(|file| {
         let line = faults.iter().find_map(|fault| line_of_key(&file.text, key_in(fault)?))?;
         Some((file, line))
     });
-    let about = named.or(found.map(|(file, _)| file));
+    let file_at_fault = named.or(found.map(|(file, _)| file));
     if let (None, Some((file, line))) = (named, found) {
-        what = format!("{}:{line}: {what}", shown(file.name).display());
+        what = format!("{}:{line}: {what}", user_path(file.name).display());
     }
     for file in files {
-        what = what.replace(&checked(file.name), &shown(file.name).display().to_string());
+        what = what.replace(&checked(file.name), &user_path(file.name).display().to_string());
     }
-    let repair = match about.and_then(|file| own.get(file.name)) {
+    let repair = match file_at_fault.and_then(|file| customized.get(file.name)) {
         Some(file) => format!("correct {}", file.path.display()),
         None => "correct the setting in slurminit.toml ([slurm.conf], [[partition]]) or in your own file".to_owned(),
     };
@@ -146,7 +147,7 @@ mod tests {
 
     fn message(slurm: &str, files: &[(FileName, &str)]) -> String {
         let files: Vec<_> = files.iter().map(|(name, text)| Text { name: *name, text: (*text).to_owned() }).collect();
-        let finding = refused(slurm, Path::new("/run/check"), &files, &Customized::default()).finding;
+        let finding = general_refusal(slurm, Path::new("/run/check"), &files, &Customized::default()).finding;
         format!("{}; {}", finding.what, finding.repair)
     }
 

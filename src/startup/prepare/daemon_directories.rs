@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::Sources;
 use config::{Config, DaemonName, Role};
-use install::planned::{Planned, at};
+use install::planned::{Planned, locate_fault};
 use model::exit_code;
 use model::inventory::Finding;
 use plan::Refusal;
@@ -34,7 +34,7 @@ pub(super) fn make(
         let made = install::make_daemon_directory(config, sources.root, Path::new(&value), *daemon);
         findings.extend(made.map_err(|error| {
             let culprit = planned.customized.culprit(config, key);
-            let (what, _) = at(sources.config, culprit.as_ref(), &format!("{key}={value}: {error}"));
+            let (what, _) = locate_fault(sources.config, culprit.as_ref(), &format!("{key}={value}: {error}"));
             let repair = format!("set {key} to a directory that exists or that root can create, or remove {key}");
             Refusal::new(exit_code::CONFIG, what, format!("{daemon} exits if it cannot write there"), repair)
         })?);

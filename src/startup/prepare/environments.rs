@@ -25,6 +25,6 @@ pub fn write(config: Option<&Path>, root: &Path) -> anyhow::Result<()> {
     let owner = Owner::of(DaemonName::Slurmctld, &config, &state)?;
     let files = read_login_files(root);
     // The same accounts need a directory for steps in container images, which only root can make.
-    make_bundle_directories(&config.paths.run, root, &files.passwd, !users::are_local())?;
+    make_bundle_directories(&config.paths.run, root, &files.passwd, !users::is_nss_local())?;
     Ok(install_environments(&state, root, &owner, &files)?)
 }

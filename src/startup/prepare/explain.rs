@@ -5,26 +5,26 @@ use std::path::Path;
 
 use super::{Sources, load};
 use config::Config;
-use install::planned::at;
+use install::planned::locate_fault;
 use model::exit_code;
 use plan::{Blame, Customized, Refusal, Text};
 
 /// The configuration line that made the daemon exit, according to its last log lines. At a start, `None` if they do not refer to the
 /// configuration.
-pub fn explain(sources: &Sources<'_>, daemon: &str, words: &str, is_reload: bool) -> Option<Refusal> {
+pub fn explain(sources: &Sources<'_>, daemon: &str, log_lines: &str, is_reload: bool) -> Option<Refusal> {
     let config = load(sources).ok()?;
     let files = install::read_applied(&config.paths, sources.root).ok()?;
-    let own = plan::choose(&config, &install::find_user_files(&config.paths, sources.root).ok()?);
-    let words: Vec<&str> = words.lines().collect();
+    let customized = plan::select_user_files(&config, &install::find_user_files(&config.paths, sources.root).ok()?);
+    let log_lines: Vec<&str> = log_lines.lines().collect();
     let cause = format!("{daemon} exits because of this setting");
-    refusal(&config, sources.config, &files, &own, &words, &cause)
-        .or_else(|| no_network(daemon, &words))
-        .or_else(|| last_words(is_reload, &words, &cause))
+    refusal(&config, sources.config, &files, &customized, &log_lines, &cause)
+        .or_else(|| no_network(daemon, &log_lines))
+        .or_else(|| last_line(is_reload, &log_lines, &cause))
 }
 
 /// slurmctld and slurmd cannot listen in a container that has only its loopback interface (22.05 to 24.11, `xgetaddrinfo`).
-fn no_network(daemon: &str, words: &[&str]) -> Option<Refusal> {
-    words.iter().find(|line| line.contains("Unable to resolve \"(null)\""))?;
+fn no_network(daemon: &str, log_lines: &[&str]) -> Option<Refusal> {
+    log_lines.iter().find(|line| line.contains("Unable to resolve \"(null)\""))?;
     let exit_code = if daemon == "slurmd" { exit_code::SLURMD } else { exit_code::SLURMCTLD };
     let what = format!("{daemon} cannot listen: only the loopback interface has an address");
     let cause = "Slurm cannot run in a container without a network (--network none)";
@@ -37,8 +37,8 @@ fn no_network(daemon: &str, words: &[&str]) -> Option<Refusal> {
 }
 
 /// A reload that is rolled back reports its reason even if that refers to no line.
-fn last_words(is_reload: bool, words: &[&str], cause: &str) -> Option<Refusal> {
-    let last = words.last().filter(|_| is_reload)?;
+fn last_line(is_reload: bool, log_lines: &[&str], cause: &str) -> Option<Refusal> {
+    let last = log_lines.last().filter(|_| is_reload)?;
     let repair = "see its log, correct the change and reload again";
     Some(Refusal::new(exit_code::CONFIG, format!("the daemon's last log line: {last}"), cause, repair))
 }
@@ -48,11 +48,11 @@ pub(super) fn refusal(
     config: &Config,
     config_file: Option<&Path>,
     files: &[Text],
-    own: &Customized,
+    customized: &Customized,
     words: &[&str],
     cause: &str,
 ) -> Option<Refusal> {
-    let Blame { culprit, words } = plan::blame(config, files, own, words)?;
-    let (what, file) = at(config_file, Some(&culprit), &format!("rejected by Slurm: {words}"));
+    let Blame { culprit, message } = plan::blame(config, files, customized, words)?;
+    let (what, file) = locate_fault(config_file, Some(&culprit), &format!("rejected by Slurm: {message}"));
     Some(Refusal::new(exit_code::CONFIG, what, cause, format!("correct that line of {}", file.display())))
 }

@@ -14,10 +14,10 @@ use sys::report;
 /// Fails if there is such a job, or if that cannot be determined.
 pub(super) fn check_no_job_holds_gpus() -> Result<(), Refusal> {
     // Uses JSON (22.05 and later): in `scontrol show job`, a job's name and comment can imitate Slurm's own lines.
-    let client = Client::each(limit::RELOAD);
+    let client = Client::with_timeout(limit::RELOAD);
     let answer = match client.output("squeue", &["--json"]) {
         Ok(answer) => answer,
-        Err(QueryError::Silent(_)) => {
+        Err(QueryError::TimedOut(_)) => {
             return Err(refusal("slurmctld does not report which jobs hold GPUs", "see `slurminit logs slurmctld`"));
         }
         _ if client.jobs(&Jobs::default()).is_ok() => {

@@ -17,7 +17,7 @@ use slurm::error::QueryError;
 use sys::report;
 use sys::trusted_path;
 
-const SLURM: Client = Client::each(limit::RELOAD);
+const SLURM: Client = Client::with_timeout(limit::RELOAD);
 
 /// Whether slurmctld of this container reads the slurm.conf of this container.
 fn has_slurmctld(config: &Config) -> bool {
@@ -30,12 +30,12 @@ pub(super) fn keep_at_start(config: &Config, root: &Path, planned: &mut Planned)
         return Ok(Vec::new());
     };
     let now = slurm_conf(&planned.files);
-    let (gone, nodes) = (in_use::gone(&former, now), in_use::gone_nodes(&former, now));
-    if gone.is_empty() && nodes.is_empty() {
+    let (partitions, nodes) = (in_use::removed_partitions(&former, now), in_use::removed_nodes(&former, now));
+    if partitions.is_empty() && nodes.is_empty() {
         return Ok(Vec::new());
     }
     let used = InUse { jobs: None, saved: saved(config, root, planned) };
-    Ok(keep(planned, gone, nodes, &used).into_iter().map(|kept| kept.finding()).collect())
+    Ok(keep(planned, partitions, nodes, &used).into_iter().map(|kept| kept.finding()).collect())
 }
 
 /// A partition or node that is no longer configured, and the jobs that use it.
@@ -52,7 +52,7 @@ pub struct KeptEntry {
 impl KeptEntry {
     pub fn finding(&self) -> Finding {
         let Self { what, state, jobs, own } = self;
-        let jobs = if jobs.is_empty() { "saved jobs".to_owned() } else { format!("jobs {}", in_use::list(jobs)) };
+        let jobs = if jobs.is_empty() { "saved jobs".to_owned() } else { format!("jobs {}", in_use::job_list(jobs)) };
         match own {
             None => Finding::warning(
                 Kind::Settings,
@@ -72,21 +72,21 @@ impl KeptEntry {
 
 fn keep(
     planned: &mut Planned,
-    mut gone: Vec<RemovedPartition>,
+    mut partitions: Vec<RemovedPartition>,
     mut nodes: Vec<RemovedNode>,
     used: &InUse,
 ) -> Vec<KeptEntry> {
     let own = planned.customized.get(FileName::SlurmConf).map(|file| file.path.display().to_string());
     let mut kept = Vec::new();
-    let mut stays = |what: String, state, users: Option<Vec<String>>| {
+    let mut keep_if_used = |what: String, state, users: Option<Vec<String>>| {
         let is_used = users.is_some();
         kept.extend(users.map(|jobs| KeptEntry { what, state, jobs, own: own.clone() }));
         is_used
     };
-    gone.retain(|gone| stays(format!("the partition {}", gone.name), "DRAIN", gone.users(used)));
-    nodes.retain(|node| stays(format!("the node {}", node.name), "DOWN", node.users(used)));
+    partitions.retain(|gone| keep_if_used(format!("the partition {}", gone.name), "DRAIN", gone.using_jobs(used)));
+    nodes.retain(|node| keep_if_used(format!("the node {}", node.name), "DOWN", node.using_jobs(used)));
     if own.is_none() && !kept.is_empty() {
-        planned.keep(&gone, &nodes);
+        planned.keep(&partitions, &nodes);
     }
     kept
 }
@@ -101,16 +101,16 @@ pub(super) fn keep_at_reload(
     closed: &mut ClosedPartitions,
 ) -> Result<Vec<KeptEntry>, Refusal> {
     let now = slurm_conf(&planned.files);
-    let (gone, mut nodes) = (in_use::gone(former, now), in_use::gone_nodes(former, now));
-    if !has_slurmctld(config) || (gone.is_empty() && in_use::has_same_nodes(former, now)) {
+    let (partitions, mut nodes) = (in_use::removed_partitions(former, now), in_use::removed_nodes(former, now));
+    if !has_slurmctld(config) || (partitions.is_empty() && in_use::has_same_nodes(former, now)) {
         return Ok(Vec::new());
     }
     nodes.retain(|node| node.is_kept);
-    closed.close(&gone);
+    closed.close(&partitions);
     let used = InUse { jobs: jobs()?, saved: saved(config, root, planned) };
-    let kept = keep(planned, gone, nodes, &used);
-    if let Some((kept, own)) = kept.iter().find_map(|kept| Some((kept, kept.own.as_ref()?))) {
-        return Err(in_use::missing(&kept.what, kept.state, &kept.jobs, own));
+    let kept = keep(planned, partitions, nodes, &used);
+    if let Some((kept, user_file)) = kept.iter().find_map(|kept| Some((kept, kept.own.as_ref()?))) {
+        return Err(in_use::missing_entry(&kept.what, kept.state, &kept.jobs, user_file));
     }
     in_use::check_nodes(former, slurm_conf(&planned.files), used.jobs.as_deref().unwrap_or_default())?;
     Ok(kept)
@@ -118,17 +118,17 @@ pub(super) fn keep_at_reload(
 
 /// Fails if users whose accounts a reload removes have jobs.
 pub(super) fn check_accounts_in_use(config: &Config, root: &Path) -> Result<(), Refusal> {
-    let leaving = install::leaving_users(config, root)?;
+    let leaving = install::removed_users(config, root)?;
     if leaving.is_empty() {
         return Ok(());
     }
     let jobs = jobs()?.unwrap_or_default();
     for (uid, name) in leaving {
-        let own: Vec<String> = jobs.iter().filter(|job| job.uid == uid).map(|job| job.id.clone()).collect();
-        if !own.is_empty() {
+        let own_jobs: Vec<String> = jobs.iter().filter(|job| job.uid == uid).map(|job| job.id.clone()).collect();
+        if !own_jobs.is_empty() {
             return Err(Refusal::new(
                 exit_code::FAILURE,
-                format!("the user {name} is no longer configured, but has jobs: {}", in_use::list(&own)),
+                format!("the user {name} is no longer configured, but has jobs: {}", in_use::job_list(&own_jobs)),
                 "slurmctld starts no job of a user without an account",
                 format!("run `slurminit reload` when they have ended, or end them: scancel --user={uid}"),
             ));
@@ -148,7 +148,7 @@ fn saved(config: &Config, root: &Path, planned: &Planned) -> Saved {
         match directory.as_ref().map(|directory| directory.read(name)) {
             Some(Ok(bytes)) => saved.add(&bytes),
             Some(Err(error)) if error.kind() == ErrorKind::NotFound => {}
-            _ => saved.is_unknown(),
+            _ => saved.mark_unreadable(),
         }
     }
     saved
@@ -158,7 +158,7 @@ fn saved(config: &Config, root: &Path, planned: &Planned) -> Saved {
 pub(super) fn jobs() -> Result<Option<Vec<QueuedJob>>, Refusal> {
     match SLURM.jobs(&Jobs { options: &["--all", "--sort=i"], ..Jobs::default() }) {
         Ok(jobs) => Ok(Some(jobs)),
-        Err(QueryError::Silent(_)) => Err(Refusal::new(
+        Err(QueryError::TimedOut(_)) => Err(Refusal::new(
             exit_code::FAILURE,
             "slurmctld does not report the jobs",
             "a reload must not remove resources of jobs",
@@ -192,7 +192,7 @@ impl ClosedPartitions {
     }
 
     /// Leaves the partitions closed or removed.
-    pub(super) fn for_good(mut self) {
+    pub(super) fn keep_closed(mut self) {
         self.names.clear();
     }
 }

@@ -9,26 +9,26 @@ use slurm::node_record::NodeRecord;
 
 /// Fails if the controller would not delete the node, a job would lose a resource, or slurmctld does not report the jobs.
 pub(super) fn check_no_job_is_on(node: &str) -> Result<(), Refusal> {
-    let client = Client::each(limit::RELOAD);
-    let silent = |why: QueryError| refusal(format!("slurmctld does not report the jobs on {node}: {why}"), node);
-    let known = client.node(node).map_err(silent)?;
+    let client = Client::with_timeout(limit::RELOAD);
+    let no_answer = |why: QueryError| refusal(format!("slurmctld does not report the jobs on {node}: {why}"), node);
+    let record = client.node(node).map_err(no_answer)?;
     // Slurm would delete a node with a suspended job.
-    let jobs = client.jobs(&Jobs { node: Some(node), options: &["--all"], ..Jobs::HOLDING }).map_err(silent)?;
+    let jobs = client.jobs(&Jobs { node: Some(node), options: &["--all"], ..Jobs::HOLDING }).map_err(no_answer)?;
     let jobs: Vec<String> = jobs.iter().map(|job| job.number.to_string()).collect();
-    match hindrance(known.as_ref(), &jobs) {
+    match hindrance(record.as_ref(), &jobs) {
         None => Ok(()),
         Some(why) => Err(refusal(format!("the hardware of node {node} changed, and {why}"), node)),
     }
 }
 
 /// The reason why the node cannot be deleted.
-fn hindrance(known: Option<&NodeRecord>, jobs: &[String]) -> Option<String> {
-    let is = |flag: &str| known.is_some_and(|known| known.is(&[flag]));
+fn hindrance(record: Option<&NodeRecord>, jobs: &[String]) -> Option<String> {
+    let has_flag = |flag: &str| record.is_some_and(|record| record.has_state(&[flag]));
     match jobs {
-        [] if is("RESERVED") => Some("the node is in a reservation".to_owned()),
-        [] if is("DRAIN") => None,
+        [] if has_flag("RESERVED") => Some("the node is in a reservation".to_owned()),
+        [] if has_flag("DRAIN") => None,
         [] => {
-            let state = known.and_then(|known| known.get("State")).unwrap_or_default();
+            let state = record.and_then(|record| record.get("State")).unwrap_or_default();
             Some(format!("the node is not drained ({state})"))
         }
         jobs => Some(format!("jobs are on it: {}", jobs.join(", "))),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::Config;
-use config::token::{DIRECTORY, KEPT, Token, TokenContents};
+use config::token::{DIRECTORY, TOKEN_FILE, Token, TokenContents};
 use install::{InstallError, MungeKey};
 use model::exit_code;
 use model::message;
@@ -14,9 +14,9 @@ use sys::report;
 use sys::trusted_path;
 
 /// Timeout of `slurmd -V`, in an image that does not record its version.
-const VERSION: Duration = Duration::from_secs(10);
+const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The clock difference that munge tolerates.
-const CREDENTIAL: u64 = 300;
+const MAX_CLOCK_DIFFERENCE: u64 = 300;
 
 /// A valid token.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub(super) struct Joining(Token);
 
 /// The token that PID 1 saved, if any; an error if it cannot be used here.
 pub(super) fn check(config: &Config, root: &Path) -> Result<Option<Joining>, Refusal> {
-    let Some(token) = kept(root)? else { return Ok(None) };
-    let own = probe::slurm::detect(root, VERSION).version;
+    let Some(token) = saved_token(root)? else { return Ok(None) };
+    let own = probe::slurm::detect(root, VERSION_TIMEOUT).version;
     if let Some(own) = own.map(|version| version.to_string()).filter(|own| *own != token.contents.slurm) {
         return Err(other_version(&own, &token.contents.slurm));
     }
@@ -51,11 +51,11 @@ impl Joining {
     pub(super) fn install(&self, config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
         let key = install::install_token_key(config, root, &self.0.key)?;
         let removed = trusted_path::open(root, Path::new(DIRECTORY)).map_err(std::io::Error::from);
-        if let Err(error) = removed.and_then(|directory| directory.remove(KEPT)) {
+        if let Err(error) = removed.and_then(|directory| directory.remove(TOKEN_FILE)) {
             report::warn(message!(
                 "token-not-deleted",
                 "cannot delete the token {file} (readable only by root): {error}",
-                file = format!("{DIRECTORY}/{KEPT}"),
+                file = format!("{DIRECTORY}/{TOKEN_FILE}"),
                 error = error
             ));
         }
@@ -63,8 +63,8 @@ impl Joining {
     }
 }
 
-fn kept(root: &Path) -> Result<Option<Token>, Refusal> {
-    let path = Path::new(DIRECTORY).join(KEPT);
+fn saved_token(root: &Path) -> Result<Option<Token>, Refusal> {
+    let path = Path::new(DIRECTORY).join(TOKEN_FILE);
     let repair = "make a new one: run `slurminit join-command` in the controller's container";
     let unreadable = |why: String| Refusal::new(exit_code::CONFIG, "the token cannot be read", why, repair);
     let file = match trusted_path::open_file(root, &path) {
@@ -87,10 +87,10 @@ fn kept(root: &Path) -> Result<Option<Token>, Refusal> {
     Ok(Some(token))
 }
 
-fn other_version(own: &str, controllers: &str) -> Refusal {
+fn other_version(own_version: &str, controllers: &str) -> Refusal {
     Refusal::new(
         exit_code::CONFIG,
-        format!("this container has Slurm {own}, but the controller has Slurm {controllers}"),
+        format!("this container has Slurm {own_version}, but the controller has Slurm {controllers}"),
         "the images differ, and their versions of slurm.conf may be incompatible",
         "use the controller's image here: docker save on its host, docker load on this one, or build both from one version",
     )
@@ -109,7 +109,7 @@ fn other_key(path: &Path) -> Refusal {
 /// Fails if the token has expired, or if this clock is behind the controller's.
 fn check_time(contents: &TokenContents, now: u64) -> Result<(), Refusal> {
     let clocks = "set this machine's clock (chrony, timedatectl set-ntp true)";
-    if contents.issued > now.saturating_add(CREDENTIAL) {
+    if contents.issued > now.saturating_add(MAX_CLOCK_DIFFERENCE) {
         let behind = span(contents.issued - now);
         return Err(Refusal::new(
             exit_code::CONFIG,

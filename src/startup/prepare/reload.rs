@@ -7,7 +7,7 @@ use super::ask_slurm::ask_slurm;
 use super::held_gpus::check_no_job_holds_gpus;
 use super::in_use::{ClosedPartitions, KeptEntry, check_accounts_in_use, keep_at_reload};
 use super::jobs_on_node::check_no_job_is_on;
-use super::{Sources, accounts, detected, load, load_with_accounts, no_accounts, report};
+use super::{Sources, accounts, detected, load, load_with_accounts, no_accounts, prepared_result};
 use crate::state_disk;
 use config::{Config, Paths, StartOnlyTables};
 use init::status;
@@ -43,36 +43,36 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let inventory = detected(&config, sources.root, sources.inventory)?;
     // The partitions are opened again if this fails.
     let mut closed = ClosedPartitions::new(false);
-    let weighed = weigh(&config, sources.config, &inventory, sources.root, sources.node, &mut closed)?;
-    for line in weighed.difference.lines() {
+    let effect = plan_effect(&config, sources.config, &inventory, sources.root, sources.node, &mut closed)?;
+    for line in effect.difference.lines() {
         sys::report::info(message!("file-change", "{line}", line = line));
     }
-    check(&config, sources.config, sources.root, &weighed)?;
-    let ReloadEffect { planned, change, kept, .. } = weighed;
-    let before = people(sources.root);
+    check(&config, sources.config, sources.root, &effect)?;
+    let ReloadEffect { planned, change, kept, .. } = effect;
+    let before = account_files(sources.root);
     let accounts = accounts(&config, sources)?;
     let (sshd, keys_changed) = install::install_sshd(&config, sources.root)?;
     let associations = associations(&config, &planned);
-    install::note_copies(&config.paths, sources.root, &planned.customized)?;
+    install::record_copies(&config.paths, sources.root, &planned.customized)?;
     super::make_simulated_gpus(&config, sources.root)?;
     install::install_files(&config.paths, sources.root, &planned.files)?;
     install::keep_applied(&config.paths, sources.root, &planned.files)?;
-    closed.for_good();
+    closed.keep_closed();
     let device_files = super::close_device_files(&planned);
     let changed = change.files.iter().map(|name| config.paths.slurm.join(name.as_str())).collect();
-    let mut prepared = report(&config, sources.root, planned, &inventory, changed);
+    let mut prepared = prepared_result(&config, sources.root, planned, &inventory, changed);
     prepared.findings.extend(host_accounts);
     prepared.findings.extend(accounts);
     prepared.findings.extend(sshd);
     prepared.findings.extend(associations);
-    prepared.findings.extend(isolated_later(&config, &inventory));
+    prepared.findings.extend(deferred_isolation(&config, &inventory));
     prepared.findings.extend(device_files);
-    (prepared.apply, prepared.news, prepared.deferred) = (change.apply, change.news, deferred);
+    (prepared.apply, prepared.news, prepared.deferred) = (change.apply, change.changes, deferred);
     for finding in kept.iter().map(KeptEntry::finding) {
         prepared.news.push(finding.what.clone());
         prepared.findings.push(finding);
     }
-    if people(sources.root) != before {
+    if account_files(sources.root) != before {
         prepared.news.push("the accounts".to_owned());
     }
     if keys_changed {
@@ -82,9 +82,10 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
 }
 
 /// Reports GPU isolation that only the next start can enable: running jobs may have opened the device files.
-fn isolated_later(config: &Config, inventory: &Inventory) -> Option<Finding> {
-    let is_later =
-        config.isolates() && inventory.device_files == DeviceFiles::Open && inventory.usable_gpus().next().is_some();
+fn deferred_isolation(config: &Config, inventory: &Inventory) -> Option<Finding> {
+    let is_later = config.isolates_gpus()
+        && inventory.device_files == DeviceFiles::Open
+        && inventory.usable_gpus().next().is_some();
     is_later.then(|| {
         let cause = "jobs may have opened the device files, so a reload does not change them";
         let repair = "restart the container (docker restart): the start isolates the GPUs";
@@ -123,31 +124,32 @@ pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<ReloadEffe
     install::add_host_accounts(&mut config, root)?;
     let config = &config;
     let mut closed = ClosedPartitions::new(true);
-    let weighed = ReloadEffect { deferred, ..weigh(config, config_file, &inventory, root, kept.next(), &mut closed)? };
-    check(config, config_file, root, &weighed)?;
+    let effect =
+        ReloadEffect { deferred, ..plan_effect(config, config_file, &inventory, root, kept.next(), &mut closed)? };
+    check(config, config_file, root, &effect)?;
     install::check_accounts(config, root).map_err(|error| no_accounts(error, config_file))?;
-    Ok(weighed)
+    Ok(effect)
 }
 
 /// Runs every check that could refuse the change.
-fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &ReloadEffect) -> Result<(), Refusal> {
-    if weighed.change.apply != Apply::Nothing {
-        ask_slurm(config, config_file, root, &weighed.planned)?;
+fn check(config: &Config, config_file: Option<&Path>, root: &Path, effect: &ReloadEffect) -> Result<(), Refusal> {
+    if effect.change.apply != Apply::Nothing {
+        ask_slurm(config, config_file, root, &effect.planned)?;
         if Target::of(config).has_state() {
-            can_save(&state_directory(config, root, &weighed.planned.files))?;
+            check_state_disk(&state_directory(config, root, &effect.planned.files))?;
         }
     }
-    if weighed.change.gres {
+    if effect.change.gres {
         check_no_job_holds_gpus()?;
     }
-    if weighed.change.node {
-        check_no_job_is_on(&weighed.node)?;
+    if effect.change.node {
+        check_no_job_is_on(&effect.node)?;
     }
     check_accounts_in_use(config, root)
 }
 
 /// Checks that slurmctld can save its jobs, because its successor has only the saved ones.
-fn can_save(state: &Path) -> Result<(), Refusal> {
+fn check_state_disk(state: &Path) -> Result<(), Refusal> {
     state_disk::try_to_save(state).map_err(|error| {
         let (cause, repair) =
             ("this change restarts slurmctld, which would lose jobs", "follow the message above, then reload again");
@@ -156,7 +158,7 @@ fn can_save(state: &Path) -> Result<(), Refusal> {
 }
 
 /// The current account files, to detect changes.
-fn people(root: &Path) -> [Option<Vec<u8>>; 2] {
+fn account_files(root: &Path) -> [Option<Vec<u8>>; 2] {
     ["/etc/passwd", "/etc/group"].map(|path| sys::trusted_path::read(&sys::under(root, Path::new(path))).ok())
 }
 
@@ -171,20 +173,20 @@ pub fn restore(sources: &Sources<'_>, files: &[FileName]) -> Result<(), Refusal>
 fn deferred(config: &Config, held: Option<&StartOnlyTables>) -> Result<Vec<String>, Refusal> {
     let changed = held.map(|held| held.changed(&StartOnlyTables::of(config))).unwrap_or_default();
     let needed: Vec<&str> =
-        changed.iter().map(String::as_str).filter(|name| StartOnlyTables::is_needed(name)).collect();
+        changed.iter().map(String::as_str).filter(|name| StartOnlyTables::prevents_reload(name)).collect();
     if !needed.is_empty() {
-        return Err(only_at_a_start(&format!("{} in slurminit.toml changed", needed.join(" and "))));
+        return Err(restart_required(&format!("{} in slurminit.toml changed", needed.join(" and "))));
     }
     Ok(changed)
 }
 
-fn only_at_a_start(what: &str) -> Refusal {
+fn restart_required(what: &str) -> Refusal {
     let cause = "slurminit and the daemons keep it until the container restarts";
     Refusal::new(exit_code::CONFIG, what, cause, "restart the container (docker restart), or revert the change")
 }
 
 /// Plans, renders, and compares with the files that the daemons use.
-fn weigh(
+fn plan_effect(
     config: &Config,
     config_file: Option<&Path>,
     inventory: &Inventory,
@@ -192,12 +194,12 @@ fn weigh(
     node: Option<&str>,
     closed: &mut ClosedPartitions,
 ) -> Result<ReloadEffect, Refusal> {
-    let known = node.filter(|_| own_name::is_container_id(&inventory.hostname)).map(str::to_owned);
-    let container_name = inventory.container_name.clone().or(known);
+    let current_name = node.filter(|_| own_name::is_container_id(&inventory.hostname)).map(str::to_owned);
+    let container_name = inventory.container_name.clone().or(current_name);
     let inventory = &Inventory { container_name, ..inventory.clone() };
     let mut config = config.clone();
     // Running jobs have opened their GPUs' files, and may open them again: open files stay accessible until the next start.
-    config.gpu.isolate = Some(config.isolates() && inventory.device_files == DeviceFiles::Closed);
+    config.gpu.isolate = Some(config.isolates_gpus() && inventory.device_files == DeviceFiles::Closed);
     let config = &config;
     let mut planned = plan_files(config, config_file, inventory, root)?;
     // At a start these are only logged errors, because no job can be lost. Here they refuse the reload.
@@ -206,24 +208,24 @@ fn weigh(
     }
     let (name, _) = planned.node();
     if let Some(running) = node.filter(|running| !running.is_empty() && *running != name) {
-        return Err(only_at_a_start(&format!("the node's name changed from {running} to {name}")));
+        return Err(restart_required(&format!("the node's name changed from {running} to {name}")));
     }
     let old = install::read_applied(&config.paths, root)?;
     let kept = keep_at_reload(config, root, slurm_conf(&old), &mut planned, closed)?;
     let mut change = plan::change(&old, &planned.files);
-    if config.adds_its_node() {
+    if config.has_dynamic_node() {
         let now = render::dynamic_node(&planned.plan);
         if let Some(registered) = registered_node(config, root).filter(|registered| *registered != now) {
             if config.autoscale.has(&name) || without_features(&registered).eq(without_features(&now)) {
-                return Err(only_at_a_start(&format!(
+                return Err(restart_required(&format!(
                     "this node has changed since its registration: from {registered} to {now}"
                 )));
             }
             change.renew_node(&registered, &now);
         }
     }
-    if !change.fixed.is_empty() {
-        return Err(only_at_a_start(&format!("{} in slurm.conf changed", change.fixed.join(" and "))));
+    if !change.start_only.is_empty() {
+        return Err(restart_required(&format!("{} in slurm.conf changed", change.start_only.join(" and "))));
     }
     let difference = difference(&old, &planned.files);
     Ok(ReloadEffect { difference, deferred: Vec::new(), kept, planned, change, node: name })

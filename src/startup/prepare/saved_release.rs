@@ -25,22 +25,22 @@ pub(super) fn check(config: &Config, root: &Path, files: &[Text], inventory: &In
         return Ok(());
     }
     let state = state_directory(config, root, files);
-    let (Some(own), Some((oldest, newest))) = (inventory.slurm.version, releases(&state)) else { return Ok(()) };
-    if newest > own.protocol() {
-        return Err(refused(&state, own, newest, "a newer Slurm wrote it"));
+    let (Some(installed), Some((oldest, newest))) = (inventory.slurm.version, releases(&state)) else { return Ok(()) };
+    if newest > installed.protocol() {
+        return Err(refusal(&state, installed, newest, "a newer Slurm wrote it"));
     }
-    if oldest < own.oldest_protocol() {
-        return Err(refused(&state, own, oldest, "it is too old"));
+    if oldest < installed.oldest_protocol() {
+        return Err(refusal(&state, installed, oldest, "it is too old"));
     }
-    if newest < own.protocol() {
-        announce(config, own, newest);
+    if newest < installed.protocol() {
+        report_upgrade(config, installed, newest);
     }
     Ok(())
 }
 
 /// The numbers of the oldest and of the newest release that wrote one of the files. The directory is slurm's, so links in it are not followed.
 fn releases(state: &Path) -> Option<(u8, u8)> {
-    let state = Dir::of_the_user(state).ok()?;
+    let state = Dir::open_unchecked(state).ok()?;
     // slurmctld reads the older file if the newer one is missing.
     let jobs = state.read("job_state").or_else(|_| state.read("job_state.old"));
     let others = ["node_state", "resv_state"].map(|name| state.read(name));
@@ -56,20 +56,21 @@ fn release(file: &[u8]) -> Option<u8> {
     }
 }
 
-fn name(release: u8) -> String {
+fn release_name(release: u8) -> String {
     let known = SlurmVersion::of_protocol(release);
     known.map_or_else(|| format!("an unknown release (protocol {release})"), |version| version.to_string())
 }
 
-fn refused(state: &Path, own: SlurmVersion, saved: u8, why: &str) -> Refusal {
+fn refusal(state: &Path, installed: SlurmVersion, saved: u8, why: &str) -> Refusal {
     let state = state.display();
-    let what = format!("Slurm {own} cannot read the saved jobs in {state}, which Slurm {} wrote: {why}", name(saved));
+    let writer = release_name(saved);
+    let what = format!("Slurm {installed} cannot read the saved jobs in {state}, which Slurm {writer} wrote: {why}");
     let cause = "slurmctld would exit, or lose the jobs";
     let discard = "to discard the jobs, remove the state volume";
-    let repair = match (saved > own.protocol(), SlurmVersion::latest_that_reads(saved)) {
+    let repair = match (saved > installed.protocol(), SlurmVersion::latest_that_reads(saved)) {
         (true, _) => format!(
             "use an image with Slurm {} or newer, or restore the backup from before the upgrade; {discard}",
-            name(saved)
+            release_name(saved)
         ),
         (false, Some(between)) => format!("start an image with Slurm {between} once, which converts it; {discard}"),
         (false, None) => discard.to_owned(),
@@ -77,14 +78,14 @@ fn refused(state: &Path, own: SlurmVersion, saved: u8, why: &str) -> Refusal {
     Refusal::new(exit_code::CONFIG, what, cause, repair)
 }
 
-fn announce(config: &Config, own: SlurmVersion, saved: u8) {
+fn report_upgrade(config: &Config, installed: SlurmVersion, saved: u8) {
     let what = if config.runs_accounting() { " and the accounting database" } else { "" };
     report::warn(message!(
         "state-upgrade",
         "Slurm {own} converts the state{what} of Slurm {saved}; the only way back is a backup from before this start",
-        own = own,
+        own = installed,
         what = what,
-        saved = name(saved)
+        saved = release_name(saved)
     ));
 }
 

@@ -1,4 +1,4 @@
-//! Ends what a job left behind, within a second.
+//! Ends the processes that a job left behind, within a second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -17,18 +17,19 @@ use model::message::Report;
 
 /// After this, only the last rounds of SIGKILL follow.
 const DEADLINE: Duration = Duration::from_millis(700);
-/// How long reading evidence may take, because processes can block it.
-const LOOK: Duration = Duration::from_millis(150);
-const NOTICE: Duration = Duration::from_millis(250);
+/// The timeout for reading evidence, because processes can block it.
+const EVIDENCE_TIMEOUT: Duration = Duration::from_millis(150);
+/// The wait after SIGTERM.
+const SIGTERM_WAIT: Duration = Duration::from_millis(250);
 /// The wait after a round of SIGKILL.
-const ROUND: Duration = Duration::from_millis(20);
+const SIGKILL_WAIT: Duration = Duration::from_millis(20);
 /// The wait after a round of SIGKILL past the deadline.
-const LATE_ROUND: Duration = Duration::from_millis(60);
-/// How many empty scans prove that no leftovers exist. A process that keeps forking and exiting may escape a single
-/// scan: its PID is gone before it is read.
-const TRIES: usize = 8;
+const LATE_SIGKILL_WAIT: Duration = Duration::from_millis(60);
+/// The number of empty scans that prove that no leftovers exist. A process that keeps forking and exiting may escape a
+/// single scan: its PID is gone before it is read.
+const EMPTY_SCANS: usize = 8;
 /// The maximum number of processes to name in the log; the others are counted.
-const NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 
 /// Ends the leftovers, and returns the messages for the log. `mark` is that of slurmd's descendants.
 pub fn end(job: &Job, user: &str, mark: Mark) -> Vec<Report> {
@@ -38,14 +39,14 @@ pub fn end(job: &Job, user: &str, mark: Mark) -> Vec<Report> {
         until: Instant::now() + DEADLINE,
         evidence: BTreeMap::new(),
         found: BTreeMap::new(),
-        is_all: false,
+        user_has_only_leftovers: false,
     };
-    let first = search.look();
-    if first.is_empty() {
+    let leftovers = search.scan();
+    if leftovers.is_empty() {
         return Vec::new();
     }
-    signal_all(&first, Signal::SIGTERM, NOTICE);
-    let surviving = search.look();
+    signal_all(&leftovers, Signal::SIGTERM, SIGTERM_WAIT);
+    let surviving = search.scan();
     let all_obeyed_sigterm = surviving.is_empty();
     let left = search.kill(surviving);
     search.report(user, all_obeyed_sigterm, left)
@@ -58,17 +59,17 @@ struct Search<'a> {
     evidence: BTreeMap<i32, Evidence>,
     /// All processes found so far, with their names.
     found: BTreeMap<i32, String>,
-    /// Whether the user has nothing else in this container.
-    is_all: bool,
+    /// Whether the user has no other processes in this container than leftovers.
+    user_has_only_leftovers: bool,
 }
 
 impl Search<'_> {
     /// Inspects all processes, and returns the leftovers.
-    fn look(&mut self) -> Vec<Process> {
+    fn scan(&mut self) -> Vec<Process> {
         // A process that stays dead is a zombie, and hides no leftover.
         let mut known_dead = Vec::new();
-        for _ in 0..TRIES {
-            let (left, dead) = self.look_once();
+        for _ in 0..EMPTY_SCANS {
+            let (left, dead) = self.scan_once();
             if !left.is_empty() || dead == known_dead {
                 return left;
             }
@@ -78,18 +79,18 @@ impl Search<'_> {
     }
 
     /// The leftovers of one scan, and the PIDs that ended between being listed and being read.
-    fn look_once(&mut self) -> (Vec<Process>, Vec<i32>) {
+    fn scan_once(&mut self) -> (Vec<Process>, Vec<i32>) {
         let (all, mut dead) = look::processes(self.mark, self.job.uid);
         let suspects = all.suspects(self.job);
         let new = suspects.into_iter().filter(|process| !self.evidence.contains_key(&process.pid));
         let new: Vec<&Process> = new.collect();
         // If the user has no other job, no evidence is needed, except once for the report.
         if !new.is_empty() && (self.found.is_empty() || all.has_other_steps(self.job)) {
-            self.evidence.extend(look::evidence(&new, self.until.min(Instant::now() + LOOK)));
+            self.evidence.extend(look::evidence(&new, self.until.min(Instant::now() + EVIDENCE_TIMEOUT)));
         }
         let known: BTreeSet<i32> = self.found.keys().copied().collect();
         let left = leftovers(&all, self.job, &self.evidence, &known);
-        self.is_all = all.is_all_of_user(self.job, &left);
+        self.user_has_only_leftovers = all.user_has_only(self.job, &left);
         // A process that is exiting is not a leftover: the parent that identifies another job's epilog may be gone before it.
         let (left, ending): (Vec<Process>, Vec<Process>) =
             left.into_iter().filter_map(|pid| all.get(pid).cloned()).partition(|process| {
@@ -108,11 +109,11 @@ impl Search<'_> {
             let is_late = Instant::now() >= self.until;
             last_rounds -= u32::from(is_late);
             // A single system call hits all, even if they fork faster than they can be listed.
-            if self.is_all {
-                kill_all_of(&left);
+            if self.user_has_only_leftovers {
+                kill_all_of_user(&left);
             }
-            signal_all(&left, Signal::SIGKILL, if is_late { LATE_ROUND } else { ROUND });
-            left = self.look();
+            signal_all(&left, Signal::SIGKILL, if is_late { LATE_SIGKILL_WAIT } else { SIGKILL_WAIT });
+            left = self.scan();
         }
         left
     }
@@ -124,8 +125,9 @@ impl Search<'_> {
     fn report(&self, user: &str, all_obeyed_sigterm: bool, left: Vec<Process>) -> Vec<Report> {
         let job = self.job.id;
         let how = if all_obeyed_sigterm { "ended with SIGTERM" } else { "ended with SIGTERM and SIGKILL" };
-        let still: BTreeSet<i32> = left.iter().map(|process| process.pid).collect();
-        let mut ended: Vec<(&i32, &String)> = self.found.iter().filter(|(pid, _)| !still.contains(pid)).collect();
+        let surviving_pids: BTreeSet<i32> = left.iter().map(|process| process.pid).collect();
+        let mut ended: Vec<(&i32, &String)> =
+            self.found.iter().filter(|(pid, _)| !surviving_pids.contains(pid)).collect();
         // Processes that held a GPU come first.
         ended.sort_by_key(|(pid, _)| !self.holds_gpu(**pid));
         let report = |(pid, name): &(&i32, &String)| {
@@ -152,26 +154,26 @@ impl Search<'_> {
                 ),
             })
         };
-        let mut reports: Vec<Report> = ended.iter().take(NAMED).map(report).collect();
-        if ended.len() > NAMED {
+        let mut reports: Vec<Report> = ended.iter().take(MAX_NAMED).map(report).collect();
+        if ended.len() > MAX_NAMED {
             reports.push(Report::warn(message!(
                 "leftovers-ended",
                 "job {job} of {user} left {count} more processes behind: {how}",
                 job = job,
                 user = user,
-                count = ended.len() - NAMED,
+                count = ended.len() - MAX_NAMED,
                 how = how
             )));
         }
-        if let Some(one) = left.first() {
+        if let Some(survivor) = left.first() {
             reports.push(Report::error(message!(
                 "leftovers-survive",
                 "job {job} of {user} left {count} processes that survive SIGKILL and may hold its GPUs: {pid} ({name})",
                 job = job,
                 user = user,
                 count = left.len(),
-                pid = one.pid,
-                name = one.name
+                pid = survivor.pid,
+                name = survivor.name
             )));
             reports.push(Report::info(message!(
                 "leftovers-to-kill",
@@ -203,10 +205,11 @@ fn signal_all(processes: &[Process], signal: Signal, limit: Duration) {
     }
 }
 
-/// Runs as that user, so that the kernel spares all other processes.
-fn kill_all_of(left: &[Process]) {
-    let Some(one) = left.first() else { return };
-    // If this fails, for example at the user's process limit, the rounds of SIGKILL do it.
+/// Kills all processes of the leftovers' user. Runs as that user, so that the kernel spares all other processes.
+fn kill_all_of_user(leftovers: &[Process]) {
+    let Some(process) = leftovers.first() else { return };
+    // If this fails, for example at the user's process limit, the rounds of SIGKILL end the leftovers.
     let mut shell = Command::new("/bin/sh");
-    let _ = tool::output(shell.args(["-c", "kill -KILL -1"]).uid(one.uid).gid(one.gid).env_clear(), LATE_ROUND);
+    let command = shell.args(["-c", "kill -KILL -1"]).uid(process.uid).gid(process.gid).env_clear();
+    let _ = tool::output(command, LATE_SIGKILL_WAIT);
 }

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use super::{Process, look};
 use crate::system_calls::{pidfd_open, pidfd_send_signal};
 
-/// A pidfd, which cannot come to refer to another process (Linux 5.3 and later); before that, a PID.
+/// A pidfd, which is immune to PID reuse (Linux 5.3 and later); before that, a PID.
 #[derive(Debug)]
 pub struct Handle {
     pid: Pid,
@@ -25,7 +25,7 @@ impl Handle {
     pub fn of(pid: i32, start: u64) -> Option<Self> {
         let handle = Self { pid: Pid::from_raw(pid), descriptor: pidfd_open(pid) };
         // The pidfd is open, so a matching start time now proves that it refers to the inspected process.
-        (look::start(pid) == Some(start)).then_some(handle)
+        (look::start_time(pid) == Some(start)).then_some(handle)
     }
 
     /// Sends a signal. A process that has ended ignores it.

@@ -16,13 +16,13 @@ use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
 use crate::proc::{self, Stat, parse};
 
-use super::{Evidence, Process, Processes, Role, is_gpu, printable};
+use super::{Evidence, Process, Processes, Role, is_gpu_device_file, printable};
 
-/// How much of an environment is read. Variables beyond that count as missing.
-const LONGEST_ENVIRONMENT: u64 = 1 << 20;
+/// The number of bytes of an environment that are read. Variables beyond that count as missing.
+const MAX_ENVIRONMENT: u64 = 1 << 20;
 
-/// How many open files per process are inspected.
-const MOST_FILES: usize = 4096;
+/// The maximum number of open files to inspect per process.
+const MAX_FILES: usize = 4096;
 
 /// The mark inherited by slurmd's descendants: a hard limit on file locks below that of PID 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,20 +30,20 @@ pub struct Mark(u64);
 
 impl Mark {
     /// The mark of this process, a descendant of slurmd; `None` if it has none.
-    pub fn own() -> Option<Self> {
+    pub fn of_this_process() -> Option<Self> {
         let (_, own) = getrlimit(Resource::RLIMIT_LOCKS).ok()?;
         let unmarked = hard_limit(1)?;
         (own < unmarked).then_some(Self(own))
     }
 
     /// A hard limit cannot be raised, and lowering it further keeps the mark.
-    fn is_on(self, pid: i32) -> bool {
+    fn marks(self, pid: i32) -> bool {
         hard_limit(pid).is_some_and(|limit| limit <= self.0)
     }
 }
 
 /// Whether a process is slurmd or one of its descendants.
-pub fn is_slurmds(pid: i32) -> bool {
+pub fn is_slurmd_or_descendant(pid: i32) -> bool {
     hard_limit(1).zip(hard_limit(pid)).is_some_and(|(unmarked, own)| own < unmarked)
 }
 
@@ -71,29 +71,30 @@ pub fn processes(mark: Mark, uid: u32) -> (Processes, Vec<i32>) {
     (all, listed)
 }
 
-fn alive(pid: i32) -> Option<Stat> {
+fn living_stat(pid: i32) -> Option<Stat> {
     proc::stat(pid).filter(|stat| !stat.is_dead())
 }
 
-/// The start time of this process.
-pub fn start(pid: i32) -> Option<u64> {
-    alive(pid).map(|stat| stat.start)
+/// The start time of a living process, in clock ticks.
+pub fn start_time(pid: i32) -> Option<u64> {
+    living_stat(pid).map(|stat| stat.start)
 }
 
 /// Whether this is still the same process and not exiting. An exiting process has released its memory, and with it its
 /// environment and program name.
 pub fn is_running(process: &Process) -> bool {
     let program = fs::read_link(format!("/proc/{}/exe", process.pid));
-    start(process.pid) == Some(process.start) && !program.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    start_time(process.pid) == Some(process.start) && !program.is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
-/// Whether the process is a slurmd started by `parent`.
-pub fn is_slurmd_of(pid: i32, parent: i32) -> bool {
-    alive(pid).is_some_and(|stat| stat.parent == parent && role(pid, &stat.name) == Role::Daemon) && is_slurmds(pid)
+/// Whether the process is a slurmd whose parent has the PID `parent`.
+pub fn is_slurmd_with_parent(pid: i32, parent: i32) -> bool {
+    living_stat(pid).is_some_and(|stat| stat.parent == parent && role(pid, &stat.name) == Role::Daemon)
+        && is_slurmd_or_descendant(pid)
 }
 
 fn process(mark: Mark, uid: u32, pid: i32) -> Option<Process> {
-    let stat = alive(pid)?;
+    let stat = living_stat(pid)?;
     let status = proc::status(pid)?;
     // The real user, and the effective group.
     let ([real], [_, gid]) = (parse::numbers(&status, "Uid")?, parse::numbers(&status, "Gid")?);
@@ -107,7 +108,7 @@ fn process(mark: Mark, uid: u32, pid: i32) -> Option<Process> {
         gid,
         name: printable(&stat.name),
         role,
-        is_marked: real == uid && mark.is_on(pid),
+        is_marked: real == uid && mark.marks(pid),
     })
 }
 
@@ -125,14 +126,14 @@ pub fn plain_name(name: &str) -> &str {
     name.strip_suffix("-wlm").unwrap_or(name)
 }
 
-/// What these processes reveal, as far as it can be read until the deadline.
-pub fn evidence(of: &[&Process], until: Instant) -> BTreeMap<i32, Evidence> {
-    let wanted: Vec<(i32, Uid, Gid)> =
-        of.iter().map(|process| (process.pid, Uid::from_raw(process.uid), Gid::from_raw(process.gid))).collect();
+/// The evidence about these processes that can be read until the deadline.
+pub fn evidence(processes: &[&Process], deadline: Instant) -> BTreeMap<i32, Evidence> {
+    let identities: Vec<(i32, Uid, Gid)> =
+        processes.iter().map(|process| (process.pid, Uid::from_raw(process.uid), Gid::from_raw(process.gid))).collect();
     let (sender, receiver) = mpsc::channel();
     // If the thread hangs, it ends with the program.
     let thread = std::thread::Builder::new().spawn(move || {
-        for (pid, uid, gid) in wanted {
+        for (pid, uid, gid) in identities {
             setfsgid(gid);
             setfsuid(uid);
             let evidence = read_evidence(pid);
@@ -145,19 +146,19 @@ pub fn evidence(of: &[&Process], until: Instant) -> BTreeMap<i32, Evidence> {
     if thread.is_err() {
         return BTreeMap::new();
     }
-    let next = || receiver.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+    let next = || receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
     std::iter::from_fn(next).collect()
 }
 
 fn read_evidence(pid: i32) -> Evidence {
     let mut environment = Vec::new();
-    // What cannot be read counts as unknown.
+    // An unreadable environment counts as empty.
     if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
-        let _ = file.take(LONGEST_ENVIRONMENT).read_to_end(&mut environment);
+        let _ = file.take(MAX_ENVIRONMENT).read_to_end(&mut environment);
     }
-    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().take(MOST_FILES);
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().take(MAX_FILES);
     let path = |file: fs::DirEntry| Some(fs::read_link(file.path()).ok()?.to_str()?.to_owned());
-    let mut devices: Vec<String> = files.filter_map(path).filter(|path| is_gpu(path)).collect();
+    let mut devices: Vec<String> = files.filter_map(path).filter(|path| is_gpu_device_file(path)).collect();
     devices.sort_unstable();
     devices.dedup();
     Evidence { job: parse_job(&environment), is_script: is_script(&environment), devices }
@@ -202,7 +203,7 @@ mod tests {
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let cat = process(child.id());
         drop(child.stdin.take());
-        while alive(cat.pid).is_some() {
+        while living_stat(cat.pid).is_some() {
             std::thread::yield_now();
         }
         assert!(!is_running(&cat));

@@ -82,9 +82,9 @@ fn processes_outside_slurmd_are_not_leftovers() {
     let shell = Process { is_marked: false, ..orphan(30) };
     let evidence = evidence_of(30, Some(7), &["/dev/nvidia0"]);
     assert_eq!(leftover_pids(&idle_machine(std::slice::from_ref(&shell)), &evidence), [0; 0]);
-    assert!(!idle_machine(&[shell, orphan(31)]).is_all_of_user(&job(), &[31].into()));
-    assert!(idle_machine(&[orphan(31)]).is_all_of_user(&job(), &[31].into()));
-    assert!(!machine(&[orphan(31)]).is_all_of_user(&job(), &[31].into()));
+    assert!(!idle_machine(&[shell, orphan(31)]).user_has_only(&job(), &[31].into()));
+    assert!(idle_machine(&[orphan(31)]).user_has_only(&job(), &[31].into()));
+    assert!(!machine(&[orphan(31)]).user_has_only(&job(), &[31].into()));
 }
 
 /// The parent of the script exited before the process list was read.
@@ -116,7 +116,7 @@ fn starting_step_and_root_epilog_are_not_leftovers() {
     let epilog = Process { is_marked: true, ..process(40, 10, 10, 0, Role::Other) };
     let evidence = evidence_of(40, Some(7), &[]);
     assert!(leftovers(&idle_machine(&[epilog]), &root, &evidence, &BTreeSet::new()).is_empty());
-    assert!(!idle_machine(&[]).is_all_of_user(&root, &BTreeSet::new()));
+    assert!(!idle_machine(&[]).user_has_only(&root, &BTreeSet::new()));
 }
 
 #[test]
@@ -139,11 +139,11 @@ fn user_process_named_slurmstepd_is_leftover() {
 #[test]
 fn recognizes_gpu_by_path() {
     for gpu in ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12", "/dev/dri/renderD128", "/dev/kfd", "/dev/dxg"] {
-        assert!(is_gpu(gpu), "{gpu}");
+        assert!(is_gpu_device_file(gpu), "{gpu}");
     }
     for other in ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia", "/dev/null", "/tmp/dev/nvidia0", "/dev/nvidia0 "]
     {
-        assert!(!is_gpu(other), "{other}");
+        assert!(!is_gpu_device_file(other), "{other}");
     }
 }
 

@@ -20,9 +20,9 @@ use model::printable;
 /// The file's name in the state directory.
 pub const FILE: &str = "slurminit.lock";
 /// A local file system answers within microseconds.
-const LIMIT: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest host name is 64 bytes.
-const LONGEST: u64 = 256;
+const MAX_LENGTH: u64 = 256;
 const MODE: u32 = 0o600;
 
 /// The locks of the state directories, held as long as this value exists.
@@ -43,10 +43,10 @@ pub enum StateInUse {
         "state directory in use by another container: {}, host name {holder}; stop that one, use docker exec, or another volume",
         path.display()
     )]
-    StartOnlyTables { path: PathBuf, holder: String },
+    Locked { path: PathBuf, holder: String },
     #[error(
         "state directory not responding: {directories}, no lock after {} s; check the file server (NFSv3 also needs lockd)",
-        LIMIT.as_secs()
+        LOCK_TIMEOUT.as_secs()
     )]
     Timeout { directories: String },
 }
@@ -58,7 +58,7 @@ impl StateLock {
         let directories = directories.collect::<Vec<_>>().join(", ");
         let (sender, receiver) = channel();
         std::thread::spawn(move || sender.send(lock_all(&state, &others)));
-        receiver.recv_timeout(LIMIT).unwrap_or(Err(StateInUse::Timeout { directories }))
+        receiver.recv_timeout(LOCK_TIMEOUT).unwrap_or(Err(StateInUse::Timeout { directories }))
     }
 
     /// The locked files. A lock lasts across an exec if its file stays open.
@@ -70,7 +70,7 @@ impl StateLock {
 fn lock_all(state: &Path, others: &[PathBuf]) -> Result<StateLock, StateInUse> {
     let mut lock = StateLock::default();
     let mut repaired = Vec::new();
-    // The preparation takes the directory itself from other users, and must see that it was theirs.
+    // The preparation changes the owner of the directory itself, and must still see the previous owner.
     let dir = trusted_path::make(Path::new("/"), state, &mut repaired).map(|(dir, _)| dir);
     lock.repaired = repaired;
     lock.add(state, dir.map_err(io::Error::from))?;
@@ -88,11 +88,11 @@ impl StateLock {
         let locked = dir.and_then(|dir| open(&dir)).map(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock));
         let error = match locked {
             Ok(Ok(file)) => {
-                self.files.push(note_host(file));
+                self.files.push(write_host(file));
                 return Ok(());
             }
             Ok(Err((file, nix::Error::EWOULDBLOCK))) => {
-                return Err(StateInUse::StartOnlyTables { path: path.to_owned(), holder: noted_host(&file) });
+                return Err(StateInUse::Locked { path: path.to_owned(), holder: read_host(&file) });
             }
             Ok(Err((_, errno))) => errno.into(),
             Err(error) => error,
@@ -105,8 +105,8 @@ impl StateLock {
     }
 }
 
-/// The file, which must be root's: any process that can open it can hold the lock. A holder's file is not replaced, because its
-/// lock would not count any more.
+/// Opens the lock file. It must belong to root: any process that can open it can hold the lock. The file of a holder is
+/// not replaced, because a lock on a removed file excludes nobody.
 fn open(dir: &Dir) -> io::Result<File> {
     if dir.metadata_of(FILE).is_ok_and(|found| !found.is_file()) {
         dir.remove(FILE)?;
@@ -123,15 +123,15 @@ fn open(dir: &Dir) -> io::Result<File> {
 }
 
 /// Writes the host name into the file, for the error message of a second container. On a full disk the file stays empty.
-fn note_host(mut file: Flock<File>) -> Flock<File> {
+fn write_host(mut file: Flock<File>) -> Flock<File> {
     let host = nix::unistd::gethostname().unwrap_or_default();
     let _ = file.set_len(0).and_then(|()| write!(file, "{}", host.to_string_lossy()));
     file
 }
 
-fn noted_host(file: &File) -> String {
+fn read_host(file: &File) -> String {
     let mut bytes = Vec::new();
-    let _ = file.take(LONGEST).read_to_end(&mut bytes);
+    let _ = file.take(MAX_LENGTH).read_to_end(&mut bytes);
     match printable::line(String::from_utf8_lossy(&bytes).trim()) {
         name if name.is_empty() => "unknown".to_owned(),
         name => name.to_string(),
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!((first.files().count(), first.warnings.len()), (2, 0));
         let host = nix::unistd::gethostname().unwrap().to_string_lossy().into_owned();
         for refused in [take(&state, &[]).unwrap_err(), take(&third, &[&own]).unwrap_err()] {
-            assert!(matches!(refused, StateInUse::StartOnlyTables { holder, .. } if holder == host));
+            assert!(matches!(refused, StateInUse::Locked { holder, .. } if holder == host));
         }
         drop(first);
         assert_eq!(take(&state, &[&own]).unwrap().files().count(), 2);

@@ -15,14 +15,14 @@ use crate::proc;
 use crate::system_calls::{pidfd_open, pidfd_send_signal};
 
 /// How long a killed child may take to die. One in uninterruptible sleep takes longer, and is reaped later.
-const DEATH: Duration = Duration::from_secs(1);
-/// A process can fork until it has stopped; this many walks find its children.
-const WALKS: u32 = 3;
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
+/// A process can fork until it has stopped; this many passes over the tree find its children.
+const STOP_PASSES: u32 = 3;
 
 /// Killed children that had not died yet.
 static DYING: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
-/// Kills the child and its descendants, and waits a moment for its death.
+/// Kills the child and its descendants, and waits at most a second for its death.
 pub fn end(mut child: Child) {
     if !matches!(child.try_wait(), Ok(None)) {
         return reap();
@@ -30,7 +30,7 @@ pub fn end(mut child: Child) {
     let pid = i32::try_from(child.id()).unwrap_or_default();
     // Each is stopped first: one that runs could fork, and a parent that dies first would take its children out of the tree.
     let mut tree = BTreeMap::new();
-    for _ in 0..WALKS {
+    for _ in 0..STOP_PASSES {
         stop_tree(pid, &mut tree);
     }
     for handle in tree.values() {
@@ -39,7 +39,7 @@ pub fn end(mut child: Child) {
     // Before Linux 5.3 there are no handles.
     let _ = child.kill();
     if let Some(handle) = tree.get(&pid) {
-        let _ = super::wait_for([handle].into_iter(), Instant::now() + DEATH);
+        let _ = super::wait_for([handle].into_iter(), Instant::now() + KILL_TIMEOUT);
     }
     if matches!(child.try_wait(), Ok(None)) {
         DYING.lock().unwrap_or_else(PoisonError::into_inner).push(child);
@@ -55,14 +55,14 @@ pub(super) fn reap() {
 fn stop_tree(root: i32, tree: &mut BTreeMap<i32, OwnedFd>) {
     let mut waiting = vec![(root, None)];
     while let Some((pid, parent)) = waiting.pop() {
-        if let Entry::Vacant(unknown) = tree.entry(pid) {
+        if let Entry::Vacant(entry) = tree.entry(pid) {
             let Some(handle) = pidfd_open(pid) else { continue };
-            // The number may be another process's by now.
+            // The PID may have been reused.
             if parent.is_some() && proc::stat(pid).map(|stat| stat.parent) != parent {
                 continue;
             }
             pidfd_send_signal(&handle, libc::SIGSTOP);
-            unknown.insert(handle);
+            entry.insert(handle);
         }
         waiting.extend(proc::children(pid).into_iter().map(|child| (child, Some(pid))));
     }

@@ -24,7 +24,7 @@ pub fn is_ours(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-/// Something opened by name with `O_PATH`, to inspect it and to go on from it. Usually a directory.
+/// An entry opened by name with `O_PATH`, for inspection and further operations. Usually a directory.
 #[derive(Debug)]
 pub struct Dir {
     file: File,
@@ -40,15 +40,15 @@ impl Dir {
     }
 
     /// The start of a walk: the root directory, which is trusted without a check.
-    pub(super) fn top(root: &Path) -> nix::Result<Self> {
+    pub(super) fn open_root(root: &Path) -> nix::Result<Self> {
         Self::open(AT_FDCWD, root, OFlag::O_DIRECTORY, PathBuf::from("/"))
     }
 
-    /// A directory that its own user named. It is not checked further.
+    /// Opens a directory without a check of its owner, mode or parents.
     ///
     /// # Errors
     /// It does not exist or is not a directory.
-    pub fn of_the_user(path: &Path) -> io::Result<Self> {
+    pub fn open_unchecked(path: &Path) -> io::Result<Self> {
         Ok(Self::open(AT_FDCWD, path, OFlag::O_DIRECTORY, path.to_owned())?)
     }
 
@@ -70,9 +70,9 @@ impl Dir {
         self.metadata.is_symlink()
     }
 
-    /// Whether only root can have put it here, even if others may add names: it belongs to root, and is not a hard link
-    /// to another file of root's.
-    pub(super) fn is_roots(&self) -> bool {
+    /// Whether only root can have created this entry, even if others may add names: it belongs to root, and is not a
+    /// hard link to another file of root's.
+    pub(super) fn is_placed_by_root(&self) -> bool {
         is_ours(self.metadata.uid()) && (self.metadata.is_dir() || self.metadata.nlink() == 1)
     }
 
@@ -82,7 +82,7 @@ impl Dir {
 
     /// Whether others may add names here without being able to remove root's (`/tmp`). If they can remove those too,
     /// this is an error.
-    pub(super) fn judge(&self, walk_mode: &mut WalkMode<'_>) -> Result<bool, UntrustedPath> {
+    pub(super) fn check_writers(&self, walk_mode: &mut WalkMode<'_>) -> Result<bool, UntrustedPath> {
         let (uid, mode) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
         let is_open = mode & OTHERS_WRITE != 0;
         if is_ours(uid) && !is_open {
@@ -97,7 +97,7 @@ impl Dir {
             _ if mode & STICKY != 0 => Ok(true),
             WalkMode::Repair(repaired) if self.set_mode(mode & !OTHERS_WRITE).is_ok() => {
                 repaired.push(RepairedPath::Closed { path: self.path.clone(), mode });
-                // Others may have created what is already there.
+                // Others may have created the existing entries.
                 Ok(true)
             }
             _ => Err(UntrustedPath::Open { path: self.path.clone(), mode }),
@@ -109,7 +109,7 @@ impl Dir {
     /// # Errors
     /// It belongs to another user, or others may write to it.
     pub fn require_ours(&self) -> Result<(), UntrustedPath> {
-        match self.judge(&mut WalkMode::Strict)? {
+        match self.check_writers(&mut WalkMode::Strict)? {
             false => Ok(()),
             true => Err(UntrustedPath::Open { path: self.path.clone(), mode: self.metadata.mode() & 0o7777 }),
         }
@@ -130,7 +130,7 @@ impl Dir {
     }
 
     /// Opens the entry of this name; of a link, the link itself.
-    pub(super) fn look(&self, name: &OsStr) -> nix::Result<Self> {
+    pub(super) fn open_entry(&self, name: &OsStr) -> nix::Result<Self> {
         Self::open(&self.file, Path::new(name), OFlag::O_NOFOLLOW, self.path.join(name))
     }
 
@@ -142,7 +142,7 @@ impl Dir {
     /// be trusted.
     pub(super) fn make(&self, name: &OsStr) -> nix::Result<Self> {
         mkdirat(&self.file, name, Mode::from_bits_truncate(0o755))?;
-        let made = self.look(name)?;
+        let made = self.open_entry(name)?;
         if made.is_dir() && made.metadata.uid() == geteuid().as_raw() { Ok(made) } else { Err(nix::Error::EEXIST) }
     }
 
@@ -151,17 +151,17 @@ impl Dir {
     /// # Errors
     /// Something else has this name, or it cannot be created.
     pub fn child(&self, name: &str) -> Result<(Self, bool), UntrustedPath> {
-        let place = self.path.join(name);
-        let (child, made) = match self.look(OsStr::new(name)) {
+        let path = self.path.join(name);
+        let (child, made) = match self.open_entry(OsStr::new(name)) {
             Err(nix::Error::ENOENT) => (self.make(OsStr::new(name)), true),
             found => (found, false),
         };
-        let child = child.map_err(|error| UntrustedPath::io(&place, error))?;
+        let child = child.map_err(|error| UntrustedPath::io(&path, error))?;
         if child.is_link() {
-            return Err(UntrustedPath::Link { path: place });
+            return Err(UntrustedPath::Link { path });
         }
         if !child.is_dir() {
-            return Err(UntrustedPath::io(&place, nix::Error::ENOTDIR));
+            return Err(UntrustedPath::io(&path, nix::Error::ENOTDIR));
         }
         Ok((child, made))
     }
@@ -176,69 +176,69 @@ impl Dir {
         self.reopened()?.set_permissions(Permissions::from_mode(mode))
     }
 
-    /// Sets `owner` (user and group; `None` if nothing can be given away) and `mode`. It belongs to root in between, so
-    /// that CHOWN is the only capability needed. Returns whether others could write there until now.
+    /// Sets `owner` (user and group; `None` leaves it unchanged) and `mode`. The directory belongs to root in between,
+    /// so that CHOWN is the only capability needed. Returns whether others could write there until now.
     ///
     /// # Errors
     /// The system call fails.
-    pub fn settle(
+    pub fn set_owner_and_mode(
         &mut self,
         owner: Option<(u32, u32)>,
         mode: u32,
         repaired: &mut Vec<RepairedPath>,
     ) -> io::Result<bool> {
-        let (uid, had) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
+        let (uid, old_mode) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
         let is_owner = owner.is_none_or(|(user, _)| uid == user);
-        if is_owner && had == mode {
+        if is_owner && old_mode == mode {
             return Ok(false);
         }
-        let own = self.reopened()?;
-        if had != mode {
+        let directory = self.reopened()?;
+        if old_mode != mode {
             if owner.is_some() && uid != 0 {
-                fchown(&own, Some(0), None)?;
+                fchown(&directory, Some(0), None)?;
             }
-            own.set_permissions(Permissions::from_mode(mode))?;
+            directory.set_permissions(Permissions::from_mode(mode))?;
         }
         if let Some((user, group)) = owner {
-            if own.metadata()?.uid() != user {
-                fchown(&own, Some(user), Some(group))?;
+            if directory.metadata()?.uid() != user {
+                fchown(&directory, Some(user), Some(group))?;
             }
         }
-        self.metadata = own.metadata()?;
+        self.metadata = directory.metadata()?;
         if !is_owner && self.metadata.uid() == uid {
             // Some network file systems report success without doing anything.
             return Err(nix::Error::EPERM.into());
         }
-        let (was_anybodys, was_open) = (!is_owner && !is_ours(uid), had & OTHERS_WRITE != 0);
-        if was_anybodys {
-            repaired.push(RepairedPath::Taken { path: self.path.clone(), uid, now: self.metadata.uid() });
+        let (was_foreign, was_open) = (!is_owner && !is_ours(uid), old_mode & OTHERS_WRITE != 0);
+        if was_foreign {
+            repaired.push(RepairedPath::OwnerChanged { path: self.path.clone(), uid, new_uid: self.metadata.uid() });
         } else if was_open {
-            repaired.push(RepairedPath::Closed { path: self.path.clone(), mode: had });
+            repaired.push(RepairedPath::Closed { path: self.path.clone(), mode: old_mode });
         }
-        Ok(was_anybodys || was_open)
+        Ok(was_foreign || was_open)
     }
 
-    /// Makes root the only one who can write, if necessary. Returns whether it was necessary.
+    /// Makes root the only user who can write here. Returns whether a change was necessary.
     ///
     /// # Errors
     /// The system call fails.
-    pub fn keep_ours(&mut self, repaired: &mut Vec<RepairedPath>) -> io::Result<bool> {
-        let (uid, had) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
+    pub fn restrict_to_root(&mut self, repaired: &mut Vec<RepairedPath>) -> io::Result<bool> {
+        let (uid, old_mode) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
         // A mode that another user chose could lock the daemons out.
-        let mode = if is_ours(uid) { had & !(OTHERS_WRITE | STICKY) } else { 0o755 };
-        let is_open = had & OTHERS_WRITE != 0;
+        let mode = if is_ours(uid) { old_mode & !(OTHERS_WRITE | STICKY) } else { 0o755 };
+        let is_open = old_mode & OTHERS_WRITE != 0;
         // A read-only mount is safe for any owner.
         if is_ours(uid) && !is_open || self.is_read_only() {
             return Ok(false);
         }
-        self.settle(geteuid().is_root().then_some((0, 0)), mode, repaired)
+        self.set_owner_and_mode(geteuid().is_root().then_some((0, 0)), mode, repaired)
     }
 
     /// Sets the sticky bit of a world-writable directory of root, so that users cannot remove each other's files.
-    pub fn keep_names_their_owners(&self, repaired: &mut Vec<RepairedPath>) {
+    pub fn ensure_sticky_bit(&self, repaired: &mut Vec<RepairedPath>) {
         let mode = self.metadata.mode() & 0o7777;
-        let lacks = is_ours(self.metadata.uid()) && mode & OTHERS_WRITE != 0 && mode & STICKY == 0;
-        if lacks && self.set_mode(mode | STICKY).is_ok() {
+        let is_sticky_missing = is_ours(self.metadata.uid()) && mode & OTHERS_WRITE != 0 && mode & STICKY == 0;
+        if is_sticky_missing && self.set_mode(mode | STICKY).is_ok() {
             repaired.push(RepairedPath::Sticky { path: self.path.clone(), mode });
         }
     }
@@ -248,7 +248,7 @@ impl Dir {
         fchownat(&self.file, "", Some(user), Some(group), AtFlags::AT_EMPTY_PATH)
     }
 
-    /// Changes the owner of an entry; of a link, the link's own.
+    /// Changes the owner of an entry; of a link, the owner of the link itself.
     ///
     /// # Errors
     /// The system call fails.
@@ -273,7 +273,7 @@ impl Dir {
     /// # Errors
     /// It does not exist or cannot be inspected.
     pub fn metadata_of(&self, name: &str) -> io::Result<Metadata> {
-        Ok(self.look(OsStr::new(name))?.metadata)
+        Ok(self.open_entry(OsStr::new(name))?.metadata)
     }
 
     /// Opens a regular file; refuses links, pipes and devices.

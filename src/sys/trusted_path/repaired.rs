@@ -10,20 +10,20 @@ pub enum RepairedPath {
     Closed { path: PathBuf, mode: u32 },
     #[error("sticky bit was missing on {path} (mode {mode:04o}); set")]
     Sticky { path: PathBuf, mode: u32 },
-    #[error("{path} belonged to uid {uid}; changed its owner to uid {now}")]
-    Taken { path: PathBuf, uid: u32, now: u32 },
+    #[error("{path} belonged to uid {uid}; changed its owner to uid {new_uid}")]
+    OwnerChanged { path: PathBuf, uid: u32, new_uid: u32 },
     #[error("{path} was created by a user other than root; removed")]
     Removed { path: PathBuf },
     #[error("{path} was emptied, because users other than root could write to it")]
     Emptied { path: PathBuf },
     #[error("{path} keeps its owner: it is a link or has several hard links, so it may not belong to a daemon")]
-    LeftAlone { path: PathBuf },
+    OwnerKept { path: PathBuf },
 }
 
 impl RepairedPath {
-    /// Whether this deserves a warning, because it may have been exploited already. A new world-writable volume
+    /// Whether the path may have been exploited already, which deserves a warning. A new world-writable volume
     /// (Kubernetes' `emptyDir`) does not.
-    pub fn is_doubtful(&self) -> bool {
+    pub fn is_suspicious(&self) -> bool {
         !matches!(self, Self::Closed { .. } | Self::Emptied { .. } | Self::Sticky { .. })
     }
 
@@ -31,9 +31,9 @@ impl RepairedPath {
     pub fn repair(&self) -> &'static str {
         match self {
             Self::Closed { .. } | Self::Emptied { .. } | Self::Sticky { .. } => "nothing to do",
-            Self::Taken { .. } => "nothing to do; if you do not trust the previous owner, use a new volume",
+            Self::OwnerChanged { .. } => "nothing to do; if you do not trust the previous owner, use a new volume",
             Self::Removed { .. } => "nothing to do; find out who created it",
-            Self::LeftAlone { .. } => "remove it, or replace it by a copy: cp -p FILE FILE.copy && mv FILE.copy FILE",
+            Self::OwnerKept { .. } => "remove it, or replace it by a copy: cp -p FILE FILE.copy && mv FILE.copy FILE",
         }
     }
 }

@@ -82,7 +82,7 @@ fn sets_sticky_bit_only_on_world_writable_directory() {
         fs::create_dir(&tmp).unwrap();
         set_mode(&tmp, before);
         let mut repaired = Vec::new();
-        open(root.path(), Path::new("/tmp")).unwrap().keep_names_their_owners(&mut repaired);
+        open(root.path(), Path::new("/tmp")).unwrap().ensure_sticky_bit(&mut repaired);
         assert_eq!((mode(&tmp), repaired.len()), (after, usize::from(before != after)));
     }
 }
@@ -178,7 +178,7 @@ fn read_rejects_pipe_device_and_directory_without_blocking() {
     let path = pipe.clone();
     assert!(with_timeout(move || read(&path)).is_err());
     let path = root.path().to_owned();
-    assert!(with_timeout(move || Dir::of_the_user(&path).unwrap().read("pipe")).is_err());
+    assert!(with_timeout(move || Dir::open_unchecked(&path).unwrap().read("pipe")).is_err());
     assert!(read(Path::new("/dev/zero")).is_err());
     assert!(read(root.path()).is_err());
 }
@@ -206,8 +206,8 @@ fn changes_owner_of_tree_except_planted_links_and_pipes() {
     let mut dir = open(root.path(), Path::new("/tree")).unwrap();
     let mut repaired = Vec::new();
     let give = |dir: &mut Dir, repaired: &mut Vec<RepairedPath>| {
-        assert!(dir.settle(Some((4321, 4321)), 0o700, repaired).unwrap());
-        dir.give((4321, 4321), OTHER, repaired).unwrap();
+        assert!(dir.set_owner_and_mode(Some((4321, 4321)), 0o700, repaired).unwrap());
+        dir.chown_contents((4321, 4321), OTHER, repaired).unwrap();
     };
     give(&mut dir, &mut repaired);
     let uid = |path: &Path| fs::symlink_metadata(path).unwrap().uid();
@@ -216,11 +216,11 @@ fn changes_owner_of_tree_except_planted_links_and_pipes() {
     }
     assert_eq!((uid(&shadow), uid(&root.path().join("bin")), mode(&tree)), (0, 0, 0o700));
     assert_eq!(
-        repaired.iter().filter(|repaired| matches!(repaired, RepairedPath::LeftAlone { .. })).count(),
+        repaired.iter().filter(|repaired| matches!(repaired, RepairedPath::OwnerKept { .. })).count(),
         3,
         "{repaired:?}"
     );
-    assert!(repaired.contains(&RepairedPath::Taken { path: "/tree".into(), uid: OTHER, now: 4321 }));
+    assert!(repaired.contains(&RepairedPath::OwnerChanged { path: "/tree".into(), uid: OTHER, new_uid: 4321 }));
 }
 
 #[test]

@@ -6,35 +6,40 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use super::{Dir, RepairedPath, is_ours};
 
 /// The deepest tree that is followed. Slurm's trees have two levels.
-const DEEPEST: u32 = 32;
+const MAX_DEPTH: u32 = 32;
 
 impl Dir {
-    /// Gives everything in it to `owner`. Possible traps by `former`, who could write here, keep their owner: links,
-    /// and hard links to files that are not theirs.
+    /// Changes the owner of everything in the directory. The user `former_uid` could write here and may have placed
+    /// traps: links, and hard links to files of other users keep their owner.
     ///
     /// # Errors
-    /// The first entry that cannot be given away.
-    pub fn give(&self, owner: (u32, u32), former: u32, repaired: &mut Vec<RepairedPath>) -> io::Result<()> {
-        self.give_to_depth(owner, former, DEEPEST, repaired)
-    }
-
-    fn give_to_depth(
+    /// The first entry whose owner cannot be changed.
+    pub fn chown_contents(
         &self,
         owner: (u32, u32),
-        former: u32,
+        former_uid: u32,
+        repaired: &mut Vec<RepairedPath>,
+    ) -> io::Result<()> {
+        self.chown_contents_to_depth(owner, former_uid, MAX_DEPTH, repaired)
+    }
+
+    fn chown_contents_to_depth(
+        &self,
+        owner: (u32, u32),
+        former_uid: u32,
         depth: u32,
         repaired: &mut Vec<RepairedPath>,
     ) -> io::Result<()> {
         for name in self.names()? {
-            let entry = self.look(&name)?;
+            let entry = self.open_entry(&name)?;
             let (metadata, path) = (entry.metadata(), entry.path().to_owned());
             let kind = metadata.file_type();
             let (uid, nlink) = (metadata.uid(), metadata.nlink());
             let is_safe = metadata.is_dir() && depth > 0
-                || metadata.is_file() && (nlink == 1 || uid == owner.0 || uid == former && !is_ours(uid));
+                || metadata.is_file() && (nlink == 1 || uid == owner.0 || uid == former_uid && !is_ours(uid));
             if !is_safe {
                 if !kind.is_socket() && !kind.is_fifo() {
-                    repaired.push(RepairedPath::LeftAlone { path });
+                    repaired.push(RepairedPath::OwnerKept { path });
                 }
                 continue;
             }
@@ -42,7 +47,7 @@ impl Dir {
                 entry.chown(owner)?;
             }
             if metadata.is_dir() {
-                entry.give_to_depth(owner, former, depth - 1, repaired)?;
+                entry.chown_contents_to_depth(owner, former_uid, depth - 1, repaired)?;
             }
         }
         Ok(())
@@ -53,12 +58,12 @@ impl Dir {
     /// # Errors
     /// The first entry that cannot be removed: a mount point, or a tree deeper than any daemon makes.
     pub fn clear(&self) -> io::Result<()> {
-        self.clear_to_depth(DEEPEST)
+        self.clear_to_depth(MAX_DEPTH)
     }
 
     fn clear_to_depth(&self, depth: u32) -> io::Result<()> {
         for name in self.names()? {
-            let entry = self.look(&name)?;
+            let entry = self.open_entry(&name)?;
             if !entry.is_dir() {
                 self.remove(&name)?;
                 continue;

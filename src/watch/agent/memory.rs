@@ -41,21 +41,21 @@ struct Watch {
 
 impl Watch {
     fn step(&mut self, now_ms: u64) {
-        let Some(sample) = memory::free(Path::new("/")) else { return };
+        let Some(sample) = memory::sample(Path::new("/")) else { return };
         if self.guard.is_none() {
-            self.guard = slurm::is_closed_for_memory(&self.node).map(Guard::new);
+            self.guard = slurm::is_drained_for_memory(&self.node).map(Guard::new);
         }
-        let acts =
+        let actions =
             self.guard.as_mut().map(|guard| guard.step(now_ms, &sample, &self.config.memory)).unwrap_or_default();
-        for act in acts {
-            self.act(act);
+        for action in actions {
+            self.apply(action);
         }
     }
 
-    fn act(&mut self, act: Action) {
+    fn apply(&mut self, action: Action) {
         let node = &self.node;
-        let outcome = match act {
-            Action::Close(why) => {
+        let outcome = match action {
+            Action::Drain(why) => {
                 let level = self.config.memory.open_above;
                 report::warn(message!(
                     "memory-low",
@@ -63,11 +63,11 @@ impl Watch {
                     why = why,
                     percent = level
                 ));
-                slurm::close_for_memory(node, &why)
+                slurm::drain_for_memory(node, &why)
             }
-            Action::Open => {
+            Action::Resume => {
                 report::info(message!("memory-recovered", "memory recovered; node resumed"));
-                slurm::open_after_memory(node)
+                slurm::resume_after_memory(node)
             }
             Action::Cancel(which, why) => cancel(node, which, &why),
         };
@@ -85,10 +85,10 @@ fn cancel(node: &str, which: Victim, why: &str) -> Result<(), String> {
     let processes = memory_use::processes();
     for job in &mut jobs {
         // A process can claim to belong to another user's job.
-        let is_its = |process: &&ProcessMemory| process.job == Some(job.job) && process.uid == job.uid;
-        job.used = processes.iter().filter(is_its).map(|process| process.bytes).sum::<u64>() >> 20;
+        let belongs_to_job = |process: &&ProcessMemory| process.job == Some(job.job) && process.uid == job.uid;
+        job.used = processes.iter().filter(belongs_to_job).map(|process| process.bytes).sum::<u64>() >> 20;
     }
-    let most = memory_use::words(&memory_use::by_user(&processes), users::shown);
+    let users = memory_use::describe_users(&memory_use::by_user(&processes), users::display_name);
     match memory_guard::victim(&jobs, which) {
         Some(JobMemory { job, requested, used, .. }) => {
             slurm::cancel(job, why)?;
@@ -100,14 +100,14 @@ fn cancel(node: &str, which: Victim, why: &str) -> Result<(), String> {
                 job = job,
                 used = used,
                 requested = requested,
-                users = most
+                users = users
             ));
         }
         None => report::warn(message!(
             "no-job-cancelled-for-memory",
             "{why}; no job uses more than it requested, so none is cancelled; {users}",
             why = why,
-            users = most
+            users = users
         )),
     }
     Ok(())

@@ -22,9 +22,9 @@ use sys::tool;
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// Polling interval of a running command.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of waiting faults per receiver; further ones are skipped.
-const MOST: usize = 100;
+const MAX_WAITING: usize = 100;
 
 /// The standard input of a command, and the body of a webhook: one line of JSON.
 #[derive(Debug, Serialize)]
@@ -42,11 +42,12 @@ struct Message<'a> {
 
 #[derive(Debug)]
 pub(super) struct Notifier<'a> {
-    receivers: Vec<Rated<'a>>,
+    receivers: Vec<ReceiverQueue<'a>>,
 }
 
+/// A receiver with its waiting faults and its rate limit.
 #[derive(Debug)]
-struct Rated<'a> {
+struct ReceiverQueue<'a> {
     notify: &'a Notify,
     receiver: &'a Receiver,
     runs: VecDeque<Instant>,
@@ -64,7 +65,7 @@ struct Running {
 impl<'a> Notifier<'a> {
     pub(super) fn new(all: &'a [Notify]) -> Self {
         let pairs = all.iter().flat_map(|notify| notify.receivers.iter().map(move |receiver| (notify, receiver)));
-        let rated = |(notify, receiver)| Rated {
+        let queue = |(notify, receiver)| ReceiverQueue {
             notify,
             receiver,
             runs: VecDeque::new(),
@@ -72,32 +73,32 @@ impl<'a> Notifier<'a> {
             waiting: VecDeque::new(),
             running: None,
         };
-        Self { receivers: pairs.map(rated).collect() }
+        Self { receivers: pairs.map(queue).collect() }
     }
 
     /// Time of the next action.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
-        let running = self.receivers.iter().filter_map(|rated| rated.running.as_ref());
-        running.map(|running| running.until.min(now + LOOK)).min()
+        let running = self.receivers.iter().filter_map(|queue| queue.running.as_ref());
+        running.map(|running| running.until.min(now + POLL_INTERVAL)).min()
     }
 
     pub(super) fn notify(&mut self, now: Instant, fault: &ReportedFault) {
         self.receivers
             .iter_mut()
-            .filter(|rated| fault.policy >= rated.notify.at_least)
-            .for_each(|rated| rated.notify(now, fault));
+            .filter(|queue| fault.policy >= queue.notify.at_least)
+            .for_each(|queue| queue.notify(now, fault));
     }
 
     pub(super) fn step(&mut self, now: Instant, node: &str) {
-        self.receivers.iter_mut().for_each(|rated| rated.step(now, node));
+        self.receivers.iter_mut().for_each(|queue| queue.step(now, node));
     }
 }
 
-impl Rated<'_> {
+impl ReceiverQueue<'_> {
     fn notify(&mut self, now: Instant, fault: &ReportedFault) {
         self.runs.retain(|run| now.saturating_duration_since(*run) < HOUR);
-        let most = usize::try_from(self.notify.per_hour).unwrap_or(usize::MAX);
-        if self.runs.len() >= most || self.waiting.len() >= MOST {
+        let limit = usize::try_from(self.notify.per_hour).unwrap_or(usize::MAX);
+        if self.runs.len() >= limit || self.waiting.len() >= MAX_WAITING {
             self.skipped += 1;
         } else {
             self.runs.push_back(now);
@@ -142,7 +143,7 @@ impl Rated<'_> {
 }
 
 /// The variables that a notifier gets.
-const KEPT: [&str; 11] = [
+const PASSED_VARIABLES: [&str; 11] = [
     "PATH",
     "LANG",
     "LC_ALL",
@@ -157,16 +158,15 @@ const KEPT: [&str; 11] = [
 ];
 
 #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and may have children")]
-fn launch(rated: &Rated<'_>, message: &Message<'_>) -> anyhow::Result<Child> {
-    let (mut command, mut input) = program(rated)?;
-    let name = rated.notify.user.as_deref().unwrap_or(install::LOOKERS);
+fn launch(queue: &ReceiverQueue<'_>, message: &Message<'_>) -> anyhow::Result<Child> {
+    let (mut command, mut input) = program(queue)?;
+    let name = queue.notify.user.as_deref().unwrap_or(install::WATCHER_USER);
     let user = User::from_name(name)?.with_context(|| format!("no such user: {name}"))?;
     command.current_dir("/").uid(user.uid.as_raw()).gid(user.gid.as_raw());
     // Other processes of that user can read its environment, and the agent's may hold secrets of the operator.
-    command
-        .env_clear()
-        .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(|name| KEPT.contains(&name))));
-    if let (false, Some(reports)) = (matches!(rated.receiver, Receiver::Command(_)), std::env::var_os(REPORTS)) {
+    let is_passed = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| PASSED_VARIABLES.contains(&name));
+    command.env_clear().envs(std::env::vars_os().filter(|(name, _)| is_passed(name)));
+    if let (false, Some(reports)) = (matches!(queue.receiver, Receiver::Command(_)), std::env::var_os(REPORTS)) {
         command.env(REPORTS, reports);
     }
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
@@ -178,8 +178,8 @@ fn launch(rated: &Rated<'_>, message: &Message<'_>) -> anyhow::Result<Child> {
 }
 
 /// The command, and its standard input: a URL may hold a secret, and all users may read a process's arguments.
-fn program(rated: &Rated<'_>) -> anyhow::Result<(Command, Vec<u8>)> {
-    let url = match rated.receiver {
+fn program(queue: &ReceiverQueue<'_>) -> anyhow::Result<(Command, Vec<u8>)> {
+    let url = match queue.receiver {
         Receiver::Command(words) => {
             let [program, arguments @ ..] = words.as_slice() else { anyhow::bail!("the command is empty") };
             let mut command = Command::new(program);
@@ -193,11 +193,11 @@ fn program(rated: &Rated<'_>) -> anyhow::Result<(Command, Vec<u8>)> {
         }
     };
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["webhook", "--timeout", &rated.notify.timeout.as_secs_f64().to_string()]);
+    command.args(["webhook", "--timeout", &queue.notify.timeout.as_secs_f64().to_string()]);
     Ok((command, format!("{}\n", url.as_str()).into_bytes()))
 }
 
-impl Drop for Rated<'_> {
+impl Drop for ReceiverQueue<'_> {
     fn drop(&mut self) {
         self.running.take().into_iter().for_each(|running| tool::end(running.child));
     }

@@ -46,10 +46,10 @@ fn groups() -> Vec<Gid> {
 ///
 /// # Errors
 /// No file descriptor is left.
-pub fn own_output() -> io::Result<std::fs::File> {
-    let own = nix::unistd::dup(io::stdout())?;
-    nix::fcntl::fcntl(&own, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
+pub fn redirect_stdout() -> io::Result<std::fs::File> {
+    let stdout = nix::unistd::dup(io::stdout())?;
+    nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
     let null = std::fs::File::options().write(true).open("/dev/null")?;
     nix::unistd::dup2_stdout(&null)?;
-    Ok(std::fs::File::from(own))
+    Ok(std::fs::File::from(stdout))
 }

@@ -1,36 +1,36 @@
 //! The agent's queries and updates of Slurm.
 
 use crate::memory_guard::JobMemory;
-use machine::node_report::{GPUS_REASON, MEMORYS_REASON, NodeReport, OUR_REASON};
-use model::faults::controller::{Drained, OnNode};
+use machine::node_report::{GPU_REASON, MEMORY_REASON, NodeReport, OUR_REASON};
+use model::faults::controller::{DrainOutcome, SlurmNodeState};
 use slurm::client::{Client, Jobs, limit};
 use slurm::nodes;
 
-const SLURM: Client = Client::each(limit::COMMAND);
+const SLURM: Client = Client::with_timeout(limit::COMMAND);
 
 /// The longest reason, in characters.
-const LONGEST: usize = 400;
+const MAX_REASON: usize = 400;
 
 /// Drains the node, unless another cause has closed it: Slurm keeps one reason, and a drain ends FAIL.
-pub(super) fn drain(node: &str, reason: &str) -> Drained {
-    if let Some(report) = report(node).filter(NodeReport::is_closed_by_others) {
-        return Drained::Others(report.reason);
+pub(super) fn drain(node: &str, reason: &str) -> DrainOutcome {
+    if let Some(report) = report(node).filter(NodeReport::is_closed_externally) {
+        return DrainOutcome::Others(report.reason);
     }
-    let reason = format!("reason={OUR_REASON}{}", model::printable::short(reason, LONGEST));
+    let reason = format!("reason={OUR_REASON}{}", model::printable::short(reason, MAX_REASON));
     match update(node, &["state=drain", &reason]) {
-        Ok(()) => Drained::Ours,
-        Err(why) => Drained::Failed(why),
+        Ok(()) => DrainOutcome::Ours,
+        Err(why) => DrainOutcome::Failed(why),
     }
 }
 
 /// Removes the agent's own drain because of a GPU, and no other.
 pub(super) fn resume(node: &str) -> Result<(), String> {
-    resume_from(node, GPUS_REASON)
+    resume_from(node, GPU_REASON)
 }
 
 fn resume_from(node: &str, reason: &str) -> Result<(), String> {
     let Some(report) = report(node) else { return Err("slurmctld does not report the node".to_owned()) };
-    if !report.is_drained_because(reason) {
+    if !report.has_drain_reason(reason) {
         return Ok(());
     }
     // `resume` would also end a DOWN, a reboot and a power-down of other causes. The reason stays: slurmctld adds none
@@ -39,22 +39,22 @@ fn resume_from(node: &str, reason: &str) -> Result<(), String> {
 }
 
 /// Whether the node is drained because of its memory; `None` if slurmctld does not report the node.
-pub(super) fn is_closed_for_memory(node: &str) -> Option<bool> {
-    report(node).map(|report| report.is_drained_because(MEMORYS_REASON))
+pub(super) fn is_drained_for_memory(node: &str) -> Option<bool> {
+    report(node).map(|report| report.has_drain_reason(MEMORY_REASON))
 }
 
 /// Drains the node because of its memory, unless it accepts no jobs anyway.
-pub(super) fn close_for_memory(node: &str, reason: &str) -> Result<(), String> {
+pub(super) fn drain_for_memory(node: &str, reason: &str) -> Result<(), String> {
     let Some(report) = report(node) else { return Err("slurmctld does not report the node".to_owned()) };
-    if report.state.starts_with("drain") || report.is_closed_by_others() {
+    if report.state.starts_with("drain") || report.is_closed_externally() {
         return Ok(());
     }
     update(node, &["state=drain", &format!("reason={OUR_REASON}{reason}")])
 }
 
 /// Removes the drain because of memory.
-pub(super) fn open_after_memory(node: &str) -> Result<(), String> {
-    resume_from(node, MEMORYS_REASON)
+pub(super) fn resume_after_memory(node: &str) -> Result<(), String> {
+    resume_from(node, MEMORY_REASON)
 }
 
 /// The node's running jobs by their start, with the memory that they have been allocated here.
@@ -89,23 +89,23 @@ fn mib_per_node(tres: &str) -> Option<u64> {
 
 /// Cancels a job with a note to its user.
 pub(super) fn cancel(job: u64, why: &str) -> Result<(), String> {
-    let (job, word) = (job.to_string(), format!("slurminit: cancelled, because the node's {why}"));
+    let (job, note) = (job.to_string(), format!("slurminit: cancelled, because the node's {why}"));
     // Only srun shows it; the comment stays with the job.
-    let _ = SLURM.run("scontrol", &["notify", &job, &word]);
-    let _ = SLURM.update_job(&job, &[format!("admincomment={word}")]);
+    let _ = SLURM.run("scontrol", &["notify", &job, &note]);
+    let _ = SLURM.update_job(&job, &[format!("admincomment={note}")]);
     Ok(SLURM.run("scancel", &[&job])?)
 }
 
-/// The jobs that have GPUs of the node.
-pub(super) fn on_node(node: &str) -> anyhow::Result<OnNode> {
-    let cluster = nodes::cluster_of(node, &Client::together(limit::COMMAND))?;
+/// The state of the node, with the jobs that have its GPUs.
+pub(super) fn on_node(node: &str) -> anyhow::Result<SlurmNodeState> {
+    let cluster = nodes::query_node(node, &Client::with_total_timeout(limit::COMMAND))?;
     let node = cluster.node(node)?;
-    Ok(OnNode {
-        is_closed: node.drained || ["FAIL", "DOWN"].iter().any(|flag| node.words.iter().any(|word| word == flag)),
-        is_ours: node.drained && node.report.reason.starts_with(GPUS_REASON),
+    Ok(SlurmNodeState {
+        is_closed: node.drained || ["FAIL", "DOWN"].iter().any(|flag| node.state_flags.iter().any(|word| word == flag)),
+        is_ours: node.drained && node.report.reason.starts_with(GPU_REASON),
         gpus: node.gpus.iter().map(|gpu| gpu.state.jobs().to_vec()).collect(),
-        held: node.gpus.iter().filter(|gpu| gpu.state.is_held()).count(),
-        is_empty: node.cpus_allocated == 0 && !node.words.iter().any(|word| word == "COMPLETING"),
+        allocated_gpus: node.gpus.iter().filter(|gpu| gpu.state.is_in_use()).count(),
+        is_empty: node.cpus_allocated == 0 && !node.state_flags.iter().any(|word| word == "COMPLETING"),
     })
 }
 

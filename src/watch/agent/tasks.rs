@@ -13,19 +13,19 @@ use super::{files, prepared, slurm};
 use config::Config;
 use init::reloading;
 use machine::Outcome;
-use model::faults::controller::{Drained, LeftOutGpu, OnNode};
+use model::faults::controller::{DrainOutcome, LeftOutGpu, SlurmNodeState};
 use model::faults::look::{Identity, Line};
 use model::prepared::Prepared;
 use model::supervise::Supervise;
 use sys::tool;
 
-/// A task. They are done in this order.
+/// A task. Tasks run in the order in which they were queued.
 #[derive(Debug)]
 pub(super) enum Task {
     /// Drain the node for this reason.
     Drain(String),
     /// Query the jobs on the node.
-    Ask,
+    QueryJobs,
     /// A reload that excludes these GPUs.
     Reload(Vec<LeftOutGpu>),
     /// Resume the node.
@@ -34,27 +34,27 @@ pub(super) enum Task {
 
 /// The result of a task.
 #[derive(Debug)]
-pub(super) enum Done {
-    Drained(Drained),
+pub(super) enum TaskResult {
+    Drained(DrainOutcome),
     /// The answer to the query that began then.
-    OnNode(Instant, Result<OnNode, String>),
+    OnNode(Instant, Result<SlurmNodeState, String>),
     Reloaded(Result<Box<Prepared>, String>),
     Resumed(Result<(), String>),
     /// A sample of a GPU that is closed otherwise.
     Checked(Identity, Result<Line, String>),
 }
 
-/// The agent's end of the thread.
+/// The agent's handle of the thread.
 #[derive(Debug)]
 pub(super) struct Worker {
     tasks: Sender<Task>,
-    done: Receiver<Done>,
-    sender: Sender<Done>,
-    wakes: UnixStream,
-    wake: UnixStream,
+    done: Receiver<TaskResult>,
+    sender: Sender<TaskResult>,
+    wake_receiver: UnixStream,
+    wake_sender: UnixStream,
 }
 
-/// What the thread needs.
+/// The inputs of the thread.
 struct Work {
     node: String,
     run: PathBuf,
@@ -63,41 +63,41 @@ struct Work {
 
 impl Worker {
     pub(super) fn start(config: &Config, node: &str) -> std::io::Result<Self> {
-        let (tasks, given) = channel();
+        let (tasks, queued) = channel();
         let (sender, done) = channel();
-        let (wakes, wake) = UnixStream::pair()?;
-        wakes.set_nonblocking(true)?;
-        wake.set_nonblocking(true)?;
-        let (worker_sender, mut woken) = (sender.clone(), wake.try_clone()?);
+        let (wake_receiver, wake_sender) = UnixStream::pair()?;
+        wake_receiver.set_nonblocking(true)?;
+        wake_sender.set_nonblocking(true)?;
+        let (worker_sender, mut worker_wake) = (sender.clone(), wake_sender.try_clone()?);
         let work = Work { node: node.to_owned(), run: config.paths.run.clone(), supervise: config.supervise.clone() };
         thread::Builder::new().name("slurm".to_owned()).spawn(move || {
-            for task in given {
+            for task in queued {
                 if worker_sender.send(work.execute(task)).is_err() {
                     return;
                 }
                 // A full pipe wakes the agent, too.
-                let _ = woken.write(&[0]);
+                let _ = worker_wake.write(&[0]);
             }
         })?;
-        Ok(Self { tasks, done, sender, wakes, wake })
+        Ok(Self { tasks, done, sender, wake_receiver, wake_sender })
     }
 
     /// Queues a task.
-    pub(super) fn give(&self, task: Task) {
+    pub(super) fn queue(&self, task: Task) {
         // The thread ends only with the agent.
         let _ = self.tasks.send(task);
     }
 
     /// Wakes the agent at a signal, too.
-    pub(super) fn wake(&self) -> std::io::Result<UnixStream> {
-        self.wake.try_clone()
+    pub(super) fn wake_sender(&self) -> std::io::Result<UnixStream> {
+        self.wake_sender.try_clone()
     }
 
     /// Samples one GPU in a process that opens no other, and ends.
     pub(super) fn check(&self, gpu: &Identity, timeout: Duration) -> std::io::Result<()> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["look", "--vendor", gpu.vendor.as_str(), "--only"]).arg(serde_json::to_string(gpu)?);
-        let (sender, mut wake, gpu) = (self.sender.clone(), self.wake.try_clone()?, gpu.clone());
+        let (sender, mut wake_sender, gpu) = (self.sender.clone(), self.wake_sender.try_clone()?, gpu.clone());
         thread::Builder::new().name("check".to_owned()).spawn(move || {
             let line = match tool::output(&mut command, timeout) {
                 Ok(output) => {
@@ -109,35 +109,35 @@ impl Worker {
                 }
                 Err(error) => Err(error.to_string()),
             };
-            let _ = sender.send(Done::Checked(gpu, line));
-            let _ = wake.write(&[0]);
+            let _ = sender.send(TaskResult::Checked(gpu, line));
+            let _ = wake_sender.write(&[0]);
         })?;
         Ok(())
     }
 
     /// Readable when a task has been done.
-    pub(super) fn wakes(&self) -> BorrowedFd<'_> {
-        self.wakes.as_fd()
+    pub(super) fn wake_receiver(&self) -> BorrowedFd<'_> {
+        self.wake_receiver.as_fd()
     }
 
     /// The results since the last call.
-    pub(super) fn results(&mut self) -> Vec<Done> {
+    pub(super) fn results(&mut self) -> Vec<TaskResult> {
         let mut bytes = [0; 64];
-        while self.wakes.read(&mut bytes).is_ok_and(|count| count > 0) {}
+        while self.wake_receiver.read(&mut bytes).is_ok_and(|count| count > 0) {}
         self.done.try_iter().collect()
     }
 }
 
 impl Work {
-    fn execute(&self, task: Task) -> Done {
+    fn execute(&self, task: Task) -> TaskResult {
         match task {
-            Task::Drain(reason) => Done::Drained(slurm::drain(&self.node, &reason)),
-            Task::Ask => {
+            Task::Drain(reason) => TaskResult::Drained(slurm::drain(&self.node, &reason)),
+            Task::QueryJobs => {
                 let began = Instant::now();
-                Done::OnNode(began, slurm::on_node(&self.node).map_err(|error| format!("{error:#}")))
+                TaskResult::OnNode(began, slurm::on_node(&self.node).map_err(|error| format!("{error:#}")))
             }
-            Task::Reload(without) => Done::Reloaded(self.reload(&without)),
-            Task::Resume => Done::Resumed(slurm::resume(&self.node)),
+            Task::Reload(without) => TaskResult::Reloaded(self.reload(&without)),
+            Task::Resume => TaskResult::Resumed(slurm::resume(&self.node)),
         }
     }
 

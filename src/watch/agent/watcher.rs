@@ -13,16 +13,16 @@ use model::faults::look::{Identity, Key, Line};
 use model::inventory::Vendor;
 use sys::secret_variables;
 
-/// After this time, the log tells which GPU the driver initialises.
-const SLOW: Duration = Duration::from_secs(5);
+/// After this time, the GPU that the driver initialises is logged.
+const SLOW_START: Duration = Duration::from_secs(5);
 /// The longest line, in bytes.
-const LONGEST: usize = 1 << 20;
+const MAX_LINE: usize = 1 << 20;
 /// The backoff before a process that ended is started again: the first, and the longest; it doubles.
-const PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const RESTART_BACKOFF: Duration = Duration::from_millis(500);
+const MAX_RESTART_BACKOFF: Duration = Duration::from_secs(60);
 /// The backoff of a GPU that did not respond: the first, and the longest; it doubles.
-const REST: Duration = Duration::from_secs(60);
-const LONGEST_REST: Duration = Duration::from_secs(900);
+const GPU_BACKOFF: Duration = Duration::from_secs(60);
+const MAX_GPU_BACKOFF: Duration = Duration::from_secs(900);
 
 /// An event of the watcher.
 #[derive(Debug)]
@@ -42,10 +42,10 @@ pub(super) enum WatcherEvent {
 
 /// A GPU that did not respond.
 #[derive(Debug)]
-struct Resting {
+struct BackingOffGpu {
     gpu: Identity,
     until: Instant,
-    rest: Duration,
+    backoff: Duration,
 }
 
 #[derive(Debug)]
@@ -54,15 +54,15 @@ pub(super) struct Watcher {
     interval: Duration,
     timeout: Duration,
     /// Whether to read values that need calls of their own.
-    meters: bool,
+    reads_meters: bool,
     running: Option<Running>,
     /// The process before, which has GPUs open that are to be closed.
     former: Option<Running>,
     /// When to start the process.
-    start: Instant,
-    pause: Duration,
-    deaths: u32,
-    resting: BTreeMap<Key, Resting>,
+    start_at: Instant,
+    restart_backoff: Duration,
+    crashes: u32,
+    backing_off: BTreeMap<Key, BackingOffGpu>,
     /// The GPUs that are not to be open.
     closed: Vec<Identity>,
     /// The GPUs that the process listed or opened last.
@@ -74,18 +74,18 @@ pub(super) struct Watcher {
 #[derive(Debug)]
 struct Running {
     child: Child,
-    out: ChildStdout,
-    unread: Vec<u8>,
+    output: ChildStdout,
+    unparsed: Vec<u8>,
     /// The GPU that the driver is being queried for.
-    asking: Option<Key>,
+    queried_gpu: Option<Key>,
     /// When it was started; `None` once it has listed the GPUs.
-    began: Option<Instant>,
+    started_at: Option<Instant>,
     /// Whether it leaves the driver alone, because all GPUs are closed.
     all_closed: bool,
     /// Whether the process only waits for events.
     is_idle: bool,
     /// Deadline of the next line.
-    due: Instant,
+    deadline: Instant,
 }
 
 impl Watcher {
@@ -94,13 +94,13 @@ impl Watcher {
             vendor,
             interval,
             timeout: config.agent.timeout,
-            meters: config.metrics.listen.is_some(),
+            reads_meters: config.metrics.listen.is_some(),
             running: None,
             former: None,
-            start: Instant::now(),
-            pause: PAUSE,
-            deaths: 0,
-            resting: BTreeMap::new(),
+            start_at: Instant::now(),
+            restart_backoff: RESTART_BACKOFF,
+            crashes: 0,
+            backing_off: BTreeMap::new(),
             closed: Vec::new(),
             known: BTreeMap::new(),
             stuck: Vec::new(),
@@ -108,22 +108,22 @@ impl Watcher {
     }
 
     /// The file descriptor to wait for, and the deadline.
-    pub(super) fn waits(&self) -> (Option<BorrowedFd<'_>>, Instant) {
-        let own = self.running.as_ref().map_or(self.start, |running| running.due);
-        let until = self.resting.values().map(|resting| resting.until).fold(own, Instant::min);
-        (self.running.as_ref().map(|running| running.out.as_fd()), until)
+    pub(super) fn poll_source(&self) -> (Option<BorrowedFd<'_>>, Instant) {
+        let own = self.running.as_ref().map_or(self.start_at, |running| running.deadline);
+        let until = self.backing_off.values().map(|backing_off| backing_off.until).fold(own, Instant::min);
+        (self.running.as_ref().map(|running| running.output.as_fd()), until)
     }
 
-    /// Does what is due, and reads the output of the process.
+    /// Starts or ends the process if due, and reads its output.
     pub(super) fn step(&mut self, now: Instant) -> Vec<WatcherEvent> {
         self.reap();
         let mut events = Vec::new();
-        if self.running.is_none() && now >= self.start {
+        if self.running.is_none() && now >= self.start_at {
             match self.launch(now) {
                 Ok(()) => events.push(WatcherEvent::Started),
                 Err(error) => {
-                    self.start = now + self.pause;
-                    self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                    self.start_at = now + self.restart_backoff;
+                    self.restart_backoff = (self.restart_backoff * 2).min(MAX_RESTART_BACKOFF);
                     events.push(WatcherEvent::Restarted(format!("it cannot be started: {error}")));
                 }
             }
@@ -131,10 +131,10 @@ impl Watcher {
         self.read(now, &mut events);
         self.check_deadline(now, &mut events);
         // A GPU whose backoff has ended is queried again.
-        let rested = self.resting.values().any(|resting| resting.until <= now);
-        if rested && self.running.as_ref().is_some_and(|running| running.asking.is_none()) {
-            self.resting.values_mut().filter(|resting| resting.until <= now).for_each(|resting| {
-                resting.until = now + LONGEST_REST * 4;
+        let is_backoff_over = self.backing_off.values().any(|backing_off| backing_off.until <= now);
+        if is_backoff_over && self.running.as_ref().is_some_and(|running| running.queried_gpu.is_none()) {
+            self.backing_off.values_mut().filter(|backing_off| backing_off.until <= now).for_each(|backing_off| {
+                backing_off.until = now + MAX_GPU_BACKOFF * 4;
             });
             self.end(now);
         }
@@ -142,10 +142,10 @@ impl Watcher {
     }
 
     /// The GPUs that are neither opened nor queried.
-    fn closed(&self, now: Instant) -> impl Iterator<Item = &Identity> {
+    fn excluded_gpus(&self, now: Instant) -> impl Iterator<Item = &Identity> {
         // A date far in the future marks a GPU that is being queried again.
-        let is_resting = move |resting: &&Resting| resting.until > now && resting.until <= now + LONGEST_REST;
-        self.resting.values().filter(is_resting).map(|resting| &resting.gpu).chain(&self.closed)
+        let is_resting = move |gpu: &&BackingOffGpu| gpu.until > now && gpu.until <= now + MAX_GPU_BACKOFF;
+        self.backing_off.values().filter(is_resting).map(|backing_off| &backing_off.gpu).chain(&self.closed)
     }
 
     /// Whether the vendor has no GPU that is to be open. NVIDIA's library may open a GPU without a request for its handle.
@@ -166,27 +166,27 @@ impl Watcher {
         self.former = self.running.take();
         if self.former.is_some() && self.launch(now).is_err() {
             self.end_former();
-            self.start = now + self.pause;
+            self.start_at = now + self.restart_backoff;
         }
     }
 
     /// Ends the process that has GPUs open which are to be closed. Returns the events that it received last.
     fn end_former(&mut self) -> Vec<Line> {
         let Some(mut former) = self.former.take() else { return Vec::new() };
-        let mut rest = std::mem::take(&mut former.unread);
+        let mut output_left = std::mem::take(&mut former.unparsed);
         let _ = former.child.kill();
         let mut chunk = [0; 16 * 1024];
-        while let Ok(count @ 1..) = former.out.read(&mut chunk) {
-            rest.extend_from_slice(chunk.get(..count).unwrap_or_default());
+        while let Ok(count @ 1..) = former.output.read(&mut chunk) {
+            output_left.extend_from_slice(chunk.get(..count).unwrap_or_default());
         }
         self.stuck.push(former.child);
         self.reap();
-        let lines = rest.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+        let lines = output_left.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
         lines.filter(|line| matches!(line, Line::Event { .. })).collect()
     }
 
     /// The GPUs that no process has open.
-    pub(super) fn is_closed(&mut self) -> Vec<Key> {
+    pub(super) fn closed_keys(&mut self) -> Vec<Key> {
         self.reap();
         if self.stuck.is_empty() && self.former.is_none() {
             self.closed.iter().map(Identity::key).collect()
@@ -201,28 +201,28 @@ impl Watcher {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("look").args(["--vendor", self.vendor.as_str()]);
         command.args(["--interval-ms", &self.interval.as_millis().to_string()]);
-        if self.meters {
+        if self.reads_meters {
             command.arg("--meters");
         }
         if all_closed {
             command.arg("--all-closed");
         }
-        for gpu in self.closed(now) {
+        for gpu in self.excluded_gpus(now) {
             command.arg("--closed").arg(serde_json::to_string(gpu)?);
         }
-        command.env_clear().envs(secret_variables::kept());
+        command.env_clear().envs(secret_variables::inheritable_variables());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let Some(out) = child.stdout.take() else { return Ok(()) };
-        fcntl(&out, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let Some(output) = child.stdout.take() else { return Ok(()) };
+        fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         self.running = Some(Running {
             child,
-            out,
-            unread: Vec::new(),
-            asking: None,
-            began: Some(now),
+            output,
+            unparsed: Vec::new(),
+            queried_gpu: None,
+            started_at: Some(now),
             all_closed,
             is_idle: false,
-            due: now + self.timeout,
+            deadline: now + self.timeout,
         });
         Ok(())
     }
@@ -231,77 +231,77 @@ impl Watcher {
         let Some(running) = &mut self.running else { return };
         let mut chunk = [0; 16 * 1024];
         let has_ended = loop {
-            match running.out.read(&mut chunk) {
+            match running.output.read(&mut chunk) {
                 Ok(0) => break true,
-                Ok(count) => running.unread.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+                Ok(count) => running.unparsed.extend_from_slice(chunk.get(..count).unwrap_or_default()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break true,
             }
-            if running.unread.len() > LONGEST {
+            if running.unparsed.len() > MAX_LINE {
                 break true;
             }
         };
-        while let Some(end) = running.unread.iter().position(|byte| *byte == b'\n') {
-            let rest = running.unread.split_off(end + 1);
-            let line = std::mem::replace(&mut running.unread, rest);
+        while let Some(end) = running.unparsed.iter().position(|byte| *byte == b'\n') {
+            let remainder = running.unparsed.split_off(end + 1);
+            let line = std::mem::replace(&mut running.unparsed, remainder);
             // Other lines were printed by a library.
             let Ok(line) = serde_json::from_slice::<Line>(&line) else { continue };
-            let patience = match &line {
+            let line_timeout = match &line {
                 Line::Done | Line::Event { .. } | Line::Reset { .. } | Line::Trouble { .. } => {
                     self.interval + self.timeout
                 }
                 _ => self.timeout,
             };
-            running.due = now + patience;
+            running.deadline = now + line_timeout;
             running.is_idle = matches!(line, Line::Done | Line::Event { .. } | Line::Reset { .. });
             match &line {
                 Line::Opening { gpu } => {
-                    running.asking = Some(gpu.key());
+                    running.queried_gpu = Some(gpu.key());
                     self.known.entry(gpu.key()).or_insert_with(|| gpu.clone());
-                    if running.began.is_some_and(|began| now.saturating_duration_since(began) >= SLOW) {
+                    if running.started_at.is_some_and(|start| now.saturating_duration_since(start) >= SLOW_START) {
                         events.push(WatcherEvent::Waiting(gpu.clone()));
                     }
                 }
                 Line::Listed { gpus } => {
-                    (running.asking, running.began) = (None, None);
+                    (running.queried_gpu, running.started_at) = (None, None);
                     self.known = gpus.iter().map(|gpu| (gpu.key(), gpu.clone())).collect();
                 }
-                Line::Asking { gpu } => running.asking = Some(gpu.clone()),
+                Line::Asking { gpu } => running.queried_gpu = Some(gpu.clone()),
                 Line::Seen { gpu, .. } => {
-                    running.asking = None;
-                    self.resting.remove(gpu);
+                    running.queried_gpu = None;
+                    self.backing_off.remove(gpu);
                 }
-                Line::Done => (self.deaths, self.pause) = (0, PAUSE),
+                Line::Done => (self.crashes, self.restart_backoff) = (0, RESTART_BACKOFF),
                 _ => {}
             }
             events.push(WatcherEvent::Line(line));
         }
         if has_ended {
-            self.died(now, events);
+            self.handle_exit(now, events);
         }
         if events.iter().any(|event| matches!(event, WatcherEvent::Line(Line::Listed { .. }))) {
             events.extend(self.end_former().into_iter().map(WatcherEvent::Line));
         }
     }
 
-    fn died(&mut self, now: Instant, events: &mut Vec<WatcherEvent>) {
-        let asking = self.running.as_ref().and_then(|running| running.asking.clone());
-        let how = self.end(now).unwrap_or_else(|| "it closed its output".to_owned());
-        self.deaths += 1;
-        self.start = now + self.pause;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    fn handle_exit(&mut self, now: Instant, events: &mut Vec<WatcherEvent>) {
+        let queried_gpu = self.running.as_ref().and_then(|running| running.queried_gpu.clone());
+        let exit = self.end(now).unwrap_or_else(|| "it closed its output".to_owned());
+        self.crashes += 1;
+        self.start_at = now + self.restart_backoff;
+        self.restart_backoff = (self.restart_backoff * 2).min(MAX_RESTART_BACKOFF);
         // A user can kill it, too. Only repeated crashes point to the driver.
-        if self.deaths >= 3 {
-            self.deaths = 0;
-            self.rest(now, asking.as_ref());
-            events.push(WatcherEvent::Crashed(self.identity_of(asking), how));
+        if self.crashes >= 3 {
+            self.crashes = 0;
+            self.back_off(now, queried_gpu.as_ref());
+            events.push(WatcherEvent::Crashed(self.identity_of(queried_gpu), exit));
         }
     }
 
     fn check_deadline(&mut self, now: Instant, events: &mut Vec<WatcherEvent>) {
-        let Some(running) = self.running.as_ref().filter(|running| now >= running.due) else { return };
-        let (asking, is_idle) = (running.asking.clone(), running.is_idle);
+        let Some(running) = self.running.as_ref().filter(|running| now >= running.deadline) else { return };
+        let (queried_gpu, is_idle) = (running.queried_gpu.clone(), running.is_idle);
         self.end(now);
         // The next process queries the driver at once, which shows whether it still responds.
         if is_idle {
@@ -309,31 +309,31 @@ impl Watcher {
                 "the driver's wait for events did not return; watcher restarted".to_owned(),
             ));
         }
-        self.rest(now, asking.as_ref());
-        if asking.is_none() {
-            self.start = now + self.pause;
-            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.back_off(now, queried_gpu.as_ref());
+        if queried_gpu.is_none() {
+            self.start_at = now + self.restart_backoff;
+            self.restart_backoff = (self.restart_backoff * 2).min(MAX_RESTART_BACKOFF);
         }
-        events.push(WatcherEvent::TimedOut(self.identity_of(asking), self.timeout));
+        events.push(WatcherEvent::TimedOut(self.identity_of(queried_gpu), self.timeout));
     }
 
     fn identity_of(&self, key: Option<Key>) -> Option<Identity> {
         self.known.get(&key?).cloned()
     }
 
-    fn rest(&mut self, now: Instant, key: Option<&Key>) {
+    fn back_off(&mut self, now: Instant, key: Option<&Key>) {
         let Some((key, gpu)) = key.and_then(|key| Some((key.clone(), self.known.get(key)?.clone()))) else { return };
-        let known = self.resting.entry(key);
-        let resting = known.and_modify(|resting| resting.rest = (resting.rest * 2).min(LONGEST_REST));
-        let resting = resting.or_insert(Resting { gpu, until: now, rest: REST });
-        resting.until = now + resting.rest;
+        let known = self.backing_off.entry(key);
+        let backing_off = known.and_modify(|gpu| gpu.backoff = (gpu.backoff * 2).min(MAX_GPU_BACKOFF));
+        let backing_off = backing_off.or_insert(BackingOffGpu { gpu, until: now, backoff: GPU_BACKOFF });
+        backing_off.until = now + backing_off.backoff;
     }
 
     /// Kills the process; returns how it ended, if it has. It is started again at once.
     fn end(&mut self, now: Instant) -> Option<String> {
         self.end_former();
         let mut running = self.running.take()?;
-        self.start = now;
+        self.start_at = now;
         // The PID cannot have been reused: only this process reaps it.
         let _ = running.child.kill();
         match running.child.try_wait() {

@@ -56,7 +56,7 @@ fn nodes(slurm: &Slurm) -> Vec<Family> {
 
 /// The state as in `sinfo`: a node that would be idle, in a reservation, is reserved or in maintenance.
 fn state(node: &ClusterNode) -> &str {
-    let has = |word: &str| node.words.iter().any(|own| own == word);
+    let has = |word: &str| node.state_flags.iter().any(|own| own == word);
     match node.report.state.as_str() {
         "idle" | "mixed" | "allocated" if has("MAINTENANCE") => "maint",
         "idle" if has("RESERVED") => "reserved",
@@ -111,9 +111,9 @@ fn cpus_and_gpus(slurm: &Slurm) -> Vec<Family> {
     let nodes = &slurm.cluster.nodes;
     let cpus = nodes.iter().map(Cpus::of).fold(Cpus::default(), Cpus::plus);
     let gpus = || nodes.iter().flat_map(|node| &node.gpus);
-    let (total, used) = (gpus().count() as u64, gpus().filter(|gpu| gpu.state.is_held()).count() as u64);
+    let (total, used) = (gpus().count() as u64, gpus().filter(|gpu| gpu.state.is_in_use()).count() as u64);
     let open = nodes.iter().filter(|node| !is_closed(node)).flat_map(|node| &node.gpus);
-    let idle = open.filter(|gpu| !gpu.state.is_held()).count() as u64;
+    let idle = open.filter(|gpu| !gpu.state.is_in_use()).count() as u64;
     #[expect(clippy::cast_precision_loss, reason = "no cluster has so many GPUs")]
     let ratio = (total > 0).then(|| used as f64 / total as f64);
     vec![

@@ -53,37 +53,37 @@ pub(super) fn families(gpus: &[GpuReport], is_fresh: bool, host: &str) -> Vec<Fa
     let mut families: Vec<Family> = rows
         .map(|(name, kind, help, value)| {
             let mut family = Family::new(named(name), *kind, help);
-            let of_instance = OF_INSTANCES.iter().find(|(of, _)| of == name).map(|(_, value)| value);
+            let instance_value = INSTANCE_VALUES.iter().find(|(of, _)| of == name).map(|(_, value)| value);
             for gpu in nvidia() {
-                let Some(of_instance) = of_instance.filter(|_| !gpu.readings.instances.is_empty()) else {
-                    labelled(gpu, host, None, |labels| family.add(labels, value(gpu)));
+                let Some(instance_value) = instance_value.filter(|_| !gpu.readings.instances.is_empty()) else {
+                    with_labels(gpu, host, None, |labels| family.add(labels, value(gpu)));
                     continue;
                 };
                 // The family keeps one series per GPU instance.
-                for one in &gpu.readings.instances {
-                    labelled(gpu, host, Some(one), |labels| family.add(labels, of_instance(one)));
+                for instance in &gpu.readings.instances {
+                    with_labels(gpu, host, Some(instance), |labels| family.add(labels, instance_value(instance)));
                 }
             }
             family
         })
         .collect();
     let mut xid = Family::new(named("DEV_XID_ERRORS"), Gauge, "The last XID error; 0 is none.");
-    nvidia().for_each(|gpu| labelled(gpu, host, None, |labels| xid.add(labels, last_xid(gpu))));
+    nvidia().for_each(|gpu| with_labels(gpu, host, None, |labels| xid.add(labels, last_xid(gpu))));
     families.push(xid);
     families
 }
 
 /// The value of a family for an instance.
-type OfInstance = fn(&InstanceReadings) -> Value;
+type InstanceValue = fn(&InstanceReadings) -> Value;
 
 /// DCGM has these of each GPU instance, where a GPU is in MIG mode.
-const OF_INSTANCES: [(&str, OfInstance); 3] = [
+const INSTANCE_VALUES: [(&str, InstanceValue); 3] = [
     ("DEV_FB_USED", |instance| instance.memory_used.map(|bytes| bytes >> 20).into()),
     ("DEV_FB_FREE", |instance| instance.memory_free.map(|bytes| bytes >> 20).into()),
     ("PROF_PIPE_TENSOR_ACTIVE", |instance| instance.tensor_ppm.map(|ppm| f64::from(ppm) / 1e6).into()),
 ];
 
-fn labelled(gpu: &GpuReport, host: &str, instance: Option<&InstanceReadings>, mut add: impl FnMut(&[(&str, &str)])) {
+fn with_labels(gpu: &GpuReport, host: &str, instance: Option<&InstanceReadings>, mut add: impl FnMut(&[(&str, &str)])) {
     let (index, address) =
         (gpu.identity.index.to_string(), gpu.identity.pci_address.as_ref().map(bus_id).unwrap_or_default());
     let device = gpu.identity.file.as_deref().unwrap_or_default().trim_start_matches("/dev/");
@@ -96,7 +96,7 @@ fn labelled(gpu: &GpuReport, host: &str, instance: Option<&InstanceReadings>, mu
     ];
     let number = instance.map(|instance| instance.gpu_instance.to_string());
     if let Some((instance, number)) = instance.zip(number.as_deref()) {
-        labels.push(("GPU_I_PROFILE", of_gpu_instance(instance.profile.as_deref().unwrap_or_default())));
+        labels.push(("GPU_I_PROFILE", gpu_instance_profile(instance.profile.as_deref().unwrap_or_default())));
         labels.push(("GPU_I_ID", number));
     }
     labels.push(("Hostname", host));
@@ -104,7 +104,7 @@ fn labelled(gpu: &GpuReport, host: &str, instance: Option<&InstanceReadings>, mu
 }
 
 /// The profile of the GPU instance: `2g.35gb` of `1c.2g.35gb`, which names a compute instance in it.
-fn of_gpu_instance(profile: &str) -> &str {
+fn gpu_instance_profile(profile: &str) -> &str {
     profile.split_once("c.").filter(|(slices, _)| slices.parse::<u32>().is_ok()).map_or(profile, |(_, rest)| rest)
 }
 

@@ -15,7 +15,7 @@ const UNPRIVILEGED: u32 = 65534;
 pub(super) fn give_up() -> anyhow::Result<()> {
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     if Uid::effective().is_root() {
-        let known = User::from_name(install::LOOKERS).ok().flatten();
+        let known = User::from_name(install::WATCHER_USER).ok().flatten();
         let uid = known.map_or(Uid::from_raw(UNPRIVILEGED), |user| user.uid);
         setgroups(&[]).context("cannot change the groups")?;
         setgid(Gid::from_raw(UNPRIVILEGED)).context("cannot change the group")?;

@@ -23,19 +23,19 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::Settings;
 use super::source::Source;
-use connections::{Connections, Place};
+use connections::{Connections, Slot};
 use reply::{Content, Reply, answer};
 use stream::Stream;
 use viewers::Viewers;
 
 /// Timeout of a request's header.
-const FOR_THE_HEADER: Duration = Duration::from_secs(5);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of a header, in bytes; hyper allows no less.
-const LONGEST_HEADER: usize = 8192;
+const MAX_HEADER: usize = 8192;
 /// The pause after a failed accept, when no file descriptors are left.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long the page waits for its first state; without one it is sent empty, and gets the state as an event.
-const FOR_THE_FIRST_STATE: Duration = Duration::from_secs(1);
+const FIRST_STATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The page.
 const PAGE: &str = include_str!("page.html");
 
@@ -65,32 +65,32 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => accept(&server, &connections, stream, peer.ip()),
-            Err(_) => tokio::time::sleep(PAUSE).await,
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
 /// Without a free place the connection is closed.
 fn accept(server: &Arc<Server>, connections: &Arc<Connections>, stream: TcpStream, peer: IpAddr) {
-    let Some(place) = connections.enter() else { return };
-    let number = place.number();
-    let task = tokio::spawn(converse(Arc::clone(server), stream, peer, place));
-    connections.started(number, task.abort_handle());
+    let Some(slot) = connections.open_slot() else { return };
+    let number = slot.number();
+    let task = tokio::spawn(serve_client(Arc::clone(server), stream, peer, slot));
+    connections.set_task(number, task.abort_handle());
 }
 
-async fn converse(server: Arc<Server>, stream: TcpStream, peer: IpAddr, place: Place) {
-    let place = Arc::new(place);
+async fn serve_client(server: Arc<Server>, stream: TcpStream, peer: IpAddr, slot: Slot) {
+    let slot = Arc::new(slot);
     let service = service_fn(move |request: Request<Incoming>| {
-        place.asks();
-        let (server, place) = (Arc::clone(&server), Arc::clone(&place));
+        slot.mark_request();
+        let (server, slot) = (Arc::clone(&server), Arc::clone(&slot));
         async move {
-            let _kept = place;
+            let _slot = slot;
             Ok::<Response<Reply>, Infallible>(server.serve(&request, peer).await)
         }
     });
     let mut http = http1::Builder::new();
-    http.keep_alive(false).max_buf_size(LONGEST_HEADER).max_headers(64);
-    http.timer(TokioTimer::new()).header_read_timeout(FOR_THE_HEADER);
+    http.keep_alive(false).max_buf_size(MAX_HEADER).max_headers(64);
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     // Errors of a connection concern only its client.
     let _ = http.serve_connection(TokioIo::new(Stream::new(stream)), service).await;
 }
@@ -104,7 +104,7 @@ impl Server {
         if !request.body().is_end_stream() {
             return answer(StatusCode::PAYLOAD_TOO_LARGE, Content::Text, "request bodies are not allowed\n");
         }
-        if !self.is_meant(request) {
+        if !self.has_allowed_host(request) {
             return answer(
                 StatusCode::MISDIRECTED_REQUEST,
                 Content::Text,
@@ -114,7 +114,7 @@ impl Server {
         match request.uri().path() {
             "/" if is_head => answer(StatusCode::OK, Content::Page, PAGE),
             "/" => {
-                let state = tokio::time::timeout(FOR_THE_FIRST_STATE, self.source.state()).await;
+                let state = tokio::time::timeout(FIRST_STATE_TIMEOUT, self.source.state()).await;
                 answer(StatusCode::OK, Content::Page, page(state.ok().as_deref()))
             }
             "/metrics" => answer(StatusCode::OK, Content::Metrics, self.source.metrics().await),
@@ -126,9 +126,9 @@ impl Server {
     }
 
     /// Rejects foreign host names: a web page could point its own name here and read this server through a browser (DNS rebinding).
-    fn is_meant(&self, request: &Request<Incoming>) -> bool {
+    fn has_allowed_host(&self, request: &Request<Incoming>) -> bool {
         let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
-        host.is_none_or(|host| is_own(host, &self.hosts))
+        host.is_none_or(|host| is_allowed_host(host, &self.hosts))
     }
 }
 
@@ -143,7 +143,7 @@ fn page(state: Option<&str>) -> String {
 
 /// Whether a Host header, with or without a port, is an address, one of the names of this machine, or a name without a dot, which no web
 /// page has.
-fn is_own(host: &str, names: &[String]) -> bool {
+fn is_allowed_host(host: &str, names: &[String]) -> bool {
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
     let name = name.map_or(host, |(name, _)| name);
     let bare = name.trim_start_matches('[').trim_end_matches(']');
@@ -167,12 +167,12 @@ mod tests {
     fn accepts_only_addresses_own_names_and_dotless_names() {
         let names = ["gpu1.example.org".to_owned()];
         for own in ["127.0.0.1:9835", "[::1]:9835", "localhost", "slurm:9835", "10.0.0.7", "GPU1.example.org:9835"] {
-            assert!(is_own(own, &names), "{own}");
+            assert!(is_allowed_host(own, &names), "{own}");
         }
         for foreign in
             ["evil.example:9835", "evil.example", "", ".", "127.0.0.1.evil.example", "gpu1.example.org.evil.example"]
         {
-            assert!(!is_own(foreign, &names), "{foreign}");
+            assert!(!is_allowed_host(foreign, &names), "{foreign}");
         }
     }
 }

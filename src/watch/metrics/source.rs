@@ -34,23 +34,23 @@ impl Source {
 
     /// The text of `/metrics`.
     pub(super) async fn metrics(self: &Arc<Self>) -> String {
-        let (files, answer) = self.look().await;
+        let (files, answer) = self.collect().await;
         super::text(&files, answer.as_ref().as_ref().map_err(String::as_str), self.dcgm.as_deref())
     }
 
     /// The page's data, as JSON on one line.
     pub(super) async fn state(self: &Arc<Self>) -> String {
-        let (files, answer) = self.look().await;
+        let (files, answer) = self.collect().await;
         let state = State::of(&files, answer.as_ref().as_ref().map_err(String::as_str));
         let json = serde_json::to_string(&state).unwrap_or_else(|_| "{}".to_owned());
         printable::json(&json).into_owned()
     }
 
-    async fn look(self: &Arc<Self>) -> (Files, Answer) {
-        let own = Arc::clone(self);
+    async fn collect(self: &Arc<Self>) -> (Files, Answer) {
+        let source = Arc::clone(self);
         // A separate task: a client that disconnects does not cancel the query or cause a second one.
-        let asked = tokio::spawn(async move { own.ask().await }).await;
-        let answer = asked.unwrap_or_else(|_| Arc::new(Err("slurmctld could not be queried".to_owned())));
+        let result = tokio::spawn(async move { source.query_slurm().await }).await;
+        let answer = result.unwrap_or_else(|_| Arc::new(Err("slurmctld could not be queried".to_owned())));
         let mut files = overview::files(&self.run);
         let mut allocations = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
         allocations.apply(&mut files, answer.as_ref().as_ref().map_err(String::as_str));
@@ -59,20 +59,20 @@ impl Source {
     }
 
     /// Runs one query at a time; concurrent callers wait for its result.
-    async fn ask(&self) -> Answer {
-        let mut kept = self.answer.lock().await;
-        if let Some((at, answer)) = kept.as_ref() {
-            if at.elapsed() < limit::KEPT {
+    async fn query_slurm(&self) -> Answer {
+        let mut cache = self.answer.lock().await;
+        if let Some((at, answer)) = cache.as_ref() {
+            if at.elapsed() < limit::CACHE_LIFETIME {
                 return Arc::clone(answer);
             }
         }
         let (run, accounting) = (self.run.clone(), self.accounting);
-        let asked = tokio::task::spawn_blocking(move || {
+        let query = tokio::task::spawn_blocking(move || {
             let snapshot = overview::files(&run).snapshot;
-            slurm::ask(snapshot.and_then(|snapshot| snapshot.prepared).as_ref(), accounting)
+            slurm::query(snapshot.and_then(|snapshot| snapshot.prepared).as_ref(), accounting)
         });
-        let answer = Arc::new(asked.await.unwrap_or_else(|_| Err("the query failed".to_owned())));
-        *kept = Some((Instant::now(), Arc::clone(&answer)));
+        let answer = Arc::new(query.await.unwrap_or_else(|_| Err("the query failed".to_owned())));
+        *cache = Some((Instant::now(), Arc::clone(&answer)));
         answer
     }
 }

@@ -32,7 +32,7 @@ impl Queue {
 
     /// Number of jobs that wait for other jobs.
     pub fn waiting_for_others(&self) -> u64 {
-        self.jobs.iter().filter(|job| job.waits() && job.reason == "Dependency").count() as u64
+        self.jobs.iter().filter(|job| job.is_pending() && job.reason == "Dependency").count() as u64
     }
 
     /// The jobs grouped by `key`.
@@ -56,7 +56,7 @@ impl Queue {
     /// Number of pending jobs by partition; a job with several partitions counts in each.
     pub fn pending_by_partition(&self) -> BTreeMap<&str, u64> {
         let mut pending = BTreeMap::new();
-        for job in self.jobs.iter().filter(|job| job.waits()) {
+        for job in self.jobs.iter().filter(|job| job.is_pending()) {
             for partition in job.partition.split(',') {
                 *pending.entry(partition).or_default() += 1;
             }
@@ -66,11 +66,11 @@ impl Queue {
 
     /// The jobs that have not ended: running jobs first, then pending ones.
     pub fn active(&self) -> impl Iterator<Item = &QueuedJob> {
-        let of = |waits: bool| {
-            let is_active = |job: &&QueuedJob| job.waits() || HOLDING.contains(&job.state.as_str());
-            self.jobs.iter().filter(is_active).filter(move |job| job.waits() == waits)
+        let with_waiting = |waits: bool| {
+            let is_active = |job: &&QueuedJob| job.is_pending() || HOLDING.contains(&job.state.as_str());
+            self.jobs.iter().filter(is_active).filter(move |job| job.is_pending() == waits)
         };
-        of(false).chain(of(true))
+        with_waiting(false).chain(with_waiting(true))
     }
 }
 

@@ -11,27 +11,27 @@ use super::queue::Queue;
 use super::seen::Slurm;
 
 /// Maximum length of a field of a job, in characters.
-const LONGEST: usize = 100;
+const MAX_FIELD: usize = 100;
 
-/// Queries slurmctld; with `has_shares` also the accounts' shares. `own` is the result of this container's start.
+/// Queries slurmctld; with `has_shares` also the accounts' shares. `prepared` is the result of this container's start.
 ///
 /// # Errors
 /// A query fails: the reason in one line.
-pub fn ask(own: Option<&Prepared>, has_shares: bool) -> Result<Slurm, String> {
+pub fn query(prepared: Option<&Prepared>, has_shares: bool) -> Result<Slurm, String> {
     let began = Instant::now();
-    let client = Client::together(limit::SCRAPE);
+    let client = Client::with_total_timeout(limit::SCRAPE);
     // Arrays are listed task by task.
     let which = Jobs { states: &["all"], options: &["--all", "--array"], ..Jobs::default() };
     let mut jobs = client.jobs_for_display(&which)?;
     for job in &mut jobs {
         for text in [&mut job.id, &mut job.partition, &mut job.account] {
-            *text = printable::short(text, LONGEST);
+            *text = printable::short(text, MAX_FIELD);
         }
     }
-    let cluster = nodes::asked(&client, own).map_err(|error| format!("{error:#}"))?;
+    let cluster = nodes::query_nodes_and_jobs(&client, prepared).map_err(|error| format!("{error:#}"))?;
     let scheduler = client.scheduler()?;
     let left = limit::SCRAPE.saturating_sub(began.elapsed()).min(limit::SHARES);
-    let shares = has_shares.then(|| Client::each(left).shares().ok()).flatten();
+    let shares = has_shares.then(|| Client::with_timeout(left).shares().ok()).flatten();
     Ok(Slurm {
         cluster,
         queue: Queue { jobs },

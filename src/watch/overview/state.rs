@@ -16,15 +16,15 @@ use model::queued_job::{OwnedJob, QueuedJob};
 use slurm::nodes::ClusterNode;
 
 /// Maximum number of rows of the queue: jobs, and job arrays.
-const MOST_ROWS: usize = 100;
+const MAX_ROWS: usize = 100;
 /// Maximum number of listed tasks of a job array.
-const MOST_TASKS: u64 = 20;
+const MAX_TASKS: u64 = 20;
 /// Maximum number of nodes.
-const MOST_NODES: usize = 256;
+const MAX_NODES: usize = 256;
 /// Maximum length of a text chosen by users, in characters.
-const LONGEST: usize = 400;
+const MAX_TEXT: usize = 400;
 /// Maximum length of a fault's line, which ends with the repair.
-const LONGEST_FAULT: usize = 1200;
+const MAX_FAULT: usize = 1200;
 
 /// The whole state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -190,7 +190,7 @@ fn readiness(snapshot: Option<&Snapshot>, slurm: Result<&Slurm, &str>) -> (bool,
     match (slurm, own) {
         _ if !snapshot.ready => (false, line(&snapshot.why)),
         (Err(why), _) => (false, line(why)),
-        (Ok(_), Some(node)) if !node.takes_jobs() => {
+        (Ok(_), Some(node)) if !node.accepts_jobs() => {
             let report = &node.report;
             let silence = if report.responding { "" } else { " and does not respond" };
             let reason = if report.reason.is_empty() { String::new() } else { format!(": {}", report.reason) };
@@ -201,7 +201,7 @@ fn readiness(snapshot: Option<&Snapshot>, slurm: Result<&Slurm, &str>) -> (bool,
 }
 
 fn line(text: &str) -> String {
-    printable::short(text, LONGEST)
+    printable::short(text, MAX_TEXT)
 }
 
 fn of_report(gpu: &GpuReport, files: &Files) -> GpuView {
@@ -245,7 +245,7 @@ fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
 fn faults(report: &Report, now: u64) -> Vec<FaultView> {
     let view = |fault: &model::faults::report::ReportedFault| FaultView {
         age: now.saturating_sub(fault.at),
-        line: printable::short(&fault.line, LONGEST_FAULT),
+        line: printable::short(&fault.line, MAX_FAULT),
     };
     report.recent.iter().rev().map(view).collect()
 }
@@ -268,7 +268,7 @@ fn cluster(slurm: &Slurm) -> SlurmView {
     let nodes = &slurm.cluster.nodes;
     let (jobs, arrays, more) = rows(&slurm.queue);
     SlurmView {
-        nodes: nodes.iter().take(MOST_NODES).cloned().collect(),
+        nodes: nodes.iter().take(MAX_NODES).cloned().collect(),
         node_count: nodes.len(),
         running: slurm.queue.count("RUNNING"),
         pending: slurm.queue.count("PENDING"),
@@ -285,14 +285,14 @@ fn rows(queue: &Queue) -> (Vec<QueuedJob>, Vec<ArrayView>, usize) {
     for job in queue.active() {
         let Some(id) = job.array() else {
             count += 1;
-            if count <= MOST_ROWS {
+            if count <= MAX_ROWS {
                 jobs.push(job.clone());
             }
             continue;
         };
         let position = *positions.entry(id).or_insert_with(|| {
             count += 1;
-            let is_listed = count <= MOST_ROWS;
+            let is_listed = count <= MAX_ROWS;
             is_listed.then(|| {
                 arrays.push(ArrayView { id: id.to_owned(), ..ArrayView::default() });
                 arrays.len() - 1
@@ -300,13 +300,13 @@ fn rows(queue: &Queue) -> (Vec<QueuedJob>, Vec<ArrayView>, usize) {
         });
         if let Some(array) = position.and_then(|position| arrays.get_mut(position)) {
             array.tasks += 1;
-            array.running += u64::from(!job.waits());
-            if array.tasks <= MOST_TASKS {
+            array.running += u64::from(!job.is_pending());
+            if array.tasks <= MAX_TASKS {
                 jobs.push(job.clone());
             }
         }
     }
-    (jobs, arrays, count.saturating_sub(MOST_ROWS))
+    (jobs, arrays, count.saturating_sub(MAX_ROWS))
 }
 
 #[cfg(test)]

@@ -20,9 +20,9 @@ const BAD: Style = Style::new().fg(Color::Red);
 /// Width of a meter in cells.
 const METER: usize = 8;
 /// Maximum number of rows of the queue.
-const MOST_ROWS: usize = 20;
+const MAX_ROWS: usize = 20;
 /// Maximum number of nodes.
-const MOST_NODES: usize = 40;
+const MAX_NODES: usize = 40;
 
 /// Draws the state, scrolled down by `scroll` lines, with a row for each task if `is_expanded`; returns the maximum of `scroll`.
 pub(super) fn draw(frame: &mut Frame<'_>, state: Option<&State>, scroll: u16, is_expanded: bool) -> u16 {
@@ -35,10 +35,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: Option<&State>, scroll: u16, is
     let width = usize::from(body.width);
     frame.render_widget(Paragraph::new(headline(state, width)), head);
     let lines = body_lines(state, width, is_expanded);
-    let most = u16::try_from(lines.len()).unwrap_or(u16::MAX).saturating_sub(body.height);
-    frame.render_widget(Paragraph::new(Text::from(lines)).scroll((scroll.min(most), 0)), body);
-    frame.render_widget(Paragraph::new(footline(state, foot, scroll.min(most), most)), foot);
-    most
+    let max_scroll = u16::try_from(lines.len()).unwrap_or(u16::MAX).saturating_sub(body.height);
+    frame.render_widget(Paragraph::new(Text::from(lines)).scroll((scroll.min(max_scroll), 0)), body);
+    frame.render_widget(Paragraph::new(footline(state, foot, scroll.min(max_scroll), max_scroll)), foot);
+    max_scroll
 }
 
 fn headline(state: &State, width: usize) -> Line<'static> {
@@ -56,10 +56,10 @@ fn fits_head(node: &str, why: &str, width: usize) -> bool {
     node.chars().count() + 2 + why.chars().count() <= width
 }
 
-fn footline(state: &State, area: Rect, scroll: u16, most: u16) -> Line<'static> {
-    let has_array = state.slurm.as_ref().is_ok_and(|known| known.arrays.iter().any(|array| array.tasks > 1));
+fn footline(state: &State, area: Rect, scroll: u16, max_scroll: u16) -> Line<'static> {
+    let has_array = state.slurm.as_ref().is_ok_and(|slurm| slurm.arrays.iter().any(|array| array.tasks > 1));
     let arrays = if has_array { " · a: tasks of arrays" } else { "" };
-    let more = if most > 0 { format!(" · ↑↓ {scroll}/{most}") } else { String::new() };
+    let more = if max_scroll > 0 { format!(" · ↑↓ {scroll}/{max_scroll}") } else { String::new() };
     let text = format!("q quits{arrays}{more} · every 2 s");
     Line::from(span(&clipped(&text, usize::from(area.width)), SOFT))
 }
@@ -112,7 +112,7 @@ fn notes(state: &State, width: usize) -> Vec<Line<'static>> {
 
 /// One GPU: ` 0 NVIDIA H200 ████ 50 % 33/140 GiB 627 W 52 C 17 alice`. A free GPU of a node that is not ready shows as idle.
 fn gpu_lines(gpu: &GpuView, is_ready: bool, width: usize) -> Vec<Line<'static>> {
-    let room = width.saturating_sub(62).clamp(12, 30);
+    let model_width = width.saturating_sub(62).clamp(12, 30);
     let (job, style) = match gpu.jobs.first() {
         _ if gpu.is_out => ("out".to_owned(), BAD),
         None if is_ready => ("free".to_owned(), GOOD),
@@ -125,15 +125,15 @@ fn gpu_lines(gpu: &GpuView, is_ready: bool, width: usize) -> Vec<Line<'static>> 
     let since = gpu.for_seconds.map(|seconds| format!(" {}", age(seconds))).unwrap_or_default();
     let used = |(used, total): (u64, u64)| format!("{}/{} GiB", used / 1024, total / 1024);
     let is_narrow = width < 80;
-    let watts = if is_narrow { String::new() } else { format!(" {:>5}", known(gpu.watts, "W")) };
+    let watts = if is_narrow { String::new() } else { format!(" {:>5}", with_unit(gpu.watts, "W")) };
     let cells = format!(
         " {:>4} {:>11}{watts} {:>5}  ",
-        known(gpu.utilization, "%"),
+        with_unit(gpu.utilization, "%"),
         gpu.memory_mib.map_or_else(dash, used),
-        known(gpu.temperature, "C"),
+        with_unit(gpu.temperature, "C"),
     );
     let meter = if is_narrow { String::new() } else { meter(gpu.utilization) };
-    let head = format!("{:>3} {:<room$} ", gpu.index, clipped(&gpu.model, room));
+    let head = format!("{:>3} {:<model_width$} ", gpu.index, clipped(&gpu.model, model_width));
     let mut lines = vec![Line::from(vec![
         span(&head, Style::new()),
         span(&meter, GOOD),
@@ -146,21 +146,21 @@ fn gpu_lines(gpu: &GpuView, is_ready: bool, width: usize) -> Vec<Line<'static>> 
 }
 
 fn cluster(state: &State, width: usize, is_expanded: bool) -> Vec<Line<'static>> {
-    let known = match &state.slurm {
-        Ok(known) => known,
+    let slurm = match &state.slurm {
+        Ok(slurm) => slurm,
         Err(why) => {
             let mut lines = title("QUEUE");
             lines.extend(wrapped(&format!("slurmctld does not respond: {why}"), 2, width, BAD));
             return lines;
         }
     };
-    let mut lines = title(&format!("QUEUE: {} running, {} waiting", known.running, known.pending));
-    let rows = rows(known);
-    lines.extend(rows.iter().take(MOST_ROWS).flat_map(|row| row_lines(row, width, is_expanded)));
-    lines.extend(more(rows.len().saturating_sub(MOST_ROWS) + known.more, "more job"));
-    lines.extend(title(&format!("NODES: {}", known.node_count)));
-    lines.extend(known.nodes.iter().take(MOST_NODES).flat_map(|one| node(one, width)));
-    lines.extend(more(known.node_count.saturating_sub(MOST_NODES), "more node"));
+    let mut lines = title(&format!("QUEUE: {} running, {} waiting", slurm.running, slurm.pending));
+    let rows = rows(slurm);
+    lines.extend(rows.iter().take(MAX_ROWS).flat_map(|row| row_lines(row, width, is_expanded)));
+    lines.extend(more(rows.len().saturating_sub(MAX_ROWS) + slurm.more, "more job"));
+    lines.extend(title(&format!("NODES: {}", slurm.node_count)));
+    lines.extend(slurm.nodes.iter().take(MAX_NODES).flat_map(|one| node(one, width)));
+    lines.extend(more(slurm.node_count.saturating_sub(MAX_NODES), "more node"));
     lines
 }
 
@@ -174,10 +174,10 @@ struct Row<'a> {
     jobs: Vec<&'a QueuedJob>,
 }
 
-fn rows(known: &SlurmView) -> Vec<Row<'_>> {
+fn rows(slurm: &SlurmView) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
-    for job in &known.jobs {
-        let array = known.arrays.iter().find(|array| array.tasks > 1 && job.array() == Some(&array.id));
+    for job in &slurm.jobs {
+        let array = slurm.arrays.iter().find(|array| array.tasks > 1 && job.array() == Some(&array.id));
         let is_same = |row: &&mut Row<'_>| array.is_some() && row.array == array;
         match rows.iter_mut().find(is_same) {
             Some(row) => row.jobs.push(job),
@@ -194,7 +194,7 @@ fn row_lines(row: &Row<'_>, width: usize, is_expanded: bool) -> Vec<Line<'static
     let Some(array) = row.array else {
         return job_lines(first, &first.id, &job_state(first), &first.waits_for, width);
     };
-    let waiting = row.jobs.iter().find(|task| task.waits()).map_or("", |task| task.waits_for.as_str());
+    let waiting = row.jobs.iter().find(|task| task.is_pending()).map_or("", |task| task.waits_for.as_str());
     let state = format!("{}/{} run", array.running, array.tasks);
     let mut lines = job_lines(first, &format!("{}_*", array.id), &state, waiting, width);
     if is_expanded {
@@ -222,7 +222,7 @@ fn job_lines(job: &QueuedJob, id: &str, state: &str, waits_for: &str, width: usi
         clipped(state, 11),
         clipped(&job.time, 10),
     );
-    let style = if job.waits() { SOFT } else { Style::new() };
+    let style = if job.is_pending() { SOFT } else { Style::new() };
     let fits = text.chars().count() + 2 + waits_for.chars().count() <= width;
     if fits && !waits_for.is_empty() {
         text += &format!("  {waits_for}");
@@ -244,7 +244,7 @@ fn node(node: &ClusterNode, width: usize) -> Vec<Line<'static>> {
         node.cpus_allocated,
         node.cpus,
     );
-    let style = if node.takes_jobs() { Style::new() } else { BAD };
+    let style = if node.accepts_jobs() { Style::new() } else { BAD };
     on_one_line_or_below(vec![span(&text, Style::new())], &format!("{}{silent}", node.report), width, style)
 }
 
@@ -276,13 +276,13 @@ fn wrapped(text: &str, indent: usize, width: usize, style: Style) -> Vec<Line<'s
     let width = width.max(indent + 10);
     let (mut lines, mut rest, mut lead) = (Vec::new(), text.to_owned(), String::new());
     loop {
-        let room = width - lead.chars().count();
-        let Some((end, _)) = rest.char_indices().nth(room) else {
+        let space = width - lead.chars().count();
+        let Some((end, _)) = rest.char_indices().nth(space) else {
             lines.push(Line::from(span(&format!("{lead}{rest}"), style)));
             return lines;
         };
-        let own = rest.len() - rest.trim_start().len();
-        let (line, next) = match rest.get(..=end).and_then(|head| head.rfind(' ')).filter(|&blank| blank > own) {
+        let leading = rest.len() - rest.trim_start().len();
+        let (line, next) = match rest.get(..=end).and_then(|head| head.rfind(' ')).filter(|&blank| blank > leading) {
             Some(blank) => rest.split_at(blank),
             None => rest.split_at(end),
         };
@@ -305,7 +305,7 @@ fn meter(percent: Option<u32>) -> String {
     format!("{:░<METER$}", "█".repeat(filled))
 }
 
-fn known<T: std::fmt::Display>(value: Option<T>, unit: &str) -> String {
+fn with_unit<T: std::fmt::Display>(value: Option<T>, unit: &str) -> String {
     value.map_or_else(dash, |value| format!("{value}{unit}"))
 }
 

@@ -39,6 +39,6 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(fields.len() == 7 && fields[1] != "" && names.contains(fields[0]), "{line}");
     }
     // They are kept if the next start cannot read the host's files.
-    let kept = merged.hosts_accounts(&config);
+    let kept = merged.previous_host_accounts(&config);
     assert_eq!(kept.users.len(), accounts.users.len(), "{}", merged.passwd);
 });

@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use config::StartOnlyTables;
 use init::control::protocol::{line, parse_answer, take_request};
 use sys::proc::Stat;
-use init::handover::{Claim, Process, judge, main_pid};
+use init::handover::{Claim, Process, check_claim, main_pid};
 
 const MAIN: i32 = 40;
 
@@ -20,8 +20,8 @@ fuzz_target!(|bytes: &[u8]| {
     let process = Stat::parse(&String::from_utf8_lossy(bytes)).map(Process::from);
     if let Ok(Some(named)) = main_pid(bytes) {
         assert!(named > 0);
-        let claim = Claim { main: MAIN, session: MAIN, init: 1, sender: (MAIN, None), named: (named, process) };
-        if let Ok(Some(successor)) = judge(&claim) {
+        let claim = Claim { main: MAIN, session: MAIN, init: 1, sender: (MAIN, None), candidate: (named, process) };
+        if let Ok(Some(successor)) = check_claim(&claim) {
             assert_eq!(process.map(|process| process.session), Some(MAIN), "{successor:?} is in another session");
         }
     }

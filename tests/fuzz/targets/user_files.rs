@@ -5,7 +5,7 @@ use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 use config::Config;
-use plan::{FileName, Names, Origin, Text, UserFile, change, choose, plan};
+use plan::{FileName, Names, Origin, Text, UserFile, change, plan, select_user_files};
 use model::prepared::Apply;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -28,7 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(mut plan) = plan(&config, &inventory) else { return };
     let exists = |path: &Path| path == Path::new("/dev/nvidia0");
     let names = Names { hostname: inventory.hostname.clone(), ..Names::default() };
-    let customized = plan.respect(&config, choose(&config, &files), &inventory, &names, &exists);
+    let customized = plan.apply_user_files(&config, select_user_files(&config, &files), &inventory, &names, &exists);
     for file in &files {
         assert_eq!(customized.get(file.name).map(|user_file| &user_file.text), Some(&file.text), "a customized file was changed");
     }

@@ -7,7 +7,7 @@ use model::inventory::{Access, CgroupVersion, CpuSet, Driver, Gpu, Inventory, Mi
 use model::printable;
 
 /// The whole text, with a newline at the end.
-pub(super) fn render(inventory: &Inventory, all: &[Requirement], images: Option<&Images>) -> String {
+pub(super) fn render(inventory: &Inventory, requirements: &[Requirement], images: Option<&Images>) -> String {
     let mut lines = vec![];
     if inventory.gpus.is_empty() {
         lines.push("no GPU".to_owned());
@@ -20,7 +20,7 @@ pub(super) fn render(inventory: &Inventory, all: &[Requirement], images: Option<
     lines.extend(inventory.drivers.iter().map(driver));
     lines.extend(host(inventory).map(|(name, value)| format!("{name:<8} {}", printable::line(&value))));
     lines.extend(images.map(|images| format!("{:<8} {}", "images", images.text())));
-    lines.extend(requirements(all));
+    lines.extend(requirement_lines(requirements));
     for finding in &inventory.findings {
         let severity = match finding.severity {
             Severity::Info => "note",
@@ -36,26 +36,26 @@ pub(super) fn render(inventory: &Inventory, all: &[Requirement], images: Option<
 }
 
 /// Met requirements take one line; others also show cause and repair.
-fn requirements(all: &[Requirement]) -> Vec<String> {
-    if all.is_empty() {
+fn requirement_lines(requirements: &[Requirement]) -> Vec<String> {
+    if requirements.is_empty() {
         return Vec::new();
     }
     let mut lines = vec![String::new(), "REQUIREMENTS".to_owned()];
-    for of_one in all.chunk_by(|one, next| one.name == next.name) {
-        let is_well = |requirement: &&Requirement| requirement.observation.verdict == Verdict::Ok;
-        let well: Vec<&Requirement> = of_one.iter().filter(is_well).collect();
-        if let Some(first) = well.first() {
-            let more = if well.len() > 1 { format!(" (and {} more)", well.len() - 1) } else { String::new() };
-            lines.push(format!("{:<7}  {:<12}  {}{more}", "ok", first.name, printable::line(&first.observation.seen)));
+    for group in requirements.chunk_by(|one, next| one.name == next.name) {
+        let is_met = |requirement: &&Requirement| requirement.observation.verdict == Verdict::Ok;
+        let met: Vec<&Requirement> = group.iter().filter(is_met).collect();
+        if let Some(first) = met.first() {
+            let count = if met.len() > 1 { format!(" (and {} more)", met.len() - 1) } else { String::new() };
+            lines.push(format!("{:<7}  {:<12}  {}{count}", "ok", first.name, printable::line(&first.observation.seen)));
         }
-        for Requirement { name, observation } in of_one.iter().filter(|it| !is_well(it)) {
-            lines.extend(trouble(name, observation));
+        for Requirement { name, observation } in group.iter().filter(|requirement| !is_met(requirement)) {
+            lines.extend(unmet_requirement(name, observation));
         }
     }
     lines
 }
 
-fn trouble(name: &str, Observation { verdict, seen, cause, repair }: &Observation) -> Vec<String> {
+fn unmet_requirement(name: &str, Observation { verdict, seen, cause, repair }: &Observation) -> Vec<String> {
     let verdict = match verdict {
         Verdict::Ok => "ok",
         Verdict::Note => "note",
@@ -131,7 +131,7 @@ fn links(gpu: &Gpu) -> Option<String> {
 fn driver(driver: &Driver) -> String {
     let version = driver.version.as_deref().unwrap_or("of unknown version");
     let cuda = driver.cuda_version.as_ref().map(|cuda| format!(", CUDA {cuda}")).unwrap_or_default();
-    printable::line(&format!("{:<8} {} {version}{cuda}, through {}", "driver", driver.vendor, driver.source.through()))
+    printable::line(&format!("{:<8} {} {version}{cuda}, through {}", "driver", driver.vendor, driver.source.label()))
         .into_owned()
 }
 
@@ -139,20 +139,20 @@ fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
     let Inventory { hostname, cpu, memory, cgroup, slurm, .. } = inventory;
     let cores: usize = cpu.sockets.iter().map(Vec::len).sum();
     let quota = cpu.quota.map(|cpus| format!(", quota {cpus} CPUs")).unwrap_or_default();
-    let machine: usize = cpu.sockets.iter().flatten().map(CpuSet::len).sum();
+    let machine_cpus: usize = cpu.sockets.iter().flatten().map(CpuSet::len).sum();
     let cpus = format!(
-        "{} allowed ({}){quota}; the machine: sockets {}, cores {cores}, CPUs {machine}",
+        "{} allowed ({}){quota}; the machine: sockets {}, cores {cores}, CPUs {machine_cpus}",
         cpu.allowed.len(),
         cpu.allowed,
         cpu.sockets.len(),
     );
     let limit = memory.limit_mib.map_or_else(|| "no limit".to_owned(), |limit| format!("limit {limit} MiB"));
-    let of_gpus = match memory.gpu_mib {
+    let gpu_memory = match memory.gpu_mib {
         0 => String::new(),
-        of_gpus => format!(" besides {of_gpus} MiB of its GPUs"),
+        gpu_memory => format!(" besides {gpu_memory} MiB of its GPUs"),
     };
     let memory =
-        format!("{} MiB usable; the machine has {} MiB{of_gpus}, {limit}", memory.usable_mib(), memory.total_mib);
+        format!("{} MiB usable; the machine has {} MiB{gpu_memory}, {limit}", memory.usable_mib(), memory.total_mib);
     let version = match cgroup.version {
         CgroupVersion::None => "none",
         CgroupVersion::V1 => "v1",

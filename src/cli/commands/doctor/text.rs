@@ -4,41 +4,42 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use doctor::{Examined, Observation, Verdict, worst};
+use doctor::{ExaminedEntry, Observation, Verdict, worst_verdict};
 use model::printable;
 
 /// The report as text; `is_brief` leaves out passed checks.
-pub(super) fn text(place: &str, examined: &[Examined], is_brief: bool) -> String {
+pub(super) fn text(place: &str, examined: &[ExaminedEntry], is_brief: bool) -> String {
     let mut text = format!("slurminit doctor, {place}\n");
     let mut part = "";
-    for it in examined.iter().filter(|it| !is_brief || it.observed.verdict() > Verdict::Note) {
+    for it in examined.iter().filter(|it| !is_brief || it.observations.verdict() > Verdict::Note) {
         if it.part != part {
             part = it.part;
             // Writing to a String cannot fail.
             let _ = writeln!(text, "\n{part}");
         }
-        let _ = writeln!(text, "  {} {}: {}", it.observed.verdict().mark(), it.entry.id, it.entry.symptoms.join("; "));
-        let _ = writeln!(text, "      checked: {}", it.entry.looks_at);
-        for observation in it.observed.observations() {
-            text += &observed(observation);
+        let mark = it.observations.verdict().mark();
+        let _ = writeln!(text, "  {mark} {}: {}", it.entry.id, it.entry.symptoms.join("; "));
+        let _ = writeln!(text, "      checked: {}", it.entry.examines);
+        for observation in it.observations.observations() {
+            text += &format_observation(observation);
         }
     }
     text + "\n" + &summary(examined)
 }
 
-fn observed(observation: &Observation) -> String {
+fn format_observation(observation: &Observation) -> String {
     let Observation { verdict, seen, cause, repair } = observation;
     let label = if *verdict == Verdict::CouldNotLook { "unknown:" } else { "seen:" };
     let mut text = format!("      {label:<10} {}\n", printable::line(seen));
-    let more = [("cause:", cause), ("repair:", repair)];
-    for (label, words) in more.into_iter().filter_map(|(label, words)| Some((label, words.as_ref()?))) {
-        let _ = writeln!(text, "      {label:<10} {}", printable::line(words));
+    let details = [("cause:", cause), ("repair:", repair)];
+    for (label, detail) in details.into_iter().filter_map(|(label, detail)| Some((label, detail.as_ref()?))) {
+        let _ = writeln!(text, "      {label:<10} {}", printable::line(detail));
     }
     text
 }
 
-fn summary(examined: &[Examined]) -> String {
-    let count = |verdict| examined.iter().filter(|it| it.observed.verdict() == verdict).count();
+fn summary(examined: &[ExaminedEntry]) -> String {
+    let count = |verdict| examined.iter().filter(|it| it.observations.verdict() == verdict).count();
     let plural = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
     format!(
         "{}, {}, {} not checked, {}, {} ok.\n",
@@ -68,15 +69,15 @@ struct ReportedEntry<'a> {
 }
 
 /// The report as JSON.
-pub(super) fn json(place: &str, examined: &[Examined]) -> serde_json::Result<String> {
-    let entries = examined.iter().map(|Examined { part, entry, observed }| ReportedEntry {
+pub(super) fn json(place: &str, examined: &[ExaminedEntry]) -> serde_json::Result<String> {
+    let entries = examined.iter().map(|ExaminedEntry { part, entry, observations }| ReportedEntry {
         id: entry.id,
         part,
         symptoms: entry.symptoms,
-        looked_at: entry.looks_at,
-        verdict: observed.verdict(),
-        observations: observed.observations(),
+        looked_at: entry.examines,
+        verdict: observations.verdict(),
+        observations: observations.observations(),
     });
-    let report = Report { place, verdict: worst(examined), entries: entries.collect() };
+    let report = Report { place, verdict: worst_verdict(examined), entries: entries.collect() };
     crate::commands::json(&report)
 }

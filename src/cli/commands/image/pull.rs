@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 
-/// How much of skopeo's messages is kept, in bytes.
-const LONGEST: u64 = 64 << 10;
+/// Limit of skopeo's messages, in bytes. The rest is discarded.
+const MAX_MESSAGES: u64 = 64 << 10;
 
 /// The scheme of a registry, the only one that is accepted.
 const SCHEME: &str = "docker://";
@@ -31,7 +31,7 @@ impl Pull {
         let errors = skopeo.stderr.take().context("skopeo has no standard error")?;
         let messages = std::thread::spawn(move || {
             let mut text = Vec::new();
-            let mut errors = errors.take(LONGEST);
+            let mut errors = errors.take(MAX_MESSAGES);
             let _ = errors.read_to_end(&mut text);
             // A full pipe would block skopeo.
             let _ = std::io::copy(&mut errors.into_inner(), &mut std::io::sink());
@@ -45,10 +45,10 @@ impl Pull {
         self.skopeo.stdout.take().context("skopeo has no standard output")
     }
 
-    /// Waits for the end of the download. The archive was read, or dropped.
+    /// Waits for the end of the download, after the archive was read or dropped.
     ///
     /// # Errors
-    /// The last message of a skopeo that failed.
+    /// skopeo failed; the error contains its last message.
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
     pub(super) fn finish(mut self) -> anyhow::Result<()> {
         let status = self.skopeo.wait()?;

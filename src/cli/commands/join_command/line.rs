@@ -6,7 +6,7 @@ use std::time::Duration;
 use config::token::TokenContents;
 use model::inventory::GpuType;
 
-use super::mounts::Shared;
+use super::mounts::SharedMount;
 
 /// The network of the new container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,16 +19,16 @@ pub(super) enum Network {
 
 /// A `docker run` in one line. No part contains characters that are special to a shell.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct JoinCommand {
     pub(super) name: String,
     pub(super) network: Network,
     pub(super) gpu_type: Option<GpuType>,
-    pub(super) mounts: Vec<Shared>,
+    pub(super) mounts: Vec<SharedMount>,
     pub(super) image: String,
     pub(super) token: String,
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for JoinCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, network, gpu_type, mounts, image, token } = self;
         // The options of a compute in compose.cluster.yaml.
@@ -46,9 +46,9 @@ impl fmt::Display for Line {
     }
 }
 
-impl Line {
-    /// On another host, this host's volumes are empty.
-    fn shared_advice(&self) -> &'static str {
+impl JoinCommand {
+    /// A hint to mount shared directories, because this host's volumes do not exist on another host.
+    fn mount_advice(&self) -> &'static str {
         match self.mounts.is_empty() {
             true => {
                 "Mount the shared directories of this cluster, such as homes and data, in the new container too: --volume SOURCE:/data\n"
@@ -61,10 +61,10 @@ impl Line {
     pub(super) fn advice(&self, contents: &TokenContents, controller_port: u16, daemon_port: u16) -> String {
         let TokenContents { controller, address, .. } = contents;
         let hours = contents.expires.saturating_sub(contents.issued).div_ceil(3600);
-        let more = match self.network {
+        let ports = match self.network {
             Network::Host => format!(
                 "The node has the name of its host. Open {address}:{controller_port} for it, and its port {daemon_port} for {controller}.\nFor another address of {controller}: --address.\n{}",
-                self.shared_advice()
+                self.mount_advice()
             ),
             Network::Named(_) => String::new(),
         };
@@ -75,50 +75,50 @@ impl Line {
             _ => "",
         };
         format!(
-            "SECRET: the command contains the munge key of this cluster: anyone who reads it can act as any user here, even as root.\nThat does not end when the token expires; only a new key on all machines revokes it.\nRun the command on the new machine within {hours} h, with the same image as {}. {more}{gpus}",
+            "SECRET: the command contains the munge key of this cluster: anyone who reads it can act as any user here, even as root.\nThat does not end when the token expires; only a new key on all machines revokes it.\nRun the command on the new machine within {hours} h, with the same image as {}. {ports}{gpus}",
             self.image
         )
     }
 }
 
-/// The first `compute-N` that is not the name of a node. Each line begins with a name.
+/// The first `compute-N` that is not the name of a node. Each line of `nodes` begins with a name.
 pub(super) fn free_name(nodes: &str) -> String {
     let is_taken = |name: &String| nodes.lines().any(|line| line.split_whitespace().next() == Some(name));
     let mut names = (1..).map(|number| format!("compute-{number}"));
     names.find(|name| !is_taken(name)).unwrap_or_default()
 }
 
-/// A name for the engine, without characters that are special to a shell or `docker run`.
+/// Parses a name for the engine, without characters that are special to a shell or `docker run`.
 pub(super) fn parse_word(text: &str) -> Result<String, String> {
     is_word(text, "_.-")
         .then(|| text.to_owned())
         .ok_or_else(|| "use letters, digits, and . _ - after the first character".to_owned())
 }
 
-/// Such as `registry.example.org:5000/lab/slurminit:1`, also with `@sha256:...`.
+/// Parses the name of an image, such as `registry.example.org:5000/lab/slurminit:1`, also with `@sha256:...`.
 pub(super) fn parse_image(text: &str) -> Result<String, String> {
     is_word(text, "_.-/:@").then(|| text.to_owned()).ok_or_else(|| "not the name of an image".to_owned())
 }
 
-fn is_word(text: &str, more: &str) -> bool {
+fn is_word(text: &str, punctuation: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.len() <= 255
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || punctuation.contains(c))
 }
 
 /// Parses `90s`, `30m`, `12h`, `7d`; at most a year.
 pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || "not a time; use a number and s, m, h or d, at most a year: 30m, 12h, 7d".to_owned();
-    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let invalid = || "not a time; use a number and s, m, h or d, at most a year: 30m, 12h, 7d".to_owned();
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(invalid)?;
     let unit = match unit {
         "s" => 1,
         "m" => 60,
         "h" => 3600,
         "d" => 86_400,
-        _ => return Err(wrong()),
+        _ => return Err(invalid()),
     };
     let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    seconds.filter(|seconds| (1..=366 * 86_400).contains(seconds)).map(Duration::from_secs).ok_or_else(wrong)
+    seconds.filter(|seconds| (1..=366 * 86_400).contains(seconds)).map(Duration::from_secs).ok_or_else(invalid)
 }
 
 #[cfg(test)]
@@ -127,8 +127,8 @@ mod tests {
 
     fn line(network: Network, gpu_type: Option<GpuType>) -> String {
         let (name, image, token) = ("compute-1".into(), "slurminit:latest".into(), "sj1-x".into());
-        let mounts = vec![Shared::parse("lab_data:/data").unwrap()];
-        Line { name, network, gpu_type, mounts, image, token }.to_string()
+        let mounts = vec![SharedMount::parse("lab_data:/data").unwrap()];
+        JoinCommand { name, network, gpu_type, mounts, image, token }.to_string()
     }
 
     #[test]

@@ -7,7 +7,7 @@ use sys::proc::parse::Mount;
 
 /// A mount of the new container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shared {
+pub(super) struct SharedMount {
     source: Source,
     pub(super) target: String,
     read_only: bool,
@@ -21,7 +21,7 @@ enum Source {
 }
 
 /// Formats the option of docker run. `-v` would create a directory that is missing on the host; `--mount` fails.
-impl fmt::Display for Shared {
+impl fmt::Display for SharedMount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { source, target, read_only } = self;
         match source {
@@ -37,26 +37,26 @@ impl fmt::Display for Shared {
     }
 }
 
-impl Shared {
+impl SharedMount {
     /// Parses `SOURCE:TARGET` or `SOURCE:TARGET:ro`, as for `docker run --volume`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || "not a mount; use SOURCE:TARGET or SOURCE:TARGET:ro, of letters, digits and / . _ -".to_owned();
+        let error = || "not a mount; use SOURCE:TARGET or SOURCE:TARGET:ro, of letters, digits and / . _ -".to_owned();
         let (text, read_only) = text.strip_suffix(":ro").map_or((text, false), |text| (text, true));
-        let (source, target) = text.split_once(':').ok_or_else(wrong)?;
-        let is_fine = is_plain(source) && is_plain(target) && target.starts_with('/');
+        let (source, target) = text.split_once(':').ok_or_else(error)?;
+        let is_valid = is_plain(source) && is_plain(target) && target.starts_with('/');
         let source = if source.starts_with('/') { Source::Host(source.into()) } else { Source::Volume(source.into()) };
-        is_fine.then(|| Self { source, target: target.to_owned(), read_only }).ok_or_else(wrong)
+        is_valid.then(|| Self { source, target: target.to_owned(), read_only }).ok_or_else(error)
     }
 
-    /// The mounts of this container. `own` are directories that are not shared, such as its state.
-    pub(super) fn of_container(mountinfo: &str, own: &[&Path]) -> Vec<Self> {
-        let is_own = |at: &str| own.iter().any(|own| Path::new(at).starts_with(own));
-        let shared = |mount: Mount<'_>| {
+    /// The shared mounts of this container. `private` are directories that are not shared, such as its state.
+    pub(super) fn of_container(mountinfo: &str, private: &[&Path]) -> Vec<Self> {
+        let is_private = |path: &str| private.iter().any(|directory| Path::new(path).starts_with(directory));
+        let shared_mount = |mount: Mount<'_>| {
             let Mount { from, at, read_only, .. } = mount;
-            let is_engines = at == "/"
+            let is_engine_mount = at == "/"
                 || ["/proc", "/sys", "/dev", "/run", "/etc"].iter().any(|top| Path::new(&at).starts_with(top));
             // The root of a file system has no known path on this host.
-            if is_engines || is_own(&at) || from == "/" || !is_plain(&from) || !is_plain(&at) {
+            if is_engine_mount || is_private(&at) || from == "/" || !is_plain(&from) || !is_plain(&at) {
                 return None;
             }
             let volume =
@@ -67,7 +67,7 @@ impl Shared {
             };
             Some(Self { source, target: at, read_only })
         };
-        Mount::all(mountinfo).filter_map(shared).collect()
+        Mount::all(mountinfo).filter_map(shared_mount).collect()
     }
 }
 
@@ -92,14 +92,14 @@ mod tests {
 
     #[test]
     fn copies_shared_mounts_only() {
-        let shared = Shared::of_container(MOUNTS, &[Path::new("/var/lib/slurm")]);
-        let options: Vec<String> = shared.iter().map(ToString::to_string).collect();
+        let shared_mounts = SharedMount::of_container(MOUNTS, &[Path::new("/var/lib/slurm")]);
+        let options: Vec<String> = shared_mounts.iter().map(ToString::to_string).collect();
         assert_eq!(options, ["--mount type=bind,source=/srv/lab/config,target=/config,readonly", "-v lab_data:/data"]);
     }
 
     #[test]
     fn volume_has_no_shell_characters() {
-        let option = |text| Shared::parse(text).map(|shared| shared.to_string());
+        let option = |text| SharedMount::parse(text).map(|mount| mount.to_string());
         assert_eq!(option("lab_data:/data").unwrap(), "-v lab_data:/data");
         assert_eq!(option("/srv/x:/config:ro").unwrap(), "--mount type=bind,source=/srv/x,target=/config,readonly");
         for bad in ["", "data", "data:data", "a b:/data", "$(x):/data", "-x:/data", "a:/b,c"] {

@@ -4,20 +4,20 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs as _, UdpSocket};
 
 /// A documentation address (RFC 5737) for finding the source address of the default route; no packet is sent to it.
-const ANYWHERE: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 9);
+const DOCUMENTATION_ADDRESS: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 9);
 
-/// The address of the default route, else one of the host name's.
+/// The source address of the default route; without one, an address of the host name.
 pub(super) fn address() -> Option<Ipv4Addr> {
     let is_reachable = |address: &Ipv4Addr| !address.is_loopback() && !address.is_unspecified();
-    let route = || {
+    let from_route = || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-        socket.connect(ANYWHERE).ok()?;
+        socket.connect(DOCUMENTATION_ADDRESS).ok()?;
         match socket.local_addr().ok()?.ip() {
             IpAddr::V4(address) => Some(address),
             IpAddr::V6(_) => None,
         }
     };
-    let named = || {
+    let from_host_name = || {
         let host = nix::unistd::gethostname().ok()?.into_string().ok()?;
         let mut found = (host, 0).to_socket_addrs().ok()?.filter_map(|found| match found.ip() {
             IpAddr::V4(address) => Some(address),
@@ -25,11 +25,12 @@ pub(super) fn address() -> Option<Ipv4Addr> {
         });
         found.find(is_reachable)
     };
-    route().filter(is_reachable).or_else(named)
+    from_route().filter(is_reachable).or_else(from_host_name)
 }
 
-/// Whether every interface is a veth whose peer is in another network namespace.
-pub(super) fn is_the_engines() -> bool {
+/// Whether this is a network of the container engine: every interface is a veth whose peer is in another network
+/// namespace.
+pub(super) fn is_engine_network() -> bool {
     let number = |name: &str, file: &str| -> Option<u32> {
         fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok()?.trim().parse().ok()
     };
@@ -38,41 +39,42 @@ pub(super) fn is_the_engines() -> bool {
     let interfaces: Vec<Interface> = names
         .filter_map(|name| {
             Some(Interface {
-                own: number(&name, "ifindex")?,
-                other: number(&name, "iflink")?,
+                index: number(&name, "ifindex")?,
+                peer: number(&name, "iflink")?,
                 is_loopback: name == "lo",
             })
         })
         .collect();
-    are_pairs(&interfaces)
+    are_veths(&interfaces)
 }
 
-/// An interface, and the index of its linked interface: itself, one in this namespace (a VLAN), or one in another.
+/// An interface. Its peer (`iflink`) is itself, an interface in this namespace (a VLAN), or one in another namespace.
 struct Interface {
-    own: u32,
-    other: u32,
+    index: u32,
+    peer: u32,
     is_loopback: bool,
 }
 
-fn are_pairs(interfaces: &[Interface]) -> bool {
-    let is_here = |number: u32| interfaces.iter().any(|interface| interface.own == number);
-    let mut real = interfaces.iter().filter(|interface| !interface.is_loopback).peekable();
-    real.peek().is_some() && real.all(|interface| interface.own != interface.other && !is_here(interface.other))
+fn are_veths(interfaces: &[Interface]) -> bool {
+    let is_here = |number: u32| interfaces.iter().any(|interface| interface.index == number);
+    let mut external = interfaces.iter().filter(|interface| !interface.is_loopback).peekable();
+    external.peek().is_some() && external.all(|interface| interface.index != interface.peer && !is_here(interface.peer))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pairs(interfaces: &[(u32, u32)]) -> bool {
-        let real = interfaces.iter().map(|(own, other)| Interface { own: *own, other: *other, is_loopback: false });
-        are_pairs(&real.chain([Interface { own: 1, other: 1, is_loopback: true }]).collect::<Vec<_>>())
+    fn veths(interfaces: &[(u32, u32)]) -> bool {
+        let external =
+            interfaces.iter().map(|(index, peer)| Interface { index: *index, peer: *peer, is_loopback: false });
+        are_veths(&external.chain([Interface { index: 1, peer: 1, is_loopback: true }]).collect::<Vec<_>>())
     }
 
     #[test]
     fn distinguishes_container_network_from_host_network() {
-        assert!(pairs(&[(42, 43)]) && pairs(&[(42, 43), (44, 45)]));
+        assert!(veths(&[(42, 43)]) && veths(&[(42, 43), (44, 45)]));
         // A NIC; a NIC with a VLAN; a NIC with Docker's bridge and a veth; no interface.
-        assert!(!pairs(&[(2, 2)]) && !pairs(&[(2, 2), (3, 2)]) && !pairs(&[(2, 2), (4, 4), (43, 42)]) && !pairs(&[]));
+        assert!(!veths(&[(2, 2)]) && !veths(&[(2, 2), (3, 2)]) && !veths(&[(2, 2), (4, 4), (43, 42)]) && !veths(&[]));
     }
 }

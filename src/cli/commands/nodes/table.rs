@@ -2,30 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use crate::commands::columns::{Column, WIDTH, aligned, dash, wrapped};
+use crate::commands::columns::{Column, WIDTH, dash, format_table, wrap};
 use model::queued_job::OwnedJob;
 use slurm::nodes::{ClusterNode, ClusterNodes, GpuState, NodeGpu};
 
 /// The model column gets the remaining width.
 fn columns(rows: &[[String; 7]]) -> [Column; 7] {
-    let column = |at: usize, head, narrowest: usize, widest: usize| {
-        let longest = rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
-        (Column::left(head, narrowest, widest), longest.clamp(narrowest, widest))
+    let column = |index: usize, head, min_width: usize, max_width: usize| {
+        let longest = rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
+        (Column::left(head, min_width, max_width), longest.clamp(min_width, max_width))
     };
-    let (node, of_node) = column(0, "NODE", 4, 15);
-    let (state, of_state) = column(1, "STATE", 5, 13);
-    let (job, of_job) = column(5, "JOB", 4, 9);
-    let (user, of_user) = column(6, "USER", 4, 10);
-    let model = WIDTH - (of_node + of_state + 3 + 7 + of_job + of_user + 6);
+    let (node, node_width) = column(0, "NODE", 4, 15);
+    let (state, state_width) = column(1, "STATE", 5, 13);
+    let (job, job_width) = column(5, "JOB", 4, 9);
+    let (user, user_width) = column(6, "USER", 4, 10);
+    let model = WIDTH - (node_width + state_width + 3 + 7 + job_width + user_width + 6);
     let (gpu, memory) = (Column::right("GPU", 3), Column::right("MEMORY", 7));
     [node, state, gpu, Column::left("MODEL", 5, model), memory, job, user]
 }
 
 pub(super) fn table(cluster: &ClusterNodes) -> String {
-    let mut text = wrapped(&headline(cluster), "");
+    let mut text = wrap(&headline(cluster), "");
     let rows: Vec<[String; 7]> = cluster.nodes.iter().flat_map(rows).collect();
     if !rows.is_empty() {
-        text += &format!("\n{}", aligned(&columns(&rows), &rows));
+        text += &format!("\n{}", format_table(&columns(&rows), &rows));
     }
     let notes: String = cluster.nodes.iter().filter_map(note).collect();
     if !notes.is_empty() {
@@ -37,19 +37,20 @@ pub(super) fn table(cluster: &ClusterNodes) -> String {
 /// Such as `3 nodes: 2 idle, 1 drained · 5 GPUs: 3 free · room for 1021 more`.
 fn headline(cluster: &ClusterNodes) -> String {
     let count = cluster.nodes.len();
-    let room = cluster.most_nodes.and_then(|most| most.checked_sub(count as u64)).filter(|room| *room > 0);
+    let slots = cluster.most_nodes.and_then(|limit| limit.checked_sub(count as u64)).filter(|slots| *slots > 0);
     if count == 0 {
-        let room =
-            room.map(|room| format!("; up to {room} compute containers can join (max_nodes)")).unwrap_or_default();
-        return format!("no nodes yet{room}");
+        let slots =
+            slots.map(|slots| format!("; up to {slots} compute containers can join (max_nodes)")).unwrap_or_default();
+        return format!("no nodes yet{slots}");
     }
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
     cluster.nodes.iter().for_each(|node| *states.entry(&node.report.state).or_default() += 1);
     let states: Vec<String> = states.into_iter().map(|(state, count)| format!("{count} {state}")).collect();
     let gpus = || cluster.nodes.iter().flat_map(|node| &node.gpus);
     let free = gpus().filter(|gpu| gpu.state == GpuState::Free).count();
-    let room = room.map(|room| format!(" · room for {room} more")).unwrap_or_default();
-    format!("{}: {} · {}: {free} free{room}", counted(count, "node"), states.join(", "), counted(gpus().count(), "GPU"))
+    let slots = slots.map(|slots| format!(" · room for {slots} more")).unwrap_or_default();
+    let (nodes, gpus) = (counted(count, "node"), counted(gpus().count(), "GPU"));
+    format!("{nodes}: {} · {gpus}: {free} free{slots}", states.join(", "))
 }
 
 fn counted(count: usize, what: &str) -> String {
@@ -58,8 +59,8 @@ fn counted(count: usize, what: &str) -> String {
 
 /// One row for each GPU, or one for a node without GPUs.
 fn rows(node: &ClusterNode) -> Vec<[String; 7]> {
-    let silent = if node.report.responding { "" } else { "*" };
-    let state = format!("{}{silent}", node.report.state);
+    let silent_mark = if node.report.responding { "" } else { "*" };
+    let state = format!("{}{silent_mark}", node.report.state);
     let row = |gpu: &NodeGpu| {
         let (job, user) = match &gpu.state {
             GpuState::Free => ("free".to_owned(), dash()),
@@ -88,8 +89,8 @@ pub(in crate::commands) fn users(jobs: &[OwnedJob]) -> String {
 
 /// Why the node accepts no jobs.
 fn note(node: &ClusterNode) -> Option<String> {
-    let answers = if node.report.responding { "" } else { "; it does not respond to the controller" };
-    (!node.takes_jobs()).then(|| wrapped(&format!("{} is {}{answers}", node.name, node.report), "  "))
+    let silent_note = if node.report.responding { "" } else { "; it does not respond to the controller" };
+    (!node.accepts_jobs()).then(|| wrap(&format!("{} is {}{silent_note}", node.name, node.report), "  "))
 }
 
 /// In GiB, with a decimal below 10 GiB.

@@ -15,13 +15,17 @@ use startup::{health, jobs};
 use sys::secret_variables;
 
 /// The running cluster, once it is ready; otherwise reports why not, and returns the exit code.
-pub(in crate::commands) fn serving(cluster: &Cluster, directory: &Path, limit: Duration) -> Result<Status, u8> {
-    let is_up = status::of_the_living(directory).is_some_and(|status| status.snapshot.ready);
-    // Later a node may be drained on purpose.
-    let (ready, why) =
-        if is_up { (true, String::new()) } else { health::ready_within(directory, limit, Duration::ZERO) };
-    let status = status::of_the_living(directory);
-    let Some(status) = status.filter(|_| ready) else {
+pub(in crate::commands) fn wait_for_running_cluster(
+    cluster: &Cluster,
+    directory: &Path,
+    limit: Duration,
+) -> Result<Status, u8> {
+    let is_running = status::of_running_slurminit(directory).is_some_and(|status| status.snapshot.ready);
+    // A cluster that was ready needs no check: a node may be drained on purpose.
+    let (is_ready, why) =
+        if is_running { (true, String::new()) } else { health::ready_within(directory, limit, Duration::ZERO) };
+    let status = status::of_running_slurminit(directory);
+    let Some(status) = status.filter(|_| is_ready) else {
         let (seconds, why) = (limit.as_secs_f64(), printable::line(&why));
         eprintln!("slurminit: the cluster starting here was not ready after {seconds} s: {why}");
         return Err(exit_code::NOT_READY);
@@ -38,7 +42,7 @@ pub(in crate::commands) fn serving(cluster: &Cluster, directory: &Path, limit: D
 
 /// Executes the command once the cluster is ready. If jobs are to be waited for, the command is a child.
 pub(super) fn run(cluster: &Cluster, config: &Config, cmd: &[OsString]) -> anyhow::Result<u8> {
-    if let Err(code) = serving(cluster, &config.paths.run, cluster.patience()) {
+    if let Err(code) = wait_for_running_cluster(cluster, &config.paths.run, cluster.start_timeout()) {
         return Ok(code);
     }
     let Some((program, arguments)) = cmd.split_first() else { return Ok(exit_code::SUCCESS) };

@@ -11,8 +11,9 @@ use clap::Subcommand as _;
 use crate::commands::Verb;
 use crate::version;
 
+/// The kind of the first word after the image's name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum FirstWord {
     /// A command, or a word that fails as one.
     Command,
     /// `docker run IMAGE --help`.
@@ -53,17 +54,17 @@ Configuration: a slurminit.toml in a directory that is mounted at /config (-v \"
 Persistent state: volumes at /var/lib/slurm and /etc/munge.
 ";
 
-/// Determines the meaning. `is_program`: whether a program of that name can be executed.
-pub(super) fn meaning(cmd: &[OsString], is_program: &dyn Fn(&OsStr) -> bool) -> Meaning {
-    let Some(first) = cmd.first() else { return Meaning::Command };
-    let alone = cmd.len() == 1;
+/// Classifies the first word. `is_program`: whether a program of that name can be executed.
+pub(super) fn classify(cmd: &[OsString], is_program: &dyn Fn(&OsStr) -> bool) -> FirstWord {
+    let Some(first) = cmd.first() else { return FirstWord::Command };
+    let is_alone = cmd.len() == 1;
     match first.to_str() {
-        Some("--help" | "-h") => Meaning::Help,
-        Some("--version" | "-V") => Meaning::Version,
-        Some(option) if option.starts_with('-') && !is_program(first) => Meaning::Option,
-        Some("help") if alone && !is_program(first) => Meaning::Help,
-        Some(word) if is_verb(word) && !is_program(first) => Meaning::Verb,
-        _ => Meaning::Command,
+        Some("--help" | "-h") => FirstWord::Help,
+        Some("--version" | "-V") => FirstWord::Version,
+        Some(option) if option.starts_with('-') && !is_program(first) => FirstWord::Option,
+        Some("help") if is_alone && !is_program(first) => FirstWord::Help,
+        Some(word) if is_verb(word) && !is_program(first) => FirstWord::Verb,
+        _ => FirstWord::Command,
     }
 }
 
@@ -95,7 +96,7 @@ pub(super) fn take_nodes(cmd: &mut Vec<OsString>) -> Result<Option<u32>, String>
     Ok(Some(nodes))
 }
 
-/// Whether it is a visible verb. `run` is excluded: a second one in a container makes no sense.
+/// Whether it is a visible verb. `run` is excluded, because the container already runs it.
 fn is_verb(word: &str) -> bool {
     let verbs = Verb::augment_subcommands(clap::Command::new(""));
     verbs.get_subcommands().any(|verb| verb.get_name() == word && !verb.is_hide_set() && word != "run")
@@ -127,38 +128,38 @@ pub(super) fn version() -> String {
 mod tests {
     use super::*;
 
-    fn meaning_of(cmd: &[&str], programs: &[&str]) -> Meaning {
+    fn classification(cmd: &[&str], programs: &[&str]) -> FirstWord {
         let cmd: Vec<OsString> = cmd.iter().map(OsString::from).collect();
-        meaning(&cmd, &|name| programs.iter().any(|program| OsStr::new(program) == name))
+        classify(&cmd, &|name| programs.iter().any(|program| OsStr::new(program) == name))
     }
 
     #[test]
     fn interprets_words_that_are_not_commands() {
         for (cmd, expected) in [
-            (&[][..], Meaning::Command),
-            (&["--help"], Meaning::Help),
-            (&["-h"], Meaning::Help),
-            (&["help"], Meaning::Help),
-            (&["--version"], Meaning::Version),
-            (&["-V"], Meaning::Version),
-            (&["status"], Meaning::Verb),
-            (&["logs", "slurmd"], Meaning::Verb),
-            (&["--gpus", "all", "srun"], Meaning::Option),
-            (&["srun", "--help"], Meaning::Command),
-            (&["no-such-command"], Meaning::Command),
-            // Hidden verbs, and verbs that make no sense here.
-            (&["prepare"], Meaning::Command),
-            (&["run", "--", "srun"], Meaning::Command),
-            (&["help", "me"], Meaning::Command),
+            (&[][..], FirstWord::Command),
+            (&["--help"], FirstWord::Help),
+            (&["-h"], FirstWord::Help),
+            (&["help"], FirstWord::Help),
+            (&["--version"], FirstWord::Version),
+            (&["-V"], FirstWord::Version),
+            (&["status"], FirstWord::Verb),
+            (&["logs", "slurmd"], FirstWord::Verb),
+            (&["--gpus", "all", "srun"], FirstWord::Option),
+            (&["srun", "--help"], FirstWord::Command),
+            (&["no-such-command"], FirstWord::Command),
+            // Hidden verbs, and excluded ones.
+            (&["prepare"], FirstWord::Command),
+            (&["run", "--", "srun"], FirstWord::Command),
+            (&["help", "me"], FirstWord::Command),
         ] {
-            assert_eq!(meaning_of(cmd, &["srun"]), expected, "{cmd:?}");
+            assert_eq!(classification(cmd, &["srun"]), expected, "{cmd:?}");
         }
     }
 
     #[test]
     fn program_takes_precedence_over_verb_and_option() {
         for name in ["status", "help", "-x"] {
-            assert_eq!(meaning_of(&[name], &[name]), Meaning::Command, "{name}");
+            assert_eq!(classification(&[name], &[name]), FirstWord::Command, "{name}");
         }
     }
 

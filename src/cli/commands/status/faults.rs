@@ -1,32 +1,32 @@
 //! The GPUs' faults, as `slurminit agent` reports them.
 
-use crate::commands::columns::wrapped;
+use crate::commands::columns::wrap;
 use model::faults::report::{GpuReport, Report};
 
 /// Empty if no GPU has a fault. `now` is in seconds since 1970.
 pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> String {
-    let of_gpu = |gpu: &GpuReport| {
+    let gpu_faults = |gpu: &GpuReport| {
         let name = gpu.identity.pci_address.map_or_else(String::new, |address| format!(" ({address})"));
-        let out = if gpu.is_out { "; jobs do not get it" } else { "" };
+        let availability = if gpu.is_out { "; jobs do not get it" } else { "" };
         let fault = |fault: &model::faults::report::OpenFault| {
             let since = age(now.saturating_sub(fault.since) * 1000);
-            wrapped(
+            wrap(
                 &format!(
-                    "GPU {}{name}: {}, since {since}{out}; repair: {}",
+                    "GPU {}{name}: {}, since {since}{availability}; repair: {}",
                     gpu.identity.index, fault.what, fault.repair
                 ),
                 "  ",
             )
         };
-        let each: String = gpu.faults.iter().map(fault).collect();
-        if each.is_empty() && gpu.is_out {
-            wrapped(&format!("GPU {}{name}: recovered{out} yet", gpu.identity.index), "  ")
+        let faults: String = gpu.faults.iter().map(fault).collect();
+        if faults.is_empty() && gpu.is_out {
+            wrap(&format!("GPU {}{name}: recovered{availability} yet", gpu.identity.index), "  ")
         } else {
-            each
+            faults
         }
     };
-    let gpus: String = report.gpus.iter().map(of_gpu).collect();
-    let node = report.node.as_ref().map(|node| wrapped(&format!("the node: {node}"), "  ")).unwrap_or_default();
+    let gpus: String = report.gpus.iter().map(gpu_faults).collect();
+    let node = report.node.as_ref().map(|node| wrap(&format!("the node: {node}"), "  ")).unwrap_or_default();
     if gpus.is_empty() && node.is_empty() { String::new() } else { format!("\n{gpus}{node}") }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::commands::columns::{Column, aligned, dash, wrapped};
+use crate::commands::columns::{Column, dash, format_table, wrap};
 use crate::commands::nodes::users;
 use init::status::Status;
 use machine::UnitSnapshot;
@@ -29,20 +29,21 @@ const GPUS: [Column; 5] = [
 /// `now_ms` is on the monotonic clock; `memory` returns a process's memory in KiB.
 pub(super) fn table(status: &Status, now: &NodeStatus, now_ms: u64, memory: impl Fn(i32) -> Option<u64>) -> String {
     let snapshot = &status.snapshot;
-    let up = now_ms.saturating_sub(status.started_ms);
+    let uptime_ms = now_ms.saturating_sub(status.started_ms);
     let mut text =
-        wrapped(&format!("slurminit {} · up {} · {}", status.version, age(up), headline(status, now)), "") + "\n";
-    let own = i32::try_from(status.pid).ok().and_then(&memory);
-    let row = |unit: &UnitSnapshot| row(unit, up, &memory);
-    let of_pid_1 = ["slurminit".to_owned(), "running".to_owned(), status.pid.to_string(), age(up), dash(), size(own)];
-    let rows: Vec<_> = std::iter::once(of_pid_1).chain(snapshot.units.iter().map(row)).collect();
-    text += &aligned(&DAEMONS, &rows);
-    let ends: String = snapshot.units.iter().filter_map(|unit| last_exit(unit, up)).collect();
-    if !ends.is_empty() {
-        text += &format!("\n{ends}");
+        wrap(&format!("slurminit {} · up {} · {}", status.version, age(uptime_ms), headline(status, now)), "") + "\n";
+    let init_kib = i32::try_from(status.pid).ok().and_then(&memory);
+    let row = |unit: &UnitSnapshot| row(unit, uptime_ms, &memory);
+    let init_row =
+        ["slurminit".to_owned(), "running".to_owned(), status.pid.to_string(), age(uptime_ms), dash(), size(init_kib)];
+    let rows: Vec<_> = std::iter::once(init_row).chain(snapshot.units.iter().map(row)).collect();
+    text += &format_table(&DAEMONS, &rows);
+    let last_exits: String = snapshot.units.iter().filter_map(|unit| last_exit(unit, uptime_ms)).collect();
+    if !last_exits.is_empty() {
+        text += &format!("\n{last_exits}");
     }
     if let Some(prepared) = &snapshot.prepared {
-        text += &format!("\n{}", wrapped(&node(prepared, now), "  "));
+        text += &format!("\n{}", wrap(&node(prepared, now), "  "));
         text += &gpus(&now.gpus);
     }
     text
@@ -78,29 +79,29 @@ fn gpus(gpus: &[OwnGpu]) -> String {
         [gpu.index.to_string(), gpu.model.clone(), state, user, gpu.file.clone()]
     };
     let why = |gpu: &OwnGpu| match &gpu.state {
-        OwnGpuState::Lost { why } => Some(wrapped(&format!("GPU {}: {why}", gpu.index), "  ")),
+        OwnGpuState::Lost { why } => Some(wrap(&format!("GPU {}: {why}", gpu.index), "  ")),
         _ => None,
     };
     let lost: String = gpus.iter().filter_map(why).collect();
-    format!("\n{}{lost}", aligned(&GPUS, &gpus.iter().map(row).collect::<Vec<_>>()))
+    format!("\n{}{lost}", format_table(&GPUS, &gpus.iter().map(row).collect::<Vec<_>>()))
 }
 
-fn row(unit: &UnitSnapshot, up: u64, memory: impl Fn(i32) -> Option<u64>) -> [String; 6] {
+fn row(unit: &UnitSnapshot, uptime_ms: u64, memory: impl Fn(i32) -> Option<u64>) -> [String; 6] {
     [
         unit.name.clone(),
         unit.state.to_string(),
         unit.pid.map_or_else(dash, |pid| pid.to_string()),
-        unit.since_ms.map_or_else(dash, |since| age(up.saturating_sub(since))),
+        unit.since_ms.map_or_else(dash, |since| age(uptime_ms.saturating_sub(since))),
         unit.restarts.to_string(),
         size(unit.pid.and_then(memory)),
     ]
 }
 
-fn last_exit(unit: &UnitSnapshot, up: u64) -> Option<String> {
+fn last_exit(unit: &UnitSnapshot, uptime_ms: u64) -> Option<String> {
     let how = unit.last_exit.as_ref()?;
-    let ago = unit.last_exit_ms.map(|at| format!(" {} ago", age(up.saturating_sub(at)))).unwrap_or_default();
+    let ago = unit.last_exit_ms.map(|at| format!(" {} ago", age(uptime_ms.saturating_sub(at)))).unwrap_or_default();
     let why = unit.last_exit_why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-    Some(wrapped(&format!("{} {how}{ago}{why}", unit.name), "  "))
+    Some(wrap(&format!("{} {how}{ago}{why}", unit.name), "  "))
 }
 
 fn headline(status: &Status, now: &NodeStatus) -> String {
@@ -108,7 +109,7 @@ fn headline(status: &Status, now: &NodeStatus) -> String {
     if !snapshot.ready {
         return format!("{}: {}", snapshot.phase, snapshot.why);
     }
-    now.why_closed().map_or_else(|| "ready".to_owned(), |why| format!("not ready: {why}"))
+    now.closed_reason().map_or_else(|| "ready".to_owned(), |why| format!("not ready: {why}"))
 }
 
 fn size(kib: Option<u64>) -> String {

@@ -1,7 +1,7 @@
 //! GPUs that are passed by their device files: hardware, files, groups, trial.
 
 use super::{Repairs, failed_trial};
-use crate::configure::choice::{GpuId, no_such, numbers};
+use crate::configure::choice::{GpuId, index_range, unknown_gpu};
 use crate::configure::host_gpus::HostGpus;
 use crate::configure::passthrough::{PassMethod, Trial};
 use crate::configure::situation::{FileGpus, PlatformKind, Situation};
@@ -13,14 +13,14 @@ impl HostGpus for FileGpus {
     }
 
     fn is_present(&self) -> bool {
-        self.on_pci > 0 || self.has_files()
+        self.pci_count > 0 || self.has_files()
     }
 
     fn is_default_choice(&self) -> bool {
         self.has_files()
     }
 
-    fn can_be_tried(&self) -> bool {
+    fn is_ready_for_trial(&self) -> bool {
         self.is_complete()
     }
 
@@ -32,15 +32,15 @@ impl HostGpus for FileGpus {
         let count = self.render_nodes.len();
         match id.index() {
             None => {
-                let (maker, has) = (self.vendor.traits().maker, numbers(count));
-                Err(format!("--gpus {id}: {maker} GPUs are selected by number; this host has {has}"))
+                let (maker, range) = (self.vendor.traits().maker, index_range(count));
+                Err(format!("--gpus {id}: {maker} GPUs are selected by number; this host has {range}"))
             }
-            Some(index) if index >= count => Err(no_such(id, count)),
+            Some(index) if index >= count => Err(unknown_gpu(id, count)),
             Some(_) => Ok(()),
         }
     }
 
-    fn way(&self, _: &Situation) -> PassMethod {
+    fn pass_method(&self, _: &Situation) -> PassMethod {
         PassMethod::Files(self.clone())
     }
 
@@ -48,16 +48,16 @@ impl HostGpus for FileGpus {
         vec![hardware(self)]
     }
 
-    fn passes(&self, _: &Situation, _: &Trial) -> Vec<Observations> {
+    fn passthrough_setup(&self, _: &Situation, _: &Trial) -> Vec<Observations> {
         groups(self).into_iter().collect()
     }
 
-    fn tried(&self, _: &Situation, trial: &Trial) -> Observations {
-        tried(self, trial)
+    fn trial_result(&self, _: &Situation, trial: &Trial) -> Observations {
+        trial_result(self, trial)
     }
 
-    fn assess(&self, seen: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
-        if matches!(seen.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
+    fn assess(&self, situation: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
+        if matches!(situation.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
             return (vec![Observations::note("not available in Docker Desktop's virtual machine".to_owned())], false);
         }
         let mut checks = vec![hardware(self)];
@@ -65,10 +65,10 @@ impl HostGpus for FileGpus {
             return (checks, false);
         }
         checks.extend(groups(self));
-        if let Trial::NotTried(_) = trial {
-            checks.extend(rootless(seen, self));
+        if let Trial::Skipped(_) = trial {
+            checks.extend(rootless(situation, self));
         }
-        checks.push(tried(self, trial));
+        checks.push(trial_result(self, trial));
         let is_usable = !checks.iter().any(Observations::has_failed);
         (checks, is_usable)
     }
@@ -85,17 +85,19 @@ fn hardware(gpus: &FileGpus) -> Observations {
 }
 
 /// The result of the trial.
-fn tried(gpus: &FileGpus, trial: &Trial) -> Observations {
+fn trial_result(gpus: &FileGpus, trial: &Trial) -> Observations {
     let files = gpus.files;
     let toolkit = format!("rebuild the image with --build-arg GPU_TYPE={}", gpus.vendor);
     match trial {
-        Trial::Works(count) => Observations::ok(format!("a container can use {count} of them (tested with the image)")),
-        Trial::Fails(failure) => {
+        Trial::Passed(count) => {
+            Observations::ok(format!("a container can use {count} of them (tested with the image)"))
+        }
+        Trial::Failed(failure) => {
             let tool = gpus.vendor.traits().mismatch.tool;
             let repairs = Repairs { tool, toolkit: &toolkit, device: files.missing, permission: files.rootless };
             failed_trial(failure, false, &repairs)
         }
-        Trial::NotTried(why) => Observations::note(format!("not tested with a container: {why}")),
+        Trial::Skipped(why) => Observations::note(format!("not tested with a container: {why}")),
     }
 }
 
@@ -113,21 +115,22 @@ fn incomplete(gpus: &FileGpus) -> Observations {
 
 /// The groups that own the device files.
 fn groups(gpus: &FileGpus) -> Option<Observations> {
-    let closed = gpus.devices().filter(|it| it.group == 0 && !it.is_for_all);
-    let closed: Vec<&str> = closed.map(|it| it.path.as_str()).collect();
-    if !closed.is_empty() {
+    let root_only = gpus.devices().filter(|device| device.group == 0 && !device.is_world_accessible);
+    let root_only: Vec<&str> = root_only.map(|device| device.path.as_str()).collect();
+    if !root_only.is_empty() {
         return Some(Observations::warn(
-            format!("only root can use {}", closed.join(", ")),
+            format!("only root can use {}", root_only.join(", ")),
             "these files belong to the group root, so no group can be passed to the container",
             gpus.files.groups,
         ));
     }
-    let numbers: Vec<String> = gpus.groups().iter().map(ToString::to_string).collect();
-    (!numbers.is_empty()).then(|| Observations::ok(format!("device file groups on this host: {}", numbers.join(", "))))
+    let group_ids: Vec<String> = gpus.groups().iter().map(ToString::to_string).collect();
+    (!group_ids.is_empty())
+        .then(|| Observations::ok(format!("device file groups on this host: {}", group_ids.join(", "))))
 }
 
-fn rootless(seen: &Situation, gpus: &FileGpus) -> Option<Observations> {
-    seen.is_rootless().then(|| {
+fn rootless(situation: &Situation, gpus: &FileGpus) -> Option<Observations> {
+    situation.is_rootless().then(|| {
         Observations::warn(
             "a rootless Docker may not be able to open the GPU's device files",
             "the host's groups do not apply inside a rootless container",

@@ -10,7 +10,7 @@ use sys::tool;
 use sys::tool::answer::{Answer, first_line};
 
 /// Signs of an engine on the host, for use inside the image, which has no docker command.
-const TRACES: [&str; 5] =
+const ENGINE_FILES: [&str; 5] =
     ["run/docker.sock", "var/run/docker.sock", "usr/bin/dockerd", "usr/bin/docker", "usr/local/bin/docker"];
 
 /// The relevant part of `docker info --format '{{json .}}'`.
@@ -29,14 +29,14 @@ struct Info {
 
 pub(super) fn engine(root: &Path, deadline: Duration) -> Engine {
     let (stdout, stderr) = match tool::ask("docker", &["info", "--format", "{{json .}}"], deadline) {
-        Answer::Missing if TRACES.iter().any(|path| root.join(path).exists()) => return Engine::NotAsked,
+        Answer::Missing if ENGINE_FILES.iter().any(|path| root.join(path).exists()) => return Engine::NoClient,
         Answer::Missing => return Engine::Missing,
-        Answer::Silent => return Engine::Silent,
+        Answer::Silent => return Engine::TimedOut,
         Answer::Ended { stdout, stderr, .. } => (stdout, stderr),
     };
     let info: Info = serde_json::from_str(stdout.trim()).unwrap_or_default();
     match info.server_version {
-        Some(version) if !version.is_empty() => Engine::Answers(EngineInfo {
+        Some(version) if !version.is_empty() => Engine::Running(EngineInfo {
             version,
             runtimes: info.runtimes.unwrap_or_default().into_iter().map(|(name, _)| name).collect(),
             is_rootless: info
@@ -50,8 +50,8 @@ pub(super) fn engine(root: &Path, deadline: Duration) -> Engine {
         }),
         _ => {
             let errors = info.server_errors.unwrap_or_default();
-            let words = first_line(errors.iter().map(String::as_str).chain([stderr.as_str()]));
-            if words.contains("permission denied") { Engine::Refused } else { Engine::Stopped(words) }
+            let message = first_line(errors.iter().map(String::as_str).chain([stderr.as_str()]));
+            if message.contains("permission denied") { Engine::PermissionDenied } else { Engine::Stopped(message) }
         }
     }
 }
@@ -65,5 +65,5 @@ pub(super) fn compose(deadline: Duration, engine: &Engine) -> Compose {
     if let Some(version) = version("docker-compose", &["version", "--short"]) {
         return Compose::Version { command: "docker-compose", version };
     }
-    if *engine == Engine::NotAsked { Compose::NotAsked } else { Compose::Missing }
+    if *engine == Engine::NoClient { Compose::NoClient } else { Compose::Missing }
 }

@@ -11,35 +11,35 @@ use sys::tool;
 use sys::tool::answer::Answer;
 
 /// The timeout of the trial container. The first start of many GPUs is slow.
-const TRIAL: Duration = Duration::from_secs(60);
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs a trial for each vendor, if the image exists.
-pub fn trials(image: &str, no_trial: bool, deadline: Duration, seen: &Situation) -> Trials {
-    let can_try = if no_trial {
+pub fn trials(image: &str, no_trial: bool, deadline: Duration, situation: &Situation) -> Trials {
+    let precondition = if no_trial {
         Err("--no-trial")
-    } else if seen.engine.info().is_none() {
+    } else if situation.engine.info().is_none() {
         Err("the engine is not reachable")
     } else if !has_image(deadline, image) {
         Err("the image is not built yet; build it and run this again")
     } else {
         Ok(())
     };
-    let trial = |gpus: &dyn HostGpus| match can_try {
-        Err(why) => Trial::NotTried(why),
-        Ok(()) if !gpus.can_be_tried() => Trial::NotTried("other requirements are missing"),
-        Ok(()) => try_with(gpus, image, seen),
+    let trial = |gpus: &dyn HostGpus| match precondition {
+        Err(why) => Trial::Skipped(why),
+        Ok(()) if !gpus.is_ready_for_trial() => Trial::Skipped("other requirements are missing"),
+        Ok(()) => run_trial(gpus, image, situation),
     };
-    Trials(seen.gpus.iter().map(|gpus| (gpus.vendor(), trial(gpus.as_ref()))).collect())
+    Trials(situation.gpus.iter().map(|gpus| (gpus.vendor(), trial(gpus.as_ref()))).collect())
 }
 
-fn try_with(gpus: &dyn HostGpus, image: &str, seen: &Situation) -> Trial {
+fn run_trial(gpus: &dyn HostGpus, image: &str, situation: &Situation) -> Trial {
     let name = format!("slurminit-trial-{}", std::process::id());
-    let arguments = passthrough::arguments(&gpus.way(seen), image, &name);
+    let arguments = passthrough::arguments(&gpus.pass_method(situation), image, &name);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let answer = tool::ask("docker", &arguments, TRIAL);
+    let answer = tool::ask("docker", &arguments, TRIAL_TIMEOUT);
     if answer == Answer::Silent {
         // The timeout kills only the client.
-        tool::ask("docker", &["rm", "--force", &name], TRIAL);
+        tool::ask("docker", &["rm", "--force", &name], TRIAL_TIMEOUT);
     }
-    passthrough::judge(gpus.vendor(), &answer)
+    passthrough::interpret(gpus.vendor(), &answer)
 }

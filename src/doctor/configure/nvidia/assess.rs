@@ -2,9 +2,9 @@
 
 use super::{Nvidia, Smi, Toolkit};
 use crate::configure::assess::{Repairs, failed_trial};
-use crate::configure::choice::{GpuId, no_such};
+use crate::configure::choice::{GpuId, unknown_gpu};
 use crate::configure::host_gpus::HostGpus;
-use crate::configure::passthrough::{Part, PassMethod, Trial};
+use crate::configure::passthrough::{Component, PassMethod, Trial};
 use crate::configure::situation::{Engine, EngineInfo, PlatformKind, Situation, Version};
 use model::inventory::gres::counted;
 use model::inventory::{Observations, Vendor};
@@ -17,7 +17,7 @@ const CUDA_12_DRIVER: Version = Version(525, 60, 13);
 const REGISTER: &str = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker";
 const INSTALL: &str = "install nvidia-container-toolkit, sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker";
 const NO_CGROUPS: &str = "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place";
-const OWN_CGROUPS: &str = "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups=false --in-place && \
+const ALLOW_CGROUPS: &str = "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups=false --in-place && \
     sudo systemctl restart docker";
 
 impl HostGpus for Nvidia {
@@ -26,7 +26,7 @@ impl HostGpus for Nvidia {
     }
 
     fn is_present(&self) -> bool {
-        self.on_pci > 0 || !self.gpus.is_empty() || self.has_wsl_library
+        self.pci_count > 0 || !self.gpus.is_empty() || self.has_wsl_library
     }
 
     /// WSL2's device alone can mean NVIDIA.
@@ -34,32 +34,32 @@ impl HostGpus for Nvidia {
         self.is_present() || self.has_dxg
     }
 
-    fn can_be_tried(&self) -> bool {
+    fn is_ready_for_trial(&self) -> bool {
         !self.gpus.is_empty()
     }
 
-    fn is_ready(&self, seen: &Situation) -> bool {
-        self.is_present() && !self.hardware(seen).iter().any(Observations::has_failed)
+    fn is_ready(&self, situation: &Situation) -> bool {
+        self.is_present() && !self.hardware(situation).iter().any(Observations::has_failed)
     }
 
     fn check(&self, id: &GpuId) -> Result<(), String> {
         let uuids: Vec<&str> = self.gpus.iter().filter_map(|gpu| gpu.uuid.as_deref()).collect();
-        let knows = match id.index() {
+        let is_known = match id.index() {
             Some(index) => index < self.gpus.len(),
             None if id.as_str().starts_with("GPU-") => uuids.len() < self.gpus.len() || uuids.contains(&id.as_str()),
             None => self.mig_ids.is_empty() || self.mig_ids.iter().any(|mig| mig == id.as_str()),
         };
         // Without a driver nothing is known; the user may be preparing for another host.
-        if knows || self.gpus.is_empty() { Ok(()) } else { Err(no_such(id, self.gpus.len())) }
+        if is_known || self.gpus.is_empty() { Ok(()) } else { Err(unknown_gpu(id, self.gpus.len())) }
     }
 
-    fn way(&self, seen: &Situation) -> PassMethod {
-        way(&self.toolkit, seen)
+    fn pass_method(&self, situation: &Situation) -> PassMethod {
+        pass_method(&self.toolkit, situation)
     }
 
-    fn hardware(&self, seen: &Situation) -> Vec<Observations> {
-        if let Smi::Fails(words) = &self.smi {
-            let (cause, repair) = if words.contains("version mismatch") {
+    fn hardware(&self, situation: &Situation) -> Vec<Observations> {
+        if let Smi::Fails(message) = &self.smi {
+            let (cause, repair) = if message.contains("version mismatch") {
                 ("the driver was updated and the old kernel module is still loaded", "reboot the host")
             } else {
                 (
@@ -67,10 +67,10 @@ impl HostGpus for Nvidia {
                     "see dmesg | grep -i -e nvrm -e xid; re-install the driver, or reboot the host",
                 )
             };
-            return vec![Observations::fail(format!("nvidia-smi fails: {words}"), cause, repair)];
+            return vec![Observations::fail(format!("nvidia-smi fails: {message}"), cause, repair)];
         }
         if self.gpus.is_empty() {
-            return vec![no_driver(self, seen)];
+            return vec![no_driver(self, situation)];
         }
         let mut checks = vec![];
         let version = self.driver.as_deref().unwrap_or("of unknown version");
@@ -97,48 +97,48 @@ impl HostGpus for Nvidia {
         checks
     }
 
-    fn passes(&self, seen: &Situation, trial: &Trial) -> Vec<Observations> {
-        if let Trial::Works(_) = trial {
+    fn passthrough_setup(&self, situation: &Situation, trial: &Trial) -> Vec<Observations> {
+        if let Trial::Passed(_) = trial {
             return vec![Observations::ok("Docker passes the GPUs to containers".to_owned())];
         }
-        std::iter::once(toolkit(self, seen)).chain(cgroups(self, seen)).collect()
+        std::iter::once(toolkit(self, situation)).chain(cgroups(self, situation)).collect()
     }
 
-    fn tried(&self, seen: &Situation, trial: &Trial) -> Observations {
+    fn trial_result(&self, situation: &Situation, trial: &Trial) -> Observations {
         match trial {
-            // The trial outweighs whatever the files suggest.
-            Trial::Works(count) => {
+            // A successful trial overrides the checks of the files.
+            Trial::Passed(count) => {
                 Observations::ok(format!("a container can use {count} of them (tested with the image)"))
             }
-            Trial::Fails(failure) => {
-                let is_explained = matches!(failure.part, Part::Toolkit | Part::Permission)
-                    && self.passes(seen, trial).iter().any(Observations::has_failed);
-                failed_trial(failure, is_explained, &repairs(seen))
+            Trial::Failed(failure) => {
+                let is_explained = matches!(failure.component, Component::Toolkit | Component::Permission)
+                    && self.passthrough_setup(situation, trial).iter().any(Observations::has_failed);
+                failed_trial(failure, is_explained, &repairs(situation))
             }
-            Trial::NotTried(why) => Observations::note(format!("not tested with a container: {why}")),
+            Trial::Skipped(why) => Observations::note(format!("not tested with a container: {why}")),
         }
     }
 
-    fn assess(&self, seen: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
-        let mut checks = self.hardware(seen);
+    fn assess(&self, situation: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
+        let mut checks = self.hardware(situation);
         if checks.iter().any(Observations::has_failed) {
             return (checks, false);
         }
-        if matches!(seen.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
+        if matches!(situation.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
             checks.push(Observations::note("not available in Docker Desktop's virtual machine".to_owned()));
             return (checks, false);
         }
-        if let Trial::Works(_) = trial {
-            checks.push(self.tried(seen, trial));
+        if let Trial::Passed(_) = trial {
+            checks.push(self.trial_result(situation, trial));
             return (checks, true);
         }
-        checks.extend(self.passes(seen, trial));
-        checks.push(self.tried(seen, trial));
+        checks.extend(self.passthrough_setup(situation, trial));
+        checks.push(self.trial_result(situation, trial));
         let is_usable = !checks.iter().any(Observations::has_failed);
         (checks, is_usable)
     }
 
-    fn lacks_in_wsl(&self) -> Option<Observations> {
+    fn missing_in_wsl(&self) -> Option<Observations> {
         (self.has_dxg && !self.has_wsl_library).then(|| {
             Observations::warn(
                 "WSL2 has a GPU, but no NVIDIA GPU with a WSL2 driver",
@@ -150,10 +150,10 @@ impl HostGpus for Nvidia {
 }
 
 /// The method that works on this host: NVIDIA's runtime if Docker has it, because every version of compose supports it.
-fn way(toolkit: &Toolkit, seen: &Situation) -> PassMethod {
-    let (has_runtime, has_cdi) = match seen.engine.info() {
+fn pass_method(toolkit: &Toolkit, situation: &Situation) -> PassMethod {
+    let (has_runtime, has_cdi) = match situation.engine.info() {
         Some(info) => (info.runtimes.iter().any(|name| name == "nvidia"), info.has_cdi),
-        // Docker cannot be asked, so its files decide.
+        // Without a running engine, the method follows from the configuration files.
         None => (toolkit.is_in_daemon_json, toolkit.programs.is_empty()),
     };
     if has_cdi && !has_runtime && !toolkit.cdi_specs.is_empty() { PassMethod::Cdi } else { PassMethod::Gpus }
@@ -165,8 +165,8 @@ fn list(nvidia: &Nvidia) -> String {
     counts.iter().map(|(model, count)| format!("{count}x {model}")).collect::<Vec<_>>().join(", ")
 }
 
-fn no_driver(nvidia: &Nvidia, seen: &Situation) -> Observations {
-    if seen.platform.kind == PlatformKind::Wsl2 {
+fn no_driver(nvidia: &Nvidia, situation: &Situation) -> Observations {
+    if situation.platform.kind == PlatformKind::Wsl2 {
         return Observations::fail(
             "WSL2 has NVIDIA's library, but no GPU responds",
             if nvidia.has_dxg {
@@ -177,7 +177,7 @@ fn no_driver(nvidia: &Nvidia, seen: &Situation) -> Observations {
             "install the current NVIDIA driver in Windows, then `wsl --update` and `wsl --shutdown`; no Linux driver inside WSL2",
         );
     }
-    let what = format!("{} on the PCI bus, but NVIDIA's driver is not loaded", plural(nvidia.on_pci));
+    let what = format!("{} on the PCI bus, but NVIDIA's driver is not loaded", plural(nvidia.pci_count));
     let install = "(Ubuntu: sudo ubuntu-drivers install; Debian: sudo apt-get install nvidia-driver) and reboot; check \
                    with nvidia-smi";
     if nvidia.has_nouveau {
@@ -198,36 +198,36 @@ fn plural(gpus: usize) -> String {
     if gpus == 1 { "1 NVIDIA GPU is".to_owned() } else { format!("{gpus} NVIDIA GPUs are") }
 }
 
-fn toolkit(nvidia: &Nvidia, seen: &Situation) -> Observations {
+fn toolkit(nvidia: &Nvidia, situation: &Situation) -> Observations {
     let toolkit = &nvidia.toolkit;
-    if seen.engine.info().is_some_and(|info| info.is_desktop) && seen.platform.kind == PlatformKind::Wsl2 {
+    if situation.engine.info().is_some_and(|info| info.is_desktop) && situation.platform.kind == PlatformKind::Wsl2 {
         return Observations::ok("Docker Desktop passes the GPUs to containers".to_owned());
     }
-    if let Some(info) = seen.engine.info() {
+    if let Some(info) = situation.engine.info() {
         if info.runtimes.iter().any(|name| name == "nvidia") {
             return Observations::ok("the NVIDIA runtime is registered with Docker".to_owned());
         }
-        if way(&nvidia.toolkit, seen) == PassMethod::Cdi {
+        if pass_method(&nvidia.toolkit, situation) == PassMethod::Cdi {
             return Observations::ok(format!("Docker passes the GPUs by CDI ({})", toolkit.cdi_specs.join(", ")));
         }
-        return not_registered(nvidia, seen, info);
+        return not_registered(nvidia, situation, info);
     }
-    if way(&nvidia.toolkit, seen) == PassMethod::Cdi {
+    if pass_method(&nvidia.toolkit, situation) == PassMethod::Cdi {
         return Observations::note(format!(
             "CDI specification found ({}): Docker 28.2 and newer use it, older versions with the feature \"cdi\"",
             toolkit.cdi_specs.join(", ")
         ));
     }
     match (toolkit.is_in_daemon_json, toolkit.programs.is_empty()) {
-        (_, true) => missing(),
+        (_, true) => missing_toolkit(),
         (true, false) => {
             Observations::ok("the container toolkit is installed and registered in Docker's configuration".to_owned())
         }
-        (false, false) => unnamed(&seen.engine),
+        (false, false) => unregistered_toolkit(&situation.engine),
     }
 }
 
-fn not_registered(nvidia: &Nvidia, seen: &Situation, info: &EngineInfo) -> Observations {
+fn not_registered(nvidia: &Nvidia, situation: &Situation, info: &EngineInfo) -> Observations {
     let toolkit = &nvidia.toolkit;
     if toolkit.is_in_daemon_json && !toolkit.programs.is_empty() {
         return Observations::fail(
@@ -237,7 +237,7 @@ fn not_registered(nvidia: &Nvidia, seen: &Situation, info: &EngineInfo) -> Obser
         );
     }
     if !toolkit.programs.is_empty() {
-        return unnamed(&seen.engine);
+        return unregistered_toolkit(&situation.engine);
     }
     if !toolkit.cdi_specs.is_empty() && !info.has_cdi {
         return Observations::fail(
@@ -249,10 +249,10 @@ fn not_registered(nvidia: &Nvidia, seen: &Situation, info: &EngineInfo) -> Obser
             "add {\"features\": {\"cdi\": true}} to /etc/docker/daemon.json, then sudo systemctl restart docker",
         );
     }
-    missing()
+    missing_toolkit()
 }
 
-fn missing() -> Observations {
+fn missing_toolkit() -> Observations {
     Observations::fail(
         "Docker cannot pass NVIDIA GPUs to containers",
         "nvidia-container-toolkit is not installed",
@@ -260,7 +260,7 @@ fn missing() -> Observations {
     )
 }
 
-fn unnamed(engine: &Engine) -> Observations {
+fn unregistered_toolkit(engine: &Engine) -> Observations {
     let repair = match engine.info() {
         Some(info) if info.is_rootless => {
             "nvidia-ctk runtime configure --runtime=docker --config=$HOME/.config/docker/daemon.json; systemctl --user restart docker"
@@ -274,21 +274,20 @@ fn unnamed(engine: &Engine) -> Observations {
     )
 }
 
-fn repairs(seen: &Situation) -> Repairs<'static> {
+fn repairs(situation: &Situation) -> Repairs<'static> {
     Repairs {
         tool: Vendor::Nvidia.traits().mismatch.tool,
         toolkit: REGISTER,
         device: "create /dev/nvidia* with nvidia-modprobe -u -c 0; check that Docker's engine runs on this host (docker context ls)",
-        permission: if seen.is_rootless() { NO_CGROUPS } else { OWN_CGROUPS },
+        permission: if situation.is_rootless() { NO_CGROUPS } else { ALLOW_CGROUPS },
     }
 }
 
 /// The toolkit's setting `no-cgroups`: a rootless engine needs it; with any other engine it makes the GPUs
 /// inaccessible.
-fn cgroups(nvidia: &Nvidia, seen: &Situation) -> Option<Observations> {
-    seen.engine.info()?;
-    let leaves_alone = nvidia.toolkit.leaves_cgroups_alone;
-    match (seen.is_rootless(), leaves_alone, way(&nvidia.toolkit, seen)) {
+fn cgroups(nvidia: &Nvidia, situation: &Situation) -> Option<Observations> {
+    situation.engine.info()?;
+    match (situation.is_rootless(), nvidia.toolkit.has_no_cgroups, pass_method(&nvidia.toolkit, situation)) {
         (true, false, PassMethod::Gpus) => Some(Observations::fail(
             "the toolkit fails under a rootless Docker",
             "the toolkit sets device rules in cgroups, which a rootless engine cannot change",
@@ -297,7 +296,7 @@ fn cgroups(nvidia: &Nvidia, seen: &Situation) -> Option<Observations> {
         (false, true, PassMethod::Gpus) => Some(Observations::fail(
             "containers cannot open the GPUs that the toolkit passes",
             "the toolkit sets no device rules (no-cgroups = true), which only a rootless Docker needs",
-            OWN_CGROUPS,
+            ALLOW_CGROUPS,
         )),
         _ => None,
     }

@@ -9,20 +9,20 @@ use model::inventory::{Inventory, Vendor};
 use sys::tool;
 use sys::tool::answer::{Answer, first_line};
 
-pub(in crate::configure) fn look(root: &Path, deadline: Duration, inventory: &Inventory) -> Nvidia {
+pub(in crate::configure) fn observe(root: &Path, deadline: Duration, inventory: &Inventory) -> Nvidia {
     let (smi, list) = smi(root, deadline);
     let (listed, mig_ids) = parse_list(&list);
-    let counted = inventory.gpus.iter().filter(|gpu| gpu.vendor == Vendor::Nvidia);
-    let counted: Vec<NvidiaGpu> =
-        counted.map(|gpu| NvidiaGpu { model: gpu.model.clone(), uuid: gpu.uuid.clone() }).collect();
-    let found = inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia);
-    let driver = found.and_then(|driver| driver.version.clone());
+    let detected = inventory.gpus.iter().filter(|gpu| gpu.vendor == Vendor::Nvidia);
+    let detected: Vec<NvidiaGpu> =
+        detected.map(|gpu| NvidiaGpu { model: gpu.model.clone(), uuid: gpu.uuid.clone() }).collect();
+    let detected_driver = inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia);
+    let driver = detected_driver.and_then(|driver| driver.version.clone());
     // WSL2 has no file with the driver's version.
-    let driver = driver.or_else(|| if smi == Smi::Works { ask_version(root, deadline) } else { None });
+    let driver = driver.or_else(|| if smi == Smi::Works { query_version(root, deadline) } else { None });
     Nvidia {
-        // nvidia-smi knows the models. If it is missing or its library is broken, the kernel's files give the count.
-        gpus: if listed.is_empty() { counted } else { listed },
-        on_pci: gpus_on_pci(root, Vendor::Nvidia),
+        // nvidia-smi lists the models. If it is missing or its library is broken, the kernel's files give the count.
+        gpus: if listed.is_empty() { detected } else { listed },
+        pci_count: gpus_on_pci(root, Vendor::Nvidia),
         driver,
         has_nouveau: root.join("sys/module/nouveau").exists(),
         smi,
@@ -34,7 +34,7 @@ pub(in crate::configure) fn look(root: &Path, deadline: Duration, inventory: &In
 }
 
 fn smi(root: &Path, deadline: Duration) -> (Smi, String) {
-    match ask(root, deadline, &["-L"]) {
+    match run_smi(root, deadline, &["-L"]) {
         Answer::Missing => (Smi::Missing, String::new()),
         Answer::Silent => (Smi::Fails("timed out: the driver hangs".to_owned()), String::new()),
         Answer::Ended { succeeded: true, stdout, .. } => (Smi::Works, stdout),
@@ -45,16 +45,16 @@ fn smi(root: &Path, deadline: Duration) -> (Smi, String) {
     }
 }
 
-fn ask(root: &Path, deadline: Duration, arguments: &[&str]) -> Answer {
+fn run_smi(root: &Path, deadline: Duration, arguments: &[&str]) -> Answer {
     match tool::ask("nvidia-smi", arguments, deadline) {
-        // sudo's PATH lacks WSL2's directory.
+        // sudo's PATH does not contain WSL2's directory.
         Answer::Missing if root == Path::new("/") => tool::ask("/usr/lib/wsl/lib/nvidia-smi", arguments, deadline),
         answer => answer,
     }
 }
 
-fn ask_version(root: &Path, deadline: Duration) -> Option<String> {
-    let answer = ask(root, deadline, &["--query-gpu=driver_version", "--format=csv,noheader"]);
+fn query_version(root: &Path, deadline: Duration) -> Option<String> {
+    let answer = run_smi(root, deadline, &["--query-gpu=driver_version", "--format=csv,noheader"]);
     answer.output()?.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty())
 }
 
@@ -77,15 +77,16 @@ fn parse_list(text: &str) -> (Vec<NvidiaGpu>, Vec<String>) {
 fn toolkit(root: &Path) -> Toolkit {
     const PROGRAMS: [&str; 4] =
         ["nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk"];
-    const PLACES: [&str; 4] = ["usr/bin", "usr/local/bin", "usr/local/nvidia/toolkit", "run/current-system/sw/bin"];
-    let is_installed = |name: &&str| PLACES.iter().any(|place| root.join(place).join(name).exists());
+    const DIRECTORIES: [&str; 4] =
+        ["usr/bin", "usr/local/bin", "usr/local/nvidia/toolkit", "run/current-system/sw/bin"];
+    let is_installed = |name: &&str| DIRECTORIES.iter().any(|directory| root.join(directory).join(name).exists());
     let daemon: serde_json::Value = serde_json::from_str(&read(root, "etc/docker/daemon.json")).unwrap_or_default();
     let config: toml::Table = read(root, "etc/nvidia-container-runtime/config.toml").parse().unwrap_or_default();
     let no_cgroups = config.get("nvidia-container-cli").and_then(|table| table.get("no-cgroups"));
     Toolkit {
         programs: PROGRAMS.into_iter().filter(is_installed).collect(),
         is_in_daemon_json: daemon.pointer("/runtimes/nvidia").is_some(),
-        leaves_cgroups_alone: no_cgroups.and_then(toml::Value::as_bool).unwrap_or(false),
+        has_no_cgroups: no_cgroups.and_then(toml::Value::as_bool).unwrap_or(false),
         cdi_specs: cdi_specs(root),
     }
 }
@@ -95,12 +96,12 @@ fn toolkit(root: &Path) -> Toolkit {
 fn cdi_specs(root: &Path) -> Vec<String> {
     let files = ["etc/cdi", "run/cdi", "var/run/cdi"]
         .into_iter()
-        .flat_map(|place| names(root, place).into_iter().map(move |name| format!("{place}/{name}")));
-    let is_nvidias = |path: &String| {
+        .flat_map(|directory| names(root, directory).into_iter().map(move |name| format!("{directory}/{name}")));
+    let is_nvidia_spec = |path: &String| {
         (path.ends_with(".yaml") || path.ends_with(".json")) && read(root, path).contains("nvidia.com/gpu")
     };
     let mut specs: Vec<String> =
-        files.filter(is_nvidias).map(|path| format!("/{}", path.trim_start_matches("var/"))).collect();
+        files.filter(is_nvidia_spec).map(|path| format!("/{}", path.trim_start_matches("var/"))).collect();
     specs.dedup();
     specs
 }

@@ -3,7 +3,7 @@
 mod assess;
 mod look;
 
-pub(super) use look::look;
+pub(super) use look::observe;
 
 /// NVIDIA's hardware and software.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Nvidia {
     /// The GPUs that the driver reports.
     pub gpus: Vec<NvidiaGpu>,
     /// The number of GPUs on the PCI bus, with or without a driver.
-    pub on_pci: usize,
+    pub pci_count: usize,
     /// The driver's version, such as `535.154.05`.
     pub driver: Option<String>,
     /// Whether the kernel uses the nouveau driver, which cannot compute.
@@ -57,7 +57,7 @@ pub struct Toolkit {
     /// Whether `/etc/docker/daemon.json` names the toolkit's runtime.
     pub is_in_daemon_json: bool,
     /// Whether `no-cgroups` is set, which a rootless engine needs.
-    pub leaves_cgroups_alone: bool,
+    pub has_no_cgroups: bool,
     /// The CDI specifications.
     pub cdi_specs: Vec<String>,
 }

@@ -1,13 +1,15 @@
 //! The processes of a step under PRoot.
 //!
-//! slurmstepd knows this process as the step's task. PRoot is its child, PRoot's is slurminit again (`run_inside`), and the program is
-//! that one's. That closes three gaps:
+//! For slurmstepd this process is the step's task. PRoot is its child, slurminit (`run_inside`) is the child of PRoot,
+//! and the program is the child of `run_inside`. That closes three gaps:
 //!
-//! 1. PRoot does not report the signal that ended a program. `run_inside` does, through a pipe, and this process ends by the same signal.
-//! 2. PRoot waits for all processes that it traces, a step only for its program. So when the program has ended, SIGQUIT has PRoot kill the
-//!    others.
-//! 3. A signal that slurmstepd sends to the task alone (`--signal=B:USR1`) must reach the program. But most signals are sent to all
-//!    processes of the step, and must not reach it twice. A witness, another child, distinguishes them: it reports what it receives.
+//! 1. PRoot does not report the signal that ended a program. `run_inside` does, through a pipe, and this process ends
+//!    by the same signal.
+//! 2. PRoot waits for all processes that it traces, a step only for its program. So when the program has ended, SIGQUIT
+//!    has PRoot kill the others.
+//! 3. A signal that slurmstepd sends to the task alone (`--signal=B:USR1`) must reach the program. But most signals are
+//!    sent to all processes of the step, and must not reach it twice. A witness, another child, distinguishes them: it
+//!    reports the signals that it receives.
 //!
 //! All but the program block all signals.
 
@@ -27,19 +29,20 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2, read, write};
 use sys::system_calls::{adopt_descriptor, fork, kill, reap};
 
-/// How long the witness may take to receive the same signal.
-const WITNESS: Duration = Duration::from_millis(100);
+/// The time in which the witness must report the same signal.
+const WITNESS_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A signal to this process, and when it is forwarded unless the witness received it too.
-struct Received {
+struct PendingSignal {
     signal: i32,
     due: Instant,
 }
 
-/// Runs `proot` in a child, which must exec it. It gets the number of the descriptor for [`run_inside`]. All signals must be blocked.
+/// Runs `proot` in a child, which must exec it. Its argument is the number of the descriptor for [`run_inside`]. All
+/// signals must be blocked.
 pub(super) fn run(proot: impl FnOnce(i32) -> i32) -> io::Result<ExitStatus> {
     let signals = signals()?;
-    let (sightings, witness_end) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    let (witnessed, witness_end) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     let (reports, inner_end) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     let witness = fork(|| witness(&witness_end))?;
     let proot = fork(|| match fcntl(&inner_end, FcntlArg::F_SETFD(FdFlag::empty())) {
@@ -48,7 +51,7 @@ pub(super) fn run(proot: impl FnOnce(i32) -> i32) -> io::Result<ExitStatus> {
     })?;
     drop(inner_end);
     let status =
-        Step { proot, program: None, signals, sightings, reports, is_closed: false, received: Vec::new() }.wait();
+        Step { proot, program: None, signals, witnessed, reports, is_pipe_closed: false, pending: Vec::new() }.wait();
     kill(witness.as_raw(), libc::SIGKILL);
     let _ = waitpid(witness, None);
     Ok(status)
@@ -72,20 +75,20 @@ fn signals() -> nix::Result<SignalFd> {
 }
 
 /// Reports the signals that processes send.
-fn witness(sightings: &OwnedFd) -> i32 {
+fn witness(witnessed: &OwnedFd) -> i32 {
     let Ok(signals) = signals() else { return 1 };
     let _ = set_pdeathsig(Signal::SIGKILL);
     loop {
         let mut ready = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut ready, PollTimeout::NONE);
-        for signal in sent(&signals) {
-            let _ = write(sightings, &[signal.to_le_bytes()[0]]);
+        for signal in read_sent_signals(&signals) {
+            let _ = write(witnessed, &[signal.to_le_bytes()[0]]);
         }
     }
 }
 
 /// The signals that processes sent since the last call. Those of a terminal come from the kernel, and reach the program itself.
-fn sent(signals: &SignalFd) -> Vec<i32> {
+fn read_sent_signals(signals: &SignalFd) -> Vec<i32> {
     let mut all = Vec::new();
     while let Ok(Some(info)) = signals.read_signal() {
         if info.ssi_code <= 0 {
@@ -100,10 +103,12 @@ struct Step {
     /// The program's process.
     program: Option<i32>,
     signals: SignalFd,
-    sightings: OwnedFd,
+    /// The pipe with the signals that the witness received.
+    witnessed: OwnedFd,
     reports: OwnedFd,
-    is_closed: bool,
-    received: Vec<Received>,
+    /// Whether the pipe of the reports is closed.
+    is_pipe_closed: bool,
+    pending: Vec<PendingSignal>,
 }
 
 impl Step {
@@ -113,10 +118,10 @@ impl Step {
         loop {
             // The end of PRoot is a signal, too. A closed pipe would be ready for ever.
             let descriptors = [self.signals.as_fd(), self.reports.as_fd()];
-            let open = if self.is_closed || status.is_some() { &descriptors[..1] } else { &descriptors };
+            let open = if self.is_pipe_closed || status.is_some() { &descriptors[..1] } else { &descriptors };
             let mut ready: Vec<PollFd<'_>> = open.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
             let _ = poll(&mut ready, self.timeout());
-            while let Some(number) = self.report().filter(|_| status.is_none()) {
+            while let Some(number) = self.read_report().filter(|_| status.is_none()) {
                 if self.program.is_none() {
                     self.program = Some(number);
                 } else {
@@ -125,22 +130,22 @@ impl Step {
                 }
             }
             self.forward();
-            if let Some(own) = ended(self.proot) {
-                return status.or_else(|| self.report().map(ExitStatus::from_raw)).unwrap_or(own);
+            if let Some(proot_status) = exit_status(self.proot) {
+                return status.or_else(|| self.read_report().map(ExitStatus::from_raw)).unwrap_or(proot_status);
             }
         }
     }
 
     /// The next number that [`run_inside`] wrote.
-    fn report(&mut self) -> Option<i32> {
+    fn read_report(&mut self) -> Option<i32> {
         let mut bytes = [0; 4];
         let length = read(&self.reports, &mut bytes);
-        self.is_closed |= length == Ok(0);
+        self.is_pipe_closed |= length == Ok(0);
         (length == Ok(4)).then(|| i32::from_le_bytes(bytes))
     }
 
     fn timeout(&self) -> PollTimeout {
-        let due = self.received.iter().map(|received| received.due.saturating_duration_since(Instant::now())).min();
+        let due = self.pending.iter().map(|received| received.due.saturating_duration_since(Instant::now())).min();
         // The next millisecond, so that the due time has passed.
         let wait = due.map(|wait| wait + Duration::from_millis(1));
         wait.map_or(PollTimeout::NONE, |wait| PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX))
@@ -149,17 +154,18 @@ impl Step {
     /// Forwards the signals that were sent to this process alone.
     fn forward(&mut self) {
         let now = Instant::now();
-        self.received.extend(sent(&self.signals).into_iter().map(|signal| Received { signal, due: now + WITNESS }));
+        let sent = read_sent_signals(&self.signals).into_iter();
+        self.pending.extend(sent.map(|signal| PendingSignal { signal, due: now + WITNESS_TIMEOUT }));
         let mut buffer = [0; 64];
-        while let Ok(length @ 1..) = read(&self.sightings, &mut buffer) {
+        while let Ok(length @ 1..) = read(&self.witnessed, &mut buffer) {
             for signal in &buffer[..length] {
-                if let Some(at) = self.received.iter().position(|received| received.signal == i32::from(*signal)) {
-                    self.received.remove(at);
+                if let Some(at) = self.pending.iter().position(|received| received.signal == i32::from(*signal)) {
+                    self.pending.remove(at);
                 }
             }
         }
         let program = self.program;
-        self.received.retain(|received| {
+        self.pending.retain(|received| {
             if let Some(program) = program.filter(|_| received.due <= now) {
                 kill(program, received.signal);
             }
@@ -169,7 +175,7 @@ impl Step {
 }
 
 /// The exit status of a child, if it has ended.
-fn ended(child: Pid) -> Option<ExitStatus> {
+fn exit_status(child: Pid) -> Option<ExitStatus> {
     match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
         Ok(WaitStatus::Exited(_, code)) => Some(ExitStatus::from_raw(code << 8)),
         Ok(WaitStatus::Signaled(_, signal, _)) => Some(ExitStatus::from_raw(signal as i32)),

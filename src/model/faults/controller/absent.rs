@@ -1,21 +1,21 @@
-//! GPUs that jobs cannot get without a fault of theirs: those that the driver had not initialised when the configuration was made.
+//! Awaited GPUs: the driver had not initialized them when the configuration was made, so jobs cannot get them yet.
 
 use std::collections::BTreeSet;
 
 use super::{Clock, Gpu, HealthController, Identity, Key};
 use crate::prepared::AwaitedGpu;
 
-/// The time after a reload that did not wait for a GPU either before the next one, in ms.
-const AWAIT_AGAIN: u64 = 60_000;
+/// The delay before the next reload after a reload that did not include an awaited GPU, in ms.
+const AWAIT_RETRY: u64 = 60_000;
 
 impl HealthController {
     /// Sets the GPUs that the last start or reload did not wait for.
-    pub fn await_gpus(&mut self, awaited: Vec<AwaitedGpu>) {
+    pub fn set_awaited(&mut self, awaited: Vec<AwaitedGpu>) {
         self.awaited = awaited;
     }
 
-    /// The driver initialises a GPU.
-    pub fn opening(&mut self, now: Clock, identity: Identity) {
+    /// Adds a GPU that the driver is initializing.
+    pub fn on_gpu_opening(&mut self, now: Clock, identity: Identity) {
         let is_known = self.gpus.values().any(|gpu| identity.is_earlier_name_of(&gpu.identity));
         if !is_known {
             let new = || Gpu::new(identity.clone(), now);
@@ -24,28 +24,28 @@ impl HealthController {
         }
     }
 
-    /// The name of a GPU for messages, by what is known of it before it answers.
+    /// The name of a GPU for messages, even before its first sample.
     pub fn name_of(&self, identity: &Identity) -> String {
         let known = self.gpus.iter().find(|(_, gpu)| identity.is_earlier_name_of(&gpu.identity));
         known.map_or_else(|| self.name(&identity.key()), |(key, _)| self.name(key))
     }
 
-    /// The key of a GPU that is known by this place.
+    /// The key of a GPU. Before its first sample, it is known only by its PCI address or index.
     pub fn key_of(&self, identity: &Identity) -> Key {
         let known = self.gpus.iter().find(|(_, gpu)| identity.is_earlier_name_of(&gpu.identity));
         known.map_or_else(|| identity.key(), |(key, _)| key.clone())
     }
 
-    /// Gives a GPU that was known by its place alone the name that the driver tells.
+    /// Replaces the key of a GPU that was known only by its PCI address or index with the key from its UUID.
     pub(super) fn adopt(&mut self, identity: &Identity) {
         let key = identity.key();
         if self.gpus.contains_key(&key) {
             return;
         }
-        let is_it = |(_, gpu): &(&Key, &Gpu)| gpu.identity.is_earlier_name_of(identity);
-        let Some(former) = self.gpus.iter().find(is_it).map(|(key, _)| key.clone()) else { return };
+        let is_same_gpu = |(_, gpu): &(&Key, &Gpu)| gpu.identity.is_earlier_name_of(identity);
+        let Some(former) = self.gpus.iter().find(is_same_gpu).map(|(key, _)| key.clone()) else { return };
         self.gpus.remove(&former).into_iter().for_each(|gpu| drop(self.gpus.insert(key.clone(), gpu)));
-        for keys in [&mut self.looked, &mut self.applied] {
+        for keys in [&mut self.listed, &mut self.applied] {
             if keys.remove(&former) {
                 keys.insert(key.clone());
             }
@@ -53,7 +53,7 @@ impl HealthController {
     }
 
     /// The GPUs that the configuration excludes.
-    pub(super) fn out(&self) -> BTreeSet<Key> {
+    pub(super) fn left_out(&self) -> BTreeSet<Key> {
         let awaited = self.gpus.iter().filter(|(_, gpu)| self.is_awaited(gpu)).map(|(key, _)| key.clone());
         awaited.chain(self.applied.iter().cloned()).collect()
     }
@@ -73,13 +73,13 @@ impl HealthController {
         })
     }
 
-    /// After a reload: a GPU that it did not wait for either is tried again later.
-    pub(super) fn rest_awaited(&mut self, now: Clock) {
-        let still: Vec<Key> =
+    /// Delays the retry for GPUs that the last reload did not include either.
+    pub(super) fn postpone_awaited(&mut self, now: Clock) {
+        let awaited: Vec<Key> =
             self.gpus.iter().filter(|(_, gpu)| self.is_awaited(gpu)).map(|(key, _)| key.clone()).collect();
-        for key in still {
+        for key in awaited {
             let Some(gpu) = self.gpus.get_mut(&key) else { continue };
-            (gpu.has_answered, gpu.counts_from) = (false, now.ms + AWAIT_AGAIN);
+            (gpu.has_answered, gpu.counts_from) = (false, now.ms + AWAIT_RETRY);
         }
     }
 }

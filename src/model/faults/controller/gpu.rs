@@ -4,57 +4,58 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Clock;
 use crate::faults::fault::{FaultKind, Policy};
-use crate::faults::look::{Identity, Seen};
+use crate::faults::look::{GpuSample, Identity};
 use crate::faults::policy;
 use crate::faults::report::{Count, GpuReport, OpenFault};
 use crate::inventory::{Condition, Readings, Slowdown};
 use crate::queued_job::OwnedJob;
 
 /// The number of consecutive samples without a fault after which it is cleared.
-const GOOD_LOOKS: u32 = 2;
-/// The memory of drivers and a display, in MiB, which may be in use without a job.
-const FLOOR_MIB: u64 = 1024;
-/// The number of consecutive queries without a job on a GPU in use, because a job may be starting or ending.
-const UNOWNED: u32 = 2;
+const GOOD_SAMPLES: u32 = 2;
+/// The memory of drivers and a display in MiB, which may be in use without a job.
+const IDLE_MEMORY_MIB: u64 = 1024;
+/// The number of consecutive queries without a job on a GPU in use after which its memory counts as a leftover: a job
+/// may be starting or ending.
+const UNOWNED_QUERIES: u32 = 2;
 /// The delay after an XID before a recovery action of "none" counts, in ms: the driver may update it late.
-const XID_RESTS: u64 = 60_000;
-/// The time without an error after which a GPU is offered again whose driver has no recovery action (before 570), in ms: doubles with
-/// each XID of the same number up to the maximum.
-const UNTOLD_RESTS: u64 = 600_000;
-const LONGEST_UNTOLD_REST: u64 = 6 * 3_600_000;
+const XID_CLEAR_DELAY: u64 = 60_000;
+/// The time without an error after which a GPU is offered again if its driver has no recovery action (before 570), in
+/// ms: doubles with each XID of the same number up to the maximum.
+const XID_CLEAR_DELAY_INITIAL: u64 = 600_000;
+const XID_CLEAR_DELAY_MAX: u64 = 6 * 3_600_000;
 /// The timeout of a reset, in ms: all GPUs connected by XGMI are reset together.
-const RESET_TAKES: u64 = 30_000;
+const RESET_TIMEOUT: u64 = 30_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Gpu {
     pub(super) identity: Identity,
     condition: Condition,
     readings: Readings,
-    open: BTreeMap<FaultKind, Open>,
+    open: BTreeMap<FaultKind, FaultState>,
     counts: BTreeMap<FaultKind, Count>,
     /// Slurm's indices of the GPU.
     pub(super) offered: Vec<usize>,
     pub(super) jobs: Vec<OwnedJob>,
     since: u64,
     /// The number of consecutive queries without a job while it was in use.
-    unowned: u32,
+    unowned_queries: u32,
     /// Whether the end of its reset may have been missed.
     may_have_missed_reset_end: bool,
     /// Whether the GPU was sampled at `counts_from` or later.
     pub(super) has_answered: bool,
     pub(super) counts_from: u64,
     /// The NVLinks that were down and the error counts in the first sample.
-    first: Option<(Option<u32>, Option<u64>)>,
+    baseline: Option<(Option<u32>, Option<u64>)>,
 }
 
 #[derive(Clone, Debug)]
-struct Open {
+struct FaultState {
     policy: Policy,
     since: u64,
     /// The time of the last sample, in ms.
-    seen_ms: u64,
+    last_seen_ms: u64,
     /// The number of consecutive samples without the fault.
-    good_looks: u32,
+    good_samples: u32,
 }
 
 impl Gpu {
@@ -64,10 +65,13 @@ impl Gpu {
 
     /// Restores the state from an earlier agent's report.
     pub(super) fn restored(report: &GpuReport) -> Self {
-        let open = report
-            .faults
-            .iter()
-            .map(|fault| (fault.kind, Open { policy: fault.policy, since: fault.since, seen_ms: 0, good_looks: 0 }));
+        let state = |fault: &OpenFault| FaultState {
+            policy: fault.policy,
+            since: fault.since,
+            last_seen_ms: 0,
+            good_samples: 0,
+        };
+        let open = report.faults.iter().map(|fault| (fault.kind, state(fault)));
         Self {
             identity: report.identity.clone(),
             open: open.collect(),
@@ -78,80 +82,81 @@ impl Gpu {
     }
 
     /// Applies a sample; returns the new and the cleared faults.
-    pub(super) fn see(
+    pub(super) fn apply_sample(
         &mut self,
         now: Clock,
-        seen: Seen,
+        sample: GpuSample,
         policy: impl Fn(FaultKind) -> Policy,
     ) -> (Vec<FaultKind>, Vec<FaultKind>) {
-        let kinds = match seen.trouble {
+        let kinds = match sample.trouble {
             // Without values, the other faults stay unchanged.
             Some(trouble) => BTreeSet::from([trouble]),
-            None => self.kinds(&seen),
+            None => self.sampled_faults(&sample),
         };
-        let is_read = seen.trouble.is_none();
-        if is_read {
-            (self.condition, self.readings) = (seen.condition, seen.readings);
+        let has_values = sample.trouble.is_none();
+        if has_values {
+            (self.condition, self.readings) = (sample.condition, sample.readings);
             self.has_answered |= now.ms >= self.counts_from;
         }
-        let new: Vec<FaultKind> = kinds.iter().copied().filter(|kind| self.meet(now, *kind, policy(*kind))).collect();
-        let mut over = Vec::new();
-        if is_read {
+        let new: Vec<FaultKind> =
+            kinds.iter().copied().filter(|kind| self.open_fault(now, *kind, policy(*kind))).collect();
+        let mut cleared = Vec::new();
+        if has_values {
             let missing = self.open.keys().copied().filter(|kind| !kinds.contains(kind)).collect::<Vec<_>>();
-            over.extend(missing.into_iter().filter(|kind| self.miss(now, *kind)));
+            cleared.extend(missing.into_iter().filter(|kind| self.try_clear(now, *kind)));
             // A GPU that returns was reset.
-            if over.iter().any(|kind| matches!(kind, FaultKind::Lost)) {
+            if cleared.iter().any(|kind| matches!(kind, FaultKind::Lost)) {
                 let ends = |kind: &FaultKind| is_reset(*kind) || matches!(kind, FaultKind::Xid(_));
-                over.extend(
-                    self.open.keys().copied().filter(ends).filter(|kind| !over.contains(kind)).collect::<Vec<_>>(),
+                cleared.extend(
+                    self.open.keys().copied().filter(ends).filter(|kind| !cleared.contains(kind)).collect::<Vec<_>>(),
                 );
             }
-            self.open.retain(|kind, _| !over.contains(kind));
+            self.open.retain(|kind, _| !cleared.contains(kind));
         }
-        (new, over)
+        (new, cleared)
     }
 
-    /// The administrator has repaired it: only what the next samples show counts.
-    pub(super) fn is_returned(&mut self) {
+    /// Clears all faults after a repair by the administrator: only the next samples count.
+    pub(super) fn forget_faults(&mut self) {
         self.open.clear();
-        (self.has_answered, self.first) = (false, None);
+        (self.has_answered, self.baseline) = (false, None);
     }
 
-    /// Applies an event.
-    pub(super) fn event(&mut self, now: Clock, kind: FaultKind, policy: Policy) {
+    /// Adds a fault that the driver reported as an event.
+    pub(super) fn add_event(&mut self, now: Clock, kind: FaultKind, policy: Policy) {
         self.count(now, kind);
         if policy == Policy::Drain {
-            let open = Open { policy, since: now.unix, seen_ms: now.ms, good_looks: 0 };
+            let open = FaultState { policy, since: now.unix, last_seen_ms: now.ms, good_samples: 0 };
             let known = self.open.entry(kind).or_insert(open);
-            (known.seen_ms, known.good_looks) = (now.ms, 0);
+            (known.last_seen_ms, known.good_samples) = (now.ms, 0);
         }
     }
 
-    /// The driver begins a reset. Returns false for a repeated attempt.
-    pub(super) fn reset_begins(&mut self, now: Clock, policy: Policy) -> bool {
+    /// The driver started a reset. Returns false for a repeated attempt.
+    pub(super) fn begin_reset(&mut self, now: Clock, policy: Policy) -> bool {
         self.may_have_missed_reset_end = false;
-        self.meet(now, FaultKind::Reset, policy)
+        self.open_fault(now, FaultKind::Reset, policy)
     }
 
     /// The driver has finished a reset. Returns whether its beginning was reported.
-    pub(super) fn reset_ends(&mut self) -> bool {
+    pub(super) fn end_reset(&mut self) -> bool {
         let before = self.open.len();
         self.open.retain(|kind, _| !is_reset(*kind));
         self.open.len() < before
     }
 
     /// The time at which its reset times out, in ms.
-    pub(super) fn reset_is_due(&self) -> Option<u64> {
+    pub(super) fn reset_deadline(&self) -> Option<u64> {
         let reset = self.open.get(&FaultKind::Reset)?;
-        (!self.open.contains_key(&FaultKind::ResetUnfinished)).then_some(reset.seen_ms + RESET_TAKES)
+        (!self.open.contains_key(&FaultKind::ResetUnfinished)).then_some(reset.last_seen_ms + RESET_TIMEOUT)
     }
 
     /// The event watcher was restarted.
-    pub(super) fn watcher_restarted(&mut self) {
+    pub(super) fn on_watcher_restart(&mut self) {
         let resets = self.open.iter_mut().filter(|(kind, _)| is_reset(**kind));
         for (_, open) in resets {
             self.may_have_missed_reset_end = true;
-            open.good_looks = 0;
+            open.good_samples = 0;
         }
     }
 
@@ -160,65 +165,65 @@ impl Gpu {
         (count.count, count.last) = (count.count.saturating_add(1), now.unix);
     }
 
-    /// Whether a fault in a sample is new.
-    fn meet(&mut self, now: Clock, kind: FaultKind, policy: Policy) -> bool {
+    /// Adds a fault of a sample; returns whether it is new.
+    fn open_fault(&mut self, now: Clock, kind: FaultKind, policy: Policy) -> bool {
         if let Some(open) = self.open.get_mut(&kind) {
-            (open.seen_ms, open.good_looks) = (now.ms, 0);
+            (open.last_seen_ms, open.good_samples) = (now.ms, 0);
             return false;
         }
         self.count(now, kind);
-        self.open.insert(kind, Open { policy, since: now.unix, seen_ms: now.ms, good_looks: 0 });
+        self.open.insert(kind, FaultState { policy, since: now.unix, last_seen_ms: now.ms, good_samples: 0 });
         true
     }
 
-    /// Whether a fault that is missing in a sample is cleared.
-    fn miss(&mut self, now: Clock, kind: FaultKind) -> bool {
-        let xid_rests = self.xid_rests(kind);
+    /// Counts a sample without the fault; returns whether the fault is cleared.
+    fn try_clear(&mut self, now: Clock, kind: FaultKind) -> bool {
+        let delay = self.xid_clear_delay(kind);
         // AMD's power management processor does not respond during a reset or after a failed one.
-        let answers = self.condition.temperature.is_some() || self.condition.utilization.is_some();
+        let is_responding = self.condition.temperature.is_some() || self.condition.utilization.is_some();
         let Some(open) = self.open.get_mut(&kind) else { return false };
-        open.good_looks += 1;
+        open.good_samples += 1;
         let can_end = match kind {
-            FaultKind::Xid(_) => xid_rests.is_some_and(|rest| now.ms.saturating_sub(open.seen_ms) >= rest),
+            FaultKind::Xid(_) => delay.is_some_and(|delay| now.ms.saturating_sub(open.last_seen_ms) >= delay),
             // The driver itself reports when this fault ends.
-            FaultKind::Reset | FaultKind::ResetUnfinished => self.may_have_missed_reset_end && answers,
+            FaultKind::Reset | FaultKind::ResetUnfinished => self.may_have_missed_reset_end && is_responding,
             _ => true,
         };
-        open.good_looks >= GOOD_LOOKS && can_end
+        open.good_samples >= GOOD_SAMPLES && can_end
     }
 
     /// How long an XID's fault lasts without a new one, in ms; `None` while the driver requires a repair.
-    fn xid_rests(&self, kind: FaultKind) -> Option<u64> {
+    fn xid_clear_delay(&self, kind: FaultKind) -> Option<u64> {
         match self.readings.recovery_action {
-            Some(0) => Some(XID_RESTS),
+            Some(0) => Some(XID_CLEAR_DELAY),
             Some(_) => None,
             None if self.readings.remapped_rows.is_some_and(|rows| rows.is_pending) => None,
             None => {
-                let again = self.counts.get(&kind).map_or(0, |count| count.count.saturating_sub(1)).min(6);
-                Some((UNTOLD_RESTS << again).min(LONGEST_UNTOLD_REST))
+                let repetitions = self.counts.get(&kind).map_or(0, |count| count.count.saturating_sub(1)).min(6);
+                Some((XID_CLEAR_DELAY_INITIAL << repetitions).min(XID_CLEAR_DELAY_MAX))
             }
         }
     }
 
-    /// When a GPU with an XID is offered again, where the driver does not say that it is well.
-    pub(super) fn unreported_return(&self, kind: FaultKind) -> Option<String> {
+    /// When a GPU with an XID is offered again, if the driver does not report recovery actions.
+    pub(super) fn return_notice(&self, kind: FaultKind) -> Option<String> {
         let is_unreported =
-            matches!(kind, FaultKind::Xid(_)) && self.first.is_some() && self.readings.recovery_action.is_none();
-        let rest = self.xid_rests(kind).filter(|_| is_unreported)?;
+            matches!(kind, FaultKind::Xid(_)) && self.baseline.is_some() && self.readings.recovery_action.is_none();
+        let delay = self.xid_clear_delay(kind).filter(|_| is_unreported)?;
         Some(format!(
             "this driver does not report whether a GPU needs a repair: available again after {} min without an error",
-            rest / 60_000
+            delay / 60_000
         ))
     }
 
     /// The faults in a sample.
-    fn kinds(&mut self, seen: &Seen) -> BTreeSet<FaultKind> {
-        let (condition, readings) = (&seen.condition, &seen.readings);
+    fn sampled_faults(&mut self, sample: &GpuSample) -> BTreeSet<FaultKind> {
+        let (condition, readings) = (&sample.condition, &sample.readings);
         let uncorrected = readings.ecc_uncorrected;
-        let (links, errors) = *self.first.get_or_insert((readings.nvlinks_down, uncorrected));
+        let (links, errors) = *self.baseline.get_or_insert((readings.nvlinks_down, uncorrected));
         let mut kinds = BTreeSet::new();
-        let mut add = |kind, is_there: bool| {
-            if is_there {
+        let mut add = |kind, is_present: bool| {
+            if is_present {
                 kinds.insert(kind);
             }
         };
@@ -226,14 +231,14 @@ impl Gpu {
         if let Some(action) = readings.recovery_action.filter(|action| *action != 0) {
             add(FaultKind::RecoveryAction(action), true);
         }
-        let is_used = condition.memory_mib.is_some_and(|(used, _)| used > FLOOR_MIB);
-        add(FaultKind::Leftover, is_used && self.unowned >= UNOWNED);
+        let is_used = condition.memory_mib.is_some_and(|(used, _)| used > IDLE_MEMORY_MIB);
+        add(FaultKind::Leftover, is_used && self.unowned_queries >= UNOWNED_QUERIES);
         add(FaultKind::RowRemapFailed, readings.remapped_rows.is_some_and(|rows| rows.has_failed));
         add(FaultKind::Heat, slowed(Slowdown::Heat));
         add(FaultKind::PowerBrake, slowed(Slowdown::PowerBrake));
         // Links that were down in the first sample are not wired. A decreasing counter was reset.
-        add(FaultKind::NvlinkDown, more(readings.nvlinks_down, links));
-        add(FaultKind::EccUncorrected, more(uncorrected, errors) || readings.ras_uncorrected > Some(0));
+        add(FaultKind::NvlinkDown, has_increased(readings.nvlinks_down, links));
+        add(FaultKind::EccUncorrected, has_increased(uncorrected, errors) || readings.ras_uncorrected > Some(0));
         kinds
     }
 
@@ -242,30 +247,30 @@ impl Gpu {
     }
 
     /// Whether the GPU must be excluded from jobs.
-    pub(super) fn is_bad(&self) -> bool {
+    pub(super) fn is_faulty(&self) -> bool {
         self.open.values().any(|open| open.policy == Policy::Drain)
     }
 
-    /// The faults because of which it must be excluded from jobs.
-    pub(super) fn bad_kinds(&self) -> Vec<FaultKind> {
+    /// The faults that exclude the GPU from jobs.
+    pub(super) fn excluding_faults(&self) -> Vec<FaultKind> {
         self.open.iter().filter(|(_, open)| open.policy == Policy::Drain).map(|(kind, _)| *kind).collect()
     }
 
     /// Whether more memory is in use than the driver itself needs.
     pub(super) fn is_in_use(&self) -> bool {
-        self.condition.memory_mib.is_some_and(|(used, _)| used > FLOOR_MIB)
+        self.condition.memory_mib.is_some_and(|(used, _)| used > IDLE_MEMORY_MIB)
     }
 
     /// The use of the GPU: `20480 MiB, processes 4711, 4712`.
-    pub(super) fn use_of_it(&self) -> String {
+    pub(super) fn usage(&self) -> String {
         let used = self.condition.memory_mib.map(|(used, _)| format!("{used} MiB")).unwrap_or_default();
         let pids = self.condition.processes.iter().flatten().map(|process| process.pid.to_string()).collect::<Vec<_>>();
         if pids.is_empty() { used } else { format!("{used}, processes {}", pids.join(", ")) }
     }
 
-    pub(super) fn holds(&mut self, now: Clock, jobs: Vec<OwnedJob>) {
+    pub(super) fn set_jobs(&mut self, now: Clock, jobs: Vec<OwnedJob>) {
         let is_unowned = jobs.is_empty() && self.is_in_use() && !self.offered.is_empty();
-        self.unowned = if is_unowned { self.unowned.saturating_add(1) } else { 0 };
+        self.unowned_queries = if is_unowned { self.unowned_queries.saturating_add(1) } else { 0 };
         if jobs.is_empty() != self.jobs.is_empty() {
             self.since = now.unix;
         }
@@ -273,8 +278,8 @@ impl Gpu {
     }
 
     pub(super) fn report(&self, is_out: bool) -> GpuReport {
-        let fault = |(kind, open): (&FaultKind, &Open)| {
-            let (what, repair) = policy::words(*kind);
+        let fault = |(kind, open): (&FaultKind, &FaultState)| {
+            let (what, repair) = policy::describe(*kind);
             OpenFault { kind: *kind, policy: open.policy, since: open.since, what, repair: repair.to_owned() }
         };
         GpuReport {
@@ -296,6 +301,6 @@ const fn is_reset(kind: FaultKind) -> bool {
     matches!(kind, FaultKind::Reset | FaultKind::ResetUnfinished)
 }
 
-fn more<T: PartialOrd>(now: Option<T>, first: Option<T>) -> bool {
+fn has_increased<T: PartialOrd>(now: Option<T>, first: Option<T>) -> bool {
     matches!((now, first), (Some(now), Some(first)) if now > first)
 }

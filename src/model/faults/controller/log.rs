@@ -1,14 +1,14 @@
 //! Reports of faults: the GPU, the jobs that used it, the cause, the repair.
 
-use super::{Action, Clock, FaultKind, HealthController, Key, Policy, RECENT, Recount, ReportedFault};
+use super::{Action, Clock, FaultKind, HealthController, Key, MAX_RECENT, Policy, Recount, ReportedFault};
 use crate::faults::policy;
 use crate::queued_job::OwnedJob;
 
 /// The minimum interval between two reports of one fault of one GPU, in ms.
-const AGAIN: u64 = 60_000;
+const REPEAT_INTERVAL: u64 = 60_000;
 
 /// How long a report waits for Slurm's answer about the jobs on the GPU, in ms.
-const WAITS_FOR_JOBS: u64 = 400;
+const JOBS_TIMEOUT: u64 = 400;
 
 /// A fault that is reported once the jobs on the GPU are known, or at a deadline.
 #[derive(Clone, Debug)]
@@ -20,11 +20,11 @@ pub(super) struct Pending {
     detail: Option<String>,
     /// The deadline, in ms.
     due: u64,
-    /// Whether it is the second report within [`AGAIN`], which is made only if the fault lasts.
+    /// Whether it is the second report within [`REPEAT_INTERVAL`], which is made only if the fault lasts.
     is_repeat: bool,
 }
 
-/// A reported fault, before Slurm fault the jobs.
+/// A fault that was reported before the jobs on the GPU were known.
 #[derive(Clone, Debug)]
 pub(super) struct WithoutJobs {
     key: Key,
@@ -35,24 +35,31 @@ pub(super) struct WithoutJobs {
 
 impl HealthController {
     /// Queues a fault for reporting. One that was reported recently is reported later, if it lasts.
-    pub(super) fn note(&mut self, now: Clock, key: &Key, kind: FaultKind, policy: Policy, detail: Option<&str>) {
+    pub(super) fn queue_report(
+        &mut self,
+        now: Clock,
+        key: &Key,
+        kind: FaultKind,
+        policy: Policy,
+        detail: Option<&str>,
+    ) {
         if policy < Policy::Warn || self.pending.iter().any(|pending| pending.kind == kind && pending.key == *key) {
             return;
         }
         let last = self.last_logged.get(&(key.clone(), kind)).copied();
-        let again = last.map(|last| last + AGAIN).filter(|again| now.ms < *again);
+        let again = last.map(|last| last + REPEAT_INTERVAL).filter(|again| now.ms < *again);
         let pending = Pending {
             key: key.clone(),
             kind,
             policy,
             detail: detail.map(str::to_owned),
-            due: again.unwrap_or(now.ms + WAITS_FOR_JOBS),
+            due: again.unwrap_or(now.ms + JOBS_TIMEOUT),
             is_repeat: again.is_some(),
         };
         self.pending.push(pending);
         if again.is_none() {
             self.last_logged.insert((key.clone(), kind), now.ms);
-            self.ask();
+            self.query_jobs();
         }
     }
 
@@ -61,17 +68,17 @@ impl HealthController {
         self.pending.iter().map(|pending| pending.due).min()
     }
 
-    /// Reports what waited for the jobs, which are now known or cannot be determined.
+    /// Logs the new faults. Their jobs are now known, or cannot be determined.
     pub(super) fn log_pending(&mut self, now: Clock) {
         let (repeats, new) = std::mem::take(&mut self.pending).into_iter().partition(|pending| pending.is_repeat);
         self.pending = repeats;
         self.log(now, new, true);
     }
 
-    /// Reports what is due without knowing the jobs.
+    /// Logs the faults whose deadline has passed before the jobs were known.
     pub(super) fn log_due(&mut self, now: Clock) {
         let (due, later): (Vec<_>, _) =
-            std::mem::take(&mut self.pending).into_iter().partition(|one| now.ms >= one.due);
+            std::mem::take(&mut self.pending).into_iter().partition(|pending| now.ms >= pending.due);
         self.pending = later;
         let lasts = |one: &Pending| !one.is_repeat || self.gpus.get(&one.key).is_some_and(|gpu| gpu.is_open(one.kind));
         let due: Vec<Pending> = due.into_iter().filter(lasts).collect();
@@ -81,11 +88,11 @@ impl HealthController {
         self.log(now, due, false);
     }
 
-    fn log(&mut self, now: Clock, all: Vec<Pending>, knows_jobs: bool) {
+    fn log(&mut self, now: Clock, all: Vec<Pending>, has_jobs: bool) {
         for pending in all {
             let Some(gpu) = self.gpus.get(&pending.key) else { continue };
             let jobs = gpu.jobs.clone();
-            let (what, repair) = policy::words(pending.kind);
+            let (what, repair) = policy::describe(pending.kind);
             let what = pending.detail.map_or(what.clone(), |detail| format!("{what}: {detail}"));
             let end = match (pending.policy, self.recount, gpu.offered.is_empty()) {
                 (Policy::Drain, _, true) => "; already unavailable to jobs",
@@ -98,14 +105,14 @@ impl HealthController {
                 (Policy::Drain, Recount::Never, _) => "; draining the node",
                 _ => "",
             };
-            let returns = (pending.policy == Policy::Drain).then(|| gpu.unreported_return(pending.kind)).flatten();
+            let returns = (pending.policy == Policy::Drain).then(|| gpu.return_notice(pending.kind)).flatten();
             let returns = returns.map(|returns| format!("; {returns}")).unwrap_or_default();
             let message = message!(
                 "gpu-fault",
                 "{gpu}: {fault}{jobs}{consequence}. Repair: {repair}",
                 gpu = self.name(&pending.key),
                 fault = what,
-                jobs = whose(&jobs),
+                jobs = job_suffix(&jobs),
                 consequence = format!("{end}{returns}"),
                 repair = repair
             );
@@ -118,10 +125,10 @@ impl HealthController {
                 line: message.text.clone(),
             };
             self.recent.push_back(fault.clone());
-            while self.recent.len() > RECENT {
+            while self.recent.len() > MAX_RECENT {
                 self.recent.pop_front();
             }
-            if !knows_jobs {
+            if !has_jobs {
                 self.without_jobs.push(WithoutJobs { key: pending.key, kind: pending.kind, at: now.unix, jobs });
             }
             self.warn(message);
@@ -141,24 +148,24 @@ impl HealthController {
                 "gpu-fault-jobs",
                 "{gpu}: {fault}{jobs}",
                 gpu = self.name(&fault.key),
-                fault = policy::words(fault.kind).0,
-                jobs = whose(&jobs)
+                fault = policy::describe(fault.kind).0,
+                jobs = job_suffix(&jobs)
             );
-            let is_it =
+            let is_same_fault =
                 |recent: &&mut ReportedFault| (recent.at, recent.gpu, recent.kind) == (fault.at, index, fault.kind);
-            self.recent.iter_mut().filter(is_it).for_each(|recent| recent.jobs = jobs.clone());
+            self.recent.iter_mut().filter(is_same_fault).for_each(|recent| recent.jobs = jobs.clone());
             self.warn(message);
         }
     }
 
-    /// Reports that a fault is over, if its last occurrence was reported.
+    /// Logs the end of a fault, if its last occurrence was logged.
     pub(super) fn log_cleared(&mut self, key: &Key, kind: FaultKind) {
         let before = self.pending.len();
         self.pending.retain(|pending| !(pending.is_repeat && pending.kind == kind && pending.key == *key));
         if self.pending.len() < before {
             return;
         }
-        let (what, _) = policy::words(kind);
+        let (what, _) = policy::describe(kind);
         let gpu = self.name(key);
         self.info(message!("gpu-fault-cleared", "{gpu}: cleared: {fault}", gpu = gpu, fault = what));
     }
@@ -177,8 +184,8 @@ impl HealthController {
     }
 }
 
-/// `, which job 17 of alice had`.
-fn whose(jobs: &[OwnedJob]) -> String {
+/// `; job 17 of alice had it`; empty without jobs.
+fn job_suffix(jobs: &[OwnedJob]) -> String {
     let each = jobs.iter().map(|job| format!("job {} of {}", job.job, job.user)).collect::<Vec<_>>();
     if each.is_empty() { String::new() } else { format!("; {} had it", each.join(", ")) }
 }

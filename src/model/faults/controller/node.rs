@@ -8,16 +8,17 @@ use crate::faults::report::NodeStage;
 use crate::queued_job::OwnedJob;
 
 /// The interval of queries while waiting for jobs, in ms.
-const ASK: u64 = 1_000;
-/// The duration of a sampling round, in ms, so that faults of several GPUs are handled together.
-const SETTLES: u64 = 200;
+const QUERY_INTERVAL: u64 = 1_000;
+/// The delay before the first query, in ms: the duration of a sampling round, so that faults of several GPUs are
+/// handled together.
+const SETTLE_TIME: u64 = 200;
 /// The backoff after a failed reload, in ms: doubles up to the maximum.
 const RETRY: u64 = 10_000;
-const LONGEST_RETRY: u64 = 600_000;
+const RETRY_MAX: u64 = 600_000;
 /// The time after which slurmctld has certainly saved a change, in ms: it saves within 5 s (24.11, `state_save.c`, SAVE_MAX_WAIT).
-const SAVED: u64 = 10_000;
+const SAVE_TIME: u64 = 10_000;
 /// How long a recovered GPU waits until no job has a GPU, in ms. Then the node is drained.
-const BACK_WAITS: u64 = 3_600_000;
+const RETURN_TIMEOUT: u64 = 3_600_000;
 
 /// The stage of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub(super) enum Stage {
     /// The node is not drained because of GPUs.
     Open {
         /// A recovered GPU that will be offered to jobs again as soon as no job has a GPU, and since when; `None` without one.
-        back: Option<Back>,
+        back: Option<ReturnWait>,
     },
     /// The node is drained and waits for the jobs that prevent a change of its GPU count.
     Draining {
@@ -45,14 +46,14 @@ pub(super) enum Stage {
 impl Stage {
     const OPEN: Self = Self::Open { back: None };
 
-    pub(super) const fn at_start(after_another: bool) -> Self {
-        match after_another {
+    pub(super) const fn initial(has_former_agent: bool) -> Self {
+        match has_former_agent {
             true => Self::Draining { since: 0, is_ours: Some(true), next: 0, retry: RETRY },
             false => Self::OPEN,
         }
     }
 
-    pub(super) const fn shown(&self) -> NodeStage {
+    pub(super) const fn node_stage(&self) -> NodeStage {
         match self {
             Self::Open { back: None } => NodeStage::Open,
             Self::Open { back: Some(_) } => NodeStage::Returning,
@@ -62,7 +63,7 @@ impl Stage {
     }
 
     /// The time of the next action, in ms.
-    pub(super) const fn next(&self) -> Option<u64> {
+    pub(super) const fn next_deadline(&self) -> Option<u64> {
         match self {
             Self::Draining { next, .. } => Some(*next),
             Self::Open { back: Some(back) } => Some(back.next),
@@ -73,7 +74,7 @@ impl Stage {
 
 /// The wait of a recovered GPU until no job has a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Back {
+pub(super) struct ReturnWait {
     /// Since when, in ms.
     since: u64,
     /// The time of the next query, in ms.
@@ -82,7 +83,7 @@ pub(super) struct Back {
 
 /// The result of a drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Drained {
+pub enum DrainOutcome {
     /// The agent drained the node.
     Ours,
     /// The node was already drained for this other reason.
@@ -93,24 +94,24 @@ pub enum Drained {
 
 /// Slurm's state of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OnNode {
-    /// Whether the node is drained, for any reason.
+pub struct SlurmNodeState {
+    /// Whether the node is drained, down or failed, for any reason.
     pub is_closed: bool,
     /// Whether it is drained because of a GPU, by the agent.
     pub is_ours: bool,
     /// The jobs on each GPU, in Slurm's order.
     pub gpus: Vec<Vec<OwnedJob>>,
     /// The number of GPUs allocated to jobs.
-    pub held: usize,
+    pub allocated_gpus: usize,
     /// Whether no job is on the node, with a GPU or without.
     pub is_empty: bool,
 }
 
-impl OnNode {
-    fn can_be_recounted(&self, recount: Recount) -> bool {
+impl SlurmNodeState {
+    fn allows_recount(&self, recount: Recount) -> bool {
         match recount {
-            Recount::WithoutGpuJobs => self.held == 0,
-            Recount::WithoutJobs => self.held == 0 && self.is_empty,
+            Recount::WithoutGpuJobs => self.allocated_gpus == 0,
+            Recount::WithoutJobs => self.allocated_gpus == 0 && self.is_empty,
             Recount::Never => false,
         }
     }
@@ -118,103 +119,103 @@ impl OnNode {
 
 impl HealthController {
     /// The GPUs to exclude: the faulty ones that are or were available to jobs.
-    fn wanted(&self) -> BTreeSet<Key> {
-        let bad = self.gpus.iter().filter(|(key, gpu)| gpu.is_bad() || self.is_kept(key));
-        let out = self.out();
-        let theirs = bad.filter(|(key, gpu)| !gpu.offered.is_empty() || out.contains(*key));
+    fn gpus_to_leave_out(&self) -> BTreeSet<Key> {
+        let unusable = self.gpus.iter().filter(|(key, gpu)| gpu.is_faulty() || self.is_released(key));
+        let out = self.left_out();
+        let affected = unusable.filter(|(key, gpu)| !gpu.offered.is_empty() || out.contains(*key));
         let missing = self.gpus.iter().filter(|(_, gpu)| self.is_missing(gpu));
-        theirs.chain(missing).map(|(key, _)| key.clone()).collect()
+        affected.chain(missing).map(|(key, _)| key.clone()).collect()
     }
 
     /// Whether the configuration excludes the GPU.
-    pub(super) fn is_out(&self, key: &Key) -> bool {
-        self.out().contains(key)
+    pub(super) fn is_left_out(&self, key: &Key) -> bool {
+        self.left_out().contains(key)
     }
 
     /// Decides the next stage from the current faults.
     pub(super) fn decide(&mut self, now: Clock) {
-        let (wanted, out) = (self.wanted(), self.out());
-        if self.must_check_resumed().is_some_and(|due| now.ms >= due) {
-            self.ask();
+        let (target, out) = (self.gpus_to_leave_out(), self.left_out());
+        if self.next_resume_check().is_some_and(|due| now.ms >= due) {
+            self.query_jobs();
         }
         match self.stage.clone() {
-            Stage::Open { .. } if !wanted.is_subset(&out) => self.drain(now, self.reason_of_loss(&wanted)),
-            Stage::Open { back } if wanted != out => {
-                let back = back.unwrap_or(Back { since: now.ms, next: now.ms + SETTLES });
+            Stage::Open { .. } if !target.is_subset(&out) => self.drain(now, self.reason_of_loss(&target)),
+            Stage::Open { back } if target != out => {
+                let back = back.unwrap_or(ReturnWait { since: now.ms, next: now.ms + SETTLE_TIME });
                 self.stage = Stage::Open { back: Some(back) };
-                if now.ms.saturating_sub(back.since) >= BACK_WAITS {
-                    self.drain(now, self.reason_of_return(&wanted));
+                if now.ms.saturating_sub(back.since) >= RETURN_TIMEOUT {
+                    self.drain(now, self.reason_of_return(&target));
                 } else if now.ms >= back.next {
-                    self.ask();
+                    self.query_jobs();
                 }
             }
             Stage::Open { .. } => self.stage = Stage::OPEN,
-            Stage::Draining { is_ours: Some(is_ours), .. } if wanted == out => self.resume(now, is_ours),
-            Stage::Draining { next, .. } if now.ms >= next => self.ask(),
+            Stage::Draining { is_ours: Some(is_ours), .. } if target == out => self.resume(now, is_ours),
+            Stage::Draining { next, .. } if now.ms >= next => self.query_jobs(),
             Stage::Draining { .. } | Stage::Reloading { .. } => {}
         }
     }
 
     /// The query interval while the node is drained.
-    const fn pause(&self) -> u64 {
+    const fn query_interval(&self) -> u64 {
         match self.recount {
-            Recount::WithoutGpuJobs | Recount::WithoutJobs => ASK,
+            Recount::WithoutGpuJobs | Recount::WithoutJobs => QUERY_INTERVAL,
             Recount::Never => self.interval_ms,
         }
     }
 
     fn drain(&mut self, now: Clock, reason: String) {
         self.push_drain(reason);
-        self.resumed = None;
+        self.resume_check_due = None;
         self.stage = Stage::Draining { since: now.ms, is_ours: None, next: now.ms, retry: RETRY };
     }
 
     fn push_drain(&mut self, reason: String) {
-        self.is_draining = true;
+        self.has_pending_drain = true;
         self.actions.push(Action::Drain { reason });
     }
 
     fn resume(&mut self, now: Clock, is_ours: bool) {
         if is_ours {
             self.actions.push(Action::Resume);
-            self.resumed = Some(now.ms + SAVED);
+            self.resume_check_due = Some(now.ms + SAVE_TIME);
         }
         self.stage = Stage::OPEN;
     }
 
     /// When to check that slurmctld kept the resume, in ms.
-    pub(super) fn must_check_resumed(&self) -> Option<u64> {
-        self.resumed.filter(|_| matches!(self.stage, Stage::Open { .. }))
+    pub(super) fn next_resume_check(&self) -> Option<u64> {
+        self.resume_check_due.filter(|_| matches!(self.stage, Stage::Open { .. }))
     }
 
     /// Resumes the node again if slurmctld lost the resume: it was killed before saving it, or was
     /// unreachable.
-    fn check_resumed(&mut self, now: Clock, asked: Clock, node: Option<&OnNode>) {
-        if self.must_check_resumed().is_none_or(|due| asked.ms < due) {
+    fn check_resumed(&mut self, now: Clock, queried_at: Clock, node: Option<&SlurmNodeState>) {
+        if self.next_resume_check().is_none_or(|due| queried_at.ms < due) {
             return;
         }
-        self.resumed = match node {
+        self.resume_check_due = match node {
             None => Some(now.ms + self.interval_ms),
             Some(node) if node.is_ours => {
                 self.actions.push(Action::Resume);
-                Some(now.ms + SAVED)
+                Some(now.ms + SAVE_TIME)
             }
             Some(_) => None,
         };
     }
 
     /// The answer to [`Action::Drain`].
-    pub fn drained(&mut self, now: Clock, outcome: &Drained) {
-        let pause = self.pause();
-        let has_failed = std::mem::replace(&mut self.has_failed_to_drain, matches!(outcome, Drained::Failed(_)));
-        self.is_draining = false;
+    pub fn on_drain_outcome(&mut self, now: Clock, outcome: &DrainOutcome) {
+        let pause = self.query_interval();
+        let has_failed = std::mem::replace(&mut self.has_failed_to_drain, matches!(outcome, DrainOutcome::Failed(_)));
+        self.has_pending_drain = false;
         let Stage::Draining { is_ours, next, .. } = &mut self.stage else { return };
-        *next = now.ms + SETTLES;
+        *next = now.ms + SETTLE_TIME;
         match outcome {
-            Drained::Ours => *is_ours = Some(true),
+            DrainOutcome::Ours => *is_ours = Some(true),
             // The agent's drain was replaced by an administrator's.
-            Drained::Others(_) => *is_ours = Some(false),
-            Drained::Failed(why) => {
+            DrainOutcome::Others(_) => *is_ours = Some(false),
+            DrainOutcome::Failed(why) => {
                 *next = now.ms + pause;
                 if !has_failed {
                     self.warn(message!("node-not-drained", "could not drain the node: {why}; retrying", why = why));
@@ -224,63 +225,63 @@ impl HealthController {
         self.decide(now);
     }
 
-    /// The answer to [`Action::Ask`], sent at `asked`.
-    pub fn on_node(&mut self, now: Clock, asked: Clock, node: Option<&OnNode>) {
-        self.is_asking = false;
+    /// The answer to [`Action::QueryJobs`], sent at `queried_at`.
+    pub fn on_node_state(&mut self, now: Clock, queried_at: Clock, node: Option<&SlurmNodeState>) {
+        self.has_pending_query = false;
         if let Some(node) = node {
             for gpu in self.gpus.values_mut() {
                 let jobs = gpu.offered.iter().filter_map(|index| node.gpus.get(*index)).flatten();
                 let mut jobs: Vec<OwnedJob> = jobs.cloned().collect();
                 jobs.dedup();
-                gpu.holds(now, jobs);
+                gpu.set_jobs(now, jobs);
             }
         }
         self.log_pending(now);
         if node.is_some() {
             self.log_jobs();
         }
-        self.check_resumed(now, asked, node);
-        let wanted = self.wanted();
+        self.check_resumed(now, queried_at, node);
+        let target = self.gpus_to_leave_out();
         if let Stage::Open { back: Some(back) } = &mut self.stage {
             back.next = now.ms + self.interval_ms;
             // A job may have started since the query, so the node is drained first and queried again.
-            if node.is_some_and(|node| node.can_be_recounted(self.recount)) {
-                self.drain(now, self.reason_of_return(&wanted));
+            if node.is_some_and(|node| node.allows_recount(self.recount)) {
+                self.drain(now, self.reason_of_return(&target));
             }
             return;
         }
         let recount = self.recount;
-        let (reason, out) = (self.reason_of_loss(&wanted), self.out());
-        let pause = self.pause();
+        let (reason, out) = (self.reason_of_loss(&target), self.left_out());
+        let pause = self.query_interval();
         let Stage::Draining { since, is_ours, next, retry } = &mut self.stage else { return };
         *next = now.ms + pause;
         let Some(node) = node else { return };
-        if !node.is_closed && wanted.is_subset(&out) {
+        if !node.is_closed && target.is_subset(&out) {
             // A recovered GPU does not drain a node that an administrator resumed.
             self.stage = Stage::OPEN;
-        } else if !node.is_closed && !self.is_draining {
+        } else if !node.is_closed && !self.has_pending_drain {
             // The node was resumed externally, such as by a daemon's restart, or the drain failed.
             *is_ours = None;
             self.push_drain(reason);
-        } else if asked.ms >= *since && node.can_be_recounted(recount) && is_ours.is_some() {
+        } else if queried_at.ms >= *since && node.allows_recount(recount) && is_ours.is_some() {
             let (is_ours, retry) = (*is_ours == Some(true), *retry);
-            let without: Vec<LeftOutGpu> = wanted.iter().filter_map(|key| self.out_of(key)).collect();
-            let wanted = without.iter().map(|out| out.gpu.key()).collect();
-            self.stage = Stage::Reloading { without: wanted, is_ours, retry };
+            let without: Vec<LeftOutGpu> = target.iter().filter_map(|key| self.left_out_gpu(key)).collect();
+            let target = without.iter().map(|out| out.gpu.key()).collect();
+            self.stage = Stage::Reloading { without: target, is_ours, retry };
             self.actions.push(Action::Reload { without });
         }
     }
 
     /// The answer to [`Action::Reload`]: the devices for jobs, or the error.
-    pub fn reloaded(&mut self, now: Clock, outcome: Result<Vec<super::Offered>, String>) {
+    pub fn on_reload_outcome(&mut self, now: Clock, outcome: Result<Vec<super::Offered>, String>) {
         let Stage::Reloading { without, is_ours, retry } = self.stage.clone() else { return };
         match outcome {
             Ok(offered) => {
                 self.applied = without;
-                self.offer(offered);
-                self.rest_awaited(now);
+                self.set_offered(offered);
+                self.postpone_awaited(now);
                 let gpus = self.offered.len();
-                let names = self.names(&self.out());
+                let names = self.names(&self.left_out());
                 self.info(match is_ours {
                     _ if names.is_empty() => {
                         message!("gpus-complete", "all {gpus} GPUs available to jobs again", gpus = gpus)
@@ -303,7 +304,7 @@ impl HealthController {
             }
             Err(why) => {
                 let next = now.ms + retry;
-                let retry = (retry * 2).min(LONGEST_RETRY);
+                let retry = (retry * 2).min(RETRY_MAX);
                 self.stage = Stage::Draining { since: now.ms, is_ours: Some(is_ours), next, retry };
                 self.warn(message!(
                     "gpu-count-not-changed",
@@ -321,25 +322,25 @@ impl HealthController {
     }
 
     /// The node's drain reason in Slurm.
-    fn reason_of_loss(&self, wanted: &BTreeSet<Key>) -> String {
-        let out = self.out();
-        let each = wanted.difference(&out).chain(wanted.intersection(&out));
+    fn reason_of_loss(&self, target: &BTreeSet<Key>) -> String {
+        let out = self.left_out();
+        let each = target.difference(&out).chain(target.intersection(&out));
         let gpu = |key: &Key| {
             let gpu = self.gpus.get(key)?;
-            let what = self.out_of(key)?.reason;
+            let what = self.left_out_gpu(key)?.reason;
             let place = gpu.identity.pci_address.map(|address| format!(" ({address})")).unwrap_or_default();
             Some(format!("GPU {}{place}: {what}", gpu.identity.index))
         };
         each.filter_map(gpu).collect::<Vec<_>>().join(", ")
     }
 
-    fn reason_of_return(&self, wanted: &BTreeSet<Key>) -> String {
-        let back = self.out().difference(wanted).cloned().collect();
-        format!("{} recovered; will be offered {}", self.names(&back), self.when())
+    fn reason_of_return(&self, target: &BTreeSet<Key>) -> String {
+        let back = self.left_out().difference(target).cloned().collect();
+        format!("{} recovered; will be offered {}", self.names(&back), self.recount_time())
     }
 
     /// When the GPU count can change.
-    const fn when(&self) -> &'static str {
+    const fn recount_time(&self) -> &'static str {
         match self.recount {
             Recount::WithoutGpuJobs => "once no job has a GPU",
             Recount::WithoutJobs => "once no job is on the node",
@@ -347,18 +348,19 @@ impl HealthController {
         }
     }
 
-    /// How to leave a GPU out; `None` for one that is only awaited.
-    fn out_of(&self, key: &Key) -> Option<LeftOutGpu> {
+    /// The GPU with the reason for its exclusion; `None` for a GPU that is only awaited.
+    fn left_out_gpu(&self, key: &Key) -> Option<LeftOutGpu> {
         let gpu = self.gpus.get(key)?;
-        let kinds = gpu.bad_kinds();
-        let released = self.is_kept(key).then(|| "released for work on the host (slurminit gpu release)".to_owned());
-        let words: Vec<String> = kinds.into_iter().map(|kind| policy::words(kind).0).chain(released).collect();
+        let kinds = gpu.excluding_faults();
+        let released = || "released for work on the host (slurminit gpu release)".to_owned();
+        let released = self.is_released(key).then(released);
+        let words: Vec<String> = kinds.into_iter().map(|kind| policy::describe(kind).0).chain(released).collect();
         (!words.is_empty()).then(|| LeftOutGpu { gpu: gpu.identity.clone(), reason: words.join("; ") })
     }
 
     /// The stage of the node as text.
-    pub(super) fn doing(&self) -> Option<String> {
-        let wanted = self.wanted();
+    pub(super) fn node_summary(&self) -> Option<String> {
+        let target = self.gpus_to_leave_out();
         let holders = || {
             let mut jobs: Vec<u64> = self.gpus.values().flat_map(|gpu| &gpu.jobs).map(|job| job.job).collect();
             jobs.sort_unstable();
@@ -367,31 +369,31 @@ impl HealthController {
         };
         match &self.stage {
             Stage::Open { back: Some(_) } => {
-                let back = self.out().difference(&wanted).cloned().collect();
+                let back = self.left_out().difference(&target).cloned().collect();
                 let jobs = Some(holders()).filter(|jobs| !jobs.is_empty());
                 let jobs = jobs.map(|jobs| format!(" ({jobs})")).unwrap_or_default();
-                Some(format!("{} recovered; will be offered {}{jobs}", self.names(&back), self.when()))
+                Some(format!("{} recovered; will be offered {}{jobs}", self.names(&back), self.recount_time()))
             }
-            Stage::Open { back: None } if self.out().is_empty() => None,
-            Stage::Open { back: None } => Some(format!("{} excluded", self.names(&self.out()))),
+            Stage::Open { back: None } if self.left_out().is_empty() => None,
+            Stage::Open { back: None } => Some(format!("{} excluded", self.names(&self.left_out()))),
             Stage::Draining { .. } if self.recount == Recount::Never => Some(format!(
                 "drained because of {}; restart this container to use the other GPUs",
-                self.names(&wanted)
+                self.names(&target)
             )),
             Stage::Draining { .. } if self.recount == Recount::WithoutJobs => {
-                Some(format!("drained because of {}, until all of its jobs have ended", self.names(&wanted)))
+                Some(format!("drained because of {}, until all of its jobs have ended", self.names(&target)))
             }
             Stage::Draining { .. } => Some(match holders().as_str() {
-                "" => format!("drained because of {}", self.names(&wanted)),
-                jobs => format!("drained because of {}, until its GPU jobs have ended: {jobs}", self.names(&wanted)),
+                "" => format!("drained because of {}", self.names(&target)),
+                jobs => format!("drained because of {}, until its GPU jobs have ended: {jobs}", self.names(&target)),
             }),
             Stage::Reloading { .. } => Some("updating its GPU count".to_owned()),
         }
     }
 
-    pub(super) fn ask(&mut self) {
-        if !std::mem::replace(&mut self.is_asking, true) {
-            self.actions.push(Action::Ask);
+    pub(super) fn query_jobs(&mut self) {
+        if !std::mem::replace(&mut self.has_pending_query, true) {
+            self.actions.push(Action::QueryJobs);
         }
     }
 }

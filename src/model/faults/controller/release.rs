@@ -1,4 +1,4 @@
-//! GPUs that an administrator releases for work on the host, and gives back.
+//! GPUs that an administrator releases for work on the host, and returns.
 //!
 //! NVIDIA's tools refuse to reset a GPU, or to change its MIG mode, while any process has it open. So a GPU that jobs cannot get is
 //! not kept open: it is only checked now and then, and one that is released is not checked either.
@@ -9,45 +9,45 @@ use super::{Gpu, HealthController, Identity, Key, Vendor};
 use crate::faults::report::Release;
 
 impl HealthController {
-    /// Sets the GPUs that are released. One that no longer is must answer before jobs get it; its faults of before are forgotten.
-    pub fn release(&mut self, released: &[Identity]) {
+    /// Sets the released GPUs. A returned GPU must respond before jobs get it; its earlier faults are cleared.
+    pub fn set_released(&mut self, released: &[Identity]) {
         let released: BTreeSet<Key> = released.iter().map(|gpu| self.key_of(gpu)).collect();
         for key in self.released.difference(&released) {
             let Some(gpu) = self.gpus.get_mut(key) else { continue };
-            gpu.is_returned();
+            gpu.forget_faults();
             self.returning.insert(key.clone());
         }
         self.returning.retain(|key| !released.contains(key));
         self.released = released;
     }
 
-    /// The GPUs of a vendor that are not to be open.
-    pub fn to_close(&self, vendor: Vendor) -> Vec<Identity> {
+    /// The GPUs of a vendor whose device files must be closed.
+    pub fn gpus_to_close(&self, vendor: Vendor) -> Vec<Identity> {
         let is_unused = |key: &Key, gpu: &Gpu| self.released.contains(key) && gpu.offered.is_empty();
         let all = self.gpus.iter().filter(|(_, gpu)| gpu.identity.vendor == vendor);
         let closed = all.filter(|(key, gpu)| self.applied.contains(*key) || is_unused(key, gpu));
         closed.map(|(_, gpu)| gpu.identity.clone()).collect()
     }
 
-    /// The GPUs of these that may be opened for a check now and then.
-    pub fn to_check(&self, vendor: Vendor) -> Vec<Identity> {
-        let mut all = self.to_close(vendor);
+    /// The closed GPUs that are opened periodically for a check.
+    pub fn gpus_to_check(&self, vendor: Vendor) -> Vec<Identity> {
+        let mut all = self.gpus_to_close(vendor);
         all.retain(|gpu| !self.released.contains(&gpu.key()));
         all
     }
 
-    /// Whether a check is due at once.
+    /// Whether the GPU was returned and must be checked at once.
     pub fn is_returning(&self, key: &Key) -> bool {
         self.returning.contains(key)
     }
 
     /// Sets the GPUs that no process has open.
-    pub fn closed(&mut self, closed: BTreeSet<Key>) {
+    pub fn set_closed(&mut self, closed: BTreeSet<Key>) {
         self.closed = closed;
     }
 
-    /// Whether the GPU is released, so that jobs must not get it.
-    pub(super) fn is_kept(&self, key: &Key) -> bool {
+    /// Whether the GPU is released or not yet checked after its return, so that jobs must not get it.
+    pub(super) fn is_released(&self, key: &Key) -> bool {
         self.released.contains(key) || self.returning.contains(key)
     }
 

@@ -2,25 +2,25 @@
 //!
 //! A reset kills the processes on the GPU. Afterwards the GPU is usable again; if the reset does not end, it is not.
 
-use super::{Clock, FaultKind, HealthController, Key, Seen};
+use super::{Clock, FaultKind, GpuSample, HealthController, Key};
 use crate::faults::look::Phase;
 use crate::inventory::Vendor;
 use crate::printable;
 
 impl HealthController {
     /// A reset begins or ends.
-    pub fn reset(&mut self, now: Clock, vendor: Vendor, key: &Key, phase: &Phase) {
+    pub fn on_reset(&mut self, now: Clock, vendor: Vendor, key: &Key, phase: &Phase) {
         let policy = self.policies.policy(FaultKind::Reset);
         let Some(gpu) = self.gpus.get_mut(key).filter(|gpu| gpu.identity.vendor == vendor) else { return };
         match phase {
             Phase::Begins { cause } => {
-                if gpu.reset_begins(now, policy) {
+                if gpu.begin_reset(now, policy) {
                     let cause = cause.as_deref().map(printable::line);
-                    self.note(now, key, FaultKind::Reset, policy, cause.as_deref());
+                    self.queue_report(now, key, FaultKind::Reset, policy, cause.as_deref());
                 }
             }
             Phase::Ends => {
-                if gpu.reset_ends() {
+                if gpu.end_reset() {
                     let gpu = self.name(key);
                     self.info(message!("gpu-reset", "{gpu}: reset by the driver, usable again", gpu = gpu));
                 }
@@ -29,15 +29,16 @@ impl HealthController {
     }
 
     /// The event watcher was restarted: it may have missed the end of a reset.
-    pub fn watcher_restarted(&mut self, vendor: Vendor) {
-        self.gpus.values_mut().filter(|gpu| gpu.identity.vendor == vendor).for_each(super::Gpu::watcher_restarted);
+    pub fn on_watcher_restart(&mut self, vendor: Vendor) {
+        self.gpus.values_mut().filter(|gpu| gpu.identity.vendor == vendor).for_each(super::Gpu::on_watcher_restart);
     }
 
     pub(super) fn check_resets(&mut self, now: Clock) {
-        let is_late = |gpu: &super::Gpu| gpu.reset_is_due().is_some_and(|due| now.ms >= due);
+        let is_late = |gpu: &super::Gpu| gpu.reset_deadline().is_some_and(|due| now.ms >= due);
         let late: Vec<Key> = self.gpus.iter().filter(|(_, gpu)| is_late(gpu)).map(|(key, _)| key.clone()).collect();
         for key in late {
-            self.fault(now, &key, Seen { trouble: Some(FaultKind::ResetUnfinished), ..Seen::default() }, None);
+            let sample = GpuSample { trouble: Some(FaultKind::ResetUnfinished), ..GpuSample::default() };
+            self.apply_sample(now, &key, sample, None);
         }
     }
 }

@@ -69,7 +69,7 @@ impl Cluster {
             is_slurmctld_down: false,
             queries: 0,
         };
-        cluster.health.offer(cluster.offer());
+        cluster.health.set_offered(cluster.offer());
         cluster.sample(&[]);
         cluster
     }
@@ -79,19 +79,19 @@ impl Cluster {
         self.offered.iter().map(|index| Offered { pci_address: address(index), file: String::new() }).collect()
     }
 
-    fn healthy() -> Seen {
-        Seen { readings: Readings { recovery_action: Some(0), ..Readings::default() }, ..Seen::default() }
+    fn healthy() -> GpuSample {
+        GpuSample { readings: Readings { recovery_action: Some(0), ..Readings::default() }, ..GpuSample::default() }
     }
 
     /// Runs a sampling round in which all GPUs except `bad` are healthy.
-    fn sample(&mut self, bad: &[(usize, Seen)]) {
+    fn sample(&mut self, bad: &[(usize, GpuSample)]) {
         self.advance(5000);
-        self.health.listed(self.now, NVIDIA, self.gpus.clone());
+        self.health.begin_round(self.now, NVIDIA, self.gpus.clone());
         for (index, gpu) in self.gpus.clone().iter().enumerate() {
             let seen = bad.iter().find(|(bad, _)| *bad == index).map_or_else(Self::healthy, |(_, seen)| seen.clone());
-            self.health.seen(self.now, &gpu.key(), seen);
+            self.health.add_sample(self.now, &gpu.key(), seen);
         }
-        self.health.done(self.now, NVIDIA);
+        self.health.end_round(self.now, NVIDIA);
         self.settle();
     }
 
@@ -101,7 +101,7 @@ impl Cluster {
 
     /// Runs a sampling round in which a GPU is lost.
     fn lose(&mut self, index: usize) {
-        self.sample(&[(index, Seen { trouble: Some(FaultKind::Lost), ..Seen::default() })]);
+        self.sample(&[(index, GpuSample { trouble: Some(FaultKind::Lost), ..GpuSample::default() })]);
     }
 
     fn settle(&mut self) {
@@ -128,36 +128,37 @@ impl Cluster {
             Action::Log(_, message) => self.log.push(message.text),
             Action::Drain { reason } => {
                 let outcome = match &self.drained {
-                    Some(other) if !other.starts_with("GPU ") => Drained::Others(other.clone()),
+                    Some(other) if !other.starts_with("GPU ") => DrainOutcome::Others(other.clone()),
                     _ => {
                         assert!(reason.starts_with("GPU "), "the reason must name the GPU: {reason:?}");
                         self.drained = Some(reason);
-                        Drained::Ours
+                        DrainOutcome::Ours
                     }
                 };
-                self.health.drained(self.now, &outcome);
+                self.health.on_drain_outcome(self.now, &outcome);
             }
-            Action::Ask => {
+            Action::QueryJobs => {
                 let job = |index: &usize| self.jobs[*index].map(|job| OwnedJob { job, user: "alice".to_owned() });
                 let gpus: Vec<Vec<OwnedJob>> =
                     self.offered.iter().map(|index| job(index).into_iter().collect()).collect();
-                let held = gpus.iter().filter(|jobs| !jobs.is_empty()).count();
-                let is_empty = held == 0 && !self.has_other_job;
+                let allocated_gpus = gpus.iter().filter(|jobs| !jobs.is_empty()).count();
+                let is_empty = allocated_gpus == 0 && !self.has_other_job;
                 let is_ours = self.drained.as_ref().is_some_and(|reason| reason.starts_with("GPU "));
-                let node = OnNode { is_closed: self.drained.is_some(), is_ours, gpus, held, is_empty };
+                let is_closed = self.drained.is_some();
+                let node = SlurmNodeState { is_closed, is_ours, gpus, allocated_gpus, is_empty };
                 self.queries += 1;
-                self.health.on_node(self.now, self.now, Some(&node).filter(|_| !self.is_slurmctld_down));
+                self.health.on_node_state(self.now, self.now, Some(&node).filter(|_| !self.is_slurmctld_down));
             }
             Action::Reload { without } => {
                 assert!(self.drained.is_some(), "a job could start during the reload");
                 assert!(self.offered.iter().all(|index| self.jobs[*index].is_none()), "Slurm would abort a job");
                 assert!(self.recount == Recount::WithoutGpuJobs || !self.has_other_job, "Slurm would lose a job");
                 if self.reload_fails {
-                    return self.health.reloaded(self.now, Err("no".to_owned()));
+                    return self.health.on_reload_outcome(self.now, Err("no".to_owned()));
                 }
                 let is_out = |index: &usize| without.iter().any(|out| out.gpu == self.gpus[*index]);
                 self.offered = (0..self.gpus.len()).filter(|index| !is_out(index)).collect();
-                self.health.reloaded(self.now, Ok(self.offer()));
+                self.health.on_reload_outcome(self.now, Ok(self.offer()));
             }
             Action::Resume if self.is_slurmctld_down => {}
             Action::Resume if self.drained.as_ref().is_some_and(|reason| !reason.starts_with("GPU ")) => {}
@@ -169,14 +170,14 @@ impl Cluster {
     }
 
     fn event(&mut self, index: usize, xid: u32) {
-        self.health.event(self.now, Some(&self.gpus[index].key()), xid);
+        self.health.add_event(self.now, Some(&self.gpus[index].key()), xid);
         self.settle();
     }
 
     /// Reports the start of a reset with this cause, or the end of a reset.
     fn reset(&mut self, index: usize, cause: Option<&str>) {
         let start = |cause: &str| Phase::Begins { cause: Some(cause.to_owned()) };
-        self.health.reset(self.now, NVIDIA, &self.gpus[index].key(), &cause.map_or(Phase::Ends, start));
+        self.health.on_reset(self.now, NVIDIA, &self.gpus[index].key(), &cause.map_or(Phase::Ends, start));
         self.settle();
     }
 

@@ -29,9 +29,9 @@ pub(super) const TRAITS: Traits = Traits {
     },
     runtime: Runtime {
         variable: "ROCR_VISIBLE_DEVICES",
-        counts: true,
-        finds: "ROCr selects a device by its number among AMD's",
-        skips_closed: false,
+        selects_by_number: true,
+        selection_rule: "ROCr selects a device by its number among AMD's",
+        ignores_closed_files: false,
         settings: &[],
         equal_models_in_bus_order: false,
     },
@@ -53,10 +53,10 @@ pub(super) const TRAITS: Traits = Traits {
         start: "docker run --device /dev/kfd --device /dev/dri --group-add $(stat -c %g /dev/kfd) \
                 --security-opt seccomp=unconfined ...",
         tool: "rocm-smi",
-        unseen: "started without /dev/kfd and /dev/dri or their group, or the host's amdgpu driver is not loaded; GPU jobs are rejected",
-        lacks: "the image has no ROCm for the GPUs",
+        no_gpu_cause: "started without /dev/kfd and /dev/dri or their group, or the host's amdgpu driver is not loaded; GPU jobs are rejected",
+        missing_software: "the image has no ROCm for the GPUs",
         withhold: "do not pass /dev/kfd and /dev/dri to this container",
-        unseen_in_wsl: None,
+        no_gpu_in_wsl: None,
     },
     obstacles: ObstacleWords {
         not_given: "no action if intended; otherwise create the container with them \

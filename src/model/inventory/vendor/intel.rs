@@ -28,9 +28,9 @@ pub(super) const TRAITS: Traits = Traits {
     // in bus order, as Slurm's plugin does (Slurm 24.11, gpu_oneapi.c; compute-runtime, execution_environment.cpp).
     runtime: Runtime {
         variable: "ZE_AFFINITY_MASK",
-        counts: true,
-        finds: "Level Zero selects a device by its number among Intel's",
-        skips_closed: false,
+        selects_by_number: true,
+        selection_rule: "Level Zero selects a device by its number among Intel's",
+        ignores_closed_files: false,
         settings: &[("ZE_FLAT_DEVICE_HIERARCHY", "COMPOSITE"), ("ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1")],
         equal_models_in_bus_order: false,
     },
@@ -48,10 +48,10 @@ pub(super) const TRAITS: Traits = Traits {
     mismatch: MismatchWords {
         start: "docker run --device /dev/dri --group-add $(stat -c %g /dev/dri/renderD128) ...",
         tool: "clinfo -l",
-        unseen: "started without /dev/dri or its group, or the host's driver (xe, i915) has no discrete GPU; GPU jobs are rejected",
-        lacks: "the image has no Level Zero for the GPUs",
+        no_gpu_cause: "started without /dev/dri or its group, or the host's driver (xe, i915) has no discrete GPU; GPU jobs are rejected",
+        missing_software: "the image has no Level Zero for the GPUs",
         withhold: "do not pass their files of /dev/dri to this container",
-        unseen_in_wsl: None,
+        no_gpu_in_wsl: None,
     },
     obstacles: ObstacleWords {
         not_given: "no action if intended; otherwise create the container with the GPUs (docker run --device /dev/dri)",

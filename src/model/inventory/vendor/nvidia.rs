@@ -28,9 +28,9 @@ pub(super) const TRAITS: Traits = Traits {
     },
     runtime: Runtime {
         variable: "CUDA_VISIBLE_DEVICES",
-        counts: false,
-        finds: "CUDA selects a device by its number in bus order, or by its UUID",
-        skips_closed: true,
+        selects_by_number: false,
+        selection_rule: "CUDA selects a device by its number in bus order, or by its UUID",
+        ignores_closed_files: true,
         settings: &[("CUDA_DEVICE_ORDER", "PCI_BUS_ID")],
         equal_models_in_bus_order: true,
     },
@@ -38,10 +38,10 @@ pub(super) const TRAITS: Traits = Traits {
     mismatch: MismatchWords {
         start: "docker run --gpus all ..., after `nvidia-ctk runtime configure --runtime=docker` on the host",
         tool: "nvidia-smi",
-        unseen: "started without GPUs, the container toolkit is not set up, or the host's driver is not loaded; GPU jobs are rejected",
-        lacks: "the image has no NVIDIA software except the container runtime's",
+        no_gpu_cause: "started without GPUs, the container toolkit is not set up, or the host's driver is not loaded; GPU jobs are rejected",
+        missing_software: "the image has no NVIDIA software except the container runtime's",
         withhold: "start the container without --gpus (NVIDIA_VISIBLE_DEVICES=void)",
-        unseen_in_wsl: Some((
+        no_gpu_in_wsl: Some((
             "the container was started without GPUs, or Windows has no NVIDIA driver that serves WSL2",
             "docker run --gpus all ...; install the current driver in Windows, then `wsl --update`; without GPUs set GPU_TYPE=none",
         )),

@@ -146,7 +146,7 @@ fn identical_image_user_is_neither_added_nor_rejected() {
 #[test]
 fn restores_host_accounts_of_previous_start() {
     let first = installed(&image(), accounts(PASSWD, GROUP, ""), "");
-    let kept = first.hosts_accounts(&config(""));
+    let kept = first.previous_host_accounts(&config(""));
     assert_eq!(installed(&first, kept, ""), first);
     // Without the setting, host accounts are removed.
     assert_eq!(first.with(&[], &[]).unwrap(), image());
@@ -194,8 +194,8 @@ fn handles_twenty_thousand_users() {
     let groups: String = numbers.map(|n| format!("g{n}:x:{}:\n", 2000 + n)).collect();
     let group = format!("users:x:100:\nall:x:59000:{}\n{groups}", members.join(","));
     let files = installed(&image(), accounts(&passwd, &group, ""), "");
-    let again = files.hosts_accounts(&config(""));
+    let again = files.previous_host_accounts(&config(""));
     assert_eq!((again.users.len(), again.groups.len()), (20_000, 20_001));
-    assert_eq!(files.leaving(&again.users), []);
-    assert_eq!(files.lacks(&again.users), [] as [&User; 0]);
+    assert_eq!(files.removed_users(&again.users), []);
+    assert_eq!(files.missing_users(&again.users), [] as [&User; 0]);
 }

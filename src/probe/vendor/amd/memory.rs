@@ -11,7 +11,7 @@ use super::topology::{GpuNode, GpuProperties};
 
 /// Instruction sets that only APUs have (LLVM, "User Guide for AMDGPU Backend", Processors). MI300A (gfx942) and old
 /// APUs share theirs with discrete GPUs.
-const OF_APUS: [&str; 14] = [
+const APU_ISAS: [&str; 14] = [
     "gfx801", "gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1037", "gfx1103",
     "gfx1150", "gfx1151", "gfx1152", "gfx1153",
 ];
@@ -23,12 +23,12 @@ pub(super) struct GpuMemory {
     pub(super) mib: Option<u64>,
     /// Whether this is the memory of its NUMA node, which the kernel also gives to processes.
     pub(super) is_shared: bool,
-    /// Whether KFD lists more than that, which is borrowed.
-    borrows: bool,
+    /// Whether KFD lists more memory, because the GPU can borrow RAM.
+    is_borrowing: bool,
 }
 
 /// The memory of `node`, which is close to `numa_node`.
-pub(super) fn of(root: &Path, node: &GpuNode, numa_node: Option<u32>) -> GpuMemory {
+pub(super) fn read(root: &Path, node: &GpuNode, numa_node: Option<u32>) -> GpuMemory {
     let device = root.join("sys/bus/pci/devices").join(node.properties.pci_address.to_string());
     let own = fs::read_to_string(device.join("mem_info_vram_total")).ok();
     let own = own.and_then(|text| text.trim().parse::<u64>().ok()).filter(|bytes| *bytes > 0).map(|bytes| bytes >> 20);
@@ -38,31 +38,31 @@ pub(super) fn of(root: &Path, node: &GpuNode, numa_node: Option<u32>) -> GpuMemo
         (Some(listed), Some(own)) => Some(listed.min(own)),
         (listed, own) => listed.or(own),
     };
-    let borrows = listed.zip(own).is_some_and(|(listed, own)| listed > own);
-    let of_node = node_mib(root, numa_node);
+    let is_borrowing = listed.zip(own).is_some_and(|(listed, own)| listed > own);
+    let numa_node_mib = numa_memory_mib(root, numa_node);
     // Memory that the firmware reserves for a GPU is not part of the NUMA node's memory, and much smaller.
-    let is_shared = is_apu(&node.properties) && own.zip(of_node).is_some_and(|(own, of_node)| own >= of_node);
-    GpuMemory { mib, is_shared, borrows }
+    let is_shared = is_apu(&node.properties) && own.zip(numa_node_mib).is_some_and(|(own, numa)| own >= numa);
+    GpuMemory { mib, is_shared, is_borrowing }
 }
 
 /// Whether it is a small GPU integrated into a processor. An MI300A is not: all of its memory is its own.
 pub(super) fn is_integrated(properties: &GpuProperties, memory: &GpuMemory) -> bool {
-    memory.borrows || is_apus_isa(properties)
+    memory.is_borrowing || has_apu_isa(properties)
 }
 
 /// An MI300A has the same instruction set as an MI300X, and with some kernels no cores in its node. Its memory reveals
 /// it.
 fn is_apu(properties: &GpuProperties) -> bool {
     const MI300A: u64 = 0x74a0;
-    properties.has_cpus || properties.device_id == MI300A || is_apus_isa(properties)
+    properties.has_cpus || properties.device_id == MI300A || has_apu_isa(properties)
 }
 
-fn is_apus_isa(properties: &GpuProperties) -> bool {
-    properties.gfx.as_deref().is_some_and(|gfx| OF_APUS.contains(&gfx))
+fn has_apu_isa(properties: &GpuProperties) -> bool {
+    properties.gfx.as_deref().is_some_and(|gfx| APU_ISAS.contains(&gfx))
 }
 
 /// `Node 0 MemTotal:       131891412 kB`
-fn node_mib(root: &Path, node: Option<u32>) -> Option<u64> {
+fn numa_memory_mib(root: &Path, node: Option<u32>) -> Option<u64> {
     let node = node?;
     let text = fs::read_to_string(root.join(format!("sys/devices/system/node/node{node}/meminfo"))).ok()?;
     let total = text.lines().find_map(|line| line.split_once("MemTotal:").map(|(_, value)| value))?;

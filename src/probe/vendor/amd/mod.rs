@@ -17,13 +17,13 @@ use std::fs;
 use std::path::Path;
 
 use crate::job_map::Format;
-use crate::pci::{self, Place};
+use crate::pci::{self, Locality};
 use crate::vendor::{Events, VendorProbe};
-use crate::{Found, device, groups, left_out, regular};
+use crate::{ProbeResult, device, groups, left_out, regular};
 use model::inventory::{
     Access, Condition, CpuSet, Driver, Finding, Gpu, Kind, Obstacle, PciAddress, Readings, Source, Vendor,
 };
-use product_name::Names;
+use product_name::ModelNames;
 use resets::Resets;
 use topology::{GpuNode, Topology};
 
@@ -41,19 +41,19 @@ impl VendorProbe for Amd {
         root.join(NODES).is_dir()
     }
 
-    fn probe(&self, root: &Path) -> Found {
+    fn probe(&self, root: &Path) -> ProbeResult {
         probe(root)
     }
 
     fn list(&self, root: &Path) -> Vec<Gpu> {
-        gpus(root, &topology::read(&root.join(NODES), |path| fs::read_to_string(path)), device::reachable)
+        gpus(root, &topology::read(&root.join(NODES), |path| fs::read_to_string(path)), device::access_without_open)
     }
 
     fn sample(&self, root: &Path, gpu: &Gpu) -> (Condition, Readings) {
         let nothing = || (Condition { index: gpu.index, ..Condition::default() }, Readings::default());
         // Reading a value wakes a GPU that sleeps.
         let address = gpu.pci_address.filter(|address| !pci::is_asleep(root, *address));
-        address.map_or_else(nothing, |address| readings::of(root, gpu.index, address))
+        address.map_or_else(nothing, |address| readings::read(root, gpu.index, address))
     }
 
     fn map_entry(&self, root: &Path, device: &str) -> Option<(String, Format)> {
@@ -67,10 +67,10 @@ impl VendorProbe for Amd {
 }
 
 /// Reads KFD's topology, and opens each device as a job would. Call it only inside the sandbox.
-pub fn probe(root: &Path) -> Found {
+pub fn probe(root: &Path) -> ProbeResult {
     let nodes = root.join(NODES);
     if !nodes.is_dir() {
-        return Found::default();
+        return ProbeResult::default();
     }
     let topology = topology::read(&nodes, |path| fs::read_to_string(path));
     let driver = Driver { vendor: Vendor::Amd, source: Source::Kfd, version: version(root), cuda_version: None };
@@ -78,22 +78,22 @@ pub fn probe(root: &Path) -> Found {
     let gpus = gpus(root, &topology, device::access);
     findings.extend(left_out::findings(&gpus));
     findings.extend(groups::finding(root, Vendor::Amd, &gpus));
-    Found { driver: Some(driver), gpus, findings }
+    ProbeResult { driver: Some(driver), gpus, findings }
 }
 
-/// The GPU's number on the host, by which AMD's exporter knows it: its position among KFD's GPUs, also those that this container may not
-/// use. A render node's number is no such position: each MI300X has eight render nodes. Without KFD, it is the best guess.
+/// The GPU's number on the host, as AMD's exporter counts: its position among KFD's GPUs, also those that this container
+/// may not use. A render node's number is no such position: each MI300X has eight render nodes. Without KFD, it is the best guess.
 fn host_number(root: &Path, minor: u32) -> Option<usize> {
     let topology = topology::read(&root.join(NODES), |path| fs::read_to_string(path));
     if topology.gpus.is_empty() {
         return usize::try_from(minor.checked_sub(FIRST_RENDER_NODE)?).ok();
     }
     let own = topology.gpus.iter().find(|node| node.properties.render_minor == minor)?;
-    let seen = topology.gpus.iter().filter(|node| node.number < own.number).count();
-    Some(seen + topology.hidden.iter().filter(|number| **number < own.number).count())
+    let visible_before = topology.gpus.iter().filter(|node| node.number < own.number).count();
+    Some(visible_before + topology.hidden.iter().filter(|number| **number < own.number).count())
 }
 
-/// The numbers by which KFD's ioctls know the GPUs, in the order of [`probe`].
+/// The GPUs' numbers in KFD's ioctls, in the order of [`probe`].
 fn gpu_ids(root: &Path) -> Vec<Option<u32>> {
     let topology = topology::read(&root.join(NODES), |path| fs::read_to_string(path));
     let id = |node: &GpuNode| regular::line(&node.directory.join("gpu_id"))?.parse().ok();
@@ -105,24 +105,24 @@ fn version(root: &Path) -> Option<String> {
     regular::line(&root.join("sys/module/amdgpu/version"))
 }
 
-fn gpus(root: &Path, topology: &Topology, reach: fn(&Path) -> Access) -> Vec<Gpu> {
+fn gpus(root: &Path, topology: &Topology, check_access: fn(&Path) -> Access) -> Vec<Gpu> {
     if topology.gpus.is_empty() {
         return Vec::new();
     }
-    let names = Names::read(root);
+    let names = ModelNames::read(root);
     let nodes_with_cpus = nodes_with_cpus(root);
-    let kfd = reach(&root.join("dev/kfd"));
+    let kfd = check_access(&root.join("dev/kfd"));
     // Cached, because all partitions of a chip share a location. With 64 partitions the links alone are thousands of
     // files.
-    let mut places: BTreeMap<PciAddress, Place> = BTreeMap::new();
+    let mut localities: BTreeMap<PciAddress, Locality> = BTreeMap::new();
     let mut gpus: Vec<Gpu> = Vec::new();
     for (index, node) in (0..).zip(&topology.gpus) {
         let minor = node.properties.render_minor;
         let address = node.properties.pci_address;
-        let place = || place(root, node, &topology.cpu_nodes, &nodes_with_cpus);
-        let place = places.entry(address).or_insert_with(place).clone();
-        let access = access(root, &kfd, node, &gpus, reach);
-        let memory = memory::of(root, node, place.numa_node);
+        let locality = || locality(root, node, &topology.cpu_nodes, &nodes_with_cpus);
+        let locality = localities.entry(address).or_insert_with(locality).clone();
+        let access = access(root, &kfd, node, &gpus, check_access);
+        let memory = memory::read(root, node, locality.numa_node);
         gpus.push(Gpu {
             vendor: Vendor::Amd,
             index,
@@ -133,11 +133,11 @@ fn gpus(root: &Path, topology: &Topology, reach: fn(&Path) -> Access) -> Vec<Gpu
             pci_address: Some(address),
             memory_mib: memory.mib,
             shares_memory: memory.is_shared,
-            memory_node: pci::memory_node(root, [place.numa_node]),
+            memory_node: pci::memory_node(root, [locality.numa_node]),
             integrated: memory::is_integrated(&node.properties, &memory),
             compute: node.properties.gfx.clone(),
-            cpus: place.cpus,
-            numa_node: place.numa_node,
+            cpus: locality.cpus,
+            numa_node: locality.numa_node,
             access,
             ..Gpu::default()
         });
@@ -146,15 +146,21 @@ fn gpus(root: &Path, topology: &Topology, reach: fn(&Path) -> Access) -> Vec<Gpu
 }
 
 /// A job needs `/dev/kfd`, which all GPUs share, and the GPU's own render node.
-fn access(root: &Path, kfd: &Access, node: &GpuNode, before: &[Gpu], reach: fn(&Path) -> Access) -> Access {
+fn access(
+    root: &Path,
+    kfd: &Access,
+    node: &GpuNode,
+    previous_gpus: &[Gpu],
+    check_access: fn(&Path) -> Access,
+) -> Access {
     let minor = node.properties.render_minor;
     // slurmd exits if two gres.conf lines name the same file.
-    if let Some(same) = before.iter().find(|gpu| gpu.minor == Some(minor)) {
+    if let Some(same) = previous_gpus.iter().find(|gpu| gpu.minor == Some(minor)) {
         let reason = format!("/dev/dri/renderD{minor} is already that of AMD GPU {}", same.index);
         return Access::unusable(Obstacle::SharedFile, reason);
     }
     match kfd {
-        Access::Usable => reach(&root.join(format!("dev/dri/renderD{minor}"))),
+        Access::Usable => check_access(&root.join(format!("dev/dri/renderD{minor}"))),
         Access::Unusable { .. } => kfd.clone(),
     }
 }
@@ -167,17 +173,17 @@ fn uuid(node: &GpuNode, all: &[GpuNode]) -> Option<String> {
 }
 
 /// The location according to the PCI device, otherwise the CPU node at the end of the GPU's lightest link.
-fn place(root: &Path, node: &GpuNode, cpu_nodes: &[u64], nodes_with_cpus: &[(u32, CpuSet)]) -> Place {
-    let place = pci::place(root, node.properties.pci_address);
-    if place != Place::default() {
-        return place;
+fn locality(root: &Path, node: &GpuNode, cpu_nodes: &[u64], nodes_with_cpus: &[(u32, CpuSet)]) -> Locality {
+    let locality = pci::locality(root, node.properties.pci_address);
+    if locality != Locality::default() {
+        return locality;
     }
     // KFD makes one CPU node per NUMA node with CPUs, in the same order. If the numbers differ, this proves nothing.
     let nearest = || {
         let position = node.nearest_cpu_node(cpu_nodes)?;
         nodes_with_cpus.get(position).filter(|_| cpu_nodes.len() == nodes_with_cpus.len())
     };
-    nearest().map_or(place, |(number, cpus)| Place { cpus: Some(cpus.clone()), numa_node: Some(*number) })
+    nearest().map_or(locality, |(number, cpus)| Locality { cpus: Some(cpus.clone()), numa_node: Some(*number) })
 }
 
 /// The NUMA nodes that have CPUs, ascending.

@@ -19,11 +19,11 @@ const ACCELERATORS: [(u64, &str); 4] = [
 ];
 
 /// Looks up model names; holds libdrm's list.
-pub(super) struct Names {
+pub(super) struct ModelNames {
     ids: String,
 }
 
-impl Names {
+impl ModelNames {
     pub(super) fn read(root: &Path) -> Self {
         let bytes = fs::read(root.join(IDS)).unwrap_or_default();
         Self { ids: String::from_utf8_lossy(&bytes).into_owned() }

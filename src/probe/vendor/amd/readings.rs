@@ -3,19 +3,19 @@
 use std::fs;
 use std::path::Path;
 
-use crate::live::MOST_MW;
+use crate::live::MAX_POWER_MW;
 use crate::regular;
 use model::inventory::{Condition, PciAddress, Readings};
 
 /// The measurements of an AMD GPU in the kernel's files.
-pub(super) fn of(root: &Path, index: u32, address: PciAddress) -> (Condition, Readings) {
+pub(super) fn read(root: &Path, index: u32, address: PciAddress) -> (Condition, Readings) {
     let device = root.join("sys/bus/pci/devices").join(address.to_string());
     let number = |name: &str| value(&device.join(name));
     let percent =
         |name: &str| number(name).and_then(|percent| u32::try_from(percent).ok()).filter(|percent| *percent <= 100);
     let sensor = |name: &str| sensors(&device).find_map(|sensors| value(&sensors.join(name)));
     // In microwatts.
-    let power = |name: &str| sensor(name).map(|microwatts| microwatts / 1000).filter(|mw| *mw <= MOST_MW);
+    let power = |name: &str| sensor(name).map(|microwatts| microwatts / 1000).filter(|mw| *mw <= MAX_POWER_MW);
     let memory = number("mem_info_vram_used").zip(number("mem_info_vram_total"));
     let celsius = temperature(&device).and_then(|thousandths| u32::try_from(thousandths / 1000).ok());
     let readings = Readings {
@@ -26,7 +26,7 @@ pub(super) fn of(root: &Path, index: u32, address: PciAddress) -> (Condition, Re
         ras_uncorrected: ras(&device.join("ras")),
         ..Readings::default()
     };
-    let memory = memory.filter(|(used, whole)| used <= whole).map(|(used, whole)| (used >> 20, whole >> 20));
+    let memory = memory.filter(|(used, total)| used <= total).map(|(used, total)| (used >> 20, total >> 20));
     let condition = Condition {
         index,
         memory_mib: memory,
@@ -40,17 +40,17 @@ pub(super) fn of(root: &Path, index: u32, address: PciAddress) -> (Condition, Re
 /// The temperature of the chip's edge; otherwise, as on MI300 which hides that sensor (GC 9.4.3, `hwmon_attributes_visible`), that of its
 /// hottest point. In thousandths of a degree.
 fn temperature(device: &Path) -> Option<u64> {
-    let labelled = |wanted: &str| {
+    let labelled_sensor = |label_text: &str| {
         sensors(device).find_map(|sensors| {
-            let is_it = |number: &u32| {
-                regular::line(&sensors.join(format!("temp{number}_label"))).is_some_and(|label| label == wanted)
+            let is_labelled = |number: &u32| {
+                regular::line(&sensors.join(format!("temp{number}_label"))).is_some_and(|label| label == label_text)
             };
-            let number = (1..=3).find(is_it)?;
+            let number = (1..=3).find(is_labelled)?;
             value(&sensors.join(format!("temp{number}_input")))
         })
     };
     let unlabelled = || sensors(device).find_map(|sensors| value(&sensors.join("temp1_input")));
-    labelled("edge").or_else(|| labelled("junction")).or_else(unlabelled)
+    labelled_sensor("edge").or_else(|| labelled_sensor("junction")).or_else(unlabelled)
 }
 
 fn sensors(device: &Path) -> impl Iterator<Item = std::path::PathBuf> + use<> {
@@ -85,7 +85,7 @@ mod tests {
             fs::write(file, text).unwrap();
         };
         let address = "0000:03:00.0".parse().unwrap();
-        assert_eq!(of(root.path(), 0, address), (Condition::default(), Readings::default()));
+        assert_eq!(read(root.path(), 0, address), (Condition::default(), Readings::default()));
         write("gpu_busy_percent", "37\n");
         write("mem_busy_percent", "200\n");
         write("mem_info_vram_used", "1073741824\n");
@@ -98,7 +98,7 @@ mod tests {
         write("ras/umc_err_count", "ue: 2\nce: 7\nde: 0\n");
         write("ras/gfx_err_count", "Query currently inaccessible\n");
         write("ras/features", "ue: 99\n");
-        let (condition, readings) = of(root.path(), 1, address);
+        let (condition, readings) = read(root.path(), 1, address);
         let seen = (condition.utilization, condition.memory_mib, condition.temperature);
         assert_eq!(seen, (Some(37), Some((1024, 65520)), Some(45)));
         assert_eq!((readings.power_mw, readings.memory_utilization), (Some(93_000), None));
@@ -107,6 +107,6 @@ mod tests {
         for file in ["temp1_input", "temp1_label"] {
             fs::remove_file(device.join("hwmon/hwmon4").join(file)).unwrap();
         }
-        assert_eq!(of(root.path(), 1, address).0.temperature, Some(61));
+        assert_eq!(read(root.path(), 1, address).0.temperature, Some(61));
     }
 }

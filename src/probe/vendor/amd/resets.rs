@@ -26,7 +26,7 @@ use sys::report;
 pub(super) struct Resets {
     files: Vec<EventFile>,
     /// The GPUs with a completed subscription attempt.
-    tried: Vec<Key>,
+    attempted: Vec<Key>,
     has_logged_error: bool,
 }
 
@@ -42,22 +42,22 @@ struct EventFile {
 impl Events for Resets {
     fn follow(&mut self, root: &Path, gpus: &[Identity]) {
         let keys: Vec<Key> = gpus.iter().map(Identity::key).collect();
-        if keys == self.tried {
+        if keys == self.attempted {
             return;
         }
         let ids = gpu_ids(root);
         let id_of = |gpu: &Identity| ids.get(usize::try_from(gpu.index).ok()?).copied().flatten();
-        let wanted: Vec<(Key, u32)> = gpus.iter().filter_map(|gpu| Some((gpu.key(), id_of(gpu)?))).collect();
-        self.files.retain(|file| wanted.iter().any(|(_, id)| *id == file.gpu_id));
-        self.tried = keys;
-        for (gpu, gpu_id) in wanted {
+        let subscriptions: Vec<(Key, u32)> = gpus.iter().filter_map(|gpu| Some((gpu.key(), id_of(gpu)?))).collect();
+        self.files.retain(|file| subscriptions.iter().any(|(_, id)| *id == file.gpu_id));
+        self.attempted = keys;
+        for (gpu, gpu_id) in subscriptions {
             if self.files.iter().any(|file| file.gpu_id == gpu_id) {
                 continue;
             }
             match subscribe(&root.join("dev/kfd"), gpu_id) {
                 Ok(events) => self.files.push(EventFile { gpu, gpu_id, events, lines: LineSplitter::default() }),
                 // KFD rejects every open while it resets a GPU.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.tried.clear(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.attempted.clear(),
                 Err(error) => self.log_error(&error),
             }
         }
@@ -74,9 +74,9 @@ impl Events for Resets {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            let speak: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
+            let readable: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
             let mut ended = Vec::new();
-            for (file, _) in self.files.iter_mut().zip(speak).filter(|(_, speaks)| *speaks) {
+            for (file, _) in self.files.iter_mut().zip(readable).filter(|(_, is_readable)| *is_readable) {
                 match file.read() {
                     Some(phases) => {
                         for phase in phases {
@@ -88,7 +88,7 @@ impl Events for Resets {
             }
             if !ended.is_empty() {
                 self.files.retain(|file| !ended.contains(&file.gpu_id));
-                self.tried.clear();
+                self.attempted.clear();
             }
             if left.is_zero() {
                 return Ok(());
@@ -98,7 +98,7 @@ impl Events for Resets {
 }
 
 impl Resets {
-    /// A kernel without these events, or missing access, is not a fault.
+    /// Logs the first error only, at debug level: a kernel without these events, or missing access, is not a fault.
     fn log_error(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.has_logged_error, true) {
             let message =
@@ -152,7 +152,7 @@ mod tests {
             resets.files.push(EventFile { gpu, gpu_id: 100 + index, events, lines: LineSplitter::default() });
             writers.push(writer);
         }
-        resets.tried = (0..2).map(|index| identity(index).key()).collect();
+        resets.attempted = (0..2).map(|index| identity(index).key()).collect();
         (resets, writers)
     }
 
@@ -190,7 +190,7 @@ mod tests {
         writers[0].write_all(b"4 1\n").unwrap();
         drop(writers.remove(0));
         assert_eq!(received(&mut resets), [("GPU-0".to_owned(), Phase::Ends)]);
-        assert_eq!((resets.files.len(), resets.tried.len()), (1, 0));
+        assert_eq!((resets.files.len(), resets.attempted.len()), (1, 0));
     }
 
     #[test]
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(subscribe(&kfd, 51110).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
         let mut resets = Resets::default();
         resets.follow(root.path(), &[identity(0)]);
-        assert_eq!((resets.files.len(), resets.tried.len(), resets.has_logged_error), (0, 1, true));
+        assert_eq!((resets.files.len(), resets.attempted.len(), resets.has_logged_error), (0, 1, true));
         assert_eq!(received(&mut resets), []);
     }
 

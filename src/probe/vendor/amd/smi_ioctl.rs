@@ -25,7 +25,7 @@ struct SmiEventsArgs {
 /// The kernel's, or `InvalidData` if its answer cannot be a new descriptor.
 pub(super) fn open_event_descriptor(kfd: &File, gpu_id: u32) -> io::Result<OwnedFd> {
     let mut args = SmiEventsArgs { gpu_id, descriptor: 0 };
-    // SAFETY: the kernel reads and writes what the request's number says: 8 bytes, which `args` has.
+    // SAFETY: the kernel reads and writes 8 bytes, the size in the request's number, which is the size of `args`.
     let outcome = unsafe { libc::ioctl(kfd.as_raw_fd(), SMI_EVENTS, &raw mut args) };
     Errno::result(outcome)?;
     let descriptor = i32::try_from(args.descriptor).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;

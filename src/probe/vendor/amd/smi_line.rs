@@ -1,7 +1,8 @@
 //! A line of KFD's SMI events.
 //!
-//! The kernel's `amdkfd/kfd_smi_events.c` writes the event's number in hexadecimal, a space, and what `KFD_EVENT_FMT_...` of
-//! `linux/kfd_ioctl.h` says for it. For a reset that is `%x %s`: how many resets there were, and why. Older kernels write no cause.
+//! The kernel's `amdkfd/kfd_smi_events.c` writes the event's number in hexadecimal, a space, and the event's data in
+//! the format `KFD_EVENT_FMT_...` of `linux/kfd_ioctl.h`. For a reset that is `%x %s`: the number of resets, and the
+//! cause. Older kernels write no cause.
 
 use model::faults::look::Phase;
 

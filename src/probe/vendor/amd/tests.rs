@@ -54,14 +54,14 @@ impl Fixture {
         self.add_device(&format!("dri/renderD{minor}"));
     }
 
-    fn probe(&self) -> Found {
+    fn probe(&self) -> ProbeResult {
         probe(self.path())
     }
 }
 
 #[test]
 fn machine_without_kfd_has_no_driver() {
-    assert_eq!(probe(tempfile::tempdir().unwrap().path()), Found::default());
+    assert_eq!(probe(tempfile::tempdir().unwrap().path()), ProbeResult::default());
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn missing_render_node_affects_one_gpu_and_missing_kfd_all() {
     fixture.add_gpu(1, 0x0a00, 128, 1);
     fixture.add_gpu(2, 0x1900, 129, 2);
     fs::remove_file(fixture.path().join("dev/dri/renderD129")).unwrap();
-    let usable = |found: &Found| found.gpus.iter().map(|gpu| gpu.access == Access::Usable).collect::<Vec<_>>();
+    let usable = |found: &ProbeResult| found.gpus.iter().map(|gpu| gpu.access == Access::Usable).collect::<Vec<_>>();
     let found = fixture.probe();
     assert_eq!((usable(&found), found.findings.len()), (vec![true, false], 0));
     fs::remove_file(fixture.path().join("dev/kfd")).unwrap();
@@ -146,9 +146,9 @@ fn missing_render_node_affects_one_gpu_and_missing_kfd_all() {
 
 #[test]
 fn reports_required_device_groups_by_number() {
-    assert_eq!(groups::of_groups(Vendor::Amd, &BTreeMap::new()), None);
+    assert_eq!(groups::finding_for_groups(Vendor::Amd, &BTreeMap::new()), None);
     let groups = [(110, Path::new("/dev/kfd")), (44, Path::new("/dev/dri/renderD128"))].into();
-    let finding = groups::of_groups(Vendor::Amd, &groups).unwrap();
+    let finding = groups::finding_for_groups(Vendor::Amd, &groups).unwrap();
     assert!(finding.what.contains("group 44 and 110") && finding.cause.contains("/dev/dri/renderD128"), "{finding:?}");
     assert!(finding.repair.contains("groupadd -g 44"), "{finding:?}");
 }
@@ -222,7 +222,7 @@ fn lightest_cpu_link_locates_gpu_without_pci_device() {
     fixture.write("sys/devices/system/node/node0/cpulist", "0-7\n");
     fixture.write("sys/devices/system/node/node1/cpulist", "\n");
     fixture.write("sys/devices/system/node/node4/cpulist", "8-15\n");
-    let place = |found: Found| (found.gpus[0].cpus.as_ref().map(CpuSet::to_string), found.gpus[0].numa_node);
+    let place = |found: ProbeResult| (found.gpus[0].cpus.as_ref().map(CpuSet::to_string), found.gpus[0].numa_node);
     assert_eq!(place(fixture.probe()), (Some("8-15".into()), Some(4)));
     fixture.write("sys/devices/system/node/node5/cpulist", "16\n");
     assert_eq!(place(fixture.probe()), (None, None), "the numbers of NUMA and KFD nodes differ");
@@ -248,7 +248,7 @@ fn numa_nodes(gpus: &[Gpu]) -> Vec<Option<u32>> {
 
 #[test]
 fn eight_mi210_are_eight_gpus_without_memory_size() {
-    let Found { gpus, findings, .. } = fixture_from(listing::EIGHT_MI210).probe();
+    let ProbeResult { gpus, findings, .. } = fixture_from(listing::EIGHT_MI210).probe();
     assert_eq!((gpus.len(), findings), (8, vec![]));
     assert!(gpus.iter().all(|gpu| gpu.access == Access::Usable && gpu.compute.as_deref() == Some("gfx90a")));
     assert!(gpus.iter().all(|gpu| gpu.uuid.is_some() && gpu.model.as_deref() == Some("AMD Instinct MI210")));
@@ -262,7 +262,7 @@ fn eight_mi210_are_eight_gpus_without_memory_size() {
 
 #[test]
 fn four_mi308x_in_four_partitions_are_sixteen_gpus() {
-    let Found { gpus, findings, .. } = fixture_from(listing::FOUR_MI308X_IN_FOUR_PARTITIONS).probe();
+    let ProbeResult { gpus, findings, .. } = fixture_from(listing::FOUR_MI308X_IN_FOUR_PARTITIONS).probe();
     assert_eq!(findings, []);
     assert_eq!(numa_nodes(&gpus), [[Some(0); 8], [Some(1); 8]].concat());
     let minors: Vec<u32> = gpus.iter().filter_map(|gpu| gpu.minor).collect();

@@ -1,13 +1,13 @@
 //! Intel GPUs, as the kernel's DRM subsystem lists them in sysfs.
 //!
 //! sysfs shows every render node of the machine, `/dev/dri` those that the container was given. Only the latter are
-//! counted. Intel's runtime does the same: it opens what it finds in `/dev/dri`.
+//! counted. Intel's runtime also opens only the nodes in `/dev/dri`.
 
 use std::fs;
 use std::path::Path;
 
 use crate::vendor::VendorProbe;
-use crate::{Found, device, groups, left_out, pci, regular};
+use crate::{ProbeResult, device, groups, left_out, pci, regular};
 use model::inventory::{Access, Driver, Gpu, PciAddress, Source, Vendor};
 
 /// The discrete GPUs by PCI device ID (compute-runtime, devices_base.inl). If the driver does not report memory, this
@@ -53,17 +53,17 @@ impl VendorProbe for Intel {
         root.join("dev/dri").is_dir()
     }
 
-    fn probe(&self, root: &Path) -> Found {
+    fn probe(&self, root: &Path) -> ProbeResult {
         probe(root)
     }
 
     fn list(&self, root: &Path) -> Vec<Gpu> {
-        gpus(root, &nodes(root), device::reachable)
+        gpus(root, &nodes(root), device::access_without_open)
     }
 }
 
 /// Reads sysfs, and opens each device as a job would. Call it only inside the sandbox.
-fn probe(root: &Path) -> Found {
+fn probe(root: &Path) -> ProbeResult {
     let nodes = nodes(root);
     let gpus = gpus(root, &nodes, device::access);
     let driver = nodes.first().map(|node| Driver {
@@ -76,7 +76,7 @@ fn probe(root: &Path) -> Found {
         cuda_version: None,
     });
     let findings = left_out::findings(&gpus).into_iter().chain(groups::finding(root, Vendor::Intel, &gpus)).collect();
-    Found { driver, gpus, findings }
+    ProbeResult { driver, gpus, findings }
 }
 
 /// The render nodes, in the order in which the runtime numbers them; its device selector uses these numbers.
@@ -87,8 +87,8 @@ fn nodes(root: &Path) -> Vec<Node> {
     nodes
 }
 
-fn gpus(root: &Path, nodes: &[Node], reach: fn(&Path) -> Access) -> Vec<Gpu> {
-    (0..).zip(nodes).map(|(index, node)| gpu(root, index, node, reach)).collect()
+fn gpus(root: &Path, nodes: &[Node], check_access: fn(&Path) -> Access) -> Vec<Gpu> {
+    (0..).zip(nodes).map(|(index, node)| gpu(root, index, node, check_access)).collect()
 }
 
 /// A render node in this container.
@@ -114,12 +114,12 @@ fn node(root: &Path, entry: &fs::DirEntry) -> Option<Node> {
     let name = entry.file_name().into_string().ok()?;
     let minor = name.strip_prefix("renderD")?.parse().ok()?;
     let device = entry.path().join("device");
-    let is_here = regular::line(&device.join("vendor"))? == Vendor::Intel.traits().pci_vendor
+    let is_available = regular::line(&device.join("vendor"))? == Vendor::Intel.traits().pci_vendor
         && root.join("dev/dri").join(&name).exists();
     let number =
         regular::line(&device.join("device")).and_then(|text| u16::from_str_radix(text.strip_prefix("0x")?, 16).ok());
     let target = |link: &Path| fs::read_link(link).ok()?.file_name()?.to_str().map(str::to_owned);
-    is_here.then(|| Node {
+    is_available.then(|| Node {
         minor,
         address: target(&device).and_then(|name| name.parse().ok()),
         driver: target(&device.join("driver")),
@@ -141,9 +141,9 @@ fn memory_mib(device: &Path) -> Option<u64> {
     (all > 0).then_some(all >> 20)
 }
 
-fn gpu(root: &Path, index: u32, node: &Node, reach: fn(&Path) -> Access) -> Gpu {
+fn gpu(root: &Path, index: u32, node: &Node, check_access: fn(&Path) -> Access) -> Gpu {
     let file = format!("dev/dri/renderD{}", node.minor);
-    let place = node.address.map(|address| pci::place(root, address)).unwrap_or_default();
+    let locality = node.address.map(|address| pci::locality(root, address)).unwrap_or_default();
     Gpu {
         vendor: Vendor::Intel,
         index,
@@ -152,9 +152,9 @@ fn gpu(root: &Path, index: u32, node: &Node, reach: fn(&Path) -> Access) -> Gpu 
         pci_address: node.address,
         memory_mib: node.memory_mib,
         integrated: node.is_integrated(),
-        cpus: place.cpus,
-        numa_node: place.numa_node,
-        access: reach(&root.join(&file)),
+        cpus: locality.cpus,
+        numa_node: locality.numa_node,
+        access: check_access(&root.join(&file)),
         device_file: Some(format!("/{file}").into()),
         ..Gpu::default()
     }
@@ -207,7 +207,7 @@ mod tests {
             self
         }
 
-        fn probe(&self) -> Found {
+        fn probe(&self) -> ProbeResult {
             probe(self.root.path())
         }
     }
@@ -262,7 +262,7 @@ mod tests {
         machine.write("dev/dri/renderD131", "");
         let found = machine.probe();
         assert_eq!(found.gpus.iter().map(|gpu| gpu.minor.unwrap()).collect::<Vec<_>>(), [129]);
-        assert_eq!(Machine::new().probe(), Found::default());
+        assert_eq!(Machine::new().probe(), ProbeResult::default());
     }
 
     #[test]

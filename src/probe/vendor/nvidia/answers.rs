@@ -3,42 +3,42 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::NoNvml;
+use super::NvmlProbeError;
 use super::nvml::{Probe, Step};
-use super::places::Places;
+use super::places::BusOrder;
 use super::proc;
-use crate::sandbox::{NoAnswer, Sandbox};
+use crate::sandbox::{Sandbox, SandboxError};
 use crate::vendor::Deadlines;
 use model::inventory::{Access, Condition, Driver, Gpu, Obstacle, Source, Vendor};
 use model::message;
 use sys::report;
 
-/// After this time, the log tells what is waited for.
-const SILENCE: Duration = Duration::from_secs(2);
+/// After this time, the progress is logged.
+const PROGRESS_DELAY: Duration = Duration::from_secs(2);
 
 /// All answers until the deadline. The GPUs that have not answered by then are [`Obstacle::Starting`].
-pub(super) fn wait(root: &Path, steps: &mut Sandbox<Step>, deadlines: Deadlines) -> Result<Probe, NoNvml> {
+pub(super) fn wait(root: &Path, steps: &mut Sandbox<Step>, deadlines: Deadlines) -> Result<Probe, NvmlProbeError> {
     let (mut deadline, mut count, mut gpus) = (deadlines.library, None, Vec::new());
     let began = Instant::now();
     loop {
         let step = match steps.next(deadline) {
             Ok(step) => step,
-            Err(NoAnswer::TimedOut(time)) => {
+            Err(SandboxError::TimedOut(time)) => {
                 return count
-                    .map(|count| without_rest(root, gpus, count, time))
-                    .ok_or(NoNvml::NoAnswer(NoAnswer::TimedOut(time)));
+                    .map(|count| partial_probe(root, gpus, count, time))
+                    .ok_or(NvmlProbeError::Sandbox(SandboxError::TimedOut(time)));
             }
-            Err(why) => return Err(NoNvml::NoAnswer(why)),
+            Err(why) => return Err(NvmlProbeError::Sandbox(why)),
         };
         match step {
             Step::Counted(all) => count = Some(all),
             Step::Gpu(gpu) => gpus.push(*gpu),
             Step::Done(probe) => return Ok(*probe),
-            Step::Failed(trouble) => return Err(NoNvml::Trouble(trouble)),
+            Step::Failed(failure) => return Err(NvmlProbeError::Nvml(failure)),
             Step::Conditions(_) => {}
         }
         deadline = (Instant::now() + deadlines.each_gpu).min(deadlines.all_gpus);
-        if let Some(all) = count.filter(|_| began.elapsed() >= SILENCE) {
+        if let Some(all) = count.filter(|_| began.elapsed() >= PROGRESS_DELAY) {
             report_progress(root, &gpus, all);
         }
     }
@@ -60,21 +60,21 @@ fn report_progress(root: &Path, gpus: &[Gpu], all: u32) {
             "{ready} of {all} NVIDIA GPUs initialized; waiting for {gpu}",
             ready = next,
             all = all,
-            gpu = name(root, next, all)
+            gpu = display_name(root, next, all)
         ));
     }
 }
 
 /// `GPU 3 (0000:13:00.0)`
-fn name(root: &Path, index: u32, all: u32) -> String {
-    let place = Places::read(root, all).identity(root, index).pci_address;
+fn display_name(root: &Path, index: u32, all: u32) -> String {
+    let place = BusOrder::read(root, all).identity(root, index).pci_address;
     place.map_or_else(|| format!("GPU {index}"), |address| format!("GPU {index} ({address})"))
 }
 
 /// The GPUs that NVML initialized in time, with a finding about the others.
-fn without_rest(root: &Path, mut gpus: Vec<Gpu>, all: u32, time: Duration) -> Probe {
+fn partial_probe(root: &Path, mut gpus: Vec<Gpu>, all: u32, time: Duration) -> Probe {
     let first = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
-    let names: Vec<String> = (first..all).map(|index| name(root, index, all)).collect();
+    let names: Vec<String> = (first..all).map(|index| display_name(root, index, all)).collect();
     report::warn(message!(
         "gpus-not-awaited",
         "{ready} of {all} NVIDIA GPUs initialized; not waiting for {gpus}, which jobs get once they respond",
@@ -82,17 +82,17 @@ fn without_rest(root: &Path, mut gpus: Vec<Gpu>, all: u32, time: Duration) -> Pr
         all = all,
         gpus = names.join(", ")
     ));
-    let known = proc::probe(root, crate::device::reachable);
-    let places = Places::read(root, all);
+    let known = proc::probe(root, crate::device::access_without_open);
+    let bus_order = BusOrder::read(root, all);
     for index in first..all {
-        let identity = places.identity(root, index);
+        let identity = bus_order.identity(root, index);
         let gpu = known.gpus.iter().find(|gpu| gpu.pci_address.is_some() && gpu.pci_address == identity.pci_address);
         let reason = format!("not initialized by the driver within {:.1} s", time.as_secs_f64());
         gpus.push(Gpu {
             index,
             mig: None,
             access: Access::unusable(Obstacle::Starting, reason),
-            ..gpu.cloned().unwrap_or_else(|| proc::nameless_gpu(index))
+            ..gpu.cloned().unwrap_or_else(|| proc::unknown_gpu(index))
         });
     }
     let driver = Driver { vendor: Vendor::Nvidia, source: Source::Nvml, version: None, cuda_version: None };

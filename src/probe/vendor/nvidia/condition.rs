@@ -9,15 +9,15 @@ use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{ComputeMode as NvmlComputeMode, EccCounter, MemoryError, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 
-use super::NoNvml;
-use super::nvml::{self, Answers, NvmlTrouble};
+use super::NvmlProbeError;
+use super::nvml::{self, Answers, NvmlFailure};
 use crate::sandbox::Sandbox;
 use model::inventory::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
 
-/// Processes of one GPU beyond this number are not listed.
-const MOST_PROCESSES: usize = 64;
-/// Hotter than any chip can run. Higher readings are discarded.
-const HOTTEST: u32 = 150;
+/// The maximum number of listed processes of one GPU.
+const MAX_PROCESSES: usize = 64;
+/// The maximum plausible temperature of a chip. Higher readings are discarded.
+const MAX_CELSIUS: u32 = 150;
 
 /// Reads the condition of every accessible GPU. It forks, so the process must be single-threaded.
 ///
@@ -25,18 +25,18 @@ const HOTTEST: u32 = 150;
 /// The error text.
 pub fn conditions(root: &Path, library: Option<&Path>, deadline: Instant) -> Result<Vec<Condition>, String> {
     let probe = Sandbox::start(|| probe(root, library));
-    let answer = probe.finish(deadline).map_err(NoNvml::from).and_then(|answer| answer.map_err(NoNvml::from));
-    answer.map_err(|why| why.to_string())
+    let answer = probe.finish(deadline).map_err(NvmlProbeError::from);
+    answer.and_then(|answer| answer.map_err(NvmlProbeError::from)).map_err(|why| why.to_string())
 }
 
 /// Like [`conditions`], but in this process.
-pub(super) fn probe(root: &Path, library: Option<&Path>) -> Result<Vec<Condition>, NvmlTrouble> {
+pub(super) fn probe(root: &Path, library: Option<&Path>) -> Result<Vec<Condition>, NvmlFailure> {
     // Never shut down: see `nvml::probe`.
     let nvml = ManuallyDrop::new(nvml::load(root, library)?);
     let count = nvml::count(&nvml)?;
     let of_gpu = |index| match nvml.device_by_index(index) {
         Ok(device) => condition(index, &device),
-        Err(error) => Condition { index, obstacle: nvml::refused(&error).obstacle(), ..Condition::default() },
+        Err(error) => Condition { index, obstacle: nvml::refused_access(&error).obstacle(), ..Condition::default() },
     };
     Ok((0..count).map(of_gpu).collect())
 }
@@ -51,9 +51,9 @@ pub(super) fn condition(index: u32, device: &Device<'_>) -> Condition {
         index,
         memory_mib: memory.map(|memory| (memory.used >> 20, memory.total >> 20)),
         memory_free_mib: memory.map(|memory| memory.free >> 20),
-        processes: processes.map(|all| all.iter().take(MOST_PROCESSES).map(process).collect()),
+        processes: processes.map(|all| all.iter().take(MAX_PROCESSES).map(process).collect()),
         slowdowns: answers.of(device.current_throttle_reasons()).and_then(slowdowns),
-        temperature: answers.of(device.temperature(TemperatureSensor::Gpu)).filter(|degrees| *degrees <= HOTTEST),
+        temperature: answers.of(device.temperature(TemperatureSensor::Gpu)).filter(|degrees| *degrees <= MAX_CELSIUS),
         pcie: pcie(device, &answers),
         ecc: answers.of(device.is_ecc_enabled()).map(|ecc| ecc_state(ecc.currently_enabled, device, &answers)),
         compute_mode: answers.of(device.compute_mode()).and_then(compute_mode),

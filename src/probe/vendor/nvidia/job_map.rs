@@ -21,12 +21,12 @@ pub(super) fn name(root: &Path, device: &str) -> Option<String> {
 }
 
 /// The GPU's number on the host. A minor is given in the order in which the driver found the GPUs, which can differ from the order of
-/// the bus. A container's /proc that does not list all GPUs does not tell; then the minor is the better guess.
+/// the bus. If the container's /proc does not list all GPUs, the order is unknown, and the minor is the better guess.
 fn host_number(root: &Path, minor: u32) -> u32 {
     let all = proc::minors(root);
-    let is_whole = (0..).zip(&all).all(|(number, _): (u32, _)| all.iter().any(|(_, minor)| *minor == Some(number)));
+    let is_complete = (0..).zip(&all).all(|(number, _): (u32, _)| all.iter().any(|(_, minor)| *minor == Some(number)));
     let number = (0..).zip(&all).find(|(_, (_, own))| *own == Some(minor)).map(|(number, _)| number);
-    number.filter(|_| is_whole).unwrap_or(minor)
+    number.filter(|_| is_complete).unwrap_or(minor)
 }
 
 #[cfg(test)]

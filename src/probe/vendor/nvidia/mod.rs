@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::live::{self, SendLine};
-use crate::sandbox::{NoAnswer, Sandbox};
+use crate::sandbox::{Sandbox, SandboxError};
 use crate::vendor::{Deadlines, Finish, VendorProbe};
-use crate::{Found, Options, device, left_out};
+use crate::{Options, ProbeResult, device, left_out};
 use model::inventory::{Access, Condition, Driver, Finding, Gpu, Kind, Obstacle, Source, Vendor, WSL_DEVICE};
-use nvml::{NvmlTrouble, Step};
+use nvml::{NvmlFailure, Step};
 use request::Request;
 
 /// NVIDIA's GPUs, through NVML or otherwise the kernel's files.
@@ -34,13 +34,13 @@ impl VendorProbe for Nvidia {
         has_traces(root) || root.join(WSL_DEVICE.trim_start_matches('/')).exists()
     }
 
-    fn probe(&self, root: &Path) -> Found {
+    fn probe(&self, root: &Path) -> ProbeResult {
         let proc::Probe { driver, gpus } = proc::probe(root, device::access);
-        Found { driver, gpus, findings: Vec::new() }
+        ProbeResult { driver, gpus, findings: Vec::new() }
     }
 
     fn list(&self, root: &Path) -> Vec<Gpu> {
-        proc::probe(root, device::reachable).gpus
+        proc::probe(root, device::access_without_open).gpus
     }
 
     fn map_entry(&self, root: &Path, device: &str) -> Option<(String, crate::job_map::Format)> {
@@ -51,11 +51,11 @@ impl VendorProbe for Nvidia {
     fn start(&'static self, _: Vendor, options: &Options) -> Option<Finish> {
         let Options { root, request, nvml_library, conditions, left_out, .. } = options.clone();
         let library = nvml_library.as_deref();
-        let nvml = Sandbox::start_steps(|send| {
+        let nvml = Sandbox::start_stream(|send| {
             nvml::probe(&root, library, &left_out, send)?;
             if conditions { send(&Step::Conditions(condition::probe(&root, library))) } else { Ok(()) }
         });
-        let detection = Detection { root, library_is_named: library.is_some(), request, conditions, nvml };
+        let detection = Detection { root, is_library_configured: library.is_some(), request, conditions, nvml };
         Some(Box::new(move |deadlines| detection.finish(deadlines)))
     }
 
@@ -67,25 +67,25 @@ impl VendorProbe for Nvidia {
     }
 
     /// `nvidia-smi --gpu-reset` and changes of the MIG mode.
-    fn must_close(&self) -> bool {
+    fn must_close_for_repair(&self) -> bool {
         true
     }
 }
 
 /// Why NVML failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoNvml {
+pub(super) enum NvmlProbeError {
     #[error(transparent)]
-    Trouble(#[from] NvmlTrouble),
+    Nvml(#[from] NvmlFailure),
     #[error("it {0}")]
-    NoAnswer(#[from] NoAnswer),
+    Sandbox(#[from] SandboxError),
 }
 
 /// A detection in progress.
 struct Detection {
     root: PathBuf,
     /// Whether the operator named the library. Then its absence is reported.
-    library_is_named: bool,
+    is_library_configured: bool,
     request: Request,
     /// Whether the child also reads the condition of the GPUs.
     conditions: bool,
@@ -94,40 +94,42 @@ struct Detection {
 
 impl Detection {
     /// Waits for NVML, and then for the kernel's files.
-    fn finish(mut self, deadlines: Deadlines) -> Found {
+    fn finish(mut self, deadlines: Deadlines) -> ProbeResult {
         let mut found = match answers::wait(&self.root, &mut self.nvml, deadlines) {
             Ok(mut probe) => {
                 if self.conditions {
                     let until = deadlines.library.max(Instant::now() + deadlines.each_gpu / 2);
-                    give(&mut probe.gpus, answers::conditions(&mut self.nvml, until).unwrap_or_default());
+                    attach_conditions(&mut probe.gpus, answers::conditions(&mut self.nvml, until).unwrap_or_default());
                 }
                 from_nvml(probe)
             }
             Err(why) => {
-                let is_absent = matches!(why, NoNvml::Trouble(NvmlTrouble::LibraryMissing(_)));
-                if is_absent && !self.library_is_named && !has_traces(&self.root) && !tegra::is_here(&self.root) {
-                    return Found { findings: self.request.finding(&[]).into_iter().collect(), ..Found::default() };
+                let is_absent = matches!(why, NvmlProbeError::Nvml(NvmlFailure::LibraryMissing(_)));
+                let has_gpus = || has_traces(&self.root) || tegra::is_jetson(&self.root);
+                if is_absent && !self.is_library_configured && !has_gpus() {
+                    let findings = self.request.finding(&[]).into_iter().collect();
+                    return ProbeResult { findings, ..ProbeResult::default() };
                 }
                 from_kernel(&self.root, &why, &self.request, deadlines.for_files())
             }
         };
         // On a Jetson, NVML and /dev/nvidia0 describe the display, if they exist at all.
-        if tegra::is_here(&self.root)
+        if tegra::is_jetson(&self.root)
             && !found.gpus.iter().any(|gpu| gpu.access == Access::Usable && gpu.memory_mib.is_some())
         {
             found = from_tegra(&self.root, deadlines.for_files()).unwrap_or(found);
         }
-        refuse_twins(&mut found.gpus);
+        reject_duplicates(&mut found.gpus);
         found.findings.extend(found.gpus.iter().filter_map(mig_finding));
         found.findings.extend(left_out::findings(&found.gpus));
-        found.findings.extend(none_given(&found.gpus));
+        found.findings.extend(no_device_files(&found.gpus));
         found.findings.extend(self.request.finding(&found.gpus));
         found
     }
 }
 
 /// Adds its condition to each GPU. If the driver crashes on these questions, the list of GPUs was already received.
-fn give(gpus: &mut [Gpu], conditions: Vec<Condition>) {
+fn attach_conditions(gpus: &mut [Gpu], conditions: Vec<Condition>) {
     for condition in conditions {
         let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.index == condition.index) else { continue };
         if condition.obstacle == Some(Obstacle::Lost) && gpu.access == Access::Usable {
@@ -142,7 +144,7 @@ fn has_traces(root: &Path) -> bool {
     root.join("proc/driver/nvidia").exists() || !proc::device_minors(root).is_empty()
 }
 
-fn from_nvml(probe: nvml::Probe) -> Found {
+fn from_nvml(probe: nvml::Probe) -> ProbeResult {
     let unknown = probe.unknown_to_nvml.iter().map(|minor| {
         Finding::warning(
             Kind::GpuLost,
@@ -152,7 +154,7 @@ fn from_nvml(probe: nvml::Probe) -> Found {
         )
     });
     let findings = unknown.collect();
-    Found { driver: Some(probe.driver), gpus: probe.gpus, findings }
+    ProbeResult { driver: Some(probe.driver), gpus: probe.gpus, findings }
 }
 
 /// Warns if a GPU in MIG mode cannot be given to jobs, or only in part.
@@ -175,8 +177,8 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
         if let Access::Unusable { reason, obstacle } = &instance.access {
             reasons.push(reason.clone());
             repairs.insert(match obstacle {
-                Obstacle::NotGiven | Obstacle::UnknownFile => GIVE_INSTANCES,
-                _ => obstacle.words(Vendor::Nvidia).1,
+                Obstacle::NotGiven | Obstacle::UnknownFile => PASS_INSTANCES,
+                _ => obstacle.cause_and_repair(Vendor::Nvidia).1,
             });
         }
     }
@@ -190,47 +192,47 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
     })
 }
 
-const GIVE_INSTANCES: &str =
+const PASS_INSTANCES: &str =
     "to use them: NVIDIA_VISIBLE_DEVICES=all, or their UUIDs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility";
 
 /// The one GPU of a Jetson.
-fn from_tegra(root: &Path, deadline: Instant) -> Option<Found> {
+fn from_tegra(root: &Path, deadline: Instant) -> Option<ProbeResult> {
     let gpu = Sandbox::start(|| tegra::probe(root)).finish(deadline).ok()??;
     let driver = Driver { vendor: Vendor::Nvidia, source: Source::Nvgpu, version: None, cuda_version: None };
-    Some(Found { driver: Some(driver), gpus: vec![gpu], ..Found::default() })
+    Some(ProbeResult { driver: Some(driver), gpus: vec![gpu], ..ProbeResult::default() })
 }
 
-fn from_kernel(root: &Path, why: &NoNvml, request: &Request, deadline: Instant) -> Found {
+fn from_kernel(root: &Path, why: &NvmlProbeError, request: &Request, deadline: Instant) -> ProbeResult {
     let (mut found, is_stuck) = match Sandbox::start(|| Nvidia.probe(root)).finish(deadline) {
         Ok(found) => (found, false),
         // Even opening the files failed. Only their names are known.
-        Err(why) => (Found { gpus: unopened(root, &why), ..Found::default() }, true),
+        Err(why) => (ProbeResult { gpus: gpus_not_opened(root, &why), ..ProbeResult::default() }, true),
     };
     found.findings.push(trouble::finding(why, request, found.gpus.len(), is_stuck));
     found
 }
 
-fn unopened(root: &Path, why: &NoAnswer) -> Vec<Gpu> {
+fn gpus_not_opened(root: &Path, why: &SandboxError) -> Vec<Gpu> {
     let gpu = |(index, minor): (u32, u32)| Gpu {
         minor: Some(minor),
         device_file: Some(format!("/dev/nvidia{minor}").into()),
         access: Access::unusable(Obstacle::Hang, format!("access unknown: the driver {why}")),
-        ..proc::nameless_gpu(index)
+        ..proc::unknown_gpu(index)
     };
     (0..).zip(proc::device_minors(root)).map(gpu).collect()
 }
 
 /// Rejects GPUs and instances that share a device file or UUID with an earlier one. Slurm exits if two lines name the
 /// same file, and CUDA would give two jobs the same device. On WSL2 all GPUs share one device.
-fn refuse_twins(gpus: &mut [Gpu]) {
+fn reject_duplicates(gpus: &mut [Gpu]) {
     let (mut files, mut names) = (BTreeMap::new(), BTreeMap::new());
     for gpu in gpus.iter_mut().filter(|gpu| gpu.access == Access::Usable) {
         let index = gpu.index;
         let file = gpu.device_file.as_ref().filter(|file| file.as_path() != Path::new(WSL_DEVICE));
-        if let Some(first) = file.and_then(|file| earlier(&mut files, file, index)) {
+        if let Some(first) = file.and_then(|file| first_owner(&mut files, file, index)) {
             let reason = format!("{} already belongs to GPU {first}", shown(gpu.device_file.as_deref()));
             gpu.access = Access::unusable(Obstacle::SharedFile, reason);
-        } else if let Some(first) = gpu.uuid.as_ref().and_then(|uuid| earlier(&mut names, uuid, index)) {
+        } else if let Some(first) = gpu.uuid.as_ref().and_then(|uuid| first_owner(&mut names, uuid, index)) {
             let reason = format!("{} is already the UUID of GPU {first}", gpu.uuid.as_deref().unwrap_or_default());
             gpu.access = Access::unusable(Obstacle::SharedName, reason);
         }
@@ -246,9 +248,9 @@ fn refuse_twins(gpus: &mut [Gpu]) {
     }
 }
 
-/// The GPU that already owns `thing`; otherwise `index` owns it from now on.
-fn earlier<T: Clone + Ord>(owners: &mut BTreeMap<T, u32>, thing: &T, index: u32) -> Option<u32> {
-    let first = *owners.entry(thing.clone()).or_insert(index);
+/// The GPU that already owns `key`; otherwise `index` owns it from now on.
+fn first_owner<T: Clone + Ord>(owners: &mut BTreeMap<T, u32>, key: &T, index: u32) -> Option<u32> {
+    let first = *owners.entry(key.clone()).or_insert(index);
     (first != index).then_some(first)
 }
 
@@ -257,7 +259,7 @@ fn shown(file: Option<&Path>) -> String {
 }
 
 /// The driver reports GPUs, but the container has no device file.
-fn none_given(gpus: &[Gpu]) -> Option<Finding> {
+fn no_device_files(gpus: &[Gpu]) -> Option<Finding> {
     let is_given = |gpu: &Gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven);
     (!gpus.is_empty() && !gpus.iter().any(is_given)).then(|| {
         Finding::error(
@@ -275,18 +277,18 @@ mod tests {
 
     #[test]
     fn second_gpu_with_same_device_file_is_unusable() {
-        let gpu = |index, file: &str| Gpu { device_file: Some(file.into()), ..proc::nameless_gpu(index) };
+        let gpu = |index, file: &str| Gpu { device_file: Some(file.into()), ..proc::unknown_gpu(index) };
         let mut gpus = [gpu(0, "/dev/nvidia0"), gpu(1, "/dev/nvidia0"), gpu(2, "/dev/dxg"), gpu(3, "/dev/dxg")];
-        refuse_twins(&mut gpus);
+        reject_duplicates(&mut gpus);
         assert_eq!(gpus.clone().map(|gpu| gpu.access == Access::Usable), [true, false, true, true]);
         assert!(matches!(&gpus[1].access, Access::Unusable { reason, .. } if reason.contains("GPU 0")));
     }
 
     #[test]
     fn second_gpu_with_same_uuid_is_unusable() {
-        let gpu = |index, uuid: &str| Gpu { uuid: Some(uuid.to_owned()), ..proc::nameless_gpu(index) };
+        let gpu = |index, uuid: &str| Gpu { uuid: Some(uuid.to_owned()), ..proc::unknown_gpu(index) };
         let mut gpus = [gpu(0, "GPU-a"), gpu(1, "GPU-b"), gpu(2, "GPU-a")];
-        refuse_twins(&mut gpus);
+        reject_duplicates(&mut gpus);
         assert_eq!(gpus.clone().map(|gpu| gpu.access.obstacle()), [None, None, Some(Obstacle::SharedName)]);
     }
 
@@ -296,8 +298,8 @@ mod tests {
         std::fs::create_dir(root.path().join("dev")).unwrap();
         std::fs::write(root.path().join("dev/nvidia0"), "").unwrap();
         let gpus = proc::probe(root.path(), device::access).gpus;
-        assert_eq!(none_given(&gpus), None, "given, but not a device file");
-        let gpu = Gpu { access: Access::unusable(Obstacle::NotGiven, ""), ..proc::nameless_gpu(0) };
-        assert!(none_given(&[gpu]).unwrap().what.contains("access to none"));
+        assert_eq!(no_device_files(&gpus), None, "given, but not a device file");
+        let gpu = Gpu { access: Access::unusable(Obstacle::NotGiven, ""), ..proc::unknown_gpu(0) };
+        assert!(no_device_files(&[gpu]).unwrap().what.contains("access to none"));
     }
 }

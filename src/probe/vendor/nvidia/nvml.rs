@@ -22,32 +22,32 @@ use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_
 use serde::{Deserialize, Serialize};
 
 pub(super) use answers::Answers;
-pub(super) use answers::refused;
+pub(super) use answers::refused_access;
 pub(super) use fabric::fabric_state;
 pub(super) use library::load;
 pub(super) use memory::memory;
 pub(super) use meters::Meters;
 
-use super::places::Places;
+use super::places::BusOrder;
 use super::proc;
 use crate::{device, pci};
 use model::faults::controller::LeftOutGpu;
 use model::inventory::{Access, Condition, CpuSet, Driver, Gpu, Obstacle, PciAddress, Source, Vendor};
 
 /// More GPUs than any machine has. A larger count is implausible.
-const MOST_GPUS: u32 = 1024;
+const MAX_GPUS: u32 = 1024;
 /// Room for 32,768 CPUs. NVML refuses a buffer that is too small for the machine.
 const AFFINITY_WORDS: usize = 512;
 /// The kernel's own limit (CONFIG_NR_CPUS).
-const MOST_CPUS: u32 = 8192;
+const MAX_CPUS: u32 = 8192;
 /// More links than any GPU has (18 on H100 and B200).
-const MOST_LINKS: u32 = 64;
+const MAX_LINKS: u32 = 64;
 /// The maximum plausible memory of a GPU: 16 TiB.
-const MOST_MEMORY_MIB: u64 = 16 << 20;
+const MAX_MEMORY_MIB: u64 = 16 << 20;
 /// NVML's own limit in bytes (NVML_DEVICE_NAME_V2_BUFFER_SIZE, minus the NUL). A longer text was not terminated.
-const LONGEST_TEXT: usize = 95;
+const MAX_TEXT_LENGTH: usize = 95;
 /// Device minors have 20 bits.
-pub(super) const HIGHEST_MINOR: u32 = (1 << 20) - 1;
+pub(super) const MAX_MINOR: u32 = (1 << 20) - 1;
 
 /// NVML's answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +63,7 @@ pub struct Probe {
 /// Why NVML failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages document the variants")]
-pub enum NvmlTrouble {
+pub enum NvmlFailure {
     #[error("library not found in this container ({0})")]
     LibraryMissing(String),
     #[error("cannot load the library ({0})")]
@@ -83,11 +83,11 @@ pub enum NvmlTrouble {
     ImpossibleCount(u32),
 }
 
-impl NvmlTrouble {
+impl NvmlFailure {
     fn new(call: &str, error: NvmlError) -> Self {
         let call = call.to_owned();
         match error {
-            NvmlError::LibloadingError(error) => library::trouble(error.to_string()),
+            NvmlError::LibloadingError(error) => library::load_failure(error.to_string()),
             NvmlError::FailedToLoadSymbol(error) => Self::LibraryBroken(error),
             NvmlError::LibRmVersionMismatch => Self::VersionMismatch,
             NvmlError::DriverNotLoaded => Self::DriverNotLoaded,
@@ -110,9 +110,9 @@ pub(super) enum Step {
     /// All GPUs.
     Done(Box<Probe>),
     /// NVML failed.
-    Failed(NvmlTrouble),
+    Failed(NvmlFailure),
     /// The condition of all GPUs, if it was requested.
-    Conditions(Result<Vec<Condition>, NvmlTrouble>),
+    Conditions(Result<Vec<Condition>, NvmlFailure>),
 }
 
 /// Queries NVML for everything. Uses the library at `library`, otherwise the default one.
@@ -130,68 +130,69 @@ pub(super) fn probe(
     });
     let (nvml, count) = match loaded {
         Ok(loaded) => loaded,
-        Err(trouble) => return send(&Step::Failed(trouble)),
+        Err(failure) => return send(&Step::Failed(failure)),
     };
     send(&Step::Counted(count))?;
-    let places = Places::read(root, count);
+    let bus_order = BusOrder::read(root, count);
     let (mut devices, mut gpus) = (Vec::new(), Vec::new());
     for index in 0..count {
-        // What opens a GPU keeps the host from resetting it.
-        let closed = left_out.iter().find(|out| places.is_at(index, &out.gpu));
-        let device = closed.is_none().then(|| nvml.device_by_index(index));
+        // A process that has the GPU open prevents the host from resetting it.
+        let excluded = left_out.iter().find(|excluded| bus_order.is_at(index, &excluded.gpu));
+        let device = excluded.is_none().then(|| nvml.device_by_index(index));
         let answers = Answers::default();
-        let gpu = match (&device, closed) {
+        let gpu = match (&device, excluded) {
             (Some(device), _) => gpu(root, index, device, &answers, left_out),
-            (None, out) => out.map(|out| closed_gpu(root, index, out)).unwrap_or_default(),
+            (None, excluded) => excluded.map(|excluded| excluded_gpu(root, index, excluded)).unwrap_or_default(),
         };
         send(&Step::Gpu(Box::new(gpu.clone())))?;
         gpus.push(gpu);
         devices.push((device, answers));
     }
-    let index_of = gpus.iter().filter_map(|gpu| Some((gpu.pci_address?, gpu.index))).collect();
+    let index_by_address = gpus.iter().filter_map(|gpu| Some((gpu.pci_address?, gpu.index))).collect();
     for (gpu, (device, answers)) in gpus.iter_mut().zip(&devices) {
         let Some(Ok(device)) = device else { continue };
         if gpu.access.obstacle() == Some(Obstacle::Faulty) {
             continue;
         }
-        gpu.links = links(device, gpu.index, &index_of, answers);
+        gpu.links = links(device, gpu.index, &index_by_address, answers);
         gpu.mig = mig::instances(root, gpu, device, answers);
         // Some calls may still succeed, but one of them reported that the GPU is gone.
         if let Some(access) = answers.obstacle() {
             gpu.access = access;
         }
     }
-    // A file that no GPU claims most likely belongs to a GPU that NVML counts but does not hand out.
+    // A file of no listed GPU most likely belongs to a GPU that NVML counts but for which it returns no handle.
     let all_known = devices.iter().all(|(device, _)| !matches!(device, Some(Err(_))));
     let unknown_to_nvml = if all_known { unknown_minors(root, &gpus) } else { Vec::new() };
     send(&Step::Done(Box::new(Probe { driver: driver(&nvml), gpus, unknown_to_nvml })))
 }
 
 /// A GPU with a fault, which is not opened.
-fn closed_gpu(root: &Path, index: u32, out: &LeftOutGpu) -> Gpu {
+fn excluded_gpu(root: &Path, index: u32, excluded: &LeftOutGpu) -> Gpu {
     let mut gpu = Gpu {
-        uuid: out.gpu.uuid.clone(),
-        model: out.gpu.model.clone(),
-        pci_address: out.gpu.pci_address,
-        ..proc::nameless_gpu(index)
+        uuid: excluded.gpu.uuid.clone(),
+        model: excluded.gpu.model.clone(),
+        pci_address: excluded.gpu.pci_address,
+        ..proc::unknown_gpu(index)
     };
-    leave_out(root, out, &mut gpu);
+    exclude(root, excluded, &mut gpu);
     gpu
 }
 
 /// The number of GPUs.
-pub(super) fn count(nvml: &Nvml) -> Result<u32, NvmlTrouble> {
-    let count = nvml.device_count().map_err(|error| NvmlTrouble::new("nvmlDeviceGetCount", error))?;
-    if count > MOST_GPUS { Err(NvmlTrouble::ImpossibleCount(count)) } else { Ok(count) }
+pub(super) fn count(nvml: &Nvml) -> Result<u32, NvmlFailure> {
+    let count = nvml.device_count().map_err(|error| NvmlFailure::new("nvmlDeviceGetCount", error))?;
+    if count > MAX_GPUS { Err(NvmlFailure::ImpossibleCount(count)) } else { Ok(count) }
 }
 
 fn driver(nvml: &Nvml) -> Driver {
     let cuda = nvml.sys_cuda_driver_version().ok().filter(|version| (1_000..1_000_000).contains(version));
+    let dotted = |cuda| format!("{}.{}", cuda_driver_version_major(cuda), cuda_driver_version_minor(cuda));
     Driver {
         vendor: Vendor::Nvidia,
         source: Source::Nvml,
         version: nvml.sys_driver_version().ok().filter(|version| proc::is_version(version)),
-        cuda_version: cuda.map(|it| format!("{}.{}", cuda_driver_version_major(it), cuda_driver_version_minor(it))),
+        cuda_version: cuda.map(dotted),
     }
 }
 
@@ -202,16 +203,16 @@ fn gpu(
     answers: &Answers,
     left_out: &[LeftOutGpu],
 ) -> Gpu {
-    let mut gpu = proc::nameless_gpu(index);
+    let mut gpu = proc::unknown_gpu(index);
     match device {
         Ok(device) => {
             identify(device, answers, &mut gpu);
-            match left_out.iter().find(|out| out.gpu.is(&gpu)) {
-                Some(out) => leave_out(root, out, &mut gpu),
+            match left_out.iter().find(|excluded| excluded.gpu.matches(&gpu)) {
+                Some(excluded) => exclude(root, excluded, &mut gpu),
                 None => describe(root, device, answers, &mut gpu),
             }
         }
-        Err(error) => gpu.access = refused(error),
+        Err(error) => gpu.access = refused_access(error),
     }
     gpu
 }
@@ -223,34 +224,34 @@ fn identify(device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
 }
 
 /// A GPU with a fault: only its name is queried.
-fn leave_out(root: &Path, out: &LeftOutGpu, gpu: &mut Gpu) {
-    gpu.minor = out.gpu.file.as_ref().and_then(|file| file.strip_prefix("/dev/nvidia")?.parse().ok());
+fn exclude(root: &Path, excluded: &LeftOutGpu, gpu: &mut Gpu) {
+    gpu.minor = excluded.gpu.file.as_ref().and_then(|file| file.strip_prefix("/dev/nvidia")?.parse().ok());
     gpu.minor = gpu.minor.or_else(|| proc::minor_of(root, gpu.pci_address?));
-    gpu.device_file = out.gpu.file.as_ref().map(Into::into);
-    gpu.access = Access::unusable(Obstacle::Faulty, out.reason.clone());
+    gpu.device_file = excluded.gpu.file.as_ref().map(Into::into);
+    gpu.access = Access::unusable(Obstacle::Faulty, excluded.reason.clone());
 }
 
 fn describe(root: &Path, device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
     gpu.memory_mib = answers.of(memory(device)).map(|memory| memory.total >> 20).filter(plausible_memory);
     gpu.compute = answers
         .of(device.cuda_compute_capability())
-        .filter(|it| (1..100).contains(&it.major) && (0..10).contains(&it.minor))
-        .map(|it| format!("{}.{}", it.major, it.minor));
-    let place = gpu.pci_address.map(|address| pci::place(root, address)).unwrap_or_default();
-    gpu.cpus = answers.of(device.cpu_affinity(AFFINITY_WORDS)).and_then(|words| cpu_set(&words)).or(place.cpus);
+        .filter(|capability| (1..100).contains(&capability.major) && (0..10).contains(&capability.minor))
+        .map(|capability| format!("{}.{}", capability.major, capability.minor));
+    let locality = gpu.pci_address.map(|address| pci::locality(root, address)).unwrap_or_default();
+    gpu.cpus = answers.of(device.cpu_affinity(AFFINITY_WORDS)).and_then(|words| cpu_set(&words)).or(locality.cpus);
     // On Grace Hopper NVML returns the NUMA node of the GPU's own memory, which has no CPUs.
-    let named = answers.of(device.numa_node_id()).and_then(pci::numa_node);
-    gpu.numa_node = place.numa_node.or(named);
-    let listed = gpu.pci_address.and_then(|address| proc::memory_node(root, address));
-    gpu.memory_node = pci::memory_node(root, [listed, named, place.numa_node]);
-    let minor = answers.of(device.minor_number()).filter(|minor| *minor <= HIGHEST_MINOR);
+    let reported_node = answers.of(device.numa_node_id()).and_then(pci::numa_node);
+    gpu.numa_node = locality.numa_node.or(reported_node);
+    let memory_node = gpu.pci_address.and_then(|address| proc::memory_node(root, address));
+    gpu.memory_node = pci::memory_node(root, [memory_node, reported_node, locality.numa_node]);
+    let minor = answers.of(device.minor_number()).filter(|minor| *minor <= MAX_MINOR);
     gpu.minor = minor.or_else(|| proc::minor_of(root, gpu.pci_address?));
     (gpu.device_file, gpu.access) = proc::device_file(root, gpu.minor, device::access);
     gpu.nvlink_domain = fabric::nvlink_domain(device);
 }
 
 fn plausible_memory(mib: &u64) -> bool {
-    (1..=MOST_MEMORY_MIB).contains(mib)
+    (1..=MAX_MEMORY_MIB).contains(mib)
 }
 
 fn cpu_set(words: &[std::ffi::c_ulong]) -> Option<CpuSet> {
@@ -261,15 +262,20 @@ fn cpu_set(words: &[std::ffi::c_ulong]) -> Option<CpuSet> {
             (0..bits).filter(move |bit| mask >> bit & 1 == 1).map(move |bit| word * bits + bit)
         })
         .collect();
-    (!cpus.is_empty() && cpus.iter().all(|cpu| cpu < MOST_CPUS)).then_some(cpus)
+    (!cpus.is_empty() && cpus.iter().all(|cpu| cpu < MAX_CPUS)).then_some(cpus)
 }
 
 /// Counts the active links to each peer GPU. Links to an NVSwitch are not counted.
 ///
 /// The wrapper always reports the remote device type as "unknown", so it is not queried.
-fn links(device: &Device<'_>, own: u32, index_of: &BTreeMap<PciAddress, u32>, answers: &Answers) -> BTreeMap<u32, u32> {
+fn links(
+    device: &Device<'_>,
+    own: u32,
+    index_by_address: &BTreeMap<PciAddress, u32>,
+    answers: &Answers,
+) -> BTreeMap<u32, u32> {
     let mut peers = BTreeMap::new();
-    for link in 0..MOST_LINKS {
+    for link in 0..MAX_LINKS {
         let link = device.link_wrapper_for(link);
         match link.is_active() {
             Ok(true) => {}
@@ -280,9 +286,9 @@ fn links(device: &Device<'_>, own: u32, index_of: &BTreeMap<PciAddress, u32>, an
                 continue;
             }
         }
-        let far_end = answers.of(link.remote_pci_info()).and_then(|info| info.bus_id.parse().ok());
-        if let Some(peer) = far_end.and_then(|address: PciAddress| index_of.get(&address)).filter(|peer| **peer != own)
-        {
+        let far_end: Option<PciAddress> = answers.of(link.remote_pci_info()).and_then(|info| info.bus_id.parse().ok());
+        let peer = far_end.and_then(|address| index_by_address.get(&address));
+        if let Some(peer) = peer.filter(|peer| **peer != own) {
             *peers.entry(*peer).or_default() += 1;
         }
     }
@@ -298,13 +304,13 @@ fn unknown_minors(root: &Path, gpus: &[Gpu]) -> Vec<u32> {
 /// Validates a UUID: only letters, digits and `-`.
 pub(super) fn identifier(text: String) -> Option<String> {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    (!text.is_empty() && text.len() <= LONGEST_TEXT && text.bytes().all(valid)).then_some(text)
+    (!text.is_empty() && text.len() <= MAX_TEXT_LENGTH && text.bytes().all(valid)).then_some(text)
 }
 
 /// A model name of limited length. Its contents are not validated and must be treated as hostile.
 pub(super) fn name(text: &str) -> Option<String> {
     let text = text.trim();
-    (!text.is_empty() && text.len() <= LONGEST_TEXT).then(|| text.to_owned())
+    (!text.is_empty() && text.len() <= MAX_TEXT_LENGTH).then(|| text.to_owned())
 }
 
 #[cfg(test)]

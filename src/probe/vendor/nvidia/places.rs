@@ -1,4 +1,4 @@
-//! Which GPU has which number in NVML, without opening it: NVML counts in the order of the bus, as /proc lists the GPUs.
+//! The GPUs' numbers in NVML, without opening a GPU: NVML counts in the order of the bus, as /proc lists the GPUs.
 
 use std::path::Path;
 
@@ -8,16 +8,16 @@ use model::inventory::{PciAddress, Vendor};
 
 /// The GPUs of /proc by their number in NVML; empty where /proc does not list as many as NVML counts.
 #[derive(Debug)]
-pub(super) struct Places(Vec<(PciAddress, Option<u32>)>);
+pub(super) struct BusOrder(Vec<(PciAddress, Option<u32>)>);
 
-impl Places {
+impl BusOrder {
     /// Reads /proc. `count` is NVML's number of GPUs.
     pub(super) fn read(root: &Path, count: u32) -> Self {
         let all = proc::minors(root);
         Self(if u32::try_from(all.len()) == Ok(count) { all } else { Vec::new() })
     }
 
-    /// Whether the GPU with this number is the one that was known by this name. Without /proc, the number alone decides.
+    /// Whether the GPU with this number has this earlier identity. Without /proc, only the number is compared.
     pub(super) fn is_at(&self, index: u32, known: &Identity) -> bool {
         match (self.at(index), known.pci_address) {
             (Some((address, _)), Some(known)) => *address == known,
@@ -25,7 +25,7 @@ impl Places {
         }
     }
 
-    /// What is known of a GPU that has not answered yet.
+    /// The identity of a GPU that has not responded yet, from /proc.
     pub(super) fn identity(&self, root: &Path, index: u32) -> Identity {
         let place = self.at(index);
         let file = place.and_then(|(_, minor)| *minor).map(|minor| format!("/dev/nvidia{minor}"));
@@ -58,16 +58,16 @@ mod tests {
             pci_address: format!("0000:{bus}:00.0").parse().ok(),
             ..Identity::default()
         };
-        let places = Places::read(root.path(), 2);
+        let bus_order = BusOrder::read(root.path(), 2);
         assert!(
-            places.is_at(1, &identity("17", 1))
-                && places.is_at(1, &identity("17", 5))
-                && !places.is_at(0, &identity("17", 0))
+            bus_order.is_at(1, &identity("17", 1))
+                && bus_order.is_at(1, &identity("17", 5))
+                && !bus_order.is_at(0, &identity("17", 0))
         );
-        assert_eq!(places.identity(root.path(), 1).pci_address, identity("17", 1).pci_address);
+        assert_eq!(bus_order.identity(root.path(), 1).pci_address, identity("17", 1).pci_address);
         // NVML reports more GPUs than /proc.
-        let places = Places::read(root.path(), 3);
-        assert!(places.is_at(1, &identity("17", 1)) && !places.is_at(0, &identity("17", 1)));
-        assert_eq!(places.identity(root.path(), 2), Identity { index: 2, ..Identity::default() });
+        let bus_order = BusOrder::read(root.path(), 3);
+        assert!(bus_order.is_at(1, &identity("17", 1)) && !bus_order.is_at(0, &identity("17", 1)));
+        assert_eq!(bus_order.identity(root.path(), 2), Identity { index: 2, ..Identity::default() });
     }
 }

@@ -22,16 +22,16 @@ pub struct Probe {
 }
 
 /// Whether a device file can be used.
-type Reach = fn(&Path) -> Access;
+type AccessCheck = fn(&Path) -> Access;
 
-/// Reads everything, and asks `reach` of each device file once.
-pub fn probe(root: &Path, reach: Reach) -> Probe {
-    let own = |(address, entry): (PciAddress, Entry)| entry.into_gpu(root, address, reach);
-    let mut gpus: Vec<Gpu> = entries(root).into_iter().map(own).collect();
+/// Reads everything, and calls `check_access` once for each device file.
+pub fn probe(root: &Path, check_access: AccessCheck) -> Probe {
+    let into_gpu = |(address, entry): (PciAddress, Entry)| entry.into_gpu(root, address, check_access);
+    let mut gpus: Vec<Gpu> = entries(root).into_iter().map(into_gpu).collect();
     // /proc lists neither a fake device (`docker run --device /dev/null:/dev/nvidia0`) nor WSL2's.
     for minor in device_minors(root) {
         if gpus.iter().all(|gpu| gpu.minor != Some(minor)) {
-            gpus.push(with_minor(root, minor, reach));
+            gpus.push(with_minor(root, minor, check_access));
         }
     }
     for (index, gpu) in (0..).zip(&mut gpus) {
@@ -49,7 +49,7 @@ pub fn probe(root: &Path, reach: Reach) -> Probe {
 }
 
 /// An NVIDIA GPU without known facts.
-pub(crate) fn nameless_gpu(index: u32) -> Gpu {
+pub(crate) fn unknown_gpu(index: u32) -> Gpu {
     Gpu { index, ..Gpu::default() }
 }
 
@@ -68,9 +68,9 @@ fn mig_instances(root: &Path, minor: u32) -> Option<Vec<MigInstance>> {
     (!found.is_empty()).then(|| found.into_iter().map(instance).collect())
 }
 
-fn with_minor(root: &Path, minor: u32, reach: Reach) -> Gpu {
-    let (device_file, access) = device_file(root, Some(minor), reach);
-    Gpu { minor: Some(minor), device_file, access, ..nameless_gpu(0) }
+fn with_minor(root: &Path, minor: u32, check_access: AccessCheck) -> Gpu {
+    let (device_file, access) = device_file(root, Some(minor), check_access);
+    Gpu { minor: Some(minor), device_file, access, ..unknown_gpu(0) }
 }
 
 /// The minors of the files `/dev/nvidiaN`, ascending. Opens none of them.
@@ -89,18 +89,18 @@ fn is_number(text: &str) -> bool {
 }
 
 fn is_minor(minor: &u32) -> bool {
-    *minor <= nvml::HIGHEST_MINOR
+    *minor <= nvml::MAX_MINOR
 }
 
 /// The device file of the GPU with this minor, as named in the container, and whether it can be used.
-pub(super) fn device_file(root: &Path, minor: Option<u32>, reach: Reach) -> (Option<PathBuf>, Access) {
-    let own = minor.map(|minor| format!("dev/nvidia{minor}"));
+pub(super) fn device_file(root: &Path, minor: Option<u32>, check_access: AccessCheck) -> (Option<PathBuf>, Access) {
+    let path = minor.map(|minor| format!("dev/nvidia{minor}"));
     // WSL2 has one device for all GPUs and no /dev/nvidiaN.
     let wsl = WSL_DEVICE.trim_start_matches('/');
-    let is_wsl = root.join(wsl).exists() && !own.as_ref().is_some_and(|own| root.join(own).exists());
-    let name = if is_wsl { Some(wsl.to_owned()) } else { own };
+    let is_wsl = root.join(wsl).exists() && !path.as_ref().is_some_and(|path| root.join(path).exists());
+    let name = if is_wsl { Some(wsl.to_owned()) } else { path };
     match name {
-        Some(name) => (Some(Path::new("/").join(&name)), reach(&root.join(&name))),
+        Some(name) => (Some(Path::new("/").join(&name)), check_access(&root.join(&name))),
         None => (None, Access::unusable(Obstacle::UnknownFile, "the driver does not report its /dev/nvidiaN")),
     }
 }
@@ -142,20 +142,20 @@ impl Entry {
         entry
     }
 
-    fn into_gpu(self, root: &Path, address: PciAddress, reach: Reach) -> Gpu {
-        let (device_file, access) = device_file(root, self.minor, reach);
-        let place = pci::place(root, address);
+    fn into_gpu(self, root: &Path, address: PciAddress, check_access: AccessCheck) -> Gpu {
+        let (device_file, access) = device_file(root, self.minor, check_access);
+        let locality = pci::locality(root, address);
         Gpu {
             minor: self.minor,
             device_file,
             uuid: self.uuid,
             model: self.model,
             pci_address: Some(address),
-            cpus: place.cpus,
-            numa_node: place.numa_node,
-            memory_node: pci::memory_node(root, [memory_node(root, address), place.numa_node]),
+            cpus: locality.cpus,
+            numa_node: locality.numa_node,
+            memory_node: pci::memory_node(root, [memory_node(root, address), locality.numa_node]),
             access,
-            ..nameless_gpu(0)
+            ..unknown_gpu(0)
         }
     }
 }

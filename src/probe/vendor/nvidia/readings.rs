@@ -6,7 +6,7 @@ use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;
 
 use super::nvml::{self, Answers};
-use crate::live::MOST_MW;
+use crate::live::MAX_POWER_MW;
 use model::inventory::{Clocks, Readings, RemappedRows};
 
 /// `NVML_FI_DEV_...` of nvml.h.
@@ -16,13 +16,13 @@ const REMAPPED_PENDING: u32 = 144;
 const REMAPPED_FAILURE: u32 = 145;
 const RECOVERY_ACTION: u32 = 230;
 /// More links than any GPU has.
-const MOST_LINKS: u32 = 18;
+const MAX_LINKS: u32 = 18;
 /// The maximum plausible clock: 100 GHz.
-const MOST_MHZ: u32 = 100_000;
+const MAX_MHZ: u32 = 100_000;
 
 /// NVML's answers for one GPU.
 pub(super) fn of_nvml(device: &Device<'_>, answers: &Answers) -> Readings {
-    let power = |answer: Result<u32, _>| answers.of(answer).map(u64::from).filter(|mw| *mw <= MOST_MW);
+    let power = |answer: Result<u32, _>| answers.of(answer).map(u64::from).filter(|mw| *mw <= MAX_POWER_MW);
     let percent = |answer: Result<u32, _>| answers.of(answer).filter(|percent| *percent <= 100);
     let ecc =
         |kind| answers.of(device.total_ecc_errors(kind, EccCounter::Aggregate)).filter(|count| *count != u64::MAX);
@@ -50,7 +50,7 @@ pub(super) fn of_nvml(device: &Device<'_>, answers: &Answers) -> Readings {
 }
 
 fn clocks(of: impl Fn(Clock) -> Option<u32>) -> Clocks {
-    let of = |clock| of(clock).filter(|mhz| *mhz <= MOST_MHZ);
+    let of = |clock| of(clock).filter(|mhz| *mhz <= MAX_MHZ);
     Clocks { graphics: of(Clock::Graphics), sm: of(Clock::SM), memory: of(Clock::Memory), video: of(Clock::Video) }
 }
 
@@ -84,7 +84,7 @@ fn number(value: SampleValue) -> Option<u32> {
 
 /// `None` for a GPU without NVLink.
 fn links_down(device: &Device<'_>) -> Option<u32> {
-    let states: Vec<bool> = (0..MOST_LINKS).map_while(|link| device.link_wrapper_for(link).is_active().ok()).collect();
+    let states: Vec<bool> = (0..MAX_LINKS).map_while(|link| device.link_wrapper_for(link).is_active().ok()).collect();
     let down = states.iter().filter(|is_up| !**is_up).count();
     (!states.is_empty()).then(|| u32::try_from(down).unwrap_or(u32::MAX))
 }

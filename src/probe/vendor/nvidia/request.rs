@@ -25,15 +25,15 @@ impl Request {
     /// Whether NVIDIA's library was requested; `None` if unset, which older runtimes take as a yes.
     pub(super) fn utility(&self) -> Option<bool> {
         let capabilities = self.capabilities.as_deref().filter(|text| !text.is_empty())?;
-        Some(capabilities.split(',').any(|one| matches!(one.trim(), "utility" | "all")))
+        Some(capabilities.split(',').any(|capability| matches!(capability.trim(), "utility" | "all")))
     }
 
     /// Why requested GPUs are missing, or why there are none.
     pub(super) fn finding(&self, gpus: &[Gpu]) -> Option<Finding> {
-        let asked = self.devices.as_deref().filter(|text| !text.is_empty())?;
+        let requested = self.devices.as_deref().filter(|text| !text.is_empty())?;
         let usable = gpus.iter().filter(|gpu| gpu.is_usable()).count();
-        let shown = shown(asked);
-        match asked {
+        let shown = shown(requested);
+        match requested {
             "void" | "none" if gpus.is_empty() => Some(Finding::info(
                 Kind::GpuNotGiven,
                 format!("NVIDIA_VISIBLE_DEVICES={shown} requests no GPU, and none is available"),
@@ -42,7 +42,7 @@ impl Request {
             )),
             "void" | "none" => None,
             // A path: the list is mounted there.
-            _ if asked.starts_with('/') => None,
+            _ if requested.starts_with('/') => None,
             _ if gpus.is_empty() => Some(Finding::info(
                 Kind::GpuNotGiven,
                 format!("NVIDIA_VISIBLE_DEVICES={shown} requests GPUs, but none is available"),
@@ -50,7 +50,7 @@ impl Request {
                 "`docker run --gpus all`, in Kubernetes a limit nvidia.com/gpu: 1; without GPUs on purpose NVIDIA_VISIBLE_DEVICES=void",
             )),
             "all" => None,
-            _ => missing(asked, gpus, usable).map(|what| {
+            _ => missing(requested, gpus, usable).map(|what| {
                 Finding::warning(
                     Kind::GpuNotGiven,
                     format!("NVIDIA_VISIBLE_DEVICES={shown}: {what}"),
@@ -63,10 +63,10 @@ impl Request {
 }
 
 /// The items of a list that are missing here.
-fn missing(asked: &str, gpus: &[Gpu], usable: usize) -> Option<String> {
+fn missing(requested: &str, gpus: &[Gpu], usable: usize) -> Option<String> {
     // CDI's spelling: nvidia.com/gpu=0.
     let name = |item: &str| item.trim().rsplit('=').next().unwrap_or_default().to_owned();
-    let mut items: Vec<String> = asked.split(',').map(name).filter(|item| !item.is_empty()).collect();
+    let mut items: Vec<String> = requested.split(',').map(name).filter(|item| !item.is_empty()).collect();
     items.sort();
     items.dedup();
     if items.iter().any(|item| item == "all") {
@@ -74,26 +74,27 @@ fn missing(asked: &str, gpus: &[Gpu], usable: usize) -> Option<String> {
     }
     let (uuids, numbers): (Vec<&String>, Vec<&String>) =
         items.iter().partition(|item| item.starts_with("GPU-") || item.starts_with("MIG-"));
-    let absent: Vec<String> = uuids.iter().filter(|uuid| !is_here(uuid, gpus)).map(|uuid| shown(uuid)).collect();
+    let absent: Vec<String> = uuids.iter().filter(|uuid| !is_available(uuid, gpus)).map(|uuid| shown(uuid)).collect();
     if !absent.is_empty() {
         return Some(format!("{} not usable here", absent.join(", ")));
     }
     // The driver numbers GPUs from 0 inside the container, so only the count can be compared. `0:1` is a MIG instance.
     let instances = gpus.iter().filter_map(|gpu| gpu.mig.as_ref()).flatten();
     let instances = instances.filter(|instance| instance.access == Access::Usable).count();
-    let (asked_for, here) = (numbers.len() + uuids.len(), usable.max(instances));
-    (!numbers.is_empty() && here < asked_for).then(|| format!("only {here} of {asked_for} requested GPUs usable here"))
+    let (requested_count, available) = (numbers.len() + uuids.len(), usable.max(instances));
+    let is_short = !numbers.is_empty() && available < requested_count;
+    is_short.then(|| format!("only {available} of {requested_count} requested GPUs usable here"))
 }
 
 /// Whether a usable GPU or instance has this UUID or prefix. A GPU whose UUID is unknown may match.
-fn is_here(uuid: &str, gpus: &[Gpu]) -> bool {
-    let is = |own: &Option<String>| own.as_deref().is_none_or(|own| own.starts_with(uuid));
+fn is_available(uuid: &str, gpus: &[Gpu]) -> bool {
+    let matches = |own: &Option<String>| own.as_deref().is_none_or(|own| own.starts_with(uuid));
     gpus.iter().filter(|gpu| gpu.access == Access::Usable).any(|gpu| {
         let mut instances = gpu.mig.iter().flatten().filter(|instance| instance.access == Access::Usable);
         match uuid.starts_with("MIG-") {
             // The older form: MIG-GPU-UUID/GI/CI.
-            true => instances.any(|instance| is(&instance.uuid)) || uuid.contains('/'),
-            false => is(&gpu.uuid),
+            true => instances.any(|instance| matches(&instance.uuid)) || uuid.contains('/'),
+            false => matches(&gpu.uuid),
         }
     })
 }
@@ -106,7 +107,7 @@ fn shown(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vendor::nvidia::proc::nameless_gpu;
+    use crate::vendor::nvidia::proc::unknown_gpu;
     use model::inventory::MigInstance;
 
     fn request(devices: &str) -> Request {
@@ -124,8 +125,8 @@ mod tests {
             device_files: Vec::new(),
             access: Access::Usable,
         };
-        let first = Gpu { uuid: Some("GPU-aaaa".to_owned()), ..nameless_gpu(0) };
-        vec![first, Gpu { uuid: Some("GPU-bbbb".to_owned()), mig: Some(vec![instance]), ..nameless_gpu(1) }]
+        let first = Gpu { uuid: Some("GPU-aaaa".to_owned()), ..unknown_gpu(0) };
+        vec![first, Gpu { uuid: Some("GPU-bbbb".to_owned()), mig: Some(vec![instance]), ..unknown_gpu(1) }]
     }
 
     fn finding(devices: &str, gpus: &[Gpu]) -> String {
@@ -141,7 +142,7 @@ mod tests {
         }
         assert_eq!(Request::default().finding(&[]), None);
         assert_eq!(finding("/var/run/nvidia-container-devices", &[]), "");
-        assert_eq!(finding("GPU-cccc", &[nameless_gpu(0)]), "", "the GPU has no known UUID");
+        assert_eq!(finding("GPU-cccc", &[unknown_gpu(0)]), "", "the GPU has no known UUID");
     }
 
     #[test]

@@ -15,7 +15,7 @@ const PROCESSORS: [(&str, &str); 4] =
     [("tegra210", "5.3"), ("tegra186", "6.2"), ("tegra194", "7.2"), ("tegra234", "8.7")];
 
 /// Whether this is a Jetson. Takes a microsecond.
-pub(super) fn is_here(root: &Path) -> bool {
+pub(super) fn is_jetson(root: &Path) -> bool {
     control(root).is_some()
 }
 
@@ -32,7 +32,7 @@ pub(super) fn probe(root: &Path) -> Option<Gpu> {
         model: text("model").and_then(|text| nvml::name(text.trim_end_matches('\0'))),
         compute,
         access: device::access(&root.join(file)),
-        ..proc::nameless_gpu(0)
+        ..proc::unknown_gpu(0)
     })
 }
 

@@ -1,87 +1,87 @@
 //! A finding for each way in which NVML can fail: cause and repair.
 
-use super::NoNvml;
-use super::nvml::NvmlTrouble;
+use super::NvmlProbeError;
+use super::nvml::NvmlFailure;
 use super::request::Request;
-use crate::sandbox::NoAnswer;
+use crate::sandbox::SandboxError;
 use model::inventory::{Finding, Kind, Severity};
 
 /// The finding about a failed NVML, with consequence and repair. `gpus` is the number of GPUs found without it;
 /// `is_stuck` means that not even the device files answered.
-pub(super) fn finding(why: &NoNvml, request: &Request, gpus: usize, is_stuck: bool) -> Finding {
-    let lost = match gpus {
+pub(super) fn finding(why: &NvmlProbeError, request: &Request, gpus: usize, is_stuck: bool) -> Finding {
+    let consequence = match gpus {
         _ if is_stuck => "the device files do not respond either, so no NVIDIA GPU is used",
         0 => "no NVIDIA GPU is visible without it",
         _ => "the GPUs are listed from /proc and /dev, without memory size, compute capability and NVLinks",
     };
     let (cause, repair) = match (why, request.utility()) {
-        (NoNvml::Trouble(NvmlTrouble::LibraryMissing(_)), Some(false)) => NO_UTILITY,
-        (NoNvml::Trouble(NvmlTrouble::LibraryMissing(_)), Some(true)) => NO_RUNTIME,
-        (NoNvml::Trouble(trouble), _) => of_trouble(trouble),
-        (NoNvml::NoAnswer(why), _) => of_no_answer(why),
+        (NvmlProbeError::Nvml(NvmlFailure::LibraryMissing(_)), Some(false)) => NO_UTILITY,
+        (NvmlProbeError::Nvml(NvmlFailure::LibraryMissing(_)), Some(true)) => NO_RUNTIME,
+        (NvmlProbeError::Nvml(failure), _) => explain_nvml_failure(failure),
+        (NvmlProbeError::Sandbox(why), _) => explain_sandbox_error(why),
     };
     let severity = if is_stuck { Severity::Error } else { Severity::Warning };
-    let what = format!("NVIDIA's management library (NVML) failed: {why}; {lost}");
+    let what = format!("NVIDIA's management library (NVML) failed: {why}; {consequence}");
     Finding::new(kind(why), severity, what, cause, repair)
 }
 
-fn kind(why: &NoNvml) -> Kind {
-    let NoNvml::Trouble(trouble) = why else { return Kind::DriverFails };
-    match trouble {
-        NvmlTrouble::LibraryMissing(_) | NvmlTrouble::LibraryBroken(_) => Kind::NvmlLibrary,
-        NvmlTrouble::VersionMismatch => Kind::NvmlVersions,
-        NvmlTrouble::DriverNotLoaded => Kind::DriverNotLoaded,
-        NvmlTrouble::UnknownError { .. } | NvmlTrouble::NoPermission { .. } => Kind::NvmlRefuses,
-        NvmlTrouble::Failed { .. } | NvmlTrouble::ImpossibleCount(_) => Kind::DriverFails,
+fn kind(why: &NvmlProbeError) -> Kind {
+    let NvmlProbeError::Nvml(failure) = why else { return Kind::DriverFails };
+    match failure {
+        NvmlFailure::LibraryMissing(_) | NvmlFailure::LibraryBroken(_) => Kind::NvmlLibrary,
+        NvmlFailure::VersionMismatch => Kind::NvmlVersions,
+        NvmlFailure::DriverNotLoaded => Kind::DriverNotLoaded,
+        NvmlFailure::UnknownError { .. } | NvmlFailure::NoPermission { .. } => Kind::NvmlRefuses,
+        NvmlFailure::Failed { .. } | NvmlFailure::ImpossibleCount(_) => Kind::DriverFails,
     }
 }
 
-fn of_trouble(trouble: &NvmlTrouble) -> (&'static str, &'static str) {
-    match trouble {
-        NvmlTrouble::LibraryMissing(_) => (
+fn explain_nvml_failure(failure: &NvmlFailure) -> (&'static str, &'static str) {
+    match failure {
+        NvmlFailure::LibraryMissing(_) => (
             "the NVIDIA container runtime mounts libnvidia-ml.so.1 only with the driver capability \"utility\"",
             "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility and the NVIDIA runtime (--gpus all)",
         ),
-        NvmlTrouble::LibraryBroken(_) => (
+        NvmlFailure::LibraryBroken(_) => (
             "the file is damaged, of another architecture, empty (in a committed image), or needs a library that is missing here",
             "install the library that the message names, or remove copies of libnvidia-ml.so.1 from the image",
         ),
-        NvmlTrouble::VersionMismatch => (
+        NvmlFailure::VersionMismatch => (
             "the host's driver was updated and the old kernel module is still loaded, or the image contains its own library",
             "reload the NVIDIA kernel module or reboot the host, then re-create the container",
         ),
-        NvmlTrouble::DriverNotLoaded => (
+        NvmlFailure::DriverNotLoaded => (
             "no NVIDIA driver is loaded on the host, or this container has the library but no device",
             "run nvidia-smi on the host; if it works there, start the container with --gpus all",
         ),
-        NvmlTrouble::UnknownError { .. } => (
+        NvmlFailure::UnknownError { .. } => (
             "the container's device rules were rewritten (systemctl daemon-reload on the host)",
             "re-create the container (docker compose up --force-recreate); a restart is not enough",
         ),
-        NvmlTrouble::NoPermission { .. } => (
+        NvmlFailure::NoPermission { .. } => (
             "the container cannot open /dev/nvidiactl",
             "start the container with --gpus all; do not pass single device files",
         ),
-        NvmlTrouble::Failed { .. } => (
+        NvmlFailure::Failed { .. } => (
             "the driver reports a fault",
             "run nvidia-smi on the host and check NVRM messages there (dmesg | grep -i nvrm)",
         ),
-        NvmlTrouble::ImpossibleCount(_) => NOT_NVIDIAS,
+        NvmlFailure::ImpossibleCount(_) => FOREIGN_LIBRARY,
     }
 }
 
-fn of_no_answer(why: &NoAnswer) -> (&'static str, &'static str) {
+fn explain_sandbox_error(why: &SandboxError) -> (&'static str, &'static str) {
     match why {
-        NoAnswer::TimedOut(_) => (
+        SandboxError::TimedOut(_) => (
             "the driver hangs: a GPU that failed or is being reset, or the first use of many GPUs without persistence mode",
             "check NVRM and Xid messages on the host (dmesg); enable nvidia-persistenced, or reboot the host",
         ),
-        NoAnswer::Crashed(_) => (
+        SandboxError::Crashed(_) => (
             "the library and the kernel driver do not match, or the library is damaged",
             "run nvidia-smi on the host and in the container; re-install the driver if it crashes there too",
         ),
-        NoAnswer::Exited(_) | NoAnswer::Nonsense(_) => NOT_NVIDIAS,
-        NoAnswer::NotStarted(_) => NoAnswer::NO_PROCESS,
+        SandboxError::Exited(_) | SandboxError::Malformed(_) => FOREIGN_LIBRARY,
+        SandboxError::NotStarted(_) => SandboxError::NO_PROCESS,
     }
 }
 
@@ -95,7 +95,7 @@ const NO_RUNTIME: (&str, &str) = (
     "start the container with the NVIDIA runtime (docker run --gpus all) and without --device /dev/nvidiaN",
 );
 
-const NOT_NVIDIAS: (&str, &str) = (
+const FOREIGN_LIBRARY: (&str, &str) = (
     "the library is damaged or not NVIDIA's",
     "remove copies of libnvidia-ml.so.1 from the image, and check SLURMINIT_NVML_LIBRARY",
 );

@@ -11,22 +11,22 @@ use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, EventSet, Nvml};
 
-use super::nvml::{self, Answers, Meters, NvmlTrouble};
-use super::places::Places;
+use super::nvml::{self, Answers, Meters, NvmlFailure};
+use super::places::BusOrder;
 use super::{condition, proc, readings};
 use crate::device;
-use crate::live::{self, Options, SendLine, look, pause, trouble_of};
+use crate::live::{self, Options, SendLine, fault_of_access, pause, sample_gpu};
 use model::faults::fault::FaultKind;
-use model::faults::look::{Identity, Key, Line, Seen};
+use model::faults::look::{GpuSample, Identity, Key, Line};
 use model::faults::policy::UNKNOWN_XID;
 use model::inventory::{Obstacle, Vendor};
 
 /// The longest wait for an event in one call.
-const WAIT: Duration = Duration::from_secs(1);
+const MAX_EVENT_WAIT: Duration = Duration::from_secs(1);
 /// The pause after an event before the next sample, so that related events arrive first.
 const AFTER_EVENT: Duration = Duration::from_millis(20);
 
-/// Samples until `say` fails; without the library, reads the kernel's files.
+/// Samples until `send` fails; without the library, reads the kernel's files.
 pub(super) fn watch(options: &Options, send: SendLine<'_>) -> io::Result<()> {
     if options.all_closed {
         return live::list_closed(options, send);
@@ -34,8 +34,8 @@ pub(super) fn watch(options: &Options, send: SendLine<'_>) -> io::Result<()> {
     loop {
         match nvml::load(&options.root, options.library.as_deref()) {
             Ok(nvml) => watch_nvml(options, &ManuallyDrop::new(nvml), send)?,
-            Err(NvmlTrouble::LibraryMissing(_)) => return live::watch_files(options, send),
-            Err(trouble) => send(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() })?,
+            Err(NvmlFailure::LibraryMissing(_)) => return live::watch_files(options, send),
+            Err(failure) => send(&Line::Trouble { kind: fault_kind(&failure), what: failure.to_string() })?,
         }
         pause(options.interval);
     }
@@ -45,25 +45,25 @@ pub(super) fn watch(options: &Options, send: SendLine<'_>) -> io::Result<()> {
 pub(super) fn check(options: &Options, gpu: &Identity, send: SendLine<'_>) -> io::Result<()> {
     let nvml = match nvml::load(&options.root, options.library.as_deref()) {
         Ok(nvml) => ManuallyDrop::new(nvml),
-        Err(trouble) => return send(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
+        Err(failure) => return send(&Line::Trouble { kind: fault_kind(&failure), what: failure.to_string() }),
     };
     let count = match nvml::count(&nvml) {
         Ok(count) => count,
-        Err(trouble) => return send(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
+        Err(failure) => return send(&Line::Trouble { kind: fault_kind(&failure), what: failure.to_string() }),
     };
-    let places = Places::read(&options.root, count);
-    let index = (0..count).find(|index| places.is_at(*index, gpu));
+    let bus_order = BusOrder::read(&options.root, count);
+    let index = (0..count).find(|index| bus_order.is_at(*index, gpu));
     let found = index.and_then(|index| identify(options, &nvml, index));
     // Another card in the same slot has another UUID.
     let found = found.filter(|(own, _)| gpu.uuid.is_none() || own.uuid == gpu.uuid);
-    let lost = || Seen { trouble: Some(FaultKind::Lost), ..Seen::default() };
-    let seen = found.map_or_else(lost, |(identity, device)| see(&options.root, &identity, &device));
+    let lost = || GpuSample { trouble: Some(FaultKind::Lost), ..GpuSample::default() };
+    let seen = found.map_or_else(lost, |(identity, device)| sample(&options.root, &identity, &device));
     send(&Line::Seen { gpu: gpu.key(), seen: Box::new(seen) })
 }
 
-fn kind_of(trouble: &NvmlTrouble) -> FaultKind {
-    match trouble {
-        NvmlTrouble::UnknownError { .. } => FaultKind::DeviceDenied,
+fn fault_kind(failure: &NvmlFailure) -> FaultKind {
+    match failure {
+        NvmlFailure::UnknownError { .. } => FaultKind::DeviceDenied,
         _ => FaultKind::Lost,
     }
 }
@@ -78,18 +78,18 @@ fn watch_nvml(options: &Options, nvml: &Nvml, send: SendLine<'_>) -> io::Result<
         let next = Instant::now() + options.interval;
         let count = match nvml::count(nvml) {
             Ok(count) => count,
-            Err(trouble) => return send(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
+            Err(failure) => return send(&Line::Trouble { kind: fault_kind(&failure), what: failure.to_string() }),
         };
-        let places = Places::read(&options.root, count);
+        let bus_order = BusOrder::read(&options.root, count);
         let (mut devices, mut gpus) = (Vec::new(), Vec::new());
         for index in 0..count {
-            if let Some(closed) = options.closed.iter().find(|closed| places.is_at(index, closed)) {
+            if let Some(closed) = options.closed.iter().find(|closed| bus_order.is_at(index, closed)) {
                 gpus.push(closed.clone());
                 continue;
             }
             // The first use of a GPU can take seconds.
             if opened.insert(index) {
-                send(&Line::Opening { gpu: places.identity(&options.root, index) })?;
+                send(&Line::Opening { gpu: bus_order.identity(&options.root, index) })?;
             }
             if let Some((identity, device)) = identify(options, nvml, index) {
                 gpus.push(identity.clone());
@@ -102,8 +102,8 @@ fn watch_nvml(options: &Options, nvml: &Nvml, send: SendLine<'_>) -> io::Result<
         }
         send(&Line::Listed { gpus })?;
         for (identity, device) in &devices {
-            look(options, identity, send, || {
-                let mut seen = see(&options.root, identity, device);
+            sample_gpu(options, identity, send, || {
+                let mut seen = sample(&options.root, identity, device);
                 if let Some(meters) = meters.as_mut().filter(|_| seen.trouble.is_none()) {
                     meters.read(&identity.key(), device, &mut seen.readings);
                 }
@@ -111,7 +111,7 @@ fn watch_nvml(options: &Options, nvml: &Nvml, send: SendLine<'_>) -> io::Result<
             })?;
         }
         send(&Line::Done)?;
-        if !receive(events.as_ref(), &devices, next, send)? {
+        if !forward_events(events.as_ref(), &devices, next, send)? {
             events = None;
         }
     }
@@ -135,36 +135,36 @@ fn identify<'a>(options: &Options, nvml: &'a Nvml, index: u32) -> Option<(Identi
 }
 
 fn file_of(root: &Path, minor: u32) -> Option<String> {
-    proc::device_file(root, Some(minor), device::reachable).0.map(|file| file.display().to_string())
+    proc::device_file(root, Some(minor), device::access_without_open).0.map(|file| file.display().to_string())
 }
 
-fn see(root: &Path, identity: &Identity, device: &Device<'_>) -> Seen {
+fn sample(root: &Path, identity: &Identity, device: &Device<'_>) -> GpuSample {
     // The driver still answers a process that has the device open after new processes are denied access.
     if let Some(trouble) = identity
         .file
         .as_deref()
-        .and_then(|file| trouble_of(&device::reachable(&root.join(file.trim_start_matches('/')))))
+        .and_then(|file| fault_of_access(&device::access_without_open(&root.join(file.trim_start_matches('/')))))
     {
-        return Seen { trouble: Some(trouble), ..Seen::default() };
+        return GpuSample { trouble: Some(trouble), ..GpuSample::default() };
     }
     let answers = Answers::default();
     let condition = condition::condition(identity.index, device);
     let readings = readings::of_nvml(device, &answers);
     let is_lost = condition.obstacle == Some(Obstacle::Lost) || answers.obstacle().is_some();
-    Seen { condition, readings, trouble: is_lost.then_some(FaultKind::Lost) }
+    GpuSample { condition, readings, trouble: is_lost.then_some(FaultKind::Lost) }
 }
 
 /// `None` if the driver reports no events.
 fn register<'a>(nvml: &'a Nvml, devices: &[(Identity, Device<'a>)]) -> Option<EventSet<'a>> {
-    let mut left: Vec<&Device<'a>> = devices.iter().map(|(_, device)| device).collect();
+    let mut candidates: Vec<&Device<'a>> = devices.iter().map(|(_, device)| device).collect();
     // A GPU without events makes the whole event set fail, so a new set is created without that GPU.
-    'new_set: while !left.is_empty() {
+    'new_set: while !candidates.is_empty() {
         let mut set = nvml.create_event_set().ok()?;
-        for position in 0..left.len() {
-            match left[position].register_events(EventTypes::CRITICAL_XID_ERROR, set) {
+        for position in 0..candidates.len() {
+            match candidates[position].register_events(EventTypes::CRITICAL_XID_ERROR, set) {
                 Ok(same) => set = same,
                 Err(_) => {
-                    left.remove(position);
+                    candidates.remove(position);
                     continue 'new_set;
                 }
             }
@@ -175,7 +175,7 @@ fn register<'a>(nvml: &'a Nvml, devices: &[(Identity, Device<'a>)]) -> Option<Ev
 }
 
 /// Forwards events until the next sample is due; returns whether the event set is still valid.
-fn receive(
+fn forward_events(
     events: Option<&EventSet<'_>>,
     devices: &[(Identity, Device<'_>)],
     mut next: Instant,
@@ -186,11 +186,11 @@ fn receive(
         return Ok(true);
     };
     loop {
-        let left = next.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let remaining = next.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
             return Ok(true);
         }
-        let timeout = left.min(WAIT).as_millis().max(1);
+        let timeout = remaining.min(MAX_EVENT_WAIT).as_millis().max(1);
         match events.wait(u32::try_from(timeout).unwrap_or(u32::MAX)) {
             Ok(event) => {
                 let key = event.device.uuid().ok().and_then(|uuid| key_of(devices, &uuid));
@@ -206,7 +206,7 @@ fn receive(
             Err(NvmlError::Timeout) => {}
             // The next sample identifies the GPU; the event set may be invalid.
             Err(_) => {
-                pause(left.min(WAIT));
+                pause(remaining.min(MAX_EVENT_WAIT));
                 return Ok(false);
             }
         }

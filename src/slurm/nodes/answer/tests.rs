@@ -138,7 +138,7 @@ proptest::proptest! {
         let all = serde_json::to_string(&cluster).unwrap();
         for node in &cluster.nodes {
             proptest::prop_assert!(!node.name.contains(printable::is_active) && !node.report.reason.contains(printable::is_active));
-            proptest::prop_assert!(node.gpus.len() <= gres::MOST);
+            proptest::prop_assert!(node.gpus.len() <= gres::MAX_GPUS);
         }
         proptest::prop_assert!(!printable::json(&all).contains(printable::is_active));
     }

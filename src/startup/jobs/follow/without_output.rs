@@ -20,14 +20,14 @@ const FAILED: &str = "FAILED RaisedSignal:53";
 /// The job of a line of `slurminit logs`, such as `_job_complete: JobId=12_3(15) WTERMSIG 53`.
 pub(super) fn parse(line: &str) -> Option<String> {
     let (_, message) = split_text(line, DaemonName::Slurmctld.as_str())?;
-    let (job, how) = message.trim_end().strip_prefix("_job_complete: JobId=")?.split_once(' ')?;
+    let (job, status) = message.trim_end().strip_prefix("_job_complete: JobId=")?.split_once(' ')?;
     let job = job.split('(').next().unwrap_or_default();
     let is_job = job.starts_with(|c: char| c.is_ascii_digit()) && job.bytes().all(|c| c.is_ascii_digit() || c == b'_');
-    (how == IO_ERROR && is_job).then(|| job.to_owned())
+    (status == IO_ERROR && is_job).then(|| job.to_owned())
 }
 
 /// Reports each such job until the channel closes.
-pub(super) fn name(jobs: &Receiver<String>) {
+pub(super) fn report_failures(jobs: &Receiver<String>) {
     while let Ok(job) = jobs.recv() {
         // The log is not evidence.
         let state = SLURM
@@ -36,8 +36,8 @@ pub(super) fn name(jobs: &Receiver<String>) {
         if !state.lines().any(|line| line.starts_with(FAILED)) {
             continue;
         }
-        let shown = SLURM.output("scontrol", &["--oneliner", "show", "job", &job]).unwrap_or_default();
-        let field = |key: &str| Some(shown.rsplit_once(key)?.1.split(' ').next()?.trim_end().to_owned());
+        let record = SLURM.output("scontrol", &["--oneliner", "show", "job", &job]).unwrap_or_default();
+        let field = |key: &str| Some(record.rsplit_once(key)?.1.split(' ').next()?.trim_end().to_owned());
         let (user, node) = (field(" UserId=").unwrap_or_default(), field(" BatchHost=").unwrap_or_default());
         let (out, err) = (field(" StdOut=").unwrap_or_default(), field(" StdErr=").unwrap_or_default());
         let files = if out == err { out } else { format!("{out} and {err}") };

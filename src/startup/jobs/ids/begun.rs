@@ -10,30 +10,30 @@ use std::path::Path;
 use super::super::notes::Notes;
 use crate::state_disk;
 
-const NAME: &str = "slurminit.started_with";
-const WITNESS: &str = "last_config_lite";
+const RECORD_FILE: &str = "slurminit.started_with";
+const REPLACED_FILE: &str = "last_config_lite";
 
 /// Records that slurmctld is about to start with this next ID.
 pub(super) fn note(notes: &Notes, state: &Path, next: u32) {
     // On a full disk slurmctld could not replace the file.
-    let has_room = || state_disk::check_room(state).map_err(anyhow::Error::from);
-    let written = notes.write_text(NAME, &text(state, next)).and_then(|()| has_room());
+    let has_free_space = || state_disk::check_free_space(state).map_err(anyhow::Error::from);
+    let written = notes.write_text(RECORD_FILE, &text(state, next)).and_then(|()| has_free_space());
     // Without the record, IDs are skipped, which is harmless.
-    let _ = written.or_else(|_| notes.remove(NAME));
+    let _ = written.or_else(|_| notes.remove(RECORD_FILE));
 }
 
 /// Whether nothing has read the state since [`note`].
 pub(super) fn is_unread(notes: &Notes, state: &Path, next: u32) -> bool {
-    notes.text(NAME).is_ok_and(|noted| noted.is_some_and(|noted| noted == text(state, next)))
+    notes.text(RECORD_FILE).is_ok_and(|recorded| recorded.is_some_and(|recorded| recorded == text(state, next)))
 }
 
 fn text(state: &Path, next: u32) -> String {
-    let witness = match state.join(WITNESS).symlink_metadata() {
+    let replaced_file = match state.join(REPLACED_FILE).symlink_metadata() {
         Ok(file) => format!("{} {}.{:09}", file.ino(), file.mtime(), file.mtime_nsec()),
         Err(_) => "none".to_owned(),
     };
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    format!("{next} {witness} {boot}\n")
+    format!("{next} {replaced_file} {boot}\n")
 }
 
 #[cfg(test)]
@@ -43,13 +43,13 @@ mod tests {
     #[test]
     fn skips_no_ids_until_slurmctld_has_read_the_state() {
         let state = tempfile::tempdir().unwrap();
-        let (state, notes) = (state.path(), Notes::ours(state.path()).unwrap());
+        let (state, notes) = (state.path(), Notes::open_as_slurm(state.path()).unwrap());
         assert!(!is_unread(&notes, state, 7));
         for _ in 0..2 {
             note(&notes, state, 7);
             assert!(is_unread(&notes, state, 7) && !is_unread(&notes, state, 8));
             std::fs::write(state.join("new"), "").unwrap();
-            std::fs::rename(state.join("new"), state.join(WITNESS)).unwrap();
+            std::fs::rename(state.join("new"), state.join(REPLACED_FILE)).unwrap();
             assert!(!is_unread(&notes, state, 7));
         }
     }

@@ -14,8 +14,8 @@ use anyhow::Context as _;
 const MAGIC: &[u8] = b"\x00\x00\x00\x11PROTOCOL_VERSION\0";
 const VERSION: usize = MAGIC.len();
 const TIME: usize = VERSION + 2;
-const NUMBER: usize = TIME + 8;
-const END: usize = NUMBER + 4 + 8;
+const NEXT_ID: usize = TIME + 8;
+const END: usize = NEXT_ID + 4 + 8;
 /// The protocol versions whose files begin like this: those of 22.05 to 26.05 (`slurm_protocol_common.h`). A file of another
 /// version is left alone.
 const VERSIONS: RangeInclusive<u8> = 38..=45;
@@ -28,7 +28,7 @@ const COPY: &str = "job_state.slurminit.old";
 
 /// The file that slurmctld will read, and the number in it.
 #[derive(Debug)]
-pub(super) struct Saved {
+pub(super) struct SavedState {
     pub(super) next: u32,
     bytes: Vec<u8>,
     /// The file that was read, unless it has no jobs.
@@ -36,29 +36,29 @@ pub(super) struct Saved {
 }
 
 /// Reads the file. If slurmctld died before its first save, the result is a file without jobs; `None` if it has never saved anything.
-pub(super) fn read(state: &Path) -> anyhow::Result<Option<Saved>> {
+pub(super) fn read(state: &Path) -> anyhow::Result<Option<SavedState>> {
     let read = |name: &str| Some((state.join(name), fs::read(state.join(name)).ok()?));
     let found = [NAME, OLDER].into_iter().find_map(read);
     let (file, bytes) = match found {
         Some((file, bytes)) => (Some(file), bytes),
         None => match fs::read(state.join("node_state")) {
-            Ok(nodes) => (None, without_jobs(&nodes)?),
+            Ok(nodes) => (None, state_without_jobs(&nodes)?),
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).context("node_state"),
         },
     };
-    let next = number(&bytes)?;
-    Ok(Some(Saved { next, bytes, file }))
+    let next = next_id(&bytes)?;
+    Ok(Some(SavedState { next, bytes, file }))
 }
 
-fn number(bytes: &[u8]) -> anyhow::Result<u32> {
-    check_head(bytes, NAME)?;
-    let number = bytes.get(NUMBER..NUMBER + 4).filter(|_| bytes.len() >= END).and_then(|number| number.try_into().ok());
-    number.map(u32::from_be_bytes).context("job_state is cut off")
+fn next_id(bytes: &[u8]) -> anyhow::Result<u32> {
+    check_header(bytes, NAME)?;
+    let id = bytes.get(NEXT_ID..NEXT_ID + 4).filter(|_| bytes.len() >= END).and_then(|id| id.try_into().ok());
+    id.map(u32::from_be_bytes).context("job_state is cut off")
 }
 
 /// Fails unless the file has the known format.
-fn check_head(bytes: &[u8], name: &str) -> anyhow::Result<()> {
+fn check_header(bytes: &[u8], name: &str) -> anyhow::Result<()> {
     anyhow::ensure!(bytes.starts_with(MAGIC), "{name} is not a state file of Slurm, and is left unchanged");
     match bytes.get(VERSION..TIME) {
         Some([version, 0]) if VERSIONS.contains(version) => Ok(()),
@@ -69,9 +69,9 @@ fn check_head(bytes: &[u8], name: &str) -> anyhow::Result<()> {
     }
 }
 
-fn without_jobs(nodes: &[u8]) -> anyhow::Result<Vec<u8>> {
-    check_head(nodes, "node_state")?;
-    let mut bytes = nodes.get(..NUMBER).context("node_state is cut off")?.to_vec();
+fn state_without_jobs(nodes: &[u8]) -> anyhow::Result<Vec<u8>> {
+    check_header(nodes, "node_state")?;
+    let mut bytes = nodes.get(..NEXT_ID).context("node_state is cut off")?.to_vec();
     bytes.extend(1_u32.to_be_bytes());
     bytes.extend(0_u64.to_be_bytes());
     Ok(bytes)
@@ -82,22 +82,22 @@ fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-impl Saved {
+impl SavedState {
     /// Whether slurmctld wrote the file within this time. Slurm's time is in whole seconds.
     pub(super) fn was_written_within(&self, age: Duration) -> bool {
-        let bytes = self.bytes.get(TIME..NUMBER).and_then(|time| time.try_into().ok());
+        let bytes = self.bytes.get(TIME..NEXT_ID).and_then(|time| time.try_into().ok());
         let written = Duration::from_secs(bytes.map_or(0, u64::from_be_bytes));
         self.file.is_some() && now().as_secs() <= (written + age).as_secs() + 1
     }
 
     /// Replaces the file by one with another number, and keeps a copy. On a full disk only the number is overwritten.
     pub(super) fn write(mut self, state: &Path, next: u32) -> anyhow::Result<()> {
-        self.bytes.splice(NUMBER..NUMBER + 4, next.to_be_bytes());
+        self.bytes.splice(NEXT_ID..NEXT_ID + 4, next.to_be_bytes());
         match self.replace(state) {
             Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
                 let file = self.file.as_ref().context("the disk is full, and no job was ever saved")?;
                 let file = File::options().write(true).open(file).with_context(|| file.display().to_string())?;
-                file.write_all_at(&next.to_be_bytes(), NUMBER as u64)?;
+                file.write_all_at(&next.to_be_bytes(), NEXT_ID as u64)?;
                 Ok(file.sync_all()?)
             }
             replaced => replaced.with_context(|| format!("{} cannot be replaced", state.join(NAME).display())),
@@ -128,7 +128,7 @@ mod tests {
     /// Start of a state file written by Slurm 24.11.5.
     const HEAD: &[u8] = b"\0\0\0\x11PROTOCOL_VERSION\0\x2a\x00\0\0\0\0\x6b\x02\x0a\x11\0\0\0\x05\0\0\0\0\0\0\0\0";
 
-    fn saved(state: &Path) -> Saved {
+    fn saved(state: &Path) -> SavedState {
         read(state).unwrap().unwrap()
     }
 
@@ -141,7 +141,7 @@ mod tests {
             assert_eq!(saved(state.path()).next, 5);
             saved(state.path()).write(state.path(), 0x0102_0304).unwrap();
             let bytes = fs::read(state.path().join(NAME)).unwrap();
-            assert_eq!(number(&bytes).unwrap(), 0x0102_0304);
+            assert_eq!(next_id(&bytes).unwrap(), 0x0102_0304);
             let is_same = |at: usize| bytes[at] == original[at] || (31..35).contains(&at);
             assert!(bytes.len() == original.len() && (0..bytes.len()).all(is_same));
             assert_eq!(fs::read(state.path().join(COPY)).unwrap(), original);
@@ -162,11 +162,11 @@ mod tests {
     fn refuses_unknown_format_and_version() {
         let version = |major, minor| [MAGIC, &[major, minor], &HEAD[TIME..]].concat();
         for version in [version(38, 0), version(45, 0)] {
-            assert_eq!(number(&version).unwrap(), 5);
+            assert_eq!(next_id(&version).unwrap(), 5);
         }
         let others = [b"".to_vec(), MAGIC.to_vec(), HEAD[..40].to_vec(), vec![b'x'; 99]];
         for bytes in others.into_iter().chain([version(37, 0), version(46, 0), version(42, 1)]) {
-            number(&bytes).unwrap_err();
+            next_id(&bytes).unwrap_err();
         }
     }
 
@@ -175,7 +175,8 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let now = now().as_secs();
         let at = |time: u64| {
-            fs::write(state.path().join(NAME), [&HEAD[..TIME], &time.to_be_bytes(), &HEAD[NUMBER..]].concat()).unwrap();
+            let bytes = [&HEAD[..TIME], &time.to_be_bytes(), &HEAD[NEXT_ID..]].concat();
+            fs::write(state.path().join(NAME), bytes).unwrap();
             saved(state.path()).was_written_within(Duration::from_secs(100))
         };
         assert!(at(now) && at(now - 50) && !at(now - 200));

@@ -24,8 +24,8 @@ pub(super) fn kill(jobs: &BTreeSet<&str>) -> bool {
         Some((stat, step))
     };
     let all: Vec<Process> = proc::pids().filter_map(process).collect();
-    let victims = below_steps(&all, jobs).into_iter().filter_map(|stat| Handle::of(stat.pid, stat.start));
-    victims.for_each(|handle| handle.send(Signal::SIGKILL));
+    let handles = below_steps(&all, jobs).into_iter().filter_map(|stat| Handle::of(stat.pid, stat.start));
+    handles.for_each(|handle| handle.send(Signal::SIGKILL));
     steps(&all, jobs).next().is_some()
 }
 
@@ -40,7 +40,7 @@ fn below_steps<'a>(all: &'a [Process], jobs: &BTreeSet<&str>) -> Vec<&'a Stat> {
     let mut parents: BTreeSet<i32> = steps(all, jobs).map(|stat| stat.pid).collect();
     let mut found: Vec<&Stat> = Vec::new();
     while !parents.is_empty() {
-        let is_child = |stat: &&Stat| parents.contains(&stat.parent) && !found.iter().any(|one| one.pid == stat.pid);
+        let is_child = |stat: &&Stat| parents.contains(&stat.parent) && !found.iter().any(|old| old.pid == stat.pid);
         let children: Vec<&Stat> = all.iter().map(|(stat, _)| stat).filter(is_child).collect();
         parents = children.iter().map(|stat| stat.pid).collect();
         found.extend(children);

@@ -15,9 +15,9 @@ use model::queued_job::QueuedJob;
 use sys::report;
 
 /// Maximum number of scripts that are requested from slurmctld at the same time, each in a thread.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT: usize = 16;
 /// The highest signal number of Linux.
-const HIGHEST: i32 = 64;
+const MAX_SIGNAL: i32 = 64;
 
 /// A requested signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +37,7 @@ pub(super) struct SignalledJobs {
 }
 
 impl SignalledJobs {
-    pub(super) fn has(&self, job: &str) -> bool {
+    pub(super) fn contains(&self, job: &str) -> bool {
         self.by_script.contains(job) || self.by_steps.contains(job)
     }
 
@@ -76,25 +76,25 @@ pub(super) fn send(running: &[&QueuedJob], until: Instant) -> SignalledJobs {
 fn requests<'a>(jobs: &[&'a QueuedJob], until: Instant) -> Vec<(&'a str, RequestedSignal)> {
     let request = |job: &'a QueuedJob| {
         let script = SLURM.output("scontrol", &["write", "batch_script", &job.number.to_string(), "-"]).ok()?;
-        Some((job.id.as_str(), requested(&script)?))
+        Some((job.id.as_str(), parse_script(&script)?))
     };
-    let of_some = |some: &[&'a QueuedJob]| {
-        std::thread::scope(|all| {
+    let read_chunk = |chunk: &[&'a QueuedJob]| {
+        std::thread::scope(|scope| {
             // Without a free process for the thread, the job gets only TERM.
             let start = |job: &&'a QueuedJob| {
                 let job = *job;
-                std::thread::Builder::new().spawn_scoped(all, move || request(job)).ok()
+                std::thread::Builder::new().spawn_scoped(scope, move || request(job)).ok()
             };
-            let threads: Vec<_> = some.iter().filter_map(start).collect();
+            let threads: Vec<_> = chunk.iter().filter_map(start).collect();
             threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect::<Vec<_>>()
         })
     };
-    jobs.chunks(AT_ONCE).take_while(|_| Instant::now() < until).flat_map(of_some).collect()
+    jobs.chunks(MAX_CONCURRENT).take_while(|_| Instant::now() < until).flat_map(read_chunk).collect()
 }
 
 /// The signal that a script requests. sbatch reads `#SBATCH` lines until the first command, and the last of several wins. In a
 /// heterogeneous job those of the first component count (Slurm 24.11, `sbatch/opt.c`).
-fn requested(script: &str) -> Option<RequestedSignal> {
+fn parse_script(script: &str) -> Option<RequestedSignal> {
     let mut signal = None;
     for line in script.lines() {
         let Some(options) = line.strip_prefix("#SBATCH") else {
@@ -130,7 +130,7 @@ fn parse(value: &str) -> Option<RequestedSignal> {
         Ok(number) => number,
         Err(_) => Signal::from_str(&format!("SIG{}", name.strip_prefix("SIG").unwrap_or(name))).ok()? as i32,
     };
-    (1..=HIGHEST).contains(&number).then_some(RequestedSignal { number, to_script })
+    (1..=MAX_SIGNAL).contains(&number).then_some(RequestedSignal { number, to_script })
 }
 
 #[cfg(test)]
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn reads_script_until_first_command() {
-        let number = |script: &str| requested(script).map(|signal| signal.number);
+        let number = |script: &str| parse_script(script).map(|signal| signal.number);
         let head = "#!/bin/bash\n# A comment\n\n#SBATCH --job-name=a --time=1:00:00 # --signal=1\n";
         assert_eq!(number(&format!("{head}#SBATCH --signal=USR2@90\nsrun ./train\n")), Some(12));
         assert_eq!(number(&format!("{head}#SBATCH --signal \"B:USR1@90\"\n#SBATCH -n 2\nsrun ./train\n")), Some(10));

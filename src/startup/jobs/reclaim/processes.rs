@@ -6,7 +6,7 @@ use sys::proc;
 use sys::proc::{Stat, parse};
 
 /// Programs that hold an allocation while they live, by the kernel's process name (15 bytes at most).
-const HOLDERS: [&str; 3] = ["srun", "salloc", "scrun"];
+const CLIENT_PROGRAMS: [&str; 3] = ["srun", "salloc", "scrun"];
 
 /// The step that Slurm adds to each job with PrologFlags=Contain; it does no work.
 const EXTERN_STEP: &str = "extern";
@@ -41,9 +41,9 @@ pub(super) struct Process {
     id: Client,
     parent: i32,
     session: i32,
-    holds_allocations: bool,
+    is_client: bool,
     /// The job whose step the process belongs to.
-    step_of: Option<String>,
+    step_job: Option<String>,
 }
 
 impl Process {
@@ -52,8 +52,8 @@ impl Process {
             id: (stat.pid, stat.start),
             parent: stat.parent,
             session: stat.session,
-            holds_allocations: HOLDERS.contains(&stat.name.as_str()),
-            step_of: job_of_step(title),
+            is_client: CLIENT_PROGRAMS.contains(&stat.name.as_str()),
+            step_job: job_of_step(title),
         })
     }
 }
@@ -61,12 +61,12 @@ impl Process {
 impl InUse {
     pub(super) fn of(processes: &[Process]) -> Self {
         let parents: BTreeSet<i32> = processes.iter().map(|process| process.parent).collect();
-        let holders = processes.iter().filter(|process| process.holds_allocations);
+        let clients = processes.iter().filter(|process| process.is_client);
         let has_tasks = |process: &&Process| parents.contains(&process.id.0);
         Self {
-            clients: holders.map(|process| (process.id, process.session)).collect(),
-            steps: processes.iter().filter_map(|process| process.step_of.clone()).collect(),
-            tasks: processes.iter().filter(has_tasks).filter_map(|process| process.step_of.clone()).collect(),
+            clients: clients.map(|process| (process.id, process.session)).collect(),
+            steps: processes.iter().filter_map(|process| process.step_job.clone()).collect(),
+            tasks: processes.iter().filter(has_tasks).filter_map(|process| process.step_job.clone()).collect(),
         }
     }
 }

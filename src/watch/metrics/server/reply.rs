@@ -13,7 +13,7 @@ use tokio::sync::mpsc::Receiver;
 #[derive(Debug)]
 pub(super) enum Reply {
     /// A complete body; `None` once it is sent.
-    Whole(Option<Bytes>),
+    Complete(Option<Bytes>),
     /// A stream of states.
     Events(Receiver<Bytes>),
 }
@@ -24,19 +24,19 @@ impl Body for Reply {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let data = match self.get_mut() {
-            Self::Whole(text) => Poll::Ready(text.take()),
+            Self::Complete(text) => Poll::Ready(text.take()),
             Self::Events(events) => events.poll_recv(cx),
         };
         data.map(|data| data.map(|data| Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(None))
+        matches!(self, Self::Complete(None))
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
+            Self::Complete(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
             Self::Events(_) => SizeHint::default(),
         }
     }
@@ -78,15 +78,15 @@ const HEADERS: [(HeaderName, &str); 5] = [
 
 /// A complete response.
 pub(super) fn answer(status: StatusCode, content: Content, text: impl Into<Bytes>) -> Response<Reply> {
-    headed(status, content, Reply::Whole(Some(text.into())))
+    with_headers(status, content, Reply::Complete(Some(text.into())))
 }
 
 /// A streaming response.
 pub(super) fn events(events: Receiver<Bytes>) -> Response<Reply> {
-    headed(StatusCode::OK, Content::Events, Reply::Events(events))
+    with_headers(StatusCode::OK, Content::Events, Reply::Events(events))
 }
 
-fn headed(status: StatusCode, content: Content, reply: Reply) -> Response<Reply> {
+fn with_headers(status: StatusCode, content: Content, reply: Reply) -> Response<Reply> {
     let mut response = Response::new(reply);
     *response.status_mut() = status;
     let headers = response.headers_mut();

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 /// How long no byte can be written before the connection is closed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The stream, and the deadline of a blocked write.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl AsyncWrite for Stream {
             self.deadline = None;
             return written;
         }
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
         ready!(deadline.as_mut().poll(cx));
         Poll::Ready(Err(Error::from(ErrorKind::TimedOut)))
     }

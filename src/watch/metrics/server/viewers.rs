@@ -13,9 +13,9 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use super::super::source::Source;
 
 /// Maximum number of open pages.
-const MOST: usize = 32;
+const MAX_PAGES: usize = 32;
 /// The time between two states.
-const PAUSE: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(2);
 
 /// An open page.
 #[derive(Debug)]
@@ -29,13 +29,13 @@ struct Page {
 pub(super) struct Viewers {
     source: Arc<Source>,
     open: Mutex<Vec<Page>>,
-    come: Notify,
+    page_added: Notify,
 }
 
 impl Viewers {
     /// Must be called within a runtime.
     pub(super) fn new(source: Arc<Source>) -> Arc<Self> {
-        let viewers = Arc::new(Self { source, open: Mutex::default(), come: Notify::new() });
+        let viewers = Arc::new(Self { source, open: Mutex::default(), page_added: Notify::new() });
         tokio::spawn(Arc::clone(&viewers).publish());
         viewers
     }
@@ -45,24 +45,24 @@ impl Viewers {
         let (sender, receiver) = channel(1);
         self.with(|open| {
             open.retain(|other| !other.events.is_closed());
-            if open.len() >= MOST {
+            if open.len() >= MAX_PAGES {
                 let peers: Vec<IpAddr> = open.iter().map(|page| page.peer).collect();
-                surplus(&peers).map(|index| open.remove(index));
+                surplus_page(&peers).map(|index| open.remove(index));
             }
             open.push(Page { peer, events: sender.clone() });
         });
         // Another task may have sent a state already.
         let _ = sender.try_send(event(&self.source.state().await));
-        self.come.notify_one();
+        self.page_added.notify_one();
         receiver
     }
 
     /// Queries slurmctld only while pages are open.
     async fn publish(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(INTERVAL).await;
             if self.with(|open| open.is_empty()) {
-                self.come.notified().await;
+                self.page_added.notified().await;
                 continue;
             }
             let event = event(&self.source.state().await);
@@ -83,7 +83,7 @@ fn event(state: &str) -> Bytes {
 }
 
 /// The oldest page of the address that has the most: a client with many pages locks no other client out.
-fn surplus(peers: &[IpAddr]) -> Option<usize> {
+fn surplus_page(peers: &[IpAddr]) -> Option<usize> {
     let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for peer in peers {
         *counts.entry(*peer).or_default() += 1;
@@ -99,8 +99,8 @@ mod tests {
     #[test]
     fn closes_oldest_page_of_busiest_address() {
         let [one, other] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
-        assert_eq!(surplus(&[one, other, other, one, other]), Some(1));
-        assert_eq!(surplus(&[one]), Some(0));
-        assert_eq!(surplus(&[]), None);
+        assert_eq!(surplus_page(&[one, other, other, one, other]), Some(1));
+        assert_eq!(surplus_page(&[one]), Some(0));
+        assert_eq!(surplus_page(&[]), None);
     }
 }

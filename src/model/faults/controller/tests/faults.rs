@@ -28,7 +28,8 @@ fn xid_requiring_reset_drains_until_driver_reports_recovery() {
         cluster.sample(&[]);
     }
     assert_eq!(cluster.offered, [1], "the driver may take a while to report the recovery action");
-    let reset = Seen { readings: Readings { recovery_action: Some(1), ..Readings::default() }, ..Seen::default() };
+    let readings = Readings { recovery_action: Some(1), ..Readings::default() };
+    let reset = GpuSample { readings, ..GpuSample::default() };
     cluster.sample(&[(0, reset)]);
     assert_eq!(cluster.offered, [1]);
     (0..3).for_each(|_| cluster.sample(&[]));
@@ -39,7 +40,7 @@ fn xid_requiring_reset_drains_until_driver_reports_recovery() {
 #[test]
 fn xid_without_recovery_action_clears_after_doubling_time() {
     let mut cluster = Cluster::new(2);
-    let no_action = || [(0, Seen::default()), (1, Seen::default())];
+    let no_action = || [(0, GpuSample::default()), (1, GpuSample::default())];
     let pending = RemappedRows { is_pending: true, ..RemappedRows::default() };
     let readings = Readings { remapped_rows: Some(pending), ..Readings::default() };
     for (minutes, is_pending) in [(10, false), (20, true)] {
@@ -51,8 +52,8 @@ fn xid_without_recovery_action_clears_after_doubling_time() {
         (0..minutes * 11).for_each(|_| cluster.sample(&no_action()));
         assert_eq!(cluster.offered, [0], "{minutes}");
         if is_pending {
-            let remapping = Seen { readings: readings.clone(), ..Seen::default() };
-            (0..100).for_each(|_| cluster.sample(&[(0, Seen::default()), (1, remapping.clone())]));
+            let remapping = GpuSample { readings: readings.clone(), ..GpuSample::default() };
+            (0..100).for_each(|_| cluster.sample(&[(0, GpuSample::default()), (1, remapping.clone())]));
             assert_eq!(cluster.offered, [0], "{minutes}");
         }
         (0..9).for_each(|_| cluster.sample(&no_action()));
@@ -81,8 +82,8 @@ fn configured_policies_override_defaults() {
 fn reports_gpu_lost_only_if_it_was_listed_before() {
     let mut cluster = Cluster::new(3);
     cluster.advance(5000);
-    cluster.health.listed(cluster.now, NVIDIA, cluster.gpus[..2].to_vec());
-    cluster.health.done(cluster.now, NVIDIA);
+    cluster.health.begin_round(cluster.now, NVIDIA, cluster.gpus[..2].to_vec());
+    cluster.health.end_round(cluster.now, NVIDIA);
     cluster.settle();
     assert!(cluster.log.iter().any(|line| line.starts_with("GPU 2") && line.contains("no longer lists the GPU")));
     assert_eq!(cluster.health.report(1).gpus.len(), 3);
@@ -90,7 +91,7 @@ fn reports_gpu_lost_only_if_it_was_listed_before() {
 
 #[test]
 fn sampled_condition_opens_and_clears_fault() {
-    let seen = |readings: Readings, slowdowns: Vec<Slowdown>| Seen {
+    let seen = |readings: Readings, slowdowns: Vec<Slowdown>| GpuSample {
         condition: Condition { slowdowns: Some(slowdowns), ..Condition::default() },
         readings,
         trouble: None,
@@ -123,9 +124,9 @@ fn sampled_condition_opens_and_clears_fault() {
         |errors| seen(Readings { ecc_uncorrected: Some(errors), nvlinks_down: Some(2), ..Readings::default() }, vec![]);
     let mut health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
     let now = Clock::default();
-    health.listed(now, NVIDIA, vec![identity(0)]);
+    health.begin_round(now, NVIDIA, vec![identity(0)]);
     for (errors, faults) in [(9, 0), (9, 0), (10, 1), (3, 1)] {
-        health.seen(now, &identity(0).key(), with(errors));
+        health.add_sample(now, &identity(0).key(), with(errors));
         assert_eq!(health.report(1).gpus[0].faults.len(), faults, "{errors}");
     }
 }
@@ -134,7 +135,7 @@ fn sampled_condition_opens_and_clears_fault() {
 fn reports_memory_in_use_only_without_job() {
     let used = |index| {
         let memory_mib = Some((20_480, 143_771));
-        (index, Seen { condition: Condition { memory_mib, ..Condition::default() }, ..Cluster::healthy() })
+        (index, GpuSample { condition: Condition { memory_mib, ..Condition::default() }, ..Cluster::healthy() })
     };
     let mut cluster = Cluster::new(2);
     cluster.jobs[0] = Some(7);
@@ -156,10 +157,10 @@ fn reports_memory_in_use_only_without_job() {
 fn reports_fault_before_slurm_answers_and_its_jobs_afterwards() {
     let mut cluster = Cluster::new(2);
     cluster.advance(1000);
-    cluster.health.event(cluster.now, Some(&identity(1).key()), 79);
+    cluster.health.add_event(cluster.now, Some(&identity(1).key()), 79);
     let actions = cluster.health.step(cluster.now);
-    assert!(matches!(actions.as_slice(), [Action::Drain { .. }, Action::Ask]), "{actions:?}");
-    let due = cluster.health.next().unwrap();
+    assert!(matches!(actions.as_slice(), [Action::Drain { .. }, Action::QueryJobs]), "{actions:?}");
+    let due = cluster.health.next_deadline().unwrap();
     assert!(due <= cluster.now.ms + 500, "{due}");
     cluster.now.ms = due;
     let actions = cluster.health.step(cluster.now);
@@ -168,35 +169,41 @@ fn reports_fault_before_slurm_answers_and_its_jobs_afterwards() {
     };
     assert!(line.contains("XID 79") && fault.jobs.is_empty(), "{line}");
     // No busy loop meanwhile, and another fault is also reported without waiting.
-    assert_eq!(cluster.health.next(), None);
-    cluster.health.event(cluster.now, Some(&identity(0).key()), 31);
-    cluster.now.ms = cluster.health.next().unwrap();
+    assert_eq!(cluster.health.next_deadline(), None);
+    cluster.health.add_event(cluster.now, Some(&identity(0).key()), 31);
+    cluster.now.ms = cluster.health.next_deadline().unwrap();
     assert!(matches!(cluster.health.step(cluster.now).as_slice(), [Action::Log(..), Action::Notify(_)]));
     // slurmctld is back. A failed drain is logged at most once and is retried.
     for outcome in ["no answer", "no answer"] {
-        cluster.health.drained(cluster.now, &Drained::Failed(outcome.to_owned()));
+        cluster.health.on_drain_outcome(cluster.now, &DrainOutcome::Failed(outcome.to_owned()));
         cluster.advance(10_000);
         let actions = cluster.health.step(cluster.now);
         assert!(actions.iter().filter(|action| matches!(action, Action::Log(..))).count() <= 1, "{actions:?}");
-        let node = OnNode { gpus: vec![vec![], vec![]], ..OnNode::default() };
-        cluster.health.on_node(cluster.now, cluster.now, Some(&node));
+        let node = SlurmNodeState { gpus: vec![vec![], vec![]], ..SlurmNodeState::default() };
+        cluster.health.on_node_state(cluster.now, cluster.now, Some(&node));
         let actions = cluster.health.step(cluster.now);
         assert!(matches!(actions.as_slice(), [Action::Drain { .. }, ..]), "{actions:?}");
     }
-    cluster.health.drained(cluster.now, &Drained::Ours);
+    cluster.health.on_drain_outcome(cluster.now, &DrainOutcome::Ours);
     let job = OwnedJob { job: 17, user: "alice".to_owned() };
-    let node = OnNode { is_closed: true, is_ours: true, held: 1, gpus: vec![vec![], vec![job]], is_empty: false };
-    cluster.health.event(cluster.now, Some(&identity(1).key()), 79);
+    let node = SlurmNodeState {
+        is_closed: true,
+        is_ours: true,
+        allocated_gpus: 1,
+        gpus: vec![vec![], vec![job]],
+        is_empty: false,
+    };
+    cluster.health.add_event(cluster.now, Some(&identity(1).key()), 79);
     cluster.advance(1000);
     cluster.health.step(cluster.now);
-    cluster.health.on_node(cluster.now, cluster.now, Some(&node));
+    cluster.health.on_node_state(cluster.now, cluster.now, Some(&node));
     assert!(cluster.health.report(1).gpus[1].jobs.len() == 1);
 }
 
 /// A flapping fault is reported once a minute, with its end; a lasting one stays open.
 #[test]
 fn reports_flapping_fault_once_a_minute() {
-    let hot = || Seen {
+    let hot = || GpuSample {
         condition: Condition { slowdowns: Some(vec![Slowdown::Heat]), ..Condition::default() },
         ..Cluster::healthy()
     };

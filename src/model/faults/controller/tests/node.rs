@@ -122,7 +122,7 @@ fn restarted_agent_finishes_drain_and_returns_gpu() {
     // Killed during a drain: the next agent continues the drain.
     let former = cluster.health.report(1);
     cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &[]);
-    cluster.health.offer(cluster.offer());
+    cluster.health.set_offered(cluster.offer());
     cluster.sample(&[]);
     assert_eq!(cluster.offered.len(), 2);
     cluster.jobs[1] = None;
@@ -133,7 +133,7 @@ fn restarted_agent_finishes_drain_and_returns_gpu() {
     let out = vec![LeftOutGpu { gpu: identity(0), reason: String::new() }];
     former.gpus.iter_mut().for_each(|gpu| gpu.faults.clear());
     cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
-    cluster.health.offer(cluster.offer());
+    cluster.health.set_offered(cluster.offer());
     (0..4).for_each(|_| cluster.sample(&[]));
     assert_eq!((cluster.offered.len(), cluster.drained.clone()), (2, None));
 }
@@ -165,7 +165,10 @@ fn repeats_resume_until_slurmctld_keeps_it() {
     cluster.drained = Some("fan".to_owned());
     let queries = cluster.queries;
     (0..20).for_each(|_| cluster.sample(&[]));
-    assert_eq!((cluster.queries, cluster.health.next(), cluster.drained.as_deref()), (queries, None, Some("fan")));
+    assert_eq!(
+        (cluster.queries, cluster.health.next_deadline(), cluster.drained.as_deref()),
+        (queries, None, Some("fan"))
+    );
 }
 
 #[test]
@@ -174,7 +177,7 @@ fn keeps_administrators_drain_after_resume() {
     cluster.lose(1);
     cluster.drained = Some("fan".to_owned());
     (0..10).for_each(|_| cluster.lose(1));
-    assert_eq!((cluster.drained.as_deref(), cluster.health.next()), (Some("fan"), None));
+    assert_eq!((cluster.drained.as_deref(), cluster.health.next_deadline()), (Some("fan"), None));
 }
 
 /// AMD partitions of a GPU share its PCI address and have no UUID.
@@ -192,15 +195,15 @@ fn distinguishes_partitions_of_a_gpu_by_render_node() {
         file: format!("/dev/dri/renderD{}", 128 + index),
     };
     let mut health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
-    health.offer((0..4).map(offered).collect());
+    health.set_offered((0..4).map(offered).collect());
     let now = Clock::default();
-    health.listed(now, Vendor::Amd, (0..4).map(part).collect());
-    health.done(now, Vendor::Amd);
+    health.begin_round(now, Vendor::Amd, (0..4).map(part).collect());
+    health.end_round(now, Vendor::Amd);
     let report = health.report(1);
     assert_eq!(report.gpus.iter().map(|gpu| gpu.offered.clone()).collect::<Vec<_>>(), [[0], [1], [2], [3]]);
     // One partition disappears.
-    health.listed(now, Vendor::Amd, (0..3).map(part).collect());
-    health.done(now, Vendor::Amd);
+    health.begin_round(now, Vendor::Amd, (0..3).map(part).collect());
+    health.end_round(now, Vendor::Amd);
     let faults: Vec<usize> = health.report(1).gpus.iter().map(|gpu| gpu.faults.len()).collect();
     assert_eq!(faults, [0, 0, 0, 1]);
     // A MIG instance has its GPU's PCI address and its own device file.
@@ -221,26 +224,26 @@ fn gpu_opened_after_start_is_offered_automatically() {
     cluster.offered = vec![0];
     let awaited = |index: u32| AwaitedGpu { vendor: NVIDIA, index, pci_address: identity(index).pci_address };
     cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
-    cluster.health.offer(cluster.offer());
-    cluster.health.await_gpus(vec![awaited(1), awaited(2)]);
+    cluster.health.set_offered(cluster.offer());
+    cluster.health.set_awaited(vec![awaited(1), awaited(2)]);
     // Only the PCI addresses are known so far.
     for index in 0..3 {
-        cluster.health.opening(cluster.now, Identity { uuid: None, ..identity(index) });
+        cluster.health.on_gpu_opening(cluster.now, Identity { uuid: None, ..identity(index) });
     }
     cluster.settle();
     assert_eq!((cluster.offered.len(), cluster.drained.clone(), cluster.log.len()), (1, None, 0));
     assert_eq!(cluster.health.report(1).gpus.len(), 3);
     // GPU 1 responds while a job has a GPU. It is offered after the job, together with GPU 2.
     cluster.jobs[0] = Some(7);
-    cluster.health.listed(cluster.now, NVIDIA, cluster.gpus.clone());
-    cluster.health.seen(cluster.now, &identity(1).key(), Cluster::healthy());
+    cluster.health.begin_round(cluster.now, NVIDIA, cluster.gpus.clone());
+    cluster.health.add_sample(cluster.now, &identity(1).key(), Cluster::healthy());
     cluster.settle();
     assert_eq!((cluster.offered.len(), cluster.health.report(1).gpus.len()), (1, 3), "{:?}", cluster.log);
     cluster.sample(&[]);
     cluster.jobs[0] = None;
     cluster.sample(&[]);
     assert_eq!(cluster.offered, [0, 1, 2]);
-    cluster.health.await_gpus(Vec::new());
+    cluster.health.set_awaited(Vec::new());
     (0..3).for_each(|_| cluster.sample(&[]));
     assert_eq!((cluster.drained.clone(), cluster.health.report(1).node), (None, None));
     assert!(cluster.health.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
@@ -252,8 +255,8 @@ fn retries_reload_for_awaited_gpu_once_a_minute() {
     let mut cluster = Cluster::new(2);
     cluster.offered = vec![0];
     cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
-    cluster.health.offer(cluster.offer());
-    cluster.health.await_gpus(vec![AwaitedGpu { vendor: NVIDIA, index: 1, pci_address: None }]);
+    cluster.health.set_offered(cluster.offer());
+    cluster.health.set_awaited(vec![AwaitedGpu { vendor: NVIDIA, index: 1, pci_address: None }]);
     (0..60).for_each(|_| cluster.sample(&[]));
     let reloads =
         cluster.log.iter().filter(|line| line.contains("available to jobs") || line.contains("resumed with")).count();
@@ -267,7 +270,7 @@ fn released_gpu_waits_for_jobs_and_returns_after_check() {
     let gpu = |cluster: &Cluster| cluster.health.report(1).gpus[1].clone();
     cluster.jobs[1] = Some(7);
     cluster.event(1, 31);
-    cluster.health.release(&[identity(1)]);
+    cluster.health.set_released(&[identity(1)]);
     cluster.sample(&[]);
     assert!(
         cluster.drained.as_deref().is_some_and(|reason| reason.contains("released for work")),
@@ -275,24 +278,28 @@ fn released_gpu_waits_for_jobs_and_returns_after_check() {
         cluster.drained
     );
     assert_eq!(
-        (gpu(&cluster).release, cluster.health.to_close(NVIDIA).len()),
+        (gpu(&cluster).release, cluster.health.gpus_to_close(NVIDIA).len()),
         (Some(Release::Pending), 0),
         "a job has the GPU"
     );
     cluster.jobs[1] = None;
     cluster.sample(&[]);
     assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![0], None));
-    assert_eq!(cluster.health.to_close(NVIDIA), [identity(1)]);
-    assert_eq!(cluster.health.to_check(NVIDIA), [], "a released GPU is not checked");
+    assert_eq!(cluster.health.gpus_to_close(NVIDIA), [identity(1)]);
+    assert_eq!(cluster.health.gpus_to_check(NVIDIA), [], "a released GPU is not checked");
     assert_eq!(gpu(&cluster).release, Some(Release::Pending), "the GPU is still open");
-    cluster.health.closed([identity(1).key()].into());
+    cluster.health.set_closed([identity(1).key()].into());
     assert_eq!(gpu(&cluster).release, Some(Release::Done));
     // The administrator returns the GPU, but the first check finds a fault.
-    cluster.health.release(&[]);
-    assert_eq!((gpu(&cluster).release, cluster.health.to_check(NVIDIA)), (Some(Release::Returning), vec![identity(1)]));
+    cluster.health.set_released(&[]);
+    assert_eq!(
+        (gpu(&cluster).release, cluster.health.gpus_to_check(NVIDIA)),
+        (Some(Release::Returning), vec![identity(1)])
+    );
     cluster.settle();
     assert_eq!(cluster.offered, [0], "offered only after a check");
-    let broken = Seen { readings: Readings { recovery_action: Some(1), ..Readings::default() }, ..Seen::default() };
+    let readings = Readings { recovery_action: Some(1), ..Readings::default() };
+    let broken = GpuSample { readings, ..GpuSample::default() };
     cluster.sample(&[(1, broken)]);
     cluster.sample(&[]);
     assert_eq!((cluster.offered.clone(), gpu(&cluster).release), (vec![0], None));
@@ -304,23 +311,23 @@ fn released_gpu_waits_for_jobs_and_returns_after_check() {
 #[test]
 fn faulty_gpu_is_closed_and_returns_after_release() {
     let mut cluster = Cluster::new(2);
-    let no_action = || [(0, Seen::default()), (1, Seen::default())];
+    let no_action = || [(0, GpuSample::default()), (1, GpuSample::default())];
     cluster.sample(&no_action());
     cluster.event(1, 62);
-    assert_eq!((cluster.offered.clone(), cluster.health.to_close(NVIDIA)), (vec![0], vec![identity(1)]));
-    assert_eq!(cluster.health.to_check(NVIDIA), [identity(1)]);
-    cluster.health.release(&[identity(1)]);
+    assert_eq!((cluster.offered.clone(), cluster.health.gpus_to_close(NVIDIA)), (vec![0], vec![identity(1)]));
+    assert_eq!(cluster.health.gpus_to_check(NVIDIA), [identity(1)]);
+    cluster.health.set_released(&[identity(1)]);
     cluster.sample(&no_action());
-    assert_eq!(cluster.health.to_check(NVIDIA), []);
+    assert_eq!(cluster.health.gpus_to_check(NVIDIA), []);
     // The GPU is returned too early: the check finds it lost.
-    cluster.health.release(&[]);
-    cluster.sample(&[(1, Seen { trouble: Some(FaultKind::Lost), ..Seen::default() })]);
+    cluster.health.set_released(&[]);
+    cluster.sample(&[(1, GpuSample { trouble: Some(FaultKind::Lost), ..GpuSample::default() })]);
     assert_eq!(
         (cluster.health.report(1).gpus[1].release, cluster.faults(1), cluster.offered.len()),
         (None, vec![FaultKind::Lost], 1)
     );
-    cluster.health.release(&[identity(1)]);
-    cluster.health.release(&[]);
+    cluster.health.set_released(&[identity(1)]);
+    cluster.health.set_released(&[]);
     (0..2).for_each(|_| cluster.sample(&no_action()));
     assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![0, 1], None));
 }

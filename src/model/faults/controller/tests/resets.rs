@@ -3,8 +3,9 @@
 use super::*;
 
 /// A sample that proves that the GPU responds.
-fn responding(index: usize) -> (usize, Seen) {
-    (index, Seen { condition: Condition { temperature: Some(40), ..Condition::default() }, ..Seen::default() })
+fn responding(index: usize) -> (usize, GpuSample) {
+    let condition = Condition { temperature: Some(40), ..Condition::default() };
+    (index, GpuSample { condition, ..GpuSample::default() })
 }
 
 #[test]
@@ -28,8 +29,8 @@ fn reports_reset_with_job_and_keeps_gpu() {
     assert_eq!(cluster.health.report(1).gpus[1].counts[&FaultKind::Reset].count, 1);
     // Ignores the end of a reset whose start was missed, and an unknown GPU.
     cluster.reset(1, None);
-    cluster.health.reset(cluster.now, NVIDIA, &Key::default(), &Phase::Ends);
-    cluster.health.reset(cluster.now, Vendor::Amd, &identity(0).key(), &Phase::Begins { cause: None });
+    cluster.health.on_reset(cluster.now, NVIDIA, &Key::default(), &Phase::Ends);
+    cluster.health.on_reset(cluster.now, Vendor::Amd, &identity(0).key(), &Phase::Begins { cause: None });
     cluster.settle();
     assert_eq!((cluster.log.len(), cluster.faults(0)), (0, vec![]));
 }
@@ -62,8 +63,8 @@ fn detects_missed_reset_end_from_samples() {
     let former = cluster.health.report(1);
     let out = vec![LeftOutGpu { gpu: identity(0), reason: String::new() }];
     cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
-    cluster.health.offer(cluster.offer());
-    cluster.health.watcher_restarted(NVIDIA);
+    cluster.health.set_offered(cluster.offer());
+    cluster.health.on_watcher_restart(NVIDIA);
     (0..50).for_each(|_| cluster.sample(&[]));
     assert_eq!(cluster.offered, [1], "the GPU does not respond");
     (0..4).for_each(|_| cluster.sample(&[responding(0)]));
@@ -88,8 +89,8 @@ fn agent_wakes_at_reset_deadline_and_applies_policy() {
     let mut cluster = Cluster::with(2, "[faults]\nreset-unfinished = 'count'\n", Recount::WithoutGpuJobs);
     cluster.reset(0, Some("user trigger"));
     let began = cluster.now.ms - 300;
-    assert_eq!(cluster.health.next(), Some(began + 30_000));
+    assert_eq!(cluster.health.next_deadline(), Some(began + 30_000));
     (0..9).for_each(|_| cluster.sample(&[]));
-    assert_eq!((cluster.drained.clone(), cluster.health.next()), (None, None));
+    assert_eq!((cluster.drained.clone(), cluster.health.next_deadline()), (None, None));
     assert_eq!(cluster.health.report(1).gpus[0].counts[&FaultKind::ResetUnfinished].count, 1);
 }

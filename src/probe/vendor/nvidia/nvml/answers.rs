@@ -9,27 +9,27 @@ use model::inventory::{Access, Obstacle};
 /// The answers about one GPU. A failed call costs only its own fact, unless the error says that the GPU is gone.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    gone: Cell<Option<&'static str>>,
+    loss_reason: Cell<Option<&'static str>>,
 }
 
 impl Answers {
     /// The value, if the call succeeded.
     pub(crate) fn of<T>(&self, answer: Result<T, NvmlError>) -> Option<T> {
         if let Err(error) = &answer {
-            self.gone.set(self.gone.get().or_else(|| gone(error)));
+            self.loss_reason.set(self.loss_reason.get().or_else(|| loss_reason(error)));
         }
         answer.ok()
     }
 
     /// The reason why the GPU is unusable, if any call reported that it is gone.
     pub(crate) fn obstacle(&self) -> Option<Access> {
-        self.gone.get().map(|reason| Access::unusable(Obstacle::Lost, reason))
+        self.loss_reason.get().map(|reason| Access::unusable(Obstacle::Lost, reason))
     }
 }
 
-/// Why a GPU whose handle was refused cannot be used.
-pub(crate) fn refused(error: &NvmlError) -> Access {
-    if let Some(reason) = gone(error) {
+/// The access to a GPU for which NVML returns no handle.
+pub(crate) fn refused_access(error: &NvmlError) -> Access {
+    if let Some(reason) = loss_reason(error) {
         return Access::unusable(Obstacle::Lost, reason);
     }
     // NVML also counts GPUs of the machine that this container may not open.
@@ -37,7 +37,7 @@ pub(crate) fn refused(error: &NvmlError) -> Access {
     Access::unusable(obstacle, format!("NVML lists it but denies access: {error}"))
 }
 
-fn gone(error: &NvmlError) -> Option<&'static str> {
+fn loss_reason(error: &NvmlError) -> Option<&'static str> {
     match error {
         NvmlError::GpuLost => Some("NVML reports it as lost"),
         NvmlError::ResetRequired => Some("NVML reports that it needs a reset"),

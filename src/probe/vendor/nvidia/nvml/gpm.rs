@@ -14,13 +14,13 @@ use model::faults::look::Key;
 use model::inventory::PcieTraffic;
 
 /// The driver renews its counters each 100 ms (NVML's documentation, "GPM Functions"), so samples are no closer than that.
-const APART: Duration = Duration::from_millis(100);
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
-const WANTED: [GpmMetricId; 4] =
+const METRICS: [GpmMetricId; 4] =
     [GpmMetricId::SmUtil, GpmMetricId::AnyTensorUtil, GpmMetricId::PcieTxPerSec, GpmMetricId::PcieRxPerSec];
 
 /// 1 TiB/s, in MiB/s: no link carries as much.
-const MOST_MIB: f64 = 1_048_576.0;
+const MAX_MIB: f64 = 1_048_576.0;
 
 /// A GPU instance. The driver reuses its number immediately, so the key includes the UUID of a MIG device in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ pub(super) struct Instance {
 }
 
 /// A whole GPU, or one of its MIG instances.
-type Whose = (Key, Option<Instance>);
+type DeviceKey = (Key, Option<Instance>);
 
 /// Means since the previous sample.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,12 +45,12 @@ pub(super) struct Activity {
 /// The last sample of each, for the comparison with the next one.
 pub(super) struct Gpm<'nvml> {
     nvml: &'nvml Nvml,
-    of: BTreeMap<Whose, State<'nvml>>,
+    states: BTreeMap<DeviceKey, State<'nvml>>,
 }
 
 enum State<'nvml> {
     /// The GPU or the driver does not support GPM.
-    Missing,
+    Unsupported,
     Sampled {
         sample: GpmSample<'nvml>,
         at: Instant,
@@ -60,51 +60,52 @@ enum State<'nvml> {
 
 impl<'nvml> Gpm<'nvml> {
     pub(super) const fn new(nvml: &'nvml Nvml) -> Self {
-        Self { nvml, of: BTreeMap::new() }
+        Self { nvml, states: BTreeMap::new() }
     }
 
-    /// Nothing at the first sample. `device` is the whole GPU, even for an instance.
+    /// The activity since the previous sample; empty at the first sample. `device` is the whole GPU, also for an
+    /// instance.
     pub(super) fn activity(&mut self, gpu: &Key, instance: Option<Instance>, device: &Device<'nvml>) -> Activity {
         let number = instance.as_ref().map(|instance| instance.number);
-        let whose = (gpu.clone(), instance);
-        let former = match self.of.remove(&whose) {
-            Some(State::Sampled { sample, at, activity }) if at.elapsed() < APART => {
-                self.of.insert(whose, State::Sampled { sample, at, activity });
+        let key = (gpu.clone(), instance);
+        let previous = match self.states.remove(&key) {
+            Some(State::Sampled { sample, at, activity }) if at.elapsed() < MIN_INTERVAL => {
+                self.states.insert(key, State::Sampled { sample, at, activity });
                 return activity;
             }
             Some(State::Sampled { sample, .. }) => Some(sample),
-            Some(State::Missing) => return self.is_missing(whose),
+            Some(State::Unsupported) => return self.mark_unsupported(key),
             None => match device.gpm_support() {
                 Ok(true) => None,
                 Ok(false) | Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => {
-                    return self.is_missing(whose);
+                    return self.mark_unsupported(key);
                 }
                 Err(_) => return Activity::default(),
             },
         };
-        let taken = number.map_or_else(|| device.gpm_sample(), |number| device.gpm_mig_sample(number));
+        let result = number.map_or_else(|| device.gpm_sample(), |number| device.gpm_mig_sample(number));
         // On failure, the next sample starts over.
-        let Ok(sample) = taken else { return Activity::default() };
-        let activity = former.map(|former| between(self.nvml, &former, &sample)).unwrap_or_default();
-        self.of.insert(whose, State::Sampled { sample, at: Instant::now(), activity });
+        let Ok(sample) = result else { return Activity::default() };
+        let activity = previous.map(|previous| activity_between(self.nvml, &previous, &sample)).unwrap_or_default();
+        self.states.insert(key, State::Sampled { sample, at: Instant::now(), activity });
         activity
     }
 
     /// Frees the samples of removed instances of `gpu`.
-    pub(super) fn keep(&mut self, gpu: &Key, instances: &[Instance]) {
-        self.of.retain(|(of, instance), _| {
-            of != gpu || instance.as_ref().is_none_or(|instance| instances.contains(instance))
+    pub(super) fn retain_instances(&mut self, gpu: &Key, instances: &[Instance]) {
+        self.states.retain(|(owner, instance), _| {
+            owner != gpu || instance.as_ref().is_none_or(|instance| instances.contains(instance))
         });
     }
 
-    fn is_missing(&mut self, whose: Whose) -> Activity {
-        self.of.insert(whose, State::Missing);
+    fn mark_unsupported(&mut self, key: DeviceKey) -> Activity {
+        self.states.insert(key, State::Unsupported);
         Activity::default()
     }
 }
 
-fn between<'nvml>(nvml: &'nvml Nvml, former: &GpmSample<'nvml>, now: &GpmSample<'nvml>) -> Activity {
-    let Ok(answers) = gpm_metrics_get(nvml, former, now, &WANTED) else { return Activity::default() };
+fn activity_between<'nvml>(nvml: &'nvml Nvml, previous: &GpmSample<'nvml>, now: &GpmSample<'nvml>) -> Activity {
+    let Ok(answers) = gpm_metrics_get(nvml, previous, now, &METRICS) else { return Activity::default() };
     let values: Vec<Option<f64>> = answers.into_iter().map(|answer| answer.ok().map(|answer| answer.value)).collect();
     let [sm, tensor, sent, received] = values[..] else { return Activity::default() };
     Activity {
@@ -123,7 +124,7 @@ fn ppm(percent: f64) -> Option<u32> {
 /// NVML's MiB in bytes.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range was checked")]
 fn bytes(mib: f64) -> Option<u64> {
-    (0.0..=MOST_MIB).contains(&mib).then(|| (mib * 1_048_576.0).round() as u64)
+    (0.0..=MAX_MIB).contains(&mib).then(|| (mib * 1_048_576.0).round() as u64)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nvml_wrapper::Nvml;
 
-use super::NvmlTrouble;
+use super::NvmlFailure;
 use crate::device_files;
 
 /// The name that the dynamic loader searches.
@@ -28,39 +28,39 @@ const DIRECTORIES: [&str; 11] = [
 ];
 
 /// Loads the library and initialises it. The process may give up root for it.
-pub(crate) fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlTrouble> {
+pub(crate) fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlFailure> {
     device_files::give_up_root_if_closed(root);
     match library {
         Some(path) => init(path.as_os_str()),
         // The default library would describe this machine, not the one under `root`.
-        None if root != Path::new("/") => Err(NvmlTrouble::LibraryMissing("not searched in another root".into())),
+        None if root != Path::new("/") => Err(NvmlFailure::LibraryMissing("not searched in another root".into())),
         // `docker commit` and `docker export` leave an empty file where the runtime mounted the library.
-        None => init(OsStr::new(NAME)).or_else(|trouble| match trouble {
-            NvmlTrouble::LibraryMissing(_) | NvmlTrouble::LibraryBroken(_) => {
-                elsewhere(root).map_or(Err(trouble), |path| init(path.as_os_str()))
+        None => init(OsStr::new(NAME)).or_else(|failure| match failure {
+            NvmlFailure::LibraryMissing(_) | NvmlFailure::LibraryBroken(_) => {
+                find_outside_loader_path(root).map_or(Err(failure), |path| init(path.as_os_str()))
             }
-            _ => Err(trouble),
+            _ => Err(failure),
         }),
     }
 }
 
 /// The library in a directory that the loader does not search.
-fn elsewhere(root: &Path) -> Option<PathBuf> {
+fn find_outside_loader_path(root: &Path) -> Option<PathBuf> {
     let has_content = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|file| file.len() > 0);
     DIRECTORIES.iter().map(|directory| root.join(directory).join(NAME)).find(has_content)
 }
 
-fn init(path: &OsStr) -> Result<Nvml, NvmlTrouble> {
-    Nvml::builder().lib_path(path).init().map_err(|error| NvmlTrouble::new("nvmlInit", error))
+fn init(path: &OsStr) -> Result<Nvml, NvmlFailure> {
+    Nvml::builder().lib_path(path).init().map_err(|error| NvmlFailure::new("nvmlInit", error))
 }
 
-/// The trouble that the loader's error means. glibc names the file that it could not open first: a file other than NVIDIA's is one
-/// that the library needs (elf/dl-load.c, `_dl_signal_error`).
-pub(super) fn trouble(error: String) -> NvmlTrouble {
+/// The failure for the loader's error. glibc names the file that it could not open first: a file other than NVIDIA's
+/// library is a dependency (elf/dl-load.c, `_dl_signal_error`).
+pub(super) fn load_failure(error: String) -> NvmlFailure {
     let names_library = error.split(':').next().is_some_and(|file| file.contains("libnvidia-ml"));
     match error.contains("No such file") {
-        true if names_library => NvmlTrouble::LibraryMissing(error),
-        _ => NvmlTrouble::LibraryBroken(error),
+        true if names_library => NvmlFailure::LibraryMissing(error),
+        _ => NvmlFailure::LibraryBroken(error),
     }
 }
 
@@ -72,22 +72,23 @@ mod tests {
     fn searches_directories_of_gke_nixos_and_other_distributions() {
         for directory in ["usr/local/nvidia/lib64", "run/opengl-driver/lib", "usr/lib64", "usr/lib/wsl/lib"] {
             let root = tempfile::tempdir().unwrap();
-            assert_eq!(elsewhere(root.path()), None);
+            assert_eq!(find_outside_loader_path(root.path()), None);
             let path = root.path().join(directory).join(NAME);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(&path, "").unwrap();
-            assert_eq!(elsewhere(root.path()), None, "an empty file");
+            assert_eq!(find_outside_loader_path(root.path()), None, "an empty file");
             std::fs::write(&path, "ELF").unwrap();
-            assert_eq!(elsewhere(root.path()), Some(path));
+            assert_eq!(find_outside_loader_path(root.path()), Some(path));
         }
     }
 
     #[test]
     fn distinguishes_missing_library_from_missing_dependency() {
         let error = |file: &str| format!("{file}: cannot open shared object file: No such file or directory");
-        assert!(matches!(trouble(error(NAME)), NvmlTrouble::LibraryMissing(_)));
-        assert!(matches!(trouble(error("/usr/local/nvidia/lib64/libnvidia-ml.so.1")), NvmlTrouble::LibraryMissing(_)));
-        assert!(matches!(trouble(error("libnvidia-ptxjitcompiler.so.1")), NvmlTrouble::LibraryBroken(_)));
-        assert!(matches!(trouble("libnvidia-ml.so.1: file too short".to_owned()), NvmlTrouble::LibraryBroken(_)));
+        assert!(matches!(load_failure(error(NAME)), NvmlFailure::LibraryMissing(_)));
+        let path = "/usr/local/nvidia/lib64/libnvidia-ml.so.1";
+        assert!(matches!(load_failure(error(path)), NvmlFailure::LibraryMissing(_)));
+        assert!(matches!(load_failure(error("libnvidia-ptxjitcompiler.so.1")), NvmlFailure::LibraryBroken(_)));
+        assert!(matches!(load_failure("libnvidia-ml.so.1: file too short".to_owned()), NvmlFailure::LibraryBroken(_)));
     }
 }

@@ -10,7 +10,7 @@ use super::raw_calls::memory_info_v1;
 pub(crate) struct DeviceMemory {
     pub(crate) total: u64,
     pub(crate) used: u64,
-    /// Without what the driver keeps for itself.
+    /// Excludes the memory that the driver reserves.
     pub(crate) free: u64,
 }
 

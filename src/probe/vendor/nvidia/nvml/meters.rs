@@ -32,17 +32,17 @@ impl<'nvml> Meters<'nvml> {
     }
 
     fn read_instances(&mut self, gpu: &Key, device: &Device<'nvml>, instances: &mut [InstanceReadings]) {
-        let mut asked: Vec<Instance> = Vec::new();
+        let mut sampled: Vec<Instance> = Vec::new();
         for instance in instances {
             // Its first compute instance stands for a GPU instance.
-            if asked.iter().any(|other| other.number == instance.gpu_instance) {
+            if sampled.iter().any(|other| other.number == instance.gpu_instance) {
                 continue;
             }
             let name = Instance { number: instance.gpu_instance, uuid: instance.uuid.clone() };
             let activity = self.gpm.activity(gpu, Some(name.clone()), device);
             (instance.sm_ppm, instance.tensor_ppm) = (activity.sm_ppm, activity.tensor_ppm);
-            asked.push(name);
+            sampled.push(name);
         }
-        self.gpm.keep(gpu, &asked);
+        self.gpm.retain_instances(gpu, &sampled);
     }
 }

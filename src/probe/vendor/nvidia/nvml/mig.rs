@@ -7,12 +7,12 @@ use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 
 use super::raw_calls::instance_ids;
-use super::{Answers, LONGEST_TEXT, memory, plausible_memory};
+use super::{Answers, MAX_TEXT_LENGTH, memory, plausible_memory};
 use crate::device;
 use model::inventory::{Access, Gpu, InstanceReadings, MIG_MINORS, MigInstance, MigMinors, Obstacle};
 
 /// More slots than any GPU has (7 up to B200).
-const MOST_INSTANCES: u32 = 64;
+const MAX_INSTANCES: u32 = 64;
 
 /// The instances of `gpu` in NVML's order; `None` if the GPU is not in MIG mode.
 pub(super) fn instances(root: &Path, gpu: &Gpu, device: &Device<'_>, answers: &Answers) -> Option<Vec<MigInstance>> {
@@ -46,7 +46,7 @@ pub(super) fn readings(device: &Device<'_>, answers: &Answers) -> Vec<InstanceRe
 }
 
 fn handles<'nvml>(device: &Device<'nvml>, answers: &Answers) -> Vec<Device<'nvml>> {
-    let slots = answers.of(device.mig_device_count()).unwrap_or(0).min(MOST_INSTANCES);
+    let slots = answers.of(device.mig_device_count()).unwrap_or(0).min(MAX_INSTANCES);
     let mut handles = Vec::new();
     for slot in 0..slots {
         match device.mig_device_by_index(slot) {
@@ -101,7 +101,7 @@ fn profile(name: &str) -> Option<String> {
 /// `MIG-` and a UUID; drivers before 470 wrote `MIG-GPU-.../1/0`.
 fn is_uuid(text: &str) -> bool {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/');
-    text.starts_with("MIG-") && text.len() <= LONGEST_TEXT && text.bytes().all(valid)
+    text.starts_with("MIG-") && text.len() <= MAX_TEXT_LENGTH && text.bytes().all(valid)
 }
 
 /// The files that must open: those of the GPU, the GPU instance and the compute instance.

@@ -20,42 +20,42 @@ const RECEIVED: u32 = 198;
 /// The counters of the last sample.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    of: BTreeMap<Key, Option<Counted>>,
+    by_gpu: BTreeMap<Key, Option<CounterSample>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Counted {
+struct CounterSample {
     at: Instant,
     bytes: [Option<u64>; 2],
 }
 
 impl Counters {
-    /// Nothing at the first sample, or without counters.
+    /// The traffic since the previous sample; empty at the first sample, or without counters.
     pub(super) fn traffic(&mut self, gpu: &Key, device: &Device<'_>) -> PcieTraffic {
-        let former = self.of.get(gpu).copied();
-        if matches!(former, Some(None)) {
+        let previous = self.by_gpu.get(gpu).copied();
+        if matches!(previous, Some(None)) {
             return PcieTraffic::default();
         }
         let bytes = match device.field_values_for(&[SENT, RECEIVED].map(FieldId)) {
             Ok(values) => values.into_iter().map(|value| number(value.ok()?.value.ok()?)).collect(),
             Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => Vec::new(),
             Err(_) => {
-                self.of.remove(gpu);
+                self.by_gpu.remove(gpu);
                 return PcieTraffic::default();
             }
         };
-        let now = Counted { at: Instant::now(), bytes: [0, 1].map(|field| bytes.get(field).copied().flatten()) };
+        let now = CounterSample { at: Instant::now(), bytes: [0, 1].map(|field| bytes.get(field).copied().flatten()) };
         // A driver without counters is not queried again.
-        self.of.insert(gpu.clone(), Some(now).filter(|now| now.bytes != [None; 2]));
-        former.flatten().map(|former| former.traffic(&now)).unwrap_or_default()
+        self.by_gpu.insert(gpu.clone(), Some(now).filter(|now| now.bytes != [None; 2]));
+        previous.flatten().map(|previous| previous.traffic(&now)).unwrap_or_default()
     }
 }
 
-impl Counted {
+impl CounterSample {
     fn traffic(&self, now: &Self) -> PcieTraffic {
         let [sent, received] = [0, 1].map(|direction| {
-            let (former, bytes) = self.bytes[direction].zip(now.bytes[direction])?;
-            rate(former, bytes, now.at.saturating_duration_since(self.at))
+            let (previous, bytes) = self.bytes[direction].zip(now.bytes[direction])?;
+            rate(previous, bytes, now.at.saturating_duration_since(self.at))
         });
         PcieTraffic { sent, received }
     }
@@ -70,10 +70,10 @@ fn number(value: SampleValue) -> Option<u64> {
     }
 }
 
-/// Bytes in a second. nvml.h says of the counters that they wrap, and on some GPUs they have 32 bits: a fast link fills those ten times
+/// Bytes per second. The counters wrap (nvml.h), and on some GPUs they have 32 bits: a fast link fills those ten times
 /// per second, undetected. A counter that has passed 32 bits is a wider one.
-fn rate(former: u64, now: u64, elapsed: Duration) -> Option<u64> {
-    let bytes = now.checked_sub(former).filter(|_| former > u64::from(u32::MAX))?;
+fn rate(previous: u64, now: u64, elapsed: Duration) -> Option<u64> {
+    let bytes = now.checked_sub(previous).filter(|_| previous > u64::from(u32::MAX))?;
     let rate = u128::from(bytes) * 1_000_000 / Some(elapsed.as_micros()).filter(|elapsed| *elapsed > 0)?;
     u64::try_from(rate).ok()
 }
@@ -85,10 +85,10 @@ mod tests {
     #[test]
     fn rate_requires_non_decreasing_64_bit_counter() {
         let start = 1 << 33;
-        let rate_between = |former, now| rate(former, now, Duration::from_millis(500));
+        let rate_between = |previous, now| rate(previous, now, Duration::from_millis(500));
         assert_eq!((rate_between(start, start + 1000), rate_between(start, start)), (Some(2000), Some(0)));
-        for (former, now) in [(start, start - 1), (start, 0), (1000, 2000), (u32::MAX.into(), start)] {
-            assert_eq!(rate_between(former, now), None, "{former} {now}");
+        for (previous, now) in [(start, start - 1), (start, 0), (1000, 2000), (u32::MAX.into(), start)] {
+            assert_eq!(rate_between(previous, now), None, "{previous} {now}");
         }
         assert_eq!(rate(start, start + 1, Duration::ZERO), None);
     }

@@ -45,7 +45,8 @@ pub(super) fn fabric_v2(device: &Device<'_>) -> Result<Fabric, NvmlError> {
     // SAFETY: nvmlGpuFabricInfoV_t has integers only.
     let mut info = unsafe { zeroed_for(*call) };
     info.version = FABRIC_INFO_V2;
-    // SAFETY: the symbol has the type of NVML's header, and the out-parameter, no smaller than its version says, is live for the call.
+    // SAFETY: the symbol has the type of NVML's header, and the out-parameter, at least as large as its version
+    // requires, is live for the call.
     unsafe { nvml_try(call(device.handle(), &raw mut info))? };
     Ok(Fabric { state: info.state.into(), cluster: info.clusterUuid, clique: info.cliqueId })
 }
