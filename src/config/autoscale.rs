@@ -119,8 +119,10 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         if let Some(name) = nodes.name.names().into_iter().find(|name| !seen.insert(name.clone())) {
             return fault("name", format!("duplicate node name `{name}`"));
         }
-        if nodes.cpus == 0 || nodes.memory_mib == 0 {
-            return fault("cpus", "a node needs at least 1 CPU and 1 MiB".to_owned());
+        for (key, value) in [("cpus", u64::from(nodes.cpus)), ("memory_mib", nodes.memory_mib)] {
+            if value == 0 {
+                return fault(key, "a node needs at least 1".to_owned());
+            }
         }
     }
     Ok(())
@@ -163,7 +165,11 @@ mod tests {
             ("gpus = '8'", "TYPE:COUNT"),
             ("gpus = 'h200:0'", "TYPE:COUNT"),
             ("[[autoscale.nodes]]\nname = 'burst-2'\ncpus = 1\nmemory_mib = 1", "duplicate node name `burst-2`"),
-            ("[[autoscale.nodes]]\nname = 'b'\ncpus = 0\nmemory_mib = 1", "at least 1 CPU"),
+            ("[[autoscale.nodes]]\nname = 'b'\ncpus = 0\nmemory_mib = 1", "in `cpus = 0`: a node needs at least 1"),
+            (
+                "[[autoscale.nodes]]\nname = 'b'\ncpus = 1\nmemory_mib = 0",
+                "in `memory_mib = 0`: a node needs at least 1",
+            ),
         ] {
             let error = parse(more).unwrap_err().to_string();
             assert!(error.starts_with("x.toml:") && error.contains(expected), "{error}");

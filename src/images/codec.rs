@@ -115,7 +115,7 @@ impl<R: Read> Read for RatioLimiter<R> {
         let read = self.reader.read(buffer)?;
         self.expanded += read as u64;
         if self.expanded > RATIO_EXEMPT_SIZE && self.expanded / MAX_RATIO > self.compressed.count() {
-            return Err(io::Error::other(ImageError::Bomb("the archive expands to more than 200 times its size")));
+            return Err(io::Error::other(ImageError::TooLarge("the archive expands to more than 200 times its size")));
         }
         Ok(read)
     }

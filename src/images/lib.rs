@@ -38,7 +38,7 @@ pub enum ImageError {
     #[error("unsupported {what}: {path}")]
     Unsupported { path: String, what: &'static str },
     #[error("rejected: {0}")]
-    Bomb(&'static str),
+    TooLarge(&'static str),
     #[error("wrong digest of {what}: expected {expected}, got {found}; copy the archive again")]
     Digest { what: &'static str, expected: String, found: String },
     #[error(

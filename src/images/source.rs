@@ -175,7 +175,7 @@ pub(crate) fn spool(stream: impl Read + 'static, to: &mut File, limit: u64) -> R
         }
         written += read as u64;
         if written > limit {
-            return Err(ImageError::Bomb("the disk has too little space for the image"));
+            return Err(ImageError::TooLarge("the image is larger than the free space on the disk"));
         }
         to.write_all(&buffer[..read])?;
     }

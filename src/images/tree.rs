@@ -99,7 +99,7 @@ impl Tree {
     fn count(&mut self) -> Result<(), ImageError> {
         self.entries += 1;
         if self.entries > self.budget.entries {
-            return Err(ImageError::Bomb("the image has too many files"));
+            return Err(ImageError::TooLarge("the image has too many files"));
         }
         Ok(())
     }
@@ -234,7 +234,7 @@ impl Tree {
             is_start = false;
             self.bytes += read as u64;
             if self.bytes > self.budget.bytes {
-                return Err(ImageError::Bomb("the disk has too little space for the image"));
+                return Err(ImageError::TooLarge("the image is larger than the free space on the disk"));
             }
             file.write_all(&buffer[..read]).map_err(|error| ImageError::io(lossy(label), error))?;
             if read < buffer.len() {

@@ -36,7 +36,7 @@ pub enum PrepareEvent {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PrepareInput {
-    /// Checksums of the configuration that PID 1 uses ([`config::StartOnlyTables`] as text).
+    /// Checksums of the configuration that PID 1 uses (`config::StartOnlyTables` as text).
     pub held: Option<String>,
     /// The last log lines of the crashed daemon.
     pub last_lines: String,

@@ -42,7 +42,7 @@ pub struct Task {
     pub config_file: Option<OsString>,
     /// The file to watch for changes, even if none was named.
     pub watched_file: OsString,
-    /// The checksums of restart-only tables, without the command line's overrides: [`StartOnlyTables`] as text.
+    /// The checksums of restart-only tables, without the command line's overrides: `config::StartOnlyTables` as text.
     pub held: String,
     /// Warnings about this start, logged first.
     pub warnings: Vec<String>,

@@ -248,7 +248,10 @@ fn stop_while_waiting_for_jobs_exits_with_143() {
 fn logs_follow_continues_after_daemon_restart() {
     let container = Image::new(PLAIN).serve();
     container.sh("slurminit logs -f slurmd -n 0 > /tmp/followed 2>&1 & echo $! > /tmp/follower");
-    container.sh("srun hostname; slurminit restart slurmd; srun hostname");
+    // slurmctld sends the end of a job again only after a minute, if slurmd restarts at that moment.
+    container.sh(
+        "srun hostname; until [ -z \"$(squeue -h)\" ]; do sleep 0.1; done; slurminit restart slurmd; srun hostname",
+    );
     container.until("test $(grep -c \"launch task\" /tmp/followed) = 2");
     assert!(container.sh("cat /tmp/followed").contains("slurmd version"), "output of the restarted daemon is missing");
     container.sh("kill -INT $(cat /tmp/follower)");

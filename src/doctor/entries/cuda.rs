@@ -31,7 +31,7 @@ pub(super) fn cuda_libraries(start: &StartFacts<'_>) -> Observations {
         Observations::hint(
             "nvidia-smi not found in this container",
             format!(
-                "the NVIDIA runtime mounts the library with the driver capability \"utility\" (NVIDIA_DRIVER_CAPABILITIES {current})"
+                "the NVIDIA runtime mounts nvidia-smi with the driver capability \"utility\" (NVIDIA_DRIVER_CAPABILITIES {current})"
             ),
             repair,
         )

@@ -198,10 +198,10 @@ fn toolkit(root: &Path) -> Option<String> {
         .and_then(|json| json.pointer("/cuda/version")?.as_str().map(str::to_owned));
     let majors = [13_u32, 12, 11, 10].into_iter();
     let has_library = |major: &u32| {
-        let name = format!("libcudart.so.{major}");
-        LIBRARY_DIRECTORIES.iter().any(|directory| root.join(directory).join(&name).exists())
+        // Up to CUDA 11 the name also contains the minor version: libcudart.so.11.0 in all releases of CUDA 11.
+        let names = [format!("libcudart.so.{major}"), format!("libcudart.so.{major}.0")];
+        LIBRARY_DIRECTORIES.iter().any(|directory| names.iter().any(|name| root.join(directory).join(name).exists()))
     };
-    // Up to CUDA 11 the library's name also contains the minor version.
     toolkit_version.or_else(|| majors.into_iter().find(has_library).map(|major| major.to_string()))
 }
 

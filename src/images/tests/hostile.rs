@@ -198,9 +198,9 @@ fn detects_bomb_by_compression_ratio() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 40);
     let bomb = layout(&Layout { layers: &[zeros(20)], plain: &[Vec::new()], ..Layout::default() });
-    assert!(matches!(importer.import(&name("x"), stream(bomb)), Err(ImageError::Bomb(_))));
+    assert!(matches!(importer.import(&name("x"), stream(bomb)), Err(ImageError::TooLarge(_))));
     let tar = Tar::new().file("x", 0o644, &vec![0; 20 << 20]).end();
     let bomb = layout(&Layout { layers: &[gzip(&tar)], plain: &[tar], ..Layout::default() });
-    assert!(matches!(importer.import(&name("x"), stream(bomb)), Err(ImageError::Bomb(_))));
+    assert!(matches!(importer.import(&name("x"), stream(bomb)), Err(ImageError::TooLarge(_))));
     assert_eq!(entries(importer.store.path()), 0);
 }
