@@ -42,7 +42,7 @@ pub struct Token {
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Token").field("says", &self.contents).finish_non_exhaustive()
+        f.debug_struct("Token").field("contents", &self.contents).finish_non_exhaustive()
     }
 }
 

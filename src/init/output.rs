@@ -31,7 +31,7 @@ pub(super) enum LineHandler {
     Prepare,
     /// Each line is the state of a node; the least ready one is reported.
     Node(RefCell<Option<NodeReport>>),
-    /// Each line is the answer to a liveness question.
+    /// Each line is the result of a liveness check.
     Liveness,
 }
 

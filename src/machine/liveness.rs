@@ -96,7 +96,7 @@ impl LivenessHistory {
 
 /// The first round comes early: it starts the helpers that watch over processes and jobs.
 const FIRST_ROUND_DELAY: Duration = Duration::from_secs(1);
-/// The child stops its own clock while it cannot run. It is killed after this multiple of the longest question's
+/// The child stops its own clock while it cannot run. It is killed after this multiple of the longest check's
 /// timeout.
 const CHILD_TIMEOUT_FACTOR: u32 = 4;
 /// A unit that works but does not answer for this many rounds counts as hung: one minute at the default interval.

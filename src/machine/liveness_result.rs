@@ -1,6 +1,6 @@
 //! Liveness checks find a daemon that is alive but does not answer. These types are the queries and the possible verdicts.
 //!
-//! PID 1 passes all questions of a round to one child, `slurminit liveness`, and reads one answer per line.
+//! PID 1 passes all checks of a round to one child, `slurminit liveness`, and reads one answer per line.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 use crate::UnitId;
 use model::daemons::ReadinessTest;
 
-/// The variable in which `slurminit liveness` gets its questions, as JSON.
-pub const QUESTIONS: &str = "SLURMINIT_QUESTIONS";
+/// The variable in which `slurminit liveness` gets its checks, as JSON.
+pub const CHECKS_VARIABLE: &str = "SLURMINIT_LIVENESS_CHECKS";
 
 /// The liveness check of one unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
+pub struct LivenessCheck {
     /// The unit to check.
     pub unit: UnitId,
     /// The main process, whose activity distinguishes a slow daemon from a hung one.
     pub pid: i32,
     /// Where the unit listens, if that is how it gets ready. The clients that keep it busy are connected there.
     #[serde(default)]
-    pub door: ReadinessTest,
+    pub readiness: ReadinessTest,
     /// A pipeline of commands: each reads the output of the one before it, and all must exit with 0.
     pub commands: Vec<Vec<String>>,
     /// The user to run the commands as; `None` means root.
@@ -35,14 +35,14 @@ pub struct Question {
     pub timeout_ms: u64,
 }
 
-impl Question {
+impl LivenessCheck {
     /// How long the answer may take.
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
 }
 
-/// The result of one question.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LivenessResult {
     /// The unit that was checked.

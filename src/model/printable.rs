@@ -38,8 +38,10 @@ pub fn short(text: &str, longest: usize) -> String {
 }
 
 /// A number and its noun: `1 GPU`, `2 GPUs`.
-pub fn count(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+pub fn count(number: impl ToString, noun: &str) -> String {
+    let number = number.to_string();
+    let plural = if number == "1" { "" } else { "s" };
+    format!("{number} {noun}{plural}")
 }
 
 /// Appends a line of any bytes to `out`. Bytes that are not UTF-8 are escaped, because some terminals take them for

@@ -145,10 +145,9 @@ impl QueuedJob {
 
     /// The requested GPUs; for a job without GPUs its CPUs.
     fn resources(&self) -> String {
-        let count = |number: u64, noun| printable::count(usize::try_from(number).unwrap_or(usize::MAX), noun);
         match self.gpus {
-            0 => count(self.cpus, "CPU"),
-            gpus => count(gpus, "GPU"),
+            0 => printable::count(self.cpus, "CPU"),
+            gpus => printable::count(gpus, "GPU"),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Small validated types, and parsers for seconds and commands.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -150,9 +150,14 @@ pub fn plain_directories<'de, D: Deserializer<'de>>(deserializer: D) -> Result<V
     texts.iter().map(|text| plain(absolute_directory(text)?)).collect()
 }
 
-fn plain<E: de::Error>(path: PathBuf) -> Result<PathBuf, E> {
+/// Whether a path needs no quotes, neither for Slurm nor for sh.
+pub fn is_plain_path(path: &Path) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+');
-    match path.to_str().is_some_and(|text| text.chars().all(is_plain)) {
+    path.to_str().is_some_and(|text| text.chars().all(is_plain))
+}
+
+fn plain<E: de::Error>(path: PathBuf) -> Result<PathBuf, E> {
+    match is_plain_path(&path) {
         true => Ok(path),
         false => {
             Err(E::custom(format_args!("{path:?} is not plain: expected letters, digits, `/`, `.`, `_`, `-` and `+`")))

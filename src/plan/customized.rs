@@ -2,7 +2,6 @@
 
 mod check;
 mod fatal;
-mod hostlist;
 mod include;
 mod own_node;
 pub(super) mod parse;

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use config::{Config, Paths};
 use model::inventory::{Behavior, Inventory};
-
-use crate::render::is_plain;
+use model::value::is_plain_path;
 
 /// How slurmstepd runs a step in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +25,7 @@ impl Images {
     /// `None` if this Slurm does not support container images.
     pub(super) fn plan(config: &Config, inventory: &Inventory) -> Option<Self> {
         let bundles = config.paths.run.join(Paths::BUNDLES);
-        if !inventory.slurm.does(Behavior::ContainerImages) || !is_plain(&bundles) {
+        if !inventory.slurm.does(Behavior::ContainerImages) || !is_plain_path(&bundles) {
             return None;
         }
         let socket = config.paths.munge_socket.parent().map(PathBuf::from);
@@ -34,7 +33,7 @@ impl Images {
         let binds = own.chain(config.images.mounts.iter().cloned());
         Some(Self {
             directory: config.images.directory.clone(),
-            binds: binds.filter(|path| is_plain(path)).collect(),
+            binds: binds.filter(|path| is_plain_path(path)).collect(),
             bundles,
             has_bundle_directory: inventory.slurm.does(Behavior::BundleDirectory),
         })

@@ -17,7 +17,6 @@ mod slurmdbd_conf;
 mod task_prolog;
 
 pub use explain::explain;
-pub(crate) use oci_conf::is_plain;
 pub use slurmdbd_conf::slurmdbd_conf;
 
 use crate::{FileName, HEADER, Plan, Text};

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use config::{Config, FeatureName, OtherNodes, SimulatedGroup};
 use model::inventory::{Finding, Inventory, Kind, Vendor};
+use model::printable;
 
 use super::gpus::{AutoDetect, GresLine, GresPlan};
 use super::names::{DevicePath, GresType};
@@ -93,10 +94,9 @@ pub(super) fn nodes(container: NodePlan, config: &Config, reasons: &mut Reasons)
 pub(super) fn summary(kinds: &[&NodesPlan], each: impl Fn(&NodesPlan) -> String) -> String {
     let count = |kind: &NodesPlan| kind.node.simulated.as_ref().map_or(1, |group| group.nodes.len());
     let all: usize = kinds.iter().map(|kind| count(kind)).sum();
-    let plural = if all == 1 { "" } else { "s" };
     let has = match kinds {
         [kind] => format!(", each with {}", each(kind)),
         _ => kinds.iter().map(|kind| format!("; {} with {}", kind.node.names(), each(kind))).collect(),
     };
-    format!("{all} SIMULATED node{plural} in this container{has}")
+    format!("{} in this container{has}", printable::count(all, "SIMULATED node"))
 }

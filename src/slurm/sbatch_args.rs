@@ -9,6 +9,7 @@ pub use capacity::{Capacity, NodeSize, Partition, is_plain_name};
 pub use model::slurm_time::TimeLimit;
 pub use resources::Resources;
 
+use model::printable;
 use resources::Cpus;
 
 /// Where a job can be placed: the nodes of one partition.
@@ -68,11 +69,11 @@ fn check_each_resource(requested: &Resources, placement: Placement<'_>) -> Resul
     };
     let max_gpus = max(&|node| node.gpus);
     if requested.gpus > max_gpus {
-        return insufficient(count_of(requested.gpus, "GPU"), max_gpus, "gpus");
+        return insufficient(printable::count(requested.gpus, "GPU"), max_gpus, "gpus");
     }
     let max_cpus = max(&|node| node.cpus).min(partition.max_cpus.unwrap_or(u64::MAX));
     if let Some(cpus) = requested.cpus.and_then(Cpus::count).filter(|cpus| *cpus > max_cpus) {
-        return insufficient(count_of(cpus, "CPU"), max_cpus, "cpus");
+        return insufficient(printable::count(cpus, "CPU"), max_cpus, "cpus");
     }
     let max_memory = max(&|node| node.memory_mib);
     if let Some(mib) = requested.memory_mib().filter(|mib| *mib > max_memory) {
@@ -88,10 +89,6 @@ fn check_each_resource(requested: &Resources, placement: Placement<'_>) -> Resul
     Ok(())
 }
 
-fn count_of(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
-}
-
 /// Checks that one node has all resources together. Returns the maximum CPUs of such a node.
 fn check_combination(requested: &Resources, placement: Placement<'_>) -> Result<u64, String> {
     let cpus = requested.cpus.and_then(Cpus::count).unwrap_or(1);
@@ -100,8 +97,8 @@ fn check_combination(requested: &Resources, placement: Placement<'_>) -> Result<
     let max = placement.nodes.iter().filter(fits).map(|node| node.cpus).max();
     max.map(|max| max.min(placement.partition.max_cpus.unwrap_or(u64::MAX))).ok_or_else(|| {
         let list = [
-            (requested.gpus > 0).then(|| count_of(requested.gpus, "GPU")),
-            requested.cpus.and_then(Cpus::count).map(|cpus| count_of(cpus, "CPU")),
+            (requested.gpus > 0).then(|| printable::count(requested.gpus, "GPU")),
+            requested.cpus.and_then(Cpus::count).map(|cpus| printable::count(cpus, "CPU")),
             (memory > 0).then(|| format!("{memory} MiB of memory{}", requested.memory_note())),
         ];
         let list = list.into_iter().flatten().collect::<Vec<_>>().join(", ");

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 
-use machine::liveness_result::{Liveness, QUESTIONS, Question};
+use machine::liveness_result::{CHECKS_VARIABLE, Liveness, LivenessCheck};
 use model::exit_code;
 use model::message;
 use startup::{jobs, liveness};
@@ -17,9 +17,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let questions = std::env::var(QUESTIONS).with_context(|| format!("{QUESTIONS} is not set; PID 1 sets it"))?;
-    let questions: Vec<Question> = serde_json::from_str(&questions).context("the questions are not JSON")?;
-    let answers = liveness::run_tests(questions)?;
+    let checks =
+        std::env::var(CHECKS_VARIABLE).with_context(|| format!("{CHECKS_VARIABLE} is not set; PID 1 sets it"))?;
+    let checks: Vec<LivenessCheck> = serde_json::from_str(&checks).context("the checks are not JSON")?;
+    let answers = liveness::run_checks(checks)?;
     let mut lines = Vec::new();
     for answer in &answers {
         serde_json::to_writer(&mut lines, answer)?;

@@ -288,7 +288,7 @@ fn memory_kills(start: &StartFacts<'_>) -> Observations {
         Ok(kills) => Observations::warn(
             format!(
                 "{} in this container{}",
-                printable::count(usize::try_from(kills.count).unwrap_or(usize::MAX), "OOM kill"),
+                printable::count(kills.count, "OOM kill"),
                 format_kills(&kills.job_kills)
             ),
             "jobs used more memory than they requested, or together more than the container's limit",

@@ -8,7 +8,7 @@ use super::command_line::CommandLine;
 use super::{Output, Program, Supervisor, limits};
 use Output::{Captured, Log, Messages};
 use machine::UnitId;
-use machine::liveness_result::{QUESTIONS, Question};
+use machine::liveness_result::{CHECKS_VARIABLE, LivenessCheck};
 use machine::node_report::SINFO_FORMAT;
 use machine::{Child, InheritedState, Unit};
 use model::daemons::{DaemonName, ReadinessTest};
@@ -46,8 +46,8 @@ impl Supervisor {
                     .extend(self.task.simulated_nodes.map(|nodes| ("SLURMINIT_NODES".to_owned(), nodes.to_string())));
                 if child == Child::Liveness {
                     // A command line is public, and the variables of a unit may be secret.
-                    let questions = serde_json::to_string(&self.liveness_questions()).unwrap_or_default();
-                    variables.insert(QUESTIONS.to_owned(), questions);
+                    let checks = serde_json::to_string(&self.liveness_checks()).unwrap_or_default();
+                    variables.insert(CHECKS_VARIABLE.to_owned(), checks);
                 }
                 Program { env: environment(&variables, &NOT_FOR_DAEMONS), ..program }
             }
@@ -241,21 +241,21 @@ impl Supervisor {
         CommandLine::default().option("--died", &self.machine.units()[id].spec.name).arg(INPUT_OPTION)
     }
 
-    /// The questions for this round's units. Without units that have died meanwhile, and without slurmd when no thread
+    /// The checks for this round's units. Without units that have died meanwhile, and without slurmd when no thread
     /// can be created: slurmd queries each slurmstepd, and a slurmstepd that cannot create a thread for its answer exits,
     /// and its job with it (24.11: `macros.h`).
-    fn liveness_questions(&self) -> Vec<Question> {
+    fn liveness_checks(&self) -> Vec<LivenessCheck> {
         let node = self.node();
         let is_short_of_processes = limits::process_shortage().is_some();
-        let question = |id: &UnitId| {
+        let check = |id: &UnitId| {
             let spec = &self.machine.units()[*id].spec;
             if is_short_of_processes && spec.daemon == Some(DaemonName::Slurmd) {
                 return None;
             }
-            Some(Question {
+            Some(LivenessCheck {
                 unit: *id,
                 pid: self.find(Child::Unit(*id))?.started.pid.as_raw(),
-                door: spec.readiness.clone(),
+                readiness: spec.readiness.clone(),
                 commands: {
                     let node = spec.node.as_deref().unwrap_or(node);
                     spec.liveness.as_ref()?.test.commands(&self.task.paths.munge_socket, node)
@@ -265,7 +265,7 @@ impl Supervisor {
                 timeout_ms: u64::try_from(self.machine.probe_timeout(*id).as_millis()).unwrap_or(u64::MAX),
             })
         };
-        self.machine.units_being_checked().iter().filter_map(question).collect()
+        self.machine.units_being_checked().iter().filter_map(check).collect()
     }
 }
 

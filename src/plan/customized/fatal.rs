@@ -120,7 +120,7 @@ impl Checks<'_> {
         }
         let file = self.customized.get(FileName::SlurmConf)?;
         let nodes = super::own_node::nodes(&file.lines());
-        let first = nodes.iter().find_map(|node| super::hostlist::expand(node.get("NodeName")?).into_iter().next());
+        let first = nodes.iter().find_map(|node| model::hostlist::expand(node.get("NodeName")?).into_iter().next());
         let (what, repair) = match first {
             Some(first) => {
                 let what = format!("no NodeName line matches this host, {}", names.hostname);

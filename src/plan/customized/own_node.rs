@@ -1,6 +1,7 @@
 //! Finds this machine's node in the user's slurm.conf.
 
-use super::{hostlist, parse};
+use super::parse;
+use model::hostlist;
 
 /// The names of this machine in the user's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

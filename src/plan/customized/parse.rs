@@ -1,8 +1,7 @@
 //! Parses Slurm's files as leniently as Slurm does: keys in any case, quotes, comments, continued lines.
 
+use model::hostlist;
 use model::inventory::gres::counted;
-
-use super::hostlist;
 
 /// One line of a Slurm file: its keys and values in order. Lines are equal if these are, wherever they are.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,5 @@
 //! oci.conf: what slurmstepd runs for a step with `--container`.
 
-use std::path::Path;
-
 use crate::{FileName, HEADER, Images};
 
 /// The name, where the user's text begins, is fixed: the runtime looks for its first occurrence.
@@ -25,10 +23,4 @@ pub(super) fn text(images: &Images) -> String {
         bundles = images.bundles.display(),
         directory = images.directory.display(),
     )
-}
-
-/// Whether a path needs no quotes, neither for Slurm nor for sh.
-pub(crate) fn is_plain(path: &Path) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+');
-    path.to_str().is_some_and(|text| text.chars().all(is_plain))
 }

@@ -38,8 +38,8 @@ enum Client {
 type RemoteSockets = BTreeMap<Client, Vec<u32>>;
 
 /// Describes a high load on this socket; `None` if there is none. `daemon_uids` are the users of the daemons themselves.
-pub(super) fn describe_load(door: &ReadinessTest, daemon_uids: &BTreeSet<u32>) -> Option<String> {
-    let (mut ends, place) = match door {
+pub(super) fn describe_load(readiness: &ReadinessTest, daemon_uids: &BTreeSet<u32>) -> Option<String> {
+    let (mut ends, place) = match readiness {
         ReadinessTest::Port(port) => (clients_of_port(*port)?, format!("port {port}")),
         ReadinessTest::Socket(path) => (clients_of_socket(path, &sockets::unix()?), path.display().to_string()),
         ReadinessTest::Started | ReadinessTest::Command(_) => return None,
@@ -154,14 +154,14 @@ mod tests {
     fn reports_load_only_for_many_foreign_connections() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
-        let door = ReadinessTest::Port(address.port());
+        let readiness = ReadinessTest::Port(address.port());
         let mut clients: Vec<_> = (1..HIGH_LOAD).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
-        assert_eq!(describe_load(&door, &BTreeSet::new()), None);
+        assert_eq!(describe_load(&readiness, &BTreeSet::new()), None);
         clients.push(std::net::TcpStream::connect(address).unwrap());
         let own = nix::unistd::Uid::current().as_raw();
-        let text = describe_load(&door, &BTreeSet::new()).unwrap();
+        let text = describe_load(&readiness, &BTreeSet::new()).unwrap();
         assert!(text.contains("8 by") && text.contains(&format!("uid {own}")), "{text}");
-        assert_eq!(describe_load(&door, &BTreeSet::from([own])), None);
+        assert_eq!(describe_load(&readiness, &BTreeSet::from([own])), None);
     }
 
     #[test]

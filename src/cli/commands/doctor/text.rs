@@ -40,13 +40,12 @@ fn format_observation(observation: &Observation) -> String {
 
 fn summary(examined: &[ExaminedEntry]) -> String {
     let count = |verdict| examined.iter().filter(|it| it.observations.verdict() == verdict).count();
-    let plural = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
     format!(
         "{}, {}, {} not checked, {}, {} ok.\n",
-        plural(count(Verdict::Fail), "fault", "faults"),
-        plural(count(Verdict::Warn), "warning", "warnings"),
+        printable::count(count(Verdict::Fail), "fault"),
+        printable::count(count(Verdict::Warn), "warning"),
         count(Verdict::CouldNotLook),
-        plural(count(Verdict::Note), "note", "notes"),
+        printable::count(count(Verdict::Note), "note"),
         count(Verdict::Ok),
     )
 }

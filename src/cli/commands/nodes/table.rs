@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::commands::columns::{Column, WIDTH, dash, format_table, wrap};
+use model::printable;
 use model::queued_job::OwnedJob;
 use slurm::nodes::{ClusterNode, ClusterNodes, GpuState, NodeGpu};
 
@@ -49,12 +50,8 @@ fn headline(cluster: &ClusterNodes) -> String {
     let gpus = || cluster.nodes.iter().flat_map(|node| &node.gpus);
     let free = gpus().filter(|gpu| gpu.state == GpuState::Free).count();
     let slots = slots.map(|slots| format!(" · room for {slots} more")).unwrap_or_default();
-    let (nodes, gpus) = (counted(count, "node"), counted(gpus().count(), "GPU"));
+    let (nodes, gpus) = (printable::count(count, "node"), printable::count(gpus().count(), "GPU"));
     format!("{nodes}: {} · {gpus}: {free} free{slots}", states.join(", "))
-}
-
-fn counted(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 /// One row for each GPU, or one for a node without GPUs.

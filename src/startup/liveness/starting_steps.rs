@@ -1,0 +1,76 @@
+//! Waits for batch steps that are starting.
+//!
+//! For `scontrol show slurmd`, slurmd connects to the socket of each slurmstepd. If the slurmstepd of a batch job has
+//! bound its socket, but does not listen yet, the connection is refused. slurmd then deletes the job's script, and the
+//! job fails (22.05 to 25.11: `stepd_api.c`, `_step_connect`).
+
+use std::time::{Duration, Instant};
+
+use sys::proc::{self, Stat};
+use sys::sockets::{self, Unix};
+
+/// How long a check waits. A step may hang while it starts, and on a busy node another one may always be starting.
+const TIMEOUT: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Slurm's number of the batch step, in the name of its socket.
+const BATCH_STEP: u32 = 0xffff_fffb;
+
+/// Waits until no batch step is starting. `slurmds`: the PIDs of the node's slurmds.
+#[expect(clippy::disallowed_methods, reason = "the kernel has no event for another process's listening socket")]
+pub(super) fn wait(slurmds: &[i32]) {
+    let end = Instant::now() + TIMEOUT;
+    while is_any_starting(slurmds) && Instant::now() < end {
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+fn is_any_starting(slurmds: &[i32]) -> bool {
+    let steps: Vec<(Stat, Option<String>)> = proc::pids()
+        .filter_map(proc::stat)
+        .filter(|stat| stat.name == "slurmstepd" || is_launching(stat, slurmds))
+        .map(|stat| {
+            let title = proc::step_title(&stat);
+            (stat, title)
+        })
+        .collect();
+    let sockets = if steps.is_empty() { Vec::new() } else { sockets::unix().unwrap_or_default() };
+    steps.iter().any(|(stat, title)| is_launching(stat, slurmds) || is_starting(title.as_deref(), &sockets))
+}
+
+/// Whether the process is a fork of slurmd, which may be about to execute slurmstepd.
+fn is_launching(stat: &Stat, slurmds: &[i32]) -> bool {
+    stat.name == "slurmd" && slurmds.contains(&stat.parent)
+}
+
+/// Whether a slurmstepd with this title is or may become a batch step whose socket does not listen yet. It sets its
+/// title before it creates the socket.
+fn is_starting(title: Option<&str>, sockets: &[Unix]) -> bool {
+    match title.and_then(proc::parse::step) {
+        None => title.is_some(),
+        Some((job, step)) if step.starts_with("batch") => {
+            let end = format!("_{job}.{BATCH_STEP}");
+            !sockets.iter().any(|socket| socket.is_listening && socket.name.ends_with(end.as_bytes()))
+        }
+        Some(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_step_is_starting_until_its_socket_listens() {
+        let socket = |is_listening, name: &str| Unix { is_listening, name: name.into(), ..Unix::default() };
+        let listening = socket(true, "/var/lib/slurm/slurmd/node1_7.4294967291");
+        let bound = socket(false, "/var/lib/slurm/slurmd/node1_7.4294967291");
+        let other = socket(true, "/var/lib/slurm/slurmd/node1_17.4294967291");
+        let batch = Some("slurmstepd: [7.batch]");
+        assert!(!is_starting(batch, &[other.clone(), listening]));
+        assert!(is_starting(batch, &[other.clone(), bound]));
+        assert!(is_starting(batch, &[]));
+        assert!(is_starting(Some("/usr/sbin/slurmstepd"), &[]), "without a title");
+        assert!(!is_starting(Some("slurmstepd: [7.0]"), &[]), "not a batch step");
+        assert!(!is_starting(None, &[]), "not a process of root");
+    }
+}
