@@ -27,7 +27,7 @@ pub(super) fn wait(slurmds: &[i32]) {
 fn is_any_starting(slurmds: &[i32]) -> bool {
     let steps: Vec<(Stat, Option<String>)> = proc::pids()
         .filter_map(proc::stat)
-        .filter(|stat| stat.name == "slurmstepd" || is_launching(stat, slurmds))
+        .filter(|stat| !stat.is_dead() && (stat.name == "slurmstepd" || is_launching(stat, slurmds)))
         .map(|stat| {
             let title = proc::step_title(&stat);
             (stat, title)
