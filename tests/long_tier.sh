@@ -14,15 +14,17 @@ rotation() {
 
 part_of_day() {
     say "day $day of the year: ${rotation[day % 7]}"
-    fuzz_seconds=8 "${rotation[day % 7]}"
+    fuzz_seconds=5 "${rotation[day % 7]}"
 }
+page_and_manifests() { page; manifests; }
+bake_and_workflows() { bake; workflows; }
 
 # Tests of images that `build` does not make.
 of_other_images=(--skip _on_debian12 --skip vendors:: --skip upgrade::)
-listed() { cargo_test --test image --test differential -- --ignored --list "${of_other_images[@]}" "$@" 2>/dev/null | sed -n 's/: test$//p'; }
+listed() { cargo_test --test image --test differential -- --ignored --list "$@" 2>/dev/null | sed -n 's/: test$//p'; }
 # Of those that need the machine for themselves one a day: several would take longer than all other tests.
 seventh() {
-    listed long:: | awk -v day="$day" '
+    listed long:: "${of_other_images[@]}" | awk -v day="$day" '
         /^long::(adversary|between|change_rounds|faults|jobs_rounds)::/ { alone[count++] = $0; next }
         ++others % 7 == day % 7
         END { if (count) print alone[day % count] }'
@@ -31,9 +33,18 @@ seventh() {
 # Without a name, libtest would run every test.
 known_seventh() { seventh | grep . || die "no test of the part long was listed: cargo test --test image -- --ignored --list long::"; }
 
-debian12() {
+debian12() { # ARGUMENT-OF-LIBTEST...
+    [ $# != 0 ] || set -- _debian contents::
     check "images on Debian 12" tests/image/build "${yes[@]}" bookworm
-    SLURMINIT_TEST_BUILT="bookworm bookworm-login" image_tests "image tests on Debian 12" _debian contents::
+    SLURMINIT_TEST_BUILT="bookworm bookworm-login" image_tests "image tests on Debian 12" "$@"
+}
+
+# The days 1, 3 and 5 of seven.
+third_of_debian12() {
+    local tests
+    tests=$(listed _debian contents:: | awk -v third=$((day % 7 / 2)) 'NR % 3 == third' | grep .) || die "no test of Debian 12 was listed"
+    # shellcheck disable=SC2086 # one word for each
+    debian12 --exact $tests
 }
 
 vendors() {
