@@ -23,6 +23,9 @@ pub struct LivenessCheck {
     /// Where the unit listens, if that is how it gets ready. The clients that keep it busy are connected there.
     #[serde(default)]
     pub readiness: ReadinessTest,
+    /// Whether slurmd connects to each slurmstepd for this check.
+    #[serde(default)]
+    pub connects_to_steps: bool,
     /// A pipeline of commands: each reads the output of the one before it, and all must exit with 0.
     pub commands: Vec<Vec<String>>,
     /// The user to run the commands as; `None` means root.

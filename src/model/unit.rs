@@ -94,6 +94,11 @@ impl ProbeTest {
             Self::Command(own) => vec![own.clone()],
         }
     }
+
+    /// Whether slurmd connects to each slurmstepd for this check.
+    pub const fn connects_to_steps(&self) -> bool {
+        matches!(self, Self::Daemon(DaemonName::Slurmd))
+    }
 }
 
 /// The step of the start that a unit waits for.

@@ -21,9 +21,9 @@ mod starting_steps;
 pub mod stuck;
 mod work;
 
-/// Runs all liveness tests at once, and judges the results.
+/// Runs all liveness checks concurrently, and judges the results.
 pub fn run_checks(checks: Vec<LivenessCheck>) -> anyhow::Result<Vec<LivenessResult>> {
-    let slurmds: Vec<i32> = checks.iter().filter(|check| connects_to_steps(check)).map(|check| check.pid).collect();
+    let slurmds: Vec<i32> = checks.iter().filter(|check| check.connects_to_steps).map(|check| check.pid).collect();
     if !slurmds.is_empty() {
         starting_steps::wait(&slurmds);
     }
@@ -43,12 +43,7 @@ pub fn run_checks(checks: Vec<LivenessCheck>) -> anyhow::Result<Vec<LivenessResu
     Ok(collect(waiting, &receiver))
 }
 
-/// Whether slurmd connects to each step when it answers this check.
-fn connects_to_steps(check: &LivenessCheck) -> bool {
-    check.commands.iter().any(|command| command.starts_with(&["scontrol", "show", "slurmd"].map(str::to_owned)))
-}
-
-/// Why a test got no answer.
+/// Why a check got no answer.
 #[derive(Debug)]
 enum Failure {
     /// The command could not be executed.
@@ -58,7 +53,7 @@ enum Failure {
     Failed { why: String, broken: bool },
 }
 
-/// The result of one attempt: the index of the test, and its outcome.
+/// The result of one attempt: the index of the check, and its outcome.
 type Attempt = (usize, Result<(), Failure>);
 
 /// The pause before a repetition: a daemon that reconfigures itself closes its port for a moment.
@@ -69,7 +64,7 @@ const MIN_BROKEN: u32 = 5;
 /// this process, would count against the daemon.
 const MAX_WAIT: Duration = Duration::from_millis(100);
 
-/// A test without a result yet.
+/// A check without a result yet.
 struct PendingCheck {
     check: LivenessCheck,
     /// The command that is running.

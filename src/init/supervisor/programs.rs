@@ -252,14 +252,13 @@ impl Supervisor {
             if is_short_of_processes && spec.daemon == Some(DaemonName::Slurmd) {
                 return None;
             }
+            let test = &spec.liveness.as_ref()?.test;
             Some(LivenessCheck {
                 unit: *id,
                 pid: self.find(Child::Unit(*id))?.started.pid.as_raw(),
                 readiness: spec.readiness.clone(),
-                commands: {
-                    let node = spec.node.as_deref().unwrap_or(node);
-                    spec.liveness.as_ref()?.test.commands(&self.task.paths.munge_socket, node)
-                },
+                connects_to_steps: test.connects_to_steps(),
+                commands: test.commands(&self.task.paths.munge_socket, spec.node.as_deref().unwrap_or(node)),
                 user: spec.user.clone().filter(|_| has_custom_liveness(spec)),
                 env: if has_custom_liveness(spec) { unit_env(spec) } else { BTreeMap::new() },
                 timeout_ms: u64::try_from(self.machine.probe_timeout(*id).as_millis()).unwrap_or(u64::MAX),

@@ -25,16 +25,16 @@ pub(super) fn wait(slurmds: &[i32]) {
 }
 
 fn is_any_starting(slurmds: &[i32]) -> bool {
-    let steps: Vec<(Stat, Option<String>)> = proc::pids()
-        .filter_map(proc::stat)
-        .filter(|stat| !stat.is_dead() && (stat.name == "slurmstepd" || is_launching(stat, slurmds)))
-        .map(|stat| {
-            let title = proc::step_title(&stat);
-            (stat, title)
-        })
-        .collect();
-    let sockets = if steps.is_empty() { Vec::new() } else { sockets::unix().unwrap_or_default() };
-    steps.iter().any(|(stat, title)| is_launching(stat, slurmds) || is_starting(title.as_deref(), &sockets))
+    let is_candidate = |stat: &Stat| !stat.is_dead() && (stat.name == "slurmstepd" || is_launching(stat, slurmds));
+    let candidates: Vec<Stat> = proc::pids().filter_map(proc::stat).filter(is_candidate).collect();
+    if candidates.is_empty() {
+        return false;
+    }
+    // If the kernel does not list its sockets, waiting is of no use.
+    let Some(sockets) = sockets::unix() else { return false };
+    candidates
+        .iter()
+        .any(|stat| is_launching(stat, slurmds) || is_starting(proc::step_title(stat).as_deref(), &sockets))
 }
 
 /// Whether the process is a fork of slurmd, which may be about to execute slurmstepd.
@@ -49,7 +49,9 @@ fn is_starting(title: Option<&str>, sockets: &[Unix]) -> bool {
         None => title.is_some(),
         Some((job, step)) if step.starts_with("batch") => {
             let end = format!("_{job}.{BATCH_STEP}");
-            !sockets.iter().any(|socket| socket.is_listening && socket.name.ends_with(end.as_bytes()))
+            // A user can create a socket of that name, too. Linux reports the owner since 5.3.
+            let is_ready = |socket: &Unix| socket.is_listening && socket.uid.is_none_or(|uid| uid == 0);
+            !sockets.iter().any(|socket| is_ready(socket) && socket.name.ends_with(end.as_bytes()))
         }
         Some(_) => false,
     }
@@ -66,6 +68,8 @@ mod tests {
         let bound = socket(false, "/var/lib/slurm/slurmd/node1_7.4294967291");
         let other = socket(true, "/var/lib/slurm/slurmd/node1_17.4294967291");
         let batch = Some("slurmstepd: [7.batch]");
+        let forged = Unix { uid: Some(1000), ..listening.clone() };
+        assert!(is_starting(batch, &[forged]), "the socket of another user");
         assert!(!is_starting(batch, &[other.clone(), listening]));
         assert!(is_starting(batch, &[other.clone(), bound]));
         assert!(is_starting(batch, &[]));

@@ -18,6 +18,7 @@ fn liveness(commands: &[&[&str]], pid: u32) -> Liveness {
         commands: commands.iter().map(|command| words(command)).collect(),
         timeout_ms: 500,
         readiness: ReadinessTest::Started,
+        connects_to_steps: false,
         user: None,
         env: BTreeMap::new(),
     };
@@ -141,6 +142,7 @@ fn busy_process_with_dead_helper_is_silent() {
             commands: vec![],
             timeout_ms: 500,
             readiness: ReadinessTest::Started,
+            connects_to_steps: false,
             user: None,
             env: BTreeMap::new(),
         },

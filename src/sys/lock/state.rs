@@ -106,7 +106,7 @@ impl StateLock {
 }
 
 /// Opens the lock file. It must belong to root: any process that can open it can hold the lock. The file of a holder is
-/// not replaced, because a lock on a removed file excludes nobody.
+/// not replaced, because a lock on a removed file excludes no process.
 fn open(dir: &Dir) -> io::Result<File> {
     if dir.metadata_of(FILE).is_ok_and(|found| !found.is_file()) {
         dir.remove(FILE)?;
