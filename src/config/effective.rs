@@ -318,7 +318,7 @@ mod tests {
             ("gpu.only", "gpu.only = [1] # file"),
             ("gpu.isolate", "gpu.isolate is not set # default"),
             ("slurm.conf.MaxJobCount", "slurm.conf.MaxJobCount = 5 # file"),
-            ("jobs.grace", "jobs.grace = 2.0 # file"),
+            ("jobs.grace", "jobs.grace = 1.0 # file"),
             ("daemon.slurmd.env.KEY", "daemon.slurmd.env.KEY = \"(hidden)\" # file"),
             ("user[0].uid", "user[0].uid = 1000 # file"),
             ("notify[0].url", "notify[0].url = \"(hidden)\" # file"),

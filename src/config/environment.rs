@@ -29,8 +29,8 @@ pub(super) fn apply(mut config: Config, variable: &impl Fn(&str) -> Option<Strin
     }
     if let Some(limit) = environment.seconds("SLURMINIT_STOP_TIMEOUT")? {
         config.supervise.stop_timeout = Some(limit);
-        // The variable overrides the file. Jobs cannot get more time than the whole stop.
-        config.jobs.grace = config.jobs.grace.min(limit);
+        // The variable overrides the file; the grace period must fit into it.
+        config.jobs.grace = config.jobs.grace.min(config.supervise.stop_budget().max_grace());
     }
     if let Some(nodes) = environment.number("SLURMINIT_NODES")? {
         config = super::simulate::set_nodes(

@@ -182,20 +182,23 @@ impl Config {
         Ok(config)
     }
 
-    /// Jobs cannot have more time than the whole stop. If only one of the two is configured, the other is adapted.
+    /// The grace period must fit into the stop. If only the stop timeout is configured, the grace period is adapted.
     fn check_grace(&mut self, text: &str) -> Result<(), Fault> {
-        let (grace, stop) = (self.jobs.grace, self.supervise.stop_timeout());
-        if grace <= stop {
+        let budget = self.supervise.stop_budget();
+        let (grace, longest) = (self.jobs.grace, budget.max_grace());
+        if grace <= longest {
             return Ok(());
         }
         let path: Vec<Step> = vec!["jobs".into(), "grace".into()];
         if Fault::is_set(&path, text) {
-            let (grace, stop) = (grace.as_secs_f64(), stop.as_secs_f64());
-            let what =
-                format!("{grace} s exceeds the stop timeout of {stop} s: use at most `[supervise] stop_timeout`");
+            let [grace, longest, total, rest] =
+                [grace, longest, budget.total, budget.total - longest].map(|time| time.as_secs_f64());
+            let what = format!(
+                "{grace} s does not fit into the stop timeout of {total} s, of which Slurm needs {rest} s: use at most {longest}, or a longer `[supervise] stop_timeout`"
+            );
             return Err(Fault::new(path, what));
         }
-        self.jobs.grace = stop;
+        self.jobs.grace = longest;
         Ok(())
     }
 

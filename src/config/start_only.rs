@@ -116,9 +116,9 @@ mod tests {
 
     #[test]
     fn lists_only_changed_tables() {
-        let before = tables("[[service]]\nname = 'api'\ncommand = ['a']\n[supervise]\nstop_timeout = 4\n");
+        let before = tables("[[service]]\nname = 'api'\ncommand = ['a']\n[supervise]\nstop_timeout = 8\n");
         let after = tables(
-            "[[service]]\nname = 'web'\ncommand = ['a']\n[daemon.slurmd]\nstop_timeout = 4\n[supervise]\nstop_timeout = 5\n\
+            "[[service]]\nname = 'web'\ncommand = ['a']\n[daemon.slurmd]\nstop_timeout = 4\n[supervise]\nstop_timeout = 9\n\
              [gpu]\ntype_name = 'model'\n",
         );
         let changed = before.changed(&after);

@@ -44,8 +44,8 @@ pub(super) struct Jobs {
 enum Accounting {
     #[default]
     Idle,
-    /// `repeat`: slurmctld or slurmd came up meanwhile.
-    Running { until: Moment, repeat: bool },
+    /// `until` is `None` once the child got SIGKILL. `repeat`: slurmctld or slurmd came up meanwhile.
+    Running { until: Option<Moment>, repeat: bool },
 }
 
 /// The saved state that a daemon inherits from its previous process.
@@ -62,12 +62,12 @@ impl Jobs {
     pub(super) fn next_wake(&self) -> Option<Moment> {
         match self.accounting {
             Accounting::Idle => None,
-            Accounting::Running { until, .. } => Some(until),
+            Accounting::Running { until, .. } => until,
         }
     }
 
     fn start_accounting(&mut self, child: Child, limit: Duration, step: &mut Step) {
-        self.accounting = Accounting::Running { until: step.now + limit, repeat: false };
+        self.accounting = Accounting::Running { until: Some(step.now + limit), repeat: false };
         step.start_task(child);
     }
 
@@ -79,8 +79,8 @@ impl Jobs {
     }
 
     pub(super) fn advance(&mut self, step: &mut Step) {
-        if self.next_wake().is_some_and(|until| step.now >= until) {
-            self.accounting = Accounting::Idle;
+        let Accounting::Running { until, .. } = &mut self.accounting else { return };
+        if until.take_if(|until| step.now >= *until).is_some() {
             for task in [Child::JobsRecover, Child::JobsAccount, Child::JobsReclaim] {
                 step.kill_task(task);
             }

@@ -130,9 +130,7 @@ pub enum Notice {
     Killing {
         name: String,
     },
-    JobsNotAccountedAtStop {
-        within: Duration,
-    },
+    JobsNotAccountedAtStop,
     JobsNotNotified {
         exit: Exit,
     },

@@ -1,9 +1,12 @@
-//! The ordered stop: the command, then the daemons in reverse order, then all remaining processes.
+//! The ordered stop: the command and the jobs, then the daemons in reverse order, then all remaining processes.
+//!
+//! All deadlines are parts of one budget ([`StopBudget`]). Only a second stop signal kills a daemon that had no time to save.
 
 use std::time::Duration;
 
 use model::daemons::DaemonName;
 use model::exit_code;
+use model::supervise::StopBudget;
 
 use super::cluster::Cluster;
 use super::step::Step;
@@ -21,6 +24,9 @@ pub(super) struct Stop {
     by_command: bool,
     /// The deadline at which all remaining processes get SIGKILL.
     until: Moment,
+    /// Whether the stop was requested a second time: nothing has time to end by itself.
+    is_hurried: bool,
+    budget: StopBudget,
     /// Whether jobs were notified and are still running.
     jobs_left: bool,
     stage: Stage,
@@ -28,22 +34,22 @@ pub(super) struct Stop {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The command and a hook end first, because they use the daemons.
-    Command { kill_at: Moment },
-    /// Jobs are notified and get time to end. Skipped if the daemons are down.
-    Jobs { kill_at: Moment },
+    /// The command, a hook and the jobs end, because they use the daemons. The jobs are notified once the command has ended,
+    /// at the latest at `notify_at`; `None` if they were notified or cannot be.
+    /// `command_kill_at` is `None` once the command has ended or got SIGKILL. Jobs left at `until` are killed with everything else.
+    Work { command_kill_at: Option<Moment>, notify_at: Option<Moment>, until: Moment },
     /// Each unit ends once no running unit depends on it.
-    Units,
+    Units { all_at: Moment },
+    /// Every unit got SIGTERM, whatever depends on it.
+    AllUnits { kill_at: Moment },
     /// Everything else ends: job steps, orphans.
     Remaining { kill_at: Moment },
     /// SIGKILL was sent to everything left, at least once.
     Killing { again_at: Moment, give_up_at: Moment },
 }
 
-/// The command's share of the stop timeout, in eighths: 5 s of 8 s. The daemons need less than 1 s.
+/// The command's longest share of the stop timeout, in eighths: 5 s of 8 s.
 const COMMAND_EIGHTHS: u32 = 5;
-/// The time that Slurm's own commands take, on top of the jobs' grace period.
-const JOBS_MARGIN: Duration = Duration::from_secs(2);
 /// How long job steps have from SIGTERM to SIGKILL. They ignore SIGTERM and were notified before.
 const REMAINING_GRACE_AFTER_JOBS: Duration = Duration::from_millis(200);
 /// How long orphans have from SIGTERM to SIGKILL, at most.
@@ -57,10 +63,11 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 impl Stop {
     pub(super) fn next_wake(&self) -> Option<Moment> {
         match self.stage {
-            Stage::Command { kill_at } | Stage::Jobs { kill_at } | Stage::Remaining { kill_at } => {
-                Some(kill_at.min(self.until))
+            Stage::Work { command_kill_at, notify_at, until } => {
+                [command_kill_at, notify_at, Some(until)].into_iter().flatten().min()
             }
-            Stage::Units => Some(self.until),
+            Stage::Units { all_at: at } | Stage::AllUnits { kill_at: at } => Some(at),
+            Stage::Remaining { kill_at } => Some(kill_at.min(self.until)),
             Stage::Killing { again_at, give_up_at } => Some(again_at.min(give_up_at)),
         }
     }
@@ -86,11 +93,22 @@ impl Machine {
             return;
         }
         let now = self.cluster.step.now;
-        let limit = self.cluster.policy.stop_timeout();
-        let command_limit = if self.setup.has_cluster { limit * COMMAND_EIGHTHS / 8 } else { limit };
-        let stage = Stage::Command { kill_at: now + command_limit };
+        let budget = self.cluster.policy.stop_budget();
+        let end = now + budget.total;
+        let stage = if self.setup.has_cluster {
+            let until = end - budget.units;
+            let jobs = self.setup.jobs_grace + budget.jobs_margin;
+            Stage::Work {
+                command_kill_at: Some(until.min(now + budget.total * COMMAND_EIGHTHS / 8)),
+                notify_at: Some(now.max(until.saturating_sub(jobs))),
+                until,
+            }
+        } else {
+            Stage::Work { command_kill_at: Some(end), notify_at: None, until: end }
+        };
         let by_command = self.cmd == Cmd::Ended;
-        self.phase = Phase::Stop(Stop { code, by_command, why, until: now + limit, jobs_left: false, stage });
+        self.phase =
+            Phase::Stop(Stop { code, by_command, why, until: end, is_hurried: false, budget, jobs_left: false, stage });
         self.liveness.stop();
         self.reload.cancel();
         let Cluster { node, jobs, units, step, .. } = &mut self.cluster;
@@ -123,8 +141,12 @@ impl Machine {
     pub(super) fn kill_all_now(&mut self) {
         let step = &mut self.cluster.step;
         if let Phase::Stop(stop) = &mut self.phase {
-            if stop.until > step.now {
-                stop.until = step.now;
+            if !std::mem::replace(&mut stop.is_hurried, true) {
+                stop.until = stop.until.min(step.now);
+                if let Stage::Work { command_kill_at, notify_at, until } = &mut stop.stage {
+                    *command_kill_at = command_kill_at.map(|_| step.now);
+                    (*notify_at, *until) = (None, step.now);
+                }
                 step.report(Notice::SecondStopSignal);
             }
         }
@@ -132,40 +154,26 @@ impl Machine {
 
     pub(super) fn advance_stop(&mut self) {
         let Phase::Stop(stop) = &mut self.phase else { return };
-        let (stage, late, jobs_left) = (stop.stage, self.cluster.step.now >= stop.until, stop.jobs_left);
+        let (stage, is_hurried, jobs_left) = (stop.stage, stop.is_hurried, stop.jobs_left);
         let Cluster { units, step, .. } = &mut self.cluster;
         let now = step.now;
+        let late = now >= stop.until;
         // A unit that was already stopping for a restart keeps its own deadline, whatever the stage.
         units.iter_mut().filter(|unit| unit.is_stopping()).for_each(|unit| unit.advance(step));
         match stage {
-            Stage::Command { kill_at } => {
-                let hook = step.tasks().find(|task| matches!(task, Child::Hook(_)));
-                let running = if self.cmd == Cmd::Running { Some(Child::Cmd) } else { hook };
-                match running {
-                    None => self.enter_jobs(),
-                    Some(child) if late || now >= kill_at => {
-                        if child == Child::Cmd {
-                            step.report(Notice::Killing { name: "the command".to_owned() });
-                        }
-                        step.push(Effect::Kill(child));
-                        self.enter_jobs();
-                    }
-                    Some(_) => {}
-                }
+            Stage::Work { .. } => self.advance_work(),
+            Stage::Units { all_at } if is_hurried || now >= all_at => {
+                // Also where PID 1 itself was suspended meanwhile.
+                let grace = if is_hurried { Duration::ZERO } else { stop.budget.sigterm_to_sigkill };
+                self.enter_stage(Stage::AllUnits { kill_at: now + grace });
             }
-            Stage::Jobs { .. } if !step.is_running(Child::JobsQuiesce) => self.enter_stage(Stage::Units),
-            Stage::Jobs { kill_at } if late || now >= kill_at => {
-                step.report(Notice::JobsNotAccountedAtStop { within: self.setup.jobs_grace + JOBS_MARGIN });
-                step.kill_task(Child::JobsQuiesce);
-                self.enter_stage(Stage::Units);
-            }
-            Stage::Jobs { .. } => {}
-            Stage::Units => {
-                stop_units(units, step, late);
+            Stage::Units { .. } | Stage::AllUnits { .. } => {
+                let kill = matches!(stage, Stage::AllUnits { kill_at } if is_hurried || now >= kill_at);
+                stop_units(units, step, matches!(stage, Stage::AllUnits { .. }), kill);
                 if !units.iter().any(Unit::is_alive) {
                     let grace = if jobs_left { REMAINING_GRACE_AFTER_JOBS } else { REMAINING_GRACE };
                     self.enter_stage(Stage::Remaining { kill_at: now + grace });
-                } else if late {
+                } else if kill {
                     // Units that survived SIGKILL are left to the last stage.
                     self.enter_stage(Stage::Killing { again_at: now, give_up_at: now + KILL_TIMEOUT });
                 }
@@ -185,20 +193,65 @@ impl Machine {
         }
     }
 
+    fn advance_work(&mut self) {
+        let step = &mut self.cluster.step;
+        let hook = step.tasks().find(|task| matches!(task, Child::Hook(_)));
+        let command = if self.cmd == Cmd::Running { Some(Child::Cmd) } else { hook };
+        let Phase::Stop(stop) = &mut self.phase else { return };
+        let Stage::Work { command_kill_at, notify_at, until } = &mut stop.stage else { return };
+        match command {
+            None => *command_kill_at = None,
+            Some(child) if command_kill_at.is_some_and(|at| step.now >= at) => {
+                *command_kill_at = None;
+                if child == Child::Cmd {
+                    step.report(Notice::Killing { name: "the command".to_owned() });
+                }
+                step.push(Effect::Kill(child));
+            }
+            Some(_) => {}
+        }
+        let command_over = command_kill_at.is_none();
+        let notify = notify_at.take_if(|at| command_over || step.now >= *at).is_some();
+        if notify {
+            // Later than planned only if PID 1 itself was suspended.
+            *until = (*until).max(step.now + self.setup.jobs_grace + stop.budget.jobs_margin);
+        }
+        let (is_last_moment, is_hurried) = (step.now >= *until, stop.is_hurried);
+        if notify {
+            self.notify_jobs();
+        }
+        let step = &mut self.cluster.step;
+        if !step.is_running(Child::JobsQuiesce) {
+            if command_over {
+                self.enter_units();
+            }
+        } else if is_last_moment {
+            // The notice of a second stop signal tells why.
+            if !is_hurried {
+                step.report(Notice::JobsNotAccountedAtStop);
+            }
+            step.kill_task(Child::JobsQuiesce);
+            self.enter_units();
+        }
+    }
+
+    fn enter_units(&mut self) {
+        let Phase::Stop(stop) = &self.phase else { return };
+        let all_at = stop.until.saturating_sub(stop.budget.sigterm_to_sigkill);
+        self.enter_stage(Stage::Units { all_at });
+    }
+
     /// Notifies jobs of the stop, if the cluster is up. A controller only notes the next job id.
-    fn enter_jobs(&mut self) {
+    fn notify_jobs(&mut self) {
         let Cluster { units, node, step, job_care, .. } = &mut self.cluster;
         let required_daemon = match job_care {
             _ if units.iter().any(|unit| unit.is(DaemonName::Slurmctld)) => Some(DaemonName::Slurmctld),
             JobCare::Cluster | JobCare::Node => Some(DaemonName::Munged),
             JobCare::OtherContainers => None,
         };
-        if node.report.is_none() || !required_daemon.is_some_and(|daemon| units.has_ready(daemon)) {
-            return self.enter_stage(Stage::Units);
+        if node.report.is_some() && required_daemon.is_some_and(|daemon| units.has_ready(daemon)) {
+            step.start_task(Child::JobsQuiesce);
         }
-        step.start_task(Child::JobsQuiesce);
-        let kill_at = step.now + self.setup.jobs_grace + JOBS_MARGIN;
-        self.enter_stage(Stage::Jobs { kill_at });
     }
 
     /// Handles the end of the helper that notifies the jobs, whether it succeeded or not.
@@ -206,7 +259,7 @@ impl Machine {
         let Phase::Stop(stop) = &mut self.phase else { return };
         stop.jobs_left = matches!(exit, Exit::Code(exit_code::JOBS_LEFT) | Exit::Signal(_));
         // If the child was too late, its kill was already reported.
-        if matches!(stop.stage, Stage::Jobs { .. }) && !matches!(exit, Exit::Code(0 | exit_code::JOBS_LEFT)) {
+        if matches!(stop.stage, Stage::Work { .. }) && !matches!(exit, Exit::Code(0 | exit_code::JOBS_LEFT)) {
             self.cluster.step.report(Notice::JobsNotNotified { exit });
         }
     }
@@ -235,16 +288,16 @@ impl Machine {
     }
 }
 
-/// Stops each unit that no running unit depends on; if `late`, all units at once.
-fn stop_units(units: &mut Units, step: &mut Step, late: bool) {
+/// Stops each unit that no running unit depends on; if `all`, all units at once. If `kill`, they get SIGKILL.
+fn stop_units(units: &mut Units, step: &mut Step, all: bool, kill: bool) {
     for id in units.ids() {
         let has_running_dependents = units.has_running_dependents(id);
         let unit = &mut units[id];
         unit.cancel();
-        if unit.is_running() && (late || !has_running_dependents) {
+        if unit.is_running() && (all || !has_running_dependents) {
             unit.stop(RestartIntent::NoRestart, step);
         }
-        if late {
+        if kill {
             unit.kill_by(step.now);
         }
         if unit.is_stopping() {

@@ -58,6 +58,40 @@ impl Supervise {
     pub fn stop_timeout(&self) -> Duration {
         self.stop_timeout.unwrap_or(STOP_TIMEOUT)
     }
+
+    /// How the stop timeout is divided.
+    pub fn stop_budget(&self) -> StopBudget {
+        StopBudget::of(self.stop_timeout())
+    }
+}
+
+/// The parts of the stop timeout. The daemons' part is reserved, so that slurmctld can save its state whatever the
+/// command and the jobs do; the command gets what the jobs do not need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StopBudget {
+    /// The whole stop timeout.
+    pub total: Duration,
+    /// Reserved for daemons and services.
+    pub units: Duration,
+    /// The least time from SIGTERM to SIGKILL of a daemon or service; a part of `units`.
+    pub sigterm_to_sigkill: Duration,
+    /// For Slurm's commands, on top of the jobs' grace period.
+    pub jobs_margin: Duration,
+}
+
+impl StopBudget {
+    /// 1.5 s are enough for the daemons, which need less than 0.1 s on an idle machine, and 2 s for Slurm's commands. A
+    /// short timeout gives each of them a quarter.
+    fn of(total: Duration) -> Self {
+        let units = Duration::from_millis(1500).min(total / 4);
+        let jobs_margin = Duration::from_secs(2).min(total / 4);
+        Self { total, units, sigterm_to_sigkill: units * 2 / 3, jobs_margin }
+    }
+
+    /// The longest grace period of jobs.
+    pub fn max_grace(self) -> Duration {
+        self.total - self.units - self.jobs_margin
+    }
 }
 
 impl Default for Supervise {

@@ -49,6 +49,31 @@ fn stop_notifies_jobs_and_next_start_lists_no_stale_job() {
     assert_eq!(second.sh("sinfo --noheader --format %T"), "idle");
 }
 
+/// The command and a job ignore SIGTERM, so they use up their parts of the stop. A job that another one submits meanwhile, as
+/// checkpointing scripts do, must not be lost: slurmctld has time to save it.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn stop_keeps_jobs_that_are_submitted_during_it() {
+    let slurm = Volume::new("state");
+    let deaf_command = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"];
+    let first = cluster(&slurm).json_log().command(deaf_command).serve();
+    submit(&first, "deaf", "", DEAF);
+    let checkpoint = "trap 'sbatch --parsable --output /dev/null --wrap true >/var/lib/slurm/next; exit 0' TERM; \
+        echo up; while :; do sleep 0.1; done";
+    submit(&first, "saver", "", checkpoint);
+    wait_until_up(&first, "deaf");
+    wait_until_up(&first, "saver");
+    first.stop();
+    let killed: Vec<_> = first.records("unit-killed").iter().map(|record| record["unit"].clone()).collect();
+    assert_eq!(killed, ["the command"], "{}", first.log());
+    drop(first);
+
+    let second = cluster(&slurm).serve();
+    let next = second.sh("cat /var/lib/slurm/next");
+    assert!(!next.is_empty());
+    second.until(&format!("scontrol show job {next} | grep -q JobState=COMPLETED"));
+}
+
 /// Ends by the default action of SIGTERM.
 const PLAIN_SLEEP: &str = "echo up; sleep 3000";
 /// Prints a notice on SIGTERM and exits with 3.

@@ -171,10 +171,9 @@ impl Notice {
             Self::Killing { name } => {
                 message!("unit-killed", "{name} did not end in time; killing it", name = name)
             }
-            Self::JobsNotAccountedAtStop { within } => message!(
+            Self::JobsNotAccountedAtStop => message!(
                 "jobs-not-accounted-at-stop",
-                "could not account for the jobs within {seconds} s: slurmctld is not responding; the next start accounts for them",
-                seconds = format!("{:.0}", within.as_secs_f64())
+                "the jobs' part of the stop timeout was over before all jobs had ended; the next start requeues or fails them"
             ),
             Self::JobsNotNotified { exit } => message!(
                 "jobs-not-notified",

@@ -55,6 +55,12 @@ fn input() -> impl Strategy<Value = Input> {
     ]
 }
 
+/// A child that ignores SIGTERM.
+fn stubborn_child() -> impl Strategy<Value = Child> {
+    let units = UNITS.map(Child::Unit);
+    prop::sample::select([units.as_slice(), &[Child::Cmd, Child::JobsQuiesce]].concat())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100_000, ..ProptestConfig::default() })]
 
@@ -62,10 +68,13 @@ proptest! {
     #[test]
     fn any_order_of_events_keeps_invariants(
         has_cmd in any::<bool>(),
+        is_orderly in any::<bool>(),
+        stubborn in proptest::collection::btree_set(stubborn_child(), 0..3),
         hooks in 0..2_usize,
         inputs in proptest::collection::vec(input(), 0..60),
     ) {
         let mut sim = Sim::new(Setup { hooks: vec![hook(Duration::from_secs(5)); hooks], ..probed(cluster(has_cmd)) });
+        (sim.stubborn, sim.reaps_late) = (stubborn, true);
         for input in inputs {
             if sim.exit.is_some() {
                 break;
@@ -94,12 +103,24 @@ proptest! {
                 Input::Wait(ms) => sim.wait(Duration::from_millis(ms)),
                 Input::Wake => {
                     let wake = sim.machine.next_wake().unwrap_or(sim.now);
+                    sim.reap_killed();
+                    if sim.exit.is_some() {
+                        break;
+                    }
                     sim.wait(wake.saturating_sub(sim.now));
                     // Unless the machine has ended, a deadline that has passed must not remain the next one.
                     if sim.exit.is_none() {
                         prop_assert!(sim.machine.next_wake().is_none_or(|at| at > sim.now || wake < sim.now));
                     }
                 }
+            }
+        }
+        if sim.exit.is_none() && is_orderly {
+            if !sim.machine.is_stopping() {
+                sim.send(Event::Signal(libc::SIGTERM));
+            }
+            if sim.exit.is_none() {
+                sim.run_to_exit();
             }
         }
         if sim.exit.is_none() {

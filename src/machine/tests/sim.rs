@@ -76,6 +76,14 @@ pub(in super::super) struct Sim {
     pub(in super::super) alive: BTreeSet<Child>,
     pub(in super::super) spawned: Vec<Child>,
     pub(in super::super) stopped: Vec<Child>,
+    /// When each running child was spawned, and when it first got SIGTERM.
+    spawned_at: BTreeMap<Child, Moment>,
+    sigterm_at: BTreeMap<Child, Moment>,
+    /// Children that got SIGKILL and are not reaped yet, if that takes time.
+    killed: BTreeSet<Child>,
+    pub(super) reaps_late: bool,
+    /// Whether the stop was requested a second time.
+    is_hurried: bool,
     pub(in super::super) notices: Vec<Notice>,
     pub(super) stubborn: BTreeSet<Child>,
     /// Children that are stopped by SIGSTOP.
@@ -91,6 +99,11 @@ impl Sim {
             alive: BTreeSet::new(),
             spawned: vec![],
             stopped: vec![],
+            spawned_at: BTreeMap::new(),
+            sigterm_at: BTreeMap::new(),
+            killed: BTreeSet::new(),
+            reaps_late: false,
+            is_hurried: false,
             notices: vec![],
             stubborn: BTreeSet::new(),
             suspended: BTreeSet::new(),
@@ -102,6 +115,12 @@ impl Sim {
 
     pub(in super::super) fn send(&mut self, event: Event) {
         assert_eq!(self.exit, None, "event after the exit");
+        let is_stop_request = match event {
+            Event::Signal(signal) => [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT].contains(&signal),
+            Event::Command(command) => command == Command::Stop,
+            _ => false,
+        };
+        self.is_hurried |= is_stop_request && self.machine.is_stopping();
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             for effect in self.machine.step(self.now, event) {
@@ -111,11 +130,16 @@ impl Sim {
                         assert!(self.alive.insert(child), "a second {child:?} while the first is running");
                         self.check_order(child);
                         self.spawned.push(child);
+                        self.spawned_at.insert(child, self.now);
+                        self.sigterm_at.remove(&child);
                     }
                     Effect::Signal(child, signal) => {
                         assert!(self.alive.contains(&child), "signal {signal} to {child:?}, which has exited");
                         match signal {
-                            libc::SIGTERM => self.stopped.push(child),
+                            libc::SIGTERM => {
+                                self.stopped.push(child);
+                                self.sigterm_at.entry(child).or_insert(self.now);
+                            }
                             libc::SIGSTOP => drop(self.suspended.insert(child)),
                             libc::SIGCONT => drop(self.suspended.remove(&child)),
                             _ => {}
@@ -126,8 +150,13 @@ impl Sim {
                     }
                     Effect::Kill(child) => {
                         assert!(self.alive.contains(&child), "KILL to {child:?}, which has exited");
-                        self.alive.remove(&child);
-                        events.push(Event::Exited(child, Exit::Signal(libc::SIGKILL)));
+                        self.check_kill(child);
+                        if self.reaps_late {
+                            self.killed.insert(child);
+                        } else {
+                            self.alive.remove(&child);
+                            events.push(Event::Exited(child, Exit::Signal(libc::SIGKILL)));
+                        }
                     }
                     Effect::SignalAll(signal) => {
                         let dying: Vec<_> = self.alive.iter().copied().collect();
@@ -156,6 +185,30 @@ impl Sim {
         assert!(self.suspended.is_empty() || is_waited_for, "{:?} are suspended without a reason", self.suspended);
     }
 
+    /// In an orderly stop, a daemon has time to save its state, and the jobs have their grace period.
+    fn check_kill(&self, child: Child) {
+        if !self.machine.is_stopping() || self.is_hurried {
+            return;
+        }
+        let budget = self.machine.cluster.policy.stop_budget();
+        let (since, least) = match child {
+            Child::Unit(_) => (self.sigterm_at.get(&child), budget.sigterm_to_sigkill),
+            Child::JobsQuiesce => (self.spawned_at.get(&child), self.machine.setup.jobs_grace),
+            _ => return,
+        };
+        let time = since.map(|since| self.now - *since);
+        assert!(time.is_some_and(|time| time >= least), "{child:?} is killed after {time:?}, less than {least:?}");
+    }
+
+    /// Reaps the children that got SIGKILL.
+    pub(in super::super) fn reap_killed(&mut self) {
+        while let Some(child) = self.killed.pop_first() {
+            if self.exit.is_none() && self.alive.contains(&child) {
+                self.exits(child, Exit::Signal(libc::SIGKILL));
+            }
+        }
+    }
+
     /// A unit may start only when the units it needs are ready, and its gate is open.
     fn check_order(&self, child: Child) {
         if let Child::Unit(unit) = child {
@@ -174,12 +227,19 @@ impl Sim {
 
     pub(in super::super) fn exits(&mut self, child: Child, exit: Exit) {
         assert!(self.alive.remove(&child), "{child:?} is not running");
+        self.killed.remove(&child);
         self.send(Event::Exited(child, exit));
     }
 
+    /// The kernel needs 1 ms for a process that got SIGKILL.
     pub(in super::super) fn wait(&mut self, time: Duration) {
-        self.now += time;
-        self.send(Event::Tick);
+        if time >= MS {
+            self.reap_killed();
+        }
+        if self.exit.is_none() {
+            self.now += time;
+            self.send(Event::Tick);
+        }
     }
 
     pub(in super::super) fn prepared(&mut self) {
@@ -206,6 +266,10 @@ impl Sim {
         let start = self.now;
         while self.exit.is_none() {
             assert!(self.now - start < Duration::from_secs(30), "the stop exceeds 30 s: {:?}", self.machine);
+            self.reap_killed();
+            if self.exit.is_some() {
+                break;
+            }
             let stopping = self.alive.iter().copied().find(|c| self.stopped.contains(c) && !self.stubborn.contains(c));
             match stopping {
                 Some(child) => self.exits(child, Exit::Code(0)),

@@ -43,6 +43,34 @@ fn leftover_processes_have_time_to_exit() {
     }
 }
 
+/// A command and a job that ignore SIGTERM, and a service that slurmd's stop waits for, use up their parts of the stop.
+#[test]
+fn slurmctld_has_time_to_save_whatever_the_others_use() {
+    let mut sim = Sim::new(cluster(true));
+    sim.ready();
+    sim.stubborn = BTreeSet::from([Child::Cmd, Child::JobsQuiesce, Child::Unit(API)]);
+    sim.send(Event::Signal(libc::SIGTERM));
+    assert_eq!((sim.stopped.as_slice(), sim.alive.contains(&Child::JobsQuiesce)), (&[Child::Cmd][..], false));
+    sim.wait(Duration::from_millis(1_500));
+    assert!(sim.alive.contains(&Child::JobsQuiesce), "the jobs have 5 of the 6.5 s before the daemons' part");
+    sim.wait(Duration::from_millis(3_500));
+    assert!(!sim.notices.contains(&Notice::JobsNotAccountedAtStop));
+    sim.run_to_exit();
+    assert!(sim.notices.contains(&Notice::JobsNotAccountedAtStop));
+    assert!(!sim.notices.contains(&Notice::Killing { name: "slurmctld".to_owned() }), "{:?}", sim.notices);
+    assert_eq!(sim.now, Duration::from_secs(8));
+}
+
+#[test]
+fn second_stop_signal_is_the_only_reason_for_unaccounted_jobs() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.send(Event::Signal(libc::SIGTERM));
+    sim.send(Event::Signal(libc::SIGTERM));
+    sim.run_to_exit();
+    assert!(sim.notices.contains(&Notice::SecondStopSignal) && !sim.notices.contains(&Notice::JobsNotAccountedAtStop));
+}
+
 /// A ready container of a cluster of several containers.
 fn member(role: Role) -> Sim {
     let config = Config { role, ..Config::default() };
