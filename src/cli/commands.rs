@@ -40,7 +40,6 @@ mod status;
 mod stop;
 mod submit;
 mod token;
-mod top;
 mod up;
 mod usage;
 mod webhook;
@@ -189,8 +188,6 @@ verbs! {
     Status(status),
     /// Show all nodes of the cluster and the users of their GPUs
     Nodes(nodes),
-    /// Show GPUs, queue, nodes and daemons in the terminal, live (q quits)
-    Top(top),
     /// Drain nodes: no new jobs start there, running jobs continue
     Drain(drain),
     /// Resume drained nodes

@@ -1,4 +1,4 @@
-//! Monitoring of GPUs, memory and jobs: the agent, metrics, the page and `top`.
+//! Monitoring of GPUs, memory and jobs: the agent, metrics and the page.
 
 #![forbid(unsafe_code)]
 
@@ -7,4 +7,3 @@ pub mod memory_guard;
 pub mod memory_use;
 pub mod metrics;
 pub mod overview;
-pub mod top;

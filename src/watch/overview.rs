@@ -1,4 +1,4 @@
-//! The current state of this container, its GPUs and its cluster, for the metrics, the page and `slurminit top`.
+//! The current state of this container, its GPUs and its cluster, for the metrics and the page.
 //!
 //! It reads PID 1's and the agent's files and queries slurmctld with the rights of any user; it opens no GPU.
 

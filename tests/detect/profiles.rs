@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -178,7 +178,7 @@ fn check_doctor(profile: &Profile, machine: &Machine, library: &PathBuf) {
     assert_names_no_other_branch(profile, &text);
 }
 
-/// Checks the metrics and `slurminit top` for an agent report with these samples.
+/// Checks the metrics for an agent report with these samples.
 fn check_report(profile: &Profile, machine: &Machine, samples: &[(Identity, GpuSample)]) {
     let name = profile.name();
     let gpu = |(identity, seen): &(Identity, GpuSample)| GpuReport {
@@ -216,24 +216,4 @@ fn check_report(profile: &Profile, machine: &Machine, samples: &[(Identity, GpuS
         assert_eq!(found.len(), count, "{name}: {metric}: {text}");
         assert!(found.iter().all(|value| (least..=most).contains(value)), "{name}: {metric}: {found:?}");
     }
-    let config = machine.path("top.toml");
-    fs::write(&config, format!("[paths]\nrun = \"{}\"\n", run.display())).unwrap();
-    // script(1) provides a terminal.
-    let command =
-        format!("stty cols 120 rows 40; {} top --config {}", harness::slurminit().display(), config.display());
-    let mut top = Command::new("script");
-    top.args(["-qec", &command, "/dev/null"]).env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut top = top.spawn().unwrap();
-    let (mut output, mut screen) = (top.stdout.take().unwrap(), Vec::new());
-    let model = samples[0].0.model.clone().unwrap();
-    let last = model.split(' ').next_back().unwrap();
-    let mut buffer = [0; 4096];
-    while !String::from_utf8_lossy(&screen).contains(last) {
-        let read = output.read(&mut buffer).unwrap();
-        assert!(read > 0, "{name}: {}", String::from_utf8_lossy(&screen));
-        screen.extend_from_slice(&buffer[..read]);
-    }
-    top.stdin.take().unwrap().write_all(b"q").unwrap();
-    output.read_to_end(&mut screen).unwrap();
-    assert!(top.wait().unwrap().success() && !String::from_utf8_lossy(&screen).contains("panicked"), "{name}");
 }

@@ -18,7 +18,7 @@ use model::exit_code;
 use slurm::nodes::own;
 use slurm::nodes::own::NodeStatus;
 use table::table;
-use watch::agent;
+use watch::{agent, overview};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -99,7 +99,10 @@ fn lost(status: &Status) -> Vec<Option<String>> {
 }
 
 fn text(directory: &Path, status: &Status, lost: &[Option<String>], images: Option<&Images>) -> String {
-    let table = table(status, &own::node_status(&status.snapshot, lost), status::monotonic_ms(), memory_kib);
+    let node = own::node_status(&status.snapshot, lost);
+    let files = overview::files(directory);
+    let samples = files.report.as_ref().filter(|_| !files.is_stale()).map_or(&[][..], |report| &report.gpus);
+    let table = table(status, &node, samples, status::monotonic_ms(), memory_kib);
     let faults = agent::files::report(directory).map(|report| faults::faults(&report, agent::unix(), table::age));
     let images = images.map(|images| format!("\ncontainer images for jobs: {}\n", images.name()));
     table + &images.unwrap_or_default() + &faults.unwrap_or_default()

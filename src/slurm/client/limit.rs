@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// `status` and `health`.
 pub const STATUS: Duration = Duration::from_secs(3);
-/// A scrape of the metrics, or a refresh of `top` and the page: Prometheus waits for 10 s.
+/// A scrape of the metrics, or a refresh of the page: Prometheus waits for 10 s.
 pub const SCRAPE: Duration = Duration::from_secs(4);
 /// The part of [`SCRAPE`] for fair shares: no other result waits for an accounting database.
 pub const SHARES: Duration = Duration::from_secs(1);

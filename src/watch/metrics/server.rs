@@ -1,48 +1,38 @@
 //! The HTTP server: a few fixed paths, no file, no request with a body.
 //!
-//! One thread serves all connections. Each has one request, and a deadline for each of its parts; if there are too many, one without a
-//! request is closed.
+//! One thread serves all connections. Each has one request, and a deadline for each of its parts. A client that sends nothing keeps no
+//! other one out: if too many wait for their requests, the oldest is closed.
 
-mod connections;
-mod reply;
-mod stream;
-mod viewers;
+mod http;
 
-use std::convert::Infallible;
-use std::net::IpAddr;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use hyper::body::{Body as _, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode, header};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use super::Settings;
 use super::source::Source;
-use connections::{Connections, Slot};
-use reply::{Content, Reply, answer};
-use stream::Stream;
-use viewers::Viewers;
+use http::{Request, Response, content, status};
 
-/// Timeout of a request's header.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum length of a header, in bytes; hyper allows no less.
-const MAX_HEADER: usize = 8192;
+/// Maximum number of connections whose request has not arrived.
+const MAX_WAITING: usize = 256;
+/// Maximum number of connections with a request. More are closed.
+const MAX_ANSWERING: usize = 256;
 /// The pause after a failed accept, when no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long the page waits for its first state; without one it is sent empty, and gets the state as an event.
-const FIRST_STATE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The page.
-const PAGE: &str = include_str!("page.html");
+
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPT: &str = include_str!("page/page.js");
 
 struct Server {
     source: Arc<Source>,
-    viewers: Arc<Viewers>,
     hosts: Vec<String>,
+    answering: Arc<Semaphore>,
 }
 
 /// Serves until the process is killed.
@@ -58,91 +48,65 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let hosts = settings.hosts.iter().cloned().chain(own).collect();
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-    let source = Source::new(settings);
-    let viewers = Viewers::new(Arc::clone(&source));
-    let server = Arc::new(Server { source, viewers, hosts });
-    let connections = Arc::new(Connections::default());
+    let answering = Arc::new(Semaphore::new(MAX_ANSWERING));
+    let server = Arc::new(Server { source: Source::new(settings), hosts, answering });
+    let mut waiting = Waiting::default();
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => accept(&server, &connections, stream, peer.ip()),
+            Ok((stream, _)) => waiting.add(|| tokio::spawn(receive(Arc::clone(&server), stream)).abort_handle()),
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
-/// Without a free place the connection is closed.
-fn accept(server: &Arc<Server>, connections: &Arc<Connections>, stream: TcpStream, peer: IpAddr) {
-    let Some(slot) = connections.open_slot() else { return };
-    let number = slot.number();
-    let task = tokio::spawn(serve_client(Arc::clone(server), stream, peer, slot));
-    connections.set_task(number, task.abort_handle());
+/// The tasks that wait for a request, the oldest first.
+#[derive(Default)]
+struct Waiting(VecDeque<AbortHandle>);
+
+impl Waiting {
+    fn add(&mut self, spawn: impl FnOnce() -> AbortHandle) {
+        self.0.retain(|task| !task.is_finished());
+        if self.0.len() >= MAX_WAITING {
+            self.0.pop_front().inspect(AbortHandle::abort);
+        }
+        self.0.push_back(spawn());
+    }
 }
 
-async fn serve_client(server: Arc<Server>, stream: TcpStream, peer: IpAddr, slot: Slot) {
-    let slot = Arc::new(slot);
-    let service = service_fn(move |request: Request<Incoming>| {
-        slot.mark_request();
-        let (server, slot) = (Arc::clone(&server), Arc::clone(&slot));
-        async move {
-            let _slot = slot;
-            Ok::<Response<Reply>, Infallible>(server.serve(&request, peer).await)
-        }
+/// Waits for the request, and leaves the answer to another task, which nothing aborts.
+async fn receive(server: Arc<Server>, mut stream: TcpStream) {
+    let Some(request) = http::receive(&mut stream).await else { return };
+    let Ok(permit) = Arc::clone(&server.answering).try_acquire_owned() else { return };
+    tokio::spawn(async move {
+        let response = match request {
+            Ok(request) => server.answer(&request).await,
+            Err(response) => response,
+        };
+        http::send(&mut stream, &response).await;
+        drop(permit);
     });
-    let mut http = http1::Builder::new();
-    http.keep_alive(false).max_buf_size(MAX_HEADER).max_headers(64);
-    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    // Errors of a connection concern only its client.
-    let _ = http.serve_connection(TokioIo::new(Stream::new(stream)), service).await;
 }
 
 impl Server {
-    async fn serve(&self, request: &Request<Incoming>, peer: IpAddr) -> Response<Reply> {
-        let is_head = request.method() == Method::HEAD;
-        if request.method() != Method::GET && !is_head {
-            return answer(StatusCode::METHOD_NOT_ALLOWED, Content::Text, "only GET and HEAD are allowed\n");
+    async fn answer(&self, request: &Request) -> Response {
+        if !request.hosts.iter().all(|host| is_allowed_host(host, &self.hosts)) {
+            let text = "request it by an IP address, or add the name to `hosts` of [metrics]\n";
+            return Response::new(status::MISDIRECTED_REQUEST, content::TEXT, text);
         }
-        if !request.body().is_end_stream() {
-            return answer(StatusCode::PAYLOAD_TOO_LARGE, Content::Text, "request bodies are not allowed\n");
-        }
-        if !self.has_allowed_host(request) {
-            return answer(
-                StatusCode::MISDIRECTED_REQUEST,
-                Content::Text,
-                "request it by an IP address, or add the name to `hosts` of [metrics]\n",
-            );
-        }
-        match request.uri().path() {
-            "/" if is_head => answer(StatusCode::OK, Content::Page, PAGE),
-            "/" => {
-                let state = tokio::time::timeout(FIRST_STATE_TIMEOUT, self.source.state()).await;
-                answer(StatusCode::OK, Content::Page, page(state.ok().as_deref()))
-            }
-            "/metrics" => answer(StatusCode::OK, Content::Metrics, self.source.metrics().await),
-            "/api/state" => answer(StatusCode::OK, Content::Json, self.source.state().await),
-            "/events" if is_head => answer(StatusCode::OK, Content::Events, ""),
-            "/events" => reply::events(self.viewers.join(peer).await),
-            _ => answer(StatusCode::NOT_FOUND, Content::Text, "there are /, /metrics and /api/state\n"),
-        }
+        let response = match request.path.as_str() {
+            "/" => Response::new(status::OK, content::HTML, PAGE),
+            "/page.css" => Response::new(status::OK, content::CSS, STYLE),
+            "/page.js" => Response::new(status::OK, content::JAVASCRIPT, SCRIPT),
+            "/metrics" => Response::new(status::OK, content::METRICS, self.source.metrics().await),
+            "/api/state" => Response::new(status::OK, content::JSON, self.source.state().await),
+            _ => Response::new(status::NOT_FOUND, content::TEXT, "there are /, /metrics and /api/state\n"),
+        };
+        if request.is_head { response.without_body() } else { response }
     }
-
-    /// Rejects foreign host names: a web page could point its own name here and read this server through a browser (DNS rebinding).
-    fn has_allowed_host(&self, request: &Request<Incoming>) -> bool {
-        let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
-        host.is_none_or(|host| is_allowed_host(host, &self.hosts))
-    }
-}
-
-/// The page with its first state, so that it shows data at once.
-fn page(state: Option<&str>) -> String {
-    // In JSON `<` occurs only in strings. It is escaped, because `</script>` would end the element.
-    state.map_or_else(
-        || PAGE.to_owned(),
-        |state| PAGE.replacen(">null<", &format!(">{}<", state.replace('<', "\\u003c")), 1),
-    )
 }
 
 /// Whether a Host header, with or without a port, is an address, one of the names of this machine, or a name without a dot, which no web
-/// page has.
+/// page has. A web page could point its own name here and read this server through a browser (DNS rebinding).
 fn is_allowed_host(host: &str, names: &[String]) -> bool {
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
     let name = name.map_or(host, |(name, _)| name);
@@ -155,12 +119,15 @@ fn is_allowed_host(host: &str, names: &[String]) -> bool {
 mod tests {
     use super::*;
 
+    /// The Content-Security-Policy allows no other script and style.
     #[test]
-    fn page_embeds_escaped_initial_state() {
-        let page = page(Some(r#"{"why":"</script><b>"}"#));
-        assert!(page.contains(r#"id="first">{"why":"\u003c/script>\u003cb>"}</script>"#), "{page}");
-        assert_eq!(super::page(None), PAGE);
-        assert!(PAGE.matches(">null<").count() == 1);
+    fn page_has_no_inline_code_and_no_external_address() {
+        for forbidden in ["<style", "<script>", "style=", " onclick="] {
+            assert!(!PAGE.contains(forbidden), "{forbidden}");
+        }
+        for text in [PAGE, STYLE, SCRIPT] {
+            assert!(!text.contains("innerHTML") && !text.contains("http://") && !text.contains("https://"));
+        }
     }
 
     #[test]
@@ -174,5 +141,34 @@ mod tests {
         {
             assert!(!is_allowed_host(foreign, &names), "{foreign}");
         }
+    }
+
+    #[tokio::test]
+    async fn closes_oldest_connection_that_sent_no_request() {
+        let mut waiting = Waiting::default();
+        let mut tasks = Vec::new();
+        let mut add = |waiting: &mut Waiting, is_idle: bool| {
+            waiting.add(|| {
+                let task = tokio::spawn(async move {
+                    if is_idle {
+                        std::future::pending::<()>().await;
+                    }
+                });
+                let handle = task.abort_handle();
+                tasks.push(task);
+                handle
+            });
+        };
+        add(&mut waiting, false);
+        tokio::task::yield_now().await;
+        for _ in 0..=MAX_WAITING {
+            add(&mut waiting, true);
+        }
+        let mut ends = Vec::new();
+        for task in tasks.drain(..2) {
+            ends.push(task.await.is_err_and(|error| error.is_cancelled()));
+        }
+        assert_eq!(ends, [false, true]);
+        assert!(tasks.iter().all(|task| !task.is_finished()));
     }
 }

@@ -1,4 +1,4 @@
-//! The data of the page and of `slurminit top`.
+//! The data of the page.
 //!
 //! Every text is one line that is safe for a terminal.
 

@@ -6,6 +6,7 @@ use crate::commands::columns::{Column, dash, format_table, wrap};
 use crate::commands::nodes::users;
 use init::status::Status;
 use machine::UnitSnapshot;
+use model::faults::report::GpuReport;
 use model::prepared::Prepared;
 use slurm::nodes::own::{NodeStatus, OwnGpu, OwnGpuState, OwnNode};
 
@@ -18,16 +19,25 @@ const DAEMONS: [Column; 6] = [
     Column::right("MEMORY", 9),
 ];
 
-const GPUS: [Column; 5] = [
+const GPUS: [Column; 8] = [
     Column::right("GPU", 3),
-    Column::left("MODEL", 5, 30),
+    Column::left("MODEL", 5, 22),
     Column::left("STATE", 5, 12),
     Column::left("USER", 4, 12),
-    Column::left("FILE", 4, 19),
+    Column::right("USE", 5),
+    Column::right("MEMORY", 11),
+    Column::right("TEMP", 4),
+    Column::right("POWER", 5),
 ];
 
-/// `now_ms` is on the monotonic clock; `memory` returns a process's memory in KiB.
-pub(super) fn table(status: &Status, now: &NodeStatus, now_ms: u64, memory: impl Fn(i32) -> Option<u64>) -> String {
+/// `now_ms` is on the monotonic clock; `memory` returns a process's memory in KiB. `samples` are the agent's, if they are recent.
+pub(super) fn table(
+    status: &Status,
+    now: &NodeStatus,
+    samples: &[GpuReport],
+    now_ms: u64,
+    memory: impl Fn(i32) -> Option<u64>,
+) -> String {
     let snapshot = &status.snapshot;
     let uptime_ms = now_ms.saturating_sub(status.started_ms);
     let mut text =
@@ -44,7 +54,7 @@ pub(super) fn table(status: &Status, now: &NodeStatus, now_ms: u64, memory: impl
     }
     if let Some(prepared) = &snapshot.prepared {
         text += &format!("\n{}", wrap(&node(prepared, now), "  "));
-        text += &gpus(&now.gpus);
+        text += &gpus(&now.gpus, samples);
     }
     text
 }
@@ -61,7 +71,7 @@ fn node(prepared: &Prepared, now: &NodeStatus) -> String {
     format!("node {} {state}: {}", prepared.node_name, prepared.summary)
 }
 
-fn gpus(gpus: &[OwnGpu]) -> String {
+fn gpus(gpus: &[OwnGpu], samples: &[GpuReport]) -> String {
     if gpus.is_empty() {
         return String::new();
     }
@@ -76,7 +86,9 @@ fn gpus(gpus: &[OwnGpu]) -> String {
             OwnGpuState::Lost { .. } => ("lost".to_owned(), dash()),
             OwnGpuState::Unknown => ("?".to_owned(), "?".to_owned()),
         };
-        [gpu.index.to_string(), gpu.model.clone(), state, user, gpu.file.clone()]
+        let sample = samples.iter().find(|sample| sample.offered.contains(&gpu.index));
+        let [percent, memory, celsius, watts] = sample.map_or_else(|| [(); 4].map(|()| dash()), readings);
+        [gpu.index.to_string(), gpu.model.clone(), state, user, percent, memory, celsius, watts]
     };
     let why = |gpu: &OwnGpu| match &gpu.state {
         OwnGpuState::Lost { why } => Some(wrap(&format!("GPU {}: {why}", gpu.index), "  ")),
@@ -84,6 +96,18 @@ fn gpus(gpus: &[OwnGpu]) -> String {
     };
     let lost: String = gpus.iter().filter_map(why).collect();
     format!("\n{}{lost}", format_table(&GPUS, &gpus.iter().map(row).collect::<Vec<_>>()))
+}
+
+/// Utilization, used and total memory, temperature and power draw.
+fn readings(GpuReport { condition, readings, .. }: &GpuReport) -> [String; 4] {
+    let with_unit = |value: Option<u64>, unit| value.map_or_else(dash, |value| format!("{value}{unit}"));
+    let memory = condition.memory_mib.map(|(used, total)| format!("{}/{} GiB", used / 1024, total / 1024));
+    [
+        with_unit(condition.utilization.map(u64::from), " %"),
+        memory.unwrap_or_else(dash),
+        with_unit(condition.temperature.map(u64::from), " C"),
+        with_unit(readings.power_mw.map(|mw| mw.saturating_add(500) / 1000), " W"),
+    ]
 }
 
 fn row(unit: &UnitSnapshot, uptime_ms: u64, memory: impl Fn(i32) -> Option<u64>) -> [String; 6] {
@@ -137,6 +161,7 @@ mod tests {
     use crate::commands::columns::WIDTH;
     use machine::node_report::NodeReport;
     use machine::{LastExit, PhaseName, Snapshot, StopReason, UnitState};
+    use model::inventory::{Condition, Readings};
 
     fn node(line: &str) -> Result<OwnNode, String> {
         let report = NodeReport::parse(line).ok_or("no node")?;
@@ -204,7 +229,18 @@ mod tests {
             node: node("drained|fan broken, ask Eve about it before anybody touches the machine again"),
             gpus,
         };
-        let text = table(&status, &node_status, 3_726_090, memory);
+        let sample = GpuReport {
+            offered: vec![1],
+            condition: Condition {
+                utilization: Some(100),
+                memory_mib: Some((33_934, 143_771)),
+                temperature: Some(52),
+                ..Condition::default()
+            },
+            readings: Readings { power_mw: Some(627_000), ..Readings::default() },
+            ..GpuReport::default()
+        };
+        let text = table(&status, &node_status, &[sample], 3_726_090, memory);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         insta::assert_snapshot!(text);
     }
@@ -212,7 +248,7 @@ mod tests {
     #[test]
     fn unknown_gpu_state_is_not_shown_as_free() {
         let gpus = vec![gpu(0, "NVIDIA H200", OwnGpuState::Unknown)];
-        let text = super::gpus(&gpus);
+        let text = super::gpus(&gpus, &[]);
         assert!(text.lines().nth(2).is_some_and(|line| line.split_whitespace().nth(3) == Some("?")), "{text}");
     }
 }

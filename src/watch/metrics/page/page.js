@@ -1,83 +1,3 @@
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>slurminit</title>
-<link rel="icon" href="data:,">
-<style>
-:root {
-  --back: #f6f7f9; --card: #fff; --line: #d9dde3; --text: #1b1f24; --soft: #5b6470;
-  --good: #1a7f37; --warn: #9a6700; --bad: #c62828; --bar: #3b74d4; --trough: #e6e9ee; --note: #fff6dd;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --back: #14171b; --card: #1d2127; --line: #333a43; --text: #e6e9ed; --soft: #9aa4b0;
-    --good: #57c97a; --warn: #e3b341; --bad: #ff7b72; --bar: #5b94f0; --trough: #2c323a; --note: #33290f;
-  }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 76rem; padding: 1rem; background: var(--back); color: var(--text);
-  font: 15px/1.45 system-ui, sans-serif; font-variant-numeric: tabular-nums; }
-header { display: flex; flex-wrap: wrap; align-items: baseline; gap: .2rem 1rem; margin-bottom: .8rem; }
-h1 { font-size: 1.25rem; margin: 0; }
-h2 { font-size: 1rem; margin: 1.6rem 0 .5rem; }
-.soft { color: var(--soft); }
-.good { color: var(--good); } .warn { color: var(--warn); } .bad { color: var(--bad); }
-.note { background: var(--note); border: 1px solid var(--warn); border-radius: .5rem; padding: .5rem .8rem; margin: .5rem 0; }
-.note.lost { border-color: var(--bad); }
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(20rem, 100%), 1fr)); gap: .7rem; }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .7rem .8rem; min-width: 0; }
-.card.out { border-color: var(--bad); }
-.head { display: flex; justify-content: space-between; gap: .6rem; font-weight: 600; }
-.head span:first-child, .small { overflow-wrap: anywhere; }
-.small { font-size: .8rem; }
-.meter { display: grid; grid-template-columns: 4.2rem 1fr 6.8rem; gap: .5rem; align-items: center; margin-top: .3rem; font-size: .87rem; }
-.meter > :last-child { text-align: right; }
-.trough { height: .5rem; border-radius: .25rem; background: var(--trough); overflow: hidden; }
-.trough i { display: block; height: 100%; background: var(--bar); }
-.jobs { margin-top: .5rem; }
-.wide { overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: .5rem; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .35rem .7rem; border-bottom: 1px solid var(--line); white-space: nowrap; vertical-align: top; }
-td.long { white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }
-tr:last-child td { border-bottom: 0; }
-th { font-weight: 600; color: var(--soft); font-size: .8rem; }
-td.n, th.n { text-align: right; }
-ul.faults { list-style: none; margin: 0; padding: 0; }
-ul.faults li { padding: .35rem 0; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
-ul.faults li:last-child { border-bottom: 0; }
-footer { margin: 1.6rem 0 .5rem; font-size: .85rem; }
-a { color: inherit; }
-button { font: inherit; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; }
-.stale { opacity: .75; }
-@media (max-width: 40rem) {
-  body { padding: .7rem; }
-  /* A row is a few lines, in which each cell says what it is. */
-  thead, td:empty { display: none; }
-  table, tbody { display: block; }
-  tr { display: flex; flex-wrap: wrap; gap: .1rem .9rem; padding: .45rem .8rem; border-bottom: 1px solid var(--line); }
-  tr:last-child { border-bottom: 0; }
-  td, td.long { padding: 0; border: 0; min-width: 0; white-space: normal; overflow-wrap: anywhere; }
-  td.n { text-align: left; }
-  td::before { content: attr(data-name) " "; color: var(--soft); font-size: .8rem; }
-}
-</style>
-</head>
-<body>
-<header><h1 id="name">slurminit</h1><span id="ready"></span><span id="live" class="soft" role="status">connecting …</span></header>
-<div id="notes" aria-live="polite"></div>
-<main id="all">
-<section><h2 id="gpus-title">GPUs</h2><div id="gpus"></div></section>
-<section id="faults-part" hidden><h2>Last faults</h2><div class="card"><ul class="faults" id="faults"></ul></div></section>
-<section><h2 id="queue-title">Queue</h2><div id="queue"></div></section>
-<section><h2 id="nodes-title">Nodes</h2><div id="nodes"></div></section>
-<section><h2>Daemons</h2><div id="daemons"></div></section>
-</main>
-<footer class="soft">slurminit <span id="version"></span> · <a href="/metrics">metrics</a> · <a href="/api/state">this page as JSON</a></footer>
-<script type="application/json" id="first">null</script>
-<script>
 "use strict";
 // Text from elsewhere is only ever set as textContent.
 const at = id => document.getElementById(id);
@@ -218,7 +138,7 @@ function daemons(all) {
     : none("slurminit is not running here"));
 }
 
-let last = null, heard = 0, isOpen = false;
+let last = null, heard = 0, isLost = false;
 function draw(state) {
   const name = state.node || "slurminit";
   document.title = (state.is_ready ? "" : "! ") + name;
@@ -237,7 +157,7 @@ function draw(state) {
 }
 function tick() {
   const notes = [], note = (text, words) => notes.push(make("div", "note" + (words || ""), text));
-  const silence = (Date.now() - heard) / 1000, isLost = heard && (!isOpen || silence > 15);
+  const silence = (Date.now() - heard) / 1000;
   if (isLost) note(last ? "Connection lost: the data are " + age(silence) + " old; will retry."
     : "slurminit does not respond; will retry.", " lost");
   if (last) {
@@ -251,38 +171,28 @@ function tick() {
   const texts = notes.map(one => one.textContent).join("\n");
   if (texts !== tick.texts) show("notes", ...notes);
   tick.texts = texts;
-  for (const id of ["all", "ready"]) at(id).classList.toggle("stale", !!isLost);
+  for (const id of ["all", "ready"]) at(id).classList.toggle("stale", isLost);
   at("live").className = isLost ? "bad" : "soft";
   at("live").textContent = isLost ? "not connected" : heard ? "live" : "connecting …";
 }
-function listen() {
-  const events = new EventSource("/events");
-  events.onopen = () => { isOpen = true; tick(); };
-  events.onmessage = event => {
-    last = JSON.parse(event.data);
+function poll() {
+  const received = state => {
+    last = state;
     heard = Date.now();
-    isOpen = true;
-    draw(last);
-    tick();
+    isLost = false;
+    draw(state);
   };
-  events.onerror = () => {
-    isOpen = false;
-    if (!heard) { heard = Date.now(); }
-    tick();
-    // A browser gives up by itself where the answer is no stream: too many pages, for example.
-    if (events.readyState === EventSource.CLOSED) setTimeout(listen, 5000);
+  const failed = () => {
+    heard ||= Date.now();
+    isLost = true;
   };
+  fetch("/api/state", { signal: AbortSignal.timeout(15000) })
+    .then(answer => answer.ok ? answer.json() : Promise.reject(answer.status))
+    .then(received, failed)
+    .finally(() => {
+      tick();
+      setTimeout(poll, 2000);
+    });
 }
-// The first state comes with the page.
-last = JSON.parse(at("first").textContent);
-if (last) {
-  heard = Date.now();
-  isOpen = true;
-  draw(last);
-  tick();
-}
-listen();
+poll();
 setInterval(tick, 1000);
-</script>
-</body>
-</html>
