@@ -1,105 +1,20 @@
-//! Generates the manual pages, the shell completions and the verb table of docs/reference/commands.md from the command
-//! line definition. tests/pages/sections.toml adds permitted users, EXIT STATUS, ENVIRONMENT, FILES and EXAMPLES.
-//! tests/reference generates slurminit.toml(5). `UPDATE=1 cargo test --test pages` writes the files.
+//! Checks the manual pages and the shell completions, which the crate `manual` makes, and generates the verb table of
+//! docs/reference/commands.md from the command line definition. `UPDATE=1 cargo test --test pages` writes it.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "pages/marked.rs"]
-mod marked;
 #[path = "pages/releases.rs"]
 mod releases;
-#[path = "pages/sections.rs"]
-mod sections;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use clap::{Arg, Command, CommandFactory as _};
-use clap_complete::Shell;
-use cli::Cli;
+use clap::{Arg, Command};
+use manual::{command, files, sections};
 
 fn docs() -> PathBuf {
     harness::root().join("docs")
-}
-
-/// The command line definition without the hidden verbs, which PID 1 runs as child processes.
-fn command() -> Command {
-    let all = Cli::command();
-    let visible: Vec<Command> = all.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned().collect();
-    // clap's completions contain hidden verbs, so build a new command from the visible ones.
-    let mut command = Command::new("slurminit").version(env!("CARGO_PKG_VERSION"));
-    command = command.about(all.get_about().cloned().unwrap_or_default()).subcommand_required(true);
-    visible.into_iter().fold(command, Command::subcommand)
-}
-
-fn page(command: Command, sections: &str, see_also: &str) -> String {
-    let mut page = Vec::new();
-    // No date, so that the output is reproducible.
-    let source = concat!("slurminit ", env!("CARGO_PKG_VERSION"));
-    clap_mangen::Man::new(command).date("").source(source).manual("slurminit").render(&mut page).unwrap();
-    format!("{}{sections}.SH SEE ALSO\n{see_also}\n", String::from_utf8(page).unwrap())
-}
-
-/// Text of all pages and completions by path below docs.
-fn generated_files() -> BTreeMap<String, String> {
-    let mut pages_command = command().disable_help_subcommand(true);
-    // Sets the verbs' display names, which are the page names.
-    pages_command.build();
-    let sections = sections::sections();
-    let codes = sections::list("EXIT STATUS", &sections::exit_codes());
-    let mut generated =
-        BTreeMap::from([("man/slurminit.1".to_owned(), page(pages_command.clone(), &codes, "slurminit.toml(5)"))]);
-    for verb in pages_command.get_subcommands() {
-        let name = verb.get_name();
-        let more = sections.verb.get(name).map(|verb| sections::text(&sections, verb)).unwrap_or_default();
-        let text = page(verb.clone(), &more, "slurminit(1), slurminit.toml(5)");
-        generated.insert(format!("man/slurminit-{name}.1"), text);
-        for part in verb.get_subcommands().filter(|part| part.get_name() != "help") {
-            let see_also = format!("slurminit-{name}(1), slurminit(1)");
-            generated.insert(format!("man/slurminit-{name}-{}.1", part.get_name()), page(part.clone(), "", &see_also));
-        }
-    }
-    for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut command(), "slurminit", &mut script);
-        generated.insert(format!("completions/slurminit.{shell}"), String::from_utf8(script).unwrap());
-    }
-    generated
-}
-
-#[test]
-fn pages_and_completions_match_command_line() {
-    let generated = generated_files();
-    let update = std::env::var_os("UPDATE").is_some();
-    if update {
-        for folder in ["man", "completions"] {
-            for entry in fs::read_dir(docs().join(folder)).unwrap() {
-                let path = entry.unwrap().path();
-                if path.extension().is_none_or(|section| section != "5") {
-                    fs::remove_file(path).unwrap();
-                }
-            }
-        }
-    }
-    let mut diff = String::new();
-    for (name, text) in &generated {
-        let path = docs().join(name);
-        if update {
-            fs::write(&path, text).unwrap();
-        }
-        let old = fs::read_to_string(&path).unwrap_or_default();
-        diff += &similar::TextDiff::from_lines(&old, text).unified_diff().header(name, "now").to_string();
-    }
-    for folder in ["man", "completions"] {
-        for entry in fs::read_dir(docs().join(folder)).unwrap() {
-            let name = format!("{folder}/{}", entry.unwrap().file_name().into_string().unwrap());
-            if !generated.contains_key(&name) && name != "man/slurminit.toml.5" {
-                diff += &format!("docs/{name} belongs to no verb\n");
-            }
-        }
-    }
-    assert!(diff.is_empty(), "{diff}\nTo update: UPDATE=1 cargo test --test pages");
 }
 
 const BEGIN: &str = "<!-- Made of the command line's definition by: UPDATE=1 cargo test --test pages -->\n";
@@ -175,14 +90,15 @@ fn assert_table(page: &str, begin: &str, table: &str) {
 
 #[test]
 fn only_visible_verbs_have_pages_and_completions() {
-    let generated = generated_files();
+    let generated = files();
     for verb in ["run", "detect", "render", "configure", "status", "health"] {
         assert!(generated[&format!("man/slurminit-{verb}.1")].contains(".SH DESCRIPTION"), "{verb}");
         for shell in ["bash", "fish", "zsh"] {
             assert!(generated[&format!("completions/slurminit.{shell}")].contains(verb), "{verb} {shell}");
         }
     }
-    for (name, text) in &generated {
+    // slurminit.toml(5) names them, too.
+    for (name, text) in generated.iter().filter(|(name, _)| !name.ends_with(".5")) {
         assert!(!text.contains("prepare"), "{name}");
     }
 }
@@ -190,12 +106,12 @@ fn only_visible_verbs_have_pages_and_completions() {
 /// Every file and variable that a verb lists has a description, and no description is unused.
 #[test]
 fn every_verb_has_all_its_sections() {
-    let (sections, generated) = (sections::sections(), generated_files());
+    let (sections, generated) = (sections::sections(), files());
     let verbs: Vec<String> = command().get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
     for verb in &verbs {
         let page = &generated[&format!("man/slurminit-{verb}.1")];
         for section in ["EXIT STATUS", "EXAMPLES"] {
-            assert!(page.contains(section), "tests/pages/sections.toml has no {section} for {verb}");
+            assert!(page.contains(section), "tests/manual/sections.toml has no {section} for {verb}");
         }
     }
     let unknown: Vec<_> = sections.verb.keys().filter(|verb| !verbs.contains(verb)).collect();

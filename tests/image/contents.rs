@@ -102,10 +102,8 @@ fn image_has_gpu_plugin_and_tools_of_vendor() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn image_contains_man_pages() {
-    let pages = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/man")).expect("docs/man exists");
-    let mut pages: Vec<_> =
-        pages.map(|page| page.expect("an entry").file_name().into_string().expect("the name is UTF-8")).collect();
-    pages.sort();
+    let files = manual::files();
+    let pages: Vec<&str> = files.keys().filter_map(|path| path.strip_prefix("man/")).collect();
     for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         let found =
             shell(image, "cd /usr/local/share/man && find . -name 'slurminit*' -printf '%f\\n' | LC_ALL=C sort");
@@ -211,10 +209,7 @@ fn build_rejects_unknown_gpu_type() {
     let [base, builder] = bases.each_ref().map(String::as_str);
     let arguments = ["--build-arg", base, "--build-arg", builder, "--build-arg", "GPU_TYPE=voodoo"];
     let build = docker(
-        ["build", "--force-rm"]
-            .iter()
-            .chain(&arguments)
-            .chain(&[harness::root().to_str().expect("a path of ASCII characters")]),
+        ["build"].iter().chain(&arguments).chain(&[harness::root().to_str().expect("a path of ASCII characters")]),
     );
     assert_ne!(build.code, 0);
     let output = build.stdout + &build.stderr;

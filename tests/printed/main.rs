@@ -22,13 +22,8 @@
 #[path = "../image/docker.rs"]
 mod docker;
 mod inline;
-#[path = "../pages/marked.rs"]
-mod marked;
 mod page;
 mod reader;
-#[expect(dead_code, reason = "it is tests/pages's, which makes the pages of it")]
-#[path = "../pages/sections.rs"]
-mod sections;
 mod shape;
 
 use std::path::{Path, PathBuf};
@@ -100,7 +95,7 @@ fn printed_commands_work() {
 #[ignore = "needs Docker, compose and the images: run docker/test"]
 fn examples_of_manual_work() {
     let mut reader = Reader::new(root());
-    let verbs = sections::sections().verb;
+    let verbs = manual::sections::sections().verb;
     let examples = verbs.values().flat_map(|verb| &verb.examples).filter(|example| example.skip.is_none());
     let commands: Vec<&str> = examples.map(|example| example.command.as_str()).collect();
     assert!(commands.len() > 10, "{commands:?}");

@@ -8,8 +8,10 @@ use config::example::{Entry, Example};
 use config::{Config, EXAMPLE};
 use serde_json::{Map, Value, json};
 
-use crate::recorder::{Kind, RecordedKey};
-use crate::{assert_generated, record_keys, validator};
+use manual::recorder::{Kind, RecordedKey};
+use manual::reference::record_keys;
+
+use crate::{assert_generated, validator};
 
 const FILE: &str = "config/slurminit.schema.json";
 

@@ -9,37 +9,44 @@ use toml::de::Error;
 
 /// A key that a type reads.
 #[derive(Debug)]
-pub(crate) struct RecordedKey {
+pub struct RecordedKey {
     /// Path without list indices, such as `service.after`.
-    pub(crate) path: String,
-    pub(crate) kind: Kind,
+    pub path: String,
+    /// The type.
+    pub kind: Kind,
     /// Whether the key is not in the file.
-    pub(crate) is_missing: bool,
+    pub is_missing: bool,
     /// Whether it is in a table that accepts any key. The name `*` holds the permitted key names of such a table.
     is_free: bool,
 }
 
 impl RecordedKey {
     /// Whether it is a key with a value, which must be documented.
-    pub(crate) fn is_key(&self) -> bool {
+    pub fn is_key(&self) -> bool {
         !self.is_free && !self.kind.is_table()
     }
 }
 
 /// The type of a value.
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// `true` or `false`.
     Boolean,
     /// Minimum and maximum of the type.
     Integer(i64, i64),
+    /// A fractional number.
     Seconds,
+    /// Any text.
     Text,
+    /// One of these words.
     Words(&'static [&'static str]),
+    /// A list of values of one type.
     List(Box<Self>),
     /// A table with fixed keys.
     Table,
     /// A table with arbitrary keys.
     Free,
+    /// Text or a table.
     Various,
 }
 
@@ -72,6 +79,7 @@ impl fmt::Display for Kind {
     }
 }
 
+/// A deserializer of a TOML value.
 #[derive(Clone)]
 pub(crate) struct Recorder<'a> {
     value: &'a Value,
@@ -85,6 +93,7 @@ pub(crate) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
+    /// Records into `log`; the key `without` counts as absent.
     pub(crate) fn new(file: &'a Value, without: Option<&'a str>, log: &'a RefCell<Vec<RecordedKey>>) -> Self {
         Self { value: file, path: String::new(), is_free: false, lists: 0, without, log }
     }

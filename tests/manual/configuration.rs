@@ -2,8 +2,8 @@
 
 use clap_mangen::roff::{Roff, bold, roman};
 
-use crate::Part;
 use crate::marked::roff_inlines;
+use crate::reference::Part;
 
 const DESCRIPTION: &str = "The operator's configuration, as TOML. An empty file is fine: GPUs, CPUs and memory are detected at every start. \
     An unknown key, a wrong type or a syntax error is refused with its line, and exit code 78. Times are in seconds and may be \

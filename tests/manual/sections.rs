@@ -7,21 +7,25 @@ use serde::Deserialize;
 
 use crate::marked::roff_inlines;
 
-/// Contents of tests/pages/sections.toml.
+/// Contents of tests/manual/sections.toml.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Sections {
-    pub(crate) files: BTreeMap<String, String>,
-    pub(crate) environment: BTreeMap<String, String>,
-    pub(crate) verb: BTreeMap<String, Verb>,
+pub struct Sections {
+    /// Meaning by path.
+    pub files: BTreeMap<String, String>,
+    /// Meaning by variable.
+    pub environment: BTreeMap<String, String>,
+    /// Sections by verb.
+    pub verb: BTreeMap<String, Verb>,
 }
 
+/// The sections of a verb.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Verb {
+pub struct Verb {
     /// Permitted users.
     #[serde(default = "everyone")]
-    pub(crate) who: String,
+    pub who: String,
     /// Meaning by exit code.
     exit: BTreeMap<String, String>,
     /// Whether the container's exit codes (docs/reference/exit-codes.md) apply as well.
@@ -29,28 +33,36 @@ pub(crate) struct Verb {
     is_container: bool,
     /// Keys of [`Sections::files`].
     #[serde(default)]
-    pub(crate) files: Vec<String>,
+    pub files: Vec<String>,
     /// Keys of [`Sections::environment`].
     #[serde(default)]
-    pub(crate) environment: Vec<String>,
-    pub(crate) examples: Vec<Example>,
+    pub environment: Vec<String>,
+    /// The examples.
+    pub examples: Vec<Example>,
 }
 
 fn everyone() -> String {
     "everyone".to_owned()
 }
 
+/// An example.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Example {
-    pub(crate) command: String,
-    pub(crate) does: String,
+pub struct Example {
+    /// The command line.
+    pub command: String,
+    /// Its effect.
+    pub does: String,
     /// Why tests/printed does not run it.
-    pub(crate) skip: Option<String>,
+    pub skip: Option<String>,
 }
 
-pub(crate) fn sections() -> Sections {
-    toml::from_str(include_str!("sections.toml")).expect("tests/pages/sections.toml is valid")
+/// Parses tests/manual/sections.toml.
+///
+/// # Panics
+/// If it is invalid.
+pub fn sections() -> Sections {
+    toml::from_str(include_str!("sections.toml")).expect("tests/manual/sections.toml is valid")
 }
 
 /// Exit codes of docs/reference/exit-codes.md and their meaning.
