@@ -7,8 +7,7 @@
 #   docker build -t slurminit:demo --target demo --build-arg GPU_TYPE=nvidia .   simulated GPUs
 #   docker build -t slurminit:25.11 --build-arg SLURM_VERSION=25.11.7 .          another Slurm, from source
 #
-# Works with BuildKit and with the classic builder, which builds every stage above its target: so stages are cheap here,
-# and what differs by vendor is a variable in one of them.
+# Needs BuildKit: Docker 23 or newer with buildx, or DOCKER_BUILDKIT=1 before.
 
 # Debian 13 (Slurm 24.11), Debian 12 (Slurm 22.05, debian:bookworm-slim), or an image made of them or of Ubuntu 24.04, such as one with
 # CUDA: docs/your-software.md.
@@ -19,36 +18,9 @@ ARG GPU_TYPE=none
 # Empty: Slurm from BASE_IMAGE's packages. A whole version, such as 25.11.7: from source (docs/your-software.md).
 ARG SLURM_VERSION=
 
-# The classic builder executes this stage first. BuildKit skips it, and stops with the lines around "AS vendor" below.
-FROM ${BASE_IMAGE} AS checked
-ARG GPU_TYPE
-RUN case "${GPU_TYPE}" in \
-      none | nvidia | amd | intel) ;; \
-      *) echo "GPU_TYPE is '${GPU_TYPE}'; it must be none, nvidia, amd or intel: docker build --build-arg GPU_TYPE=nvidia ." >&2; exit 1 ;; \
-    esac
-
-
-# The manifests of all crates, with empty sources.
-FROM ${BUILDER_IMAGE} AS manifests
-WORKDIR /src
-COPY Cargo.toml Cargo.lock ./
-COPY src src
-COPY tests tests
-RUN find . -type f ! -name 'Cargo.*' -delete && find . -type l -delete && find . -type d -empty -delete \
- && for crate in src/*; do touch "$crate/lib.rs"; done \
- && echo 'fn main() {}' | tee src/cli/main.rs > src/init/main.rs \
- && mkdir -p tests/fake-nvml/src && touch tests/harness.rs tests/fake-nvml/src/lib.rs
-
-
-# The sources of all crates but cli.
-FROM ${BUILDER_IMAGE} AS libraries
-COPY src /src
-RUN rm -r /src/cli
-
-
 FROM ${BUILDER_IMAGE} AS builder
 RUN apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates cargo gcc libc6-dev rustc \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates cargo gcc libc6-dev rsync rustc \
  && rm -rf /var/lib/apt/lists/*
 # CA certificates (PEM text) of a TLS-inspecting proxy. They stay in this stage, which the image does not contain.
 ARG EXTRA_CA_CERTS=
@@ -61,18 +33,23 @@ RUN if [ -n "${EXTRA_CA_CERTS}" ]; then \
 # reads whole, is packed, as glibc can read it since 2.36: PID 1 has 200 KiB less in memory.
 ENV RUSTFLAGS="-C link-arg=-Wl,--defsym=pidfd_spawnp=0 -C link-arg=-Wl,--defsym=pidfd_getpid=0 -C link-arg=-Wl,-z,pack-relative-relocs"
 WORKDIR /src
-# No cache mounts: the classic builder, Docker 20.10's own, refuses them. The dependencies are a layer of their own, built again only when a manifest changes, and so are all crates but cli, which most changes leave alone.
-COPY --from=manifests /src ./
-RUN cargo build --release --locked --package slurminit --package init --package fake-nvml
-COPY --from=libraries /src src
-COPY config/slurminit.toml config/
-COPY tests/fake-nvml/src tests/fake-nvml/src
-# cargo compares time stamps, and the copied files are older than the empty ones that were built above.
-RUN find src tests/fake-nvml/src -name '*.rs' -exec touch {} + \
- && cargo build --release --locked --package slurminit --package init --package fake-nvml
-COPY src/cli src/cli
-RUN find src/cli -name '*.rs' -exec touch {} + \
- && cargo build --release --locked --package slurminit
+COPY Cargo.toml Cargo.lock ./
+COPY src src
+COPY tests tests
+COPY config config
+COPY docs/reference/exit-codes.md docs/reference/
+# What an interrupted build has compiled is kept, also between versions. cargo compares time stamps, which a checkout may set to any time:
+# so only files with another content are copied, with the current time. docker/engine.sh counts the crates.
+RUN --mount=type=cache,target=/root/.cargo/registry --mount=type=cache,target=/build,sharing=locked \
+    rsync --recursive --checksum --delete --exclude=/target ./ /build/ \
+ && cd /build \
+ && packages='--package slurminit --package init --package fake-nvml --package manual' \
+ && export CARGO_TARGET_DIR="target/$(uname -m)" \
+ && echo "crates: $(cargo tree --locked --edges normal,build --prefix none ${packages} | cut -d ' ' -f 1,2 | sort -u | wc -l)" \
+ && cargo build --release --locked ${packages} \
+ && cd "$CARGO_TARGET_DIR/release" \
+ && install -D -t /built slurminit slurminit-init libfake_nvml.so \
+ && ./slurminit-manual /built
 
 
 # Uses the image's base, whose libraries it is linked with. Without SLURM_VERSION it does nothing.
@@ -175,15 +152,15 @@ RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log \
       /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols
-COPY --from=builder /src/target/release/slurminit /src/target/release/slurminit-init /usr/local/bin/
+COPY --from=builder /built/slurminit /built/slurminit-init /usr/local/bin/
 COPY docker/image-client /usr/share/slurminit/client
 COPY config/slurminit.schema.json /usr/share/slurminit/
 # For an image that has man: Debian's slim ones leave out man and all pages of packages, which these are not.
-COPY docs/man/*.1 /usr/local/share/man/man1/
-COPY docs/man/*.5 /usr/local/share/man/man5/
-COPY docs/completions/slurminit.bash /usr/share/bash-completion/completions/slurminit
-COPY docs/completions/slurminit.fish /usr/share/fish/vendor_completions.d/
-COPY docs/completions/slurminit.zsh /usr/share/zsh/vendor-completions/_slurminit
+COPY --from=builder /built/man/*.1 /usr/local/share/man/man1/
+COPY --from=builder /built/man/*.5 /usr/local/share/man/man5/
+COPY --from=builder /built/completions/slurminit.bash /usr/share/bash-completion/completions/slurminit
+COPY --from=builder /built/completions/slurminit.fish /usr/share/fish/vendor_completions.d/
+COPY --from=builder /built/completions/slurminit.zsh /usr/share/zsh/vendor-completions/_slurminit
 ENV GPU_TYPE=${GPU_TYPE}
 # Version, commit and the digest of BASE_IMAGE, set by the builder (docker/engine.sh does); empty otherwise.
 ARG VERSION=
@@ -209,7 +186,7 @@ ENTRYPOINT ["slurminit", "run", "--"]
 
 # Simulated GPUs, for a trial without hardware. Never part of the image itself.
 FROM vendor AS demo
-COPY --from=builder /src/target/release/libfake_nvml.so /usr/lib/libnvidia-ml.so.1
+COPY --from=builder /built/libfake_nvml.so /usr/lib/libnvidia-ml.so.1
 COPY docker/demo-gpus /usr/local/bin/demo-gpus
 # void: keeps a container runtime from adding real GPUs beside the simulated ones.
 ENV SLURMINIT_DEMO=1 DEMO_GPUS=2 NVIDIA_VISIBLE_DEVICES=void

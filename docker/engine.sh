@@ -81,6 +81,10 @@ how_to_install_compose() {
     if is_debian_like; then echo "run this again with --yes, or see https://docs.docker.com/compose/install/linux/"; else how_to_install_docker; fi
 }
 
+how_to_install_buildx() {
+    if is_debian_like; then echo "run this again with --yes, or see https://docs.docker.com/go/buildx/"; else echo "https://docs.docker.com/go/buildx/"; fi
+}
+
 # Checks whether the engine responds; otherwise sets engine_error to docker's message.
 engine_answers() {
     local status=0
@@ -209,6 +213,15 @@ ensure_buildx() {
     docker buildx version >/dev/null 2>&1
 }
 
+# BuildKit is a part of the command docker before Docker 23, and buildx since.
+ensure_buildkit() {
+    if [[ $(docker --version) =~ 'version '(1[89]|20)\. ]]; then
+        export DOCKER_BUILDKIT=1
+    else
+        ensure_buildx || die "there is no 'docker buildx' on this machine, which builds the image. To repair: $(how_to_install_buildx)"
+    fi
+}
+
 # CA certificates that were added to this machine, such as that of a TLS-inspecting proxy.
 extra_ca_certs() {
     local file
@@ -229,10 +242,26 @@ ensure_base_image() {
     base_image=$(DOCKER="${docker_cmd[*]}" docker/base-image "${options[@]}" trixie)
 }
 
-# Builds and shows one line for each step; the whole output only when it fails. Later arguments override earlier ones.
+# Shows one line for each step, and one for each tenth crate.
+show_progress() { # reads the output of docker build
+    local line compiled=0 crates='?'
+    while IFS= read -r line; do
+        if [[ $line =~ ^#[0-9]+\ \[ ]]; then
+            printf '    %.110s\n' "$line"
+        elif [[ $line =~ ' crates: '([0-9]+)$ ]]; then
+            crates=${BASH_REMATCH[1]}
+        elif [[ $line =~ ' Compiling '([^ ]+) ]]; then
+            compiled=$((compiled + 1))
+            [ $((compiled % 10)) != 0 ] || printf '    compiling crate %d of %s: %s\n' "$compiled" "$crates" "${BASH_REMATCH[1]}"
+        fi
+    done
+}
+
+# Prints the progress; the whole output only when it fails. Later arguments override earlier ones.
 build_image() { # TAG, then docker build's arguments
     local tag=$1 log status=0 arguments=() argument base certs variable digest
     shift
+    ensure_buildkit
     ensure_base_image || return
     arguments=(--build-arg "BASE_IMAGE=$base_image" --build-arg "BUILDER_IMAGE=$base_image")
     log=$(mktemp -p "${scratch:-}")
@@ -248,13 +277,7 @@ build_image() { # TAG, then docker build's arguments
     digest=$("${docker_cmd[@]}" image inspect --format '{{join .RepoDigests " "}}' "$base" 2>/dev/null) || digest=''
     digest=${digest#*@}
     arguments+=(--build-arg "BASE_DIGEST=${digest%% *}")
-    # BuildKit builds stages side by side and leaves out what the target does not need. Before Docker 23 it is not the default.
-    [[ ! $(docker --version) =~ 'version '(1[89]|20)\. ]] || export DOCKER_BUILDKIT=1
-    # --force-rm: without BuildKit the container of a step that fails would stay.
-    # The braces end in true, so the pipe's status is the build's.
-    "${docker_cmd[@]}" build --force-rm --tag "$tag" "${arguments[@]}" "$@" . 2>&1 |
-        { tee "$log" | sed -un -E '/^(Step [0-9]+\/|#[0-9]+ \[)/ { s/^(.{110}).*/\1/; s/^/    /p }' || true; } ||
-        status=$?
+    "${docker_cmd[@]}" build --progress plain --tag "$tag" "${arguments[@]}" "$@" . 2>&1 | tee "$log" | show_progress || status=$?
     if [ "$status" != 0 ]; then
         tail -n 40 "$log" >&2
         ! grep -i 'no space left on device' "$log" >/dev/null ||

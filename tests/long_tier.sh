@@ -69,7 +69,6 @@ page() {
     check_if ensure_chromium "not installed" "the page in Chromium" cargo_test --test page -- --ignored
 }
 
-classic() { DOCKER_BUILDKIT=0 check "the image without BuildKit" build_image "$SLURMINIT_TEST_IMAGE-classic" --target image; }
 cgroup2() { build && check "the image on cgroup v2" env DOCKER="${docker_cmd[*]}" tests/cgroup2/run; }
 arm64() {
     check "tools and dependencies for arm64" build_image "$SLURMINIT_TEST_IMAGE-arm64" --file tests/arm64/Dockerfile
