@@ -52,11 +52,12 @@ pub fn end_other_users(job: u32, devices: &BTreeSet<String>, user: u32, run: &Pa
     // The GPU watchers have no other rights than to open GPUs.
     let watcher = users::local(install::WATCHER_USER).map(|user| user.uid);
     let others = |process: &Process| process.uid != user && Some(process.uid) != watcher;
+    let adopters = proc::ancestors().map(|ancestor| ancestor.pid).collect();
     let mut spared: BTreeSet<(u32, u32)> = BTreeSet::new();
     let mut holders = || -> Vec<(Process, bool)> {
         let processes = open_files::user_processes().into_iter().filter(others).collect();
         let mut found = open_files::find(processes, &device_files);
-        found.hidden.retain(|process| former_uids.contains(&process.uid) && !is_login(process));
+        found.hidden.retain(|process| former_uids.contains(&process.uid) && !is_login(process, &adopters));
         if found.proven.is_empty() && found.hidden.is_empty() {
             return Vec::new();
         }
@@ -104,9 +105,12 @@ fn device_list(devices: &BTreeSet<String>) -> String {
 }
 
 /// A process that a daemon of root's keeps for a session, such as sshd's: it hides because it had root's rights. A job's process has
-/// slurmstepd as its parent, and a user's own one none of root's.
-fn is_login(process: &Process) -> bool {
-    process.parent > 1 && proc::is_root_process(process.parent) && !look::is_slurmd_or_descendant(process.pid)
+/// slurmstepd as its parent, and a user's own one none of root's, or an adopter: the kernel reparents orphans to an ancestor of the daemons.
+fn is_login(process: &Process, adopters: &BTreeSet<i32>) -> bool {
+    process.parent > 1
+        && !adopters.contains(&process.parent)
+        && proc::is_root_process(process.parent)
+        && !look::is_slurmd_or_descendant(process.pid)
 }
 
 fn reports(

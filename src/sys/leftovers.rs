@@ -1,7 +1,7 @@
 //! Finds processes that a job leaves behind where no cgroup contains its processes.
 //!
 //! The modules `ending`, `look` and `handle` do IO; the rest is pure. Slurm's proctrack/linuxproc ends the descendants of slurmstepd. A process that
-//! called setsid() and outlived its parent becomes a child of PID 1, where Slurm no longer finds it. To tell it from
+//! called setsid() and outlived its parent becomes a child of slurminit, where Slurm no longer finds it. To tell it from
 //! the same user's `docker exec` shell, service or waiting srun, slurmd's descendants inherit a mark that they cannot
 //! remove: docs/decisions/mark-job-processes-with-a-resource-limit.md.
 

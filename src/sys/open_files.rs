@@ -13,13 +13,12 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
+use crate::container::Container;
 use crate::leftovers::{Handle, printable};
 use crate::proc::{self, Stat, parse};
 
 /// The limit for reading all descriptors.
 const DEADLINE: Duration = Duration::from_millis(800);
-/// The inode of the host's cgroup namespace (`PROC_CGROUP_INIT_INO`, `linux/proc_ns.h`).
-const HOST_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
 /// A living process of a user other than root.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -221,14 +220,12 @@ pub fn container_processes() -> Vec<Process> {
 /// The living processes of this container whose real user satisfies `is_included`. Each Prolog waits for this, so an
 /// excluded process costs only one file.
 fn living(is_included: impl Fn(u32) -> bool) -> Vec<Process> {
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let namespace = fs::read_link("/proc/self/ns/cgroup").unwrap_or_default();
-    let is_host_namespace = namespace.as_os_str() == HOST_CGROUP_NAMESPACE;
+    let container = Container::of_this_process();
     let read = |pid: i32| {
         let status = proc::status(pid)?;
         let [uid] = parse::numbers(&status, "Uid")?;
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok().filter(|_| is_included(uid))?;
-        is_same_container(&own, &cgroups, is_host_namespace).then(|| process(pid, &status, &cgroups)).flatten()
+        container.has(&cgroups).then(|| process(pid, &status, &cgroups)).flatten()
     };
     proc::pids().filter_map(read).collect()
 }
@@ -273,22 +270,6 @@ fn cgroup(cgroups: &str) -> Option<u64> {
     let unified = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
     let found = unified.iter().find(|root| root.join("cgroup.procs").exists())?.join(path);
     (!path.starts_with("..")).then(|| fs::metadata(found).ok().map(|found| found.ino())).flatten()
-}
-
-/// Compares `/proc/PID/cgroup` of two processes: with a shared PID namespace, processes of other containers are visible.
-/// Those are outside the root of the own cgroup namespace, or outside the own cgroup where the namespace is the host's.
-fn is_same_container(own: &str, other: &str, is_host_namespace: bool) -> bool {
-    fn split(line: &str) -> Option<(&str, &str)> {
-        let (hierarchy, rest) = line.split_once(':')?;
-        Some((hierarchy, rest.split_once(':')?.1))
-    }
-    let is_outside = |(hierarchy, path): (&str, &str)| {
-        let own = own.lines().filter_map(split).find(|(name, _)| *name == hierarchy).map_or("/", |(_, path)| path);
-        let below = path.strip_prefix(own.trim_end_matches('/'));
-        let is_below = below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        path == "/.." || path.starts_with("/../") || is_host_namespace && !is_below
-    };
-    !other.lines().filter_map(split).any(is_outside)
 }
 
 /// `socket:[123]`.
@@ -360,17 +341,5 @@ mod tests {
         assert_eq!(find(vec![own.clone()], &target).proven, vec![own.clone()]);
         drop(socket);
         assert_eq!(find(vec![own.clone()], &target), Owners { hidden: vec![own], ..Owners::default() });
-    }
-
-    #[test]
-    fn distinguishes_containers_by_cgroup() {
-        let same = |own, other| is_same_container(own, other, false);
-        assert!(same("0::/\n", "0::/\n") && same("0::/init\n", "0::/system.slice/job_1\n"));
-        assert!(!same("0::/\n", "0::/../other\n") && !same("0::/\n", "0::/..\n"));
-        assert!(same("4:memory:/\n0::/\n", "4:memory:/\n0::/\n") && same("", ""));
-        assert!(!same("4:memory:/\n0::/\n", "4:memory:/../b\n0::/\n"));
-        let host = |other| is_same_container("0::/docker/a\n", other, true);
-        assert!(host("0::/docker/a\n") && host("0::/docker/a/job\n"));
-        assert!(!host("0::/docker/ab\n") && !host("0::/user.slice\n") && !host("0::/\n"));
     }
 }

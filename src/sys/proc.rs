@@ -5,12 +5,18 @@ pub mod parse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use nix::unistd::getppid;
+
 pub use parse::Stat;
+
+use crate::container::Container;
 
 /// The PIDs of all processes in this container.
 pub fn pids() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    let container = Some(Container::of_this_process()).filter(Container::shares_pid_namespace);
+    let is_own = move |pid: &i32| container.as_ref().is_none_or(|container| container.has_process(*pid));
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_own)
 }
 
 /// The PIDs of a process's children, including those forked by its threads.
@@ -25,6 +31,19 @@ pub fn children(pid: i32) -> Vec<i32> {
 /// Reads `/proc/PID/stat`; `None` if the process does not exist. A zombie still exists.
 pub fn stat(pid: i32) -> Option<Stat> {
     Stat::parse(&text(pid, "stat")?)
+}
+
+/// The program that supervises the daemons, as the kernel names it.
+const SUPERVISOR: &str = "slurminit-init";
+
+/// The ancestors of this process, from the parent upwards, as far as this PID namespace has them.
+pub fn ancestors() -> impl Iterator<Item = Stat> {
+    std::iter::successors(stat(getppid().as_raw()), |child| stat(child.parent))
+}
+
+/// The PID of slurminit, from which this process descends. Another program may be PID 1 (`docker run --init`, `slurminit up`).
+pub fn supervisor() -> i32 {
+    ancestors().find(|ancestor| ancestor.name == SUPERVISOR).map_or(1, |ancestor| ancestor.pid)
 }
 
 /// Reads `/proc/PID/status`.

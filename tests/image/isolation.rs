@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 
 use crate::docker::{Container, DEMO, Image, Outcome, PLAIN, directory, docker};
 
@@ -70,6 +71,24 @@ fn unprivileged_processes_have_no_secret_in_environment() {
         let environment = String::from_utf8_lossy(&environment).into_owned();
         assert!(environment.contains("PATH=") && !environment.contains("secret"), "{program}: {environment:?}");
     }
+}
+
+/// With `--pid=host` /proc has processes of the host. slurminit leaves them alone.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn processes_outside_of_container_are_left_alone() {
+    let mut other = std::process::Command::new("sleep").arg("600").uid(1501).spawn().expect("these tests run as root");
+    let container = Image::new(PLAIN).with(["--pid", "host"]).json_log().serve();
+    container.sh("setpriv --reuid=1501 --regid=1501 --clear-groups sleep 600 >/dev/null 2>&1 &");
+    let score = |pid: &str| container.sh(&format!("cat /proc/{pid}/oom_score_adj"));
+    let own =
+        container.sh("pgrep -u 1501 -x sleep").lines().find(|pid| *pid != other.id().to_string()).map(str::to_owned);
+    container.until(&format!("grep -qx 500 /proc/{}/oom_score_adj", own.expect("it was started")));
+    let (after, warnings) = (score(&other.id().to_string()), container.records("start-warning"));
+    other.kill().expect("an own process");
+    other.wait().expect("an own process");
+    assert_eq!(after, "0");
+    assert!(warnings.iter().any(|record| record["text"].to_string().contains("PID namespace")), "{}", container.log());
 }
 
 const USERS: &str = "[[user]]\nname = \"alice\"\nuid = 1234\n[[user]]\nname = \"bob\"\nuid = 1235\n";
@@ -215,6 +234,36 @@ fn leaves_host_and_shared_device_files_unchanged() {
 
 /// Keeps both GPUs open. The second argument identifies the process for pgrep; `hides` as the first hides its descriptors.
 const HOLD: &str = r#"exec perl -e 'syscall(157, 4, 0, 0, 0, 0) if $ARGV[0] eq "hides"; open $f{$_}, "+<", "/dev/nvidia$_" for 0, 1; sleep 600' "#;
+
+/// Root's service is like sshd: alice has a session, and leaves a process behind. Both hide their descriptors.
+const LOGIN_SERVICE: &str = r#"
+[[service]]
+name = "login"
+command = ["sh", "-c", """
+    until [ -e /tmp/open ]; do sleep 0.1; done
+    setpriv --reuid=1234 --regid=1234 --clear-groups perl /tmp/hold session &
+    setpriv --reuid=1234 --regid=1234 --clear-groups sh -c 'setsid perl /tmp/hold orphan &'
+    wait"""]
+"#;
+
+/// slurminit adopts the orphans of logins where it is not PID 1. They are not sessions.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn hidden_orphan_of_login_loses_gpu_under_another_init() {
+    let image = Image::new(DEMO).with(["--init", "--hostname", "node1", "--env", "DEMO_GPUS=2"]);
+    let lab = Lab::new(&image, LOGIN_SERVICE);
+    let hold = "syscall(157, 4, 0, 0, 0, 0); open $f{$_}, '+<', \"/dev/nvidia$_\" or die for 0, 1; \
+                open $ready, '>', \"/tmp/$ARGV[0]\"; close $ready; sleep 600";
+    lab.container.sh(&format!("cat >/tmp/hold <<'END'\n{hold}\nEND"));
+    lab.user("alice", "cd /tmp; sbatch --gres=gpu:2 -o /dev/null --wrap 'touch open; exec sleep 600'").ok();
+    lab.container.until("[ -e /tmp/session ] && [ -e /tmp/orphan ]");
+    lab.container.sh("[ $(ps -o ppid= -p $(pgrep -f '^perl .* orphan$')) != 1 ]");
+    lab.user("alice", "scancel --user alice").ok();
+    lab.container.until("! squeue --noheader | grep -q .");
+    lab.user("bob", "srun --gres=gpu:2 true").ok();
+    let is_alive = |title: &str| lab.container.exec(&["pgrep", "-f", &format!("^perl .* {title}$")]).code == 0;
+    assert_eq!(["session", "orphan"].map(is_alive), [true, false], "{}", lab.container.log());
+}
 
 /// Before a GPU is allocated to another user, exactly the processes that have it open are killed.
 #[test]

@@ -22,6 +22,7 @@ use startup::start::Start;
 use startup::take_token::take_token;
 use startup::take_variables::{saved_toml, take_variables};
 use startup::up;
+use sys::container::Container;
 use sys::inherited::Inherited;
 use sys::lock::Lock;
 use sys::lock::state::{StateInUse, StateLock};
@@ -174,6 +175,12 @@ fn warnings(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock
         warnings.push(format!(
             "{DEFAULT_FILE} is ignored, because SLURMINIT_TOML is the whole configuration; repair: remove one of them"
         ));
+    }
+    if Container::of_this_process().shares_pid_namespace() {
+        warnings.push(
+            "the PID namespace is shared with others, who can signal jobs; repair: remove --pid or shareProcessNamespace"
+                .to_owned(),
+        );
     }
     warnings.extend(state.warnings.iter().cloned());
     warnings.extend(

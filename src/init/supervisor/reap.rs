@@ -15,7 +15,7 @@ use crate::process;
 use machine::{Child, Event, Exit};
 use model::log::Level;
 use model::message;
-use sys::system_calls;
+use sys::{proc, system_calls};
 
 /// A unit whose main process is dead. The rest of its group got SIGKILL but may still hold the unit's port, and a new
 /// process would find it taken. The remaining processes are reparented to PID 1 as they die, so each death triggers a
@@ -118,8 +118,7 @@ pub(super) fn signal_all(signal: i32) {
     let mut signalled = BTreeSet::new();
     let mut parents = vec![nix::unistd::getpid().as_raw()];
     while let Some(parent) = parents.pop() {
-        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
-        for child in children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
+        for child in proc::children(parent) {
             if signalled.insert(child) {
                 parents.push(child);
                 system_calls::kill(child, signal);

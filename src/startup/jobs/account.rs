@@ -269,7 +269,7 @@ fn cancel(job: &str) -> anyhow::Result<()> {
 
 /// Kills only the daemon: slurmstepd processes live on, and PID 1 starts a new slurmd.
 fn end_slurmd() {
-    for pid in proc::pids().filter(|pid| look::is_slurmd_with_parent(*pid, 1)) {
+    for pid in proc::pids().filter(|pid| look::is_supervised_slurmd(*pid)) {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
     }
 }

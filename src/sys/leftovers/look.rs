@@ -24,7 +24,7 @@ const MAX_ENVIRONMENT: u64 = 1 << 20;
 /// The maximum number of open files to inspect per process.
 const MAX_FILES: usize = 4096;
 
-/// The mark inherited by slurmd's descendants: a hard limit on file locks below that of PID 1.
+/// The mark inherited by slurmd's descendants: a hard limit on file locks below that of slurminit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(u64);
 
@@ -32,7 +32,7 @@ impl Mark {
     /// The mark of this process, a descendant of slurmd; `None` if it has none.
     pub fn of_this_process() -> Option<Self> {
         let (_, own) = getrlimit(Resource::RLIMIT_LOCKS).ok()?;
-        let unmarked = hard_limit(1)?;
+        let unmarked = hard_limit(proc::supervisor())?;
         (own < unmarked).then_some(Self(own))
     }
 
@@ -44,7 +44,7 @@ impl Mark {
 
 /// Whether a process is slurmd or one of its descendants.
 pub fn is_slurmd_or_descendant(pid: i32) -> bool {
-    hard_limit(1).zip(hard_limit(pid)).is_some_and(|(unmarked, own)| own < unmarked)
+    hard_limit(proc::supervisor()).zip(hard_limit(pid)).is_some_and(|(unmarked, own)| own < unmarked)
 }
 
 fn hard_limit(pid: i32) -> Option<u64> {
@@ -87,9 +87,9 @@ pub fn is_running(process: &Process) -> bool {
     start_time(process.pid) == Some(process.start) && !program.is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
-/// Whether the process is a slurmd whose parent has the PID `parent`.
-pub fn is_slurmd_with_parent(pid: i32, parent: i32) -> bool {
-    living_stat(pid).is_some_and(|stat| stat.parent == parent && role(pid, &stat.name) == Role::Daemon)
+/// Whether the process is a slurmd that slurminit supervises.
+pub fn is_supervised_slurmd(pid: i32) -> bool {
+    living_stat(pid).is_some_and(|stat| stat.parent == proc::supervisor() && role(pid, &stat.name) == Role::Daemon)
         && is_slurmd_or_descendant(pid)
 }
 
