@@ -57,11 +57,13 @@ fn free_and_limit(version: CgroupVersion, group: &Path) -> Option<(u64, u64)> {
     let limit = group_limit(version, group)?;
     let number = |file: &str| regular::text(&group.join(file)).ok()?.trim().parse::<u64>().ok();
     let (used, cache) = match version {
-        CgroupVersion::V2 => ("memory.current", "inactive_file"),
-        _ => ("memory.usage_in_bytes", "total_inactive_file"),
+        CgroupVersion::V2 => ("memory.current", ["inactive_file ", "active_file "]),
+        _ => ("memory.usage_in_bytes", ["total_inactive_file ", "total_active_file "]),
     };
+    // The kernel reclaims also the active page cache before it kills a process.
     let stat = regular::text(&group.join("memory.stat")).unwrap_or_default();
-    let cache = stat.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse().ok()).unwrap_or(0);
+    let lines = stat.lines().filter_map(|line| cache.iter().find_map(|name| line.strip_prefix(name)));
+    let cache: u64 = lines.filter_map(|value| value.trim().parse::<u64>().ok()).fold(0, u64::saturating_add);
     Some((limit.saturating_sub(number(used)?.saturating_sub(cache)), limit))
 }
 
@@ -143,7 +145,10 @@ mod tests {
                 V1,
                 v1("sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n"),
                 v1("sys/fs/cgroup/memory/memory.usage_in_bytes", "805306368\n"),
-                v1("sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 268435456\n"),
+                v1(
+                    "sys/fs/cgroup/memory/memory.stat",
+                    "inactive_file 1\ntotal_inactive_file 134217728\ntotal_active_file 134217728\n"
+                ),
             ]),
             Some((512, 1024, None))
         );

@@ -3,6 +3,8 @@
 //! Time and memory samples are inputs, and [`Action`]s are outputs. It is for a node where Slurm does not limit the memory of
 //! jobs: there an OOM kill could hit any process.
 
+use std::collections::BTreeMap;
+
 use config::{Memory, Victim};
 use probe::memory::Sample;
 
@@ -34,14 +36,22 @@ pub struct JobMemory {
 }
 
 impl JobMemory {
-    fn exceeds_request(&self) -> bool {
-        self.requested.is_some_and(|requested| self.used > requested)
+    fn within_request(&self) -> u64 {
+        self.requested.map_or(self.used, |requested| self.used.min(requested))
     }
 }
 
-/// The job to cancel: only one that uses more than it requested. `jobs` are sorted by their start.
-pub fn victim(jobs: &[JobMemory], which: Victim) -> Option<JobMemory> {
-    let mut exceeding = jobs.iter().copied().filter(JobMemory::exceeds_request);
+/// The job to cancel: one that uses more than it requested, of the user with the most memory that no job requested. Otherwise a user
+/// could have others' jobs cancelled with files or processes outside of jobs. `jobs` are sorted by their start; `users` is the memory of
+/// each user in MiB, also outside of jobs, and `None` is memory of an unknown user.
+pub fn victim(jobs: &[JobMemory], users: &BTreeMap<Option<u32>, u64>, which: Victim) -> Option<JobMemory> {
+    let unrequested = |(uid, used): (&Option<u32>, &u64)| {
+        let jobs_of_user = jobs.iter().filter(|job| Some(job.uid) == *uid);
+        used.saturating_sub(jobs_of_user.map(JobMemory::within_request).sum())
+    };
+    let (top_user, _) = users.iter().max_by_key(|user| unrequested(*user))?;
+    let mut exceeding =
+        jobs.iter().copied().filter(|job| Some(job.uid) == *top_user && job.used > job.within_request());
     match which {
         Victim::Youngest => exceeding.next_back(),
         Victim::Oldest => exceeding.next(),
@@ -52,16 +62,12 @@ pub fn victim(jobs: &[JobMemory], which: Victim) -> Option<JobMemory> {
 /// The state of the guard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guard {
-    is_closed: bool,
+    /// Whether the node is drained because of its memory.
+    pub is_closed: bool,
     cancelled_ms: Option<u64>,
 }
 
 impl Guard {
-    /// `is_closed`: whether an earlier agent drained the node because of its memory.
-    pub const fn new(is_closed: bool) -> Self {
-        Self { is_closed, cancelled_ms: None }
-    }
-
     /// The actions to take now.
     pub fn step(&mut self, now_ms: u64, sample: &Sample, levels: &Memory) -> Vec<Action> {
         let (free, mut actions) = (sample.free_percent(), Vec::new());
@@ -113,13 +119,15 @@ mod tests {
             assert_eq!(actions(&mut guard, now, free, None), want, "{free}");
         }
         // A node drained by an earlier agent.
-        assert_eq!(actions(&mut Guard::new(true), 0, 90, None), ["open"]);
-        assert_eq!(actions(&mut Guard::new(true), 0, 40, None), [""; 0]);
+        for (free, want) in [(90, vec!["open"]), (40, vec![])] {
+            let mut guard = Guard { is_closed: true, ..Guard::default() };
+            assert_eq!(actions(&mut guard, 0, free, None), want);
+        }
     }
 
     #[test]
     fn cancels_jobs_under_memory_pressure_with_pause() {
-        let mut guard = Guard::new(true);
+        let mut guard = Guard { is_closed: true, ..Guard::default() };
         assert_eq!(actions(&mut guard, 0, 14, Some(0.0)), [""; 0], "no pressure");
         assert_eq!(actions(&mut guard, 1, 14, Some(0.1)), ["cancel"]);
         assert_eq!(actions(&mut guard, 30_000, 14, None), [""; 0]);
@@ -137,9 +145,23 @@ mod tests {
         let job = |job, requested, used| JobMemory { job, uid: 0, requested, used };
         let jobs =
             [job(1, Some(10), 11), job(2, Some(10), 10), job(3, Some(10), 900), job(4, None, 900), job(5, Some(0), 0)];
-        let of = |which| victim(&jobs, which).map(|job| job.job);
+        let users = [(Some(0), 1900)].into();
+        let of = |which| victim(&jobs, &users, which).map(|job| job.job);
         assert_eq!([of(Victim::Youngest), of(Victim::Oldest), of(Victim::None)], [Some(3), Some(1), None]);
-        assert_eq!(victim(&jobs[1..2], Victim::Youngest), None);
+        assert_eq!(victim(&jobs[1..2], &users, Victim::Youngest), None);
+    }
+
+    #[test]
+    fn cancels_no_job_because_of_memory_of_another_user() {
+        let job = |job, uid, requested, used| JobMemory { job, uid, requested: Some(requested), used };
+        let jobs = [job(1, 1, 10, 60), job(2, 2, 100, 100), job(3, 2, 10, 15)];
+        let of = |users: &[(Option<u32>, u64)]| {
+            victim(&jobs, &users.iter().copied().collect(), Victim::Youngest).map(|job| job.job)
+        };
+        assert_eq!(of(&[(Some(1), 60), (Some(2), 115)]), Some(1), "what jobs requested does not count");
+        assert_eq!(of(&[(Some(1), 60), (Some(2), 115), (Some(3), 600)]), None, "user 3 has no job");
+        assert_eq!(of(&[(Some(1), 60), (Some(2), 115), (None, 600)]), None, "of an unknown user");
+        assert_eq!(of(&[(Some(1), 60), (Some(2), 715)]), Some(3), "user 2 has files, and a job above its request");
     }
 
     proptest! {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use nix::sys::stat::makedev;
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
@@ -22,15 +23,41 @@ const MAX_NAMED: usize = 3;
 /// How much of an environment is read.
 const MAX_ENVIRONMENT: u64 = 1 << 20;
 
-/// A process, or processes in sum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The memory of the container's users.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// The processes, except those of root outside of jobs.
+    pub processes: Vec<ProcessMemory>,
+    /// By user; `None` is memory of files that have no name any more and that no process, or several users, have mapped.
+    pub users: BTreeMap<Option<u32>, UserMemory>,
+}
+
+/// A process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessMemory {
     /// The real user.
     pub uid: u32,
     /// The job: that of its slurmstepd, or else the one in its environment, which its user can choose.
     pub job: Option<u64>,
-    /// Bytes, with its share of what it shares with others.
+    /// Bytes, with its share of what it shares with others. Files of other users do not count, because one user could make another's job
+    /// exceed its request with them.
     pub bytes: u64,
+}
+
+/// A file in memory: device number and inode.
+type FileId = (u64, u64);
+
+/// What a process has mapped of files in a tmpfs: its share in bytes.
+type Mapped = Vec<(FileId, u64)>;
+
+/// A file system in memory that users may write to.
+#[derive(Debug)]
+struct Tmpfs {
+    mount: PathBuf,
+    device: u64,
+    /// Bytes of all files, also of those that have no name any more.
+    used: u64,
+    files: Vec<FileInMemory>,
 }
 
 /// A user's memory in bytes.
@@ -42,13 +69,21 @@ pub struct UserMemory {
 }
 
 impl UserMemory {
-    fn sum(&self) -> u64 {
+    /// Bytes of processes and files.
+    pub fn sum(&self) -> u64 {
         self.files.values().sum::<u64>() + self.processes
     }
 }
 
-/// The memory of the container's processes, except those of root outside of jobs.
-pub fn processes() -> Vec<ProcessMemory> {
+/// Reads the memory of processes and files, and attributes it to users.
+pub fn read() -> MemoryUse {
+    let all = tmpfs();
+    let devices = all.iter().map(|tmpfs| tmpfs.device).collect();
+    attribute(processes(devices), &all)
+}
+
+/// The processes, and the files in a tmpfs of these devices that each has mapped.
+fn processes(devices: BTreeSet<u64>) -> Vec<(ProcessMemory, Mapped)> {
     let all: BTreeMap<i32, Stat> = proc::pids().filter_map(|pid| Some((pid, proc::stat(pid)?))).collect();
     let mut found = Vec::new();
     for (pid, stat) in &all {
@@ -58,9 +93,8 @@ pub fn processes() -> Vec<ProcessMemory> {
         };
         let job = job_above(&all, stat);
         if uid != 0 || job.is_some() {
-            // Memory of a process that hides from its own user counts in full.
-            let kib = ["RssAnon", "RssShmem"].iter().filter_map(|key| kib(&status, key)).sum::<u64>();
-            found.push((*pid, gid, ProcessMemory { uid, job, bytes: kib << 10 }));
+            let bytes = |key| kib(&status, key).unwrap_or_default() << 10;
+            found.push((*pid, gid, bytes("RssShmem"), ProcessMemory { uid, job, bytes: bytes("RssAnon") }));
         }
     }
     let (deadline, processes) = (Instant::now() + DEADLINE, found.clone());
@@ -68,29 +102,34 @@ pub fn processes() -> Vec<ProcessMemory> {
     let is_root = Uid::effective().is_root();
     // Root without CAP_SYS_PTRACE reads these files with the user's ID for file access. If the thread hangs, it ends with the program.
     let thread = std::thread::Builder::new().spawn(move || {
-        for (pid, gid, memory) in processes {
+        for (pid, gid, _, memory) in processes {
             if is_root {
                 setfsgid(Gid::from_raw(gid));
                 setfsuid(Uid::from_raw(memory.uid));
             }
-            if sender.send((share(pid), memory.job.or_else(|| job_of_environment(pid)))).is_err() {
+            if sender.send((share(pid, &devices), memory.job.or_else(|| job_of_environment(pid)))).is_err() {
                 return;
             }
         }
     });
     let mut answers = thread.ok().map(|_| receiver);
-    for (_, _, memory) in &mut found {
-        let answer =
-            answers.as_ref().map(|receiver| receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())));
-        match answer {
-            Some(Ok((bytes, job))) => {
-                memory.bytes = bytes.unwrap_or(memory.bytes);
-                memory.job = job;
-            }
-            _ => answers = None,
-        }
-    }
-    found.into_iter().map(|(_, _, memory)| memory).collect()
+    let mut read = |shared: u64, memory: &mut ProcessMemory| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Some(Ok((share, job))) = answers.as_ref().map(|receiver| receiver.recv_timeout(left)) else {
+            answers = None;
+            return Mapped::new();
+        };
+        memory.job = job;
+        // Memory of a process that hides from its own user counts in full.
+        let (bytes, mapped) = share.unwrap_or_else(|| (memory.bytes + shared, Mapped::new()));
+        memory.bytes = bytes;
+        mapped
+    };
+    let read_all = found.into_iter().map(|(_, _, shared, mut memory)| {
+        let mapped = read(shared, &mut memory);
+        (memory, mapped)
+    });
+    read_all.collect()
 }
 
 fn job_above(all: &BTreeMap<i32, Stat>, stat: &Stat) -> Option<u64> {
@@ -98,12 +137,40 @@ fn job_above(all: &BTreeMap<i32, Stat>, stat: &Stat) -> Option<u64> {
     parents.filter_map(proc::step_title).find_map(|title| Some(parse::step(&title)?.0.into()))
 }
 
-/// The process's proportional share of memory that is not the cache of a file on disk.
-fn share(pid: i32) -> Option<u64> {
+/// The process's proportional share of memory that is not the cache of a file on disk, and the part of it that is in files on these devices.
+fn share(pid: i32, devices: &BTreeSet<u64>) -> Option<(u64, Mapped)> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    let parts = ["Pss_Anon", "Pss_Shmem"].iter().map(|key| kib(&text, key)).sum::<Option<u64>>();
+    let shared = kib(&text, "Pss_Shmem");
     // Before Linux 5.9 there is only the sum with such caches.
-    Some(parts.or_else(|| kib(&text, "Pss"))? << 10)
+    let parts = kib(&text, "Pss_Anon").zip(shared).map(|(anonymous, shared)| anonymous + shared);
+    let bytes = parts.or_else(|| kib(&text, "Pss"))? << 10;
+    let maps = if shared == Some(0) { None } else { fs::read_to_string(format!("/proc/{pid}/smaps")).ok() };
+    Some((bytes, mapped_files(&maps.unwrap_or_default(), devices)))
+}
+
+/// Parses /proc/PID/smaps: a line with address, rights, offset, device, inode and path, then lines such as `Pss: 4 kB`.
+fn mapped_files(smaps: &str, devices: &BTreeSet<u64>) -> Mapped {
+    let (mut mapped, mut is_on_device) = (Mapped::new(), false);
+    for line in smaps.lines() {
+        if line.starts_with(|first: char| first.is_ascii_digit() || first.is_ascii_lowercase()) {
+            let file = file_of_mapping(line).filter(|(device, _)| devices.contains(device));
+            is_on_device = file.is_some();
+            mapped.extend(file.map(|file| (file, 0)));
+        } else if let Some((_, bytes)) = mapped.last_mut().filter(|_| is_on_device) {
+            // A private mapping has own copies of changed pages.
+            *bytes += kib(line, "Pss").unwrap_or_default() << 10;
+            *bytes = bytes.saturating_sub(kib(line, "Anonymous").unwrap_or_default() << 10);
+        }
+    }
+    mapped
+}
+
+/// `7f0e8f400000-7f0e8f600000 rw-s 00000000 00:2f 12 /dev/shm/file`
+fn file_of_mapping(line: &str) -> Option<FileId> {
+    let mut fields = line.split_ascii_whitespace().skip(3);
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    Some((makedev(number(major)?, number(minor)?), fields.next()?.parse().ok()?))
 }
 
 fn kib(text: &str, key: &str) -> Option<u64> {
@@ -118,26 +185,58 @@ fn job_of_environment(pid: i32) -> Option<u64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// Bytes by user, of processes and of files in memory.
-pub fn by_user(processes: &[ProcessMemory]) -> BTreeMap<Option<u32>, UserMemory> {
-    let mut users: BTreeMap<Option<u32>, UserMemory> = BTreeMap::new();
-    for process in processes {
-        users.entry(Some(process.uid)).or_default().processes += process.bytes;
+/// Attributes a file to its owner, or to the processes that have mapped it: its owner's, or those of the only user where it has no
+/// name any more.
+fn attribute(processes: Vec<(ProcessMemory, Mapped)>, all: &[Tmpfs]) -> MemoryUse {
+    let owner = |tmpfs: &Tmpfs, file: &FileInMemory| ((tmpfs.device, file.inode), file.uid);
+    let owners: BTreeMap<FileId, u32> =
+        all.iter().flat_map(|tmpfs| tmpfs.files.iter().map(|file| owner(tmpfs, file))).collect();
+    let mut mappers: BTreeMap<FileId, BTreeSet<u32>> = BTreeMap::new();
+    for (process, mapped) in &processes {
+        for (file, _) in mapped {
+            mappers.entry(*file).or_default().insert(process.uid);
+        }
     }
-    for mount in writable_tmpfs() {
+    let mut found = MemoryUse::default();
+    let mut in_processes: BTreeMap<(u64, Option<u32>), u64> = BTreeMap::new();
+    for (mut process, mapped) in processes {
+        for (file, bytes) in mapped {
+            let owner = owners.get(&file).copied();
+            let is_own = owner
+                .map_or_else(|| mappers.get(&file).is_some_and(|users| users.len() == 1), |uid| uid == process.uid);
+            match is_own {
+                true => *in_processes.entry((file.0, owner)).or_default() += bytes,
+                false => process.bytes = process.bytes.saturating_sub(bytes),
+            }
+        }
+        found.users.entry(Some(process.uid)).or_default().processes += process.bytes;
+        found.processes.push(process);
+    }
+    for tmpfs in all {
         let mut by_owner: BTreeMap<Option<u32>, u64> = BTreeMap::new();
-        for file in files(&mount) {
+        for file in &tmpfs.files {
             *by_owner.entry(Some(file.uid)).or_default() += file.bytes;
         }
-        // Deleted files that a process has open, and what the limits left out.
-        let used = statvfs(&mount)
-            .map_or(0, |disk| disk.blocks().saturating_sub(disk.blocks_free()).saturating_mul(disk.fragment_size()));
-        let unattributed = used.saturating_sub(by_owner.values().sum());
-        for (uid, bytes) in by_owner.into_iter().chain([(None, unattributed)]) {
-            *users.entry(uid).or_default().files.entry(mount.clone()).or_default() += bytes;
+        // Files without a name, and what the limits left out.
+        by_owner.insert(None, tmpfs.used.saturating_sub(by_owner.values().sum()));
+        for (uid, bytes) in by_owner {
+            let bytes = bytes.saturating_sub(in_processes.get(&(tmpfs.device, uid)).copied().unwrap_or_default());
+            found.users.entry(uid).or_default().files.insert(tmpfs.mount.clone(), bytes);
         }
     }
-    users
+    found
+}
+
+/// The file systems in memory that users may write to, each once.
+fn tmpfs() -> Vec<Tmpfs> {
+    let mut devices = BTreeSet::new();
+    let read = |mount: PathBuf| {
+        let device = mount.symlink_metadata().ok()?.dev();
+        let used = statvfs(&mount)
+            .map_or(0, |disk| disk.blocks().saturating_sub(disk.blocks_free()).saturating_mul(disk.fragment_size()));
+        devices.insert(device).then(|| Tmpfs { device, used, files: files(&mount), mount })
+    };
+    writable_tmpfs().into_iter().filter_map(read).collect()
 }
 
 /// The mount points of file systems in memory that users may write to.
@@ -204,8 +303,8 @@ mod tests {
     #[test]
     fn own_process_share_includes_allocated_memory() {
         let filled = vec![1_u8; 64 << 20];
-        let own = share(i32::try_from(std::process::id()).unwrap()).unwrap();
-        assert!(own >= 64 << 20, "{own}");
+        let (own, mapped) = share(i32::try_from(std::process::id()).unwrap(), &BTreeSet::new()).unwrap();
+        assert!(own >= 64 << 20 && mapped.is_empty(), "{own}");
         drop(filled);
         assert_eq!(kib("Rss: 1 kB\nPss:    12 kB\n", "Pss"), Some(12));
     }
@@ -220,6 +319,36 @@ mod tests {
         std::os::unix::fs::symlink("/", directory.path().join("below/link")).unwrap();
         let bytes: u64 = files(directory.path()).iter().map(|file| file.bytes).sum();
         assert!((1 << 20..(1 << 20) + 100_000).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn parses_share_of_mapped_tmpfs_files() {
+        let smaps = "7f00-7f10 rw-s 00000000 00:2f 12    /dev/shm/a b\nSize: 9 kB\nPss:   8 kB\nAnonymous:   0 kB\n\
+                     7f20-7f30 rw-p 00000000 00:2f 13    /dev/shm/c (deleted)\nPss:   8 kB\nAnonymous:   6 kB\n\
+                     7f40-7f50 r--p 00000000 08:01 14    /usr/lib/x\nPss:   8 kB\n7f60-7f70 rw-p 00000000 00:00 0 \nPss: 4 kB\n";
+        let device = makedev(0, 0x2f);
+        let expected = vec![((device, 12), 8 << 10), ((device, 13), 2 << 10)];
+        assert_eq!(mapped_files(smaps, &[device].into()), expected);
+        assert_eq!(mapped_files("\nPss: 1 kB\n7f\nPss: 1 kB\n", &[device].into()), vec![]);
+    }
+
+    #[test]
+    fn process_is_not_charged_for_file_of_another_user() {
+        const ALICE: u32 = 1;
+        const BOB: u32 = 2;
+        let process = |uid, bytes, mapped: &[(u64, u64)]| {
+            let mapped = mapped.iter().map(|(inode, bytes)| ((7, *inode), *bytes)).collect();
+            (ProcessMemory { uid, bytes, ..ProcessMemory::default() }, mapped)
+        };
+        let file = |uid, inode, bytes| FileInMemory { uid, path: PathBuf::new(), inode, bytes };
+        let files = vec![file(ALICE, 10, 600), file(BOB, 11, 40)];
+        // The files 12 and 13 have no name any more, and alice has mapped 13 as well.
+        let tmpfs = Tmpfs { mount: "/dev/shm".into(), device: 7, used: 600 + 40 + 30 + 20 + 5, files };
+        let bob = process(BOB, 5 + 600 + 40 + 30 + 10, &[(10, 600), (11, 40), (12, 30), (13, 10)]);
+        let found = attribute(vec![bob, process(ALICE, 1 + 10, &[(13, 10)])], &[tmpfs]);
+        assert_eq!(found.processes.iter().map(|process| process.bytes).collect::<Vec<_>>(), [5 + 40 + 30, 1]);
+        let sums: Vec<_> = found.users.iter().map(|(uid, memory)| (*uid, memory.sum())).collect();
+        assert_eq!(sums, [(None, 25), (Some(ALICE), 601), (Some(BOB), 75)]);
     }
 
     #[test]

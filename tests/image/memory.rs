@@ -1,6 +1,6 @@
 //! The memory guard: `[memory] guard`.
 
-use crate::docker::{Container, Image, PLAIN, directory, docker};
+use crate::docker::{Container, Image, PLAIN, directory, docker, records};
 
 /// A container with 1 GiB of memory, and a guard that samples every 0.5 s.
 fn serve(toml: &str) -> (Container, tempfile::TempDir) {
@@ -81,5 +81,38 @@ fn job_within_request_survives_memory_exhaustion_by_other_user() {
     assert!(reports("nobody (uid 65534): 600 MiB") && reports("/dev/shm"), "{users}");
     docker(["exec", "--user", "nobody", &container.name, "rm", "/dev/shm/full"]).ok();
     assert_eq!(container.sh(&format!("squeue --noheader --jobs {job} --format %T")), "RUNNING");
+    assert!(container.records("job-cancelled-for-memory").is_empty(), "{}", container.log());
+}
+
+/// A user without a job fills /dev/shm. One job of root has that file mapped, and one uses more than it requested, but less than the user.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn no_job_is_cancelled_because_of_file_of_other_user() {
+    let (container, _config) = serve_with("close_below = 48\ncancel_below = 45\n", ["--shm-size", "900m"]);
+    // mmap(2) of x86-64, with MAP_SHARED | MAP_POPULATE.
+    let map = "open F, q(<), q(/dev/shm/full); syscall(9, 0, 640 << 20, 1, 0x8001, fileno F, 0); open R, q(>/tmp/mapped); sleep 600";
+    let maps = format!("until [ -e /dev/shm/ready ]; do sleep 0.1; done; exec perl -e \"{map}\"");
+    let jobs = [
+        container.sh(&format!("sbatch --parsable --mem 200 --output /dev/null --wrap '{maps}'")),
+        fill(&container, 40),
+    ];
+    container.until("[ $(squeue --noheader --states=R | wc -l) = 2 ]");
+    let file = "head -c 640M /dev/zero >/dev/shm/full; touch /dev/shm/ready";
+    docker(["exec", "--user", "nobody", &container.name, "sh", "-c", file]).ok();
+    container.until("[ -e /tmp/mapped ]");
+    let before = container.records("no-job-cancelled-for-memory").len();
+    container.until_log("a decision", |log| {
+        let decisions =
+            records(log).into_iter().filter(|record| record["kind"].to_string().contains("job-cancelled-for-memory"));
+        decisions.count() > before
+    });
+    for job in jobs {
+        assert_eq!(
+            container.sh(&format!("squeue --noheader --jobs {job} --format %T")),
+            "RUNNING",
+            "{}",
+            container.log()
+        );
+    }
     assert!(container.records("job-cancelled-for-memory").is_empty(), "{}", container.log());
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::slurm;
 use crate::memory_guard::{self, Action, Guard, JobMemory};
-use crate::memory_use::{self, ProcessMemory};
+use crate::memory_use::{self, MemoryUse, ProcessMemory};
 use config::{Config, Victim};
 use model::message;
 use probe::memory;
@@ -16,7 +16,9 @@ use sys::users;
 
 /// Starts a thread that watches the memory until the agent ends: Slurm's answers can take long, and so can those about GPUs.
 pub(super) fn watch(config: &Config, interval: Duration, node: &str) -> io::Result<()> {
-    let mut watch = Watch { config: config.clone(), node: node.to_owned(), guard: None };
+    let (config, node) = (config.clone(), node.to_owned());
+    let mut watch =
+        Watch { config, node, guard: Guard::default(), is_node_known: false, is_other_drain_reported: false };
     let began = Instant::now();
     let body = move || {
         loop {
@@ -35,61 +37,71 @@ fn pause(time: Duration) {
 struct Watch {
     config: Config,
     node: String,
-    /// `None` until it is known whether an earlier agent drained the node.
-    guard: Option<Guard>,
+    guard: Guard,
+    /// Whether the guard has the state of the node, which an earlier agent may have drained.
+    is_node_known: bool,
+    /// Whether the log has that the node is drained for another reason while memory is low.
+    is_other_drain_reported: bool,
 }
 
 impl Watch {
     fn step(&mut self, now_ms: u64) {
         let Some(sample) = memory::sample(Path::new("/")) else { return };
-        if self.guard.is_none() {
-            self.guard = slurm::is_drained_for_memory(&self.node).map(Guard::new);
+        if !self.is_node_known {
+            let Some(is_closed) = slurm::is_drained_for_memory(&self.node) else { return };
+            (self.guard.is_closed, self.is_node_known) = (is_closed, true);
         }
-        let actions =
-            self.guard.as_mut().map(|guard| guard.step(now_ms, &sample, &self.config.memory)).unwrap_or_default();
-        for action in actions {
-            self.apply(action);
+        for action in self.guard.step(now_ms, &sample, &self.config.memory) {
+            if let Err(why) = self.apply(action) {
+                report::warn(message!("memory-action-failed", "the action failed: {why}; will retry", why = why));
+                self.is_node_known = false;
+            }
         }
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: Action) -> Result<(), String> {
         let node = &self.node;
-        let outcome = match action {
+        match action {
             Action::Drain(why) => {
-                let level = self.config.memory.open_above;
-                report::warn(message!(
-                    "memory-low",
-                    "{why}; node drained until more than {percent} % are free",
-                    why = why,
-                    percent = level
-                ));
-                slurm::drain_for_memory(node, &why)
+                let is_drained = slurm::drain_for_memory(node, &why)?;
+                if is_drained {
+                    report::warn(message!(
+                        "memory-low",
+                        "{why}; node drained until more than {percent} % are free",
+                        why = why,
+                        percent = self.config.memory.open_above
+                    ));
+                } else if !self.is_other_drain_reported {
+                    report::warn(message!("memory-low", "{why}; the node is drained for another reason", why = why));
+                }
+                // Another's drain can end before memory is free.
+                (self.guard.is_closed, self.is_other_drain_reported) = (is_drained, !is_drained);
             }
-            Action::Resume => {
-                report::info(message!("memory-recovered", "memory recovered; node resumed"));
-                slurm::resume_after_memory(node)
-            }
-            Action::Cancel(which, why) => cancel(node, which, &why),
-        };
-        if let Err(why) = outcome {
-            report::warn(message!("memory-action-failed", "the action failed: {why}; will retry", why = why));
-            // The current state of the node decides the next action.
-            self.guard = None;
+            Action::Resume => match slurm::resume_after_memory(node)? {
+                true => report::info(message!("memory-recovered", "memory recovered; node resumed")),
+                false => report::info(message!(
+                    "memory-recovered",
+                    "memory recovered; the node was not resumed, because it is not drained for its memory any more"
+                )),
+            },
+            Action::Cancel(which, why) => cancel(node, which, &why)?,
         }
+        Ok(())
     }
 }
 
-/// Cancels a job that uses more than it requested, if there is one, and names the users with the most memory.
+/// Cancels a job that uses more than it requested, if its user has the most memory, and names the users with the most memory.
 fn cancel(node: &str, which: Victim, why: &str) -> Result<(), String> {
     let mut jobs = slurm::running(node)?;
-    let processes = memory_use::processes();
+    let MemoryUse { processes, users } = memory_use::read();
     for job in &mut jobs {
         // A process can claim to belong to another user's job.
         let belongs_to_job = |process: &&ProcessMemory| process.job == Some(job.job) && process.uid == job.uid;
         job.used = processes.iter().filter(belongs_to_job).map(|process| process.bytes).sum::<u64>() >> 20;
     }
-    let users = memory_use::describe_users(&memory_use::by_user(&processes), users::display_name);
-    match memory_guard::victim(&jobs, which) {
+    let mib_by_user = users.iter().map(|(uid, memory)| (*uid, memory.sum() >> 20)).collect();
+    let users = memory_use::describe_users(&users, users::display_name);
+    match memory_guard::victim(&jobs, &mib_by_user, which) {
         Some(JobMemory { job, requested, used, .. }) => {
             slurm::cancel(job, why)?;
             let requested = requested.unwrap_or_default();
@@ -105,7 +117,7 @@ fn cancel(node: &str, which: Victim, why: &str) -> Result<(), String> {
         }
         None => report::warn(message!(
             "no-job-cancelled-for-memory",
-            "{why}; no job uses more than it requested, so none is cancelled; {users}",
+            "{why}; no job cancelled: no job of the user with the most unrequested memory exceeds its request; {users}",
             why = why,
             users = users
         )),

@@ -25,17 +25,18 @@ pub(super) fn drain(node: &str, reason: &str) -> DrainOutcome {
 
 /// Removes the agent's own drain because of a GPU, and no other.
 pub(super) fn resume(node: &str) -> Result<(), String> {
-    resume_from(node, GPU_REASON)
+    resume_from(node, GPU_REASON).map(drop)
 }
 
-fn resume_from(node: &str, reason: &str) -> Result<(), String> {
+/// Returns whether the node was drained for this reason.
+fn resume_from(node: &str, reason: &str) -> Result<bool, String> {
     let Some(report) = report(node) else { return Err("slurmctld does not report the node".to_owned()) };
     if !report.has_drain_reason(reason) {
-        return Ok(());
+        return Ok(false);
     }
     // `resume` would also end a DOWN, a reboot and a power-down of other causes. The reason stays: slurmctld adds none
     // to a node that has one, so a later drain by slurmctld is still recognized as removable.
-    update(node, &["state=undrain"])
+    update(node, &["state=undrain"]).map(|()| true)
 }
 
 /// Whether the node is drained because of its memory; `None` if slurmctld does not report the node.
@@ -43,17 +44,17 @@ pub(super) fn is_drained_for_memory(node: &str) -> Option<bool> {
     report(node).map(|report| report.has_drain_reason(MEMORY_REASON))
 }
 
-/// Drains the node because of its memory, unless it accepts no jobs anyway.
-pub(super) fn drain_for_memory(node: &str, reason: &str) -> Result<(), String> {
+/// Drains the node because of its memory. Returns `false` if it accepts no jobs for another reason, which stays.
+pub(super) fn drain_for_memory(node: &str, reason: &str) -> Result<bool, String> {
     let Some(report) = report(node) else { return Err("slurmctld does not report the node".to_owned()) };
     if report.state.starts_with("drain") || report.is_closed_externally() {
-        return Ok(());
+        return Ok(report.has_drain_reason(MEMORY_REASON));
     }
-    update(node, &["state=drain", &format!("reason={OUR_REASON}{reason}")])
+    update(node, &["state=drain", &format!("reason={OUR_REASON}{reason}")]).map(|()| true)
 }
 
-/// Removes the drain because of memory.
-pub(super) fn resume_after_memory(node: &str) -> Result<(), String> {
+/// Removes the drain because of memory. Returns whether the node was drained because of its memory.
+pub(super) fn resume_after_memory(node: &str) -> Result<bool, String> {
     resume_from(node, MEMORY_REASON)
 }
 
