@@ -1,4 +1,6 @@
 //! User and mount namespaces: the kernel itself gives the program another root directory. The process keeps its user and its PID.
+//!
+//! docker/seccomp-userns.json allows exactly these system calls with these flags.
 
 use std::fs::{self, File};
 use std::io;
@@ -32,9 +34,7 @@ pub(super) fn enter(program: &Program) -> Result<(), String> {
     );
     let root = root.map_err(failure("open the image"))?;
     let directory = path_of(&root).join(SLURMINIT_DIRECTORY.trim_start_matches('/'));
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some("slurminit"), &directory, Some("tmpfs"), flags, Some("size=1m,mode=0755"))
-        .map_err(failure("mount a tmpfs"))?;
+    mount_tmpfs(&directory).map_err(failure("mount a tmpfs"))?;
     for entry in &program.binds.0 {
         if let Err(error) = bind_in(&root, entry) {
             // Paths without a mount point in the image are left out, but programs require these.
@@ -62,6 +62,11 @@ fn unshare_user() -> Result<(), String> {
     // Mounts here must not appear outside.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
         .map_err(|error| format!("mount: {error}"))
+}
+
+fn mount_tmpfs(at: &Path) -> nix::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("slurminit"), at, Some("tmpfs"), flags, Some("size=1m,mode=0755"))
 }
 
 fn bind(from: &Path, to: &Path, flags: MsFlags) -> nix::Result<()> {
@@ -110,7 +115,7 @@ pub fn probe() -> Result<(), String> {
     }
     unshare_user()?;
     let refused = |error: nix::Error| format!("mount a tmpfs: {error}");
-    mount(Some("slurminit"), "/tmp", Some("tmpfs"), MsFlags::empty(), None::<&str>).map_err(refused)?;
+    mount_tmpfs(Path::new("/tmp")).map_err(refused)?;
     bind(Path::new("/proc"), Path::new("/tmp"), MsFlags::MS_BIND | MsFlags::MS_REC)
         .map_err(|error| format!("bind /proc: {error}"))
 }
