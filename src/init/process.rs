@@ -13,6 +13,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::stat::umask;
 use nix::unistd::{
     Gid, Pid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, setgid, setgroups, setpgid, setsid, setuid, write,
 };
@@ -21,7 +22,7 @@ use super::limits::LimitCounts;
 use machine::{Shortage, SpawnFailure};
 use model::exit_code::{CMD_NOT_EXECUTABLE, CMD_NOT_FOUND, FAILURE};
 use model::message::REPORTS;
-use sys::inherited::{Inherited, block_all, set_mask};
+use sys::inherited::{Inherited, UMASK, block_all, set_mask};
 use sys::proc;
 use sys::system_calls::{fork, kill, pidfd_open, pidfd_send_signal};
 use sys::users::User;
@@ -299,6 +300,9 @@ fn become_program(setup: &ChildSetup<'_>, inherited: &Inherited) -> nix::Error {
     match set_up(setup) {
         Ok(()) => {
             inherited.restore();
+            if !setup.is_cmd {
+                umask(UMASK);
+            }
             execute(setup)
         }
         Err(errno) => errno,

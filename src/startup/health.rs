@@ -86,6 +86,9 @@ fn ready_duration(directory: &Path) -> Result<Duration, String> {
 /// The status, if the process that wrote it is alive; otherwise why there is none.
 fn running_status(status: std::io::Result<Status>, directory: &Path) -> Result<Status, String> {
     match status {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Err(format!("cannot read {}: {error}", directory.join(status::FILE).display()))
+        }
         Err(error) => {
             let file = directory.join(status::FILE);
             Err(format!("no slurminit runs here as PID 1 of a cluster ({}: {error})", file.display()))

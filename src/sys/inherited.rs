@@ -1,4 +1,4 @@
-//! The signal mask and the ignored signals at the start of slurminit, and the exec that keeps signals pending.
+//! The signal mask, the ignored signals and the umask at the start of slurminit, and the exec that keeps signals pending.
 
 use std::convert::Infallible;
 use std::ffi::{CString, OsString};
@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::libc;
+use nix::sys::stat::{Mode, umask};
 use serde::{Deserialize, Serialize};
 
 use crate::system_calls::{SignalAction, is_ignored, replace_signal_mask, set_action};
@@ -16,6 +17,9 @@ use crate::system_calls::{SignalAction, is_ignored, replace_signal_mask, set_act
 pub const MAX_SIGNAL: i32 = 64;
 /// glibc reserves these two and refuses a handler.
 pub const GLIBC_SIGNALS: [i32; 2] = [32, 33];
+
+/// The umask of slurminit and of everything that it starts, except the container's command: users must reach its directories.
+pub const UMASK: Mode = Mode::from_bits_truncate(0o022);
 
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 /// The mask at the start of the program, and whether the constructor has replaced it.
@@ -34,16 +38,17 @@ pub(crate) extern "C" fn before_main() {
     }
 }
 
-/// The signal mask and the ignored signals at the start of slurminit. Its children get them back.
+/// The signal mask, the ignored signals and the umask at the start of slurminit. Its children get them back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inherited {
     /// Bit n-1 stands for signal n.
     mask: u64,
     ignored: Vec<i32>,
+    umask: u32,
 }
 
 impl Inherited {
-    /// Records the mask and the ignored signals, and blocks all signals until PID 1 has its handlers.
+    /// Records these, blocks all signals until PID 1 has its handlers, and sets [`UMASK`].
     pub fn capture() -> Self {
         let ignored = (1..=MAX_SIGNAL)
             .filter(|signal| match *signal {
@@ -53,10 +58,10 @@ impl Inherited {
             .collect();
         let mask = block_all();
         let mask = if IS_BLOCKED.load(Ordering::Relaxed) { MASK_AT_START.load(Ordering::Relaxed) } else { mask };
-        Self { mask, ignored }
+        Self { mask, ignored, umask: umask(UMASK).bits() }
     }
 
-    /// Applies the mask and the ignored signals to this process, a child about to exec. Handlers need no reset: `execve` resets them.
+    /// Applies these to this process, a child about to exec. Handlers need no reset: `execve` resets them.
     pub fn restore(&self) {
         for signal in 1..=MAX_SIGNAL {
             let action = if self.ignored.contains(&signal) { SignalAction::Ignore } else { SignalAction::Default };
@@ -65,6 +70,7 @@ impl Inherited {
             }
         }
         set_mask(self.mask);
+        umask(Mode::from_bits_truncate(self.umask));
     }
 }
 
@@ -134,7 +140,7 @@ mod tests {
 
     #[test]
     fn passes_signal_mask_through_each_exec() {
-        let inherited = Inherited { mask: 1 << 63, ignored: vec![13] };
+        let inherited = Inherited { mask: 1 << 63, ignored: vec![13], umask: 0o077 };
         let text = serde_json::to_string(&inherited).unwrap();
         assert_eq!(serde_json::from_str::<Inherited>(&text).unwrap(), inherited);
         let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();

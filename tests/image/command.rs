@@ -97,3 +97,14 @@ fn unprivileged_user_runs_jobs() {
     let outcome = Image::new(PLAIN).run(&["runuser", "-u", "nobody", "--", "srun", "id", "-un"]);
     assert_eq!((outcome.code, outcome.stdout.trim()), (0, "nobody"), "{outcome:?}");
 }
+
+/// The umask of the caller (`podman run --umask`) is the command's, and does not close slurminit's directories to users.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn command_gets_umask_of_caller_and_users_reach_the_cluster() {
+    let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    let command = format!("umask; cd /tmp; {nobody} slurminit status >/dev/null && {nobody} srun sh -c umask");
+    let line = format!("umask 077; exec slurminit run -- sh -c '{command}'");
+    let outcome = Image::new(PLAIN).with(["--entrypoint", "sh"]).run(&["-c", &line]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "0077\n0077\n"), "{}", outcome.stderr);
+}

@@ -140,8 +140,12 @@ fn keep_entries_in_use(config: &Config, root: &Path, planned: &mut Planned) {
 
 fn snapshot(config: &Config, root: &Path) -> Observed<Snapshot> {
     let directory = sys::under(root, &config.paths.run);
-    let status = status::read(&directory)
-        .map_err(|_| "no cluster in this container: PID 1 is not slurminit, or is still starting".to_owned())?;
+    let status = status::read(&directory).map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            format!("cannot read {}: {error}", directory.join(status::FILE).display())
+        }
+        _ => "no cluster in this container: PID 1 is not slurminit, or is still starting".to_owned(),
+    })?;
     if status.is_process_alive() {
         Ok(status.snapshot)
     } else {
