@@ -149,7 +149,8 @@ mod tests {
     fn passes_task_by_memory_file_and_command_unchanged() {
         let config = Config::parse("", std::path::Path::new("x")).unwrap();
         let task = plan::task::task(&config, &StartOnlyTables::of(&config), Target::of(&config), true, 7);
-        let inherited: Inherited = serde_json::from_str(r#"{"mask":9223372036854775809,"ignored":[1,13],"umask":63}"#).unwrap();
+        let inherited: Inherited =
+            serde_json::from_str(r#"{"mask":9223372036854775809,"ignored":[1,13],"umask":63}"#).unwrap();
         let init_task = InitTask { task: task.clone(), inherited: inherited.clone(), locks: Vec::new() };
         let file = memory_file(&init_task).unwrap();
         let mut arguments = arguments(&std::os::fd::IntoRawFd::into_raw_fd(file).to_string());

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::docker::{Container, Image, Outcome, PLAIN, debians, docker};
+use crate::docker::{Container, Image, Outcome, PLAIN, debians, directory, docker};
 
 fn as_nobody(container: &Container, line: &str) -> Outcome {
     docker(["exec", "--user", "nobody", "--workdir", "/tmp", &container.name, "sh", "-c", line])
@@ -51,6 +51,49 @@ fn crashing_slurmctld_by_requests_does_not_end_container() {
     assert!(crash_loops.iter().any(|record| record["unit"] == "slurmctld"), "{log}");
     container.until("scontrol ping | grep -q UP");
     assert_eq!(container.sh("timeout 60 srun echo works"), "works", "{}", container.log());
+}
+
+/// Forks of a user that failed before do not hide the cause of a crash, and the request's text does not fill the log.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn crash_by_request_is_not_attributed_to_process_limit() {
+    let container = Image::new(PLAIN).with(["--hostname", "node1", "--pids-limit", "300"]).json_log().serve();
+    let bomb = "perl -e 'while (1) { my $child = fork; last unless defined $child; sleep 600 unless $child }'; \
+                kill -KILL -1";
+    as_nobody(&container, bomb);
+    container
+        .until("cat /sys/fs/cgroup/pids.events /sys/fs/cgroup/pids/pids.events 2>/dev/null | grep -q \"max [1-9]\"");
+    let attack = "{ printf '#!/bin/sh\\n#SBATCH --exclude=n['; yes 1, | head -n 270000 | tr -d '\\n'; printf '1]\\ntrue\\n'; } >/tmp/many; \
+                  timeout 10 sbatch /tmp/many";
+    let pid = container.sh("pidof slurmctld");
+    as_nobody(&container, attack);
+    container.until(&format!("pidof slurmctld && [ \"$(pidof slurmctld)\" != {pid} ]"));
+    container.until("scontrol ping | grep -q UP");
+    assert_eq!(container.records("external-failure"), [] as [Value; 0], "{}", container.log());
+    let longest = container.log().lines().filter(|line| line.contains(r#""source":"slurmctld""#)).map(str::len).max();
+    assert!(longest.is_some_and(|longest| longest < 1200), "{longest:?}");
+}
+
+/// slurmd, or once a program that ends as slurmd does when it cannot create a thread.
+const SLURMD_AT_LIMIT: &str = r#"
+    exec "slurmd", "-D" unless unlink "/tmp/limit";
+    my @children;
+    while (defined(my $child = fork)) { $child or exec "sleep", "600"; push @children, $child }
+    print STDERR "slurmd: fatal: slurm_thread_create: pthread_create error $!\n";
+    kill "KILL", @children;
+    exit 1;
+"#;
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn daemon_that_cannot_create_thread_is_not_at_fault() {
+    let toml = "[daemon.slurmd]\ncommand = [\"perl\", \"/config/slurmd\"]\n";
+    let config = directory(&[("slurminit.toml", toml), ("slurmd", SLURMD_AT_LIMIT)]);
+    let image = Image::new(PLAIN).with(["--pids-limit", "300"]).json_log().mount(config.path(), "/config");
+    let container = image.serve();
+    container.sh("touch /tmp/limit; kill -KILL $(pidof slurmd)");
+    container.until_logged("external-failure", Some("slurmd"));
+    container.until("! [ -e /tmp/limit ] && timeout 60 srun true");
 }
 
 /// Maintains four child processes that bind the port whenever it is free. Kills every process of its user whose name contains slurminit.

@@ -3,12 +3,14 @@
 use super::harmless::{Circumstances, is_harmless};
 use model::daemons::DaemonName;
 use model::log::Level;
+use model::message::RECORD;
 
 /// Longer lines are split into pieces of this many bytes.
 const MAX_LINE_BYTES: usize = 4 << 20;
-/// Bytes that are kept of a daemon's message. A user's text in it can be a megabyte, in several messages for one
-/// request.
+/// Bytes that are collected of a message, which a report of a helper may have.
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
+/// Bytes of a daemon's message in the log. A user's text in it can be a megabyte, in several messages for one request.
+const MAX_TEXT_BYTES: usize = 1 << 10;
 /// The kernel splits longer writes into pieces of this many bytes (`PIPE_BUF`).
 const PIPE_WRITE_BYTES: usize = 4096;
 /// The C library writes a message to standard error in pieces of this many bytes (glibc 2.37 and later:
@@ -67,9 +69,14 @@ impl LineSplitter {
         if is_message_end {
             let origin = if self.is_ambiguous { Origin::Continuation } else { Origin::Message };
             let mut message = std::mem::take(&mut self.partial);
-            match std::mem::take(&mut self.dropped) {
+            let is_report = origin == Origin::Message && message.first() == Some(&RECORD);
+            let kept = if is_report { message.len() } else { logged_bytes(&message) };
+            match std::mem::take(&mut self.dropped) + message.len() - kept {
                 0 => {}
-                dropped => message.extend_from_slice(format!("... ({dropped} more bytes)").as_bytes()),
+                dropped => {
+                    message.truncate(kept);
+                    message.extend_from_slice(format!("... ({dropped} more bytes)").as_bytes());
+                }
             }
             line(&message, origin);
             self.is_ambiguous = bytes.len() == LIBC_WRITE_BYTES;
@@ -82,6 +89,23 @@ impl LineSplitter {
             line(&std::mem::take(&mut self.partial));
         }
     }
+}
+
+/// How many bytes of a text are logged. A byte counts as often as its escape is long.
+fn logged_bytes(text: &[u8]) -> usize {
+    let mut left = MAX_TEXT_BYTES;
+    let mut fits = |byte: &u8| {
+        let cost = match byte {
+            b'"' | b'\\' => 2,
+            b' '..=b'~' => 1,
+            0x80.. => 4,
+            _ => 6,
+        };
+        let rest = left.checked_sub(cost);
+        left = rest.unwrap_or(left);
+        rest.is_some()
+    };
+    text.iter().position(|byte| !fits(byte)).unwrap_or(text.len())
 }
 
 /// Strips the daemon's name and its word for the level from a line: `slurmd: error: no` is an error with the text `no`.
@@ -196,7 +220,8 @@ mod tests {
                 seen.push(line.to_vec());
             });
         }
-        let long = [&forged[..], b"a: forged"].concat();
+        let dropped = forged.len() + b"a: forged".len() - MAX_TEXT_BYTES;
+        let long = [&forged[..MAX_TEXT_BYTES], format!("... ({dropped} more bytes)").as_bytes()].concat();
         assert_eq!(seen, [&b"a: x\na: forged"[..], b"a: b", &long, b""]);
     }
 
@@ -207,9 +232,35 @@ mod tests {
         for write in [&[b'x'; PIPE_WRITE_BYTES][..]; 300].into_iter().chain([&b"the end\n"[..], b"next\n"]) {
             splitter.push_write(write, |line, origin| seen.push((line.to_vec(), origin)));
         }
-        let more = 300 * PIPE_WRITE_BYTES + 7 - MAX_MESSAGE_BYTES;
-        let long = [&[b'x'; MAX_MESSAGE_BYTES][..], format!("... ({more} more bytes)").as_bytes()].concat();
+        let more = 300 * PIPE_WRITE_BYTES + 7 - MAX_TEXT_BYTES;
+        let long = [&[b'x'; MAX_TEXT_BYTES][..], format!("... ({more} more bytes)").as_bytes()].concat();
         assert_eq!(seen, [(long, Origin::Message), (b"next".to_vec(), Origin::Message)]);
+    }
+
+    #[test]
+    fn record_of_users_text_is_short_in_both_formats() {
+        use super::super::Record;
+        use model::log::LogFormat;
+        let cases: [&[u8]; 6] = [b"x", b"\x01", b"\"", b"\xff", "\u{9b}".as_bytes(), "\u{202e}".as_bytes()];
+        for text in cases {
+            let mut splitter = LineSplitter::default();
+            let write = [&text.repeat(8000 / text.len())[..PIPE_WRITE_BYTES - 2], b"\n"].concat();
+            splitter.push_write(&write, |line, _| {
+                for format in [LogFormat::Text, LogFormat::Json] {
+                    let record = Record::line(Level::Info, "slurmctld", line).format(format, "");
+                    assert!(record.len() < MAX_TEXT_BYTES + 150, "{} bytes from {text:?}", record.len());
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn report_of_helper_is_not_truncated() {
+        let mut splitter = LineSplitter::default();
+        let report = [&[RECORD], &[b'x'; 2 * MAX_TEXT_BYTES][..]].concat();
+        let mut lengths = Vec::new();
+        splitter.push_write(&[&report[..], b"\n"].concat(), |line, _| lengths.push(line.len()));
+        assert_eq!(lengths, [report.len()]);
     }
 
     proptest! {

@@ -10,6 +10,9 @@ use crate::{limits, readiness};
 use machine::UnitId;
 use machine::{Child, Exit, Shortage, SpawnFailure};
 
+/// The C library's text for EAGAIN, which fork(2) and pthread_create(3) return at a process limit.
+const CANNOT_FORK: &str = "Resource temporarily unavailable";
+
 impl Supervisor {
     /// If a port listens before its daemon was started, another process owns it. It must not pass for readiness.
     pub(super) fn port_conflict(&self, child: Child) -> Option<SpawnFailure> {
@@ -49,8 +52,19 @@ impl Supervisor {
         if let Exit::NotStarted(failure) = exit {
             return failure.shortage;
         }
-        let limit_shortage = || running.started.limits.shortage(exit, limits::LimitCounts::now());
-        self.port_conflict_at_exit(id, exit).or_else(limit_shortage)
+        let shortage = running.started.limits.shortage(exit, limits::LimitCounts::now());
+        // Another process may have hit the limit. A Slurm daemon logs that it cannot start a thread or a process.
+        let is_cause = |shortage: &Shortage| {
+            *shortage != Shortage::Processes
+                || self.machine.units()[id].spec.daemon.is_none()
+                || self.has_logged(id, CANNOT_FORK)
+        };
+        self.port_conflict_at_exit(id, exit).or_else(|| shortage.filter(is_cause))
+    }
+
+    /// Whether the last lines of the process contain this text.
+    fn has_logged(&self, id: UnitId, text: &str) -> bool {
+        self.logs.lines_of_last_run(&self.machine.units()[id].spec.name).iter().any(|line| line.contains(text))
     }
 
     /// The process ended before it was ready, and its port was taken. The other process may be gone by now, so the
@@ -61,8 +75,6 @@ impl Supervisor {
         if matches!(exit, Exit::Code(0) | Exit::Signal(libc::SIGKILL | libc::SIGTERM)) || !unit.is_starting() {
             return None;
         }
-        let in_use = Errno::EADDRINUSE.desc();
-        let mentions_port = || self.logs.lines_of_last_run(&unit.spec.name).iter().any(|line| line.contains(in_use));
-        mentions_port().then_some(Shortage::Port(port))
+        self.has_logged(id, Errno::EADDRINUSE.desc()).then_some(Shortage::Port(port))
     }
 }

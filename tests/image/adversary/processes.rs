@@ -9,7 +9,7 @@ pub(super) fn attacks() -> Vec<Attack> {
     let bomb = Attack::new(
         "a fork bomb under --pids-limit 200; slurmctld ends in it",
         line,
-        Sign::of("slurmctld", "external-failure"),
+        Sign::of("slurmctld", "unit-died"),
     );
     vec![Attack {
         image: bomb.image.clone().with(["--pids-limit=200"]),
