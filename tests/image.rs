@@ -76,6 +76,8 @@ mod rest;
 mod services;
 #[path = "image/settings.rs"]
 mod settings;
+#[path = "image/shared_paths.rs"]
+mod shared_paths;
 #[path = "image/state.rs"]
 mod state;
 #[path = "image/step_filter.rs"]

@@ -233,7 +233,7 @@ fn pages_keep_their_word_budgets() {
     assert!(readme <= 900, "README.md has {readme} words, at most 900 are allowed");
     let written = |path: &Path| path.starts_with("docs") && !path.starts_with("docs/reference");
     let all: usize = pages.iter().filter(|(path, _)| written(path)).map(|(_, page)| words(page)).sum();
-    assert!(all <= 25_000, "the pages in docs have {all} words, at most 25,000 are allowed: shorten or merge");
+    assert!(all <= 26_500, "the pages in docs have {all} words, at most 26,500 are allowed: shorten or merge");
     let decisions = pages.keys().filter(|path| path.starts_with("docs/decisions")).count() - 1;
     assert!(decisions <= 30, "there are {decisions} decisions, at most 30 are allowed: merge related ones");
 }
