@@ -4,6 +4,7 @@ use toml::{Table, Value};
 
 use super::example::{Entry, Example};
 use super::joined::{get, leaves, set};
+use super::secret;
 use super::{Config, EXAMPLE, TokenSettings};
 
 /// A key with its effective value.
@@ -31,11 +32,10 @@ pub enum Origin {
 }
 
 impl Setting {
-    /// Hides a secret value: the URL of a webhook, or a variable of a daemon or service.
+    /// Hides a secret value.
     #[must_use]
     pub fn without_secrets(mut self) -> Self {
-        let is_secret = self.key.contains(".env.") || (self.key.starts_with("notify[") && self.key.ends_with(".url"));
-        if is_secret {
+        if secret::is_secret(&self.key) {
             self.value = Some("(hidden)".into());
         }
         self
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn shows_values_and_origins_without_secrets() {
-        let text = "role = \"all\"\n[gpu]\nonly = [1]\n[slurm.conf]\nMaxJobCount = 5\n[supervise]\nstop_timeout = 2\n\
+        let text = "role = \"all\"\n[gpu]\nonly = [1]\n[slurm.conf]\nMaxJobCount = 5\nJobCompPass = \"hunter2\"\n[supervise]\nstop_timeout = 2\n\
                     [daemon.slurmd]\nenv = { KEY = \"hunter2\" }\n[[user]]\nname = \"alice\"\nuid = 1000\n[[notify]]\nurl = \"https://chat.example.org/hunter2\"\n";
         let (config, settings) =
             configured(text, &[("SLURMINIT_ROLE", "none"), ("GPU_TYPE", "none"), ("SLURMINIT_GRES", "")]);
@@ -318,6 +318,7 @@ mod tests {
             ("gpu.only", "gpu.only = [1] # file"),
             ("gpu.isolate", "gpu.isolate is not set # default"),
             ("slurm.conf.MaxJobCount", "slurm.conf.MaxJobCount = 5 # file"),
+            ("slurm.conf.JobCompPass", "slurm.conf.JobCompPass = \"(hidden)\" # file"),
             ("jobs.grace", "jobs.grace = 1.0 # file"),
             ("daemon.slurmd.env.KEY", "daemon.slurmd.env.KEY = \"(hidden)\" # file"),
             ("user[0].uid", "user[0].uid = 1000 # file"),

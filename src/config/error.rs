@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
+use super::secret::{is_secret, printable_part};
 use toml::de::{DeTable, DeValue};
 
 /// An error in the configuration.
@@ -22,7 +23,11 @@ impl ConfigError {
     pub(super) fn from_toml(error: &toml::de::Error, text: &str, origin: &Path) -> Self {
         let span = error.span().unwrap_or(0..0);
         let key = DeTable::parse(text).map_or_else(|_| String::new(), |table| key_at(table.get_ref(), &span));
-        let what = error.message().replace('\n', "; ");
+        // The message of a webhook's URL does not quote it.
+        let what = match is_secret(&key) && !key.ends_with("url") {
+            true => "invalid value (hidden, because it may be a secret)".to_owned(),
+            false => error.message().replace('\n', "; "),
+        };
         Self { place: place(text, origin, span.start, &key), what }
     }
 
@@ -147,7 +152,7 @@ fn place(text: &str, origin: &Path, offset: usize, key: &str) -> String {
     let offset = (0..=offset.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     let before = &text[..offset];
     let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let line_text = text[start..].lines().next().unwrap_or_default().trim();
+    let line_text = printable_part(text[start..].lines().next().unwrap_or_default().trim(), key);
     let (line, column) = (before.matches('\n').count() + 1, before[start..].chars().count() + 1);
     let separator = if key.is_empty() { "" } else { ": " };
     // A line of a binary file does not help the reader, and may contain any bytes.

@@ -25,6 +25,7 @@ mod memory;
 mod metrics;
 mod notify;
 mod rest;
+pub mod secret;
 mod selector;
 mod services;
 mod sharing;
@@ -232,11 +233,13 @@ impl Config {
         self.shares_a_cluster() && matches!(self.role, Role::All | Role::Compute)
     }
 
-    /// Whether the configuration contains secrets: webhook URLs, and environment variables of daemons and services.
+    /// Whether the configuration contains secrets, as [`secret::is_secret`] lists them.
     pub fn has_secrets(&self) -> bool {
-        !self.notifies.is_empty()
+        let is_secret = |key: &SlurmKey| secret::is_secret(&format!("slurm.conf.{}", key.as_str()));
+        self.notifies.iter().any(|notify| notify.urls().next().is_some())
             || self.services.iter().any(|service| !service.env.is_empty())
             || self.daemons.values().any(|daemon| !daemon.env.is_empty())
+            || self.slurm.conf.iter().any(|(key, _)| is_secret(key))
     }
 
     /// Whether the accounting daemons run here (beside slurmctld).

@@ -45,6 +45,26 @@ fn uncommented_example_is_valid() {
 }
 
 #[test]
+fn errors_quote_no_secret() {
+    for text in [
+        "[[notify]]\nurl = \"htps://chat.example.org/hunter2\"",
+        "[[notify]]\nurl = [\n\"https://chat.example.org/hunter2\"]",
+        "[[notify]]\nurl = \"https://chat.example.org/hunter2",
+        "notify = [{ url = \"https://chat.example.org/hunter2\", at_least = \"bad\" }]",
+        "[slurm.conf]\nJobCompPass = \"hunter2#\"",
+        "[slurm.conf]\nJobCompPass = [\"hunter2\"]",
+        "[daemon.slurmd]\nenv = \"hunter2\"",
+        "[daemon.slurmd]\nenv = { KEY = [\"hunter2\"] }",
+        "[daemon.slurmd.env]\nKEY = \"hunter2",
+        "[daemon.slurmd.env]\nKEY = hunter2",
+        "[daemon.slurmd.env]\nhunter2",
+    ] {
+        let refusal = refusal(text);
+        assert!(refusal.starts_with("/config/slurminit.toml:") && !refusal.contains("hunter2"), "{text}: {refusal}");
+    }
+}
+
+#[test]
 fn error_names_file_line_column_key_and_expected_value() {
     let refusals = [
         "role = \"al\"",
