@@ -6,8 +6,19 @@ use std::path::PathBuf;
 use crate::HEADER;
 use config::Config;
 
-/// The first release with penalties for addresses. All clients of a published port may have one address, that of Docker's proxy.
+/// The first release with a limit for each address.
+const WITH_SOURCE_LIMIT: (u32, u32) = (8, 5);
+/// The first release with penalties for addresses. Behind a proxy or NAT (rootless Docker, a node port of Kubernetes, an office) clients share
+/// an address, and a single idle connection in 20 s would lock all of them out.
 const WITH_PENALTIES: (u32, u32) = (9, 8);
+
+/// The time in which a client must log in, in seconds. There are no passwords to type.
+const LOGIN_GRACE_SECONDS: u32 = 30;
+/// Connections of one address that have not logged in yet. sshd has two processes for each.
+pub const MAX_PENDING_PER_SOURCE: u32 = 40;
+/// Connections of all addresses that have not logged in yet: from the first number on, sshd refuses some, and from the second on, all. One
+/// address does not reach the first.
+const MAX_PENDING: (u32, u32) = (60, 100);
 
 /// The values in sshd's configuration that the machine determines.
 #[derive(Debug, Default)]
@@ -45,8 +56,16 @@ pub fn sshd_config(config: &Config, input: &SshdInput<'_>) -> String {
         "PrintLastLog no".to_owned(),
         "PidFile none".to_owned(),
         "Subsystem sftp internal-sftp".to_owned(),
+        format!("LoginGraceTime {LOGIN_GRACE_SECONDS}"),
+        format!("MaxStartups {}:30:{}", MAX_PENDING.0, MAX_PENDING.1),
     ];
-    if version(input.version).is_none_or(|version| version >= WITH_PENALTIES) {
+    let has = |since: (u32, u32)| version(input.version).is_none_or(|version| version >= since);
+    if has(WITH_SOURCE_LIMIT) {
+        lines.push(format!("PerSourceMaxStartups {MAX_PENDING_PER_SOURCE}"));
+        // A client usually has a whole network of IPv6 addresses.
+        lines.push("PerSourceNetBlockSize 32:64".to_owned());
+    }
+    if has(WITH_PENALTIES) {
         lines.push("PerSourcePenalties no".to_owned());
     }
     let variables: Vec<String> = input.variables.iter().filter_map(|(name, value)| variable(name, value)).collect();
@@ -93,10 +112,23 @@ mod tests {
     }
 
     #[test]
-    fn omits_per_source_penalties_before_openssh_9_8() {
-        let has = |version: &str| text(version, &[]).contains("PerSourcePenalties");
-        assert!(has("OpenSSH_9.8p1, x") && has("OpenSSH_10.0p2, x"));
-        assert!(!has("OpenSSH_9.2p1 Debian-2+deb12u3") && !has("OpenSSH_9.6p1 Ubuntu-3ubuntu13"));
+    fn omits_options_that_release_lacks() {
+        let has = |option: &str, version: &str| text(version, &[]).contains(option);
+        for (option, with, without) in [
+            (
+                "PerSourcePenalties",
+                &["OpenSSH_9.8p1, x", "OpenSSH_10.0p2, x"][..],
+                &["OpenSSH_9.2p1 Debian-2+deb12u3", "OpenSSH_9.6p1 Ubuntu-3"][..],
+            ),
+            (
+                "PerSourceMaxStartups",
+                &["OpenSSH_8.5p1, x", "OpenSSH_9.2p1 Debian-2+deb12u3", ""],
+                &["OpenSSH_8.4p1 Debian-5"],
+            ),
+        ] {
+            assert!(with.iter().all(|version| has(option, version)), "{option}");
+            assert!(!without.iter().any(|version| has(option, version)), "{option}");
+        }
     }
 
     #[test]

@@ -15,13 +15,13 @@ pub(crate) fn report(container: &Container, arguments: &str) -> Report {
 }
 
 #[track_caller]
-fn record(case: &str, answer: &Answer) {
+pub(crate) fn record(case: &str, answer: &Answer) {
     let difference = difference(case, answer).unwrap_or_default();
     assert!(difference.is_empty(), "{difference}\nTo accept the new answer: UPDATE=1 docker/test --only image");
 }
 
 /// The answer with N in place of each number, for numbers that depend on the machine.
-fn with_n_for_numbers(answer: Answer) -> Answer {
+pub(crate) fn with_n_for_numbers(answer: Answer) -> Answer {
     Answer { seen: without_numbers(&answer.seen), repair: answer.repair.as_deref().map(without_numbers), ..answer }
 }
 

@@ -4,7 +4,8 @@ use std::fs;
 
 use tempfile::TempDir;
 
-use crate::docker::{BOOKWORM_LOGIN, Container, Image, LOGIN, Outcome, Volume, built, directory};
+use crate::docker::{BOOKWORM_LOGIN, Container, Image, LOGIN, Outcome, Volume, built, directory, docker};
+use crate::doctor::{record, report, with_n_for_numbers};
 
 /// A container with sshd. alice has a key in slurminit.toml, bob has none.
 struct Logins {
@@ -130,6 +131,39 @@ fn refuses_passwords_root_and_untrusted_key_files_on_each_debian() {
         }
         container.sh(install_key);
         assert_eq!(logins.ssh("bob", "id -un").ok(), "bob\n");
+    }
+}
+
+/// Holds 150 connections that do not log in.
+const FLOOD: &str =
+    "while :; do bash -c 'for i in $(seq 150); do exec {fd}<>/dev/tcp/HOST/22; done 2>/dev/null; sleep 20'; done";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn address_with_many_connections_locks_out_no_other_on_each_debian() {
+    for image in images() {
+        let client = client();
+        let logins = serve(image, &client);
+        let address = |container: &Container| container.sh("hostname -i");
+        let attacker = Image::new(image).with(["--env", "SLURMINIT_ROLE=none"]).command(["sleep", "inf"]).start();
+        let flood = FLOOD.replace("HOST", &address(&logins.container));
+        docker(["exec", "--detach", &attacker.name, "bash", "-c", &flood]).ok();
+        let attackers = address(&attacker);
+        let dropped = format!(" from [{attackers}]");
+        logins.container.until_log("sshd drops the attacker's connections", |log| log.contains(&dropped));
+        let mut answer = None;
+        for _ in 0..10 {
+            assert_eq!(logins.ssh("alice", "id -un").ok(), "alice\n");
+            answer = Some(report(&logins.container, "").of("ssh-connections"))
+                .filter(|answer| answer.verdict == "warn")
+                .or(answer);
+        }
+        let answer = answer.expect("the flood goes on");
+        assert!(answer.seen.starts_with(&attackers), "{answer:?}");
+        record("image-ssh-connections", &with_n_for_numbers(answer));
+        // sshd names the address, and its flood does not fill the log.
+        let log = logins.container.log();
+        assert!(log.matches("drop connection").count() < 10, "{log}");
     }
 }
 
