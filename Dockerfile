@@ -153,6 +153,8 @@ RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log \
       /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols
 COPY --from=builder /built/slurminit /built/slurminit-init /usr/local/bin/
+# Slurm's commands that pass their environment to a job, without the secrets in it (src/cli/slurm_client.rs).
+RUN cd /usr/local/bin && for name in salloc sbatch srun; do ln -s slurminit "$name"; done
 COPY docker/image-client /usr/share/slurminit/client
 COPY config/slurminit.schema.json /usr/share/slurminit/
 # For an image that has man: Debian's slim ones leave out man and all pages of packages, which these are not.

@@ -72,6 +72,8 @@ mod reload;
 mod requested_signal;
 #[path = "image/rest.rs"]
 mod rest;
+#[path = "image/secrets.rs"]
+mod secrets;
 #[path = "image/services.rs"]
 mod services;
 #[path = "image/settings.rs"]

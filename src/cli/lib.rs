@@ -1,8 +1,12 @@
 //! The command line.
 
 #![forbid(unsafe_code)]
+// They panic if the reader has closed the pipe; `output` does not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod commands;
+mod output;
+pub mod slurm_client;
 mod version;
 
 use clap::Parser;

@@ -1,4 +1,4 @@
-//! The slurminit binary: chooses the verb and returns its exit code.
+//! The slurminit binary: chooses the verb, or executes a command of Slurm, and returns its exit code.
 
 #![forbid(unsafe_code)]
 
@@ -7,5 +7,5 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    ExitCode::from(cli::Cli::parse().run())
+    ExitCode::from(cli::slurm_client::execute_by_name().unwrap_or_else(|| cli::Cli::parse().run()))
 }

@@ -7,6 +7,7 @@ mod host;
 mod joining;
 mod node;
 mod start;
+mod users;
 pub(super) mod work;
 
 use super::Part;
@@ -18,6 +19,7 @@ pub const PARTS: &[Part] = &[
     Part { title: "Container settings", entries: given::ENTRIES },
     Part { title: "GPUs at work", entries: work::ENTRIES },
     Part { title: "The start", entries: start::ENTRIES },
+    Part { title: "Users", entries: users::ENTRIES },
     Part { title: "Slurm and the node", entries: node::ENTRIES },
     Part { title: "A node of another container's cluster", entries: joining::ENTRIES },
 ];

@@ -1,5 +1,8 @@
 //! Observations, before any verdict.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
 use crate::configure::assess::Trials;
 use crate::configure::situation::Situation;
 use machine::Snapshot;
@@ -8,6 +11,7 @@ use model::faults::report::Report;
 use model::inventory::{Condition, Finding, Inventory, Kind, Observations};
 use model::oom_kill::OomKill;
 use model::queued_job::QueuedJob;
+use sys::secret_variables::SecretVariable;
 
 /// An observed value, or the reason why it is unknown.
 pub type Observed<T> = Result<T, String>;
@@ -142,6 +146,10 @@ pub struct ContainerFacts {
     pub namespaces: Observed<()>,
     /// Whether PRoot is installed.
     pub has_proot: bool,
+    /// Why users other than root can run processes here; `None` if they cannot.
+    pub ordinary_user: Option<String>,
+    /// The number of connections to sshd by address; `None` without sshd.
+    pub ssh_clients: Option<BTreeMap<IpAddr, usize>>,
     /// The cheap observations of disk and kernel.
     pub cheap: CheapFacts,
 }
@@ -187,6 +195,8 @@ pub struct CheapFacts {
     pub has_kfd: bool,
     /// Container settings besides GPUs.
     pub settings: ContainerSettings,
+    /// Secrets in the container's environment.
+    pub exposed_secrets: Vec<SecretVariable>,
 }
 
 /// OOM kills in this container.
@@ -209,6 +219,8 @@ pub struct ContainerSettings {
     pub locked_memory: Option<Limit>,
     /// The limit on stack size.
     pub stack: Option<Limit>,
+    /// The kernel's protections of files in directories that all users can write which are off.
+    pub unprotected: Vec<&'static str>,
     /// The preloaded library of a GPU-sharing scheme, if any.
     pub sharing_library: Option<String>,
 }

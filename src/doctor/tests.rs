@@ -53,6 +53,7 @@ fn start_reports_only_problems() {
         memory_kills: Ok(facts::MemoryKills::default()),
         has_kfd: false,
         settings: facts::ContainerSettings::default(),
+        exposed_secrets: Vec::new(),
     };
     let findings =
         |cheap: &CheapFacts| startup_findings(&StartFacts { inventory: &inventory, environment: &environment, cheap });

@@ -16,6 +16,7 @@ mod daemon_directory;
 mod device_files;
 mod directories;
 mod environments;
+pub mod exposure;
 mod host_accounts;
 mod hosts;
 mod jwt_key;

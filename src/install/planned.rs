@@ -131,7 +131,7 @@ pub enum PlanError {
 
 impl From<InstallError> for Refusal {
     fn from(error: InstallError) -> Self {
-        let (cause, repair) = ("the daemons cannot start without it", "fix the error above, then start again");
+        let (cause, repair) = ("the daemons cannot start without it", "fix the error above");
         let code = match error {
             InstallError::NotText { .. } => exit_code::CONFIG,
             _ => exit_code::PREPARE,

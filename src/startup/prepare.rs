@@ -23,6 +23,7 @@ use anyhow::Context as _;
 use crate::oom_score;
 use config::{Config, ConfigError, DaemonName, JobHook, OnHookFailure, Role, StartOnlyTables};
 use doctor::facts::StartFacts;
+use install::exposure;
 use install::load_config;
 use install::planned::{Planned, cluster_name, plan_files, state_directory, with_slurm_user};
 use install::{AccountError, InstallError, MungeKey};
@@ -63,6 +64,7 @@ pub type ReportProgress<'a> = &'a dyn Fn(&PrepareEvent) -> anyhow::Result<()>;
 /// Prepares a start. The caller must still sync the key to disk.
 pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Result<(Prepared, MungeKey), Refusal> {
     let (config, host_accounts) = load_with_accounts(sources)?;
+    exposure::check(&config, sources.root)?;
     plan::require_controller(&config)?;
     let (what, cause) = ("slurminit already runs this cluster", "two instances would overwrite each other's files");
     if let Some(pid) = lock::holder_other_than_parent(sources.root, &config.paths.run) {
@@ -202,7 +204,7 @@ fn host_name(root: &Path, node_name: &str) -> Option<Finding> {
 }
 
 fn invalid(error: ConfigError) -> Refusal {
-    Refusal::new(exit_code::CONFIG, error, "the configuration is not valid", "correct it and start again")
+    Refusal::new(exit_code::CONFIG, error, "the configuration is not valid", "correct it")
 }
 
 fn load(sources: &Sources<'_>) -> Result<Config, Refusal> {

@@ -12,15 +12,14 @@ use std::path::Path;
 
 use config::token::{DIRECTORY, SETTINGS_FILE, TOKEN_FILE, Token, TokenError};
 use config::{ConfigError, TokenSettings};
+use install::exposure;
 use sys::inherited::{Inherited, reexecute};
-use sys::secret_variables::JOIN;
+use sys::secret_variables::{JOIN, JOIN_SECRET as SECRET};
 use sys::trusted_path;
 use sys::trusted_path::UntrustedPath;
 
 /// Option that carries the token.
 const OPTION: &str = "--join";
-/// Secret that carries the token.
-const SECRET: &str = "/run/secrets/slurminit.join";
 
 /// Why the token cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -80,12 +79,7 @@ pub fn take_token(option: Option<Option<&OsStr>>, inherited: Option<&Inherited>)
     if *place == OPTION && is_in_parent_command_line(text) {
         return Err(TokenRejection::VisibleInParent);
     }
-    save(&token).map_err(TokenRejection::NotSaved)?;
-    if sources.iter().any(|(place, _)| *place == JOIN) {
-        eprintln!(
-            "slurminit: {JOIN}, which holds the cluster's key, is visible to docker exec and its jobs; use {OPTION} TOKEN or {SECRET}"
-        );
-    }
+    save(&token).and_then(|()| exposure::record(Path::new("/"), &[JOIN])).map_err(TokenRejection::NotSaved)?;
     let has_option = sources.iter().any(|(place, _)| *place == OPTION);
     if is_exposed { Err(TokenRejection::ExecFailed(execute_without_token(has_option, inherited))) } else { Ok(()) }
 }

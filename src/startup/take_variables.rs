@@ -11,7 +11,7 @@ use std::process::Command;
 
 use config::given::{DIRECTORY, KEY_FILE, TOML_FILE};
 use config::{Config, ConfigError};
-use install::load_config;
+use install::{exposure, load_config};
 use sys::inherited::{Inherited, reexecute};
 use sys::secret_variables::{JOIN, MUNGE_KEY, TOML};
 use sys::trusted_path;
@@ -49,55 +49,37 @@ pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>)
     let toml = load_config::variable()?;
     let key = std::env::var_os(MUNGE_KEY).map(OsString::into_encoded_bytes).unwrap_or_default();
     let key = Some(key.trim_ascii()).filter(|key| !key.is_empty());
-    let config = check(config_file, toml.as_deref(), key)?;
+    check(config_file, toml.as_deref(), key)?;
     let root = Path::new("/");
     if toml.is_none() && key.is_none() {
         // An earlier start may have saved a configuration.
         let is_saved = config_file == Some(&saved_toml());
         return if is_saved { Ok(()) } else { save(root, TOML_FILE, None).map_err(VariableRejection::NotSaved) };
     }
-    if config.is_some_and(|config| config.has_secrets()) && is_in_container_environment(TOML) {
-        eprintln!("slurminit: {}", exposure_warning(TOML, "secrets of the configuration"));
-    }
-    if key.is_some() && is_in_container_environment(MUNGE_KEY) {
-        eprintln!("slurminit: {}", exposure_warning(MUNGE_KEY, "the cluster's key"));
-    }
-    let kept = save(root, TOML_FILE, toml.as_deref().map(str::as_bytes)).and_then(|()| save(root, KEY_FILE, key));
+    let kept = save(root, TOML_FILE, toml.as_deref().map(str::as_bytes))
+        .and_then(|()| save(root, KEY_FILE, key))
+        .and_then(|()| exposure::record(root, &[TOML, MUNGE_KEY]));
     kept.map_err(VariableRejection::NotSaved)?;
     Err(VariableRejection::ExecFailed(execute_without_variables(toml.is_some(), inherited)))
 }
 
-/// Checks the values of the variables; returns the configuration in them.
-fn check(
-    config_file: Option<&Path>,
-    toml: Option<&str>,
-    key: Option<&[u8]>,
-) -> Result<Option<Config>, VariableRejection> {
+/// Checks the values of the variables.
+fn check(config_file: Option<&Path>, toml: Option<&str>, key: Option<&[u8]>) -> Result<(), VariableRejection> {
     if toml.is_some() && config_file.is_some() {
         return Err(VariableRejection::TwoConfigurations);
     }
     if let Some(length) = key.map(<[u8]>::len).filter(|length| !KEY_LENGTH.contains(length)) {
         return Err(VariableRejection::Key(length));
     }
-    Ok(toml.map(|toml| Config::parse(toml, Path::new(TOML))).transpose()?)
+    if let Some(toml) = toml {
+        Config::parse(toml, Path::new(TOML))?;
+    }
+    Ok(())
 }
 
 /// Path of the saved configuration.
 pub fn saved_toml() -> PathBuf {
     Path::new(DIRECTORY).join(TOML_FILE)
-}
-
-/// Whether every process that Docker starts here has this variable, not only this one.
-fn is_in_container_environment(name: &str) -> bool {
-    let environment = std::fs::read("/proc/1/environ").unwrap_or_default();
-    let begin = format!("{name}=");
-    environment.split(|byte| *byte == 0).any(|pair| pair.starts_with(begin.as_bytes()))
-}
-
-fn exposure_warning(name: &str, what: &str) -> String {
-    format!(
-        "{name}, which holds {what}, is visible to docker exec and its jobs; use a file, or set it for `slurminit up` alone"
-    )
 }
 
 /// Replaces the saved file.
@@ -158,7 +140,7 @@ mod tests {
     fn refuses_invalid_variables_with_repair() {
         let (toml, long) = ("role = 'none'\n", [b'k'; 1025]);
         let refused = |file: Option<&str>, toml: Option<&str>, key: Option<&[u8]>| {
-            check(file.map(Path::new), toml, key).map(|config| config.is_some()).map_err(|error| error.to_string())
+            check(file.map(Path::new), toml, key).map_err(|error| error.to_string())
         };
         for (file, toml, key, expected) in [
             (Some("/x.toml"), Some(toml), None, &["SLURMINIT_TOML and --config", "use one of them"][..]),
@@ -172,9 +154,9 @@ mod tests {
             let error = refused(file, toml, key).unwrap_err();
             assert!(expected.iter().all(|text| error.contains(text)), "{error}");
         }
-        assert_eq!(refused(None, Some(toml), Some(&long[..32])), Ok(true));
-        assert_eq!(refused(Some("/x.toml"), None, Some(&long[..1024])), Ok(false));
-        assert_eq!(refused(None, None, None), Ok(false));
+        assert_eq!(refused(None, Some(toml), Some(&long[..32])), Ok(()));
+        assert_eq!(refused(Some("/x.toml"), None, Some(&long[..1024])), Ok(()));
+        assert_eq!(refused(None, None, None), Ok(()));
     }
 
     #[test]

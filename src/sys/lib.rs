@@ -3,6 +3,7 @@
 pub mod container;
 pub mod inherited;
 pub mod leftovers;
+pub mod link_protection;
 pub mod lock;
 pub mod open_files;
 pub mod proc;

@@ -1,6 +1,7 @@
 //! Environment variables that may contain secrets. Docker passes them to every process that it executes in the container.
 
 use std::ffi::{OsStr, OsString};
+use std::process::Command;
 
 /// May hold the configuration: the text of a slurminit.toml.
 pub const TOML: &str = "SLURMINIT_TOML";
@@ -9,8 +10,38 @@ pub const MUNGE_KEY: &str = "SLURMINIT_MUNGE_KEY";
 /// May hold a cluster token, which contains munge's key.
 pub const JOIN: &str = "SLURMINIT_JOIN";
 
-/// The variables that are removed from the environment of other programs.
-pub const ALL: [&str; 3] = [TOML, MUNGE_KEY, JOIN];
+/// A variable that may hold a secret, which a file can hold as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SecretVariable {
+    /// The name.
+    pub name: &'static str,
+    /// The secret.
+    pub content: &'static str,
+    /// The file that only root needs to read.
+    pub file: &'static str,
+}
+
+/// The variables that are removed from the environment of other programs, jobs included.
+pub const ALL: [SecretVariable; 3] = [
+    SecretVariable { name: TOML, content: "secrets of the configuration", file: "/config/slurminit.toml" },
+    SecretVariable { name: MUNGE_KEY, content: "the munge key", file: "/run/secrets/munge.key" },
+    SecretVariable { name: JOIN, content: "the munge key in a join token", file: JOIN_SECRET },
+];
+
+/// The file that holds a cluster token in place of [`JOIN`].
+pub const JOIN_SECRET: &str = "/run/secrets/slurminit.join";
+
+/// Removes the variables from the environment of a program to be executed.
+pub fn remove_from(command: &mut Command) {
+    for secret in ALL {
+        command.env_remove(secret.name);
+    }
+}
+
+/// Whether the variable is one of [`ALL`].
+pub fn is_secret(name: &OsStr) -> bool {
+    ALL.iter().any(|secret| name == secret.name)
+}
 
 /// Variables, and prefixes ending with `_`, that a process keeps when it gives up root's rights. The other variables of
 /// the container may be secrets (`docker run --env`).
@@ -38,7 +69,7 @@ pub fn is_inheritable(name: &OsStr) -> bool {
     let is_listed = |name: &str| {
         INHERITABLE.iter().any(|listed| *listed == name || listed.ends_with('_') && name.starts_with(listed))
     };
-    name.to_str().is_some_and(|name| is_listed(name) && !ALL.contains(&name))
+    name.to_str().is_some_and(is_listed) && !is_secret(name)
 }
 
 /// The variables of this process that an unprivileged process may inherit.

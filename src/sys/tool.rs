@@ -60,9 +60,7 @@ impl Running {
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1, so it may wait for its children")]
     pub fn start(command: &mut Command, input: &[u8]) -> Result<Self> {
         ending::reap();
-        for name in secret_variables::ALL {
-            command.env_remove(name);
-        }
+        secret_variables::remove_from(command);
         let stdin = if input.is_empty() { Stdio::null() } else { filled_pipe(input)?.into() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(Self)
     }

@@ -44,6 +44,17 @@ pub fn is_nss_local() -> bool {
     read("/etc/nsswitch.conf").lines().all(is_local_source)
 }
 
+/// The name of the first account in the text of /etc/passwd whose user can run commands: neither root nor a system account
+/// (login.defs(5)). `ubuntu`, which Ubuntu's images have, does not count.
+pub fn first_ordinary(passwd: &str) -> Option<&str> {
+    passwd.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let &[name, _, uid, _, _, _, shell] = fields.as_slice() else { return None };
+        let is_ordinary = uid.parse().is_ok_and(|uid: u32| (1000..=60_000).contains(&uid)) && name != "ubuntu";
+        (is_ordinary && !shell.ends_with("/nologin") && !shell.ends_with("/false")).then_some(name)
+    })
+}
+
 /// The user of this name in the two files. For a Slurm daemon these are sufficient.
 pub fn local(name: &str) -> Option<User> {
     parse(name, &read("/etc/passwd"), &read("/etc/group"))

@@ -57,6 +57,14 @@ fn settings() -> Vec<Case> {
         ("little-locked-memory", "locked-memory", limits("65536", "8388608").device("dev/infiniband/uverbs0")),
         ("no-way-into-images", "container-images", healthy().failure("images", 1, "unshare: EPERM")),
         ("peer-memory-refused", "peer-memory", healthy().file("proc/sys/kernel/yama/ptrace_scope", "1\n")),
+        ("exposed-join-token", "exposed-secrets", healthy().file("run/slurminit.given/SLURMINIT_JOIN", "")),
+        (
+            "links-not-protected",
+            "link-protection",
+            healthy()
+                .file("proc/sys/fs/protected_symlinks", "0\n")
+                .file("etc/passwd", "alice:x:1001:1001::/home/alice:/bin/bash\n"),
+        ),
         ("small-stack", "stack-limit", limits("unlimited", "1048576")),
     ]
 }

@@ -11,8 +11,10 @@ use crate::facts::{
     CheapFacts, ContainerSettings, CudaFacts, Disk, KeyFacts, Limit, MemoryKills, Observed, Port, PortOwner,
 };
 use config::{Config, Role};
+use install::exposure;
 use model::inventory::Inventory;
 use model::oom_kill;
+use sys::link_protection;
 use sys::proc::parse::Mount;
 use sys::sockets;
 use sys::trusted_path;
@@ -58,7 +60,7 @@ pub fn cheap_facts(root: &Path, config: &Config, inventory: &Inventory, cluster:
     let is_examined = |port| root == Path::new("/") && !is_remote(port);
     let is_listening =
         |port| if is_examined(port) { sockets::listeners(port).map(|found| !found.is_empty()) } else { None };
-    examine_paths(&paths, &is_listening)
+    CheapFacts { exposed_secrets: exposure::exposed(config, root), ..examine_paths(&paths, &is_listening) }
 }
 
 /// Examines these paths and ports. `is_listening` returns whether a process listens on a port.
@@ -83,6 +85,7 @@ pub fn examine_paths(paths: &ExaminedPaths<'_>, is_listening: &dyn Fn(u16) -> Op
         memory_kills: memory_kills(root, paths.run),
         has_kfd: root.join("dev/kfd").exists(),
         settings: container_settings(root),
+        exposed_secrets: Vec::new(),
     }
 }
 
@@ -93,6 +96,7 @@ fn container_settings(root: &Path) -> ContainerSettings {
         shared_memory_mib: disk(&root.join("dev/shm")).ok().map(|disk| disk.total_mib),
         locked_memory: limit(&limits, "Max locked memory"),
         stack: limit(&limits, "Max stack size"),
+        unprotected: link_protection::missing(root),
         sharing_library: sharing_library(root),
     }
 }

@@ -1,6 +1,8 @@
 //! Observes the container, and predicts what a start in it would write.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
+use std::net::IpAddr;
 use std::path::Path;
 
 use super::{Ask, Scope};
@@ -8,11 +10,13 @@ use super::{cheap_facts, decode_credential, has_address, local_credential, slurm
 use crate::facts::{CheapFacts, ContainerFacts, Credential, Observed, SlurmFacts};
 use config::{Config, DaemonName, NodeName, Paths, Role};
 use init::status;
+use install::exposure;
 use install::load_config;
 use install::planned::{PlanError, Planned, cluster_name, plan_files, slurm_conf};
 use machine::Snapshot;
 use model::inventory::{Finding, Inventory};
 use plan::{FileName, in_use};
+use sys::sockets;
 use watch::agent;
 
 /// The maximum size of a credential, in bytes.
@@ -46,12 +50,24 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
         has_address: has_address(&ask, &inventory.hostname),
         namespaces: ask("slurminit", &["oci", "--probe"]).output_of("slurminit oci --probe").map(drop),
         has_proot: sys::under(&scope.root, Path::new(Paths::PROOT)).exists(),
+        ordinary_user: exposure::ordinary_user(&config, &scope.root),
+        ssh_clients: config.runs_sshd().then(|| ssh_clients(&config)),
         status,
         slurm,
         munge,
         gpu_health: agent::files::report(&sys::under(&scope.root, &config.paths.run))
             .ok_or_else(|| "no GPU agent in this container".to_owned()),
     }
+}
+
+/// The number of connections to sshd by address.
+fn ssh_clients(config: &Config) -> BTreeMap<IpAddr, usize> {
+    let port = config.login.port.map_or(0, std::num::NonZeroU16::get);
+    let mut clients = BTreeMap::new();
+    for connection in sockets::bound(port).unwrap_or_default().iter().filter(|socket| !socket.is_listening) {
+        *clients.entry(connection.peer).or_default() += 1;
+    }
+    clients
 }
 
 /// The configuration with the role of the running cluster, which may come from the options of `slurminit up`.
@@ -171,6 +187,7 @@ fn cheap_facts_within_deadline(scope: &Scope, config: &Config, inventory: &Inven
         memory_kills: Err("not checked".to_owned()),
         has_kfd: false,
         settings: crate::facts::ContainerSettings::default(),
+        exposed_secrets: Vec::new(),
     })
 }
 

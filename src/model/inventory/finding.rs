@@ -112,6 +112,7 @@ pub enum Kind {
     CudaLibraries,
     CudaVersion,
     Disk,
+    ExposedSecrets,
     MemoryKills,
     MungeKey,
     Ports,

@@ -11,6 +11,7 @@ use super::{Sources, accounts, detected, load, load_with_accounts, no_accounts, 
 use crate::state_disk;
 use config::{Config, Paths, StartOnlyTables};
 use init::status;
+use install::exposure;
 use install::planned::{Planned, cluster_name, plan_files, slurm_conf, state_directory};
 use model::exit_code;
 use model::inventory::{DeviceFiles, Finding, Inventory, Kind, Severity};
@@ -39,6 +40,7 @@ pub struct ReloadEffect {
 /// Prepares a reload. Nothing is written unless everything can be applied.
 pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let (config, host_accounts) = load_with_accounts(sources)?;
+    exposure::check(&config, sources.root)?;
     let deferred = deferred(&config, sources.held)?;
     let inventory = detected(&config, sources.root, sources.inventory)?;
     // The partitions are opened again if this fails.
@@ -123,6 +125,7 @@ pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<ReloadEffe
     let mut config = config.clone();
     install::add_host_accounts(&mut config, root)?;
     let config = &config;
+    exposure::check(config, root)?;
     let mut closed = ClosedPartitions::new(true);
     let effect =
         ReloadEffect { deferred, ..plan_effect(config, config_file, &inventory, root, kept.next(), &mut closed)? };

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::output::error_line;
 use config::Config;
 use init::status;
 use init::status::Status;
@@ -27,14 +28,14 @@ pub(in crate::commands) fn wait_for_running_cluster(
     let status = status::of_running_slurminit(directory);
     let Some(status) = status.filter(|_| is_ready) else {
         let (seconds, why) = (limit.as_secs_f64(), printable::line(&why));
-        eprintln!("slurminit: the cluster starting here was not ready after {seconds} s: {why}");
+        error_line(format_args!("slurminit: the cluster starting here was not ready after {seconds} s: {why}"));
         return Err(exit_code::NOT_READY);
     };
     if let Some(contradiction) = cluster.contradiction(&status.snapshot) {
         let pid = status.pid;
-        eprintln!(
+        error_line(format_args!(
             "slurminit: the cluster running here (pid {pid}) {contradiction}; omit the option, or run `slurminit stop` first"
-        );
+        ));
         return Err(exit_code::FAILURE);
     }
     Ok(status)
@@ -48,9 +49,7 @@ pub(super) fn run(cluster: &Cluster, config: &Config, cmd: &[OsString]) -> anyho
     let Some((program, arguments)) = cmd.split_first() else { return Ok(exit_code::SUCCESS) };
     let mut command = Command::new(program);
     command.args(arguments);
-    for name in secret_variables::ALL {
-        command.env_remove(name);
-    }
+    secret_variables::remove_from(&mut command);
     let error = match config.jobs.wait {
         false => command.exec(),
         true => match wait(&mut command) {
@@ -59,7 +58,7 @@ pub(super) fn run(cluster: &Cluster, config: &Config, cmd: &[OsString]) -> anyho
         },
     };
     let name = program.to_string_lossy();
-    eprintln!("slurminit: `{}` cannot be executed: {error}", printable::line(&name));
+    error_line(format_args!("slurminit: `{}` cannot be executed: {error}", printable::line(&name)));
     let is_missing = error.kind() == std::io::ErrorKind::NotFound;
     Ok(if is_missing { exit_code::CMD_NOT_FOUND } else { exit_code::CMD_NOT_EXECUTABLE })
 }

@@ -1,0 +1,134 @@
+//! Slurm's commands that pass their environment to a job, without the secrets in the environment of the container.
+//!
+//! `docker exec` hands the container's environment to srun, sbatch and salloc, and slurmctld saves that of a batch job. No setting of Slurm
+//! removes a variable before that: cli_filter.lua cannot, and a TaskProlog runs after it. So in the image's /usr/local/bin these commands are links
+//! to slurminit, which executes Slurm's own.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::output::error_line;
+use install::{exposure, load_config};
+use model::{exit_code, printable};
+use sys::link_protection;
+use sys::{inherited, secret_variables};
+
+/// The commands.
+const NAMES: [&str; 3] = ["salloc", "sbatch", "srun"];
+/// The directory of Slurm's own commands.
+const DIRECTORY: &str = "/usr/bin";
+
+/// Executes Slurm's command if this program was called by its name. Returns the exit code if that fails, and `None` if it was called by another
+/// name.
+pub fn execute_by_name() -> Option<u8> {
+    let mut words = std::env::args_os();
+    let called = words.next()?;
+    let name = NAMES.into_iter().find(|name| Path::new(&called).file_name() == Some(OsStr::new(name)))?;
+    inherited::unblock();
+    let arguments: Vec<OsString> = words.collect();
+    if name == "sbatch" && nix::unistd::geteuid().is_root() {
+        let directory = untrusted_output_directory(&arguments, Path::new("/"));
+        if let Some(directory) = directory.filter(|_| has_users()) {
+            let (directory, repair) = (directory.to_string_lossy(), "submit as a user, or in a directory of root's");
+            let directory = printable::line(&directory);
+            error_line(format_args!(
+                "slurminit: warning: users can place links where root's job writes, in {directory}; {repair}"
+            ));
+        }
+    }
+    let program = Path::new(DIRECTORY).join(name);
+    let mut command = Command::new(&program);
+    command.arg0(called).args(arguments);
+    secret_variables::remove_from(&mut command);
+    let error = command.exec();
+    error_line(format_args!("slurminit: {}: {error}", program.display()));
+    let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+    Some(if is_missing { exit_code::CMD_NOT_FOUND } else { exit_code::CMD_NOT_EXECUTABLE })
+}
+
+/// Whether users other than root can run processes here.
+fn has_users() -> bool {
+    load_config::load(None).map_or(true, |config| exposure::ordinary_user(&config, Path::new("/")).is_some())
+}
+
+/// The directory of a batch job's output, if another user could place a link or file there that root's job would open.
+fn untrusted_output_directory(arguments: &[OsString], root: &Path) -> Option<PathBuf> {
+    let base = option(arguments, "-D", "--chdir").map_or_else(|| PathBuf::from("."), PathBuf::from);
+    let output = option(arguments, "-o", "--output").map(|output| base.join(output));
+    let directory = match output.as_deref().map(Path::parent) {
+        Some(parent) => parent?.to_owned(),
+        None => base,
+    };
+    let directory = fs::canonicalize(directory).ok()?;
+    let metadata = fs::metadata(&directory).ok()?;
+    let is_writable = metadata.mode() & 0o002 != 0 || metadata.mode() & 0o020 != 0 && metadata.gid() != 0;
+    let is_protected =
+        metadata.uid() == 0 && metadata.mode() & 0o1002 == 0o1002 && link_protection::missing(root).is_empty();
+    ((metadata.uid() != 0 || is_writable) && !is_protected).then_some(directory)
+}
+
+/// The value of the last such option of sbatch's command line.
+fn option<'a>(arguments: &'a [OsString], short: &str, long: &str) -> Option<&'a OsStr> {
+    let value = |(at, word): (usize, &'a OsString)| {
+        let rest = [short, long].into_iter().find_map(|name| word.as_bytes().strip_prefix(name.as_bytes()))?;
+        match rest {
+            [] => arguments.get(at + 1).map(OsString::as_os_str),
+            [b'=', rest @ ..] if word.as_bytes().starts_with(long.as_bytes()) => Some(OsStr::from_bytes(rest)),
+            rest if !word.as_bytes().starts_with(b"--") => Some(OsStr::from_bytes(rest)),
+            _ => None,
+        }
+    };
+    arguments.iter().enumerate().filter_map(value).last()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn finds_value_of_option_in_each_form() {
+        for line in ["-o /a", "-o/a", "--output=/a", "--output /a", "--output=/b -o /a", "--output-x=/b -o/a"] {
+            assert_eq!(option(&words(line), "-o", "--output"), Some(OsStr::new("/a")), "{line}");
+        }
+        assert_eq!(option(&words("--open-mode=append --out"), "-o", "--output"), None);
+    }
+
+    #[test]
+    fn warns_of_directory_in_which_another_user_can_place_files() {
+        let root = tempfile::tempdir().unwrap();
+        let protect = |value: &str| {
+            fs::create_dir_all(root.path().join("proc/sys/fs")).unwrap();
+            for name in link_protection::NAMES {
+                fs::write(root.path().join("proc/sys/fs").join(name), value).unwrap();
+            }
+        };
+        let directory = root.path().join("data");
+        fs::create_dir(&directory).unwrap();
+        let is_untrusted = |mode: u32| {
+            fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
+            let line = format!("--chdir={} job.sh", directory.display());
+            let relative = untrusted_output_directory(&words(&line), root.path());
+            let absolute =
+                untrusted_output_directory(&words(&format!("-o {}/out job.sh", directory.display())), root.path());
+            assert_eq!(relative, absolute, "{mode:o}");
+            relative.is_some()
+        };
+        // A directory of an ordinary user is never root's.
+        let is_root = nix::unistd::geteuid().is_root();
+        protect("0\n");
+        assert_eq!([0o755, 0o1777, 0o777].map(is_untrusted), [!is_root, true, true]);
+        protect("1\n");
+        assert_eq!([0o755, 0o1777, 0o777].map(is_untrusted), [!is_root, !is_root, true]);
+    }
+}

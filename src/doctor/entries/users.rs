@@ -1,0 +1,90 @@
+//! Users: what one of them could do to another, or to root.
+
+use crate::entry::{Check, Entry};
+use crate::facts::ContainerFacts;
+use model::inventory::{Kind, Observations};
+use plan::sshd::MAX_PENDING_PER_SOURCE;
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry {
+        id: "exposed-secrets",
+        symptoms: &["`docker exec -u USER ... env` shows the munge key, a join token or a password", "exit code 78"],
+        examines: "SLURMINIT_TOML, SLURMINIT_MUNGE_KEY and SLURMINIT_JOIN in the container's environment",
+        cause: "the engine passes the container's variables to every process of `docker exec`, whatever its user",
+        repair: "mount /config/slurminit.toml, /run/secrets/munge.key or /run/secrets/slurminit.join in place of the variable",
+        check: Check::Start(Kind::ExposedSecrets, |start| {
+            let exposed = start.cheap.exposed_secrets.iter().map(|secret| {
+                Observations::warn(
+                    format!(
+                        "{} shows {} to every process of `docker exec`, whatever its user",
+                        secret.name, secret.content
+                    ),
+                    "it is in the container's environment; with ordinary users the container would not start (78)",
+                    format!("remove {}, and mount {}, readable only for root", secret.name, secret.file),
+                )
+            });
+            Observations::all(exposed, || Observations::ok("no secret is in the container's environment"))
+        }),
+    },
+    Entry {
+        id: "link-protection",
+        symptoms: &[
+            "root's job overwrites a file: `sbatch` in /data or /tmp follows a link `slurm-JOB.out` of another user",
+            "a job's output belongs to another user, or hangs on a pipe",
+        ],
+        examines: "fs.protected_symlinks, fs.protected_hardlinks, fs.protected_fifos and fs.protected_regular of the host",
+        cause: "the host's kernel lets a program open links, pipes and files that another user made in a directory such as /tmp or /data",
+        repair: "`sysctl -w fs.protected_symlinks=1 fs.protected_hardlinks=1 fs.protected_fifos=1 fs.protected_regular=2` on the host",
+        check: Check::Container(|_, container| link_protection(container)),
+    },
+    Entry {
+        id: "ssh-connections",
+        symptoms: &[
+            "`kex_exchange_identification: Connection closed by remote host` or `Connection reset by peer`",
+            "sshd logs `beginning MaxStartups throttling`",
+        ],
+        examines: "the connections to sshd of each address",
+        cause: "an address opens connections and does not log in; sshd refuses more of that address, for 30 s after the last",
+        repair: "block the address in the host's firewall; see sshd's lines in `slurminit logs sshd`",
+        check: Check::Container(|_, container| ssh_connections(container)),
+    },
+];
+
+fn link_protection(container: &ContainerFacts) -> Observations {
+    let off = &container.cheap.settings.unprotected;
+    if off.is_empty() {
+        return Observations::ok("the kernel protects files in directories that all users can write");
+    }
+    let names: Vec<String> = off.iter().map(|name| format!("fs.{name}")).collect();
+    let Some(user) = &container.ordinary_user else {
+        return Observations::note(format!(
+            "off on the host: {}; this container has no ordinary users",
+            names.join(", ")
+        ));
+    };
+    let settings: Vec<String> = names.iter().map(|name| format!("{name}=1")).collect();
+    Observations::warn(
+        format!("off on the host: {}", names.join(", ")),
+        format!("root's job that writes into /data or /tmp uses a link, file or pipe of another user: {user}"),
+        format!(
+            "on the host: sysctl -w {}; until then, submit as a user, or in a directory of root's",
+            settings.join(" ")
+        ),
+    )
+}
+
+fn ssh_connections(container: &ContainerFacts) -> Observations {
+    let Some(clients) = &container.ssh_clients else { return Observations::note("no sshd in this container") };
+    let many =
+        clients.iter().filter(|(_, count)| u32::try_from(**count).is_ok_and(|count| count >= MAX_PENDING_PER_SOURCE));
+    let warnings = many.map(|(address, count)| {
+        Observations::warn(
+            format!("{address} has {count} connections to sshd"),
+            format!("sshd refuses more than {MAX_PENDING_PER_SOURCE} of an address that have not logged in"),
+            "block the address in the host's firewall, unless they are sessions of users behind it",
+        )
+    });
+    Observations::all(warnings, || {
+        Observations::ok(format!("{} connections of {} addresses", clients.values().sum::<usize>(), clients.len()))
+    })
+}
