@@ -44,11 +44,9 @@ mod up;
 mod usage;
 mod webhook;
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-
+use crate::output::print;
 use ::config::{Config, ConfigError};
 use install::load_config;
 
@@ -67,14 +65,6 @@ impl Configuration {
 
     fn load(&self) -> Result<Config, ConfigError> {
         load_config::load(self.file())
-    }
-}
-
-/// Prints on standard output. A reader that closes the pipe (`| head`) is not an error.
-fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("cannot write to standard output"),
     }
 }
 

@@ -5,6 +5,7 @@
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
+use crate::output::error_line;
 use anyhow::Context as _;
 use nix::errno::Errno;
 use nix::unistd::{Uid, User, execvpe, getgrouplist, setgid, setgroups, setuid};
@@ -37,7 +38,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     inherited.restore();
     let Err(errno) = execvpe(&words[0], &words, &environment);
     let program = args.command[0].to_string_lossy();
-    eprintln!("slurminit: cannot execute `{}` as {name}: {}", printable::line(&program), errno.desc());
+    error_line(format_args!("slurminit: cannot execute `{}` as {name}: {}", printable::line(&program), errno.desc()));
     Ok(if errno == Errno::ENOENT { exit_code::CMD_NOT_FOUND } else { exit_code::CMD_NOT_EXECUTABLE })
 }
 

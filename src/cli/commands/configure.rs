@@ -1,12 +1,10 @@
 //! `slurminit configure`: checks and configures the host, before there is a container.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
-
 use super::detect::parse_seconds;
+use crate::output::{error_line, print};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use doctor::configure::assess::assess;
 use doctor::configure::choice;
@@ -78,7 +76,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let report = text::render(&assessment) + &unmet.as_ref().map(text::unmet_request).unwrap_or_default();
     let is_healthy = unmet.is_none() && !assessment.has_errors(args.gpu_type);
     let (text, is_complete) = if args.print {
-        eprint!("{report}");
+        error_line(report.trim_end());
         (gpu_file::render(&selected), is_healthy)
     } else {
         let destination = Destination { directory: &args.directory, is_dry_run: args.dry_run };
@@ -87,6 +85,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         let next_step = text::next_step(is_complete, args.dry_run, host.compose.command());
         (report + &outcome + &text::result(&selected) + &next_step, is_complete)
     };
-    std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
+    print(&text)?;
     Ok(if is_complete { exit_code::SUCCESS } else { exit_code::FAILURE })
 }

@@ -9,6 +9,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::output::error_line;
 use anyhow::Context as _;
 
 use init::control;
@@ -101,6 +102,6 @@ pub(super) fn report(report: Report) {
     // If the file has become invalid, the default path is used.
     let config = install::load_config::load(None).unwrap_or_default();
     if let Err(error) = client::ask(&control::socket(&config.paths.run), &request) {
-        eprintln!("{} ({error})", printable::line(&report.message.text));
+        error_line(format_args!("{} ({error})", printable::line(&report.message.text)));
     }
 }

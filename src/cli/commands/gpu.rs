@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::output::print_line;
 use anyhow::Context as _;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -67,23 +68,23 @@ fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
         }
         let node = report.node.clone().unwrap_or_else(|| "waiting for the agent".to_owned());
         if printed.as_ref() != Some(&node) {
-            println!("{node}");
+            let _ = print_line(&node);
         }
         printed = Some(node);
         false
     })?;
     let address = gpu.identity.pci_address.map_or_else(|| index.to_string(), |address| address.to_string());
-    println!(
+    print_line(format_args!(
         "GPU {index} is released: no job has it, and slurminit has closed it\n\
          next: on the host, `nvidia-smi --gpu-reset -i {address}` or a change of its MIG mode\n\
          then: `slurminit gpu return {index}`"
-    );
+    ))?;
     if let Some(file) = &gpu.identity.file {
         // Only root can read the open files of other users.
         let holders =
             open_files::find(open_files::container_processes(), &SearchTarget::Files(BTreeSet::from([file.clone()])));
         for holder in holders.proven {
-            println!("warning: process {} ({}) still has {file} open", holder.pid, holder.name);
+            print_line(format_args!("warning: process {} ({}) still has {file} open", holder.pid, holder.name))?;
         }
     }
     Ok(exit_code::SUCCESS)
@@ -103,8 +104,8 @@ fn give_back(run: &Path, index: u32) -> anyhow::Result<u8> {
         anyhow::bail!("GPU {index} still has a fault, and jobs do not get it: {}", faults.join("; "));
     }
     match report.node.filter(|_| gpu.is_out) {
-        Some(node) => println!("GPU {index} responds. {node}"),
-        None => println!("GPU {index} responds; jobs can get it"),
+        Some(node) => print_line(format_args!("GPU {index} responds. {node}"))?,
+        None => print_line(format_args!("GPU {index} responds; jobs can get it"))?,
     }
     Ok(exit_code::SUCCESS)
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Configuration;
+use crate::output::print_line;
 use install::load_config;
 use model::{exit_code, printable};
 use plan::target::Target;
@@ -51,6 +52,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             not_ready => not_ready,
         },
     };
-    println!("{}", printable::line(&why));
+    print_line(printable::line(&why))?;
     Ok(if is_healthy { exit_code::SUCCESS } else { exit_code::FAILURE })
 }

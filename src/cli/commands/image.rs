@@ -9,6 +9,7 @@ use anyhow::Context as _;
 
 use super::Configuration;
 use super::columns::{Column, dash, format_table};
+use config::Config;
 use images::{ImageName, ImageRecord, Importer, Limits, Source, Store};
 use model::{exit_code, printable};
 use pull::Pull;
@@ -77,8 +78,13 @@ enum ImageVerb {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    // Users may not be able to read the operator's file, and a broken one must not keep them from their images.
-    let configuration = args.configuration.load().unwrap_or_default().images;
+    let configuration = match args.configuration.load() {
+        Ok(config) => config.images,
+        // Root would import into another directory than the configured one.
+        Err(error) if nix::unistd::geteuid().is_root() => return Err(error.into()),
+        // Users may not be able to read the operator's file, and a broken one must not keep them from their images.
+        Err(_) => Config::default().images,
+    };
     let stores = stores(configuration.directory);
     match args.verb {
         ImageVerb::Import { name, from, replace, json } => {

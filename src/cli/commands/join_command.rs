@@ -8,6 +8,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::output::error_line;
 use anyhow::{Context as _, bail, ensure};
 use config::token::{Token, TokenContents};
 use config::{Config, Role};
@@ -51,7 +52,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = match load_config::load(args.config.as_deref()) {
         Ok(config) => config,
         Err(error) => {
-            eprintln!("slurminit: {error}");
+            error_line(format_args!("slurminit: {error}"));
             return Ok(exit_code::CONFIG);
         }
     };
@@ -76,10 +77,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     super::print(&format!("{line}\n"))?;
     eprint!("{}", line.advice(&token.contents, config.slurm.controller_port, config.slurm.daemon_port));
     if has_custom_slurm_conf(&config) {
-        eprintln!(
+        error_line(format_args!(
             "warning: the token does not contain your own slurm.conf; mount it in the new container, too, at {}",
             config.paths.config.display()
-        );
+        ));
     }
     Ok(exit_code::SUCCESS)
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::output::error_line;
 use images::runtime::{self, Setup};
 use model::exit_code;
 use sys::inherited::Inherited;
@@ -41,7 +42,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     }
     let setup = Setup { images: args.images, binds: args.bind, environment: args.environment.unwrap_or_default() };
     Ok(runtime::run(&setup).unwrap_or_else(|error| {
-        eprintln!("slurminit: {}", model::printable::line(&error.to_string()));
+        error_line(format_args!("slurminit: {}", model::printable::line(&error.to_string())));
         runtime::NOT_STARTED
     }))
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Configuration;
+use crate::output::{error_line, print, print_line};
 use config::Config;
 use init::reloading;
 use install::load_config;
@@ -37,9 +38,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     };
     let is_applied = matches!(outcome.outcome, Outcome::Applied | Outcome::Unchanged);
     if is_applied {
-        println!("{}", model::printable::line(&outcome.text))
+        print_line(model::printable::line(&outcome.text))?
     } else {
-        eprintln!("slurminit: {}: {}", label(outcome.outcome), model::printable::line(&outcome.text))
+        error_line(format_args!("slurminit: {}: {}", label(outcome.outcome), model::printable::line(&outcome.text)))
     }
     Ok(if is_applied { exit_code::SUCCESS } else { exit_code::FAILURE })
 }
@@ -58,21 +59,25 @@ fn dry_run(config: &Config, config_file: Option<&Path>) -> anyhow::Result<u8> {
     let effect = match prepare::dry_run(config, config_file) {
         Ok(effect) => effect,
         Err(refusal) => {
-            eprintln!("slurminit: refused: {}", model::printable::line(&refusal.finding.to_string()));
+            error_line(format_args!("slurminit: refused: {}", model::printable::line(&refusal.finding.to_string())));
             return Ok(exit_code::FAILURE);
         }
     };
-    print!("{}", effect.difference);
+    print(&effect.difference)?;
     match effect.change.apply {
-        Apply::Nothing => println!("no restart needed"),
-        Apply::Reconfigure => println!("needs `scontrol reconfigure`: {}", effect.change.changes.join(", ")),
-        Apply::Restart => println!("needs a restart of slurmctld and slurmd: {}", effect.change.changes.join(", ")),
+        Apply::Nothing => print_line("no restart needed")?,
+        Apply::Reconfigure => {
+            print_line(format_args!("needs `scontrol reconfigure`: {}", effect.change.changes.join(", ")))?
+        }
+        Apply::Restart => {
+            print_line(format_args!("needs a restart of slurmctld and slurmd: {}", effect.change.changes.join(", ")))?
+        }
     }
     for kept in &effect.kept {
-        println!("{}", model::printable::line(&kept.finding().to_string()));
+        print_line(model::printable::line(&kept.finding().to_string()))?;
     }
     if !effect.deferred.is_empty() {
-        println!("takes effect at the next start of the container: {}", effect.deferred.join(", "));
+        print_line(format_args!("takes effect at the next start of the container: {}", effect.deferred.join(", ")))?;
     }
     Ok(exit_code::SUCCESS)
 }

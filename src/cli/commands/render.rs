@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use crate::output::error_line;
 use anyhow::Context as _;
 
 use super::PathArgs;
@@ -39,7 +40,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = match load_config::load(config_file) {
         Ok(config) => config,
         Err(error) => {
-            eprintln!("slurminit: {error}");
+            error_line(format_args!("slurminit: {error}"));
             return Ok(exit_code::CONFIG);
         }
     };

@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::output::print_line;
 use anyhow::Context as _;
 
 use super::Configuration;
+use super::health::parse_wait;
 use config::DaemonName;
 use init::control;
 use init::control::client;
@@ -24,8 +26,8 @@ pub(crate) struct Args {
     /// The daemon or service
     name: String,
     /// Timeout, in seconds [default: supervise.stop_timeout and ready_timeout together]
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = parse_wait)]
+    timeout: Option<Duration>,
     #[command(flatten)]
     configuration: Configuration,
 }
@@ -35,10 +37,8 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = args.configuration.load()?;
-    let limit = match args.timeout {
-        Some(seconds) => Duration::try_from_secs_f64(seconds).context("--timeout")?,
-        None => config.supervise.stop_timeout() + config.supervise.ready_timeout,
-    };
+    let configured = || config.supervise.stop_timeout() + config.supervise.ready_timeout;
+    let limit = args.timeout.unwrap_or_else(configured);
     let (name, directory) = (&args.name, &config.paths.run);
     // PID 1 itself rejects other users.
     if *name == DaemonName::Slurmctld.as_str() && nix::unistd::geteuid().is_root() {
@@ -62,11 +62,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             RestartOutcome::Ready => {
                 let pid = unit.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
                 wait_for_node(directory, &status.snapshot, name, was_ready, start + limit);
-                println!("{name} is ready again after {} ms{pid}", start.elapsed().as_millis());
+                print_line(format_args!("{name} is ready again after {} ms{pid}", start.elapsed().as_millis()))?;
                 return Ok(exit_code::SUCCESS);
             }
             RestartOutcome::Ended => {
-                println!("{name} ran and {}", unit.how_it_ended());
+                print_line(format_args!("{name} ran and {}", unit.how_it_ended()))?;
                 return Ok(exit_code::SUCCESS);
             }
             RestartOutcome::Failed => anyhow::bail!(

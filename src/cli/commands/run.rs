@@ -4,9 +4,9 @@ mod attach;
 mod docker_args;
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use crate::output::{error_line, print};
 use config::{Config, DEFAULT_FILE};
 use docker_args::FirstWord;
 use init::become_init;
@@ -104,7 +104,7 @@ fn lock_state(config: &Config) -> Result<StateLock, StateInUse> {
 }
 
 fn refuse(why: &str, code: u8) -> u8 {
-    eprintln!("slurminit: {}", printable::lines(why));
+    error_line(format_args!("slurminit: {}", printable::lines(why)));
     code
 }
 
@@ -192,6 +192,6 @@ fn warnings(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock
 }
 
 fn print_text(text: &str) -> anyhow::Result<u8> {
-    std::io::stdout().write_all(text.as_bytes())?;
+    print(text)?;
     Ok(exit_code::SUCCESS)
 }

@@ -37,7 +37,6 @@ const REDRAW: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let directory = &load_config::run_directory(args.configuration.file())?;
-    let mut out = std::io::stdout();
     let status = current(directory)?;
     let lost = lost(&status);
     let has_node = status.snapshot.prepared.as_ref().is_some_and(|prepared| !prepared.node_name.is_empty());
@@ -46,11 +45,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         let mut value = json(&status, &own::node_status(&status.snapshot, &lost))?;
         value["gpu_health"] = serde_json::to_value(agent::files::report(directory))?;
         value["images"] = serde_json::to_value(&images)?;
-        out.write_all(super::json(&value)?.as_bytes())?;
+        super::print(&super::json(&value)?)?;
     } else if args.watch {
         return watch(directory, &lost, images.as_ref());
     } else {
-        out.write_all(text(directory, &status, &lost, images.as_ref()).as_bytes())?;
+        super::print(&text(directory, &status, &lost, images.as_ref()))?;
     }
     Ok(exit_code::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! `slurminit stop`: stops the container like TERM, or the cluster beside another PID 1.
 
+use crate::output::print_line;
 use init::control;
 use init::control::client;
 use init::control::protocol::Request;
@@ -15,11 +16,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let running = status::of_running_slurminit(&config.paths.run);
     client::ask(&control::socket(&config.paths.run), &Request::Stop)?;
     match running.filter(|status| status.pid != 1) {
-        None => println!("stopping the container"),
+        None => print_line("stopping the container")?,
         Some(status) => {
             let stop = config.supervise.stop_timeout();
             anyhow::ensure!(up::wait_for_end(&status, stop), "the cluster (pid {}) did not stop in time", status.pid);
-            println!("the cluster has stopped");
+            print_line("the cluster has stopped")?;
         }
     }
     Ok(exit_code::SUCCESS)

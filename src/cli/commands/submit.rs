@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::output::error_line;
 use anyhow::Context as _;
 
 use super::Configuration;
@@ -88,7 +89,7 @@ fn print_submitted(args: &Args, target: &Target, request: &GpuRequest, job: &str
     };
     let output = args.output.replace("%j", job);
     let line = format!("job {job}: {} with {request}, output {output}{waits}", target.node);
-    eprintln!("{}", printable::line(&line));
+    error_line(printable::line(&line));
 }
 
 /// Submits the job, and returns its ID.

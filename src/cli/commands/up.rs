@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::health::parse_wait;
 use super::run::wait_for_running_cluster;
+use crate::output::{error_line, print_line};
 use init::status;
 use init::status::Status;
 use install::load_config;
@@ -46,20 +47,20 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         );
     }
     if let Err(error) = take_token(None, None) {
-        eprintln!("slurminit: {error}");
+        error_line(format_args!("slurminit: {error}"));
         return Ok(exit_code::CONFIG);
     }
     let (config, _) = args.cluster.load()?;
     anyhow::ensure!(config.role != config::Role::None, "the role none has no cluster to start");
     if let Err(error) = take_variables(args.cluster.file(), None) {
-        eprintln!("slurminit: {error}");
+        error_line(format_args!("slurminit: {error}"));
         return Ok(exit_code::CONFIG);
     }
     let (run, stop) = (&config.paths.run, config.supervise.stop_timeout());
     let outcome = up::start(&args.cluster.arguments()?, run, args.limit(), stop)?;
     let (code, why) = match outcome {
         Outcome::Ready(status) => {
-            println!("{}", printable::line(&ready_message(&status)));
+            print_line(printable::line(&ready_message(&status)))?;
             return Ok(exit_code::SUCCESS);
         }
         // A concurrent `slurminit up` has taken the lock.
@@ -75,9 +76,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         }
     };
     for line in up::last_lines() {
-        eprintln!("{}", printable::line(&line));
+        error_line(printable::line(&line));
     }
-    eprintln!("slurminit: the cluster did not start: {why}. Full log: {}", up::LOG);
+    error_line(format_args!("slurminit: the cluster did not start: {why}. Full log: {}", up::LOG));
     Ok(code)
 }
 
@@ -91,7 +92,7 @@ fn ready_message(status: &Status) -> String {
 fn report_running(args: &Args, directory: &Path) -> u8 {
     match wait_for_running_cluster(&args.cluster, directory, args.limit()) {
         Ok(status) => {
-            println!("the cluster is already running (pid {})", status.pid);
+            let _ = print_line(format_args!("the cluster is already running (pid {})", status.pid));
             exit_code::SUCCESS
         }
         Err(code) => code,
