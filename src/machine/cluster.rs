@@ -12,7 +12,7 @@ use super::unit::Unit;
 use super::units::Units;
 use crate::UnitId;
 use model::unit::JobCare;
-use model::unit::{Gate, Spec};
+use model::unit::Spec;
 
 /// The units and their shared state.
 #[derive(Debug)]
@@ -92,8 +92,9 @@ impl Cluster {
             Some(DaemonName::Slurmd) => self.slurmd_came_up(),
             _ => {}
         }
-        let is_awaited = self.units[id].spec.gate != Gate::Served;
-        if is_awaited && self.units.iter().filter(|unit| unit.reads_slurms_files()).all(Unit::is_ready) {
+        // A service that restarts says nothing about the node.
+        let is_needed = self.units[id].is(DaemonName::Munged) || self.units[id].reads_slurms_files();
+        if is_needed && self.units.iter().filter(|unit| unit.reads_slurms_files()).all(Unit::is_ready) {
             self.node.request_query(&self.step);
         }
     }

@@ -33,12 +33,22 @@ pub enum NodeVerdict {
     NotYet,
 }
 
-/// Prefixes of other reasons that a start makes outdated. If the spool directory is still full, the next batch job drains the node again.
-const OUTDATED_REASONS: [&str; 3] = [OUR_REASON, "SlurmdSpoolDir is full", DUPLICATE_JOB_REASON];
+/// Other reasons of Slurm that a start makes outdated. If the spool directory is still full, the next batch job drains the node again.
+const OUTDATED_REASONS: [&str; 2] = ["SlurmdSpoolDir is full", DUPLICATE_JOB_REASON];
 
-/// Prefixes of the reasons that Slurm sets when a node registers with less than slurm.conf promises. A start writes files that match the
-/// hardware, so such a reason is outdated. Slurm 22.05 to 25.11, `node_mgr.c` and `gres.c`.
-const HARDWARE_REASONS: [&str; 4] = ["gres/", "Low ", "CPUs ", "RealMemory "];
+/// The reasons that Slurm sets when a node registers with less than slurm.conf promises, joined by commas. A start writes files that
+/// match the hardware, so such a reason is outdated. Slurm 24.11 to 26.05, `node_mgr.c`. They are compared whole: an
+/// administrator may write "Low disk space".
+const HARDWARE_REASONS: [&str; 3] = ["Low socket*core*thread count", "Low CPUs", "Low TmpDisk"];
+/// As above; `(reported:900 < 90.00% of configured:1000)` follows.
+const MEMORY_REASON_START: &str = "Low RealMemory (reported:";
+/// What follows the GRES, such as `gres/gpu`, in the reasons of `gres.c` and `gres_ctld.c`.
+const GRES_REASONS: [&str; 4] = [
+    " count reported lower than configured (",
+    " count changed and jobs are using them (",
+    " GRES autodetected core affinity ",
+    " GRES core specification ",
+];
 
 /// If slurmctld is killed before it has saved that a batch job started, its successor launches the job again, and
 /// drains the node because the job is already there (`agent.c`). The job is requeued, and slurmd's first copy of it
@@ -151,7 +161,14 @@ impl NodeReport {
 
     /// Whether slurmctld drained the node because it registered with other hardware than slurmctld knew.
     pub fn has_hardware_reason(&self) -> bool {
-        HARDWARE_REASONS.iter().any(|prefix| self.reason.starts_with(prefix))
+        let is_gres = |reason: &str| {
+            let (name, _) = reason.split_once(' ').unwrap_or_default();
+            name.starts_with("gres/") && GRES_REASONS.iter().any(|rest| reason[name.len()..].starts_with(rest))
+        };
+        let is_other = |reason: &str| {
+            HARDWARE_REASONS.contains(&reason) || reason.starts_with(MEMORY_REASON_START) && reason.ends_with(')')
+        };
+        is_gres(&self.reason) || self.reason.split(", ").all(|reason| is_other(reason) || is_gres(reason))
     }
 
     /// Whether the node accepts no more jobs, for any reason.
@@ -160,7 +177,9 @@ impl NodeReport {
     }
 
     fn is_repaired(&self) -> bool {
-        self.has_hardware_reason() || OUTDATED_REASONS.iter().any(|prefix| self.reason.starts_with(prefix))
+        self.reason.starts_with(OUR_REASON)
+            || OUTDATED_REASONS.contains(&self.reason.as_str())
+            || self.has_hardware_reason()
     }
 }
 
@@ -219,7 +238,21 @@ mod tests {
     fn removes_only_repaired_drains() {
         assert_eq!(verdict("drained|gres/gpu count reported lower than configured (0 < 1)"), NodeVerdict::Repaired);
         assert_eq!(verdict("drained|Low RealMemory (reported:900 < 90.00% of configured:1000)"), NodeVerdict::Repaired);
-        assert_eq!(verdict("drained*|gres/gpu count"), NodeVerdict::NotYet);
+        assert_eq!(verdict("drained|Low socket*core*thread count, Low CPUs"), NodeVerdict::Repaired);
+        assert_eq!(verdict("drained|gres/gpu count changed and jobs are using them (2 != 1)"), NodeVerdict::Repaired);
+        assert_eq!(verdict("drained*|gres/gpu count reported lower than configured (0 < 1)"), NodeVerdict::NotYet);
+        for reason in [
+            "Low disk space on /data, ask Bob",
+            "Low CPUs, ask Bob",
+            "CPUs too hot",
+            "RealMemory is being replaced",
+            "gres/gpu 3 is broken",
+            "gres/gpu",
+            "SlurmdSpoolDir is full of core dumps, ask Bob",
+            "Duplicate jobid? ask Bob",
+        ] {
+            assert_eq!(verdict(&format!("drained|{reason}")), NodeVerdict::Drained, "{reason}");
+        }
         assert_eq!(verdict("down|slurminit: the container stops"), NodeVerdict::Repaired);
         assert_eq!(verdict("drained|SlurmdSpoolDir is full"), NodeVerdict::Repaired);
         assert_eq!(verdict("draining|fan broken, ask Eve"), NodeVerdict::Drained);

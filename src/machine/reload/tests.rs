@@ -18,7 +18,6 @@ fn serving_with(setup: model::task::Setup) -> Sim {
     let mut sim = Sim::new(setup);
     sim.ready();
     sim.send(Event::ReadinessChecked(API, true));
-    sim.node("idle|none");
     sim.spawned.clear();
     sim
 }

@@ -23,8 +23,7 @@ enum Input {
 }
 
 fn input() -> impl Strategy<Value = Input> {
-    let lines =
-        prop::sample::select(vec!["idle|none", "idle*|none", "drained|gres/gpu count", "drained|me", "inval|x"]);
+    let lines = prop::sample::select(vec!["idle|none", "idle*|none", "drained|slurminit: x", "drained|me", "inval|x"]);
     let signals = prop::sample::select(vec![libc::SIGHUP, libc::SIGUSR1, libc::SIGINT, libc::SIGTERM]);
     let why = String::new;
     let outcomes = prop::sample::select(vec![

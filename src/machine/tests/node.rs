@@ -19,6 +19,23 @@ fn removes_repaired_drain_once() {
     assert_eq!(sim.exit, Some(exit_code::NOT_READY));
 }
 
+#[test]
+fn restarting_service_leaves_cluster_ready() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.send(Event::ReadinessChecked(API, true));
+    let checks = |sim: &Sim| sim.spawned.iter().filter(|child| **child == Child::NodeCheck).count();
+    let before = checks(&sim);
+    for _ in 0..3 {
+        sim.exits(Child::Unit(API), Exit::Code(0));
+        assert!(sim.machine.snapshot().ready, "{}", sim.machine.snapshot().why);
+        sim.wait(Duration::from_secs(30));
+        sim.send(Event::ReadinessChecked(API, true));
+        assert!(sim.machine.snapshot().ready, "{}", sim.machine.snapshot().why);
+    }
+    assert_eq!(checks(&sim), before, "a service says nothing about the node");
+}
+
 /// slurmctld saves a change with a delay of five seconds: if it is killed before that, its successor drains the node
 /// again.
 #[test]
