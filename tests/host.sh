@@ -7,16 +7,10 @@ need() { # PROGRAM PACKAGE
     command -v "$1" >/dev/null
 }
 
-has_kubectl() { kubectl kustomize docker/kubernetes/base/cpu >/dev/null 2>&1; }
-
-# Debian 12 has kubectl 1.20, which does not know components.
-ensure_kubectl() {
-    has_kubectl || ! is_debian_like || install_first_of kubectl || true
-    has_kubectl
-}
-
 # The package with Helm's library is built for x86_64 alone, on Linux.
-can_render_chart() { ensure_kubectl && [ "$(uname -m)" = x86_64 ]; }
+can_render_chart() { [ "$(uname -m)" = x86_64 ]; }
+
+has_helm_and_kubectl() { command -v helm && command -v kubectl; } >/dev/null
 
 has_chromium() { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null
 

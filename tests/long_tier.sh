@@ -62,7 +62,7 @@ workflows() {
         "known vulnerabilities of the dependencies" tests/workflows/dependencies advisories
 }
 reaches_advisories() { git ls-remote --exit-code https://github.com/RustSec/advisory-db main >/dev/null 2>&1; }
-manifests() { check_if can_render_chart "no kubectl 1.22 or newer, or no Helm library for $(uname -m)" "Helm chart and manifests" tests/manifests/run; }
+manifests() { check_if can_render_chart "no Helm library for $(uname -m)" "Helm chart and manifests" tests/manifests/run; }
 
 page() {
     check "promtool check metrics" tests/page/promtool
@@ -82,4 +82,4 @@ nvml() {
 }
 fetch_nvml() { mkdir "$scratch/nvml" && tests/real-nvml/fetch "$scratch/nvml" >&2; }
 versions() { check "later releases of Slurm, and upgrades" tests/versions/run; }
-kubernetes() { check_if ensure_kubectl "no kubectl" "the manifests in the cluster of kubectl's context" tests/kubernetes/run; }
+kubernetes() { check_if has_helm_and_kubectl "no helm or kubectl" "the chart in the cluster of kubectl's context" tests/kubernetes/run; }

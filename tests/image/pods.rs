@@ -1,5 +1,4 @@
-//! Tests the manifests of docker/kubernetes without Kubernetes: `kubectl kustomize` and Helm render them, and Docker runs the pod
-//! templates. A field that this translation does not support fails the test.
+//! Tests the chart without Kubernetes: Docker runs the pod templates that Helm renders for tests/manifests/cases. A field that this translation does not support fails the test.
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "pods/fields.rs"]
@@ -20,9 +19,7 @@ use pod::{Namespace, Pod};
 use serde_json::{Value, json};
 use template::Template;
 
-const BASES: [&str; 3] = ["amd", "cpu", "nvidia"];
-
-/// The cluster of the base for NVIDIA GPUs. Each node has one simulated GPU.
+/// A cluster with NVIDIA GPUs. Each node has one simulated GPU.
 struct Cluster {
     computes: Vec<Pod>,
     controller: Option<Pod>,
@@ -132,7 +129,7 @@ fn applies_config_map_change_without_ending_jobs() {
     assert_eq!(cluster.sh("srun -p gpus -N1 --gres=gpu:1 hostname | wc -l"), "1");
 }
 
-/// `kubectl delete -k`: all pods get SIGTERM at once, except the controller, whose preStop hook runs first.
+/// `helm uninstall`: all pods get SIGTERM at once, except the controller, whose preStop hook runs first.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn recreated_cluster_has_no_stale_nodes() {
@@ -168,7 +165,7 @@ fn metrics(address: &str) -> String {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn pods_of_chart_have_users_login_metrics_and_accounting() {
     crate::docker::share::hold(2);
-    let objects = template::case("users");
+    let objects = template::objects("users");
     let templates = template::templates(&objects);
     let [nodes, controllers, logins] = <[Template; 3]>::try_from(templates).expect("three StatefulSets");
     let keys = crate::login::client();
@@ -225,19 +222,15 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn manifests_use_only_known_fields() {
-    for base in BASES {
-        let objects = template::objects(base);
-        let templates = template::templates(&objects);
-        let gpus: Vec<u64> = templates.iter().map(|template| template.gpus).collect();
-        assert_eq!(gpus, [u64::from(base != "cpu"), 0], "{base}");
-        for template in templates {
-            let options = template.options.join(" ");
-            assert!(options.contains("--read-only") && options.contains("--cap-drop=ALL"), "{options}");
-            assert_eq!(options.matches("--cap-add=").count(), 5, "{options}");
-            assert_eq!(options.contains("unconfined"), base == "amd" && template.gpus > 0, "{base}: {options}");
-        }
+    let objects = template::objects("nvidia");
+    let templates = template::templates(&objects);
+    assert_eq!(templates.iter().map(|template| template.gpus).collect::<Vec<u64>>(), [1, 0]);
+    for template in templates {
+        let options = template.options.join(" ");
+        assert!(options.contains("--read-only") && options.contains("--cap-drop=ALL"), "{options}");
+        assert_eq!(options.matches("--cap-add=").count(), 5, "{options}");
+        assert!(!options.contains("unconfined"), "{options}");
     }
-    let objects = template::objects("cpu");
     let pods: Vec<&Value> = template::kind(&objects, "StatefulSet").map(|set| &set["spec"]["template"]).collect();
     for policy in template::kind(&objects, "NetworkPolicy") {
         let selector = &policy["spec"]["podSelector"];
@@ -257,7 +250,7 @@ fn manifests_use_only_known_fields() {
         (format!("{spec}/volumes/0"), "hostPath", json!({"path": "/"})),
         ("/spec".to_owned(), "minReadySeconds", json!(5)),
     ] {
-        let mut objects = template::objects("cpu");
+        let mut objects = template::objects("nvidia");
         let set = objects.iter_mut().find(|object| object["kind"] == "StatefulSet").expect("a StatefulSet");
         set.pointer_mut(&place).and_then(Value::as_object_mut).expect("a mapping").insert(field.to_owned(), value);
         let outcome = std::panic::catch_unwind(|| template::templates(&objects));

@@ -1,6 +1,5 @@
 //! Translates a StatefulSet's template into options of `docker run`.
 
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -66,21 +65,9 @@ pub(crate) struct Probe {
     pub(crate) failures: u64,
 }
 
-/// All objects of a base, as `kubectl apply -k` sends them.
-#[track_caller]
-pub(crate) fn objects(base: &str) -> Vec<Value> {
-    let base = harness::root().join("docker/kubernetes/base").join(base);
-    let output = Command::new("kubectl").arg("kustomize").arg(&base).output().expect(
-        "kubectl 1.22 or newer is needed, and no cluster: docker/test installs it; by hand: apt install kubectl (Debian 13), or \
-         https://kubernetes.io/docs/tasks/tools/",
-    );
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    documents(&String::from_utf8_lossy(&output.stdout))
-}
-
 /// The objects that Helm renders for the values of a case; tests/manifests/run compares them.
 #[track_caller]
-pub(crate) fn case(name: &str) -> Vec<Value> {
+pub(crate) fn objects(name: &str) -> Vec<Value> {
     let file = harness::root().join("tests/manifests/cases").join(name).join("expected.yaml");
     documents(&std::fs::read_to_string(file).expect("the case exists"))
 }
