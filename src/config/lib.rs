@@ -66,7 +66,7 @@ use serde::Deserialize;
 pub use model::daemons::{
     DaemonName, DaemonSettings, Hook, Hooks, JobHook, OnHookFailure, Readiness, ReadinessTest, RestartPolicy, Service,
 };
-pub use model::faults::policies::Faults;
+pub use model::faults::fault::Faults;
 pub use model::inventory::GpuType;
 pub use model::jobs::{Jobs, OnStop};
 pub use model::liveness_test::LivenessTest;

@@ -5,6 +5,5 @@
 pub mod controller;
 pub mod fault;
 pub mod look;
-pub mod policies;
-pub mod policy;
 pub mod report;
+pub mod xid;

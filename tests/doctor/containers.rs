@@ -3,7 +3,6 @@
 use machine::{LastExit, StopReason, UnitSnapshot, UnitState};
 use model::faults::fault::{FaultKind, Policy};
 use model::faults::look::Identity;
-use model::faults::policy;
 use model::faults::report::{GpuReport, OpenFault, Report};
 
 use crate::container::{Container, credential};
@@ -219,7 +218,7 @@ fn start() -> Vec<Case> {
 /// A container whose agent reported a GPU fault.
 fn faulty() -> Container {
     let kind = FaultKind::Xid(79);
-    let (what, repair) = policy::describe(kind);
+    let (what, repair) = kind.describe();
     let (since, repair) = (1_795_278_308, repair.to_owned());
     let gpu = GpuReport {
         identity: Identity { index: 3, ..Identity::default() },

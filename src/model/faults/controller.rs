@@ -14,9 +14,8 @@ mod resets;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::fault::{FaultKind, Policy};
+use super::fault::{FaultKind, Faults, Policy};
 use super::look::{GpuSample, Identity, Key};
-use super::policies::Faults;
 use super::report::{Report, ReportedFault};
 use crate::inventory::Vendor;
 use crate::log::Level;
@@ -266,7 +265,7 @@ impl HealthController {
     pub fn add_event(&mut self, now: Clock, key: Option<&Key>, xid: u32) {
         let only = || self.gpus.keys().next().filter(|_| self.gpus.len() == 1).cloned();
         let Some(key) = key.cloned().or_else(only) else {
-            let fault = super::policy::describe(FaultKind::Xid(xid)).0;
+            let fault = FaultKind::Xid(xid).describe().0;
             return self.warn(message!(
                 "gpu-fault-unidentified",
                 "the driver reports {fault} of an unidentified GPU",

@@ -1,60 +1,141 @@
-//! The kinds of faults that a GPU can have.
+//! The kinds of faults that a GPU can have, and the policy for each.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
-/// A kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FaultKind {
-    /// An error that NVIDIA's driver reported, with its number.
-    Xid(u32),
-    /// The driver requests a reset of the GPU or a reboot of the host; the number is the driver's recovery action.
-    RecoveryAction(u32),
-    /// The GPU fell off the bus, or the driver no longer lists it.
-    Lost,
-    /// The driver timed out.
-    Silent,
-    /// The container's device rules were rewritten: no new process can open the GPU ("Unknown Error").
-    DeviceDenied,
-    /// Row remapping failed: no spare row of memory is left.
-    RowRemapFailed,
-    /// Uncorrectable memory errors.
-    EccUncorrected,
-    /// Clocks throttled by temperature.
-    Heat,
-    /// Clocks throttled by the power supply.
-    PowerBrake,
-    /// NVLinks went down.
-    NvlinkDown,
-    /// GPU memory is in use without a job.
-    Leftover,
-    /// The driver is resetting the GPU.
-    Reset,
-    /// A reset started but did not end in time.
-    ResetUnfinished,
+use super::xid::{self, HARDWARE, LINK, REBOOT, RESET};
+
+/// Declares [`FaultKind`] and [`Faults`] from a table. A row has the kind, its key in `[faults]`, its name in the
+/// configuration, in logs and in metrics, its default policy, its description and its repair.
+macro_rules! fault_kinds {
+    ($($(#[$doc:meta])* $kind:ident, $key:ident, $name:literal, $policy:ident, $what:literal, $repair:expr;)*) => {
+        /// A kind of fault.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum FaultKind {
+            /// An error that NVIDIA's driver reported, with its number.
+            Xid(u32),
+            /// The driver requests a reset of the GPU or a reboot of the host; the number is the driver's recovery action.
+            RecoveryAction(u32),
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl fmt::Display for FaultKind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    Self::Xid(number) => write!(f, "xid-{number}"),
+                    Self::RecoveryAction(_) => f.write_str("recovery-action"),
+                    $(Self::$kind => f.write_str($name),)*
+                }
+            }
+        }
+
+        impl FaultKind {
+            /// The description and repair.
+            pub fn describe(self) -> (String, &'static str) {
+                match self {
+                    Self::Xid(number) => {
+                        let (_, what, repair) = xid::row(number);
+                        let separator = if what.is_empty() { "" } else { ", " };
+                        (format!("XID {number}{separator}{what}"), repair)
+                    }
+                    Self::RecoveryAction(action) => recovery(action),
+                    $(Self::$kind => ($what.to_owned(), $repair),)*
+                }
+            }
+        }
+
+        /// `[faults]`: policies that override the defaults.
+        #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+        #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+        pub struct Faults {
+            /// Policies for NVIDIA's XIDs, by number.
+            #[serde(deserialize_with = "xids")]
+            xid: BTreeMap<u32, Policy>,
+            recovery_action: Policy,
+            $($key: Policy,)*
+        }
+
+        impl Default for Faults {
+            fn default() -> Self {
+                Self { xid: BTreeMap::new(), recovery_action: Policy::Drain, $($key: Policy::$policy,)* }
+            }
+        }
+
+        impl Faults {
+            /// The policy of a fault.
+            pub fn policy(&self, kind: FaultKind) -> Policy {
+                match kind {
+                    FaultKind::Xid(number) => self.xid.get(&number).copied().unwrap_or(xid::row(number).0),
+                    FaultKind::RecoveryAction(_) => self.recovery_action,
+                    $(FaultKind::$kind => self.$key,)*
+                }
+            }
+        }
+    };
 }
 
-/// The name in the configuration, in logs and in metrics: `xid-79`, `lost`.
-impl fmt::Display for FaultKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Xid(number) => write!(f, "xid-{number}"),
-            Self::RecoveryAction(_) => f.write_str("recovery-action"),
-            Self::Lost => f.write_str("lost"),
-            Self::Silent => f.write_str("silent"),
-            Self::DeviceDenied => f.write_str("device-denied"),
-            Self::RowRemapFailed => f.write_str("row-remap-failed"),
-            Self::EccUncorrected => f.write_str("ecc-uncorrected"),
-            Self::Heat => f.write_str("heat"),
-            Self::PowerBrake => f.write_str("power-brake"),
-            Self::NvlinkDown => f.write_str("nvlink-down"),
-            Self::Leftover => f.write_str("leftover"),
-            Self::Reset => f.write_str("reset"),
-            Self::ResetUnfinished => f.write_str("reset-unfinished"),
-        }
-    }
+fault_kinds! {
+    /// The GPU fell off the bus, or the driver no longer lists it.
+    Lost, lost, "lost", Drain, "the GPU is lost: it fell off the bus, or needs a reset", REBOOT;
+    /// The driver timed out.
+    Silent, silent, "silent", Drain, "the driver does not respond for this GPU: it hangs, or is being reset", RESET;
+    /// The container's device rules were rewritten: no new process can open the GPU ("Unknown Error").
+    DeviceDenied, device_denied, "device-denied", Drain,
+        "the container can no longer open the device file: the host rewrote its device rules (NVML: \"Unknown Error\")",
+        "re-create the container (docker compose up -d --force-recreate); for a permanent fix see `slurminit doctor`";
+    /// Row remapping failed: no spare row of memory is left.
+    RowRemapFailed, row_remap_failed, "row-remap-failed", Drain,
+        "no spare memory row left (row remapping failed)", "replace the card";
+    /// Uncorrectable memory errors.
+    EccUncorrected, ecc_uncorrected, "ecc-uncorrected", Warn, "uncorrectable ECC errors", HARDWARE;
+    /// Clocks throttled by temperature.
+    Heat, heat, "heat", Warn, "clocks throttled by temperature", "check fans, air flow and dust";
+    /// Clocks throttled by the power supply.
+    PowerBrake, power_brake, "power-brake", Warn,
+        "clocks throttled by the power supply (power brake)", "check the power supply and its cables";
+    /// NVLinks went down.
+    NvlinkDown, nvlink_down, "nvlink-down", Warn, "NVLinks went down", LINK;
+    /// GPU memory is in use without a job.
+    Leftover, leftover, "leftover", Warn, "GPU memory in use without a job",
+        "end the process (`slurminit doctor` or nvidia-smi on the host shows it), or run it as a Slurm job";
+    /// The driver is resetting the GPU.
+    Reset, reset, "reset", Warn, "the driver is resetting the GPU; its processes are lost",
+        "no action on the node: check the job's output, and amdgpu messages on the host (dmesg | grep -i amdgpu)";
+    /// A reset started but did not end in time.
+    ResetUnfinished, reset_unfinished, "reset-unfinished", Drain, "the driver started a reset that did not finish",
+        "check amdgpu messages on the host (dmesg | grep -i amdgpu); reset the GPU there (amd-smi reset -G), else reboot the host";
+}
+
+/// Parses XIDs from TOML's text keys.
+fn xids<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, Policy>, D::Error> {
+    let texts = BTreeMap::<String, Policy>::deserialize(from)?;
+    let number = |(text, policy): (String, Policy)| match text.parse() {
+        Ok(number) => Ok((number, policy)),
+        Err(_) => Err(D::Error::custom(format!("{text:?} is not an XID number"))),
+    };
+    texts.into_iter().map(number).collect()
+}
+
+/// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+fn recovery(action: u32) -> (String, &'static str) {
+    let (what, repair) = match action {
+        1 => ("is to be reset", RESET),
+        2 => ("needs a reboot of the host", REBOOT),
+        3 => ("must be drained of peer-to-peer traffic", LINK),
+        4 => ("must be drained and reset", RESET),
+        5 => (
+            "needs a repair of its IMEX domain",
+            "repair the IMEX domain (nvidia-imex-ctl on the host), or reboot the host",
+        ),
+        6 => ("needs a bus reset", REBOOT),
+        7 => ("needs a reboot of the system", REBOOT),
+        _ => ("is to be repaired", RESET),
+    };
+    (format!("the driver reports that the GPU {what} (recovery action {action})"), repair)
 }
 
 /// The policy for a fault: its consequence for the node.
@@ -69,4 +150,16 @@ pub enum Policy {
     Warn,
     /// The GPU is also excluded from jobs.
     Drain,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repair_fits_recovery_action() {
+        let repair = |action| FaultKind::RecoveryAction(action).describe().1;
+        assert!(repair(1).contains("gpu-reset") && !repair(2).contains("gpu-reset") && repair(7).contains("reboot"));
+        assert!(FaultKind::RecoveryAction(2).describe().0.contains("reboot"));
+    }
 }

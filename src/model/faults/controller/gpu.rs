@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Clock;
 use crate::faults::fault::{FaultKind, Policy};
 use crate::faults::look::{GpuSample, Identity};
-use crate::faults::policy;
 use crate::faults::report::{Count, GpuReport, OpenFault};
 use crate::inventory::{Condition, Readings, Slowdown};
 use crate::queued_job::OwnedJob;
@@ -279,7 +278,7 @@ impl Gpu {
 
     pub(super) fn report(&self, is_out: bool) -> GpuReport {
         let fault = |(kind, open): (&FaultKind, &FaultState)| {
-            let (what, repair) = policy::describe(*kind);
+            let (what, repair) = kind.describe();
             OpenFault { kind: *kind, policy: open.policy, since: open.since, what, repair: repair.to_owned() }
         };
         GpuReport {

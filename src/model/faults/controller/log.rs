@@ -1,7 +1,6 @@
 //! Reports of faults: the GPU, the jobs that used it, the cause, the repair.
 
 use super::{Action, Clock, FaultKind, HealthController, Key, MAX_RECENT, Policy, Recount, ReportedFault};
-use crate::faults::policy;
 use crate::queued_job::OwnedJob;
 
 /// The minimum interval between two reports of one fault of one GPU, in ms.
@@ -92,7 +91,7 @@ impl HealthController {
         for pending in all {
             let Some(gpu) = self.gpus.get(&pending.key) else { continue };
             let jobs = gpu.jobs.clone();
-            let (what, repair) = policy::describe(pending.kind);
+            let (what, repair) = pending.kind.describe();
             let what = pending.detail.map_or(what.clone(), |detail| format!("{what}: {detail}"));
             let end = match (pending.policy, self.recount, gpu.offered.is_empty()) {
                 (Policy::Drain, _, true) => "; already unavailable to jobs",
@@ -148,7 +147,7 @@ impl HealthController {
                 "gpu-fault-jobs",
                 "{gpu}: {fault}{jobs}",
                 gpu = self.name(&fault.key),
-                fault = policy::describe(fault.kind).0,
+                fault = fault.kind.describe().0,
                 jobs = job_suffix(&jobs)
             );
             let is_same_fault =
@@ -165,7 +164,7 @@ impl HealthController {
         if self.pending.len() < before {
             return;
         }
-        let (what, _) = policy::describe(kind);
+        let (what, _) = kind.describe();
         let gpu = self.name(key);
         self.info(message!("gpu-fault-cleared", "{gpu}: cleared: {fault}", gpu = gpu, fault = what));
     }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::{Action, Clock, HealthController, Key, LeftOutGpu, Recount};
-use crate::faults::policy;
 use crate::faults::report::NodeStage;
 use crate::queued_job::OwnedJob;
 
@@ -354,7 +353,7 @@ impl HealthController {
         let kinds = gpu.excluding_faults();
         let released = || "released for work on the host (slurminit gpu release)".to_owned();
         let released = self.is_released(key).then(released);
-        let words: Vec<String> = kinds.into_iter().map(|kind| policy::describe(kind).0).chain(released).collect();
+        let words: Vec<String> = kinds.into_iter().map(|kind| kind.describe().0).chain(released).collect();
         (!words.is_empty()).then(|| LeftOutGpu { gpu: gpu.identity.clone(), reason: words.join("; ") })
     }
 

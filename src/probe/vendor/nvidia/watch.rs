@@ -18,7 +18,7 @@ use crate::device;
 use crate::live::{self, Options, SendLine, fault_of_access, pause, sample_gpu};
 use model::faults::fault::FaultKind;
 use model::faults::look::{GpuSample, Identity, Key, Line};
-use model::faults::policy::UNKNOWN_XID;
+use model::faults::xid::UNKNOWN_XID;
 use model::inventory::{Obstacle, Vendor};
 
 /// The longest wait for an event in one call.

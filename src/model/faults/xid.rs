@@ -1,0 +1,89 @@
+//! The default policy, description and repair of each XID of NVIDIA's driver.
+//!
+//! The actions are those of NVIDIA's catalogue for Ampere and newer. The tools of others disagree on many of them, so
+//! every entry can be overridden: `[faults.xid]` of slurminit.toml.
+
+use super::fault::Policy;
+
+pub(super) const RESET: &str =
+    "`slurminit gpu release N`, nvidia-smi --gpu-reset -i GPU on the host, `slurminit gpu return N`; or reboot";
+pub(super) const REBOOT: &str = "reboot the host; if the fault recurs, check the card and its slot";
+const PROGRAM: &str = "no action on the node: check the job's program and output";
+pub(super) const HARDWARE: &str = "run NVIDIA's field diagnostics; if they fail, replace the card";
+pub(super) const LINK: &str =
+    "reset the GPUs that the link joins, or reboot the host; if the fault recurs, check the bridge or the switch";
+const NOTHING: &str = "nothing";
+
+/// NVML's number for an error without one (nvml.h, `nvmlEventData_t`).
+pub const UNKNOWN_XID: u32 = 999;
+
+/// Policy, description and repair of an XID.
+pub(super) const fn row(number: u32) -> (Policy, &'static str, &'static str) {
+    use Policy::{Count, Drain, Ignore, Warn};
+    match number {
+        46 => (Drain, "the GPU stopped processing", RESET),
+        48 => (Drain, "uncorrectable memory error", RESET),
+        62 => (Drain, "micro-controller halted", RESET),
+        64 => (Drain, "memory row remapping failed", RESET),
+        74 => (Drain, "NVLink error", LINK),
+        79 => (Drain, "GPU fell off the bus", REBOOT),
+        95 => (Drain, "uncontained memory error", RESET),
+        110 => (Drain, "a security fault", RESET),
+        119 => (Drain, "GPU system processor (GSP) timeout", RESET),
+        120 => (Drain, "GPU system processor (GSP) error", RESET),
+        136 => (Drain, "NVLink training failed", RESET),
+        140 => (Drain, "unrecovered memory error", RESET),
+        143 => (Drain, "GPU initialization failed", RESET),
+        151 => (Drain, "key rotation failed", "restart the virtual machine"),
+        155 | 156 | 158 => (Drain, "", RESET),
+        // Reported by another XID or by the recovery action.
+        45 => (Ignore, "clean-up after an earlier error", NOTHING),
+        144..=150 => (Warn, "NVLink error", LINK),
+        154 => (Count, "the driver's recovery action changed", NOTHING),
+        63 => (Warn, "memory row remapping pending until the next reset", "reset the GPU when no job needs it"),
+        92 => (Warn, "high rate of corrected memory errors", HARDWARE),
+        157 => (Warn, "", HARDWARE),
+        // A CUDA kernel that never yields raises this XID. If the GPU needs a reset, the driver's recovery action reports that.
+        109 => (Warn, "context switch timeout", PROGRAM),
+        13 => (Warn, "graphics engine exception", PROGRAM),
+        31 => (Warn, "MMU fault (illegal address)", PROGRAM),
+        // A kernel's `trap` raises only this one (seen on an H100 with R580).
+        43 => (Warn, "GPU stopped processing for one program", PROGRAM),
+        68 => (Warn, "video decoder exception", PROGRAM),
+        69 => (Warn, "graphics class error", PROGRAM),
+        94 => (Warn, "contained memory error; the program was killed", PROGRAM),
+        8 | 11 | 25 | 32 | 39..=41 | 60 | 70..=72 | 75..=77 | 80 | 82..=86 | 88 | 89 | 96..=105 | 126..=135 | 139 => {
+            (Warn, "", PROGRAM)
+        }
+        14 | 37 | 38 | 44 | 66 | 67 | 93 | 106..=108 | 121 | 137 | 141 | 152 | 153 | 160 | 161 => (Count, "", NOTHING),
+        54 => (Warn, "auxiliary power not connected", "check the power cables of the card"),
+        UNKNOWN_XID => {
+            (Warn, "the driver has no text for this XID", "see Xid messages on the host (dmesg | grep -i xid)")
+        }
+        _ => (Warn, "", "see NVIDIA's XID catalog"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::faults::fault::{FaultKind, Faults};
+
+    use super::*;
+
+    #[test]
+    fn default_xid_policies_match_nvidia_catalog() {
+        let draining = [46, 62, 64, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158, 79, 151, 48, 74];
+        let program_errors =
+            [8, 11, 13, 25, 31, 32, 39, 41, 60, 68, 69, 72, 77, 80, 86, 88, 89, 94, 96, 105, 109, 126, 135, 139];
+        let default = |number| Faults::default().policy(FaultKind::Xid(number));
+        for number in 0..200 {
+            assert_eq!(default(number) == Policy::Drain, draining.contains(&number), "{number}");
+            if program_errors.contains(&number) {
+                assert!(FaultKind::Xid(number).describe().1.contains("program"), "{number}");
+            }
+        }
+        assert_eq!(FaultKind::Xid(79).describe().0, "XID 79, GPU fell off the bus");
+        assert_eq!(FaultKind::Xid(171).describe().0, "XID 171");
+        assert_eq!(default(UNKNOWN_XID), Policy::Warn);
+    }
+}
