@@ -1,19 +1,56 @@
 //! GRES as Slurm writes them.
 
-/// The number of GPUs of a Gres: `gpu:nvidia:2(S:0,1),gpu:amd:1,mps:100` has 3. A type without a count is one.
-pub fn gpus(gres: &str) -> u64 {
-    let count = |item: &str| {
-        // Sockets of a list such as `(S:0,1)` are items too, but their names are not `gpu`.
-        let mut parts = item.split('(').next().unwrap_or_default().split(':');
-        if !parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gpu")) {
-            return 0;
-        }
-        match parts.rfind(|part| *part != "no_consume") {
+/// An item of a Gres: `gpu:nvidia:2(IDX:0-1)`, `gpu`, `bandwidth:lustre:no_consume:4G`.
+struct Item<'a> {
+    name: &'a str,
+    /// The parts after the name, without flags.
+    parts: Vec<&'a str>,
+    /// The texts in parentheses: `S:0,1`, `IDX:0-1`, `2/4,0/4`.
+    details: Vec<&'a str>,
+}
+
+impl<'a> Item<'a> {
+    fn parse(text: &'a str) -> Self {
+        let (head, tail) = text.split_at(text.find('(').unwrap_or(text.len()));
+        let mut parts = head.split(':').map(str::trim).filter(|part| *part != "no_consume");
+        let name = parts.next().unwrap_or_default();
+        Self { name, parts: parts.collect(), details: tail.split(['(', ')']).filter(|text| !text.is_empty()).collect() }
+    }
+
+    fn is_gpu(&self) -> bool {
+        self.name.eq_ignore_ascii_case("gpu")
+    }
+
+    fn is_shared_gpu(&self) -> bool {
+        matches!(self.name, "shard" | "mps")
+    }
+
+    /// An item without a count is one.
+    fn count(&self) -> u64 {
+        match self.parts.last() {
             Some(count) if count.bytes().all(|byte| byte.is_ascii_digit()) => count.parse().unwrap_or_default(),
             _ => 1,
         }
+    }
+}
+
+/// The items, separated by commas outside of parentheses.
+fn items(gres: &str) -> impl Iterator<Item = Item<'_>> {
+    let mut depth = 0_u32;
+    let is_separator = move |c: char| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
     };
-    gres.split(',').map(count).fold(0, u64::saturating_add)
+    gres.split(is_separator).map(Item::parse)
+}
+
+/// The number of GPUs of a Gres: `gpu:nvidia:2(S:0,1),gpu:amd:1,mps:100` has 3.
+pub fn gpus(gres: &str) -> u64 {
+    items(gres).filter(Item::is_gpu).map(|item| item.count()).fold(0, u64::saturating_add)
 }
 
 /// `gpu:nvidia:2(S:0-1)` is `gpu:nvidia:2`.
@@ -37,45 +74,25 @@ pub fn counted<T: PartialEq>(named: impl IntoIterator<Item = (T, usize)>) -> Vec
 
 /// Whether a Gres has a GPU, or a part of one.
 pub fn has_gpu(gres: &str) -> bool {
-    gres.split(',').any(|item| matches!(item.split(':').next(), Some("gpu" | "shard" | "mps")))
+    items(gres).any(|item| item.is_gpu() || item.is_shared_gpu())
 }
 
 /// Parses `gpu:nvidia:2(IDX:0-1),gpu:amd:1(IDX:4)` as 0, 1, 4. Ignores other GRES, including shards.
 pub fn indices(gres: &str) -> Vec<usize> {
-    let mut all = Vec::new();
-    let mut rest = gres.trim();
-    while let Some((name, after)) = rest.split_once("(IDX:") {
-        let Some((list, next)) = after.split_once(')') else { break };
-        if name.trim_start_matches(',').starts_with("gpu") {
-            all.extend(list.split(',').filter_map(range).flatten());
-        }
-        rest = next;
-    }
-    all
+    let lists = items(gres).filter(Item::is_gpu).flat_map(|item| item.details);
+    lists
+        .filter_map(|list| list.strip_prefix("IDX:"))
+        .flat_map(|list| list.split(',').filter_map(range))
+        .flatten()
+        .collect()
 }
 
-/// The GPUs of which parts are in use: `shard:nvidia:2(2/4,0/4)`, `mps:50(0/100,50/100)`; in 22.05 `shard:nvidia:1(IDX:0)`. They are
-/// counted as the whole GPUs are.
+/// The GPUs of which parts are in use: `shard:nvidia:2(2/4,0/4)`, `mps:50(0/100,50/100)`. They are counted as the whole GPUs are.
 pub fn shared(gres: &str) -> Vec<usize> {
-    let mut all = Vec::new();
-    let mut rest = gres.trim();
-    while let Some((name, after)) = rest.split_once('(') {
-        let Some((list, next)) = after.split_once(')') else { break };
-        let name = name.trim_start_matches(',');
-        if name.starts_with("shard") || name.starts_with("mps") {
-            match list.strip_prefix("IDX:") {
-                Some(list) => all.extend(list.split(',').filter_map(range).flatten()),
-                None => {
-                    let is_used =
-                        |part: &str| part.split('/').next().is_some_and(|used| used.parse().unwrap_or(0_u64) > 0);
-                    let used = list.split(',').take(MAX_GPUS).enumerate().filter(|(_, part)| is_used(part));
-                    all.extend(used.map(|(index, _)| index));
-                }
-            }
-        }
-        rest = next;
-    }
-    all
+    let is_used = |part: &str| part.split_once('/').is_some_and(|(used, _)| used.parse().unwrap_or(0_u64) > 0);
+    let lists = items(gres).filter(Item::is_shared_gpu).flat_map(|item| item.details);
+    let used = lists.flat_map(|list| list.split(',').take(MAX_GPUS).enumerate().filter(|(_, part)| is_used(part)));
+    used.map(|(index, _)| index).collect()
 }
 
 fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
@@ -88,13 +105,12 @@ fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
 pub const MAX_GPUS: usize = 256;
 
 /// The type of each GPU by its index: `gpu:nvidia:2(S:0),gpu:amd:1` is nvidia, nvidia, amd. One without a type is "gpu".
-pub fn types(gres: &str) -> Vec<&str> {
-    let one = |item| {
-        let mut parts = str::split(str::split(item, '(').next().unwrap_or_default(), ':').skip(1);
-        let name = parts.next().filter(|part| part.parse::<u64>().is_err() && *part != "no_consume").unwrap_or("gpu");
-        std::iter::repeat_n(name, usize::try_from(gpus(item)).unwrap_or(MAX_GPUS).min(MAX_GPUS))
+pub fn types<'a>(gres: &'a str) -> Vec<&'a str> {
+    let of_item = |item: Item<'a>| {
+        let name = item.parts.first().copied().filter(|part| part.parse::<u64>().is_err()).unwrap_or("gpu");
+        std::iter::repeat_n(name, usize::try_from(item.count()).unwrap_or(MAX_GPUS).min(MAX_GPUS))
     };
-    gres.split(',').flat_map(one).take(MAX_GPUS).collect()
+    items(gres).filter(Item::is_gpu).flat_map(of_item).take(MAX_GPUS).collect()
 }
 
 #[cfg(test)]
@@ -126,9 +142,30 @@ mod tests {
     fn distinguishes_shared_from_whole_gpus() {
         let used = "gpu:nvidia:1(IDX:1),shard:nvidia:3(2/4,0/4,1/4)";
         assert_eq!((indices(used), shared(used)), (vec![1], vec![0, 2]));
-        assert_eq!(shared("shard:nvidia:1(IDX:0-1),mps:50(0/100,0/100,0/100,50/100)"), [0, 1, 3]);
+        assert_eq!(shared("mps:50(0/100,0/100,0/100,50/100)"), [3]);
         assert_eq!(shared("shard:0(0/8)(x/,/,(1"), [0; 0]);
         assert_eq!(shared("gpu:nvidia:1(S:1),shard:nvidia:0(IDX:N/A)"), [0; 0]);
+    }
+
+    #[test]
+    fn other_gres_and_order_do_not_change_gpus_in_use() {
+        let items = [
+            "gpu:nvidia:2(S:0,1)(IDX:0,2)",
+            "tmpdir:10",
+            "shard:nvidia:3(0/4,2/4)",
+            "gpu:amd:1(IDX:4)",
+            "fpga:1(IDX:7)",
+        ];
+        for first in 0..items.len() {
+            for second in (0..items.len()).filter(|second| *second != first) {
+                let mut order = vec![items[first], items[second]];
+                order.extend(items.iter().filter(|item| **item != items[first] && **item != items[second]));
+                let gres = order.join(",");
+                let mut used = indices(&gres);
+                used.sort_unstable();
+                assert_eq!((used, shared(&gres), gpus(&gres)), (vec![0, 2, 4], vec![1], 3), "{gres}");
+            }
+        }
     }
 
     #[test]
