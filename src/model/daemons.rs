@@ -5,8 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::de::{self, Deserializer, MapAccess, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::value;
 use crate::liveness_test::LivenessTest;
@@ -194,29 +193,7 @@ pub enum ReadinessTest {
 
 impl<'de> Deserialize<'de> for Readiness {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ReadinessVisitor)
-    }
-}
-
-struct ReadinessVisitor;
-
-const READINESS_FORMS: &str = r#""started", { socket = "/path" }, { port = 6817 } or { command = ["..."] }"#;
-
-impl<'de> Visitor<'de> for ReadinessVisitor {
-    type Value = Readiness;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(READINESS_FORMS)
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Readiness, E> {
-        match text {
-            "started" => Ok(Readiness { test: ReadinessTest::Started, timeout: None }),
-            _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-        }
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Readiness, A::Error> {
+        const FORMS: &str = r#""started", { socket = "/path" }, { port = 6817 } or { command = ["..."] }"#;
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Table {
@@ -227,14 +204,17 @@ impl<'de> Visitor<'de> for ReadinessVisitor {
             #[serde(default, deserialize_with = "value::optional_seconds")]
             timeout: Option<Duration>,
         }
-        let Table { socket, port, command, timeout } = Table::deserialize(de::value::MapAccessDeserializer::new(map))?;
+        let Some(table) = value::word_or_table(deserializer, "started", FORMS)? else {
+            return Ok(Self { test: ReadinessTest::Started, timeout: None });
+        };
+        let Table { socket, port, command, timeout } = table;
         let test = match (socket, port, command) {
             (Some(path), None, None) => ReadinessTest::Socket(path),
             (None, Some(port), None) if port != 0 => ReadinessTest::Port(port),
             (None, None, Some(command)) => ReadinessTest::Command(command),
-            _ => return Err(de::Error::custom(format_args!("expected exactly one of {READINESS_FORMS}"))),
+            _ => return Err(de::Error::custom(format_args!("expected exactly one of {FORMS}"))),
         };
-        Ok(Readiness { test, timeout })
+        Ok(Self { test, timeout })
     }
 }
 

@@ -1,10 +1,8 @@
 //! The configured liveness check of a ready process.
 
-use std::fmt;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::value;
 
@@ -24,27 +22,6 @@ pub enum LivenessTest {
 
 impl<'de> Deserialize<'de> for LivenessTest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(LivenessVisitor)
-    }
-}
-
-struct LivenessVisitor;
-
-impl<'de> Visitor<'de> for LivenessVisitor {
-    type Value = LivenessTest;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(r#""off" or { command = ["..."] }"#)
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<LivenessTest, E> {
-        match text {
-            "off" => Ok(LivenessTest::Off),
-            _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-        }
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LivenessTest, A::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Table {
@@ -53,7 +30,7 @@ impl<'de> Visitor<'de> for LivenessVisitor {
             #[serde(default, deserialize_with = "value::optional_probe_seconds")]
             timeout: Option<Duration>,
         }
-        let Table { command, timeout } = Table::deserialize(de::value::MapAccessDeserializer::new(map))?;
-        Ok(LivenessTest::Command { command, timeout })
+        let table = value::word_or_table(deserializer, "off", r#""off" or { command = ["..."] }"#)?;
+        Ok(table.map_or(Self::Off, |Table { command, timeout }| Self::Command { command, timeout }))
     }
 }

@@ -1,5 +1,7 @@
 //! Small validated types, and parsers for seconds and commands.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -63,6 +65,36 @@ fn is_name_character(c: char) -> bool {
 
 /// One year. Longer values are typing errors, and the limit keeps `Duration` arithmetic from overflowing.
 const MAX_SECONDS: f64 = 366.0 * 86_400.0;
+
+/// Reads a table, or this word, which is `None`. `forms` describes both.
+pub fn word_or_table<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+    word: &'static str,
+    forms: &'static str,
+) -> Result<Option<T>, D::Error> {
+    struct WordOrTable<T> {
+        word: &'static str,
+        forms: &'static str,
+        table: PhantomData<T>,
+    }
+
+    impl<'de, T: Deserialize<'de>> de::Visitor<'de> for WordOrTable<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.forms)
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Option<T>, E> {
+            if text == self.word { Ok(None) } else { Err(E::invalid_value(de::Unexpected::Str(text), &self)) }
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Option<T>, A::Error> {
+            T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Some)
+        }
+    }
+    deserializer.deserialize_any(WordOrTable { word, forms, table: PhantomData })
+}
 
 /// Reads seconds, possibly fractional.
 pub fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
