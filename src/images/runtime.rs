@@ -89,6 +89,8 @@ pub struct Setup {
     pub binds: Vec<PathBuf>,
     /// The step's environment, written by slurmstepd.
     pub environment: PathBuf,
+    /// The newest CUDA release that the driver supports.
+    pub cuda: Option<String>,
 }
 
 /// The program to execute, and its surroundings.
@@ -132,7 +134,9 @@ pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
     if has_variable("SLURM_PROCID", &|task| task == "0")
         && has_variable("CUDA_VISIBLE_DEVICES", &|gpus| !gpus.is_empty() && gpus != "NoDevFiles")
     {
-        let warnings = driver.as_ref().map(|driver| fit::warnings(&bundle.root, &bundle.environment, driver));
+        let warnings = driver
+            .as_ref()
+            .map(|driver| fit::warnings(&bundle.root, &bundle.environment, driver, setup.cuda.as_deref()));
         warnings.into_iter().flatten().for_each(|warning| eprintln!("slurminit: warning: {warning}"));
     }
     let environment = environment::merge(environment, &bundle.environment, driver.is_some());

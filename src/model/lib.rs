@@ -7,6 +7,7 @@ pub mod text_type;
 #[macro_use]
 pub mod message;
 
+pub mod cuda;
 pub mod daemons;
 pub mod exit_code;
 pub mod faults;

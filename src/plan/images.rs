@@ -19,6 +19,8 @@ pub struct Images {
     /// Whether `bundles` is a directory in which Slurm names the directories of jobs, steps and tasks; otherwise
     /// oci.conf has a pattern for them.
     pub has_bundle_directory: bool,
+    /// The newest CUDA release that the driver supports: `12.4`.
+    pub cuda: Option<String>,
 }
 
 impl Images {
@@ -29,6 +31,7 @@ impl Images {
             return None;
         }
         let socket = config.paths.munge_socket.parent().map(PathBuf::from);
+        let cuda = inventory.cuda_driver().and_then(|driver| driver.cuda_version.clone());
         let own = [Some(config.paths.slurm.clone()), socket, Some(bundles.clone())].into_iter().flatten();
         let binds = own.chain(config.images.mounts.iter().cloned());
         Some(Self {
@@ -36,6 +39,7 @@ impl Images {
             binds: binds.filter(|path| is_plain_path(path)).collect(),
             bundles,
             has_bundle_directory: inventory.slurm.does(Behavior::BundleDirectory),
+            cuda: cuda.filter(|release| model::cuda::numbers(release).is_some()),
         })
     }
 }

@@ -19,6 +19,9 @@ pub(crate) struct Args {
     /// The file with the step's environment
     #[arg(long, required_unless_present_any = ["probe", "inside"])]
     environment: Option<PathBuf>,
+    /// The newest CUDA release that the driver supports
+    #[arg(long)]
+    cuda: Option<String>,
     /// Exit with 0 if jobs can have user namespaces here; otherwise print the reason
     #[arg(long)]
     probe: bool,
@@ -40,7 +43,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     if let Some((report, inherited)) = args.inside.zip(args.inherited) {
         return Ok(runtime::run_inside(report, &args.program, &inherited)?);
     }
-    let setup = Setup { images: args.images, binds: args.bind, environment: args.environment.unwrap_or_default() };
+    let environment = args.environment.unwrap_or_default();
+    let setup = Setup { images: args.images, binds: args.bind, environment, cuda: args.cuda };
     Ok(runtime::run(&setup).unwrap_or_else(|error| {
         error_line(format_args!("slurminit: {}", model::printable::line(&error.to_string())));
         runtime::NOT_STARTED

@@ -1,6 +1,7 @@
 //! CUDA in the container, and what the host's driver supports.
 
 use crate::facts::StartFacts;
+use model::cuda::{newest_major, oldest_driver};
 use model::inventory::{Driver, Gpu, Observations};
 
 fn has_usable_gpu(start: &StartFacts<'_>) -> bool {
@@ -41,15 +42,6 @@ pub(super) fn cuda_libraries(start: &StartFacts<'_>) -> Observations {
     })
 }
 
-/// The oldest driver release that supports a CUDA release.
-fn oldest_driver(major: u32) -> &'static str {
-    match major {
-        ..=11 => "470.57.02",
-        12 => "525.60.13",
-        _ => "580",
-    }
-}
-
 pub(super) fn cuda_version(start: &StartFacts<'_>) -> Observations {
     let image_cuda = start.environment.cuda_version.as_deref().or(start.cheap.cuda.toolkit.as_deref());
     let Some(image_cuda) = image_cuda else {
@@ -60,22 +52,17 @@ pub(super) fn cuda_version(start: &StartFacts<'_>) -> Observations {
 
 /// The newest CUDA that the driver reports, or that its version supports according to NVIDIA's release notes.
 pub(super) fn newest_cuda(driver: &Driver) -> Option<String> {
-    let numbers = |text: &str| text.split('.').map(|part| part.parse().ok()).collect::<Option<Vec<u32>>>();
-    let by_version = || {
-        let version = numbers(driver.version.as_deref()?)?;
-        let is_supported = |major: &u32| numbers(oldest_driver(*major)).is_some_and(|oldest| version >= oldest);
-        [13, 12, 11].into_iter().find(is_supported).map(|major| major.to_string())
-    };
+    let by_version =
+        || newest_major(driver.version.as_deref()?).filter(|major| *major > 0).map(|major| major.to_string());
     driver.cuda_version.clone().or_else(by_version)
 }
 
 /// The CUDA that the driver supports, for a container without CUDA; `None` if the driver reports no version.
 pub(crate) fn supported_cuda(driver: &Driver) -> Option<Observations> {
     let version = driver.version.as_deref().unwrap_or("of unknown version");
-    let is_version = version.split('.').all(|part| part.parse::<u32>().is_ok());
     match newest_cuda(driver) {
         Some(newest) => Some(Observations::ok(format!("driver {version} supports CUDA up to {newest}"))),
-        None if is_version => Some(Observations::warn(
+        None if newest_major(version).is_some() => Some(Observations::warn(
             format!("driver {version} is too old for CUDA 11"),
             format!(
                 "CUDA 11 needs {}, CUDA 12 {}, CUDA 13 {}",
@@ -98,6 +85,7 @@ pub(crate) fn compare_cuda(driver: Option<&Driver>, image_cuda: &str) -> Observa
         ));
     };
     let version = version.unwrap_or("of unknown version");
+    let major = |release: &str| release.split('.').next()?.trim().parse::<u32>().ok();
     let (Some(required_major), Some(supported_major)) = (major(image_cuda), major(&newest)) else {
         return Observations::note(format!("CUDA {image_cuda} in the container, driver supports CUDA {newest}"));
     };
@@ -111,10 +99,6 @@ pub(crate) fn compare_cuda(driver: Option<&Driver>, image_cuda: &str) -> Observa
         format!("CUDA {required_major} requires driver {} or newer", oldest_driver(required_major)),
         format!("install a newer driver on the host, or use an image with CUDA {supported_major}"),
     )
-}
-
-fn major(version: &str) -> Option<u32> {
-    version.split('.').next()?.trim().parse().ok()
 }
 
 pub(super) fn visible_devices(start: &StartFacts<'_>) -> Observations {

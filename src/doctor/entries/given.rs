@@ -2,6 +2,7 @@
 
 use crate::entry::{Check, Entry};
 use crate::facts::{ContainerFacts, Facts, Limit};
+use model::cuda::unmet_condition;
 use model::inventory::Observations;
 
 use super::cuda::newest_cuda;
@@ -117,7 +118,7 @@ fn driver_requirement(facts: &Facts) -> Observations {
     let Some(driver) = facts.inventory.cuda_driver() else { return Observations::note("no NVIDIA driver found") };
     let cuda = newest_cuda(driver);
     let version = driver.version.as_deref();
-    if is_met(requirement, cuda.as_deref(), version) {
+    if unmet_condition(requirement, cuda.as_deref(), version).is_none() {
         return Observations::ok(format!("the driver meets NVIDIA_REQUIRE_CUDA={requirement}"));
     }
     Observations::warn(
@@ -132,40 +133,6 @@ fn driver_requirement(facts: &Facts) -> Observations {
         },
         "install a newer driver on the host, or use an image with an older CUDA",
     )
-}
-
-/// Whether one of the alternatives, separated by blanks, is met, meaning all of its comma-separated conditions. An
-/// unknown condition counts as met.
-fn is_met(requirement: &str, cuda: Option<&str>, driver: Option<&str>) -> bool {
-    let is_condition_met = |condition: &str| -> bool {
-        let Some(at) = condition.find(['<', '>', '=', '!']) else { return true };
-        let (key, rest) = condition.split_at(at);
-        let actual = match key {
-            "cuda" => cuda,
-            "driver" => driver,
-            _ => None,
-        };
-        let value = rest.trim_start_matches(['<', '>', '=', '!']);
-        let operator = rest.get(..rest.len() - value.len()).unwrap_or_default();
-        let (Some(actual), Some(value)) = (actual.and_then(numbers), numbers(value)) else { return true };
-        // `driver=535` matches every version 535.x.
-        let is_same = actual.starts_with(&value);
-        match operator {
-            ">=" => actual >= value || is_same,
-            ">" => actual > value && !is_same,
-            "<=" => actual <= value || is_same,
-            "<" => actual < value && !is_same,
-            "=" | "==" => is_same,
-            "!=" => !is_same,
-            _ => true,
-        }
-    };
-    let mut alternatives = requirement.split_whitespace().peekable();
-    alternatives.peek().is_none() || alternatives.any(|conditions| conditions.split(',').all(is_condition_met))
-}
-
-fn numbers(text: &str) -> Option<Vec<u32>> {
-    text.split('.').map(|part| part.trim().parse().ok()).collect()
 }
 
 fn variables(facts: &Facts) -> Observations {
@@ -310,29 +277,6 @@ fn stack(container: &ContainerFacts) -> Observations {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn requirement_is_met_if_one_alternative_holds() {
-        let met = |requirement: &str| is_met(requirement, Some("12.4"), Some("550.127.05"));
-        for (requirement, expected) in [
-            ("", true),
-            ("cuda>=12.4", true),
-            ("cuda>=12.5", false),
-            ("cuda>=12", true),
-            ("cuda>=13.0 brand=tesla,driver>=535,driver<536", false),
-            ("cuda>=13.0 brand=tesla,driver>=550,driver<551", true),
-            ("driver=550", true),
-            ("driver!=550", false),
-            ("driver>550", false),
-            ("driver<=550", true),
-            ("arch>=9.0", true),
-            ("nonsense", true),
-            ("cuda>=x", true),
-        ] {
-            assert_eq!(met(requirement), expected, "{requirement}");
-        }
-        assert!(is_met("cuda>=99", None, None), "an unknown driver meets every condition");
-    }
 
     #[test]
     fn recognizes_virtual_gpu_by_suffix() {

@@ -113,8 +113,12 @@ mod tests {
         let (home, script) = (directory.path().join("home"), directory.path().join(SCRIPT));
         std::fs::create_dir(&home).unwrap();
         std::fs::write(&script, "").unwrap();
-        let setup =
-            Setup { images: "/x".into(), binds: vec!["/missing".into(), "/usr".into()], environment: "/x".into() };
+        let setup = Setup {
+            images: "/x".into(),
+            binds: vec!["/missing".into(), "/usr".into()],
+            environment: "/x".into(),
+            cuda: None,
+        };
         let mut binds = Binds::new(&setup, directory.path(), Some(Path::new("/tmp")), Path::new("/"));
         let count = |binds: &Binds, path: &str| binds.0.iter().filter(|bind| bind.to == Path::new(path)).count();
         assert_eq!(["/tmp", "/usr", "/", "/missing"].map(|path| count(&binds, path)), [1, 1, 0, 0]);

@@ -9,6 +9,7 @@ use crate::{FileName, HEADER, Images};
 /// else: slurmstepd runs the other commands of this file as root.
 pub(super) fn text(images: &Images) -> String {
     let binds: String = images.binds.iter().map(|path| format!(" --bind {}", path.display())).collect();
+    let cuda = images.cuda.as_ref().map(|release| format!(" --cuda {release}")).unwrap_or_default();
     let container_path = if images.has_bundle_directory { "%U/%n" } else { "%U/%j-%s-%n/task-%t/" };
     format!(
         "{HEADER}\n\
@@ -17,7 +18,7 @@ pub(super) fn text(images: &Images) -> String {
          CreateEnvFile=null\n\
          ContainerPath={bundles}/{container_path}\n\
          # In %@ an apostrophe is quoted wrongly, and %r is any text: both are in a comment of this command, which slurminit decodes.\n\
-         RunTimeRun=\"SLURMINIT_STEP=$(/usr/bin/tr '\\\\0' '\\\\n' </proc/$$/cmdline) exec slurminit oci --images {directory}{binds} \
+         RunTimeRun=\"SLURMINIT_STEP=$(/usr/bin/tr '\\\\0' '\\\\n' </proc/$$/cmdline) exec slurminit oci --images {directory}{binds}{cuda} \
          --environment %e \\# slurminit %@ %r\"\n",
         name = FileName::OciConf,
         bundles = images.bundles.display(),

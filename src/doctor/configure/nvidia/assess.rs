@@ -5,14 +5,10 @@ use crate::configure::assess::{Repairs, failed_trial};
 use crate::configure::choice::{GpuId, unknown_gpu};
 use crate::configure::host_gpus::HostGpus;
 use crate::configure::passthrough::{Component, PassMethod, Trial};
-use crate::configure::situation::{Engine, EngineInfo, PlatformKind, Situation, Version};
+use crate::configure::situation::{Engine, EngineInfo, PlatformKind, Situation};
+use model::cuda::{newest_major, oldest_driver};
 use model::inventory::gres::counted;
 use model::inventory::{Observations, Vendor};
-
-/// The oldest driver for CUDA 11, which is also the oldest supported one.
-const OLDEST_DRIVER: u32 = 470;
-/// The oldest driver for CUDA 12.
-const CUDA_12_DRIVER: Version = Version(525, 60, 13);
 
 const REGISTER: &str = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker";
 const INSTALL: &str = "install nvidia-container-toolkit, sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker";
@@ -75,15 +71,15 @@ impl HostGpus for Nvidia {
         let mut checks = vec![];
         let version = self.driver.as_deref().unwrap_or("of unknown version");
         let list = format!("{}, driver {version}", list(self));
-        match self.driver.as_deref().and_then(Version::find) {
-            Some(version) if version.0 < OLDEST_DRIVER => checks.push(Observations::fail(
+        match self.driver.as_deref().and_then(newest_major) {
+            Some(0) => checks.push(Observations::fail(
                 format!("{list}: the driver is too old"),
-                format!("CUDA 11 needs {OLDEST_DRIVER}.57.02, and CUDA 12 needs {CUDA_12_DRIVER}"),
+                format!("CUDA 11 needs {}, and CUDA 12 needs {}", oldest_driver(11), oldest_driver(12)),
                 "install a newer driver (Ubuntu: sudo ubuntu-drivers install; Debian: sudo apt-get install nvidia-driver) and reboot",
             )),
-            Some(version) if version < CUDA_12_DRIVER => checks.push(Observations::warn(
+            Some(11) => checks.push(Observations::warn(
                 format!("{list}: CUDA 12 programs will not run"),
-                format!("CUDA 12 requires driver {CUDA_12_DRIVER} or newer"),
+                format!("CUDA 12 requires driver {} or newer", oldest_driver(12)),
                 "for CUDA 12, sudo ubuntu-drivers install (Debian: sudo apt-get install nvidia-driver) and reboot",
             )),
             _ => checks.push(Observations::ok(list)),
