@@ -25,7 +25,7 @@ use super::process::{self, Output, Program, Started};
 use super::signals::Signals;
 use super::{advice, alarm, clock, limits, notify, readiness, status};
 use crate::logs::{Circumstances, Logs, report, warn};
-use machine::{Child, Effect, Event, Exit, Machine, Notice, ReloadNotice, Unit};
+use machine::{Child, Effect, Event, Exit, Machine, Notice, Unit};
 use model::log::Level;
 use model::message;
 use model::task::Task;
@@ -307,7 +307,7 @@ impl Supervisor {
     }
 
     fn log_notice(&self, notice: &Notice) {
-        if let Notice::Prepared(prepared) | Notice::Reload(ReloadNotice::Found(prepared)) = notice {
+        if let Notice::Prepared { prepared } | Notice::ReloadPrepared { prepared } = notice {
             for finding in &prepared.findings {
                 log_finding(finding);
             }
@@ -317,7 +317,7 @@ impl Supervisor {
         }
         let failed = match notice {
             Notice::GaveUp { name, hold: true, .. } => Some(name),
-            Notice::Reload(ReloadNotice::RollingBack { name, .. }) if !name.is_empty() => Some(name),
+            Notice::RollingBack { name, .. } => name.as_ref(),
             Notice::Ended { why: Some(why), .. } => match why.as_ref() {
                 Notice::GaveUp { name, .. } => Some(name),
                 _ => None,
@@ -335,7 +335,8 @@ impl Supervisor {
                 report(Level::Error, Some(name), &repair);
             }
         }
-        report(notice.level(), notice.unit(), &notice.message());
+        let (level, message) = notice.record();
+        report(level, notice.unit().as_deref(), &message);
     }
 
     fn source(&self, child: Child) -> String {

@@ -118,7 +118,7 @@ impl Machine {
             (Phase::Prepare { .. }, PrepareEvent::Detected) => self.timeline.is_detected = true,
             (Phase::Prepare { .. }, PrepareEvent::Done(prepared)) => self.boot(prepared),
             (Phase::Prepare { .. }, PrepareEvent::Failed { exit_code, finding }) => {
-                self.fail(exit_code, Notice::Refused(finding));
+                self.fail(exit_code, Notice::Refused { finding });
             }
             _ => {}
         }
@@ -132,7 +132,7 @@ impl Machine {
             // Only the controller tracks the jobs of a previous start.
             self.cluster.gates.open(Gate::Jobs);
         }
-        self.cluster.step.report(Notice::Prepared(Box::new(prepared.clone())));
+        self.cluster.step.report(Notice::Prepared { prepared: Box::new(prepared.clone()) });
         self.cluster.units.set_slurm_user(prepared.slurm_user.as_deref());
         self.cluster.prepared = Some(prepared);
         self.phase =
@@ -142,13 +142,13 @@ impl Machine {
     pub(super) fn prepare_exited(&mut self, exit: &Exit) {
         // Its last message was read before its death. If it is still in this phase, it died without one.
         if matches!(self.phase, Phase::Prepare { .. }) {
-            let why = Notice::Refused(Finding::error(
+            let finding = Finding::error(
                 Kind::Other,
                 format!("the preparation {exit} before it wrote Slurm's files"),
                 "see its output above",
                 "run `slurminit render --explain` in the container",
-            ));
-            self.fail(exit_code::PREPARE, why);
+            );
+            self.fail(exit_code::PREPARE, Notice::Refused { finding });
         }
     }
 
@@ -163,7 +163,7 @@ impl Machine {
 
     /// The configuration caused the unit's death.
     fn handle_config_error(&mut self, exit_code: u8, finding: Finding) {
-        let why = Notice::Refused(finding);
+        let why = Notice::Refused { finding };
         match self.cluster.policy.on_give_up {
             OnGiveUp::Exit => self.fail(exit_code, why),
             OnGiveUp::Hold => self.cluster.step.report(why),

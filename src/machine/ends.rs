@@ -107,7 +107,7 @@ impl Machine {
         self.cmd = Cmd::Ended;
         let step = &mut self.cluster.step;
         if let Exit::NotStarted(failure) = &exit {
-            step.report(Notice::CmdNotStarted(failure.clone()));
+            step.report(Notice::CmdNotStarted { failure: failure.clone() });
         }
         match &mut self.phase {
             Phase::Stop(stop) => stop.cmd_code(exit.code()),

@@ -35,7 +35,7 @@ pub use command::Command;
 pub use jobs::InheritedState;
 pub use model::task::Setup;
 pub use notice::Notice;
-pub use reload::{Cause, LastReload, Outcome, ReloadNotice, ReloadSnapshot};
+pub use reload::{Cause, LastReload, Outcome, ReloadSnapshot};
 pub use snapshot::{LastExit, PhaseName, Snapshot, StopReason, UnitSnapshot, UnitState};
 pub use timeline::{Part, Span};
 pub use unit::Unit;

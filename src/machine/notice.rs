@@ -1,224 +1,364 @@
 //! Messages to the operator: the event, its cause, and the command that fixes it.
 
-mod messages;
-
 use std::fmt;
 use std::time::Duration;
 
 use model::inventory::Finding;
 use model::log::Level;
+use model::message;
+use model::message::Message;
 use model::prepared::Prepared;
 
-use super::{Exit, ReloadNotice, Shortage, SpawnFailure};
+use super::{Cause, Exit, Outcome, Shortage, SpawnFailure};
 use crate::node_report::NodeReport;
 
-/// A message to the operator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the message describes the variant")]
-pub enum Notice {
-    PrepareSlow,
-    PrepareTooSlow {
-        limit: Duration,
-    },
-    HookTooSlow {
-        index: usize,
-        limit: Duration,
-    },
-    HookFailed {
-        index: usize,
-        exit: Exit,
-    },
-    Prepared(Box<Prepared>),
-    Refused(Finding),
-    UnitReady {
-        name: String,
-        after: Duration,
-    },
-    UnitDied {
-        name: String,
-        exit: Exit,
-        uptime: Duration,
-        pause: Duration,
-    },
-    CrashLoop {
-        name: String,
-        deaths: u32,
-    },
-    UnitFinished {
-        name: String,
-        exit: Exit,
-    },
-    DependencyFailed {
-        name: String,
-        dependency: String,
-    },
-    UnitStopped {
-        name: String,
-        exit: Exit,
-        expected: bool,
-    },
-    SlowStart {
-        name: String,
-        timeout: Duration,
-    },
-    RestartRequested {
-        name: String,
-    },
-    NeverReady {
-        name: String,
-        after: Duration,
-    },
-    GaveUp {
-        name: String,
-        failures: u32,
-        within: Duration,
-        last: Exit,
-        hold: bool,
-    },
-    FailedExternally {
-        name: String,
-        exit: Exit,
-        shortage: Shortage,
-        pause: Duration,
-    },
-    Unresponsive {
-        name: String,
-        why: String,
-    },
-    StillUnresponsive {
-        name: String,
-        why: String,
-        pause: Duration,
-    },
-    Overloaded {
-        name: String,
-        why: String,
-    },
-    Slow {
-        name: String,
-        why: String,
-    },
-    NotChecked {
-        name: String,
-        why: String,
-    },
-    NoVerdict {
-        rounds: u32,
-    },
-    Resuming {
-        reason: String,
-    },
-    DrainedByAdministrator {
-        node: String,
-        reason: String,
-    },
-    NotReady {
-        after: Duration,
-        node: Option<NodeReport>,
-        waiting_for: String,
-    },
-    /// `gres` is `None` in a container without a node.
-    Ready {
-        gres: Option<String>,
-    },
-    CmdNotStarted(SpawnFailure),
-    StopRequested {
-        signal: i32,
-    },
-    Reload(ReloadNotice),
-    SecondStopSignal,
-    Killing {
-        name: String,
-    },
-    JobsNotAccountedAtStop,
-    JobsNotNotified {
-        exit: Exit,
-    },
-    WaitingForJobs,
-    JobsNotAwaited {
-        exit: Exit,
-    },
-    JobsNotRecovered {
-        exit: Exit,
-    },
-    JobsNotAccounted {
-        exit: Exit,
-    },
-    JobsNotReclaimed {
-        exit: Exit,
-    },
-    EnvironmentsNotWritten {
-        exit: Exit,
-    },
-    AssociationsNotMade {
-        exit: Exit,
-    },
-    Unkillable,
-    Ended {
-        code: u8,
-        why: Option<Box<Notice>>,
-    },
+/// Declares [`Notice`] from a table: a row has the variant with its data, the log level and the message.
+macro_rules! notices {
+    ($($variant:ident $({ $($field:ident: $type:ty),* })? => $level:expr, $message:expr;)*) => {
+        /// A message to the operator.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "the message describes the variant")]
+        pub enum Notice {
+            $($variant $({ $($field: $type),* })?,)*
+        }
+
+        impl Notice {
+            /// The log level, and the message: the kind, the constant text and the data. The kind is stable across releases.
+            pub fn record(&self) -> (Level, Message) {
+                match self {
+                    $(Self::$variant $({ $($field),* })? => ($level, $message),)*
+                }
+            }
+        }
+    };
+}
+
+notices! {
+    PrepareSlow => Level::Warn,
+        message!("preparation-slow", "still detecting GPUs; a driver can take seconds to initialise");
+    PrepareTooSlow { limit: Duration } => Level::Error,
+        message!(
+            "preparation-timeout",
+            "the preparation timed out after {limit}: a driver or a disk hangs; run `slurminit detect`, or raise prepare_timeout",
+            limit = format!("{limit:?}")
+        );
+    HookTooSlow { index: usize, limit: Duration } => Level::Error,
+        message!(
+            "hook-timeout",
+            "pre-start hook {hook} timed out after {limit}; fix it, or raise its `timeout`",
+            hook = index + 1,
+            limit = format!("{limit:?}")
+        );
+    HookFailed { index: usize, exit: Exit } => Level::Error,
+        message!("hook-failed", "pre-start hook {hook} {exit}; nothing was started", hook = index + 1, exit = exit);
+    Prepared { prepared: Box<Prepared> } => Level::Info,
+        message!("prepared", "this start: {summary}", summary = prepared.summary);
+    Refused { finding: Finding } => Level::Error, finding.message("start-refused");
+    UnitReady { name: String, after: Duration } => Level::Debug,
+        message!("unit-ready", "{name} is ready after {ms} ms", name = name, ms = after.as_millis());
+    // `uptime` is zero for a process that slurminit stopped.
+    UnitDied { name: String, exit: Exit, uptime: Duration, pause: Duration } => Level::Warn, if uptime.is_zero() {
+        message!("unit-died", "{name} {exit}; restarting {when}", name = name, exit = exit, when = when(*pause))
+    } else {
+        message!(
+            "unit-died",
+            "{name} {exit} after {seconds} s; restarting {when}",
+            name = name,
+            exit = exit,
+            seconds = seconds(*uptime),
+            when = when(*pause)
+        )
+    };
+    CrashLoop { name: String, deaths: u32 } => Level::Warn,
+        message!(
+            "unit-crash-loop",
+            "{name} is in a crash loop ({deaths} crashes), probably caused by a request; restarting; see `slurminit logs {name}`",
+            name = name,
+            deaths = deaths
+        );
+    UnitFinished { name: String, exit: Exit } => Level::Info,
+        message!("unit-finished", "{name} {exit}; will not be restarted", name = name, exit = exit);
+    DependencyFailed { name: String, dependency: String } => Level::Warn,
+        message!(
+            "dependency-failed",
+            "{name} is not started, because its dependency {need} has failed; correct {need}, then run `slurminit restart {need}`",
+            name = name,
+            need = dependency
+        );
+    UnitStopped { name: String, exit: Exit, expected: bool } => stopped_level(exit, *expected),
+        message!("unit-stopped", "{name} {exit}", name = name, exit = exit);
+    SlowStart { name: String, timeout: Duration } => Level::Warn,
+        message!(
+            "unit-starts-slowly",
+            "{name} is still starting (timeout {timeout} s)",
+            name = name,
+            timeout = timeout.as_secs()
+        );
+    RestartRequested { name: String } => Level::Info,
+        message!("restart-requested", "restart requested: {name}", name = name);
+    NeverReady { name: String, after: Duration } => Level::Warn,
+        message!(
+            "unit-never-ready",
+            "{name} is not ready after {seconds} s; restarting",
+            name = name,
+            seconds = seconds(*after)
+        );
+    GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool } => Level::Error,
+        message!(
+            "unit-given-up",
+            "{name} failed {failures} times within {seconds} s (last: {last}); {consequence}",
+            name = name,
+            failures = failures,
+            seconds = within.as_secs(),
+            last = last,
+            consequence = if *hold { "the container continues without it" } else { "stopping the container" }
+        );
+    FailedExternally { name: String, exit: Exit, shortage: Shortage, pause: Duration } => Level::Warn,
+        message!(
+            "external-failure",
+            "{name} {exit}; {cause}",
+            name = name,
+            exit = exit,
+            cause = external_failure(*shortage, *pause)
+        );
+    Unresponsive { name: String, why: String } => Level::Warn,
+        message!(
+            "unit-unresponsive",
+            "{name} is running but not responding ({why}); restarting",
+            name = name,
+            why = why
+        );
+    StillUnresponsive { name: String, why: String, pause: Duration } => Level::Warn,
+        message!(
+            "unit-left-unresponsive",
+            "{name} is not responding after a restart ({why}); next restart in {seconds} s, or now with `slurminit restart {name}`",
+            name = name,
+            why = why,
+            seconds = pause.as_secs()
+        );
+    Overloaded { name: String, why: String } => Level::Warn,
+        message!(
+            "unit-overloaded",
+            "{name} is overloaded by clients ({why}); not restarting, because a restart would not help",
+            name = name,
+            why = why
+        );
+    Slow { name: String, why: String } => Level::Warn,
+        message!("unit-slow", "{name} is slow ({why}); restarting it if this lasts a minute", name = name, why = why);
+    NotChecked { name: String, why: String } => Level::Warn,
+        message!("unit-not-checked", "could not check whether {name} is responding: {why}", name = name, why = why);
+    NoVerdict { rounds: u32 } => Level::Warn,
+        message!(
+            "liveness-unknown",
+            "the last {rounds} liveness checks timed out or did not start; check whether CPU, memory or processes have run out",
+            rounds = rounds
+        );
+    Resuming { reason: String } => Level::Info,
+        message!(
+            "node-resumed",
+            "resuming the node: the cause of its drain is repaired (\"{reason}\")",
+            reason = reason
+        );
+    DrainedByAdministrator { node: String, reason: String } => Level::Warn,
+        message!(
+            "node-drained-by-administrator",
+            "the node stays drained, not by slurminit (\"{reason}\"); to resume it: scontrol update nodename={node} state=resume",
+            node = node,
+            reason = reason
+        );
+    NotReady { after: Duration, node: Option<NodeReport>, waiting_for: String } => Level::Error, match node {
+        None => message!(
+            "not-ready",
+            "not ready after {seconds} s: waiting for {waiting_for}; see above and `scontrol show node`",
+            seconds = after.as_secs(),
+            waiting_for = waiting_for
+        ),
+        Some(node) => message!(
+            "not-ready",
+            "not ready after {seconds} s: waiting for {waiting_for} (the node is {state}); see above and `scontrol show node`",
+            seconds = after.as_secs(),
+            waiting_for = waiting_for,
+            state = node
+        ),
+    };
+    // `None` in a container without a node.
+    Ready { gres: Option<String> } => Level::Info, match gres.as_deref() {
+        None => message!("ready", "ready: the controller responds"),
+        Some("") => message!("ready", "ready: the node accepts jobs (GPUs: {gpus})", gpus = "none"),
+        Some(gres) => message!("ready", "ready: the node accepts jobs (GPUs: {gpus})", gpus = gres),
+    };
+    CmdNotStarted { failure: SpawnFailure } => Level::Error,
+        message!("command-not-started", "{why}", why = failure.message);
+    StopRequested { signal: i32 } => Level::Info,
+        message!("stop-requested", "received {signal}; stopping", signal = signal_name(*signal));
+    SecondStopSignal => Level::Info, message!("stop-hurried", "second stop signal; killing all processes");
+    Killing { name: String } => Level::Warn,
+        message!("unit-killed", "{name} did not end in time; killing it", name = name);
+    JobsNotAccountedAtStop => Level::Warn,
+        message!(
+            "jobs-not-accounted-at-stop",
+            "the jobs' part of the stop timeout was over before all jobs had ended; the next start requeues or fails them"
+        );
+    JobsNotNotified { exit: Exit } => Level::Warn,
+        message!(
+            "jobs-not-notified",
+            "could not notify running jobs of the stop (`slurminit jobs quiesce` {exit}); the next start requeues or fails them",
+            exit = exit
+        );
+    WaitingForJobs => Level::Info,
+        message!("waiting-for-jobs", "the command has ended; waiting for the jobs in the queue");
+    JobsNotAwaited { exit: Exit } => Level::Warn,
+        message!(
+            "jobs-not-waited-for",
+            "could not wait for the jobs in the queue (`slurminit jobs wait` {exit}); stopping the container",
+            exit = exit
+        );
+    JobsNotRecovered { exit: Exit } => Level::Warn,
+        message!(
+            "jobs-not-recovered",
+            "could not requeue lost jobs (`slurminit jobs recover` {exit}); they hold their GPUs until scontrol requeue or scancel",
+            exit = exit
+        );
+    JobsNotAccounted { exit: Exit } => Level::Warn,
+        message!(
+            "jobs-not-accounted",
+            "could not find jobs that slurmctld has forgotten (`slurminit jobs account` {exit}); --no-requeue jobs may run twice",
+            exit = exit
+        );
+    JobsNotReclaimed { exit: Exit } => Level::Warn,
+        message!(
+            "jobs-not-reclaimed",
+            "could not find jobs without a process (`slurminit jobs reclaim` {exit}); they hold their GPUs until scancel",
+            exit = exit
+        );
+    EnvironmentsNotWritten { exit: Exit } => Level::Warn,
+        message!(
+            "environments-not-written",
+            "could not write login environments (`slurminit environments` {exit}); new users' jobs with --export=NONE have no HOME",
+            exit = exit
+        );
+    AssociationsNotMade { exit: Exit } => Level::Warn,
+        message!(
+            "associations-not-made",
+            "could not create all accounts (`slurminit associations` {exit}); see the error above, then `slurminit reload`",
+            exit = exit
+        );
+    ReloadBegins { cause: Cause } => Level::Info,
+        message!(
+            "reload-started",
+            "reloading: {cause}",
+            cause = match cause {
+                Cause::Hangup => "received SIGHUP",
+                Cause::Verb => "requested by `slurminit reload`",
+                Cause::Change => "the configuration changed",
+            }
+        );
+    ReloadPrepared { prepared: Box<Prepared> } => Level::Info,
+        message!("reload-prepared", "detected: {summary}", summary = prepared.summary);
+    NotReconfigured { exit: Exit } => Level::Warn,
+        message!(
+            "reconfigure-failed",
+            "`scontrol reconfigure` {exit}; restarting slurmctld and slurmd instead",
+            exit = exit
+        );
+    ReconfigureTooSlow { limit: Duration } => Level::Warn,
+        message!(
+            "reconfigure-timeout",
+            "`scontrol reconfigure` timed out after {seconds} s; restarting slurmctld and slurmd instead",
+            seconds = limit.as_secs()
+        );
+    // `name` is the daemon that failed, if one did; the text has it already.
+    RollingBack { name: Option<String>, why: String } => Level::Error, {
+        let _ = name;
+        message!("reload-rollback", "{why}; restoring the previous files", why = why)
+    };
+    NotRestored => Level::Error,
+        message!(
+            "rollback-failed",
+            "could not restore the previous files; see the error above. Correct the configuration, then run `slurminit reload`"
+        );
+    Reloaded { outcome: Outcome, text: String, deferred: bool } => match outcome {
+        Outcome::Unchanged | Outcome::Applied if *deferred => Level::Warn,
+        Outcome::Unchanged | Outcome::Applied => Level::Info,
+        Outcome::Refused | Outcome::RolledBack | Outcome::Failed => Level::Error,
+    }, match outcome {
+        Outcome::Unchanged => message!("reload-unchanged", "reloaded: {text}", text = text),
+        Outcome::Applied => message!("reload-applied", "reloaded: {text}", text = text),
+        Outcome::Refused => message!("reload-refused", "reload refused, nothing changed: {text}", text = text),
+        Outcome::RolledBack => message!("reload-rolled-back", "reload rolled back: {text}", text = text),
+        Outcome::Failed => message!("reload-failed", "reload failed: {text}", text = text),
+    };
+    Unkillable => Level::Warn,
+        message!(
+            "process-survives-kill",
+            "a process survived SIGKILL (blocked in the kernel, or the capability KILL is missing); exiting anyway"
+        );
+    Ended { code: u8, why: Option<Box<Notice>> } => if why.is_some() { Level::Error } else { Level::Info }, match why {
+        None => message!("stopped", "stopped; exit code {code}", code = code),
+        Some(why) => message!(
+            "stopped",
+            "stopped; exit code {code} (see docs/reference/exit-codes.md): {why}",
+            code = code,
+            why = why
+        ),
+    };
 }
 
 impl Notice {
     /// The daemon or service that the message concerns.
-    pub fn unit(&self) -> Option<&str> {
+    pub fn unit(&self) -> Option<String> {
         match self {
-            Self::Reload(ReloadNotice::RollingBack { name, .. }) => Some(name).filter(|name| !name.is_empty()),
-            Self::Ended { why: Some(why), .. } => return why.unit(),
-            Self::UnitReady { name, .. }
-            | Self::UnitDied { name, .. }
-            | Self::CrashLoop { name, .. }
-            | Self::UnitFinished { name, .. }
-            | Self::DependencyFailed { name, .. }
-            | Self::UnitStopped { name, .. }
-            | Self::SlowStart { name, .. }
-            | Self::RestartRequested { name, .. }
-            | Self::NeverReady { name, .. }
-            | Self::GaveUp { name, .. }
-            | Self::FailedExternally { name, .. }
-            | Self::Unresponsive { name, .. }
-            | Self::StillUnresponsive { name, .. }
-            | Self::Overloaded { name, .. }
-            | Self::Slow { name, .. }
-            | Self::NotChecked { name, .. }
-            | Self::Killing { name, .. } => Some(name),
-            _ => None,
-        }
-        .map(String::as_str)
-    }
-
-    /// The log level of the message.
-    pub fn level(&self) -> Level {
-        match self {
-            Self::Reload(notice) => notice.level(),
-            Self::PrepareTooSlow { .. }
-            | Self::HookTooSlow { .. }
-            | Self::HookFailed { .. }
-            | Self::Refused(_)
-            | Self::GaveUp { .. }
-            | Self::NotReady { .. }
-            | Self::CmdNotStarted(_)
-            | Self::Ended { why: Some(_), .. } => Level::Error,
-            // A shell killed by SIGTERM exits with 143.
-            Self::UnitStopped { exit: Exit::Code(0 | 143) | Exit::Signal(libc::SIGTERM), expected: true, .. }
-            | Self::UnitReady { .. } => Level::Debug,
-            Self::Prepared(_)
-            | Self::UnitFinished { .. }
-            | Self::RestartRequested { .. }
-            | Self::Resuming { .. }
-            | Self::Ready { .. }
-            | Self::StopRequested { .. }
-            | Self::WaitingForJobs
-            | Self::SecondStopSignal
-            | Self::Ended { why: None, .. } => Level::Info,
-            _ => Level::Warn,
+            Self::RollingBack { name, .. } => name.clone(),
+            Self::Ended { why: Some(why), .. } => why.unit(),
+            _ => self.record().1.fields.remove("name"),
         }
     }
 }
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message().text)
+        f.write_str(&self.record().1.text)
     }
+}
+
+/// The level of the end of a stopped unit. A shell killed by SIGTERM exits with 143.
+fn stopped_level(exit: &Exit, is_expected: bool) -> Level {
+    match exit {
+        Exit::Code(0 | 143) | Exit::Signal(libc::SIGTERM) if is_expected => Level::Debug,
+        _ => Level::Warn,
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1}", duration.as_secs_f64())
+}
+
+/// `SIGTERM`, or `signal 40` for a real-time signal.
+fn signal_name(signal: i32) -> String {
+    signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
+}
+
+fn when(pause: Duration) -> String {
+    match pause.as_millis() {
+        0 => "now".to_owned(),
+        ms => format!("in {ms} ms"),
+    }
+}
+
+fn external_failure(shortage: Shortage, pause: Duration) -> String {
+    let why = match shortage {
+        Shortage::Processes => {
+            "the container's process limit was reached: end processes (`ps -eo user,pid,comm`), or raise --pids-limit or `ulimit -u`"
+        }
+        Shortage::UserProcesses => {
+            "the user's process limit was reached (all containers of the host): raise --ulimit nproc, or use --pids-limit instead"
+        }
+        Shortage::Memory => {
+            "out of memory (OOM kill): end the largest processes (`ps -eo user,pid,rss,comm --sort=-rss`), or raise --memory"
+        }
+        Shortage::Descriptors => "no file descriptors left: raise --ulimit nofile, or the machine's fs.file-max",
+        Shortage::Port(port) => return format!("port {port} is in use by another process; looking for the owner"),
+    };
+    let further = if pause.as_millis() == 0 { "" } else { "; will keep retrying" };
+    format!("{why}; retrying {}{further}", when(pause))
 }

@@ -14,10 +14,8 @@
 //! Every transition takes the stage out of [`Reload`], with the [`Work`] that it owns, and puts the next one back.
 
 mod apply;
-mod notice;
 mod state;
 
-pub use notice::ReloadNotice;
 pub(super) use state::Reload;
 pub use state::{Cause, LastReload, Outcome, ReloadSnapshot};
 
@@ -75,7 +73,7 @@ impl Reload {
                 self.end(Outcome::Refused, text, &mut cluster.step)
             }
             Stage::Reconfiguring { until, work } if now >= until => {
-                cluster.step.report(Notice::Reload(ReloadNotice::ReconfigureTooSlow { limit: RECONFIGURE_TIMEOUT }));
+                cluster.step.report(Notice::ReconfigureTooSlow { limit: RECONFIGURE_TIMEOUT });
                 cluster.step.kill_task(Child::Reconfigure);
                 apply::stop_slurm(work, cluster)
             }
@@ -105,7 +103,7 @@ impl Reload {
         let Some(cause) = self.next.take() else { return };
         self.served_requests = self.request_count;
         self.stage = Stage::Preparing { until: cluster.step.now + cluster.policy.prepare_timeout };
-        cluster.step.report(Notice::Reload(ReloadNotice::Begins { cause }));
+        cluster.step.report(Notice::ReloadBegins { cause });
         cluster.step.start_task(Child::Reload);
     }
 
@@ -152,7 +150,7 @@ impl Reload {
         if work.previous.as_ref().is_some_and(|previous| previous.gpus == prepared.gpus) {
             shown.gpus.clear();
         }
-        cluster.step.report(Notice::Reload(ReloadNotice::Found(Box::new(shown))));
+        cluster.step.report(Notice::ReloadPrepared { prepared: Box::new(shown) });
         cluster.prepared = Some(prepared);
         match work.apply {
             Apply::Nothing => {
@@ -182,7 +180,7 @@ impl Reload {
                 apply::start_slurm(work, cluster)
             }
             (Stage::Reconfiguring { work, .. }, Child::Reconfigure) => {
-                cluster.step.report(Notice::Reload(ReloadNotice::NotReconfigured { exit: exit.clone() }));
+                cluster.step.report(Notice::NotReconfigured { exit: exit.clone() });
                 apply::stop_slurm(work, cluster)
             }
             (Stage::Restoring { work, .. }, Child::Restore) => apply::restored(*exit == Exit::Code(0), work, cluster),
@@ -197,7 +195,7 @@ impl Reload {
 
     /// As [`Self::end`]. `deferred`: part of the change waits for the next start.
     fn end_with(&mut self, deferred: bool, outcome: Outcome, text: String, step: &mut Step) -> Stage {
-        step.report(Notice::Reload(ReloadNotice::Ended { outcome, text: text.clone(), deferred }));
+        step.report(Notice::Reloaded { outcome, text: text.clone(), deferred });
         let at_ms = u64::try_from(step.now.as_millis()).unwrap_or(u64::MAX);
         self.last = Some(LastReload { serves: self.served_requests, at_ms, outcome, text });
         Stage::Idle

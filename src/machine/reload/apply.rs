@@ -11,7 +11,7 @@ use super::super::step::Step;
 use super::super::unit::RestartIntent;
 use super::super::{Child, Notice};
 use super::state::{Rollback, Stage, Work};
-use super::{Outcome, Reload, ReloadNotice};
+use super::{Outcome, Reload};
 use crate::UnitId;
 
 /// The timeout of restoring the previous files.
@@ -126,8 +126,8 @@ pub(super) fn start_slurm(work: Work, cluster: &Cluster) -> Stage {
 
 /// Starts restoring the previous files.
 fn roll_back(failed_unit: Option<UnitId>, why: String, mut work: Work, cluster: &mut Cluster) -> Stage {
-    let name = failed_unit.map(|id| cluster.units[id].name()).unwrap_or_default();
-    cluster.step.report(Notice::Reload(ReloadNotice::RollingBack { name, why: why.clone() }));
+    let name = failed_unit.map(|id| cluster.units[id].name());
+    cluster.step.report(Notice::RollingBack { name, why: why.clone() });
     cluster.gates.hold_slurm();
     cluster.node.forget(&mut cluster.step);
     cluster.step.kill_task(Child::Reconfigure);
@@ -140,7 +140,7 @@ fn roll_back(failed_unit: Option<UnitId>, why: String, mut work: Work, cluster: 
 /// Handles the result of restoring the previous files.
 pub(super) fn restored(is_restored: bool, work: Work, cluster: &mut Cluster) -> Stage {
     if !is_restored {
-        cluster.step.report(Notice::Reload(ReloadNotice::NotRestored));
+        cluster.step.report(Notice::NotRestored);
     }
     advance_stopping(work, cluster)
 }

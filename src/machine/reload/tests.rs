@@ -124,7 +124,7 @@ fn failed_reconfigure_falls_back_to_restart() {
         start_daemons(&mut sim);
         let (outcome, text) = last_reload(&sim);
         assert_eq!((outcome, text.as_str()), (Outcome::Applied, "new: the nodes; slurmctld and slurmd were restarted"));
-        let warned = sim.notices.iter().filter(|notice| notice.level() == model::log::Level::Warn).count();
+        let warned = sim.notices.iter().filter(|notice| notice.record().0 == model::log::Level::Warn).count();
         assert_eq!(warned, 1, "the reason is reported once: {:?}", sim.notices);
     }
 }

@@ -142,8 +142,8 @@ fn reports_daemon_that_ends_unexpectedly_during_stop() {
     sim.ready();
     sim.send(Event::Signal(libc::SIGTERM));
     sim.exits(Child::Unit(MUNGED), Exit::Code(0));
-    assert_eq!(sim.notices.last().unwrap().level(), Level::Warn);
+    assert_eq!(sim.notices.last().unwrap().record().0, Level::Warn);
     sim.exits(Child::JobsQuiesce, Exit::Code(0));
     sim.exits(Child::Unit(API), Exit::Code(0));
-    assert_eq!(sim.notices.last().unwrap().level(), Level::Debug);
+    assert_eq!(sim.notices.last().unwrap().record().0, Level::Debug);
 }

@@ -41,7 +41,7 @@ fn explains_first_crash_at_startup_and_exits_on_config_error() {
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         assert_eq!(explanations(&sim), 1, "the second crash is not explained again");
         sim.send(configuration_error());
-        assert!(sim.notices.iter().any(|notice| matches!(notice, Notice::Refused(_))));
+        assert!(sim.notices.iter().any(|notice| matches!(notice, Notice::Refused { .. })));
         assert_eq!(sim.machine.is_stopping(), on_give_up == OnGiveUp::Exit, "hold keeps the container for inspection");
         if on_give_up == OnGiveUp::Exit {
             sim.run_to_exit();

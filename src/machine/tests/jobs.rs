@@ -30,7 +30,7 @@ fn reports_timeout_of_job_notification_once() {
         sim.ready();
         sim.send(Event::Signal(libc::SIGTERM));
         sim.exits(Child::JobsQuiesce, Exit::Code(code));
-        assert!(!sim.notices.iter().any(|notice| notice.level() == model::log::Level::Warn), "{:?}", sim.notices);
+        assert!(!sim.notices.iter().any(|notice| notice.record().0 == model::log::Level::Warn), "{:?}", sim.notices);
     }
     let mut sim = Sim::new(cluster(false));
     sim.ready();
