@@ -56,21 +56,6 @@ fn blocks(path: &Path, text: &str) -> Vec<Block> {
 }
 
 #[test]
-fn readme_states_how_many_command_blocks_are_tested() {
-    let (mut tested, mut all) = (0, 0);
-    for (path, text) in pages() {
-        for block in blocks(&path, &text).iter().filter(|block| block.is_commands) {
-            all += 1;
-            tested += usize::from(block.target != Target::Skip);
-        }
-    }
-    assert!(tested > 20, "found only {tested} blocks: is the page parser broken?");
-    let claim = format!("types {tested} of the {all} command blocks");
-    let readme = fs::read_to_string(root().join("README.md")).expect("README.md").replace('\n', " ");
-    assert!(readme.contains(&claim), "README.md must state: {claim}");
-}
-
-#[test]
 #[ignore = "needs Docker, compose and the images: run docker/test"]
 fn printed_commands_work() {
     let filter = env::var("PRINTED").unwrap_or_default();
@@ -101,8 +86,7 @@ fn examples_of_manual_work() {
     assert!(commands.len() > 10, "{commands:?}");
     let failures = commands.iter().filter_map(|command| {
         let text = (*command).to_owned();
-        let block =
-            Block { line: 0, text, is_session: false, target: Target::Container, is_commands: true, fails: false };
+        let block = Block { line: 0, text, is_session: false, target: Target::Container, fails: false };
         reader.process(&block).err().map(|why| format!("{command}: {why}"))
     });
     let failures: Vec<String> = failures.collect();

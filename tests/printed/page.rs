@@ -9,8 +9,6 @@ pub(crate) struct Block {
     /// Whether it contains prompts and output.
     pub(crate) is_session: bool,
     pub(crate) target: Target,
-    /// Whether it contains commands rather than a file.
-    pub(crate) is_commands: bool,
     /// Whether its commands exit with an error.
     pub(crate) fails: bool,
 }
@@ -57,8 +55,7 @@ pub(crate) fn blocks(page: &str) -> Result<Vec<Block>, String> {
         if !is_commands && !matches!(target, Target::File(_) | Target::Skip) {
             return Err(format!("{number}: a {language:?} block cannot be run; use bash, sh or console"));
         }
-        let is_commands = is_commands && !matches!(target, Target::File(_));
-        blocks.push(Block { line: number, text, is_session: language == "console", target, is_commands, fails });
+        blocks.push(Block { line: number, text, is_session: language == "console", target, fails });
     }
     Ok(blocks)
 }
