@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 use super::error::Fault;
-use super::{AccountName, Config, SlurmKey, SlurmSettings};
+use super::{AccountName, Config, Role, SlurmKey, SlurmSettings};
 
 /// `[[account]]` or `[[qos]]`: a name and its `sacctmgr` settings, in Slurm's spelling.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +53,10 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             }
         }
     }
+    // A container that joined a cluster has the controller's accounts, which slurmctld checks.
+    let has_accounts = !config.accounts.is_empty() && !matches!(config.role, Role::Compute | Role::Login);
     let user_without_account = config.users.iter().position(|user| user.account.is_none());
-    match user_without_account.filter(|_| !config.accounts.is_empty()) {
+    match user_without_account.filter(|_| has_accounts) {
         Some(index) => {
             let what =
                 "user without an account: set `account` (Slurm requires it if there are [[account]] tables)".to_owned();

@@ -2,10 +2,10 @@
 
 use toml::{Table, Value};
 
+use super::EXAMPLE;
 use super::example::{Entry, Example};
-use super::joined::{get, leaves, set};
+use super::layers::{Layers, get, leaves};
 use super::secret;
-use super::{Config, EXAMPLE, TokenSettings};
 
 /// A key with its effective value.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,73 +63,25 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// The settings of the file `text`, the token and the environment, which result in `config`: first the keys of
-/// config/slurminit.toml in its order, then those of repeated tables and of tables that take any key.
-pub fn settings(
-    text: &str,
-    token: Option<&TokenSettings>,
-    variable: &impl Fn(&str) -> Option<String>,
-    config: &Config,
-) -> Vec<Setting> {
-    let file: Table = text.parse().unwrap_or_default();
-    let mut origins: Vec<(String, Origin)> =
-        leaves(&file).into_iter().map(|path| (path.join("."), Origin::File)).collect();
-    let mut effective = file;
-    let mut set_value = |effective: &mut Table, key: &str, value: Value, origin: Origin| {
-        let path: Vec<&str> = key.split('.').collect();
-        origins.retain(|(other, _)| other != key);
-        origins.push((key.to_owned(), origin));
-        set(effective, &path, value);
-    };
-    for (key, value) in token.into_iter().flat_map(|token| token.settings(&effective)).collect::<Vec<_>>() {
-        set_value(&mut effective, &key, value, Origin::Token);
-    }
-    for Variable { name, key, kind, is_image_default } in VARIABLES {
-        let text = variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-        let is_unset = get(&effective, &key.split('.').collect::<Vec<_>>()).is_none();
-        if let Some(value) = text.filter(|_| !is_image_default || is_unset).and_then(|text| kind.value(&text)) {
-            set_value(&mut effective, key, value, Origin::Variable(name));
+impl Layers {
+    /// The settings: first the keys of config/slurminit.toml in its order, then those of repeated tables and of tables
+    /// that take any key.
+    pub fn settings(&self) -> Vec<Setting> {
+        let origin = |key: &str| self.origins.get(key).copied().unwrap_or(Origin::Default);
+        let mut settings = Vec::new();
+        for (key, default) in single_keys() {
+            let value = get(&self.table, &key.split('.').collect::<Vec<_>>()).cloned();
+            settings.push(Setting { origin: origin(&key), value: value.or(default), key });
         }
-    }
-    let origin = |key: &str| origins.iter().find(|(other, _)| other == key).map(|(_, origin)| *origin);
-
-    let mut settings = Vec::new();
-    for (key, default) in single_keys() {
-        let path: Vec<&str> = key.split('.').collect();
-        let value = get(&effective, &path).cloned();
-        let origin = value.as_ref().and_then(|_| origin(&key)).unwrap_or(Origin::Default);
-        settings.push(Setting { key, value: value.or(default), origin });
-    }
-    adapt_grace(&mut settings, config);
-    for path in leaves(&effective) {
-        let key = path.join(".");
-        if settings.iter().any(|setting| setting.key == key) {
-            continue;
+        for path in leaves(&self.table) {
+            let key = path.join(".");
+            let is_listed = settings.iter().any(|setting| setting.key == key);
+            if let Some(value) = get(&self.table, &path).filter(|_| !is_listed) {
+                flatten(&key, value, origin(&key), &mut settings);
+            }
         }
-        let path: Vec<&str> = path.iter().map(String::as_str).collect();
-        if let Some(value) = get(&effective, &path) {
-            flatten(&key, value, origin(&key).unwrap_or(Origin::File), &mut settings);
-        }
+        settings
     }
-    settings
-}
-
-/// Adjusts `jobs.grace`, which a shorter stop timeout limits.
-fn adapt_grace(settings: &mut [Setting], config: &Config) {
-    let stop = settings.iter().find(|setting| setting.key == "supervise.stop_timeout").map(|setting| setting.origin);
-    let grace = Value::Float(config.jobs.grace.as_secs_f64());
-    for setting in settings.iter_mut().filter(|setting| setting.key == "jobs.grace") {
-        let is_same = setting.value.as_ref().and_then(number) == number(&grace);
-        if !is_same {
-            setting.value = Some(grace.clone());
-            setting.origin = stop.unwrap_or(Origin::Default);
-        }
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "seconds")]
-fn number(value: &Value) -> Option<f64> {
-    value.as_float().or_else(|| value.as_integer().map(|number| number as f64))
 }
 
 /// Adds each item of a list of tables as a separate setting.
@@ -169,84 +121,18 @@ fn single_keys() -> Vec<(String, Option<Value>)> {
     keys
 }
 
-/// A variable that sets a key.
-struct Variable {
-    name: &'static str,
-    key: &'static str,
-    kind: Kind,
-    /// Whether the variable describes the image, and therefore sets only keys that the file does not set.
-    is_image_default: bool,
-}
-
-enum Kind {
-    /// A word, in upper or lower case.
-    Word,
-    Name,
-    Number,
-    Seconds,
-    YesOrNo,
-}
-
-impl Kind {
-    fn value(&self, text: &str) -> Option<Value> {
-        match self {
-            Self::Word => Some(text.to_lowercase().into()),
-            Self::Name => Some(text.into()),
-            Self::Number => text.parse().ok().map(Value::Integer),
-            Self::Seconds => text.parse().ok().map(Value::Float),
-            Self::YesOrNo => Some(["true", "yes", "1"].contains(&text.to_lowercase().as_str()).into()),
-        }
-    }
-}
-
-const fn of_operator(name: &'static str, key: &'static str, kind: Kind) -> Variable {
-    Variable { name, key, kind, is_image_default: false }
-}
-
-const fn of_image(name: &'static str, key: &'static str, kind: Kind) -> Variable {
-    Variable { name, key, kind, is_image_default: true }
-}
-
-/// The variables that [`super::environment`] applies, in its order of priority.
-const VARIABLES: [Variable; 23] = [
-    of_operator("SLURMINIT_ROLE", "role", Kind::Word),
-    of_operator("SLURMINIT_ON_MISMATCH", "on_mismatch", Kind::Word),
-    of_operator("SLURMINIT_LOG_FORMAT", "log.format", Kind::Word),
-    of_operator("SLURMINIT_LOG_LEVEL", "log.level", Kind::Word),
-    of_operator("SLURMINIT_GRES", "gpu.gres", Kind::Word),
-    of_operator("SLURMINIT_GPU_TYPE_NAME", "gpu.type_name", Kind::Word),
-    of_operator("SLURMINIT_ON_GIVE_UP", "supervise.on_give_up", Kind::Word),
-    of_operator("SLURMINIT_NODE_NAME", "node.name", Kind::Name),
-    of_operator("SLURMINIT_STOP_TIMEOUT", "supervise.stop_timeout", Kind::Seconds),
-    of_operator("SLURMINIT_NODES", "simulate.nodes", Kind::Number),
-    of_operator("SLURMINIT_RESERVE_MIB", "node.reserve_mib", Kind::Number),
-    of_operator("SLURMINIT_GPU_TYPE", "gpu_type", Kind::Word),
-    of_image("GPU_TYPE", "gpu_type", Kind::Word),
-    of_image("DSHPC_GPU_TYPE", "gpu_type", Kind::Word),
-    of_operator("SLURMINIT_CLUSTER_NAME", "cluster_name", Kind::Name),
-    of_image("CLUSTER_NAME", "cluster_name", Kind::Name),
-    of_operator("SLURMINIT_CONTROLLER", "slurm.controller", Kind::Name),
-    of_operator("SLURMINIT_ACCOUNTING", "accounting.mode", Kind::Word),
-    of_image("ACCOUNTING", "accounting.mode", Kind::Word),
-    of_image("LOGIN_PORT", "login.port", Kind::Number),
-    of_operator("SLURMINIT_METRICS", "metrics.listen", Kind::Name),
-    of_operator("SLURMINIT_WAIT_JOBS", "jobs.wait", Kind::YesOrNo),
-    of_operator("USER_CUSTOMIZED", "user_customized", Kind::YesOrNo),
-];
-
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-    use std::collections::BTreeSet;
     use std::path::Path;
 
+    use super::super::{Config, TokenSettings, VARIABLES};
     use super::*;
 
     fn configured(text: &str, variables: &[(&str, &str)]) -> (Config, Vec<Setting>) {
         let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        let config = Config::parse(text, Path::new("t")).unwrap().apply_environment(&find).unwrap();
-        let settings = settings(text, None, &find, &config);
-        (config, settings)
+        let layers = Layers::merge(text, Path::new("t"), None, &find).unwrap();
+        let settings = layers.settings();
+        (layers.config, settings)
     }
 
     /// Formats settings as a file, without unset keys and list elements.
@@ -257,15 +143,7 @@ mod tests {
 
     #[test]
     fn every_variable_sets_displayed_key() {
-        let queried = RefCell::new(BTreeSet::new());
-        let record = |name: &str| {
-            queried.borrow_mut().insert(name.to_owned());
-            None
-        };
-        Config::default().apply_environment(&record).unwrap();
-        let known: BTreeSet<String> = VARIABLES.iter().map(|variable| variable.name.to_owned()).collect();
-        assert_eq!(queried.into_inner(), known);
-        for (name, value) in [
+        let values = [
             ("SLURMINIT_ROLE", "NONE"),
             ("SLURMINIT_ON_MISMATCH", "fail"),
             ("SLURMINIT_LOG_FORMAT", "Json"),
@@ -289,16 +167,14 @@ mod tests {
             ("SLURMINIT_METRICS", "0.0.0.0:9835"),
             ("SLURMINIT_WAIT_JOBS", "YES"),
             ("USER_CUSTOMIZED", "1"),
-        ] {
+        ];
+        assert_eq!(values.map(|(name, _)| name), VARIABLES.map(|variable| variable.name));
+        for (name, value) in values {
             let (config, settings) = configured("", &[(name, value)]);
             assert_ne!(config, Config::default(), "{name}");
-            assert!(settings.iter().any(|setting| setting.origin == Origin::Variable(static_name(name))), "{name}");
+            assert!(settings.iter().any(|setting| setting.origin == Origin::Variable(name)), "{name}");
             assert_eq!(Config::parse(&file(&settings), Path::new("shown")), Ok(config), "{name}");
         }
-    }
-
-    fn static_name(name: &str) -> &'static str {
-        VARIABLES.iter().find(|variable| variable.name == name).unwrap().name
     }
 
     #[test]
@@ -335,15 +211,15 @@ mod tests {
     #[test]
     fn shows_settings_from_token() {
         let token = TokenSettings::parse("cluster_name = \"lab\"\nslurm = { controller = \"head\" }\n").unwrap();
-        let config = token.apply(Config::default(), "", Path::new("t")).unwrap();
-        let settings = settings("", Some(&token), &|_| None, &config);
+        let layers = Layers::merge("", Path::new("t"), Some(&token), &|_| None).unwrap();
+        let settings = layers.settings();
         let from_token: Vec<&str> = settings
             .iter()
             .filter(|setting| setting.origin == Origin::Token)
             .map(|setting| setting.key.as_str())
             .collect();
         assert_eq!(from_token, ["role", "cluster_name", "slurm.controller"]);
-        assert_eq!(Config::parse(&file(&settings), Path::new("shown")), Ok(config));
+        assert_eq!(Config::parse(&file(&settings), Path::new("shown")), Ok(layers.config));
     }
 
     #[test]

@@ -88,6 +88,11 @@ impl Fault {
         ConfigError { place: place(text, origin, start.unwrap_or(0), &self.key()), what: self.what }
     }
 
+    /// The problem and the expected value.
+    pub(super) fn what(&self) -> &str {
+        &self.what
+    }
+
     /// Whether the text sets this value.
     pub(super) fn is_set(path: &[Step], text: &str) -> bool {
         find(path, text).is_some()

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-use super::{Accounting, Config, ConfigError, DaemonName, DaemonSettings, Fault, Role, Step};
+use super::layers::{Layers, get, leaves, set};
+use super::{Config, ConfigError, Fault, Role, Step};
 
 /// The keys that must be the same in all containers. A path includes everything below it.
 const SHARED: [&[&str]; 18] = [
@@ -26,31 +27,23 @@ const SHARED: [&[&str]; 18] = [
     &["paths", "munge_socket"],
     &["gpu", "shards"],
     &["gpu", "mps"],
-    &["rest", "listen"],
+    &["rest"],
     &["daemon", "slurmctld", "user"],
 ];
 
-/// The shared part of the operator's file `text`, for a cluster whose controller has this host name. It includes the
-/// settings that `config` has from the environment.
-///
-/// # Errors
-/// The text is not TOML.
-pub fn shared_settings(text: &str, config: &Config, controller: &str) -> Result<String, String> {
-    let file: Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
-    let mut shared = Table::new();
-    for path in SHARED {
-        if let Some(value) = get(&file, path) {
-            set(&mut shared, path, value.clone());
+impl Layers {
+    /// The shared part as TOML, for a cluster whose controller has this host name.
+    pub fn shared_settings(&self, controller: &str) -> String {
+        let mut shared = Table::new();
+        set(&mut shared, &["cluster_name"], self.config.cluster_name().into());
+        for path in SHARED {
+            if let Some(value) = get(&self.table, path) {
+                set(&mut shared, path, value.clone());
+            }
         }
+        set(&mut shared, &["slurm", "controller"], controller.into());
+        shared.iter().map(|(key, value)| format!("{} = {}\n", word(key), inline(value))).collect()
     }
-    if let Some(name) = &config.cluster_name {
-        set(&mut shared, &["cluster_name"], Value::String(name.to_string()));
-    }
-    if let Some(mode) = config.accounting.mode {
-        set(&mut shared, &["accounting", "mode"], Value::String(mode.to_string()));
-    }
-    set(&mut shared, &["slurm", "controller"], Value::String(controller.to_owned()));
-    Ok(shared.iter().map(|(key, value)| format!("{} = {}\n", word(key), inline(value))).collect())
 }
 
 /// A value on one line. The writer of the crate `toml` needs a newer C library than Debian 12's (fmod).
@@ -82,10 +75,7 @@ fn quoted(text: &str) -> String {
 
 /// The settings that a container got from its token.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TokenSettings {
-    table: Table,
-    config: Config,
-}
+pub struct TokenSettings(Table);
 
 impl TokenSettings {
     /// Reads the settings of a token.
@@ -103,141 +93,55 @@ impl TokenSettings {
         if config.slurm.controller.is_none() {
             return Err(refused("no controller in the token".to_owned()));
         }
-        Ok(Self { table, config })
+        Ok(Self(table))
     }
 
-    /// The keys that the token adds to `file`, with their values; [`Self::apply`] applies them.
-    pub(super) fn settings(&self, file: &Table) -> Vec<(String, Value)> {
-        let role = (!file.contains_key("role")).then(|| ("role".to_owned(), Value::from("compute")));
-        let value = |path: Vec<String>| {
-            let keys: Vec<&str> = path.iter().map(String::as_str).collect();
-            (get(file, &keys).is_none()).then(|| Some((path.join("."), get(&self.table, &keys)?.clone())))?
-        };
-        role.into_iter().chain(leaves(&self.table).into_iter().filter_map(value)).collect()
+    /// The values for keys that the operator's file does not set.
+    pub(super) fn values(&self) -> impl Iterator<Item = (Vec<&str>, Value)> {
+        let shared =
+            leaves(&self.0).into_iter().filter_map(|path| get(&self.0, &path).cloned().map(|value| (path, value)));
+        std::iter::once((vec!["role"], "compute".into())).chain(shared)
     }
 
-    /// Merges the settings into the container's configuration with the file `text`. Identical values are allowed.
-    ///
-    /// # Errors
-    /// The file contradicts the token.
-    pub fn apply(&self, local: Config, text: &str, origin: &Path) -> Result<Config, ConfigError> {
-        let file: Table = text.parse().unwrap_or_default();
-        let differs = |path: &[String]| {
-            let keys: Vec<&str> = path.iter().map(String::as_str).collect();
-            is_shared(path) && get(&file, &keys) != get(&self.table, &keys)
-        };
-        if let Some(path) = leaves(&file).into_iter().find(|path| differs(path)) {
-            let what = format!(
-                "`{}` differs from the token, and must be the same in all containers of the cluster; remove it here",
-                path.join(".")
-            );
-            return Err(Fault::new(path.into_iter().map(Step::from).collect(), what).at(text, origin));
-        }
-        if file.contains_key("role") && !can_join(local.role) {
-            let what = format!("{}; remove it here", role_error(local.role));
-            return Err(Fault::new(vec!["role".into()], what).at(text, origin));
-        }
-        let shared = &self.config;
-        let role = if file.contains_key("role") { local.role } else { Role::Compute };
-        let (mut paths, mut gpu, mut daemons) = (local.paths.clone(), local.gpu.clone(), local.daemons.clone());
-        paths.slurm.clone_from(&shared.paths.slurm);
-        paths.state.clone_from(&shared.paths.state);
-        paths.run.clone_from(&shared.paths.run);
-        paths.munge_socket.clone_from(&shared.paths.munge_socket);
-        gpu.shards.clone_from(&shared.gpu.shards);
-        gpu.mps = shared.gpu.mps;
-        if let Some(user) = shared.daemons.get(&DaemonName::Slurmctld).and_then(|daemon| daemon.user.clone()) {
-            let slurmctld: &mut DaemonSettings = daemons.entry(DaemonName::Slurmctld).or_default();
-            slurmctld.user = Some(user);
-        }
-        Ok(Config {
-            role,
-            cluster_name: shared.cluster_name.clone(),
-            slurm: shared.slurm.clone(),
-            partitions: shared.partitions.clone(),
-            paths,
-            gpu,
-            daemons,
-            accounts: shared.accounts.clone(),
-            rest: shared.rest.clone(),
-            accounting: Accounting { mode: shared.accounting.mode, port: shared.accounting.port, ..local.accounting },
-            ..local
-        })
+    /// Whether the token has another value for a shared key.
+    pub(super) fn differs(&self, path: &[&str], value: &Value) -> bool {
+        is_shared(path) && get(&self.0, path) != Some(value)
     }
 
-    /// Rejects variables and options that contradict the token.
-    ///
-    /// # Errors
-    /// The variable that contradicts the token.
-    pub fn check(&self, config: &Config) -> Result<(), ConfigError> {
-        let refused =
-            |variable: &str, what| Err(ConfigError { place: format!("the environment variable {variable}"), what });
-        let difference =
-            |name: &str| format!("the token has another {name}; remove the variable, or use that cluster's token");
-        let (name, token_name) = (effective_cluster_name(config), effective_cluster_name(&self.config));
-        if config.cluster_name != self.config.cluster_name && name != token_name {
-            return refused("SLURMINIT_CLUSTER_NAME", difference("cluster name"));
-        }
-        if config.slurm.controller != self.config.slurm.controller {
-            return refused("SLURMINIT_CONTROLLER", difference("controller"));
-        }
-        if !can_join(config.role) {
-            return refused("SLURMINIT_ROLE", format!("{}; remove it", role_error(config.role)));
-        }
-        Ok(())
+    /// Rejects a file that contradicts the token. Identical values are allowed.
+    pub(super) fn check_file(&self, file: &Table) -> Result<(), Fault> {
+        let differs = |path: &Vec<&str>| get(file, path).is_some_and(|value| self.differs(path, value));
+        let Some(path) = leaves(file).into_iter().find(differs) else { return Ok(()) };
+        let what = format!(
+            "`{}` differs from the token, and must be the same in all containers of the cluster; remove it here",
+            path.join(".")
+        );
+        Err(Fault::new(path.into_iter().map(|key| Step::from(key.to_owned())).collect(), what))
     }
 }
 
-/// The cluster's name; `slurminit` unless configured.
-fn effective_cluster_name(config: &Config) -> &str {
-    config.cluster_name.as_ref().map_or("slurminit", super::NodeName::as_str)
-}
-
-fn can_join(role: Role) -> bool {
-    matches!(role, Role::Compute | Role::Login)
-}
-
-fn role_error(role: Role) -> String {
-    format!("a token requires the role compute or login, not `{role}`")
-}
-
-fn is_shared(path: &[String]) -> bool {
-    SHARED.iter().any(|shared| path.len() >= shared.len() && shared.iter().zip(path).all(|(a, b)| a == b))
-}
-
-/// The paths of all values; a list is one value.
-pub(super) fn leaves(table: &Table) -> Vec<Vec<String>> {
-    let below = |(key, value): (&String, &Value)| match value {
-        Value::Table(table) => {
-            leaves(table).into_iter().map(|rest| [vec![key.clone()], rest].concat()).collect::<Vec<_>>()
-        }
-        _ => vec![vec![key.clone()]],
-    };
-    table.iter().flat_map(below).collect()
-}
-
-pub(super) fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
-    let (first, rest) = path.split_first()?;
-    let value = table.get(*first)?;
-    if rest.is_empty() { Some(value) } else { get(value.as_table()?, rest) }
-}
-
-pub(super) fn set(table: &mut Table, path: &[&str], value: Value) {
-    match path {
-        [] => {}
-        [last] => drop(table.insert((*last).to_owned(), value)),
-        [first, rest @ ..] => {
-            let inner = table.entry((*first).to_owned()).or_insert_with(|| Value::Table(Table::new()));
-            if let Value::Table(inner) = inner {
-                set(inner, rest, value);
-            }
+/// Checks that a container with this role can join a cluster.
+///
+/// # Errors
+/// The expected roles.
+pub fn check_joined_role(role: Role) -> Result<(), String> {
+    match role {
+        Role::Compute | Role::Login => Ok(()),
+        Role::All | Role::Controller | Role::None => {
+            Err(format!("a token requires the role compute or login, not `{role}`"))
         }
     }
+}
+
+/// Whether a key must be the same in all containers of a cluster.
+pub fn is_shared(path: &[&str]) -> bool {
+    SHARED.iter().any(|shared| path.starts_with(shared))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DaemonName;
 
     const FILE: &str = "cluster_name = 'lab'\nrole = 'controller'\n[slurm]\nmax_nodes = 4\n[slurm.conf]\nMaxJobCount = 7\n\
         [[partition]]\nname = 'big'\nfeature = 'h200'\n[paths]\nstate = '/state'\nmunge_secret = '/elsewhere'\n[gpu]\nshards = 4\nonly = [0]\n\
@@ -248,8 +152,20 @@ mod tests {
         Config::parse(text, Path::new("own.toml")).unwrap()
     }
 
-    fn joined() -> TokenSettings {
-        TokenSettings::parse(&shared_settings(FILE, &config(FILE), "head").unwrap()).unwrap()
+    fn shared_settings(file: &str, variables: &[(&str, &str)]) -> String {
+        let variable =
+            |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Layers::merge(file, Path::new("t"), None, &variable).unwrap().shared_settings("head")
+    }
+
+    fn join(token: &str, file: &str, variables: &[(&str, &str)]) -> Result<Layers, ConfigError> {
+        let variable =
+            |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Layers::merge(file, Path::new("own.toml"), Some(&TokenSettings::parse(token).unwrap()), &variable)
+    }
+
+    fn joined(file: &str, variables: &[(&str, &str)]) -> Result<Layers, ConfigError> {
+        join(&shared_settings(FILE, &[]), file, variables)
     }
 
     #[test]
@@ -263,7 +179,7 @@ mod tests {
 
     #[test]
     fn only_shared_settings_leave_controller() {
-        let settings = shared_settings(FILE, &config(FILE), "head").unwrap();
+        let settings = shared_settings(FILE, &[]);
         for kept in
             ["lab", "max_nodes = 4", "MaxJobCount", "h200", "/state", "shards = 4", "boss", "controller = \"head\""]
         {
@@ -272,15 +188,14 @@ mod tests {
         for excluded in ["role", "SECRET", "PASSWORD", "service", "eve", "node]", "only", "elsewhere"] {
             assert!(!settings.contains(excluded), "{excluded}: {settings}");
         }
-        let mut named = config("");
-        named.cluster_name = Some("env".to_owned().try_into().unwrap());
-        assert!(shared_settings("", &named, "head").unwrap().contains("cluster_name = \"env\""));
+        let of_variables = shared_settings("", &[("CLUSTER_NAME", "env"), ("SLURMINIT_ACCOUNTING", "embedded")]);
+        assert!(of_variables.contains("cluster_name = \"env\"") && of_variables.contains("embedded"), "{of_variables}");
     }
 
     #[test]
     fn joined_configuration_merges_shared_and_local_settings() {
         let own = "[node]\nfeatures = ['fast']\n[gpu]\nonly = [1]\n[paths]\nmunge_secret = '/own'\n";
-        let own = joined().apply(config(own), own, Path::new("own.toml")).unwrap();
+        let own = joined(own, &[]).unwrap().config;
         let controller = config(FILE);
         assert_eq!((own.role, own.slurm.max_nodes), (Role::Compute, 4));
         assert_eq!((&own.partitions, &own.paths.state), (&controller.partitions, &controller.paths.state));
@@ -288,12 +203,40 @@ mod tests {
         assert_eq!(own.paths.munge_secret, Path::new("/own"));
         assert_eq!(own.daemons[&DaemonName::Slurmctld].user.as_deref(), Some("boss"));
         assert!(own.services.is_empty() && own.users.is_empty());
-        assert!(joined().check(&own).is_ok());
+    }
+
+    /// A value for every shared key, unlike the default.
+    const ALL_SHARED: &str = "cluster_name = 'lab'\n[slurm]\nmax_nodes = 4\n[slurm.conf]\nMaxJobCount = 7\n[[partition]]\nname = 'big'\n\
+        [[account]]\nname = 'physics'\n[accounting]\nmode = 'embedded'\nport = 7000\n\
+        [autoscale]\nidle = 7\nresume_timeout = 8\nsuspend_timeout = 9\n\
+        [[autoscale.nodes]]\nname = 'burst-[1-2]'\ncpus = 4\nmemory_mib = 1000\n\
+        [paths]\nslurm = '/s'\nstate = '/state'\nrun = '/r'\nmunge_socket = '/m/socket'\n[gpu]\nmps = true\n\
+        [rest]\nlisten = '0.0.0.0:6820'\nmax_token_lifetime = 600\n[daemon.slurmctld]\nuser = 'slurm'\n";
+
+    #[test]
+    fn every_shared_setting_of_token_is_applied() {
+        // A node has one sharing method.
+        let shards = ALL_SHARED.replace("mps = true", "shards = 3");
+        for path in SHARED {
+            assert!([ALL_SHARED, &shards].iter().any(|file| get(&file.parse().unwrap(), path).is_some()), "{path:?}");
+        }
+        for file in [ALL_SHARED, &shards] {
+            let joined = join(&shared_settings(file, &[]), "", &[]).unwrap();
+            let with_controller = file.replace("[slurm]\n", "[slurm]\ncontroller = 'head'\n");
+            let expected = config(&format!("role = 'compute'\n{with_controller}"));
+            assert_eq!(joined.config, expected);
+            let shown: Vec<String> = joined.settings().iter().map(ToString::to_string).collect();
+            assert!(
+                shown
+                    .iter()
+                    .any(|line| line.starts_with("rest.max_token_lifetime = 600 ") && line.ends_with("# token"))
+            );
+        }
     }
 
     #[test]
     fn rejects_settings_contradicting_token_with_position() {
-        let refused = |text: &str| joined().apply(config(text), text, Path::new("own.toml")).unwrap_err().to_string();
+        let refused = |text: &str| joined(text, &[]).unwrap_err().to_string();
         for (text, key) in [
             ("cluster_name = 'other'", "cluster_name"),
             ("[slurm]\nmax_nodes = 5", "slurm.max_nodes"),
@@ -308,21 +251,18 @@ mod tests {
         }
         // Joined nodes may use the controller's file, except for its role.
         let same = FILE.replace("role = 'controller'", "role = 'login'");
-        assert_eq!(joined().apply(config(&same), &same, Path::new("x")).unwrap().role, Role::Login);
+        assert_eq!(joined(&same, &[]).unwrap().config.role, Role::Login);
     }
 
     #[test]
     fn rejects_variables_contradicting_token() {
-        let with = |name: &str, value: &str| {
-            let config = joined().apply(config(""), "", Path::new("x")).unwrap();
-            let variable = |queried: &str| (queried == name).then(|| value.to_owned());
-            joined().check(&config.apply_environment(&variable).unwrap())
-        };
+        let with = |name: &str, value: &str| joined("", &[(name, value)]);
         for (name, value) in [
             ("SLURMINIT_ROLE", "all"),
             ("SLURMINIT_ROLE", "controller"),
             ("SLURMINIT_CONTROLLER", "x"),
             ("SLURMINIT_CLUSTER_NAME", "x"),
+            ("SLURMINIT_ACCOUNTING", "embedded"),
         ] {
             assert!(with(name, value).unwrap_err().to_string().contains(name), "{name}");
         }
@@ -331,6 +271,7 @@ mod tests {
             ("SLURMINIT_CONTROLLER", "head"),
             ("SLURMINIT_CLUSTER_NAME", "lab"),
             ("CLUSTER_NAME", "image"),
+            ("ACCOUNTING", "embedded"),
         ] {
             assert!(with(name, value).is_ok(), "{name}");
         }

@@ -11,7 +11,6 @@ mod agent;
 mod association;
 mod autoscale;
 pub mod effective;
-mod environment;
 mod error;
 pub mod example;
 mod floors;
@@ -20,6 +19,7 @@ mod gpu;
 mod host_users;
 mod images;
 mod joined;
+mod layers;
 mod login;
 mod memory;
 mod metrics;
@@ -45,7 +45,8 @@ pub use floors::{ComputeCapability, Floors};
 pub use gpu::{CudaDevices, GpuSettings, GresMode, TypeName};
 pub use host_users::HostUsers;
 pub use images::Images;
-pub use joined::{TokenSettings, shared_settings};
+pub use joined::{TokenSettings, check_joined_role, is_shared};
+pub use layers::{Layers, VARIABLES};
 pub use login::{Login, PublicKey};
 pub use memory::{Memory, Victim};
 pub use metrics::Metrics;
@@ -168,19 +169,22 @@ impl Config {
     pub fn parse(text: &str, origin: &Path) -> Result<Self, ConfigError> {
         error::list_in_place_of_table(text).map_or(Ok(()), |fault| Err(fault.at(text, origin)))?;
         let mut config: Self = toml::from_str(text).map_err(|error| ConfigError::from_toml(&error, text, origin))?;
-        config.check_grace(text).map_err(|fault| fault.at(text, origin))?;
-        services::check_services(&config.services)
-            .and_then(|()| slurm::check_partitions(&config.partitions))
-            .and_then(|()| sharing::check(&config.gpu))
-            .and_then(|()| autoscale::check(&config))
-            .and_then(|()| accounting::check(&config))
-            .and_then(|()| memory::check(&config.memory))
-            .and_then(|()| simulate::check(&config))
-            .and_then(|()| association::check(&config))
-            .and_then(|()| account::check_accounts(&config.users, &config.groups))
-            .and_then(|()| host_users::check(&config))
-            .map_err(|fault| fault.at(text, origin))?;
+        config.check_grace(text).and_then(|()| config.check()).map_err(|fault| fault.at(text, origin))?;
         Ok(config)
+    }
+
+    /// Checks what concerns several keys.
+    fn check(&self) -> Result<(), Fault> {
+        services::check_services(&self.services)
+            .and_then(|()| slurm::check_partitions(&self.partitions))
+            .and_then(|()| sharing::check(&self.gpu))
+            .and_then(|()| autoscale::check(self))
+            .and_then(|()| accounting::check(self))
+            .and_then(|()| memory::check(&self.memory))
+            .and_then(|()| simulate::check(self))
+            .and_then(|()| association::check(self))
+            .and_then(|()| account::check_accounts(&self.users, &self.groups))
+            .and_then(|()| host_users::check(self))
     }
 
     /// The grace period must fit into the stop. If only the stop timeout is configured, the grace period is adapted.
@@ -203,14 +207,9 @@ impl Config {
         Ok(())
     }
 
-    /// Applies the environment. `SLURMINIT_*` overrides the file. `GPU_TYPE`, `DSHPC_GPU_TYPE` and `CLUSTER_NAME`,
-    /// which describe the image, only set keys that the file does not set. An empty variable counts as unset, because
-    /// compose turns unset variables into empty ones.
-    ///
-    /// # Errors
-    /// The variable whose value is invalid.
-    pub fn apply_environment(self, variable: &impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        environment::apply(self, variable)
+    /// The cluster's name.
+    pub fn cluster_name(&self) -> &str {
+        self.cluster_name.as_ref().map_or("slurminit", NodeName::as_str)
     }
 
     /// Whether GPU device files are restricted to the job's user.

@@ -93,8 +93,12 @@ impl Config {
     ///
     /// # Errors
     /// The number is not possible.
-    pub fn with_simulated_nodes(self, nodes: u32) -> Result<Self, ConfigError> {
-        set_nodes(self, nodes, "the option --nodes")
+    pub fn with_simulated_nodes(mut self, nodes: u32) -> Result<Self, ConfigError> {
+        self.simulate.nodes = Some(nodes);
+        match find_invalid_key(&self) {
+            Some((_, why)) => Err(ConfigError::invalid("the option --nodes".to_owned(), &nodes.to_string(), why)),
+            None => Ok(self),
+        }
     }
 
     /// The simulated nodes, if this container has any.
@@ -225,15 +229,6 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     match find_invalid_key(config) {
         Some((path, why)) => Err(Fault::new(path, why)),
         None => Ok(()),
-    }
-}
-
-/// Sets the number of identical nodes; `place` is the origin of the number for an error.
-pub(super) fn set_nodes(mut config: Config, nodes: u32, place: &str) -> Result<Config, ConfigError> {
-    config.simulate.nodes = Some(nodes);
-    match find_invalid_key(&config) {
-        Some((_, why)) => Err(ConfigError::invalid(place.to_owned(), &nodes.to_string(), why)),
-        None => Ok(config),
     }
 }
 

@@ -100,7 +100,7 @@ fn error_names_file_line_column_key_and_expected_value() {
 
 fn with_environment(text: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
     let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-    parse(text).unwrap().apply_environment(&find)
+    Layers::merge(text, Path::new("/config/slurminit.toml"), None, &find).map(|layers| layers.config)
 }
 
 #[test]
@@ -123,6 +123,29 @@ fn empty_variable_counts_as_unset() {
     assert_eq!(with_environment("", &empty).unwrap(), Config::default());
 }
 
+/// Kubernetes sets `LOGIN_PORT` for a Service with the name `login`.
+#[test]
+fn address_of_kubernetes_service_counts_as_unset() {
+    for variable in VARIABLES {
+        for address in ["tcp://10.96.0.7:22", "udp://10.96.0.7:22"] {
+            assert_eq!(with_environment("", &[(variable.name, address)]), Ok(Config::default()), "{}", variable.name);
+        }
+    }
+}
+
+#[test]
+fn merged_tables_give_parsed_configuration() {
+    let text = Example::parse(EXAMPLE).uncommented;
+    assert_eq!(with_environment(&text, &[]), parse(&text));
+}
+
+#[test]
+fn variable_shortens_configured_grace() {
+    let stop = [("SLURMINIT_STOP_TIMEOUT", "2")];
+    assert_eq!(with_environment("[jobs]\ngrace = 4\n", &stop).unwrap().jobs.grace, Duration::from_secs(1));
+    assert!(with_environment("[jobs]\ngrace = 9\n", &[]).unwrap_err().place.contains("jobs.grace"));
+}
+
 #[test]
 fn error_names_invalid_variable() {
     let refused = |name, value| with_environment("", &[(name, value)]).unwrap_err().to_string();
@@ -134,6 +157,10 @@ fn error_names_invalid_variable() {
             refused("SLURMINIT_NODE_NAME", "a,b"),
             refused("CLUSTER_NAME", "x\nNodeName=y"),
             refused("USER_CUSTOMIZED", "maybe"),
+            refused("SLURMINIT_NODES", "513"),
+            refused("SLURMINIT_ACCOUNTING", "external"),
+            refused("SLURMINIT_METRICS", "9835"),
+            refused("LOGIN_PORT", "0"),
         ]
         .join("\n")
     );

@@ -2,50 +2,52 @@
 
 use model::inventory::{Finding, Kind};
 
-/// All known variables, wherever they are read.
-const KNOWN: [&str; 24] = [
-    "SLURMINIT_ACCOUNTING",
-    "SLURMINIT_CLUSTER_NAME",
+use super::VARIABLES;
+use super::layers::is_service_address;
+
+/// Known variables that do not set a key.
+const OTHERS: [&str; 7] = [
     "SLURMINIT_CONFIG",
-    "SLURMINIT_CONTROLLER",
     "SLURMINIT_DEMO",
-    "SLURMINIT_GPU_TYPE",
-    "SLURMINIT_GPU_TYPE_NAME",
-    "SLURMINIT_GRES",
     "SLURMINIT_IMAGE",
     "SLURMINIT_JOIN",
-    "SLURMINIT_LOG_FORMAT",
-    "SLURMINIT_LOG_LEVEL",
-    "SLURMINIT_METRICS",
     "SLURMINIT_MUNGE_KEY",
-    "SLURMINIT_NODE_NAME",
     "SLURMINIT_NVML_LIBRARY",
-    "SLURMINIT_ON_GIVE_UP",
-    "SLURMINIT_ON_MISMATCH",
-    "SLURMINIT_RESERVE_MIB",
-    "SLURMINIT_ROLE",
-    "SLURMINIT_STOP_TIMEOUT",
-    "SLURMINIT_NODES",
     "SLURMINIT_TOML",
-    "SLURMINIT_WAIT_JOBS",
 ];
 
-/// Findings about unknown variables among `names`. They do not prevent a start: a service may have such a variable of
-/// its own.
-pub fn unknown_variables<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Finding> {
-    let is_unknown = |name: &&str| name.starts_with("SLURMINIT_") && !KNOWN.contains(name) && !is_of_platform(name);
-    let finding = |name: &str| {
-        Finding::warning(
-            Kind::Settings,
-            format!("unknown environment variable {name}"),
-            "slurminit has no such variable",
-            match nearest(name) {
-                Some(known) => format!("use {known} if intended"),
-                None => format!("remove it, or use one of {}", KNOWN.join(", ")),
-            },
-        )
+/// All known `SLURMINIT_*` variables.
+fn known() -> impl Iterator<Item = &'static str> {
+    let of_keys = VARIABLES.iter().map(|variable| variable.name).filter(|name| name.starts_with("SLURMINIT_"));
+    of_keys.chain(OTHERS)
+}
+
+/// Findings about variables: unknown ones, and known ones that Kubernetes replaced. They do not prevent a start: a
+/// service may have such a variable of its own.
+pub fn unknown_variables<'a>(variables: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<Finding> {
+    let finding = |(name, value): (&str, &str)| {
+        if VARIABLES.iter().any(|variable| variable.name == name) && is_service_address(value) {
+            return Some(Finding::warning(
+                Kind::Settings,
+                format!("ignoring the environment variable {name}: it is the address of a Kubernetes Service"),
+                "Kubernetes sets variables that begin with the name of a Service, and replaces those of the image",
+                "set enableServiceLinks: false for the pod, or rename the Service",
+            ));
+        }
+        let is_unknown = name.starts_with("SLURMINIT_") && !known().any(|known| known == name) && !is_of_platform(name);
+        is_unknown.then(|| {
+            Finding::warning(
+                Kind::Settings,
+                format!("unknown environment variable {name}"),
+                "slurminit has no such variable",
+                match nearest(name) {
+                    Some(known) => format!("use {known} if intended"),
+                    None => format!("remove it, or use one of {}", known().collect::<Vec<_>>().join(", ")),
+                },
+            )
+        })
     };
-    names.into_iter().filter(is_unknown).map(finding).collect()
+    variables.into_iter().filter_map(finding).collect()
 }
 
 /// Kubernetes and Docker links derive variables from a service's name, and a service may be called slurminit.
@@ -56,7 +58,7 @@ fn is_of_platform(name: &str) -> bool {
 
 /// The most similar known variable, if it is similar enough.
 fn nearest(name: &str) -> Option<&'static str> {
-    let (distance, known) = KNOWN.iter().map(|known| (strsim::levenshtein(name, known), *known)).min()?;
+    let (distance, known) = known().map(|known| (strsim::levenshtein(name, known), known)).min()?;
     (distance <= 3).then_some(known)
 }
 
@@ -66,8 +68,8 @@ mod tests {
 
     #[test]
     fn suggests_name_for_misspelled_variable() {
-        let found =
-            unknown_variables(["SLURMINIT_ROL", "SLURMINIT_LOGLEVEL", "SLURMINIT_API_HOST", "PATH", "SLURMINIT_ROLE"]);
+        let names = ["SLURMINIT_ROL", "SLURMINIT_LOGLEVEL", "SLURMINIT_API_HOST", "PATH", "SLURMINIT_ROLE"];
+        let found = unknown_variables(names.map(|name| (name, "x")));
         let texts: Vec<String> = found.iter().map(|finding| format!("{}: {}", finding.what, finding.repair)).collect();
         assert_eq!(texts.len(), 3, "{texts:?}");
         assert!(
@@ -75,7 +77,7 @@ mod tests {
             "{texts:?}"
         );
         assert!(texts[1].contains("use SLURMINIT_LOG_LEVEL "), "{texts:?}");
-        assert!(texts[2].contains("or use one of SLURMINIT_ACCOUNTING, "), "{texts:?}");
+        assert!(texts[2].contains("or use one of SLURMINIT_ROLE, "), "{texts:?}");
     }
 
     #[test]
@@ -87,14 +89,21 @@ mod tests {
             "SLURMINIT_PORT_6817_TCP_ADDR",
             "SLURMINIT_API_PORT_8000_TCP",
         ];
-        assert_eq!(unknown_variables(service_variables), []);
+        assert_eq!(unknown_variables(service_variables.map(|name| (name, "tcp://10.0.0.1:6817"))), []);
+    }
+
+    #[test]
+    fn names_known_variable_with_address_of_service() {
+        let found = unknown_variables([("LOGIN_PORT", "tcp://10.0.0.1:22"), ("LOGIN_PORT", "22")]);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].what.contains("LOGIN_PORT"), "{found:?}");
     }
 
     #[test]
     fn every_variable_in_example_is_known() {
         let words = crate::EXAMPLE.split(|c: char| !c.is_ascii_uppercase() && c != '_');
         for word in words.filter(|word| word.starts_with("SLURMINIT_")) {
-            assert!(KNOWN.contains(&word), "{word}");
+            assert!(known().any(|known| known == word), "{word}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Reads the operator's file and the environment, which every verb does first.
 
 use config::token;
-use config::{Config, ConfigError, DEFAULT_FILE, Fault, Paths, TokenSettings, given};
+use config::{Config, ConfigError, DEFAULT_FILE, Fault, Layers, Paths, TokenSettings, given};
 use model::inventory::Finding;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -39,16 +39,17 @@ pub fn is_missing(path: Option<&Path>) -> bool {
 /// # Errors
 /// It cannot be read, or contains an error. Verbs then exit with [`model::exit_code::CONFIG`].
 pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
+    layers(path).map(|layers| layers.config)
+}
+
+/// The configuration of [`load`] with the origin of each value.
+///
+/// # Errors
+/// Those of [`load`].
+pub fn layers(path: Option<&Path>) -> Result<Layers, ConfigError> {
     let Source { text, origin } = source(path)?;
-    let config = Config::parse(&text, &origin)?;
     let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    match joined()? {
-        None => config.apply_environment(&variable),
-        Some(joined) => {
-            let config = joined.apply(config, &text, &origin)?.apply_environment(&variable)?;
-            joined.check(&config).map(|()| config)
-        }
-    }
+    Layers::merge(&text, &origin, joined()?.as_ref(), &variable)
 }
 
 /// The operator's configuration as text.
@@ -186,10 +187,11 @@ pub fn locate(path: Option<&Path>, fault: Fault) -> ConfigError {
     fault.at(&source.text, &source.origin)
 }
 
-/// Findings about unknown `SLURMINIT_*` variables of this process.
+/// Findings about the variables of this process: see [`config::unknown_variables`].
 pub fn unknown_variables() -> Vec<Finding> {
-    let names: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
-    config::unknown_variables(names.iter().map(String::as_str))
+    let text = |text: OsString| text.into_string().unwrap_or_default();
+    let variables: Vec<(String, String)> = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
+    config::unknown_variables(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())))
 }
 
 /// The file that was explicitly requested.

@@ -1,6 +1,6 @@
 //! The keys of slurm.conf that concern the whole cluster, and the partitions.
 
-use config::{Config, DaemonName, FeatureName, NodeName, SlurmSettings};
+use config::{Config, DaemonName, FeatureName, SlurmSettings};
 use model::inventory::Inventory;
 
 use super::names::HostName;
@@ -102,7 +102,7 @@ impl Settings {
     }
 
     fn identity(&mut self, config: &Config, host: &HostName, inventory: &Inventory) {
-        let cluster = config.cluster_name.as_ref().map_or("slurminit", NodeName::as_str);
+        let cluster = config.cluster_name();
         self.add_because("ClusterName", cluster, "slurmctld rejects saved state of another cluster name");
         let why = "must be this host's name; a loopback address, so that a new container address has no effect";
         if config.shares_a_cluster() {

@@ -52,8 +52,9 @@ impl Cluster {
         let held = StartOnlyTables::of(&config);
         if let Some(role) = self.role {
             config.role = role;
-            if let Some(joined) = load_config::joined()? {
-                joined.check(&config)?;
+            if load_config::joined()?.is_some() {
+                let refused = |what| ConfigError { place: "the option --role".to_owned(), what };
+                config::check_joined_role(role).map_err(refused)?;
             }
         }
         if let Some(nodes) = self.nodes {

@@ -1,5 +1,5 @@
 //! The keys of the configuration, from three sources: the types (recorded by a deserializer), the environment variables that the program
-//! reads (recorded too) and config/slurminit.toml, which documents each key.
+//! reads and config/slurminit.toml, which documents each key.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -22,13 +22,7 @@ pub fn record_keys(file: &toml::Value, without: Option<&str>) -> Result<Vec<Reco
 
 /// Environment variables that override the file.
 fn variables() -> BTreeSet<String> {
-    let names = RefCell::new(BTreeSet::new());
-    let record = |name: &str| {
-        names.borrow_mut().insert(name.to_owned());
-        None
-    };
-    Config::default().apply_environment(&record).unwrap();
-    names.into_inner()
+    config::VARIABLES.iter().map(|variable| variable.name.to_owned()).collect()
 }
 
 /// A table heading with its description, or keys that share a description.

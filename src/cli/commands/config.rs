@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::Configuration;
 use config::Config;
-use config::effective::{Origin, Setting, settings};
+use config::effective::{Origin, Setting};
 use install::load_config;
 use model::{exit_code, printable};
 
@@ -48,14 +48,11 @@ fn check(file: &Path) -> anyhow::Result<u8> {
 }
 
 fn show(as_json: bool, file: Option<&Path>) -> anyhow::Result<u8> {
-    let config = load_config::load(file)?;
-    let source = load_config::source(file)?;
-    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let settings = settings(&source.text, load_config::joined()?.as_ref(), &variable, &config);
+    let settings = load_config::layers(file)?.settings();
     let settings: Vec<Setting> = settings.into_iter().map(Setting::without_secrets).collect();
     let lines = || settings.iter().map(|setting| format!("{setting}\n")).collect::<String>();
     super::print(&match as_json {
-        true => super::json(&json!({ "file": source.origin, "settings": all(&settings) }))?,
+        true => super::json(&json!({ "file": load_config::source(file)?.origin, "settings": all(&settings) }))?,
         false => printable::lines(&lines()).into_owned(),
     })?;
     Ok(exit_code::SUCCESS)

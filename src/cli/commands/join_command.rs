@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::output::error_line;
 use anyhow::{Context as _, bail, ensure};
 use config::token::{Token, TokenContents};
-use config::{Config, Role};
+use config::{Config, Layers, Role};
 use install::load_config;
 use line::{JoinCommand, Network};
 use model::exit_code;
@@ -49,21 +49,22 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let config = match load_config::load(args.config.as_deref()) {
-        Ok(config) => config,
+    let layers = match load_config::layers(args.config.as_deref()) {
+        Ok(layers) => layers,
         Err(error) => {
             error_line(format_args!("slurminit: {error}"));
             return Ok(exit_code::CONFIG);
         }
     };
-    require_controller(&config)?;
+    let config = &layers.config;
+    require_controller(config)?;
     let network = network(&args)?;
     let address = match args.address {
         Some(address) => address,
         None => network::address().context("this container has no address that others can reach; set --address")?,
     };
     let pinned = network == Network::Host || args.address.is_some();
-    let token = token(&args, &config, address, pinned)?;
+    let token = token(&args, &layers, address, pinned)?;
     let nodes = nodes();
     let name = args.name.clone().unwrap_or_else(|| match network {
         Network::Host => "compute".to_owned(),
@@ -72,11 +73,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     // The demo image simulates its GPUs, and nodes without GPUs indicate a cluster without GPUs.
     let is_demo = std::env::var_os("SLURMINIT_DEMO").is_some();
     let gpu_type = config.gpu_type.filter(|_| !is_demo && (nodes.trim().is_empty() || nodes.contains("gpu:")));
-    let mounts = mounts(&args, &config, &network);
+    let mounts = mounts(&args, config, &network);
     let line = JoinCommand { name, network, gpu_type, mounts, image: image(&args)?, token: token.encode() };
     super::print(&format!("{line}\n"))?;
     eprint!("{}", line.advice(&token.contents, config.slurm.controller_port, config.slurm.daemon_port));
-    if has_custom_slurm_conf(&config) {
+    if has_custom_slurm_conf(config) {
         error_line(format_args!(
             "warning: the token does not contain your own slurm.conf; mount it in the new container, too, at {}",
             config.paths.config.display()
@@ -105,11 +106,11 @@ fn network(args: &Args) -> anyhow::Result<Network> {
     })
 }
 
-fn token(args: &Args, config: &Config, address: Ipv4Addr, pinned: bool) -> anyhow::Result<Token> {
-    let text = load_config::source(args.config.as_deref())?.text;
+fn token(args: &Args, layers: &Layers, address: Ipv4Addr, pinned: bool) -> anyhow::Result<Token> {
+    let config = &layers.config;
     let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
     let controller = plan::controller(config, &host);
-    let settings = config::shared_settings(&text, config, &controller).map_err(anyhow::Error::msg)?;
+    let settings = layers.shared_settings(&controller);
     config::TokenSettings::parse(&settings).context("cannot read back the shared settings")?;
     let version = probe::slurm::detect(Path::new("/"), QUERY_TIMEOUT).version;
     let issued = now();
