@@ -9,8 +9,8 @@
 #
 # Needs BuildKit: Docker 23 or newer with buildx, or DOCKER_BUILDKIT=1 before.
 
-# Debian 13 (Slurm 24.11), Debian 12 (Slurm 22.05, debian:bookworm-slim), or an image made of them or of Ubuntu 24.04, such as one with
-# CUDA: docs/your-software.md.
+# Debian 13 (Slurm 24.11). With SLURM_VERSION also Debian 12 or Ubuntu 24.04, whose packages of Slurm are too old, or an image made of them, such
+# as one with CUDA: docs/your-software.md.
 ARG BASE_IMAGE=debian:trixie-slim
 # Must have Rust 1.85 or newer; its glibc may be newer than BASE_IMAGE's (tests/image checks which symbols are used).
 ARG BUILDER_IMAGE=debian:trixie-slim
@@ -74,7 +74,7 @@ RUN groupadd --gid 640 --system munge \
  && useradd --uid 643 --user-group --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin slurminit
 # systemd-standalone-sysusers replaces systemd, if the package exists. The packages make a munge key at install time: it is removed
 # in the same layer, so that the image contains no key. 24.11 calls the stock plugstack.conf an error at every
-# start, because its include matches no file. PMIx plugins whose library the packages do not bring (Debian 12, Ubuntu 24.04)
+# start, because its include matches no file. PMIx plugins whose library the packages do not bring (Ubuntu)
 # log errors at every start. A Slurm built from source lists the packages it needs, and its user gets Debian's user ID of slurm.
 #
 # PRoot runs jobs in container images where user namespaces are refused. libX11, a dependency of a dependency, needs no locales here, and
@@ -105,6 +105,10 @@ RUN apt-get update \
  && echo '[ ! -r /usr/share/bash-completion/completions/slurminit ] || . /usr/share/bash-completion/completions/slurminit' >> /etc/bash.bashrc \
  && mkdir -p /usr/share/slurminit \
  && slurmd -V > /usr/share/slurminit/slurm-version \
+ && case "$(cat /usr/share/slurminit/slurm-version)" in \
+      *' '2[0-3].* | *' 24.05.'*) \
+        echo "BASE_IMAGE has $(cat /usr/share/slurminit/slurm-version); slurminit needs 24.11 or newer: --build-arg SLURM_VERSION=26.05.4" >&2; exit 1 ;; \
+    esac \
  && if ! ldconfig -p | grep -q libpmix; then find /usr/lib -name 'mpi_pmix*.so' -delete; fi \
  && install -d -o munge -g munge -m 0700 /etc/munge /var/lib/munge /var/log/munge \
  && install -d -o munge -g munge -m 0755 /run/munge \
@@ -130,14 +134,10 @@ FROM gpu-type-${GPU_TYPE} AS vendor
 ARG GPU_TYPE
 ARG SLURM_VERSION
 COPY --from=slurm-build /slurm/gpu-${GPU_TYPE}/ /
-# Debian keeps the NVML plugin in contrib. It loads the driver's library, which the NVIDIA runtime brings. Slurm 22.05's
-# asks for libnvidia-ml.so, which no container has (.so.1 it is), and needs a library package out of non-free: left out,
-# which costs gpu.gres = "autodetect" and nothing else. Ubuntu does not have the plugin. A Slurm from source has its own. AMD's tools of the distribution would hide
-# those of a base with ROCm. Of Intel's runtime each release has
+# Debian keeps the NVML plugin in contrib. It loads the driver's library, which the NVIDIA runtime brings. Ubuntu does not have the
+# plugin. A Slurm from source has its own. AMD's tools of the distribution would hide those of a base with ROCm. Of Intel's runtime each release has
 # other packages, Debian 13 the loader alone: the driver comes with BASE_IMAGE then. None has Slurm's oneapi plugin.
-RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
-      'nvidia slurm-wlm 22.'* | none*) exit 0 ;; \
-    esac \
+RUN if [ "${GPU_TYPE}" = none ]; then exit 0; fi \
  && find /etc/apt -name '*.sources' -exec sed -i 's/^Components: main$/Components: main contrib/' {} + \
  && find /etc/apt -name '*.list' -exec sed -i 's/ main$/ main contrib/' {} + \
  && apt-get update \

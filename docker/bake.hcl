@@ -25,8 +25,6 @@ variable "EXTRA_CA_CERTS" { default = "" }
 # slurm-VERSION.tar.bz2; docker/release refuses a source without one.
 variable "SLURM" {
   default = [
-    { release = "22.05", base = "debian:bookworm-slim", source = "", sha256 = "" },
-    { release = "23.11", base = "ubuntu:24.04", source = "", sha256 = "" },
     { release = "24.11", base = "debian:trixie-slim", source = "", sha256 = "" },
     {
       release = "25.11", base = "debian:trixie-slim", source = "25.11.7",
@@ -38,12 +36,12 @@ variable "SLURM" {
     },
   ]
 }
-# Images of vendors with compilers and libraries, and the Slurm of their Ubuntu 24.04. Not in the group release: whether the vendor's
-# licence lets you publish them is for you to decide.
+# Images of vendors with compilers and libraries, with a release of SLURM from source: the packages of their Ubuntu 24.04 are too old. Not in
+# the group release: whether the vendor's licence lets you publish them is for you to decide.
 variable "TOOLKITS" {
   default = [
-    { name = "cuda", gpu = "nvidia", release = "23.11", base = "nvidia/cuda:12.9.1-devel-ubuntu24.04", source = "", sha256 = "" },
-    { name = "rocm", gpu = "amd", release = "23.11", base = "rocm/dev-ubuntu-24.04:6.4", source = "", sha256 = "" },
+    { name = "cuda", gpu = "nvidia", release = "26.05", base = "nvidia/cuda:12.9.1-devel-ubuntu24.04" },
+    { name = "rocm", gpu = "amd", release = "26.05", base = "rocm/dev-ubuntu-24.04:6.4" },
   ]
 }
 # The files of docker/slurm-patches, for the labels.
@@ -63,6 +61,12 @@ function "tags" {
     VERSION == "" ? [] : ["${IMAGE}:${VERSION}-${release}${suffix}"],
     release != DEFAULT_RELEASE ? [] : [suffix == "" ? "${IMAGE}:latest" : "${IMAGE}:${substr(suffix, 1, -1)}"],
   )
+}
+
+# The release of a toolkit, on its base.
+function "of_toolkit" {
+  params = [toolkit]
+  result = merge([for slurm in SLURM : slurm if slurm.release == toolkit.release][0], { base = toolkit.base })
 }
 
 # The build arguments for a release and a vendor. The base is pinned, where its digest is known.
@@ -162,8 +166,8 @@ target "toolkit" {
   name = "slurm-${toolkit.name}"
   matrix = { toolkit = TOOLKITS }
   target = "image"
-  args = of_base(toolkit, toolkit.gpu)
-  labels = of_slurm(toolkit)
+  args = of_base(of_toolkit(toolkit), toolkit.gpu)
+  labels = of_slurm(of_toolkit(toolkit))
   # AMD publishes its images for this one.
   platforms = toolkit.gpu == "amd" ? ["linux/amd64"] : split(",", PLATFORMS)
   tags = concat(["${IMAGE}:${toolkit.name}"], tags(toolkit.release, "-${toolkit.name}"))

@@ -13,14 +13,15 @@ rotation() {
 }
 
 part_of_day() {
-    say "day $day of the year: ${rotation[day % 7]}"
-    fuzz_seconds=5 "${rotation[day % 7]}"
+    local part=${rotation[day % ${#rotation[@]}]}
+    say "day $day of the year: $part"
+    fuzz_seconds=5 "$part"
 }
 page_and_manifests() { page; manifests; }
 bake_and_workflows() { bake; workflows; }
 
 # Tests of images that `build` does not make.
-of_other_images=(--skip _on_debian12 --skip vendors:: --skip upgrade::)
+of_other_images=(--skip vendors:: --skip upgrade::)
 listed() { cargo_test --test image --test differential -- --ignored --list "$@" 2>/dev/null | sed -n 's/: test$//p'; }
 # Of those that need the machine for themselves one a day: several would take longer than all other tests.
 seventh() {
@@ -32,20 +33,6 @@ seventh() {
 
 # Without a name, libtest would run every test.
 known_seventh() { seventh | grep . || die "no test of the part long was listed: cargo test --test image -- --ignored --list long::"; }
-
-debian12() { # ARGUMENT-OF-LIBTEST...
-    [ $# != 0 ] || set -- _debian contents::
-    check "images on Debian 12" tests/image/build "${yes[@]}" bookworm
-    SLURMINIT_TEST_BUILT="bookworm bookworm-login" image_tests "image tests on Debian 12" "$@"
-}
-
-# The days 1, 3 and 5 of seven.
-third_of_debian12() {
-    local tests
-    tests=$(listed _debian contents:: | awk -v third=$((day % 7 / 2)) 'NR % 3 == third' | grep .) || die "no test of Debian 12 was listed"
-    # shellcheck disable=SC2086 # one word for each
-    debian12 --exact $tests
-}
 
 vendors() {
     check "images: nvidia, amd, cuda, rocm" tests/image/build "${yes[@]}" nvidia amd cuda rocm

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The name of a truncated state file in slurmctld's log, and the file's name (Slurm 22.05 to 24.11).
+/// The name of a truncated state file in slurmctld's log, and the file's name (Slurm 24.11).
 const STATE_FILES: [(&str, &str); 11] = [
     ("job state save", "job_state"),
     ("node data checkpoint", "node_state"),

@@ -1,6 +1,6 @@
 //! Decides whether a daemon may hand over to a successor process.
 //!
-//! On `scontrol reconfigure`, a daemon running with `--systemd` (Slurm 23.11 and later) starts its successor.
+//! On `scontrol reconfigure`, a daemon running with `--systemd` starts its successor.
 //! Once the successor has read the new configuration and works, the old process sends `READY=1
 //! MAINPID=n` as in sd_notify(3) and exits with 0. By then the successor is an orphan, so its parent proves nothing.
 //! Its session does: slurminit gives each daemon its own session, a process enters a session only by fork, and no

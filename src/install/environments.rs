@@ -13,7 +13,7 @@ use super::{InstallError, Owner};
 use plan::accounts::LoginFiles;
 use sys::under;
 
-/// The directory in StateSaveLocation (Slurm 22.05 to 24.11, `env.c`).
+/// The directory in StateSaveLocation (Slurm 24.11, `env.c`).
 const DIRECTORY: &str = "env_cache";
 /// The name of a file while it is written. No user name in LoginFiles begins with a dot.
 const NEW: &str = ".new";

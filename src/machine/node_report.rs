@@ -55,7 +55,7 @@ const GRES_REASONS: [&str; 4] = [
 /// ends soon.
 pub const DUPLICATE_JOB_REASON: &str = "Duplicate jobid";
 
-/// The reason that slurmctld sets when the node's Epilog failed (Slurm 22.05 to 25.11, `job_mgr.c`). An Epilog that was
+/// The reason that slurmctld sets when the node's Epilog failed (Slurm 24.11 to 25.11, `job_mgr.c`). An Epilog that was
 /// killed by slurmd's stop or by the kernel also counts as failed.
 const EPILOG_FAILED: &str = "Epilog error";
 

@@ -108,9 +108,6 @@ pub struct Prepared {
     pub new_state: bool,
     /// Whether Slurm is configured without cgroups.
     pub without_cgroups: bool,
-    /// Whether this Slurm supports `--systemd` (23.11): on `scontrol reconfigure` the daemons hand over to a new
-    /// process.
-    pub hands_over: bool,
     /// Whether slurmd runs slurminit's own Epilog, which never fails. If it ends together with slurmd, Slurm mistakes
     /// that for a failure.
     pub own_epilog: bool,

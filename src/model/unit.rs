@@ -50,7 +50,7 @@ pub struct Spec {
 pub enum Handover {
     /// Never.
     Never,
-    /// If this Slurm version supports it.
+    /// Unless its socket cannot be created.
     WhereItCan,
     /// The operator's own command has the option.
     Always,

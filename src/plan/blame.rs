@@ -28,7 +28,7 @@ pub enum Culprit {
     File(PathBuf, usize),
 }
 
-/// Parts of Slurm's messages about a value that it rejects (22.05 to 25.11: `parse_config.c`, `read_config.c`,
+/// Parts of Slurm's messages about a value that it rejects (24.11 to 25.11: `parse_config.c`, `read_config.c`,
 /// `plugin.c`, `plugrack.c` and the plugins). Messages about failed connections or full disks contain none of them.
 const COMPLAINTS: [&str; 15] = [
     "unrecognized key",

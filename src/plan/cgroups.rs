@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use config::Config;
-use model::inventory::{Behavior, CgroupVersion, Finding, Inventory, Kind, WSL_DEVICE};
+use model::inventory::{CgroupVersion, Finding, Inventory, Kind, WSL_DEVICE};
 
 use super::{NodePlan, Reasons};
 
@@ -47,11 +47,10 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reas
     reasons.findings.extend(unconfined.filter(|_| inventory.usable_gpus().next().is_some()).map(not_confined));
     let plan = match obstacle {
         None => with_cgroups(config, inventory, whole, affinity),
-        Some(why) => without_cgroups(inventory, affinity, why),
+        Some(why) => without_cgroups(affinity, why),
     };
     reasons.decide(format!("ProctrackType={}", plan.proctrack), plan.why.clone());
     let why = match (affinity, plan.task) {
-        (_, "task/none") if affinity => "this Slurm requires task/none without cgroups",
         (false, _) if inventory.cpu.binding_denied => {
             "tasks are not bound to CPUs: without CAP_SYS_NICE, jobs of users other than root would fail"
         }
@@ -89,11 +88,6 @@ pub(super) fn obstacle(inventory: &Inventory) -> Option<Obstacle> {
     }
     if !cgroup.writable {
         return fatal("cgroup v2 is mounted read-only in this container");
-    }
-    // Tried with 22.05.8: slurmd exits, because it neither creates directories above its scope nor enables controllers.
-    if !inventory.slurm.does(Behavior::EnableControllers) {
-        let since = Behavior::EnableControllers.row().release;
-        return fatal(&format!("Slurm before {since} cannot create cgroups in a container's cgroup v2"));
     }
     // Tried with 24.11.5: it puts jobs beside the container's group, where the container's limits do not apply.
     if cgroup.whole_machine {
@@ -182,14 +176,8 @@ fn share_a_device(inventory: &Inventory) -> bool {
     inventory.usable_gpus().filter(|gpu| gpu.device_file.as_deref() == Some(Path::new(WSL_DEVICE))).count() > 1
 }
 
-fn without_cgroups(inventory: &Inventory, affinity: bool, why: String) -> CgroupPlan {
+fn without_cgroups(affinity: bool, why: String) -> CgroupPlan {
     let why = format!("{why}; GPUs are selected by the job's environment, not enforced by the kernel");
-    if !inventory.slurm.does(Behavior::DisabledCgroups) {
-        // Up to 23.11 `disabled` is unknown. cgroup/v1 with task/none starts even if /sys/fs/cgroup is read-only or
-        // empty.
-        let lines = vec![("CgroupPlugin", "cgroup/v1")];
-        return CgroupPlan { lines, proctrack: "proctrack/linuxproc", task: "task/none", why };
-    }
     CgroupPlan {
         lines: vec![("CgroupPlugin", "disabled")],
         proctrack: "proctrack/linuxproc",

@@ -37,7 +37,7 @@ pub struct Change {
 const START_ONLY_KEYS: [&str; 6] =
     ["ClusterName", "SlurmctldPort", "SlurmdPort", "SlurmdSpoolDir", "SlurmUser", "StateSaveLocation"];
 
-/// Keys that `scontrol reconfigure` applies in every version since 22.05: plain values that the daemons read when
+/// Keys that `scontrol reconfigure` applies in every supported release: plain values that the daemons read when
 /// they need them (slurm.conf(5), and `read_config.c`). Other keys cause a restart, which is always safe: jobs survive
 /// it.
 const RECONFIGURABLE_KEYS: [&str; 50] = [

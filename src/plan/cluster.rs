@@ -2,7 +2,7 @@
 
 use config::{Config, FeatureName, NodeName, Role};
 use model::exit_code;
-use model::inventory::{Behavior, Cgroup, Cpu, Inventory};
+use model::inventory::{Cgroup, Cpu, Inventory};
 
 use super::Refusal;
 
@@ -31,13 +31,6 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<(), Refusa
         return Ok(());
     }
     require_controller(config)?;
-    if let Some(version) = inventory.slurm.version.filter(|_| !inventory.slurm.does(Behavior::NodeAddressChange)) {
-        let what = format!("Slurm {version} does not support a cluster of several containers");
-        let since = Behavior::NodeAddressChange.row().release;
-        let cause = format!("before {since} the controller does not accept a node's new address");
-        let repair = "build the image on Debian 13 (the default), or use the role all";
-        return Err(Refusal::new(exit_code::CONFIG, what, cause, repair));
-    }
     let own = short(&inventory.hostname);
     match &config.slurm.controller {
         Some(controller)
@@ -203,7 +196,6 @@ mod tests {
         let refusal = |role: &str, host: &str, version| {
             crate::plan(&config(role, ""), &inventory(host, "0", version)).map(drop).unwrap_err().finding
         };
-        assert!(refusal("compute", "c1", (22, 5)).repair.contains("Debian 13"));
         assert!(refusal("controller", "somebody", (24, 11)).repair.contains("--hostname head"));
         assert!(refusal("all", "somebody", (24, 11)).repair.contains("--hostname head"));
         let nameless = Config::parse("role = \"login\"", Path::new("x")).unwrap();

@@ -24,10 +24,10 @@ pub struct Images {
 }
 
 impl Images {
-    /// `None` if this Slurm does not support container images.
+    /// `None` if the path of the bundles cannot be in oci.conf.
     pub(super) fn plan(config: &Config, inventory: &Inventory) -> Option<Self> {
         let bundles = config.paths.run.join(Paths::BUNDLES);
-        if !inventory.slurm.does(Behavior::ContainerImages) || !is_plain_path(&bundles) {
+        if !is_plain_path(&bundles) {
             return None;
         }
         let socket = config.paths.munge_socket.parent().map(PathBuf::from);
@@ -51,13 +51,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plans_images_only_if_slurm_supports_them() {
+    fn oci_conf_has_form_of_release() {
         let images = |year, month| {
             let slurm = SlurmInstall { version: Some(SlurmVersion { year, month }), ..SlurmInstall::default() };
             let images = config::Images { mounts: vec!["/srv/reference".into()], ..config::Images::default() };
             Images::plan(&Config { images, ..Config::default() }, &Inventory { slurm, ..Inventory::default() })
         };
-        assert_eq!(images(22, 5), None);
         assert_eq!(images(24, 11).map(|images| images.has_bundle_directory), Some(false));
         assert_eq!(images(25, 5).map(|images| images.has_bundle_directory), Some(true));
         let binds = images(25, 5).unwrap().binds;

@@ -1,5 +1,5 @@
 //! The partitions and nodes that jobs use. slurmctld ends a job with NODE_FAIL if its partition or nodes are missing in slurm.conf, at a
-//! reconfiguration as at a start (22.05 to 24.11, `_sync_jobs_to_conf`).
+//! reconfiguration as at a start (24.11, `_sync_jobs_to_conf`).
 
 mod nodes;
 mod saved;

@@ -23,6 +23,7 @@ mod mismatch;
 mod names;
 mod node;
 mod prolog;
+mod release;
 pub mod render;
 mod rest;
 mod settings;
@@ -191,8 +192,9 @@ impl Refusal {
 /// Plans the configuration of Slurm.
 ///
 /// # Errors
-/// A mismatch between the image and the GPUs where `on_mismatch = "fail"`, or a host name that Slurm cannot use.
+/// A Slurm that is too old, a mismatch between the image and the GPUs where `on_mismatch = "fail"`, or a host name that Slurm cannot use.
 pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
+    release::check(inventory)?;
     let mut reasons = Reasons::default();
     let inventory = &match config.role {
         Role::Controller | Role::Login => cluster::without_gpus(inventory),

@@ -1,6 +1,6 @@
 //! How slurmd obtains the environment of a user's login.
 //!
-//! It is needed for `sbatch --export=NONE`, `--export=NAME=VALUE`, `--get-user-env` and scrontab. Since 23.11, slurmd
+//! It is needed for `sbatch --export=NONE`, `--export=NAME=VALUE`, `--get-user-env` and scrontab. slurmd
 //! runs `su - USER` in a new PID and mount namespace; if the kernel refuses those, slurmd exits (`env.c`:
 //! `fatal("clone")`). With `GetEnvTimeout=0` it reads a file that `install` has written.
 
@@ -15,8 +15,7 @@ pub(super) const WHY: &str = "with sbatch --export=NONE slurmd would exit, becau
 
 /// Whether a user's request would crash slurmd and the key prevents it. An unknown release is assumed to have the key.
 pub(super) fn is_fatal(inventory: &Inventory) -> bool {
-    let slurm = &inventory.slurm;
-    !inventory.makes_namespaces && slurm.does(Behavior::LoginNamespaces) && !slurm.does(Behavior::NoGetEnvTimeout)
+    !inventory.makes_namespaces && !inventory.slurm.does(Behavior::NoGetEnvTimeout)
 }
 
 /// Whether a user's request crashes slurmd and no key prevents it.
@@ -75,15 +74,10 @@ mod tests {
     }
 
     #[test]
-    fn is_fatal_only_for_new_slurm_without_namespaces() {
-        for (version, makes_namespaces, fatal) in [
-            (Some((24, 11)), false, true),
-            (Some((23, 11)), false, true),
-            (None, false, true),
-            (Some((23, 2)), false, false),
-            (Some((22, 5)), false, false),
-            (Some((24, 11)), true, false),
-        ] {
+    fn is_fatal_only_without_namespaces() {
+        for (version, makes_namespaces, fatal) in
+            [(Some((24, 11)), false, true), (None, false, true), (Some((24, 11)), true, false)]
+        {
             assert_eq!(is_fatal(&inventory(version, makes_namespaces)), fatal, "{version:?} {makes_namespaces}");
         }
     }

@@ -1,4 +1,4 @@
-//! Whether root may create namespaces, as slurmd does to load a user's environment (Slurm 23.11 and newer, `env.c`).
+//! Whether root may create namespaces, as slurmd does to load a user's environment (Slurm 24.11, `env.c`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};

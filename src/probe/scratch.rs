@@ -8,7 +8,7 @@ use nix::sys::statfs::{FsType, statfs};
 /// of OpenZFS).
 const ZFS: FsType = FsType(0x2fc1_2fc1);
 
-/// The size of /tmp in MiB, as slurmd reports it (`get_tmp_disk`, Slurm 22.05 to 24.11); `None` if the size is not
+/// The size of /tmp in MiB, as slurmd reports it (`get_tmp_disk`, Slurm 24.11); `None` if the size is not
 /// fixed.
 pub fn detect(root: &Path) -> Option<u64> {
     let file_system = statfs(&root.join("tmp")).ok().filter(|file_system| file_system.filesystem_type() != ZFS)?;

@@ -247,7 +247,7 @@ impl<'a> Client<'a> {
         self.jobs_with_column(filter, "|%b", |job, gres| job.gres = gres.to_owned())
     }
 
-    /// The jobs as JSON, with `--json` among the options. Since 22.05; that release prints jobs of all states.
+    /// The jobs as JSON, with `--json` among the options.
     ///
     /// # Errors
     /// As [`Self::output`].

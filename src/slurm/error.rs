@@ -2,7 +2,7 @@
 
 use sys::tool::answer::first_line;
 
-/// slurmctld's error for an operation that a kind of job does not support (Slurm 22.05 to 24.11, ESLURM_DISABLED).
+/// slurmctld's error for an operation that a kind of job does not support (Slurm 24.11, ESLURM_DISABLED).
 const OPERATION_DISABLED: &str = "presently disabled";
 
 /// Why a command has no result.

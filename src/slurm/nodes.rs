@@ -28,7 +28,6 @@ pub fn shortfall_reason_prefix() -> String {
 pub fn query_cluster(prepared: Option<&Prepared>) -> anyhow::Result<ClusterNodes> {
     let client = Client::with_total_timeout(limit::COMMAND);
     let mut cluster = query_nodes_and_jobs(&client, prepared)?;
-    // Slurm before 23.02 does not report the maximum number of nodes.
     cluster.most_nodes = client.config().map(|config| config.max_node_count()).context(CONTROLLER_UNRESPONSIVE)?;
     Ok(cluster)
 }
@@ -61,17 +60,10 @@ pub fn query_node(name: &str, client: &Client) -> anyhow::Result<ClusterNodes> {
     ClusterNodes::parse(&nodes, &jobs).context(UNKNOWN_JSON_FORMAT)
 }
 
-/// The nodes as JSON. scontrol has no --json before 23.02, and the sinfo of that time prints complete nodes.
+/// The nodes as JSON.
 fn nodes_json(client: &Client, name: Option<&str>) -> Result<String, QueryError> {
     let arguments = ["--details", "--json", "show", "node"].into_iter().chain(name);
-    match client.output("scontrol", &arguments.collect::<Vec<_>>()) {
-        Err(QueryError::Failed { output, .. }) if output.contains("unrecognized option") => {
-            let node_option = name.map(|name| format!("--nodes={name}"));
-            let fixed = ["--all", "--json"].into_iter();
-            client.output("sinfo", &fixed.chain(node_option.as_deref()).collect::<Vec<_>>())
-        }
-        answer => answer,
-    }
+    client.output("scontrol", &arguments.collect::<Vec<_>>())
 }
 
 /// The jobs that hold resources, as JSON.

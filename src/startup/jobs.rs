@@ -172,7 +172,7 @@ fn notified_of_stop() -> anyhow::Result<BTreeSet<String>> {
 }
 
 /// Slurm makes a requeued job wait two minutes, in case the node is faulty; this one is not. slurmd rejects a launch
-/// request from the same second in which it ended the job (Slurm 22.05 to 24.11, `cred_context.c`, `slurm_cred.c`), so
+/// request from the same second in which it ended the job (Slurm 24.11, `cred_context.c`, `slurm_cred.c`), so
 /// the start is set to the next second. A failed job refuses a start time, and needs none.
 fn start_soon(job: &str) {
     start_after(job, 1);

@@ -28,7 +28,7 @@ use install::load_config;
 use install::planned::{Planned, cluster_name, plan_files, state_directory, with_slurm_user};
 use install::{AccountError, InstallError, MungeKey};
 use model::exit_code;
-use model::inventory::{Behavior, Finding, Gpu, Inventory, Kind, Obstacle};
+use model::inventory::{Finding, Gpu, Inventory, Kind, Obstacle};
 use model::message;
 use model::prepared::{AwaitedGpu, OfferedGpu, PrepareEvent, Prepared};
 use plan::Text;
@@ -273,7 +273,6 @@ fn prepared_result(
         }
     };
     let gpus = plan.nodes.gres.lines.iter().map(gpu).collect();
-    let hands_over = inventory.slurm.does(Behavior::Handover);
     let is_awaited = |gpu: &&Gpu| gpu.access.obstacle() == Some(Obstacle::Starting);
     let awaited = |gpu: &Gpu| AwaitedGpu { vendor: gpu.vendor, index: gpu.index, pci_address: gpu.pci_address };
     let awaited = inventory.gpus.iter().filter(is_awaited).map(awaited).collect();
@@ -287,7 +286,6 @@ fn prepared_result(
         saved_jobs,
         new_state,
         without_cgroups,
-        hands_over,
         own_epilog,
         summary,
         gpus,
@@ -358,7 +356,7 @@ fn cheap_findings(config: &Config, root: &Path, inventory: &Inventory, files: &[
 }
 
 /// Whether slurmctld will find jobs of an earlier start. It reads the older file if the newer one is missing, which
-/// happens for a moment at each save (Slurm 22.05 to 24.11, `job_mgr.c`).
+/// happens for a moment at each save (Slurm 24.11, `job_mgr.c`).
 fn has_saved_jobs(state: &Path) -> bool {
     ["job_state", "job_state.old", "node_state"].iter().any(|name| state.join(name).symlink_metadata().is_ok())
 }

@@ -1,6 +1,6 @@
 //! `docker run --rm IMAGE COMMAND`.
 
-use crate::docker::{BOOKWORM, DEMO, Image, PLAIN, debians, docker};
+use crate::docker::{DEMO, Image, PLAIN, docker};
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
@@ -59,25 +59,11 @@ fn logs_that_gpus_are_simulated() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn boots_and_runs_a_gpu_job_on_debian12() {
-    let image = Image::new(BOOKWORM).with(["--hostname", "node1"]);
-    let version = image.run(&["sinfo", "--version"]);
-    assert!(version.stdout.contains("22.05"), "{version:?}");
-    let plain = image.clone().with(["--env", "DEMO_GPUS=0"]).run(&["srun", "hostname"]);
-    assert_eq!((plain.code, plain.stdout.as_str()), (0, "node1\n"), "{}", plain.stderr);
-    let gpu = image.run(&["srun", "--gres=gpu:nvidia:2", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]);
-    assert_eq!((gpu.code, gpu.stdout.as_str()), (0, "0,1\n"), "{}", gpu.stderr);
-}
-
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
-fn docker_stop_is_clean_on_each_debian() {
-    for image in debians(PLAIN) {
-        let container = Image::new(image).serve();
-        // Docker's default timeout of ten seconds must be enough.
-        docker(["stop", &container.name]).ok();
-        assert_eq!(container.exit_code(), 0, "{}", container.log());
-    }
+fn docker_stop_is_clean() {
+    let container = Image::new(PLAIN).serve();
+    // Docker's default timeout of ten seconds must be enough.
+    docker(["stop", &container.name]).ok();
+    assert_eq!(container.exit_code(), 0, "{}", container.log());
 }
 
 #[test]

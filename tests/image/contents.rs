@@ -2,9 +2,7 @@
 
 use std::process::Command;
 
-use crate::docker::{
-    ACCOUNTING, AMD, BOOKWORM, BOOKWORM_LOGIN, Container, DEMO, Image, LOGIN, PLAIN, built, docker, tag, unique,
-};
+use crate::docker::{ACCOUNTING, AMD, Container, DEMO, Image, LOGIN, PLAIN, built, docker, tag, unique};
 
 /// Runs a shell line in the image without slurminit.
 fn shell(image: &str, line: &str) -> String {
@@ -14,7 +12,7 @@ fn shell(image: &str, line: &str) -> String {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn image_contains_no_munge_key() {
-    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
+    for image in built([PLAIN, DEMO, AMD]) {
         assert_eq!(shell(image, "find / -xdev -name 'munge.key*' -o -xdev -name munge.seed"), "", "{image}");
     }
 }
@@ -37,7 +35,7 @@ fn image_layers_contain_no_munge_key() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn image_records_gpu_type() {
-    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
+    for image in built([PLAIN, DEMO, AMD]) {
         let gpu_type = match image {
             PLAIN => "none",
             AMD => "amd",
@@ -57,7 +55,7 @@ fn image_records_gpu_type() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn image_contains_no_setuid_or_setgid_file() {
-    for image in built([PLAIN, DEMO, AMD, BOOKWORM, LOGIN]) {
+    for image in built([PLAIN, DEMO, AMD, LOGIN]) {
         assert_eq!(shell(image, "find / -xdev -type f -perm /6000"), "", "{image}");
         shell(image, "su -s /bin/sh nobody -c true");
     }
@@ -68,7 +66,7 @@ fn image_contains_no_setuid_or_setgid_file() {
 fn image_labels_have_version_and_commit() {
     let git = Command::new("git").args(["rev-parse", "HEAD"]).output();
     let in_git = git.is_ok_and(|git| git.status.success());
-    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
+    for image in built([PLAIN, DEMO, AMD]) {
         let label = |name: &str| {
             let format = format!("{{{{index .Config.Labels \"org.opencontainers.image.{name}\"}}}}");
             docker(["image", "inspect", "--format", &format, &tag(image)]).ok().trim().to_owned()
@@ -87,8 +85,7 @@ fn image_labels_have_version_and_commit() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn image_has_gpu_plugin_and_tools_of_vendor() {
     let plugins = "find / -xdev -name gpu_nvml.so -o -xdev -name gpu_rsmi.so | xargs -r -n1 basename";
-    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
-        // Debian 12's NVML plugin cannot work in a container (see the Dockerfile).
+    for image in built([PLAIN, DEMO, AMD]) {
         let (plugin, tools) = match image {
             DEMO => ("gpu_nvml.so\n", "true"),
             AMD => ("gpu_rsmi.so\n", "command -v rocm-smi && command -v rocminfo"),
@@ -104,7 +101,7 @@ fn image_has_gpu_plugin_and_tools_of_vendor() {
 fn image_contains_man_pages() {
     let files = manual::files();
     let pages: Vec<&str> = files.keys().filter_map(|path| path.strip_prefix("man/")).collect();
-    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
+    for image in built([PLAIN, DEMO, AMD]) {
         let found =
             shell(image, "cd /usr/local/share/man && find . -name 'slurminit*' -printf '%f\\n' | LC_ALL=C sort");
         assert_eq!(found.lines().collect::<Vec<_>>(), pages, "{image}");
@@ -114,7 +111,7 @@ fn image_contains_man_pages() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn shells_complete_verbs() {
-    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
+    for image in built([PLAIN, DEMO, AMD]) {
         let completed = shell(
             image,
             "bash -ic 'COMP_WORDS=(slurminit con) COMP_CWORD=1 && _slurminit slurminit con slurminit && echo ${COMPREPLY[*]}' 2>/dev/null",
@@ -130,7 +127,7 @@ fn shells_complete_verbs() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn packages_keep_licence_and_no_installation_files() {
-    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
+    for image in built([PLAIN, DEMO, AMD]) {
         let without_licence = "dpkg-query -W -f '${Package}\\n' | while read -r package; do \
              [ -s /usr/share/doc/$package/copyright ] || echo $package; done";
         assert_eq!(shell(image, without_licence), "", "{image}");
@@ -143,7 +140,7 @@ fn packages_keep_licence_and_no_installation_files() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn only_demo_image_contains_simulated_gpus() {
-    for image in built([PLAIN, AMD, ACCOUNTING, BOOKWORM_LOGIN]) {
+    for image in built([PLAIN, AMD, ACCOUNTING, LOGIN]) {
         assert_eq!(shell(image, "find / -xdev -name 'libnvidia-ml*' -o -xdev -name demo-gpus"), "", "{image}");
     }
 }
@@ -195,9 +192,8 @@ fn init_program_does_not_use_dlopen_or_nss() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn image_records_slurm_version() {
-    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
-        let version = if image == BOOKWORM { "22.05" } else { "24.11" };
-        assert!(shell(image, "cat /usr/share/slurminit/slurm-version").contains(version), "{image}");
+    for image in built([PLAIN, DEMO, AMD]) {
+        assert!(shell(image, "cat /usr/share/slurminit/slurm-version").contains("24.11"), "{image}");
     }
 }
 

@@ -23,15 +23,10 @@ pub(crate) const PLAIN: &str = "slurminit:test";
 pub(crate) const DEMO: &str = "slurminit:test-demo";
 /// With AMD's plugin and tools.
 pub(crate) const AMD: &str = "slurminit:test-amd";
-/// With simulated GPUs on Debian 12 and Slurm 22.05.
-pub(crate) const BOOKWORM: &str = "slurminit:test-bookworm";
-
 /// With MariaDB and slurmdbd.
 pub(crate) const ACCOUNTING: &str = "slurminit:test-accounting";
 /// With sshd.
 pub(crate) const LOGIN: &str = "slurminit:test-login";
-/// With sshd on Debian 12.
-pub(crate) const BOOKWORM_LOGIN: &str = "slurminit:test-bookworm-login";
 
 /// Whether this part of docker/test has the image. SLURMINIT_TEST_BUILT lists the images of the part (default
 /// `plain demo accounting login`).
@@ -47,12 +42,6 @@ pub(crate) fn built<const N: usize>(images: [&'static str; N]) -> Vec<&'static s
     let built: Vec<_> = images.into_iter().filter(|image| is_built(image)).collect();
     assert!(!built.is_empty(), "SLURMINIT_TEST_BUILT lists none of {images:?}");
     built
-}
-
-/// The image, or the Debian 12 image in the part `debian12` of docker/test.
-#[track_caller]
-pub(crate) fn debians(image: &'static str) -> Vec<&'static str> {
-    built([image, BOOKWORM])
 }
 
 /// The tag of the image on this machine. Concurrently tested checkouts use different tags.

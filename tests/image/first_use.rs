@@ -5,9 +5,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::docker::{Container, DEMO, Image, PLAIN, Volume, debians, docker, is_of_a_busy_machine, records, text};
+use crate::docker::{Container, DEMO, Image, PLAIN, Volume, docker, is_of_a_busy_machine, records, text};
 
-/// Records above level info, except the announcement of simulated GPUs (Debian 12's image has them).
+/// Records above level info, except the announcement of simulated GPUs.
 fn unexpected_warnings(container: &Container) -> Vec<Value> {
     container.warnings().into_iter().filter(|record| !is_announcement(record)).collect()
 }
@@ -23,42 +23,38 @@ const ALARMING: [&str; 6] =
 /// srun has usually exited already when slurmctld notifies it of the end of its job.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn successful_command_writes_nothing_to_stderr_on_each_debian() {
-    for image in debians(PLAIN) {
-        let image = Image::new(image).with(["--hostname", "node1"]).json_log();
-        for round in 0..12 {
-            let outcome = image.run(&["srun", "hostname"]);
-            assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\n"), "{}", outcome.stderr);
-            // slurminit also logs the slowness of a machine that is busy with other tests.
-            let is_expected = |line: &&str| {
-                serde_json::from_str(line).is_ok_and(|record| is_announcement(&record) || is_of_a_busy_machine(&record))
-            };
-            let unexpected: Vec<_> = outcome.stderr.lines().filter(|line| !is_expected(line)).collect();
-            assert!(unexpected.is_empty(), "round {round}: {unexpected:#?}");
-        }
+fn successful_command_writes_nothing_to_stderr() {
+    let image = Image::new(PLAIN).with(["--hostname", "node1"]).json_log();
+    for round in 0..12 {
+        let outcome = image.run(&["srun", "hostname"]);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\n"), "{}", outcome.stderr);
+        // slurminit also logs the slowness of a machine that is busy with other tests.
+        let is_expected = |line: &&str| {
+            serde_json::from_str(line).is_ok_and(|record| is_announcement(&record) || is_of_a_busy_machine(&record))
+        };
+        let unexpected: Vec<_> = outcome.stderr.lines().filter(|line| !is_expected(line)).collect();
+        assert!(unexpected.is_empty(), "round {round}: {unexpected:#?}");
     }
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn first_and_second_start_log_no_warnings_on_each_debian() {
-    for image in debians(PLAIN) {
-        let container = Image::new(image).json_log().serve();
-        container.sh("srun hostname");
-        let log = container.log();
-        for words in ALARMING {
-            assert!(!log.contains(words), "{image}: {words}\n{log}");
-        }
-        assert!(unexpected_warnings(&container).is_empty(), "{image}: {:#?}", unexpected_warnings(&container));
-        // `slurminit logs` shows them at level debug.
-        let all = container.sh("slurminit logs slurmctld -n 1000; slurminit logs munged -n 1000");
-        let messages = ["Could not open node state file", "No node state file"];
-        assert!(messages.iter().any(|words| all.contains(&format!("debug slurmctld: {words}"))), "{image}: {all}");
-
-        docker(["restart", &container.name]).ok();
-        container.wait_until_healthy();
-        assert!(unexpected_warnings(&container).is_empty(), "{image}: {:#?}", unexpected_warnings(&container));
+fn first_and_second_start_log_no_warnings() {
+    let container = Image::new(PLAIN).json_log().serve();
+    container.sh("srun hostname");
+    let log = container.log();
+    for words in ALARMING {
+        assert!(!log.contains(words), "{words}\n{log}");
     }
+    assert!(unexpected_warnings(&container).is_empty(), "{:#?}", unexpected_warnings(&container));
+    // `slurminit logs` shows them at level debug.
+    let all = container.sh("slurminit logs slurmctld -n 1000; slurminit logs munged -n 1000");
+    let messages = ["Could not open node state file", "No node state file"];
+    assert!(messages.iter().any(|words| all.contains(&format!("debug slurmctld: {words}"))), "{all}");
+
+    docker(["restart", &container.name]).ok();
+    container.wait_until_healthy();
+    assert!(unexpected_warnings(&container).is_empty(), "{:#?}", unexpected_warnings(&container));
 }
 
 #[test]

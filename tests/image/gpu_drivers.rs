@@ -151,7 +151,7 @@ fn check_release_and_return(profile: &Profile) {
 fn reports_fault_within_two_seconds_while_slurmctld_is_stopped() {
     let notify = "[[notify]]\ncommand = ['sh', '-c', 'date +%s%N >>/tmp/told; cat >>/tmp/told']\n\
                   [supervise]\nprobe_interval = 0\n";
-    let (container, _config) = serve(DEMO, 2, notify);
+    let (container, _config) = serve(2, notify);
     container.sh("install -m 666 /dev/null /tmp/told");
     container.sh("kill -STOP $(pidof slurmctld)");
     // At the second fault the agent is already waiting for slurmctld.

@@ -2,15 +2,15 @@
 
 use serde_json::Value;
 
-use crate::docker::{Container, DEMO, Image, debians, directory, docker};
+use crate::docker::{Container, DEMO, Image, directory, docker};
 
 const FILE: &str = "/etc/fake-nvml.toml";
 
 /// A cluster whose agent samples the GPUs every second.
-pub(crate) fn serve(image: &str, gpus: u32, toml: &str) -> (Container, tempfile::TempDir) {
+pub(crate) fn serve(gpus: u32, toml: &str) -> (Container, tempfile::TempDir) {
     let text = format!("[agent]\ninterval = 1\ntimeout = 2\n{toml}");
     let config = directory(&[("slurminit.toml", &text)]);
-    let image = Image::new(image).with(["--env", &format!("DEMO_GPUS={gpus}")]);
+    let image = Image::new(DEMO).with(["--env", &format!("DEMO_GPUS={gpus}")]);
     let container = image.json_log().mount(config.path(), "/config").serve();
     container.until("grep -q recovery_action.:0 /run/slurminit/gpus.json");
     (container, config)
@@ -70,41 +70,38 @@ pub(crate) fn count(container: &Container, name: &str) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn loses_and_regains_one_gpu_without_intervention_on_each_debian() {
-    for image in debians(DEMO) {
-        let (container, _config) = serve(image, 4, "");
-        count(&container, "step");
-        append(&container, &fault("handle", 3, "gpu-is-lost"));
-        container.until("sinfo --noheader --format %T | grep -q draining");
-        let reason = container.sh("sinfo --noheader --format %E");
-        assert!(reason.starts_with("slurminit: GPU 3 (0000:13:00.0): "), "{reason}");
-        // The step continues, and no number is missing.
-        let before = container.sh("wc -l < /tmp/step").parse::<u64>().unwrap();
-        container.until(&format!("[ $(wc -l < /tmp/step) -gt {} ]", before + 100));
-        assert!(node(&container).contains("gpu:nvidia:4"), "the GPU count changed while a job has a GPU");
-        let status = container.sh("slurminit status");
-        assert!(status.contains("GPU 3 (0000:13:00.0)"), "{status}");
-        // The report lists the job that had the GPU when it was lost.
-        let report = report(&container);
-        let holders = |gpu: usize| report["gpus"][gpu]["jobs"].as_array().map_or(0, Vec::len);
-        assert_eq!((0..4).map(holders).sum::<usize>(), 1, "{report:#}");
-        container.sh("scancel --name step");
-        assert_eq!(container.sh("head -n -1 /tmp/step | awk '$1 != NR - 1 { print NR, $1; exit }'"), "");
-        container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:3");
-        let devices =
-            container.sh("srun --gres=gpu:3 sh -c 'ls /dev/nvidia? >/dev/null; printenv CUDA_VISIBLE_DEVICES'");
-        assert_eq!(devices, "0,1,2");
-        repair(&container);
-        container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:4");
-        assert_eq!(container.sh("srun --gres=gpu:4 printenv CUDA_VISIBLE_DEVICES"), "0,1,2,3");
-    }
+fn loses_and_regains_one_gpu_without_intervention() {
+    let (container, _config) = serve(4, "");
+    count(&container, "step");
+    append(&container, &fault("handle", 3, "gpu-is-lost"));
+    container.until("sinfo --noheader --format %T | grep -q draining");
+    let reason = container.sh("sinfo --noheader --format %E");
+    assert!(reason.starts_with("slurminit: GPU 3 (0000:13:00.0): "), "{reason}");
+    // The step continues, and no number is missing.
+    let before = container.sh("wc -l < /tmp/step").parse::<u64>().unwrap();
+    container.until(&format!("[ $(wc -l < /tmp/step) -gt {} ]", before + 100));
+    assert!(node(&container).contains("gpu:nvidia:4"), "the GPU count changed while a job has a GPU");
+    let status = container.sh("slurminit status");
+    assert!(status.contains("GPU 3 (0000:13:00.0)"), "{status}");
+    // The report lists the job that had the GPU when it was lost.
+    let report = report(&container);
+    let holders = |gpu: usize| report["gpus"][gpu]["jobs"].as_array().map_or(0, Vec::len);
+    assert_eq!((0..4).map(holders).sum::<usize>(), 1, "{report:#}");
+    container.sh("scancel --name step");
+    assert_eq!(container.sh("head -n -1 /tmp/step | awk '$1 != NR - 1 { print NR, $1; exit }'"), "");
+    container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:3");
+    let devices = container.sh("srun --gres=gpu:3 sh -c 'ls /dev/nvidia? >/dev/null; printenv CUDA_VISIBLE_DEVICES'");
+    assert_eq!(devices, "0,1,2");
+    repair(&container);
+    container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:4");
+    assert_eq!(container.sh("srun --gres=gpu:4 printenv CUDA_VISIBLE_DEVICES"), "0,1,2,3");
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn hardware_faults_take_gpu_out_and_program_errors_do_not() {
     const DRAINING: [u32; 17] = [46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158];
-    let (container, _config) = serve(DEMO, 20, "");
+    let (container, _config) = serve(20, "");
     for program_xid in [13, 31, 43, 45, 63, 109, 999, 94] {
         append(&container, &xid(19, program_xid));
     }
@@ -125,7 +122,7 @@ fn hardware_faults_take_gpu_out_and_program_errors_do_not() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn detects_lost_gpu_hung_driver_and_denied_device() {
-    let (container, _config) = serve(DEMO, 2, "");
+    let (container, _config) = serve(2, "");
     let until_idle_with =
         |count: u32| container.until(&format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{count}$"));
     append(&container, &fault("handle", 1, "gpu-is-lost"));
@@ -147,7 +144,7 @@ fn detects_lost_gpu_hung_driver_and_denied_device() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn keeps_administrators_drain_across_agent_restart() {
-    let (container, _config) = serve(DEMO, 2, "");
+    let (container, _config) = serve(2, "");
     container.sh("scontrol update nodename=localhost state=drain reason=fan");
     append(&container, &xid(0, 79));
     container.until("sinfo --noheader --format %G | grep -q gpu:nvidia:1$");
@@ -174,7 +171,7 @@ fn keeps_administrators_drain_across_agent_restart() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn monitors_gpu_added_by_reload() {
-    let (container, _config) = serve(DEMO, 1, "");
+    let (container, _config) = serve(1, "");
     container.sh("mknod -m 666 /dev/nvidia1 c 1 3");
     append(&container, "[[gpu]]\\nname = \"Simulated NVIDIA H200\"\\n");
     container.sh("slurminit reload");
@@ -194,7 +191,7 @@ fn notifies_commands_and_webhooks_as_unprivileged_user() {
     let notify = "[[notify]]\ncommand = ['sh', '-c', 'cat >>/tmp/told; id -u >>/tmp/told']\nper_hour = 2\n\
                   [[notify]]\ncommand = ['sleep', '600']\nat_least = 'drain'\ntimeout = 1\n\
                   [[notify]]\ncommand = ['/no/such']\nurl = 'http://127.0.0.1:9099/s3cret'\nper_hour = 1\n";
-    let (container, _config) = serve(DEMO, 4, notify);
+    let (container, _config) = serve(4, notify);
     container.sh("install -m 666 /dev/null /tmp/told");
     container.sh(&format!("perl -MIO::Socket::INET -e '{SERVER}' >/tmp/server 2>&1 &"));
     container.until("grep -q listens /tmp/server");
@@ -229,7 +226,7 @@ const SERVER: &str = "$| = 1; $s = IO::Socket::INET->new(Listen => 1, LocalAddr 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn watcher_has_no_rights_and_users_cannot_interfere() {
-    let (container, _config) = serve(DEMO, 2, "[[user]]\nname = 'eve'\nuid = 1501\n");
+    let (container, _config) = serve(2, "[[user]]\nname = 'eve'\nuid = 1501\n");
     let status = container.sh("cat /proc/$(pgrep -f \"^[^ ]*slurminit look\")/status");
     for right in ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1", "Uid:\t643"] {
         assert!(status.contains(right), "{right}: {status}");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::docker::{Container, Image, Outcome, PLAIN, debians, directory, docker};
+use crate::docker::{Container, Image, Outcome, PLAIN, directory, docker};
 
 fn as_nobody(container: &Container, line: &str) -> Outcome {
     docker(["exec", "--user", "nobody", "--workdir", "/tmp", &container.name, "sh", "-c", line])
@@ -11,28 +11,27 @@ fn as_nobody(container: &Container, line: &str) -> Outcome {
 /// slurmstepd blocks in open(2) on the FIFO; only SIGKILL ends it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn cancelled_job_that_waits_for_fifo_blocks_no_other_job_on_each_debian() {
-    for image in debians(PLAIN) {
-        let container = Image::new(image).with(["--hostname", "node1"]).json_log().serve();
-        let submit = "mkfifo /tmp/$NAME && sbatch --parsable --exclusive --output=/tmp/$NAME --wrap 'echo written'";
-        let until_blocked = "until pidof slurmstepd && [ \"$(squeue --noheader --jobs=$JOB --format=%T)\" = RUNNING ]; do sleep 0.2; done";
-        let start = |name: &str| {
-            let job = as_nobody(&container, &submit.replace("$NAME", name)).ok().trim().to_owned();
-            container.exec(&["timeout", "30", "sh", "-c", &until_blocked.replace("$JOB", &job)]).ok();
-            job
-        };
-        // A job that is not cancelled may stay blocked: no liveness round kills its step.
-        start("read");
-        container.until_liveness_rounds(2);
-        assert_eq!(as_nobody(&container, "timeout 60 cat /tmp/read").ok(), "written\n", "{image}: {}", container.log());
-        let job = start("unread");
-        as_nobody(&container, &format!("scancel {job}")).ok();
-        let next = container.exec(&["timeout", "120", "srun", "--exclusive", "echo", "next"]);
-        assert_eq!(next.stdout, "next\n", "{image}: {next:?}\n{}", container.log());
-        let killed = container.records("step-killed");
-        assert!(killed.iter().any(|record| record["fields"]["job"] == job), "{image}: {killed:#?}");
-        assert_eq!(container.sh("sinfo --noheader --format=%E"), "none", "{image}: {}", container.log());
-    }
+fn cancelled_job_that_waits_for_fifo_blocks_no_other_job() {
+    let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().serve();
+    let submit = "mkfifo /tmp/$NAME && sbatch --parsable --exclusive --output=/tmp/$NAME --wrap 'echo written'";
+    let until_blocked =
+        "until pidof slurmstepd && [ \"$(squeue --noheader --jobs=$JOB --format=%T)\" = RUNNING ]; do sleep 0.2; done";
+    let start = |name: &str| {
+        let job = as_nobody(&container, &submit.replace("$NAME", name)).ok().trim().to_owned();
+        container.exec(&["timeout", "30", "sh", "-c", &until_blocked.replace("$JOB", &job)]).ok();
+        job
+    };
+    // A job that is not cancelled may stay blocked: no liveness round kills its step.
+    start("read");
+    container.until_liveness_rounds(2);
+    assert_eq!(as_nobody(&container, "timeout 60 cat /tmp/read").ok(), "written\n", "{}", container.log());
+    let job = start("unread");
+    as_nobody(&container, &format!("scancel {job}")).ok();
+    let next = container.exec(&["timeout", "120", "srun", "--exclusive", "echo", "next"]);
+    assert_eq!(next.stdout, "next\n", "{next:?}\n{}", container.log());
+    let killed = container.records("step-killed");
+    assert!(killed.iter().any(|record| record["fields"]["job"] == job), "{killed:#?}");
+    assert_eq!(container.sh("sinfo --noheader --format=%E"), "none", "{}", container.log());
 }
 
 /// A request with more than 262,144 ranges crashes slurmctld; any user can send it.
@@ -149,47 +148,44 @@ const SQUATTER: &str = r#"
 /// No process that inspects the squatter runs with its user ID. Only the port owner is killed.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn reclaims_port_from_persistent_squatter_on_each_debian() {
-    for image in debians(PLAIN) {
-        for hides in ["", "dumpable", "many", "flight"] {
-            let container = Image::new(image).with(["--hostname", "node1"]).json_log().serve();
-            let spawn = |user: &str, command: &[&str]| {
-                let options = ["exec", "--detach", "--user", user, &container.name];
-                docker(options.into_iter().chain(command.iter().copied())).ok();
-            };
-            spawn("nobody", &["sleep", "7001"]);
-            spawn("daemon", &["sleep", "7002"]);
-            spawn("nobody", &["perl", "-e", SQUATTER, "6817", hides]);
-            container.until("[ \"$(wc -l </tmp/ready)\" -ge 4 ]");
-            // Retry: slurmctld may bind the port before the squatters do.
-            let has_killed_owner =
-                || container.records("port-owner-killed").iter().any(|record| record["fields"]["port"] == "6817");
-            for _ in 0..3 {
-                let begin = std::time::Instant::now();
-                container.sh("kill -KILL $(pidof slurmctld)");
-                let outcome = container.exec(&[
-                    "timeout",
-                    "60",
-                    "sh",
-                    "-c",
-                    "until scontrol ping | grep -q UP && timeout 5 srun true; do sleep 0.1; done",
-                ]);
-                let took = begin.elapsed();
-                let log = container.log();
-                assert_eq!(outcome.code, 0, "{image} {hides}: {log}");
-                assert!(took.as_secs() < 10, "{image} {hides}: {took:?} until a job runs\n{log}");
-                if has_killed_owner() {
-                    break;
-                }
-            }
+fn reclaims_port_from_persistent_squatter() {
+    for hides in ["", "dumpable", "many", "flight"] {
+        let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().serve();
+        let spawn = |user: &str, command: &[&str]| {
+            let options = ["exec", "--detach", "--user", user, &container.name];
+            docker(options.into_iter().chain(command.iter().copied())).ok();
+        };
+        spawn("nobody", &["sleep", "7001"]);
+        spawn("daemon", &["sleep", "7002"]);
+        spawn("nobody", &["perl", "-e", SQUATTER, "6817", hides]);
+        container.until("[ \"$(wc -l </tmp/ready)\" -ge 4 ]");
+        // Retry: slurmctld may bind the port before the squatters do.
+        let has_killed_owner =
+            || container.records("port-owner-killed").iter().any(|record| record["fields"]["port"] == "6817");
+        for _ in 0..3 {
+            let begin = std::time::Instant::now();
+            container.sh("kill -KILL $(pidof slurmctld)");
+            let outcome = container.exec(&[
+                "timeout",
+                "60",
+                "sh",
+                "-c",
+                "until scontrol ping | grep -q UP && timeout 5 srun true; do sleep 0.1; done",
+            ]);
+            let took = begin.elapsed();
             let log = container.log();
-            assert!(has_killed_owner(), "{image}: {log}");
-            // Processes without the port are resumed and alive. Debian 12's image has no ps.
-            container.until("for process in /proc/[0-9]*; do [ \"$(stat -c %U $process)\" != nobody ] || ! grep -q ^State:.T $process/status || exit 1; done 2>/dev/null");
-            let sleeps =
-                "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'sleep 700[12]' | sort -u | xargs";
-            assert_eq!(container.sh(sleeps), "sleep 7001 sleep 7002", "{image}: {log}");
+            assert_eq!(outcome.code, 0, "{hides}: {log}");
+            assert!(took.as_secs() < 10, "{hides}: {took:?} until a job runs\n{log}");
+            if has_killed_owner() {
+                break;
+            }
         }
+        let log = container.log();
+        assert!(has_killed_owner(), "{log}");
+        // Processes without the port are resumed and alive.
+        container.until("for process in /proc/[0-9]*; do [ \"$(stat -c %U $process)\" != nobody ] || ! grep -q ^State:.T $process/status || exit 1; done 2>/dev/null");
+        let sleeps = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'sleep 700[12]' | sort -u | xargs";
+        assert_eq!(container.sh(sleeps), "sleep 7001 sleep 7002", "{log}");
     }
 }
 

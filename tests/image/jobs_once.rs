@@ -1,35 +1,32 @@
 //! Jobs that may run only once run once, even if slurmctld has lost state.
 
-use crate::docker::{DEMO, Image, Volume, debians, directory, docker};
+use crate::docker::{DEMO, Image, Volume, directory, docker};
 use crate::jobs::SHELL;
 
 /// slurmctld is killed after it saved the jobs as pending and before it saved that they ran. The next slurmctld launches them again.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_requeue_job_runs_once_after_slurmctld_loses_state_on_each_debian() {
+fn no_requeue_job_runs_once_after_slurmctld_loses_state() {
     let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let script = "#!/bin/sh\necho ${SLURM_ARRAY_TASK_ID:-alone} >>/tmp/ran\n";
-    for image in debians(DEMO) {
-        let files = directory(&[("slurminit.toml", toml), ("job.sh", script), ("library", SHELL)]);
-        let container =
-            Image::new(image).with(["--hostname", "node1"]).json_log().mount(files.path(), "/config").serve();
-        let printed = container.sh(r#". /config/library
-            touch /tmp/ran; chmod 666 /tmp/ran
-            once="sbatch --parsable --no-requeue --output=/dev/null --begin=now+10"
-            $once --array=1-3 /config/job.sh >/dev/null
-            saved "$($once /config/job.sh)"
-            soon '[ "$(wc -l </tmp/ran)" = 4 ]'
-            soon is_empty
-            # A new job has slurmctld look at all that wait, as soon as it answers.
-            die
-            until sbatch --output=/dev/null --wrap true >/dev/null 2>&1; do :; done &
-            soon 'scontrol ping 2>/dev/null | grep -q UP'
-            soon is_empty
-            srun true && sort /tmp/ran | tr '\n' ' '"#);
-        let log = container.log();
-        assert_eq!(printed.trim(), "1 2 3 alone", "{image}: {log}");
-        assert!(!container.records("job-cancelled-once").is_empty(), "{image}: no state was lost: {log}");
-    }
+    let files = directory(&[("slurminit.toml", toml), ("job.sh", script), ("library", SHELL)]);
+    let container = Image::new(DEMO).with(["--hostname", "node1"]).json_log().mount(files.path(), "/config").serve();
+    let printed = container.sh(r#". /config/library
+        touch /tmp/ran; chmod 666 /tmp/ran
+        once="sbatch --parsable --no-requeue --output=/dev/null --begin=now+10"
+        $once --array=1-3 /config/job.sh >/dev/null
+        saved "$($once /config/job.sh)"
+        soon '[ "$(wc -l </tmp/ran)" = 4 ]'
+        soon is_empty
+        # A new job has slurmctld look at all that wait, as soon as it answers.
+        die
+        until sbatch --output=/dev/null --wrap true >/dev/null 2>&1; do :; done &
+        soon 'scontrol ping 2>/dev/null | grep -q UP'
+        soon is_empty
+        srun true && sort /tmp/ran | tr '\n' ' '"#);
+    let log = container.log();
+    assert_eq!(printed.trim(), "1 2 3 alone", "{log}");
+    assert!(!container.records("job-cancelled-once").is_empty(), "no state was lost: {log}");
 }
 
 /// An array's last task has the array's job ID. Requeueing this task must not requeue the array.
@@ -64,53 +61,49 @@ fn requeued_array_task_does_not_affect_other_tasks() {
 /// and start it again. slurminit therefore makes slurmctld save, so that the job continues.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn job_started_by_backfill_continues_under_next_slurmctld_on_each_debian() {
+fn job_started_by_backfill_continues_under_next_slurmctld() {
     let script = "#!/bin/sh\necho $$ >>/tmp/ran\nexec sleep 1000\n";
-    for image in debians(DEMO) {
-        let files = directory(&[("job.sh", script), ("library", SHELL)]);
-        let container = Image::new(image).with(["--hostname", "node1"]).mount(files.path(), "/config").serve();
-        // Whether backfill or the main scheduler starts the job depends on timing, so retry.
-        let printed = container.sh(r#". /config/library
-            touch /tmp/ran; chmod 666 /tmp/ran
-            begun_by_backfill() { slurminit logs slurmctld --lines 1000 | grep -q "backfill: _start_job: Started JobId=$job "; }
-            until job=$(sbatch --parsable --output=/dev/null /config/job.sh); soon '[ "$(running)" = "$job" ]'; begun_by_backfill; do
-                scancel "$job"; soon is_empty; sleep 0.6; : >/tmp/ran
-            done
-            touch /tmp/mark
-            soon '[ $state -nt /tmp/mark ]'
-            kill -KILL "$(pid slurmctld)"
-            soon 'scontrol ping 2>/dev/null | grep -q UP'
-            soon '[ "$(sinfo --noheader --format=%T)" = mixed ]'
-            srun true && [ "$(running)" = "$job" ] && kill -0 "$(cat /tmp/ran)" && wc -l </tmp/ran"#);
-        assert_eq!(printed.trim(), "1", "{image}: {}", container.log());
-    }
+    let files = directory(&[("job.sh", script), ("library", SHELL)]);
+    let container = Image::new(DEMO).with(["--hostname", "node1"]).mount(files.path(), "/config").serve();
+    // Whether backfill or the main scheduler starts the job depends on timing, so retry.
+    let printed = container.sh(r#". /config/library
+        touch /tmp/ran; chmod 666 /tmp/ran
+        begun_by_backfill() { slurminit logs slurmctld --lines 1000 | grep -q "backfill: _start_job: Started JobId=$job "; }
+        until job=$(sbatch --parsable --output=/dev/null /config/job.sh); soon '[ "$(running)" = "$job" ]'; begun_by_backfill; do
+            scancel "$job"; soon is_empty; sleep 0.6; : >/tmp/ran
+        done
+        touch /tmp/mark
+        soon '[ $state -nt /tmp/mark ]'
+        kill -KILL "$(pid slurmctld)"
+        soon 'scontrol ping 2>/dev/null | grep -q UP'
+        soon '[ "$(sinfo --noheader --format=%T)" = mixed ]'
+        srun true && [ "$(running)" = "$job" ] && kill -0 "$(cat /tmp/ran)" && wc -l </tmp/ran"#);
+    assert_eq!(printed.trim(), "1", "{}", container.log());
 }
 
 /// Only slurmctld maps array tasks to job IDs, and it saves the mapping late. `slurminit.begun` on the volume keeps it across a kill.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn array_task_started_before_container_kill_runs_once_on_each_debian() {
+fn array_task_started_before_container_kill_runs_once() {
     let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let script = "#!/bin/sh\necho $SLURM_ARRAY_TASK_ID >>/var/lib/slurm/ran\nexec sleep 1000\n";
-    for image in debians(DEMO) {
-        let files = directory(&[("slurminit.toml", toml), ("job.sh", script), ("library", SHELL)]);
-        let slurm = Volume::new("state");
-        let cluster = Image::new(image).with(["--hostname", "node1"]).json_log();
-        let cluster = cluster.mount(files.path(), "/config").volume(&slurm, "/var/lib/slurm");
-        let first = cluster.serve();
-        first.sh(r#". /config/library
-            ran=/var/lib/slurm/ran; touch $ran; chmod 666 $ran
-            saved "$(sbatch --parsable --no-requeue --output=/dev/null --begin=now+12 --array=1-3 /config/job.sh)"
-            soon '[ "$(wc -l <$ran)" = 3 ]'
-            soon '[ "$(grep -c _ /var/lib/slurm/slurmctld/slurminit.begun)" = 3 ]'
-            kill -STOP "$(pid slurmctld)"; cp -p /tmp/job_state $state"#);
-        docker(["kill", &first.name]).ok();
-        drop(first);
+    let files = directory(&[("slurminit.toml", toml), ("job.sh", script), ("library", SHELL)]);
+    let slurm = Volume::new("state");
+    let cluster = Image::new(DEMO).with(["--hostname", "node1"]).json_log();
+    let cluster = cluster.mount(files.path(), "/config").volume(&slurm, "/var/lib/slurm");
+    let first = cluster.serve();
+    first.sh(r#". /config/library
+        ran=/var/lib/slurm/ran; touch $ran; chmod 666 $ran
+        saved "$(sbatch --parsable --no-requeue --output=/dev/null --begin=now+12 --array=1-3 /config/job.sh)"
+        soon '[ "$(wc -l <$ran)" = 3 ]'
+        soon '[ "$(grep -c _ /var/lib/slurm/slurmctld/slurminit.begun)" = 3 ]'
+        kill -STOP "$(pid slurmctld)"; cp -p /tmp/job_state $state"#);
+    docker(["kill", &first.name]).ok();
+    drop(first);
 
-        let second = cluster.serve();
-        let printed = second.sh(". /config/library; soon is_empty; srun true; sort /var/lib/slurm/ran | tr '\\n' ' '");
-        let log = second.log();
-        assert_eq!(printed.trim(), "1 2 3", "{image}: {log}");
-        assert!(!second.records("job-cancelled-once").is_empty(), "{image}: no state was lost: {log}");
-    }
+    let second = cluster.serve();
+    let printed = second.sh(". /config/library; soon is_empty; srun true; sort /var/lib/slurm/ran | tr '\\n' ' '");
+    let log = second.log();
+    assert_eq!(printed.trim(), "1 2 3", "{log}");
+    assert!(!second.records("job-cancelled-once").is_empty(), "no state was lost: {log}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::docker::{Container, DEMO, Image, debians, directory, docker};
+use crate::docker::{Container, DEMO, Image, directory, docker};
 
 /// User alice, who also runs a service.
 const CONFIG: &str = r#"
@@ -38,9 +38,9 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new(image: &str, gpus: &str) -> Self {
+    fn new(gpus: &str) -> Self {
         let config = directory(&[("slurminit.toml", CONFIG)]);
-        let image = Image::new(image).with(["--hostname", "node1"]).with(["--env", &format!("DEMO_GPUS={gpus}")]);
+        let image = Image::new(DEMO).with(["--hostname", "node1"]).with(["--env", &format!("DEMO_GPUS={gpus}")]);
         Self { container: image.json_log().mount(config.path(), "/config").serve(), _config: config }
     }
 
@@ -67,89 +67,85 @@ impl Cluster {
 /// The next job would share the GPU with a process that still has it open.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn reassigns_gpu_only_after_last_process_released_it_on_each_debian() {
-    for image in debians(DEMO) {
-        let cluster = Cluster::new(image, "1");
-        // Under load the Epilog can time out before it has found the processes with the GPU open.
-        let is_reported = (0..5).any(|_| {
-            let found = cluster.alice(
-                r#"
-                printf '#!/bin/sh\nexec 3</dev/nvidia0\nexec sleep 1000\n' >hold
-                printf '#!/bin/sh\ntrap : TERM\nexec 3</dev/nvidia0\nwhile :; do sleep 1001; done\n' >deaf
-                cp /bin/sleep "$(printf 'a\033[2J')"
-                chmod +x hold deaf
-                first=$(job --gres=gpu:1 --wrap '
-                    setsid nohup ./hold >/dev/null 2>&1 &
-                    setsid env -i ./deaf >/dev/null 2>&1 &
-                    setsid "$(printf "./a\033[2J")" 1002 3</dev/nvidia0 >/dev/null 2>&1 &
-                    until [ $(cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\\0" "\\n" | grep -cx "100[012]") = 3 ]; do sleep 0.05; done')
-                second=$(job --gres=gpu:1 --wrap 'ls -l /proc/[0-9]*/fd 2>/dev/null | grep nvidia0; echo looked')
-                soon "grep -qs looked /tmp/job.$second"
-                cat /tmp/job.$second
-                "#,
-            );
-            assert_eq!(found, "looked", "{image}");
-            let ended = cluster.container.records("leftover-ended");
-            ["sleep", "deaf", "a?[2J"].into_iter().all(|name| {
-                ended.iter().any(|record| {
-                    let fields = &record["fields"];
-                    fields["name"] == name && fields["user"] == "alice" && fields["devices"] == "/dev/nvidia0"
-                })
+fn reassigns_gpu_only_after_last_process_released_it() {
+    let cluster = Cluster::new("1");
+    // Under load the Epilog can time out before it has found the processes with the GPU open.
+    let is_reported = (0..5).any(|_| {
+        let found = cluster.alice(
+            r#"
+            printf '#!/bin/sh\nexec 3</dev/nvidia0\nexec sleep 1000\n' >hold
+            printf '#!/bin/sh\ntrap : TERM\nexec 3</dev/nvidia0\nwhile :; do sleep 1001; done\n' >deaf
+            cp /bin/sleep "$(printf 'a\033[2J')"
+            chmod +x hold deaf
+            first=$(job --gres=gpu:1 --wrap '
+                setsid nohup ./hold >/dev/null 2>&1 &
+                setsid env -i ./deaf >/dev/null 2>&1 &
+                setsid "$(printf "./a\033[2J")" 1002 3</dev/nvidia0 >/dev/null 2>&1 &
+                until [ $(cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\\0" "\\n" | grep -cx "100[012]") = 3 ]; do sleep 0.05; done')
+            second=$(job --gres=gpu:1 --wrap 'ls -l /proc/[0-9]*/fd 2>/dev/null | grep nvidia0; echo looked')
+            soon "grep -qs looked /tmp/job.$second"
+            cat /tmp/job.$second
+            "#,
+        );
+        assert_eq!(found, "looked");
+        let ended = cluster.container.records("leftover-ended");
+        ["sleep", "deaf", "a?[2J"].into_iter().all(|name| {
+            ended.iter().any(|record| {
+                let fields = &record["fields"];
+                fields["name"] == name && fields["user"] == "alice" && fields["devices"] == "/dev/nvidia0"
             })
-        });
-        let log = cluster.container.log();
-        assert!(is_reported, "{log}");
-        assert!(!log.contains("\x1b[2J"), "{log}");
-        cluster.assert_node_is_idle();
-    }
+        })
+    });
+    let log = cluster.container.log();
+    assert!(is_reported, "{log}");
+    assert!(!log.contains("\x1b[2J"), "{log}");
+    cluster.assert_node_is_idle();
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn ends_only_leftovers_of_ended_job_on_each_debian() {
-    for image in debians(DEMO) {
-        let cluster = Cluster::new(image, "2");
-        cluster.spawn_as_alice("SLURM_JOB_ID=1 exec sleep 9002");
-        cluster.spawn_as_alice("srun --cpu-bind=none sleep 9003");
-        cluster.spawn_as_alice("salloc sh -c 'setsid sleep 9004; true'");
-        cluster.alice(
-            r#"
-            soon 'alive 9003 && alive 9004'
-            ended=$(job --gres=gpu:1 --wrap '
-                setsid sleep 1000 &
-                setsid env -i sleep 1001 3</dev/nvidia0 &
-                setsid env -i sh -c "sleep 1002; true" &
-                setsid sh -c "env -i sleep 1003; true" &
-                until [ -e go ]; do sleep 0.05; done')
-            runs=$(job --gres=gpu:1 --wrap '
-                setsid sleep 2000 &
-                setsid sh -c "env -i sleep 2001 3</dev/nvidia0; true" &
-                until [ -e end ]; do sleep 0.05; done')
-            for id in 1000 1001 1002 1003 2000 2001; do soon "alive $id"; done
-            touch go
-            soon "! alive 1000"
-            soon '[ -z "$(squeue --noheader --jobs $ended 2>/dev/null)" ]'
-            soon "! squeue --noheader --states all --jobs $ended --format %T | grep -q COMPLETING"
-            for id in 1000 1001 1003; do alive $id && { echo "$id is left"; exit 1; }; done
-            for id in 2000 2001 9001 9002 9003 9004; do alive $id || { echo "$id was ended"; exit 1; }; done
-            alive salloc && alive srun
-            touch end
-            soon "! alive 2000 && ! alive 2001"
-            for id in 9001 9002 9003 9004; do alive $id || { echo "$id was ended"; exit 1; }; done
-            "#,
-        );
-        cluster.container.sh("scancel --user alice");
-        // A process without a job ID in its environment ends with alice's last job.
-        cluster.alice("soon '! alive 1002'; alive 9001; alive 9002");
-        cluster.assert_node_is_idle();
-    }
+fn ends_only_leftovers_of_ended_job() {
+    let cluster = Cluster::new("2");
+    cluster.spawn_as_alice("SLURM_JOB_ID=1 exec sleep 9002");
+    cluster.spawn_as_alice("srun --cpu-bind=none sleep 9003");
+    cluster.spawn_as_alice("salloc sh -c 'setsid sleep 9004; true'");
+    cluster.alice(
+        r#"
+        soon 'alive 9003 && alive 9004'
+        ended=$(job --gres=gpu:1 --wrap '
+            setsid sleep 1000 &
+            setsid env -i sleep 1001 3</dev/nvidia0 &
+            setsid env -i sh -c "sleep 1002; true" &
+            setsid sh -c "env -i sleep 1003; true" &
+            until [ -e go ]; do sleep 0.05; done')
+        runs=$(job --gres=gpu:1 --wrap '
+            setsid sleep 2000 &
+            setsid sh -c "env -i sleep 2001 3</dev/nvidia0; true" &
+            until [ -e end ]; do sleep 0.05; done')
+        for id in 1000 1001 1002 1003 2000 2001; do soon "alive $id"; done
+        touch go
+        soon "! alive 1000"
+        soon '[ -z "$(squeue --noheader --jobs $ended 2>/dev/null)" ]'
+        soon "! squeue --noheader --states all --jobs $ended --format %T | grep -q COMPLETING"
+        for id in 1000 1001 1003; do alive $id && { echo "$id is left"; exit 1; }; done
+        for id in 2000 2001 9001 9002 9003 9004; do alive $id || { echo "$id was ended"; exit 1; }; done
+        alive salloc && alive srun
+        touch end
+        soon "! alive 2000 && ! alive 2001"
+        for id in 9001 9002 9003 9004; do alive $id || { echo "$id was ended"; exit 1; }; done
+        "#,
+    );
+    cluster.container.sh("scancel --user alice");
+    // A process without a job ID in its environment ends with alice's last job.
+    cluster.alice("soon '! alive 1002'; alive 9001; alive 9002");
+    cluster.assert_node_is_idle();
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn kills_five_hundred_leftover_processes() {
     crate::docker::share::hold(3);
-    let cluster = Cluster::new(DEMO, "1");
+    let cluster = Cluster::new("1");
     cluster.alice(
         r#"
         job --gres=gpu:1 --wrap '
@@ -177,7 +173,7 @@ const FORKER: &str = r#"
 #[ignore = "needs Docker and the images: run docker/test"]
 fn ends_fork_bomb_and_keeps_node() {
     crate::docker::share::hold(4);
-    let cluster = Cluster::new(DEMO, "1");
+    let cluster = Cluster::new("1");
     // The `notebook` service also runs as alice and is no leftover, so slurminit cannot signal all her processes at once.
     cluster.alice(FORKER);
     cluster.alice("soon '[ -z \"$(squeue --noheader)\" ]'");
@@ -200,7 +196,7 @@ fn ends_fork_bomb_and_keeps_node() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn end_of_root_job_does_not_kill_slurmd() {
-    let cluster = Cluster::new(DEMO, "1");
+    let cluster = Cluster::new("1");
     cluster.container.sh("old=$(pgrep -o slurmd); scontrol reconfigure; \
          timeout 120 sh -c \"until new=\\$(pgrep -o slurmd) && [ \\$new != $old ]; do sleep 0.05; done\"");
     cluster.assert_node_is_idle();

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::docker::{Container, DEMO, Image, PLAIN, debians, docker};
+use crate::docker::{Container, DEMO, Image, PLAIN, docker};
 
-fn cluster(image: &str) -> Container {
-    Image::new(image).with(["--hostname", "node1"]).with(["--env", "DEMO_GPUS=3"]).serve()
+fn cluster() -> Container {
+    Image::new(DEMO).with(["--hostname", "node1"]).with(["--env", "DEMO_GPUS=3"]).serve()
 }
 
 /// Exit code and output of `slurminit health`.
@@ -18,62 +18,54 @@ fn health(container: &Container) -> (i32, String) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn health_fails_with_reason_when_no_job_can_run_on_each_debian() {
-    for image in debians(DEMO) {
-        let container = cluster(image);
-        assert_eq!(health(&container), (0, "ready".to_owned()));
-        let slurm = |line: &str| container.sh(&format!("scontrol update {line}"));
-        slurm("nodename=localhost state=drain reason='fan broken'");
-        assert_eq!(health(&container), (1, "the node is drained (fan broken)".to_owned()), "{image}");
-        assert_eq!(
-            container.sh("slurminit status --json | tr -d ' \n' | grep -o '\"ready\":[a-z]*'"),
-            "\"ready\":false"
-        );
-        // After a resume slurmctld waits for slurmd's registration.
-        container.sh("scontrol update nodename=localhost state=resume; slurminit health --wait 30");
-        // Retry: a registration in flight can return the node to service (ReturnToService=2).
-        let is_down = || {
-            slurm("nodename=localhost state=down reason=gone");
-            health(&container) == (1, "the node is down (gone)".to_owned())
-        };
-        assert!((0..3).any(|_| is_down()), "{image}: {:?}", health(&container));
-        container.sh("scontrol update nodename=localhost state=resume; slurminit health --wait 30");
-        slurm("partitionname=debug state=down");
-        assert_eq!(health(&container).0, 1, "{image}");
-        slurm("partitionname=debug state=up");
-        assert_eq!(health(&container).0, 0, "{image}");
-        // `health --wait` returns once the node is resumed.
-        slurm("nodename=localhost state=drain reason=x");
-        container.sh("(sleep 2; scontrol update nodename=localhost state=resume) & slurminit health --wait 20");
-        assert_eq!(container.exec(&["slurminit", "health", "--wait", "0.1"]).code, 0);
-    }
+fn health_fails_with_reason_when_no_job_can_run() {
+    let container = cluster();
+    assert_eq!(health(&container), (0, "ready".to_owned()));
+    let slurm = |line: &str| container.sh(&format!("scontrol update {line}"));
+    slurm("nodename=localhost state=drain reason='fan broken'");
+    assert_eq!(health(&container), (1, "the node is drained (fan broken)".to_owned()));
+    assert_eq!(container.sh("slurminit status --json | tr -d ' \n' | grep -o '\"ready\":[a-z]*'"), "\"ready\":false");
+    // After a resume slurmctld waits for slurmd's registration.
+    container.sh("scontrol update nodename=localhost state=resume; slurminit health --wait 30");
+    // Retry: a registration in flight can return the node to service (ReturnToService=2).
+    let is_down = || {
+        slurm("nodename=localhost state=down reason=gone");
+        health(&container) == (1, "the node is down (gone)".to_owned())
+    };
+    assert!((0..3).any(|_| is_down()), "{:?}", health(&container));
+    container.sh("scontrol update nodename=localhost state=resume; slurminit health --wait 30");
+    slurm("partitionname=debug state=down");
+    assert_eq!(health(&container).0, 1);
+    slurm("partitionname=debug state=up");
+    assert_eq!(health(&container).0, 0);
+    // `health --wait` returns once the node is resumed.
+    slurm("nodename=localhost state=drain reason=x");
+    container.sh("(sleep 2; scontrol update nodename=localhost state=resume) & slurminit health --wait 20");
+    assert_eq!(container.exec(&["slurminit", "health", "--wait", "0.1"]).code, 0);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn status_shows_each_gpu_with_its_job_and_user_in_eighty_columns_on_each_debian() {
-    for image in debians(DEMO) {
-        let container = cluster(image);
-        container.sh("useradd --create-home alice; cd /tmp; su alice -c 'sbatch --quiet --gres=gpu:1 --output=/dev/null --wrap \"sleep 1000\"'; \
-             timeout 120 sh -c 'until squeue -h -t R | grep -q .; do sleep 0.1; done'");
-        // A job name that imitates Slurm's output line for the GPU of another job.
-        container.sh("sbatch --quiet --gres=gpu:1 --output=/dev/null -J \"$(printf 'x\n     Nodes=localhost CPU_IDs=0 Mem=1 GRES=gpu:nvidia:1(IDX:0)')\" \
-             --wrap 'sleep 1000'; timeout 120 sh -c 'until [ $(squeue -h -t R -o %A | wc -l) = 2 ]; do sleep 0.1; done'");
-        let table = container.sh("slurminit status");
-        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-        let gpu = |number: &str| {
-            let line =
-                table.lines().find(|line| line.trim_start().starts_with(&format!("{number} "))).unwrap_or_default();
-            line.split_whitespace().collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(gpu("0"), "0 Simulated NVIDIA H200 job 1 alice /dev/nvidia0", "{image}: {table}");
-        assert_eq!(gpu("1"), "1 Simulated NVIDIA H200 job 2 root /dev/nvidia1", "{image}: {table}");
-        assert_eq!(gpu("2"), "2 Simulated NVIDIA H200 free - /dev/nvidia2", "{image}: {table}");
-        container.sh("rm /dev/nvidia2");
-        assert!(container.sh("slurminit status").contains("GPU 2: /dev/nvidia2"));
-        // An unprivileged user can read the status.
-        assert!(container.sh("cd /; su alice -c 'slurminit status'").contains("job 1"));
-    }
+fn status_shows_each_gpu_with_its_job_and_user_in_eighty_columns() {
+    let container = cluster();
+    container.sh("useradd --create-home alice; cd /tmp; su alice -c 'sbatch --quiet --gres=gpu:1 --output=/dev/null --wrap \"sleep 1000\"'; \
+         timeout 120 sh -c 'until squeue -h -t R | grep -q .; do sleep 0.1; done'");
+    // A job name that imitates Slurm's output line for the GPU of another job.
+    container.sh("sbatch --quiet --gres=gpu:1 --output=/dev/null -J \"$(printf 'x\n     Nodes=localhost CPU_IDs=0 Mem=1 GRES=gpu:nvidia:1(IDX:0)')\" \
+         --wrap 'sleep 1000'; timeout 120 sh -c 'until [ $(squeue -h -t R -o %A | wc -l) = 2 ]; do sleep 0.1; done'");
+    let table = container.sh("slurminit status");
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    let gpu = |number: &str| {
+        let line = table.lines().find(|line| line.trim_start().starts_with(&format!("{number} "))).unwrap_or_default();
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(gpu("0"), "0 Simulated NVIDIA H200 job 1 alice /dev/nvidia0", "{table}");
+    assert_eq!(gpu("1"), "1 Simulated NVIDIA H200 job 2 root /dev/nvidia1", "{table}");
+    assert_eq!(gpu("2"), "2 Simulated NVIDIA H200 free - /dev/nvidia2", "{table}");
+    container.sh("rm /dev/nvidia2");
+    assert!(container.sh("slurminit status").contains("GPU 2: /dev/nvidia2"));
+    // An unprivileged user can read the status.
+    assert!(container.sh("cd /; su alice -c 'slurminit status'").contains("job 1"));
 }
 
 /// A second query could return another result, and `--wait` would not continue to wait.

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::docker::{Container, DEMO, Image, debians, docker};
+use crate::docker::{Container, DEMO, Image, docker};
 
-fn cluster(image: &str) -> Container {
-    Image::new(image).with(["--hostname", "node1"]).with(["--env", "DEMO_GPUS=1"]).json_log().serve()
+fn cluster() -> Container {
+    Image::new(DEMO).with(["--hostname", "node1"]).with(["--env", "DEMO_GPUS=1"]).json_log().serve()
 }
 
 fn pid(container: &Container, daemon: &str) -> String {
@@ -34,34 +34,31 @@ fn hang(container: &Container, daemon: &str) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn hung_daemon_is_restarted_alone_on_each_debian() {
-    for image in debians(DEMO) {
-        let container = cluster(image);
-        container.sh("sbatch --output /tmp/count --wrap 'i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done'; \
-             timeout 120 sh -c 'until test -s /tmp/count; do sleep 0.1; done'");
-        for daemon in ["munged", "slurmctld", "slurmd"] {
-            let others: Vec<_> = ["munged", "slurmctld", "slurmd"].into_iter().filter(|name| *name != daemon).collect();
-            let before: Vec<_> = others.iter().map(|name| pid(&container, name)).collect();
-            hang(&container, daemon);
-            let after: Vec<_> = others.iter().map(|name| pid(&container, name)).collect();
-            assert_eq!(before, after, "{image}: hung {daemon} restarted another daemon\n{}", container.log());
-            let unresponsive = container.records("unit-unresponsive");
-            assert!(unresponsive.iter().any(|record| record["unit"] == daemon), "{unresponsive:?}");
-            let unit = container.unit(daemon);
-            assert!(unit["restarts"] == 1 && unit["last_exit_why"].is_string(), "{unit:#}");
-        }
-        container.sh(
-            "timeout 30 sh -c 'n=$(wc -l < /tmp/count); until test $(wc -l < /tmp/count) -gt $n; do sleep 0.1; done'",
-        );
-        assert_eq!(container.sh("awk '$1 != NR' /tmp/count"), "", "the job ran without interruption");
-        assert_eq!(container.sh("srun --overlap --jobid 1 echo step"), "step");
+fn hung_daemon_is_restarted_alone() {
+    let container = cluster();
+    container.sh("sbatch --output /tmp/count --wrap 'i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done'; \
+         timeout 120 sh -c 'until test -s /tmp/count; do sleep 0.1; done'");
+    for daemon in ["munged", "slurmctld", "slurmd"] {
+        let others: Vec<_> = ["munged", "slurmctld", "slurmd"].into_iter().filter(|name| *name != daemon).collect();
+        let before: Vec<_> = others.iter().map(|name| pid(&container, name)).collect();
+        hang(&container, daemon);
+        let after: Vec<_> = others.iter().map(|name| pid(&container, name)).collect();
+        assert_eq!(before, after, "hung {daemon} restarted another daemon\n{}", container.log());
+        let unresponsive = container.records("unit-unresponsive");
+        assert!(unresponsive.iter().any(|record| record["unit"] == daemon), "{unresponsive:?}");
+        let unit = container.unit(daemon);
+        assert!(unit["restarts"] == 1 && unit["last_exit_why"].is_string(), "{unit:#}");
     }
+    container
+        .sh("timeout 30 sh -c 'n=$(wc -l < /tmp/count); until test $(wc -l < /tmp/count) -gt $n; do sleep 0.1; done'");
+    assert_eq!(container.sh("awk '$1 != NR' /tmp/count"), "", "the job ran without interruption");
+    assert_eq!(container.sh("srun --overlap --jobid 1 echo step"), "step");
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn paused_container_restarts_nothing() {
-    let container = cluster(DEMO);
+    let container = cluster();
     let controller = pid(&container, "slurmctld");
     // Pauses during a probe, for longer than the probe timeout.
     container.sh(&format!(
@@ -89,7 +86,7 @@ fn paused_container_restarts_nothing() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn probes_leave_no_log_lines_and_no_zombies() {
-    let container = cluster(DEMO);
+    let container = cluster();
     let lines = container.log().lines().count();
     container.until_liveness_rounds(3);
     let log = container.log();

@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 
-use crate::docker::{BOOKWORM, Container, DEMO, Image, Volume, directory, docker};
+use crate::docker::{Container, DEMO, Image, Volume, directory, docker};
 
 /// GPU 0 is whole and has minor 1. GPU 1 is in MIG mode and has minor 0. One of its NVML slots is empty.
 const MACHINE: &str = r#"
@@ -74,13 +74,6 @@ fn assert_jobs_get_instances(image: &str) {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn job_gets_uuid_of_its_instance() {
     assert_jobs_get_instances(DEMO);
-}
-
-/// Slurm 22.05, and an image without Slurm's NVML plugin.
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
-fn job_gets_uuid_of_its_instance_on_debian12() {
-    assert_jobs_get_instances(BOOKWORM);
 }
 
 /// Slurm's NVML plugin stops at an empty slot, so this machine has none.

@@ -1,6 +1,6 @@
 //! `slurminit nodes`, `drain`, `resume` and `submit`, with real daemons.
 
-use crate::docker::{Container, DEMO, Image, debians, directory};
+use crate::docker::{Container, DEMO, Image, directory};
 use crate::members::Cluster;
 
 /// The GPUs of a node in `slurminit nodes`: index, job and user.
@@ -23,53 +23,50 @@ fn start_job(container: &Container, submit: &str) -> String {
 
 const AS_NOBODY: &str = "su -s /bin/sh nobody -c";
 
-/// One container, with Slurm 24.11 and with 22.05.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn shows_gpus_with_job_and_user_and_drains_and_resumes_on_each_debian() {
-    for image in debians(DEMO) {
-        let container = Image::new(image).with(["--env", "DEMO_GPUS=4"]).serve();
-        assert_eq!(gpus(&container, "localhost"), ["0 free -", "1 free -", "2 free -", "3 free -"]);
-        let job = start_job(
-            &container,
-            &format!("{AS_NOBODY} 'cd /tmp; sbatch --parsable --gres=gpu:2 -o /dev/null --wrap \"sleep 1000\"'"),
-        );
-        let allocated = |index: u32| format!("{index} {job} nobody");
-        assert_eq!(gpus(&container, "localhost"), [allocated(0), allocated(1), "2 free -".into(), "3 free -".into()]);
-        let json: serde_json::Value = serde_json::from_str(&container.sh("slurminit nodes --json")).unwrap();
-        let gpu = &json["nodes"][0]["gpus"][1];
-        assert_eq!(
-            (&gpu["state"], &gpu["user"], &gpu["memory_mib"]),
-            (&"allocated".into(), &"nobody".into(), &143_771.into())
-        );
-        assert_eq!(gpu["model"], "Simulated NVIDIA H200", "{json}");
+fn shows_gpus_with_job_and_user_and_drains_and_resumes() {
+    let container = Image::new(DEMO).with(["--env", "DEMO_GPUS=4"]).serve();
+    assert_eq!(gpus(&container, "localhost"), ["0 free -", "1 free -", "2 free -", "3 free -"]);
+    let job = start_job(
+        &container,
+        &format!("{AS_NOBODY} 'cd /tmp; sbatch --parsable --gres=gpu:2 -o /dev/null --wrap \"sleep 1000\"'"),
+    );
+    let allocated = |index: u32| format!("{index} {job} nobody");
+    assert_eq!(gpus(&container, "localhost"), [allocated(0), allocated(1), "2 free -".into(), "3 free -".into()]);
+    let json: serde_json::Value = serde_json::from_str(&container.sh("slurminit nodes --json")).unwrap();
+    let gpu = &json["nodes"][0]["gpus"][1];
+    assert_eq!(
+        (&gpu["state"], &gpu["user"], &gpu["memory_mib"]),
+        (&"allocated".into(), &"nobody".into(), &143_771.into())
+    );
+    assert_eq!(gpu["model"], "Simulated NVIDIA H200", "{json}");
 
-        // A reason that resembles one of Slurm or of a start, with control characters.
-        let output = container.sh("slurminit drain localhost --reason \"Low \u{1b}[2J fan\"");
-        assert!(output.contains(&format!("{job} of nobody")), "{output}");
-        let table = container.sh("slurminit nodes");
-        assert!(table.contains("Low \\x1b[2J fan"), "{table}");
-        assert!(container.sh("slurminit drain localhost --reason other").contains("by hand: Low"));
-        let waited = container.exec(&["slurminit", "drain", "localhost", "--wait", "1"]);
-        assert!(waited.code == 1 && waited.stderr.contains(&format!("{job} of nobody")), "{waited:?}");
-        container.sh(&format!("scancel {job}"));
-        container.sh("slurminit drain localhost --wait 60");
-        let resumed = container.sh("slurminit resume localhost");
-        assert!(resumed.starts_with("localhost accepts jobs again; it was drained (by hand: Low"), "{resumed}");
-        container.sh("srun --gres=gpu:1 true");
-        container.until("sinfo --noheader --format %T | grep -qx idle");
-        container.sh("slurminit resume localhost");
-        assert_eq!(container.sh("sinfo --noheader --format %T"), "idle");
+    // A reason that resembles one of Slurm or of a start, with control characters.
+    let output = container.sh("slurminit drain localhost --reason \"Low \u{1b}[2J fan\"");
+    assert!(output.contains(&format!("{job} of nobody")), "{output}");
+    let table = container.sh("slurminit nodes");
+    assert!(table.contains("Low \\x1b[2J fan"), "{table}");
+    assert!(container.sh("slurminit drain localhost --reason other").contains("by hand: Low"));
+    let waited = container.exec(&["slurminit", "drain", "localhost", "--wait", "1"]);
+    assert!(waited.code == 1 && waited.stderr.contains(&format!("{job} of nobody")), "{waited:?}");
+    container.sh(&format!("scancel {job}"));
+    container.sh("slurminit drain localhost --wait 60");
+    let resumed = container.sh("slurminit resume localhost");
+    assert!(resumed.starts_with("localhost accepts jobs again; it was drained (by hand: Low"), "{resumed}");
+    container.sh("srun --gres=gpu:1 true");
+    container.until("sinfo --noheader --format %T | grep -qx idle");
+    container.sh("slurminit resume localhost");
+    assert_eq!(container.sh("sinfo --noheader --format %T"), "idle");
 
-        // Rejects an unprivileged user and unknown nodes.
-        let refused = container.exec(&["su", "-s", "/bin/sh", "nobody", "-c", "slurminit drain localhost"]);
-        assert!(refused.code == 1 && refused.stderr.contains("root"), "{refused:?}");
-        for (node, message) in
-            [("other", "no node named other; the cluster has localhost"), ("a;b", "not a node or list of nodes")]
-        {
-            let refused = container.exec(&["slurminit", "resume", node]);
-            assert!(refused.code == 1 && refused.stderr.contains(message), "{refused:?}");
-        }
+    // Rejects an unprivileged user and unknown nodes.
+    let refused = container.exec(&["su", "-s", "/bin/sh", "nobody", "-c", "slurminit drain localhost"]);
+    assert!(refused.code == 1 && refused.stderr.contains("root"), "{refused:?}");
+    for (node, message) in
+        [("other", "no node named other; the cluster has localhost"), ("a;b", "not a node or list of nodes")]
+    {
+        let refused = container.exec(&["slurminit", "resume", node]);
+        assert!(refused.code == 1 && refused.stderr.contains(message), "{refused:?}");
     }
 }
 
@@ -106,29 +103,27 @@ fn every_container_lists_and_drains_all_nodes() {
 /// Each GPU of the node has its own type. Each of 20 jobs is allocated exactly the requested GPUs. No two jobs use a GPU at the same time.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn submit_allocates_exactly_requested_gpus_on_each_debian() {
-    let image = |image| Image::new(image).with(["--env", "DEMO_GPUS=4", "--env", "SLURMINIT_GPU_TYPE_NAME=index"]);
-    for container in debians(DEMO).into_iter().map(|debian| image(debian).serve()) {
-        let script = "for gpu in $(echo $SLURM_JOB_GPUS | tr , \" \"); do mkdir /tmp/busy.$gpu || touch /tmp/twice; done; \
-            echo $SLURM_JOB_GPUS; sleep 0.2; \
-            for gpu in $(echo $SLURM_JOB_GPUS | tr , \" \"); do rmdir /tmp/busy.$gpu; done";
-        let sets = ["0", "3", "1,3", "0,2", "0,1,2,3", "2", "1,2,3", "0,3", "1", "2,3"];
-        let targets: Vec<String> = sets.iter().chain(&sets).map(|set| format!("-t localhost::{set}")).collect();
-        container.sh(&format!("printf '%s' '{script}' >/tmp/script"));
-        let submit = format!(
-            "cd /tmp && mkdir out && chmod 777 out && {AS_NOBODY} 'cd /tmp && slurminit submit -m 10M -o out/%j --wait {} -- sh /tmp/script'",
-            targets.join(" ")
-        );
-        let outcome = container.exec(&["sh", "-c", &submit]);
-        assert_eq!(outcome.code, 0, "{outcome:?}");
-        let jobs: Vec<&str> = outcome.stdout.lines().collect();
-        assert_eq!(jobs.len(), sets.len() * 2, "{outcome:?}");
-        for (job, set) in jobs.iter().zip(sets.iter().chain(&sets)) {
-            assert_eq!(container.sh(&format!("cat /tmp/out/{job}")), **set, "{outcome:?}");
-        }
-        assert_eq!(container.exec(&["test", "-e", "/tmp/twice"]).code, 1);
-        assert!(outcome.stderr.contains("GPUs 0,2") && outcome.stderr.contains("out/"), "{outcome:?}");
+fn submit_allocates_exactly_requested_gpus() {
+    let container = Image::new(DEMO).with(["--env", "DEMO_GPUS=4", "--env", "SLURMINIT_GPU_TYPE_NAME=index"]).serve();
+    let script = "for gpu in $(echo $SLURM_JOB_GPUS | tr , \" \"); do mkdir /tmp/busy.$gpu || touch /tmp/twice; done; \
+        echo $SLURM_JOB_GPUS; sleep 0.2; \
+        for gpu in $(echo $SLURM_JOB_GPUS | tr , \" \"); do rmdir /tmp/busy.$gpu; done";
+    let sets = ["0", "3", "1,3", "0,2", "0,1,2,3", "2", "1,2,3", "0,3", "1", "2,3"];
+    let targets: Vec<String> = sets.iter().chain(&sets).map(|set| format!("-t localhost::{set}")).collect();
+    container.sh(&format!("printf '%s' '{script}' >/tmp/script"));
+    let submit = format!(
+        "cd /tmp && mkdir out && chmod 777 out && {AS_NOBODY} 'cd /tmp && slurminit submit -m 10M -o out/%j --wait {} -- sh /tmp/script'",
+        targets.join(" ")
+    );
+    let outcome = container.exec(&["sh", "-c", &submit]);
+    assert_eq!(outcome.code, 0, "{outcome:?}");
+    let jobs: Vec<&str> = outcome.stdout.lines().collect();
+    assert_eq!(jobs.len(), sets.len() * 2, "{outcome:?}");
+    for (job, set) in jobs.iter().zip(sets.iter().chain(&sets)) {
+        assert_eq!(container.sh(&format!("cat /tmp/out/{job}")), **set, "{outcome:?}");
     }
+    assert_eq!(container.exec(&["test", "-e", "/tmp/twice"]).code, 1);
+    assert!(outcome.stderr.contains("GPUs 0,2") && outcome.stderr.contains("out/"), "{outcome:?}");
 }
 
 #[test]
@@ -186,18 +181,16 @@ fn submits_one_job_per_target_and_none_if_any_target_is_invalid() {
 /// A job that requests a whole GPU would have to wait for it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn gpu_with_allocated_shards_is_shown_as_shared_on_each_debian() {
+fn gpu_with_allocated_shards_is_shown_as_shared() {
     let config = directory(&[("slurminit.toml", "[gpu]\nshards = 4\n")]);
-    for image in debians(DEMO) {
-        let image = Image::new(image).mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml");
-        let container = image.with(["--env", "DEMO_GPUS=3"]).serve();
-        start_job(&container, "cd /tmp; sbatch --parsable --gres=shard:2 -o /dev/null --wrap 'sleep 1000'");
-        let job = start_job(&container, "cd /tmp; sbatch --parsable --gres=gpu:1 -o /dev/null --wrap 'sleep 1000'");
-        let shown = gpus(&container, "localhost");
-        assert!(shown.contains(&"0 shared root".to_owned()), "{shown:?}");
-        let status: serde_json::Value = serde_json::from_str(&container.sh("slurminit status --json")).unwrap();
-        assert_eq!(status["gpus"][0]["state"], "shared", "{status}");
-        assert!(shown.iter().any(|gpu| gpu.ends_with(&format!(" {job} root"))), "{shown:?}");
-        assert_eq!(shown.iter().filter(|gpu| gpu.ends_with(" free -")).count(), 1, "{shown:?}");
-    }
+    let image = Image::new(DEMO).mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml");
+    let container = image.with(["--env", "DEMO_GPUS=3"]).serve();
+    start_job(&container, "cd /tmp; sbatch --parsable --gres=shard:2 -o /dev/null --wrap 'sleep 1000'");
+    let job = start_job(&container, "cd /tmp; sbatch --parsable --gres=gpu:1 -o /dev/null --wrap 'sleep 1000'");
+    let shown = gpus(&container, "localhost");
+    assert!(shown.contains(&"0 shared root".to_owned()), "{shown:?}");
+    let status: serde_json::Value = serde_json::from_str(&container.sh("slurminit status --json")).unwrap();
+    assert_eq!(status["gpus"][0]["state"], "shared", "{status}");
+    assert!(shown.iter().any(|gpu| gpu.ends_with(&format!(" {job} root"))), "{shown:?}");
+    assert_eq!(shown.iter().filter(|gpu| gpu.ends_with(" free -")).count(), 1, "{shown:?}");
 }

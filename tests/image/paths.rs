@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::docker::{Image, PLAIN, Volume, debians, directory, docker, records, tag};
+use crate::docker::{Image, PLAIN, Volume, directory, docker, records, tag};
 
 /// Runs a shell line as root in a separate container, with the volume at /v and the victim's at /victim.
 fn shell(volume: &Volume, victim: &Volume, line: &str) -> String {
@@ -117,8 +117,8 @@ fn changes_owner_of_foreign_state_directory_to_root() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn starts_safely_with_world_writable_run_directory_on_each_debian() {
-    for (mode, image) in debians(PLAIN).into_iter().flat_map(|image| [("0777", image), ("1777", image)]) {
+fn starts_safely_with_world_writable_run_directory() {
+    for mode in ["0777", "1777"] {
         let volume = Volume::new("run");
         let (victim, before) = victim(&volume);
         // Like an emptyDir that outlives a container. A user has planted files in it before the next start.
@@ -128,7 +128,7 @@ fn starts_safely_with_world_writable_run_directory_on_each_debian() {
              echo sj1-x >/v/secrets/slurminit.join; mkdir /v/slurminit.join; echo x >/v/slurminit.join/cluster.toml'"
         );
         shell(&volume, &victim, &attack);
-        let image = Image::new(image).volume(&volume, "/run").volume(&victim, "/victim").with(["--hostname", "node1"]);
+        let image = Image::new(PLAIN).volume(&volume, "/run").volume(&victim, "/victim").with(["--hostname", "node1"]);
         let container = image.json_log().serve();
         container.sh("srun true");
         let stat =

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use crate::docker::{Container, DEMO, Image, debians, directory};
+use crate::docker::{Container, DEMO, Image, directory};
 
 /// A cluster with two simulated GPUs and the configuration directory `config`.
-fn serve(image: &str, config: &Path) -> Container {
-    Image::new(image).with(["--env", "DEMO_GPUS=2"]).mount(config, "/config").json_log().serve()
+fn serve(config: &Path) -> Container {
+    Image::new(DEMO).with(["--env", "DEMO_GPUS=2"]).mount(config, "/config").json_log().serve()
 }
 
 fn write(config: &Path, name: &str, text: &str) {
@@ -49,116 +49,105 @@ const TWO_PARTITIONS: &str =
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn detects_new_partition_and_applies_it_without_restart_on_each_debian() {
-    for image in debians(DEMO) {
-        let config = directory(&[("slurminit.toml", "")]);
-        let container = serve(image, config.path());
-        write(config.path(), "slurminit.toml", TWO_PARTITIONS);
-        container.until("slurminit status --json | grep -q \"\\\"outcome\\\": \\\"applied\\\"\"");
-        assert_eq!(container.sh("sinfo --noheader --format %R"), "debug\nshort");
-        // With `--systemd` Slurm itself hands over to a new process.
-        assert_eq!(container.sh("slurminit status --json | grep -c '\"restarts\": 0'"), "4", "{image}");
-        assert_eq!(container.sh("srun --partition short --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES"), "0");
-    }
+fn detects_new_partition_and_applies_it_without_restart() {
+    let config = directory(&[("slurminit.toml", "")]);
+    let container = serve(config.path());
+    write(config.path(), "slurminit.toml", TWO_PARTITIONS);
+    container.until("slurminit status --json | grep -q \"\\\"outcome\\\": \\\"applied\\\"\"");
+    assert_eq!(container.sh("sinfo --noheader --format %R"), "debug\nshort");
+    // With `--systemd` Slurm itself hands over to a new process.
+    assert_eq!(container.sh("slurminit status --json | grep -c '\"restarts\": 0'"), "4");
+    assert_eq!(container.sh("srun --partition short --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES"), "0");
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn added_gpu_restarts_daemons_and_keeps_running_step_on_each_debian() {
-    for image in debians(DEMO) {
-        let config = directory(&[("slurminit.toml", "")]);
-        let container = serve(image, config.path());
-        count(&container, "step", "");
-        add_gpu(&container);
-        container.sh("slurminit reload");
-        for daemon in ["slurmctld", "slurmd"] {
-            assert_eq!(container.unit(daemon)["restarts"], 1, "{daemon}");
-        }
-        assert_eq!(container.sh("sinfo --noheader --format '%T %G'"), "mixed gpu:nvidia:3");
-        assert_counts(&container, "step");
-        assert_eq!(container.sh("srun --mem 100 --gres=gpu:3 printenv CUDA_VISIBLE_DEVICES"), "0,1,2");
+fn added_gpu_restarts_daemons_and_keeps_running_step() {
+    let config = directory(&[("slurminit.toml", "")]);
+    let container = serve(config.path());
+    count(&container, "step", "");
+    add_gpu(&container);
+    container.sh("slurminit reload");
+    for daemon in ["slurmctld", "slurmd"] {
+        assert_eq!(container.unit(daemon)["restarts"], 1, "{daemon}");
     }
+    assert_eq!(container.sh("sinfo --noheader --format '%T %G'"), "mixed gpu:nvidia:3");
+    assert_counts(&container, "step");
+    assert_eq!(container.sh("srun --mem 100 --gres=gpu:3 printenv CUDA_VISIBLE_DEVICES"), "0,1,2");
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn restart_keeps_gpu_job_and_added_gpu_waits_for_it_on_each_debian() {
-    for image in debians(DEMO) {
-        let config = directory(&[("slurminit.toml", "")]);
-        let container = serve(image, config.path());
-        count(&container, "step", "--gres=gpu:1");
-        write(config.path(), "slurminit.toml", "[slurm.conf]\nMaxJobCount = 5000\n");
-        container.sh("slurminit reload");
-        assert_eq!(container.unit("slurmctld")["restarts"], 1);
-        assert_counts(&container, "step");
+fn restart_keeps_gpu_job_and_added_gpu_waits_for_it() {
+    let config = directory(&[("slurminit.toml", "")]);
+    let container = serve(config.path());
+    count(&container, "step", "--gres=gpu:1");
+    write(config.path(), "slurminit.toml", "[slurm.conf]\nMaxJobCount = 5000\n");
+    container.sh("slurminit reload");
+    assert_eq!(container.unit("slurmctld")["restarts"], 1);
+    assert_counts(&container, "step");
 
-        add_gpu(&container);
-        let dry = container.exec(&["slurminit", "reload", "--dry-run"]);
-        assert_eq!(dry.code, 1, "{dry:?}");
-        let refused = container.exec(&["slurminit", "reload"]);
-        assert_eq!(refused.code, 1, "{}", refused.stdout);
-        assert_eq!(container.status()["reload"]["last"]["outcome"], "refused");
-        assert_counts(&container, "step");
-        container
-            .sh("scancel --name step && timeout 120 sh -c 'until [ -z \"$(squeue --noheader)\" ]; do sleep 0.1; done'");
-        container.sh("slurminit reload");
-        assert_eq!(container.sh("sinfo --noheader --format '%T %G'"), "idle gpu:nvidia:3");
-    }
+    add_gpu(&container);
+    let dry = container.exec(&["slurminit", "reload", "--dry-run"]);
+    assert_eq!(dry.code, 1, "{dry:?}");
+    let refused = container.exec(&["slurminit", "reload"]);
+    assert_eq!(refused.code, 1, "{}", refused.stdout);
+    assert_eq!(container.status()["reload"]["last"]["outcome"], "refused");
+    assert_counts(&container, "step");
+    container
+        .sh("scancel --name step && timeout 120 sh -c 'until [ -z \"$(squeue --noheader)\" ]; do sleep 0.1; done'");
+    container.sh("slurminit reload");
+    assert_eq!(container.sh("sinfo --noheader --format '%T %G'"), "idle gpu:nvidia:3");
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn refuses_broken_slurm_conf_and_keeps_running_on_each_debian() {
-    for image in debians(DEMO) {
-        let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
-        let container = serve(image, config.path());
-        let original = container.sh("cat /etc/slurm/slurm.conf");
-        let before = pids(&container);
-        write(config.path(), "slurm.conf", &format!("# USER_CUSTOMIZED=true\n{original}\nNoSuchKey=1\n"));
-        let refused = container.exec(&["slurminit", "reload"]);
-        assert_eq!(refused.code, 1, "{}", refused.stdout);
-        let line = original.lines().count() + 2;
-        let place =
-            format!("/config/slurm.conf:{line}: rejected by Slurm: Parsing error at unrecognized key: NoSuchKey");
-        assert!(refused.stderr.contains(&place), "{}", refused.stderr);
-        let dry = container.exec(&["slurminit", "reload", "--dry-run"]);
-        assert_eq!((dry.code, dry.stderr.contains(&place)), (1, true), "{dry:?}");
-        assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), original);
-        assert_eq!(pids(&container), before);
-        assert_eq!(container.sh("srun --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES"), "0");
-        container.sh("slurminit health");
-    }
+fn refuses_broken_slurm_conf_and_keeps_running() {
+    let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
+    let container = serve(config.path());
+    let original = container.sh("cat /etc/slurm/slurm.conf");
+    let before = pids(&container);
+    write(config.path(), "slurm.conf", &format!("# USER_CUSTOMIZED=true\n{original}\nNoSuchKey=1\n"));
+    let refused = container.exec(&["slurminit", "reload"]);
+    assert_eq!(refused.code, 1, "{}", refused.stdout);
+    let line = original.lines().count() + 2;
+    let place = format!("/config/slurm.conf:{line}: rejected by Slurm: Parsing error at unrecognized key: NoSuchKey");
+    assert!(refused.stderr.contains(&place), "{}", refused.stderr);
+    let dry = container.exec(&["slurminit", "reload", "--dry-run"]);
+    assert_eq!((dry.code, dry.stderr.contains(&place)), (1, true), "{dry:?}");
+    assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), original);
+    assert_eq!(pids(&container), before);
+    assert_eq!(container.sh("srun --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES"), "0");
+    container.sh("slurminit health");
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn rolls_back_files_that_crash_daemons_on_each_debian() {
-    for image in debians(DEMO) {
-        let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
-        let container = serve(image, config.path());
-        let original = container.sh("cat /etc/slurm/slurm.conf");
-        count(&container, "step", "--gres=gpu:1");
-        write(
-            config.path(),
-            "slurminit.toml",
-            "[supervise]\nreload_on_change = false\n[slurm.conf]\nProctrackType = 'proctrack/none_such'\n",
-        );
-        let outcome = container.exec(&["slurminit", "reload"]);
-        assert_eq!(outcome.code, 1, "{}", outcome.stdout);
-        assert_eq!(container.status()["reload"]["last"]["outcome"], "went-back");
-        let why = ["slurminit.toml:4:", "slurm.conf.ProctrackType", "plugin for proctrack/none_such"];
-        assert!(why.iter().all(|words| outcome.stderr.contains(words)), "no reason in: {}", outcome.stderr);
-        assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), original);
-        container.wait_until_healthy();
-        assert_counts(&container, "step");
-    }
+fn rolls_back_files_that_crash_daemons() {
+    let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
+    let container = serve(config.path());
+    let original = container.sh("cat /etc/slurm/slurm.conf");
+    count(&container, "step", "--gres=gpu:1");
+    write(
+        config.path(),
+        "slurminit.toml",
+        "[supervise]\nreload_on_change = false\n[slurm.conf]\nProctrackType = 'proctrack/none_such'\n",
+    );
+    let outcome = container.exec(&["slurminit", "reload"]);
+    assert_eq!(outcome.code, 1, "{}", outcome.stdout);
+    assert_eq!(container.status()["reload"]["last"]["outcome"], "went-back");
+    let why = ["slurminit.toml:4:", "slurm.conf.ProctrackType", "plugin for proctrack/none_such"];
+    assert!(why.iter().all(|words| outcome.stderr.contains(words)), "no reason in: {}", outcome.stderr);
+    assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), original);
+    container.wait_until_healthy();
+    assert_counts(&container, "step");
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn twenty_reloads_in_a_row_restart_nothing() {
     let config = directory(&[("slurminit.toml", "")]);
-    let container = serve(DEMO, config.path());
+    let container = serve(config.path());
     let before = pids(&container);
     container.sh("for i in $(seq 20); do slurminit reload || exit; done");
     assert_eq!(pids(&container), before);
@@ -170,7 +159,7 @@ fn twenty_reloads_in_a_row_restart_nothing() {
 fn dry_run_refuses_what_reload_refuses_and_changes_nothing() {
     let quiet = "[supervise]\nreload_on_change = false\n";
     let config = directory(&[("slurminit.toml", quiet)]);
-    let container = serve(DEMO, config.path());
+    let container = serve(config.path());
     for (toml, words) in [
         ("[slurm.conf]\nMaxJobCuont = 5\n", "slurminit.toml:4:15: slurm.conf.MaxJobCuont"),
         ("cluster_name = 'other'\n", "ClusterName in slurm.conf changed"),
@@ -198,7 +187,7 @@ fn dry_run_refuses_what_reload_refuses_and_changes_nothing() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn regenerates_slurm_conf_after_removal_of_custom_one() {
     let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
-    let container = serve(DEMO, config.path());
+    let container = serve(config.path());
     let generated = container.sh("cat /etc/slurm/slurm.conf");
     write(config.path(), "slurm.conf", &format!("# USER_CUSTOMIZED=true\n{generated}\nMaxJobCount=500\n"));
     container.sh("slurminit reload");

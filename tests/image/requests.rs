@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use crate::docker::{BOOKWORM, Container, Image, Outcome, PLAIN, debians, directory, docker};
+use crate::docker::{Container, Image, Outcome, PLAIN, directory, docker};
 
 const PEOPLE: &str = "[[user]]\nname = \"alice\"\nuid = 1501\n";
 const NODE: [&str; 2] = ["--hostname", "node1"];
@@ -47,59 +47,55 @@ fn assert_login_environment(variables: &BTreeMap<String, String>, user: &str, ho
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn job_gets_environment_requested_by_export_on_each_debian() {
+fn job_gets_environment_requested_by_export() {
     let config = directory(&[("slurminit.toml", PEOPLE)]);
-    for image in debians(PLAIN) {
-        let container = Image::new(image).with(NODE).mount(config.path(), "/config").serve();
-        let pids = daemons(&container);
-        // A .profile that hangs, prints or changes PATH must not affect the job environment.
-        let hangs = "echo 'export PATH=/evil; echo garbage; sleep 600' > /home/alice/.profile";
-        container
-            .sh(&format!("test {} = bookworm || {{ {hangs}; }}", if image == BOOKWORM { "bookworm" } else { "x" }));
-        container.sh("useradd --create-home --shell /bin/sh later; useradd --home-dir /nowhere --shell /usr/sbin/nologin homeless");
-        let users = [
-            ("root", "/root", "/bin/bash", ROOTS),
-            ("alice", "/home/alice", "/bin/bash", BASE),
-            ("later", "/home/later", "/bin/sh", BASE),
-        ];
-        for (user, home, shell, path) in users {
-            let none = environment(&container, user, "--export=NONE");
-            assert_login_environment(&none, user, home, shell, path);
-            assert!(!none.contains_key("MINE"), "{none:?}");
-            let one = environment(&container, user, "--export=FOO=1");
-            assert_login_environment(&one, user, home, shell, path);
-            assert_eq!((one.get("FOO").map(String::as_str), one.get("MINE")), (Some("1"), None), "{one:?}");
-            let named = environment(&container, user, "--export=MINE");
-            assert_eq!(named.get("MINE").map(String::as_str), Some("here"), "{named:?}");
-            assert_login_environment(&named, user, home, shell, path);
-            for options in
-                ["--export=ALL,FOO=1", "--get-user-env --export=ALL,FOO=1", "--get-user-env=10L --export=ALL,FOO=1"]
-            {
-                let all = environment(&container, user, options);
-                let value = |name| all.get(name).map(String::as_str);
-                assert_eq!(
-                    (value("FOO"), value("MINE"), value("HOME")),
-                    (Some("1"), Some("here"), Some(home)),
-                    "{options}: {all:?}"
-                );
-            }
-            let nil = environment(&container, user, "--export=NIL");
-            assert!(!nil.contains_key("MINE"), "{nil:?}");
-            let file = environment(&container, user, "--export=NONE --export-file=/proc/self/environ");
-            assert!(file.contains_key("HOME"), "{file:?}");
-            for options in ["", "--export=ALL", "--export=FOO=1,PATH", "--export=NONE"] {
-                let ran = exec(&container, user, &format!("srun {options} /usr/bin/env")).ok();
-                assert!(ran.contains("SLURM_JOB_ID="), "srun {options}: {ran}");
-            }
+    let container = Image::new(PLAIN).with(NODE).mount(config.path(), "/config").serve();
+    let pids = daemons(&container);
+    // A .profile that hangs, prints or changes PATH must not affect the job environment.
+    let hangs = "echo 'export PATH=/evil; echo garbage; sleep 600' > /home/alice/.profile";
+    container.sh(hangs);
+    container.sh(
+        "useradd --create-home --shell /bin/sh later; useradd --home-dir /nowhere --shell /usr/sbin/nologin homeless",
+    );
+    let users = [
+        ("root", "/root", "/bin/bash", ROOTS),
+        ("alice", "/home/alice", "/bin/bash", BASE),
+        ("later", "/home/later", "/bin/sh", BASE),
+    ];
+    for (user, home, shell, path) in users {
+        let none = environment(&container, user, "--export=NONE");
+        assert_login_environment(&none, user, home, shell, path);
+        assert!(!none.contains_key("MINE"), "{none:?}");
+        let one = environment(&container, user, "--export=FOO=1");
+        assert_login_environment(&one, user, home, shell, path);
+        assert_eq!((one.get("FOO").map(String::as_str), one.get("MINE")), (Some("1"), None), "{one:?}");
+        let named = environment(&container, user, "--export=MINE");
+        assert_eq!(named.get("MINE").map(String::as_str), Some("here"), "{named:?}");
+        assert_login_environment(&named, user, home, shell, path);
+        for options in
+            ["--export=ALL,FOO=1", "--get-user-env --export=ALL,FOO=1", "--get-user-env=10L --export=ALL,FOO=1"]
+        {
+            let all = environment(&container, user, options);
+            let value = |name| all.get(name).map(String::as_str);
+            assert_eq!(
+                (value("FOO"), value("MINE"), value("HOME")),
+                (Some("1"), Some("here"), Some(home)),
+                "{options}: {all:?}"
+            );
         }
-        if image == PLAIN {
-            // Slurm 22.05 runs `su`, which rejects a nologin shell.
-            let homeless = environment(&container, "homeless", "--export=NONE");
-            assert_login_environment(&homeless, "homeless", "/nowhere", "/usr/sbin/nologin", BASE);
+        let nil = environment(&container, user, "--export=NIL");
+        assert!(!nil.contains_key("MINE"), "{nil:?}");
+        let file = environment(&container, user, "--export=NONE --export-file=/proc/self/environ");
+        assert!(file.contains_key("HOME"), "{file:?}");
+        for options in ["", "--export=ALL", "--export=FOO=1,PATH", "--export=NONE"] {
+            let ran = exec(&container, user, &format!("srun {options} /usr/bin/env")).ok();
+            assert!(ran.contains("SLURM_JOB_ID="), "srun {options}: {ran}");
         }
-        assert_eq!(daemons(&container), pids, "{image}: {}", container.log());
-        assert!(!container.log().contains("Unable to get user's local environment"), "{}", container.log());
     }
+    let homeless = environment(&container, "homeless", "--export=NONE");
+    assert_login_environment(&homeless, "homeless", "/nowhere", "/usr/sbin/nologin", BASE);
+    assert_eq!(daemons(&container), pids, "{}", container.log());
+    assert!(!container.log().contains("Unable to get user's local environment"), "{}", container.log());
 }
 
 /// The slurm user can write to env_cache, so root must not follow a link there.
@@ -152,31 +148,24 @@ echo "$n requests"
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn requests_of_unprivileged_user_crash_no_daemon_on_each_debian() {
+fn requests_of_unprivileged_user_crash_no_daemon() {
     crate::docker::share::hold(2);
     let files = [("slurminit.toml", PEOPLE), ("requests", REQUESTS), ("driver", DRIVER)];
     let config = directory(&files);
     set_mode_755(config.path());
-    std::thread::scope(|scope| {
-        for image in debians(PLAIN) {
-            let config = &config;
-            scope.spawn(move || {
-                let container = Image::new(image).with(NODE).mount(config.path(), "/config").serve();
-                let pids = daemons(&container);
-                assert_eq!(pids.split(' ').count(), 3, "{pids}");
-                let line = format!("sh /config/driver '{pids}'");
-                let outcome = exec(&container, "nobody", &line);
-                let log = container.log();
-                let tail: Vec<&str> = log.lines().rev().take(30).collect();
-                assert_eq!(outcome.code, 0, "{image}: {outcome:?}\n{}", tail.join("\n"));
-                let count = REQUESTS.lines().filter(|line| !line.is_empty()).count();
-                assert_eq!(outcome.stdout.trim(), format!("{count} requests"));
-                container.sh("! test -e /tmp/mailed");
-                assert_eq!(exec(&container, "alice", "timeout 30 srun id -un").ok(), "alice\n", "{image}");
-                assert_eq!(daemons(&container), pids, "{image}");
-            });
-        }
-    });
+    let container = Image::new(PLAIN).with(NODE).mount(config.path(), "/config").serve();
+    let pids = daemons(&container);
+    assert_eq!(pids.split(' ').count(), 3, "{pids}");
+    let line = format!("sh /config/driver '{pids}'");
+    let outcome = exec(&container, "nobody", &line);
+    let log = container.log();
+    let tail: Vec<&str> = log.lines().rev().take(30).collect();
+    assert_eq!(outcome.code, 0, "{outcome:?}\n{}", tail.join("\n"));
+    let count = REQUESTS.lines().filter(|line| !line.is_empty()).count();
+    assert_eq!(outcome.stdout.trim(), format!("{count} requests"));
+    container.sh("! test -e /tmp/mailed");
+    assert_eq!(exec(&container, "alice", "timeout 30 srun id -un").ok(), "alice\n");
+    assert_eq!(daemons(&container), pids);
 }
 
 /// slurmd is killed after the launch request and before it starts slurmstepd. Slurm checks for missing jobs only when

@@ -2,21 +2,19 @@
 
 use serde_json::Value;
 
-use crate::docker::{BOOKWORM, Image, PLAIN, Volume, debians, directory, records};
+use crate::docker::{Image, PLAIN, Volume, directory, records};
 
 /// With Slurm's defaults a requeued job starts after two to three minutes.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn requeued_batch_job_starts_soon_on_each_debian() {
-    for image in debians(PLAIN) {
-        let container = Image::new(image).serve();
-        let job = container.sh("sbatch --parsable --output=/dev/null --wrap 'echo up >>/tmp/starts; exec sleep 1000'");
-        container.until("grep -qs up /tmp/starts");
-        container.sh(&format!("scontrol requeue {job}"));
-        // Takes about 2 s; at least 120 s with Slurm's defaults.
-        let outcome = container.wait_until(100, "[ $(grep -c up /tmp/starts) = 2 ]");
-        assert_eq!(outcome.code, 0, "{image}: {}", container.sh("squeue"));
-    }
+fn requeued_batch_job_starts_soon() {
+    let container = Image::new(PLAIN).serve();
+    let job = container.sh("sbatch --parsable --output=/dev/null --wrap 'echo up >>/tmp/starts; exec sleep 1000'");
+    container.until("grep -qs up /tmp/starts");
+    container.sh(&format!("scontrol requeue {job}"));
+    // Takes about 2 s; at least 120 s with Slurm's defaults.
+    let outcome = container.wait_until(100, "[ $(grep -c up /tmp/starts) = 2 ]");
+    assert_eq!(outcome.code, 0, "{}", container.sh("squeue"));
 }
 
 #[test]
@@ -29,60 +27,47 @@ fn srun_connects_tasks_of_mpi_program() {
     assert_eq!(ranks, "0 served\n1 served");
 }
 
-/// Slurm in Debian 12 cannot load the installed PMIx version.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn mpi_has_no_default_on_debian12() {
-    let container = Image::new(BOOKWORM).serve();
-    assert_eq!(container.sh("scontrol show config | grep -o 'MpiDefault *= .*' | tr -d ' '"), "MpiDefault=none");
-    container.sh("srun true");
-}
+fn sacct_shows_ended_jobs_in_next_container() {
+    let state = Volume::new("state");
+    let cluster = Image::new(PLAIN).with(["--hostname", "node1"]).volume(&state, "/var/lib/slurm");
+    let first = cluster.serve();
+    // sacct run by root before the first job ends must not take ownership of the log.
+    first.sh("sacct --completion");
+    assert_eq!(first.sh("stat -c '%U %a' /var/lib/slurm/jobcomp"), "slurm 750");
+    assert_eq!(first.sh("stat -c %U /var/lib/slurm/jobcomp/jobs"), "slurm");
+    first.sh("srun --job-name=fine true; srun --job-name=broken false || :");
+    first.until("grep -q broken /var/lib/slurm/jobcomp/jobs");
+    assert_eq!(first.stop(), 0, "{}", first.log());
+    drop(first);
 
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
-fn sacct_shows_ended_jobs_in_next_container_on_each_debian() {
-    for image in debians(PLAIN) {
-        let state = Volume::new("state");
-        let cluster = Image::new(image).with(["--hostname", "node1"]).volume(&state, "/var/lib/slurm");
-        let first = cluster.serve();
-        // sacct run by root before the first job ends must not take ownership of the log.
-        first.sh("sacct --completion");
-        assert_eq!(first.sh("stat -c '%U %a' /var/lib/slurm/jobcomp"), "slurm 750");
-        assert_eq!(first.sh("stat -c %U /var/lib/slurm/jobcomp/jobs"), "slurm");
-        first.sh("srun --job-name=fine true; srun --job-name=broken false || :");
-        first.until("grep -q broken /var/lib/slurm/jobcomp/jobs");
-        assert_eq!(first.stop(), 0, "{}", first.log());
-        drop(first);
-
-        let second = cluster.serve();
-        let history = "sacct --completion --noheader --parsable2 --format=jobname,state,uid";
-        assert_eq!(second.sh(history), "fine|COMPLETED|0\nbroken|FAILED|0", "{image}");
-        // The log lists the jobs of all users, regardless of PrivateData.
-        let read = second.exec(&["su", "-s", "/bin/sh", "nobody", "-c", "cat /var/lib/slurm/jobcomp/jobs"]);
-        assert!(read.code != 0 && read.stdout.is_empty(), "{image}: {read:?}");
-    }
+    let second = cluster.serve();
+    let history = "sacct --completion --noheader --parsable2 --format=jobname,state,uid";
+    assert_eq!(second.sh(history), "fine|COMPLETED|0\nbroken|FAILED|0");
+    // The log lists the jobs of all users, regardless of PrivateData.
+    let read = second.exec(&["su", "-s", "/bin/sh", "nobody", "-c", "cat /var/lib/slurm/jobcomp/jobs"]);
+    assert!(read.code != 0 && read.stdout.is_empty(), "{read:?}");
 }
 
 /// The settings in docs/configuration.md that limit memory without cgroups.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn limits_memory_where_configured_on_each_debian() {
+fn limits_memory_where_configured() {
     let conf = "[slurm.conf]\nJobAcctGatherType = \"jobacct_gather/linux\"\n\
                 JobAcctGatherParams = \"OverMemoryKill,UsePss\"\nJobAcctGatherFrequency = \"task=1\"\n";
     let config = directory(&[("slurminit.toml", conf)]);
-    for image in debians(PLAIN) {
-        let container = Image::new(image).mount(config.path(), "/config").serve();
-        // tail buffers a whole line in memory.
-        let fills = |mib: u32| format!("head -c {mib}M /dev/zero | tail | sleep 1000");
-        let submit =
-            |mib: u32| container.sh(&format!("sbatch --parsable --mem=100 --output=/tmp/%j --wrap '{}'", fills(mib)));
-        let (greedy, modest) = (submit(300), submit(50));
-        container.until(&format!("grep -qs exceeded.memory.limit /tmp/{greedy}"));
-        container.until(&format!("scontrol show job {greedy} | grep -q JobState=FAILED"));
-        let memory = format!("sstat --allsteps --noheader --jobs={modest} --format=MaxRSS");
-        container.until(&format!("{memory} | grep -q [1-9]"));
-        assert!(container.sh(&format!("scontrol show job {modest}")).contains("JobState=RUNNING"), "{image}");
-    }
+    let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
+    // tail buffers a whole line in memory.
+    let fills = |mib: u32| format!("head -c {mib}M /dev/zero | tail | sleep 1000");
+    let submit =
+        |mib: u32| container.sh(&format!("sbatch --parsable --mem=100 --output=/tmp/%j --wrap '{}'", fills(mib)));
+    let (greedy, modest) = (submit(300), submit(50));
+    container.until(&format!("grep -qs exceeded.memory.limit /tmp/{greedy}"));
+    container.until(&format!("scontrol show job {greedy} | grep -q JobState=FAILED"));
+    let memory = format!("sstat --allsteps --noheader --jobs={modest} --format=MaxRSS");
+    container.until(&format!("{memory} | grep -q [1-9]"));
+    assert!(container.sh(&format!("scontrol show job {modest}")).contains("JobState=RUNNING"));
 }
 
 /// Slurm accepts any name for the node if its only node is called localhost.
@@ -124,20 +109,17 @@ fn config_overrides_allows_more_cpus_than_detected() {
 /// Slurm rejects every `--tmp` request on a node without TmpDisk.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn job_can_request_space_in_tmp_on_each_debian() {
-    for image in debians(PLAIN) {
-        let container = Image::new(image).with(["--tmpfs", "/tmp:size=2500m,exec"]).serve();
-        let output = container
-            .sh("sinfo --noheader --format='%d %T'; srun --tmp=1G echo granted; srun --tmp=3G true 2>&1; true");
-        let output: Vec<&str> = output.lines().collect();
-        assert_eq!(output.get(..2), Some(["2048 idle", "granted"].as_slice()), "{image}: {output:?}");
-        assert!(output.len() > 2, "{image}: --tmp=3G was granted");
-        let config = directory(&[("slurminit.toml", "[node]\ntmp_disk_mib = 999999\n")]);
-        let larger =
-            Image::new(image).with(["--tmpfs", "/tmp:size=2500m,exec"]).mount(config.path(), "/config").serve();
-        assert_eq!(larger.sh("sinfo --noheader --format='%d %T'"), "2500 idle", "{image}: {}", larger.log());
-        let config = directory(&[("slurminit.toml", "[node]\ntmp_disk_mib = 0\n")]);
-        let container = Image::new(image).mount(config.path(), "/config").serve();
-        assert_eq!(container.sh("sinfo --noheader --format=%d"), "0", "{image}");
-    }
+fn job_can_request_space_in_tmp() {
+    let container = Image::new(PLAIN).with(["--tmpfs", "/tmp:size=2500m,exec"]).serve();
+    let output =
+        container.sh("sinfo --noheader --format='%d %T'; srun --tmp=1G echo granted; srun --tmp=3G true 2>&1; true");
+    let output: Vec<&str> = output.lines().collect();
+    assert_eq!(output.get(..2), Some(["2048 idle", "granted"].as_slice()), "{output:?}");
+    assert!(output.len() > 2, "--tmp=3G was granted");
+    let config = directory(&[("slurminit.toml", "[node]\ntmp_disk_mib = 999999\n")]);
+    let larger = Image::new(PLAIN).with(["--tmpfs", "/tmp:size=2500m,exec"]).mount(config.path(), "/config").serve();
+    assert_eq!(larger.sh("sinfo --noheader --format='%d %T'"), "2500 idle", "{}", larger.log());
+    let config = directory(&[("slurminit.toml", "[node]\ntmp_disk_mib = 0\n")]);
+    let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
+    assert_eq!(container.sh("sinfo --noheader --format=%d"), "0");
 }

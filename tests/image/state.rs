@@ -139,7 +139,7 @@ fn write_release(container: &Container, file: &str, release: &str) {
     container.sh(&format!("printf '\\{release}' | dd of={file} bs=1 seek={RELEASE} conv=notrunc 2>/dev/null"));
 }
 
-/// An older image must not discard the state of a newer Slurm, nor Debian 13 that of Debian 12.
+/// An older image must not discard the state of a newer Slurm, nor Debian 13 that of a slurminit that supported Debian 12.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn rejects_unreadable_slurm_state_without_changing_it() {

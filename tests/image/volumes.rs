@@ -1,6 +1,6 @@
 //! The munge key and the state on volumes, across containers.
 
-use crate::docker::{DEMO, Image, PLAIN, Volume, debians, directory, docker, tag};
+use crate::docker::{DEMO, Image, PLAIN, Volume, directory, docker, tag};
 
 const KEY: &str = "sha256sum < /etc/munge/munge.key";
 
@@ -65,26 +65,24 @@ fn killed_container_leaves_usable_state() {
 /// The repair commands in the final log lines work as printed.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn printed_repair_fixes_truncated_state_on_each_debian() {
-    for image in debians(DEMO) {
-        let slurm = Volume::new("state");
-        let container = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").serve();
-        let job = container.sh("sbatch --parsable --hold --wrap true");
-        container.until("grep -q wrap /var/lib/slurm/slurmctld/job_state");
-        container.stop();
-        let cut = "f=/var/lib/slurm/slurmctld/job_state; truncate --size=$(($(stat -c %s $f) / 2)) $f";
-        docker(["run", "--rm", "--volumes-from", &container.name, "--entrypoint", "sh", &tag(image), "-c", cut]).ok();
-        docker(["start", &container.name]).ok();
-        assert_eq!(container.exit_code(), 101, "{}", container.log());
+fn printed_repair_fixes_truncated_state() {
+    let slurm = Volume::new("state");
+    let container = Image::new(DEMO).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").serve();
+    let job = container.sh("sbatch --parsable --hold --wrap true");
+    container.until("grep -q wrap /var/lib/slurm/slurmctld/job_state");
+    container.stop();
+    let cut = "f=/var/lib/slurm/slurmctld/job_state; truncate --size=$(($(stat -c %s $f) / 2)) $f";
+    docker(["run", "--rm", "--volumes-from", &container.name, "--entrypoint", "sh", &tag(DEMO), "-c", cut]).ok();
+    docker(["start", &container.name]).ok();
+    assert_eq!(container.exit_code(), 101, "{}", container.log());
 
-        let log = container.log();
-        let repair = log.lines().find_map(|line| line.split_once("repair: ")?.1.split_once("docker stop"));
-        let (_, repair) = repair.unwrap_or_else(|| panic!("{image}: no repair in: {log}"));
-        let repair = format!("docker stop{repair}").replace("CONTAINER", &container.name).replace("IMAGE", &tag(image));
-        for line in repair.split("; ") {
-            docker(line.split(' ').skip(1)).ok();
-        }
-        container.wait_until_healthy();
-        assert_eq!(container.sh("squeue --noheader -o '%i %T'"), format!("{job} PENDING"), "{}", container.log());
+    let log = container.log();
+    let repair = log.lines().find_map(|line| line.split_once("repair: ")?.1.split_once("docker stop"));
+    let (_, repair) = repair.unwrap_or_else(|| panic!("no repair in: {log}"));
+    let repair = format!("docker stop{repair}").replace("CONTAINER", &container.name).replace("IMAGE", &tag(DEMO));
+    for line in repair.split("; ") {
+        docker(line.split(' ').skip(1)).ok();
     }
+    container.wait_until_healthy();
+    assert_eq!(container.sh("squeue --noheader -o '%i %T'"), format!("{job} PENDING"), "{}", container.log());
 }

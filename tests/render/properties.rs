@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use config::{Config, TypeName};
-use model::inventory::{Access, CgroupVersion, CpuSet, Gpu, Inventory, MigInstance, Obstacle, SlurmVersion, Vendor};
+use model::inventory::slurm::RELEASES;
+use model::inventory::{Access, CgroupVersion, CpuSet, Gpu, Inventory, MigInstance, Obstacle, Vendor};
 use plan::render::render;
 use plan::{FileName, Text, plan};
 use proptest::prelude::*;
@@ -77,7 +78,7 @@ prop_compose! {
         quota in proptest::option::of(0.1..20.0_f64),
         (total_mib, limit_mib) in (0..100_000_u64, proptest::option::of(1..100_000_u64)),
         (version, writable) in (prop_oneof![Just(CgroupVersion::None), Just(CgroupVersion::V1), Just(CgroupVersion::V2)], any::<bool>()),
-        slurm in proptest::option::of((20..27_u16, 1..13_u16)),
+        slurm in proptest::option::of(proptest::sample::select(&RELEASES[..])),
     ) -> Inventory {
         let mut inventory = Inventory { hostname: "box".to_owned(), gpus, ..Inventory::default() };
         let mut next = 0..;
@@ -93,7 +94,7 @@ prop_compose! {
         inventory.cgroup.writable = writable;
         inventory.cgroup.controllers = ["cpuset", "memory", "devices", "freezer"].map(str::to_owned).into();
         inventory.slurm.plugins = vec!["cgroup_v1".to_owned(), "cgroup_v2".to_owned()];
-        inventory.slurm.version = slurm.map(|(year, month)| SlurmVersion { year, month });
+        inventory.slurm.version = slurm.map(|release| release.version);
         inventory
     }
 }

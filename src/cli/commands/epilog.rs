@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     Ok(exit_code::SUCCESS)
 }
 
-/// The job and its user's name, from slurmd's variables (Slurm 22.05 to 24.11, `prep_script_slurmd.c`).
+/// The job and its user's name, from slurmd's variables (Slurm 24.11, `prep_script_slurmd.c`).
 pub(super) fn job_from_environment() -> anyhow::Result<(Job, String)> {
     let number = |name: &str| -> anyhow::Result<u32> {
         let text = std::env::var(name).with_context(|| format!("{name} is not in the environment"))?;

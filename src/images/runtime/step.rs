@@ -1,7 +1,7 @@
 //! Parses the arguments of a step from the command that slurmstepd wrote.
 //!
 //! slurmstepd puts the arguments into the text of a shell command, for `%@` in oci.conf, and quotes them wrongly: in
-//! every release from 22.05 to 26.05 an apostrophe becomes `'"'"''`, which has an apostrophe too many (`_pattern_argv`
+//! every release from 24.11 to 26.05 an apostrophe becomes `'"'"''`, which has an apostrophe too many (`_pattern_argv`
 //! of container.c). The shell would read other arguments than the user's, or fail. So they are in a comment of that
 //! command, and are decoded here by the rule that slurmstepd encodes them with.
 

@@ -14,13 +14,8 @@ impl Supervisor {
     /// Sets up a daemon for handovers, if it supports them. Without a socket, Slurm's `--systemd` is fatal.
     pub(super) fn prepare_handover(&self, child: Child, program: &mut Program) -> Option<Notify> {
         let spec = &self.machine.units()[child.unit()?].spec;
-        let is_enabled = match spec.handover {
-            Handover::Never => false,
-            Handover::WhereItCan => self.machine.prepared().is_some_and(|prepared| prepared.hands_over),
-            Handover::Always => true,
-        };
         // If `env` names a socket, another process listens there.
-        if !is_enabled || spec.env.contains_key(VARIABLE) {
+        if spec.handover == Handover::Never || spec.env.contains_key(VARIABLE) {
             return None;
         }
         let path = self.task.paths.run.join(format!("notify-{}", spec.name));

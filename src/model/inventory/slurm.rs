@@ -46,36 +46,36 @@ impl SlurmVersion {
         Self { year, month }
     }
 
-    /// The number of the release in Slurm's messages and state files (`slurm_protocol_common.h`).
+    /// The number of the release in Slurm's messages and state files (`slurm_protocol_common.h`): one each May and November, from 24.05 on.
     pub fn protocol(self) -> u8 {
-        let before = Self::NINE_MONTHS.iter().position(|release| *release >= self);
         let half_years = self.year.saturating_sub(24) * 2 + u16::from(self.month >= 11);
-        let number = before.map_or(41 + half_years, |at| u16::try_from(38 + at).unwrap_or(u16::MAX));
-        u8::try_from(number).unwrap_or(u8::MAX)
+        u8::try_from(41 + half_years).unwrap_or(u8::MAX)
     }
 
     /// The oldest state files that the release reads (SLURM_MIN_PROTOCOL_VERSION).
     pub fn oldest_protocol(self) -> u8 {
-        self.protocol().saturating_sub(if self >= Self::new(24, 11) { 3 } else { 2 })
+        self.protocol().saturating_sub(3)
     }
 
     /// The release with this number; `None` before 22.05.
     pub fn of_protocol(number: u8) -> Option<Self> {
-        let index = number.checked_sub(38)?;
-        let half_years = u16::from(index).saturating_sub(3);
-        let month = if half_years % 2 == 0 { 5 } else { 11 };
-        let early = Self::NINE_MONTHS.get(usize::from(index)).copied();
-        Some(early.unwrap_or(Self::new(24 + half_years / 2, month)))
+        match number {
+            ..38 => None,
+            38 => Some(Self::new(22, 5)),
+            39 => Some(Self::new(23, 2)),
+            40 => Some(Self::new(23, 11)),
+            41.. => {
+                let half_years = u16::from(number - 41);
+                Some(Self::new(24 + half_years / 2, if half_years % 2 == 0 { 5 } else { 11 }))
+            }
+        }
     }
 
-    /// The latest release that reads state files of `number`.
+    /// The latest supported release that reads state files of `number`.
     pub fn latest_that_reads(number: u8) -> Option<Self> {
-        let reads = |release: &Self| release.oldest_protocol() <= number;
-        (number..=number.saturating_add(3)).rev().filter_map(Self::of_protocol).find(reads)
+        let reads = |release: &Self| (release.oldest_protocol()..=release.protocol()).contains(&number);
+        RELEASES.iter().rev().map(|release| release.version).find(reads)
     }
-
-    /// The releases every nine months, the first of which has the number 38. From 24.05 on there is one each May and November.
-    const NINE_MONTHS: [Self; 3] = [Self::new(22, 5), Self::new(23, 2), Self::new(23, 11)];
 }
 
 impl fmt::Display for SlurmVersion {
@@ -87,18 +87,6 @@ impl fmt::Display for SlurmVersion {
 /// A behavior of newer releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behavior {
-    /// slurmd enables the controllers of a cgroup v2 by itself, where there is no systemd (`EnableControllers`).
-    EnableControllers,
-    /// oci.conf supports `IgnoreFileConfigJson`.
-    ContainerImages,
-    /// slurmctld accepts a node that returns with another address.
-    NodeAddressChange,
-    /// With `--systemd`, a daemon hands over to a successor on `scontrol reconfigure`, and keeps running if that fails.
-    Handover,
-    /// slurmd creates namespaces to read a user's login environment.
-    LoginNamespaces,
-    /// cgroup.conf supports `CgroupPlugin=disabled`.
-    DisabledCgroups,
     /// GetEnvTimeout was removed, and with it the file with the login environment.
     NoGetEnvTimeout,
     /// `ContainerPath` of oci.conf is a directory, in which Slurm names those of jobs, steps and tasks.
@@ -124,59 +112,12 @@ pub struct BehaviorRow {
 
 impl Behavior {
     /// All behaviors, by release.
-    pub const ALL: [Self; 10] = [
-        Self::EnableControllers,
-        Self::ContainerImages,
-        Self::NodeAddressChange,
-        Self::Handover,
-        Self::LoginNamespaces,
-        Self::DisabledCgroups,
-        Self::NoGetEnvTimeout,
-        Self::BundleDirectory,
-        Self::SuccessorBarrier,
-        Self::HttpEndpoints,
-    ];
+    pub const ALL: [Self; 4] =
+        [Self::NoGetEnvTimeout, Self::BundleDirectory, Self::SuccessorBarrier, Self::HttpEndpoints];
 
-    /// The row of the table. The sources are Slurm's RELEASE_NOTES, cgroup.conf(5) of 23.02, and `env.c` of 23.11 (23.02 only
-    /// forks).
+    /// The row of the table. The sources are Slurm's RELEASE_NOTES.
     pub const fn row(self) -> BehaviorRow {
         match self {
-            Self::EnableControllers => BehaviorRow {
-                release: SlurmVersion::new(23, 2),
-                if_unknown: true,
-                description: "`EnableControllers` in cgroup.conf",
-                handling: "older: no cgroups for jobs",
-            },
-            Self::ContainerImages => BehaviorRow {
-                release: SlurmVersion::new(23, 2),
-                if_unknown: true,
-                description: "`IgnoreFileConfigJson` in oci.conf",
-                handling: "older: no jobs in container images",
-            },
-            Self::NodeAddressChange => BehaviorRow {
-                release: SlurmVersion::new(23, 11),
-                if_unknown: true,
-                description: "the controller accepts a node's new address",
-                handling: "older: the roles controller, compute and login are rejected",
-            },
-            Self::Handover => BehaviorRow {
-                release: SlurmVersion::new(23, 11),
-                if_unknown: false,
-                description: "`--systemd`: a daemon hands over to a successor on `scontrol reconfigure`",
-                handling: "older: a daemon re-executes itself, and exits at a broken file",
-            },
-            Self::LoginNamespaces => BehaviorRow {
-                release: SlurmVersion::new(23, 11),
-                if_unknown: true,
-                description: "slurmd creates namespaces to read the login environment",
-                handling: "without CAP_SYS_ADMIN: `GetEnvTimeout=0`, and slurminit writes the login environments",
-            },
-            Self::DisabledCgroups => BehaviorRow {
-                release: SlurmVersion::new(24, 5),
-                if_unknown: true,
-                description: "`CgroupPlugin=disabled`",
-                handling: "older: `cgroup/v1`, with task/none",
-            },
             Self::NoGetEnvTimeout => BehaviorRow {
                 release: SlurmVersion::new(25, 5),
                 if_unknown: false,
@@ -216,10 +157,8 @@ pub struct Release {
     pub argument: &'static str,
 }
 
-/// Oldest first.
-pub const RELEASES: [Release; 5] = [
-    Release { version: SlurmVersion::new(22, 5), from: "Debian 12", argument: "BASE_IMAGE=debian:bookworm-slim" },
-    Release { version: SlurmVersion::new(23, 11), from: "Ubuntu 24.04", argument: "BASE_IMAGE=ubuntu:24.04" },
+/// The supported releases, oldest first. A start with an older one is refused.
+pub const RELEASES: [Release; 3] = [
     Release { version: DEFAULT, from: "Debian 13", argument: "" },
     Release { version: SlurmVersion::new(25, 11), from: "source", argument: "SLURM_VERSION=25.11.7" },
     Release { version: SlurmVersion::new(26, 5), from: "source", argument: "SLURM_VERSION=26.05.4" },
@@ -250,17 +189,22 @@ mod tests {
     /// From `slurm_protocol_common.h` of each release.
     #[test]
     fn protocol_numbers_match_slurm_releases() {
-        let table = [(22, 5, 38, 36), (23, 2, 39, 37), (23, 11, 40, 38), (24, 5, 41, 39), (24, 11, 42, 39)];
-        let later = [(25, 5, 43, 40), (25, 11, 44, 41), (26, 5, 45, 42), (26, 11, 46, 43)];
-        for (year, month, number, oldest) in table.into_iter().chain(later) {
+        let table = [(24, 11, 42, 39), (25, 5, 43, 40), (25, 11, 44, 41), (26, 5, 45, 42), (26, 11, 46, 43)];
+        for (year, month, number, oldest) in table {
             let release = SlurmVersion::new(year, month);
             assert_eq!((release.protocol(), release.oldest_protocol()), (number, oldest), "{release}");
             assert_eq!(SlurmVersion::of_protocol(number), Some(release));
         }
+        for (number, release) in [(38, (22, 5)), (39, (23, 2)), (40, (23, 11)), (41, (24, 5))] {
+            assert_eq!(SlurmVersion::of_protocol(number), Some(SlurmVersion::new(release.0, release.1)));
+        }
         assert_eq!(SlurmVersion::of_protocol(37), None);
-        assert_eq!(SlurmVersion::latest_that_reads(38), Some(SlurmVersion::new(23, 11)));
-        assert_eq!(SlurmVersion::latest_that_reads(42), Some(SlurmVersion::new(26, 5)));
-        assert_eq!(SlurmVersion::latest_that_reads(20), None);
+        for (number, release) in
+            [(38, None), (39, Some((24, 11))), (40, Some((24, 11))), (41, Some((25, 11))), (42, Some((26, 5)))]
+        {
+            let expected = release.map(|(year, month)| SlurmVersion::new(year, month));
+            assert_eq!(SlurmVersion::latest_that_reads(number), expected, "{number}");
+        }
     }
 
     #[test]

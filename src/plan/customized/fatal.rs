@@ -5,7 +5,6 @@
 use std::path::PathBuf;
 
 use crate::{Culprit, FileName, Plan, cgroups};
-use model::inventory::Behavior;
 
 use super::check::Context;
 use super::include::MissingInclude;
@@ -156,10 +155,9 @@ impl Checks<'_> {
         let is_disabled = is_set("CgroupPlugin", "disabled");
         let constrains =
             ["Cores", "RAMSpace", "SwapSpace", "Devices"].iter().any(|what| is_set(&format!("Constrain{what}"), "yes"));
-        let slurm = &self.context.inventory.slurm;
         let obstacle = cgroups::obstacle(self.context.inventory);
         let (key, cause) = match obstacle {
-            _ if is_disabled && slurm.does(Behavior::DisabledCgroups) => {
+            _ if is_disabled => {
                 let why = obstacle.map_or_else(String::new, |obstacle| format!(": {}", obstacle.why));
                 let key = [proctrack, task, gather].into_iter().find(is_cgroup)?;
                 (key, format!("cgroup.conf has CgroupPlugin=disabled; slurmd exits with both{why}"))

@@ -15,7 +15,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The host's names in the order in which slurmd looks for them (22.05 to 24.11, `slurmd.c`).
+    /// The host's names in the order in which slurmd looks for them (24.11, `slurmd.c`).
     fn of_host(&self) -> impl Iterator<Item = &str> {
         let short = self.hostname.split('.').next().unwrap_or(&self.hostname);
         [self.hostname.as_str(), short].into_iter().chain(self.aliases.iter().map(String::as_str)).chain(["localhost"])

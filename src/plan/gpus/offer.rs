@@ -171,7 +171,7 @@ fn files(
     }
 }
 
-/// On WSL2 all GPUs share one device. slurmd exits only if the same path appears twice (tried with 22.05 and 24.11).
+/// On WSL2 all GPUs share one device. slurmd exits only if the same path appears twice (tried with 24.11).
 fn unshared(device: &str, taken: &BTreeSet<DevicePath>) -> Result<DevicePath, String> {
     let mut own = DevicePath::try_from(Path::new(device))?;
     while taken.contains(&own) {

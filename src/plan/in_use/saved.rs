@@ -1,7 +1,7 @@
 //! The names in a file of slurmctld's state.
 //!
 //! The file's format differs between releases, but each stores a text as its length (32 bits, big-endian, including the
-//! final NUL), followed by the text (22.05 to 24.11, `pack.c`). So all texts are found, including those of ended jobs
+//! final NUL), followed by the text (24.11, `pack.c`). So all texts are found, including those of ended jobs
 //! and other data of this form.
 
 use std::collections::BTreeSet;

@@ -1,7 +1,6 @@
 //! Parses Slurm's report of all nodes: JSON, in which users' text cannot imitate Slurm's own.
 //!
-//! Slurm 24.11 (`scontrol --json`, data_parser v0.0.42) and 22.05 (`sinfo --json`, openapi v0.0.38) agree on the keys that are read
-//! here, except for those of a state and of a job's nodes.
+//! The keys are those of `scontrol --json` and `squeue --json` of Slurm 24.11 (data_parser v0.0.42), which later releases kept.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -12,7 +11,7 @@ use model::prepared::OfferedGpu;
 use model::prepared::announced;
 use model::prepared::announced::Announced;
 use model::printable;
-use model::queued_job::{HOLDING, OwnedJob};
+use model::queued_job::OwnedJob;
 
 /// Maximum length of a text chosen by people or machines, in characters.
 const MAX_TEXT_LENGTH: usize = 400;
@@ -121,12 +120,11 @@ impl ClusterNode {
     }
 
     fn parse(value: &Value) -> Option<Self> {
-        let words = state_words(value, &["state", "state_flags"]);
+        let words = state_words(value);
         let report = NodeReport {
             state: state(&words),
-            responding: !words.iter().any(|word| word == "NOT_RESPONDING" || word == "NO_RESPOND"),
-            // sinfo prints `none` for an empty reason, as `NO_REASON` does.
-            reason: Some(text(value, "reason")).filter(|reason| reason != "none").unwrap_or_default(),
+            responding: !words.iter().any(|word| word == "NOT_RESPONDING"),
+            reason: text(value, "reason"),
         };
         let in_use = value["gres_used"].as_str().unwrap_or_default();
         let (used, shared) = (gres::indices(in_use), gres::shared(in_use));
@@ -209,7 +207,7 @@ impl ClusterNodes {
         nodes.sort_by_cached_key(|node| numeric_sort_key(&node.name));
         let mut cluster = Self { nodes, most_nodes: None };
         let mut ambiguous_gpus = Vec::new();
-        for value in list(jobs, "jobs")?.into_iter().filter(holds_resources) {
+        for value in list(jobs, "jobs")? {
             let Some(job) = job(&value) else { continue };
             for (node, detail) in allocations(&value) {
                 let nodes = cluster.nodes.iter_mut().filter(|known| known.name == node);
@@ -274,18 +272,14 @@ fn word(value: &Value) -> Option<String> {
     value.as_str().map(|word| printable::short(word, MAX_TEXT_LENGTH))
 }
 
-/// A number, or 24.11's `{"set": true, "infinite": false, "number": 7}`.
+/// A number, or `{"set": true, "infinite": false, "number": 7}`.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value["number"].as_u64())
 }
 
-/// The state's words in capitals: 24.11 has one list, 22.05 a word and a list of flags.
-fn state_words(value: &Value, keys: &[&str]) -> Vec<String> {
-    let words = keys
-        .iter()
-        .map(|key| &value[*key])
-        .flat_map(|list| list.as_array().map_or(std::slice::from_ref(list), Vec::as_slice));
-    words.filter_map(Value::as_str).map(str::to_ascii_uppercase).collect()
+/// The words of the state, in capitals.
+fn state_words(node: &Value) -> Vec<String> {
+    node["state"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_ascii_uppercase).collect()
 }
 
 /// The state in sinfo's words (`node_state_string` of `slurm_protocol_defs.c`).
@@ -302,11 +296,6 @@ fn state(words: &[String]) -> String {
     }
 }
 
-/// Whether the job holds resources. With `--json` the squeue of 22.05 prints jobs of all states.
-fn holds_resources(job: &Value) -> bool {
-    state_words(job, &["job_state"]).iter().any(|state| HOLDING.contains(&state.as_str()))
-}
-
 fn job(value: &Value) -> Option<OwnedJob> {
     let user_name = Some(text(value, "user_name")).filter(|user| !user.is_empty());
     let user = user_name.or_else(|| number(&value["user_id"]).map(|id| id.to_string()));
@@ -318,13 +307,10 @@ fn job(value: &Value) -> Option<OwnedJob> {
 fn allocations(job: &Value) -> Vec<(String, String)> {
     let resources = &job["job_resources"];
     let nodes = resources["nodes"]["allocation"].as_array().into_iter().flatten();
-    let mut names: Vec<String> = nodes.filter_map(|node| node["name"].as_str().map(str::to_owned)).collect();
-    if names.is_empty() {
-        names.extend(resources["nodes"].as_str().map(str::to_owned));
-    }
+    let names = nodes.filter_map(|node| node["name"].as_str().map(str::to_owned));
     let detail = job["gres_detail"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let detail = detail.chain(std::iter::repeat("")).map(str::to_owned);
-    names.into_iter().zip(detail).collect()
+    names.zip(detail).collect()
 }
 
 #[cfg(test)]

@@ -62,8 +62,8 @@ impl Capacity {
 impl NodeSize {
     fn parse(line: &str) -> Option<Self> {
         value(line, "NodeName")?;
-        // CPUEfctv, since 22.05, excludes the cores reserved for the system.
-        let cpus = number(line, "CPUEfctv").or_else(|| number(line, "CPUTot"))?;
+        // CPUEfctv excludes the cores reserved for the system.
+        let cpus = number(line, "CPUEfctv")?;
         let reserved = number::<u64>(line, "MemSpecLimit").unwrap_or(0);
         Some(Self {
             cpus,

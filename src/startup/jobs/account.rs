@@ -62,7 +62,7 @@ impl KnownJobs {
     }
 }
 
-/// A log line in which slurmctld assigns a job to the node (Slurm 22.05 to 24.11, `job_scheduler.c`, `backfill.c`).
+/// A log line in which slurmctld assigns a job to the node (Slurm 24.11, `job_scheduler.c`, `backfill.c`).
 /// Other lines, and the rest of these, contain users' text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct AllocationLine {
@@ -225,7 +225,7 @@ pub(super) fn started_jobs(node: &str) -> anyhow::Result<StartedJobs> {
 }
 
 /// The job that slurmd launches, according to this line of `slurminit logs`. Once a job has ended, this is the only
-/// trace (Slurm 22.05 to 24.11, `req.c`).
+/// trace (Slurm 24.11, `req.c`).
 pub(super) fn launched_job<'a>(slurmd: &str, line: &'a str) -> Option<&'a str> {
     let (_, message) = split_text(line, slurmd)?;
     let rest = message.strip_prefix("Launching batch job ")?;

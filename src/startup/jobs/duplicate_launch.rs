@@ -2,7 +2,7 @@
 //!
 //! If slurmctld is killed before it has saved the start of a batch job, its successor starts the job again. slurmd does
 //! not know that the first run is over, and refuses. slurmctld then requeues the job for two minutes, and drains the
-//! whole node with "Duplicate jobid" until a person resumes it (Slurm 22.05 to 24.11, `req.c` and `agent.c`).
+//! whole node with "Duplicate jobid" until a person resumes it (Slurm 24.11, `req.c` and `agent.c`).
 
 use std::time::{Duration, Instant};
 

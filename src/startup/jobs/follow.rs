@@ -3,7 +3,7 @@
 //! PID 1 runs this as a child while the cluster runs. It has four purposes. First, slurmctld saves the start
 //! of a job up to five seconds late, slurmd keeps nothing about an ended job, and nothing else records which array task
 //! has which job ID. So all this is written down at once, for the accounting after a KILL of the whole container.
-//! Second, slurmctld does not save a start by its backfill scheduler at all (Slurm 22.05 to 24.11, `backfill.c`): its
+//! Second, slurmctld does not save a start by its backfill scheduler at all (Slurm 24.11, `backfill.c`): its
 //! successor would find the job pending, abort it, and start it again. So slurmctld is made to save. Third, it warns when
 //! slurmctld cannot save, because the disk is full. Fourth, it names the jobs whose output file cannot be opened.
 

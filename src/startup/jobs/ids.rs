@@ -1,7 +1,7 @@
 //! Ensures that no job ID is used twice.
 //!
 //! slurmctld saves its state, including the next job ID, five seconds late, and no setting changes that
-//! (`state_save.c`, SAVE_MAX_WAIT, Slurm 22.05 to 24.11). If it is killed in that time, it forgets the latest jobs, and
+//! (`state_save.c`, SAVE_MAX_WAIT, Slurm 24.11). If it is killed in that time, it forgets the latest jobs, and
 //! its successor would reuse their IDs. So unless its predecessor shut down in order, a slurmctld starts with the saved
 //! number raised: beyond every batch script in the state directory, which slurmctld writes before it answers sbatch,
 //! and beyond what else it can have used in five seconds. An ordered stop records the next ID in a file, so that there

@@ -2,7 +2,7 @@
 //!
 //! slurmctld saves changes within five seconds. If it dies in that time, its successor still lists jobs
 //! as running that have just ended. Slurm notices a missing batch job when the node registers again, every half hour, and
-//! never notices an allocation whose srun is gone (22.05 to 24.11, `ping_nodes.c`, `job_mgr.c`; both seen for minutes).
+//! never notices an allocation whose srun is gone (24.11, `ping_nodes.c`, `job_mgr.c`; both seen for minutes).
 //! `InactiveLimit` queries srun itself, but treats a stopped srun as missing, and after a pause of the container
 //! every srun: docs/decisions/reclaim-jobs-after-a-daemons-return.md.
 

@@ -7,7 +7,7 @@ use super::Failure;
 use sys::proc;
 use sys::proc::Stat;
 
-/// The helper's process name (Slurm 22.05 to 25.11, `slurmscriptd.c`).
+/// The helper's process name (Slurm 24.11 to 25.11, `slurmscriptd.c`).
 const NAME: &str = "slurmscriptd";
 const STOPPED: &str = "is stopped";
 

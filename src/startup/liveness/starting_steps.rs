@@ -2,7 +2,7 @@
 //!
 //! For `scontrol show slurmd`, slurmd connects to the socket of each slurmstepd. If the slurmstepd of a batch job has
 //! bound its socket, but does not listen yet, the connection is refused. slurmd then deletes the job's script, and the
-//! job fails (22.05 to 25.11: `stepd_api.c`, `_step_connect`).
+//! job fails (24.11 to 25.11: `stepd_api.c`, `_step_connect`).
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
 //! Makes Slurm check new files before they are installed: `slurmd -G` parses slurm.conf, gres.conf and cgroup.conf as
-//! the daemons do, prints the GRES and exits (22.05 and later). It does not load every plugin that slurm.conf names.
+//! the daemons do, prints the GRES and exits. It does not load every plugin that slurm.conf names.
 
 use std::fs;
 use std::io;

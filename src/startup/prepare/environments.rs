@@ -1,7 +1,7 @@
 //! Writes each user's login environment for Slurm.
 //!
-//! slurmd needs it for `sbatch --export=NONE` and the like, and would run `su - USER` in namespaces of its own (Slurm
-//! 23.11 and newer). Without CAP_SYS_ADMIN the kernel refuses those, and slurmd exits. With `GetEnvTimeout=0` it reads
+//! slurmd needs it for `sbatch --export=NONE` and the like, and would run `su - USER` in namespaces of its own.
+//! Without CAP_SYS_ADMIN the kernel refuses those, and slurmd exits. With `GetEnvTimeout=0` it reads
 //! these files instead.
 
 use std::path::{Path, PathBuf};

@@ -22,7 +22,7 @@ pub fn explain(sources: &Sources<'_>, daemon: &str, log_lines: &str, is_reload: 
         .or_else(|| last_line(is_reload, &log_lines, &cause))
 }
 
-/// slurmctld and slurmd cannot listen in a container that has only its loopback interface (22.05 to 24.11, `xgetaddrinfo`).
+/// slurmctld and slurmd cannot listen in a container that has only its loopback interface (24.11, `xgetaddrinfo`).
 fn no_network(daemon: &str, log_lines: &[&str]) -> Option<Refusal> {
     log_lines.iter().find(|line| line.contains("Unable to resolve \"(null)\""))?;
     let exit_code = if daemon == "slurmd" { exit_code::SLURMD } else { exit_code::SLURMCTLD };

@@ -13,7 +13,7 @@ use sys::report;
 
 /// Fails if there is such a job, or if that cannot be determined.
 pub(super) fn check_no_job_holds_gpus() -> Result<(), Refusal> {
-    // Uses JSON (22.05 and later): in `scontrol show job`, a job's name and comment can imitate Slurm's own lines.
+    // Uses JSON: in `scontrol show job`, a job's name and comment can imitate Slurm's own lines.
     let client = Client::with_timeout(limit::RELOAD);
     let answer = match client.output("squeue", &["--json"]) {
         Ok(answer) => answer,

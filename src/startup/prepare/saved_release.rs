@@ -1,6 +1,6 @@
 //! Which release of Slurm wrote the state that slurmctld is about to read, and whether the installed one can.
 //!
-//! slurmctld writes its own release into each file. It reads those of two or three releases before its own, and saves them as its own a few
+//! slurmctld writes its own release into each file. It reads those of three releases before its own, and saves them as its own a few
 //! seconds later. One of a later or a much older release makes it exit, or is misread: it compares the number with a minimum only (24.11 to
 //! 26.05, `job_mgr.c`, `node_mgr.c`).
 
@@ -73,7 +73,9 @@ fn refusal(state: &Path, installed: SlurmVersion, saved: u8, why: &str) -> Refus
             release_name(saved)
         ),
         (false, Some(between)) => format!("start an image with Slurm {between} once, which converts it; {discard}"),
-        (false, None) => discard.to_owned(),
+        (false, None) => {
+            format!("no supported release reads it: let the jobs end in the image that wrote it; {discard}")
+        }
     };
     Refusal::new(exit_code::CONFIG, what, cause, repair)
 }
@@ -139,7 +141,12 @@ mod tests {
     fn refuses_too_old_state_and_names_intermediate_release() {
         let refusal = checked((24, 11), &[("job_state", &head(38))]).unwrap_err();
         assert_eq!(refusal.exit_code, exit_code::CONFIG);
-        assert!(refusal.finding.what.contains("22.05") && refusal.finding.repair.contains("23.11"), "{refusal:?}");
+        assert!(
+            refusal.finding.what.contains("22.05") && refusal.finding.repair.contains("that wrote it"),
+            "{refusal:?}"
+        );
+        let refusal = checked((25, 11), &[("job_state", &head(40))]).unwrap_err();
+        assert!(refusal.finding.what.contains("23.11") && refusal.finding.repair.contains("24.11"), "{refusal:?}");
         assert!(checked((26, 5), &[("job_state", &head(41))]).unwrap_err().finding.repair.contains("25.11"));
     }
 }

@@ -59,7 +59,7 @@ pub fn capabilities(status: &str) -> Option<u64> {
     u64::from_str_radix(field(status, "CapEff")?, 16).ok()
 }
 
-/// Job and step in a slurmstepd's title, `slurmstepd: [JOB.STEP]` (Slurm 22.05 to 24.11, `slurmstepd.c`).
+/// Job and step in a slurmstepd's title, `slurmstepd: [JOB.STEP]` (Slurm 24.11, `slurmstepd.c`).
 pub fn step(title: &str) -> Option<(u32, &str)> {
     let (job, step) = title.strip_prefix("slurmstepd: [")?.split_once(']')?.0.split_once('.')?;
     Some((job.parse().ok()?, step))

@@ -1,8 +1,8 @@
 //! A fake `libnvidia-ml.so.1` that simulates the GPUs described in a TOML file.
 //!
 //! Built as `libfake_nvml.so`; install it as `libnvidia-ml.so.1`, or give its path to `Nvml::builder().lib_path(..)`.
-//! It serves [nvml-wrapper](https://docs.rs/nvml-wrapper) and Slurm's `gpu_nvml.so` (every symbol that 22.05 and 24.11
-//! link). `FAKE_NVML` is the path of the file, by default `/etc/fake-nvml.toml`. Each `nvmlInit` reads it; a changed
+//! It serves [nvml-wrapper](https://docs.rs/nvml-wrapper) and Slurm's `gpu_nvml.so` (every symbol that 24.11
+//! links). `FAKE_NVML` is the path of the file, by default `/etc/fake-nvml.toml`. Each `nvmlInit` reads it; a changed
 //! file is read again, because GPUs fail while a driver is in use. Without a file, the driver has no GPU.
 //!
 //! # The file

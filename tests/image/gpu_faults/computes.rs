@@ -112,7 +112,7 @@ fn reload_on_drained_compute_registers_added_gpu() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn logs_gpu_memory_that_no_job_uses() {
-    let (container, _config) = serve(DEMO, 2, "");
+    let (container, _config) = serve(2, "");
     let used = "condition = { used_mib = 20480, processes = [{ pid = 4711, memory_mib = 20000 }] }";
     append(&container, used);
     container.wait_until(180, "grep -q leftover /run/slurminit/gpus.json").ok();

@@ -3,7 +3,7 @@
 use super::kfd::{self, Chip};
 use super::listing;
 use super::tree::Tree;
-use crate::docker::{BOOKWORM, Container, DEMO, Image, Outcome, PLAIN, debians, is_built};
+use crate::docker::{Container, DEMO, Image, Outcome, PLAIN, is_built};
 
 /// A row of the table.
 pub(crate) struct Machine {
@@ -86,19 +86,6 @@ impl Machine {
     /// Whether this part of docker/test uses the machine's image.
     pub(crate) fn is_built(&self) -> bool {
         is_built(self.image)
-    }
-
-    /// Returns the machine on each Debian of this part of docker/test.
-    pub(crate) fn on_each_debian(machine: impl Fn() -> Self) -> impl Iterator<Item = Self> {
-        debians(DEMO).into_iter().map(move |image| if image == BOOKWORM { machine().on_debian_12() } else { machine() })
-    }
-
-    /// Selects Debian 12 (Slurm 22.05).
-    pub(crate) fn on_debian_12(mut self) -> Self {
-        self.image = BOOKWORM;
-        // That image already contains the simulated NVML.
-        self.tree.remove("usr");
-        self
     }
 
     /// Simulates one or two sockets instead of the host's.

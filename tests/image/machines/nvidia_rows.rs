@@ -85,12 +85,6 @@ pub(crate) fn nvidia() -> Vec<Machine> {
             .gpus(2)
             .sockets(2)
             .offers("gpu:nvidia:2", "/dev/nvidia1", &cuda(0), &cuda(1)),
-        Machine::nvidia("2 H200, Debian 12 (Slurm 22.05)", "gpus = 2").gpus(2).on_debian_12().offers(
-            "gpu:nvidia:2",
-            "/dev/nvidia1",
-            &cuda(0),
-            &cuda(1),
-        ),
     ]
 }
 
@@ -169,12 +163,6 @@ pub(crate) fn mig() -> Vec<Machine> {
     let h200 = "gpu:nvidia:1,gpu:nvidia_h200_1g.18gb:2,gpu:nvidia_h200_3g.71gb:1";
     vec![
         Machine::nvidia("H200 whole, and one in 3 MIG instances", mixed).gpus(2).mig(mixed_minors).offers(
-            h200,
-            &caps([156, 157]),
-            &gpu(0),
-            &instance(1, 1),
-        ),
-        Machine::nvidia("the same, Debian 12 (Slurm 22.05)", mixed).gpus(2).mig(mixed_minors).on_debian_12().offers(
             h200,
             &caps([156, 157]),
             &gpu(0),

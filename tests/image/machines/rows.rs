@@ -161,11 +161,6 @@ fn mixed() -> Vec<Machine> {
             &cuda(0),
             &rocr(1),
         ),
-        Machine::nvidia("2 H200 and 2 MI210, Debian 12 (Slurm 22.05)", "gpus = 2")
-            .gpus(2)
-            .with_amd(&amd)
-            .on_debian_12()
-            .offers("gpu:nvidia:2,gpu:amd:2", "/dev/dri/renderD129", &cuda(0), &rocr(1)),
         Machine::nvidia("H200 and MI300X in 4 partitions, `type_name = \"model\"`", "gpus = 1")
             .gpus(1)
             .with_amd(&partitions)
@@ -182,12 +177,6 @@ fn elsewhere() -> Vec<Machine> {
     vec![
         wsl("WSL2, 1 RTX 4090", 1).offers("gpu:nvidia:1", "/dev/dxg", &cuda(0), &cuda(0)),
         wsl("WSL2, 2 RTX 4090", 2).offers("gpu:nvidia:2", "/dev/./dxg", &cuda(0), &cuda(1)),
-        wsl("WSL2, 2 RTX 4090, Debian 12 (Slurm 22.05)", 2).on_debian_12().offers(
-            "gpu:nvidia:2",
-            "/dev/./dxg",
-            &cuda(0),
-            &cuda(1),
-        ),
         Machine::plain("Intel, by a gres.conf of one's own")
             .devices(["dri/renderD128"])
             .file("sys/class/drm/renderD128/device/vendor", "0x8086")
@@ -199,7 +188,7 @@ fn elsewhere() -> Vec<Machine> {
             &cuda(0),
             &cuda(0),
         ),
-        Machine::plain("Jetson Xavier, Debian 12 (Slurm 22.05)").devices(["nvhost-ctrl-gpu"]).on_debian_12().offers(
+        Machine::plain("Jetson Xavier").devices(["nvhost-ctrl-gpu"]).offers(
             "gpu:nvidia:1",
             "/dev/nvhost-ctrl-gpu",
             &cuda(0),

@@ -34,50 +34,41 @@ fn two_jobs_share_a_gpu(machine: &Machine) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn two_jobs_share_gpu_by_shards_on_each_debian() {
-    let machine = || Machine::nvidia("shards", "gpus = 2").gpus(2).config("[gpu]\nshards = 2");
-    for machine in Machine::on_each_debian(machine) {
-        two_jobs_share_a_gpu(&machine.option(["--cpuset-cpus", "0-1"]));
-    }
+fn two_jobs_share_gpu_by_shards() {
+    let machine = Machine::nvidia("shards", "gpus = 2").gpus(2).config("[gpu]\nshards = 2");
+    two_jobs_share_a_gpu(&machine.option(["--cpuset-cpus", "0-1"]));
 }
 
 /// Only the GPU without MIG is shared. Jobs get CUDA's UUIDs for both kinds.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn does_not_share_mig_instances_on_each_debian() {
+fn does_not_share_mig_instances() {
     let nvml = "[[gpu]]\n[[gpu]]\n[[gpu.mig]]\ngi = 9\n";
-    let machine = || {
-        Machine::nvidia("shards beside MIG", nvml)
-            .gpus(2)
-            .mig("gpu1/gi9/access 219\ngpu1/gi9/ci0/access 220\n")
-            .config("[gpu]\nshards = 2")
-    };
-    for machine in Machine::on_each_debian(machine) {
-        let container = machine.serve();
-        let node = gres(&container);
-        assert!(node.starts_with("idle gpu:nvidia:1,gpu:nvidia_h200_1g.18gb:1,shard:"), "{node}: {}", container.log());
-        let script = "hold shard:2 1; ! timeout 5 srun --immediate=1 --gres=shard:1 true 2>/tmp/refused;\n\
-                      timeout 30 srun --overlap --gres=gpu:nvidia_h200_1g.18gb:1 printenv CUDA_VISIBLE_DEVICES;\n\
-                      touch /tmp/done; wait; cat /tmp/job1";
-        let instance = "MIG-fa4e0000-0000-0000-0000-000000000001";
-        let whole = "CUDA_VISIBLE_DEVICES=GPU-fa4e0000-0000-0000-0000-000000000000";
-        assert_eq!(run(&container, script), format!("{instance}\n{whole}"), "{}", container.log());
-    }
+    let machine = Machine::nvidia("shards beside MIG", nvml)
+        .gpus(2)
+        .mig("gpu1/gi9/access 219\ngpu1/gi9/ci0/access 220\n")
+        .config("[gpu]\nshards = 2");
+    let container = machine.serve();
+    let node = gres(&container);
+    assert!(node.starts_with("idle gpu:nvidia:1,gpu:nvidia_h200_1g.18gb:1,shard:"), "{node}: {}", container.log());
+    let script = "hold shard:2 1; ! timeout 5 srun --immediate=1 --gres=shard:1 true 2>/tmp/refused;\n\
+                  timeout 30 srun --overlap --gres=gpu:nvidia_h200_1g.18gb:1 printenv CUDA_VISIBLE_DEVICES;\n\
+                  touch /tmp/done; wait; cat /tmp/job1";
+    let instance = "MIG-fa4e0000-0000-0000-0000-000000000001";
+    let whole = "CUDA_VISIBLE_DEVICES=GPU-fa4e0000-0000-0000-0000-000000000000";
+    assert_eq!(run(&container, script), format!("{instance}\n{whole}"), "{}", container.log());
 }
 
 /// MPS shares are percentages of a GPU. All GPUs can be shared at the same time.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn jobs_share_gpus_by_percent_on_each_debian() {
-    let machine = || Machine::nvidia("mps", "gpus = 2").gpus(2).config("[gpu]\nmps = true");
-    for machine in Machine::on_each_debian(machine) {
-        let container = machine.serve();
-        assert_eq!(gres(&container), "idle gpu:nvidia:2,mps:nvidia:200", "{}", container.log());
-        let script = "hold mps:60 1; hold mps:60 2; touch /tmp/done; wait; sort /tmp/job1 /tmp/job2";
-        let percent = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60";
-        let seen = run(&container, script);
-        assert_eq!(seen, format!("{percent}\n{percent}\nCUDA_VISIBLE_DEVICES=0\nCUDA_VISIBLE_DEVICES=1"));
-    }
+fn jobs_share_gpus_by_percent() {
+    let container = Machine::nvidia("mps", "gpus = 2").gpus(2).config("[gpu]\nmps = true").serve();
+    assert_eq!(gres(&container), "idle gpu:nvidia:2,mps:nvidia:200", "{}", container.log());
+    let script = "hold mps:60 1; hold mps:60 2; touch /tmp/done; wait; sort /tmp/job1 /tmp/job2";
+    let percent = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60";
+    let seen = run(&container, script);
+    assert_eq!(seen, format!("{percent}\n{percent}\nCUDA_VISIBLE_DEVICES=0\nCUDA_VISIBLE_DEVICES=1"));
 }
 
 /// A job with shards of an AMD GPU gets ROCr's number of that GPU.

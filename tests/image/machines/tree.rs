@@ -31,11 +31,6 @@ impl Tree {
         fs::copy(from, to).expect("a file");
     }
 
-    pub(crate) fn remove(&mut self, directory: &str) {
-        // Most trees do not contain it.
-        let _ = fs::remove_dir_all(self.directory.path().join(directory));
-    }
-
     /// Writes two CPUs, as two sockets with one core each or as one socket.
     pub(crate) fn sockets(&mut self, sockets: u32) {
         let cpus = "sys/devices/system/cpu";

@@ -64,23 +64,6 @@ fn assigns_gpus_of_all_nodes() {
 }
 
 #[test]
-fn parses_slurm_22_05() {
-    let nodes = r#"{"nodes": [{"name": "localhost", "state": "mixed", "state_flags": ["DRAIN"], "reason": "fan broken",
-        "gres": "gpu:nvidia:2", "gres_used": "gpu:nvidia:1(IDX:1)", "cpus": 2, "real_memory": 9}]}"#;
-    let jobs = r#"{"jobs": [{"job_id": 1, "job_state": "RUNNING", "user_name": "root", "gres_detail": ["gpu:nvidia:1(IDX:1)"],
-        "job_resources": {"nodes": "localhost", "allocated_nodes": [{"cpus": 1}]}},
-        {"job_id": 2, "job_state": "CANCELLED", "user_name": "eve", "gres_detail": ["gpu:nvidia:1(IDX:1)"],
-        "job_resources": {"nodes": "localhost"}}]}"#;
-    let mut cluster = ClusterNodes::parse(nodes, jobs).unwrap();
-    let gpu = OfferedGpu { model: "H200".to_owned(), memory_mib: Some(7), ..OfferedGpu::default() };
-    cluster.describe("localhost", &[gpu.clone(), gpu]);
-    let node = &cluster.nodes[0];
-    assert_eq!((node.report.to_string().as_str(), cluster.most_nodes), ("draining (fan broken)", None));
-    assert_eq!(states(node), ["unavailable", "1 of root"]);
-    assert_eq!((node.gpus[0].model.as_deref(), node.gpus[1].memory_mib), (Some("H200"), Some(7)));
-}
-
-#[test]
 fn partly_used_gpu_is_not_free() {
     let nodes = r#"{"nodes": [{"name": "c1", "state": ["MIXED"], "gres": "gpu:nvidia:3,shard:nvidia:12",
         "gres_used": "gpu:nvidia:1(IDX:1),shard:nvidia:3(3/4,0/4,0/4)"}]}"#;

@@ -1,7 +1,7 @@
 //! Names batch jobs that failed because slurmstepd could not open their output file.
 //!
 //! slurmstepd has nowhere to report that: the job is FAILED with the reason `RaisedSignal:53`, which is the last seven bits of
-//! ESLURMD_IO_ERROR (4021), and no file and no line of slurmd's log names the cause (Slurm 22.05 to 24.11).
+//! ESLURMD_IO_ERROR (4021), and no file and no line of slurmd's log names the cause (Slurm 24.11).
 
 use std::sync::mpsc::Receiver;
 

@@ -1,6 +1,6 @@
 //! Whether the last slurmctld has read the saved state. If not, it has not accepted a job, and no ID is skipped.
 //!
-//! Before it reads the jobs, slurmctld always replaces `last_config_lite` (Slurm 22.05 to 25.05, `read_config.c`,
+//! Before it reads the jobs, slurmctld always replaces `last_config_lite` (Slurm 24.11 to 25.05, `read_config.c`,
 //! dump_config_state_lite). So the identity of that file at the start of slurmctld is recorded. A record of an earlier boot is
 //! ignored, because a power failure may have undone the replacement.
 

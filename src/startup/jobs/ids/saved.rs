@@ -1,4 +1,4 @@
-//! The head of `job_state`, as Slurm 22.05 to 26.05 write it (`job_mgr.c`, dump_all_job_state; numbers are big-endian):
+//! The head of `job_state`, as Slurm 24.11 to 26.05 write it (`job_mgr.c`, dump_all_job_state; numbers are big-endian):
 //! the length of a string and `PROTOCOL_VERSION\0`, the version (16 bits), the time (64), the next id (32), and the time of the
 //! last backfill cycle (64), which the jobs follow. `node_state` begins with the same string, version and time.
 
@@ -16,9 +16,9 @@ const VERSION: usize = MAGIC.len();
 const TIME: usize = VERSION + 2;
 const NEXT_ID: usize = TIME + 8;
 const END: usize = NEXT_ID + 4 + 8;
-/// The protocol versions whose files begin like this: those of 22.05 to 26.05 (`slurm_protocol_common.h`). A file of another
+/// The protocol versions whose files begin like this: those of 23.02 to 26.05 (`slurm_protocol_common.h`). A file of another
 /// version is left alone.
-const VERSIONS: RangeInclusive<u8> = 38..=45;
+const VERSIONS: RangeInclusive<u8> = 39..=45;
 
 const NAME: &str = "job_state";
 /// slurmctld reads this file if the newer one is missing, which happens for a moment at each save.
@@ -161,11 +161,11 @@ mod tests {
     #[test]
     fn refuses_unknown_format_and_version() {
         let version = |major, minor| [MAGIC, &[major, minor], &HEAD[TIME..]].concat();
-        for version in [version(38, 0), version(45, 0)] {
+        for version in [version(39, 0), version(45, 0)] {
             assert_eq!(next_id(&version).unwrap(), 5);
         }
         let others = [b"".to_vec(), MAGIC.to_vec(), HEAD[..40].to_vec(), vec![b'x'; 99]];
-        for bytes in others.into_iter().chain([version(37, 0), version(46, 0), version(42, 1)]) {
+        for bytes in others.into_iter().chain([version(38, 0), version(46, 0), version(42, 1)]) {
             next_id(&bytes).unwrap_err();
         }
     }

@@ -1,6 +1,6 @@
 //! The signal that a batch job requested for the time before its end: `#SBATCH --signal=[R][B][:]SIGNAL[@SECONDS]`.
 //!
-//! slurmctld sends it before the time limit, and no command of Slurm prints it (22.05 to 26.05: `slurm_job_info_t` has no field
+//! slurmctld sends it before the time limit, and no command of Slurm prints it (24.11 to 26.05: `slurm_job_info_t` has no field
 //! for it). So it is read from the script, as sbatch does. The user chooses the text, and the signal goes only to the user's job.
 
 use std::collections::{BTreeMap, BTreeSet};
