@@ -5,7 +5,7 @@
 #   docker build -t slurminit:accounting --target accounting .      with Slurm's accounting database
 #   docker build -t slurminit:login --target login .                with SSH for users
 #   docker build -t slurminit:demo --target demo --build-arg GPU_TYPE=nvidia .   simulated GPUs
-#   docker build -t slurminit:25.11 --build-arg SLURM_VERSION=25.11.7 .          another Slurm, from source
+#   docker build -t slurminit:25.11 --build-arg SLURM_VERSION=25.11.8 .          another Slurm, from source
 #
 # Needs BuildKit: Docker 23 or newer with buildx, or DOCKER_BUILDKIT=1 before.
 
@@ -15,7 +15,7 @@ ARG BASE_IMAGE=debian:trixie-slim
 # Must have Rust 1.85 or newer; its glibc may be newer than BASE_IMAGE's (tests/image checks which symbols are used).
 ARG BUILDER_IMAGE=debian:trixie-slim
 ARG GPU_TYPE=none
-# Empty: Slurm from BASE_IMAGE's packages. A whole version, such as 25.11.7: from source (docs/your-software.md).
+# Empty: Slurm from BASE_IMAGE's packages. A whole version, such as 25.11.8: from source (docs/your-software.md).
 ARG SLURM_VERSION=
 
 FROM ${BUILDER_IMAGE} AS builder
@@ -107,7 +107,7 @@ RUN apt-get update \
  && slurmd -V > /usr/share/slurminit/slurm-version \
  && case "$(cat /usr/share/slurminit/slurm-version)" in \
       *' '2[0-3].* | *' 24.05.'*) \
-        echo "BASE_IMAGE has $(cat /usr/share/slurminit/slurm-version); slurminit needs 24.11 or newer: --build-arg SLURM_VERSION=26.05.4" >&2; exit 1 ;; \
+        echo "BASE_IMAGE has $(cat /usr/share/slurminit/slurm-version); slurminit needs 24.11 or newer: --build-arg SLURM_VERSION=26.05.5" >&2; exit 1 ;; \
     esac \
  && if ! ldconfig -p | grep -q libpmix; then find /usr/lib -name 'mpi_pmix*.so' -delete; fi \
  && install -d -o munge -g munge -m 0700 /etc/munge /var/lib/munge /var/log/munge \

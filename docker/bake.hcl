@@ -21,18 +21,19 @@ variable "PLATFORMS" { default = "linux/amd64,linux/arm64" }
 # CA certificates of a TLS-inspecting proxy, for the stages that download. The provenance shows them: pass no keys.
 variable "EXTRA_CA_CERTS" { default = "" }
 
-# The Slurm releases of src/model/inventory/slurm.rs: from the base's packages, or from source if `source` names a version. `sha256` is that of
-# slurm-VERSION.tar.bz2; docker/release refuses a source without one.
+# The Slurm releases of src/model/inventory/slurm.rs, a test compares them: from the base's packages, or from source if `source` names a version.
+# `sha256` is that of slurm-VERSION.tar.bz2. docker/release refuses a source without one: download it, compare it with the checksum on
+# https://www.schedmd.com/download-slurm/, and write it here.
 variable "SLURM" {
   default = [
     { release = "24.11", base = "debian:trixie-slim", source = "", sha256 = "" },
     {
-      release = "25.11", base = "debian:trixie-slim", source = "25.11.7",
-      sha256 = "8f71a55b755e41f07d0fc790e9d0c94bd810dc1b324cd308545b9a0fd5f66df6"
+      release = "25.11", base = "debian:trixie-slim", source = "25.11.8",
+      sha256 = "34ace13f81011add6094569d13bfc4006ad8868201c2236e2905443c7e526393"
     },
     {
-      release = "26.05", base = "debian:trixie-slim", source = "26.05.4",
-      sha256 = "035f4b193d4de979ba5381beca206a50b6b886b2793b06f68a1ce7e67022b06a"
+      release = "26.05", base = "debian:trixie-slim", source = "26.05.5",
+      sha256 = ""
     },
   ]
 }

@@ -99,8 +99,7 @@ fn release_targets_match_supported_releases() {
     for release in RELEASES {
         let name = format!("slurm-{}", release.version.to_string().replace('.', "-"));
         let args = &targets[&name]["args"];
-        let (argument, value) = release.argument.split_once('=').unwrap_or(("SLURM_VERSION", ""));
-        assert_eq!(args[argument], value, "{name}");
+        assert_eq!(args["SLURM_VERSION"], release.source.unwrap_or_default(), "{name}");
         let tags = strings(&targets[&name]["tags"]);
         assert!(tags.contains(&format!("slurminit:{}", release.version).as_str()), "{name}: {tags:?}");
         assert_eq!(tags.contains(&"slurminit:latest"), release.version == DEFAULT, "{name}: {tags:?}");

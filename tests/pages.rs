@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "pages/pins.rs"]
+mod pins;
 #[path = "pages/releases.rs"]
 mod releases;
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use config::{Config, Paths};
+use model::inventory::slurm::advisories::REMOVES_FILES_AS_ROOT;
 use model::inventory::{Behavior, Inventory};
 use model::value::is_plain_path;
 
@@ -21,6 +22,9 @@ pub struct Images {
     pub has_bundle_directory: bool,
     /// The newest CUDA release that the driver supports: `12.4`.
     pub cuda: Option<String>,
+    /// Whether slurmstepd must not remove the directories of ended steps. It does so as root, and before the fix of CVE-2026-65109 follows links
+    /// of their user there: it would remove `environment` in any directory.
+    pub keeps_bundles: bool,
 }
 
 impl Images {
@@ -40,6 +44,7 @@ impl Images {
             bundles,
             has_bundle_directory: inventory.slurm.does(Behavior::BundleDirectory),
             cuda: cuda.filter(|release| model::cuda::numbers(release).is_some()),
+            keeps_bundles: inventory.slurm.has_hole(REMOVES_FILES_AS_ROOT),
         })
     }
 }
@@ -59,6 +64,7 @@ mod tests {
         };
         assert_eq!(images(24, 11).map(|images| images.has_bundle_directory), Some(false));
         assert_eq!(images(25, 5).map(|images| images.has_bundle_directory), Some(true));
+        assert_eq!(images(24, 11).map(|images| images.keeps_bundles), Some(false));
         let binds = images(25, 5).unwrap().binds;
         assert_eq!(binds, ["/etc/slurm", "/run/munge", "/run/slurminit/oci", "/srv/reference"].map(PathBuf::from));
     }

@@ -14,7 +14,7 @@ pub(super) fn check(inventory: &Inventory) -> Result<(), Refusal> {
             exit_code::CONFIG,
             format!("Slurm {version} is not supported"),
             format!("the oldest supported release is {}; nobody patches older ones", oldest.version),
-            format!("build the image on Debian 13 (the default), or with --build-arg {} on this base", newest.argument),
+            format!("build the image on Debian 13 (the default), or with {} on this base", newest.argument()),
         )),
         _ => Ok(()),
     }

@@ -122,6 +122,7 @@ pub fn detect(options: &Options) -> Inventory {
     inventory.findings.extend(foreign::findings(root, &inventory.gpus));
     inventory.findings.extend(capabilities::detect(root));
     inventory.findings.extend(tmpfs::detect(root, &inventory.memory));
+    inventory.findings.extend(inventory.slurm.security_finding());
     inventory
 }
 

@@ -15,6 +15,9 @@ use sys::tool::Running;
 /// libraries.
 const VERSION_FILE: &str = "usr/share/slurminit/slurm-version";
 
+/// dpkg's list of the installed packages.
+const PACKAGES_FILE: &str = "var/lib/dpkg/status";
+
 /// The patches of docker/slurm-patches that a Slurm built from source has, one per line.
 const PATCHES_FILE: &str = "usr/share/slurminit/slurm-patches";
 const LOGIN_PATCH: &str = "25.05-login-environment-without-namespaces.patch";
@@ -48,30 +51,45 @@ const MAX_OUTPUT_LENGTH: usize = 4096;
 
 /// Reads the version that the image recorded; otherwise runs `slurmd -V` for at most `deadline`, if `root` is `/`.
 pub fn detect(root: &Path, deadline: Duration) -> SlurmInstall {
-    let recorded = read_text(&root.join(VERSION_FILE)).and_then(|text| parse_version(&text));
-    let version = recorded.or_else(|| (root == Path::new("/")).then(|| query_version(deadline)).flatten());
+    let recorded = read_text(&root.join(VERSION_FILE)).filter(|text| parse_version(text).is_some());
+    let printed = recorded.or_else(|| (root == Path::new("/")).then(|| query_version(deadline)).flatten());
+    let printed = printed.unwrap_or_default();
+    let (version, patch) = parse_version(&printed).unzip();
+    let package = read_text(&root.join(PACKAGES_FILE)).and_then(|packages| package_version(&packages));
+    // The last number of a packaged Slurm says nothing about its fixes.
+    let patch = patch.flatten().filter(|_| package.is_some() || !printed.contains("slurm-wlm"));
     let patches = read_text(&root.join(PATCHES_FILE)).unwrap_or_default();
     let forks_for_login = patches.lines().any(|patch| patch == LOGIN_PATCH);
-    SlurmInstall { version, plugins: plugins(root), forks_for_login }
+    SlurmInstall { version, patch, package, plugins: plugins(root), forks_for_login }
 }
 
 fn read_text(path: &Path) -> Option<String> {
     regular::text(path).ok()
 }
 
-/// Parses `slurm 24.11.5`, or `slurm-wlm 22.05.8` as in Debian.
-fn parse_version(text: &str) -> Option<SlurmVersion> {
+/// Parses `slurm 24.11.5`, or `slurm-wlm 24.11.5` as in Debian. The last number is `None` for a version before the release (`26.11.0-0rc1`).
+fn parse_version(text: &str) -> Option<(SlurmVersion, Option<u16>)> {
     let words = text.split_whitespace();
     words.skip_while(|word| !word.starts_with("slurm")).skip(1).find_map(|word| {
         let mut numbers = word.split('.').map(|number| number.parse::<u16>().ok());
         let (year, month) = (numbers.next()??, numbers.next()??);
-        (year < 100 && (1..=12).contains(&month)).then_some(SlurmVersion { year, month })
+        let version = SlurmVersion { year, month };
+        (year < 100 && (1..=12).contains(&month)).then(|| (version, numbers.next().flatten()))
     })
 }
 
-fn query_version(deadline: Duration) -> Option<SlurmVersion> {
+/// The version of the package `slurmd` in dpkg's list, which has a paragraph for each package.
+fn package_version(packages: &str) -> Option<String> {
+    let slurmd = packages.split("\n\n").find(|paragraph| paragraph.trim_start().starts_with("Package: slurmd\n"))?;
+    let field = |name| slurmd.lines().find_map(|line| line.strip_prefix(name));
+    let is_installed = field("Status: ")?.ends_with(" installed");
+    field("Version: ").filter(|_| is_installed).map(str::to_owned)
+}
+
+/// What `slurmd -V` prints.
+fn query_version(deadline: Duration) -> Option<String> {
     let child = Running::start(Command::new("slurmd").arg("-V"), b"").ok()?;
-    parse_version(&String::from_utf8_lossy(&child.finish(deadline, MAX_OUTPUT_LENGTH).ok()?.stdout))
+    Some(String::from_utf8_lossy(&child.finish(deadline, MAX_OUTPUT_LENGTH).ok()?.stdout).into_owned())
 }
 
 /// The loadable plugins of the relevant kinds, sorted, without `.so`.
@@ -124,13 +142,26 @@ mod tests {
 
     #[test]
     fn parses_debian_and_upstream_versions() {
-        let version = |year, month| Some(SlurmVersion { year, month });
-        assert_eq!(parse_version("slurm 24.11.5\n"), version(24, 11));
-        assert_eq!(parse_version("slurm-wlm 22.05.8\n"), version(22, 5));
-        assert_eq!(parse_version("slurm 25.05.0-0rc1\n"), version(25, 5));
+        let version = |year, month, patch| Some((SlurmVersion { year, month }, patch));
+        assert_eq!(parse_version("slurm 25.11.8\n"), version(25, 11, Some(8)));
+        assert_eq!(parse_version("slurm-wlm 24.11.5\n"), version(24, 11, Some(5)));
+        assert_eq!(parse_version("slurm 25.05.0-0rc1\n"), version(25, 5, None));
         for bad in ["", "slurm", "24.11.5", "slurm x.y", "slurm 2411", "slurm 24.13.1", "munge-0.5.16 (2024-03-15)"] {
             assert_eq!(parse_version(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn finds_version_of_installed_package() {
+        let of = |status: &str| {
+            format!(
+                "Package: slurmctld\nStatus: install ok installed\nVersion: 1\n\nPackage: slurmd\nStatus: {status}\n\
+                 Depends: a\nVersion: 24.11.5-4+deb13u1\nDescription: daemon\n Version: 2\n\nPackage: z\n"
+            )
+        };
+        assert_eq!(package_version(&of("install ok installed")).as_deref(), Some("24.11.5-4+deb13u1"));
+        assert_eq!(package_version(&of("deinstall ok config-files")), None);
+        assert_eq!(package_version("Package: slurmctld\n"), None);
     }
 
     #[test]

@@ -278,6 +278,11 @@ fn node() -> Vec<Case> {
             ),
         ),
         (
+            "slurm-with-known-holes",
+            "slurm-security",
+            healthy().file("usr/share/slurminit/slurm-version", "slurm 25.11.7\n"),
+        ),
+        (
             "low-real-memory",
             "real-memory",
             node("gpu:nvidia:1|inval|Low RealMemory (reported:900 < 100.00% of configured:1000)\n"),

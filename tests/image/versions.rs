@@ -4,9 +4,9 @@
 use model::inventory::slurm::Behavior;
 use model::inventory::{SlurmInstall, SlurmVersion};
 
-use crate::docker::{Container, DEMO, Image};
+use crate::docker::{Container, DEMO, Image, docker};
 
-/// The installed release, parsed from output like `slurm 25.11.7` or `slurm-wlm 24.11.5`.
+/// The installed release, parsed from output like `slurm 25.11.8` or `slurm-wlm 24.11.5`.
 fn slurm(container: &Container) -> SlurmInstall {
     let output = container.sh("slurmd -V");
     let mut numbers = output.split([' ', '.']).filter_map(|word| word.parse::<u16>().ok());
@@ -45,6 +45,27 @@ fn release_behaves_as_in_table() {
     let with_systemd =
         container.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'slurmctl[d] --systemd' || true");
     assert_eq!(with_systemd, "1");
+}
+
+/// An image built before September 2026, with its layers of Slurm from a cache.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn names_slurm_with_known_security_holes() {
+    let container = Image::new(DEMO).json_log().serve();
+    let is_named = |line: &str| container.sh(line).contains("slurm-security");
+    assert!(!is_named("slurminit detect --json") && !is_named("slurminit status --json"), "{}", container.log());
+    container.sh("sed -i 's/^Version: 24.11.5-4+deb13u.*/Version: 24.11.5-4/' /var/lib/dpkg/status");
+    assert!(is_named("slurminit detect --json"));
+    docker(["restart", &container.name]).ok();
+    container.wait_until_healthy();
+    assert!(is_named("slurminit status --json"));
+    let doctor = container.exec(&["slurminit", "doctor"]).stdout;
+    for expected in ["24.11.5-4 has known security holes", "CVE-2026-65107", "24.11.5-4+deb13u1", "--pull --no-cache"] {
+        assert!(doctor.contains(expected), "{expected}: {doctor}");
+    }
+    let warnings = container.warnings();
+    let named = warnings.iter().filter(|record| record.to_string().contains("known security holes"));
+    assert_eq!(named.count(), 1, "{warnings:#?}");
 }
 
 /// Without a reader, Slurm 25.11 and newer wait for half of MessageTimeout and log it.

@@ -10,11 +10,11 @@ pub(crate) const BEGIN: &str = "<!-- Made of src/model/inventory/slurm.rs by: UP
 pub(crate) fn tables() -> String {
     let mut text = "\n| Slurm | from | `docker build` |\n|---|---|---|\n".to_owned();
     for release in RELEASES {
-        let argument = match release.argument {
-            "" => "the default".to_owned(),
-            argument => format!("`--build-arg {argument}`"),
+        let (from, argument) = match release.source {
+            None => ("Debian 13", "the default".to_owned()),
+            Some(_) => ("source", format!("`{}`", release.argument())),
         };
-        _ = writeln!(text, "| {} | {} | {argument} |", release.version, release.from);
+        _ = writeln!(text, "| {} | {from} | {argument} |", release.version);
     }
     text += "\n| since | what Slurm does | what slurminit does |\n|---|---|---|\n";
     for behavior in Behavior::ALL {

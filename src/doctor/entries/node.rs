@@ -61,6 +61,14 @@ pub(super) const ENTRIES: &[Entry] = &[
         check: Check::FindingsAnd(&[Kind::Gres], gres),
     },
     Entry {
+        id: "slurm-security",
+        symptoms: &["a scanner of images reports CVEs of Slurm"],
+        examines: "the version of Slurm and of its package (/var/lib/dpkg/status)",
+        cause: "the image was built before the fixes of known security holes were published",
+        repair: "`docker build --pull --no-cache`; a Slurm from source also with the version that the answer names",
+        check: Check::Findings(&[Kind::SlurmSecurity], "no known security hole in this version of Slurm"),
+    },
+    Entry {
         id: "real-memory",
         symptoms: &["`Low RealMemory`, the node is `inval` or `drained`"],
         examines: "RealMemory in slurm.conf, the container's memory, the node's reason",

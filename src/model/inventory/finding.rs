@@ -108,6 +108,7 @@ pub enum Kind {
     OwnFiles,
     RealMemory,
     Settings,
+    SlurmSecurity,
     // The checks of `slurminit doctor` that every start runs, by their names.
     CudaLibraries,
     CudaVersion,

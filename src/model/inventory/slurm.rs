@@ -1,6 +1,8 @@
 //! The Slurm of this image: its release, its plugins and its behaviors.
 //!
-//! Everything that depends on a release is in two tables here, which docs/reference/versions.md shows.
+//! Everything that depends on a release is in two tables here, which docs/reference/versions.md shows. `advisories` has its security holes.
+
+pub mod advisories;
 
 use std::fmt;
 
@@ -11,6 +13,12 @@ use serde::{Deserialize, Serialize};
 pub struct SlurmInstall {
     /// The version; `None` if neither the image's note nor `slurmd -V` reveals it.
     pub version: Option<SlurmVersion>,
+    /// The last number of the version: 5 in 24.11.5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch: Option<u16>,
+    /// The version of Debian's package; `None` for a Slurm from source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package: Option<String>,
     /// The installed plugins that affect the configuration, such as `gpu_nvml` or `cgroup_v2`; `mpi_pmix` only if its
     /// library exists and it can write to /tmp.
     pub plugins: Vec<String>,
@@ -151,17 +159,22 @@ impl Behavior {
 pub struct Release {
     /// The release.
     pub version: SlurmVersion,
-    /// The source of the packages.
-    pub from: &'static str,
+    /// The version to build from source, with the fixes of all known security holes; `None`: the packages of Debian 13.
+    pub source: Option<&'static str>,
+}
+
+impl Release {
     /// The argument of `docker build`; empty for the default.
-    pub argument: &'static str,
+    pub fn argument(self) -> String {
+        self.source.map_or_else(String::new, |source| format!("--build-arg SLURM_VERSION={source}"))
+    }
 }
 
 /// The supported releases, oldest first. A start with an older one is refused.
 pub const RELEASES: [Release; 3] = [
-    Release { version: DEFAULT, from: "Debian 13", argument: "" },
-    Release { version: SlurmVersion::new(25, 11), from: "source", argument: "SLURM_VERSION=25.11.7" },
-    Release { version: SlurmVersion::new(26, 5), from: "source", argument: "SLURM_VERSION=26.05.4" },
+    Release { version: DEFAULT, source: None },
+    Release { version: SlurmVersion::new(25, 11), source: Some("25.11.8") },
+    Release { version: SlurmVersion::new(26, 5), source: Some("26.05.5") },
 ];
 
 /// The Slurm of an image built without arguments.
@@ -211,7 +224,10 @@ mod tests {
     fn tables_are_sorted_with_one_default_release() {
         assert!(Behavior::ALL.windows(2).all(|pair| pair[0].row().release <= pair[1].row().release));
         assert!(RELEASES.windows(2).all(|pair| pair[0].version < pair[1].version));
-        let default: Vec<_> = RELEASES.iter().filter(|release| release.argument.is_empty()).collect();
+        let default: Vec<_> = RELEASES.iter().filter(|release| release.source.is_none()).collect();
         assert!(default.len() == 1 && default[0].version == DEFAULT);
+        for (release, source) in RELEASES.iter().filter_map(|release| Some((release, release.source?))) {
+            assert!(source.starts_with(&format!("{}.", release.version)), "{source}");
+        }
     }
 }

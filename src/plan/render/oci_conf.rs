@@ -10,6 +10,11 @@ use crate::{FileName, HEADER, Images};
 pub(super) fn text(images: &Images) -> String {
     let binds: String = images.binds.iter().map(|path| format!(" --bind {}", path.display())).collect();
     let cuda = images.cuda.as_ref().map(|release| format!(" --cuda {release}")).unwrap_or_default();
+    let cleanup = if images.keeps_bundles {
+        "# This Slurm removes files of a user as root, and follows links (CVE-2026-65109).\nDisableCleanup=true\n"
+    } else {
+        ""
+    };
     let container_path = if images.has_bundle_directory { "%U/%n" } else { "%U/%j-%s-%n/task-%t/" };
     format!(
         "{HEADER}\n\
@@ -17,6 +22,7 @@ pub(super) fn text(images: &Images) -> String {
          IgnoreFileConfigJson=true\n\
          CreateEnvFile=null\n\
          ContainerPath={bundles}/{container_path}\n\
+         {cleanup}\
          # In %@ an apostrophe is quoted wrongly, and %r is any text: both are in a comment of this command, which slurminit decodes.\n\
          RunTimeRun=\"SLURMINIT_STEP=$(/usr/bin/tr '\\\\0' '\\\\n' </proc/$$/cmdline) exec slurminit oci --images {directory}{binds}{cuda} \
          --environment %e \\# slurminit %@ %r\"\n",

@@ -161,7 +161,9 @@ fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
     let writable = if cgroup.writable { "writable" } else { "read-only" };
     let cgroup = format!("{version}, {writable}: {}", cgroup.controllers.join(" "));
     let plugins = format!("; plugins: {}", slurm.plugins.join(" "));
-    let slurm = slurm.version.map_or_else(|| "not found".to_owned(), |version| format!("{version}{plugins}"));
+    let patch = slurm.patch.map(|patch| format!(".{patch}")).unwrap_or_default();
+    let version = slurm.version.map(|version| slurm.package.clone().unwrap_or_else(|| format!("{version}{patch}")));
+    let slurm = version.map_or_else(|| "not found".to_owned(), |version| format!("{version}{plugins}"));
     [("host", hostname.clone()), ("CPUs", cpus), ("memory", memory), ("cgroup", cgroup), ("Slurm", slurm)].into_iter()
 }
 
