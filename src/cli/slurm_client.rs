@@ -83,7 +83,7 @@ fn option<'a>(arguments: &'a [OsString], short: &str, long: &str) -> Option<&'a 
             _ => None,
         }
     };
-    arguments.iter().enumerate().filter_map(value).last()
+    arguments.iter().enumerate().filter_map(value).next_back()
 }
 
 #[cfg(test)]
