@@ -76,7 +76,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let mounts = mounts(&args, config, &network);
     let line = JoinCommand { name, network, gpu_type, mounts, image: image(&args)?, token: token.encode() };
     super::print(&format!("{line}\n"))?;
-    eprint!("{}", line.advice(&token.contents, config.slurm.controller_port, config.slurm.daemon_port));
+    error_line(line.advice(&token.contents, config.slurm.controller_port, config.slurm.daemon_port).trim_end());
     if has_custom_slurm_conf(config) {
         error_line(format_args!(
             "warning: the token does not contain your own slurm.conf; mount it in the new container, too, at {}",
