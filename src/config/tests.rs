@@ -52,7 +52,7 @@ fn errors_quote_no_secret() {
         "[[notify]]\nurl = \"https://chat.example.org/hunter2",
         "notify = [{ url = \"https://chat.example.org/hunter2\", at_least = \"bad\" }]",
         "[slurm.conf]\nJobCompPass = \"hunter2#\"",
-        "[slurm.conf]\nJobCompPass = [\"hunter2\"]",
+        "[slurm.conf]\nJobCompPass = { key = \"hunter2\" }",
         "[daemon.slurmd]\nenv = \"hunter2\"",
         "[daemon.slurmd]\nenv = { KEY = [\"hunter2\"] }",
         "[daemon.slurmd.env]\nKEY = \"hunter2",
