@@ -1,6 +1,7 @@
 //! Handles the end of each kind of child process.
 
 use model::daemons::{DaemonName, RestartPolicy};
+use model::exit_code;
 use model::supervise::OnGiveUp;
 
 use super::cluster::Cluster;
@@ -31,6 +32,9 @@ impl Machine {
                 self.handle_readiness(id, ready);
             }
             Child::Liveness => self.liveness_exited(),
+            Child::OomScore if exit == Exit::Code(exit_code::MEMORY_FULL) => {
+                self.fail(exit_code::MEMORY_FULL, Notice::MemoryFull);
+            }
             // The output of `Explain` was read before its death. The next liveness round restarts the other helpers.
             Child::Explain(_) | Child::OomScore | Child::JobsFollow | Child::JobsReached => {}
             // If an answer came before, this changes nothing.
@@ -51,21 +55,21 @@ impl Machine {
         if units[id].is(DaemonName::Slurmctld) {
             jobs.launch_hold.release(units, step);
         }
-        let (name, run) = (units[id].name(), units[id].ended_run(exit.clone(), step.now));
+        let (name, run) = (units[id].name(), units[id].record_end(exit.clone(), step.now));
         let intent = run.intent;
         if is_stopping {
             let may_end = units[id].spec.restart != RestartPolicy::Always && exit == Exit::Code(0);
-            units[id].finish(run);
+            units[id].finish();
             return step.report(Notice::UnitStopped { name, exit, expected: intent.is_some() || may_end });
         }
         let is_planned = matches!(intent, Some(RestartIntent::Requested | RestartIntent::Unresponsive));
         if self.reload.unit_exited(id, intent, &mut self.cluster) || is_planned {
             let Cluster { units, step, .. } = &mut self.cluster;
-            units[id].wait_after(run);
+            units[id].wait();
             return step.report(Notice::UnitStopped { name, exit, expected: intent.is_some() });
         }
         let Cluster { units, policy, step, .. } = &mut self.cluster;
-        match units[id].handle_death(run, shortage, policy, step) {
+        match units[id].handle_death(run, exit.clone(), shortage, policy, step) {
             DeathOutcome::GivenUp => self.give_up(id, exit),
             DeathOutcome::Restarts if shortage.is_none() => self.explain_death(id),
             DeathOutcome::Restarts | DeathOutcome::Finished => {}

@@ -12,7 +12,6 @@ mod cluster;
 mod command;
 mod ends;
 mod environments;
-mod external_failure;
 mod gates;
 mod jobs;
 mod launch_hold;

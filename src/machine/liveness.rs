@@ -44,10 +44,8 @@ pub(super) struct LivenessHistory {
     answering_since: Option<Moment>,
     /// The number of consecutive rounds in which the unit was slow.
     slow_rounds: u32,
-    overloaded_since: Option<Moment>,
     /// The last reported reason why the unit could not be checked.
     reported_check_error: Option<String>,
-    has_reported_overload: bool,
     restarts: UnresponsiveRestarts,
     /// Why slurminit stopped the unresponsive unit.
     pub(super) unresponsive_reason: Option<String>,
@@ -86,10 +84,10 @@ impl LivenessHistory {
     /// The unit answered. It has recovered once it has done so for a minute, and for as long as its last pause.
     fn record_answer(&mut self, now: Moment, ready_since: Moment) {
         self.answered_when_ready_since = Some(ready_since);
-        (self.reported_check_error, self.overloaded_since) = (None, None);
+        self.reported_check_error = None;
         let answering_for = now.saturating_sub(*self.answering_since.get_or_insert(now));
         if answering_for >= RECOVERED_AFTER.max(self.restarts.pause()) {
-            (self.restarts, self.has_reported_overload) = (UnresponsiveRestarts::default(), false);
+            self.restarts = UnresponsiveRestarts::default();
         }
     }
 }
@@ -101,9 +99,6 @@ const FIRST_ROUND_DELAY: Duration = Duration::from_secs(1);
 const CHILD_TIMEOUT_FACTOR: u32 = 4;
 /// A unit that works but does not answer for this many rounds counts as hung: one minute at the default interval.
 const SLOW_ROUNDS: u32 = 12;
-/// How long a unit may be overloaded by clients before it is restarted: a restart drops their connections, but they
-/// come back.
-const OVERLOAD_PATIENCE: Duration = Duration::from_secs(300);
 /// The pause after the first restart of an unresponsive unit; doubles with each restart.
 const RESTART_PAUSE: Duration = Duration::from_secs(30);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(600);
@@ -260,15 +255,6 @@ impl Unit {
                 }
                 return;
             }
-            Liveness::Overloaded(why) => {
-                if !std::mem::replace(&mut liveness_history.has_reported_overload, true) {
-                    step.report(Notice::Overloaded { name: name.clone(), why: why.clone() });
-                }
-                if now < *liveness_history.overloaded_since.get_or_insert(now) + OVERLOAD_PATIENCE {
-                    return;
-                }
-                why
-            }
             Liveness::Silent(why) | Liveness::Slow(why) => why,
         };
         // The unit is restarted, unless that was done recently. Then it is left alone for a while.
@@ -284,7 +270,7 @@ impl Unit {
 
     /// A stopped process obeys SIGTERM once it gets SIGCONT. A deadlocked one never does, so SIGKILL follows early.
     fn stop_unresponsive(&mut self, why: String, policy: &Supervise, step: &mut Step) {
-        (self.liveness_history.slow_rounds, self.liveness_history.overloaded_since) = (0, None);
+        self.liveness_history.slow_rounds = 0;
         self.liveness_history.unresponsive_reason = Some(why.clone());
         step.report(Notice::Unresponsive { name: self.name(), why });
         self.stop(RestartIntent::Unresponsive, step);

@@ -8,7 +8,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::UnitId;
-use model::daemons::ReadinessTest;
 
 /// The variable in which `slurminit liveness` gets its checks, as JSON.
 pub const CHECKS_VARIABLE: &str = "SLURMINIT_LIVENESS_CHECKS";
@@ -20,9 +19,9 @@ pub struct LivenessCheck {
     pub unit: UnitId,
     /// The main process, whose activity distinguishes a slow daemon from a hung one.
     pub pid: i32,
-    /// Where the unit listens, if that is how it gets ready. The clients that keep it busy are connected there.
+    /// Whether the unit listens. Its clients can keep it from answering while it runs.
     #[serde(default)]
-    pub readiness: ReadinessTest,
+    pub has_clients: bool,
     /// Whether slurmd connects to each slurmstepd for this check.
     #[serde(default)]
     pub connects_to_steps: bool,
@@ -64,10 +63,7 @@ pub enum Liveness {
     Silent(String),
     /// The unit was stopped by a signal. Waiting longer does not help.
     Stopped(String),
-    /// The unit did not answer, but it runs, and clients from outside the cluster hold many of its connections. A
-    /// restart would drop those connections, but the clients would come back.
-    Overloaded(String),
-    /// The unit did not answer, but was working or waiting for a CPU.
+    /// The unit did not answer, but was working, waiting for a CPU, or running while clients may have kept it from answering.
     Slow(String),
     /// The unit could not be checked, or the check failed for a reason outside of the unit.
     Unknown(String),

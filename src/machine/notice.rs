@@ -121,6 +121,11 @@ notices! {
             exit = exit,
             cause = external_failure(*shortage, *pause)
         );
+    MemoryFull => Level::Error,
+        message!(
+            "memory-full",
+            "files in a tmpfs fill the container's memory, which no OOM kill frees; ending the container, whose restart empties them"
+        );
     Unresponsive { name: String, why: String } => Level::Warn,
         message!(
             "unit-unresponsive",
@@ -135,13 +140,6 @@ notices! {
             name = name,
             why = why,
             seconds = pause.as_secs()
-        );
-    Overloaded { name: String, why: String } => Level::Warn,
-        message!(
-            "unit-overloaded",
-            "{name} is overloaded by clients ({why}); not restarting, because a restart would not help",
-            name = name,
-            why = why
         );
     Slow { name: String, why: String } => Level::Warn,
         message!("unit-slow", "{name} is slow ({why}); restarting it if this lasts a minute", name = name, why = why);

@@ -169,8 +169,12 @@ impl Machine {
             }
             Stage::Units { .. } | Stage::AllUnits { .. } => {
                 let kill = matches!(stage, Stage::AllUnits { kill_at } if is_hurried || now >= kill_at);
-                stop_units(units, step, matches!(stage, Stage::AllUnits { .. }), kill);
-                if !units.iter().any(Unit::is_alive) {
+                units.iter_mut().for_each(Unit::cancel);
+                let has_ended = match stage {
+                    Stage::AllUnits { .. } => stop_at_once(units, step, kill),
+                    _ => units.stop_in_order(&units.ids().collect::<Vec<_>>(), RestartIntent::NoRestart, step),
+                };
+                if has_ended {
                     let grace = if jobs_left { REMAINING_GRACE_AFTER_JOBS } else { REMAINING_GRACE };
                     self.enter_stage(Stage::Remaining { kill_at: now + grace });
                 } else if kill {
@@ -288,13 +292,10 @@ impl Machine {
     }
 }
 
-/// Stops each unit that no running unit depends on; if `all`, all units at once. If `kill`, they get SIGKILL.
-fn stop_units(units: &mut Units, step: &mut Step, all: bool, kill: bool) {
-    for id in units.ids() {
-        let has_running_dependents = units.has_running_dependents(id);
-        let unit = &mut units[id];
-        unit.cancel();
-        if unit.is_running() && (all || !has_running_dependents) {
+/// Stops all units at once; if `kill`, they get SIGKILL. Returns whether none was alive.
+fn stop_at_once(units: &mut Units, step: &mut Step, kill: bool) -> bool {
+    for unit in units.iter_mut() {
+        if unit.is_running() {
             unit.stop(RestartIntent::NoRestart, step);
         }
         if kill {
@@ -304,4 +305,5 @@ fn stop_units(units: &mut Units, step: &mut Step, all: bool, kill: bool) {
             unit.advance(step);
         }
     }
+    !units.iter().any(Unit::is_alive)
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use model::daemons::{DaemonName, ReadinessTest, RestartPolicy};
 
-use super::external_failure::ExternalFailures;
 use super::liveness::LivenessHistory;
 use super::readiness::Check;
 use super::step::Step;
@@ -28,7 +27,10 @@ pub struct Unit {
     starts: u32,
     pub(super) last_end: Option<End>,
     pub(super) liveness_history: LivenessHistory,
-    pub(super) external_failures: ExternalFailures,
+    /// Whether the unit has been ready since the container started.
+    has_been_ready: bool,
+    /// The number of consecutive external failures.
+    external_failures: u32,
     /// The failed dependency that keeps this unit from starting, if that was logged.
     pub(super) failed_dependency: Option<UnitId>,
     /// The times of failures within the give-up window, oldest first.
@@ -103,7 +105,8 @@ impl Unit {
             starts: 0,
             last_end: None,
             liveness_history: LivenessHistory::default(),
-            external_failures: ExternalFailures::default(),
+            has_been_ready: false,
+            external_failures: 0,
             failed_dependency: None,
             failures: VecDeque::new(),
             consecutive_failures: 0,
@@ -125,7 +128,7 @@ impl Unit {
 
     /// Whether the unit has been ready since the container started.
     pub fn has_been_ready(&self) -> bool {
-        self.external_failures.has_been_ready
+        self.has_been_ready
     }
 
     /// Whether the unit is this Slurm daemon.
@@ -231,7 +234,7 @@ impl Unit {
     pub(super) fn mark_ready(&mut self, step: &mut Step) -> bool {
         let State::Starting { since, .. } = self.state else { return false };
         self.state = State::Ready { since: step.now };
-        self.external_failures.has_been_ready = true;
+        self.has_been_ready = true;
         step.report(Notice::UnitReady { name: self.name(), after: step.now.saturating_sub(since) });
         true
     }

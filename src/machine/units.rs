@@ -8,7 +8,7 @@ use model::daemons::DaemonName;
 
 use super::Notice;
 use super::step::Step;
-use super::unit::Unit;
+use super::unit::{RestartIntent, Unit};
 use model::unit::Spec;
 
 /// A unit's index. Only [`Units`] creates these.
@@ -70,10 +70,9 @@ impl Units {
         self.daemon(name).is_some_and(Unit::is_ready)
     }
 
-    /// The daemons that read Slurm's files, in stop order.
-    pub(super) fn slurm(&self) -> impl Iterator<Item = UnitId> + use<> {
-        let slurm: Vec<_> = self.iter().rev().filter(|unit| unit.reads_slurms_files()).map(|unit| unit.id).collect();
-        slurm.into_iter()
+    /// The daemons that read Slurm's files.
+    pub(super) fn slurm(&self) -> Vec<UnitId> {
+        self.iter().filter(|unit| unit.reads_slurms_files()).map(|unit| unit.id).collect()
     }
 
     /// The container's exit code if the unit cannot be kept alive. Jobs do not end because accounting is down.
@@ -104,9 +103,17 @@ impl Units {
         self[id].failed_dependency = failed;
     }
 
-    /// Whether a running unit depends on this one. That unit must end first.
-    pub(super) fn has_running_dependents(&self, id: UnitId) -> bool {
-        self.iter().any(|other| other.is_alive() && other.dependencies.contains(&id))
+    /// Stops each of these units once no other of them that is alive depends on it: against the order of the start. Returns whether
+    /// all have ended.
+    pub(super) fn stop_in_order(&mut self, ids: &[UnitId], intent: RestartIntent, step: &mut Step) -> bool {
+        for id in ids {
+            let is_needed = ids.iter().any(|other| self[*other].is_alive() && self[*other].dependencies.contains(id));
+            let unit = &mut self[*id];
+            if unit.is_running() && !is_needed {
+                unit.stop(intent, step);
+            }
+        }
+        !ids.iter().any(|id| self[*id].is_alive())
     }
 }
 

@@ -39,6 +39,8 @@ pub const HOOK: u8 = 106;
 pub const NOT_READY: u8 = 107;
 /// The accounting database or slurmdbd could not be brought up.
 pub const ACCOUNTING: u8 = 108;
+/// Files in a tmpfs fill the container's memory.
+pub const MEMORY_FULL: u8 = 109;
 /// CMD was found but cannot be executed.
 pub const CMD_NOT_EXECUTABLE: u8 = 126;
 /// CMD was not found.

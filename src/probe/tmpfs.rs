@@ -8,7 +8,7 @@ use model::inventory::{Finding, Kind, Memory};
 use sys::proc::parse::Mount;
 
 /// The memory that the daemons and PID 1 need, in MiB.
-const RESERVED_MIB: u64 = 64;
+pub const RESERVED_MIB: u64 = 64;
 
 /// Warns if writable tmpfs mounts can hold more than the container's memory.
 pub fn detect(root: &Path, memory: &Memory) -> Option<Finding> {

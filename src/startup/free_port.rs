@@ -4,12 +4,7 @@
 //! killed only on proof that it has the port: one of its descriptors is the socket that the kernel lists for the port.
 //!
 //! A process can hide its descriptors from root without CAP_SYS_PTRACE, and no other interface of the kernel shows who has a
-//! socket. If no process shows it, the user that the kernel lists for the socket has hidden it in one of the own processes: those that
-//! hide something are stopped, and killed one after the other, the youngest first, until the port is free; the others are resumed. So
-//! this can end other hidden processes of the user who holds the port, and no process of another user.
-//!
-//! If the same user takes the port again, or moved it from process to process during the search, this user's processes are
-//! stopped (SIGSTOP) until the unit listens.
+//! socket. Nothing is killed then: the user that the kernel lists for the socket is reported, and PID 1 tries again.
 //!
 //! Everything is done by root: a helper with the user's ID could be killed by the user.
 
@@ -20,13 +15,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use sys::open_files::{self, Process, SearchTarget};
-use sys::sockets::{self, Tcp};
-use sys::users;
-
-use crate::stopped::{self, Stopped};
 use model::message;
-use sys::report;
+use sys::open_files::{self, SearchTarget};
+use sys::proc::Process;
+use sys::{report, sockets, users};
+
+use crate::stopped;
 
 /// Timeout of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -46,19 +40,10 @@ pub struct Port<'a> {
     pub spared_sessions: &'a [i32],
 }
 
-/// Tries to free the port, and returns whether it is free now. `is_repeated`: the port was freed before and is taken again, so the
-/// processes of its owner's user are stopped until the unit listens.
-pub fn free(port: Port<'_>, is_repeated: bool) -> bool {
+/// Tries to free the port, and returns whether it is free now.
+pub fn free(port: Port<'_>) -> bool {
     let begin = Instant::now();
-    let stopped = Stopped::until_listens(port.number);
-    let mut attempt = Attempt {
-        port,
-        stops_users: is_repeated,
-        stopped,
-        reported_uids: BTreeSet::new(),
-        has_reported_stopped: false,
-    };
-    let mut outcome = Outcome::Free;
+    let mut attempt = Attempt { port, reported_uids: BTreeSet::new(), was_unproven: false };
     while is_taken(port.number) {
         if begin.elapsed() >= TIMEOUT {
             let Port { number, unit, .. } = port;
@@ -69,31 +54,14 @@ pub fn free(port: Port<'_>, is_repeated: bool) -> bool {
                 unit = unit,
                 seconds = TIMEOUT.as_secs()
             ));
-            outcome = Outcome::Taken;
-            break;
+            return false;
         }
-        outcome = attempt.end_owners();
-        if matches!(outcome, Outcome::Taken) {
-            break;
+        if !attempt.end_owners() {
+            return false;
         }
         pause();
     }
-    attempt.stopped.finish();
-    matches!(outcome, Outcome::Free)
-}
-
-enum Outcome {
-    Free,
-    Taken,
-}
-
-struct Attempt<'a> {
-    port: Port<'a>,
-    /// Whether the processes of the owner's user are stopped before the search.
-    stops_users: bool,
-    stopped: Stopped,
-    reported_uids: BTreeSet<u32>,
-    has_reported_stopped: bool,
+    true
 }
 
 /// The standard library sets the same socket option as Slurm.
@@ -101,9 +69,17 @@ fn is_taken(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
 }
 
+struct Attempt<'a> {
+    port: Port<'a>,
+    /// The users whose processes were killed and reported.
+    reported_uids: BTreeSet<u32>,
+    /// Whether the last search found no process that has the port.
+    was_unproven: bool,
+}
+
 impl Attempt<'_> {
-    /// Ends the processes that have the port.
-    fn end_owners(&mut self) -> Outcome {
+    /// Kills the processes that have the port. Returns whether it may be free now.
+    fn end_owners(&mut self) -> bool {
         let Port { number, unit, spared_sessions } = self.port;
         let bound = sockets::bound(number).unwrap_or_default();
         let (roots, others): (Vec<_>, Vec<_>) = bound.iter().filter(|tcp| tcp.inode != 0).partition(|tcp| tcp.uid == 0);
@@ -124,16 +100,11 @@ impl Attempt<'_> {
                     unit = unit
                 ));
             }
-            return Outcome::Taken;
+            return false;
         }
         let uids: BTreeSet<u32> = others.iter().map(|tcp| tcp.uid).collect();
-        let sockets = SearchTarget::Sockets(others.iter().map(|tcp| tcp.inode).collect());
         let owner_users = uids.iter().map(|uid| users::display_name(*uid)).collect::<Vec<_>>().join(", ");
-        let is_first = uids.iter().any(|uid| !self.reported_uids.contains(uid));
-        self.stops_users |= !is_first;
-        if self.stops_users {
-            self.stopped.stop_all(&uids, spared_sessions);
-        }
+        let sockets = SearchTarget::Sockets(others.iter().map(|tcp| tcp.inode).collect());
         let owners = open_files::find(open_files::user_processes(), &sockets);
         let (spared, proven): (Vec<_>, Vec<_>) =
             owners.proven.into_iter().partition(|process| spared_sessions.contains(&process.session));
@@ -147,27 +118,33 @@ impl Attempt<'_> {
                 name = owner.name,
                 user = owner_users
             ));
-            return Outcome::Taken;
+            return false;
         }
-        let ended = match proven.is_empty() {
-            false => self.end_proven(proven, &uids, &sockets),
-            true => self.end_hidden(owners.hidden, &others),
-        };
-        if ended.is_empty() {
-            // It may have ended by itself, or have passed the socket on during the search.
-            if !is_taken(number) || !std::mem::replace(&mut self.stops_users, true) {
-                return Outcome::Free;
+        if proven.is_empty() {
+            // The owner may have ended by itself, or have passed the socket on during the search.
+            if !std::mem::replace(&mut self.was_unproven, true) {
+                return true;
             }
+            let suspects: Vec<Process> =
+                owners.hidden.into_iter().filter(|process| uids.contains(&process.uid)).collect();
             report::warn(message!(
                 "port-taken",
-                "port {port} of {unit} is taken by a process of {user} outside of this container; end it, or set another port",
+                "port {port} of {unit} is taken by {user}: {owner}; to end all processes of that user: \
+                 pkill -KILL -U {uids}; or set another port",
                 port = number,
                 unit = unit,
-                user = owner_users
+                user = owner_users,
+                owner = match suspects.as_slice() {
+                    [] => "a process outside of this container".to_owned(),
+                    suspects => format!("a process that hides its open files, such as {}", process_names(suspects)),
+                },
+                uids = uids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
             ));
-            return Outcome::Taken;
+            return false;
         }
-        if is_first {
+        self.was_unproven = false;
+        let ended = kill(proven, &uids);
+        if uids.iter().any(|uid| !self.reported_uids.contains(uid)) {
             report::warn(message!(
                 "port-owner-killed",
                 "port {port} of {unit} was taken by {processes} of {user}; killed",
@@ -177,66 +154,25 @@ impl Attempt<'_> {
                 user = owner_users
             ));
         }
-        if self.stops_users && !std::mem::replace(&mut self.has_reported_stopped, true) {
-            report::warn(message!(
-                "port-owner-stopped",
-                "port {port} of {unit} was taken again by {user}: processes of that user are stopped until it listens",
-                port = number,
-                unit = unit,
-                user = owner_users
-            ));
-        }
         self.reported_uids.extend(uids);
-        Outcome::Free
-    }
-
-    /// Stops the processes, reads their descriptors again, and kills those that still have the socket. A user can pass a socket to a process
-    /// of another user: such a process ends only if the socket's user has no process with it.
-    fn end_proven(&mut self, owners: Vec<Process>, uids: &BTreeSet<u32>, sockets: &SearchTarget) -> Vec<Process> {
-        let (of_uids, others): (Vec<_>, Vec<_>) = owners.into_iter().partition(|process| uids.contains(&process.uid));
-        let handles = stopped::handles(if of_uids.is_empty() { others } else { of_uids });
-        let _ = handles.iter().all(|(process, handle)| self.stopped.stop(process, handle));
-        let holding = open_files::find(handles.iter().map(|(process, _)| process.clone()).collect(), sockets);
-        for (process, handle) in &handles {
-            if holding.proven.iter().any(|owner| owner.key() == process.key()) {
-                handle.send(Signal::SIGKILL);
-            } else if !process.is_stopped {
-                self.stopped.resume(process, handle);
-            }
-        }
-        holding.proven
-    }
-
-    /// Kills the hidden processes of the sockets' users one after the other until the port is free: the last one killed had it.
-    fn end_hidden(&mut self, hidden: Vec<Process>, sockets: &[&Tcp]) -> Vec<Process> {
-        // The kernel reports the socket's user, and with cgroup v2 its cgroup.
-        let is_suspect = |process: &Process| {
-            let cgroup = |tcp: &Tcp| tcp.cgroup.zip(process.cgroup);
-            let created =
-                |tcp: &Tcp| tcp.uid == process.uid && cgroup(tcp).is_none_or(|(socket, process)| socket == process);
-            !self.port.spared_sessions.contains(&process.session) && sockets.iter().any(|tcp| created(tcp))
-        };
-        let mut suspects: Vec<Process> = hidden.into_iter().filter(is_suspect).collect();
-        suspects.sort_by_key(|process| std::cmp::Reverse(process.start));
-        let handles = stopped::handles(suspects);
-        let _ = handles.iter().all(|(process, handle)| self.stopped.stop(process, handle));
-        let mut ended = Vec::new();
-        for (process, handle) in &handles {
-            if is_taken(self.port.number) {
-                handle.send(Signal::SIGKILL);
-                ended.push(process.clone());
-                stopped::await_end(handle);
-                pause();
-            } else if !process.is_stopped {
-                self.stopped.resume(process, handle);
-            }
-        }
-        ended
+        true
     }
 }
 
+/// Kills the owners of sockets that these users created. A user can pass a socket to a process of another user: such a process ends
+/// only if the socket's user has no process with it.
+fn kill(owners: Vec<Process>, uids: &BTreeSet<u32>) -> Vec<Process> {
+    let (of_uids, others): (Vec<_>, Vec<_>) = owners.into_iter().partition(|process| uids.contains(&process.uid));
+    let ended = if of_uids.is_empty() { others } else { of_uids };
+    for handle in ended.iter().filter_map(Process::handle) {
+        handle.send(Signal::SIGKILL);
+        stopped::await_end(&handle);
+    }
+    ended
+}
+
 /// The processes for a message, each with its pid.
-pub fn process_names(owners: &[Process]) -> String {
+fn process_names(owners: &[Process]) -> String {
     let mut names: Vec<String> =
         owners.iter().take(MAX_NAMED).map(|owner| format!("process {} ({})", owner.pid, owner.name)).collect();
     if owners.len() > MAX_NAMED {
@@ -246,6 +182,6 @@ pub fn process_names(owners: &[Process]) -> String {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the kernel has no event for a free port")]
-pub(crate) fn pause() {
+fn pause() {
     std::thread::sleep(POLL_INTERVAL);
 }

@@ -8,7 +8,7 @@
 //! NVIDIA's libraries open every GPU that they may, so a program on one GPU of a user also has those of the user's other jobs open. A
 //! process of a running job is therefore left alone if its user has another GPU now; it is logged.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use sys::leftovers::look;
-use sys::open_files::{self, Process, SearchTarget};
-use sys::{proc, users};
+use sys::open_files::{self, SearchTarget};
+use sys::proc::{self, Process, Processes};
+use sys::users;
 
 use model::message;
 use model::message::Report;
@@ -61,21 +62,19 @@ pub fn end_other_users(job: u32, devices: &BTreeSet<String>, user: u32, run: &Pa
         if found.proven.is_empty() && found.hidden.is_empty() {
             return Vec::new();
         }
-        let jobs: BTreeMap<i32, u32> =
-            proc::job_processes().processes.into_iter().map(|(stat, job)| (stat.pid, job)).collect();
-        let job_with_a_gpu =
-            |process: &Process| jobs.get(&process.pid).filter(|_| other_gpu_uids.contains(&process.uid));
+        let all = Processes::read();
+        let job_with_a_gpu = |process: &Process| all.job(process).filter(|_| other_gpu_uids.contains(&process.uid));
         let (kept, proven): (Vec<_>, Vec<_>) =
             found.proven.into_iter().partition(|process| job_with_a_gpu(process).is_some());
-        spared.extend(kept.iter().filter_map(|process| Some((*job_with_a_gpu(process)?, process.uid))));
+        spared.extend(kept.iter().filter_map(|process| Some((job_with_a_gpu(process)?, process.uid))));
         let hidden = found.hidden.into_iter().filter(|process| job_with_a_gpu(process).is_none());
         proven.into_iter().map(|process| (process, true)).chain(hidden.map(|process| (process, false))).collect()
     };
-    let (mut stopped, mut ended) = (Stopped::until_end(), Vec::new());
+    let (mut stopped, mut ended) = (Stopped::default(), Vec::new());
     let mut remaining = holders();
     while !remaining.is_empty() && begin.elapsed() < DEADLINE {
         // A stopped process cannot fork, or pass the file on.
-        stopped.stop_all(&remaining.iter().map(|(process, _)| process.uid).collect(), &[]);
+        stopped.stop_all(&remaining.iter().map(|(process, _)| process.uid).collect());
         for (process, is_proven) in holders() {
             if let Some(handle) = process.handle() {
                 handle.send(Signal::SIGKILL);

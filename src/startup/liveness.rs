@@ -3,9 +3,8 @@
 //! PID 1 runs this in a child, once per interval and never twice at a time, so it may block. It distinguishes a hung
 //! daemon from a slow one. Time in which this process itself could not run does not count.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::process::Command;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,7 +14,6 @@ use machine::liveness_result::{CHECKS_VARIABLE, Liveness, LivenessCheck, Livenes
 use sys::tool::Running;
 use sys::users;
 
-mod client_load;
 mod helper;
 mod starting_steps;
 pub mod stuck;
@@ -28,13 +26,11 @@ pub fn run_checks(checks: Vec<LivenessCheck>) -> anyhow::Result<Vec<LivenessResu
         starting_steps::wait(&slurmds);
     }
     let (sender, receiver) = channel();
-    let daemon_uids: Rc<BTreeSet<u32>> = Rc::new(client_load::daemon_uids(checks.iter().map(|check| check.pid)));
-    let waiting = checks.into_iter().map(|check| PendingCheck::new(check, Rc::clone(&daemon_uids)));
-    let waiting: BTreeMap<_, _> = waiting.enumerate().collect();
+    let waiting: BTreeMap<_, _> = checks.into_iter().map(PendingCheck::new).enumerate().collect();
     for (index, waiting) in &waiting {
         let (index, sender) = (*index, sender.clone());
         let (check, running) = (waiting.check.clone(), Arc::clone(&waiting.running));
-        let pid = u32::try_from(waiting.check.pid).unwrap_or_default();
+        let pid = waiting.check.pid;
         // After this time PID 1 no longer waits for the result, unless this process has hardly run.
         let deadline = 2 * waiting.check.timeout();
         let attempt = move || run_commands(&check, &running, deadline).and_then(|()| helper::check(pid));
@@ -71,16 +67,14 @@ struct PendingCheck {
     running: Arc<AtomicU32>,
     /// CPU work of the process when the answer became late, and how often it had been scheduled.
     work: Option<(work::Work, u64)>,
-    /// The users of all daemons.
-    daemon_uids: Rc<BTreeSet<u32>>,
     why: Option<String>,
     /// Number of results in a row that found it broken.
     broken: u32,
 }
 
 impl PendingCheck {
-    fn new(check: LivenessCheck, daemon_uids: Rc<BTreeSet<u32>>) -> Self {
-        Self { check, running: Arc::default(), work: None, daemon_uids, why: None, broken: 0 }
+    fn new(check: LivenessCheck) -> Self {
+        Self { check, running: Arc::default(), work: None, why: None, broken: 0 }
     }
 
     fn answer(&self, liveness: Liveness) -> LivenessResult {
@@ -101,7 +95,7 @@ impl PendingCheck {
 
     /// The verdict at the timeout.
     fn liveness(&self) -> Liveness {
-        if let Some(why) = helper::stop_reason(self.measured_pids()[0]) {
+        if let Some(why) = helper::stop_reason(self.check.pid) {
             return Liveness::Stopped(why);
         }
         let Some((before, schedule_count)) = &self.work else {
@@ -114,8 +108,8 @@ impl PendingCheck {
             0 => (Some(work.since(before)), format!("{reason} within {:.1} s", time.as_secs_f64())),
             _ => (None, reason),
         };
-        let load = || client_load::describe_load(&self.check.readiness, &self.daemon_uids);
-        work::liveness(self.check.pid, work, self.broken == 0 && now != *schedule_count, time, why, load)
+        let serves_others = self.check.has_clients && self.broken == 0 && now != *schedule_count;
+        work::liveness(self.check.pid, work, serves_others, time, why)
     }
 }
 

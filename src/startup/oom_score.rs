@@ -3,14 +3,12 @@
 //! PID 1 runs this in a child while the cluster runs. The kernel has no unprivileged event for a new
 //! process. But each dynamically linked program opens the loader's cache when it starts, and that wakes this process.
 //! Children inherit the raised value, so only the first process of a family has to be caught in time. What the kernel kills all the same
-//! is reported with its job. `reserve` handles memory that no kill frees: files in a tmpfs.
+//! is reported with its job. Files in a tmpfs outlive the kills: if they leave the daemons no memory, PID 1 ends the container.
 
 mod kills;
 mod people;
-mod reserve;
 
 pub(crate) use kills::clear_record;
-pub use reserve::keep_memory;
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -20,7 +18,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use kills::Kills;
-use sys::proc;
+use model::{exit_code, message};
+use probe::{memory, tmpfs};
+use slurm::client::{Client, limit};
+use sys::proc::Processes;
+use sys::{report, users};
+use watch::memory_use;
 
 /// The first file that ld.so(8) opens.
 const LOADERS_CACHE: &str = "/etc/ld.so.cache";
@@ -35,13 +38,15 @@ const MAX_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the count of OOM kills is read on cgroup v1, which has no event for it.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs until it is killed. `spared` are the names of users whose processes are daemons or services; `run` is the run directory.
-pub fn keep(spared: &[String], run: &Path) -> ! {
+/// Runs until files fill the memory, and returns the exit code for PID 1. `spared` are the names of users whose processes are daemons or services; `run` is the run directory.
+pub fn keep(spared: &[String], run: &Path) -> u8 {
     // Without inotify (fs.inotify.max_user_instances is the host's) only the timeout remains.
     let starts = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
     let spared = people::uids(spared);
     let mut kills = Kills::watch(run);
-    reserve::start(&spared, kills.planned());
+    let limit_mib = memory::detect(Path::new("/")).limit_mib;
+    // A kill may have ended the former process of this program.
+    let mut has_killed = kills.read_count() > 0;
     let mut interval = SHORT_PAUSE;
     loop {
         if let Some(starts) = &starts {
@@ -51,14 +56,27 @@ pub fn keep(spared: &[String], run: &Path) -> ! {
         }
         // Before the list: a process that is killed afterwards is missing in the next one.
         let count = kills.read_count();
-        let job_processes = proc::job_processes();
-        people::raise_scores(&spared, &job_processes.processes);
-        kills.update(count, job_processes);
+        let processes = Processes::read();
+        people::raise_scores(&spared, &processes);
+        has_killed |= kills.update(count, &processes);
+        if std::mem::take(&mut has_killed) && limit_mib.is_some_and(do_files_fill) {
+            let users = memory_use::describe_users(&memory_use::read().users, users::display_name);
+            report::warn(message!("memory-full-users", "memory is full of files: {users}", users = users));
+            // Their processes were killed for files of another user.
+            let slurm = Client::with_timeout(limit::COMMAND);
+            kills.recent_jobs().for_each(|job| drop(slurm.run("scontrol", &["requeue", &job.to_string()])));
+            return exit_code::MEMORY_FULL;
+        }
         pause(interval);
         let begin = Instant::now();
         wait(starts.as_ref(), &kills);
         interval = if begin.elapsed() >= QUIET { SHORT_PAUSE } else { (interval * 2).min(LONGEST_PAUSE) };
     }
+}
+
+/// Whether files leave the daemons less memory than they need.
+fn do_files_fill(limit_mib: u64) -> bool {
+    (memory_use::bytes_of_files() >> 20) + tmpfs::RESERVED_MIB > limit_mib
 }
 
 /// Waits for a new program, an OOM kill, or the longest time between two looks.

@@ -1,18 +1,18 @@
 //! Finds processes that a job leaves behind where no cgroup contains its processes.
 //!
-//! The modules `ending`, `look` and `handle` do IO; the rest is pure. Slurm's proctrack/linuxproc ends the descendants of slurmstepd. A process that
+//! The modules `ending` and `look` do IO; the rest is pure. Slurm's proctrack/linuxproc ends the descendants of slurmstepd. A process that
 //! called setsid() and outlived its parent becomes a child of slurminit, where Slurm no longer finds it. To tell it from
 //! the same user's `docker exec` shell, service or waiting srun, slurmd's descendants inherit a mark that they cannot
 //! remove: docs/decisions/mark-job-processes-with-a-resource-limit.md.
 
 mod ending;
-mod handle;
 pub mod look;
 
 pub use ending::end;
-pub use handle::Handle;
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use crate::proc::{Process, Processes, Role};
 
 /// A job that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,40 +23,6 @@ pub struct Job {
     pub uid: u32,
     /// The device files of the job's GPUs that no other job can have used.
     pub devices: BTreeSet<String>,
-}
-
-/// The role of a process in Slurm.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// slurmd.
-    Daemon,
-    /// A slurmstepd, with its job ID once its title shows it.
-    Step(Option<u32>),
-    /// Another process.
-    Other,
-}
-
-/// A running process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
-    /// The PID.
-    pub pid: i32,
-    /// The parent's PID.
-    pub parent: i32,
-    /// The session ID.
-    pub session: i32,
-    /// The start time in clock ticks, to detect a reused PID.
-    pub start: u64,
-    /// The real user ID.
-    pub uid: u32,
-    /// The effective group ID, which the kernel requires for reading the environment.
-    pub gid: u32,
-    /// The name that the process chose, in printable characters.
-    pub name: String,
-    /// The role in Slurm.
-    pub role: Role,
-    /// Whether the process descends from slurmd.
-    pub is_marked: bool,
 }
 
 /// Evidence about a process's job. A user can forge it.
@@ -70,26 +36,10 @@ pub struct Evidence {
     pub devices: Vec<String>,
 }
 
-/// All processes of the container.
-#[derive(Clone, Debug, Default)]
-pub struct Processes(BTreeMap<i32, Process>);
-
-impl FromIterator<Process> for Processes {
-    fn from_iter<I: IntoIterator<Item = Process>>(processes: I) -> Self {
-        Self(processes.into_iter().map(|process| (process.pid, process)).collect())
-    }
-}
-
 impl Processes {
-    /// The process with this PID.
-    pub fn get(&self, pid: i32) -> Option<&Process> {
-        self.0.get(&pid)
-    }
-
     /// The job user's processes that descend from slurmd but no longer belong to slurmd or a slurmstepd.
     pub fn suspects(&self, job: &Job) -> Vec<&Process> {
-        self.0
-            .values()
+        self.iter()
             .filter(|process| process.uid == job.uid && process.is_marked && !self.belongs_to_slurm(process))
             .collect()
     }
@@ -98,16 +48,16 @@ impl Processes {
     /// processes hits nothing else.
     pub fn user_has_only(&self, job: &Job, leftovers: &BTreeSet<i32>) -> bool {
         job.uid != 0
-            && self.0.values().filter(|process| process.uid == job.uid).all(|process| leftovers.contains(&process.pid))
+            && self.iter().filter(|process| process.uid == job.uid).all(|process| leftovers.contains(&process.pid))
     }
 
     /// Whether the user has, or may have, a step of another job here: a step that just starts has no process of its
     /// user yet.
     pub fn has_other_steps(&self, job: &Job) -> bool {
-        let is_other = |process: &&Process| matches!(process.role, Role::Step(id) if id != Some(job.id));
-        self.0.values().filter(is_other).any(|step| {
+        let is_other = |process: &&Process| matches!(&process.role, Role::Step(step) if step.as_ref().is_none_or(|step| step.job != job.id));
+        self.iter().filter(is_other).any(|step| {
             let users: BTreeSet<u32> =
-                self.0.values().filter(|other| self.descends_from(other, step.pid)).map(|other| other.uid).collect();
+                self.iter().filter(|other| self.descends_from(other, step.pid)).map(|other| other.uid).collect();
             users.contains(&job.uid) || users.iter().all(|uid| *uid == 0)
         })
     }
@@ -118,23 +68,11 @@ impl Processes {
         let is_slurm = |process: &Process| process.role != Role::Other;
         is_slurm(process)
             || self.ancestors(process).any(is_slurm)
-            || self.0.values().any(|other| is_slurm(other) && self.descends_from(other, process.pid))
+            || self.iter().any(|other| is_slurm(other) && self.descends_from(other, process.pid))
     }
 
     fn descends_from(&self, process: &Process, ancestor_pid: i32) -> bool {
         self.ancestors(process).any(|ancestor| ancestor.pid == ancestor_pid)
-    }
-
-    /// From the parent upwards. Processes are read one after the other, so a PID may have been reused and form a loop.
-    /// The walk is therefore limited to the number of processes.
-    fn ancestors(&self, process: &Process) -> impl Iterator<Item = &Process> {
-        let first = self.0.get(&process.parent);
-        std::iter::successors(first, |process| self.0.get(&process.parent)).take(self.0.len())
-    }
-
-    fn jobs_with_steps(&self) -> BTreeSet<u32> {
-        let job = |process: &Process| if let Role::Step(job) = process.role { job } else { None };
-        self.0.values().filter_map(job).collect()
     }
 }
 
@@ -158,7 +96,7 @@ pub fn leftovers(
     evidence: &BTreeMap<i32, Evidence>,
     known: &BTreeSet<i32>,
 ) -> BTreeSet<i32> {
-    let (running, suspects) = (all.jobs_with_steps(), all.suspects(job));
+    let (running, suspects) = (all.jobs(), all.suspects(job));
     let owner = |pid: i32| suspect_owner(job, &running, evidence.get(&pid));
     let owners: BTreeMap<i32, SuspectOwner> =
         suspects.iter().map(|process| (process.pid, owner(process.pid))).collect();
@@ -207,11 +145,6 @@ pub fn is_gpu_device_file(path: &str) -> bool {
     };
     ["/dev/nvidia", "/dev/nvidia-caps/nvidia-cap", "/dev/dri/renderD"].into_iter().any(numbered)
         || ["/dev/kfd", "/dev/dxg"].contains(&path)
-}
-
-/// Makes a name chosen by another user safe for a terminal or a log line.
-pub fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).take(64).collect()
 }
 
 #[cfg(test)]

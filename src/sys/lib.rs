@@ -13,7 +13,6 @@ pub mod sockets;
 pub mod system_calls;
 pub mod tool;
 pub mod trusted_path;
-pub mod unnamed_files;
 pub mod users;
 
 use std::path::{Path, PathBuf};

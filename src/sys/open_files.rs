@@ -1,60 +1,14 @@
 //! Finds the processes that have a socket or a file open.
-//!
-//! Root without CAP_SYS_PTRACE, which Docker withholds, may not read the descriptors of other users' processes; a process
-//! of that user may. So a thread takes on that user and group for file access (setfsuid(2)) and keeps root's other IDs: no
-//! signal of the user reaches it, and the user cannot forge what it reads.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
-
-use crate::container::Container;
-use crate::leftovers::{Handle, printable};
-use crate::proc::{self, Stat, parse};
+use crate::proc::{self, Process, Stat, parse};
 
 /// The limit for reading all descriptors.
 const DEADLINE: Duration = Duration::from_millis(800);
-
-/// A living process of a user other than root.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Process {
-    /// The PID.
-    pub pid: i32,
-    /// The start time in clock ticks, to detect a reused PID.
-    pub start: u64,
-    /// The real user ID.
-    pub uid: u32,
-    gid: u32,
-    /// The size of the process's descriptor table.
-    slots: u32,
-    /// The name that the process chose, in printable characters.
-    pub name: String,
-    /// The parent's PID.
-    pub parent: i32,
-    /// The session ID, which a unit's processes share.
-    pub session: i32,
-    /// Whether the process is stopped (SIGSTOP).
-    pub is_stopped: bool,
-    /// The inode of the process's cgroup (version 2).
-    pub cgroup: Option<u64>,
-}
-
-impl Process {
-    /// PID and start time, which no other process has.
-    pub const fn key(&self) -> (i32, u64) {
-        (self.pid, self.start)
-    }
-
-    /// A handle of the process; `None` if it has ended.
-    pub fn handle(&self) -> Option<Handle> {
-        Handle::of(self.pid, self.start)
-    }
-}
 
 /// The sockets or files to search for.
 #[derive(Clone, Debug)]
@@ -97,10 +51,14 @@ enum Evidence {
 
 /// The processes among these that have the target open. A process with so many descriptors that they cannot be read in
 /// time is hidden.
-pub fn find(processes: Vec<Process>, target: &SearchTarget) -> Owners {
+pub fn find(mut processes: Vec<Process>, target: &SearchTarget) -> Owners {
+    let until = Instant::now() + DEADLINE;
+    // Processes with few descriptors come first, so that a process with a million of them delays no other.
+    processes.sort_by_key(|process| process.slots);
     let target = target.clone();
+    let found = proc::read_as_owner(&processes, until, move |pid| evidence(pid, &target));
     let mut owners = Owners::default();
-    for (process, found) in read_as_owner(processes, move |process| evidence(process.pid, &target)) {
+    for (process, found) in processes.into_iter().zip(found) {
         match found.unwrap_or(Evidence::Hidden) {
             Evidence::Proven => owners.proven.push(process),
             Evidence::Hidden => owners.hidden.push(process),
@@ -108,35 +66,6 @@ pub fn find(processes: Vec<Process>, target: &SearchTarget) -> Owners {
         }
     }
     owners
-}
-
-/// Reads each process with its owner's rights to files; `None` for a process that cannot be read in time.
-pub(crate) fn read_as_owner<T: Send + 'static>(
-    mut processes: Vec<Process>,
-    read: impl Fn(&Process) -> T + Send + 'static,
-) -> Vec<(Process, Option<T>)> {
-    let until = Instant::now() + DEADLINE;
-    // Processes with few descriptors come first, so that a process with a million of them delays no other.
-    processes.sort_by_key(|process| process.slots);
-    let (sender, receiver) = mpsc::channel();
-    let ordered = processes.clone();
-    let is_root = Uid::effective().is_root();
-    // If the thread hangs, it ends with the program.
-    let thread = std::thread::Builder::new().spawn(move || {
-        for process in ordered {
-            if is_root {
-                setfsgid(Gid::from_raw(process.gid));
-                setfsuid(Uid::from_raw(process.uid));
-            }
-            if sender.send(read(&process)).is_err() {
-                return;
-            }
-        }
-    });
-    // Without a thread, the sender is dropped and every result is `None`.
-    drop(thread);
-    let next = || receiver.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
-    processes.into_iter().map(|process| (process, next())).collect()
 }
 
 /// Each thread can have descriptors of its own (clone(2) without `CLONE_FILES`), and the first one, whose descriptors `/proc/PID/fd`
@@ -217,59 +146,23 @@ pub fn container_processes() -> Vec<Process> {
     living(|_| true)
 }
 
-/// The living processes of this container whose real user satisfies `is_included`. Each Prolog waits for this, so an
-/// excluded process costs only one file.
+/// The living processes of this container whose real user satisfies `is_included`.
 fn living(is_included: impl Fn(u32) -> bool) -> Vec<Process> {
-    let container = Container::of_this_process();
-    let read = |pid: i32| {
-        let status = proc::status(pid)?;
-        let [uid] = parse::numbers(&status, "Uid")?;
-        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok().filter(|_| is_included(uid))?;
-        container.has(&cgroups).then(|| process(pid, &status, &cgroups)).flatten()
-    };
-    proc::pids().filter_map(read).collect()
+    let living = proc::pids().filter_map(Process::read);
+    living.filter(|process| !process.is_dead && is_included(process.uid)).collect()
 }
 
-/// `status` and `cgroups` are the texts of /proc/PID/status and /proc/PID/cgroup.
-fn process(pid: i32, status: &str, cgroups: &str) -> Option<Process> {
-    let stat = proc::stat(pid).filter(|stat| !stat.is_dead())?;
-    // The real user, and the effective group.
-    let ([uid], [_, gid]) = (parse::numbers(status, "Uid")?, parse::numbers(status, "Gid")?);
-    let slots = parse::numbers(status, "FDSize").map_or(0, |[slots]| slots);
-    let (start, session, is_stopped) = (stat.start, stat.session, is_stopped(&stat));
-    Some(Process {
-        pid,
-        start,
-        uid,
-        gid,
-        slots,
-        name: printable(&stat.name),
-        parent: stat.parent,
-        session,
-        is_stopped,
-        cgroup: cgroup(cgroups),
-    })
-}
-
-/// If the first thread has ended, the others show whether the process is stopped.
-fn is_stopped(stat: &Stat) -> bool {
-    if stat.state != 'Z' {
-        return matches!(stat.state, 'T' | 't');
+/// Whether the process is stopped (SIGSTOP). If its first thread has ended, the others show it.
+pub fn is_stopped(process: &Process) -> bool {
+    if process.state != 'Z' {
+        return matches!(process.state, 'T' | 't');
     }
-    let threads = fs::read_dir(format!("/proc/{}/task", stat.pid)).into_iter().flatten().flatten();
+    let threads = fs::read_dir(format!("/proc/{}/task", process.pid)).into_iter().flatten().flatten();
     let states = threads.filter_map(|thread| {
         let text = fs::read(thread.path().join("stat")).ok()?;
         Some(Stat::parse(&String::from_utf8_lossy(&text))?.state)
     });
     states.filter(|state| *state != 'Z').all(|state| matches!(state, 'T' | 't'))
-}
-
-/// The socket of a process has the inode of the process's cgroup (`INET_DIAG_CGROUP_ID`).
-fn cgroup(cgroups: &str) -> Option<u64> {
-    let path = cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let unified = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
-    let found = unified.iter().find(|root| root.join("cgroup.procs").exists())?.join(path);
-    (!path.starts_with("..")).then(|| fs::metadata(found).ok().map(|found| found.ino())).flatten()
 }
 
 /// `socket:[123]`.

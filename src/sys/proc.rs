@@ -1,12 +1,16 @@
 //! Reads processes from /proc (proc(5)).
 
+mod handle;
 pub mod parse;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::mpsc;
+use std::time::Instant;
 
-use nix::unistd::getppid;
+use nix::unistd::{Gid, Uid, getppid, setfsgid, setfsuid};
 
+pub use handle::Handle;
 pub use parse::Stat;
 
 use crate::container::Container;
@@ -66,36 +70,187 @@ pub fn step_title(stat: &Stat) -> Option<String> {
     (stat.name == "slurmstepd" && is_root_process(stat.pid)).then(|| title(stat.pid)).flatten()
 }
 
-/// The processes of jobs.
-#[derive(Clone, Debug, Default)]
-pub struct JobProcesses {
-    /// The jobs that have a slurmstepd.
-    pub jobs: BTreeSet<u32>,
-    /// The processes below each slurmstepd, with its job.
-    pub processes: Vec<(Stat, u32)>,
+/// A process, as it was when it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// The PID.
+    pub pid: i32,
+    /// The parent's PID.
+    pub parent: i32,
+    /// The session ID, which a unit's processes share.
+    pub session: i32,
+    /// The start time in clock ticks, to detect a reused PID.
+    pub start: u64,
+    /// The state: `S` is sleeping, `Z` is a zombie, or a process whose first thread has ended.
+    pub state: char,
+    /// Whether the process is a zombie.
+    pub is_dead: bool,
+    /// The real user ID.
+    pub uid: u32,
+    /// The effective group ID, which the kernel requires for reading the environment and the descriptors.
+    pub gid: u32,
+    /// The size of the process's descriptor table.
+    pub slots: u32,
+    /// The name that the process chose, in printable characters.
+    pub name: String,
+    /// The role in Slurm.
+    pub role: Role,
+    /// Whether the process has the mark of slurmd's descendants; only [`crate::leftovers`] reads it.
+    pub is_marked: bool,
 }
 
-/// Reads the processes below each slurmstepd.
-pub fn job_processes() -> JobProcesses {
-    let mut all: BTreeMap<i32, (Stat, Option<u32>)> = BTreeMap::new();
-    for stat in pids().filter_map(stat) {
-        let job = step_title(&stat).and_then(|title| Some(parse::step(&title)?.0));
-        all.insert(stat.pid, (stat, job));
+/// The role of a process in Slurm. Only root's processes have one: a user can choose any name for a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// slurmd.
+    Daemon,
+    /// A slurmstepd, with its step once its title shows it.
+    Step(Option<Step>),
+    /// Another process.
+    #[default]
+    Other,
+}
+
+/// A step of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The job ID.
+    pub job: u32,
+    /// The step ID, such as `batch`.
+    pub name: String,
+}
+
+impl Process {
+    /// Reads a process; `None` if it does not exist.
+    pub fn read(pid: i32) -> Option<Self> {
+        let (stat, status) = (stat(pid)?, status(pid)?);
+        // The real user, and the effective group.
+        let ([uid], [_, gid]) = (parse::numbers(&status, "Uid")?, parse::numbers(&status, "Gid")?);
+        Some(Self {
+            pid,
+            parent: stat.parent,
+            session: stat.session,
+            start: stat.start,
+            state: stat.state,
+            is_dead: stat.is_dead(),
+            uid,
+            gid,
+            slots: parse::numbers(&status, "FDSize").map_or(0, |[slots]| slots),
+            name: printable(&stat.name),
+            role: if uid == 0 { role(pid, &stat.name) } else { Role::Other },
+            is_marked: false,
+        })
     }
-    let job = |stat: &Stat| {
-        let mut parent = stat.parent;
-        // The list is no snapshot, so it may contain a cycle.
-        for _ in 0..all.len() {
-            match all.get(&parent)? {
-                (_, Some(job)) => return Some(*job),
-                (stat, None) => parent = stat.parent,
+
+    /// PID and start time, which no other process has.
+    pub const fn key(&self) -> (i32, u64) {
+        (self.pid, self.start)
+    }
+
+    /// A handle of the process; `None` if it has ended.
+    pub fn handle(&self) -> Option<Handle> {
+        Handle::of(self.pid, self.start)
+    }
+
+    /// The step that the process runs, if it is a slurmstepd.
+    pub fn step(&self) -> Option<&Step> {
+        match &self.role {
+            Role::Step(step) => step.as_ref(),
+            Role::Daemon | Role::Other => None,
+        }
+    }
+}
+
+fn role(pid: i32, name: &str) -> Role {
+    match plain_name(name) {
+        "slurmd" => Role::Daemon,
+        "slurmstepd" => Role::Step(title(pid).and_then(|title| {
+            let (job, name) = parse::step(&title)?;
+            Some(Step { job, name: name.to_owned() })
+        })),
+        _ => Role::Other,
+    }
+}
+
+/// Debian's slurmd is a link to `slurmd-wlm`, and uses that name after a reconfiguration.
+pub fn plain_name(name: &str) -> &str {
+    name.strip_suffix("-wlm").unwrap_or(name)
+}
+
+/// Makes a name chosen by another user safe for a terminal or a log line.
+pub fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).take(64).collect()
+}
+
+/// All processes of the container, by PID.
+#[derive(Clone, Debug, Default)]
+pub struct Processes(BTreeMap<i32, Process>);
+
+impl FromIterator<Process> for Processes {
+    fn from_iter<I: IntoIterator<Item = Process>>(processes: I) -> Self {
+        Self(processes.into_iter().map(|process| (process.pid, process)).collect())
+    }
+}
+
+impl Processes {
+    /// Reads all processes. It is no snapshot: each is read at another moment.
+    pub fn read() -> Self {
+        pids().filter_map(Process::read).collect()
+    }
+
+    /// The process with this PID.
+    pub fn get(&self, pid: i32) -> Option<&Process> {
+        self.0.get(&pid)
+    }
+
+    /// All processes.
+    pub fn iter(&self) -> impl Iterator<Item = &Process> {
+        self.0.values()
+    }
+
+    /// From the parent upwards. A PID may have been reused between two reads and form a loop, so the number of processes limits the walk.
+    pub fn ancestors(&self, process: &Process) -> impl Iterator<Item = &Process> {
+        let first = self.get(process.parent);
+        std::iter::successors(first, |process| self.get(process.parent)).take(self.0.len())
+    }
+
+    /// The jobs that have a slurmstepd.
+    pub fn jobs(&self) -> BTreeSet<u32> {
+        self.iter().filter_map(|process| Some(process.step()?.job)).collect()
+    }
+
+    /// The job of the slurmstepd above the process; `None` for a slurmstepd itself.
+    pub fn job(&self, process: &Process) -> Option<u32> {
+        let mut steps = self.ancestors(process).filter_map(Process::step);
+        process.step().is_none().then(|| steps.next().map(|step| step.job))?
+    }
+}
+
+/// Reads each process with its owner's rights to files, in this order; `None` for a process that cannot be read in time.
+///
+/// Root without CAP_SYS_PTRACE, which Docker withholds, may not read the environment, memory and descriptors of other users' processes; a
+/// process of that user may. So a thread takes on that user and group for file access (setfsuid(2)) and keeps root's other IDs: no
+/// signal of the user reaches it, and the user cannot forge what it reads. A process can make reads of its memory block.
+pub fn read_as_owner<T: Send + 'static>(
+    processes: &[Process],
+    deadline: Instant,
+    read: impl Fn(i32) -> T + Send + 'static,
+) -> Vec<Option<T>> {
+    let (sender, receiver) = mpsc::channel();
+    let owners: Vec<_> = processes.iter().map(|process| (process.pid, process.uid, process.gid)).collect();
+    // If the thread hangs, it ends with the program. Without a thread, the sender is dropped and every result is `None`.
+    let thread = std::thread::Builder::new().spawn(move || {
+        for (pid, uid, gid) in owners {
+            setfsgid(Gid::from_raw(gid));
+            setfsuid(Uid::from_raw(uid));
+            if sender.send(read(pid)).is_err() {
+                return;
             }
         }
-        None
-    };
-    let no_steps = all.values().filter(|(_, step)| step.is_none());
-    let processes = no_steps.filter_map(|(stat, _)| Some((stat.clone(), job(stat)?))).collect();
-    JobProcesses { jobs: all.values().filter_map(|(_, job)| *job).collect(), processes }
+    });
+    drop(thread);
+    let next = || receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
+    processes.iter().map(|_| next()).collect()
 }
 
 /// Reads a file of the process. Process names may be invalid UTF-8.
@@ -118,6 +273,37 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "a test, in which nothing else reaps")]
     fn start_forged_slurmstepd(uid: u32, program: &std::path::Path) -> Child {
         Command::new(program).arg0("slurmstepd: [5.batch]").arg("1000").uid(uid).spawn().unwrap()
+    }
+
+    #[test]
+    fn recognizes_slurmd_and_slurmd_wlm_as_daemon() {
+        assert_eq!([role(0, "slurmd"), role(0, "slurmd-wlm")], [Role::Daemon, Role::Daemon]);
+        assert_eq!([role(0, "sh"), role(0, "slurmd-other")], [Role::Other, Role::Other]);
+    }
+
+    #[test]
+    fn replaces_control_characters_in_process_name() {
+        assert_eq!(printable("a\x1b[2J\n\u{202e}b"), "a?[2J??b");
+    }
+
+    #[test]
+    fn job_of_process_is_that_of_nearest_slurmstepd() {
+        let process = |pid, parent, role| Process { pid, parent, role, ..Process::default() };
+        let step = |job| Role::Step(Some(Step { job, name: "batch".to_owned() }));
+        let all = [
+            process(10, 1, step(5)),
+            process(11, 10, Role::Other),
+            process(12, 11, Role::Other),
+            process(20, 11, step(6)),
+            process(21, 20, Role::Other),
+            // A loop: the PIDs were reused between two reads.
+            process(30, 31, Role::Other),
+            process(31, 30, Role::Other),
+        ];
+        let all: Processes = all.into_iter().collect();
+        let job = |pid| all.job(all.get(pid).unwrap());
+        assert_eq!([10, 11, 12, 20, 21, 30].map(job), [None, Some(5), Some(5), None, Some(6), None]);
+        assert_eq!(all.jobs(), [5, 6].into());
     }
 
     #[test]

@@ -92,7 +92,7 @@ fn is_local_source(line: &str) -> bool {
 /// The name and ID for a message: `nobody (uid 65534)`. Uses NSS.
 pub fn display_name(uid: u32) -> String {
     match nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)) {
-        Ok(Some(user)) => format!("{} (uid {uid})", crate::leftovers::printable(&user.name)),
+        Ok(Some(user)) => format!("{} (uid {uid})", crate::proc::printable(&user.name)),
         _ => format!("uid {uid}"),
     }
 }

@@ -4,15 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use nix::sys::stat::makedev;
 use nix::sys::statvfs::statvfs;
-use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
 use sys::proc::parse::Mount;
-use sys::proc::{self, Stat, parse};
+use sys::proc::{self, Process, Processes, parse};
 
 /// The limit for reading all processes, and for reading all files.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -84,57 +82,25 @@ pub fn read() -> MemoryUse {
 
 /// The processes, and the files in a tmpfs of these devices that each has mapped.
 fn processes(devices: BTreeSet<u64>) -> Vec<(ProcessMemory, Mapped)> {
-    let all: BTreeMap<i32, Stat> = proc::pids().filter_map(|pid| Some((pid, proc::stat(pid)?))).collect();
+    let all = Processes::read();
+    let is_counted = |process: &&Process| !process.is_dead && (process.uid != 0 || all.job(process).is_some());
+    let counted: Vec<Process> = all.iter().filter(is_counted).cloned().collect();
+    let read = move |pid| (share(pid, &devices), job_of_environment(pid));
+    let shares = proc::read_as_owner(&counted, Instant::now() + DEADLINE, read);
     let mut found = Vec::new();
-    for (pid, stat) in &all {
-        let Some(status) = proc::status(*pid).filter(|_| !stat.is_dead()) else { continue };
-        let (Some([uid]), Some([_, gid])) = (parse::numbers(&status, "Uid"), parse::numbers(&status, "Gid")) else {
-            continue;
-        };
-        let job = job_above(&all, stat);
-        if uid != 0 || job.is_some() {
-            let bytes = |key| kib(&status, key).unwrap_or_default() << 10;
-            found.push((*pid, gid, bytes("RssShmem"), ProcessMemory { uid, job, bytes: bytes("RssAnon") }));
-        }
+    for (process, read) in counted.iter().zip(shares) {
+        let (share, claimed_job) = read.unwrap_or_default();
+        let job = all.job(process).map(u64::from).or(claimed_job);
+        let (bytes, mapped) = share.unwrap_or_else(|| (own_bytes(process.pid), Mapped::new()));
+        found.push((ProcessMemory { uid: process.uid, job, bytes }, mapped));
     }
-    let (deadline, processes) = (Instant::now() + DEADLINE, found.clone());
-    let (sender, receiver) = mpsc::channel();
-    let is_root = Uid::effective().is_root();
-    // Root without CAP_SYS_PTRACE reads these files with the user's ID for file access. If the thread hangs, it ends with the program.
-    let thread = std::thread::Builder::new().spawn(move || {
-        for (pid, gid, _, memory) in processes {
-            if is_root {
-                setfsgid(Gid::from_raw(gid));
-                setfsuid(Uid::from_raw(memory.uid));
-            }
-            if sender.send((share(pid, &devices), memory.job.or_else(|| job_of_environment(pid)))).is_err() {
-                return;
-            }
-        }
-    });
-    let mut answers = thread.ok().map(|_| receiver);
-    let mut read = |shared: u64, memory: &mut ProcessMemory| {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let Some(Ok((share, job))) = answers.as_ref().map(|receiver| receiver.recv_timeout(left)) else {
-            answers = None;
-            return Mapped::new();
-        };
-        memory.job = job;
-        // Memory of a process that hides from its own user counts in full.
-        let (bytes, mapped) = share.unwrap_or_else(|| (memory.bytes + shared, Mapped::new()));
-        memory.bytes = bytes;
-        mapped
-    };
-    let read_all = found.into_iter().map(|(_, _, shared, mut memory)| {
-        let mapped = read(shared, &mut memory);
-        (memory, mapped)
-    });
-    read_all.collect()
+    found
 }
 
-fn job_above(all: &BTreeMap<i32, Stat>, stat: &Stat) -> Option<u64> {
-    let parents = std::iter::successors(all.get(&stat.parent), |stat| all.get(&stat.parent)).take(all.len());
-    parents.filter_map(proc::step_title).find_map(|title| Some(parse::step(&title)?.0.into()))
+/// Memory of a process that hides from its own user, which counts in full.
+fn own_bytes(pid: i32) -> u64 {
+    let status = proc::status(pid).unwrap_or_default();
+    ["RssAnon", "RssShmem"].iter().filter_map(|key| kib(&status, key)).sum::<u64>() << 10
 }
 
 /// The process's proportional share of memory that is not the cache of a file on disk, and the part of it that is in files on these devices.
@@ -227,6 +193,11 @@ fn attribute(processes: Vec<(ProcessMemory, Mapped)>, all: &[Tmpfs]) -> MemoryUs
     found
 }
 
+/// Bytes of all files in memory, except those without a file system (memfd_create(2)), which end with their processes.
+pub fn bytes_of_files() -> u64 {
+    tmpfs().iter().map(|tmpfs| tmpfs.used).sum()
+}
+
 /// The file systems in memory that users may write to, each once.
 fn tmpfs() -> Vec<Tmpfs> {
     let mut devices = BTreeSet::new();
@@ -240,7 +211,7 @@ fn tmpfs() -> Vec<Tmpfs> {
 }
 
 /// The mount points of file systems in memory that users may write to.
-pub fn writable_tmpfs() -> Vec<PathBuf> {
+fn writable_tmpfs() -> Vec<PathBuf> {
     let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let is_writable = |mount: &Mount<'_>| mount.kind == "tmpfs" && !mount.read_only && mount.at != "/dev";
     Mount::all(&mountinfo).filter(is_writable).map(|mount| PathBuf::from(mount.at)).collect()
@@ -248,19 +219,17 @@ pub fn writable_tmpfs() -> Vec<PathBuf> {
 
 /// A file, or directory, in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileInMemory {
+struct FileInMemory {
     /// The owner, which only root can change.
-    pub uid: u32,
-    /// The path, which its owner may have changed since.
-    pub path: PathBuf,
+    uid: u32,
     /// The number of the file in its file system.
-    pub inode: u64,
+    inode: u64,
     /// The memory that the file occupies, in bytes.
-    pub bytes: u64,
+    bytes: u64,
 }
 
 /// The files below a mount point. Follows no link and stays in the file system; a file with several names counts once.
-pub fn files(mount: &Path) -> Vec<FileInMemory> {
+fn files(mount: &Path) -> Vec<FileInMemory> {
     let deadline = Instant::now() + DEADLINE;
     let Ok(top) = mount.symlink_metadata() else { return Vec::new() };
     let (mut all, mut seen, mut waiting) = (Vec::new(), BTreeSet::new(), vec![mount.to_owned()]);
@@ -275,7 +244,7 @@ pub fn files(mount: &Path) -> Vec<FileInMemory> {
                     waiting.push(entry.path());
                 }
                 let (uid, inode, bytes) = (found.uid(), found.ino(), found.blocks() * 512);
-                all.push(FileInMemory { uid, path: entry.path(), inode, bytes });
+                all.push(FileInMemory { uid, inode, bytes });
             }
         }
     }
@@ -340,7 +309,7 @@ mod tests {
             let mapped = mapped.iter().map(|(inode, bytes)| ((7, *inode), *bytes)).collect();
             (ProcessMemory { uid, bytes, ..ProcessMemory::default() }, mapped)
         };
-        let file = |uid, inode, bytes| FileInMemory { uid, path: PathBuf::new(), inode, bytes };
+        let file = |uid, inode, bytes| FileInMemory { uid, inode, bytes };
         let files = vec![file(ALICE, 10, 600), file(BOB, 11, 40)];
         // The files 12 and 13 have no name any more, and alice has mapped 13 as well.
         let tmpfs = Tmpfs { mount: "/dev/shm".into(), device: 7, used: 600 + 40 + 30 + 20 + 5, files };

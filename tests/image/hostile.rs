@@ -95,134 +95,92 @@ fn daemon_that_cannot_create_thread_is_not_at_fault() {
     container.until("! [ -e /tmp/limit ] && timeout 60 srun true");
 }
 
-/// Maintains four child processes that bind the port whenever it is free. Kills every process of its user whose name contains slurminit.
-/// The children can hide the socket: with PR_SET_DUMPABLE, by exhausting the descriptor limit, or in flight in an unread Unix socket.
-const SQUATTER: &str = r#"
-    use POSIX ();
+/// Four processes that bind the port whenever it is free. They can hide their descriptors.
+const SQUATTERS: &str = r#"
     use Socket;
     my ($port, $hides) = @ARGV;
-    my $family = $$;
-    sub send_to_self { # sendmsg(2) of x86-64, with the file as SCM_RIGHTS
-        my $file = fileno shift;
-        socketpair(my $one, my $other, AF_UNIX, SOCK_STREAM, 0);
-        my ($byte, $control) = ("x", pack("Qiiix4", 20, SOL_SOCKET, 1, $file));
-        my $text = pack("PQ", $byte, 1);
-        my $message = pack("QIx4PQPQix4", 0, 0, $text, 1, $control, 24, 0);
-        syscall(46, fileno $one, $message, 0) == 1 or die "sendmsg: $!";
-        return ($one, $other);
-    }
-    sub take {
-        syscall(157, 4, 0, 0, 0, 0) if $hides eq "dumpable"; # prctl(PR_SET_DUMPABLE, 0) of x86-64
-        if ($hides eq "many") {
-            my @last;
-            while (defined(my $copy = POSIX::dup(0))) { push @last, $copy; shift @last if @last > 9 }
-            POSIX::close($_) for @last;
-        }
-        if (open my $ready, ">>", "/tmp/ready") { syswrite $ready, "ready\n" }
-        while (kill 0, $family) {
-            socket(my $s, PF_INET, SOCK_STREAM, 0);
-            setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1);
-            if (bind($s, sockaddr_in($port, INADDR_ANY)) && listen($s, 5)) {
-                my @pair = send_to_self($s) if $hides eq "flight";
-                close($s) if $hides eq "flight";
-                select(undef, undef, undef, 3600);
-            }
-            close($s);
-            select(undef, undef, undef, 0.001);
-        }
-        exit;
-    }
-    $SIG{CHLD} = "IGNORE";
-    my @children;
+    fork, fork;
+    syscall(157, 4, 0, 0, 0, 0) if $hides; # prctl(PR_SET_DUMPABLE, 0) of x86-64
+    if (open my $ready, ">>", "/tmp/ready") { syswrite $ready, "ready\n" }
     while (1) {
-        @children = grep { kill 0, $_ } @children;
-        while (@children < 4) { my $child = fork // last; take() unless $child; push @children, $child }
-        for my $name (glob "/proc/[0-9]*/comm") {
-            open(my $file, "<", $name) or next;
-            kill 9, $name =~ /(\d+)/ if (<$file> // "") =~ /slurminit/;
-        }
-        select(undef, undef, undef, 0.002);
+        socket(my $s, PF_INET, SOCK_STREAM, 0);
+        setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1);
+        select(undef, undef, undef, 3600) if bind($s, sockaddr_in($port, INADDR_ANY)) && listen($s, 5);
+        close($s);
+        select(undef, undef, undef, 0.001);
     }
 "#;
 
-/// No process that inspects the squatter runs with its user ID. Only the port owner is killed.
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
-fn reclaims_port_from_persistent_squatter() {
-    for hides in ["", "dumpable", "many", "flight"] {
-        let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().serve();
-        let spawn = |user: &str, command: &[&str]| {
-            let options = ["exec", "--detach", "--user", user, &container.name];
-            docker(options.into_iter().chain(command.iter().copied())).ok();
-        };
-        spawn("nobody", &["sleep", "7001"]);
-        spawn("daemon", &["sleep", "7002"]);
-        spawn("nobody", &["perl", "-e", SQUATTER, "6817", hides]);
-        container.until("[ \"$(wc -l </tmp/ready)\" -ge 4 ]");
-        // Retry: slurmctld may bind the port before the squatters do.
-        let has_killed_owner =
-            || container.records("port-owner-killed").iter().any(|record| record["fields"]["port"] == "6817");
-        for _ in 0..3 {
-            let begin = std::time::Instant::now();
-            container.sh("kill -KILL $(pidof slurmctld)");
-            let outcome = container.exec(&[
-                "timeout",
-                "60",
-                "sh",
-                "-c",
-                "until scontrol ping | grep -q UP && timeout 5 srun true; do sleep 0.1; done",
-            ]);
-            let took = begin.elapsed();
-            let log = container.log();
-            assert_eq!(outcome.code, 0, "{hides}: {log}");
-            assert!(took.as_secs() < 10, "{hides}: {took:?} until a job runs\n{log}");
-            if has_killed_owner() {
-                break;
-            }
-        }
-        let log = container.log();
-        assert!(has_killed_owner(), "{log}");
-        // Processes without the port are resumed and alive.
-        container.until("for process in /proc/[0-9]*; do [ \"$(stat -c %U $process)\" != nobody ] || ! grep -q ^State:.T $process/status || exit 1; done 2>/dev/null");
-        let sleeps = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'sleep 700[12]' | sort -u | xargs";
-        assert_eq!(container.sh(sleeps), "sleep 7001 sleep 7002", "{log}");
-    }
-}
-
-/// Kills `slurminit free-port` as soon as it has stopped the port owner's processes.
-const KILLER: &str = r#"
-    use POSIX ":sys_wait_h";
-    my $victim = shift;
-    sub state { open(my $f, "<", "/proc/$victim/stat") or return ""; (<$f> =~ /\) (\S)/)[0] }
-    for (1 .. 50) {
-        my $child = fork // die;
-        exec qw(slurminit free-port --port 7777 --unit test --again) unless $child;
-        while (!waitpid($child, WNOHANG)) { if (state() eq "T") { kill 9, $child; waitpid($child, 0); last } }
-        if (($? & 127) == 9) { print "killed\n"; exit }
-        # Until the port is taken again.
-        select(undef, undef, undef, 0.1);
-    }
-"#;
-
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
-fn resumes_stopped_processes_when_free_port_is_killed() {
-    let container = Image::new(PLAIN).with(["--hostname", "node1"]).serve();
-    let spawn = |command: &[&str]| {
-        let options = ["exec", "--detach", "--user", "nobody", &container.name];
+/// A container with squatters of user nobody on slurmctld's port, and other processes of that and another user.
+fn with_squatters(hides: &str) -> Container {
+    let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().serve();
+    let spawn = |user: &str, command: &[&str]| {
+        let options = ["exec", "--detach", "--user", user, &container.name];
         docker(options.into_iter().chain(command.iter().copied())).ok();
     };
-    spawn(&["sleep", "7001"]);
-    for _ in 0..30 {
-        spawn(&["sleep", "7002"]);
+    spawn("nobody", &["sleep", "7001"]);
+    spawn("daemon", &["sleep", "7002"]);
+    spawn("nobody", &["perl", "-e", SQUATTERS, "6817", hides]);
+    container.until("[ \"$(wc -l </tmp/ready)\" -ge 4 ]");
+    container
+}
+
+/// slurmctld may bind the port before the squatters do; then it is killed again.
+const KILL_UNTIL_TAKEN: &str = "for n in 1 2 3 4 5; do kill -KILL $(pidof slurmctld); sleep 2; \
+    pidof slurmctld && timeout 2 scontrol ping | grep -q UP || exit 0; done";
+
+/// Only the owners are killed, and no process that looks for them runs with their user ID.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn reclaims_port_from_its_owners() {
+    let container = with_squatters("");
+    for _ in 0..3 {
+        let begin = std::time::Instant::now();
+        container.sh("kill -KILL $(pidof slurmctld)");
+        container.until("scontrol ping | grep -q UP && timeout 5 srun true");
+        assert!(begin.elapsed().as_secs() < 10, "{:?} until a job runs\n{}", begin.elapsed(), container.log());
+        if !container.records("port-owner-killed").is_empty() {
+            break;
+        }
     }
-    spawn(&["perl", "-e", SQUATTER, "7777", ""]);
-    container.until("pgrep --uid nobody --count perl | grep -q 5 && [ \"$(pgrep -c -f \"^sleep 700[12]\")\" = 31 ]");
-    let victim = container.sh("pgrep -f '^sleep 7001'");
-    let killed = container.exec(&["timeout", "60", "perl", "-e", KILLER, &victim]);
-    assert_eq!(killed.stdout, "killed\n", "{killed:?}\n{}", container.log());
-    container.until("! ps -o stat= -u nobody | grep -q T");
-    assert_eq!(container.sh("pgrep -c -f \"^sleep 700[12]\""), "31");
+    let killed = container.records("port-owner-killed");
+    assert!(killed.iter().any(|record| record["fields"]["port"] == "6817"), "{}", container.log());
+    let sleeps = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'sleep 700[12]' | sort -u | xargs";
+    assert_eq!(container.sh(sleeps), "sleep 7001 sleep 7002", "{}", container.log());
+}
+
+/// Nothing proves which process has the port, so none is killed; the log names the user, and slurmctld waits.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn reports_hidden_owner_of_port_and_waits_for_its_end() {
+    let container = with_squatters("hides");
+    container.exec(&["sh", "-c", KILL_UNTIL_TAKEN]);
+    container.until_logged("port-taken", None);
+    let taken = container.records("port-taken");
+    let names_user = |record: &Value| record["fields"]["user"].as_str().is_some_and(|user| user.contains("uid 65534"));
+    assert!(taken.iter().any(names_user), "{}", container.log());
+    assert_eq!(container.sh("pgrep -c -f '^sleep 700[12]'; pgrep -c -U 65534 perl"), "2\n4", "{}", container.log());
+    container.sh("pkill -KILL -U 65534");
+    container.until("timeout 5 srun true");
+}
+
+/// A process that the prolog has stopped while it took a GPU back does not stay stopped if the prolog is killed.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn resumes_stopped_process_when_prolog_is_killed() {
+    let container = Image::new(PLAIN).with(["--hostname", "node1"]).serve();
+    docker(["exec", "--detach", "--user", "nobody", &container.name, "sleep", "7001"]).ok();
+    container.until("pgrep -xf \"sleep 7001\"");
+    let victim = container.sh("pgrep -xf 'sleep 7001'");
+    let entry = container.sh(&format!("echo {victim}:$(cut -d ' ' -f 22 /proc/{victim}/stat)"));
+    let state = |state: char| format!("grep -q ^State:.{state} /proc/{victim}/status");
+    let prolog = format!("(echo {entry}; exec sleep 7002) | slurminit prolog --resume");
+    docker(["exec", "--detach", &container.name, "sh", "-c", &prolog]).ok();
+    container.until("pgrep -xf \"sleep 7002\"");
+    container.sh(&format!("kill -STOP {victim}"));
+    container.until(&state('T'));
+    container.sh("pkill -KILL -xf 'sleep 7002'");
+    container.until(&state('S'));
 }
 
 /// Keeps the given number of idle connections open and reopens closed ones.
@@ -247,10 +205,7 @@ fn idle_connections_from_other_container_restart_no_daemon() {
     crate::docker::share::hold(2);
     let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().serve();
     let neighbour = Image::new(PLAIN).with(["--entrypoint", "sleep"]).command(["infinity"]).start();
-    let address = |container: &Container| {
-        docker(["inspect", "--format", "{{.NetworkSettings.IPAddress}}", &container.name]).ok().trim().to_owned()
-    };
-    let (own, other) = (address(&container), address(&neighbour));
+    let own = docker(["inspect", "--format", "{{.NetworkSettings.IPAddress}}", &container.name]).ok().trim().to_owned();
     // 45 s: long enough for an unresponsive daemon to be restarted.
     for port in ["6817", "6818"] {
         let line = ["exec", &neighbour.name, "timeout", "45", "perl", "-e", NEIGHBOUR, &own, port, "3000"];
@@ -263,7 +218,5 @@ fn idle_connections_from_other_container_restart_no_daemon() {
     for daemon in ["munged", "slurmctld", "slurmd"] {
         assert_eq!(container.unit(daemon)["starts"], 1, "{daemon}: {}", container.log());
     }
-    let overloaded = container.records("unit-overloaded");
-    let names_client = |record: &Value| record["fields"]["why"].as_str().is_some_and(|why| why.contains(&other));
-    assert!(overloaded.iter().any(names_client), "{}", container.log());
+    assert!(!container.records("unit-slow").is_empty(), "{}", container.log());
 }

@@ -116,3 +116,22 @@ fn no_job_is_cancelled_because_of_file_of_other_user() {
     }
     assert!(container.records("job-cancelled-for-memory").is_empty(), "{}", container.log());
 }
+
+/// Files in a tmpfs outlive OOM kills. One that is larger than the memory limit ends the container, and its restart requeues the jobs.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn container_restarts_and_requeues_jobs_when_user_fills_oversized_tmpfs() {
+    let limits = ["--memory", "300m", "--memory-swap", "300m", "--shm-size", "1g", "--restart", "always"];
+    let container = Image::new(PLAIN).json_log().with(limits).serve();
+    assert!(container.log().contains("tmpfs mounts can exceed the container's memory limit"), "{}", container.log());
+    let job = container.sh("sbatch --parsable --requeue --output /dev/null --wrap 'exec sleep 7001'");
+    container.until(&format!("squeue --noheader --jobs {job} --format %T | grep -q RUNNING"));
+    container.until_saved();
+    let fill = "while :; do head -c 1000M /dev/zero >/dev/shm/full; done";
+    docker(["exec", "--detach", "--user", "nobody", &container.name, "sh", "-c", fill]).ok();
+    let restarts = || docker(["inspect", "--format", "{{.RestartCount}}", &container.name]).ok().trim().to_owned();
+    container.until_log("a restart by the engine", |_| restarts() != "0");
+    container.wait_until_healthy();
+    container.until(&format!("scontrol --oneliner show job {job} | grep -q Restarts=1"));
+    container.until(&format!("squeue --noheader --jobs {job} --format %T | grep -q -e PENDING -e RUNNING"));
+}

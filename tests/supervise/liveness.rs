@@ -86,7 +86,7 @@ fn healthy_service_causes_no_restart_and_no_log() {
     assert_eq!(cluster.unit("api")["restarts"], 0);
     init.signal(15);
     let end = init.end();
-    for kind in ["unit-unresponsive", "unit-overloaded", "unit-not-checked"] {
+    for kind in ["unit-unresponsive", "unit-slow", "unit-not-checked"] {
         assert_eq!(end.logged(kind, "api"), 0, "{}", end.stderr);
     }
 }

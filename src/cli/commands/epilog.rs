@@ -86,7 +86,7 @@ pub(super) fn job_from_environment() -> anyhow::Result<(Job, String)> {
     let job_devices = gpus.split(',').filter_map(|gpu| node_devices.get(gpu.parse::<usize>().ok()?).cloned());
     // A file shared by several GPUs can belong to two jobs at a time.
     let devices = job_devices.filter(|file| node_devices.iter().filter(|other| *other == file).count() == 1).collect();
-    Ok((Job { id, uid, devices }, leftovers::printable(&user)))
+    Ok((Job { id, uid, devices }, sys::proc::printable(&user)))
 }
 
 /// A text of this many bytes fits into a request, even if JSON escapes every character.

@@ -16,7 +16,7 @@ use model::message::Report;
 use model::{exit_code, message, printable};
 use probe::own_name::is_container_id;
 use slurm::client::{Client, limit};
-use startup::gpu_handover;
+use startup::{gpu_handover, stopped};
 use sys::leftovers::Job;
 use sys::tool;
 use sys::tool::answer::Answer;
@@ -34,9 +34,16 @@ pub(crate) struct Args {
     /// Make the names of the job's nodes resolve
     #[arg(long)]
     names_nodes: bool,
+    /// Resume the stopped processes in the input once it ends; the prolog runs it before it stops processes
+    #[arg(long)]
+    resume: bool,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    if args.resume {
+        stopped::resume_after(std::io::stdin().lock());
+        return Ok(exit_code::SUCCESS);
+    }
     let id = std::env::var("SLURM_JOB_ID").unwrap_or_default();
     let short = |error: &anyhow::Error| printable::short(&format!("{error:#}"), 300);
     let report_gpu_error = |error: &anyhow::Error| {

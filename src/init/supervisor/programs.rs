@@ -207,8 +207,7 @@ impl Supervisor {
         CommandLine::own(verb).options(self.task.config_file.as_ref().map(|file| ("--config", file)))
     }
 
-    /// Passes the process groups of all units, so that `free-port` kills none of them: neither the owner of the port
-    /// nor other processes of its user.
+    /// Passes the process groups of all units, so that `free-port` kills none of them.
     fn free_port_command(&self, unit: &Unit) -> CommandLine {
         let port = match unit.spec.readiness {
             ReadinessTest::Port(port) => port,
@@ -219,7 +218,6 @@ impl Supervisor {
             .option("--port", port.to_string())
             .option("--unit", &unit.spec.name)
             .options(units.map(|running| ("--spare", running.started.group.to_string())))
-            .flag("--again", unit.consecutive_external_failures() > 1)
     }
 
     /// The standard input of a preparation.
@@ -256,7 +254,7 @@ impl Supervisor {
             Some(LivenessCheck {
                 unit: *id,
                 pid: self.find(Child::Unit(*id))?.started.pid.as_raw(),
-                readiness: spec.readiness.clone(),
+                has_clients: matches!(spec.readiness, ReadinessTest::Port(_) | ReadinessTest::Socket(_)),
                 connects_to_steps: test.connects_to_steps(),
                 commands: test.commands(&self.task.paths.munge_socket, spec.node.as_deref().unwrap_or(node)),
                 user: spec.user.clone().filter(|_| has_custom_liveness(spec)),

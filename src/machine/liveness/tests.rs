@@ -6,6 +6,7 @@ use plan::target::Target;
 use super::super::tests::*;
 use super::super::*;
 use super::*;
+use model::exit_code;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -251,23 +252,13 @@ fn restarts_at_once_after_long_responsive_period() {
 }
 
 #[test]
-fn reports_overload_once_and_restarts_after_five_minutes() {
+fn ends_container_when_files_fill_its_memory() {
     let mut sim = responsive();
-    let overload = || Liveness::Overloaded("60 connections".to_owned());
-    let begin = sim.now;
-    while sim.stopped.is_empty() {
-        round(&mut sim, &[(SLURMCTLD, overload())]);
-    }
-    assert!(sim.now - begin > 290 * SECOND && sim.now - begin < 320 * SECOND, "{:?}", sim.now - begin);
-    complete_restart(&mut sim, SLURMCTLD);
-    // A response resets the five minutes, and the overload is not logged again.
-    sim.stopped.clear();
-    for _ in 0..100 {
-        round(&mut sim, &[]);
-        round(&mut sim, &[(SLURMCTLD, overload())]);
-    }
-    assert_eq!(sim.stopped, []);
-    assert_eq!(sim.notices.iter().filter(|notice| matches!(notice, Notice::Overloaded { .. })).count(), 1);
+    begin(&mut sim);
+    assert!(sim.alive.contains(&Child::OomScore));
+    sim.exits(Child::OomScore, Exit::Code(exit_code::MEMORY_FULL));
+    sim.run_to_exit();
+    assert_eq!(sim.exit, Some(exit_code::MEMORY_FULL));
 }
 
 #[test]

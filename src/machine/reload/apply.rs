@@ -89,7 +89,7 @@ impl Reload {
 
 /// Whether slurmctld and slurmd are ready, and the node can be used.
 pub(super) fn is_slurm_ready(cluster: &Cluster) -> bool {
-    cluster.units.slurm().all(|id| cluster.units[id].is_ready()) && cluster.node.is_known()
+    cluster.units.slurm().into_iter().all(|id| cluster.units[id].is_ready()) && cluster.node.is_known()
 }
 
 /// Stops slurmctld and slurmd, to start them with the new files.
@@ -101,17 +101,12 @@ pub(super) fn stop_slurm(work: Work, cluster: &mut Cluster) -> Stage {
 
 /// slurmd goes first, because slurmctld must outlive it. Job steps keep running under their slurmstepd.
 pub(super) fn advance_stopping(work: Work, cluster: &mut Cluster) -> Stage {
-    for id in cluster.units.slurm() {
-        let unit = &mut cluster.units[id];
-        if unit.is_running() {
-            unit.stop(RestartIntent::Requested, &mut cluster.step);
-        }
-        if unit.is_stopping() {
-            return Stage::Stopping { work };
-        }
-        unit.wait();
+    let slurm = cluster.units.slurm();
+    if !cluster.units.stop_in_order(&slurm, RestartIntent::Requested, &mut cluster.step) {
+        return Stage::Stopping { work };
     }
-    for id in cluster.units.slurm() {
+    for id in slurm {
+        cluster.units[id].wait();
         cluster.units[id].forget_failures();
     }
     cluster.gates.release_slurm();

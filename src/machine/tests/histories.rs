@@ -32,7 +32,6 @@ fn input() -> impl Strategy<Value = Input> {
         Liveness::Silent(why()),
         Liveness::Slow(why()),
         Liveness::Stopped(why()),
-        Liveness::Overloaded(why()),
         Liveness::Unknown(why()),
     ]);
     let shortages =

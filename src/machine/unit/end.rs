@@ -1,7 +1,14 @@
 //! The end of a unit's process, and what follows it.
 //!
-//! [`Unit::ended_run`] describes the run that has ended. The caller passes it to exactly one of [`Unit::finish`],
-//! [`Unit::wait_after`] and [`Unit::handle_death`], which records the end and sets the unit's next state.
+//! | cause | counts towards giving up | next start |
+//! |---|---|---|
+//! | the unit died while it was serving: any user's request may have killed it | no | after a pause, 4 s at most |
+//! | the unit died otherwise | yes | after a pause that doubles |
+//! | no process, memory or file descriptor was left, which any user can cause | no | after a pause, 4 s at most |
+//! | its port is taken | only if it was never ready, and slurminit may not end the owner: then the setup is wrong | once `slurminit free-port` has ended |
+//!
+//! [`Unit::record_end`] records the end. The caller then calls exactly one of [`Unit::finish`], [`Unit::wait`] and
+//! [`Unit::handle_death`], which set the unit's next state.
 
 use std::time::Duration;
 
@@ -9,23 +16,21 @@ use model::daemons::{ReadinessTest, RestartPolicy};
 use model::supervise::Supervise;
 
 use super::{End, RestartIntent, State, Unit, exponential_backoff};
-use crate::external_failure::LONGEST_PAUSE;
 use crate::step::Step;
-use crate::{Exit, Moment, Notice, Shortage};
+use crate::{Child, Exit, Moment, Notice, Shortage};
 
 /// The maximum time for a daemon to exit that was stopped by another program (`scontrol shutdown`).
 const MAX_SHUTDOWN: Duration = Duration::from_secs(10);
+/// The longest pause after an end that any user can cause. The unit must return soon after the cause has gone, and a try is cheap.
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+/// How long `slurminit free-port` may take. It has a shorter deadline of its own.
+const FREE_PORT: Duration = Duration::from_secs(10);
 
 /// The run of a process that has ended.
-#[derive(Debug)]
-#[must_use]
-pub(crate) struct EndedRun {
-    ended_at: Moment,
-    exit: Exit,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
     /// Why slurminit stopped the process; `None` if it did not.
     pub(crate) intent: Option<RestartIntent>,
-    /// When the process was requested to stop, or the earliest time at which it may have begun to exit by itself.
-    shutdown_began: Moment,
     /// How long the process ran; zero if slurminit stopped it.
     uptime: Duration,
     was_ready: bool,
@@ -43,63 +48,57 @@ pub(crate) enum DeathOutcome {
 }
 
 impl Unit {
-    /// The run of the unit's process, which has just ended.
-    pub(crate) fn ended_run(&self, exit: Exit, now: Moment) -> EndedRun {
+    /// Records the end of the unit's process.
+    pub(crate) fn record_end(&mut self, exit: Exit, at: Moment) -> Run {
         let (intent, shutdown_began) = match self.state {
             State::Stopping { since, intent, .. } => (Some(intent), since),
-            _ => (None, now.saturating_sub(MAX_SHUTDOWN)),
+            _ => (None, at.saturating_sub(MAX_SHUTDOWN)),
         };
         let uptime = match self.state {
-            State::Ready { since } | State::Starting { since, .. } => now.saturating_sub(since),
+            State::Ready { since } | State::Starting { since, .. } => at.saturating_sub(since),
             _ => Duration::ZERO,
         };
-        EndedRun { ended_at: now, exit, intent, shutdown_began, uptime, was_ready: self.is_ready() }
+        let unresponsive_reason = self.liveness_history.unresponsive_reason.take();
+        self.last_end = Some(End { at, shutdown_began, exit, intent, unresponsive_reason });
+        Run { intent, uptime, was_ready: self.is_ready() }
     }
 
     /// The unit does not run again.
-    pub(crate) fn finish(&mut self, run: EndedRun) {
-        self.record(run);
+    pub(crate) fn finish(&mut self) {
         self.state = State::Finished;
-    }
-
-    /// The unit starts again as soon as what it needs is ready.
-    pub(crate) fn wait_after(&mut self, run: EndedRun) {
-        self.record(run);
-        self.wait();
     }
 
     /// Handles an unexpected death of the process.
     pub(crate) fn handle_death(
         &mut self,
-        run: EndedRun,
+        run: Run,
+        exit: Exit,
         shortage: Option<Shortage>,
         policy: &Supervise,
         step: &mut Step,
     ) -> DeathOutcome {
-        let (name, exit, uptime, was_ready) = (self.name(), run.exit.clone(), run.uptime, run.was_ready);
+        let (name, Run { intent, uptime, was_ready }) = (self.name(), run);
         let runs_again = match self.spec.restart {
             RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => exit != Exit::Code(0) || run.intent == Some(RestartIntent::NotReady),
+            RestartPolicy::OnFailure => exit != Exit::Code(0) || intent == Some(RestartIntent::NotReady),
             RestartPolicy::Never => false,
         };
         if !runs_again {
-            self.finish(run);
+            self.finish();
             step.report(Notice::UnitFinished { name, exit });
             return DeathOutcome::Finished;
         }
-        self.record(run);
         // A long run resets the failure count.
         if uptime >= policy.reset_after {
             self.forget_failures();
-            self.external_failures.consecutive_failures = 0;
+            self.external_failures = 0;
         }
         if let Some(shortage) = shortage {
-            self.failed_externally(exit, shortage, policy, step);
+            self.back_off_externally(exit, shortage, policy, step);
             return DeathOutcome::Restarts;
         }
         // A unit that is ready as soon as it starts may never have listened.
         let has_readiness_test = self.spec.readiness != ReadinessTest::Started;
-        // The configuration is not the cause: the unit was ready until now, and any user's request may have killed it.
         let was_serving = has_readiness_test && was_ready && self.liveness_history.has_answered();
         if was_serving {
             self.consecutive_failures = self.consecutive_failures.saturating_add(1);
@@ -115,14 +114,41 @@ impl Unit {
         DeathOutcome::Restarts
     }
 
-    fn record(&mut self, run: EndedRun) {
-        let EndedRun { ended_at: at, exit, intent, shutdown_began, .. } = run;
-        let unresponsive_reason = self.liveness_history.unresponsive_reason.take();
-        self.last_end = Some(End { at, shutdown_began, exit, intent, unresponsive_reason });
+    /// The unit found no process, memory or file descriptor left, or its port taken.
+    fn back_off_externally(&mut self, exit: Exit, shortage: Shortage, policy: &Supervise, step: &mut Step) {
+        self.external_failures = self.external_failures.saturating_add(1);
+        let pause = self.external_pause(policy);
+        if let Shortage::Port(_) = shortage {
+            self.back_off(step.now + FREE_PORT);
+            step.start_task(Child::FreePort(self.id));
+        } else {
+            self.back_off(step.now + pause);
+        }
+        // Logs the first, second, fourth, ... external failure: a user who causes them for days must not fill the log.
+        if self.external_failures.is_power_of_two() {
+            step.report(Notice::FailedExternally { name: self.name(), exit, shortage, pause });
+        }
+    }
+
+    /// `slurminit free-port` has ended; exit code 0 means that the port is free. If the unit is given up now, returns
+    /// how its last process ended.
+    pub(crate) fn free_port_exited(&mut self, exit: &Exit, policy: &Supervise, step: &Step) -> Option<Exit> {
+        if !matches!(self.state, State::BackingOff { .. }) {
+            return None;
+        }
+        let is_free = *exit == Exit::Code(0);
+        if !is_free && !self.has_been_ready && self.record_failure(policy, step) {
+            return Some(self.last_end.as_ref().map_or(Exit::Code(0), |end| end.exit.clone()));
+        }
+        // The first retry has no pause: the restart must win the race for the port.
+        let is_first_retry = is_free && self.external_failures <= 1;
+        let pause = if is_first_retry { Duration::ZERO } else { self.external_pause(policy) };
+        self.back_off(step.now + pause);
+        None
     }
 
     /// Records a failure. Returns whether the limit is exceeded, so that the unit is given up.
-    pub(crate) fn record_failure(&mut self, policy: &Supervise, step: &Step) -> bool {
+    fn record_failure(&mut self, policy: &Supervise, step: &Step) -> bool {
         self.consecutive_failures = self.consecutive_failures.saturating_add(1);
         self.failures.push_back(step.now);
         self.failures.retain(|at| step.now.saturating_sub(*at) <= policy.give_up_window);
@@ -133,12 +159,8 @@ impl Unit {
         too_often
     }
 
-    pub(crate) fn back_off(&mut self, until: Moment) {
+    fn back_off(&mut self, until: Moment) {
         self.state = State::BackingOff { until };
-    }
-
-    pub(crate) fn is_backing_off(&self) -> bool {
-        matches!(self.state, State::BackingOff { .. })
     }
 
     pub(crate) fn forget_failures(&mut self) {
@@ -153,4 +175,12 @@ impl Unit {
         let pause = exponential_backoff(failures, policy.restart_initial_delay, policy.restart_max_delay);
         pause.saturating_mul(percent) / 100
     }
+
+    fn external_pause(&self, policy: &Supervise) -> Duration {
+        let limit = policy.restart_max_delay.min(LONGEST_PAUSE);
+        exponential_backoff(self.external_failures, policy.restart_initial_delay, limit)
+    }
 }
+
+#[cfg(test)]
+mod tests;

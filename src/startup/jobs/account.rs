@@ -18,10 +18,11 @@ use init::logs::split_text;
 use install::load_config;
 use model::message;
 use model::queued_job::PENDING;
+use nix::sys::signal::Signal;
 use slurm::client::Jobs;
 use slurm::config::RunningConfig;
 use sys::leftovers::look;
-use sys::proc;
+use sys::proc::{self, Process, Processes, Role};
 use sys::report;
 
 /// squeue's columns, with one line per job or array task.
@@ -269,9 +270,13 @@ fn cancel(job: &str) -> anyhow::Result<()> {
 
 /// Kills only the daemon: slurmstepd processes live on, and PID 1 starts a new slurmd.
 fn end_slurmd() {
-    for pid in proc::pids().filter(|pid| look::is_supervised_slurmd(*pid)) {
-        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
-    }
+    let supervisor = proc::supervisor();
+    let is_slurmd = |process: &&Process| {
+        process.role == Role::Daemon && process.parent == supervisor && look::is_slurmd_or_descendant(process.pid)
+    };
+    let all = Processes::read();
+    let slurmds = all.iter().filter(is_slurmd).filter_map(Process::handle);
+    slurmds.for_each(|handle| handle.send(Signal::SIGKILL));
 }
 
 #[cfg(test)]

@@ -247,9 +247,8 @@ fn launch_timeout() -> anyhow::Result<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use super::processes::Process;
     use super::*;
-    use sys::proc::Stat;
+    use sys::proc::{Process, Role, Step};
 
     fn job(held_by: Holder) -> HeldJob {
         HeldJob { id: "7".to_owned(), name: "5_2".to_owned(), age: Duration::from_secs(62), restarts: 0, held_by }
@@ -271,25 +270,32 @@ mod tests {
         assert_eq!(parse(["slurm_load_jobs", "error: Unable", "to", "", "", "", "", ""]), None);
     }
 
-    fn process(pid: i32, parent: i32, name: &str, state: char, session: i32, title: &str) -> Option<Process> {
-        let start = u64::from(pid.unsigned_abs());
-        Process::new(Stat { pid, name: name.to_owned(), state, has_threads: false, parent, session, start }, title)
+    fn process(pid: i32, name: &str, session: i32) -> Process {
+        Process {
+            pid,
+            parent: 1,
+            name: name.to_owned(),
+            session,
+            start: u64::from(pid.unsigned_abs()),
+            ..Process::default()
+        }
     }
 
-    fn srun(pid: i32, session: i32) -> Option<Process> {
-        process(pid, 1, "srun", 'S', session, "srun\0hostname\0")
+    fn srun(pid: i32, session: i32) -> Process {
+        process(pid, "srun", session)
     }
 
-    fn step(step: &str) -> Option<Process> {
-        process(60, 1, "slurmstepd", 'S', 60, &format!("slurmstepd: [7.{step}]\0"))
+    fn step(name: &str) -> Process {
+        let role = Role::Step(Some(Step { job: 7, name: name.to_owned() }));
+        Process { role, ..process(60, "slurmstepd", 60) }
     }
 
-    fn task() -> Option<Process> {
-        process(61, 60, "hostname", 'S', 60, "hostname\0")
+    fn task() -> Process {
+        Process { parent: 60, ..process(61, "hostname", 60) }
     }
 
-    fn in_use<const N: usize>(processes: [Option<Process>; N]) -> InUse {
-        InUse::of(&processes.into_iter().flatten().collect::<Vec<_>>())
+    fn in_use<const N: usize>(processes: [Process; N]) -> InUse {
+        InUse::of(&processes.into_iter().collect())
     }
 
     fn held_by<const N: usize>(pids: [i32; N]) -> Option<Suspicion> {
@@ -304,9 +310,9 @@ mod tests {
         assert_eq!(suspect(&in_use([srun(51, 40), step("0")])), held_by([51]), "slurmstepd without a task");
         assert_eq!(suspect(&in_use([srun(51, 40), srun(52, 41)])), held_by([51]), "srun in its session");
         assert_eq!(suspect(&in_use([step("0"), task()])), held_by([]));
-        assert_eq!(suspect(&in_use([process(51, 1, "bash", 'S', 40, "bash\0")])), held_by([]));
-        assert_eq!(suspect(&in_use([process(51, 1, "srun", 'Z', 40, "")])), held_by([]));
-        assert_eq!(suspect(&in_use([process(51, 1, "salloc", 'T', 40, "salloc\0")])), held_by([51]), "stopped");
+        assert_eq!(suspect(&in_use([process(51, "bash", 40)])), held_by([]));
+        assert_eq!(suspect(&in_use([Process { is_dead: true, ..srun(51, 40) }])), held_by([]));
+        assert_eq!(suspect(&in_use([Process { state: 'T', ..process(51, "salloc", 40) }])), held_by([51]), "stopped");
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! slurmctld's helper, which runs prologs and other scripts for it. slurmctld does not notice when the helper dies: a
 //! ping still succeeds, but the next script does not run.
 
-use std::fs;
-
 use super::Failure;
 use sys::proc;
 use sys::proc::Stat;
@@ -12,8 +10,8 @@ const NAME: &str = "slurmscriptd";
 const STOPPED: &str = "is stopped";
 
 /// Checks that this daemon's helper, if it has one, can work.
-pub(super) fn check(pid: u32) -> Result<(), Failure> {
-    match children(pid).into_iter().find_map(|child| fault(&proc::stat(child)?)) {
+pub(super) fn check(pid: i32) -> Result<(), Failure> {
+    match proc::children(pid).into_iter().find_map(|child| fault(&proc::stat(child)?)) {
         Some(fault) => Err(Failure::Failed { why: format!("its helper {NAME} {fault}"), broken: true }),
         None => Ok(()),
     }
@@ -21,15 +19,9 @@ pub(super) fn check(pid: u32) -> Result<(), Failure> {
 
 /// Why this daemon does not respond, if its helper was stopped by a signal: one that starts waits for its helper without a deadline. Only
 /// root and the helper's user can stop it.
-pub(super) fn stop_reason(pid: u32) -> Option<String> {
+pub(super) fn stop_reason(pid: i32) -> Option<String> {
     let is_stopped = |child: i32| proc::stat(child).as_ref().and_then(fault) == Some(STOPPED);
-    children(pid).into_iter().any(is_stopped).then(|| format!("its helper {NAME} {STOPPED}"))
-}
-
-fn children(pid: u32) -> Vec<i32> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+    proc::children(pid).into_iter().any(is_stopped).then(|| format!("its helper {NAME} {STOPPED}"))
 }
 
 fn fault(helper: &Stat) -> Option<&'static str> {
@@ -75,19 +67,20 @@ mod tests {
         let program = directory.path().join(NAME);
         std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
         let mut daemon = Command::new("sh").args(["-c", "\"$0\" 60 & wait"]).arg(&program).spawn().unwrap();
+        let daemon_pid = i32::try_from(daemon.id()).unwrap();
         let is_helper = |child: &i32| proc::stat(*child).is_some_and(|stat| stat.name.contains(NAME));
         let helper = loop {
-            match children(daemon.id()).into_iter().find(is_helper) {
+            match proc::children(daemon_pid).into_iter().find(is_helper) {
                 Some(helper) => break Pid::from_raw(helper),
                 None => std::thread::yield_now(),
             }
         };
-        let running = stop_reason(daemon.id());
+        let running = stop_reason(daemon_pid);
         kill(helper, Signal::SIGSTOP).unwrap();
         while proc::stat(helper.as_raw()).unwrap().state != 'T' {
             std::thread::yield_now();
         }
-        let seen = stop_reason(daemon.id());
+        let seen = stop_reason(daemon_pid);
         kill(helper, Signal::SIGKILL).unwrap();
         daemon.wait().unwrap();
         assert_eq!((running, seen.is_some()), (None, true));
@@ -95,6 +88,6 @@ mod tests {
 
     #[test]
     fn accepts_daemon_without_helper() {
-        assert!(check(std::process::id()).is_ok() && stop_reason(std::process::id()).is_none());
+        assert!(check(nix::unistd::getpid().as_raw()).is_ok() && stop_reason(nix::unistd::getpid().as_raw()).is_none());
     }
 }

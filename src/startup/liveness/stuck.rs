@@ -13,9 +13,7 @@ use model::message;
 use model::printable;
 use model::queued_job::{COMPLETING, QueuedJob};
 use slurm::client::{Client, Jobs, limit};
-use sys::leftovers::Handle;
-use sys::proc;
-use sys::proc::parse;
+use sys::proc::{self, Handle, parse};
 use sys::report;
 
 /// How long a step may wait for a file. A regular file is usually open by then; a cancelled job loses nothing either way. The time is short because

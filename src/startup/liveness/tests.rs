@@ -1,5 +1,4 @@
 use super::*;
-use config::ReadinessTest;
 use machine::UnitId;
 
 fn words(command: &[&str]) -> Vec<String> {
@@ -17,14 +16,14 @@ fn liveness(commands: &[&[&str]], pid: u32) -> Liveness {
         pid: i32::try_from(pid).unwrap(),
         commands: commands.iter().map(|command| words(command)).collect(),
         timeout_ms: 500,
-        readiness: ReadinessTest::Started,
+        has_clients: false,
         connects_to_steps: false,
         user: None,
         env: BTreeMap::new(),
     };
     let (sender, receiver) = channel();
     let probe = check.clone();
-    let waiting = PendingCheck::new(check, Rc::default());
+    let waiting = PendingCheck::new(check);
     let running = Arc::clone(&waiting.running);
     let attempt = move || run_commands(&probe, &running, Duration::from_secs(9));
     std::thread::spawn(move || retry_until_answer(0, attempt, &sender));
@@ -83,7 +82,7 @@ fn idle_process_is_silent_and_busy_process_is_slow() {
     let after = |work| {
         let pid = i32::try_from(idle.0.id()).unwrap();
         let (work, time) = (Some(Duration::from_millis(work)), Duration::from_secs(3));
-        work::liveness(pid, work, true, time, "no answer".to_owned(), || None)
+        work::liveness(pid, work, false, time, "no answer".to_owned())
     };
     assert_eq!(after(5), Liveness::Silent("no answer".to_owned()));
     assert!(matches!(after(500), Liveness::Slow(_)));
@@ -95,20 +94,19 @@ fn process_starved_of_cpu_time_is_slow() {
     wait_for_state(busy.0.id(), 'R');
     let pid = i32::try_from(busy.0.id()).unwrap();
     let time = Duration::from_secs(3);
-    let liveness = work::liveness(pid, Some(Duration::ZERO), false, time, "no answer".to_owned(), || None);
+    let liveness = work::liveness(pid, Some(Duration::ZERO), false, time, "no answer".to_owned());
     assert!(matches!(liveness, Liveness::Slow(_)), "{liveness:?}");
 }
 
 #[test]
-fn detects_stopped_and_overloaded_processes() {
+fn detects_stopped_process_and_one_that_clients_may_keep_busy() {
     let idle = Sleeper::new(&["sleep", "60"]);
     wait_for_state(idle.0.id(), 'S');
     let pid = i32::try_from(idle.0.id()).unwrap();
-    let liveness = |runs| {
-        let load = || Some("60 connections".to_owned());
-        work::liveness(pid, Some(Duration::ZERO), runs, Duration::from_secs(3), "no answer".to_owned(), load)
+    let liveness = |serves_others| {
+        work::liveness(pid, Some(Duration::ZERO), serves_others, Duration::from_secs(3), "no answer".to_owned())
     };
-    assert_eq!(liveness(true), Liveness::Overloaded("no answer; 60 connections".to_owned()));
+    assert!(matches!(liveness(true), Liveness::Slow(_)));
     assert_eq!(liveness(false), Liveness::Silent("no answer".to_owned()), "a deadlock also collects connections");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGSTOP).unwrap();
     wait_for_state(idle.0.id(), 'T');
@@ -135,19 +133,16 @@ fn working_process_is_slow() {
 fn busy_process_with_dead_helper_is_silent() {
     let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
     let pid = i32::try_from(busy.0.id()).unwrap();
-    let waiting = PendingCheck::new(
-        LivenessCheck {
-            unit: unit(),
-            pid,
-            commands: vec![],
-            timeout_ms: 500,
-            readiness: ReadinessTest::Started,
-            connects_to_steps: false,
-            user: None,
-            env: BTreeMap::new(),
-        },
-        Rc::default(),
-    );
+    let waiting = PendingCheck::new(LivenessCheck {
+        unit: unit(),
+        pid,
+        commands: vec![],
+        timeout_ms: 500,
+        has_clients: false,
+        connects_to_steps: false,
+        user: None,
+        env: BTreeMap::new(),
+    });
     let (sender, receiver) = channel();
     let broken = || Err(Failure::Failed { why: "its helper is dead".to_owned(), broken: true });
     std::thread::spawn(move || retry_until_answer(0, broken, &sender));

@@ -34,15 +34,8 @@ impl Work {
 }
 
 /// Judges a process that did not respond during `time`, in which it and the test did this much `work`; `None` if its work is no excuse.
-/// With a `load` of clients it counts as overloaded, if it runs at all.
-pub(super) fn liveness(
-    pid: i32,
-    work: Option<Duration>,
-    has_run: bool,
-    time: Duration,
-    why: String,
-    load: impl FnOnce() -> Option<String>,
-) -> Liveness {
+/// With `serves_others` it has clients and ran, so that they may have kept it from answering.
+pub(super) fn liveness(pid: i32, work: Option<Duration>, serves_others: bool, time: Duration, why: String) -> Liveness {
     let pid = u32::try_from(pid).unwrap_or_default();
     let threads = threads(pid);
     if threads.is_empty() {
@@ -62,8 +55,8 @@ pub(super) fn liveness(
     {
         return Liveness::Stopped(format!("{why}; it was stopped by a signal"));
     }
-    if let Some(load) = has_run.then(load).flatten() {
-        return Liveness::Overloaded(format!("{why}; {load}"));
+    if serves_others {
+        return Liveness::Slow(format!("{why}, but it runs: its clients may keep it busy"));
     }
     let Some(work) = work else { return Liveness::Silent(why) };
     if work * BUSY >= time {

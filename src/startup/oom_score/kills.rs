@@ -8,8 +8,6 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,7 +17,7 @@ use model::message;
 use model::oom_kill::{FILE, OomKill};
 use model::printable;
 use slurm::client::{Client, limit};
-use sys::proc::{self, JobProcesses, Stat, parse};
+use sys::proc::{self, Process, Processes, parse};
 use sys::report;
 use sys::trusted_path;
 
@@ -42,7 +40,7 @@ const UNKNOWN_PID: i32 = 0;
 
 /// A process of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Process {
+struct JobProcess {
     job: u32,
     name: String,
     resident_kib: u64,
@@ -60,9 +58,8 @@ pub(super) struct Kills {
     file: Option<File>,
     has_event: bool,
     count: u64,
-    planned: Arc<AtomicU64>,
     jobs: BTreeSet<u32>,
-    processes: BTreeMap<Key, Process>,
+    processes: BTreeMap<Key, JobProcess>,
     /// When the kills of a job were reported; `None` are those outside of jobs.
     reported: BTreeMap<Option<u32>, Instant>,
 }
@@ -95,11 +92,6 @@ impl Kills {
         self.read_count() != self.count
     }
 
-    /// Counts the kills of processes that are there to be killed; they are not reported.
-    pub(super) fn planned(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.planned)
-    }
-
     /// The kernel's count.
     pub(super) fn read_count(&self) -> u64 {
         use std::os::unix::fs::FileExt as _;
@@ -108,13 +100,13 @@ impl Kills {
         parse_count(&String::from_utf8_lossy(text.get(..length).unwrap_or_default())).unwrap_or(0)
     }
 
-    /// Updates the processes, and reports the kills since the last look. `count` was read before the list of processes.
-    pub(super) fn update(&mut self, count: u64, job_processes: JobProcesses) {
+    /// Updates the processes, and reports the kills since the last look. `count` was read before the list of processes. Returns whether
+    /// there were any.
+    pub(super) fn update(&mut self, count: u64, all: &Processes) -> bool {
         if self.file.is_none() {
-            return;
+            return false;
         }
-        let (jobs, now) = (job_processes.jobs, processes(job_processes.processes));
-        self.count += self.planned.swap(0, Ordering::Relaxed);
+        let (jobs, now) = (all.jobs(), job_processes(all));
         let kills = usize::try_from(count.saturating_sub(self.count)).unwrap_or(usize::MAX);
         let mut victims = victims(&self.processes, &now, kills);
         if victims.is_empty() && kills > 0 {
@@ -134,10 +126,16 @@ impl Kills {
             ));
         }
         (self.count, self.jobs, self.processes) = (count, jobs, now);
+        kills > 0
     }
 }
 
 impl Kills {
+    /// The jobs whose kills were reported in the last seconds.
+    pub(super) fn recent_jobs(&self) -> impl Iterator<Item = u32> {
+        self.reported.keys().filter_map(|job| *job)
+    }
+
     fn is_due(&mut self, job: Option<u32>) -> bool {
         let is_new = !self.reported.contains_key(&job);
         self.reported.entry(job).or_insert_with(Instant::now);
@@ -150,15 +148,19 @@ fn parse_count(text: &str) -> Option<u64> {
 }
 
 /// The largest of the processes that have ended since the last look, or are ending: the kernel kills the largest.
-fn victims(before: &BTreeMap<Key, Process>, now: &BTreeMap<Key, Process>, kills: usize) -> Vec<(i32, Process)> {
-    let largest = |key: &Key, process: &Process| {
+fn victims(
+    before: &BTreeMap<Key, JobProcess>,
+    now: &BTreeMap<Key, JobProcess>,
+    kills: usize,
+) -> Vec<(i32, JobProcess)> {
+    let largest = |key: &Key, process: &JobProcess| {
         let before = before.get(key).map_or(0, |process| process.resident_kib);
-        Process { resident_kib: process.resident_kib.max(before), ..process.clone() }
+        JobProcess { resident_kib: process.resident_kib.max(before), ..process.clone() }
     };
     let gone = before.iter().filter(|(key, process)| !process.is_ending && !now.contains_key(key));
     let was_ending = |key: &Key| before.get(key).is_some_and(|process| process.is_ending);
     let ending = now.iter().filter(|(key, process)| process.is_ending && !was_ending(key));
-    let mut all: Vec<(i32, Process)> =
+    let mut all: Vec<(i32, JobProcess)> =
         gone.chain(ending).map(|(key, process)| (key.0, largest(key, process))).collect();
     all.sort_by_key(|(_, process)| std::cmp::Reverse(process.resident_kib));
     all.truncate(kills);
@@ -171,8 +173,8 @@ fn only_job(before: &BTreeSet<u32>, now: &BTreeSet<u32>) -> Option<u32> {
     jobs.next().copied().filter(|_| jobs.next().is_none())
 }
 
-fn short_lived(job: u32) -> (i32, Process) {
-    (UNKNOWN_PID, Process { job, name: "short-lived".to_owned(), resident_kib: 0, is_ending: true })
+fn short_lived(job: u32) -> (i32, JobProcess) {
+    (UNKNOWN_PID, JobProcess { job, name: "short-lived".to_owned(), resident_kib: 0, is_ending: true })
 }
 
 /// Adds it to the file that `slurminit doctor` reads.
@@ -194,8 +196,8 @@ pub(crate) fn clear_record(run: &Path) -> anyhow::Result<()> {
     Ok(trusted_path::open(Path::new("/"), run)?.remove(FILE)?)
 }
 
-fn report(run: &Path, pid: i32, victim: &Process) {
-    let Process { job, name, resident_kib, .. } = victim;
+fn report(run: &Path, pid: i32, victim: &JobProcess) {
+    let JobProcess { job, name, resident_kib, .. } = victim;
     let (process, resident_mib) = (printable::line(name), resident_kib / 1024);
     let description = match pid {
         UNKNOWN_PID => "a short-lived process".to_owned(),
@@ -241,15 +243,13 @@ fn comment_on(slurm: &Client, job: &str, note: &str) {
 }
 
 /// The jobs' processes.
-fn processes(job_processes: Vec<(Stat, u32)>) -> BTreeMap<Key, Process> {
-    job_processes
-        .into_iter()
-        .map(|(stat, job)| {
-            let status = proc::status(stat.pid).unwrap_or_default();
-            let is_ending = stat.is_dead() || has_pending_kill(&status);
-            ((stat.pid, stat.start), Process { job, resident_kib: resident_kib(&status), is_ending, name: stat.name })
-        })
-        .collect()
+fn job_processes(all: &Processes) -> BTreeMap<Key, JobProcess> {
+    let job_process = |(process, job): (&Process, u32)| {
+        let status = proc::status(process.pid).unwrap_or_default();
+        let is_ending = process.is_dead || has_pending_kill(&status);
+        (process.key(), JobProcess { job, resident_kib: resident_kib(&status), is_ending, name: process.name.clone() })
+    };
+    all.iter().filter_map(|process| Some((process, all.job(process)?))).map(job_process).collect()
 }
 
 /// `VmRSS:     1234 kB`; a zombie has no such line.
@@ -267,8 +267,8 @@ fn has_pending_kill(status: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn process(job: u32, resident_kib: u64, is_ending: bool) -> Process {
-        Process { job, name: "python3".to_owned(), resident_kib, is_ending }
+    fn process(job: u32, resident_kib: u64, is_ending: bool) -> JobProcess {
+        JobProcess { job, name: "python3".to_owned(), resident_kib, is_ending }
     }
 
     #[test]

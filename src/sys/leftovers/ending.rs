@@ -10,7 +10,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::look::{self, Mark};
-use super::{Evidence, Handle, Job, Process, leftovers};
+use super::{Evidence, Job, leftovers};
+use crate::proc::{Handle, Process};
 use crate::tool;
 use model::message;
 use model::message::Report;
@@ -83,7 +84,7 @@ impl Search<'_> {
         let (all, mut dead) = look::processes(self.mark, self.job.uid);
         let suspects = all.suspects(self.job);
         let new = suspects.into_iter().filter(|process| !self.evidence.contains_key(&process.pid));
-        let new: Vec<&Process> = new.collect();
+        let new: Vec<Process> = new.cloned().collect();
         // If the user has no other job, no evidence is needed, except once for the report.
         if !new.is_empty() && (self.found.is_empty() || all.has_other_steps(self.job)) {
             self.evidence.extend(look::evidence(&new, self.until.min(Instant::now() + EVIDENCE_TIMEOUT)));
@@ -187,7 +188,7 @@ impl Search<'_> {
 
 /// Sends the signal to all processes, and waits for their end, at most for `limit`.
 fn signal_all(processes: &[Process], signal: Signal, limit: Duration) {
-    let handles: Vec<Handle> = processes.iter().filter_map(Handle::open).collect();
+    let handles: Vec<Handle> = processes.iter().filter_map(Process::handle).collect();
     handles.iter().for_each(|handle| handle.send(signal));
     let until = Instant::now() + limit;
     let mut alive: Vec<BorrowedFd> = handles.iter().filter_map(Handle::descriptor).collect();

@@ -1,22 +1,17 @@
 //! Reads /proc.
 //!
-//! `stat`, `status` and `limits` are readable for everybody. The environment and open files of another user's
-//! process are hidden even from root without CAP_SYS_PTRACE, which Docker withholds. So a thread takes on that user and
-//! group for file access (setfsuid(2)), and remains root for signals and ptrace. A process can make reads of its memory
-//! block, so these reads have a deadline.
+//! `limits` is readable for everybody. The environment and open files of another user's process are hidden ([`proc::read_as_owner`]).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
-use std::sync::mpsc;
 use std::time::Instant;
 
 use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 
-use crate::proc::{self, Stat, parse};
+use crate::proc::{self, Process, Processes};
 
-use super::{Evidence, Process, Processes, Role, is_gpu_device_file, printable};
+use super::{Evidence, is_gpu_device_file};
 
 /// The number of bytes of an environment that are read. Variables beyond that count as missing.
 const MAX_ENVIRONMENT: u64 = 1 << 20;
@@ -60,94 +55,32 @@ fn parse_hard_limit(limits: &str) -> Option<u64> {
     }
 }
 
-/// All processes, and the PIDs that were listed but had ended when they were read; for those of `uid`, also whether they
+/// All living processes, and the PIDs that were listed but had ended when they were read; for those of `uid`, also whether they
 /// are marked.
 pub fn processes(mark: Mark, uid: u32) -> (Processes, Vec<i32>) {
     let mut listed: Vec<i32> = proc::pids().collect();
     // Newest first, to catch a chain of short-lived processes.
     listed.sort_unstable_by(|one, other| other.cmp(one));
-    let all: Processes = listed.iter().filter_map(|pid| process(mark, uid, *pid)).collect();
+    let read = |pid: &i32| {
+        let process = Process::read(*pid).filter(|process| !process.is_dead)?;
+        Some(Process { is_marked: process.uid == uid && mark.marks(*pid), ..process })
+    };
+    let all: Processes = listed.iter().filter_map(read).collect();
     listed.retain(|pid| all.get(*pid).is_none());
     (all, listed)
-}
-
-fn living_stat(pid: i32) -> Option<Stat> {
-    proc::stat(pid).filter(|stat| !stat.is_dead())
-}
-
-/// The start time of a living process, in clock ticks.
-pub fn start_time(pid: i32) -> Option<u64> {
-    living_stat(pid).map(|stat| stat.start)
 }
 
 /// Whether this is still the same process and not exiting. An exiting process has released its memory, and with it its
 /// environment and program name.
 pub fn is_running(process: &Process) -> bool {
     let program = fs::read_link(format!("/proc/{}/exe", process.pid));
-    start_time(process.pid) == Some(process.start) && !program.is_err_and(|error| error.kind() == ErrorKind::NotFound)
-}
-
-/// Whether the process is a slurmd that slurminit supervises.
-pub fn is_supervised_slurmd(pid: i32) -> bool {
-    living_stat(pid).is_some_and(|stat| stat.parent == proc::supervisor() && role(pid, &stat.name) == Role::Daemon)
-        && is_slurmd_or_descendant(pid)
-}
-
-fn process(mark: Mark, uid: u32, pid: i32) -> Option<Process> {
-    let stat = living_stat(pid)?;
-    let status = proc::status(pid)?;
-    // The real user, and the effective group.
-    let ([real], [_, gid]) = (parse::numbers(&status, "Uid")?, parse::numbers(&status, "Gid")?);
-    let role = if real == 0 { role(pid, &stat.name) } else { Role::Other };
-    Some(Process {
-        pid,
-        parent: stat.parent,
-        session: stat.session,
-        start: stat.start,
-        uid: real,
-        gid,
-        name: printable(&stat.name),
-        role,
-        is_marked: real == uid && mark.marks(pid),
-    })
-}
-
-/// A user can choose any process name, but root's processes have their real names.
-fn role(pid: i32, name: &str) -> Role {
-    match plain_name(name) {
-        "slurmd" => Role::Daemon,
-        "slurmstepd" => Role::Step(proc::title(pid).and_then(|title| Some(parse::step(&title)?.0))),
-        _ => Role::Other,
-    }
-}
-
-/// Debian's slurmd is a link to `slurmd-wlm`, and uses that name after a reconfiguration.
-pub fn plain_name(name: &str) -> &str {
-    name.strip_suffix("-wlm").unwrap_or(name)
+    process.handle().is_some() && !program.is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// The evidence about these processes that can be read until the deadline.
-pub fn evidence(processes: &[&Process], deadline: Instant) -> BTreeMap<i32, Evidence> {
-    let identities: Vec<(i32, Uid, Gid)> =
-        processes.iter().map(|process| (process.pid, Uid::from_raw(process.uid), Gid::from_raw(process.gid))).collect();
-    let (sender, receiver) = mpsc::channel();
-    // If the thread hangs, it ends with the program.
-    let thread = std::thread::Builder::new().spawn(move || {
-        for (pid, uid, gid) in identities {
-            setfsgid(gid);
-            setfsuid(uid);
-            let evidence = read_evidence(pid);
-            setfsuid(Uid::from_raw(0));
-            if sender.send((pid, evidence)).is_err() {
-                return;
-            }
-        }
-    });
-    if thread.is_err() {
-        return BTreeMap::new();
-    }
-    let next = || receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
-    std::iter::from_fn(next).collect()
+pub fn evidence(processes: &[Process], deadline: Instant) -> BTreeMap<i32, Evidence> {
+    let read = proc::read_as_owner(processes, deadline, read_evidence);
+    processes.iter().zip(read).filter_map(|(process, evidence)| Some((process.pid, evidence?))).collect()
 }
 
 fn read_evidence(pid: i32) -> Evidence {
@@ -182,19 +115,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recognizes_slurmd_and_slurmd_wlm_as_daemon() {
-        assert_eq!([role(0, "slurmd"), role(0, "slurmd-wlm")], [Role::Daemon, Role::Daemon]);
-        assert_eq!([role(0, "sh"), role(0, "slurmd-other")], [Role::Other, Role::Other]);
-    }
-
-    #[test]
     #[expect(clippy::disallowed_methods, reason = "a test waits for its own child; the rule is PID 1's")]
     fn process_with_reused_pid_and_zombie_are_not_running() {
         let process = |pid: u32| {
             let pid = i32::try_from(pid).unwrap();
-            let start = proc::stat(pid).unwrap().start;
-            let (parent, session, uid, gid, name, role) = (0, 0, 0, 0, String::new(), Role::Other);
-            Process { pid, parent, session, start, uid, gid, name, role, is_marked: true }
+            Process::read(pid).unwrap()
         };
         let own = process(std::process::id());
         assert!(is_running(&own));
@@ -203,7 +128,7 @@ mod tests {
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let cat = process(child.id());
         drop(child.stdin.take());
-        while living_stat(cat.pid).is_some() {
+        while proc::stat(cat.pid).is_some_and(|stat| !stat.is_dead()) {
             std::thread::yield_now();
         }
         assert!(!is_running(&cat));

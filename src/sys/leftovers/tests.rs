@@ -1,10 +1,10 @@
 use super::*;
+use crate::proc::Step;
 
 const ALICE: u32 = 1000;
 
 fn process(pid: i32, parent: i32, session: i32, uid: u32, role: Role) -> Process {
-    let (name, is_marked) = (String::new(), uid == ALICE);
-    Process { pid, parent, session, start: 1, uid, gid: uid, name, role, is_marked }
+    Process { pid, parent, session, start: 1, uid, gid: uid, role, is_marked: uid == ALICE, ..Process::default() }
 }
 
 /// slurmd is PID 10; job 8 of alice has step 20 and task 21.
@@ -12,7 +12,7 @@ fn machine(more: &[Process]) -> Processes {
     let base = [
         process(1, 0, 1, 0, Role::Other),
         process(10, 1, 10, 0, Role::Daemon),
-        process(20, 10, 20, 0, Role::Step(Some(8))),
+        process(20, 10, 20, 0, Role::Step(Some(Step { job: 8, name: "batch".to_owned() }))),
         process(21, 20, 21, ALICE, Role::Other),
     ];
     base.into_iter().chain(more.iter().cloned()).collect()
@@ -145,9 +145,4 @@ fn recognizes_gpu_by_path() {
     {
         assert!(!is_gpu_device_file(other), "{other}");
     }
-}
-
-#[test]
-fn replaces_control_characters_in_process_name() {
-    assert_eq!(printable("a\x1b[2J\n\u{202e}b"), "a?[2J??b");
 }

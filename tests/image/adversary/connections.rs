@@ -25,8 +25,7 @@ silent() { # COUNT PORT-or-PATH
 
 /// The largest counts exceed the thread limit of Slurm's daemons, and that of munged by far.
 pub(super) fn attacks() -> Vec<Attack> {
-    let attack =
-        |name, lines: &str| Attack::new(name, &format!("{SILENT}{lines}; wait"), Sign::event("unit-overloaded"));
+    let attack = |name, lines: &str| Attack::new(name, &format!("{SILENT}{lines}; wait"), Sign::event("unit-slow"));
     let quiet = |name, lines: &str| Attack::new(name, &format!("{SILENT}{lines}; wait"), Sign::event("ready"));
     vec![
         quiet("8 silent connections to munged", "silent 8 /run/munge/munge.socket.2"),

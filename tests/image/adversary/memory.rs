@@ -17,13 +17,5 @@ pub(super) fn attacks() -> Vec<Attack> {
     tmp.image = tmp.image.with(LIMIT).with(["--tmpfs=/scratch:size=100m"]);
     let mut processes = Attack::new("250 small processes until 300 MiB are full", small, Sign::event("ready"));
     processes.image = processes.image.with(LIMIT);
-    // Each round fills a new file, every second one unlinked, and ends when the processes that have it open are killed.
-    let more = "i=0; while :; do i=$((i + 1)); \
-                sh -c \"exec 3>/dev/shm/full-$i; [ $((i % 2)) = 1 ] || rm /dev/shm/full-$i; exec head -c 1000M /dev/zero >&3\"; done";
-    let mut beyond =
-        Attack::new("fills /dev/shm, 1 GiB of 512 MiB", more, Sign::event("memory-ran-out").with("user", "nobody"));
-    beyond.image = beyond.image.with(["--memory=512m", "--memory-swap=512m", "--shm-size=1g"]);
-    // Under load the kernel's OOM killer can act before slurminit (docs/security.md).
-    beyond.may_end_other_jobs = true;
-    vec![shm, tmp, processes, beyond]
+    vec![shm, tmp, processes]
 }

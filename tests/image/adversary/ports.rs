@@ -3,14 +3,12 @@
 use super::attack::Attack;
 use crate::long::faults::sign::Sign;
 
-/// A process that binds the port and listens. HOW: listens, hides (its file descriptors), bound (does not listen),
-/// short (closes after 0.3 s).
+/// A process that binds the port and listens. HOW: listens, bound (does not listen), short (closes after 0.3 s).
 const THIEF: &str = r#"
 thief() { # PORT HOW
     perl -e '
         use Socket;
         my ($port, $how) = @ARGV;
-        syscall(157, 4, 0, 0, 0, 0) if $how eq "hides"; # prctl(PR_SET_DUMPABLE, 0) of x86-64
         while (1) {
             socket(my $s, PF_INET, SOCK_STREAM, 0);
             setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1) if $how ne "bound";
@@ -27,7 +25,7 @@ thief() { # PORT HOW
 pub(super) fn attacks() -> Vec<Attack> {
     // The user nobody cannot restart a daemon, so root kills it, seldom enough that it is not a crash loop.
     let attack = |name, port: u16, daemon: &str| {
-        let script = format!("{THIEF}for how in listens hides bound short; do thief {port} $how; done; wait");
+        let script = format!("{THIEF}for how in listens bound short; do thief {port} $how; done; wait");
         let root_script = format!("for i in 1 2 3 4 5; do sleep 16; pkill -KILL -x {daemon}; done");
         Attack { root_script, ..Attack::new(name, &script, Sign::event("port-owner-killed").with("user", "nobody")) }
     };

@@ -1,26 +1,19 @@
 //! Finds batch scripts that handle TERM themselves.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use sys::proc;
-use sys::proc::parse;
 use sys::proc::parse::field;
+use sys::proc::{self, Process, Processes};
 
 /// The jobs whose batch script catches or ignores TERM. TERM would end all others. That includes a script that has not
 /// reached its `trap` yet, but it has done nothing so far.
 pub(super) fn handling_term() -> BTreeSet<String> {
-    let script = |pid: i32| {
-        let title = proc::step_title(&proc::stat(pid)?)?;
-        let (job, step) = parse::step(&title)?;
-        (step == "batch").then(|| (pid, job.to_string()))
+    let all = Processes::read();
+    let job = |process: &Process| {
+        let step = all.get(process.parent)?.step().filter(|step| step.name == "batch")?;
+        handles_term(&proc::status(process.pid)?).then(|| step.job.to_string())
     };
-    let scripts: BTreeMap<i32, String> = proc::pids().filter_map(script).collect();
-    let traps_term = |pid| {
-        let status = proc::status(pid)?;
-        let job = scripts.get(&field(&status, "PPid")?.parse().ok()?)?;
-        handles_term(&status).then(|| job.clone())
-    };
-    proc::pids().filter_map(traps_term).collect()
+    all.iter().filter_map(job).collect()
 }
 
 /// Checks the sets of caught and ignored signals in `/proc/PID/status` (proc(5)).

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sys::proc;
-use sys::proc::{Stat, parse};
+use sys::proc::{Process, Processes};
 
 /// Programs that hold an allocation while they live, by the kernel's process name (15 bytes at most).
 const CLIENT_PROGRAMS: [&str; 3] = ["srun", "salloc", "scrun"];
@@ -27,52 +26,22 @@ pub(super) struct InUse {
 }
 
 pub(super) fn in_use() -> InUse {
-    // A process may end at any moment.
-    let process = |pid| {
-        let stat = proc::stat(pid)?;
-        let title = proc::step_title(&stat).unwrap_or_default();
-        Process::new(stat, &title)
-    };
-    InUse::of(&proc::pids().filter_map(process).collect::<Vec<_>>())
-}
-
-#[derive(Debug)]
-pub(super) struct Process {
-    id: Client,
-    parent: i32,
-    session: i32,
-    is_client: bool,
-    /// The job whose step the process belongs to.
-    step_job: Option<String>,
-}
-
-impl Process {
-    pub(super) fn new(stat: Stat, title: &str) -> Option<Self> {
-        (!stat.is_dead()).then(|| Self {
-            id: (stat.pid, stat.start),
-            parent: stat.parent,
-            session: stat.session,
-            is_client: CLIENT_PROGRAMS.contains(&stat.name.as_str()),
-            step_job: job_of_step(title),
-        })
-    }
+    InUse::of(&Processes::read())
 }
 
 impl InUse {
-    pub(super) fn of(processes: &[Process]) -> Self {
-        let parents: BTreeSet<i32> = processes.iter().map(|process| process.parent).collect();
-        let clients = processes.iter().filter(|process| process.is_client);
-        let has_tasks = |process: &&Process| parents.contains(&process.id.0);
+    pub(super) fn of(all: &Processes) -> Self {
+        let living = || all.iter().filter(|process| !process.is_dead);
+        let parents: BTreeSet<i32> = living().map(|process| process.parent).collect();
+        let clients = living().filter(|process| CLIENT_PROGRAMS.contains(&process.name.as_str()));
+        // The job whose step this process runs, except the extern step.
+        let job =
+            |process: &Process| process.step().filter(|step| step.name != EXTERN_STEP).map(|step| step.job.to_string());
+        let has_tasks = |process: &&Process| parents.contains(&process.pid);
         Self {
-            clients: clients.map(|process| (process.id, process.session)).collect(),
-            steps: processes.iter().filter_map(|process| process.step_job.clone()).collect(),
-            tasks: processes.iter().filter(has_tasks).filter_map(|process| process.step_job.clone()).collect(),
+            clients: clients.map(|process| (process.key(), process.session)).collect(),
+            steps: living().filter_map(job).collect(),
+            tasks: living().filter(has_tasks).filter_map(job).collect(),
         }
     }
-}
-
-/// The job whose step this process runs, except the extern step.
-fn job_of_step(title: &str) -> Option<String> {
-    let (job, step) = parse::step(title)?;
-    (step != EXTERN_STEP).then(|| job.to_string())
 }

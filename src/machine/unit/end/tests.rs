@@ -1,11 +1,10 @@
-//! External failures in the simulation.
+//! Ends of units in the simulation.
 
 use proptest::prelude::*;
 
-use super::super::tests::*;
-use super::super::*;
-use super::*;
 use crate::liveness_result::Liveness;
+use crate::tests::*;
+use crate::*;
 use model::exit_code;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -124,10 +123,10 @@ fn long_run_resets_external_failure_count() {
         wait_for(&mut sim, Child::Unit(SLURMD));
         sim.send(Event::ReadinessChecked(SLURMD, true));
     }
-    assert_eq!(sim.machine.units()[SLURMD].consecutive_external_failures(), 6);
+    assert_eq!(sim.machine.units()[SLURMD].external_failures, 6);
     sim.wait(61 * SECOND);
     fail_externally(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
-    assert_eq!(sim.machine.units()[SLURMD].consecutive_external_failures(), 1);
+    assert_eq!(sim.machine.units()[SLURMD].external_failures, 1);
 }
 
 /// Actions by which other users can disturb a running cluster.
@@ -150,7 +149,6 @@ fn attack() -> impl Strategy<Value = Attack> {
         Liveness::Answers,
         Liveness::Silent(why()),
         Liveness::Stopped(why()),
-        Liveness::Overloaded(why()),
         Liveness::Slow(why()),
         Liveness::Unknown(why()),
     ]);

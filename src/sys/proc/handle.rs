@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{Process, look};
+use super::stat;
 use crate::system_calls::{pidfd_open, pidfd_send_signal};
 
 /// A pidfd, which is immune to PID reuse (Linux 5.3 and later); before that, a PID.
@@ -16,16 +16,11 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// `None` if the process has ended.
-    pub fn open(process: &Process) -> Option<Self> {
-        Self::of(process.pid, process.start)
-    }
-
-    /// Like [`Self::open`], by PID and start time.
+    /// The process with this PID and start time; `None` if it has ended.
     pub fn of(pid: i32, start: u64) -> Option<Self> {
         let handle = Self { pid: Pid::from_raw(pid), descriptor: pidfd_open(pid) };
         // The pidfd is open, so a matching start time now proves that it refers to the inspected process.
-        (look::start_time(pid) == Some(start)).then_some(handle)
+        stat(pid).is_some_and(|stat| stat.start == start && !stat.is_dead()).then_some(handle)
     }
 
     /// Sends a signal. A process that has ended ignores it.
