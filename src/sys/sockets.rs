@@ -3,6 +3,7 @@
 //! Uses netlink (sock_diag(7)). `/proc/net/tcp` shows less, and the kernel scans its whole connection table for
 //! it: 6 ms on a machine with 24 GiB, against 25 microseconds for one port here.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use nix::libc;
@@ -26,6 +27,10 @@ const MAX_REPLIES: usize = 4096;
 pub struct Tcp {
     /// The local port.
     pub local: u16,
+    /// The remote address; unspecified for a listening socket.
+    pub peer: IpAddr,
+    /// Whether the socket is listening.
+    pub is_listening: bool,
     /// The user that created the socket; 0 also for a connection not yet accepted.
     pub uid: u32,
     /// The inode, as in `/proc/PID/fd`; 0 if no process has the socket open.
@@ -135,7 +140,14 @@ fn inet_request(family: u8, states: u32, port: u16) -> Vec<u8> {
 /// `struct inet_diag_msg`: family, state, timer, retransmits; ports and addresses; then times, queues, owner and inode.
 fn inet(body: &[u8]) -> Option<Tcp> {
     let local = u16::from_be_bytes(body.get(4..6)?.try_into().ok()?);
-    Some(Tcp { local, uid: u32_at(body, 64)?, inode: u32_at(body, 68)? })
+    let is_listening = *body.get(1)? == LISTEN;
+    let address: [u8; 16] = body.get(24..40)?.try_into().ok()?;
+    let peer = match i32::from(*body.first()?) == libc::AF_INET {
+        true => IpAddr::from(<[u8; 4]>::try_from(address.get(..4)?).ok()?),
+        // An IPv4 peer of an IPv6 socket has a mapped address.
+        false => Ipv6Addr::from(address).to_canonical(),
+    };
+    Some(Tcp { local, peer, is_listening, uid: u32_at(body, 64)?, inode: u32_at(body, 68)? })
 }
 
 /// `struct nlmsghdr` and `struct unix_diag_req`; asks for name and owner.
@@ -195,7 +207,13 @@ mod tests {
             let port = socket.local_addr().unwrap().port();
             let found = listeners(port).unwrap();
             assert_eq!((found.len(), found[0].uid), (1, own));
-            assert_ne!(found[0].inode, 0);
+            assert!(found[0].inode != 0 && found[0].is_listening, "{found:?}");
+            let _client = std::net::TcpStream::connect(socket.local_addr().unwrap()).unwrap();
+            let ends = bound(port).unwrap();
+            assert!(
+                ends.iter().any(|end| !end.is_listening && end.peer == socket.local_addr().unwrap().ip()),
+                "{ends:?}"
+            );
             drop(socket);
             // A child forked by another test holds a copy until it calls exec.
             let begin = std::time::Instant::now();
