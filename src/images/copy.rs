@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
@@ -91,10 +90,4 @@ impl Copy<'_> {
         }
         Ok(())
     }
-}
-
-/// Opens a directory that the importing user named.
-pub(crate) fn open_root(path: &Path) -> nix::Result<OwnedFd> {
-    let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-    nix::fcntl::open(path, flags, Mode::empty())
 }

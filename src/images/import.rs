@@ -1,14 +1,16 @@
 //! Imports an image.
 
 use std::fs::File;
-use std::io::{Read, Write as _};
+use std::io::{Read, Seek as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::sys::statvfs::fstatvfs;
+use sys::trusted_path;
 
 use super::codec::{self, Digest};
 use super::layer::{self, Whiteouts};
@@ -47,10 +49,8 @@ const MOUNT_FILES: [&str; 5] = ["etc/hosts", "etc/resolv.conf", "etc/passwd", "e
 pub enum Source {
     /// An archive that is read once: standard input, or a pipe.
     Stream(Box<dyn Read>),
-    /// An archive.
-    File(PathBuf),
-    /// An OCI layout, or a file tree.
-    Directory(PathBuf),
+    /// An archive, or the directory of an OCI layout or a file tree. Its owner is not trusted.
+    Path(PathBuf),
 }
 
 /// Limits of an image.
@@ -135,21 +135,23 @@ impl Importer {
 
     fn open(&self, source: Source, at: &Unfinished) -> Result<Contents, ImageError> {
         let file = match source {
-            Source::Directory(path) => {
-                let directory = copy::open_root(&path).map_err(|error| ImageError::io(&path, error))?;
-                let files = ImageFiles::Directory(directory.try_clone()?);
-                let is_image = source::is_layout(&files);
-                return Ok(if is_image { Contents::Image(files) } else { Contents::Tree(directory) });
-            }
-            Source::File(path) => {
-                let mut file = File::open(&path).map_err(|error| ImageError::io(&path, error))?;
+            Source::Path(path) => {
+                let opened = trusted_path::open_untrusted(Path::new("/"), &path);
+                let mut file = opened.map_err(|why| ImageError::Unreadable { path: path.clone(), why })?;
+                let metadata = file.metadata()?;
+                if metadata.is_dir() {
+                    self.require_public(&path, metadata.mode())?;
+                    let directory = OwnedFd::from(file);
+                    let files = ImageFiles::Directory(directory.try_clone()?);
+                    let is_image = source::is_layout(&files);
+                    return Ok(if is_image { Contents::Image(files) } else { Contents::Tree(directory) });
+                }
                 let mut start = [0; 262];
-                let is_file = file.metadata()?.is_file();
-                let read = if is_file { super::tar::read_up_to(&mut file, &mut start)? } else { 0 };
-                if is_file && start[..read].ends_with(b"ustar") {
+                let read = super::tar::read_up_to(&mut file, &mut start)?;
+                if start[..read].ends_with(b"ustar") {
                     Arc::new(file)
                 } else {
-                    std::io::Seek::rewind(&mut file).or_else(|error| if is_file { Err(error) } else { Ok(()) })?;
+                    file.rewind()?;
                     self.spool(file, at)?
                 }
             }
@@ -158,10 +160,18 @@ impl Importer {
         let image = source::index_archive(&file)?;
         let file_system = || {
             let mut file = file.try_clone()?;
-            std::io::Seek::rewind(&mut file)?;
+            file.rewind()?;
             Ok(Contents::Archive(file))
         };
         image.map_or_else(file_system, |files| Ok(Contents::Image(files)))
+    }
+
+    /// The root directory of an image is readable for all. A tree that is closed to them would be opened by an import for all.
+    fn require_public(&self, path: &Path, mode: u32) -> Result<(), ImageError> {
+        if self.store.is_shared() && mode & 0o005 != 0o005 {
+            return Err(ImageError::Private { path: path.to_owned(), mode: mode & 0o7777 });
+        }
+        Ok(())
     }
 
     /// An unnamed file with the stream's content, which disappears with its descriptor.

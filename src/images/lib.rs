@@ -22,10 +22,12 @@ mod tree;
 pub use import::{Importer, Limits, Source};
 pub use name::ImageName;
 pub use record::ImageRecord;
-pub use store::Store;
+pub use store::{Listing, Store};
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use sys::trusted_path::UntrustedPath;
 
 /// An image could not be imported, found or removed.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +55,18 @@ pub enum ImageError {
     Exists(ImageName),
     #[error("no image {name} in {path}; `slurminit image list` shows the images")]
     Missing { name: ImageName, path: PathBuf },
+    #[error("untrusted image: {path} belongs to uid {uid}, who could change what jobs run; {repair}")]
+    Foreign { path: PathBuf, uid: u32, repair: String },
+    #[error("untrusted image: {path} is writable for other users (mode {mode:04o}), who could change what jobs run; {}", closing(path, *mode))]
+    Open { path: PathBuf, mode: u32 },
+    #[error("untrusted image: {path} is a symbolic link that another user may have made; remove it")]
+    Link { path: PathBuf },
+    #[error("cannot import {path}: {why}")]
+    Unreadable { path: PathBuf, why: UntrustedPath },
+    #[error(
+        "{path} is closed to other users (mode {mode:04o}), but an image that root imports is for all; run `chmod go+rx {path}`, or import it as its user"
+    )]
+    Private { path: PathBuf, mode: u32 },
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
     #[error("cannot read the archive: {0}")]
@@ -69,7 +83,31 @@ impl From<io::Error> for ImageError {
     }
 }
 
+/// The command that lets no other user change a directory or what is in it.
+fn closing(path: &Path, mode: u32) -> String {
+    let change = if mode & 0o002 != 0 { "+t" } else { "go-w" };
+    format!("run `chmod {change} {}`, or choose another directory", path.display())
+}
+
 impl ImageError {
+    /// Whether another user could change the image, or all images of the directory.
+    pub fn is_untrusted(&self) -> bool {
+        matches!(self, Self::Foreign { .. } | Self::Open { .. } | Self::Link { .. })
+    }
+
+    fn untrusted_directory(error: UntrustedPath) -> Self {
+        match error {
+            UntrustedPath::Foreign { path, uid } => {
+                let owner = nix::unistd::geteuid();
+                let repair = format!("run `chown {owner} {}`, or choose another directory", path.display());
+                Self::Foreign { path, uid, repair }
+            }
+            UntrustedPath::Open { path, mode } => Self::Open { path, mode },
+            UntrustedPath::Link { path } => Self::Link { path },
+            UntrustedPath::Io { path, source } => Self::Io { path, source },
+        }
+    }
+
     fn io(path: impl Into<PathBuf>, source: impl Into<io::Error>) -> Self {
         Self::Io { path: path.into(), source: source.into() }
     }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ImageName;
 use super::manifest::Configuration;
 
 /// `image.json`, beside the image's files.
@@ -41,6 +42,12 @@ pub struct ImageRecord {
 }
 
 impl ImageRecord {
+    /// Parses image.json of the image with this name; `None` if it is damaged.
+    pub fn parse(text: &str, name: &ImageName) -> Option<Self> {
+        let record: Self = serde_json::from_str(text).ok()?;
+        Some(Self { name: name.to_string(), ..record })
+    }
+
     /// Copies the image's configuration.
     pub(crate) fn set_configuration(&mut self, configuration: Configuration) {
         let process = configuration.config.unwrap_or_default();

@@ -13,6 +13,8 @@ mod namespaces;
 mod proot;
 mod step;
 
+pub use bundle::Bundle;
+pub use environment::{Variable, parse as parse_environment};
 pub use namespaces::probe;
 pub use proot::run_inside;
 
@@ -25,10 +27,10 @@ use std::process::ExitStatus;
 
 use sys::inherited::Inherited;
 use sys::system_calls::{SignalAction, kill, set_action};
+use sys::trusted_path::UntrustedPath;
 
 use super::{ImageError, Store};
 use binds::Binds;
-use bundle::Bundle;
 use step::Step;
 
 /// The variable with the text of slurmstepd's command, which contains the arguments of the step.
@@ -50,6 +52,10 @@ pub enum RuntimeError {
     Configuration { path: PathBuf, why: String },
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
+    #[error("untrusted environment of the step, {path}: {why}")]
+    Environment { path: PathBuf, why: String },
+    #[error("{0}; root runs only images that no other user can change")]
+    Untrusted(UntrustedPath),
     #[error(
         "this container can neither create user namespaces ({namespaces}) nor run PRoot ({proot})\n\
          repair: install proot in the image, or docker run --security-opt seccomp=docker/seccomp-userns.json"
@@ -87,6 +93,8 @@ pub struct Setup {
     pub images: PathBuf,
     /// Directories of Slurm that commands in an image need: its configuration, and munge's socket.
     pub binds: Vec<PathBuf>,
+    /// The directory with a directory for each user, in which slurmstepd writes the environment of steps.
+    pub bundles: PathBuf,
     /// The step's environment, written by slurmstepd.
     pub environment: PathBuf,
     /// The newest CUDA release that the driver supports.
@@ -99,7 +107,7 @@ struct Program {
     root: PathBuf,
     directory: PathBuf,
     arguments: Vec<OsString>,
-    environment: Vec<(OsString, OsString)>,
+    environment: Vec<Variable>,
     binds: Binds,
 }
 
@@ -115,7 +123,7 @@ pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
     let inherited = Inherited::capture();
     let text = std::env::var_os(STEP_VARIABLE).ok_or(RuntimeError::NotAStep)?;
     let step = Step::parse(text.as_bytes()).ok_or(RuntimeError::NotAStep)?;
-    let environment = environment::read(&setup.environment)?;
+    let environment = environment::take(&setup.environment, &setup.bundles)?;
     let home = environment.iter().find(|(name, _)| name == "HOME").map(|(_, value)| PathBuf::from(value));
     let stores: Vec<Store> =
         home.iter().map(|home| Store::of_user(home)).chain([Store::shared(setup.images.clone())]).collect();
@@ -165,7 +173,7 @@ fn propagate_status(status: ExitStatus) -> u8 {
 }
 
 /// Executes a program in the root directory of this process.
-fn execute(arguments: &[OsString], environment: &[(OsString, OsString)]) -> RuntimeError {
+fn execute(arguments: &[OsString], environment: &[Variable]) -> RuntimeError {
     let fault = |source| {
         let name = arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         RuntimeError::Execute { program: name, source }
@@ -188,7 +196,7 @@ fn execute(arguments: &[OsString], environment: &[(OsString, OsString)]) -> Runt
 
 /// slurmstepd looks up a program's name in the container's directories of PATH. If the path is the result of such a
 /// search, the name is restored, so that the image's own `python` runs.
-fn replace_path_with_name(arguments: &mut [OsString], environment: &[(OsString, OsString)]) {
+fn replace_path_with_name(arguments: &mut [OsString], environment: &[Variable]) {
     let Some(first) = arguments.first_mut() else { return };
     let path = PathBuf::from(&*first);
     let Some(name) = path.file_name().filter(|_| path.is_absolute()) else { return };
@@ -199,7 +207,7 @@ fn replace_path_with_name(arguments: &mut [OsString], environment: &[(OsString, 
 }
 
 /// The possible paths of a program: in the directories of PATH, unless its name is a path.
-fn candidates(name: &OsStr, environment: &[(OsString, OsString)]) -> Vec<PathBuf> {
+fn candidates(name: &OsStr, environment: &[Variable]) -> Vec<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return vec![PathBuf::from(name)];
     }
@@ -212,9 +220,8 @@ fn c_strings(values: &[OsString]) -> Option<Vec<CString>> {
     values.iter().map(|value| CString::new(value.as_bytes()).ok()).collect()
 }
 
-fn c_variables(environment: &[(OsString, OsString)]) -> Option<Vec<CString>> {
-    let text =
-        |(name, value): &(OsString, OsString)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok();
+fn c_variables(environment: &[Variable]) -> Option<Vec<CString>> {
+    let text = |(name, value): &Variable| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok();
     environment.iter().map(text).collect()
 }
 

@@ -1,16 +1,21 @@
 //! The directory of images. Each image is a directory with its files (`rootfs`) and its record (`image.json`).
+//!
+//! Whoever can change an image decides what the jobs in it run. So an image is used only if root or the user of the job owns the
+//! directory, the image, its files and its record, and nobody else may write there: owners are content's own, not its directory's.
 
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::fcntl::{Flock, FlockArg, OFlag, RenameFlags, openat, renameat2};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::geteuid;
+
+use sys::trusted_path;
 
 use super::tree::{names, remove_entry};
 use super::{ImageError, ImageName, ImageRecord};
@@ -34,6 +39,15 @@ static IMPORTS: AtomicU32 = AtomicU32::new(0);
 pub struct Store {
     path: PathBuf,
     is_shared: bool,
+}
+
+/// The images of a directory.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Those that can be used.
+    pub images: Vec<ImageRecord>,
+    /// Why the others cannot.
+    pub untrusted: Vec<ImageError>,
 }
 
 /// The directory of an import. The lock distinguishes it from a directory that a killed import left.
@@ -67,54 +81,113 @@ impl Store {
         ImageError::io(&self.path, error)
     }
 
-    /// Opens the directory. `None` if it is missing, or if other users than root and this one could replace its images.
+    /// The directory. `None` if it is missing.
+    ///
+    /// # Errors
+    /// Users other than root and this one could replace the images in it: it is another user's, or leads through a directory of others.
     fn open(&self) -> Result<Option<OwnedFd>, ImageError> {
-        let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let directory = match nix::fcntl::open(&self.path, flags, Mode::empty()) {
-            Err(nix::Error::ENOENT | nix::Error::ENOTDIR) => return Ok(None),
-            directory => directory.map_err(|error| self.io(error))?,
-        };
-        let status = fstat(&directory).map_err(|error| self.io(error))?;
-        let is_ours = status.st_uid == 0 || status.st_uid == geteuid().as_raw();
-        Ok((is_ours && status.st_mode & 0o022 == 0).then_some(directory))
+        let opened = trusted_path::open(Path::new("/"), &self.path)
+            .and_then(|directory| directory.require_own_content().map(|()| directory));
+        match opened {
+            Ok(directory) => Ok(Some(directory.reopened().map_err(|error| self.io(error))?.into())),
+            // The owners of the parents do not matter then.
+            Err(_) if is_missing(&self.path) => Ok(None),
+            Err(error) => Err(ImageError::untrusted_directory(error)),
+        }
     }
 
-    /// Opens the directory, and creates it if it is missing.
-    fn create(&self) -> Result<OwnedFd, ImageError> {
-        if geteuid().is_root() {
-            let untrusted = |error: sys::trusted_path::UntrustedPath| self.io(error);
-            let (mut directory, _) =
-                sys::trusted_path::make(Path::new("/"), &self.path, &mut Vec::new()).map_err(untrusted)?;
-            directory.restrict_to_root(&mut Vec::new()).map_err(|error| self.io(error))?;
-        } else {
-            DirBuilder::new().recursive(true).mode(0o755).create(&self.path).map_err(|error| self.io(error))?;
+    /// Opens the directory, and creates it if it is missing. Root makes that of all users before one of them can.
+    ///
+    /// # Errors
+    /// It cannot be created, or users other than root and this one could replace the images in it.
+    pub fn create(&self) -> Result<OwnedFd, ImageError> {
+        match self.path.parent().zip(self.path.file_name().and_then(OsStr::to_str)) {
+            Some((parent, name)) if self.is_shared && geteuid().is_root() => {
+                let parent = match trusted_path::open(Path::new("/"), parent) {
+                    Err(error) if error.is_missing() => {
+                        trusted_path::make(Path::new("/"), parent, &mut Vec::new()).map(|(parent, _)| parent)
+                    }
+                    parent => parent,
+                };
+                let made = parent.and_then(|parent| parent.child(name));
+                let (mut directory, _) = made.map_err(ImageError::untrusted_directory)?;
+                // A new volume may be open to all (Kubernetes' `emptyDir`). What others have put there stays theirs, so it is never used.
+                if trusted_path::is_ours(directory.metadata().uid()) {
+                    directory.restrict_to_root(&mut Vec::new()).map_err(|error| self.io(error))?;
+                }
+            }
+            // The files that a user imports may be private.
+            _ => {
+                let mode = if self.is_shared { 0o755 } else { 0o700 };
+                DirBuilder::new().recursive(true).mode(mode).create(&self.path).map_err(|error| self.io(error))?;
+            }
         }
-        let error = || self.io(io::Error::other("other users may write to this directory; choose another one"));
-        self.open()?.ok_or_else(error)
+        self.open()?.ok_or_else(|| self.io(nix::Error::ENOENT))
     }
 
     /// All images, by name, without damaged ones.
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub fn list(&self) -> Result<Vec<ImageRecord>, ImageError> {
-        let Some(directory) = self.open()? else { return Ok(Vec::new()) };
+    pub fn list(&self) -> Result<Listing, ImageError> {
+        let mut listing = Listing::default();
+        let directory = match self.open() {
+            Ok(None) => return Ok(listing),
+            Err(error) if error.is_untrusted() => {
+                listing.untrusted.push(error);
+                return Ok(listing);
+            }
+            directory => directory?,
+        };
+        let Some(directory) = directory else { return Ok(listing) };
         let mut all: Vec<String> = names(&directory)
             .map_err(|error| self.io(error))?
             .into_iter()
             .filter_map(|name| name.into_string().ok())
             .collect();
         all.sort();
-        let names = all.iter().filter_map(|name| name.parse::<ImageName>().ok());
-        Ok(names.filter_map(|name| record(&directory, &name)).collect())
+        for name in all.iter().filter_map(|name| name.parse::<ImageName>().ok()) {
+            match self.record(&directory, &name) {
+                Ok(record) => listing.images.extend(record),
+                Err(error) => listing.untrusted.push(error),
+            }
+        }
+        Ok(listing)
     }
 
     /// An image, or `None` if there is none of this name.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// The directory cannot be read, or another user could change the image.
     pub fn find(&self, name: &ImageName) -> Result<Option<ImageRecord>, ImageError> {
-        Ok(self.open()?.and_then(|directory| record(&directory, name)))
+        // Another store may have the image.
+        if !self.has(name) {
+            return Ok(None);
+        }
+        self.open()?.map_or(Ok(None), |directory| self.record(&directory, name))
+    }
+
+    /// Whether there is anything of this name, trusted or not.
+    pub fn has(&self, name: &ImageName) -> bool {
+        !is_missing(&self.path.join(name.as_str()))
+    }
+
+    /// Reads the record of an image. The image, its files and its record must each be root's or this user's: the directory may have been
+    /// another user's when they were put there. Everything in the files was made by the owner of their directory.
+    fn record(&self, directory: &OwnedFd, name: &ImageName) -> Result<Option<ImageRecord>, ImageError> {
+        let path = self.path.join(name.as_str());
+        let check = |file: &OwnedFd, path: &Path| require_own_content(file, path, name);
+        let Ok(image) = open_child(directory, name.as_str()) else { return Ok(None) };
+        check(&image, &path)?;
+        let Ok(rootfs) = open_child(&image, ROOTFS) else { return Ok(None) };
+        check(&rootfs, &path.join(ROOTFS))?;
+        let Ok(file) = super::copy::open(&image, OsStr::new(RECORD)) else { return Ok(None) };
+        check(&file, &path.join(RECORD))?;
+        let mut text = String::new();
+        if std::fs::File::from(file).take(MAX_RECORD).read_to_string(&mut text).is_err() {
+            return Ok(None);
+        }
+        Ok(ImageRecord::parse(&text, name))
     }
 
     /// Where the files of an image are.
@@ -189,11 +262,22 @@ fn open_child(directory: &OwnedFd, name: &str) -> nix::Result<OwnedFd> {
     openat(directory, name, flags, Mode::empty())
 }
 
-fn record(directory: &OwnedFd, name: &ImageName) -> Option<ImageRecord> {
-    let image = open_child(directory, name.as_str()).ok()?;
-    let file = super::copy::open(&image, OsStr::new(RECORD)).ok()?;
-    let mut text = String::new();
-    std::fs::File::from(file).take(MAX_RECORD).read_to_string(&mut text).ok()?;
-    let record: ImageRecord = serde_json::from_str(&text).ok()?;
-    Some(ImageRecord { name: name.to_string(), ..record })
+/// Fails if a user other than root and this one can change an open part of the image.
+fn require_own_content(file: &OwnedFd, path: &Path, name: &ImageName) -> Result<(), ImageError> {
+    let status = fstat(file).map_err(|error| ImageError::io(path, error))?;
+    let (uid, mode) = (status.st_uid, status.st_mode & 0o7777);
+    if !trusted_path::is_ours(uid) {
+        let repair =
+            format!("remove it (`slurminit image remove {name}` as the owner of the directory), and import it again");
+        return Err(ImageError::Foreign { path: path.to_owned(), uid, repair });
+    }
+    if mode & 0o022 != 0 {
+        return Err(ImageError::Open { path: path.to_owned(), mode });
+    }
+    Ok(())
+}
+
+fn is_missing(path: &Path) -> bool {
+    let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+    std::fs::symlink_metadata(path).is_err_and(|error| missing.contains(&error.kind()))
 }

@@ -1,7 +1,8 @@
 //! A directory for each user, in which slurmstepd puts the environment of a step in a container image.
 //!
-//! slurmstepd creates directories there as the job's user, by predictable names. In a directory that all users can write to, one of them
-//! could create another user's directory first.
+//! slurmstepd creates directories there as the job's user, by predictable names. So only root creates the users' directories: here for the
+//! accounts that it knows, and slurmstepd for those of a directory service, before the step becomes its user. slurmstepd opens a directory to the user's primary
+//! group, which an access control list prevents.
 
 use std::path::Path;
 
@@ -11,26 +12,34 @@ use sys::trusted_path::{self, Dir};
 use super::InstallError;
 use config::Paths;
 
-/// Creates the directory of each account in `passwd`. Accounts of a directory service are missing there: with
-/// `has_nss_users`, users may create directories themselves.
+/// Creates the directory of each account in `passwd`. Returns whether the directories of other accounts, which slurmstepd creates, are
+/// closed to the members of their primary groups.
 ///
 /// # Errors
 /// A directory cannot be created.
-pub fn make_bundle_directories(run: &Path, root: &Path, passwd: &str, has_nss_users: bool) -> Result<(), InstallError> {
+pub fn make_bundle_directories(run: &Path, root: &Path, passwd: &str) -> Result<bool, InstallError> {
     let (mut bundles, _) = trusted_path::make(root, &run.join(Paths::BUNDLES), &mut Vec::new())?;
     let is_root = geteuid().is_root();
-    settle(&mut bundles, is_root.then_some((0, 0)), if has_nss_users { 0o1733 } else { 0o711 })?;
-    for (uid, gid) in passwd.lines().filter_map(ids) {
-        if is_root && uid != 0 {
-            settle(&mut bundles.child(&uid.to_string())?.0, Some((uid, gid)), 0o700)?;
-        }
+    let was_open = settle(&mut bundles, is_root.then_some((0, 0)), 0o711)?;
+    let failure = |error| InstallError::directory(bundles.path(), error);
+    if was_open {
+        // In an earlier version users could create these directories, also for others.
+        bundles.clear().map_err(failure)?;
     }
-    Ok(())
+    let is_closed = bundles.close_new_entries().map_err(failure)?;
+    for (uid, gid) in passwd.lines().filter_map(ids).filter(|_| is_root) {
+        let name = uid.to_string();
+        // slurmstepd may have created it meanwhile.
+        let (mut directory, _) = bundles.child(&name).or_else(|_| bundles.child(&name))?;
+        settle(&mut directory, Some((uid, gid)), 0o700)?;
+    }
+    Ok(is_closed)
 }
 
-fn settle(directory: &mut Dir, owner: Option<(u32, u32)>, mode: u32) -> Result<(), InstallError> {
+/// Returns whether other users could write there.
+fn settle(directory: &mut Dir, owner: Option<(u32, u32)>, mode: u32) -> Result<bool, InstallError> {
     let settled = directory.set_owner_and_mode(owner, mode, &mut Vec::new());
-    settled.map(drop).map_err(|error| InstallError::directory(directory.path(), error))
+    settled.map_err(|error| InstallError::directory(directory.path(), error))
 }
 
 /// `name:password:uid:gid:...` (passwd(5)).
@@ -41,24 +50,45 @@ fn ids(line: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt as _;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::path::PathBuf;
+
+    use tempfile::TempDir;
 
     use super::*;
 
+    const PASSWD: &str = "root:x:0:0::/root:/bin/sh\nalice:x:1000:100::/:/bin/sh\nbroken\n+::::::\n";
+
+    fn make(root: &TempDir) -> PathBuf {
+        assert!(make_bundle_directories(Path::new("/run/slurminit"), root.path(), PASSWD).unwrap(), "no lists");
+        root.path().join("run/slurminit").join(Paths::BUNDLES)
+    }
+
     #[test]
-    fn creates_bundle_directory_for_each_account() {
-        let directory = tempfile::tempdir().unwrap();
-        let make = |has_nss_users| {
-            let passwd = "root:x:0:0::/root:/bin/sh\nalice:x:1000:100::/:/bin/sh\nbroken\n+::::::\n";
-            make_bundle_directories(Path::new("/run/slurminit"), directory.path(), passwd, has_nss_users).unwrap();
-            directory.path().join("run/slurminit").join(Paths::BUNDLES)
-        };
-        let bundles = make(false);
+    fn creates_closed_bundle_directory_for_each_account() {
+        let root = tempfile::tempdir().unwrap();
+        let bundles = make(&root);
         assert_eq!(bundles.metadata().unwrap().mode() & 0o7777, 0o711);
-        if geteuid().is_root() {
-            let own = bundles.join("1000").metadata().unwrap();
-            assert_eq!((own.uid(), own.gid(), own.mode() & 0o7777), (1000, 100, 0o700));
+        assert!(geteuid().is_root(), "requires root to create directories of other users");
+        for (uid, gid) in [(0, 0), (1000, 100)] {
+            let own = bundles.join(uid.to_string()).metadata().unwrap();
+            assert_eq!((own.uid(), own.gid(), own.mode() & 0o7777), (uid, gid, 0o700));
         }
-        assert_eq!(make(true).metadata().unwrap().mode() & 0o7777, 0o1733);
+    }
+
+    #[test]
+    fn removes_directories_that_users_made_in_earlier_version() {
+        let root = tempfile::tempdir().unwrap();
+        let bundles = make(&root);
+        let planted = bundles.join("2000");
+        fs::create_dir(&planted).unwrap();
+        fs::write(planted.join("environment"), "LD_PRELOAD=/tmp/x").unwrap();
+        make(&root);
+        assert!(planted.exists(), "a directory that slurmstepd made");
+        fs::set_permissions(&bundles, Permissions::from_mode(0o1733)).unwrap();
+        make(&root);
+        assert!(!planted.exists());
+        assert_eq!(bundles.metadata().unwrap().mode() & 0o7777, 0o711);
     }
 }

@@ -4,7 +4,6 @@
 //! that belongs to their user to 0666, unless `ModifyDeviceFiles` in /proc/driver/nvidia/params is 0 (nvidia-modprobe, `mknod_helper`), so
 //! a user who owned the file would open it to all by starting a CUDA program.
 
-use std::ffi::{CStr, CString};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -16,10 +15,8 @@ use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, Group, Uid, fchownat};
 
 use probe::device_files::{self, WATCHER_USER};
+use sys::acl;
 use sys::system_calls::{get_xattr, remove_xattr, set_xattr};
-
-/// The extended attribute with a file's access control list.
-const ACL: &CStr = c"system.posix_acl_access";
 
 /// Closes a device file to all users but the one whose job has it.
 ///
@@ -56,7 +53,7 @@ pub fn give_device_file(file: &Path, user: u32) -> io::Result<()> {
     if user == 0 {
         return revoke_access(&handle);
     }
-    match set_xattr(&path_of(&handle)?, ACL, &acl_of_user(user)) {
+    match set_xattr(&acl::path_of(&handle)?, acl::ACCESS, &acl_of_user(user)) {
         // A file system without access control lists.
         Err(Errno::EOPNOTSUPP) => change_owner(&handle, user),
         set => Ok(set?),
@@ -89,10 +86,6 @@ fn watcher_group() -> Gid {
     Group::from_name(WATCHER_USER).ok().flatten().map_or(Gid::from_raw(0), |group| group.gid)
 }
 
-fn path_of(handle: &File) -> io::Result<CString> {
-    Ok(CString::new(format!("/proc/self/fd/{}", handle.as_raw_fd()))?)
-}
-
 fn restrict_to_root(handle: &File) -> io::Result<()> {
     change_owner(handle, 0)?;
     fs::set_permissions(format!("/proc/self/fd/{}", handle.as_raw_fd()), Permissions::from_mode(0o660))
@@ -102,14 +95,14 @@ fn restrict_to_root(handle: &File) -> io::Result<()> {
 fn revoke_access(handle: &File) -> io::Result<()> {
     // Only the owner may change the list and the mode: in containers with minimal capabilities root has no CAP_FOWNER.
     change_owner(handle, 0)?;
-    match remove_xattr(&path_of(handle)?, ACL) {
+    match remove_xattr(&acl::path_of(handle)?, acl::ACCESS) {
         Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => restrict_to_root(handle),
         Err(error) => Err(error.into()),
     }
 }
 
 fn user_with_access(handle: &File) -> io::Result<Option<u32>> {
-    let acl_user = match get_xattr::<1024>(&path_of(handle)?, ACL) {
+    let acl_user = match get_xattr::<1024>(&acl::path_of(handle)?, acl::ACCESS) {
         Ok(list) => user_in_acl(&list),
         Err(Errno::ENODATA | Errno::EOPNOTSUPP) => None,
         Err(error) => return Err(error.into()),
@@ -118,35 +111,20 @@ fn user_with_access(handle: &File) -> io::Result<Option<u32>> {
     Ok(acl_user.or((owner != 0).then_some(owner)))
 }
 
-/// The version of the list (`linux/posix_acl_xattr.h`), and the tags of its entries (`linux/posix_acl.h`).
-const ACL_VERSION: u32 = 2;
-const TAG_OWNER: u16 = 1;
-const TAG_USER: u16 = 2;
-const TAG_GROUP: u16 = 4;
-const TAG_MASK: u16 = 0x10;
-const TAG_OTHER: u16 = 0x20;
-
-/// The access control list with which the owner, the group and this user may read and write: entries of tag, permission
-/// and id, in the kernel's order.
+/// The access control list with which the owner, the group and this user may read and write.
 fn acl_of_user(user: u32) -> Vec<u8> {
-    let entries = [
-        (TAG_OWNER, 6, u32::MAX),
-        (TAG_USER, 6, user),
-        (TAG_GROUP, 6, u32::MAX),
-        (TAG_MASK, 6, u32::MAX),
-        (TAG_OTHER, 0, u32::MAX),
-    ];
-    let entry = |(tag, permission, id): (u16, u16, u32)| {
-        [&tag.to_le_bytes()[..], &permission.to_le_bytes(), &id.to_le_bytes()].concat()
-    };
-    ACL_VERSION.to_le_bytes().into_iter().chain(entries.into_iter().flat_map(entry)).collect()
+    acl::encode(&[
+        (acl::OWNER, 6, acl::NO_ID),
+        (acl::USER, 6, user),
+        (acl::GROUP, 6, acl::NO_ID),
+        (acl::MASK, 6, acl::NO_ID),
+        (acl::OTHER, 0, acl::NO_ID),
+    ])
 }
 
 /// The user in an access control list.
 fn user_in_acl(list: &[u8]) -> Option<u32> {
-    let entries = list.get(4..)?.chunks_exact(8);
-    let user = entries.filter(|entry| entry.starts_with(&TAG_USER.to_le_bytes())).find_map(|entry| entry.get(4..8));
-    user.and_then(|id| id.try_into().ok()).map(u32::from_le_bytes)
+    acl::decode(list).find_map(|(tag, _, id)| (tag == acl::USER).then_some(id))
 }
 
 #[cfg(test)]

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use config::{Config, Paths};
-use model::inventory::slurm::advisories::REMOVES_FILES_AS_ROOT;
-use model::inventory::{Behavior, Inventory};
+use model::inventory::Inventory;
 use model::value::is_plain_path;
 
 /// How slurmstepd runs a step in an image.
@@ -17,14 +16,10 @@ pub struct Images {
     pub binds: Vec<PathBuf>,
     /// The directory with a directory for each user, in which slurmstepd creates the OCI bundles.
     pub bundles: PathBuf,
-    /// Whether `bundles` is a directory in which Slurm names the directories of jobs, steps and tasks; otherwise
-    /// oci.conf has a pattern for them.
-    pub has_bundle_directory: bool,
+    /// Whether several nodes run in this container, each of which needs directories of its own.
+    pub has_several_nodes: bool,
     /// The newest CUDA release that the driver supports: `12.4`.
     pub cuda: Option<String>,
-    /// Whether slurmstepd must not remove the directories of ended steps. It does so as root, and before the fix of CVE-2026-65109 follows links
-    /// of their user there: it would remove `environment` in any directory.
-    pub keeps_bundles: bool,
 }
 
 impl Images {
@@ -42,30 +37,20 @@ impl Images {
             directory: config.images.directory.clone(),
             binds: binds.filter(|path| is_plain_path(path)).collect(),
             bundles,
-            has_bundle_directory: inventory.slurm.does(Behavior::BundleDirectory),
+            has_several_nodes: config.simulated().is_some(),
             cuda: cuda.filter(|release| model::cuda::numbers(release).is_some()),
-            keeps_bundles: inventory.slurm.has_hole(REMOVES_FILES_AS_ROOT),
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use model::inventory::{SlurmInstall, SlurmVersion};
-
     use super::*;
 
     #[test]
-    fn oci_conf_has_form_of_release() {
-        let images = |year, month| {
-            let slurm = SlurmInstall { version: Some(SlurmVersion { year, month }), ..SlurmInstall::default() };
-            let images = config::Images { mounts: vec!["/srv/reference".into()], ..config::Images::default() };
-            Images::plan(&Config { images, ..Config::default() }, &Inventory { slurm, ..Inventory::default() })
-        };
-        assert_eq!(images(24, 11).map(|images| images.has_bundle_directory), Some(false));
-        assert_eq!(images(25, 5).map(|images| images.has_bundle_directory), Some(true));
-        assert_eq!(images(24, 11).map(|images| images.keeps_bundles), Some(false));
-        let binds = images(25, 5).unwrap().binds;
+    fn binds_what_slurm_needs_and_then_mounts() {
+        let images = config::Images { mounts: vec!["/srv/reference".into()], ..config::Images::default() };
+        let binds = Images::plan(&Config { images, ..Config::default() }, &Inventory::default()).unwrap().binds;
         assert_eq!(binds, ["/etc/slurm", "/run/munge", "/run/slurminit/oci", "/srv/reference"].map(PathBuf::from));
     }
 }

@@ -1,5 +1,6 @@
 //! Safe access to the kernel: processes, paths that other users may have changed, signals, sockets, locks, and programs with a deadline.
 
+pub mod acl;
 pub mod container;
 pub mod inherited;
 pub mod leftovers;

@@ -77,8 +77,18 @@ enum WalkMode<'a> {
     /// Like `Strict`, but missing directories are created, and the owner and mode of those that others could change are
     /// corrected.
     Repair(&'a mut Vec<RepairedPath>),
-    /// Missing directories are created, below directories of any owner. Other users' links are not followed.
-    Anywhere,
+    /// Through directories of any owner. Other users' links are not followed.
+    Anywhere { creates_missing: bool },
+}
+
+impl WalkMode<'_> {
+    fn creates_missing(&self) -> bool {
+        matches!(self, Self::Repair(_) | Self::Anywhere { creates_missing: true })
+    }
+
+    fn accepts_foreign_files(&self) -> bool {
+        matches!(self, Self::Anywhere { .. })
+    }
 }
 
 /// Opens a directory.
@@ -103,7 +113,7 @@ pub fn make(root: &Path, path: &Path, repaired: &mut Vec<RepairedPath>) -> Resul
 /// # Errors
 /// It cannot be created, or the path contains a link that root did not make.
 pub fn make_anywhere(root: &Path, path: &Path) -> Result<Dir, UntrustedPath> {
-    walk(root, path, WalkMode::Anywhere).map(|(dir, _)| dir)
+    walk(root, path, WalkMode::Anywhere { creates_missing: true }).map(|(dir, _)| dir)
 }
 
 /// Opens a file for reading if only root could have created its name. The file's own owner does not matter, because a
@@ -119,6 +129,22 @@ pub fn open_file(root: &Path, path: &Path) -> Result<File, UntrustedPath> {
         Some(name) => dir.open_file(&name).map_err(|error| UntrustedPath::io(path, error)),
         None => Err(UntrustedPath::io(path, nix::Error::EISDIR)),
     }
+}
+
+/// Opens a file or directory of any owner for reading, in directories of any owner: content that is not trusted. Other users' links are
+/// not followed, because they could lead to files that only this user may read.
+///
+/// # Errors
+/// It does not exist, is neither a regular file nor a directory, or the path contains a link that another user may have made.
+pub fn open_untrusted(root: &Path, path: &Path) -> Result<File, UntrustedPath> {
+    let mut walk = Walk::start(root, path)?;
+    let last = walk.resolve(&mut WalkMode::Anywhere { creates_missing: false }, true)?;
+    let dir = walk.into_directory(path)?;
+    let opened = match last {
+        Some(name) => dir.open_file(&name),
+        None => dir.reopened().map_err(io::Error::from),
+    };
+    opened.map_err(|error| UntrustedPath::io(path, error))
 }
 
 /// The directory of a socket, and the socket's name. The kernel creates sockets only by path. If only root can write to
@@ -221,7 +247,7 @@ impl Walk {
             let others_may_add = parent.check_writers(mode)?;
             self.is_new = false;
             let entry = match parent.open_entry(&name) {
-                Err(error) if error == nix::Error::ENOENT && !matches!(mode, WalkMode::Strict) => {
+                Err(error) if error == nix::Error::ENOENT && mode.creates_missing() => {
                     self.is_new = true;
                     parent.make(&name).map_err(|error| UntrustedPath::io(&place, error))?
                 }
@@ -252,7 +278,8 @@ impl Walk {
                 }
                 names(&target).rev().for_each(|name| self.remaining.push_front(name));
             } else if allows_file && self.remaining.is_empty() {
-                return if may_be_foreign { Err(entry.foreign()) } else { Ok(Some(name)) };
+                let is_accepted = !may_be_foreign || mode.accepts_foreign_files() && entry.is_foreign();
+                return if is_accepted { Ok(Some(name)) } else { Err(entry.foreign()) };
             } else {
                 return Err(UntrustedPath::io(&place, nix::Error::ENOTDIR));
             }

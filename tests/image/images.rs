@@ -1,5 +1,8 @@
 //! Jobs in container images, run by PRoot in a plain container. The `long` test suite repeats them in user namespaces.
 
+#[path = "images/owners.rs"]
+mod owners;
+
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
@@ -7,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::docker::{Container, Image, Outcome, PLAIN, directory, docker};
 
-const CONFIGURATION: &str = r#"
+pub(crate) const CONFIGURATION: &str = r#"
 [images]
 mounts = ["/srv/reference"]
 [[user]]
@@ -19,7 +22,7 @@ uid = 1502
 "#;
 
 /// Creates a root file system with a shell and a few programs, in the format of `docker export`.
-const EXPORT: &str = r#"set -e
+pub(crate) const EXPORT: &str = r#"set -e
 mkdir -p /tmp/image/etc && echo inside >/tmp/image/etc/mark && ln -s usr/bin usr/lib usr/lib64 /tmp/image/
 cd / && programs=$(for name in sh env id cat sleep echo stat tty yes; do echo "usr/bin/$name"; done)
 libraries=$(for name in $programs; do ldd "$name"; done | grep -o '/[^ ]*' | sort -u | xargs -n 1 readlink -f)
@@ -124,7 +127,7 @@ pub(crate) fn batch_jobs_behave_as_without_an_image(container: &Container) {
     let state = ok(&format!("scontrol show job {} | grep -o JobState=[A-Z]*", id.trim()));
     assert_eq!(state, "JobState=CANCELLED\n");
     container.until("test \"$(pgrep -c -u alice)\" = 0");
-    assert_eq!(container.sh("find /run/slurminit/oci -mindepth 2 | wc -l"), "0", "bundle not removed by slurmstepd");
+    assert_eq!(container.sh("find /run/slurminit/oci -mindepth 2 | wc -l"), "0", "bundle not removed");
 }
 
 pub(crate) fn images_belong_to_their_users(container: &Container) {
@@ -188,4 +191,8 @@ fn images_run_in_a_plain_container() {
     jobs_behave_as_without_an_image(&container);
     batch_jobs_behave_as_without_an_image(&container);
     images_belong_to_their_users(&container);
+    owners::root_runs_and_imports_nothing_that_alice_can_change(&container);
+    owners::directories_of_steps_give_no_user_rights_of_another(&container);
+    owners::slurmstepd_makes_closed_directory_of_unknown_account(&container);
+    owners::proot_gets_no_variable_of_image_or_step(&container);
 }

@@ -3,14 +3,15 @@
 mod pull;
 
 use std::io::{IsTerminal as _, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
 use super::Configuration;
 use super::columns::{Column, dash, format_table};
+use crate::output::error_line;
 use config::Config;
-use images::{ImageName, ImageRecord, Importer, Limits, Source, Store};
+use images::{ImageName, ImageRecord, Importer, Limits, Listing, Source, Store};
 use model::{exit_code, printable};
 use pull::Pull;
 use watch::agent;
@@ -107,7 +108,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             let mut entries = Vec::new();
             for store in &stores {
                 let entry = |record| ImageEntry { store: store.path().to_owned(), record };
-                entries.extend(store.list()?.into_iter().map(entry));
+                let Listing { images, untrusted } = store.list()?;
+                untrusted.iter().for_each(|error| error_line(format_args!("slurminit: warning: {error}")));
+                entries.extend(images.into_iter().map(entry));
             }
             print(json, &serde_json::json!({ "images": entries }), &table(&entries))
         }
@@ -117,7 +120,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             print(json, &entry, &description(&entry))
         }
         ImageVerb::Remove { name, json } => {
-            let (store, record) = find(&stores, &name)?;
+            // An image that cannot be used can be removed.
+            let store = stores.iter().find(|store| store.has(&name)).ok_or_else(|| no_image(&stores, &name))?;
+            let unknown = || ImageRecord { name: name.to_string(), ..ImageRecord::default() };
+            let record = store.find(&name).ok().flatten().unwrap_or_else(unknown);
             store.remove(&name)?;
             print(json, &record, &format!("removed {name} from {}\n", store.path().display()))
         }
@@ -154,8 +160,12 @@ fn find<'a>(stores: &'a [Store], name: &ImageName) -> anyhow::Result<(&'a Store,
             return Ok((store, record));
         }
     }
+    Err(no_image(stores, name))
+}
+
+fn no_image(stores: &[Store], name: &ImageName) -> anyhow::Error {
     let directories: Vec<String> = stores.iter().map(|store| store.path().display().to_string()).collect();
-    anyhow::bail!("no image {name} in {}; `slurminit image list` shows the images", directories.join(" or "))
+    anyhow::anyhow!("no image {name} in {}; `slurminit image list` shows the images", directories.join(" or "))
 }
 
 fn print_imported(json: bool, name: &ImageName, record: &ImageRecord) -> anyhow::Result<u8> {
@@ -171,11 +181,17 @@ fn source(from: PathBuf) -> anyhow::Result<Source> {
             "no archive: standard input is a terminal; pipe `docker save IMAGE` into it, or name a file or directory"
         );
         Source::Stream(Box::new(input) as Box<dyn Read>)
-    } else if from.is_dir() {
-        Source::Directory(from)
+    } else if is_descriptor(&from) {
+        let pipe = std::fs::File::open(&from).with_context(|| format!("cannot open {}", from.display()))?;
+        Source::Stream(Box::new(pipe))
     } else {
-        Source::File(from)
+        Source::Path(from)
     })
+}
+
+/// Whether a path is an open file of this process, such as the shell's `<(docker save IMAGE)`.
+fn is_descriptor(path: &Path) -> bool {
+    path == Path::new("/dev/stdin") || ["/dev/fd", "/proc/self/fd"].iter().any(|directory| path.starts_with(directory))
 }
 
 fn import(

@@ -16,6 +16,9 @@ pub(crate) struct Args {
     /// A directory of Slurm that commands in an image need
     #[arg(long)]
     bind: Vec<PathBuf>,
+    /// The directory in which slurmstepd writes the environment of steps
+    #[arg(long, default_value = "/run/slurminit/oci")]
+    bundles: PathBuf,
     /// The file with the step's environment
     #[arg(long, required_unless_present_any = ["probe", "inside"])]
     environment: Option<PathBuf>,
@@ -28,6 +31,9 @@ pub(crate) struct Args {
     /// Run a program inside, and report to this descriptor
     #[arg(long, hide = true)]
     inside: Option<i32>,
+    /// The descriptor with the program's environment
+    #[arg(long, hide = true, requires = "inside")]
+    variables: Option<i32>,
     /// The signal state for the program
     #[arg(long, hide = true, value_parser = |text: &str| serde_json::from_str::<Inherited>(text))]
     inherited: Option<Inherited>,
@@ -40,11 +46,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     if args.probe {
         return runtime::probe().map(|()| exit_code::SUCCESS).map_err(anyhow::Error::msg);
     }
-    if let Some((report, inherited)) = args.inside.zip(args.inherited) {
-        return Ok(runtime::run_inside(report, &args.program, &inherited)?);
+    if let Some(((report, variables), inherited)) = args.inside.zip(args.variables).zip(args.inherited) {
+        return Ok(runtime::run_inside(report, variables, &args.program, &inherited)?);
     }
-    let environment = args.environment.unwrap_or_default();
-    let setup = Setup { images: args.images, binds: args.bind, environment, cuda: args.cuda };
+    let Args { images, bind: binds, bundles, environment, cuda, .. } = args;
+    let setup = Setup { images, binds, bundles, environment: environment.unwrap_or_default(), cuda };
     Ok(runtime::run(&setup).unwrap_or_else(|error| {
         error_line(format_args!("slurminit: {}", model::printable::line(&error.to_string())));
         runtime::NOT_STARTED

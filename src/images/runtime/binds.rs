@@ -116,6 +116,7 @@ mod tests {
         let setup = Setup {
             images: "/x".into(),
             binds: vec!["/missing".into(), "/usr".into()],
+            bundles: "/x".into(),
             environment: "/x".into(),
             cuda: None,
         };

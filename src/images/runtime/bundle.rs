@@ -4,19 +4,22 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::geteuid;
 use serde::Deserialize;
+use sys::trusted_path;
 
 use super::RuntimeError;
 use crate::{ImageName, Store};
 
 /// The files, variables and mounts of the image of a step.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Bundle {
-    pub(super) root: PathBuf,
+pub struct Bundle {
+    /// The directory of the files.
+    pub root: PathBuf,
     /// The image's variables, `NAME=VALUE`.
-    pub(super) environment: Vec<String>,
+    pub environment: Vec<String>,
     /// Bind mounts: the path of the container, and the path in the image.
-    pub(super) mounts: Vec<(PathBuf, PathBuf)>,
+    pub mounts: Vec<(PathBuf, PathBuf)>,
 }
 
 /// The part of an OCI bundle's config.json that is used (OCI runtime-spec 1.2). Slurm sets the rest, or jobs have no
@@ -79,24 +82,40 @@ impl Bundle {
             false => Err(nix::Error::ENOTDIR.into()),
         });
         metadata.map_err(|source| RuntimeError::NoBundle { path: path.clone(), source })?;
+        require_own_content_of_root(&path)?;
         let file = path.join("config.json");
-        if file.is_file() {
+        let bundle = if file.is_file() {
             let read = |source| RuntimeError::Read { path: file.clone(), source };
-            let text = fs::read_to_string(&file).map_err(read)?;
-            let parsed = serde_json::from_str(&text);
-            let parsed: Configuration =
-                parsed.map_err(|error| RuntimeError::Configuration { path: path.clone(), why: error.to_string() })?;
-            let is_bind = |mount: &Mount| mount.options.iter().any(|option| option == "bind" || option == "rbind");
-            let mounts = parsed.mounts.into_iter().filter(is_bind).map(|mount| (mount.source, mount.destination));
-            return Ok(Self {
-                root: path.join(parsed.root.path),
-                environment: parsed.process.env,
-                mounts: mounts.collect(),
-            });
-        }
-        let rootfs = path.join(crate::store::ROOTFS);
-        let root = if rootfs.is_dir() { rootfs } else { path };
-        Ok(Self { root, ..Self::default() })
+            let text = trusted_path::read(&file).map_err(read)?;
+            Self::parse(&text, &path).map_err(|error| RuntimeError::Configuration { path, why: error.to_string() })?
+        } else {
+            let rootfs = path.join(crate::store::ROOTFS);
+            Self { root: if rootfs.is_dir() { rootfs } else { path }, ..Self::default() }
+        };
+        require_own_content_of_root(&bundle.root)?;
+        Ok(bundle)
+    }
+
+    /// Parses the config.json of the bundle at `path`.
+    ///
+    /// # Errors
+    /// It is not valid.
+    pub fn parse(text: &[u8], path: &Path) -> serde_json::Result<Self> {
+        let parsed: Configuration = serde_json::from_slice(text)?;
+        let is_bind = |mount: &Mount| mount.options.iter().any(|option| option == "bind" || option == "rbind");
+        let mounts = parsed.mounts.into_iter().filter(is_bind).map(|mount| (mount.source, mount.destination));
+        Ok(Self { root: path.join(parsed.root.path), environment: parsed.process.env, mounts: mounts.collect() })
+    }
+}
+
+/// A user who names a path runs what is there, as with any program. Root does so only if no other user can change it.
+fn require_own_content_of_root(path: &Path) -> Result<(), RuntimeError> {
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    match trusted_path::open(Path::new("/"), path).and_then(|directory| directory.require_own_content()) {
+        Err(error) if !error.is_missing() => Err(RuntimeError::Untrusted(error)),
+        _ => Ok(()),
     }
 }
 
@@ -108,6 +127,8 @@ pub(super) fn variable(text: &str) -> Option<(OsString, OsString)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+
     use super::*;
 
     #[test]
@@ -130,5 +151,21 @@ mod tests {
         assert!(matches!(find(&path), Err(RuntimeError::Configuration { .. })));
         assert!(matches!(find(&directory.path().join("missing")), Err(RuntimeError::NoBundle { .. })));
         assert!(matches!(Bundle::find("missing".as_ref(), &[]), Err(RuntimeError::NoImage { .. })));
+    }
+
+    #[test]
+    fn root_runs_no_bundle_of_another_user() {
+        let directory = crate::tests::scratch();
+        let path = directory.path().join("tree");
+        fs::create_dir_all(path.join("rootfs")).unwrap();
+        let find = || Bundle::find(path.as_os_str(), &[]);
+        find().unwrap();
+        for foreign in [path.join("rootfs"), path.clone()] {
+            chown(&foreign, Some(1234), None).unwrap();
+            assert!(matches!(find(), Err(RuntimeError::Untrusted(_))), "{}", foreign.display());
+            chown(&foreign, Some(0), None).unwrap();
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(find(), Err(RuntimeError::Untrusted(_))));
     }
 }

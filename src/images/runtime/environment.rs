@@ -1,11 +1,17 @@
 //! The variables of a step in an image: those of the job, and those of the image.
 
 use std::ffi::OsString;
-use std::fs;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use nix::unistd::geteuid;
+use sys::trusted_path;
+
 use super::{RuntimeError, bundle};
+
+/// A name and its value.
+pub type Variable = (OsString, OsString);
 
 /// The search path of an image that has none.
 pub(super) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -31,22 +37,53 @@ const JOB_VARIABLES: [&str; 14] = [
     "LOGNAME",
 ];
 
-/// Reads the variables that slurmstepd wrote, each terminated by NUL.
-pub(super) fn read(path: &Path) -> Result<Vec<(OsString, OsString)>, RuntimeError> {
-    let bytes = fs::read(path).map_err(|source| RuntimeError::Read { path: path.to_owned(), source })?;
+/// Reads the variables that slurmstepd wrote, and removes their file and its directories, which slurmstepd keeps (`DisableCleanup`): it
+/// would remove them as root, by paths that the user can change.
+///
+/// `file` is below this user's directory in `bundles`. What is in that directory is trusted because no other user can enter it.
+pub(super) fn take(file: &Path, bundles: &Path) -> Result<Vec<Variable>, RuntimeError> {
+    let untrusted = |why: String| RuntimeError::Environment { path: file.to_owned(), why };
+    let mut names = file.strip_prefix(bundles).unwrap_or(Path::new("")).components();
+    let own = names.next().ok_or_else(|| untrusted(format!("it is not in {}", bundles.display())))?;
+    let names = names.as_path();
+    let directory =
+        trusted_path::open(Path::new("/"), &bundles.join(own)).map_err(|error| untrusted(error.to_string()))?;
+    let owner = directory.metadata().uid();
+    if owner != geteuid().as_raw() {
+        return Err(untrusted(format!("{} belongs to uid {owner}", directory.path().display())));
+    }
+    if !directory.is_closed().map_err(|error| untrusted(error.to_string()))? {
+        let path = directory.path().display();
+        return Err(untrusted(format!(
+            "{path} is open to a group, and its file system has no access control lists; mount a tmpfs at /run"
+        )));
+    }
+    let read = |source| RuntimeError::Read { path: file.to_owned(), source };
+    let variables = parse(&trusted_path::read_whole(&directory.open_file(names).map_err(read)?).map_err(read)?);
+    // What remains is in this user's own directory.
+    let _ = directory.remove(names);
+    for parent in names.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty()) {
+        let _ = directory.remove_directory(parent);
+    }
+    Ok(variables)
+}
+
+/// Parses variables, each terminated by NUL.
+pub fn parse(bytes: &[u8]) -> Vec<Variable> {
     let variable = |text: &[u8]| {
         let equals = text.iter().position(|byte| *byte == b'=')?;
         Some((OsString::from_vec(text[..equals].to_vec()), OsString::from_vec(text[equals + 1..].to_vec())))
     };
-    Ok(bytes.split(|byte| *byte == 0).filter_map(variable).collect())
+    bytes.split(|byte| *byte == 0).filter_map(variable).collect()
+}
+
+/// Writes variables in the form that [`parse`] reads.
+pub(super) fn text(variables: &[Variable]) -> Vec<u8> {
+    variables.iter().flat_map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat()).collect()
 }
 
 /// Merges the variables. The image's replace those of the job, because they describe the locations of its programs.
-pub(super) fn merge(
-    mut job: Vec<(OsString, OsString)>,
-    image: &[String],
-    has_driver: bool,
-) -> Vec<(OsString, OsString)> {
+pub(super) fn merge(mut job: Vec<Variable>, image: &[String], has_driver: bool) -> Vec<Variable> {
     let mut path = OsString::from(DEFAULT_PATH);
     for (name, value) in image.iter().filter_map(|text| bundle::variable(text)) {
         if name == "PATH" {
@@ -70,7 +107,7 @@ pub(super) fn merge(
     job
 }
 
-fn set(all: &mut Vec<(OsString, OsString)>, name: OsString, value: OsString) {
+fn set(all: &mut Vec<Variable>, name: OsString, value: OsString) {
     match all.iter_mut().find(|(other, _)| *other == name) {
         Some((_, old)) => *old = value,
         None => all.push((name, value)),
@@ -79,7 +116,68 @@ fn set(all: &mut Vec<(OsString, OsString)>, name: OsString, value: OsString) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+    use std::path::PathBuf;
+
     use super::*;
+
+    /// The directory of bundles, this user's directory in it, and the environment of a step, with these modes of slurmstepd's.
+    fn step(bundles: &Path) -> (PathBuf, PathBuf) {
+        let own = bundles.join(geteuid().to_string());
+        let task = own.join("7-0-node1-0/oci-job7-0/task-0");
+        fs::create_dir_all(&task).unwrap();
+        let file = task.join("environment");
+        fs::write(&file, "A=1\0B=x=y\0broken\0").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o750)).unwrap();
+        fs::set_permissions(&own, Permissions::from_mode(0o700)).unwrap();
+        (own, file)
+    }
+
+    #[test]
+    fn takes_environment_only_from_directory_that_no_other_user_can_enter() {
+        let bundles = crate::tests::scratch();
+        let bundles = bundles.path();
+        let (own, file) = step(bundles);
+        let expected = [("A", "1"), ("B", "x=y")].map(|(name, value)| (name.into(), value.into()));
+        assert_eq!(take(&file, bundles).unwrap(), expected);
+        assert_eq!(fs::read_dir(&own).unwrap().count(), 0, "the step's directories are removed");
+        assert!(matches!(take(&file, bundles), Err(RuntimeError::Read { .. })));
+        assert!(matches!(take(Path::new("/etc/environment"), bundles), Err(RuntimeError::Environment { .. })));
+
+        let (own, file) = step(bundles);
+        let refused = |why: &str| match take(&file, bundles) {
+            Err(RuntimeError::Environment { why: found, .. }) => assert!(found.contains(why), "{found}"),
+            other => panic!("{why}: {other:?}"),
+        };
+        fs::set_permissions(&own, Permissions::from_mode(0o770)).unwrap();
+        refused("open to a group");
+        refused("open to a group");
+        fs::set_permissions(&own, Permissions::from_mode(0o700)).unwrap();
+        chown(&own, Some(1234), None).unwrap();
+        refused("uid 1234");
+        fs::rename(&own, bundles.join("x")).unwrap();
+        std::os::unix::fs::symlink("x", &own).unwrap();
+        refused("uid 1234");
+        chown(bundles, Some(1234), None).unwrap();
+        refused("uid 1234");
+    }
+
+    #[test]
+    fn closes_directory_that_slurmstepd_made_in_place_with_access_list() {
+        let bundles = crate::tests::scratch();
+        assert!(sys::acl::close_new_entries(&File::open(bundles.path()).unwrap()).unwrap());
+        let (own, file) = step(bundles.path());
+        fs::set_permissions(&own, Permissions::from_mode(0o770)).unwrap();
+        assert_eq!(take(&file, bundles.path()).unwrap().len(), 2);
+        assert_eq!(own.metadata().unwrap().mode() & 0o7777, 0o700);
+    }
+
+    #[test]
+    fn program_under_proot_gets_variables_as_they_were_written() {
+        let all = [("A", "x=y"), ("B", ""), ("C", "two\nlines")].map(|(name, value)| (name.into(), value.into()));
+        assert_eq!(parse(&text(&all)), all);
+    }
 
     #[test]
     fn image_overrides_all_but_job_specific_variables() {

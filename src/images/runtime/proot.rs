@@ -3,16 +3,20 @@
 mod process;
 
 use std::ffi::{CString, OsString};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::ExitStatus;
 
 use model::paths::Paths;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use sys::inherited::Inherited;
+use sys::system_calls::adopt_descriptor;
 
 use super::binds::{Bind, LOADER, SLURMINIT_DIRECTORY};
-use super::{NOT_STARTED, Program};
+use super::{NOT_STARTED, Program, environment};
 
 const PATH: &str = Paths::PROOT;
 /// The variable with the directory for PRoot's temporary files.
@@ -38,34 +42,56 @@ pub(super) fn run(program: &Program, inherited: &Inherited) -> Result<ExitStatus
     .map_err(|error| error.to_string())
 }
 
-/// Runs a program inside, as its parent. `report` is a descriptor of [`run`].
+/// Runs a program inside, as its parent. `report` and `environment` are descriptors of [`run`].
 ///
 /// # Errors
-/// The system refuses another process.
-pub fn run_inside(report: i32, arguments: &[OsString], inherited: &Inherited) -> io::Result<u8> {
+/// The system refuses another process, or the environment cannot be read.
+pub fn run_inside(report: i32, environment: i32, arguments: &[OsString], inherited: &Inherited) -> io::Result<u8> {
+    let mut text = Vec::new();
+    let mut file = File::from(adopt_descriptor(environment));
+    file.rewind()?;
+    file.read_to_end(&mut text)?;
+    drop(file);
     process::run_inside(report, || {
-        let environment: Vec<_> = std::env::vars_os().filter(|(name, _)| name != TEMPORARY).collect();
         inherited.restore();
-        eprintln!("slurminit: {}", super::execute(arguments, &environment));
+        eprintln!("slurminit: {}", super::execute(arguments, &environment::parse(&text)));
         i32::from(NOT_STARTED)
     })
 }
 
-/// Replaces this process by the program. Returns only an error.
+/// Replaces this process by PRoot. Returns only an error. PRoot runs outside of the image: a variable of the step or of the image, such as
+/// `LD_PRELOAD`, would have it load their code. So it gets none of them, and the program inside gets them through a file without a name.
 fn execute(program: &Program, executable: &Path, report: i32, inherited: &Inherited) -> nix::Error {
     let Ok(path) = CString::new(PATH) else { return nix::Error::EINVAL };
-    let mut environment = program.environment.clone();
+    let environment = match memory_file(&environment::text(&program.environment)) {
+        Ok(file) => file,
+        Err(error) => return nix::Error::from_raw(error.raw_os_error().unwrap_or_default()),
+    };
+    let descriptors = Descriptors { report, environment: environment.as_raw_fd() };
+    let arguments = arguments(program, executable, descriptors, inherited);
     // The job's TMPDIR may not exist in the container.
-    environment.push((TEMPORARY.into(), "/tmp".into()));
-    let arguments = arguments(program, executable, report, inherited);
-    let (Some(arguments), Some(environment)) = (super::c_strings(&arguments), super::c_variables(&environment)) else {
+    let variables = [(TEMPORARY.into(), "/tmp".into())];
+    let (Some(arguments), Some(variables)) = (super::c_strings(&arguments), super::c_variables(&variables)) else {
         return nix::Error::EINVAL;
     };
-    let Err(error) = nix::unistd::execve(&path, &arguments, &environment);
+    let Err(error) = nix::unistd::execve(&path, &arguments, &variables);
     error
 }
 
-fn arguments(program: &Program, executable: &Path, report: i32, inherited: &Inherited) -> Vec<OsString> {
+/// A file without a name, which the executed program inherits.
+fn memory_file(content: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create("slurminit environment", MFdFlags::empty())?);
+    file.write_all(content)?;
+    Ok(file)
+}
+
+/// The descriptors for [`run_inside`].
+struct Descriptors {
+    report: i32,
+    environment: i32,
+}
+
+fn arguments(program: &Program, executable: &Path, descriptors: Descriptors, inherited: &Inherited) -> Vec<OsString> {
     // Verbosity -1: PRoot warns of every signal that it receives, and of a working directory that an image does not
     // have.
     let mut arguments: Vec<OsString> = ["proot", "-v", "-1", "-r"].map(OsString::from).to_vec();
@@ -87,7 +113,13 @@ fn arguments(program: &Program, executable: &Path, report: i32, inherited: &Inhe
         "--library-path".into(),
         slurminit_path("lib"),
     ]);
-    arguments.extend([slurminit_path("slurminit"), "oci".into(), "--inside".into(), report.to_string().into()]);
+    arguments.extend([
+        slurminit_path("slurminit"),
+        "oci".into(),
+        "--inside".into(),
+        descriptors.report.to_string().into(),
+    ]);
+    arguments.extend(["--variables".into(), descriptors.environment.to_string().into()]);
     arguments.extend(["--inherited".into(), serde_json::to_string(inherited).unwrap_or_default().into(), "--".into()]);
     arguments.extend(program.arguments.iter().cloned());
     arguments

@@ -164,7 +164,7 @@ fn rejects_hostile_archives_and_leaves_no_files() {
     for (what, archive) in all {
         let file = directory.path().join("archive");
         fs::write(&file, &archive).unwrap();
-        for source in [stream(archive), crate::Source::File(file)] {
+        for source in [stream(archive), crate::Source::Path(file)] {
             let imported = importer.import(&name("x"), source);
             assert!(imported.is_err(), "{what} was imported");
             let error = imported.unwrap_err().to_string();

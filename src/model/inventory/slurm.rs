@@ -97,8 +97,6 @@ impl fmt::Display for SlurmVersion {
 pub enum Behavior {
     /// GetEnvTimeout was removed, and with it the file with the login environment.
     NoGetEnvTimeout,
-    /// `ContainerPath` of oci.conf is a directory, in which Slurm names those of jobs, steps and tasks.
-    BundleDirectory,
     /// A daemon waits until its announcement of a successor was read (`BARRIER=1`).
     SuccessorBarrier,
     /// slurmctld and slurmd serve HTTP on their own ports.
@@ -120,8 +118,7 @@ pub struct BehaviorRow {
 
 impl Behavior {
     /// All behaviors, by release.
-    pub const ALL: [Self; 4] =
-        [Self::NoGetEnvTimeout, Self::BundleDirectory, Self::SuccessorBarrier, Self::HttpEndpoints];
+    pub const ALL: [Self; 3] = [Self::NoGetEnvTimeout, Self::SuccessorBarrier, Self::HttpEndpoints];
 
     /// The row of the table. The sources are Slurm's RELEASE_NOTES.
     pub const fn row(self) -> BehaviorRow {
@@ -131,12 +128,6 @@ impl Behavior {
                 if_unknown: false,
                 description: "`GetEnvTimeout` is gone: without CAP_SYS_ADMIN `sbatch --export=NONE` makes slurmd exit",
                 handling: "not set; the patch of `docker/build-slurm` reads the environment without namespaces",
-            },
-            Self::BundleDirectory => BehaviorRow {
-                release: SlurmVersion::new(25, 5),
-                if_unknown: false,
-                description: "`ContainerPath` in oci.conf is a directory; before, a pattern",
-                handling: "written in the form of the release",
             },
             Self::SuccessorBarrier => BehaviorRow {
                 release: SlurmVersion::new(25, 11),

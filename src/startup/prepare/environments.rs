@@ -6,12 +6,14 @@
 
 use std::path::{Path, PathBuf};
 
-use config::DaemonName;
+use config::{Config, DaemonName};
+use images::Store;
 use install::load_config;
 use install::planned::as_slurm_user;
 use install::{Owner, install_environments, make_bundle_directories, read_login_files};
+use model::message;
 use plan::FileName;
-use sys::{under, users};
+use sys::{report, under, users};
 
 /// Writes the files to the state directory of the installed slurm.conf. Drops root's rights in this process.
 pub fn write(config: Option<&Path>, root: &Path) -> anyhow::Result<()> {
@@ -24,7 +26,26 @@ pub fn write(config: Option<&Path>, root: &Path) -> anyhow::Result<()> {
     let config = as_slurm_user(&config, &user).unwrap_or(config);
     let owner = Owner::of(DaemonName::Slurmctld, &config, &state)?;
     let files = read_login_files(root);
-    // The same accounts need a directory for steps in container images, which only root can make.
-    make_bundle_directories(&config.paths.run, root, &files.passwd, !users::is_nss_local())?;
+    make_image_directories(&config, root, &files.passwd)?;
     Ok(install_environments(&state, root, &owner, &files)?)
+}
+
+/// What jobs in container images need, and only root can make.
+fn make_image_directories(config: &Config, root: &Path, passwd: &str) -> anyhow::Result<()> {
+    let is_closed = make_bundle_directories(&config.paths.run, root, passwd)?;
+    if !is_closed && !users::is_nss_local() {
+        report::warn(message!(
+            "bundles-without-lists",
+            "users of a directory service cannot run jobs in images: the file system of {directory} has no access control lists; mount a tmpfs at /run",
+            directory = config.paths.run.display()
+        ));
+    }
+    let images = Store::shared(under(root, &config.images.directory));
+    // What cannot be made, for example on a read-only file system, is reported by the first import.
+    if let Err(error) = images.create() {
+        if error.is_untrusted() && images.path().exists() {
+            report::warn(message!("images-untrusted", "no image that root imported is used: {error}", error = error));
+        }
+    }
+    Ok(())
 }

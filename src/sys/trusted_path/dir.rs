@@ -1,23 +1,22 @@
 //! An open directory. Operations go through its descriptor and by name, so no path is resolved twice.
 
+mod access;
+
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, Permissions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt, PermissionsExt as _, fchown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::dir::Dir as Listing;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, readlinkat, renameat};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, geteuid, linkat, symlinkat, unlinkat};
+use nix::unistd::{UnlinkatFlags, geteuid, linkat, symlinkat, unlinkat};
 
-use super::{RepairedPath, UntrustedPath, WalkMode};
-
-const OTHERS_WRITE: u32 = 0o022;
-const STICKY: u32 = 0o1000;
+use super::UntrustedPath;
 
 /// Whether files of this user are as trustworthy as root's: they belong to root, or to the user we run as.
 pub fn is_ours(uid: u32) -> bool {
@@ -76,43 +75,13 @@ impl Dir {
         is_ours(self.metadata.uid()) && (self.metadata.is_dir() || self.metadata.nlink() == 1)
     }
 
+    /// Whether the entry is another user's, whose own content it is: not a second name of a file of root's.
+    pub(super) fn is_foreign(&self) -> bool {
+        !is_ours(self.metadata.uid())
+    }
+
     pub(super) fn foreign(&self) -> UntrustedPath {
         UntrustedPath::Foreign { path: self.path.clone(), uid: self.metadata.uid() }
-    }
-
-    /// Whether others may add names here without being able to remove root's (`/tmp`). If they can remove those too,
-    /// this is an error.
-    pub(super) fn check_writers(&self, walk_mode: &mut WalkMode<'_>) -> Result<bool, UntrustedPath> {
-        let (uid, mode) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
-        let is_open = mode & OTHERS_WRITE != 0;
-        if is_ours(uid) && !is_open {
-            return Ok(false);
-        }
-        if self.is_read_only() {
-            return Ok(false);
-        }
-        match walk_mode {
-            WalkMode::Anywhere => Ok(true),
-            _ if !is_ours(uid) => Err(self.foreign()),
-            _ if mode & STICKY != 0 => Ok(true),
-            WalkMode::Repair(repaired) if self.set_mode(mode & !OTHERS_WRITE).is_ok() => {
-                repaired.push(RepairedPath::Closed { path: self.path.clone(), mode });
-                // Others may have created the existing entries.
-                Ok(true)
-            }
-            _ => Err(UntrustedPath::Open { path: self.path.clone(), mode }),
-        }
-    }
-
-    /// Fails if anyone but root could change the contents.
-    ///
-    /// # Errors
-    /// It belongs to another user, or others may write to it.
-    pub fn require_ours(&self) -> Result<(), UntrustedPath> {
-        match self.check_writers(&mut WalkMode::Strict)? {
-            false => Ok(()),
-            true => Err(UntrustedPath::Open { path: self.path.clone(), mode: self.metadata.mode() & 0o7777 }),
-        }
     }
 
     fn flags(&self) -> FsFlags {
@@ -167,94 +136,12 @@ impl Dir {
     }
 
     /// Opens the directory once more, to list it or to change owner and mode.
-    fn reopened(&self) -> nix::Result<File> {
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn reopened(&self) -> nix::Result<File> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         openat(&self.file, ".", flags, Mode::empty()).map(File::from)
-    }
-
-    fn set_mode(&self, mode: u32) -> io::Result<()> {
-        self.reopened()?.set_permissions(Permissions::from_mode(mode))
-    }
-
-    /// Sets `owner` (user and group; `None` leaves it unchanged) and `mode`. The directory belongs to root in between,
-    /// so that CHOWN is the only capability needed. Returns whether others could write there until now.
-    ///
-    /// # Errors
-    /// The system call fails.
-    pub fn set_owner_and_mode(
-        &mut self,
-        owner: Option<(u32, u32)>,
-        mode: u32,
-        repaired: &mut Vec<RepairedPath>,
-    ) -> io::Result<bool> {
-        let (uid, old_mode) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
-        let is_owner = owner.is_none_or(|(user, _)| uid == user);
-        if is_owner && old_mode == mode {
-            return Ok(false);
-        }
-        let directory = self.reopened()?;
-        if old_mode != mode {
-            if owner.is_some() && uid != 0 {
-                fchown(&directory, Some(0), None)?;
-            }
-            directory.set_permissions(Permissions::from_mode(mode))?;
-        }
-        if let Some((user, group)) = owner {
-            if directory.metadata()?.uid() != user {
-                fchown(&directory, Some(user), Some(group))?;
-            }
-        }
-        self.metadata = directory.metadata()?;
-        if !is_owner && self.metadata.uid() == uid {
-            // Some network file systems report success without doing anything.
-            return Err(nix::Error::EPERM.into());
-        }
-        let (was_foreign, was_open) = (!is_owner && !is_ours(uid), old_mode & OTHERS_WRITE != 0);
-        if was_foreign {
-            repaired.push(RepairedPath::OwnerChanged { path: self.path.clone(), uid, new_uid: self.metadata.uid() });
-        } else if was_open {
-            repaired.push(RepairedPath::Closed { path: self.path.clone(), mode: old_mode });
-        }
-        Ok(was_foreign || was_open)
-    }
-
-    /// Makes root the only user who can write here. Returns whether a change was necessary.
-    ///
-    /// # Errors
-    /// The system call fails.
-    pub fn restrict_to_root(&mut self, repaired: &mut Vec<RepairedPath>) -> io::Result<bool> {
-        let (uid, old_mode) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
-        // A mode that another user chose could lock the daemons out.
-        let mode = if is_ours(uid) { old_mode & !(OTHERS_WRITE | STICKY) } else { 0o755 };
-        let is_open = old_mode & OTHERS_WRITE != 0;
-        // A read-only mount is safe for any owner.
-        if is_ours(uid) && !is_open || self.is_read_only() {
-            return Ok(false);
-        }
-        self.set_owner_and_mode(geteuid().is_root().then_some((0, 0)), mode, repaired)
-    }
-
-    /// Sets the sticky bit of a world-writable directory of root, so that users cannot remove each other's files.
-    pub fn ensure_sticky_bit(&self, repaired: &mut Vec<RepairedPath>) {
-        let mode = self.metadata.mode() & 0o7777;
-        let is_sticky_missing = is_ours(self.metadata.uid()) && mode & OTHERS_WRITE != 0 && mode & STICKY == 0;
-        if is_sticky_missing && self.set_mode(mode | STICKY).is_ok() {
-            repaired.push(RepairedPath::Sticky { path: self.path.clone(), mode });
-        }
-    }
-
-    pub(super) fn chown(&self, (user, group): (u32, u32)) -> nix::Result<()> {
-        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
-        fchownat(&self.file, "", Some(user), Some(group), AtFlags::AT_EMPTY_PATH)
-    }
-
-    /// Changes the owner of an entry; of a link, the owner of the link itself.
-    ///
-    /// # Errors
-    /// The system call fails.
-    pub fn chown_entry(&self, name: &str, (user, group): (u32, u32)) -> io::Result<()> {
-        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
-        Ok(fchownat(&self.file, name, Some(user), Some(group), AtFlags::AT_SYMLINK_NOFOLLOW)?)
     }
 
     /// The names of all entries.
@@ -372,8 +259,12 @@ impl Dir {
         }
     }
 
-    pub(super) fn remove_directory(&self, name: &OsStr) -> nix::Result<()> {
-        unlinkat(&self.file, name, UnlinkatFlags::RemoveDir)
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// The system call fails.
+    pub fn remove_directory(&self, name: impl AsRef<OsStr>) -> nix::Result<()> {
+        unlinkat(&self.file, name.as_ref(), UnlinkatFlags::RemoveDir)
     }
 
     /// Makes the entries survive a crash.

@@ -249,3 +249,25 @@ fn creates_home_in_foreign_directory_but_not_through_links() {
     assert!(matches!(refused, Err(UntrustedPath::Link { .. })), "{refused:?}");
     assert!(!root.path().join("srv/deep/alice").exists());
 }
+
+#[test]
+fn opens_untrusted_content_without_links_or_second_names() {
+    let root = root_with_srv(OTHER, 0o755);
+    let srv = root.path().join("srv");
+    fs::write(root.path().join("secret"), "secret").unwrap();
+    fs::write(srv.join("file"), "theirs").unwrap();
+    fs::hard_link(root.path().join("secret"), srv.join("second")).unwrap();
+    symlink("/secret", srv.join("link")).unwrap();
+    mkfifo(&srv.join("fifo"), Mode::S_IRWXU).unwrap();
+    for name in ["file", "fifo", "deep"] {
+        chown(srv.join(name), Some(OTHER), None).unwrap();
+    }
+    lchown(srv.join("link"), Some(OTHER), None).unwrap();
+    let opened = |path: &str| open_untrusted(root.path(), Path::new(path));
+    assert!(opened("/srv/file").unwrap().metadata().unwrap().is_file());
+    assert!(opened("/srv/deep").unwrap().metadata().unwrap().is_dir());
+    for refused in ["/srv/second", "/srv/link", "/srv/fifo", "/srv/none", "/srv/link/x"] {
+        assert!(opened(refused).is_err(), "{refused}");
+    }
+    assert!(!root.path().join("srv/none").exists());
+}

@@ -1,0 +1,30 @@
+//! Join tokens, and the settings in them, which become a container's configuration. NUL separates texts.
+#![no_main]
+
+use std::path::Path;
+
+use config::token::{Token, TokenContents};
+use config::{Config, TokenSettings};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let texts = slurminit_fuzz::texts(bytes);
+    for text in &texts {
+        if let Ok(token) = Token::decode(text) {
+            assert_eq!(Token::decode(&token.encode()), Ok(token));
+        }
+        // The checksum keeps made-up words out of the rest, so it is also made of made-up contents.
+        if let Ok(contents) = serde_json::from_str::<TokenContents>(text) {
+            let token = Token { contents, key: vec![7; 32] };
+            assert_eq!(Token::decode(&token.encode()), Ok(token));
+        }
+    }
+    let [settings, rest @ ..] = texts.as_slice() else { return };
+    let Ok(settings) = TokenSettings::parse(settings) else { return };
+    let (file, origin) = (rest.first().map_or("", String::as_str), Path::new("slurminit.toml"));
+    let Ok(local) = Config::parse(file, origin) else { return };
+    if let Ok(joined) = settings.apply(local, file, origin) {
+        assert!(joined.slurm.controller.is_some());
+        drop(slurminit_fuzz::plan_and_check(&joined, &slurminit_fuzz::machine()));
+    }
+});
