@@ -63,9 +63,7 @@ pub enum ImageError {
     Link { path: PathBuf },
     #[error("cannot import {path}: {why}")]
     Unreadable { path: PathBuf, why: UntrustedPath },
-    #[error(
-        "{path} is closed to other users (mode {mode:04o}), but an image that root imports is for all; run `chmod go+rx {path}`, or import it as its user"
-    )]
+    #[error("{path} is closed to other users (mode {mode:04o}), but root imports for all; run `chmod go+rx {path}`")]
     Private { path: PathBuf, mode: u32 },
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },

@@ -36,7 +36,7 @@ fn make_image_directories(config: &Config, root: &Path, passwd: &str) -> anyhow:
     if !is_closed && !users::is_nss_local() {
         report::warn(message!(
             "bundles-without-lists",
-            "users of a directory service cannot run jobs in images: the file system of {directory} has no access control lists; mount a tmpfs at /run",
+            "{directory} has no access control lists, so users of a directory service run no images; mount a tmpfs at /run",
             directory = config.paths.run.display()
         ));
     }
