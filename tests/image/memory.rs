@@ -16,7 +16,13 @@ fn serve_with<const N: usize>(toml: &str, options: [&str; N]) -> (Container, tem
 
 /// Submits a job that allocates `mib` MiB and keeps them. Returns the job ID.
 fn fill(container: &Container, mib: u32) -> String {
-    let line = format!("exec perl -e \"read(STDIN, \\$x, {mib} << 20); sleep 600\" </dev/zero");
+    fill_after(container, "true", mib)
+}
+
+fn fill_after(container: &Container, condition: &str, mib: u32) -> String {
+    let line = format!(
+        "until {condition}; do sleep 0.1; done; exec perl -e \"read(STDIN, \\$x, {mib} << 20); sleep 600\" </dev/zero"
+    );
     container.sh(&format!("sbatch --parsable --mem 10 --output /dev/null --wrap '{line}'"))
 }
 
@@ -45,6 +51,23 @@ fn drains_node_before_memory_runs_out_and_resumes_it() {
     let first = fill(&container, 680);
     container.until("sinfo --noheader --format %T | grep -q draining");
     container.sh(&format!("scancel {first}"));
+    container.until("sinfo --noheader --format %T | grep -q idle");
+}
+
+/// An administrator's drain stays. When it ends and memory is still low, the guard drains the node.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn drains_node_once_drain_of_administrator_has_ended() {
+    let (container, _config) = serve("");
+    let job = fill_after(&container, "[ -e /tmp/fill ]", 680);
+    container.until("squeue --noheader --format %T | grep -q RUNNING");
+    let update = "scontrol update nodename=$(sinfo --noheader --Node --format %N)";
+    container.sh(&format!("{update} state=drain reason=maintenance; touch /tmp/fill"));
+    container.until_logged("memory-low", None);
+    assert!(state(&container).ends_with(" maintenance"), "{}", state(&container));
+    container.sh(&format!("{update} state=resume"));
+    container.until("sinfo --noheader --format %E | grep -q ^slurminit:");
+    container.sh(&format!("scancel {job}"));
     container.until("sinfo --noheader --format %T | grep -q idle");
 }
 
