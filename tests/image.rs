@@ -80,6 +80,8 @@ mod services;
 mod settings;
 #[path = "image/shared_paths.rs"]
 mod shared_paths;
+#[path = "image/slurmstepd.rs"]
+mod slurmstepd;
 #[path = "image/state.rs"]
 mod state;
 #[path = "image/step_filter.rs"]

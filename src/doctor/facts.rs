@@ -300,13 +300,21 @@ pub struct SlurmFacts {
     pub gpu_jobs: Observed<Vec<QueuedJob>>,
     /// Pending jobs, with the reason.
     pub waiting_jobs: Observed<Vec<QueuedJob>>,
+    /// Jobs that were requeued or cancelled because their slurmstepd died, with their states.
+    pub lost_jobs: Observed<Vec<(String, String)>>,
 }
 
 impl SlurmFacts {
     /// Facts that were not queried; `why` is the reason.
     pub fn not_queried(why: &str) -> Self {
         let reason = || why.to_owned();
-        Self { controller: Err(reason()), node: Err(reason()), gpu_jobs: Err(reason()), waiting_jobs: Err(reason()) }
+        Self {
+            controller: Err(reason()),
+            node: Err(reason()),
+            gpu_jobs: Err(reason()),
+            waiting_jobs: Err(reason()),
+            lost_jobs: Err(reason()),
+        }
     }
 }
 

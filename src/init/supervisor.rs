@@ -354,6 +354,7 @@ impl Supervisor {
             Child::JobsRecover
             | Child::JobsAccount
             | Child::JobsReclaim
+            | Child::JobsReclaimDeadSteps
             | Child::JobsQuiesce
             | Child::JobsFollow
             | Child::JobsReached

@@ -1,5 +1,6 @@
 //! The result of planning: the plan and the files to install, with the user's own files instead of generated ones.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::User;
@@ -8,6 +9,7 @@ use crate::InstallError;
 use crate::load_config;
 use config::{Config, DaemonName, Fault, NodeName};
 use model::exit_code;
+use model::hostlist;
 use model::inventory::Inventory;
 use plan::in_use::{RemovedNode, RemovedPartition};
 use plan::render;
@@ -153,6 +155,18 @@ impl From<PlanError> for Refusal {
 pub fn state_directory(config: &Config, root: &Path, files: &[Text]) -> PathBuf {
     let own = slurm_conf_value(files, "StateSaveLocation").map(PathBuf::from);
     crate::under(root, &own.unwrap_or_else(|| config.paths.state.join("slurmctld")))
+}
+
+/// The spool directory of each slurmd. `host`: this machine's name.
+pub fn spool_directories(planned: &Planned, host: &str) -> Vec<PathBuf> {
+    const KEY: &str = "SlurmdSpoolDir";
+    // Slurm's default (`read_config.h`).
+    let spool = planned.customized.last_value(KEY).or_else(|| slurm_conf_value(&planned.files, KEY));
+    let spool = spool.unwrap_or_else(|| "/var/spool/slurmd".to_owned()).replace("%h", host);
+    let node = planned.node().0;
+    let nodes = hostlist::names(&node).unwrap_or_else(|| vec![node]);
+    let directories: BTreeSet<_> = nodes.iter().map(|node| PathBuf::from(spool.replace("%n", node))).collect();
+    directories.into_iter().collect()
 }
 
 /// The cluster's name in slurm.conf.

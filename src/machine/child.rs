@@ -37,6 +37,8 @@ pub enum Child {
     JobsAccount,
     /// Releases allocations that a restarted slurmctld still lists but that have no process.
     JobsReclaim,
+    /// Requeues or cancels jobs whose slurmstepd died.
+    JobsReclaimDeadSteps,
     /// Notifies running jobs of the stop.
     JobsQuiesce,
     /// Follows which jobs slurmctld assigns to the node.

@@ -40,7 +40,7 @@ impl Machine {
             // If an answer came before, this changes nothing.
             Child::NodeCheck => self.handle_node_report(None),
             Child::NodeResume => self.cluster.node.request_query(&self.cluster.step),
-            Child::JobsRecover | Child::JobsAccount | Child::JobsReclaim => {
+            Child::JobsRecover | Child::JobsAccount | Child::JobsReclaim | Child::JobsReclaimDeadSteps => {
                 self.cluster.accounting_ended(child, exit);
             }
             Child::JobsWait => self.jobs_wait_exited(exit),

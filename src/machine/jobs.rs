@@ -6,6 +6,9 @@
 //! | a later slurmctld | jobs that began or ended shortly before the former one died | `JobsAccount`, then `JobsReclaim` | slurmd, by the [`LaunchHold`] |
 //! | a later slurmd | jobs that were lost before their slurmstepd was forked | the same | nothing |
 //!
+//! A slurmstepd that is killed reports nothing, so its job would hold its resources for ever: `JobsReclaimDeadSteps`, also on a node of another
+//! container's controller.
+//!
 //! Only one such child runs at a time. A daemon that comes up meanwhile has the accounting repeated.
 
 use std::time::Duration;
@@ -28,6 +31,9 @@ const ACCOUNT_DEADLINE: Duration = Duration::from_secs(15);
 /// How long the search for lost jobs may take. It waits until a batch job is old enough to be called missing.
 const RECLAIM_DEADLINE: Duration = Duration::from_secs(60);
 
+/// The pause before a search for jobs without a slurmstepd is repeated: for lack of processes, one dies and the search does not start.
+const RETRY_PAUSE: Duration = Duration::from_secs(10);
+
 /// The state of job accounting.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
@@ -37,6 +43,8 @@ pub(super) struct Jobs {
     has_recovered: bool,
     /// Whether a slurmd was ready before.
     has_had_slurmd: bool,
+    /// Whether the last search for jobs without a slurmstepd failed.
+    has_failed_search: bool,
 }
 
 /// Whether a child accounts for jobs.
@@ -44,8 +52,19 @@ pub(super) struct Jobs {
 enum Accounting {
     #[default]
     Idle,
-    /// `until` is `None` once the child got SIGKILL. `repeat`: slurmctld or slurmd came up meanwhile.
-    Running { until: Option<Moment>, repeat: bool },
+    /// `until` is `None` once the child got SIGKILL.
+    Running { until: Option<Moment>, then: Option<Repeat> },
+    /// Jobs without a slurmstepd are searched for again at this moment.
+    Pause { until: Moment },
+}
+
+/// What happened while a child accounted for jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Repeat {
+    /// A slurmstepd died.
+    DeadSteps,
+    /// slurmctld or slurmd came up.
+    All,
 }
 
 /// The saved state that a daemon inherits from its previous process.
@@ -63,11 +82,12 @@ impl Jobs {
         match self.accounting {
             Accounting::Idle => None,
             Accounting::Running { until, .. } => until,
+            Accounting::Pause { until } => Some(until),
         }
     }
 
     fn start_accounting(&mut self, child: Child, limit: Duration, step: &mut Step) {
-        self.accounting = Accounting::Running { until: Some(step.now + limit), repeat: false };
+        self.accounting = Accounting::Running { until: Some(step.now + limit), then: None };
         step.start_task(child);
     }
 
@@ -79,11 +99,17 @@ impl Jobs {
     }
 
     pub(super) fn advance(&mut self, step: &mut Step) {
-        let Accounting::Running { until, .. } = &mut self.accounting else { return };
-        if until.take_if(|until| step.now >= *until).is_some() {
-            for task in [Child::JobsRecover, Child::JobsAccount, Child::JobsReclaim] {
-                step.kill_task(task);
+        match &mut self.accounting {
+            Accounting::Running { until, .. } if until.is_some_and(|until| step.now >= until) => {
+                *until = None;
+                for task in [Child::JobsRecover, Child::JobsAccount, Child::JobsReclaim, Child::JobsReclaimDeadSteps] {
+                    step.kill_task(task);
+                }
             }
+            Accounting::Pause { until } if step.now >= *until => {
+                self.start_accounting(Child::JobsReclaimDeadSteps, RECLAIM_DEADLINE, step);
+            }
+            _ => {}
         }
     }
 
@@ -100,9 +126,10 @@ impl Cluster {
         if self.job_care != JobCare::Cluster {
             return;
         }
-        if let Accounting::Running { repeat, .. } = &mut self.jobs.accounting {
-            *repeat = true;
+        if let Accounting::Running { then, .. } = &mut self.jobs.accounting {
+            *then = Some(Repeat::All);
             // A running search for lost jobs is started over; slurmd may be waiting.
+            self.step.kill_task(Child::JobsReclaimDeadSteps);
             return self.step.kill_task(Child::JobsReclaim);
         }
         let saved_jobs = self.prepared.as_ref().is_some_and(|prepared| prepared.saved_jobs);
@@ -115,35 +142,63 @@ impl Cluster {
 
     /// slurmd has come up. The first one cannot have lost a job.
     pub(super) fn slurmd_came_up(&mut self) {
+        // It closes the sockets of slurmstepd to users, so it must not wait for the first liveness round.
+        self.step.start_task(Child::OomScore);
         let is_later_slurmd = std::mem::replace(&mut self.jobs.has_had_slurmd, true);
         if is_later_slurmd && self.jobs.has_recovered && self.units.has_ready(DaemonName::Slurmctld) {
             self.account_for_jobs();
         }
     }
 
+    /// A slurmstepd has died without an ordered end.
+    pub(super) fn slurmstepd_died(&mut self) {
+        match &mut self.jobs.accounting {
+            Accounting::Idle => self.search_dead_steps(),
+            Accounting::Running { then, .. } => *then = (*then).max(Some(Repeat::DeadSteps)),
+            Accounting::Pause { .. } => {}
+        }
+    }
+
+    fn search_dead_steps(&mut self) {
+        self.jobs.start_accounting(Child::JobsReclaimDeadSteps, RECLAIM_DEADLINE, &mut self.step);
+    }
+
     /// A child has accounted for jobs as far as possible, so slurmd no longer waits.
     pub(super) fn accounting_ended(&mut self, child: Child, exit: Exit) {
-        let repeat = matches!(std::mem::take(&mut self.jobs.accounting), Accounting::Running { repeat: true, .. });
+        let then = match std::mem::take(&mut self.jobs.accounting) {
+            Accounting::Running { then, .. } => then,
+            Accounting::Idle | Accounting::Pause { .. } => None,
+        };
+        let is_search = matches!(child, Child::JobsReclaim | Child::JobsReclaimDeadSteps);
         if child == Child::JobsRecover {
             self.gates.open(Gate::Jobs);
         }
-        if exit != Exit::Code(0) && !(repeat && child == Child::JobsReclaim) {
+        let has_failed = exit != Exit::Code(0) && !(is_search && then == Some(Repeat::All));
+        let is_retry =
+            child == Child::JobsReclaimDeadSteps && std::mem::replace(&mut self.jobs.has_failed_search, has_failed);
+        if has_failed && !is_retry {
             self.step.report(match child {
                 Child::JobsRecover => Notice::JobsNotRecovered { exit },
                 Child::JobsAccount => Notice::JobsNotAccounted { exit },
                 _ => Notice::JobsNotReclaimed { exit },
             });
         }
-        match repeat {
+        if then == Some(Repeat::All) {
             // A new slurmctld has replaced the one that slurmd was held for.
-            true if self.units.has_ready(DaemonName::Slurmctld) => self.account_for_jobs(),
-            true => {}
-            false => {
-                self.jobs.launch_hold.release(&self.units, &mut self.step);
-                if child == Child::JobsAccount {
-                    self.jobs.start_accounting(Child::JobsReclaim, RECLAIM_DEADLINE, &mut self.step);
-                }
+            if self.units.has_ready(DaemonName::Slurmctld) {
+                self.account_for_jobs();
             }
+            return;
+        }
+        if !is_search {
+            self.jobs.launch_hold.release(&self.units, &mut self.step);
+        }
+        if child == Child::JobsAccount {
+            self.jobs.start_accounting(Child::JobsReclaim, RECLAIM_DEADLINE, &mut self.step);
+        } else if then == Some(Repeat::DeadSteps) {
+            self.search_dead_steps();
+        } else if has_failed && child == Child::JobsReclaimDeadSteps {
+            self.jobs.accounting = Accounting::Pause { until: self.step.now + RETRY_PAUSE };
         }
     }
 }

@@ -72,6 +72,8 @@ pub enum Event {
     Node(NodeReport),
     /// The result of a liveness check.
     Liveness(UnitId, Liveness),
+    /// A slurmstepd was killed or has failed, so its job may still be listed as running.
+    SlurmstepdDied,
     /// A file in the operator's directory was written.
     ConfigurationChanged,
     /// A file that holds user accounts was written.
@@ -216,10 +218,11 @@ impl Machine {
             Event::AccountsChanged if is_active && self.cluster.prepared.is_some() => {
                 self.environments.accounts_changed(&mut self.cluster.step);
             }
+            Event::SlurmstepdDied if is_active => self.cluster.slurmstepd_died(),
             Event::Signal(signal) => self.signalled(signal),
             Event::Command(command) => self.command(command),
             Event::NoChildren => self.no_children(),
-            Event::ConfigurationChanged | Event::AccountsChanged | Event::Tick => {}
+            Event::ConfigurationChanged | Event::AccountsChanged | Event::SlurmstepdDied | Event::Tick => {}
         }
         self.advance();
         self.record_parts();

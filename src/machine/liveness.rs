@@ -149,8 +149,10 @@ impl Rounds {
         let until = step.now + longest * CHILD_TIMEOUT_FACTOR;
         self.round = Round::Checking { since: step.now, until, checked, results: BTreeMap::new() };
         step.start_task(Child::Liveness);
-        // A helper that is still alive is not started again.
-        step.start_task(Child::OomScore);
+        // A helper that is still alive is not started again. The one for jobs' processes needs the directories of slurmd.
+        if units.daemon(DaemonName::Slurmd).is_none_or(Unit::is_ready) {
+            step.start_task(Child::OomScore);
+        }
         if units.daemon(DaemonName::Slurmctld).is_some() {
             step.start_task(Child::JobsFollow);
         } else if units.daemon(DaemonName::Slurmd).is_some_and(Unit::is_ready) {

@@ -1,10 +1,13 @@
-//! What happens to running jobs when the container stops.
+//! What happens to running jobs when the container stops, and to those whose slurmstepd dies.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::value;
+
+/// Why such a job was requeued or cancelled, in its AdminComment.
+pub const SLURMSTEPD_DIED: &str = "the job's slurmstepd was killed (out of memory?) or crashed";
 
 /// The handling of running jobs when the container stops.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

@@ -97,6 +97,8 @@ pub struct Prepared {
     /// The node name to pass with `slurmd -N`, if slurmd cannot derive it from the host name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configured_node_name: Option<String>,
+    /// The spool directory of each slurmd of this container.
+    pub spool_directories: Vec<PathBuf>,
     /// The user that slurmctld runs as, if the operator's files name one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_user: Option<String>,

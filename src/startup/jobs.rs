@@ -110,6 +110,11 @@ pub fn account(node: &str, is_slurmd_suspended: bool) -> anyhow::Result<()> {
     account::run(node, is_slurmd_suspended).or_else(|_| account::run(node, is_slurmd_suspended))
 }
 
+/// Requeues or cancels jobs whose slurmstepd died.
+pub fn reclaim_dead_steps(node: &str) -> anyhow::Result<()> {
+    reclaim::dead_steps::run(node)
+}
+
 /// Cancels or requeues jobs that ended while slurmctld was down.
 pub fn reclaim(node: &str) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
@@ -126,6 +131,8 @@ pub fn reclaim(node: &str) -> anyhow::Result<()> {
         if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, watch) {
             warn(&error);
         }
+        // A slurmstepd may have been killed together with slurmctld.
+        reclaim::dead_steps::run(node)?;
         reclaim::run(node)
     })
 }

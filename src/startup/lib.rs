@@ -11,6 +11,7 @@ pub mod oom_score;
 pub mod prepare;
 pub mod start;
 pub mod state_disk;
+mod step_sockets;
 pub mod stopped;
 pub mod take_token;
 pub mod take_variables;

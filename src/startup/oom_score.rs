@@ -11,12 +11,13 @@ mod people;
 pub(crate) use kills::clear_record;
 
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
+use crate::step_sockets;
 use kills::Kills;
 use model::{exit_code, message};
 use probe::{memory, tmpfs};
@@ -39,7 +40,9 @@ const MAX_INTERVAL: Duration = Duration::from_secs(5);
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs until files fill the memory, and returns the exit code for PID 1. `spared` are the names of users whose processes are daemons or services; `run` is the run directory.
-pub fn keep(spared: &[String], run: &Path) -> u8 {
+/// Also closes the sockets in `spools`, slurmd's spool directories.
+pub fn keep(spared: &[String], run: &Path, spools: Vec<PathBuf>) -> u8 {
+    step_sockets::start(spools);
     // Without inotify (fs.inotify.max_user_instances is the host's) only the timeout remains.
     let starts = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
     let spared = people::uids(spared);

@@ -25,7 +25,7 @@ use config::{Config, ConfigError, DaemonName, JobHook, OnHookFailure, Role, Star
 use doctor::facts::StartFacts;
 use install::exposure;
 use install::load_config;
-use install::planned::{Planned, cluster_name, plan_files, state_directory, with_slurm_user};
+use install::planned::{Planned, cluster_name, plan_files, spool_directories, state_directory, with_slurm_user};
 use install::{AccountError, InstallError, MungeKey};
 use model::exit_code;
 use model::inventory::{Finding, Gpu, Inventory, Kind, Obstacle};
@@ -248,6 +248,10 @@ fn prepared_result(
         Role::Controller | Role::Login => (String::new(), String::new()),
         Role::All | Role::None | Role::Compute => planned.node(),
     };
+    let spool_directories = match node_name.is_empty() {
+        true => Vec::new(),
+        false => spool_directories(&planned, &inventory.hostname),
+    };
     let dynamic_node = config.has_dynamic_node().then(|| render::dynamic_node(&planned.plan));
     let state = state_directory(config, root, &planned.files);
     let (saved_jobs, new_state) = (has_saved_jobs(&state), is_empty(&state));
@@ -280,6 +284,7 @@ fn prepared_result(
     Prepared {
         node_name,
         simulated_nodes: config.simulated().map_or(0, |nodes| nodes.iter().count()),
+        spool_directories,
         dynamic_node,
         configured_node_name,
         gres,

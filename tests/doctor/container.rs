@@ -49,6 +49,7 @@ impl Container {
             .answer("sinfo", "node", "gpu:nvidia:1|idle|none\n")
             .answer("squeue", "running", "")
             .answer("squeue", "waiting", "")
+            .answer("squeue", "comments", "")
             .answer("sh", "munge", &credential("Success (0)", 0))
             .answer("slurminit", "images", "")
             .answer("getent", "address", "172.17.0.2 here\n")

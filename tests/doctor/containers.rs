@@ -302,6 +302,14 @@ fn node() -> Vec<Case> {
             "stale-files",
             healthy().file("etc/slurm/gres.conf", "# Written by slurminit\nAutoDetect=off\n"),
         ),
+        ("slurmstepd-died", "lost-jobs", healthy().answer("squeue", "comments", &comments())),
         ("job-waits", "waiting-jobs", healthy().answer("squeue", "waiting", "12|12|PENDING|1|0:00|main|eve|1000||||(null)|Resources|\n13|13|PENDING|1|0:00|main|eve|1000||||(null)|Priority|\n")),
     ]
+}
+
+/// squeue's columns: job, state, AdminComment.
+fn comments() -> String {
+    let died = "slurminit: the job's slurmstepd was killed (out of memory?) or crashed";
+    let row = |job: &str, state: &str, comment: &str| format!("{job:32}{state:16}{comment:128}\n");
+    row("7", "CANCELLED", died) + &row("8_1", "RUNNING", died) + &row("9", "RUNNING", "the user's own")
 }

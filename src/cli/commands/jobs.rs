@@ -102,7 +102,11 @@ enum JobsVerb {
         held: bool,
     },
     /// Cancel or requeue jobs that ended while slurmctld was down
-    Reclaim,
+    Reclaim {
+        /// Requeue or cancel jobs whose slurmstepd died instead
+        #[arg(long)]
+        dead_steps: bool,
+    },
 }
 
 /// The directory of slurmctld, read from the files.
@@ -146,7 +150,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             jobs::ids::run(&place.slurm_conf, &place.state, saved_within.map(Duration::from_secs), &command)
         }
         JobsVerb::Account { held } => jobs::account(node, held),
-        JobsVerb::Reclaim => jobs::reclaim(node),
+        JobsVerb::Reclaim { dead_steps: true } => jobs::reclaim_dead_steps(node),
+        JobsVerb::Reclaim { dead_steps: false } => jobs::reclaim(node),
     }
     .map(|()| exit_code::SUCCESS)
 }

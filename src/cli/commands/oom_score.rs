@@ -1,5 +1,7 @@
 //! `slurminit oom-score`: keeps `oom_score_adj` of jobs' and users' processes above that of the daemons.
 
+use std::path::PathBuf;
+
 use startup::oom_score;
 
 #[derive(Debug, clap::Args)]
@@ -7,10 +9,13 @@ pub(crate) struct Args {
     /// A user whose processes are daemons or services
     #[arg(long, value_name = "NAME")]
     spare: Vec<String>,
+    /// A spool directory of slurmd, whose sockets are closed to users
+    #[arg(long, value_name = "DIRECTORY")]
+    spool: Vec<PathBuf>,
 }
 
 /// Runs until it is killed, or files fill the memory.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let paths = install::load_config::load(None).unwrap_or_default().paths;
-    Ok(oom_score::keep(&args.spare, &paths.run))
+    Ok(oom_score::keep(&args.spare, &paths.run, args.spool))
 }

@@ -105,6 +105,17 @@ pub(super) const ENTRIES: &[Entry] = &[
             Observations::either(jobs.map(|jobs| waiting_jobs(jobs)))
         }),
     },
+    Entry {
+        id: "lost-jobs",
+        symptoms: &["a job starts again, or is cancelled, and its user did nothing"],
+        examines: "squeue: jobs with slurminit's note that their slurmstepd died",
+        cause: "the container ran out of memory or of processes, which ended the slurmstepd",
+        repair: "see `slurminit logs` and the entry memory-kills; raise `docker run --memory` or `--pids-limit`, or submit with `--no-requeue`",
+        check: Check::Container(|_, container| {
+            let jobs = observed_value(container, &container.slurm.lost_jobs);
+            Observations::either(jobs.map(|jobs| lost_jobs(jobs)))
+        }),
+    },
 ];
 
 /// The observed value; without a running cluster or a value, the observation that states the reason.
@@ -302,6 +313,17 @@ fn stale_files(files: &[String]) -> Observations {
         "something changed since the container started: GPUs, limits, slurminit.toml",
         "see slurminit render --diff; then docker compose restart slurm",
     )
+}
+
+fn lost_jobs(jobs: &[(String, String)]) -> Observations {
+    let observe = |(job, state): &(String, String)| {
+        Observations::warn(
+            format!("the slurmstepd of job {job} died; the job was requeued or cancelled, and is {state}"),
+            "a slurmstepd that is killed (out of memory) or cannot create a thread (process limit) ends its job",
+            "see `slurminit logs` for the time of it; raise `docker run --memory` or `--pids-limit`",
+        )
+    };
+    Observations::all(jobs.iter().map(observe), || Observations::ok("no job has lost its slurmstepd"))
 }
 
 fn waiting_jobs(jobs: &[QueuedJob]) -> Observations {

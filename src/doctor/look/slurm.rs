@@ -2,8 +2,11 @@
 
 use super::{Ask, output};
 use crate::facts::{Credential, NodeFacts, Observed, SlurmFacts};
+use machine::node_report::OUR_REASON;
+use model::jobs::SLURMSTEPD_DIED;
 use model::queued_job::{PENDING, QueuedJob};
 use slurm::client::{Client, Jobs};
+use slurm::error::QueryError;
 use sys::tool::answer::{Answer, first_line};
 
 /// Queries the controller.
@@ -25,7 +28,19 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
         node: self::node(&client, node),
         gpu_jobs: jobs("RUNNING").map(|jobs| jobs.into_iter().filter(has_gpu).collect()),
         waiting_jobs: jobs(PENDING),
+        lost_jobs: lost_jobs(&client).map_err(String::from),
     }
+}
+
+/// The jobs with slurminit's note that their slurmstepd died. slurmctld forgets a job MinJobAge after its end.
+fn lost_jobs(client: &Client<'_>) -> Result<Vec<(String, String)>, QueryError> {
+    let note = format!("{OUR_REASON}{SLURMSTEPD_DIED}");
+    let rows = client.job_columns(
+        &Jobs { states: &["all"], ..Jobs::default() },
+        &[("JobArrayID", 32), ("State", 16), ("admin_comment", 128)],
+    )?;
+    let lost = rows.into_iter().filter(|[.., comment]| *comment == note);
+    Ok(lost.map(|[job, state, _]| (job, state)).collect())
 }
 
 fn node(client: &Client, name: &str) -> Observed<NodeFacts> {

@@ -90,6 +90,7 @@ impl Supervisor {
             Child::JobsRecover => (jobs("recover"), Log),
             Child::JobsAccount => (jobs("account").flag("--held", self.machine.holds_launches()), Log),
             Child::JobsReclaim => (jobs("reclaim"), Log),
+            Child::JobsReclaimDeadSteps => (jobs("reclaim").arg("--dead-steps"), Log),
             Child::JobsFollow => (self.with_socket(self.with_state(CommandLine::own("jobs").arg("follow"))), Log),
             Child::JobsReached => (self.with_socket(jobs("reached").option("--port", self.daemon_port())), Log),
             Child::JobsWait => (jobs("wait"), Log),
@@ -111,7 +112,9 @@ impl Supervisor {
             }
             Child::OomScore => {
                 let users = self.machine.units().iter().filter_map(|unit| unit.spec.user.as_deref());
-                (CommandLine::own("oom-score").options(users.map(|user| ("--spare", user))), Log)
+                let spools = self.machine.prepared().map(|prepared| &*prepared.spool_directories).unwrap_or_default();
+                let oom_score = CommandLine::own("oom-score").options(users.map(|user| ("--spare", user)));
+                (oom_score.options(spools.iter().map(|spool| ("--spool", spool))), Log)
             }
             Child::FreePort(id) => (self.free_port_command(&self.machine.units()[id]), Log),
             Child::Reconfigure => (CommandLine::new(["scontrol", "reconfigure"]), Log),

@@ -48,7 +48,11 @@ impl Supervisor {
 
     fn reap_one(&mut self, pid: Pid) {
         let Some(running) = self.running_children.remove(&pid) else {
+            let is_slurmstepd = is_slurmstepd(pid);
             let exit = collect(pid);
+            if is_slurmstepd && exit != Exit::Code(0) {
+                self.send(Event::SlurmstepdDied);
+            }
             let reaped = message!("orphan-reaped", "reaped an orphan, process {pid}: {exit}", pid = pid, exit = exit);
             return report(Level::Trace, None, &reaped);
         };
@@ -99,6 +103,12 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// Whether a zombie is a slurmstepd. slurmd forks twice, so each is an orphan. Only root's can be one.
+fn is_slurmstepd(zombie: Pid) -> bool {
+    let stat = proc::stat(zombie.as_raw());
+    stat.is_some_and(|stat| stat.name == "slurmstepd") && proc::is_root_process(zombie.as_raw())
 }
 
 /// Reaps a zombie.

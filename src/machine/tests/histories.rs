@@ -16,6 +16,7 @@ enum Input {
     Node(&'static str),
     Liveness(UnitId, Liveness),
     FailedExternally(UnitId, Shortage),
+    SlurmstepdDied,
     Signal(i32),
     Restart(UnitId),
     Wait(u64),
@@ -46,6 +47,7 @@ fn input() -> impl Strategy<Value = Input> {
         4 => ((0..4_usize).prop_map(UnitId), outcomes).prop_map(|(unit, liveness)| Input::Liveness(unit, liveness)),
         3 => ((0..4_usize).prop_map(UnitId), shortages)
             .prop_map(|(unit, shortage)| Input::FailedExternally(unit, shortage)),
+        2 => Just(Input::SlurmstepdDied),
         1 => signals.prop_map(Input::Signal),
         2 => (0..4_usize).prop_map(UnitId).prop_map(Input::Restart),
         3 => (0..70_000_u64).prop_map(Input::Wait),
@@ -96,6 +98,7 @@ proptest! {
                         sim.send(Event::FailedExternally(unit, Exit::Code(1), shortage));
                     }
                 }
+                Input::SlurmstepdDied => sim.send(Event::SlurmstepdDied),
                 Input::Signal(signal) => sim.send(Event::Signal(signal)),
                 Input::Restart(unit) => sim.send(Event::Command(Command::Restart(unit))),
                 Input::Wait(ms) => sim.wait(Duration::from_millis(ms)),

@@ -316,3 +316,58 @@ fn slurmctld_that_was_never_ready_leaves_only_saved_jobs() {
     sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
     assert_eq!(inherited(&sim), Some(InheritedState::Unknown));
 }
+
+fn searches(sim: &Sim) -> usize {
+    sim.spawned.iter().filter(|child| **child == Child::JobsReclaimDeadSteps).count()
+}
+
+#[test]
+fn death_of_slurmstepd_starts_one_search_at_a_time() {
+    for jobs in [JobCare::Cluster, JobCare::Node] {
+        let mut sim = Sim::new(Setup { jobs, ..cluster(false) });
+        sim.ready();
+        sim.send(Event::SlurmstepdDied);
+        assert_eq!(searches(&sim), 1);
+        sim.send(Event::SlurmstepdDied);
+        assert_eq!(searches(&sim), 1);
+        sim.exits(Child::JobsReclaimDeadSteps, Exit::Code(0));
+        assert_eq!(searches(&sim), 2, "one died after the search had begun");
+        sim.exits(Child::JobsReclaimDeadSteps, Exit::Code(0));
+        assert_eq!(searches(&sim), 2);
+        assert!(sim.notices.iter().all(|notice| !matches!(notice, Notice::JobsNotReclaimed { .. })));
+    }
+}
+
+#[test]
+fn failed_search_after_death_of_slurmstepd_is_repeated_and_reported_once() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.send(Event::SlurmstepdDied);
+    for round in 1..4 {
+        assert_eq!(searches(&sim), round);
+        sim.exits(Child::JobsReclaimDeadSteps, no_process());
+        sim.send(Event::SlurmstepdDied);
+        assert_eq!(searches(&sim), round, "not at once: there may be no process for it");
+        sim.wait(Duration::from_secs(10));
+    }
+    sim.exits(Child::JobsReclaimDeadSteps, Exit::Code(0));
+    let failures = sim.notices.iter().filter(|notice| matches!(notice, Notice::JobsNotReclaimed { .. }));
+    assert_eq!(failures.count(), 1, "{:?}", sim.notices);
+    sim.wait(Duration::from_secs(60));
+    assert_eq!(searches(&sim), 4);
+}
+
+#[test]
+fn search_after_death_of_slurmstepd_leaves_new_slurmctld_to_full_accounting() {
+    let mut sim = with_ready_slurmctld(false);
+    sim.send(Event::ReadinessChecked(SLURMD, true));
+    sim.node("idle|none");
+    sim.send(Event::SlurmstepdDied);
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
+    assert!(sim.suspended.contains(&Child::Unit(SLURMD)));
+    sim.exits(Child::JobsReclaimDeadSteps, Exit::Code(1));
+    assert!(sim.suspended.contains(&Child::Unit(SLURMD)), "only the accounting releases slurmd");
+    sim.send(Event::ReadinessChecked(SLURMCTLD, true));
+    sim.exits(Child::JobsAccount, Exit::Code(0));
+    assert!(sim.suspended.is_empty() && sim.alive.contains(&Child::JobsReclaim));
+}

@@ -181,7 +181,10 @@ impl Sim {
         self.suspended.retain(|child| self.alive.contains(child));
         let slurmctld = self.machine.units().named("slurmctld");
         let is_slurmctld_starting = slurmctld.is_some_and(|unit| unit.is_alive() && !unit.is_ready());
-        let is_waited_for = is_slurmctld_starting || self.alive.contains(&Child::JobsAccount);
+        // The accounting starts once a search for lost jobs that got SIGKILL was reaped.
+        let is_search_ending =
+            [Child::JobsReclaim, Child::JobsReclaimDeadSteps].iter().any(|search| self.killed.contains(search));
+        let is_waited_for = is_slurmctld_starting || is_search_ending || self.alive.contains(&Child::JobsAccount);
         assert!(self.suspended.is_empty() || is_waited_for, "{:?} are suspended without a reason", self.suspended);
     }
 

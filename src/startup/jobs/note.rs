@@ -2,6 +2,7 @@
 
 use super::SLURM;
 use machine::node_report::OUR_REASON;
+use model::jobs::SLURMSTEPD_DIED;
 
 /// An event in the life of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub(super) enum JobNote {
     WithoutClient,
     /// The job's batch script has ended or never started.
     WithoutScript,
+    /// The slurmstepd of the job's batch script was killed or has crashed.
+    SlurmstepdDied,
 }
 
 impl JobNote {
@@ -27,6 +30,7 @@ impl JobNote {
             Self::AlreadyStarted => "the job had started when slurmctld died, and must not run again (--no-requeue)",
             Self::WithoutClient => "the job's srun or salloc no longer runs",
             Self::WithoutScript => "the job's script ended, or was about to start, while slurmctld or slurmd was down",
+            Self::SlurmstepdDied => SLURMSTEPD_DIED,
         }
     }
 

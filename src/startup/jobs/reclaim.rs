@@ -6,6 +6,7 @@
 //! `InactiveLimit` queries srun itself, but treats a stopped srun as missing, and after a pause of the container
 //! every srun: docs/decisions/reclaim-jobs-after-a-daemons-return.md.
 
+pub(super) mod dead_steps;
 mod processes;
 
 use std::collections::BTreeSet;
@@ -21,6 +22,7 @@ use model::queued_job::PENDING;
 use model::slurm_time;
 use processes::{Client, InUse, in_use};
 use slurm::client::Jobs;
+use slurm::config::RunningConfig;
 use slurm::error::QueryError;
 use sys::report;
 
@@ -28,9 +30,14 @@ use sys::report;
 /// (`MAX_BATCH_REQUEUE`).
 const MAX_RESTARTS: u32 = 5;
 
+/// The states of jobs that must have a process. squeue's filter also finds those that are CONFIGURING.
+const HOLDING_STATES: [&str; 2] = ["RUNNING", "SUSPENDED"];
+
 /// squeue's columns and their widths, which exceed the longest values.
-const COLUMNS: [(&str, usize); 8] = [
+const COLUMNS: [(&str, usize); 10] = [
     ("JobID", 16),
+    ("State", 16),
+    ("HetJobOffset", 16),
     ("JobArrayID", 32),
     ("BatchFlag", 4),
     ("TimeUsed", 16),
@@ -116,7 +123,7 @@ fn find_suspicion(job: &HeldJob, in_use: &InUse, our_host: &str, our_nodes: &[St
             (!is_in_use).then_some(Suspicion::HeldByOneOf(clients))
         }
         Holder::Script { node } if our_nodes.contains(node) => {
-            (!in_use.steps.contains(&job.id)).then_some(Suspicion::WithoutScript)
+            (!in_use.has_script(&job.id)).then_some(Suspicion::WithoutScript)
         }
         Holder::Client { .. } | Holder::Script { .. } => None,
     }
@@ -129,7 +136,7 @@ fn resolve(
     jobs: &[HeldJob],
 ) -> anyhow::Result<Vec<(Suspicion, String)>> {
     let has_script = suspects.iter().any(|(suspicion, _)| *suspicion == Suspicion::WithoutScript);
-    let timeout = if has_script { launch_timeout()? } else { Duration::MAX };
+    let timeout = if has_script { launch_timeout(&SLURM.config()?)? } else { Duration::MAX };
     let mut uncertain = Vec::new();
     for (suspicion, id) in suspects {
         let Some(job) = jobs.iter().find(|job| job.id == id) else { continue };
@@ -142,8 +149,8 @@ fn resolve(
                     _ => uncertain.push((suspicion, id)),
                 }
             }
-            Suspicion::WithoutScript if in_use.steps.contains(&id) => {}
-            Suspicion::WithoutScript if job.age > timeout => requeue(job)?,
+            Suspicion::WithoutScript if in_use.has_script(&id) => {}
+            Suspicion::WithoutScript if job.age > timeout => requeue(job, JobNote::WithoutScript)?,
             Suspicion::WithoutScript => uncertain.push((suspicion, id)),
         }
     }
@@ -161,14 +168,17 @@ fn await_running_jobs(begin: Instant) -> anyhow::Result<Vec<HeldJob>> {
 }
 
 fn running_jobs() -> anyhow::Result<Vec<HeldJob>> {
-    let which = Jobs { states: &["RUNNING", "SUSPENDED"], ..Jobs::default() };
+    let which = Jobs { states: &HOLDING_STATES, ..Jobs::default() };
     Ok(SLURM.job_columns(&which, &COLUMNS)?.into_iter().filter_map(parse).collect())
 }
 
-fn parse([id, name, batch, used, session, node, host, restarts]: [String; 8]) -> Option<HeldJob> {
+/// From a row of squeue; `None` for a job whose nodes are not ready, and for a component of a heterogeneous job other than the first, which
+/// alone has a script.
+fn parse([id, state, component, name, batch, used, session, node, host, restarts]: [String; 10]) -> Option<HeldJob> {
     let held_by = match batch.as_str() {
+        _ if !HOLDING_STATES.contains(&state.as_str()) => return None,
         "0" => Holder::Client { session, host },
-        "1" => Holder::Script { node },
+        "1" if ["0", "N/A"].contains(&component.as_str()) => Holder::Script { node },
         _ => return None,
     };
     let age = Duration::from_secs(slurm_time::seconds(&used).unwrap_or_default());
@@ -187,8 +197,8 @@ fn cancel_without_client(job: &str) -> anyhow::Result<()> {
 }
 
 /// Handles a lost batch job as Slurm handles one that is missing from its node.
-fn requeue(job: &HeldJob) -> anyhow::Result<()> {
-    let (note, restarts) = (JobNote::WithoutScript, job.restarts);
+fn requeue(job: &HeldJob, note: JobNote) -> anyhow::Result<()> {
+    let restarts = job.restarts;
     let job = job.name.as_str();
     if restarts >= MAX_RESTARTS && is_accepted(SLURM.run("scontrol", &["requeuehold", "incomplete", job]))? {
         note.write(&[job]);
@@ -209,6 +219,7 @@ fn requeue(job: &HeldJob) -> anyhow::Result<()> {
     while begin.elapsed() < POLL_INTERVAL && SLURM.jobs(&which)?.is_empty() {
         pause(super::POLL_INTERVAL);
     }
+    note.write(&[job]);
     super::start_soon(job);
     report::warn(message!(
         "job-without-process",
@@ -240,8 +251,8 @@ fn is_accepted(answer: Result<(), QueryError>) -> anyhow::Result<bool> {
 }
 
 /// How long after a job's start its batch script may still be missing, because a prolog runs.
-fn launch_timeout() -> anyhow::Result<Duration> {
-    let timeout = SLURM.config()?.batch_start_timeout();
+fn launch_timeout(config: &RunningConfig) -> anyhow::Result<Duration> {
+    let timeout = config.batch_start_timeout();
     Ok(timeout.context("`scontrol show config` names no BatchStartTimeout")? + LAUNCH_MARGIN)
 }
 
@@ -264,10 +275,16 @@ mod tests {
 
     #[test]
     fn parses_holder_of_job_from_squeue() {
-        let parse = |columns: [&str; 8]| parse(columns.map(str::to_owned));
-        assert_eq!(parse(["7", "5_2", "0", "1:02", "40", "node1", "node1.lab", "0"]), Some(client_job("node1.lab")));
-        assert_eq!(parse(["7", "5_2", "1", "1:02", "40", "localhost", "", "0"]), Some(script("localhost")));
-        assert_eq!(parse(["slurm_load_jobs", "error: Unable", "to", "", "", "", "", ""]), None);
+        let row = |state: &str, component: &str, batch: &str| {
+            let columns = ["7", state, component, "5_2", batch, "1:02", "40", "localhost", "node1.lab", "0"];
+            parse(columns.map(str::to_owned))
+        };
+        assert_eq!(row("RUNNING", "N/A", "0"), Some(client_job("node1.lab")));
+        assert_eq!(row("RUNNING", "N/A", "1"), Some(script("localhost")));
+        assert_eq!(row("SUSPENDED", "0", "1"), Some(script("localhost")));
+        assert_eq!(row("RUNNING", "1", "1"), None, "the first component has the script");
+        assert_eq!(row("CONFIGURING", "N/A", "1"), None, "a prolog runs, or a node boots");
+        assert_eq!(row("COMPLETING", "N/A", "1"), None);
     }
 
     fn process(pid: i32, name: &str, session: i32) -> Process {
@@ -329,5 +346,10 @@ mod tests {
         assert_eq!(suspect(&in_use([step("batch"), task()])), None);
         assert_eq!(suspect(&in_use([step("batch")])), None, "slurmstepd still reports how the script ended");
         assert_eq!(suspect(&in_use([step("extern"), task()])), Some(Suspicion::WithoutScript));
+        assert_eq!(
+            suspect(&in_use([step("0"), task()])),
+            Some(Suspicion::WithoutScript),
+            "only the script reports the job's end"
+        );
     }
 }

@@ -13,6 +13,8 @@ use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use crate::step_sockets::StepSocket;
+
 /// The jobs whose script slurmd had started.
 pub(super) fn started_jobs(spool: &str) -> BTreeSet<String> {
     let entries = std::fs::read_dir(spool).into_iter().flatten().flatten();
@@ -61,9 +63,7 @@ fn job_of_directory(name: &str) -> Option<String> {
 
 /// Parses a socket name such as `NODE_7.0`.
 fn job_of_socket(name: &str, node: &str) -> Option<String> {
-    let (job, step) = name.strip_prefix(node)?.strip_prefix('_')?.split_once('.')?;
-    let is_step = step.split('.').all(|number| number.parse::<u32>().is_ok());
-    (is_step && job.parse::<u32>().is_ok()).then(|| job.to_owned())
+    StepSocket::parse(name).filter(|socket| socket.node == node).map(|socket| socket.job.to_string())
 }
 
 #[cfg(test)]

@@ -6,14 +6,13 @@
 
 use std::time::{Duration, Instant};
 
+use crate::step_sockets::BATCH_STEP;
 use sys::proc::{self, Stat};
 use sys::sockets::{self, Unix};
 
 /// How long a check waits. A step may hang while it starts, and on a busy node another one may always be starting.
 const TIMEOUT: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Slurm's number of the batch step, in the name of its socket.
-const BATCH_STEP: u32 = 0xffff_fffb;
 
 /// Waits until no batch step is starting. `slurmds`: the PIDs of the node's slurmds.
 #[expect(clippy::disallowed_methods, reason = "the kernel has no event for another process's listening socket")]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use nix::dir::Dir as Listing;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, readlinkat, renameat};
-use nix::sys::stat::{Mode, mkdirat};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{UnlinkatFlags, geteuid, linkat, symlinkat, unlinkat};
 
@@ -142,6 +142,14 @@ impl Dir {
     pub fn reopened(&self) -> nix::Result<File> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         openat(&self.file, ".", flags, Mode::empty()).map(File::from)
+    }
+
+    /// Changes the mode of an entry that is no link. Only in a directory in which others cannot replace it ([`Self::require_ours`]).
+    ///
+    /// # Errors
+    /// The system call fails.
+    pub fn chmod_entry(&self, name: &str, mode: u32) -> io::Result<()> {
+        Ok(fchmodat(&self.file, name, Mode::from_bits_truncate(mode), FchmodatFlags::FollowSymlink)?)
     }
 
     /// The names of all entries.

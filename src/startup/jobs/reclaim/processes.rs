@@ -9,6 +9,8 @@ const CLIENT_PROGRAMS: [&str; 3] = ["srun", "salloc", "scrun"];
 
 /// The step that Slurm adds to each job with PrologFlags=Contain; it does no work.
 const EXTERN_STEP: &str = "extern";
+/// The step of a batch script.
+const BATCH_STEP: &str = "batch";
 
 /// A program that holds an allocation: PID and start time, in case the PID is reused.
 pub(super) type Client = (i32, u64);
@@ -20,6 +22,8 @@ pub(super) struct InUse {
     pub(super) clients: BTreeMap<Client, i32>,
     /// The jobs with a step here, including batch scripts.
     pub(super) steps: BTreeSet<String>,
+    /// The steps with a slurmstepd here, as job and name: `("7", "batch")`, `("7", "0")`.
+    pub(super) slurmstepds: BTreeSet<(String, String)>,
     /// The jobs with a running task. A lone slurmstepd proves nothing: after its tasks have ended, it retries
     /// for a minute to report to a slurmctld that does not know the step.
     pub(super) tasks: BTreeSet<String>,
@@ -37,11 +41,18 @@ impl InUse {
         // The job whose step this process runs, except the extern step.
         let job =
             |process: &Process| process.step().filter(|step| step.name != EXTERN_STEP).map(|step| step.job.to_string());
+        let slurmstepd = |process: &Process| process.step().map(|step| (step.job.to_string(), step.name.clone()));
         let has_tasks = |process: &&Process| parents.contains(&process.pid);
         Self {
             clients: clients.map(|process| (process.key(), process.session)).collect(),
             steps: living().filter_map(job).collect(),
+            slurmstepds: living().filter_map(slurmstepd).collect(),
             tasks: living().filter(has_tasks).filter_map(job).collect(),
         }
+    }
+
+    /// Whether the slurmstepd of the job's batch script is here.
+    pub(super) fn has_script(&self, job: &str) -> bool {
+        self.slurmstepds.contains(&(job.to_owned(), BATCH_STEP.to_owned()))
     }
 }
