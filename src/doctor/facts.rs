@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use crate::RootOnly;
 use crate::configure::assess::Trials;
 use crate::configure::situation::Situation;
 use machine::Snapshot;
@@ -19,14 +20,43 @@ pub type Observed<T> = Result<T, String>;
 /// All observations.
 #[derive(Debug)]
 pub struct Facts {
-    /// The result of detection.
-    pub inventory: Inventory,
-    /// The condition of NVIDIA's GPUs.
-    pub conditions: Observed<Vec<Condition>>,
+    /// Whether this process can observe everything: it is root, or the owner of the examined root directory. On the
+    /// host, every user can.
+    pub is_root: bool,
+    /// The facts that only root can observe.
+    pub root: RootOnly<RootFacts>,
     /// The environment variables that entries refer to.
     pub environment: Environment,
     /// The observations that exist only on this side.
     pub side: Side,
+}
+
+impl Facts {
+    /// The result of detection.
+    pub(super) fn inventory(&self) -> &Inventory {
+        &self.root.read().inventory
+    }
+
+    /// The findings of these kinds.
+    pub(super) fn findings_of(&self, kinds: &[Kind]) -> Vec<Observations> {
+        let findings = self.root.read().findings.iter();
+        findings.filter(|finding| kinds.contains(&finding.kind)).cloned().map(Observations::from).collect()
+    }
+}
+
+/// Facts that only root can observe: other users may be denied the GPUs, the configuration and Slurm's files.
+#[derive(Debug)]
+pub struct RootFacts {
+    /// The result of detection.
+    pub inventory: Inventory,
+    /// The condition of NVIDIA's GPUs.
+    pub conditions: Observed<Vec<Condition>>,
+    /// The error in slurminit.toml or a variable, if any.
+    pub configuration: Observed<()>,
+    /// The findings of plan and detection, or the reason why there is no plan.
+    pub findings: Vec<Finding>,
+    /// Installed files that differ from what a start would write now.
+    pub stale_files: Observed<Vec<String>>,
 }
 
 /// The side of the container boundary on which doctor runs.
@@ -124,12 +154,6 @@ pub struct KubernetesNode {
 /// Observations made only in the container.
 #[derive(Debug)]
 pub struct ContainerFacts {
-    /// The error in slurminit.toml or a variable, if any.
-    pub configuration: Observed<()>,
-    /// The findings of plan and detection, or the reason why there is no plan.
-    pub findings: Vec<Finding>,
-    /// Installed files that differ from what a start would write now.
-    pub stale_files: Observed<Vec<String>>,
     /// The status of PID 1, or why it is missing.
     pub status: Observed<Snapshot>,
     /// What Slurm's commands report.
@@ -154,18 +178,11 @@ pub struct ContainerFacts {
     pub cheap: CheapFacts,
 }
 
-impl ContainerFacts {
-    /// The findings of these kinds.
-    pub(super) fn findings_of(&self, kinds: &[Kind]) -> Vec<Observations> {
-        self.findings.iter().filter(|finding| kinds.contains(&finding.kind)).cloned().map(Observations::from).collect()
-    }
-}
-
 /// The input of the checks at a container's start.
 #[derive(Debug)]
 pub struct StartFacts<'a> {
-    /// The result of detection.
-    pub inventory: &'a Inventory,
+    /// The result of detection. Only root makes a start, but each user can run `slurminit doctor`.
+    pub inventory: RootOnly<&'a Inventory>,
     /// The environment variables.
     pub environment: &'a Environment,
     /// The cheap observations of disk and kernel.
@@ -175,12 +192,12 @@ pub struct StartFacts<'a> {
 /// Observations that are fast enough to be made at every start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheapFacts {
-    /// The munge key.
-    pub key: Option<KeyFacts>,
+    /// The munge key, if there is one.
+    pub key: Observed<Option<KeyFacts>>,
     /// The name of this cluster.
     pub cluster: String,
     /// The name of the cluster whose jobs are in the state directory; `None` if no jobs are saved.
-    pub saved_cluster: Option<String>,
+    pub saved_cluster: Observed<Option<String>>,
     /// The controller's state directory.
     pub state: String,
     /// The file system of the state directory.

@@ -12,10 +12,12 @@ pub mod entry;
 pub mod facts;
 pub mod look;
 pub mod requirements;
+mod root_only;
 
 pub use entries::PARTS;
 pub use entry::{Check, Entry};
 pub use model::inventory::{Observation, Observations, Verdict};
+pub use root_only::RootOnly;
 
 use facts::{Facts, Side, StartFacts};
 use model::inventory::{Finding, Kind};
@@ -40,24 +42,34 @@ pub struct ExaminedEntry {
     pub observations: Observations,
 }
 
-/// Runs every check that is possible on this side.
+/// The repair of a fault for a user who is not root.
+const ASK_ADMINISTRATOR: &str = "ask an administrator: `slurminit doctor` as root shows the repair";
+
+/// Runs every check that is possible on this side. A user who is not root gets no answer based on facts that only root
+/// can observe, and no repair that only root can do.
 pub fn examine(facts: &Facts) -> Vec<ExaminedEntry> {
     let examined = |part: &'static Part, entry: &'static Entry| {
         let observations = match (entry.check, &facts.side) {
             (Check::Anywhere(check), _) => check(facts),
             (Check::Host(check), Side::Host(host)) => check(facts, host),
             (Check::Container(check), Side::Container(container)) => check(facts, container),
-            (Check::Findings(kinds, good), Side::Container(container)) => {
-                Observations::all(container.findings_of(kinds), || Observations::ok(good))
+            (Check::Findings(kinds, good), Side::Container(_)) => {
+                Observations::all(facts.findings_of(kinds), || Observations::ok(good))
             }
             (Check::FindingsAnd(kinds, check), Side::Container(container)) => {
-                check(facts, container, container.findings_of(kinds))
+                check(facts, container, facts.findings_of(kinds))
             }
             (Check::Start(_, check), Side::Container(container)) => {
-                let Facts { inventory, environment, .. } = facts;
-                check(&StartFacts { inventory, environment, cheap: &container.cheap })
+                let inventory = facts.root.part(|root| &root.inventory);
+                check(&StartFacts { inventory, environment: &facts.environment, cheap: &container.cheap })
             }
             _ => return None,
+        };
+        let needs_root = facts.root.take_read();
+        let observations = match facts.is_root {
+            true => observations,
+            false if needs_root => root_only::not_checked(),
+            false => observations.with_repair_of_faults(ASK_ADMINISTRATOR),
         };
         Some(ExaminedEntry { part: part.title, entry, observations })
     };

@@ -13,11 +13,16 @@ pub use environment::environment;
 pub use host::{clock, containers, image, kubernetes};
 pub use slurm::{decode_credential, has_address, local_credential, slurm};
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::facts::{Facts, Side};
+use super::facts::{Facts, RootFacts, Side};
+use crate::RootOnly;
+use container::StartPreview;
 use install::load_config;
+use nix::unistd::Uid;
 use probe::vendor::nvidia::condition;
 use probe::vendor::nvidia::request::Request;
 use sys::tool;
@@ -61,13 +66,24 @@ pub fn facts(scope: &Scope, is_container: bool) -> Facts {
     let inventory = probe::detect(&options);
     let conditions =
         condition::conditions(&scope.root, options.nvml_library.as_deref(), Instant::now() + scope.deadline);
-    let side = if is_container {
-        Side::Container(Box::new(container::facts(scope, &inventory)))
+    let (side, preview) = if is_container {
+        let (container, preview) = container::facts(scope, &inventory);
+        (Side::Container(Box::new(container)), preview)
     } else {
-        Side::Host(Box::new(host::facts(scope, &inventory)))
+        let host = host::facts(scope, &inventory);
+        (Side::Host(Box::new(host)), StartPreview::without_plan(&config, &inventory))
     };
+    let StartPreview { configuration, findings, stale_files, .. } = preview;
     let inventory = plan::select(&config, &inventory, &mut Vec::new());
-    Facts { inventory, conditions, environment: environment(), side }
+    let root = RootFacts { inventory, conditions, configuration, findings, stale_files };
+    let is_root = !is_container || is_owner(&scope.root);
+    Facts { is_root, root: RootOnly::new(root), environment: environment(), side }
+}
+
+/// Whether this process is root, or the directory belongs to its user.
+fn is_owner(root: &Path) -> bool {
+    let user = Uid::effective();
+    user.is_root() || fs::metadata(root).is_ok_and(|metadata| metadata.uid() == user.as_raw())
 }
 
 /// The result of `observe`, or `None` after the deadline. A hung file system blocks only the thread.

@@ -22,6 +22,7 @@ use anyhow::Context as _;
 
 use crate::oom_score;
 use config::{Config, ConfigError, DaemonName, JobHook, OnHookFailure, Role, StartOnlyTables};
+use doctor::RootOnly;
 use doctor::facts::StartFacts;
 use install::exposure;
 use install::load_config;
@@ -173,7 +174,8 @@ fn munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
 /// Fails if the saved jobs belong to a cluster of another name, which makes slurmctld exit.
 fn check_cluster_name(config: &Config, root: &Path, files: &[Text]) -> Result<(), Refusal> {
     let state = state_directory(config, root, files);
-    let Some(saved) = doctor::look::saved_cluster(&state).filter(|_| Target::of(config).has_state()) else {
+    let Some(saved) = doctor::look::saved_cluster(&state).ok().flatten().filter(|_| Target::of(config).has_state())
+    else {
         return Ok(());
     };
     let name = cluster_name(files);
@@ -357,7 +359,11 @@ fn clear_job_map(config: &Config, root: &Path, planned: &Planned) -> Option<Find
 fn cheap_findings(config: &Config, root: &Path, inventory: &Inventory, files: &[Text]) -> Vec<Finding> {
     let cheap = doctor::look::cheap_facts(root, config, inventory, &cluster_name(files));
     let environment = doctor::look::environment();
-    doctor::startup_findings(&StartFacts { inventory, environment: &environment, cheap: &cheap })
+    doctor::startup_findings(&StartFacts {
+        inventory: RootOnly::new(inventory),
+        environment: &environment,
+        cheap: &cheap,
+    })
 }
 
 /// Whether slurmctld will find jobs of an earlier start. It reads the older file if the newer one is missing, which

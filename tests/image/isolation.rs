@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 
+use crate::answer::Report;
 use crate::docker::{Container, DEMO, Image, Outcome, PLAIN, directory, docker};
 use crate::images;
 
@@ -211,6 +212,21 @@ fn revokes_gpu_access_despite_user_changes() {
         lab.container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
         assert_eq!(lab.files(), CLOSED, "{victims}");
     }
+}
+
+/// The GPUs are closed to alice, which says nothing about their state or the installed files.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn doctor_draws_no_conclusion_from_what_a_user_cannot_see() {
+    let lab = Lab::demo("[gpu]\nisolate = true\n");
+    assert_eq!(lab.container.exec(&["slurminit", "doctor", "--brief"]).code, 0);
+    let outcome = lab.user("alice", "slurminit doctor --json");
+    let report: Report = serde_json::from_str(&outcome.stdout).expect("the report is JSON");
+    assert_eq!((outcome.code, report.verdict.as_str()), (5, "could-not-look"), "{}", outcome.stdout);
+    for entry in ["gpu-type", "device-rules", "munge-key", "stale-files"] {
+        assert_eq!(report.of(entry).seen, "not checked: needs root", "{entry}");
+    }
+    assert_eq!((report.of("controller").verdict, report.of("node").verdict), ("ok".to_owned(), "ok".to_owned()));
 }
 
 /// Device files of the host, and GPUs that are shared or not isolated, keep their mode.

@@ -5,7 +5,7 @@ use model::cuda::{newest_major, oldest_driver};
 use model::inventory::{Driver, Gpu, Observations};
 
 fn has_usable_gpu(start: &StartFacts<'_>) -> bool {
-    start.inventory.cuda_gpus().any(Gpu::is_usable)
+    start.inventory.read().cuda_gpus().any(Gpu::is_usable)
 }
 
 pub(super) fn cuda_libraries(start: &StartFacts<'_>) -> Observations {
@@ -47,7 +47,7 @@ pub(super) fn cuda_version(start: &StartFacts<'_>) -> Observations {
     let Some(image_cuda) = image_cuda else {
         return Observations::note("no CUDA toolkit in the container; jobs use their own");
     };
-    compare_cuda(start.inventory.cuda_driver(), image_cuda)
+    compare_cuda(start.inventory.read().cuda_driver(), image_cuda)
 }
 
 /// The newest CUDA that the driver reports, or that its version supports according to NVIDIA's release notes.
@@ -105,7 +105,7 @@ pub(super) fn visible_devices(start: &StartFacts<'_>) -> Observations {
     let Some(list) = start.environment.cuda_visible_devices.as_deref() else {
         return Observations::ok("CUDA_VISIBLE_DEVICES is not set outside of jobs; Slurm sets it in each");
     };
-    let gpus = start.inventory.cuda_gpus().filter(|gpu| gpu.is_usable()).count();
+    let gpus = start.inventory.read().cuda_gpus().filter(|gpu| gpu.is_usable()).count();
     let missing: Vec<&str> =
         list.split(',').map(str::trim).filter(|id| id.parse::<usize>().is_ok_and(|id| id >= gpus)).collect();
     let repair = "remove CUDA_VISIBLE_DEVICES from the container's environment; request GPUs with --gres=gpu:1 and use cuda:0 in jobs";

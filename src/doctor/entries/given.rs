@@ -115,7 +115,7 @@ fn driver_requirement(facts: &Facts) -> Observations {
     let Some(requirement) = environment.require_cuda.as_deref() else {
         return Observations::note("NVIDIA_REQUIRE_CUDA is not set; no driver requirement");
     };
-    let Some(driver) = facts.inventory.cuda_driver() else { return Observations::note("no NVIDIA driver found") };
+    let Some(driver) = facts.inventory().cuda_driver() else { return Observations::note("no NVIDIA driver found") };
     let cuda = newest_cuda(driver);
     let version = driver.version.as_deref();
     if unmet_condition(requirement, cuda.as_deref(), version).is_none() {
@@ -169,7 +169,7 @@ fn series(model: &str) -> Option<char> {
 
 fn virtual_gpus(facts: &Facts) -> Observations {
     let models =
-        facts.inventory.cuda_gpus().filter_map(|gpu| Some((gpu.model.as_deref()?, series(gpu.model.as_deref()?)?)));
+        facts.inventory().cuda_gpus().filter_map(|gpu| Some((gpu.model.as_deref()?, series(gpu.model.as_deref()?)?)));
     Observations::all(models.map(|(model, series)| virtual_gpu(model, series)).collect::<Vec<_>>(), || {
         Observations::ok("no vGPU")
     })
@@ -214,7 +214,7 @@ fn container_images(container: &ContainerFacts) -> Observations {
 }
 
 fn peer_memory(facts: &Facts) -> Observations {
-    if !facts.inventory.refuses_peer_memory {
+    if !facts.inventory().refuses_peer_memory {
         return Observations::ok("processes can read the memory of others of their user (process_vm_readv)");
     }
     Observations::hint(
@@ -228,7 +228,7 @@ fn shared_memory(facts: &Facts, container: &ContainerFacts) -> Observations {
     let Some(mib) = container.cheap.settings.shared_memory_mib else {
         return Observations::note("/dev/shm not found");
     };
-    let has_gpu = facts.inventory.usable_gpus().next().is_some();
+    let has_gpu = facts.inventory().usable_gpus().next().is_some();
     if mib >= MIN_SHARED_MIB || !has_gpu {
         return Observations::ok(format!("/dev/shm has {mib} MiB"));
     }

@@ -155,16 +155,16 @@ pub(super) const ENTRIES: &[Entry] = &[
         examines: "the container's cgroup",
         cause: "the job did not use --gres, or opens the device files directly, which only a writable cgroup prevents",
         repair: "`srun --gres=gpu:1 env | grep VISIBLE` shows the job's GPUs; see [security](security.md)",
-        check: Check::FindingsAnd(&[Kind::JobsNotHeld], |facts, container, found| {
-            Observations::all(found, || match facts.inventory.usable_gpus().next() {
-                Some(_) if facts.inventory.device_files == DeviceFiles::Open && is_isolation_pending(container) => {
+        check: Check::FindingsAnd(&[Kind::JobsNotHeld], |facts, _, found| {
+            Observations::all(found, || match facts.inventory().usable_gpus().next() {
+                Some(_) if facts.inventory().device_files == DeviceFiles::Open && is_isolation_pending(facts) => {
                     Observations::warn(
                         "every user can open every GPU",
                         "running jobs may use the device files, so a reload does not change them",
                         "docker compose restart slurm (the start isolates the GPUs)",
                     )
                 }
-                Some(_) if facts.inventory.device_files == DeviceFiles::Closed => {
+                Some(_) if facts.inventory().device_files == DeviceFiles::Closed => {
                     Observations::ok("only the job's user can open the job's GPUs")
                 }
                 Some(_) => Observations::ok("the kernel restricts each job to its own GPUs"),
@@ -176,7 +176,7 @@ pub(super) const ENTRIES: &[Entry] = &[
 
 /// The findings; without any, `otherwise`, or a note that there is no NVIDIA driver.
 fn driver_observations(facts: &Facts, found: Vec<Observations>, otherwise: &str) -> Observations {
-    let has_driver = facts.inventory.cuda_driver().is_some();
+    let has_driver = facts.inventory().cuda_driver().is_some();
     Observations::all(found, || match has_driver {
         true => Observations::ok(otherwise),
         false => Observations::note("no NVIDIA driver found"),
@@ -209,7 +209,7 @@ fn gpu_faults(container: &ContainerFacts) -> Observations {
 }
 
 fn no_gpu(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Observations {
-    let usable: Vec<String> = facts.inventory.usable_gpus().map(device_name).collect();
+    let usable: Vec<String> = facts.inventory().usable_gpus().map(device_name).collect();
     let pod = (usable.is_empty() && facts.environment.is_in_kubernetes).then(|| {
         Observations::warn(
             "this pod has no GPU",
@@ -229,7 +229,7 @@ fn has_kfd(gpu: &Gpu) -> bool {
 }
 
 fn amd_devices(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> Observations {
-    let has_gpu = facts.inventory.gpus.iter().any(has_kfd);
+    let has_gpu = facts.inventory().gpus.iter().any(has_kfd);
     Observations::all(found, || match (container.cheap.has_kfd, has_gpu) {
         (true, false) => Observations::warn(
             "/dev/kfd is in this container, but no AMD GPU",
@@ -243,7 +243,7 @@ fn amd_devices(facts: &Facts, container: &ContainerFacts, found: Vec<Observation
 
 fn left_out(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Observations {
     let reasons: Vec<&str> = facts
-        .inventory
+        .inventory()
         .gpus
         .iter()
         .filter_map(|gpu| match &gpu.access {
@@ -258,7 +258,7 @@ fn left_out(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Obse
 }
 
 /// Whether the next start installs the prolog that isolates the GPUs.
-fn is_isolation_pending(container: &ContainerFacts) -> bool {
+fn is_isolation_pending(facts: &Facts) -> bool {
     let is_prolog_file = |name: &String| ["slurm.conf", "prolog"].contains(&name.as_str());
-    container.stale_files.as_ref().is_ok_and(|files| files.iter().any(is_prolog_file))
+    facts.root.read().stale_files.as_ref().is_ok_and(|files| files.iter().any(is_prolog_file))
 }

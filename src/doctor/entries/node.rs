@@ -90,8 +90,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         examines: "the installed Slurm files, compared with what a start would write now",
         cause: "something changed since the container started: GPUs, limits, slurminit.toml",
         repair: "`slurminit render --diff` shows the difference; `docker compose restart slurm`",
-        check: Check::Container(|_, container| {
-            Observations::either(observed_value(container, &container.stale_files).map(|files| stale_files(files)))
+        check: Check::Container(|facts, container| {
+            let files = observed_value(container, &facts.root.read().stale_files);
+            Observations::either(files.map(|files| stale_files(files)))
         }),
     },
     Entry {
@@ -274,7 +275,7 @@ fn gres(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> 
         .then(|| Observations::fail(describe_node(node), "slurm.conf configures more GPUs than gres.conf", repair));
     Observations::all(found.into_iter().chain(refused), || {
         let offered = gpus(&node.gres);
-        if offered == 0 && facts.inventory.usable_gpus().next().is_none() {
+        if offered == 0 && facts.inventory().usable_gpus().next().is_none() {
             return Observations::hint(
                 "the node offers no GPU; Slurm refuses jobs that request one",
                 "no usable GPU in this container",

@@ -22,7 +22,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         examines: "slurminit.toml and the variables that override it",
         cause: "an invalid key or value",
         repair: "correct the file and line, or the variable, in the answer; `config/slurminit.toml` explains every key",
-        check: Check::Container(|_, container| match &container.configuration {
+        check: Check::Container(|facts, _| match &facts.root.read().configuration {
             Ok(()) => Observations::ok("the configuration is valid"),
             Err(why) => Observations::fail(
                 why.as_str(),
@@ -157,8 +157,10 @@ fn munge(_: &Facts, container: &ContainerFacts) -> Observations {
 }
 
 fn munge_key(start: &StartFacts<'_>) -> Observations {
-    let Some(key) = &start.cheap.key else {
-        return Observations::note("no munge key yet; the start creates one");
+    let key = match &start.cheap.key {
+        Err(why) => return Observations::could_not_look(why.as_str()),
+        Ok(None) => return Observations::note("no munge key yet; the start creates one"),
+        Ok(Some(key)) => key,
     };
     let path = &key.path;
     if key.is_from_image {
@@ -251,11 +253,12 @@ fn port_conflict(port: &Port, owner: &str) -> Observations {
 fn saved_state(start: &StartFacts<'_>) -> Observations {
     let (cluster, state) = (&start.cheap.cluster, &start.cheap.state);
     match &start.cheap.saved_cluster {
-        None => Observations::ok(format!("no saved jobs in {state}")),
-        Some(saved) if saved.eq_ignore_ascii_case(cluster) => {
+        Err(why) => Observations::could_not_look(why.as_str()),
+        Ok(None) => Observations::ok(format!("no saved jobs in {state}")),
+        Ok(Some(saved)) if saved.eq_ignore_ascii_case(cluster) => {
             Observations::ok(format!("the saved jobs in {state} belong to cluster {cluster}"))
         }
-        Some(saved) => Observations::fail(
+        Ok(Some(saved)) => Observations::fail(
             format!("the saved jobs in {state} belong to cluster {saved}, but this cluster is {cluster}"),
             "slurmctld exits with CLUSTER NAME MISMATCH to protect the saved jobs",
             format!("set cluster_name = \"{saved}\"; or remove the state volume to discard the old jobs"),
@@ -310,7 +313,7 @@ fn format_kills(kills: &[OomKill]) -> String {
 }
 
 fn limits(facts: &Facts, _: &ContainerFacts) -> Observations {
-    let inventory = &facts.inventory;
+    let inventory = facts.inventory();
     let machine: usize = inventory.cpu.sockets.iter().flatten().map(model::inventory::CpuSet::len).sum();
     let mut limits = Vec::new();
     if inventory.cpu.allowed.len() < machine {

@@ -94,13 +94,13 @@ pub(crate) fn unresponsive_gpu(condition: &Condition, vendor: Vendor) -> Option<
 
 /// The vendor of the GPUs whose condition is known.
 fn vendor(facts: &Facts) -> Vendor {
-    facts.inventory.cuda_gpus().next().map(|gpu| gpu.vendor).unwrap_or_default()
+    facts.inventory().cuda_gpus().next().map(|gpu| gpu.vendor).unwrap_or_default()
 }
 
 /// The condition of the GPUs. NVML is queried only with an NVIDIA GPU.
 fn conditions(facts: &Facts) -> Result<&[Condition], Observations> {
-    let has_gpu = facts.inventory.cuda_gpus().next().is_some();
-    match &facts.conditions {
+    let has_gpu = facts.inventory().cuda_gpus().next().is_some();
+    match &facts.root.read().conditions {
         Err(why) if has_gpu => Err(Observations::could_not_look(format!("NVML failed: {why}"))),
         Ok(all) if !all.is_empty() => Ok(all),
         _ => Err(no_gpu()),
@@ -312,7 +312,7 @@ pub(crate) fn persistence_of(all: &[&Condition]) -> Option<Observations> {
 }
 
 fn numa(facts: &Facts) -> Observations {
-    let pci_gpus = || facts.inventory.gpus.iter().filter(|gpu| gpu.pci_address.is_some());
+    let pci_gpus = || facts.inventory().gpus.iter().filter(|gpu| gpu.pci_address.is_some());
     let name = |gpu: &Gpu| {
         let address = gpu.pci_address.map(|address| address.to_string()).unwrap_or_default();
         format!("{} GPU {} ({address})", gpu.vendor, gpu.index)
@@ -326,7 +326,7 @@ fn numa(facts: &Facts) -> Observations {
     }
     let description = format!("unknown NUMA node (-1): {}", unknown.join(", "));
     let cause = "the firmware does not report the NUMA node; most often a virtual machine without virtual NUMA";
-    let sockets = facts.inventory.cpu.sockets.len();
+    let sockets = facts.inventory().cpu.sockets.len();
     if sockets > 1 {
         return Observations::warn(
             format!("{description}, on a machine with {sockets} sockets"),

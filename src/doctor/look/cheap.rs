@@ -1,6 +1,7 @@
 //! Observations at every start: a few files, and the kernel's list of listening sockets.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,7 @@ use super::ports;
 use crate::facts::{
     CheapFacts, ContainerSettings, CudaFacts, Disk, KeyFacts, Limit, MemoryKills, Observed, Port, PortOwner,
 };
+use crate::root_only::unreadable;
 use config::{Config, Role};
 use install::exposure;
 use model::inventory::Inventory;
@@ -77,7 +79,7 @@ pub fn examine_paths(paths: &ExaminedPaths<'_>, is_listening: &dyn Fn(u16) -> Op
     CheapFacts {
         key: key(root, paths.key),
         cluster: paths.cluster.to_owned(),
-        saved_cluster: saved_cluster(&under(root, &controller)),
+        saved_cluster: saved_cluster(&under(root, &controller)).map_err(|error| unreadable(&error)),
         state: paths.state.display().to_string(),
         state_disk: disk(&under(root, paths.state)),
         ports: paths.ports.into_iter().map(port).collect(),
@@ -129,18 +131,22 @@ fn read(path: &Path) -> Option<String> {
     trusted_path::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn key(root: &Path, path: &Path) -> Option<KeyFacts> {
-    let metadata = fs::metadata(under(root, path)).ok().filter(|metadata| metadata.len() > 0)?;
+fn key(root: &Path, path: &Path) -> Observed<Option<KeyFacts>> {
+    let metadata = match fs::metadata(under(root, path)) {
+        Ok(metadata) if metadata.len() > 0 => metadata,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(unreadable(&error)),
+        Ok(_) | Err(_) => return Ok(None),
+    };
     // The engine writes this file when it creates the container.
     let mut markers = ["/.dockerenv", "/run/.containerenv"].into_iter();
     let marker = markers.find_map(|path| fs::metadata(under(root, Path::new(path))).ok());
     let created = marker.map(|marker| marker.mtime());
     let is_older = created.is_some_and(|created| metadata.mtime() < created);
-    Some(KeyFacts {
+    Ok(Some(KeyFacts {
         path: path.display().to_string(),
         mode: metadata.permissions().mode() & 0o7777,
         is_from_image: is_older && !is_mounted(root, path),
-    })
+    }))
 }
 
 /// Whether the path, or one of its parent directories, is a mount point.
@@ -149,13 +155,20 @@ fn is_mounted(root: &Path, path: &Path) -> bool {
     Mount::all(&table).any(|mount| mount.at != "/" && path.starts_with(mount.at))
 }
 
-/// The cluster's name in slurmctld's file `clustername`: `slurminit`, or `slurminit|89` since 24.05.
-pub fn saved_cluster(controller: &Path) -> Option<String> {
+/// The cluster's name in slurmctld's file `clustername`: `slurminit`, or `slurminit|89` since 24.05. `None` without a
+/// usable file.
+///
+/// # Errors
+/// This user may not read the file.
+pub fn saved_cluster(controller: &Path) -> io::Result<Option<String>> {
     // The directory belongs to slurm, so links in it are not followed.
-    let bytes = Dir::open_unchecked(controller).ok()?.read("clustername").ok()?;
+    let bytes = match Dir::open_unchecked(controller).and_then(|dir| dir.read("clustername")) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+        bytes => bytes.unwrap_or_default(),
+    };
     let text = String::from_utf8_lossy(&bytes);
-    let name = text.lines().next()?.split('|').next()?.trim();
-    (!name.is_empty()).then(|| name.to_owned())
+    let name = text.lines().next().and_then(|line| line.split('|').next()).unwrap_or_default().trim();
+    Ok((!name.is_empty()).then(|| name.to_owned()))
 }
 
 fn disk(path: &Path) -> Observed<Disk> {
@@ -231,7 +244,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        let key = |path: &str| key(root.path(), Path::new(path)).map(|key| key.is_from_image);
+        let key = |path: &str| key(root.path(), Path::new(path)).unwrap().map(|key| key.is_from_image);
         let set_mtime = |path: &str, seconds: i64| {
             let time = nix::sys::time::TimeVal::new(seconds, 0);
             nix::sys::stat::utimes(&root.path().join(path), &time, &time).unwrap();
@@ -253,10 +266,10 @@ mod tests {
     #[test]
     fn parses_saved_cluster_name_with_and_without_id() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(saved_cluster(root.path()), None);
+        assert_eq!(saved_cluster(root.path()).unwrap(), None);
         for (text, expected) in [("lab", Some("lab")), ("lab|89\n", Some("lab")), ("", None)] {
             fs::write(root.path().join("clustername"), text).unwrap();
-            assert_eq!(saved_cluster(root.path()).as_deref(), expected);
+            assert_eq!(saved_cluster(root.path()).unwrap().as_deref(), expected);
         }
     }
 }

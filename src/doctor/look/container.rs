@@ -22,7 +22,8 @@ use watch::agent;
 /// The maximum size of a credential, in bytes.
 const MAX_CREDENTIAL_BYTES: u64 = 1 << 20;
 
-pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
+/// The container, and what a start in it would report and write.
+pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> (ContainerFacts, StartPreview) {
     let ask = scope.ask();
     let (config, configuration) = match load_config::load(scope.config.as_deref()) {
         Ok(config) => (config, Ok(())),
@@ -34,18 +35,15 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
     let inventory = &inventory;
     let status = snapshot(&config, &scope.root);
     let config = status.as_ref().map_or(config.clone(), |status| with_running_role(config, status, &scope.root));
-    let preview = preview_start_within_deadline(scope, &config, inventory);
-    let node = preview.node.clone();
+    let mut preview = preview_start_within_deadline(scope, &config, inventory);
+    preview.configuration = configuration;
     let slurm = match &status {
-        Ok(_) => slurm(&ask, &node),
+        Ok(_) => slurm(&ask, &preview.node),
         Err(why) => SlurmFacts::not_queried(why),
     };
     let munge = if status.is_ok() { local_credential(&ask) } else { Err("no cluster in this container".to_owned()) };
-    ContainerFacts {
-        configuration,
-        cheap: cheap_facts_within_deadline(scope, &config, inventory, preview.cluster),
-        findings: preview.findings,
-        stale_files: preview.stale_files,
+    let facts = ContainerFacts {
+        cheap: cheap_facts_within_deadline(scope, &config, inventory, preview.cluster.clone()),
         foreign_credential: scope.credential.as_deref().map(|file| foreign_credential(&ask, file)),
         has_address: has_address(&ask, &inventory.hostname),
         namespaces: ask("slurminit", &["oci", "--probe"]).output_of("slurminit oci --probe").map(drop),
@@ -57,7 +55,8 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
         munge,
         gpu_health: agent::files::report(&sys::under(&scope.root, &config.paths.run))
             .ok_or_else(|| "no GPU agent in this container".to_owned()),
-    }
+    };
+    (facts, preview)
 }
 
 /// The number of connections to sshd by address.
@@ -90,18 +89,19 @@ fn with_running_role(mut config: Config, status: &Snapshot, root: &Path) -> Conf
 }
 
 /// The predicted result of a start with the present files, configuration and hardware.
-struct StartPreview {
-    findings: Vec<Finding>,
-    stale_files: Observed<Vec<String>>,
+pub(super) struct StartPreview {
+    pub(super) configuration: Observed<()>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) stale_files: Observed<Vec<String>>,
     cluster: String,
     node: String,
 }
 
 impl StartPreview {
     /// The part of the preview that needs no plan.
-    fn without_plan(config: &Config, inventory: &Inventory) -> Self {
+    pub(super) fn without_plan(config: &Config, inventory: &Inventory) -> Self {
         let (findings, node) = (inventory.findings.clone(), config.node.name.to_string());
-        Self { findings, stale_files: Ok(Vec::new()), cluster: String::new(), node }
+        Self { configuration: Ok(()), findings, stale_files: Ok(Vec::new()), cluster: String::new(), node }
     }
 }
 
@@ -177,9 +177,9 @@ fn cheap_facts_within_deadline(scope: &Scope, config: &Config, inventory: &Inven
         move || cheap_facts(&root, &config, &inventory, &cluster)
     };
     with_deadline(scope.deadline, observe).unwrap_or_else(|| CheapFacts {
-        key: None,
+        key: Err("not checked".to_owned()),
         cluster,
-        saved_cluster: None,
+        saved_cluster: Err("not checked".to_owned()),
         state_disk: Err(format!("{state} timed out: the file system hangs")),
         state,
         ports: Vec::new(),

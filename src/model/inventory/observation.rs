@@ -121,6 +121,16 @@ impl Observations {
         seen.unwrap_or_else(|instead| instead)
     }
 
+    /// The same observations with another repair of each fault. The repair of a note stays.
+    pub fn with_repair_of_faults(mut self, repair: &str) -> Self {
+        for observation in &mut self.0 {
+            if observation.verdict >= Verdict::Warn {
+                observation.repair = Some(repair.to_owned());
+            }
+        }
+        self
+    }
+
     /// The worst verdict.
     pub fn verdict(&self) -> Verdict {
         self.0.iter().map(|observation| observation.verdict).max().unwrap_or(Verdict::Ok)

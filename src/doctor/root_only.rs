@@ -1,0 +1,57 @@
+//! Facts that only root can observe.
+//!
+//! Another user may be denied the GPUs, the configuration and Slurm's files, so what such a process observes is not the
+//! state of the cluster. Each read of these facts is recorded: a check that read them has no answer for that user,
+//! whatever it concluded. So no entry has to know who runs it.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+
+use model::inventory::Observations;
+
+/// The answer to a check that needs facts which only root can observe.
+pub(super) const NEEDS_ROOT: &str = "not checked: needs root";
+
+/// The answer of [`NEEDS_ROOT`].
+pub(super) fn not_checked() -> Observations {
+    Observations::could_not_look(NEEDS_ROOT)
+}
+
+/// Why a file cannot be read.
+pub(super) fn unreadable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => NEEDS_ROOT.to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// A fact that only root can observe.
+#[derive(Debug)]
+pub struct RootOnly<T> {
+    fact: T,
+    is_read: Rc<Cell<bool>>,
+}
+
+impl<T> RootOnly<T> {
+    /// A fact that has not been read.
+    pub fn new(fact: T) -> Self {
+        Self { fact, is_read: Rc::default() }
+    }
+
+    /// Reads the fact, and records that.
+    pub fn read(&self) -> &T {
+        self.is_read.set(true);
+        &self.fact
+    }
+
+    /// A part of the fact. Its reads are recorded with those of the whole.
+    pub(super) fn part<U: ?Sized>(&self, part: fn(&T) -> &U) -> RootOnly<&U> {
+        RootOnly { fact: part(&self.fact), is_read: Rc::clone(&self.is_read) }
+    }
+
+    /// Whether the fact was read since the last call.
+    pub(super) fn take_read(&self) -> bool {
+        self.is_read.take()
+    }
+}
