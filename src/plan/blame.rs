@@ -114,7 +114,9 @@ fn from_configuration<'a>(config: &'a Config, own: &Customized) -> impl Iterator
             candidate(path, Some(partition.name.as_str()), key, value)
         };
         let keys = partition.settings.iter().map(move |(key, value)| of_partition(key.as_str(), value.as_str()));
-        keys.chain([of_partition("name", partition.name.as_str())])
+        let path = vec!["partition".into(), index.into(), "name".to_owned().into()];
+        // As Slurm names it: "Invalid node names in partition gpu". The name alone may be any word.
+        keys.chain([candidate(path, None, "PartitionName", &format!("partition {}", partition.name))])
     });
     let is_generated = own.get(FileName::SlurmConf).is_none();
     keys.chain(partitions).filter(move |_| is_generated)
@@ -167,10 +169,23 @@ impl Candidate {
         let here = named.is_some_and(is_there);
         // In the operator's own file any key matches, because the whole line is shown.
         let in_own_line = here && self.line.is_some();
-        if !key && !value && !in_own_line {
+        // A key alone may be a word of the message, such as Nodes.
+        let is_named = value || key && (here || self.mentions_any_value(complaint) || self.is_unrecognized(complaint));
+        if !is_named && !in_own_line {
             return 0;
         }
         u8::from(here) * 4 + u8::from(value) * 2 + u8::from(key)
+    }
+
+    /// Whether Slurm does not know the key.
+    fn is_unrecognized(&self, complaint: &str) -> bool {
+        let key = complaint.split_once("unrecognized key: ").and_then(|(_, key)| key.split_whitespace().next());
+        key.is_some_and(|key| key.eq_ignore_ascii_case(&self.key))
+    }
+
+    /// Whether the value is mentioned, however common it is.
+    fn mentions_any_value(&self, complaint: &str) -> bool {
+        mentions(complaint, &self.value)
     }
 
     /// Numbers and YES appear in many lines, so they do not count.
@@ -255,7 +270,6 @@ mod tests {
         let config = Config::parse(toml, Path::new("x")).unwrap();
         for (message, key) in [
             ("PrologFlags=Contain is required for use with job_container/tmpfs", "JobContainerType"),
-            ("PreemptType and PreemptMode values incompatible", "PreemptMode"),
             ("auth/slurm: cannot stat '/etc/slurm/slurm.key': No such file or directory", "AuthType"),
             ("init: CgroupPlugin=disabled in cgroup.conf is not compatible with task/cgroup.", "TaskPlugin"),
             ("PreemptMode=SUSPEND requires GANG too", "PreemptMode"),
@@ -264,6 +278,25 @@ mod tests {
             let path = vec!["slurm".into(), "conf".into(), key.to_owned().into()];
             assert_eq!(found, Some(Culprit::Configuration(path)), "{message}");
         }
+    }
+
+    /// The messages of slurmctld 24.11 about a partition whose nodes are gone.
+    #[test]
+    fn key_alone_blames_no_line() {
+        let toml = "[slurm.conf]\nPreemptMode = 'SUSPEND'\n[[partition]]\nname = 'node'\nNodes = 'ALL'\n\
+                    [[partition]]\nname = 'gpu'\nNodes = 'ALL'\nState = 'UP'\n";
+        let config = Config::parse(toml, Path::new("x")).unwrap();
+        let culprit =
+            |messages: &[&str]| blame(&config, &[], &Customized::default(), messages).map(|blame| blame.culprit);
+        let missing = "build_part_bitmap: invalid node name burst-1 in partition";
+        assert_eq!(culprit(&[missing, "Invalid node names in partition burst"]), None);
+        assert_eq!(culprit(&["PreemptType and PreemptMode values incompatible"]), None);
+        assert_eq!(culprit(&["Invalid nodes, state unknown"]), None);
+        let name = |index: usize| {
+            Some(Culprit::Configuration(vec!["partition".into(), index.into(), "name".to_owned().into()]))
+        };
+        assert_eq!(culprit(&[missing, "Invalid node names in partition gpu"]), name(1));
+        assert_eq!(culprit(&["Invalid node names in partition node"]), name(0));
     }
 
     #[test]

@@ -73,6 +73,16 @@ impl RemovedPartition {
         }
     }
 
+    /// Removes the nodes that `now` no longer has: slurmctld exits at a partition with an unknown node. Without nodes the partition's jobs
+    /// wait.
+    pub fn remove_missing_nodes(&mut self, former: &str, now: &str) {
+        for (_, list) in self.settings.iter_mut().filter(|(key, _)| key.eq_ignore_ascii_case("Nodes")) {
+            if let Some(rest) = nodes::without_missing(list, former, now) {
+                *list = rest;
+            }
+        }
+    }
+
     /// The jobs that use the partition; `None` without jobs. Jobs of a saved state have no IDs.
     pub fn using_jobs(&self, used: &InUse) -> Option<Vec<String>> {
         let Some(jobs) = &used.jobs else { return used.saved.contains_partition(&self.name).then(Vec::new) };

@@ -32,6 +32,25 @@ fn partitions(container: &Container) -> String {
     container.sh("sinfo --noheader --all --format='%R %a' | sort")
 }
 
+/// slurmctld exits at a partition with an unknown node.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn partition_kept_without_its_nodes_does_not_stop_the_controller() {
+    const NODES: &str = "[autoscale]\nresume = ['true']\nsuspend = ['true']\n[[autoscale.nodes]]\nname = 'burst-[1-2]'\n\
+                         cpus = 1\nmemory_mib = 1000\n[[partition]]\nname = 'burst'\nNodes = 'burst-[1-2]'\n";
+    let kept = "[slurm]\ncontroller = 'node1'\n[[partition]]\nname = 'debug'\nDefault = 'YES'\n";
+    let (config, slurm) = (directory(&[]), Volume::new("kept"));
+    write(config.path(), &format!("{kept}{NODES}"));
+    let container = serve(config.path(), &slurm);
+    let held = submit(&container, "--hold --partition=burst");
+    container.until_saved();
+    write(config.path(), kept);
+    docker(["restart", &container.name]).ok();
+    container.wait_until_healthy();
+    assert_eq!(partitions(&container), "burst drain\ndebug up");
+    assert_eq!(states(&container), format!("{held} PENDING"));
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn keeps_partitions_and_nodes_that_jobs_use() {

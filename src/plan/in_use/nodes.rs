@@ -60,6 +60,19 @@ impl RemovedNode {
     }
 }
 
+/// Whether a node was removed. A name that was also missing in the previous file belongs to a dynamic node or a NodeSet.
+fn is_gone(name: &str, old: &Nodes, new: &Nodes) -> bool {
+    old.is_requestable(name) && !new.resolves(name)
+}
+
+/// A list of nodes without those that the new slurm.conf no longer has; `None` if it has all.
+pub(super) fn without_missing(list: &str, former: &str, now: &str) -> Option<String> {
+    let (old, new) = (Nodes::parse(former), Nodes::parse(now));
+    let names: Vec<String> = names_of(list).collect();
+    let present: Vec<&str> = names.iter().map(String::as_str).filter(|name| !is_gone(name, &old, &new)).collect();
+    (present.len() < names.len()).then(|| present.join(","))
+}
+
 /// Whether all values that [`check_nodes`] compares are equal.
 pub fn has_same_nodes(former: &str, now: &str) -> bool {
     Nodes::parse(former) == Nodes::parse(now)
@@ -74,9 +87,7 @@ pub fn check_nodes(former: &str, now: &str, jobs: &[QueuedJob]) -> Result<(), Re
     if old.select.as_ref().zip(new.select.as_ref()).is_some_and(|(old, new)| old != new) && !jobs.is_empty() {
         return Err(refusal("SelectType changed; slurmctld would lose all jobs", &ids(jobs.iter())));
     }
-    // A name that was also missing in the previous file belongs to a dynamic node.
-    let is_gone = |name: &str| old.is_requestable(name) && !new.resolves(name);
-    let has_gone_node = |list: &str| names_of(list).any(|name| is_gone(&name));
+    let has_gone_node = |list: &str| names_of(list).any(|name| is_gone(&name, &old, &new));
     let lost = ids(jobs.iter().filter(|job| has_gone_node(&job.nodes) || has_gone_node(&job.required)));
     if !lost.is_empty() {
         return Err(refusal("slurm.conf no longer has nodes that jobs use or request", &lost));

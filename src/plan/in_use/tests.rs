@@ -37,6 +37,23 @@ fn kept_partition_accepts_no_new_jobs() {
 }
 
 #[test]
+fn kept_partition_loses_missing_nodes() {
+    let former = "NodeSet=big Feature=h200\nNodeName=host1 CPUs=2\nNodeName=burst-[1-2] CPUs=4 State=CLOUD\n\
+                  PartitionName=burst Nodes=burst-[1-2]\nPartitionName=both Nodes=host1,burst-1,big\nPartitionName=all Nodes=ALL\n";
+    let lists = |now: &str| -> Vec<String> {
+        let mut gone = removed_partitions(former, now);
+        gone.iter_mut().for_each(|gone| gone.remove_missing_nodes(former, now));
+        gone.iter().map(|gone| gone.settings[0].1.clone()).collect()
+    };
+    assert_eq!(lists("NodeName=host1 CPUs=2\n"), ["", "host1,big", "ALL"]);
+    // A node that is kept for another job stays in the list.
+    assert_eq!(lists("NodeName=host1\nNodeName=burst-1 Port=1 State=DOWN\n"), ["burst-1", "host1,burst-1,big", "ALL"]);
+    // The new node's host has the name of the former node, which cannot be kept.
+    assert_eq!(lists("NodeName=gpu1 NodeHostname=host1\n"), ["", "big", "ALL"]);
+    assert_eq!(lists("NodeName=host1\nNodeName=burst-[1-9]\n"), ["burst-[1-2]", "host1,burst-1,big", "ALL"]);
+}
+
+#[test]
 fn finds_jobs_that_use_removed_partition() {
     let none = Saved::default();
     assert_eq!(users("debug", "7|0|PENDING|0:00|debug||\n8|0|RUNNING|5:00|short|a1|", &none).unwrap(), ["7"]);

@@ -129,5 +129,5 @@ fn ranges(ports: impl Iterator<Item = u16>) -> String {
 
 /// Slurm ends an unquoted value at the first space.
 fn quoted(value: &str) -> String {
-    if value.contains(char::is_whitespace) { format!("\"{value}\"") } else { value.to_owned() }
+    if value.is_empty() || value.contains(char::is_whitespace) { format!("\"{value}\"") } else { value.to_owned() }
 }

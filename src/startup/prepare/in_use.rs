@@ -35,7 +35,7 @@ pub(super) fn keep_at_start(config: &Config, root: &Path, planned: &mut Planned)
         return Ok(Vec::new());
     }
     let used = InUse { jobs: None, saved: saved(config, root, planned) };
-    Ok(keep(planned, partitions, nodes, &used).into_iter().map(|kept| kept.finding()).collect())
+    Ok(keep(&former, planned, partitions, nodes, &used).into_iter().map(|kept| kept.finding()).collect())
 }
 
 /// A partition or node that is no longer configured, and the jobs that use it.
@@ -71,6 +71,7 @@ impl KeptEntry {
 }
 
 fn keep(
+    former: &str,
     planned: &mut Planned,
     mut partitions: Vec<RemovedPartition>,
     mut nodes: Vec<RemovedNode>,
@@ -86,7 +87,11 @@ fn keep(
     partitions.retain(|gone| keep_if_used(format!("the partition {}", gone.name), "DRAIN", gone.using_jobs(used)));
     nodes.retain(|node| keep_if_used(format!("the node {}", node.name), "DOWN", node.using_jobs(used)));
     if own.is_none() && !kept.is_empty() {
-        planned.keep(&partitions, &nodes);
+        planned.keep(&[], &nodes);
+        for partition in &mut partitions {
+            partition.remove_missing_nodes(former, slurm_conf(&planned.files));
+        }
+        planned.keep(&partitions, &[]);
     }
     kept
 }
@@ -108,7 +113,7 @@ pub(super) fn keep_at_reload(
     nodes.retain(|node| node.is_kept);
     closed.close(&partitions);
     let used = InUse { jobs: jobs()?, saved: saved(config, root, planned) };
-    let kept = keep(planned, partitions, nodes, &used);
+    let kept = keep(former, planned, partitions, nodes, &used);
     if let Some((kept, user_file)) = kept.iter().find_map(|kept| Some((kept, kept.own.as_ref()?))) {
         return Err(in_use::missing_entry(&kept.what, kept.state, &kept.jobs, user_file));
     }
