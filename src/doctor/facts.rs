@@ -162,6 +162,8 @@ pub struct ContainerFacts {
     pub munge: Observed<Credential>,
     /// The result of decoding a credential from another machine.
     pub foreign_credential: Option<Observed<Credential>>,
+    /// After this time, in seconds, slurmd rejects the credential of a step, by its own clock.
+    pub step_credential_lifetime: i64,
     /// Whether this host's name resolves to an address.
     pub has_address: Observed<bool>,
     /// The agent's report about the GPUs.

@@ -115,6 +115,17 @@ mod tests {
         render::render(&plan).swap_remove(0).text
     }
 
+    /// `srun --bcast` may take longer than the short lifetime for one container, and clocks differ.
+    #[test]
+    fn cluster_keeps_slurms_credential_lifetime() {
+        let lifetime = |text: &str| crate::step_credential_lifetime(text);
+        let of_cluster = slurm_conf("controller", &inventory("head", "0-3", (24, 11)), "");
+        assert_eq!(lifetime(&of_cluster), 120, "{of_cluster}");
+        let one = crate::plan(&Config::default(), &inventory("head", "0-3", (24, 11))).unwrap();
+        assert_eq!(lifetime(&render::render(&one).swap_remove(0).text), 10);
+        assert_eq!((lifetime("AuthInfo=cred_expire=30,socket=/s\n"), lifetime("AuthInfo=socket=/s\n")), (30, 120));
+    }
+
     #[test]
     fn slurm_conf_is_identical_on_different_machines() {
         let more = "[[partition]]\nname = \"big\"\nfeature = \"h200\"\n";

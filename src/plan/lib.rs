@@ -52,7 +52,7 @@ pub use names::{DevicePath, GresType, HostName};
 pub use node::{NodePlan, Topology};
 pub use prolog::Prolog;
 pub use rest::{MAX_TOKEN_LIFETIME, authentication, can_authenticate};
-pub use settings::{PartitionPlan, Setting};
+pub use settings::{PartitionPlan, Setting, step_credential_lifetime};
 pub use simulate::DEVICES as SIMULATED_DEVICES;
 pub use task_prolog::{TaskProlog, TaskVariable};
 

@@ -3,6 +3,7 @@
 use config::{Config, DaemonName, FeatureName, SlurmSettings};
 use model::inventory::Inventory;
 
+use super::customized::last_value;
 use super::names::HostName;
 use super::{
     CgroupPlan, Epilog, GresPlan, NodePlan, Prolog, Reasons, TaskProlog, accounting, autoscale, cluster, login, rest,
@@ -89,6 +90,13 @@ const BACKFILL: &str = "bf_interval=1,bf_max_time=30,bf_continue,bf_yield_interv
 /// Log levels at which slurmctld does not log the jobs that backfill starts.
 const QUIET_LEVELS: [&str; 3] = ["quiet", "fatal", "error"];
 
+/// How long slurmd accepts the credential of a step, in seconds: `cred_expire` in AuthInfo, or Slurm's default.
+pub fn step_credential_lifetime(slurm_conf: &str) -> i64 {
+    let options = last_value(slurm_conf, "AuthInfo").unwrap_or_default();
+    let lifetime = options.split(',').find_map(|option| option.trim().strip_prefix("cred_expire="));
+    lifetime.and_then(|seconds| seconds.parse().ok()).unwrap_or(120)
+}
+
 #[derive(Default)]
 pub(super) struct Settings(Vec<Setting>);
 
@@ -123,9 +131,14 @@ impl Settings {
         let user = config.daemons.get(&DaemonName::Slurmctld).and_then(|settings| settings.user.as_deref());
         self.add("SlurmUser", user.unwrap_or("slurm"));
         self.add("AuthType", "auth/munge");
-        let why = "a requeued job waits until its old credentials expire: 11 s, instead of 121 s by default";
         let socket = config.paths.munge_socket.display();
-        self.add_because("AuthInfo", format_args!("socket={socket},cred_expire=10"), why);
+        if config.shares_a_cluster() {
+            // Slurm's lifetime of credentials: srun may copy a program to the nodes first, and their clocks differ.
+            self.add("AuthInfo", format_args!("socket={socket}"));
+        } else {
+            let why = "a requeued job waits until its old credentials expire: 11 s, instead of 121 s by default";
+            self.add_because("AuthInfo", format_args!("socket={socket},cred_expire=10"), why);
+        }
     }
 
     fn files(&mut self, config: &Config, inventory: &Inventory) {

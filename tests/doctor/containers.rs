@@ -198,7 +198,7 @@ fn start() -> Vec<Case> {
         ),
         ("clock-behind", "clock", foreign_credential("Rewound credential (16)", -600)),
         ("clock-ahead", "clock", foreign_credential("Expired credential (15)", 900)),
-        ("clock-a-little-off", "clock", foreign_credential("Success (0)", 40)),
+        ("clock-a-little-off", "clock", foreign_credential("Success (0)", 140)),
         ("another-key", "clock", foreign("unmunge: Error: Invalid credential\n")),
         ("another-clusters-state", "saved-state", healthy().file("var/lib/slurm/slurmctld/clustername", "old-lab|7")),
         ("no-address", "address", healthy().failure("address", 2, "")),

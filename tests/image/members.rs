@@ -48,7 +48,7 @@ impl Cluster {
     #[track_caller]
     pub(crate) fn until(&self, condition: &str) -> Duration {
         let begin = Instant::now();
-        let outcome = self.controller.wait_until(180, condition);
+        let outcome = self.controller.wait_until(300, condition);
         assert_eq!(outcome.code, 0, "{condition}: {}\n{}\n{}", outcome.stderr, self.nodes(), self.controller.log());
         begin.elapsed()
     }

@@ -8,8 +8,6 @@ use model::printable;
 
 /// Less free space than this, in MiB, gets a warning.
 const LOW_DISK_MIB: u64 = 100;
-/// Clock differences below this, in seconds, are tolerated: a credential takes time to arrive.
-const MAX_CLOCK_DIFFERENCE: i64 = 10;
 
 /// Findings without an entry of their own.
 const OTHER_KINDS: &[Kind] =
@@ -188,22 +186,24 @@ fn clock(_: &Facts, container: &ContainerFacts) -> Observations {
             "not checked: run `ssh OTHER munge -n | slurminit doctor --credential -` (not needed with a single machine)",
         ),
         Some(Err(why)) => Observations::could_not_look(why.as_str()),
-        Some(Ok(credential)) => foreign_credential(credential),
+        Some(Ok(credential)) => foreign_credential(credential, container.step_credential_lifetime),
     }
 }
 
-fn foreign_credential(credential: &Credential) -> Observations {
+fn foreign_credential(credential: &Credential, lifetime: i64) -> Observations {
     let Credential { status, encoded, decoded } = credential;
     let seconds = encoded.zip(*decoded).map(|(encoded, decoded)| decoded - encoded);
     let sync = "sudo timedatectl set-ntp true on both hosts";
     match (status.as_str(), seconds) {
-        ("Success" | "Replayed credential", Some(seconds)) if seconds.abs() < MAX_CLOCK_DIFFERENCE => {
-            Observations::ok("same key, clocks synchronized")
+        ("Success" | "Replayed credential", Some(seconds)) if seconds.abs() < lifetime => {
+            Observations::ok(format!("same key; {}", clock_difference(seconds)))
         }
         ("Success" | "Replayed credential", None) => Observations::ok("same key"),
         ("Success" | "Replayed credential", Some(seconds)) => Observations::warn(
             format!("same key; {}", clock_difference(seconds)),
-            "a clock is wrong, or the credential is not fresh; munge rejects a difference of 5 minutes",
+            format!(
+                "a clock is wrong, or the credential is not fresh; slurmd rejects steps (\"Job credential expired\") if its clock is {lifetime} s ahead"
+            ),
             sync,
         ),
         ("Expired credential" | "Rewound credential", seconds) => Observations::fail(

@@ -45,6 +45,7 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> (ContainerFacts, St
     let facts = ContainerFacts {
         cheap: cheap_facts_within_deadline(scope, &config, inventory, preview.cluster.clone()),
         foreign_credential: scope.credential.as_deref().map(|file| foreign_credential(&ask, file)),
+        step_credential_lifetime: step_credential_lifetime(&config, &scope.root),
         has_address: has_address(&ask, &inventory.hostname),
         namespaces: ask("slurminit", &["oci", "--probe"]).output_of("slurminit oci --probe").map(drop),
         has_proot: sys::under(&scope.root, Path::new(Paths::PROOT)).exists(),
@@ -57,6 +58,12 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> (ContainerFacts, St
             .ok_or_else(|| "no GPU agent in this container".to_owned()),
     };
     (facts, preview)
+}
+
+/// As the running cluster's slurm.conf sets it.
+fn step_credential_lifetime(config: &Config, root: &Path) -> i64 {
+    let files = install::read_applied(&config.paths, root).unwrap_or_default();
+    plan::step_credential_lifetime(slurm_conf(&files))
 }
 
 /// The number of connections to sshd by address.
