@@ -138,7 +138,7 @@ fn full_disk_keeps_old_files() {
 #[test]
 fn user_file_is_installed_unchanged_and_never_overwritten() {
     let root = fixture("");
-    let custom_conf = "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\n\
+    let custom_conf = "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nStateSaveLocation=/var/lib/slurm/slurmctld\nProctrackType=proctrack/linuxproc\n\
                        GresTypes=gpu\nNodeName=gpu-box CPUs=1 Gres=gpu:nvidia:2\n";
     fs::create_dir(root.path().join("config")).unwrap();
     fs::write(root.path().join("config/slurm.conf"), custom_conf).unwrap();
@@ -154,7 +154,7 @@ fn removing_file_from_config_directory_removes_installed_copy() {
     let root = fixture("");
     let custom_conf = |name: &str| {
         format!(
-            "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\nNodeName={name} CPUs=1\n"
+            "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nStateSaveLocation=/var/lib/slurm/slurmctld\nProctrackType=proctrack/linuxproc\nNodeName={name} CPUs=1\n"
         )
     };
     let (config, installed) = (root.path().join("config/slurm.conf"), root.path().join("etc/slurm/slurm.conf"));
@@ -192,7 +192,7 @@ fn copy_restored_by_reload_is_removed_with_its_original() {
     let root = fixture("");
     let custom_conf = |cpus: u32| {
         format!(
-            "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\nNodeName=gpu-box CPUs={cpus}\n"
+            "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nStateSaveLocation=/var/lib/slurm/slurmctld\nProctrackType=proctrack/linuxproc\nNodeName=gpu-box CPUs={cpus}\n"
         )
     };
     let (config, installed) = (root.path().join("config/slurm.conf"), root.path().join("etc/slurm/slurm.conf"));
@@ -276,7 +276,7 @@ fn passes_user_and_node_of_custom_slurm_conf_to_pid_1() {
     let toml = "[node]\nname = \"n2\"\n[daemon.munged]\nuser = \"nobody\"\n";
     fs::write(root.path().join("slurminit.toml"), toml).unwrap();
     let custom_conf = "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\n\
-                       SlurmUser=65534\nNodeName=n[1-2] CPUs=1\n";
+                       SlurmUser=65534\nNodeName=n[1-2] CPUs=1\nStateSaveLocation=/var/lib/slurm/slurmctld\n";
     fs::create_dir(root.path().join("config")).unwrap();
     fs::write(root.path().join("config/slurm.conf"), custom_conf).unwrap();
     let start = prepared(root.path());
@@ -286,7 +286,8 @@ fn passes_user_and_node_of_custom_slurm_conf_to_pid_1() {
         (custom_conf.replace("65534", "no-such-user"), "/config/slurm.conf:4: "),
         (custom_conf.replace("n[1-2]", "m[1-2]"), "/config/slurm.conf:5: "),
         (custom_conf.replace("proctrack/linuxproc", "proctrack/cgroup"), "/config/slurm.conf:3: "),
-        (format!("{custom_conf}Include x.conf\n"), "/config/slurm.conf:6: "),
+        (format!("{custom_conf}Include x.conf\n"), "/config/slurm.conf:7: "),
+        (custom_conf.replace("StateSaveLocation", "#"), "/config/slurm.conf: StateSaveLocation is not set"),
     ];
     for (custom_conf, place) in refused {
         fs::write(root.path().join("config/slurm.conf"), custom_conf).unwrap();

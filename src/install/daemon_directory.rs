@@ -29,10 +29,10 @@ pub fn make_daemon_directory(
     path: &Path,
     daemon: DaemonName,
 ) -> Result<Vec<Finding>, InstallError> {
-    let owner = Owner::of(daemon, config, path)?;
-    if is_usable(&owner, &under(root, path)) {
+    if is_usable_by(daemon, config, root, path)? {
         return Ok(Vec::new());
     }
+    let owner = Owner::of(daemon, config, path)?;
     let mut repaired = Vec::new();
     let (dir, is_new) = trusted_path::make(root, path, &mut repaired)?;
     let is_free = is_new || may_change_owner(&dir).map_err(|error| InstallError::directory(path, error))?;
@@ -41,6 +41,14 @@ pub fn make_daemon_directory(
     }
     make_owned((dir, is_new), &owner, 0o700, &mut repaired)?;
     Ok(repaired.iter().map(finding).collect())
+}
+
+/// Whether `daemon`'s user can write to the directory, or create it.
+///
+/// # Errors
+/// The user does not exist.
+pub fn is_usable_by(daemon: DaemonName, config: &Config, root: &Path, path: &Path) -> Result<bool, InstallError> {
+    Ok(is_usable(&Owner::of(daemon, config, path)?, &under(root, path)))
 }
 
 /// Whether the user can write there already, or create the directory itself. Root can write to every directory, but

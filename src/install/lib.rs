@@ -33,7 +33,7 @@ pub use accounts::{AccountError, check_accounts, install_accounts, removed_users
 pub use applied::{keep_applied, keep_start_only, read_applied, read_former, read_start_only, restore_applied};
 pub use bundles::make_bundle_directories;
 pub use copies::record_copies;
-pub use daemon_directory::make_daemon_directory;
+pub use daemon_directory::{is_usable_by, make_daemon_directory};
 pub use device_files::{
     close_device_file, device_file_user, give_device_file, is_restricted_device_file, revoke_device_file,
 };

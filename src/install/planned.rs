@@ -153,15 +153,14 @@ impl From<PlanError> for Refusal {
 
 /// The directory in which slurmctld saves its state.
 pub fn state_directory(config: &Config, root: &Path, files: &[Text]) -> PathBuf {
-    let own = slurm_conf_value(files, "StateSaveLocation").map(PathBuf::from);
-    crate::under(root, &own.unwrap_or_else(|| config.paths.state.join("slurmctld")))
+    crate::under(root, &plan::state_directory(slurm_conf(files), &config.paths.state.join("slurmctld")))
 }
 
 /// The spool directory of each slurmd. `host`: this machine's name.
 pub fn spool_directories(planned: &Planned, host: &str) -> Vec<PathBuf> {
     const KEY: &str = "SlurmdSpoolDir";
     // Slurm's default (`read_config.h`).
-    let spool = planned.customized.last_value(KEY).or_else(|| slurm_conf_value(&planned.files, KEY));
+    let spool = planned.customized.last_value(KEY).or_else(|| plan::last_value(slurm_conf(&planned.files), KEY));
     let spool = spool.unwrap_or_else(|| "/var/spool/slurmd".to_owned()).replace("%h", host);
     let node = planned.node().0;
     let nodes = hostlist::names(&node).unwrap_or_else(|| vec![node]);
@@ -171,12 +170,7 @@ pub fn spool_directories(planned: &Planned, host: &str) -> Vec<PathBuf> {
 
 /// The cluster's name in slurm.conf.
 pub fn cluster_name(files: &[Text]) -> String {
-    slurm_conf_value(files, "ClusterName").unwrap_or_default()
-}
-
-/// The last value of a key in slurm.conf.
-fn slurm_conf_value(files: &[Text], key: &str) -> Option<String> {
-    plan::last_value(slurm_conf(files), key)
+    plan::last_value(slurm_conf(files), "ClusterName").unwrap_or_default()
 }
 
 /// The text of slurm.conf.

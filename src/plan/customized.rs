@@ -14,7 +14,7 @@ use model::inventory::{Finding, Inventory, Kind};
 
 pub use fatal::Fatal;
 pub use own_node::{Names, OwnNode};
-pub use parse::{gpu_files, last_value};
+pub use parse::{DEFAULT_STATE_DIRECTORY, gpu_files, last_value, state_directory};
 
 use include::{Expanded, Inlined, MissingInclude, Read};
 

@@ -37,7 +37,7 @@ pub enum CannotSave {
 /// slurmctld's directory, according to the installed slurm.conf.
 pub fn directory(paths: &Paths) -> PathBuf {
     let conf = std::fs::read_to_string(paths.slurm.join("slurm.conf")).unwrap_or_default();
-    plan::last_value(&conf, "StateSaveLocation").map_or_else(|| paths.state.join("slurmctld"), PathBuf::from)
+    plan::state_directory(&conf, &paths.state.join("slurmctld"))
 }
 
 /// Checks that there is room to save. Writes nothing, so any user may call it.

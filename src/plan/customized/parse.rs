@@ -1,7 +1,12 @@
 //! Parses Slurm's files as leniently as Slurm does: keys in any case, quotes, comments, continued lines.
 
+use std::path::{Path, PathBuf};
+
 use model::hostlist;
 use model::inventory::gres::counted;
+
+/// StateSaveLocation of a slurm.conf that does not set it (slurm.conf(5)).
+pub const DEFAULT_STATE_DIRECTORY: &str = "/var/spool";
 
 /// One line of a Slurm file: its keys and values in order. Lines are equal if these are, wherever they are.
 #[derive(Clone, Debug, Default)]
@@ -94,6 +99,13 @@ pub fn last_value(text: &str, key: &str) -> Option<String> {
     lines.iter().rev().filter_map(|line| line.get(key)).find(|value| !value.is_empty()).map(str::to_owned)
 }
 
+/// slurmctld's directory according to a slurm.conf; `generated` if there is no file. A generated file always sets it, and the user's
+/// may leave it to Slurm.
+pub fn state_directory(slurm_conf: &str, generated: &Path) -> PathBuf {
+    let unset = || if slurm_conf.is_empty() { generated } else { Path::new(DEFAULT_STATE_DIRECTORY) };
+    last_value(slurm_conf, "StateSaveLocation").map_or_else(|| unset().to_owned(), PathBuf::from)
+}
+
 /// The lines of a gres.conf that concern GPUs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct GresLines {
@@ -176,6 +188,14 @@ mod tests {
         assert_eq!(last_value(conf, "StateSaveLocation").as_deref(), Some("/c"));
         assert_eq!(last_value("NEXT_JOB_ID             = 5\n", "NEXT_JOB_ID").as_deref(), Some("5"));
         assert_eq!(last_value("", "MaxJobId"), None);
+    }
+
+    #[test]
+    fn state_directory_is_slurms_default_if_a_file_does_not_set_it() {
+        let directory = |conf: &str| state_directory(conf, Path::new("/generated"));
+        assert_eq!(directory("StateSaveLocation=/a\n"), Path::new("/a"));
+        assert_eq!(directory("ClusterName=lab\n"), Path::new("/var/spool"));
+        assert_eq!(directory(""), Path::new("/generated"));
     }
 
     #[test]

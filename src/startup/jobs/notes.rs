@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use plan::last_value;
 use sys::trusted_path;
 use sys::trusted_path::Dir;
 
@@ -21,10 +20,10 @@ const KEPT_BYTES: usize = 64 << 10;
 /// The name of a file while it is written.
 const TEMPORARY_FILE: &str = "slurminit.new";
 
-/// The text of slurm.conf, and the directory: `state` if slurm.conf names none. slurmctld is not asked.
+/// The text of slurm.conf, and slurmctld's directory: `state` if there is no slurm.conf. slurmctld is not asked.
 pub(super) fn conf_and_state(slurm_conf: &Path, state: &Path) -> (String, PathBuf) {
     let conf = std::fs::read_to_string(slurm_conf).unwrap_or_default();
-    let state = last_value(&conf, "StateSaveLocation").map_or_else(|| state.to_owned(), PathBuf::from);
+    let state = plan::state_directory(&conf, state);
     (conf, state)
 }
 

@@ -7,8 +7,8 @@ use super::Sources;
 use config::{Config, DaemonName, Role};
 use install::planned::{Planned, locate_fault};
 use model::exit_code;
-use model::inventory::Finding;
-use plan::Refusal;
+use model::inventory::{Finding, Kind};
+use plan::{DEFAULT_STATE_DIRECTORY, FileName, Refusal, UserFile};
 
 /// Creates missing directories. `config` has the user of slurmctld.
 pub(super) fn make(
@@ -27,9 +27,15 @@ pub(super) fn make(
     };
     let mut findings = Vec::new();
     for (key, daemon) in keys {
-        let own = planned.customized.last_value(key);
-        let of_toml = || config.slurm.conf.get(key).map(|value| value.as_str().to_owned());
-        let Some(value) = own.or_else(of_toml).filter(|value| value.starts_with('/')) else { continue };
+        let own = planned.customized.get(FileName::SlurmConf);
+        let value = match own {
+            Some(_) => planned.customized.last_value(key),
+            None => config.slurm.conf.get(key).map(|value| value.as_str().to_owned()),
+        };
+        if let Some(file) = own.filter(|_| value.is_none() && *daemon == DaemonName::Slurmctld) {
+            findings.push(check_default_state(config, sources, file)?);
+        }
+        let Some(value) = value.filter(|value| value.starts_with('/')) else { continue };
         let value = value.replace("%n", &planned.node().0).replace("%h", host);
         let made = install::make_daemon_directory(config, sources.root, Path::new(&value), *daemon);
         findings.extend(made.map_err(|error| {
@@ -40,4 +46,18 @@ pub(super) fn make(
         })?);
     }
     Ok(findings)
+}
+
+/// Checks that slurmctld can use Slurm's default for a `StateSaveLocation` that the user's slurm.conf does not set. It is a
+/// directory of the system, so its owner is not changed.
+fn check_default_state(config: &Config, sources: &Sources<'_>, slurm_conf: &UserFile) -> Result<Finding, Refusal> {
+    let directory = DEFAULT_STATE_DIRECTORY;
+    let what = format!("{}: StateSaveLocation is not set (Slurm's default is {directory})", slurm_conf.path.display());
+    let repair = format!("add the line StateSaveLocation={}/slurmctld", config.paths.state.display());
+    if install::is_usable_by(DaemonName::Slurmctld, config, sources.root, Path::new(directory))? {
+        let cause = format!("saved jobs are lost with the container unless {directory} is a volume");
+        return Ok(Finding::warning(Kind::OwnFiles, what, cause, repair));
+    }
+    let cause = format!("slurmctld exits: its user cannot write to {directory}");
+    Err(Refusal::new(exit_code::CONFIG, what, cause, repair))
 }

@@ -4,7 +4,7 @@
 //! Without CAP_SYS_ADMIN the kernel refuses those, and slurmd exits. With `GetEnvTimeout=0` it reads
 //! these files instead.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use config::{Config, DaemonName};
 use images::Store;
@@ -20,8 +20,7 @@ pub fn write(config: Option<&Path>, root: &Path) -> anyhow::Result<()> {
     let config = load_config::load(config)?;
     let slurm_conf = config.paths.slurm.join(FileName::SlurmConf.as_str());
     let slurm_conf = std::fs::read_to_string(under(root, &slurm_conf)).unwrap_or_default();
-    let own = plan::last_value(&slurm_conf, "StateSaveLocation").map(PathBuf::from);
-    let state = own.unwrap_or_else(|| config.paths.state.join("slurmctld"));
+    let state = plan::state_directory(&slurm_conf, &config.paths.state.join("slurmctld"));
     let user = plan::last_value(&slurm_conf, "SlurmUser").unwrap_or_default();
     let config = as_slurm_user(&config, &user).unwrap_or(config);
     let owner = Owner::of(DaemonName::Slurmctld, &config, &state)?;
