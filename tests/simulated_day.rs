@@ -34,7 +34,6 @@ impl Simulation {
     fn new() -> Self {
         let config = Config::default();
         let machine = Machine::new(Setup {
-            has_associations: false,
             has_cluster: true,
             jobs: JobCare::Cluster,
             units: Target::of(&config).units(&config),

@@ -47,7 +47,8 @@ impl<'de> Deserialize<'de> for Limits {
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     for (table, all) in [("account", &config.accounts), ("qos", &config.qos)] {
         for (index, entry) in all.iter().enumerate() {
-            if all[..index].iter().any(|earlier| earlier.name == entry.name) {
+            // slurmdbd writes names in lower case.
+            if all[..index].iter().any(|earlier| earlier.name.as_str().eq_ignore_ascii_case(entry.name.as_str())) {
                 let path = vec![table.into(), index.into(), "name".into()];
                 return Err(Fault::new(path, format!("duplicate name {} in [[{table}]]", entry.name)));
             }

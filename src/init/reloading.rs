@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use crate::control::{self, client, protocol::Reply, protocol::Request};
 use crate::status;
 use crate::status::StatusWatcher;
-use machine::{LastReload, PhaseName};
+use machine::{ASSOCIATIONS_TIMEOUT, LastReload, PhaseName};
 use model::supervise::Supervise;
 
 /// How much longer than its own deadlines a reload may take on a busy machine.
@@ -24,7 +24,7 @@ pub fn reload(run: &Path, deadlines: &Supervise) -> anyhow::Result<LastReload> {
     let watcher = StatusWatcher::of(run);
     let (reply, _) = client::ask(&control::socket(run), &Request::Reload)?;
     let Reply::Reloading { asked } = reply else { anyhow::bail!("slurminit sent an unexpected reply: {reply:?}") };
-    let timeout = deadlines.prepare_timeout + deadlines.ready_timeout * 2 + MARGIN;
+    let timeout = deadlines.prepare_timeout + deadlines.ready_timeout * 2 + ASSOCIATIONS_TIMEOUT + MARGIN;
     let start = Instant::now();
     loop {
         let status = status::read(run).ok();

@@ -25,7 +25,7 @@ impl Phase {
             Self::New | Self::Serve | Self::End => None,
             Self::Hook { until, .. } => Some(*until),
             Self::Prepare { since, until, is_reported } => Some(if *is_reported { *until } else { *since + SLOW }),
-            Self::Boot { until, is_reported } => (!is_reported).then_some(*until),
+            Self::Boot { until, is_reported, accounts } => accounts.or((!is_reported).then_some(*until)),
             Self::Stop(stop) => stop.next_wake(),
         }
     }
@@ -54,7 +54,11 @@ impl Machine {
                 *is_reported = true;
                 self.cluster.step.report(Notice::PrepareSlow);
             }
-            Phase::Boot { until, is_reported } if !*is_reported && now >= *until => {
+            Phase::Boot { accounts: Some(until), .. } if now >= *until => {
+                self.cluster.stop_creating_accounts();
+                self.serve();
+            }
+            Phase::Boot { until, is_reported, accounts: None } if !*is_reported && now >= *until => {
                 *is_reported = true;
                 self.report_not_ready();
             }
@@ -135,8 +139,8 @@ impl Machine {
         self.cluster.step.report(Notice::Prepared { prepared: Box::new(prepared.clone()) });
         self.cluster.units.set_slurm_user(prepared.slurm_user.as_deref());
         self.cluster.prepared = Some(prepared);
-        self.phase =
-            Phase::Boot { until: self.cluster.step.now + self.cluster.policy.ready_timeout, is_reported: false };
+        let until = self.cluster.step.now + self.cluster.policy.ready_timeout;
+        self.phase = Phase::Boot { until, is_reported: false, accounts: None };
     }
 
     pub(super) fn prepare_exited(&mut self, exit: &Exit) {
@@ -179,23 +183,24 @@ impl Machine {
         }
         // An answer shows that munged, slurmctld and slurmd all work.
         units.iter_mut().filter(|unit| unit.spec.daemon.is_some()).for_each(Unit::record_usable_node);
-        match self.phase {
+        match &mut self.phase {
+            Phase::Boot { accounts: Some(_), .. } => {}
             // slurmctld registers its TRES with the database only now.
-            Phase::Boot { .. } if self.setup.has_associations => step.start_task(Child::Associations),
-            Phase::Boot { .. } => self.serve(),
+            Phase::Boot { accounts, .. } => match self.cluster.start_creating_accounts() {
+                Some(until) => *accounts = Some(until),
+                None => self.serve(),
+            },
             _ => {}
         }
     }
 
     /// An error in an account does not keep the cluster from being ready: accounts that exist already are valid.
     pub(super) fn associations_exited(&mut self, exit: Exit) {
-        if exit != Exit::Code(0) {
-            self.cluster.step.report(Notice::AssociationsNotMade { exit });
+        if !matches!(self.phase, Phase::Boot { accounts: Some(_), .. }) {
+            return self.reload.exited(Child::Associations, &exit, &mut self.cluster);
         }
-        self.setup.has_associations = false;
-        if matches!(self.phase, Phase::Boot { .. }) {
-            self.serve();
-        }
+        self.cluster.report_accounts(exit);
+        self.serve();
     }
 
     fn serve(&mut self) {

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod boot;
 mod child;
 mod cluster;
@@ -29,6 +30,7 @@ mod timeline;
 mod unit;
 mod units;
 
+pub use accounts::ASSOCIATIONS_TIMEOUT;
 pub use child::{Child, Exit, Shortage, SpawnFailure};
 pub use command::Command;
 pub use jobs::InheritedState;
@@ -118,8 +120,9 @@ enum Phase {
     Hook { index: usize, until: Moment },
     /// The preparation is running.
     Prepare { since: Moment, until: Moment, is_reported: bool },
-    /// The daemons are starting; the node is not usable yet.
-    Boot { until: Moment, is_reported: bool },
+    /// The daemons are starting; the node is not usable yet. `accounts` is the deadline of [`Child::Associations`], once that
+    /// has started.
+    Boot { until: Moment, is_reported: bool, accounts: Option<Moment> },
     /// The cluster can be used.
     Serve,
     /// Everything is being stopped.

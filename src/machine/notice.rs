@@ -241,6 +241,12 @@ notices! {
             "could not create all accounts (`slurminit associations` {exit}); see the error above, then `slurminit reload`",
             exit = exit
         );
+    AssociationsTooSlow { limit: Duration } => Level::Warn,
+        message!(
+            "associations-too-slow",
+            "the accounts were not created within {limit}: the accounting database is slow or hangs; `slurminit reload` continues",
+            limit = format!("{limit:?}")
+        );
     ReloadBegins { cause: Cause } => Level::Info,
         message!(
             "reload-started",

@@ -8,6 +8,8 @@
 //!                                              └─────────── Restoring (the previous files)
 //! ```
 //!
+//! `CreatingAccounts` comes before `Watching` and before `Idle` if the accounting database gets accounts.
+//!
 //! Nothing is restarted before the preparation has validated and installed all files. If a daemon dies twice with the new
 //! files, or the node does not become usable, the previous files are restored.
 //!
@@ -82,7 +84,11 @@ impl Reload {
                 apply::restored(false, work, cluster)
             }
             Stage::Stopping { work } => apply::advance_stopping(work, cluster),
-            Stage::Starting { work, .. } if apply::is_slurm_ready(cluster) => self.applied(work, &mut cluster.step),
+            Stage::Starting { work, .. } if apply::is_slurm_ready(cluster) => self.applied(work, cluster),
+            Stage::CreatingAccounts { until, work } if now >= until => {
+                cluster.stop_creating_accounts();
+                self.finish(work, &mut cluster.step)
+            }
             Stage::Starting { until, work } if now >= until => self.handle_node_timeout(work, cluster),
             Stage::Watching { until, .. } if now >= until => Stage::Idle,
             stage => stage,
@@ -95,7 +101,7 @@ impl Reload {
     /// Begins the next reload, if one was requested and nothing more important is under way.
     fn begin(&mut self, cluster: &mut Cluster) {
         let is_idle = matches!(self.stage, Stage::Idle | Stage::Watching { .. });
-        let mut tasks = [Child::Reload, Child::Reconfigure, Child::Restore].into_iter();
+        let mut tasks = [Child::Reload, Child::Reconfigure, Child::Restore, Child::Associations].into_iter();
         let has_running_task = tasks.any(|task| cluster.step.is_running(task));
         if !is_idle || has_running_task {
             return;
@@ -153,10 +159,7 @@ impl Reload {
         cluster.step.report(Notice::ReloadPrepared { prepared: Box::new(shown) });
         cluster.prepared = Some(prepared);
         match work.apply {
-            Apply::Nothing => {
-                let text = work.text("nothing changed", "no daemon is affected");
-                self.end_with(!work.deferred.is_empty(), Outcome::Unchanged, text, &mut cluster.step)
-            }
+            Apply::Nothing => self.create_accounts(work, cluster),
             Apply::Reconfigure if work.was_usable => {
                 cluster.step.start_task(Child::Reconfigure);
                 Stage::Reconfiguring { until: cluster.step.now + RECONFIGURE_TIMEOUT, work }
@@ -183,9 +186,21 @@ impl Reload {
                 cluster.step.report(Notice::NotReconfigured { exit: exit.clone() });
                 apply::stop_slurm(work, cluster)
             }
+            (Stage::CreatingAccounts { work, .. }, Child::Associations) => {
+                cluster.report_accounts(exit.clone());
+                self.finish(work, &mut cluster.step)
+            }
             (Stage::Restoring { work, .. }, Child::Restore) => apply::restored(*exit == Exit::Code(0), work, cluster),
             (stage, _) => stage,
         };
+    }
+
+    /// The daemons run with the new files: the accounts follow, if there are any.
+    fn create_accounts(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
+        match cluster.start_creating_accounts() {
+            Some(until) => Stage::CreatingAccounts { until, work },
+            None => self.finish(work, &mut cluster.step),
+        }
     }
 
     /// Records the outcome, and returns the next stage.

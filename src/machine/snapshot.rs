@@ -157,7 +157,7 @@ impl Machine {
         };
         let why = why.or_else(|| missing.map(|unit| self.why_missing(unit)));
         let why = why.or_else(|| self.node_problem());
-        let is_creating_accounts = matches!(self.phase, Phase::Boot { .. }) && self.setup.has_associations;
+        let is_creating_accounts = matches!(self.phase, Phase::Boot { accounts: Some(_), .. });
         let why =
             why.or_else(|| is_creating_accounts.then(|| "the accounts of slurminit.toml are being created".to_owned()));
         Snapshot {

@@ -102,6 +102,9 @@ pub struct Prepared {
     /// The user that slurmctld runs as, if the operator's files name one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_user: Option<String>,
+    /// Whether the configuration has accounts for the accounting database.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_associations: bool,
     /// The node's GRES in slurm.conf (`gpu:nvidia:2`); empty without GPUs.
     pub gres: String,
     /// Whether an earlier start saved jobs.

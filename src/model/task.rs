@@ -63,8 +63,6 @@ pub struct Setup {
     pub has_cmd: bool,
     /// Restart policy and deadlines.
     pub supervise: Supervise,
-    /// Whether the accounting database gets accounts before the cluster serves.
-    pub has_associations: bool,
     /// The grace period of jobs after the stop notice.
     pub jobs_grace: Duration,
     /// Whether to wait for the jobs in the queue when the command has ended.

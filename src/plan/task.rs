@@ -17,7 +17,6 @@ pub fn task(config: &Config, held: &StartOnlyTables, target: &Target, has_cmd: b
             hooks: config.hooks.pre_start.clone(),
             has_cmd,
             supervise: config.supervise.clone(),
-            has_associations: config.has_associations(),
             jobs_grace: config.jobs.grace,
             wait_jobs: config.jobs.wait,
             seed,

@@ -289,6 +289,7 @@ fn prepared_result(
         spool_directories,
         dynamic_node,
         configured_node_name,
+        has_associations: config.has_associations(),
         gres,
         saved_jobs,
         new_state,

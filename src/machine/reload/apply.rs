@@ -37,7 +37,11 @@ impl Reload {
         let work = match &mut self.stage {
             Stage::Idle | Stage::Preparing { .. } => return false,
             Stage::Stopping { .. } | Stage::Restoring { .. } => return true,
-            Stage::Reconfiguring { work, .. } | Stage::Starting { work, .. } | Stage::Watching { work, .. } => work,
+            Stage::CreatingAccounts { work, .. } if work.apply == Apply::Nothing => return false,
+            Stage::Reconfiguring { work, .. }
+            | Stage::Starting { work, .. }
+            | Stage::CreatingAccounts { work, .. }
+            | Stage::Watching { work, .. } => work,
         };
         let is_requested = intent == Some(RestartIntent::Requested);
         work.deaths += u32::from(!is_requested);
@@ -52,13 +56,23 @@ impl Reload {
     }
 
     /// The daemons are ready, and the node can be used.
-    pub(super) fn applied(&mut self, work: Work, step: &mut Step) -> Stage {
-        if let Some(rollback) = &work.rollback {
-            let text = format!("{}; the cluster runs with the previous files", rollback.why);
-            return self.end(Outcome::RolledBack, text, step);
+    pub(super) fn applied(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
+        match &work.rollback {
+            Some(rollback) => {
+                let text = format!("{}; the cluster runs with the previous files", rollback.why);
+                self.end(Outcome::RolledBack, text, &mut cluster.step)
+            }
+            None => self.create_accounts(work, cluster),
         }
+    }
+
+    /// Nothing is left to do.
+    pub(super) fn finish(&mut self, work: Work, step: &mut Step) -> Stage {
         let how = match work.apply {
-            Apply::Nothing => "",
+            Apply::Nothing => {
+                let text = work.text("nothing changed", "no daemon is affected");
+                return self.end_with(!work.deferred.is_empty(), Outcome::Unchanged, text, step);
+            }
             Apply::Reconfigure => "slurmctld and slurmd were reconfigured",
             Apply::Restart => "slurmctld and slurmd were restarted",
         };

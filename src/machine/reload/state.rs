@@ -93,6 +93,11 @@ pub(super) enum Stage {
         until: Moment,
         work: Work,
     },
+    /// The files are applied, and the accounting database gets the accounts.
+    CreatingAccounts {
+        until: Moment,
+        work: Work,
+    },
     /// The files are applied. The daemons are watched for a crash that the new files cause.
     Watching {
         until: Moment,
@@ -136,6 +141,7 @@ impl Reload {
             Stage::Preparing { until }
             | Stage::Reconfiguring { until, .. }
             | Stage::Starting { until, .. }
+            | Stage::CreatingAccounts { until, .. }
             | Stage::Watching { until, .. }
             | Stage::Restoring { until, .. } => Some(*until),
         };
@@ -171,6 +177,7 @@ impl Stage {
             Self::Reconfiguring { work, .. }
             | Self::Stopping { work, .. }
             | Self::Starting { work, .. }
+            | Self::CreatingAccounts { work, .. }
             | Self::Watching { work, .. }
             | Self::Restoring { work, .. } => Some(work),
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 use model::daemons::DaemonName;
+use model::prepared::Apply;
 use model::unit::Gate;
 
 const SLURMDBD: UnitId = UnitId(4);
@@ -65,14 +66,65 @@ fn container_ends_if_slurmdbd_keeps_failing_at_startup() {
 #[test]
 fn command_waits_for_configured_associations() {
     for exit in [0, 1] {
-        let mut sim = Sim::new(Setup { has_associations: true, ..cluster(true) });
-        sim.ready();
+        let mut sim = Sim::new(cluster(true));
+        sim.ready_with(with_accounts());
         assert_eq!(sim.spawned.last(), Some(&Child::Associations));
         assert!(!sim.alive.contains(&Child::Cmd));
         sim.exits(Child::Associations, Exit::Code(exit));
         assert!(sim.alive.contains(&Child::Cmd));
         let is_reported = sim.notices.iter().any(|notice| matches!(notice, Notice::AssociationsNotMade { .. }));
         assert_eq!(is_reported, exit == 1);
+    }
+}
+
+fn with_accounts() -> Prepared {
+    Prepared { has_associations: true, ..Prepared::default() }
+}
+
+/// A database with many users is slow, and the command was promised a cluster.
+#[test]
+fn accounts_have_their_own_deadline_at_a_start() {
+    let mut setup = cluster(true);
+    setup.supervise.ready_timeout = Duration::from_secs(5);
+    let mut sim = Sim::new(setup);
+    sim.ready_with(with_accounts());
+    sim.wait(ASSOCIATIONS_TIMEOUT.saturating_sub(Duration::from_secs(1)));
+    assert!(sim.alive.contains(&Child::Associations) && !sim.alive.contains(&Child::Cmd));
+    sim.wait(Duration::from_secs(1));
+    assert!(sim.alive.contains(&Child::Cmd));
+    sim.reap_killed();
+    assert!(!sim.alive.contains(&Child::Associations));
+    assert_eq!(sim.exit, None);
+}
+
+/// The files of a reload are in effect before the accounts are created, so slow accounts undo nothing.
+#[test]
+fn reload_creates_accounts_after_it_has_applied_the_files() {
+    for (apply, is_slow) in [(Apply::Nothing, false), (Apply::Nothing, true), (Apply::Reconfigure, true)] {
+        let mut sim = Sim::new(cluster(false));
+        sim.ready();
+        sim.send(Event::Command(Command::Reload));
+        sim.send(Event::Prepare(PrepareEvent::Done(Prepared { apply, ..with_accounts() })));
+        sim.exits(Child::Reload, Exit::Code(0));
+        if apply == Apply::Reconfigure {
+            assert!(!sim.alive.contains(&Child::Associations));
+            sim.exits(Child::Reconfigure, Exit::Code(0));
+            sim.node("idle|none");
+        }
+        assert!(sim.alive.contains(&Child::Associations));
+        assert!(sim.machine.snapshot().reload.last.is_none(), "the reload still runs");
+        match is_slow {
+            true => sim.wait(ASSOCIATIONS_TIMEOUT),
+            false => sim.exits(Child::Associations, Exit::Code(1)),
+        }
+        let expected = if apply == Apply::Nothing { Outcome::Unchanged } else { Outcome::Applied };
+        assert_eq!(sim.machine.snapshot().reload.last.map(|last| last.outcome), Some(expected));
+        let is_reported = |notice: &Notice| match notice {
+            Notice::AssociationsTooSlow { .. } => is_slow,
+            Notice::AssociationsNotMade { .. } => !is_slow,
+            _ => false,
+        };
+        assert!(sim.notices.iter().any(is_reported));
     }
 }
 

@@ -69,6 +69,7 @@ proptest! {
     fn any_order_of_events_keeps_invariants(
         has_cmd in any::<bool>(),
         is_orderly in any::<bool>(),
+        has_associations in any::<bool>(),
         stubborn in proptest::collection::btree_set(stubborn_child(), 0..3),
         hooks in 0..2_usize,
         inputs in proptest::collection::vec(input(), 0..60),
@@ -88,7 +89,7 @@ proptest! {
                 Input::ReadinessChecked(unit) => sim.send(Event::ReadinessChecked(unit, true)),
                 Input::Key => sim.send(Event::Prepare(PrepareEvent::MungeKeyReady)),
                 Input::Prepared(apply) => {
-                    sim.send(Event::Prepare(PrepareEvent::Done(Prepared { apply, ..Prepared::default() })));
+                    sim.send(Event::Prepare(PrepareEvent::Done(Prepared { apply, has_associations, ..Prepared::default() })));
                 }
                 Input::Reload => sim.send(Event::Command(Command::Reload)),
                 Input::Node(line) => sim.send(Event::Node(NodeReport::parse(line).unwrap())),

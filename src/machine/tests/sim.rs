@@ -54,7 +54,6 @@ pub(in super::super) fn cluster(has_cmd: bool) -> Setup {
         has_cluster: true,
         jobs: JobCare::Cluster,
         supervise: Supervise::default(),
-        has_associations: false,
         jobs_grace: Duration::from_secs(3),
         wait_jobs: false,
         seed: 7,
@@ -246,13 +245,21 @@ impl Sim {
     }
 
     pub(in super::super) fn prepared(&mut self) {
+        self.prepared_with(Prepared::default());
+    }
+
+    fn prepared_with(&mut self, prepared: Prepared) {
         self.send(Event::Prepare(PrepareEvent::MungeKeyReady));
-        self.send(Event::Prepare(PrepareEvent::Done(Prepared::default())));
+        self.send(Event::Prepare(PrepareEvent::Done(prepared)));
         self.exits(Child::Prepare, Exit::Code(0));
     }
 
     pub(in super::super) fn ready(&mut self) {
-        self.prepared();
+        self.ready_with(Prepared::default());
+    }
+
+    pub(in super::super) fn ready_with(&mut self, prepared: Prepared) {
+        self.prepared_with(prepared);
         for unit in DAEMONS {
             self.send(Event::ReadinessChecked(unit, true));
         }

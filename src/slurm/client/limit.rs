@@ -12,6 +12,8 @@ pub const SHARES: Duration = Duration::from_secs(1);
 pub const RELOAD: Duration = Duration::from_secs(5);
 /// A command of an administrator, and any caller without a limit of its own.
 pub const COMMAND: Duration = Duration::from_secs(10);
+/// All commands together that create accounts: PID 1 ends them [`machine::ASSOCIATIONS_TIMEOUT`] after their start.
+pub const ASSOCIATIONS: Duration = machine::ASSOCIATIONS_TIMEOUT.saturating_sub(Duration::from_secs(5));
 /// Children of PID 1 that handle jobs, for each command. PID 1 limits the time of each child as a whole.
 pub const JOBS: Duration = Duration::from_secs(60);
 /// sacct, for the jobs of a month.

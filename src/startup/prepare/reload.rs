@@ -12,7 +12,7 @@ use crate::state_disk;
 use config::{Config, Paths, StartOnlyTables};
 use init::status;
 use install::exposure;
-use install::planned::{Planned, cluster_name, plan_files, slurm_conf, state_directory};
+use install::planned::{Planned, plan_files, slurm_conf, state_directory};
 use model::exit_code;
 use model::inventory::{DeviceFiles, Finding, Inventory, Kind, Severity};
 use model::message;
@@ -21,7 +21,6 @@ use plan::render;
 use plan::target::Target;
 use plan::{Change, FileName, Refusal, Text};
 use probe::own_name;
-use slurm::associations;
 
 /// The effect of a reload.
 pub struct ReloadEffect {
@@ -54,7 +53,6 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let before = account_files(sources.root);
     let accounts = accounts(&config, sources)?;
     let (sshd, keys_changed) = install::install_sshd(&config, sources.root)?;
-    let associations = associations(&config, &planned);
     install::record_copies(&config.paths, sources.root, &planned.customized)?;
     super::make_simulated_gpus(&config, sources.root)?;
     install::install_files(&config.paths, sources.root, &planned.files)?;
@@ -66,7 +64,6 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     prepared.findings.extend(host_accounts);
     prepared.findings.extend(accounts);
     prepared.findings.extend(sshd);
-    prepared.findings.extend(associations);
     prepared.findings.extend(deferred_isolation(&config, &inventory));
     prepared.findings.extend(device_files);
     (prepared.apply, prepared.news, prepared.deferred) = (change.apply, change.changes, deferred);
@@ -93,16 +90,6 @@ fn deferred_isolation(config: &Config, inventory: &Inventory) -> Option<Finding>
         let repair = "restart the container (docker restart): the start isolates the GPUs";
         Finding::warning(Kind::JobsNotHeld, "every user may open every GPU until the next start", cause, repair)
     })
-}
-
-/// Applies the accounts and QOS of the configuration; an error does not refuse the rest of a reload.
-fn associations(config: &Config, planned: &Planned) -> Option<Finding> {
-    if !config.has_associations() {
-        return None;
-    }
-    let what = associations::apply(config, &cluster_name(&planned.files)).err()?;
-    let (cause, repair) = ("slurmdbd rejected it", "correct [[account]], [[qos]] or [[user]], then `slurminit reload`");
-    Some(Finding::warning(Kind::Settings, what, cause, repair))
 }
 
 /// The effect that a reload would have. Changes nothing, and refuses what a reload would refuse.
