@@ -15,7 +15,7 @@ pub struct Agent {
     #[serde(deserialize_with = "interval")]
     pub interval: Option<Duration>,
     /// The driver's timeout per GPU.
-    #[serde(deserialize_with = "value::seconds")]
+    #[serde(deserialize_with = "value::probe_seconds")]
     pub timeout: Duration,
 }
 
@@ -56,5 +56,6 @@ mod tests {
         assert!(parse("[faults]\nheat = 'panic'\n").is_err());
         assert_eq!(parse("[agent]\ninterval = 0\n").unwrap().agent.interval, None);
         assert!(parse("[agent]\ninterval = -1\n").is_err());
+        assert!(parse("[agent]\ntimeout = 0\n").is_err(), "every GPU would count as hanging");
     }
 }

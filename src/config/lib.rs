@@ -24,6 +24,7 @@ mod login;
 mod memory;
 mod metrics;
 mod notify;
+mod ports;
 mod rest;
 pub mod secret;
 mod selector;
@@ -181,6 +182,7 @@ impl Config {
             .and_then(|()| autoscale::check(self))
             .and_then(|()| accounting::check(self))
             .and_then(|()| memory::check(&self.memory))
+            .and_then(|()| ports::check(self))
             .and_then(|()| simulate::check(self))
             .and_then(|()| association::check(self))
             .and_then(|()| account::check_accounts(&self.users, &self.groups))

@@ -12,6 +12,9 @@ const MAX_LENGTH: usize = 95;
 /// The minimum length of a UUID prefix: `GPU-` and four digits.
 const MIN_UUID_LENGTH: usize = 8;
 
+/// The largest number of a GPU, more than any known machine has. A larger one is a word of a model's name: `4090`.
+const MAX_INDEX: u32 = 255;
+
 /// Selects GPUs by number, UUID, PCI address, model or vendor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuSelector {
@@ -76,14 +79,19 @@ impl TryFrom<String> for GpuSelector {
 }
 
 fn parse(lower: &str) -> Option<Kind> {
-    if let Ok(index) = lower.parse() {
+    let index = |text: &str| text.parse::<u32>().ok().filter(|index| *index <= MAX_INDEX);
+    if let Some(index) = index(lower) {
         return Some(Kind::Index(None, index));
     }
     for vendor in Vendor::ALL {
         match lower.strip_prefix(vendor.as_str()).map(str::trim_start) {
             Some("") => return Some(Kind::Vendor(vendor)),
-            Some(rest) if rest.parse::<u32>().is_ok() => return Some(Kind::Index(Some(vendor), rest.parse().ok()?)),
-            _ => {}
+            Some(rest) => {
+                if let Some(index) = index(rest) {
+                    return Some(Kind::Index(Some(vendor), index));
+                }
+            }
+            None => {}
         }
     }
     if lower.starts_with("gpu-") || lower.starts_with("mig-") {
@@ -148,6 +156,7 @@ mod tests {
         let model = |text: &[&str]| Some(Kind::Model(text.iter().map(|word| (*word).to_owned()).collect()));
         for (text, expected) in [
             ("0", Some(Kind::Index(None, 0))),
+            ("4090", model(&["4090"])),
             ("nvidia 3", Some(Kind::Index(Some(Vendor::Nvidia), 3))),
             ("AMD", Some(Kind::Vendor(Vendor::Amd))),
             ("GPU-FA4E0000", Some(Kind::Uuid("gpu-fa4e0000".to_owned()))),

@@ -16,6 +16,7 @@ pub struct Slurm {
     /// The controller's host name, in a cluster of several containers; `None` is this container's own.
     pub controller: Option<NodeName>,
     /// The maximum number of nodes of a cluster of several containers.
+    #[serde(deserialize_with = "node_count")]
     pub max_nodes: u32,
     /// slurmctld's TCP port.
     pub controller_port: u16,
@@ -34,6 +35,16 @@ impl Default for Slurm {
             daemon_port: 6818,
             conf: SlurmSettings::default(),
         }
+    }
+}
+
+/// Slurm's limit (`MAX_SLURM_NODES`): beyond it slurmctld ignores MaxNodeCount, and no node could join.
+const MAX_NODES: u32 = 65_536;
+
+fn node_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    match u32::deserialize(deserializer)? {
+        count if (1..=MAX_NODES).contains(&count) => Ok(count),
+        count => Err(de::Error::custom(format_args!("expected 1 to {MAX_NODES} nodes, got {count}"))),
     }
 }
 

@@ -14,8 +14,8 @@ pub struct StartOnlyTables(Vec<(String, u64)>);
 /// Entries whose change prevents a reload, because the rendered files would not match the running daemons.
 const RELOAD_BLOCKERS: [&str; 5] = ["role", "[paths]", "[accounting]", "[rest]", SIMULATED];
 
-/// The names of the simulated nodes. Their resources may change.
-const SIMULATED: &str = "name in [[simulate.node]]";
+/// The number and names of the simulated nodes, each of which is a unit. Their resources may change.
+const SIMULATED: &str = "the nodes of [simulate]";
 
 impl StartOnlyTables {
     /// The checksums of `config`.
@@ -37,7 +37,10 @@ impl StartOnlyTables {
             // The URL of a webhook does not show its path.
             entry("[[notify]]", &(&config.notifies, config.notifies.iter().flat_map(Notify::urls).collect::<Vec<_>>())),
             entry("[supervise]", &config.supervise),
-            entry(SIMULATED, &config.simulate.node.iter().map(|other| &other.name).collect::<Vec<_>>()),
+            entry(
+                SIMULATED,
+                &(config.simulate.nodes, config.simulate.node.iter().map(|other| &other.name).collect::<Vec<_>>()),
+            ),
         ];
         tables.extend(config.daemons.iter().map(|(name, daemon)| entry(&format!("[daemon.{name}]"), daemon)));
         tables.extend(config.services.iter().map(|service| entry(&format!("[[service]] {}", service.name), service)));
@@ -112,6 +115,15 @@ mod tests {
         assert_eq!(webhook("old").changed(&webhook("new")), ["[[notify]]"]);
         assert_eq!(webhook("old").changed(&webhook("old")), [] as [&str; 0]);
         assert!(!webhook("s3cret").to_string().contains("s3cret"));
+    }
+
+    #[test]
+    fn number_of_simulated_nodes_needs_a_restart() {
+        let nodes = |count: u32| tables(&format!("[simulate]\nnodes = {count}\n"));
+        let changed = nodes(2).changed(&nodes(4));
+        assert_eq!(changed, [SIMULATED]);
+        assert!(StartOnlyTables::prevents_reload(&changed[0]));
+        assert_eq!(nodes(2).changed(&tables("[simulate]\nnodes = 2\ncpus = 3\n")), [] as [&str; 0]);
     }
 
     #[test]

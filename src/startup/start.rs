@@ -49,6 +49,9 @@ impl Cluster {
     /// The configuration is invalid.
     pub fn load(&self) -> anyhow::Result<(Config, StartOnlyTables)> {
         let mut config = self.configured()?;
+        if let Some(nodes) = self.nodes {
+            config = config.with_simulated_nodes(nodes)?;
+        }
         let held = StartOnlyTables::of(&config);
         if let Some(role) = self.role {
             config.role = role;
@@ -56,9 +59,6 @@ impl Cluster {
                 let refused = |what| ConfigError { place: "the option --role".to_owned(), what };
                 config::check_joined_role(role).map_err(refused)?;
             }
-        }
-        if let Some(nodes) = self.nodes {
-            config = config.with_simulated_nodes(nodes)?;
         }
         Ok((config, held))
     }

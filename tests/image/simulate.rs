@@ -95,7 +95,7 @@ fn simulates_and_accounts_heterogeneous_nodes() {
         container.exec(&["slurminit", "reload", "--dry-run"])
     };
     let refused = dry_run("'small'", "'tiny'");
-    assert!(refused.code != 0 && refused.stderr.contains("[[simulate.node]]"), "{}", refused.stderr);
+    assert!(refused.code != 0 && refused.stderr.contains("the nodes of [simulate]"), "{}", refused.stderr);
     let accepted = dry_run("cpus = 64", "cpus = 32").ok();
     assert!(accepted.contains("CPUs=32"), "{accepted}");
 }

@@ -103,7 +103,7 @@ pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<ReloadEffe
     let mut kept = kept.lines();
     // The start may have taken its configuration from the command line.
     let simulated = kept.clone().nth(2).and_then(|nodes| nodes.parse().ok()).filter(|nodes| *nodes > 0);
-    let config = &match simulated {
+    let config = &match simulated.filter(|_| config.simulate.nodes.is_none()) {
         Some(nodes) => config.clone().with_simulated_nodes(nodes).map_err(super::invalid)?,
         None => config.clone(),
     };
