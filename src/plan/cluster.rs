@@ -126,6 +126,55 @@ mod tests {
         assert_eq!((lifetime("AuthInfo=cred_expire=30,socket=/s\n"), lifetime("AuthInfo=socket=/s\n")), (30, 120));
     }
 
+    /// slurmctld rejects a node with another slurm.conf.
+    #[test]
+    fn token_carries_every_key_that_changes_slurm_conf() {
+        const VALUES: [&str; 22] = [
+            "true",
+            "false",
+            "1",
+            "7",
+            "1.5",
+            "'/other'",
+            "'other'",
+            "'127.0.0.1:7777'",
+            "['/other']",
+            "['other']",
+            "'8.0'",
+            "'embedded'",
+            "'json'",
+            "'index'",
+            "'autodetect'",
+            "'uuid'",
+            "'fail'",
+            "'hold'",
+            "'none'",
+            "'drain'",
+            "'oldest'",
+            "'debug'",
+        ];
+        let inventory = inventory("c1", "0-3", (24, 11));
+        let slurm_conf = |more: &str| {
+            let toml = format!("role = 'compute'\nslurm.controller = 'head'\n{more}");
+            let plan = crate::plan(&Config::parse(&toml, Path::new("x")).ok()?, &inventory).ok()?;
+            Some(render::render(&plan).swap_remove(0).text)
+        };
+        let base = slurm_conf("");
+        let defaults = config::Layers::merge("", Path::new("x"), None, &|_| None).unwrap().settings();
+        let (mut changing, mut missing) = (0, Vec::new());
+        for key in defaults.into_iter().map(|setting| setting.key) {
+            let changes = |value: &&str| slurm_conf(&format!("{key} = {value}")).is_some_and(|text| Some(text) != base);
+            if let Some(value) = VALUES.into_iter().find(changes) {
+                changing += 1;
+                if !config::is_shared(&key.split('.').collect::<Vec<_>>()) {
+                    missing.push(format!("{key} = {value}"));
+                }
+            }
+        }
+        assert!(changing > 8, "only {changing} keys change slurm.conf");
+        assert_eq!(missing, [""; 0]);
+    }
+
     #[test]
     fn slurm_conf_is_identical_on_different_machines() {
         let more = "[[partition]]\nname = \"big\"\nfeature = \"h200\"\n";
