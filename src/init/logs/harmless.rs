@@ -120,8 +120,6 @@ mod tests {
     fn connection_reset_by_ended_srun_is_harmless() {
         let line = "slurm_send_node_msg: [socket:[61600]] slurm_bufs_sendto(msg_type=SRUN_JOB_COMPLETE) failed: Connection reset by peer";
         assert!(is_harmless("slurmctld", line, &Circumstances::default()));
-        let old = "slurm_msg_sendto: address:port=127.0.0.1:40000 msg_type=7004: Connection reset by peer";
-        assert!(is_harmless("slurmctld", old, &Circumstances::default()));
     }
 
     #[test]

@@ -109,7 +109,8 @@ mod tests {
     fn marks_reserved_drain_reasons_as_set_by_hand() {
         assert_eq!(reason(" fan broken\n"), "fan broken");
         assert_eq!(reason("a\nb\x1b"), "a\\x0ab\\x1b");
-        for reserved in ["Low fan", "slurminit: x", "gres/gpu is wrong", "CPUs burn"] {
+        assert_eq!(reason("Low fan"), "Low fan");
+        for reserved in ["Low CPUs", "slurminit: x", "gres/gpu count reported lower than configured (0 < 1)"] {
             assert_eq!(reason(reserved), format!("by hand: {reserved}"));
         }
         assert!(reason(&"x".repeat(999)).chars().count() <= MAX_REASON_LENGTH + 3);
