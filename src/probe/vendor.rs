@@ -76,11 +76,6 @@ pub trait VendorProbe: Sync {
         live::watch_files(options, send)
     }
 
-    /// Whether the host's tools refuse to repair a GPU that a process has open.
-    fn must_close_for_repair(&self) -> bool {
-        false
-    }
-
     /// The condition and measurements of a GPU.
     fn sample(&self, _root: &Path, gpu: &Gpu) -> (Condition, Readings) {
         (Condition { index: gpu.index, ..Condition::default() }, Readings::default())

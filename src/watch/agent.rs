@@ -142,8 +142,8 @@ impl<'a> Agent<'a> {
         self.health.set_released(&files::released(&self.config.paths.run));
         let mut closed = BTreeSet::new();
         let mut to_check = Vec::new();
-        let must_close = |watcher: &&mut Watcher| vendor::probe_of(watcher.vendor).must_close_for_repair();
-        for watcher in self.watchers.iter_mut().filter(must_close) {
+        let needs_closed_gpu = |watcher: &&mut Watcher| watcher.vendor.traits().repair.needs_closed_gpu;
+        for watcher in self.watchers.iter_mut().filter(needs_closed_gpu) {
             watcher.close(now, self.health.gpus_to_close(watcher.vendor));
             closed.extend(watcher.closed_keys());
             to_check.extend(self.health.gpus_to_check(watcher.vendor));

@@ -218,10 +218,11 @@ fn start() -> Vec<Case> {
 /// A container whose agent reported a GPU fault.
 fn faulty() -> Container {
     let kind = FaultKind::Xid(79);
+    let identity = Identity { index: 3, ..Identity::default() };
     let (what, repair) = kind.describe();
-    let (since, repair) = (1_795_278_308, repair.to_owned());
+    let (since, repair) = (1_795_278_308, repair.text(&identity));
     let gpu = GpuReport {
-        identity: Identity { index: 3, ..Identity::default() },
+        identity,
         faults: vec![OpenFault { kind, policy: Policy::Drain, since, what, repair }],
         is_out: true,
         ..GpuReport::default()

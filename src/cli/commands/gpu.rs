@@ -12,6 +12,7 @@ use nix::unistd::Pid;
 use super::Configuration;
 use init::status::StatusWatcher;
 use model::exit_code;
+use model::faults::fault::{FaultKind, Repair};
 use model::faults::look::Identity;
 use model::faults::report::{GpuReport, Release, Report};
 use sys::open_files::{self, SearchTarget};
@@ -73,13 +74,12 @@ fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
         printed = Some(node);
         false
     })?;
-    let address = gpu.identity.pci_address.map_or_else(|| index.to_string(), |address| address.to_string());
     print_line(format_args!(
-        "GPU {index} is released: no job has it, and slurminit has closed it\n\
-         next: on the host, `nvidia-smi --gpu-reset -i {address}` or a change of its MIG mode\n\
-         then: `slurminit gpu return {index}`"
+        "GPU {index} is released: no job has it\nnext: {}\nthen: `slurminit gpu return {index}`",
+        next_step(&gpu)
     ))?;
-    if let Some(file) = &gpu.identity.file {
+    let needs_closed_gpu = gpu.identity.vendor.traits().repair.needs_closed_gpu;
+    if let Some(file) = gpu.identity.file.as_ref().filter(|_| needs_closed_gpu) {
         // Only root can read the open files of other users.
         let holders =
             open_files::find(open_files::container_processes(), &SearchTarget::Files(BTreeSet::from([file.clone()])));
@@ -88,6 +88,18 @@ fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
         }
     }
     Ok(exit_code::SUCCESS)
+}
+
+/// The repair of a released GPU. The driver may require another one than a reset.
+fn next_step(gpu: &GpuReport) -> String {
+    let action = gpu.faults.iter().find(|fault| matches!(fault.kind, FaultKind::RecoveryAction(_)));
+    match action.map(|fault| fault.kind.describe().1) {
+        Some(repair) if repair != Repair::Reset => repair.text(&gpu.identity),
+        _ => {
+            let other_work = gpu.identity.vendor.traits().repair.other_work;
+            format!("on the host, `{}`{other_work}", gpu.identity.reset_command())
+        }
+    }
 }
 
 fn give_back(run: &Path, index: u32) -> anyhow::Result<u8> {

@@ -6,7 +6,8 @@ use std::fmt;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::xid::{self, HARDWARE, LINK, REBOOT, RESET};
+use super::look::Identity;
+use super::xid::{self, LINK, REBOOT};
 
 /// Declares [`FaultKind`] and [`Faults`] from a table. A row has the kind, its key in `[faults]`, its name in the
 /// configuration, in logs and in metrics, its default policy, its description and its repair.
@@ -35,7 +36,7 @@ macro_rules! fault_kinds {
 
         impl FaultKind {
             /// The description and repair.
-            pub fn describe(self) -> (String, &'static str) {
+            pub fn describe(self) -> (String, Repair) {
                 match self {
                     Self::Xid(number) => {
                         let (_, what, repair) = xid::row(number);
@@ -82,32 +83,31 @@ fault_kinds! {
     /// The GPU fell off the bus, or the driver no longer lists it.
     Lost, lost, "lost", Drain, "the GPU is lost: it fell off the bus, or needs a reset", REBOOT;
     /// The driver timed out.
-    Silent, silent, "silent", Drain, "the driver does not respond for this GPU: it hangs, or is being reset", RESET;
+    Silent, silent, "silent", Drain, "the driver does not respond for this GPU: it hangs, or is being reset", Repair::Reset;
     /// The container's device rules were rewritten: no new process can open the GPU ("Unknown Error").
     DeviceDenied, device_denied, "device-denied", Drain,
         "the container can no longer open the device file: the host rewrote its device rules (NVML: \"Unknown Error\")",
-        "re-create the container (docker compose up -d --force-recreate); for a permanent fix see `slurminit doctor`";
+        Repair::Text("re-create the container (docker compose up -d --force-recreate); for a permanent fix see `slurminit doctor`");
     /// Row remapping failed: no spare row of memory is left.
     RowRemapFailed, row_remap_failed, "row-remap-failed", Drain,
-        "no spare memory row left (row remapping failed)", "replace the card";
+        "no spare memory row left (row remapping failed)", Repair::Text("replace the card");
     /// Uncorrectable memory errors.
-    EccUncorrected, ecc_uncorrected, "ecc-uncorrected", Warn, "uncorrectable ECC errors", HARDWARE;
+    EccUncorrected, ecc_uncorrected, "ecc-uncorrected", Warn, "uncorrectable ECC errors", Repair::Diagnostics;
     /// Clocks throttled by temperature.
-    Heat, heat, "heat", Warn, "clocks throttled by temperature", "check fans, air flow and dust";
+    Heat, heat, "heat", Warn, "clocks throttled by temperature", Repair::Text("check fans, air flow and dust");
     /// Clocks throttled by the power supply.
     PowerBrake, power_brake, "power-brake", Warn,
-        "clocks throttled by the power supply (power brake)", "check the power supply and its cables";
+        "clocks throttled by the power supply (power brake)", Repair::Text("check the power supply and its cables");
     /// NVLinks went down.
     NvlinkDown, nvlink_down, "nvlink-down", Warn, "NVLinks went down", LINK;
     /// GPU memory is in use without a job.
-    Leftover, leftover, "leftover", Warn, "GPU memory in use without a job",
-        "end the process (`slurminit doctor` or nvidia-smi on the host shows it), or run it as a Slurm job";
+    Leftover, leftover, "leftover", Warn, "GPU memory in use without a job", Repair::EndProcess;
     /// The driver is resetting the GPU.
     Reset, reset, "reset", Warn, "the driver is resetting the GPU; its processes are lost",
-        "no action on the node: check the job's output, and amdgpu messages on the host (dmesg | grep -i amdgpu)";
+        Repair::Text("no action on the node: check the job's output, and amdgpu messages on the host (dmesg | grep -i amdgpu)");
     /// A reset started but did not end in time.
     ResetUnfinished, reset_unfinished, "reset-unfinished", Drain, "the driver started a reset that did not finish",
-        "check amdgpu messages on the host (dmesg | grep -i amdgpu); reset the GPU there (amd-smi reset -G), else reboot the host";
+        Repair::Text("check amdgpu messages on the host (dmesg | grep -i amdgpu); reset the GPU there (amd-smi reset -G), else reboot the host");
 }
 
 /// Parses XIDs from TOML's text keys.
@@ -120,20 +120,52 @@ fn xids<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, Policy>, D::
     texts.into_iter().map(number).collect()
 }
 
+/// The repair of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repair {
+    /// The same for every GPU.
+    Text(&'static str),
+    /// A reset of the GPU.
+    Reset,
+    /// The diagnostics of the hardware.
+    Diagnostics,
+    /// The end of the process that uses the GPU without a job.
+    EndProcess,
+}
+
+impl Repair {
+    /// The repair of this GPU, with the tools of its vendor.
+    pub fn text(self, gpu: &Identity) -> String {
+        let (index, tools) = (gpu.index, &gpu.vendor.traits().repair);
+        match self {
+            Self::Text(text) => text.to_owned(),
+            Self::Reset => format!(
+                "`slurminit gpu release {index}`, {} on the host, `slurminit gpu return {index}`; or reboot",
+                gpu.reset_command()
+            ),
+            Self::Diagnostics => format!("run {}; if they fail, replace the card", tools.diagnostics),
+            Self::EndProcess => format!(
+                "end the process (`slurminit doctor` or {} on the host shows it), or run it as a Slurm job",
+                tools.processes
+            ),
+        }
+    }
+}
+
 /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
-fn recovery(action: u32) -> (String, &'static str) {
+fn recovery(action: u32) -> (String, Repair) {
     let (what, repair) = match action {
-        1 => ("is to be reset", RESET),
+        1 => ("is to be reset", Repair::Reset),
         2 => ("needs a reboot of the host", REBOOT),
         3 => ("must be drained of peer-to-peer traffic", LINK),
-        4 => ("must be drained and reset", RESET),
+        4 => ("must be drained and reset", Repair::Reset),
         5 => (
             "needs a repair of its IMEX domain",
-            "repair the IMEX domain (nvidia-imex-ctl on the host), or reboot the host",
+            Repair::Text("repair the IMEX domain (nvidia-imex-ctl on the host), or reboot the host"),
         ),
         6 => ("needs a bus reset", REBOOT),
         7 => ("needs a reboot of the system", REBOOT),
-        _ => ("is to be repaired", RESET),
+        _ => ("is to be repaired", Repair::Reset),
     };
     (format!("the driver reports that the GPU {what} (recovery action {action})"), repair)
 }
@@ -155,11 +187,31 @@ pub enum Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inventory::Vendor;
 
     #[test]
     fn repair_fits_recovery_action() {
-        let repair = |action| FaultKind::RecoveryAction(action).describe().1;
+        let repair = |action| FaultKind::RecoveryAction(action).describe().1.text(&Identity::default());
         assert!(repair(1).contains("gpu-reset") && !repair(2).contains("gpu-reset") && repair(7).contains("reboot"));
         assert!(FaultKind::RecoveryAction(2).describe().0.contains("reboot"));
+    }
+
+    /// A tool of another vendor does not exist on the host.
+    #[test]
+    fn repair_names_tools_of_the_gpus_vendor() {
+        let commands = [
+            (Vendor::Nvidia, "nvidia-smi --gpu-reset -i 0000:13:00.0"),
+            (Vendor::Amd, "amd-smi reset --gpureset --gpu 0000:13:00.0"),
+            (Vendor::Intel, "xpu-smi config --device 0000:13:00.0 --reset"),
+        ];
+        for (vendor, reset) in commands {
+            let gpu = Identity { vendor, index: 3, pci_address: "0000:13:00.0".parse().ok(), ..Identity::default() };
+            let repair = |kind: FaultKind| kind.describe().1.text(&gpu);
+            assert!(repair(FaultKind::Silent).contains(&format!("gpu release 3`, {reset} on the host")), "{vendor}");
+            for kind in [FaultKind::Silent, FaultKind::EccUncorrected, FaultKind::Leftover, FaultKind::Lost] {
+                let names_nvidia = repair(kind).to_lowercase().contains("nvidia");
+                assert!(!names_nvidia || vendor == Vendor::Nvidia, "{vendor}: {}", repair(kind));
+            }
+        }
     }
 }

@@ -61,6 +61,12 @@ impl Identity {
         self.vendor == other.vendor && self.uuid.is_none() && is_place
     }
 
+    /// The command on the host that resets the GPU.
+    pub fn reset_command(&self) -> String {
+        let name = self.pci_address.map_or_else(|| self.index.to_string(), |address| address.to_string());
+        (self.vendor.traits().repair.reset)(&name)
+    }
+
     /// The key that identifies the GPU across samples.
     pub fn key(&self) -> Key {
         let file = || self.file.as_ref().map(|file| format!(" {file}")).unwrap_or_default();

@@ -84,7 +84,7 @@ pub struct GpuReport {
 pub enum Release {
     /// Jobs still have the GPU, or slurminit still has its device file open.
     Pending,
-    /// Neither does.
+    /// Neither does, or only slurminit has it open and the vendor's tools do not refuse that.
     Done,
     /// The GPU was returned by `slurminit gpu return`, and will be checked.
     Returning,

@@ -3,46 +3,45 @@
 //! The actions are those of NVIDIA's catalogue for Ampere and newer. The tools of others disagree on many of them, so
 //! every entry can be overridden: `[faults.xid]` of slurminit.toml.
 
-use super::fault::Policy;
+use super::fault::{Policy, Repair};
 
-pub(super) const RESET: &str =
-    "`slurminit gpu release N`, nvidia-smi --gpu-reset -i GPU on the host, `slurminit gpu return N`; or reboot";
-pub(super) const REBOOT: &str = "reboot the host; if the fault recurs, check the card and its slot";
-const PROGRAM: &str = "no action on the node: check the job's program and output";
-pub(super) const HARDWARE: &str = "run NVIDIA's field diagnostics; if they fail, replace the card";
-pub(super) const LINK: &str =
-    "reset the GPUs that the link joins, or reboot the host; if the fault recurs, check the bridge or the switch";
-const NOTHING: &str = "nothing";
+pub(super) const REBOOT: Repair = Repair::Text("reboot the host; if the fault recurs, check the card and its slot");
+const PROGRAM: Repair = Repair::Text("no action on the node: check the job's program and output");
+pub(super) const LINK: Repair = Repair::Text(
+    "reset the GPUs that the link joins, or reboot the host; if the fault recurs, check the bridge or the switch",
+);
+const NOTHING: Repair = Repair::Text("nothing");
 
 /// NVML's number for an error without one (nvml.h, `nvmlEventData_t`).
 pub const UNKNOWN_XID: u32 = 999;
 
 /// Policy, description and repair of an XID.
-pub(super) const fn row(number: u32) -> (Policy, &'static str, &'static str) {
+pub(super) const fn row(number: u32) -> (Policy, &'static str, Repair) {
     use Policy::{Count, Drain, Ignore, Warn};
+    use Repair::{Diagnostics, Reset, Text};
     match number {
-        46 => (Drain, "the GPU stopped processing", RESET),
-        48 => (Drain, "uncorrectable memory error", RESET),
-        62 => (Drain, "micro-controller halted", RESET),
-        64 => (Drain, "memory row remapping failed", RESET),
+        46 => (Drain, "the GPU stopped processing", Reset),
+        48 => (Drain, "uncorrectable memory error", Reset),
+        62 => (Drain, "micro-controller halted", Reset),
+        64 => (Drain, "memory row remapping failed", Reset),
         74 => (Drain, "NVLink error", LINK),
         79 => (Drain, "GPU fell off the bus", REBOOT),
-        95 => (Drain, "uncontained memory error", RESET),
-        110 => (Drain, "a security fault", RESET),
-        119 => (Drain, "GPU system processor (GSP) timeout", RESET),
-        120 => (Drain, "GPU system processor (GSP) error", RESET),
-        136 => (Drain, "NVLink training failed", RESET),
-        140 => (Drain, "unrecovered memory error", RESET),
-        143 => (Drain, "GPU initialization failed", RESET),
-        151 => (Drain, "key rotation failed", "restart the virtual machine"),
-        155 | 156 | 158 => (Drain, "", RESET),
+        95 => (Drain, "uncontained memory error", Reset),
+        110 => (Drain, "a security fault", Reset),
+        119 => (Drain, "GPU system processor (GSP) timeout", Reset),
+        120 => (Drain, "GPU system processor (GSP) error", Reset),
+        136 => (Drain, "NVLink training failed", Reset),
+        140 => (Drain, "unrecovered memory error", Reset),
+        143 => (Drain, "GPU initialization failed", Reset),
+        151 => (Drain, "key rotation failed", Text("restart the virtual machine")),
+        155 | 156 | 158 => (Drain, "", Reset),
         // Reported by another XID or by the recovery action.
         45 => (Ignore, "clean-up after an earlier error", NOTHING),
         144..=150 => (Warn, "NVLink error", LINK),
         154 => (Count, "the driver's recovery action changed", NOTHING),
-        63 => (Warn, "memory row remapping pending until the next reset", "reset the GPU when no job needs it"),
-        92 => (Warn, "high rate of corrected memory errors", HARDWARE),
-        157 => (Warn, "", HARDWARE),
+        63 => (Warn, "memory row remapping pending until the next reset", Text("reset the GPU when no job needs it")),
+        92 => (Warn, "high rate of corrected memory errors", Diagnostics),
+        157 => (Warn, "", Diagnostics),
         // A CUDA kernel that never yields raises this XID. If the GPU needs a reset, the driver's recovery action reports that.
         109 => (Warn, "context switch timeout", PROGRAM),
         13 => (Warn, "graphics engine exception", PROGRAM),
@@ -56,11 +55,11 @@ pub(super) const fn row(number: u32) -> (Policy, &'static str, &'static str) {
             (Warn, "", PROGRAM)
         }
         14 | 37 | 38 | 44 | 66 | 67 | 93 | 106..=108 | 121 | 137 | 141 | 152 | 153 | 160 | 161 => (Count, "", NOTHING),
-        54 => (Warn, "auxiliary power not connected", "check the power cables of the card"),
+        54 => (Warn, "auxiliary power not connected", Text("check the power cables of the card")),
         UNKNOWN_XID => {
-            (Warn, "the driver has no text for this XID", "see Xid messages on the host (dmesg | grep -i xid)")
+            (Warn, "the driver has no text for this XID", Text("see Xid messages on the host (dmesg | grep -i xid)"))
         }
-        _ => (Warn, "", "see NVIDIA's XID catalog"),
+        _ => (Warn, "", Text("see NVIDIA's XID catalog")),
     }
 }
 
@@ -79,7 +78,7 @@ mod tests {
         for number in 0..200 {
             assert_eq!(default(number) == Policy::Drain, draining.contains(&number), "{number}");
             if program_errors.contains(&number) {
-                assert!(FaultKind::Xid(number).describe().1.contains("program"), "{number}");
+                assert_eq!(FaultKind::Xid(number).describe().1, PROGRAM, "{number}");
             }
         }
         assert_eq!(FaultKind::Xid(79).describe().0, "XID 79, GPU fell off the bus");

@@ -158,6 +158,8 @@ pub struct Traits {
     pub mismatch: MismatchWords,
     /// Messages if a GPU cannot be used.
     pub obstacles: ObstacleWords,
+    /// The repair of a GPU on the host.
+    pub repair: RepairTools,
 }
 
 /// Values in Slurm's files.
@@ -231,6 +233,21 @@ pub struct MismatchWords {
     pub withhold: &'static str,
     /// Cause and repair on WSL2; `None` if jobs cannot use these GPUs there.
     pub no_gpu_in_wsl: Option<(&'static str, &'static str)>,
+}
+
+/// The vendor's tools on the host that repair a GPU.
+#[derive(Debug)]
+pub struct RepairTools {
+    /// The command that resets the GPU with this PCI address or number.
+    pub reset: fn(&str) -> String,
+    /// Other work on a GPU that no job has, as the end of a sentence; may be empty.
+    pub other_work: &'static str,
+    /// The program that shows the processes on a GPU.
+    pub processes: &'static str,
+    /// The diagnostics of the hardware.
+    pub diagnostics: &'static str,
+    /// Whether the tools refuse a GPU that any process has open.
+    pub needs_closed_gpu: bool,
 }
 
 /// Repairs if a GPU cannot be used.

@@ -1,10 +1,12 @@
 //! slurminit's own metrics (`slurminit_*`).
 
+use std::collections::BTreeMap;
+
 use super::exposition::{Family, Kind};
 use super::gpus::uuid;
 use crate::overview::seen::{Files, Slurm};
 use machine::{Part, Snapshot, UnitState};
-use model::faults::report::GpuReport;
+use model::faults::report::{Count, GpuReport};
 
 use Kind::{Counter, Gauge};
 
@@ -98,10 +100,15 @@ fn faults(gpus: &[GpuReport]) -> Vec<Family> {
     let mut out = Family::new("slurminit_gpu_out", Gauge, "Whether the GPU is kept from jobs because of its faults.");
     for gpu in gpus {
         let uuid = uuid(gpu);
-        for (kind, count) in &gpu.counts {
-            let kind = kind.to_string();
-            total.add(&[("uuid", &uuid), ("kind", &kind)], count.count);
-            last.add(&[("uuid", &uuid), ("kind", &kind)], count.last);
+        // All recovery actions are of one kind.
+        let mut counts = BTreeMap::<String, Count>::new();
+        for (kind, each) in &gpu.counts {
+            let sum = counts.entry(kind.to_string()).or_default();
+            (sum.count, sum.last) = (sum.count.saturating_add(each.count), sum.last.max(each.last));
+        }
+        for (kind, count) in &counts {
+            total.add(&[("uuid", &uuid), ("kind", kind)], count.count);
+            last.add(&[("uuid", &uuid), ("kind", kind)], count.last);
         }
         for fault in &gpu.faults {
             open.add(&[("uuid", &uuid), ("kind", &fault.kind.to_string())], 1_u64);
@@ -125,4 +132,23 @@ fn allocation(gpus: &[GpuReport], now: u64) -> Vec<Family> {
         }
     }
     vec![allocated, since, info]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::exposition::text;
+    use model::faults::fault::FaultKind;
+
+    #[test]
+    fn counts_faults_of_all_recovery_actions() {
+        let counts = [(1, Count { count: 2, last: 8 }), (2, Count { count: 3, last: 9 })];
+        let counts = counts.map(|(action, count)| (FaultKind::RecoveryAction(action), count)).into();
+        let text = text(&faults(&[GpuReport { counts, ..GpuReport::default() }]));
+        for line in
+            ["faults_total{uuid=\"0\",kind=\"recovery-action\"} 5", "seconds{uuid=\"0\",kind=\"recovery-action\"} 9"]
+        {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The GPUs' faults, as `slurminit agent` reports them.
 
 use crate::commands::columns::wrap;
-use model::faults::report::{GpuReport, Report};
+use model::faults::report::{GpuReport, Release, Report};
 
 /// Empty if no GPU has a fault. `now` is in seconds since 1970.
 pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> String {
@@ -19,11 +19,14 @@ pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> 
             )
         };
         let faults: String = gpu.faults.iter().map(fault).collect();
-        if faults.is_empty() && gpu.is_out {
-            wrap(&format!("GPU {}{name}: recovered{availability} yet", gpu.identity.index), "  ")
-        } else {
-            faults
-        }
+        let state = match gpu.release {
+            Some(Release::Pending) => "being released for work on the host (slurminit gpu release)".to_owned(),
+            Some(Release::Done) => "released for work on the host (slurminit gpu return ends that)".to_owned(),
+            Some(Release::Returning) => format!("returned, being checked{availability} yet"),
+            None if faults.is_empty() && gpu.is_out => format!("recovered{availability} yet"),
+            None => return faults,
+        };
+        faults + &wrap(&format!("GPU {}{name}: {state}", gpu.identity.index), "  ")
     };
     let gpus: String = report.gpus.iter().map(gpu_faults).collect();
     let node = report.node.as_ref().map(|node| wrap(&format!("the node: {node}"), "  ")).unwrap_or_default();
@@ -57,11 +60,19 @@ mod tests {
         };
         let healthy =
             GpuReport { identity: Identity { index: 4, ..Identity::default() }, is_out: true, ..GpuReport::default() };
-        let report = Report { gpus: vec![gpu, healthy], node: Some("GPU 3 left out".to_owned()), ..Report::default() };
+        let released = GpuReport {
+            identity: Identity { index: 5, ..Identity::default() },
+            is_out: true,
+            release: Some(Release::Done),
+            ..GpuReport::default()
+        };
+        let report =
+            Report { gpus: vec![gpu, healthy, released], node: Some("GPU 3 left out".to_owned()), ..Report::default() };
         assert_eq!(
             faults(&report, 9, age).split_whitespace().collect::<Vec<_>>().join(" "),
             "GPU 3 (0000:13:00.0): the driver has lost it, since 4s; jobs do not get it; repair: reboot the host \
-             GPU 4: recovered; jobs do not get it yet the node: GPU 3 left out"
+             GPU 4: recovered; jobs do not get it yet \
+             GPU 5: released for work on the host (slurminit gpu return ends that) the node: GPU 3 left out"
         );
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Clock;
-use crate::faults::fault::{FaultKind, Policy};
+use crate::faults::fault::{FaultKind, Policy, Repair};
 use crate::faults::look::{GpuSample, Identity};
 use crate::faults::report::{Count, GpuReport, OpenFault};
 use crate::inventory::{Condition, Readings, Slowdown};
@@ -43,8 +43,21 @@ pub(super) struct Gpu {
     /// Whether the GPU was sampled at `counts_from` or later.
     pub(super) has_answered: bool,
     pub(super) counts_from: u64,
-    /// The NVLinks that were down and the error counts in the first sample.
-    baseline: Option<(Option<u32>, Option<u64>)>,
+    /// The counts in the first sample since the start or the last repair.
+    baseline: Option<Baseline>,
+    /// Whether the GPU was reset or repaired since the start of the container.
+    is_repaired: bool,
+}
+
+/// Counts above which there is a fault.
+#[derive(Clone, Copy, Debug)]
+struct Baseline {
+    /// The NVLinks that were down: they are not wired.
+    links_down: Option<u32>,
+    /// The uncorrectable errors of NVIDIA's driver, over the GPU's life.
+    errors: Option<u64>,
+    /// The uncorrectable errors of AMD's driver, since it was loaded.
+    ras_errors: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -97,15 +110,24 @@ impl Gpu {
             (self.condition, self.readings) = (sample.condition, sample.readings);
             self.has_answered |= now.ms >= self.counts_from;
         }
+        if let Some(action) = kinds.iter().find(|kind| matches!(kind, FaultKind::RecoveryAction(_))) {
+            // Another recovery action replaces the former one.
+            self.open.retain(|kind, _| !matches!(kind, FaultKind::RecoveryAction(_)) || kind == action);
+        }
         let new: Vec<FaultKind> =
             kinds.iter().copied().filter(|kind| self.open_fault(now, *kind, policy(*kind))).collect();
         let mut cleared = Vec::new();
         if has_values {
             let missing = self.open.keys().copied().filter(|kind| !kinds.contains(kind)).collect::<Vec<_>>();
             cleared.extend(missing.into_iter().filter(|kind| self.try_clear(now, *kind)));
-            // A GPU that returns was reset.
-            if cleared.iter().any(|kind| matches!(kind, FaultKind::Lost)) {
-                let ends = |kind: &FaultKind| is_reset(*kind) || matches!(kind, FaultKind::Xid(_));
+            // A GPU that returns was reset. The driver counts its errors beyond a reset.
+            let was_lost = cleared.contains(&FaultKind::Lost);
+            if was_lost || cleared.iter().any(|kind| matches!(kind, FaultKind::RecoveryAction(_))) {
+                self.accept_errors();
+                let ends = |kind: &FaultKind| match kind {
+                    FaultKind::EccUncorrected => true,
+                    kind => was_lost && (is_reset(*kind) || matches!(kind, FaultKind::Xid(_))),
+                };
                 cleared.extend(
                     self.open.keys().copied().filter(ends).filter(|kind| !cleared.contains(kind)).collect::<Vec<_>>(),
                 );
@@ -118,7 +140,14 @@ impl Gpu {
     /// Clears all faults after a repair by the administrator: only the next samples count.
     pub(super) fn forget_faults(&mut self) {
         self.open.clear();
-        (self.has_answered, self.baseline) = (false, None);
+        (self.has_answered, self.baseline, self.is_repaired) = (false, None, true);
+    }
+
+    /// After a reset, the errors up to the last sample are no fault any more.
+    const fn accept_errors(&mut self) {
+        if let Some(baseline) = &mut self.baseline {
+            (baseline.errors, baseline.ras_errors) = (self.readings.ecc_uncorrected, self.readings.ras_uncorrected);
+        }
     }
 
     /// Adds a fault that the driver reported as an event.
@@ -141,7 +170,13 @@ impl Gpu {
     pub(super) fn end_reset(&mut self) -> bool {
         let before = self.open.len();
         self.open.retain(|kind, _| !is_reset(*kind));
-        self.open.len() < before
+        let has_ended = self.open.len() < before;
+        if has_ended {
+            // The next sample has the errors that led to the reset.
+            (self.baseline, self.is_repaired) = (None, true);
+            self.open.remove(&FaultKind::EccUncorrected);
+        }
+        has_ended
     }
 
     /// The time at which its reset times out, in ms.
@@ -218,8 +253,14 @@ impl Gpu {
     /// The faults in a sample.
     fn sampled_faults(&mut self, sample: &GpuSample) -> BTreeSet<FaultKind> {
         let (condition, readings) = (&sample.condition, &sample.readings);
-        let uncorrected = readings.ecc_uncorrected;
-        let (links, errors) = *self.baseline.get_or_insert((readings.nvlinks_down, uncorrected));
+        let (errors, ras_errors) = (readings.ecc_uncorrected, readings.ras_uncorrected);
+        // AMD's driver was loaded with the GPU in this condition.
+        let first_ras_errors = if self.is_repaired { ras_errors } else { Some(0) };
+        let baseline = *self.baseline.get_or_insert(Baseline {
+            links_down: readings.nvlinks_down,
+            errors,
+            ras_errors: first_ras_errors,
+        });
         let mut kinds = BTreeSet::new();
         let mut add = |kind, is_present: bool| {
             if is_present {
@@ -236,9 +277,17 @@ impl Gpu {
         add(FaultKind::Heat, slowed(Slowdown::Heat));
         add(FaultKind::PowerBrake, slowed(Slowdown::PowerBrake));
         // Links that were down in the first sample are not wired. A decreasing counter was reset.
-        add(FaultKind::NvlinkDown, has_increased(readings.nvlinks_down, links));
-        add(FaultKind::EccUncorrected, has_increased(uncorrected, errors) || readings.ras_uncorrected > Some(0));
+        add(FaultKind::NvlinkDown, has_increased(readings.nvlinks_down, baseline.links_down));
+        let has_errors = has_increased(errors, baseline.errors) || has_increased(ras_errors, baseline.ras_errors);
+        add(FaultKind::EccUncorrected, has_errors);
         kinds
+    }
+
+    /// The repair of a fault. Where a reset would do, the driver's recovery action decides: it may require a reboot.
+    pub(super) fn repair(&self, kind: FaultKind) -> String {
+        let own = kind.describe().1;
+        let action = self.readings.recovery_action.filter(|action| *action != 0 && own == Repair::Reset);
+        action.map_or(own, |action| FaultKind::RecoveryAction(action).describe().1).text(&self.identity)
     }
 
     pub(super) fn is_open(&self, kind: FaultKind) -> bool {
@@ -278,8 +327,8 @@ impl Gpu {
 
     pub(super) fn report(&self, is_out: bool) -> GpuReport {
         let fault = |(kind, open): (&FaultKind, &FaultState)| {
-            let (what, repair) = kind.describe();
-            OpenFault { kind: *kind, policy: open.policy, since: open.since, what, repair: repair.to_owned() }
+            let (what, repair) = (kind.describe().0, self.repair(*kind));
+            OpenFault { kind: *kind, policy: open.policy, since: open.since, what, repair }
         };
         GpuReport {
             identity: self.identity.clone(),

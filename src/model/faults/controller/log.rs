@@ -91,7 +91,7 @@ impl HealthController {
         for pending in all {
             let Some(gpu) = self.gpus.get(&pending.key) else { continue };
             let jobs = gpu.jobs.clone();
-            let (what, repair) = pending.kind.describe();
+            let (what, _) = pending.kind.describe();
             let what = pending.detail.map_or(what.clone(), |detail| format!("{what}: {detail}"));
             let end = match (pending.policy, self.recount, gpu.offered.is_empty()) {
                 (Policy::Drain, _, true) => "; already unavailable to jobs",
@@ -113,7 +113,7 @@ impl HealthController {
                 fault = what,
                 jobs = job_suffix(&jobs),
                 consequence = format!("{end}{returns}"),
-                repair = repair
+                repair = gpu.repair(pending.kind)
             );
             let fault = ReportedFault {
                 at: now.unix,

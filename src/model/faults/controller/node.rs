@@ -359,7 +359,12 @@ impl HealthController {
 
     /// The stage of the node as text.
     pub(super) fn node_summary(&self) -> Option<String> {
-        let target = self.gpus_to_leave_out();
+        let (target, out) = (self.gpus_to_leave_out(), self.left_out());
+        // A drain without a GPU to leave out offers the others again.
+        let purpose = || match target.is_subset(&out) {
+            true => format!("to offer {} again", self.names(&out.difference(&target).cloned().collect())),
+            false => format!("because of {}", self.names(&target)),
+        };
         let holders = || {
             let mut jobs: Vec<u64> = self.gpus.values().flat_map(|gpu| &gpu.jobs).map(|job| job.job).collect();
             jobs.sort_unstable();
@@ -368,23 +373,24 @@ impl HealthController {
         };
         match &self.stage {
             Stage::Open { back: Some(_) } => {
-                let back = self.left_out().difference(&target).cloned().collect();
+                let back = out.difference(&target).cloned().collect();
                 let jobs = Some(holders()).filter(|jobs| !jobs.is_empty());
                 let jobs = jobs.map(|jobs| format!(" ({jobs})")).unwrap_or_default();
                 Some(format!("{} recovered; will be offered {}{jobs}", self.names(&back), self.recount_time()))
             }
-            Stage::Open { back: None } if self.left_out().is_empty() => None,
-            Stage::Open { back: None } => Some(format!("{} excluded", self.names(&self.left_out()))),
-            Stage::Draining { .. } if self.recount == Recount::Never => Some(format!(
-                "drained because of {}; restart this container to use the other GPUs",
-                self.names(&target)
-            )),
+            Stage::Open { back: None } if out.is_empty() => None,
+            Stage::Open { back: None } => Some(format!("{} excluded", self.names(&out))),
+            // All GPUs are as they should be: the next step resumes the node.
+            Stage::Draining { .. } if target == out => Some("resuming".to_owned()),
+            Stage::Draining { .. } if self.recount == Recount::Never => {
+                Some(format!("drained {}; restart this container to use the other GPUs", purpose()))
+            }
             Stage::Draining { .. } if self.recount == Recount::WithoutJobs => {
-                Some(format!("drained because of {}, until all of its jobs have ended", self.names(&target)))
+                Some(format!("drained {}, until all of its jobs have ended", purpose()))
             }
             Stage::Draining { .. } => Some(match holders().as_str() {
-                "" => format!("drained because of {}", self.names(&target)),
-                jobs => format!("drained because of {}, until its GPU jobs have ended: {jobs}", self.names(&target)),
+                "" => format!("drained {}", purpose()),
+                jobs => format!("drained {}, until its GPU jobs have ended: {jobs}", purpose()),
             }),
             Stage::Reloading { .. } => Some("updating its GPU count".to_owned()),
         }

@@ -1,7 +1,8 @@
 //! GPUs that an administrator releases for work on the host, and returns.
 //!
 //! NVIDIA's tools refuse to reset a GPU, or to change its MIG mode, while any process has it open. So a GPU that jobs cannot get is
-//! not kept open: it is only checked now and then, and one that is released is not checked either.
+//! not kept open: it is only checked now and then, and one that is released is not checked either. The other vendors' tools do not
+//! refuse that, and their GPUs stay open.
 
 use std::collections::BTreeSet;
 
@@ -55,8 +56,10 @@ impl HealthController {
         if self.returning.contains(key) {
             return Some(Release::Returning);
         }
-        let is_unused = self.gpus.get(key).is_some_and(|gpu| gpu.offered.is_empty());
-        let is_done = is_unused && self.closed.contains(key);
+        let is_done = self.gpus.get(key).is_some_and(|gpu| {
+            let needs_closed_gpu = gpu.identity.vendor.traits().repair.needs_closed_gpu;
+            gpu.offered.is_empty() && (self.closed.contains(key) || !needs_closed_gpu)
+        });
         self.released.contains(key).then_some(if is_done { Release::Done } else { Release::Pending })
     }
 }

@@ -1,6 +1,6 @@
 //! AMD.
 
-use super::{Files, MismatchWords, ObstacleWords, Runtime, Slurm, Traits};
+use super::{Files, MismatchWords, ObstacleWords, RepairTools, Runtime, Slurm, Traits};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "amd",
@@ -69,5 +69,12 @@ pub(super) const TRAITS: Traits = Traits {
         lost: "check amdgpu messages on the host (dmesg | grep -i amdgpu); reset the GPU there (amd-smi reset -G), or \
                reboot the host",
         hang: "check amdgpu messages on the host (dmesg | grep -i amdgpu); reboot the host",
+    },
+    repair: RepairTools {
+        reset: |gpu| format!("amd-smi reset --gpureset --gpu {gpu}"),
+        other_work: "",
+        processes: "amd-smi process",
+        diagnostics: "AMD's validation suite (rvs)",
+        needs_closed_gpu: false,
     },
 };

@@ -1,6 +1,6 @@
 //! Intel.
 
-use super::{Files, MismatchWords, ObstacleWords, Runtime, Slurm, Traits};
+use super::{Files, MismatchWords, ObstacleWords, RepairTools, Runtime, Slurm, Traits};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "intel",
@@ -62,5 +62,12 @@ pub(super) const TRAITS: Traits = Traits {
         no_driver: "load the driver on the host (modprobe xe, or i915), then re-create the container",
         lost: "check the driver's messages on the host (dmesg | grep -i -e xe -e i915); reboot the host",
         hang: "check the driver's messages on the host (dmesg | grep -i -e xe -e i915); reboot the host",
+    },
+    repair: RepairTools {
+        reset: |gpu| format!("xpu-smi config --device {gpu} --reset"),
+        other_work: "",
+        processes: "xpu-smi ps",
+        diagnostics: "Intel's diagnostics (xpu-smi diag)",
+        needs_closed_gpu: false,
     },
 };

@@ -1,6 +1,6 @@
 //! NVIDIA.
 
-use super::{MismatchWords, ObstacleWords, Runtime, Slurm, Source, Traits};
+use super::{MismatchWords, ObstacleWords, RepairTools, Runtime, Slurm, Source, Traits};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "nvidia",
@@ -55,5 +55,12 @@ pub(super) const TRAITS: Traits = Traits {
         no_driver: "run nvidia-smi on the host; load the driver there (modprobe nvidia), then re-create the container",
         lost: "check Xid messages on the host (dmesg | grep -i xid); reset the GPU there (nvidia-smi -r), or reboot the host",
         hang: "check NVRM and Xid messages on the host (dmesg); reboot the host",
+    },
+    repair: RepairTools {
+        reset: |gpu| format!("nvidia-smi --gpu-reset -i {gpu}"),
+        other_work: ", or a change of its MIG mode",
+        processes: "nvidia-smi",
+        diagnostics: "NVIDIA's field diagnostics",
+        needs_closed_gpu: true,
     },
 };

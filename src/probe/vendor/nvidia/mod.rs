@@ -65,11 +65,6 @@ impl VendorProbe for Nvidia {
             None => watch::watch(options, send),
         }
     }
-
-    /// `nvidia-smi --gpu-reset` and changes of the MIG mode.
-    fn must_close_for_repair(&self) -> bool {
-        true
-    }
 }
 
 /// Why NVML failed.

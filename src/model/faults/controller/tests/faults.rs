@@ -222,3 +222,50 @@ fn reports_flapping_fault_once_a_minute() {
     (0..13).for_each(|_| cluster.sample(&[(1, hot())]));
     assert_eq!(logged(&cluster, "Repair"), before + 1, "{:?}", cluster.log);
 }
+
+/// A reset does not repair a GPU whose host must be rebooted.
+#[test]
+fn recovery_action_decides_the_repair_and_replaces_the_former_action() {
+    let action = |action| {
+        let readings = Readings { recovery_action: Some(action), ..Readings::default() };
+        [(0, GpuSample { readings, ..GpuSample::default() })]
+    };
+    let mut cluster = Cluster::new(2);
+    cluster.event(0, 48);
+    cluster.sample(&action(1));
+    cluster.sample(&action(2));
+    assert_eq!(cluster.faults(0), [FaultKind::Xid(48), FaultKind::RecoveryAction(2)]);
+    let report = cluster.health.report(1).gpus[0].clone();
+    for fault in &report.faults {
+        assert!(fault.repair.starts_with("reboot the host"), "{fault:?}");
+    }
+    assert_eq!(report.counts.len(), 3, "{:?}", report.counts);
+}
+
+/// The driver counts uncorrectable errors over the GPU's life, and AMD's since it was loaded.
+#[test]
+fn repair_ends_memory_errors_and_later_ones_are_reported() {
+    let seen = |errors, action| GpuSample {
+        readings: Readings {
+            ecc_uncorrected: Some(errors),
+            ras_uncorrected: Some(errors),
+            recovery_action: Some(action),
+            ..Readings::default()
+        },
+        ..GpuSample::default()
+    };
+    let ecc = FaultKind::EccUncorrected;
+    let mut cluster = Cluster::new(1);
+    cluster.sample(&[(0, seen(0, 0))]);
+    cluster.sample(&[(0, seen(2, 1))]);
+    assert_eq!(cluster.faults(0), [FaultKind::RecoveryAction(1), ecc]);
+    // A reset on the host: the driver requires no more action, but its counters stay.
+    (0..3).for_each(|_| cluster.sample(&[(0, seen(2, 0))]));
+    assert_eq!(cluster.faults(0), []);
+    cluster.sample(&[(0, seen(3, 0))]);
+    assert_eq!(cluster.faults(0), [ecc]);
+    cluster.health.set_released(&[identity(0)]);
+    cluster.health.set_released(&[]);
+    (0..3).for_each(|_| cluster.sample(&[(0, seen(3, 0))]));
+    assert_eq!(cluster.faults(0), [], "returned by the administrator");
+}

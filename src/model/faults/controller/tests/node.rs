@@ -331,3 +331,28 @@ fn faulty_gpu_is_closed_and_returns_after_release() {
     (0..2).for_each(|_| cluster.sample(&no_action()));
     assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![0, 1], None));
 }
+
+/// Only NVIDIA's tools need a closed GPU. The agent keeps the others open.
+#[test]
+fn release_ends_on_gpus_that_stay_open() {
+    for vendor in Vendor::ALL {
+        let mut health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
+        let gpu = Identity { vendor, ..identity(0) };
+        health.begin_round(Clock::default(), vendor, vec![gpu.clone()]);
+        health.set_released(&[gpu]);
+        let expected = if vendor == NVIDIA { Release::Pending } else { Release::Done };
+        assert_eq!(health.report(1).gpus[0].release, Some(expected), "{vendor}");
+    }
+}
+
+#[test]
+fn report_of_a_drain_names_the_returned_gpu() {
+    let mut cluster = Cluster::new(2);
+    cluster.health.set_released(&[identity(1)]);
+    cluster.sample(&[]);
+    assert_eq!(cluster.offered, [0]);
+    cluster.reload_fails = true;
+    cluster.health.set_released(&[]);
+    (0..3).for_each(|_| cluster.sample(&[]));
+    assert_eq!(cluster.health.report(1).node.as_deref(), Some("drained to offer GPU 1 again"));
+}
