@@ -9,17 +9,15 @@
 
 mod without_output;
 
-use std::fs::File;
-use std::io::Write as _;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
 
 use super::account::{AllocationLine, launched_job, parse_task};
-use super::notes::{self, Notes};
+use super::notes::{self, GrowingFile, Notes};
 use super::{SLURM, pause};
 use crate::state_disk;
 use config::DaemonName;
@@ -41,7 +39,7 @@ const DISK_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Runs until PID 1 ends it.
 pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()> {
     let state = notes::conf_and_state(slurm_conf, state).1;
-    let notes = Notes::open_as_root(&state).and_then(|notes| notes.continue_file(STARTED_JOBS_FILE));
+    let notes = Notes::open_as_root(&state).and_then(|notes| notes.growing_file(STARTED_JOBS_FILE));
     let notes = notes
         .map_err(|error| {
             report::warn(message!(
@@ -51,7 +49,7 @@ pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()>
             ))
         })
         .ok();
-    let notes = Arc::new(notes);
+    let notes = Arc::new(Mutex::new(notes));
     start_thread(move || watch_disk(&state))?;
     let (started, starts) = channel();
     start_thread(move || save_starts(&starts))?;
@@ -82,8 +80,10 @@ fn start_thread(body: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
 }
 
 /// A full disk also keeps slurmctld from saving, and [`watch_disk`] reports that.
-fn note(notes: &Option<File>, line: &str) {
-    let _ = notes.as_ref().map(|mut notes| notes.write_all(line.as_bytes()));
+fn note(notes: &Mutex<Option<GrowingFile>>, line: &str) {
+    if let Some(notes) = notes.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        notes.add(line);
+    }
 }
 
 /// Calls the function with each line of a daemon.

@@ -15,8 +15,8 @@ use sys::trusted_path::Dir;
 
 /// Maximum size to read. slurminit's own files are much shorter; a longer one was written by another program.
 const MAX_READ: u64 = 1 << 20;
-/// How much of a growing file is kept.
-const KEPT_BYTES: usize = 64 << 10;
+/// How much of a growing file is kept. It is shortened once as much was added, so all of it can be read.
+const KEPT_BYTES: usize = 512 << 10;
 /// The name of a file while it is written.
 const TEMPORARY_FILE: &str = "slurminit.new";
 
@@ -60,9 +60,15 @@ impl Notes {
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
+    /// A file that continues the last lines of this name.
+    pub(super) fn growing_file(self, name: &'static str) -> anyhow::Result<GrowingFile> {
+        let file = self.continue_file(name)?;
+        Ok(GrowingFile { notes: self, name, file, added: 0 })
+    }
+
     /// Starts a new file with the last lines of the old one. The descriptor stays valid, whatever slurm does to
     /// the name.
-    pub(super) fn continue_file(&self, name: &str) -> anyhow::Result<File> {
+    fn continue_file(&self, name: &str) -> anyhow::Result<File> {
         let former = self.text(name)?.unwrap_or_default();
         let kept = former.len().saturating_sub(KEPT_BYTES);
         let kept = former.get(kept..).and_then(|text| text.split_once('\n')).map_or("", |(_, lines)| lines);
@@ -105,10 +111,34 @@ impl Notes {
     }
 }
 
+/// A file of lines of which only the last are kept.
+#[derive(Debug)]
+pub(super) struct GrowingFile {
+    notes: Notes,
+    name: &'static str,
+    file: File,
+    /// Bytes added since the file was last shortened.
+    added: usize,
+}
+
+impl GrowingFile {
+    /// Adds a line. On a full disk it is lost.
+    pub(super) fn add(&mut self, line: &str) {
+        let _ = self.file.write_all(line.as_bytes());
+        self.added += line.len();
+        if self.added >= KEPT_BYTES {
+            self.added = 0;
+            // If this fails, the file grows until it is tried again.
+            if let Ok(file) = self.notes.continue_file(self.name) {
+                self.file = file;
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{KEPT_BYTES, MAX_READ, Notes};
-    use std::io::Write as _;
 
     #[test]
     fn growing_file_keeps_last_lines() {
@@ -118,13 +148,16 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
         notes.continue_file("notes").unwrap_err();
         std::fs::remove_file(&path).unwrap();
-        let line = format!("{}\n", "x".repeat(99));
-        for _ in 0..3 {
-            let mut file = notes.continue_file("notes").unwrap();
-            file.write_all(line.repeat(500).as_bytes()).unwrap();
+        let mut file = notes.growing_file("notes").unwrap();
+        let line = |number: usize| format!("{number:099}\n");
+        for number in 0..30_000 {
+            file.add(&line(number));
+            let size = std::fs::metadata(&path).unwrap().len();
+            assert!(size <= MAX_READ, "{size}");
         }
-        let text = notes.text("notes").unwrap().unwrap();
-        assert!(text.len() <= KEPT_BYTES + 50_000 && text.lines().all(|line| line.len() == 99), "{}", text.len());
+        let text = Notes::open_as_slurm(state.path()).unwrap().text("notes").unwrap().unwrap();
+        assert!(text.len() >= KEPT_BYTES - 100 && text.ends_with(&line(29_999)), "{}", text.len());
+        assert!(text.lines().all(|line| line.len() == 99));
     }
 
     #[test]
