@@ -6,7 +6,7 @@ use super::target::Target;
 use config::{Config, Level, StartOnlyTables};
 use model::task::{Setup, Task};
 
-/// The task of PID 1, without file names. `seed` is the seed of the jitter.
+/// The task of PID 1, without file names and options of the command line. `seed` is the seed of the jitter.
 pub fn task(config: &Config, held: &StartOnlyTables, target: &Target, has_cmd: bool, seed: u64) -> Task {
     let usual_level = if has_cmd { Level::Warn } else { Level::Info };
     Task {
@@ -24,7 +24,7 @@ pub fn task(config: &Config, held: &StartOnlyTables, target: &Target, has_cmd: b
         has_other_nodes: target.has_other_nodes,
         on_stop: config.jobs.on_stop,
         role: config.role,
-        simulated_nodes: config.simulate.nodes,
+        simulated_nodes: None,
         node: config.node.name.to_string(),
         daemon_port: config.slurm.daemon_port,
         paths: config.paths.clone(),
@@ -61,6 +61,7 @@ mod tests {
             let config = Config::parse(text, Path::new("x")).unwrap();
             let mut task = task(&config, &StartOnlyTables::of(&config), Target::of(&config), true, u64::MAX);
             task.config_file = Some("/x y.toml".into());
+            task.simulated_nodes = config.simulate.nodes;
             task.warnings.push("odd".to_owned());
             let parsed: Task = serde_json::from_str(&serde_json::to_string(&task).unwrap()).unwrap();
             assert_eq!(parsed, task, "{text}");

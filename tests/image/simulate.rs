@@ -90,12 +90,16 @@ fn simulates_and_accounts_heterogeneous_nodes() {
     let ended = container.sh("sacct --noheader --parsable2 --allocations --format NodeList,State");
     assert_eq!(ended, "big[01-02]|COMPLETED\nsmall|COMPLETED");
     // A reload can change the resources of a node, but not the set of nodes.
-    let dry_run = |from: &str, to: &str| {
+    let reload = |from: &str, to: &str, options: &[&str]| {
         std::fs::write(config.path().join("slurminit.toml"), DIFFERENT.replace(from, to)).unwrap();
-        container.exec(&["slurminit", "reload", "--dry-run"])
+        container.exec(&[&["slurminit", "reload"], options].concat())
     };
-    let refused = dry_run("'small'", "'tiny'");
-    assert!(refused.code != 0 && refused.stderr.contains("the nodes of [simulate]"), "{}", refused.stderr);
+    let dry_run = |from: &str, to: &str| reload(from, to, &["--dry-run"]);
+    for (from, to) in [("'small'", "'tiny'"), ("nodes = 2", "nodes = 3")] {
+        for refused in [dry_run(from, to), reload(from, to, &[])] {
+            assert!(refused.code != 0 && refused.stderr.contains("the nodes of [simulate]"), "{}", refused.stderr);
+        }
+    }
     let accepted = dry_run("cpus = 64", "cpus = 32").ok();
     assert!(accepted.contains("CPUs=32"), "{accepted}");
 }
