@@ -121,7 +121,7 @@ impl QueuedJob {
             _ if !self.is_pending() => String::new(),
             "None" | "" => String::new(),
             "Dependency" => waits_for(&self.awaited_jobs()),
-            "Resources" => waits_for(&self.resources()),
+            "Resources" => waits_for(&format!("resources; {}", self.request())),
             "Priority" => waits_for("jobs with a higher priority"),
             "BeginTime" => waits_for("its start time"),
             "JobHeldUser" => "held by its user".to_owned(),
@@ -137,18 +137,16 @@ impl QueuedJob {
                 format!("waits for a limit of its account or QOS ({reason})")
             }
             reason if reason.starts_with("ReqNodeNotAvail") || reason.starts_with("Nodes required for job are") => {
-                format!("waits for {}; nodes are down, drained or reserved", self.resources())
+                format!("waits for nodes that are down, drained or reserved; {}", self.request())
             }
             reason => reason.to_owned(),
         }
     }
 
-    /// The requested GPUs; for a job without GPUs its CPUs.
-    fn resources(&self) -> String {
-        match self.gpus {
-            0 => printable::count(self.cpus, "CPU"),
-            gpus => printable::count(gpus, "GPU"),
-        }
+    /// The requested GPUs and CPUs. Slurm does not report which resource is not free: it can also be memory.
+    fn request(&self) -> String {
+        let gpus = if self.gpus == 0 { String::new() } else { format!("{} and ", printable::count(self.gpus, "GPU")) };
+        format!("it requests {gpus}{}", printable::count(self.cpus, "CPU"))
     }
 
     /// The jobs of `afterok:5(unfulfilled),afterany:6_*(unfulfilled)`: `jobs 5, 6`.
@@ -195,15 +193,15 @@ mod tests {
             (job("Dependency", 0, "afterok:9(unfulfilled)"), "waits for job 9"),
             (job("Dependency", 0, "afterok:9(unfulfilled),afterany:10_*(unfulfilled)"), "waits for jobs 9, 10"),
             (job("Dependency", 0, "singleton(unfulfilled)"), "waits for another job"),
-            (job("Resources", 2, ""), "waits for 2 GPUs"),
-            (job("Resources", 0, ""), "waits for 4 CPUs"),
+            (job("Resources", 2, ""), "waits for resources; it requests 2 GPUs and 4 CPUs"),
+            (job("Resources", 0, ""), "waits for resources; it requests 4 CPUs"),
             (
                 job(
                     "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
                     1,
                     "",
                 ),
-                "waits for 1 GPU; nodes are down, drained or reserved",
+                "waits for nodes that are down, drained or reserved; it requests 1 GPU and 4 CPUs",
             ),
             (job("QOSMaxGRESPerUser", 1, ""), "waits for a limit of its account or QOS (QOSMaxGRESPerUser)"),
             (job("JobHeldUser", 0, ""), "held by its user"),

@@ -381,7 +381,10 @@ mod tests {
         let jobs = Client::with_runner(&run).jobs_for_display(&Jobs::default()).unwrap();
         let [job] = jobs.as_slice() else { panic!("{jobs:?}") };
         assert_eq!((job.number, job.name.as_str(), job.gpus), (7, "train|a", 4));
-        assert_eq!((job.account.as_str(), job.waits_for.as_str()), ("lab", "waits for 4 GPUs"));
+        assert_eq!(
+            (job.account.as_str(), job.waits_for.as_str()),
+            ("lab", "waits for resources; it requests 4 GPUs and 2 CPUs")
+        );
     }
 
     #[test]
