@@ -6,10 +6,12 @@ use model::inventory::{Finding, Gpu, Inventory, Kind, Obstacle, Platform, Severi
 
 use super::Refusal;
 
-/// The vendors of visible GPUs, including GPUs that the operator excluded.
+/// The vendors of visible GPUs, including GPUs that are still starting, failed or are excluded. A GPU that is integrated
+/// beside a discrete one is not what the image was built for.
 fn visible(inventory: &Inventory) -> Vec<Vendor> {
-    let is_visible =
-        |gpu: &&Gpu| gpu.is_usable() || matches!(gpu.access.obstacle(), Some(Obstacle::NotChosen | Obstacle::Faulty));
+    let is_visible = |gpu: &&Gpu| {
+        gpu.access.obstacle().is_none_or(|obstacle| obstacle.is_present() && obstacle != Obstacle::Integrated)
+    };
     let has = |vendor: &Vendor| inventory.gpus.iter().filter(is_visible).any(|gpu| gpu.vendor == *vendor);
     Vendor::ALL.into_iter().filter(has).collect()
 }
@@ -115,6 +117,7 @@ fn compare(expected: GpuType, found: &[Vendor]) -> Option<Mismatch> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::inventory::Access;
 
     #[test]
     fn each_gpu_type_mismatch_has_unique_message() {
@@ -155,6 +158,29 @@ mod tests {
             let mismatch = check(&config, &Inventory { platform, ..Inventory::default() }).unwrap().unwrap();
             assert!(mismatch.finding.cause.contains(text), "{platform:?}: {}", mismatch.finding.cause);
         }
+    }
+
+    /// A slow or failed GPU has a finding of its own, which says why jobs cannot use it.
+    #[test]
+    fn gpu_that_cannot_be_used_now_is_no_mismatch() {
+        let config = Config { gpu_type: Some(GpuType::Nvidia), on_mismatch: OnMismatch::Fail, ..Config::default() };
+        let is_refused = |access: Access| {
+            let gpu = Gpu { vendor: Vendor::Nvidia, access, ..Gpu::default() };
+            check(&config, &Inventory { gpus: vec![gpu], ..Inventory::default() }).is_err()
+        };
+        assert!(!is_refused(Access::Usable));
+        let refused: Vec<Obstacle> =
+            Obstacle::ALL.into_iter().filter(|obstacle| is_refused(Access::unusable(*obstacle, ""))).collect();
+        let absent = [
+            Obstacle::NotGiven,
+            Obstacle::Denied,
+            Obstacle::Mode,
+            Obstacle::NoDevice,
+            Obstacle::NoDriver,
+            Obstacle::Refused,
+            Obstacle::Integrated,
+        ];
+        assert_eq!(refused, absent);
     }
 
     #[test]

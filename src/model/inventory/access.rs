@@ -83,6 +83,46 @@ impl Obstacle {
         !matches!(self, Self::NotGiven | Self::NotChosen | Self::Integrated)
     }
 
+    /// All obstacles.
+    pub const ALL: [Self; 17] = [
+        Self::NotGiven,
+        Self::Denied,
+        Self::Mode,
+        Self::NoDevice,
+        Self::NoDriver,
+        Self::Lost,
+        Self::Refused,
+        Self::Hang,
+        Self::Starting,
+        Self::SharedFile,
+        Self::UnknownFile,
+        Self::SharedName,
+        Self::Nameless,
+        Self::Faulty,
+        Self::NotChosen,
+        Self::Integrated,
+        Self::Other,
+    ];
+
+    /// Whether the container has the GPU and its driver, although jobs cannot use it now or may not. Otherwise it is as if
+    /// the machine did not have the GPU.
+    pub const fn is_present(self) -> bool {
+        match self {
+            Self::NotGiven | Self::Denied | Self::Mode | Self::NoDevice | Self::NoDriver | Self::Refused => false,
+            Self::Lost
+            | Self::Hang
+            | Self::Starting
+            | Self::SharedFile
+            | Self::UnknownFile
+            | Self::SharedName
+            | Self::Nameless
+            | Self::Faulty
+            | Self::NotChosen
+            | Self::Integrated
+            | Self::Other => true,
+        }
+    }
+
     /// Whether the vendor's runtime still sees and counts the GPU.
     pub const fn is_seen_by_runtime(self) -> bool {
         matches!(self, Self::NotChosen | Self::Integrated | Self::Faulty | Self::Starting)

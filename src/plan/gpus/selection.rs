@@ -12,7 +12,7 @@ pub fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding
     for gpu in selected.gpus.iter_mut().filter(|gpu| gpu.access == Access::Usable) {
         leave_out(gpu, only, except);
     }
-    let has_discrete = selected.gpus.iter().any(|gpu| gpu.is_usable() && !gpu.integrated);
+    let has_discrete = selected.gpus.iter().any(is_discrete_gpu_for_jobs);
     let is_requested = |gpu: &Gpu| only.iter().any(|selector| selector.matches(gpu));
     let is_secondary = |gpu: &Gpu| gpu.integrated && (has_discrete || !gpu.vendor.traits().offers_integrated);
     let others = |gpu: &&mut Gpu| gpu.access == Access::Usable && is_secondary(gpu) && !is_requested(gpu);
@@ -28,6 +28,12 @@ pub fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding
         );
     }
     selected
+}
+
+/// Whether jobs get this discrete GPU now, or once it responds. An integrated GPU does not stand in for it meanwhile.
+fn is_discrete_gpu_for_jobs(gpu: &Gpu) -> bool {
+    let obstacle = gpu.access.obstacle();
+    !gpu.integrated && obstacle.is_none_or(|obstacle| obstacle.is_present() && obstacle != Obstacle::NotChosen)
 }
 
 fn leave_out(gpu: &mut Gpu, only: &[GpuSelector], except: &[GpuSelector]) {
@@ -77,4 +83,27 @@ fn unmatched_selector(key: &str, selector: &GpuSelector, inventory: &Inventory) 
         format!("detected: {here}"),
         "use a number, UUID, PCI address or model from `slurminit detect`, or remove the entry",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::inventory::Vendor;
+
+    /// Jobs would start on the processor's GPU while the card starts, or after its failure.
+    #[test]
+    fn integrated_gpu_does_not_stand_in_for_a_discrete_one() {
+        let is_offered = |access: Access| {
+            let integrated = Gpu { vendor: Vendor::Amd, integrated: true, ..Gpu::default() };
+            let discrete = Gpu { vendor: Vendor::Amd, index: 1, access, ..Gpu::default() };
+            let inventory = Inventory { gpus: vec![integrated, discrete], ..Inventory::default() };
+            select(&Config::default(), &inventory, &mut Vec::new()).gpus[0].is_usable()
+        };
+        assert!(!is_offered(Access::Usable));
+        for obstacle in Obstacle::ALL {
+            // A card that is not in the container, or not for jobs, leaves the integrated GPU alone.
+            let is_alone = !obstacle.is_present() || obstacle == Obstacle::NotChosen;
+            assert_eq!(is_offered(Access::unusable(obstacle, "")), is_alone, "{obstacle:?}");
+        }
+    }
 }
