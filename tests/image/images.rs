@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use tempfile::TempDir;
 
-use crate::docker::{Container, Image, Outcome, PLAIN, directory, docker};
+use crate::docker::{Container, DEMO, Image, Outcome, PLAIN, directory, docker};
 
 pub(crate) const CONFIGURATION: &str = r#"
 [images]
@@ -35,9 +35,12 @@ tar -C /tmp/image -c . >/tmp/image.tar && chmod 644 /tmp/image.tar"#;
 
 /// Starts a cluster with the image `small`. Keep the returned directory: dropping it changes the container's configuration.
 pub(crate) fn serve(options: &[&str]) -> (TempDir, Container) {
+    serve_on(Image::new(PLAIN).with(["--device", "/dev/null:/dev/nvidia0"]).with(["--env", "GPU_TYPE=nvidia"]), options)
+}
+
+fn serve_on(image: Image, options: &[&str]) -> (TempDir, Container) {
     let config = directory(&[("slurminit.toml", CONFIGURATION)]);
-    let image = Image::new(PLAIN).mount(config.path(), "/config").with(["--hostname", "node1"]);
-    let image = image.with(["--device", "/dev/null:/dev/nvidia0"]).with(["--env", "GPU_TYPE=nvidia"]);
+    let image = image.mount(config.path(), "/config").with(["--hostname", "node1"]);
     let image = options.iter().fold(image, |image, option| image.with([option]));
     let container = image.serve();
     container.sh(EXPORT);
@@ -149,14 +152,15 @@ pub(crate) fn images_belong_to_their_users(container: &Container) {
 fn gpu_step_warns_about_image_requiring_newer_driver() {
     let library = directory(&[("libcuda.so", "")]);
     let mount = format!("{}:/usr/lib/libcuda.so.550.54.15:ro", library.path().join("libcuda.so").display());
-    let (_config, container) = serve(&["--volume", &mount]);
+    // NVML reports the CUDA release.
+    let (_config, container) = serve_on(Image::new(DEMO), &["--volume", &mount]);
     let bundle =
-        r#"{"root": {"path": "/data/images/small/rootfs"}, "process": {"env": ["NVIDIA_REQUIRE_CUDA=cuda>=12.8"]}}"#;
+        r#"{"root": {"path": "/data/images/small/rootfs"}, "process": {"env": ["NVIDIA_REQUIRE_CUDA=cuda>=99.0"]}}"#;
     container.sh(&format!("mkdir /data/bundle && echo '{bundle}' >/data/bundle/config.json"));
     let warnings = |line: &str| {
         let outcome = alice(&container, &format!("{line} echo"));
         assert_eq!(outcome.code, 0, "{outcome:?}");
-        outcome.stderr.lines().filter(|line| line.contains("550.54.15") && line.contains("12.8")).count()
+        outcome.stderr.lines().filter(|line| line.contains("550.54.15") && line.contains("99.0")).count()
     };
     assert_eq!(warnings("srun --gres=gpu:1 --ntasks=2 --overcommit --container=/data/bundle"), 1);
     assert_eq!(warnings("srun --container=/data/bundle"), 0);

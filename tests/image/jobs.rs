@@ -347,7 +347,7 @@ fn requeues_or_cancels_batch_job_that_ended_before_slurmctld_crash() {
     );
     let why =
         "AdminComment=slurminit: the job's script ended, or was about to start, while slurmctld or slurmd was down";
-    let expected = ["JobState=COMPLETED", "Restarts=1", "JobState=CANCELLED", "Restarts=0", why];
+    let expected = ["JobState=COMPLETED", "Restarts=1", why, "JobState=CANCELLED", "Restarts=0", why];
     assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), expected, "{}", container.log());
 }
 

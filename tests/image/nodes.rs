@@ -42,18 +42,18 @@ fn shows_gpus_with_job_and_user_and_drains_and_resumes() {
     );
     assert_eq!(gpu["model"], "Simulated NVIDIA H200", "{json}");
 
-    // A reason that resembles one of Slurm or of a start, with control characters.
-    let output = container.sh("slurminit drain localhost --reason \"Low \u{1b}[2J fan\"");
+    // A reason that resembles one of a start, with control characters.
+    let output = container.sh("slurminit drain localhost --reason \"slurminit: \u{1b}[2J fan\"");
     assert!(output.contains(&format!("{job} of nobody")), "{output}");
     let table = container.sh("slurminit nodes");
-    assert!(table.contains("Low \\x1b[2J fan"), "{table}");
-    assert!(container.sh("slurminit drain localhost --reason other").contains("by hand: Low"));
+    assert!(table.contains("slurminit: \\x1b[2J fan"), "{table}");
+    assert!(container.sh("slurminit drain localhost --reason other").contains("by hand: slurminit: "));
     let waited = container.exec(&["slurminit", "drain", "localhost", "--wait", "1"]);
     assert!(waited.code == 1 && waited.stderr.contains(&format!("{job} of nobody")), "{waited:?}");
     container.sh(&format!("scancel {job}"));
     container.sh("slurminit drain localhost --wait 60");
     let resumed = container.sh("slurminit resume localhost");
-    assert!(resumed.starts_with("localhost accepts jobs again; it was drained (by hand: Low"), "{resumed}");
+    assert!(resumed.starts_with("localhost accepts jobs again; it was drained (by hand: slurminit: "), "{resumed}");
     container.sh("srun --gres=gpu:1 true");
     container.until("sinfo --noheader --format %T | grep -qx idle");
     container.sh("slurminit resume localhost");
