@@ -170,6 +170,7 @@ impl Config {
     pub fn parse(text: &str, origin: &Path) -> Result<Self, ConfigError> {
         error::list_in_place_of_table(text).map_or(Ok(()), |fault| Err(fault.at(text, origin)))?;
         let mut config: Self = toml::from_str(text).map_err(|error| ConfigError::from_toml(&error, text, origin))?;
+        config.supervise.allow_for_detection(config.gpu.detect_timeout);
         config.check_grace(text).and_then(|()| config.check()).map_err(|fault| fault.at(text, origin))?;
         Ok(config)
     }

@@ -24,7 +24,7 @@ pub fn reload(run: &Path, deadlines: &Supervise) -> anyhow::Result<LastReload> {
     let watcher = StatusWatcher::of(run);
     let (reply, _) = client::ask(&control::socket(run), &Request::Reload)?;
     let Reply::Reloading { asked } = reply else { anyhow::bail!("slurminit sent an unexpected reply: {reply:?}") };
-    let timeout = deadlines.prepare_timeout + deadlines.ready_timeout * 2 + ASSOCIATIONS_TIMEOUT + MARGIN;
+    let timeout = deadlines.prepare_timeout() + deadlines.ready_timeout * 2 + ASSOCIATIONS_TIMEOUT + MARGIN;
     let start = Instant::now();
     loop {
         let status = status::read(run).ok();

@@ -11,6 +11,7 @@ mod accounts;
 mod applied;
 mod atomic;
 mod bundles;
+mod closed_partitions;
 mod copies;
 mod daemon_directory;
 mod device_files;
@@ -32,6 +33,7 @@ pub use accounting::install_accounting;
 pub use accounts::{AccountError, check_accounts, install_accounts, removed_users};
 pub use applied::{keep_applied, keep_start_only, read_applied, read_former, read_start_only, restore_applied};
 pub use bundles::make_bundle_directories;
+pub use closed_partitions::{closed_partitions, forget_closed_partitions, record_closed_partitions};
 pub use copies::record_copies;
 pub use daemon_directory::{is_usable_by, make_daemon_directory};
 pub use device_files::{

@@ -47,7 +47,7 @@ impl Machine {
                 self.fail(exit_code::HOOK, Notice::HookTooSlow { index, limit });
             }
             Phase::Prepare { until, .. } if now >= *until => {
-                let limit = self.cluster.policy.prepare_timeout;
+                let limit = self.cluster.policy.prepare_timeout();
                 self.fail(exit_code::PREPARE, Notice::PrepareTooSlow { limit });
             }
             Phase::Prepare { since, is_reported, .. } if !*is_reported && now >= *since + SLOW => {
@@ -95,7 +95,7 @@ impl Machine {
         self.cluster.gates.open(Gate::Hooks);
         self.phase = Phase::Prepare {
             since: step.now,
-            until: step.now + self.cluster.policy.prepare_timeout,
+            until: step.now + self.cluster.policy.prepare_timeout(),
             is_reported: false,
         };
         step.start_task(Child::Prepare);

@@ -53,6 +53,8 @@ pub enum Child {
     Reconfigure,
     /// `slurminit prepare --restore`.
     Restore,
+    /// `slurminit prepare --reopen`: opens the partitions that a killed reload has closed.
+    Reopen,
     /// The container's command.
     Cmd,
 }

@@ -36,7 +36,7 @@ impl Machine {
                 self.fail(exit_code::MEMORY_FULL, Notice::MemoryFull);
             }
             // The output of `Explain` was read before its death. The next liveness round restarts the other helpers.
-            Child::Explain(_) | Child::OomScore | Child::JobsFollow | Child::JobsReached => {}
+            Child::Explain(_) | Child::OomScore | Child::JobsFollow | Child::JobsReached | Child::Reopen => {}
             // If an answer came before, this changes nothing.
             Child::NodeCheck => self.handle_node_report(None),
             Child::NodeResume => self.cluster.node.request_query(&self.cluster.step),

@@ -70,8 +70,9 @@ impl Reload {
         self.stage = match std::mem::take(&mut self.stage) {
             Stage::Preparing { until } if now >= until => {
                 cluster.step.kill_task(Child::Reload);
-                let limit = cluster.policy.prepare_timeout;
+                let limit = cluster.policy.prepare_timeout();
                 let text = format!("the preparation timed out after {limit:?}: a driver or a disk hangs");
+                cluster.step.start_task(Child::Reopen);
                 self.end(Outcome::Refused, text, &mut cluster.step)
             }
             Stage::Reconfiguring { until, work } if now >= until => {
@@ -101,14 +102,15 @@ impl Reload {
     /// Begins the next reload, if one was requested and nothing more important is under way.
     fn begin(&mut self, cluster: &mut Cluster) {
         let is_idle = matches!(self.stage, Stage::Idle | Stage::Watching { .. });
-        let mut tasks = [Child::Reload, Child::Reconfigure, Child::Restore, Child::Associations].into_iter();
+        let mut tasks =
+            [Child::Reload, Child::Reconfigure, Child::Restore, Child::Reopen, Child::Associations].into_iter();
         let has_running_task = tasks.any(|task| cluster.step.is_running(task));
         if !is_idle || has_running_task {
             return;
         }
         let Some(cause) = self.next.take() else { return };
         self.served_requests = self.request_count;
-        self.stage = Stage::Preparing { until: cluster.step.now + cluster.policy.prepare_timeout };
+        self.stage = Stage::Preparing { until: cluster.step.now + cluster.policy.prepare_timeout() };
         cluster.step.report(Notice::ReloadBegins { cause });
         cluster.step.start_task(Child::Reload);
     }
@@ -175,6 +177,7 @@ impl Reload {
             // Its last message was read before its death. If the stage has not changed, it died without one.
             (Stage::Preparing { .. }, Child::Reload) => {
                 let text = format!("the preparation {exit}; see its output above");
+                cluster.step.start_task(Child::Reopen);
                 self.end(Outcome::Refused, text, &mut cluster.step)
             }
             (Stage::Reconfiguring { work, .. }, Child::Reconfigure) if *exit == Exit::Code(0) => {

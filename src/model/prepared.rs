@@ -7,6 +7,7 @@
 pub mod announced;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,8 @@ pub enum PrepareEvent {
 pub struct PrepareInput {
     /// Checksums of the configuration that PID 1 uses (`config::StartOnlyTables` as text).
     pub held: Option<String>,
+    /// The time until PID 1 kills the preparation.
+    pub time_limit: Option<Duration>,
     /// The last log lines of the crashed daemon.
     pub last_lines: String,
 }

@@ -40,9 +40,13 @@ pub struct Supervise {
         deserialize_with = "value::optional_seconds"
     )]
     pub stop_timeout: Option<Duration>,
-    /// The time limit for detection, planning and installation together.
-    #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
-    pub prepare_timeout: Duration,
+    /// The configured time limit for detection, planning and installation together: see [`Supervise::prepare_timeout`].
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "value::as_optional_seconds",
+        deserialize_with = "value::optional_seconds"
+    )]
+    pub prepare_timeout: Option<Duration>,
     /// The time limit for the node to become idle.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub ready_timeout: Duration,
@@ -52,11 +56,30 @@ pub struct Supervise {
 
 /// `docker stop` waits for 10 s.
 const STOP_TIMEOUT: Duration = Duration::from_secs(8);
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Supervise {
     /// The time from the stop signal to the final SIGKILL, for all daemons together.
     pub fn stop_timeout(&self) -> Duration {
         self.stop_timeout.unwrap_or(STOP_TIMEOUT)
+    }
+
+    /// The time limit for detection, planning and installation together.
+    pub fn prepare_timeout(&self) -> Duration {
+        self.prepare_timeout.unwrap_or(PREPARE_TIMEOUT)
+    }
+
+    /// The time that a driver may take; the GPUs of one that answers for one after the other take up to two and a half times as long.
+    pub fn detect_timeout(&self, configured: Duration) -> Duration {
+        configured.min(self.prepare_timeout() / 3)
+    }
+
+    /// Without a configured limit, makes it long enough for a driver that may take this time.
+    pub fn allow_for_detection(&mut self, detect_timeout: Duration) {
+        let needed = detect_timeout.saturating_mul(3);
+        if self.prepare_timeout.is_none() && needed > PREPARE_TIMEOUT {
+            self.prepare_timeout = Some(needed);
+        }
     }
 
     /// How the stop timeout is divided.
@@ -106,7 +129,7 @@ impl Default for Supervise {
             probe_interval: Duration::from_secs(5),
             probe_timeout: Duration::from_secs(3),
             stop_timeout: None,
-            prepare_timeout: Duration::from_secs(30),
+            prepare_timeout: None,
             ready_timeout: Duration::from_secs(60),
             reload_on_change: true,
         }

@@ -2,6 +2,8 @@
 //! PID 1.
 
 mod ask_slurm;
+mod budget;
+mod closed_partitions;
 mod daemon_directories;
 pub mod environments;
 mod explain;
@@ -9,18 +11,20 @@ mod held_gpus;
 mod in_use;
 mod jobs_on_node;
 mod joining;
+mod key;
 mod reload;
 mod saved_release;
 
 pub use explain::explain;
-pub use reload::{dry_run, reload, restore};
+pub use reload::{dry_run, reload, reopen, restore};
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 
 use crate::oom_score;
+use budget::Budget;
 use config::{Config, ConfigError, DaemonName, JobHook, OnHookFailure, Role, StartOnlyTables};
 use doctor::RootOnly;
 use doctor::facts::StartFacts;
@@ -41,9 +45,6 @@ use sys::lock;
 use sys::report;
 use watch::agent;
 
-/// Timeout for the key of another container's cluster.
-const KEY_TIMEOUT: Duration = Duration::from_secs(15);
-
 /// The inputs of a start or reload.
 #[derive(Debug)]
 pub struct Sources<'a> {
@@ -57,6 +58,8 @@ pub struct Sources<'a> {
     pub held: Option<&'a StartOnlyTables>,
     /// At a reload: the node's current name.
     pub node: Option<&'a str>,
+    /// The time until PID 1 kills this process.
+    pub time_limit: Option<Duration>,
 }
 
 /// Reports progress to PID 1.
@@ -64,7 +67,8 @@ pub type ReportProgress<'a> = &'a dyn Fn(&PrepareEvent) -> anyhow::Result<()>;
 
 /// Prepares a start. The caller must still sync the key to disk.
 pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Result<(Prepared, MungeKey), Refusal> {
-    let (config, host_accounts) = load_with_accounts(sources)?;
+    let (mut config, host_accounts) = load_with_accounts(sources)?;
+    let budget = Budget::of(sources, &mut config);
     exposure::check(&config, sources.root)?;
     plan::require_controller(&config)?;
     let (what, cause) = ("slurminit already runs this cluster", "two instances would overwrite each other's files");
@@ -75,13 +79,15 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     // The report of an earlier agent is outdated.
     let _ = agent::files::forget(&config.paths.run);
     let _ = oom_score::clear_record(&config.paths.run);
+    // slurmctld opens all partitions at its start.
+    let _ = install::forget_closed_partitions(&config.paths, sources.root);
     let joining = joining::check(&config, sources.root)?;
     let accounts = accounts(&config, sources)?;
     let owners = with_slurm_user(&config, sources.config, sources.root)?;
     let unusable = install::make_directories(&owners, sources.root)?;
     let key = match &joining {
         Some(joining) => joining.install(&config, sources.root)?,
-        None => munge_key(&config, sources.root)?,
+        None => key::install(&config, sources.root, &budget)?,
     };
     // munged starts while the driver is queried.
     report_or_fail(report_progress, &PrepareEvent::MungeKeyReady)?;
@@ -146,29 +152,6 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
 /// The user of slurmctld, as named by the operator's slurm.conf or slurminit.toml.
 fn slurm_user(owners: &Config) -> Option<String> {
     owners.daemons.get(&DaemonName::Slurmctld)?.user.clone()
-}
-
-/// Installs the key. The controller's container, which starts at the same time, may not have made it yet.
-#[expect(clippy::disallowed_methods, reason = "this is a child of PID 1; there is no event for a new file in a volume")]
-fn munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
-    let begin = Instant::now();
-    let mut is_reported = false;
-    loop {
-        match install::install_munge_key(config, root) {
-            Err(InstallError::NoKey { .. }) if begin.elapsed() < KEY_TIMEOUT => {
-                if !is_reported && begin.elapsed() >= Duration::from_secs(1) {
-                    is_reported = true;
-                    report::warn(message!(
-                        "waiting-for-key",
-                        "waiting for the controller's container to make {file}",
-                        file = config.paths.munge_key.display()
-                    ));
-                }
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            outcome => return outcome,
-        }
-    }
 }
 
 /// Fails if the saved jobs belong to a cluster of another name, which makes slurmctld exit.
@@ -397,7 +380,10 @@ fn report_or_fail(report_progress: ReportProgress<'_>, event: &PrepareEvent) -> 
 pub fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> anyhow::Result<Inventory> {
     let Some(path) = file else {
         // The same variable as in `slurminit detect`.
-        let mut options = probe::Options::from_environment(root.to_owned(), config.gpu.detect_timeout);
+        let mut options = probe::Options::from_environment(
+            root.to_owned(),
+            config.supervise.detect_timeout(config.gpu.detect_timeout),
+        );
         options.queries_container_name = config.names_node_after_container();
         // The GPUs whose faults the agent reported are left out.
         options.left_out = agent::files::left_out(&config.paths.run);

@@ -85,7 +85,7 @@ impl Cluster {
     /// Timeout of a start.
     pub fn start_timeout(&self) -> Duration {
         let supervise = self.load().map(|(config, _)| config.supervise).unwrap_or_default();
-        supervise.prepare_timeout + supervise.ready_timeout
+        supervise.prepare_timeout() + supervise.ready_timeout
     }
 
     /// How the running cluster differs from these options.

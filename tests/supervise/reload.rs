@@ -214,6 +214,37 @@ fn detects_created_renamed_and_symlinked_files() {
     stop(init);
 }
 
+/// Has `scontrol` log the states that it sets, and then run this script.
+fn log_states(cluster: &Cluster, then: &str) {
+    let d = cluster.directory().display();
+    script(cluster, "scontrol", &format!("#!/bin/sh\n[ $1 = show ] || echo scontrol $3 >> {d}/events\n{then}\n"));
+}
+
+#[test]
+fn reload_refused_by_hanging_check_closes_no_partition() {
+    let cluster = cluster(&format!("{QUIET}prepare_timeout = 3\n"), "exec sleep 1000");
+    log_states(&cluster, "");
+    let init = serve(&cluster);
+    append(&cluster, "[[partition]]\nname = 'short'\n");
+    let end = reload(&cluster);
+    assert!(end.code != 0 && end.stderr.contains("cannot be checked"), "{}", end.stderr);
+    assert_eq!(cluster.transitions()[3..], [""; 0]);
+    stop(init);
+}
+
+#[test]
+fn partition_closed_by_killed_reload_is_opened_again() {
+    let cluster = cluster(QUIET, "exit 0");
+    log_states(&cluster, "[ $3 != State=DRAIN ] || kill -9 $PPID");
+    let init = serve(&cluster);
+    append(&cluster, "[[partition]]\nname = 'short'\n");
+    assert_ne!(reload(&cluster).code, 0);
+    let states = wait_for("the opening", || cluster.transitions().get(3..5).map(<[String]>::to_vec));
+    assert_eq!(states, ["DRAIN", "UP"].map(|state| format!("scontrol State={state}")));
+    wait_for("the end of the record", || (!cluster.directory().join("run/closed-partitions").exists()).then_some(()));
+    stop(init);
+}
+
 #[test]
 fn stop_cancels_running_reload() {
     let extra = format!("{QUIET}prepare_timeout = {NEVER}\n");

@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Restore the files that the daemons used before the last reload
     #[arg(long, value_name = "FILE", value_delimiter = ',', value_parser = parse_file_name)]
     restore: Vec<FileName>,
+    /// Open the partitions that a killed reload has closed
+    #[arg(long)]
+    reopen: bool,
     /// Check whether the configuration caused this daemon's death
     #[arg(long, value_name = "DAEMON")]
     died: Option<String>,
@@ -48,7 +51,18 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let start_only: Option<StartOnlyTables> =
         input.held.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     let (config, inventory) = (config.as_deref(), inventory.as_deref());
-    let sources = Sources { config, root, inventory, held: start_only.as_ref(), node: node.as_deref() };
+    let sources = Sources {
+        config,
+        root,
+        inventory,
+        held: start_only.as_ref(),
+        node: node.as_deref(),
+        time_limit: input.time_limit,
+    };
+    if args.reopen {
+        prepare::reopen(&sources);
+        return Ok(exit_code::SUCCESS);
+    }
     let is_restore = !args.restore.is_empty();
     if let Some(daemon) = &args.died {
         // Before a restore replaces the files that the daemon used.

@@ -85,6 +85,7 @@ impl Supervisor {
                 let restore = self.config_verb("prepare").option("--restore", files.join(","));
                 (restore.then(died.map(|id| self.death_options(id)).unwrap_or_default()), Captured)
             }
+            Child::Reopen => (self.config_verb("prepare").arg("--reopen"), Log),
             Child::Environments => (self.config_verb("environments"), Log),
             Child::Associations => (self.config_verb("associations"), Log),
             Child::JobsRecover => (jobs("recover"), Log),
@@ -227,7 +228,11 @@ impl Supervisor {
     fn prepare_input(&self, child: Child) -> Option<PrepareInput> {
         let died = match child {
             Child::Prepare | Child::Reload => {
-                return Some(PrepareInput { held: Some(self.task.held.clone()), ..PrepareInput::default() });
+                return Some(PrepareInput {
+                    held: Some(self.task.held.clone()),
+                    time_limit: Some(self.task.setup.supervise.prepare_timeout()),
+                    ..PrepareInput::default()
+                });
             }
             Child::Explain(id) => id,
             Child::Restore => self.machine.rollback_files_and_cause().1?,

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::budget::Budget;
 use super::explain::refusal;
 use config::{Config, DaemonName};
 use install::planned::Planned;
@@ -29,13 +30,14 @@ pub(super) fn ask_slurm(
     config_file: Option<&Path>,
     root: &Path,
     planned: &Planned,
+    budget: &Budget,
 ) -> Result<(), Refusal> {
     let (files, customized) = (planned.files.as_slice(), &planned.customized);
     let dynamic_node = config.shares_a_cluster().then(|| render::dynamic_node(&planned.plan));
     let directory = sys::under(root, &config.paths.run).join(DIRECTORY);
     let outcome = lay_out(&directory, &sys::under(root, &config.paths.slurm), files)
         .map_err(|error| cannot_check(&directory, &error))
-        .and_then(|()| parse(config, &directory, dynamic_node.as_deref()));
+        .and_then(|()| parse(config, &directory, dynamic_node.as_deref(), budget));
     // If files remain, the next check replaces them.
     let _ = fs::remove_dir_all(&directory);
     match outcome? {
@@ -73,7 +75,12 @@ fn lay_out(directory: &Path, slurm: &Path, files: &[Text]) -> io::Result<()> {
 }
 
 /// slurmd's complaint; `None` if there is none.
-fn parse(config: &Config, directory: &Path, dynamic_node: Option<&str>) -> Result<Option<String>, Refusal> {
+fn parse(
+    config: &Config,
+    directory: &Path,
+    dynamic_node: Option<&str>,
+    budget: &Budget,
+) -> Result<Option<String>, Refusal> {
     let slurmd_command = config.daemons.get(&DaemonName::Slurmd).and_then(|daemon| daemon.command.as_ref()?.first());
     let is_slurmd = |program: &&String| Path::new(program).file_name().is_some_and(|name| name == "slurmd");
     let program = slurmd_command.filter(is_slurmd).map_or("slurmd", String::as_str);
@@ -83,7 +90,7 @@ fn parse(config: &Config, directory: &Path, dynamic_node: Option<&str>) -> Resul
     if let Some(node) = dynamic_node {
         command.args(["-Z", "-N", NODE, "--conf", node]);
     }
-    match tool::output(&mut command, config.supervise.prepare_timeout) {
+    match tool::output(&mut command, budget.check_timeout()) {
         Ok(output) if output.status.success() => Ok(None),
         Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stderr).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -3,18 +3,19 @@
 
 use serde_json::Value;
 
+use super::budget::Budget;
 use model::exit_code;
 use model::inventory::gres::has_gpu;
 use model::message;
 use plan::Refusal;
-use slurm::client::{Client, Jobs, limit};
+use slurm::client::Jobs;
 use slurm::error::QueryError;
 use sys::report;
 
 /// Fails if there is such a job, or if that cannot be determined.
-pub(super) fn check_no_job_holds_gpus() -> Result<(), Refusal> {
+pub(super) fn check_no_job_holds_gpus(budget: &Budget) -> Result<(), Refusal> {
     // Uses JSON: in `scontrol show job`, a job's name and comment can imitate Slurm's own lines.
-    let client = Client::with_timeout(limit::RELOAD);
+    let client = budget.slurm();
     let answer = match client.output("squeue", &["--json"]) {
         Ok(answer) => answer,
         Err(QueryError::TimedOut(_)) => {

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
+use super::budget::Budget;
 use config::{Config, Role};
 use install::planned::{Planned, slurm_conf, state_directory};
 use model::exit_code;
@@ -12,12 +13,10 @@ use model::queued_job::QueuedJob;
 use plan::in_use;
 use plan::in_use::{InUse, RemovedNode, RemovedPartition, Saved};
 use plan::{FileName, Refusal};
-use slurm::client::{Client, Jobs, limit};
+use slurm::client::Jobs;
 use slurm::error::QueryError;
 use sys::report;
 use sys::trusted_path;
-
-const SLURM: Client = Client::with_timeout(limit::RELOAD);
 
 /// Whether slurmctld of this container reads the slurm.conf of this container.
 fn has_slurmctld(config: &Config) -> bool {
@@ -96,38 +95,46 @@ fn keep(
     kept
 }
 
-/// At a reload: keeps the partitions of jobs, and fails if jobs would lose another resource. `closed`: the partitions that accept no new
-/// jobs meanwhile.
+/// The partitions that a reload keeps, and those that it removes.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) entries: Vec<KeptEntry>,
+    /// Partitions without jobs that accept new ones.
+    pub(super) removed: Vec<String>,
+}
+
+/// At a reload: keeps the partitions of jobs, and fails if jobs would lose another resource.
 pub(super) fn keep_at_reload(
     config: &Config,
     root: &Path,
     former: &str,
     planned: &mut Planned,
-    closed: &mut ClosedPartitions,
-) -> Result<Vec<KeptEntry>, Refusal> {
+    budget: &Budget,
+) -> Result<Kept, Refusal> {
     let now = slurm_conf(&planned.files);
     let (partitions, mut nodes) = (in_use::removed_partitions(former, now), in_use::removed_nodes(former, now));
     if !has_slurmctld(config) || (partitions.is_empty() && in_use::has_same_nodes(former, now)) {
-        return Ok(Vec::new());
+        return Ok(Kept::default());
     }
     nodes.retain(|node| node.is_kept);
-    closed.close(&partitions);
-    let used = InUse { jobs: jobs()?, saved: saved(config, root, planned) };
-    let kept = keep(former, planned, partitions, nodes, &used);
-    if let Some((kept, user_file)) = kept.iter().find_map(|kept| Some((kept, kept.own.as_ref()?))) {
+    let used = InUse { jobs: jobs(budget)?, saved: saved(config, root, planned) };
+    let is_removed = |gone: &&RemovedPartition| gone.is_up && gone.using_jobs(&used).is_none();
+    let removed = partitions.iter().filter(is_removed).map(|gone| gone.name.clone()).collect();
+    let entries = keep(former, planned, partitions, nodes, &used);
+    if let Some((kept, user_file)) = entries.iter().find_map(|kept| Some((kept, kept.own.as_ref()?))) {
         return Err(in_use::missing_entry(&kept.what, kept.state, &kept.jobs, user_file));
     }
     in_use::check_nodes(former, slurm_conf(&planned.files), used.jobs.as_deref().unwrap_or_default())?;
-    Ok(kept)
+    Ok(Kept { entries, removed })
 }
 
 /// Fails if users whose accounts a reload removes have jobs.
-pub(super) fn check_accounts_in_use(config: &Config, root: &Path) -> Result<(), Refusal> {
+pub(super) fn check_accounts_in_use(config: &Config, root: &Path, budget: &Budget) -> Result<(), Refusal> {
     let leaving = install::removed_users(config, root)?;
     if leaving.is_empty() {
         return Ok(());
     }
-    let jobs = jobs()?.unwrap_or_default();
+    let jobs = jobs(budget)?.unwrap_or_default();
     for (uid, name) in leaving {
         let own_jobs: Vec<String> = jobs.iter().filter(|job| job.uid == uid).map(|job| job.id.clone()).collect();
         if !own_jobs.is_empty() {
@@ -160,8 +167,8 @@ fn saved(config: &Config, root: &Path, planned: &Planned) -> Saved {
 }
 
 /// All jobs that have not ended; `None` without a controller.
-pub(super) fn jobs() -> Result<Option<Vec<QueuedJob>>, Refusal> {
-    match SLURM.jobs(&Jobs { options: &["--all", "--sort=i"], ..Jobs::default() }) {
+fn jobs(budget: &Budget) -> Result<Option<Vec<QueuedJob>>, Refusal> {
+    match budget.slurm().jobs(&Jobs { options: &["--all", "--sort=i"], ..Jobs::default() }) {
         Ok(jobs) => Ok(Some(jobs)),
         Err(QueryError::TimedOut(_)) => Err(Refusal::new(
             exit_code::FAILURE,
@@ -174,42 +181,4 @@ pub(super) fn jobs() -> Result<Option<Vec<QueuedJob>>, Refusal> {
             Ok(None)
         }
     }
-}
-
-/// Partitions that accept no new jobs while a reload removes them; they are opened again if it fails.
-#[derive(Debug)]
-pub(super) struct ClosedPartitions {
-    is_dry: bool,
-    names: Vec<String>,
-}
-
-impl ClosedPartitions {
-    /// `is_dry`: change nothing.
-    pub(super) fn new(is_dry: bool) -> Self {
-        Self { is_dry, names: Vec::new() }
-    }
-
-    fn close(&mut self, gone: &[RemovedPartition]) {
-        if !self.is_dry {
-            let open = gone.iter().filter(|gone| gone.is_up && update(&gone.name, "DRAIN"));
-            self.names.extend(open.map(|gone| gone.name.clone()));
-        }
-    }
-
-    /// Leaves the partitions closed or removed.
-    pub(super) fn keep_closed(mut self) {
-        self.names.clear();
-    }
-}
-
-impl Drop for ClosedPartitions {
-    fn drop(&mut self) {
-        for name in &self.names {
-            update(name, "UP");
-        }
-    }
-}
-
-fn update(partition: &str, state: &str) -> bool {
-    SLURM.update(&format!("PartitionName={partition}"), &[format!("State={state}")]).is_ok()
 }

@@ -1,15 +1,16 @@
 //! Checks that the controller can delete its record of this node, which a node with changed hardware requires. It deletes only a node
 //! without jobs and reservations (24.11, `_delete_node_ptr`). The node has to be drained, so that no job starts meanwhile.
 
+use super::budget::Budget;
 use model::exit_code;
 use plan::Refusal;
-use slurm::client::{Client, Jobs, limit};
+use slurm::client::Jobs;
 use slurm::error::QueryError;
 use slurm::node_record::NodeRecord;
 
 /// Fails if the controller would not delete the node, a job would lose a resource, or slurmctld does not report the jobs.
-pub(super) fn check_no_job_is_on(node: &str) -> Result<(), Refusal> {
-    let client = Client::with_timeout(limit::RELOAD);
+pub(super) fn check_no_job_is_on(node: &str, budget: &Budget) -> Result<(), Refusal> {
+    let client = budget.slurm();
     let no_answer = |why: QueryError| refusal(format!("slurmctld does not report the jobs on {node}: {why}"), node);
     let record = client.node(node).map_err(no_answer)?;
     // Slurm would delete a node with a suspended job.

@@ -4,8 +4,10 @@
 use std::path::Path;
 
 use super::ask_slurm::ask_slurm;
+use super::budget::Budget;
+use super::closed_partitions::{self, ClosedPartitions};
 use super::held_gpus::check_no_job_holds_gpus;
-use super::in_use::{ClosedPartitions, KeptEntry, check_accounts_in_use, keep_at_reload};
+use super::in_use::{Kept, KeptEntry, check_accounts_in_use, keep_at_reload};
 use super::jobs_on_node::check_no_job_is_on;
 use super::{Sources, accounts, detected, load, load_with_accounts, no_accounts, prepared_result};
 use crate::state_disk;
@@ -31,6 +33,8 @@ pub struct ReloadEffect {
     pub deferred: Vec<String>,
     /// The partitions that are kept for their jobs.
     pub kept: Vec<KeptEntry>,
+    /// The partitions that it removes.
+    removed: Vec<String>,
     planned: Planned,
     /// The node's name.
     node: String,
@@ -38,17 +42,22 @@ pub struct ReloadEffect {
 
 /// Prepares a reload. Nothing is written unless everything can be applied.
 pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
-    let (config, host_accounts) = load_with_accounts(sources)?;
+    let (mut config, host_accounts) = load_with_accounts(sources)?;
     exposure::check(&config, sources.root)?;
     let deferred = deferred(&config, sources.held)?;
+    let budget = Budget::of(sources, &mut config);
+    closed_partitions::reopen(&config.paths, sources.root, &budget.slurm_for_cleanup());
     let inventory = detected(&config, sources.root, sources.inventory)?;
-    // The partitions are opened again if this fails.
-    let mut closed = ClosedPartitions::new(false);
-    let effect = plan_effect(&config, sources.config, &inventory, sources.root, sources.node, &mut closed)?;
+    let plan = || plan_effect(&config, sources.config, &inventory, sources.root, sources.node, &budget);
+    let effect = plan()?;
     for line in effect.difference.lines() {
         sys::report::info(message!("file-change", "{line}", line = line));
     }
-    check(&config, sources.config, sources.root, &effect)?;
+    check(&config, sources.config, sources.root, &effect, &budget)?;
+    // From here to the installation the partitions are closed. They are opened again if it fails.
+    let closed = ClosedPartitions::close(&config, sources.root, &effect.removed, budget)?;
+    // A job that came during the checks keeps its partition.
+    let effect = if effect.removed.is_empty() { effect } else { plan()? };
     let ReloadEffect { planned, change, kept, .. } = effect;
     let before = account_files(sources.root);
     let accounts = accounts(&config, sources)?;
@@ -113,29 +122,34 @@ pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<ReloadEffe
     install::add_host_accounts(&mut config, root)?;
     let config = &config;
     exposure::check(config, root)?;
-    let mut closed = ClosedPartitions::new(true);
-    let effect =
-        ReloadEffect { deferred, ..plan_effect(config, config_file, &inventory, root, kept.next(), &mut closed)? };
-    check(config, config_file, root, &effect)?;
+    let budget = Budget::begin(config.supervise.prepare_timeout());
+    let effect = ReloadEffect { deferred, ..plan_effect(config, config_file, &inventory, root, kept.next(), &budget)? };
+    check(config, config_file, root, &effect, &budget)?;
     install::check_accounts(config, root).map_err(|error| no_accounts(error, config_file))?;
     Ok(effect)
 }
 
 /// Runs every check that could refuse the change.
-fn check(config: &Config, config_file: Option<&Path>, root: &Path, effect: &ReloadEffect) -> Result<(), Refusal> {
+fn check(
+    config: &Config,
+    config_file: Option<&Path>,
+    root: &Path,
+    effect: &ReloadEffect,
+    budget: &Budget,
+) -> Result<(), Refusal> {
     if effect.change.apply != Apply::Nothing {
-        ask_slurm(config, config_file, root, &effect.planned)?;
+        ask_slurm(config, config_file, root, &effect.planned, budget)?;
         if Target::of(config).has_state() {
             check_state_disk(&state_directory(config, root, &effect.planned.files))?;
         }
     }
     if effect.change.gres {
-        check_no_job_holds_gpus()?;
+        check_no_job_holds_gpus(budget)?;
     }
     if effect.change.node {
-        check_no_job_is_on(&effect.node)?;
+        check_no_job_is_on(&effect.node, budget)?;
     }
-    check_accounts_in_use(config, root)
+    check_accounts_in_use(config, root, budget)
 }
 
 /// Checks that slurmctld can save its jobs, because its successor has only the saved ones.
@@ -150,6 +164,12 @@ fn check_state_disk(state: &Path) -> Result<(), Refusal> {
 /// The current account files, to detect changes.
 fn account_files(root: &Path) -> [Option<Vec<u8>>; 2] {
     ["/etc/passwd", "/etc/group"].map(|path| sys::trusted_path::read(&sys::under(root, Path::new(path))).ok())
+}
+
+/// Opens the partitions that a killed reload has closed.
+pub fn reopen(sources: &Sources<'_>) {
+    let config = load(sources).unwrap_or_default();
+    closed_partitions::reopen(&config.paths, sources.root, &Budget::begin(config.supervise.prepare_timeout()).slurm());
 }
 
 /// Restores the files that the daemons used before the last reload.
@@ -182,7 +202,7 @@ fn plan_effect(
     inventory: &Inventory,
     root: &Path,
     node: Option<&str>,
-    closed: &mut ClosedPartitions,
+    budget: &Budget,
 ) -> Result<ReloadEffect, Refusal> {
     let current_name = node.filter(|_| own_name::is_container_id(&inventory.hostname)).map(str::to_owned);
     let container_name = inventory.container_name.clone().or(current_name);
@@ -201,7 +221,7 @@ fn plan_effect(
         return Err(restart_required(&format!("the node's name changed from {running} to {name}")));
     }
     let old = install::read_applied(&config.paths, root)?;
-    let kept = keep_at_reload(config, root, slurm_conf(&old), &mut planned, closed)?;
+    let Kept { entries: kept, removed } = keep_at_reload(config, root, slurm_conf(&old), &mut planned, budget)?;
     let mut change = plan::change(&old, &planned.files);
     if config.has_dynamic_node() {
         let now = render::dynamic_node(&planned.plan);
@@ -218,7 +238,7 @@ fn plan_effect(
         return Err(restart_required(&format!("{} in slurm.conf changed", change.start_only.join(" and "))));
     }
     let difference = difference(&old, &planned.files);
-    Ok(ReloadEffect { difference, deferred: Vec::new(), kept, planned, change, node: name })
+    Ok(ReloadEffect { difference, deferred: Vec::new(), kept, removed, planned, change, node: name })
 }
 
 /// The node line with which slurmd registered.

@@ -1,0 +1,44 @@
+//! The partitions that a reload has closed, in the run directory: see `startup::prepare`.
+
+use std::path::Path;
+
+use super::{InstallError, read_text, replace_in};
+use config::Paths;
+use sys::trusted_path;
+
+/// The file, with one name per line.
+const FILE: &str = "closed-partitions";
+
+/// Records the partitions that are about to be closed.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn record_closed_partitions(paths: &Paths, root: &Path, names: &[String]) -> Result<(), InstallError> {
+    replace_in(root, &paths.run, FILE, &names.join("\n"), 0o644).map(drop)
+}
+
+/// The recorded partitions.
+///
+/// # Errors
+/// The file exists but cannot be read.
+pub fn closed_partitions(paths: &Paths, root: &Path) -> Result<Vec<String>, InstallError> {
+    let text = read_text(root, &paths.run.join(FILE))?.unwrap_or_default();
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// Removes the record.
+///
+/// # Errors
+/// The file exists but cannot be removed.
+pub fn forget_closed_partitions(paths: &Paths, root: &Path) -> Result<(), InstallError> {
+    let run = match trusted_path::open(root, &paths.run) {
+        Err(untrusted) if untrusted.is_missing() => return Ok(()),
+        run => run?,
+    };
+    match run.remove(FILE) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(InstallError::write(&paths.run.join(FILE), error))
+        }
+        _ => Ok(()),
+    }
+}

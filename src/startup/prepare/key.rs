@@ -1,0 +1,36 @@
+//! The munge key, which another container of the cluster may have to make first.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::budget::Budget;
+use config::Config;
+use install::{InstallError, MungeKey};
+use model::message;
+use sys::report;
+
+/// Timeout for the key of another container's cluster.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Installs the key. The controller's container, which starts at the same time, may not have made it yet.
+#[expect(clippy::disallowed_methods, reason = "this is a child of PID 1; there is no event for a new file in a volume")]
+pub(super) fn install(config: &Config, root: &Path, budget: &Budget) -> Result<MungeKey, InstallError> {
+    let (begin, timeout) = (Instant::now(), budget.timeout(TIMEOUT));
+    let mut is_reported = false;
+    loop {
+        match install::install_munge_key(config, root) {
+            Err(InstallError::NoKey { .. }) if begin.elapsed() < timeout => {
+                if !is_reported && begin.elapsed() >= Duration::from_secs(1) {
+                    is_reported = true;
+                    report::warn(message!(
+                        "waiting-for-key",
+                        "waiting for the controller's container to make {file}",
+                        file = config.paths.munge_key.display()
+                    ));
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            outcome => return outcome,
+        }
+    }
+}
