@@ -45,6 +45,7 @@ fn container(cheap: CheapFacts) -> facts::ContainerFacts {
         slurm: facts::SlurmFacts::not_queried("the controller does not respond"),
         munge: Err("no munged".to_owned()),
         foreign_credential: None,
+        step_credential_lifetime: 10,
         has_address: Ok(true),
         gpu_health: Err("no GPU agent in this container".to_owned()),
         namespaces: Ok(()),
