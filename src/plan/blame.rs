@@ -170,7 +170,8 @@ impl Candidate {
         // In the operator's own file any key matches, because the whole line is shown.
         let in_own_line = here && self.line.is_some();
         // A key alone may be a word of the message, such as Nodes.
-        let is_named = value || key && (here || self.mentions_any_value(complaint) || self.is_unrecognized(complaint));
+        let is_key = || self.is_unrecognized(complaint) || self.is_spelled_out(complaint);
+        let is_named = value || key && (here || self.mentions_any_value(complaint) || is_key());
         if !is_named && !in_own_line {
             return 0;
         }
@@ -181,6 +182,12 @@ impl Candidate {
     fn is_unrecognized(&self, complaint: &str) -> bool {
         let key = complaint.split_once("unrecognized key: ").and_then(|(_, key)| key.split_whitespace().next());
         key.is_some_and(|key| key.eq_ignore_ascii_case(&self.key))
+    }
+
+    /// Whether Slurm names the key, such as PreemptType: it is spelled as no word of English is.
+    fn is_spelled_out(&self, complaint: &str) -> bool {
+        let is_compound = self.key.chars().skip(1).any(char::is_uppercase);
+        is_compound && complaint.split(|c: char| !c.is_alphanumeric()).any(|word| word == self.key)
     }
 
     /// Whether the value is mentioned, however common it is.
@@ -273,6 +280,7 @@ mod tests {
             ("auth/slurm: cannot stat '/etc/slurm/slurm.key': No such file or directory", "AuthType"),
             ("init: CgroupPlugin=disabled in cgroup.conf is not compatible with task/cgroup.", "TaskPlugin"),
             ("PreemptMode=SUSPEND requires GANG too", "PreemptMode"),
+            ("PreemptType and PreemptMode values incompatible", "PreemptMode"),
         ] {
             let found = blame(&config, &[], &Customized::default(), &[message]).map(|blame| blame.culprit);
             let path = vec!["slurm".into(), "conf".into(), key.to_owned().into()];
@@ -282,15 +290,14 @@ mod tests {
 
     /// The messages of slurmctld 24.11 about a partition whose nodes are gone.
     #[test]
-    fn key_alone_blames_no_line() {
-        let toml = "[slurm.conf]\nPreemptMode = 'SUSPEND'\n[[partition]]\nname = 'node'\nNodes = 'ALL'\n\
+    fn word_of_a_message_blames_no_line() {
+        let toml = "[[partition]]\nname = 'node'\nNodes = 'ALL'\n\
                     [[partition]]\nname = 'gpu'\nNodes = 'ALL'\nState = 'UP'\n";
         let config = Config::parse(toml, Path::new("x")).unwrap();
         let culprit =
             |messages: &[&str]| blame(&config, &[], &Customized::default(), messages).map(|blame| blame.culprit);
         let missing = "build_part_bitmap: invalid node name burst-1 in partition";
         assert_eq!(culprit(&[missing, "Invalid node names in partition burst"]), None);
-        assert_eq!(culprit(&["PreemptType and PreemptMode values incompatible"]), None);
         assert_eq!(culprit(&["Invalid nodes, state unknown"]), None);
         let name = |index: usize| {
             Some(Culprit::Configuration(vec!["partition".into(), index.into(), "name".to_owned().into()]))
