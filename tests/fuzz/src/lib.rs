@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use config::{Config, TypeName};
 use model::inventory::Inventory;
-use plan::{Plan, Text, plan};
 use plan::render::render;
+use plan::{Plan, Text, plan};
 
 /// Inventory with two NVIDIA GPUs, one of them in MIG mode, and an AMD GPU.
 pub fn machine() -> Inventory {

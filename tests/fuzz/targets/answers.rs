@@ -1,11 +1,11 @@
 //! Output that PID 1 parses: of sinfo, of `slurminit prepare`, and the daemons' log lines in chunks of any size.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use model::inventory::{CpuSet, PciAddress};
 use init::logs::{Circumstances, LineSplitter, parse_daemon_line};
-use model::prepared::PrepareEvent;
+use libfuzzer_sys::fuzz_target;
 use machine::node_report::NodeReport;
+use model::inventory::{CpuSet, PciAddress};
+use model::prepared::PrepareEvent;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut whole = Vec::new();

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use libfuzzer_sys::fuzz_target;
 use config::Config;
+use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     match Config::parse(text, Path::new("slurminit.toml")) {

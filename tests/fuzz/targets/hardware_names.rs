@@ -1,8 +1,8 @@
 //! Texts from NVML, /proc and sysfs: model, UUID, profile, device file, ISA, host name.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use config::Config;
+use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut texts = slurminit_fuzz::texts(bytes).into_iter();

@@ -19,6 +19,9 @@ fuzz_target!(|bytes: &[u8]| {
     }
     for (name, value) in parse_environment(bytes) {
         let (name, value) = (name.as_encoded_bytes(), value.as_encoded_bytes());
-        assert!(!name.contains(&b'=') && !name.contains(&0) && !value.contains(&0), "not valid in an environment: {name:?}");
+        assert!(
+            !name.contains(&b'=') && !name.contains(&0) && !value.contains(&0),
+            "not valid in an environment: {name:?}"
+        );
     }
 });

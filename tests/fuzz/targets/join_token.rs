@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use config::token::{Token, TokenContents};
-use config::{Config, TokenSettings};
+use config::{Layers, TokenSettings};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -22,8 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
     let [settings, rest @ ..] = texts.as_slice() else { return };
     let Ok(settings) = TokenSettings::parse(settings) else { return };
     let (file, origin) = (rest.first().map_or("", String::as_str), Path::new("slurminit.toml"));
-    let Ok(local) = Config::parse(file, origin) else { return };
-    if let Ok(joined) = settings.apply(local, file, origin) {
+    if let Ok(Layers { config: joined, .. }) = Layers::merge(file, origin, Some(&settings), &|_| None) {
         assert!(joined.slurm.controller.is_some());
         drop(slurminit_fuzz::plan_and_check(&joined, &slurminit_fuzz::machine()));
     }

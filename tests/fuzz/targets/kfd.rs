@@ -1,8 +1,8 @@
 //! The AMD kernel driver's topology: properties, memory banks, links, PCI names. NUL separates the texts.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use config::Config;
+use libfuzzer_sys::fuzz_target;
 use probe::vendor::amd;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,11 +1,11 @@
 //! Messages to PID 1 over its sockets, and arguments that it passes to its children.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use config::StartOnlyTables;
 use init::control::protocol::{line, parse_answer, take_request};
-use sys::proc::Stat;
 use init::handover::{Claim, Process, check_claim, main_pid};
+use libfuzzer_sys::fuzz_target;
+use sys::proc::Stat;
 
 const MAIN: i32 = 40;
 

@@ -3,8 +3,8 @@
 
 use std::sync::LazyLock;
 
-use libfuzzer_sys::fuzz_target;
 use config::Config;
+use libfuzzer_sys::fuzz_target;
 use probe::vendor::nvidia::proc;
 use probe::{cgroup, cpu, device, memory};
 use slurminit_fuzz::Root;

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use libfuzzer_sys::fuzz_target;
 use config::Config;
-use plan::{FileName, Names, Origin, Text, UserFile, change, plan, select_user_files};
+use libfuzzer_sys::fuzz_target;
 use model::prepared::Apply;
+use plan::{FileName, Names, Origin, Text, UserFile, change, plan, select_user_files};
 
 fuzz_target!(|bytes: &[u8]| {
     let inventory = slurminit_fuzz::machine();
@@ -30,6 +30,10 @@ fuzz_target!(|bytes: &[u8]| {
     let names = Names { hostname: inventory.hostname.clone(), ..Names::default() };
     let customized = plan.apply_user_files(&config, select_user_files(&config, &files), &inventory, &names, &exists);
     for file in &files {
-        assert_eq!(customized.get(file.name).map(|user_file| &user_file.text), Some(&file.text), "a customized file was changed");
+        assert_eq!(
+            customized.get(file.name).map(|user_file| &user_file.text),
+            Some(&file.text),
+            "a customized file was changed"
+        );
     }
 });
