@@ -1,7 +1,7 @@
 //! The directory of images. Each image is a directory with its files (`rootfs`) and its record (`image.json`).
 //!
-//! Whoever can change an image decides what the jobs in it run. So an image is used only if root or the user of the job owns the
-//! directory, the image, its files and its record, and nobody else may write there: owners are content's own, not its directory's.
+//! A user who can change an image decides what the jobs in it run. So an image is used only if root or the user of the job owns the
+//! directory, the image, its files and its record, and no other user can write there. The content's own owner counts, not its directory's.
 
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
