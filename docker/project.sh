@@ -30,6 +30,17 @@ remove_own_lines() {
     [ -s .env ] || rm .env
 }
 
+# compose reads no file that COMPOSE_FILE leaves out: what the user has added to it and a compose.override.yaml follow the files of docker/up.
+with_own_files() { # FILE:FILE...
+    local files=$1 file former=''
+    [ ! -f .env ] || former=$(sed -n 's/^COMPOSE_FILE=//p' .env | tail -n 1)
+    for file in ${former//:/ } compose.override.yaml; do
+        case "$file" in compose.yaml | compose.cluster.yaml | docker/*) continue ;; esac
+        [[ ":$files:" == *":$file:"* || ! -f $file ]] || files+=:$file
+    done
+    printf '%s' "$files"
+}
+
 write_own_lines() { # PROJECT LINE...
     local project=$1 wanted
     shift
