@@ -2,8 +2,7 @@
 #
 #   docker build -t slurminit:latest .                              without GPUs
 #   docker build -t slurminit:latest --build-arg GPU_TYPE=nvidia .  or amd, intel
-#   docker build -t slurminit:accounting --target accounting .      with Slurm's accounting database
-#   docker build -t slurminit:login --target login .                with SSH for users
+#   docker build -t slurminit:full --target full .                  with accounting, the REST API and SSH for users
 #   docker build -t slurminit:demo --target demo --build-arg GPU_TYPE=nvidia .   simulated GPUs
 #   docker build -t slurminit:25.11 --build-arg SLURM_VERSION=25.11.8 .          another Slurm, from source
 #
@@ -204,8 +203,10 @@ ARG REVISION=
 RUN echo "${REVISION}" > /usr/share/slurminit/commit
 
 
-# Accounting and the REST API: slurmdbd and a database of its own, slurmrestd. Its tables are made here, so that the first start copies a directory.
-FROM vendor AS accounting
+# Accounting, the REST API and logins: slurmdbd and a database of its own, slurmrestd, and sshd, which runs where [login] has a port. The database's
+# tables are made here, so that the first start copies a directory. The SSH package makes host keys, which no image may contain; its set-user-id
+# programs serve host-based authentication and hide an agent from its user's other programs, and neither is used.
+FROM vendor AS full
 ARG SLURM_VERSION
 COPY --from=slurm-build /slurm/accounting/ /
 RUN groupadd --gid 641 --system mysql \
@@ -216,10 +217,10 @@ RUN groupadd --gid 641 --system mysql \
  && if [ -z "${SLURM_VERSION}" ]; then packages='slurmdbd slurmrestd slurm-wlm-jwt-plugin'; else \
       packages="$(cat /usr/share/slurminit/packages-accounting)"; \
     fi \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mariadb-server-core ${packages} \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mariadb-server-core openssh-server ${packages} \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
- && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log /etc/slurm/slurmdbd.conf \
-      /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols \
+ && rm -rf /etc/ssh/ssh_host_* /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log \
+      /etc/slurm/slurmdbd.conf /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols \
  && install -d -o mysql -g mysql -m 0755 /usr/share/slurminit/mariadb \
  && install -d -o mysql -g mysql -m 0750 /run/mysqld \
  && { echo 'create database mysql;' && echo 'use mysql;' \
@@ -235,27 +236,13 @@ ARG REVISION=
 RUN echo "${REVISION}" > /usr/share/slurminit/commit
 
 
-# Accounting with simulated GPUs: docker/up --demo-gpus 2 --full.
-FROM accounting AS demo-full
+# The same with simulated GPUs: docker/up --demo-gpus 2 --full.
+FROM full AS demo-full
 COPY --from=demo /usr/lib/libnvidia-ml.so.1 /usr/lib/
 COPY docker/demo-gpus /usr/local/bin/demo-gpus
 ENV SLURMINIT_DEMO=1 DEMO_GPUS=2 NVIDIA_VISIBLE_DEVICES=void
 LABEL org.opencontainers.image.title="slurminit (SIMULATED GPUs)"
 ENTRYPOINT ["demo-gpus", "slurminit", "run", "--"]
-
-
-# Logins with SSH: sshd beside the daemons of any role. The package makes host keys, which no image may contain. Its set-user-id programs
-# serve host-based authentication and hide an agent from its user's other programs; neither is used.
-FROM vendor AS login
-RUN apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openssh-server \
- && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
- && rm -rf /etc/ssh/ssh_host_* /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log \
-      /var/lib/dpkg/*-old
-ENV LOGIN_PORT=22
-EXPOSE 22
-ARG REVISION=
-RUN echo "${REVISION}" > /usr/share/slurminit/commit
 
 
 # The default target.

@@ -3,7 +3,8 @@
 #   docker buildx bake -f docker/bake.hcl --print release           what would be built
 #   docker buildx bake -f docker/bake.hcl slurm-24-11-nvidia        one image
 #   docker buildx bake -f docker/bake.hcl slurm-cuda                on NVIDIA's image with CUDA; slurm-rocm: on AMD's with ROCm
-#   docker buildx bake -f docker/bake.hcl --push release            all, with their attestations, to the repository that IMAGE names
+#
+# docker/release builds and publishes them.
 
 # The repository, such as ghcr.io/you/slurminit.
 variable "IMAGE" { default = "slurminit" }
@@ -14,13 +15,15 @@ variable "REVISION" { default = "" }
 variable "SOURCE" { default = "" }
 # Build time, RFC 3339. Empty: now.
 variable "CREATED" { default = "" }
-# The digest of each base: {"debian:trixie-slim": "sha256:..."}. docker/release sets it.
+# The digest of each base and of BUILDER: {"debian:trixie-slim": "sha256:..."}. docker/release sets it.
 variable "BASE_DIGESTS" { default = "{}" }
 # Platforms, comma-separated. Building both, as for a release, needs a builder for both: docs/contributing.md.
 variable "PLATFORMS" { default = "linux/amd64,linux/arm64" }
 # CA certificates of a TLS-inspecting proxy, for the stages that download. The provenance shows them: pass no keys.
 variable "EXTRA_CA_CERTS" { default = "" }
 
+# The image that the programs are compiled in.
+variable "BUILDER" { default = "debian:trixie-slim" }
 # The Slurm releases of src/model/inventory/slurm.rs, a test compares them: from the base's packages, or from source if `source` names a version.
 # `sha256` is that of slurm-VERSION.tar.bz2. docker/release refuses a source without one: download it, compare it with the checksum on
 # https://www.schedmd.com/download-slurm/, and write it here.
@@ -47,20 +50,28 @@ variable "TOOLKITS" {
 }
 # The files of docker/slurm-patches, for the labels.
 variable "SLURM_PATCHES" { default = "25.05-login-environment-without-namespaces.patch" }
-# The release of the tag `latest` and of tags without a release.
+# The release of the tag `latest` and of tags without a release, the only one with images for Intel.
 variable "DEFAULT_RELEASE" { default = "24.11" }
 
 group "default" { targets = ["slurm-24-11"] }
-group "release" { targets = ["image", "accounting", "login", "demo"] }
+group "release" { targets = ["image", "demo"] }
 group "toolkits" { targets = ["toolkit"] }
 
-# 24.11-nvidia, and for one slurminit 0.1.0-24.11-nvidia; the default release without GPUs is also `latest`.
+# The words of a tag, without the empty ones.
+function "tag" {
+  params = [words]
+  result = "${IMAGE}:${join("-", compact(words))}"
+}
+
+# Of the release 24.11 for NVIDIA in slurminit 0.1.0: 0.1.0-24.11-nvidia and 24.11-nvidia; of the default release also 0.1.0-nvidia and nvidia, or
+# 0.1.0 and latest. docker/release never changes a tag that begins with a version, and moves the other ones.
 function "tags" {
   params = [release, suffix]
   result = concat(
-    ["${IMAGE}:${release}${suffix}"],
-    VERSION == "" ? [] : ["${IMAGE}:${VERSION}-${release}${suffix}"],
-    release != DEFAULT_RELEASE ? [] : [suffix == "" ? "${IMAGE}:latest" : "${IMAGE}:${substr(suffix, 1, -1)}"],
+    [tag([release, suffix])],
+    release == DEFAULT_RELEASE ? [tag([suffix == "" ? "latest" : suffix])] : [],
+    VERSION == "" ? [] : [tag([VERSION, release, suffix])],
+    VERSION == "" || release != DEFAULT_RELEASE ? [] : [tag([VERSION, suffix])],
   )
 }
 
@@ -70,12 +81,19 @@ function "of_toolkit" {
   result = merge([for slurm in SLURM : slurm if slurm.release == toolkit.release][0], { base = toolkit.base })
 }
 
-# The build arguments for a release and a vendor. The base is pinned, where its digest is known.
+# The image, by its digest where that is known.
+function "pinned" {
+  params = [image]
+  result = lookup(jsondecode(BASE_DIGESTS), image, "") == "" ? image : "${image}@${lookup(jsondecode(BASE_DIGESTS), image, "")}"
+}
+
+# The build arguments for a release and a vendor.
 function "of_base" {
   params = [slurm, gpu]
   result = {
-    BASE_IMAGE = lookup(jsondecode(BASE_DIGESTS), slurm.base, "") == "" ? slurm.base : "${slurm.base}@${lookup(jsondecode(BASE_DIGESTS), slurm.base, "")}"
+    BASE_IMAGE = pinned(slurm.base)
     BASE_DIGEST = lookup(jsondecode(BASE_DIGESTS), slurm.base, "")
+    BUILDER_IMAGE = pinned(BUILDER)
     SLURM_VERSION = slurm.source
     SLURM_SHA256 = slurm.sha256
     GPU_TYPE = gpu
@@ -109,46 +127,22 @@ target "_any" {
   attest = ["type=sbom", "type=provenance,mode=max"]
 }
 
+# Without and with the target full: accounting, the REST API and SSH.
 target "image" {
   inherits = ["_any"]
-  name = gpu == "none" ? "slurm-${replace(slurm.release, ".", "-")}" : "slurm-${replace(slurm.release, ".", "-")}-${gpu}"
+  name = join("-", compact(["slurm", replace(build.slurm.release, ".", "-"), build.gpu == "none" ? "" : build.gpu, stage == "image" ? "" : stage]))
   matrix = {
-    slurm = SLURM
-    gpu = ["none", "nvidia", "amd", "intel"]
+    build = flatten([for slurm in SLURM : [
+      for gpu in ["none", "nvidia", "amd", "intel"] : { slurm = slurm, gpu = gpu } if gpu != "intel" || slurm.release == DEFAULT_RELEASE
+    ]])
+    stage = ["image", "full"]
   }
-  target = "image"
-  args = of_base(slurm, gpu)
-  labels = of_slurm(slurm)
+  target = stage
+  args = of_base(build.slurm, build.gpu)
+  labels = of_slurm(build.slurm)
   # AMD's and Intel's libraries are packaged for this one.
-  platforms = gpu == "amd" || gpu == "intel" ? ["linux/amd64"] : split(",", PLATFORMS)
-  tags = tags(slurm.release, gpu == "none" ? "" : "-${gpu}")
-}
-
-target "accounting" {
-  inherits = ["_any"]
-  name = gpu == "none" ? "slurm-${replace(slurm.release, ".", "-")}-accounting" : "slurm-${replace(slurm.release, ".", "-")}-${gpu}-accounting"
-  matrix = {
-    slurm = SLURM
-    gpu = ["none", "nvidia"]
-  }
-  target = "accounting"
-  args = of_base(slurm, gpu)
-  labels = of_slurm(slurm)
-  tags = tags(slurm.release, gpu == "none" ? "-accounting" : "-${gpu}-accounting")
-}
-
-# SSH for users.
-target "login" {
-  inherits = ["_any"]
-  name = gpu == "none" ? "slurm-${replace(slurm.release, ".", "-")}-login" : "slurm-${replace(slurm.release, ".", "-")}-${gpu}-login"
-  matrix = {
-    slurm = SLURM
-    gpu = ["none", "nvidia"]
-  }
-  target = "login"
-  args = of_base(slurm, gpu)
-  labels = of_slurm(slurm)
-  tags = tags(slurm.release, gpu == "none" ? "-login" : "-${gpu}-login")
+  platforms = build.gpu == "amd" || build.gpu == "intel" ? ["linux/amd64"] : split(",", PLATFORMS)
+  tags = tags(build.slurm.release, join("-", compact([build.gpu == "none" ? "" : build.gpu, stage == "image" ? "" : stage])))
 }
 
 # Simulated GPUs, as for tests of programs that use Slurm.
@@ -159,7 +153,7 @@ target "demo" {
   target = "demo"
   args = of_base(slurm, "nvidia")
   labels = of_slurm(slurm)
-  tags = tags(slurm.release, "-demo")
+  tags = tags(slurm.release, "demo")
 }
 
 target "toolkit" {
@@ -171,5 +165,5 @@ target "toolkit" {
   labels = of_slurm(of_toolkit(toolkit))
   # AMD publishes its images for this one.
   platforms = toolkit.gpu == "amd" ? ["linux/amd64"] : split(",", PLATFORMS)
-  tags = concat(["${IMAGE}:${toolkit.name}"], tags(toolkit.release, "-${toolkit.name}"))
+  tags = concat(["${IMAGE}:${toolkit.name}"], tags(toolkit.release, toolkit.name))
 }

@@ -91,7 +91,7 @@ print_result() {
 start_building() {
     local group
     build_begin=$SECONDS
-    in_group "$scratch/build" tests/image/build "${yes[@]}" plain demo accounting login
+    in_group "$scratch/build" tests/image/build "${yes[@]}" plain demo full
     build_pid=$group
 }
 
@@ -101,5 +101,5 @@ build() {
     [ -n "$build_pid" ] || start_building
     wait "$build_pid" || status=$?
     build_pid='' built=1
-    count "images: plain, demo, accounting, login" "$build_begin" "$status" "$scratch/build"
+    count "images: plain, demo, full" "$build_begin" "$status" "$scratch/build"
 }

@@ -62,7 +62,7 @@ arm64() {
     check "tests on arm64, under qemu" env DOCKER="${docker_cmd[*]}" IMAGE="$SLURMINIT_TEST_IMAGE-arm64" tests/arm64/run
 }
 
-clients() { build && check "programs that submit to Slurm" env DOCKER="${docker_cmd[*]}" IMAGE="$SLURMINIT_TEST_IMAGE-accounting" tests/clients/run; }
+clients() { build && check "programs that submit to Slurm" env DOCKER="${docker_cmd[*]}" IMAGE="$SLURMINIT_TEST_IMAGE-full" tests/clients/run; }
 nvml() {
     SLURMINIT_REAL_NVML=$scratch/nvml check_if fetch_nvml "libnvidia-ml1 cannot be downloaded from Debian's non-free" \
         "NVIDIA's own library, without a driver" cargo_test --test detect -- --ignored real_library

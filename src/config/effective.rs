@@ -163,6 +163,7 @@ mod tests {
             ("SLURMINIT_CONTROLLER", "head"),
             ("SLURMINIT_ACCOUNTING", "embedded"),
             ("ACCOUNTING", "embedded"),
+            ("SLURMINIT_LOGIN_PORT", "2222"),
             ("LOGIN_PORT", "2222"),
             ("SLURMINIT_METRICS", "0.0.0.0:9835"),
             ("SLURMINIT_WAIT_JOBS", "YES"),

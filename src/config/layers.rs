@@ -75,7 +75,7 @@ const fn of_image(name: &'static str, key: &'static str, kind: Kind) -> Variable
 }
 
 /// The variables. The first one of the image that sets a key has priority.
-pub const VARIABLES: [Variable; 23] = [
+pub const VARIABLES: [Variable; 24] = [
     of_operator("SLURMINIT_ROLE", "role", Kind::Word),
     of_operator("SLURMINIT_ON_MISMATCH", "on_mismatch", Kind::Word),
     of_operator("SLURMINIT_LOG_FORMAT", "log.format", Kind::Word),
@@ -95,6 +95,7 @@ pub const VARIABLES: [Variable; 23] = [
     of_operator("SLURMINIT_CONTROLLER", "slurm.controller", Kind::Name),
     of_operator("SLURMINIT_ACCOUNTING", "accounting.mode", Kind::Word),
     of_image("ACCOUNTING", "accounting.mode", Kind::Word),
+    of_operator("SLURMINIT_LOGIN_PORT", "login.port", Kind::Number),
     of_image("LOGIN_PORT", "login.port", Kind::Number),
     of_operator("SLURMINIT_METRICS", "metrics.listen", Kind::Address),
     of_operator("SLURMINIT_WAIT_JOBS", "jobs.wait", Kind::YesOrNo),

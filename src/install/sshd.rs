@@ -42,7 +42,7 @@ pub fn install_sshd(config: &Config, root: &Path) -> Result<(Vec<Finding>, bool)
     }
     if !under(root, Path::new(Paths::SSHD)).exists() {
         let (what, cause) = ("no logins: sshd is not in this image", "[login] has a port");
-        let repair = "use an image built with --target login, or remove the port";
+        let repair = "use an image built with --target full, or remove the port";
         return Ok((vec![Finding::warning(Kind::Settings, what, cause, repair)], false));
     }
     make_directory(root, Path::new(PRIVSEP_DIRECTORY), 0o755)?;

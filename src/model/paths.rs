@@ -59,7 +59,7 @@ impl Paths {
     pub const JWT_KEY: &str = "jwt_hs256.key";
     /// The directory of sshd's host key in the state directory, and of its configuration and the users' keys in the run directory.
     pub const SSH: &str = "ssh";
-    /// sshd, whose absolute path it needs to execute itself. In an image built with --target login.
+    /// sshd, whose absolute path it needs to execute itself. In an image built with --target full.
     pub const SSHD: &str = "/usr/sbin/sshd";
 
     /// An empty database, which the image's target `accounting` has.

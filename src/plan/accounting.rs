@@ -25,10 +25,8 @@ pub fn can_account(config: &Config, inventory: &Inventory) -> Result<(), Refusal
         format!("accounting mode is `{mode}`, but this image has no slurmdbd"),
         format!("Slurm's plugin {PLUGIN} is not installed"),
         match mode {
-            AccountingMode::External => {
-                "build the image with --target accounting, or install slurmdbd in your own image"
-            }
-            _ => "build the image with --target accounting, or set `mode = \"none\"` in [accounting]",
+            AccountingMode::External => "build the image with --target full, or install slurmdbd in your own image",
+            _ => "build the image with --target full, or set `mode = \"none\"` in [accounting]",
         },
     ))
 }

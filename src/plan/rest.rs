@@ -31,6 +31,6 @@ pub fn can_authenticate(config: &Config, inventory: &Inventory) -> Result<(), Re
         exit_code::CONFIG,
         "[rest] requires tokens, which this image's Slurm does not support",
         format!("Slurm's plugin {PLUGIN} is not installed; all containers of the cluster require it"),
-        "build the image with --target accounting, or remove `listen` from [rest]",
+        "build the image with --target full, or remove `listen` from [rest]",
     ))
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::docker::{ACCOUNTING, Container, DEMO, Image, Network, PLAIN, Volume, directory};
+use crate::docker::{Container, DEMO, FULL, Image, Network, PLAIN, Volume, directory};
 
 const ACCOUNTS: &str = "[[account]]\nname = 'lab'\nFairshare = 10\nGrpTRES = 'gres/gpu=4'\n\
     [[account]]\nname = 'guests'\nParent = 'lab'\n\
@@ -20,7 +20,7 @@ fn wait_for_job_record(container: &Container, job: &str, columns: &str) -> Strin
 #[ignore = "needs Docker and the images: run docker/test"]
 fn job_records_survive_database_crash_and_new_container() {
     let state = Volume::new("accounting");
-    let image = Image::new(ACCOUNTING).volume(&state, "/var/lib/slurm").json_log();
+    let image = Image::new(FULL).volume(&state, "/var/lib/slurm").json_log();
     let container = image.serve();
     container.sh("srun --job-name first true");
     assert_eq!(wait_for_job_record(&container, "1", "JobName,User,Cluster"), "first|root|slurminit");
@@ -52,7 +52,7 @@ fn job_records_survive_database_crash_and_new_container() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn applies_accounts_and_limits_and_keeps_others() {
     let config = directory(&[("slurminit.toml", ACCOUNTS)]);
-    let image = Image::new(ACCOUNTING).mount(config.path(), "/config");
+    let image = Image::new(FULL).mount(config.path(), "/config");
     let container = image.serve();
     let assoc = "sacctmgr -nP show assoc format=account,user,parentname,fairshare,grptres";
     let tree = container.sh(assoc);
@@ -103,7 +103,7 @@ fn gpu_hours_include_jobs_of_all_nodes() {
             .mount(config.path(), "/config")
             .volume(&key, "/etc/munge")
     };
-    let head = member(ACCOUNTING, "controller", "head").serve();
+    let head = member(FULL, "controller", "head").serve();
     let node = member(DEMO, "compute", "c1").serve();
     let sum = |container: &Container| container.sh("sha256sum </etc/slurm/slurm.conf");
     assert_eq!(sum(&node), sum(&head));
@@ -133,7 +133,7 @@ fn external_database_uses_password_without_logging_it() {
         printf '%s\\n' \"create user acct@'%' identified by 's3cret-of-ours';\" \"grant all on slurm_acct_db.* to acct@'%';\" >/tmp/init.sql && \
         exec setpriv --reuid=mysql --clear-groups mariadbd --no-defaults --datadir=/tmp/data --bind-address=0.0.0.0 \
         --innodb-undo-tablespaces=0 --innodb-data-file-path=ibdata1:4M:autoextend --init-file=/tmp/init.sql --skip-ssl";
-    let database = Image::new(ACCOUNTING)
+    let database = Image::new(FULL)
         .with(["--network", &network.0, "--network-alias", "db", "--env", "SLURMINIT_ROLE=none"])
         .command(["sh", "-c", server])
         .start();
@@ -141,7 +141,7 @@ fn external_database_uses_password_without_logging_it() {
         "slurminit.toml",
         "[accounting]\nmode = 'external'\ndatabase_host = 'db'\ndatabase_user = 'acct'\npassword_secret = '/run/secrets/db'\n",
     )]);
-    let image = Image::new(ACCOUNTING)
+    let image = Image::new(FULL)
         .with(["--network", &network.0])
         .mount(config.path(), "/config")
         .mount(&secret.path().join("password"), "/run/secrets/db");
@@ -163,7 +163,7 @@ fn external_database_uses_password_without_logging_it() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn broken_database_aborts_start_unless_accounting_is_off() {
     let state = Volume::new("accounting");
-    let image = || Image::new(ACCOUNTING).volume(&state, "/var/lib/slurm");
+    let image = || Image::new(FULL).volume(&state, "/var/lib/slurm");
     assert_eq!(image().run(&["srun", "true"]).code, 0);
     let damage = "echo nothing >/var/lib/slurm/mysql/data/ibdata1";
     image().with(["--entrypoint", "sh"]).run(&["-c", damage]).ok();
@@ -181,7 +181,7 @@ fn reports_missing_slurmdbd_password_and_accounting() {
     assert_eq!(outcome.code, 78);
     assert!(outcome.stderr.contains("slurmdbd") || outcome.stdout.contains("slurmdbd"));
     let config = directory(&[("slurminit.toml", "[accounting]\nmode = 'external'\ndatabase_host = 'db'\n")]);
-    let outcome = Image::new(ACCOUNTING).mount(config.path(), "/config").run(&["true"]);
+    let outcome = Image::new(FULL).mount(config.path(), "/config").run(&["true"]);
     let output = outcome.stderr + &outcome.stdout;
     assert!(outcome.code == 104 && output.contains("/run/secrets/accounting_password"), "{output}");
     // `slurminit usage` in a cluster without accounting.
@@ -189,6 +189,6 @@ fn reports_missing_slurmdbd_password_and_accounting() {
     let outcome = plain.exec(&["slurminit", "usage"]);
     assert!(outcome.code == 1 && outcome.stderr.contains("docs/accounting.md"), "{}", outcome.stderr);
     // The accounting image can run without accounting.
-    let off = Image::new(ACCOUNTING).with(["--env", "SLURMINIT_ACCOUNTING=none"]).serve();
+    let off = Image::new(FULL).with(["--env", "SLURMINIT_ACCOUNTING=none"]).serve();
     assert_eq!(off.sh("pidof mariadbd slurmdbd || echo none"), "none");
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::docker::{ACCOUNTING, AMD, Container, DEMO, Image, LOGIN, PLAIN, built, docker, tag, unique};
+use crate::docker::{AMD, Container, DEMO, FULL, Image, PLAIN, built, docker, tag, unique};
 
 /// Runs a shell line in the image without slurminit.
 fn shell(image: &str, line: &str) -> String {
@@ -55,7 +55,7 @@ fn image_records_gpu_type() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn image_contains_no_setuid_or_setgid_file() {
-    for image in built([PLAIN, DEMO, AMD, LOGIN]) {
+    for image in built([PLAIN, DEMO, AMD, FULL]) {
         assert_eq!(shell(image, "find / -xdev -type f -perm /6000"), "", "{image}");
         shell(image, "su -s /bin/sh nobody -c true");
     }
@@ -140,7 +140,7 @@ fn packages_keep_licence_and_no_installation_files() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn only_demo_image_contains_simulated_gpus() {
-    for image in built([PLAIN, AMD, ACCOUNTING, LOGIN]) {
+    for image in built([PLAIN, AMD, FULL]) {
         assert_eq!(shell(image, "find / -xdev -name 'libnvidia-ml*' -o -xdev -name demo-gpus"), "", "{image}");
     }
 }

@@ -23,15 +23,13 @@ pub(crate) const PLAIN: &str = "slurminit:test";
 pub(crate) const DEMO: &str = "slurminit:test-demo";
 /// With AMD's plugin and tools.
 pub(crate) const AMD: &str = "slurminit:test-amd";
-/// With MariaDB and slurmdbd.
-pub(crate) const ACCOUNTING: &str = "slurminit:test-accounting";
-/// With sshd.
-pub(crate) const LOGIN: &str = "slurminit:test-login";
+/// With MariaDB, slurmdbd, slurmrestd and sshd.
+pub(crate) const FULL: &str = "slurminit:test-full";
 
 /// Whether this part of docker/test has the image. SLURMINIT_TEST_BUILT lists the images of the part (default
-/// `plain demo accounting login`).
+/// `plain demo full`).
 pub(crate) fn is_built(image: &str) -> bool {
-    let built = std::env::var("SLURMINIT_TEST_BUILT").unwrap_or_else(|_| "plain demo accounting login".to_owned());
+    let built = std::env::var("SLURMINIT_TEST_BUILT").unwrap_or_else(|_| "plain demo full".to_owned());
     let name = image.strip_prefix(PLAIN).and_then(|name| name.strip_prefix('-')).unwrap_or("plain");
     built.split_whitespace().any(|built| built == name)
 }

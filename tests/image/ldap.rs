@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::built_image::BuiltImage;
-use crate::docker::{Container, Image, LOGIN, Network, Outcome, directory, docker, tag, unique};
+use crate::docker::{Container, FULL, Image, Network, Outcome, directory, docker, tag, unique};
 
 /// A name service: its daemon, its name in nsswitch.conf, and its packages.
 struct NameService {
@@ -19,7 +19,7 @@ fn configuration(daemon: &str) -> String {
     let mut blocks = page.split("```toml\n").filter_map(|rest| rest.split("```").next());
     let service = blocks.find(|block| block.contains(&format!("name = \"{daemon}\"")));
     let service = service.expect("docs/users.md configures the daemon");
-    format!("{service}\n[login]\nkeys = \"/work\"\n[[user]]\nname = \"alice\"\nuid = 1501\n")
+    format!("{service}\n[login]\nport = 22\nkeys = \"/work\"\n[[user]]\nname = \"alice\"\nuid = 1501\n")
 }
 
 fn ssh(container: &Container, user: &str, line: &str) -> Outcome {
@@ -42,7 +42,7 @@ fn sssd_user_runs_jobs_and_hung_directory_blocks_no_other_user() {
 
 fn test_directory_users(service: &NameService) {
     let NameService { daemon, source, packages } = service;
-    let arguments = [format!("IMAGE={}", tag(LOGIN)), format!("SOURCE={source}"), format!("PACKAGES={packages}")];
+    let arguments = [format!("IMAGE={}", tag(FULL)), format!("SOURCE={source}"), format!("PACKAGES={packages}")];
     let image = BuiltImage::new(daemon, "tests/image/ldap", &arguments.each_ref().map(String::as_str));
     let network = Network::new();
     let server = Container { name: unique("ldap") };
@@ -58,7 +58,8 @@ fn test_directory_users(service: &NameService) {
         fs::copy(client.path().join("id.pub"), keys.path().join(user)).expect("ssh-keygen made it");
     }
     let config = directory(&[("slurminit.toml", &configuration(daemon))]);
-    let cluster = Image::new(&image.0).with(["--network", &network.0]).mount(config.path(), "/config");
+    let cluster = Image::new(&image.0).with(["--network", &network.0, "--env", "SLURMINIT_ACCOUNTING=none"]);
+    let cluster = cluster.mount(config.path(), "/config");
     let container = cluster.mount(client.path(), "/key").mount(keys.path(), "/work").serve();
     container.until(&format!("slurminit status | grep -q \"^{daemon} *ready\""));
     container.sh("install -d -o zoe -g zoe -m 700 /home/zoe");

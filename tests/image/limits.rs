@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::docker::{ACCOUNTING, Image, PLAIN, directory};
+use crate::docker::{FULL, Image, PLAIN, directory};
 
 /// Prints the node, then the result of jobs that request more than its resources and of one that requests all, then the node again.
 const SCRIPT: &str = r#"
@@ -106,7 +106,7 @@ fn oom_kill_is_reported_in_log_job_output_comment_and_doctor() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn accounting_records_oom_kill_that_ended_job() {
-    let container = Image::new(ACCOUNTING).json_log().with(["--memory=700m", "--memory-swap=700m"]).serve();
+    let container = Image::new(FULL).json_log().with(["--memory=700m", "--memory-swap=700m"]).serve();
     container.sh(r#"sbatch --output=/dev/null --wrap 'exec perl -e "sleep 1; \$x = qq(a) x (1200 << 20)"'"#);
     container.until("sacct --noheader --allocations --jobs=1 --format=State,AdminComment%80 | grep -q \"FAILED.*slurminit: OOM kill\"");
     let kills = container.records("job-oom-kill");

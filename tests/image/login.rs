@@ -1,10 +1,10 @@
-//! Logins with a real ssh, in the image built with --target login.
+//! Logins with a real ssh, in the image built with --target full.
 
 use std::fs;
 
 use tempfile::TempDir;
 
-use crate::docker::{Container, Image, LOGIN, Outcome, Volume, directory, docker};
+use crate::docker::{Container, FULL, Image, Outcome, Volume, directory, docker};
 use crate::doctor::{record, report, with_n_for_numbers};
 
 /// A container with sshd. alice has a key in slurminit.toml, bob has none.
@@ -14,11 +14,16 @@ struct Logins {
     _keys: Volume,
 }
 
+/// The image with sshd as its only addition.
+fn image() -> Image {
+    Image::new(FULL).with(["--env", "SLURMINIT_LOGIN_PORT=22", "--env", "SLURMINIT_ACCOUNTING=none"])
+}
+
 /// A directory with the client's key pair, to be mounted at /work.
 pub(crate) fn client() -> TempDir {
     let work = directory(&[]);
     let mount = format!("{}:/work", work.path().display());
-    let keygen = Image::new(LOGIN).with(["--volume", &mount]).with(["--entrypoint", "ssh-keygen"]);
+    let keygen = Image::new(FULL).with(["--volume", &mount]).with(["--entrypoint", "ssh-keygen"]);
     keygen.run(&["-q", "-t", "ed25519", "-N", "", "-C", "alice@laptop", "-f", "/work/id"]).ok();
     work
 }
@@ -30,7 +35,7 @@ fn serve(client: &TempDir) -> Logins {
         key.trim()
     );
     let (config, keys) = (directory(&[("slurminit.toml", &toml)]), Volume::new("keys"));
-    let image = Image::new(LOGIN).json_log().mount(config.path(), "/config").mount(client.path(), "/work");
+    let image = image().json_log().mount(config.path(), "/config").mount(client.path(), "/work");
     let container = image.volume(&keys, "/keys").serve();
     Logins { container, _config: config, _keys: keys }
 }
@@ -133,7 +138,7 @@ fn address_with_many_connections_locks_out_no_other() {
     let client = client();
     let logins = serve(&client);
     let address = |container: &Container| container.sh("hostname -i");
-    let attacker = Image::new(LOGIN).with(["--env", "SLURMINIT_ROLE=none"]).command(["sleep", "inf"]).start();
+    let attacker = Image::new(FULL).with(["--env", "SLURMINIT_ROLE=none"]).command(["sleep", "inf"]).start();
     let flood = FLOOD.replace("HOST", &address(&logins.container));
     docker(["exec", "--detach", &attacker.name, "bash", "-c", &flood]).ok();
     let attackers = address(&attacker);
@@ -157,11 +162,11 @@ fn address_with_many_connections_locks_out_no_other() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn host_key_is_in_no_image_and_kept_in_state_directory() {
-    let files = Image::new(LOGIN).with(["--entrypoint", "sh"]).run(&["-c", "ls /etc/ssh /var/lib/slurm"]).ok();
+    let files = Image::new(FULL).with(["--entrypoint", "sh"]).run(&["-c", "ls /etc/ssh /var/lib/slurm"]).ok();
     assert!(!files.contains("host") && !files.lines().any(|name| name == "ssh"), "{files}");
     let (state, munge) = (Volume::new("state"), Volume::new("munge"));
     let key = || {
-        let image = Image::new(LOGIN).json_log().with(["--hostname", "node1"]);
+        let image = image().json_log().with(["--hostname", "node1"]);
         let container = image.volume(&state, "/var/lib/slurm").volume(&munge, "/etc/munge").serve();
         assert_eq!(
             container.sh("stat -c '%U %a' /var/lib/slurm/ssh /var/lib/slurm/ssh/ssh_host_ed25519_key"),

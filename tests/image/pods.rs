@@ -14,7 +14,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::docker::LOGIN;
+use crate::docker::FULL;
 use pod::{Namespace, Pod};
 use serde_json::{Value, json};
 use template::Template;
@@ -204,7 +204,7 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
     assert_eq!(service["ports"], json!([{"name": "ssh", "port": 22, "targetPort": "ssh"}]));
     let work = format!("{}:/work", keys.path().display());
     let ssh = |namespace: &Namespace, login: &Pod, check: &str, line: &str| {
-        let client = namespace.client(LOGIN).with(["--entrypoint", "ssh", "--volume", &work]);
+        let client = namespace.client(FULL).with(["--entrypoint", "ssh", "--volume", &work]);
         let checking = format!("StrictHostKeyChecking={check}");
         let known = "-oUserKnownHostsFile=/work/known";
         let alias = "-oHostKeyAlias=login";

@@ -1,6 +1,6 @@
 //! Slurm's REST API and its tokens.
 
-use crate::docker::{ACCOUNTING, Container, Image, PLAIN, Volume, directory};
+use crate::docker::{Container, FULL, Image, PLAIN, Volume, directory};
 
 const REST: &str = "[rest]\nlisten = '127.0.0.1:6820'\n[[user]]\nname = 'alice'\nuid = 1501\n";
 
@@ -17,7 +17,7 @@ fn get(container: &Container, path: &str, token: &str) -> String {
 fn rest_api_accepts_only_valid_token() {
     let config = directory(&[("slurminit.toml", REST)]);
     let state = Volume::new("rest");
-    let image = Image::new(ACCOUNTING).mount(config.path(), "/config").volume(&state, "/var/lib/slurm").json_log();
+    let image = Image::new(FULL).mount(config.path(), "/config").volume(&state, "/var/lib/slurm").json_log();
     let container = image.serve();
     container.until("slurminit status | grep -q \"slurmrestd *ready\"");
     let token = container.sh("slurminit token alice --lifespan 600");
@@ -61,5 +61,5 @@ fn reports_image_without_feature() {
     let config = directory(&[("slurminit.toml", REST)]);
     let outcome = Image::new(PLAIN).mount(config.path(), "/config").run(&["true"]);
     let output = outcome.stderr + &outcome.stdout;
-    assert!(outcome.code == 78 && output.contains("--target accounting"), "{output}");
+    assert!(outcome.code == 78 && output.contains("--target full"), "{output}");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::thread;
 
-use crate::docker::{ACCOUNTING, Container, DEMO, Image, LOGIN, PLAIN, directory, docker, is_built};
+use crate::docker::{Container, DEMO, FULL, Image, PLAIN, directory, docker, is_built};
 
 const USERS: &str = "[[user]]\nname = \"alice\"\nuid = 1501\n[[user]]\nname = \"bob\"\nuid = 1502\n\
                      [metrics]\nlisten = \"0.0.0.0:9835\"\n";
@@ -69,26 +69,24 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 /// A container in which a user has a job with a step, and the lines of its walk.
 fn walk(image: &str) -> BTreeSet<String> {
-    let key = "[login]\nkeys = \"/keys\"\n";
-    let toml = if image == LOGIN { format!("{key}{USERS}") } else { USERS.to_owned() };
+    let logins = "[login]\nport = 22\nkeys = \"/keys\"\n";
+    let toml = if image == FULL { format!("{logins}{USERS}") } else { USERS.to_owned() };
     let config = directory(&[("slurminit.toml", &toml)]);
     let container: Container = Image::new(image)
         .with(["--hostname", "node1", "--tmpfs", "/keys:mode=755"])
         .mount(config.path(), "/config")
         .serve();
-    if image != LOGIN {
-        let job = "cd /tmp && sbatch --output=/tmp/out --wrap 'srun sleep 300'";
-        docker(["exec", "--user", "alice", &container.name, "sh", "-c", job]).ok();
-        // Closed soon after the step has started.
-        container.until("stat --format=%a /var/lib/slurm/slurmd/*_*.0 | grep -qx 600");
-    }
+    let job = "cd /tmp && sbatch --output=/tmp/out --wrap 'srun sleep 300'";
+    docker(["exec", "--user", "alice", &container.name, "sh", "-c", job]).ok();
+    // Closed soon after the step has started.
+    container.until("stat --format=%a /var/lib/slurm/slurmd/*_*.0 | grep -qx 600");
     container.sh(WALK).lines().map(str::to_owned).collect()
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn documentation_lists_everything_that_users_share() {
-    let images: Vec<&str> = [PLAIN, DEMO, ACCOUNTING, LOGIN].into_iter().filter(|image| is_built(image)).collect();
+    let images: Vec<&str> = [PLAIN, DEMO, FULL].into_iter().filter(|image| is_built(image)).collect();
     crate::docker::share::hold(images.len());
     let walks: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = images.iter().map(|image| scope.spawn(|| walk(image))).collect();
@@ -105,7 +103,7 @@ fn documentation_lists_everything_that_users_share() {
         }
     }
     for (index, row) in table.iter().enumerate() {
-        if images.len() == 4 && !found.contains(&index) {
+        if images.len() == 3 && !found.contains(&index) {
             problems.insert(format!("in no container: {row:?}"));
         }
     }

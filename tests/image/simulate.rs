@@ -1,6 +1,6 @@
 //! Several simulated nodes in one container.
 
-use crate::docker::{ACCOUNTING, DEMO, Image, PLAIN, directory};
+use crate::docker::{DEMO, FULL, Image, PLAIN, directory};
 
 const CONFIG: &str = "[simulate]\nnodes = 3\ncpus = 64\nmemory_mib = 256000\ngpus = 8\ngpu_type = 'a100'\n\
                       [[user]]\nname = 'alice'\nuid = 1501\n";
@@ -72,7 +72,7 @@ const DIFFERENT: &str = "[supervise]\nreload_on_change = false\n[simulate]\nnode
 #[ignore = "needs Docker and the images: run docker/test"]
 fn simulates_and_accounts_heterogeneous_nodes() {
     let config = directory(&[("slurminit.toml", DIFFERENT)]);
-    let container = Image::new(ACCOUNTING).mount(config.path(), "/config").serve();
+    let container = Image::new(FULL).mount(config.path(), "/config").serve();
     let nodes = container.sh("sinfo --noheader --Node --format '%N %T %c %m %G %f'");
     let expected = [
         "big01 idle 64 256000 gpu:a100:8 fat",

@@ -29,7 +29,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     if !args.data.try_exists().with_context(|| format!("cannot access {}", args.data.display()))? {
         make(&args.template, &args.data).with_context(|| {
             format!(
-                "cannot create the database {} from {}; if that directory does not exist, build the image with --target accounting",
+                "cannot create the database {} from {}; if that directory does not exist, build the image with --target full",
                 args.data.display(),
                 args.template.display()
             )
@@ -38,7 +38,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let (program, arguments) = args.command.split_first().context("no command")?;
     let error = report::end(Command::new(program).args(arguments)).exec();
     Err(error).with_context(|| {
-        format!("`{program}` cannot be executed; build the image with --target accounting, or set mode of [accounting]")
+        format!("`{program}` cannot be executed; build the image with --target full, or set mode of [accounting]")
     })
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::docker::{ACCOUNTING, Container, Network, Outcome, PLAIN, docker, share, tag, unique};
+use crate::docker::{Container, FULL, Network, Outcome, PLAIN, docker, share, tag, unique};
 
 /// The value of `${{ secrets.SLURM_KEY }}`.
 pub(crate) const KEY: &str = "c2VjcmV0LW9mLXRoZS1yZXBvc2l0b3J5LWxvbmctZW5vdWdo";
@@ -40,7 +40,7 @@ impl Job {
         fs::create_dir_all(work.path().join("_temp")).expect("a directory for scripts");
         let text = workflow
             .replace("${{ secrets.SLURM_KEY }}", KEY)
-            .replace("slurminit:accounting", &tag(ACCOUNTING))
+            .replace("slurminit:full", &tag(FULL))
             .replace("slurminit:latest", &tag(PLAIN))
             .replace("/home/runner/work", &work.path().display().to_string());
         let workflow = YamlLoader::load_from_str(&text).expect("a workflow is YAML").remove(0);

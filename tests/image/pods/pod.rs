@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::names::Names;
 use super::template::{Mount, Probe, Source, Template};
-use crate::docker::{ACCOUNTING, Container, DEMO, Image, LOGIN, Outcome, PLAIN, Volume, directory, docker, unique};
+use crate::docker::{Container, DEMO, FULL, Image, Outcome, PLAIN, Volume, directory, docker, unique};
 
 /// DNS search domains of the namespace: a Service is `NAME.DOMAIN`; pods look up incomplete names in all three.
 const SEARCH: [&str; 3] = ["slurm.svc.cluster.local", "svc.cluster.local", "cluster.local"];
@@ -186,8 +186,7 @@ fn publish(holder: &Container, volume: &str, mode: u64, file: &str, content: &st
 fn image(template: &Template) -> Image {
     Image::new(match template.tag.as_str() {
         _ if template.gpus > 0 => DEMO,
-        "accounting" => ACCOUNTING,
-        "login" => LOGIN,
+        "full" => FULL,
         _ => PLAIN,
     })
 }

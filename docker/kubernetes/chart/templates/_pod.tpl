@@ -13,14 +13,12 @@ app.kubernetes.io/component: {{ .component }}
 {{- define "slurminit.tag" -}}
 {{- $gpu := .top.Values.compute.gpu.type -}}
 {{- if eq .role "compute" }}{{ $gpu = .of.gpu.type }}{{ end -}}
-{{- $tag := .top.Values.image.tag | default (eq $gpu "none" | ternary "latest" $gpu) -}}
-{{- if and (eq .role "controller") (ne .top.Values.accounting.mode "none") -}}
-{{- $tag = .top.Values.image.tag | empty | ternary (eq $gpu "nvidia" | ternary "nvidia-accounting" "accounting") (printf "%s-accounting" $tag) -}}
+{{- $words := list .top.Values.image.tag -}}
+{{- if not .top.Values.image.tag }}{{ $words = list .top.Values.image.version (eq $gpu "none" | ternary "" $gpu) }}{{ end -}}
+{{- if or (include "slurminit.hasSsh" .) (and (eq .role "controller") (ne .top.Values.accounting.mode "none")) -}}
+{{- $words = append $words "full" -}}
 {{- end -}}
-{{- if eq (include "slurminit.hasSsh" .) "yes" -}}
-{{- $tag = .top.Values.image.tag | empty | ternary "login" (printf "%s-login" .top.Values.image.tag) -}}
-{{- end -}}
-{{- .of.tag | default $tag -}}
+{{- .of.tag | default (compact $words | join "-") | default "latest" -}}
 {{- end }}
 
 {{- define "slurminit.hasSsh" -}}
@@ -140,7 +138,8 @@ spec:
           value: {{ .role }}
         - name: SLURMINIT_CONTROLLER
           value: {{ .top.Release.Name }}-controller-0
-        {{- if ne $values.accounting.mode "none" }}
+        {{- /* Of the target full, an image has accounting by default. */}}
+        {{- if or (ne $values.accounting.mode "none") (include "slurminit.hasSsh" .) }}
         - name: SLURMINIT_ACCOUNTING
           value: {{ $values.accounting.mode }}
         {{- end }}
@@ -151,7 +150,7 @@ spec:
         {{- end }}
         {{- if include "slurminit.hasSsh" . }}
         # Not every runtime lets a container without NET_BIND_SERVICE have a port below 1024.
-        - name: LOGIN_PORT
+        - name: SLURMINIT_LOGIN_PORT
           value: "2222"
         {{- end }}
       {{- $ports := include "slurminit.ports" . | fromYamlArray }}
