@@ -8,7 +8,7 @@ mod sample;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use model::faults::report::Report;
+use faults::report::Report;
 use model::inventory::Vendor;
 use model::prepared::Prepared;
 use slurm::nodes::ClusterNodes;

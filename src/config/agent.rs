@@ -38,7 +38,7 @@ fn interval<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration
 #[cfg(test)]
 mod tests {
     use super::super::Config;
-    use model::faults::fault::{FaultKind, Policy};
+    use faults::fault::{FaultKind, Policy};
 
     fn parse(text: &str) -> Result<Config, super::super::ConfigError> {
         Config::parse(text, std::path::Path::new("t"))

@@ -65,10 +65,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+pub use faults::fault::Faults;
 pub use model::daemons::{
     DaemonName, DaemonSettings, Hook, Hooks, JobHook, OnHookFailure, Readiness, ReadinessTest, RestartPolicy, Service,
 };
-pub use model::faults::fault::Faults;
 pub use model::inventory::GpuType;
 pub use model::jobs::{Jobs, OnStop};
 pub use model::liveness_test::LivenessTest;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::Uri;
 use serde::Deserialize;
 
-use model::faults::fault::Policy;
+use faults::fault::Policy;
 use model::value;
 
 /// A `[[notify]]`: a command or webhook for GPU faults.

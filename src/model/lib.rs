@@ -10,7 +10,6 @@ pub mod message;
 pub mod cuda;
 pub mod daemons;
 pub mod exit_code;
-pub mod faults;
 pub mod file_name;
 pub mod hostlist;
 pub mod inventory;

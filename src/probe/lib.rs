@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use model::faults::controller::LeftOutGpu;
+use faults::controller::LeftOutGpu;
 use model::inventory::{Driver, Finding, Gpu, Inventory, Platform, Vendor};
 use vendor::Deadlines;
 use vendor::nvidia::request::Request;

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::vendor;
-use model::faults::fault::FaultKind;
-use model::faults::look::{GpuSample, Identity, Line};
+use faults::fault::FaultKind;
+use faults::sample::{GpuSample, Identity, Line};
 use model::inventory::{Access, Gpu, Obstacle, Vendor};
 
 /// The maximum plausible power draw: 100 kW.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::live::{self, SendLine, pause};
 use super::sandbox::{Sandbox, SandboxError};
 use super::{Options, ProbeResult, job_map};
-use model::faults::look::Identity;
+use faults::sample::Identity;
 use model::inventory::{Condition, Finding, Gpu, Kind, Obstacle, Readings, Traits, Vendor};
 
 /// The probe of a vendor.

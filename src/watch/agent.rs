@@ -21,11 +21,11 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use config::Config;
+use faults::controller::{Action, Clock, HealthController, Offered, Recount};
+use faults::fault::FaultKind;
+use faults::report::Report;
+use faults::sample::{Key, Line};
 use init::status;
-use model::faults::controller::{Action, Clock, HealthController, Offered, Recount};
-use model::faults::fault::FaultKind;
-use model::faults::look::{Key, Line};
-use model::faults::report::Report;
 use model::inventory::Vendor;
 use model::message;
 use model::prepared::Prepared;

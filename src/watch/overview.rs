@@ -12,10 +12,10 @@ use std::io::Read as _;
 use std::path::Path;
 
 use crate::agent;
+use faults::report;
+use faults::report::Report;
 use init::status;
 use init::status::Status;
-use model::faults::report;
-use model::faults::report::Report;
 
 pub use allocation::Allocations;
 pub use seen::{Files, Slurm};

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
 
 use fake_nvml::profile;
-use model::faults::look::Line;
+use faults::sample::Line;
 use model::inventory::{InstanceReadings, Readings};
 use tempfile::TempDir;
 

@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::SystemTime;
 
 use fake_nvml::profile::{self, BRANCHES, Profile};
-use model::faults::look::{GpuSample, Identity, Line};
-use model::faults::report::{GpuReport, Report};
+use faults::report::{GpuReport, Report};
+use faults::sample::{GpuSample, Identity, Line};
 use model::inventory::{Inventory, Source};
 
 use crate::{Machine, fake_nvml, succeeded};

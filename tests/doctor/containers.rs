@@ -1,9 +1,9 @@
 //! Container faults: name of the record, entry that detects the fault, container with the fault.
 
+use faults::fault::{FaultKind, Policy};
+use faults::report::{GpuReport, OpenFault, Report};
+use faults::sample::Identity;
 use machine::{LastExit, StopReason, UnitSnapshot, UnitState};
-use model::faults::fault::{FaultKind, Policy};
-use model::faults::look::Identity;
-use model::faults::report::{GpuReport, OpenFault, Report};
 
 use crate::container::{Container, credential};
 

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use faults::fault::{FaultKind, Policy};
+use faults::report::{Count, GpuReport, OpenFault, Report};
+use faults::sample::Identity;
 use machine::{Part, Snapshot, Span, UnitSnapshot, UnitState};
-use model::faults::fault::{FaultKind, Policy};
-use model::faults::look::Identity;
-use model::faults::report::{Count, GpuReport, OpenFault, Report};
 use model::inventory::{
     Clocks, Condition, Ecc, InstanceReadings, Pcie, PcieTraffic, Process, Readings, RemappedRows, Vendor,
 };

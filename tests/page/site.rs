@@ -7,13 +7,13 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime};
 
+use faults::fault::{FaultKind, Policy};
+use faults::report;
+use faults::report::{GpuReport, OpenFault, Report, ReportedFault};
+use faults::sample::Identity;
 use init::status;
 use init::status::Status;
 use machine::{Snapshot, UnitSnapshot, UnitState};
-use model::faults::fault::{FaultKind, Policy};
-use model::faults::look::Identity;
-use model::faults::report;
-use model::faults::report::{GpuReport, OpenFault, Report, ReportedFault};
 use model::inventory::{Condition, Readings};
 use model::prepared::Prepared;
 use model::queued_job::OwnedJob;

@@ -10,11 +10,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Configuration;
+use faults::fault::{FaultKind, Repair};
+use faults::report::{GpuReport, Release, Report};
+use faults::sample::Identity;
 use init::status::StatusWatcher;
 use model::exit_code;
-use model::faults::fault::{FaultKind, Repair};
-use model::faults::look::Identity;
-use model::faults::report::{GpuReport, Release, Report};
 use sys::open_files::{self, SearchTarget};
 use watch::agent::files;
 

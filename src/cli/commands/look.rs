@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use nix::unistd::getppid;
 
+use faults::sample::{Identity, Line};
 use model::exit_code;
-use model::faults::look::{Identity, Line};
 use model::inventory::Vendor;
 use probe::{live, vendor};
 use watch::agent::rights;

@@ -3,7 +3,7 @@
 use super::cuda::{cuda_libraries, cuda_version, visible_devices};
 use crate::entry::{Check, Entry};
 use crate::facts::{ContainerFacts, Facts};
-use model::faults::fault::Policy;
+use faults::fault::Policy;
 use model::inventory::{Access, DeviceFiles, Gpu, Kind, Observations};
 use model::printable::count;
 

@@ -6,10 +6,10 @@ use std::path::Path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use faults::controller::LeftOutGpu;
+use faults::report::{FILE, Report};
+use faults::sample::Identity;
 use init::status;
-use model::faults::controller::LeftOutGpu;
-use model::faults::look::Identity;
-use model::faults::report::{FILE, Report};
 use model::inventory::{Access, Gpu, Inventory, Obstacle};
 use sys::trusted_path;
 use sys::trusted_path::Dir;

@@ -14,7 +14,7 @@ use nix::unistd::User;
 use serde::Serialize;
 
 use config::{Notify, Receiver, WebhookUrl};
-use model::faults::report::ReportedFault;
+use faults::report::ReportedFault;
 use model::message;
 use model::message::REPORTS;
 use sys::report;

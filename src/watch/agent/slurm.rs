@@ -1,8 +1,8 @@
 //! The agent's queries and updates of Slurm.
 
 use crate::memory_guard::JobMemory;
+use faults::controller::{DrainOutcome, SlurmNodeState};
 use machine::node_report::{GPU_REASON, MEMORY_REASON, NodeReport, OUR_REASON};
-use model::faults::controller::{DrainOutcome, SlurmNodeState};
 use slurm::client::{Client, Jobs, limit};
 use slurm::nodes;
 

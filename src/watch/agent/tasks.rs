@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use super::{files, prepared, slurm};
 use config::Config;
+use faults::controller::{DrainOutcome, LeftOutGpu, SlurmNodeState};
+use faults::sample::{Identity, Line};
 use init::reloading;
 use machine::Outcome;
-use model::faults::controller::{DrainOutcome, LeftOutGpu, SlurmNodeState};
-use model::faults::look::{Identity, Line};
 use model::prepared::Prepared;
 use model::supervise::Supervise;
 use sys::tool;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use config::Config;
-use model::faults::look::{Identity, Key, Line};
+use faults::sample::{Identity, Key, Line};
 use model::inventory::Vendor;
 use sys::secret_variables;
 

@@ -4,8 +4,8 @@
 
 use super::exposition::{Family, Kind, Value};
 use super::gpus::{Row, bus_id, free_mib};
-use model::faults::fault::FaultKind;
-use model::faults::report::GpuReport;
+use faults::fault::FaultKind;
+use faults::report::GpuReport;
 use model::inventory::InstanceReadings;
 
 use Kind::{Counter, Gauge};

@@ -5,8 +5,8 @@
 
 use super::exposition::{Family, Kind, Value};
 use super::mig;
-use model::faults::fault::FaultKind;
-use model::faults::report::GpuReport;
+use faults::fault::FaultKind;
+use faults::report::GpuReport;
 use model::inventory::{ComputeMode, PciAddress};
 
 /// Name and help text of a family, and its value for a GPU.

@@ -4,7 +4,7 @@
 
 use super::exposition::{Family, Kind, Value};
 use super::gpus::{bare, uuid};
-use model::faults::report::GpuReport;
+use faults::report::GpuReport;
 use model::inventory::InstanceReadings;
 
 /// Name and help text of a family, and its value for an instance.

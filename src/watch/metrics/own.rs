@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::exposition::{Family, Kind};
 use super::gpus::uuid;
 use crate::overview::seen::{Files, Slurm};
+use faults::report::{Count, GpuReport};
 use machine::{Part, Snapshot, UnitState};
-use model::faults::report::{Count, GpuReport};
 
 use Kind::{Counter, Gauge};
 
@@ -138,7 +138,7 @@ fn allocation(gpus: &[GpuReport], now: u64) -> Vec<Family> {
 mod tests {
     use super::*;
     use crate::metrics::exposition::text;
-    use model::faults::fault::FaultKind;
+    use faults::fault::FaultKind;
 
     #[test]
     fn counts_faults_of_all_recovery_actions() {

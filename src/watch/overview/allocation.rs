@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::seen::{Files, Slurm};
-use model::faults::report::GpuReport;
+use faults::report::GpuReport;
 use model::queued_job::OwnedJob;
 use slurm::nodes::{ClusterNode, GpuState};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::queue::Queue;
+use faults::report::Report;
 use machine::Snapshot;
-use model::faults::report::Report;
 use slurm::nodes::ClusterNodes;
 use slurm::scheduler::Scheduler;
 use slurm::shares::FairShare;

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::queue::Queue;
 use super::seen::{Files, Slurm};
+use faults::report::{GpuReport, Report};
 use machine::{Snapshot, UnitSnapshot};
-use model::faults::report::{GpuReport, Report};
 use model::prepared::{OfferedGpu, Prepared};
 use model::printable;
 use model::queued_job::{OwnedJob, QueuedJob};
@@ -243,7 +243,7 @@ fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
 }
 
 fn faults(report: &Report, now: u64) -> Vec<FaultView> {
-    let view = |fault: &model::faults::report::ReportedFault| FaultView {
+    let view = |fault: &faults::report::ReportedFault| FaultView {
         age: now.saturating_sub(fault.at),
         line: printable::short(&fault.line, MAX_FAULT),
     };

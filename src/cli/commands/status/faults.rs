@@ -1,14 +1,14 @@
 //! The GPUs' faults, as `slurminit agent` reports them.
 
 use crate::commands::columns::wrap;
-use model::faults::report::{GpuReport, Release, Report};
+use faults::report::{GpuReport, Release, Report};
 
 /// Empty if no GPU has a fault. `now` is in seconds since 1970.
 pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> String {
     let gpu_faults = |gpu: &GpuReport| {
         let name = gpu.identity.pci_address.map_or_else(String::new, |address| format!(" ({address})"));
         let availability = if gpu.is_out { "; jobs do not get it" } else { "" };
-        let fault = |fault: &model::faults::report::OpenFault| {
+        let fault = |fault: &faults::report::OpenFault| {
             let since = age(now.saturating_sub(fault.since) * 1000);
             wrap(
                 &format!(
@@ -36,9 +36,9 @@ pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::faults::fault::{FaultKind, Policy};
-    use model::faults::look::Identity;
-    use model::faults::report::OpenFault;
+    use faults::fault::{FaultKind, Policy};
+    use faults::report::OpenFault;
+    use faults::sample::Identity;
 
     #[test]
     fn shows_age_and_repair_of_faults_only() {

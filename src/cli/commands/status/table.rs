@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::commands::columns::{Column, dash, format_table, wrap};
 use crate::commands::nodes::users;
+use faults::report::GpuReport;
 use init::status::Status;
 use machine::UnitSnapshot;
-use model::faults::report::GpuReport;
 use model::prepared::Prepared;
 use slurm::nodes::own::{NodeStatus, OwnGpu, OwnGpuState, OwnNode};
 

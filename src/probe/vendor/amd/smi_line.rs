@@ -4,7 +4,7 @@
 //! the format `KFD_EVENT_FMT_...` of `linux/kfd_ioctl.h`. For a reset that is `%x %s`: the number of resets, and the
 //! cause. Older kernels write no cause.
 
-use model::faults::look::Phase;
+use faults::sample::Phase;
 
 /// `KFD_SMI_EVENT_GPU_PRE_RESET` and `KFD_SMI_EVENT_GPU_POST_RESET`.
 const PRE_RESET: u32 = 3;

@@ -31,7 +31,7 @@ pub(super) use meters::Meters;
 use super::places::BusOrder;
 use super::proc;
 use crate::{device, pci};
-use model::faults::controller::LeftOutGpu;
+use faults::controller::LeftOutGpu;
 use model::inventory::{Access, Condition, CpuSet, Driver, Gpu, Obstacle, PciAddress, Source, Vendor};
 
 /// More GPUs than any machine has. A larger count is implausible.

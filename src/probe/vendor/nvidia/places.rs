@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::proc;
-use model::faults::look::Identity;
+use faults::sample::Identity;
 use model::inventory::{PciAddress, Vendor};
 
 /// The GPUs of /proc by their number in NVML; empty where /proc does not list as many as NVML counts.

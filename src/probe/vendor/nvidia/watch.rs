@@ -16,9 +16,9 @@ use super::places::BusOrder;
 use super::{condition, proc, readings};
 use crate::device;
 use crate::live::{self, Options, SendLine, fault_of_access, pause, sample_gpu};
-use model::faults::fault::FaultKind;
-use model::faults::look::{GpuSample, Identity, Key, Line};
-use model::faults::xid::UNKNOWN_XID;
+use faults::fault::FaultKind;
+use faults::sample::{GpuSample, Identity, Key, Line};
+use faults::xid::UNKNOWN_XID;
 use model::inventory::{Obstacle, Vendor};
 
 /// The longest wait for an event in one call.

@@ -10,7 +10,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::gpm::gpm_metrics_get;
 use nvml_wrapper::{Device, GpmSample, Nvml};
 
-use model::faults::look::Key;
+use faults::sample::Key;
 use model::inventory::PcieTraffic;
 
 /// The driver renews its counters each 100 ms (NVML's documentation, "GPM Functions"), so samples are no closer than that.

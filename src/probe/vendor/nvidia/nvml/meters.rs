@@ -5,7 +5,7 @@ use nvml_wrapper::{Device, Nvml};
 use super::gpm::{Gpm, Instance};
 use super::pcie::Counters;
 use super::{Answers, mig};
-use model::faults::look::Key;
+use faults::sample::Key;
 use model::inventory::{InstanceReadings, PcieTraffic, Readings};
 
 /// The last measurements.

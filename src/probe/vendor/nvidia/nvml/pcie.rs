@@ -10,7 +10,7 @@ use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
 
-use model::faults::look::Key;
+use faults::sample::Key;
 use model::inventory::PcieTraffic;
 
 /// `NVML_FI_DEV_PCIE_COUNT_TX_BYTES` and `..._RX_BYTES` of nvml.h.

@@ -1,7 +1,7 @@
 //! Reports, counts and policies of faults.
 
 use super::*;
-use crate::message::Message;
+use model::message::Message;
 
 #[test]
 fn reports_program_error_with_job_without_drain() {

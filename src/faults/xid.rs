@@ -65,7 +65,7 @@ pub(super) const fn row(number: u32) -> (Policy, &'static str, Repair) {
 
 #[cfg(test)]
 mod tests {
-    use crate::faults::fault::{FaultKind, Faults};
+    use crate::fault::{FaultKind, Faults};
 
     use super::*;
 

@@ -15,14 +15,15 @@ mod resets;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::fault::{FaultKind, Faults, Policy};
-use super::look::{GpuSample, Identity, Key};
 use super::report::{Report, ReportedFault};
-use crate::inventory::Vendor;
-use crate::log::Level;
-use crate::message::Message;
-use crate::prepared::AwaitedGpu;
+use super::sample::{GpuSample, Identity, Key};
 use gpu::Gpu;
 use log::{Pending, WithoutJobs};
+use model::inventory::Vendor;
+use model::log::Level;
+use model::message;
+use model::message::Message;
+use model::prepared::AwaitedGpu;
 use node::Stage;
 
 pub use node::{DrainOutcome, SlurmNodeState};

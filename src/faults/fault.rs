@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::look::Identity;
+use super::sample::Identity;
 use super::xid::{self, LINK, REBOOT};
 
 /// Declares [`FaultKind`] and [`Faults`] from a table. A row has the kind, its key in `[faults]`, its name in the
@@ -187,7 +187,7 @@ pub enum Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::Vendor;
+    use model::inventory::Vendor;
 
     #[test]
     fn repair_fits_recovery_action() {

@@ -7,9 +7,9 @@ mod resets;
 use proptest::prelude::*;
 
 use super::*;
-use crate::faults::look::Phase;
-use crate::inventory::{Condition, Readings, RemappedRows, Slowdown};
-use crate::queued_job::OwnedJob;
+use crate::sample::Phase;
+use model::inventory::{Condition, Readings, RemappedRows, Slowdown};
+use model::queued_job::OwnedJob;
 
 const NVIDIA: Vendor = Vendor::Nvidia;
 

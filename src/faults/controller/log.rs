@@ -1,7 +1,8 @@
 //! Reports of faults: the GPU, the jobs that used it, the cause, the repair.
 
 use super::{Action, Clock, FaultKind, HealthController, Key, MAX_RECENT, Policy, Recount, ReportedFault};
-use crate::queued_job::OwnedJob;
+use model::message;
+use model::queued_job::OwnedJob;
 
 /// The minimum interval between two reports of one fault of one GPU, in ms.
 const REPEAT_INTERVAL: u64 = 60_000;

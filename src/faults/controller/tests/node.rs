@@ -1,7 +1,7 @@
 //! Draining the node, and returning its GPUs to jobs.
 
-use crate::faults::report::Release;
-use crate::prepared::AwaitedGpu;
+use crate::report::Release;
+use model::prepared::AwaitedGpu;
 
 use super::*;
 

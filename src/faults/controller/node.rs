@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::{Action, Clock, HealthController, Key, LeftOutGpu, Recount};
-use crate::faults::report::NodeStage;
-use crate::queued_job::OwnedJob;
+use crate::report::NodeStage;
+use model::message;
+use model::queued_job::OwnedJob;
 
 /// The interval of queries while waiting for jobs, in ms.
 const QUERY_INTERVAL: u64 = 1_000;

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::fault::FaultKind;
-use crate::inventory::{Condition, Gpu, PciAddress, Readings, Vendor};
+use model::inventory::{Condition, Gpu, PciAddress, Readings, Vendor};
 
 /// A GPU's name for as long as the machine runs: its UUID, otherwise its PCI address and device file, otherwise its position in the
 /// driver's order.

@@ -2,14 +2,14 @@
 //!
 //! Everyone may read it; only root writes it. Times are seconds since 1970.
 
-use crate::queued_job::OwnedJob;
+use model::queued_job::OwnedJob;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::fault::{FaultKind, Policy};
-use super::look::Identity;
-use crate::inventory::{Condition, Readings};
+use super::sample::Identity;
+use model::inventory::{Condition, Readings};
 
 /// The file's name in the run directory.
 pub const FILE: &str = "gpus.json";

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Clock;
-use crate::faults::fault::{FaultKind, Policy, Repair};
-use crate::faults::look::{GpuSample, Identity};
-use crate::faults::report::{Count, GpuReport, OpenFault};
-use crate::inventory::{Condition, Readings, Slowdown};
-use crate::queued_job::OwnedJob;
+use crate::fault::{FaultKind, Policy, Repair};
+use crate::report::{Count, GpuReport, OpenFault};
+use crate::sample::{GpuSample, Identity};
+use model::inventory::{Condition, Readings, Slowdown};
+use model::queued_job::OwnedJob;
 
 /// The number of consecutive samples without a fault after which it is cleared.
 const GOOD_SAMPLES: u32 = 2;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Clock, Gpu, HealthController, Identity, Key};
-use crate::prepared::AwaitedGpu;
+use model::prepared::AwaitedGpu;
 
 /// The delay before the next reload after a reload that did not include an awaited GPU, in ms.
 const AWAIT_RETRY: u64 = 60_000;

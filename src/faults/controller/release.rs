@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::{Gpu, HealthController, Identity, Key, Vendor};
-use crate::faults::report::Release;
+use crate::report::Release;
 
 impl HealthController {
     /// Sets the released GPUs. A returned GPU must respond before jobs get it; its earlier faults are cleared.

@@ -3,9 +3,10 @@
 //! A reset kills the processes on the GPU. Afterwards the GPU is usable again; if the reset does not end, it is not.
 
 use super::{Clock, FaultKind, GpuSample, HealthController, Key};
-use crate::faults::look::Phase;
-use crate::inventory::Vendor;
-use crate::printable;
+use crate::sample::Phase;
+use model::inventory::Vendor;
+use model::message;
+use model::printable;
 
 impl HealthController {
     /// A reset begins or ends.
