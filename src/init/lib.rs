@@ -10,7 +10,7 @@ mod advice;
 mod alarm;
 mod changes;
 mod clock;
-pub mod control;
+mod control;
 pub mod handover;
 mod limits;
 pub mod logs;
@@ -18,77 +18,21 @@ mod notify;
 mod output;
 mod process;
 mod readiness;
-pub mod reloading;
-pub mod signals;
-pub mod status;
+mod signals;
+mod status;
 mod supervise;
 mod supervisor;
 
-use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc::STDERR_FILENO;
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use serde::{Deserialize, Serialize};
 
 use crate::logs::Logs;
-use model::task::Task;
 use model::{exit_code, message, printable};
-use sys::inherited::{Inherited, become_program};
-use sys::lock::Lock;
-use sys::lock::state::StateLock;
+use sys::init_task::{InitTask, PROGRAM, TASK_OPTION};
 use sys::system_calls::adopt_descriptor;
-
-/// The file name of the program, in the same directory as slurminit.
-const PROGRAM: &str = "slurminit-init";
-const TASK_OPTION: &str = "--task";
-
-/// The content of the memory file: what `slurminit run` passes to PID 1.
-#[derive(Debug, Serialize, Deserialize)]
-struct InitTask {
-    task: Task,
-    /// The signal state to restore in children. All signals are blocked during the exec.
-    inherited: Inherited,
-    /// The descriptors that hold the locks of the run directory and of the state directories.
-    locks: Vec<RawFd>,
-}
-
-/// Becomes `slurminit-init` with this task and these locks. Returns only if that fails.
-pub fn become_init(task: Task, inherited: Inherited, run: &Lock, state: &StateLock, cmd: &[OsString]) -> anyhow::Error {
-    let locks: Vec<&File> = run.file().into_iter().chain(state.files()).collect();
-    let init_task = InitTask { task, inherited, locks: locks.iter().map(|file| file.as_raw_fd()).collect() };
-    let exec_init = || -> anyhow::Result<Infallible> {
-        let file = memory_file(&init_task).map_err(|error| {
-            anyhow::anyhow!(
-                "cannot create a memory file for PID 1: {error}; allow memfd_create(2) in the container's seccomp profile"
-            )
-        })?;
-        for lock in &locks {
-            fcntl(lock, FcntlArg::F_SETFD(FdFlag::empty()))?;
-        }
-        let words = [PROGRAM.into(), TASK_OPTION.into(), file.as_raw_fd().to_string().into(), "--".into()];
-        let words: Vec<OsString> = words.into_iter().chain(cmd.iter().cloned()).collect();
-        let env: Vec<_> = std::env::vars_os().collect();
-        let error = become_program(&std::env::current_exe()?.with_file_name(PROGRAM), &words, &env);
-        anyhow::bail!("cannot execute {PROGRAM}: {error}; put it into the same directory as slurminit")
-    };
-    match exec_init() {
-        Ok(never) => match never {},
-        Err(error) => error,
-    }
-}
-
-/// Creates the memory file. It stays open across an exec.
-fn memory_file(init_task: &InitTask) -> io::Result<File> {
-    let mut file = File::from(memfd_create("slurminit task", MFdFlags::empty())?);
-    file.write_all(&serde_json::to_vec(init_task)?)?;
-    file.rewind()?;
-    Ok(file)
-}
 
 /// Runs the container to its end, and returns its exit code.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
@@ -116,9 +60,7 @@ fn read_task(words: &mut impl Iterator<Item = OsString>) -> Result<InitTask, Str
     let (true, Some(number)) = (option == OsStr::new(TASK_OPTION) && end == OsStr::new("--"), number) else {
         return Err(format!("expected {TASK_OPTION} DESCRIPTOR -- CMD..."));
     };
-    let mut text = String::new();
-    File::from(inherited_descriptor(number)).read_to_string(&mut text).map_err(|error| error.to_string())?;
-    serde_json::from_str(&text).map_err(|error| format!("slurminit and {PROGRAM} have different versions: {error}"))
+    InitTask::read(inherited_descriptor(number).into()).map_err(|error| error.to_string())
 }
 
 /// A descriptor inherited from `slurminit run`. It is closed in children.
@@ -138,8 +80,11 @@ fn refuse(why: &str) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+
     use config::{Config, StartOnlyTables};
     use plan::target::Target;
+    use sys::inherited::Inherited;
 
     fn arguments(descriptor: &str) -> impl Iterator<Item = OsString> + use<> {
         ["--task", descriptor, "--", "srun", "--"].map(OsString::from).into_iter()
@@ -152,7 +97,7 @@ mod tests {
         let inherited: Inherited =
             serde_json::from_str(r#"{"mask":9223372036854775809,"ignored":[1,13],"umask":63}"#).unwrap();
         let init_task = InitTask { task: task.clone(), inherited: inherited.clone(), locks: Vec::new() };
-        let file = memory_file(&init_task).unwrap();
+        let file = init_task.write().unwrap();
         let mut arguments = arguments(&std::os::fd::IntoRawFd::into_raw_fd(file).to_string());
         let init_task = read_task(&mut arguments).unwrap();
         assert_eq!((init_task.task, init_task.inherited), (task, inherited));

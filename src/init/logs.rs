@@ -14,7 +14,7 @@ mod tail;
 pub use batch::Batch;
 pub use harmless::Circumstances;
 pub use line::{LineSplitter, Origin, parse_daemon_line};
-pub use record::{Record, split_text};
+pub use record::Record;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ use tracing::{debug, error, info, trace};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use model::log::{Level, LogFormat};
+use model::log::{Level, LogFormat, split_text};
 use model::message::Message;
 use sink::Sink;
 use tail::{Tails, last_lines};

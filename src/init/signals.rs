@@ -23,7 +23,7 @@ static WAKE: OnceLock<OwnedFd> = OnceLock::new();
 
 /// The caught signals.
 #[derive(Debug)]
-pub struct Signals {
+pub(super) struct Signals {
     wake: AsyncFd<OwnedFd>,
 }
 
@@ -32,7 +32,7 @@ impl Signals {
     ///
     /// # Errors
     /// No pipe can be made, a signal cannot be caught, or the handlers are installed already.
-    pub fn install() -> std::io::Result<Self> {
+    pub(super) fn install() -> std::io::Result<Self> {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         WAKE.set(write).map_err(|_| std::io::ErrorKind::AlreadyExists)?;
         let is_caught = |signal: &i32| !GLIBC_SIGNALS.contains(signal) && !NOT_CAUGHT.contains(signal);
@@ -50,7 +50,7 @@ impl Signals {
     ///
     /// # Errors
     /// Reading the pipe fails. No cause is known.
-    pub async fn next(&self) -> std::io::Result<Vec<i32>> {
+    pub(super) async fn next(&self) -> std::io::Result<Vec<i32>> {
         let mut guard = self.wake.readable().await?;
         let mut buffer = [0; 64];
         while matches!(nix::unistd::read(self.wake.get_ref(), &mut buffer), Ok(n) if n == buffer.len()) {}

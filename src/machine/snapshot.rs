@@ -9,6 +9,26 @@ use super::{Exit, Machine, Moment, Phase, ReloadSnapshot, Span, Unit};
 use crate::node_report::NodeReport;
 use model::unit::JobCare;
 
+/// The name of the status file in the run directory.
+pub const STATUS_FILE: &str = "status.json";
+
+/// The contents of the status file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The version of slurminit that wrote the file.
+    pub version: String,
+    /// The PID of slurminit, to detect a file left by a dead process.
+    pub pid: u32,
+    /// When slurminit started, in milliseconds of the monotonic clock.
+    pub started_ms: u64,
+    /// The start time of slurminit in clock ticks since boot. Together with the PID it identifies the process.
+    #[serde(default)]
+    pub start_ticks: Option<u64>,
+    /// The state of the container and all units.
+    #[serde(flatten)]
+    pub snapshot: Snapshot,
+}
+
 /// The machine's state for `status` and `health`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {

@@ -34,3 +34,10 @@ pub enum Level {
     Debug,
     Trace,
 }
+
+/// Splits a line of the text format from `source` into the word for its level and the message.
+pub fn split_text<'a>(line: &'a str, source: &str) -> Option<(&'a str, &'a str)> {
+    let (_time, rest) = line.split_once(' ')?;
+    let (level, rest) = rest.trim_start().split_once(' ')?;
+    Some((level, rest.strip_prefix(source)?.strip_prefix(": ")?))
+}

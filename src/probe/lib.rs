@@ -1,7 +1,7 @@
 //! Detects the usable resources of this container: GPUs, CPUs, memory, cgroup, Slurm.
 //!
 //! All files are read below a root directory. Each vendor's probe runs in its own child process with a deadline,
-//! so a driver that hangs, crashes or sends invalid data causes only an error ([`sandbox`]).
+//! so a driver that hangs, crashes or sends invalid data causes only an error ([`sys::sandbox`]).
 
 pub mod capabilities;
 pub mod cgroup;
@@ -21,7 +21,6 @@ pub mod own_name;
 pub mod pci;
 mod peer_memory;
 mod regular;
-pub mod sandbox;
 pub mod scratch;
 pub mod slurm;
 pub mod tmpfs;

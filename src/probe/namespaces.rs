@@ -7,7 +7,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
 use super::capabilities::{SYS_ADMIN, effective};
-use super::sandbox::Sandbox;
+use sys::sandbox::Sandbox;
 
 /// Tries it in a child if the capability exists, because a security profile can still refuse.
 pub(super) fn detect(root: &Path, deadline: Duration) -> bool {

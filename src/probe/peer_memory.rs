@@ -13,7 +13,7 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::getpid;
 
 use super::regular;
-use super::sandbox::Sandbox;
+use sys::sandbox::Sandbox;
 
 /// The setting of Yama: 0 adds no restriction.
 const YAMA: &str = "proc/sys/kernel/yama/ptrace_scope";

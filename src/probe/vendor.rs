@@ -9,10 +9,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::live::{self, SendLine, pause};
-use super::sandbox::{Sandbox, SandboxError};
 use super::{Options, ProbeResult, job_map};
 use faults::sample::Identity;
 use model::inventory::{Condition, Finding, Gpu, Kind, Obstacle, Readings, Traits, Vendor};
+use sys::sandbox::{Sandbox, SandboxError};
 
 /// The probe of a vendor.
 pub fn probe_of(vendor: Vendor) -> &'static dyn VendorProbe {

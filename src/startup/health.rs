@@ -5,12 +5,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use init::control;
-use init::control::client;
-use init::control::client::ControlError;
-use init::control::protocol::Request;
-use init::status;
-use init::status::{Status, StatusWatcher};
+use control::StatusWatcher;
+use control::client;
+use control::client::ControlError;
+use control::status;
+use machine::protocol::{self, Request};
+use machine::{STATUS_FILE, Status};
 use machine::{Snapshot, UnitState};
 use slurm::nodes::own;
 
@@ -25,7 +25,7 @@ pub fn check_liveness(directory: &Path) -> (bool, String) {
         Err(why) => (false, why),
         Ok(status) => {
             // A caller without permission uses the status file, and so does every caller if there is no socket.
-            let answer = client::ask(&control::socket(directory), &Request::Ping);
+            let answer = client::ask(&protocol::socket(directory), &Request::Ping);
             is_live(&status.snapshot, answer.err())
         }
     }
@@ -80,20 +80,22 @@ fn ready_duration(directory: &Path) -> Result<Duration, String> {
     }
     let start_took = snapshot.timeline.iter().filter_map(|span| span.until_us).max().unwrap_or_default();
     let ready_ms = started_ms + start_took / 1000;
-    Ok(Duration::from_millis(status::monotonic_ms().saturating_sub(ready_ms)))
+    Ok(Duration::from_millis(sys::monotonic_ms().saturating_sub(ready_ms)))
 }
 
 /// The status, if the process that wrote it is alive; otherwise why there is none.
 fn running_status(status: std::io::Result<Status>, directory: &Path) -> Result<Status, String> {
     match status {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            Err(format!("cannot read {}: {error}", directory.join(status::FILE).display()))
+            Err(format!("cannot read {}: {error}", directory.join(STATUS_FILE).display()))
         }
         Err(error) => {
-            let file = directory.join(status::FILE);
+            let file = directory.join(STATUS_FILE);
             Err(format!("no slurminit runs here as PID 1 of a cluster ({}: {error})", file.display()))
         }
-        Ok(status) if !status.is_process_alive() => Err(format!("slurminit (pid {}) is not running", status.pid)),
+        Ok(status) if !status::is_process_alive(&status) => {
+            Err(format!("slurminit (pid {}) is not running", status.pid))
+        }
         Ok(status) => Ok(status),
     }
 }

@@ -15,8 +15,8 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::health;
-use init::status;
-use init::status::Status;
+use control::status;
+use machine::Status;
 use model::exit_code;
 use sys::system_calls::{pidfd_open, pidfd_send_signal};
 use sys::trusted_path;
@@ -123,11 +123,13 @@ pub fn last_lines() -> Vec<String> {
 
 /// Waits for the end of the slurminit beside another PID 1, at most for the timeout of its stop. Returns whether it has ended.
 pub fn wait_for_end(status: &Status, stop: Duration) -> bool {
-    let Some(handle) = i32::try_from(status.pid).ok().and_then(pidfd_open) else { return !status.is_process_alive() };
+    let Some(handle) = i32::try_from(status.pid).ok().and_then(pidfd_open) else {
+        return !status::is_process_alive(status);
+    };
     let timeout = PollTimeout::try_from(stop + MARGIN).unwrap_or(PollTimeout::MAX);
     // An interrupted poll only makes the caller's message less precise.
     let _ = poll(&mut [PollFd::new(std::os::fd::AsFd::as_fd(&handle), PollFlags::POLLIN)], timeout);
-    !status.is_process_alive()
+    !status::is_process_alive(status)
 }
 
 /// Leaves the session, directory and file descriptors of the parent process; the standard streams are set already.

@@ -37,6 +37,11 @@ pub fn stat(pid: i32) -> Option<Stat> {
     Stat::parse(&text(pid, "stat")?)
 }
 
+/// Reads `/proc/PID/stat` of a process that is not a zombie. A PID 1 other than slurminit may leave zombies unreaped.
+pub fn live(pid: u32) -> Option<Stat> {
+    stat(i32::try_from(pid).ok()?).filter(|stat| !stat.is_dead())
+}
+
 /// The program that supervises the daemons, as the kernel names it.
 const SUPERVISOR: &str = "slurminit-init";
 

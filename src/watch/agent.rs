@@ -21,11 +21,11 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use config::Config;
+use control::status;
 use faults::controller::{Action, Clock, HealthController, Offered, Recount};
 use faults::fault::FaultKind;
 use faults::report::Report;
 use faults::sample::{Key, Line};
-use init::status;
 use model::inventory::Vendor;
 use model::message;
 use model::prepared::Prepared;

@@ -12,10 +12,10 @@ use std::io::Read as _;
 use std::path::Path;
 
 use crate::agent;
+use control::status;
 use faults::report;
 use faults::report::Report;
-use init::status;
-use init::status::Status;
+use machine::{STATUS_FILE, Status};
 
 pub use allocation::Allocations;
 pub use seen::{Files, Slurm};
@@ -26,10 +26,10 @@ const LONGEST: u64 = 16 << 20;
 
 /// Reads the files in the run directory. A missing or half-written file is `None`.
 pub fn files(run: &Path) -> Files {
-    let status = read(&run.join(status::FILE)).and_then(|text| serde_json::from_slice::<Status>(&text).ok());
-    let status = status.filter(|status| status.is_process_alive());
+    let status = read(&run.join(STATUS_FILE)).and_then(|text| serde_json::from_slice::<Status>(&text).ok());
+    let status = status.filter(status::is_process_alive);
     Files {
-        uptime_ms: status.as_ref().map_or(0, |status| status::monotonic_ms().saturating_sub(status.started_ms)),
+        uptime_ms: status.as_ref().map_or(0, |status| sys::monotonic_ms().saturating_sub(status.started_ms)),
         snapshot: status.map(|status| status.snapshot),
         report: read(&run.join(report::FILE)).and_then(|text| serde_json::from_slice::<Report>(&text).ok()),
         now: agent::unix(),

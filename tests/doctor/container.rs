@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use init::status::Status;
+use machine::Status;
 use machine::{PhaseName, Snapshot, UnitSnapshot, UnitState};
 use tempfile::TempDir;
 

@@ -11,8 +11,7 @@ use faults::fault::{FaultKind, Policy};
 use faults::report;
 use faults::report::{GpuReport, OpenFault, Report, ReportedFault};
 use faults::sample::Identity;
-use init::status;
-use init::status::Status;
+use machine::{STATUS_FILE, Status};
 use machine::{Snapshot, UnitSnapshot, UnitState};
 use model::inventory::{Condition, Readings};
 use model::prepared::Prepared;
@@ -72,7 +71,7 @@ impl Site {
         command.args(["metrics", "--listen", &format!("127.0.0.1:{port}"), "--run"]).arg(run.path());
         command.env("PATH", format!("{}:/usr/bin:/bin", run.path().display()));
         let site = Self { server: command.spawn().unwrap(), run, port };
-        site.write(status::FILE, &serde_json::to_string(&status()).unwrap());
+        site.write(STATUS_FILE, &serde_json::to_string(&status()).unwrap());
         site.set_utilization(97);
         let start = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
@@ -194,6 +193,6 @@ fn status() -> Status {
         prepared: Some(prepared),
         ..Snapshot::default()
     };
-    let started_ms = status::monotonic_ms().saturating_sub(100_000);
+    let started_ms = sys::monotonic_ms().saturating_sub(100_000);
     Status { version: "0".to_owned(), pid: std::process::id(), started_ms, start_ticks: None, snapshot }
 }

@@ -12,9 +12,8 @@ use std::path::{Path, PathBuf};
 use crate::output::error_line;
 use anyhow::Context as _;
 
-use init::control;
-use init::control::client;
-use init::control::protocol::{self, MAX_REQUEST_BYTES, Request};
+use control::client;
+use machine::protocol::{self, MAX_REQUEST_BYTES, Request};
 use model::message::Report;
 use model::{exit_code, message, printable};
 use startup::gpu_handover;
@@ -101,7 +100,7 @@ pub(super) fn report(report: Report) {
     }
     // If the file has become invalid, the default path is used.
     let config = install::load_config::load(None).unwrap_or_default();
-    if let Err(error) = client::ask(&control::socket(&config.paths.run), &request) {
+    if let Err(error) = client::ask(&protocol::socket(&config.paths.run), &request) {
         error_line(format_args!("{} ({error})", printable::line(&report.message.text)));
     }
 }

@@ -10,10 +10,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Configuration;
+use control::StatusWatcher;
 use faults::fault::{FaultKind, Repair};
 use faults::report::{GpuReport, Release, Report};
 use faults::sample::Identity;
-use init::status::StatusWatcher;
 use model::exit_code;
 use sys::open_files::{self, SearchTarget};
 use watch::agent::files;

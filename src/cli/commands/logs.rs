@@ -6,10 +6,9 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use super::{Configuration, status};
-use init::control;
-use init::control::client;
-use init::control::client::ControlError;
-use init::control::protocol::Request;
+use control::client;
+use control::client::ControlError;
+use machine::protocol::{self, Request};
 use model::exit_code;
 use startup::up;
 
@@ -31,7 +30,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = args.configuration.load()?;
-    let socket = control::socket(&config.paths.run);
+    let socket = protocol::socket(&config.paths.run);
     let Args { name, lines, follow, .. } = args;
     let Some(name) = name else { return super::print(&names(&config.paths.run)?).map(|()| exit_code::SUCCESS) };
     let mut write = |lines: &[u8]| {

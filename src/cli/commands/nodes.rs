@@ -7,7 +7,7 @@ pub(super) use table::users;
 use std::path::Path;
 
 use super::Configuration;
-use init::status;
+use control::status;
 use install::load_config;
 use model::exit_code;
 use slurm::nodes;

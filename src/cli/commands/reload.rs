@@ -5,7 +5,7 @@ use std::path::Path;
 use super::Configuration;
 use crate::output::{error_line, print, print_line};
 use config::Config;
-use init::reloading;
+use control::reload;
 use install::load_config;
 use machine::Outcome;
 use model::exit_code;
@@ -31,7 +31,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         Ok(config) => (config, None),
         Err(error) => (Config::default(), Some(error)),
     };
-    let outcome = match (reloading::reload(&config.paths.run, &config.supervise), config_error) {
+    let outcome = match (reload::reload(&config.paths.run, &config.supervise), config_error) {
         (Ok(outcome), _) => outcome,
         (Err(_), Some(error)) => return Err(error.into()),
         (Err(error), None) => return Err(error),

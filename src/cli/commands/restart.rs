@@ -9,11 +9,10 @@ use anyhow::Context as _;
 use super::Configuration;
 use super::health::parse_wait;
 use config::DaemonName;
-use init::control;
-use init::control::client;
-use init::control::protocol::{Reply, Request};
-use init::status;
-use init::status::StatusWatcher;
+use control::StatusWatcher;
+use control::client;
+use control::status;
+use machine::protocol::{self, Reply, Request};
 use machine::{LastExit, Snapshot, UnitSnapshot, UnitState};
 use model::exit_code;
 use slurm::client::{Client, limit};
@@ -48,7 +47,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let was_ready = is_ready(directory);
     let start = Instant::now();
     let request = Request::Restart { name: name.clone() };
-    let (reply, _) = client::ask(&control::socket(directory), &request)?;
+    let (reply, _) = client::ask(&protocol::socket(directory), &request)?;
     let Reply::Restarting { starts } = reply else { anyhow::bail!("unexpected reply from slurminit: {reply:?}") };
     loop {
         let Ok(status) = status::read(directory) else {

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::output::{error_line, print};
 use config::{Config, DEFAULT_FILE};
+use control::launch::become_init;
+use control::status;
 use docker_args::FirstWord;
-use init::become_init;
-use init::status;
 use install::load_config;
 use machine::PhaseName;
 use model::inventory::Finding;
@@ -87,7 +87,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         // Those of the file may change until a reload, which refuses it.
         simulated_nodes: start.cluster.nodes,
         warnings: warnings(&config, file, &lock, &state),
-        ..task(&config, &start_only, target, !start.cmd.is_empty(), status::monotonic_ms())
+        ..task(&config, &start_only, target, !start.cmd.is_empty(), sys::monotonic_ms())
     };
     Err(become_init(task, inherited, &lock, &state, &start.cmd))
 }

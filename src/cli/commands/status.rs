@@ -11,9 +11,10 @@ use anyhow::Context as _;
 
 use super::Configuration;
 use super::detect::Images;
-use init::status;
-use init::status::{Status, StatusWatcher};
+use control::StatusWatcher;
+use control::status;
 use install::load_config;
+use machine::{STATUS_FILE, Status};
 use model::exit_code;
 use slurm::nodes::own;
 use slurm::nodes::own::NodeStatus;
@@ -82,11 +83,11 @@ pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
     let status = status::read(directory).with_context(|| {
         format!(
             "{}: no slurminit runs here as PID 1 of a cluster; start one: slurminit up",
-            directory.join(status::FILE).display()
+            directory.join(STATUS_FILE).display()
         )
     })?;
     anyhow::ensure!(
-        status.is_process_alive(),
+        status::is_process_alive(&status),
         "slurminit (PID {}) is not running; its last status is outdated. To start a cluster: slurminit up",
         status.pid
     );
@@ -101,7 +102,7 @@ fn text(directory: &Path, status: &Status, lost: &[Option<String>], images: Opti
     let node = own::node_status(&status.snapshot, lost);
     let files = overview::files(directory);
     let samples = files.report.as_ref().filter(|_| !files.is_stale()).map_or(&[][..], |report| &report.gpus);
-    let table = table(status, &node, samples, status::monotonic_ms(), memory_kib);
+    let table = table(status, &node, samples, sys::monotonic_ms(), memory_kib);
     let faults = agent::files::report(directory).map(|report| faults::faults(&report, agent::unix(), table::age));
     let images = images.map(|images| format!("\ncontainer images for jobs: {}\n", images.name()));
     table + &images.unwrap_or_default() + &faults.unwrap_or_default()

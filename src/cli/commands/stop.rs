@@ -1,10 +1,9 @@
 //! `slurminit stop`: stops the container like TERM, or the cluster beside another PID 1.
 
 use crate::output::print_line;
-use init::control;
-use init::control::client;
-use init::control::protocol::Request;
-use init::status;
+use control::client;
+use control::status;
+use machine::protocol::{self, Request};
 use model::exit_code;
 use startup::up;
 
@@ -14,7 +13,7 @@ pub(crate) use super::Configuration as Args;
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = args.load()?;
     let running = status::of_running_slurminit(&config.paths.run);
-    client::ask(&control::socket(&config.paths.run), &Request::Stop)?;
+    client::ask(&protocol::socket(&config.paths.run), &Request::Stop)?;
     match running.filter(|status| status.pid != 1) {
         None => print_line("stopping the container")?,
         Some(status) => {

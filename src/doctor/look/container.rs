@@ -9,10 +9,11 @@ use super::{Ask, Scope};
 use super::{cheap_facts, decode_credential, has_address, local_credential, slurm, with_deadline};
 use crate::facts::{CheapFacts, ContainerFacts, Credential, Observed, SlurmFacts};
 use config::{Config, DaemonName, NodeName, Paths, Role};
-use init::status;
+use control::status;
 use install::exposure;
 use install::load_config;
 use install::planned::{PlanError, Planned, cluster_name, plan_files, slurm_conf};
+use machine::STATUS_FILE;
 use machine::Snapshot;
 use model::inventory::{Finding, Inventory};
 use plan::{FileName, in_use};
@@ -165,11 +166,11 @@ fn snapshot(config: &Config, root: &Path) -> Observed<Snapshot> {
     let directory = sys::under(root, &config.paths.run);
     let status = status::read(&directory).map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
-            format!("cannot read {}: {error}", directory.join(status::FILE).display())
+            format!("cannot read {}: {error}", directory.join(STATUS_FILE).display())
         }
         _ => "no cluster in this container: PID 1 is not slurminit, or is still starting".to_owned(),
     })?;
-    if status.is_process_alive() {
+    if status::is_process_alive(&status) {
         Ok(status.snapshot)
     } else {
         Err(format!("slurminit (PID {}) has exited", status.pid))

@@ -103,16 +103,10 @@ pub(super) fn now() -> String {
     time
 }
 
-/// Splits the text of a record from `source` into the word for its level and the message.
-pub fn split_text<'a>(line: &'a str, source: &str) -> Option<(&'a str, &'a str)> {
-    let (_time, rest) = line.split_once(' ')?;
-    let (level, rest) = rest.trim_start().split_once(' ')?;
-    Some((level, rest.strip_prefix(source)?.strip_prefix(": ")?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::log::split_text;
 
     #[test]
     fn no_control_character_reaches_terminal() {

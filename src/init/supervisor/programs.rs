@@ -192,7 +192,7 @@ impl Supervisor {
 
     /// Adds the path of the control socket.
     fn with_socket(&self, command: CommandLine) -> CommandLine {
-        command.option("--socket", crate::control::socket(&self.task.paths.run))
+        command.option("--socket", machine::protocol::socket(&self.task.paths.run))
     }
 
     /// Adds the paths that show where slurmctld's state is.

@@ -3,9 +3,9 @@
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::Supervisor;
-use crate::control::protocol::{Reply, Request};
-use crate::control::server::{self, FullReply, ReceivedRequest};
+use crate::control::{self, FullReply, ReceivedRequest};
 use crate::logs::{Record, warn};
+use machine::protocol::{self, Reply, Request};
 use machine::{Command, Event};
 use model::daemons::DaemonName;
 use model::message;
@@ -16,9 +16,9 @@ impl Supervisor {
     pub(super) fn open_control(&self) -> UnboundedReceiver<ReceivedRequest> {
         let (requests, incoming) = unbounded_channel();
         if self.task.setup.has_cluster {
-            let socket = crate::control::socket(&self.task.paths.run);
-            match server::listen(&socket) {
-                Ok(listener) => drop(tokio::task::spawn_local(server::serve(listener, requests))),
+            let socket = protocol::socket(&self.task.paths.run);
+            match control::listen(&socket) {
+                Ok(listener) => drop(tokio::task::spawn_local(control::serve(listener, requests))),
                 Err(error) => warn(&message!(
                     "no-control-socket",
                     "{socket}: {error}; `restart`, `reload`, `stop` and `logs` will not work; make its directory writable",

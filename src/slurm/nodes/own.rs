@@ -16,7 +16,7 @@ use machine::Snapshot;
 use machine::node_report::{NodeReport, NodeVerdict};
 use model::prepared::OfferedGpu;
 use model::queued_job::OwnedJob;
-use probe::sandbox::Sandbox;
+use sys::sandbox::Sandbox;
 use sys::under;
 
 /// Timeout for reading the PCI bus.

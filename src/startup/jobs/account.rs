@@ -11,11 +11,10 @@ use super::note::JobNote;
 use super::notes::Notes;
 use super::{SLURM, ids, node_names, reclaim, spool};
 use config::DaemonName;
-use init::control;
-use init::control::client;
-use init::control::protocol::Request;
-use init::logs::split_text;
+use control::client;
 use install::load_config;
+use machine::protocol::{self, Request};
+use model::log::split_text;
 use model::message;
 use model::queued_job::PENDING;
 use nix::sys::signal::Signal;
@@ -242,7 +241,7 @@ fn recorded_starts(config: &RunningConfig) -> anyhow::Result<String> {
 fn last_lines(daemon: &str) -> String {
     let Ok(run) = load_config::run_directory(None) else { return String::new() };
     let request = Request::Logs { name: daemon.to_owned(), lines: LOG_LINES };
-    let lines = client::ask(&control::socket(&run), &request).map(|(_, lines)| lines).unwrap_or_default();
+    let lines = client::ask(&protocol::socket(&run), &request).map(|(_, lines)| lines).unwrap_or_default();
     String::from_utf8_lossy(&lines).into_owned()
 }
 

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::{SLURM, STOP_REASON};
 use config::DaemonName;
-use init::control::client;
-use init::control::protocol::Request;
-use init::status;
+use control::client;
+use control::status;
 use machine::PhaseName;
 use machine::node_report::{DUPLICATE_JOB_REASON, OUR_REASON};
+use machine::protocol::Request;
 use model::inventory::{Finding, Kind};
 use model::message;
 use slurm::node_record::NodeRecord;

@@ -12,7 +12,7 @@ use super::jobs_on_node::check_no_job_is_on;
 use super::{Sources, accounts, detected, load, load_with_accounts, no_accounts, prepared_result};
 use crate::state_disk;
 use config::{Config, Paths, StartOnlyTables};
-use init::status;
+use control::status;
 use install::exposure;
 use install::planned::{Planned, plan_files, slurm_conf, state_directory};
 use model::exit_code;

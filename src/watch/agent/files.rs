@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use faults::controller::LeftOutGpu;
 use faults::report::{FILE, Report};
 use faults::sample::Identity;
-use init::status;
 use model::inventory::{Access, Gpu, Inventory, Obstacle};
+use sys::proc;
 use sys::trusted_path;
 use sys::trusted_path::Dir;
 
@@ -33,7 +33,7 @@ pub(super) fn former_report(run: &Path) -> Option<Report> {
 /// The report of a running agent, readable for all users.
 pub fn report(run: &Path) -> Option<Report> {
     let text = std::fs::read(run.join(FILE)).ok()?;
-    serde_json::from_slice::<Report>(&text).ok().filter(|report| status::is_alive(report.pid))
+    serde_json::from_slice::<Report>(&text).ok().filter(|report| proc::live(report.pid).is_some())
 }
 
 /// Replaces the list of GPUs that are left out.

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use super::{files, prepared, slurm};
 use config::Config;
+use control::reload;
 use faults::controller::{DrainOutcome, LeftOutGpu, SlurmNodeState};
 use faults::sample::{Identity, Line};
-use init::reloading;
 use machine::Outcome;
 use model::prepared::Prepared;
 use model::supervise::Supervise;
@@ -144,7 +144,7 @@ impl Work {
     fn reload(&self, without: &[LeftOutGpu]) -> Result<Box<Prepared>, String> {
         let former = files::left_out(&self.run);
         files::write_out(&self.run, without).map_err(|error| format!("{}: {error}", self.run.display()))?;
-        let outcome = match reloading::reload(&self.run, &self.supervise) {
+        let outcome = match reload::reload(&self.run, &self.supervise) {
             Ok(last) if matches!(last.outcome, Outcome::Applied | Outcome::Unchanged) => {
                 prepared(&self.run).map(Box::new)
             }

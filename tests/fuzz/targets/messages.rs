@@ -2,7 +2,7 @@
 #![no_main]
 
 use config::StartOnlyTables;
-use init::control::protocol::{line, parse_answer, take_request};
+use machine::protocol::{line, parse_answer, take_request};
 use init::handover::{Claim, Process, check_claim, main_pid};
 use libfuzzer_sys::fuzz_target;
 use sys::proc::Stat;

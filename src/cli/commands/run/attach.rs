@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::output::error_line;
 use config::Config;
-use init::status;
-use init::status::Status;
+use control::status;
+use machine::Status;
 use model::{exit_code, printable};
 use startup::start::Cluster;
 use startup::{health, jobs};

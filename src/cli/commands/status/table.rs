@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::commands::columns::{Column, dash, format_table, wrap};
 use crate::commands::nodes::users;
 use faults::report::GpuReport;
-use init::status::Status;
+use machine::Status;
 use machine::UnitSnapshot;
 use model::prepared::Prepared;
 use slurm::nodes::own::{NodeStatus, OwnGpu, OwnGpuState, OwnNode};

@@ -16,7 +16,6 @@ use super::{gpu_ids, smi_line};
 use crate::live::SendLine;
 use crate::vendor::Events;
 use faults::sample::{Identity, Key, Line, Phase};
-use init::logs::LineSplitter;
 use model::log::Level;
 use model::message;
 use sys::report;
@@ -36,7 +35,8 @@ struct EventFile {
     gpu: Key,
     gpu_id: u32,
     events: File,
-    lines: LineSplitter,
+    /// The line that is not complete yet.
+    partial: Vec<u8>,
 }
 
 impl Events for Resets {
@@ -55,7 +55,7 @@ impl Events for Resets {
                 continue;
             }
             match subscribe(&root.join("dev/kfd"), gpu_id) {
-                Ok(events) => self.files.push(EventFile { gpu, gpu_id, events, lines: LineSplitter::default() }),
+                Ok(events) => self.files.push(EventFile { gpu, gpu_id, events, partial: Vec::new() }),
                 // KFD rejects every open while it resets a GPU.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.attempted.clear(),
                 Err(error) => self.log_error(&error),
@@ -119,7 +119,12 @@ impl EventFile {
             Err(_) => return None,
         };
         let mut phases = Vec::new();
-        self.lines.push(chunk.get(..count).unwrap_or_default(), |line| phases.extend(smi_line::parse(line)));
+        for byte in chunk.iter().take(count) {
+            match byte {
+                b'\n' => phases.extend(smi_line::parse(&std::mem::take(&mut self.partial))),
+                byte => self.partial.push(*byte),
+            }
+        }
         Some(phases)
     }
 }
@@ -149,7 +154,7 @@ mod tests {
             let (events, writer) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
             let (events, writer) = (File::from(events), File::from(writer));
             let gpu = identity(index).key();
-            resets.files.push(EventFile { gpu, gpu_id: 100 + index, events, lines: LineSplitter::default() });
+            resets.files.push(EventFile { gpu, gpu_id: 100 + index, events, partial: Vec::new() });
             writers.push(writer);
         }
         resets.attempted = (0..2).map(|index| identity(index).key()).collect();

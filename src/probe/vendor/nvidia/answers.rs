@@ -7,11 +7,11 @@ use super::NvmlProbeError;
 use super::nvml::{Probe, Step};
 use super::places::BusOrder;
 use super::proc;
-use crate::sandbox::{Sandbox, SandboxError};
 use crate::vendor::Deadlines;
 use model::inventory::{Access, Condition, Driver, Gpu, Obstacle, Source, Vendor};
 use model::message;
 use sys::report;
+use sys::sandbox::{Sandbox, SandboxError};
 
 /// After this time, the progress is logged.
 const PROGRESS_DELAY: Duration = Duration::from_secs(2);

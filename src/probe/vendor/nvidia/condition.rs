@@ -11,8 +11,8 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 
 use super::NvmlProbeError;
 use super::nvml::{self, Answers, NvmlFailure};
-use crate::sandbox::Sandbox;
 use model::inventory::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
+use sys::sandbox::Sandbox;
 
 /// The maximum number of listed processes of one GPU.
 const MAX_PROCESSES: usize = 64;

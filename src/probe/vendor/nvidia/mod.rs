@@ -18,12 +18,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::live::{self, SendLine};
-use crate::sandbox::{Sandbox, SandboxError};
 use crate::vendor::{Deadlines, Finish, VendorProbe};
 use crate::{Options, ProbeResult, device, left_out};
 use model::inventory::{Access, Condition, Driver, Finding, Gpu, Kind, Obstacle, Source, Vendor, WSL_DEVICE};
 use nvml::{NvmlFailure, Step};
 use request::Request;
+use sys::sandbox::{Sandbox, SandboxError};
 
 /// NVIDIA's GPUs, through NVML or otherwise the kernel's files.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use super::NvmlProbeError;
 use super::nvml::NvmlFailure;
 use super::request::Request;
-use crate::sandbox::SandboxError;
 use model::inventory::{Finding, Kind, Severity};
+use sys::sandbox::SandboxError;
 
 /// The finding about a failed NVML, with consequence and repair. `gpus` is the number of GPUs found without it;
 /// `is_stuck` means that not even the device files answered.

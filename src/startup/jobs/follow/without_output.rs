@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 
 use crate::jobs::SLURM;
 use config::DaemonName;
-use init::logs::split_text;
+use model::log::split_text;
 use model::message;
 use sys::report;
 

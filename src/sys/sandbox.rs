@@ -18,7 +18,7 @@ use nix::unistd::{Pid, close, getpid, getppid, pipe2};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use sys::system_calls::fork;
+use crate::system_calls::fork;
 
 /// The maximum length of a reply in bytes. A thousand GPUs need a fifth of it.
 const MAX_REPLY_LENGTH: usize = 4 << 20;
@@ -47,7 +47,7 @@ pub enum SandboxError {
 
 impl SandboxError {
     /// Cause and repair if no process could be started; those of the other reasons depend on the probe.
-    pub(super) const NO_PROCESS: (&str, &str) = (
+    pub const NO_PROCESS: (&str, &str) = (
         "the container's limit of processes or file descriptors is reached",
         "raise the limits (docker run --pids-limit, --ulimit nofile)",
     );
@@ -253,7 +253,7 @@ fn discard_output(pipe: &OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sys::system_calls::exit_now;
+    use crate::system_calls::exit_now;
 
     /// Exceeded only by a sandbox that hangs.
     const HANG_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,10 +1,20 @@
-//! The messages on the control socket.
+//! The messages on the control socket, through which an operator sends requests to PID 1.
+//!
+//! A stream socket in the run directory, accessible to root only. A client sends one line of JSON, a [`Request`], and gets one line back,
+//! a [`Reply`]. Log lines may follow; then the connection ends.
 //!
 //! Anyone who can open the socket can send requests, so they are untrusted until parsed.
+
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use model::message::Report;
+
+/// The path of the socket.
+pub fn socket(run_directory: &Path) -> PathBuf {
+    run_directory.join("control")
+}
 
 /// The maximum length of a request in bytes, including its newline.
 pub const MAX_REQUEST_BYTES: usize = 4096;

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::control::{self, client, protocol::Reply, protocol::Request};
-use crate::status;
-use crate::status::StatusWatcher;
+use crate::{StatusWatcher, client, status};
+use machine::protocol::{self, Reply, Request};
 use machine::{ASSOCIATIONS_TIMEOUT, LastReload, PhaseName};
 use model::supervise::Supervise;
 
@@ -22,7 +21,7 @@ const MAX_READ_INTERVAL: Duration = Duration::from_secs(1);
 /// PID 1 does not answer, or the container stops.
 pub fn reload(run: &Path, deadlines: &Supervise) -> anyhow::Result<LastReload> {
     let watcher = StatusWatcher::of(run);
-    let (reply, _) = client::ask(&control::socket(run), &Request::Reload)?;
+    let (reply, _) = client::ask(&protocol::socket(run), &Request::Reload)?;
     let Reply::Reloading { asked } = reply else { anyhow::bail!("slurminit sent an unexpected reply: {reply:?}") };
     let timeout = deadlines.prepare_timeout() + deadlines.ready_timeout * 2 + ASSOCIATIONS_TIMEOUT + MARGIN;
     let start = Instant::now();
@@ -32,8 +31,8 @@ pub fn reload(run: &Path, deadlines: &Supervise) -> anyhow::Result<LastReload> {
         if let Some(last) = reload.and_then(|reload| reload.last.clone()).filter(|last| last.serves >= asked) {
             return Ok(last);
         }
-        let is_stopping =
-            status.is_some_and(|status| status.snapshot.phase == PhaseName::Stopping || !status.is_process_alive());
+        let is_stopping = status
+            .is_some_and(|status| status.snapshot.phase == PhaseName::Stopping || !status::is_process_alive(&status));
         anyhow::ensure!(!is_stopping, "the container stops");
         let left = timeout.checked_sub(start.elapsed()).filter(|left| !left.is_zero());
         let left =
