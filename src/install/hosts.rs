@@ -11,10 +11,16 @@ use nix::fcntl::{Flock, FlockArg};
 use super::InstallError;
 use sys::trusted_path;
 
-/// The node's address inside the container.
-const ADDRESS: &str = "127.0.0.1";
+/// Whether /etc/hosts has the name.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn has_host_name(root: &Path, name: &str) -> io::Result<bool> {
+    let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
+    Ok(has_name(&String::from_utf8_lossy(&etc.read("hosts")?), name))
+}
 
-/// Adds `name` to /etc/hosts, unless it is there. Returns whether it did.
+/// Adds `name` with this address to /etc/hosts, unless it is there. Returns whether it did.
 ///
 /// Slurm itself uses NodeAddr. Programs in jobs use the first name of `scontrol show hostnames` as the address of the
 /// job's first node (PyTorch's MASTER_ADDR, MPI). No name server is queried: an unreachable one would delay the start,
@@ -22,16 +28,16 @@ const ADDRESS: &str = "127.0.0.1";
 ///
 /// # Errors
 /// The file cannot be read or written.
-pub fn install_host_name(root: &Path, name: &str) -> Result<bool, InstallError> {
+pub fn install_host_name(root: &Path, name: &str, address: IpAddr) -> Result<bool, InstallError> {
     let path = Path::new("/etc/hosts");
-    add(root, path, name).map_err(|source| InstallError::Hosts {
+    add(root, path, name, address).map_err(|source| InstallError::Hosts {
         path: PathBuf::from(path),
         name: name.to_owned(),
         source,
     })
 }
 
-fn add(root: &Path, path: &Path, name: &str) -> io::Result<bool> {
+fn add(root: &Path, path: &Path, name: &str, address: IpAddr) -> io::Result<bool> {
     let etc = trusted_path::open(root, path.parent().unwrap_or(path)).map_err(io::Error::other)?;
     let text = match etc.read("hosts") {
         Ok(text) => String::from_utf8_lossy(&text).into_owned(),
@@ -49,7 +55,7 @@ fn add(root: &Path, path: &Path, name: &str) -> io::Result<bool> {
     };
     file.seek(SeekFrom::End(0))?;
     let break_line = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-    file.write_all(format!("{break_line}{ADDRESS}\t{name}\n").as_bytes())?;
+    file.write_all(format!("{break_line}{address}\t{name}\n").as_bytes())?;
     Ok(true)
 }
 
@@ -237,16 +243,19 @@ mod tests {
 
     #[test]
     fn adds_missing_name_once() {
+        let address = IpAddr::from([127, 0, 0, 1]);
         let root = tempfile::tempdir().unwrap();
         let hosts = root.path().join("etc/hosts");
         fs::create_dir(root.path().join("etc")).unwrap();
         let engines = "127.0.0.1\tlocalhost\n172.17.0.2\tbox.lab Box # gpu1\n#127.0.0.1 gpu1";
         fs::write(&hosts, engines).unwrap();
         for known in ["localhost", "box"] {
-            assert!(!install_host_name(root.path(), known).unwrap(), "{known}");
+            assert!(!install_host_name(root.path(), known, address).unwrap(), "{known}");
+            assert!(has_host_name(root.path(), known).unwrap());
         }
-        assert!(install_host_name(root.path(), "gpu1").unwrap());
-        assert!(!install_host_name(root.path(), "gpu1").unwrap());
+        assert!(!has_host_name(root.path(), "gpu1").unwrap());
+        assert!(install_host_name(root.path(), "gpu1", address).unwrap());
+        assert!(!install_host_name(root.path(), "gpu1", address).unwrap());
         assert_eq!(fs::read_to_string(&hosts).unwrap(), format!("{engines}\n127.0.0.1\tgpu1\n"));
     }
 
@@ -317,7 +326,7 @@ mod tests {
     fn creates_missing_hosts_file() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("etc")).unwrap();
-        assert!(install_host_name(root.path(), "gpu1").unwrap());
-        assert_eq!(fs::read_to_string(root.path().join("etc/hosts")).unwrap(), "127.0.0.1\tgpu1\n");
+        assert!(install_host_name(root.path(), "gpu1", [10, 0, 0, 1].into()).unwrap());
+        assert_eq!(fs::read_to_string(root.path().join("etc/hosts")).unwrap(), "10.0.0.1\tgpu1\n");
     }
 }

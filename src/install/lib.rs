@@ -43,7 +43,8 @@ pub use directories::{make_directories, make_simulated_gpus};
 pub use environments::{install_environments, read_login_files};
 pub use host_accounts::add_host_accounts;
 pub use hosts::{
-    HostsWriter, install_address, install_host_name, install_node_names, is_loopback_name, node_names_writer,
+    HostsWriter, has_host_name, install_address, install_host_name, install_node_names, is_loopback_name,
+    node_names_writer,
 };
 pub use jwt_key::install_jwt_key;
 pub use munge_key::{KeySource, MungeKey, install_munge_key, install_token_key, munge_keys};

@@ -26,6 +26,7 @@ pub use slurm::{Behavior, SlurmInstall, SlurmVersion};
 pub use vendor::{Files, GpuType, Source, Traits, Vendor};
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -81,8 +82,8 @@ pub struct Inventory {
 
 impl Inventory {
     /// The loopback address, used by a cluster in one container.
-    pub fn loopback(&self) -> &'static str {
-        if self.ipv6_alone { "::1" } else { "127.0.0.1" }
+    pub fn loopback(&self) -> IpAddr {
+        if self.ipv6_alone { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() }
     }
 
     /// The GPUs that jobs can get.

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use config::{Config, Step};
+use model::hostlist;
 
 use super::customized::parse;
 use super::{Customized, FileName, Text, UserFile};
@@ -30,7 +31,7 @@ pub enum Culprit {
 
 /// Parts of Slurm's messages about a value that it rejects (24.11 to 25.11: `parse_config.c`, `read_config.c`,
 /// `plugin.c`, `plugrack.c` and the plugins). Messages about failed connections or full disks contain none of them.
-const COMPLAINTS: [&str; 15] = [
+const COMPLAINTS: [&str; 20] = [
     "unrecognized key",
     "parse error",
     "not a valid",
@@ -46,6 +47,11 @@ const COMPLAINTS: [&str; 15] = [
     "require",
     "cannot stat",
     "unable to stat",
+    "can't stat",
+    "duplicate",
+    "has been removed",
+    "some records",
+    "attempting to create",
 ];
 
 /// The maximum number of Slurm's log lines to show.
@@ -80,14 +86,15 @@ pub fn blame(config: &Config, files: &[Text], own: &Customized, messages: &[&str
             }
         }
     }
-    let (_, Candidate { culprit, .. }) = best?;
+    let (_, culprit) = best?;
     let mut shown: Vec<&str> = Vec::new();
     for line in complaints {
-        if !shown.contains(&line) && shown.len() < MAX_LINES {
+        let concerns = culprit.score(line, place(line, files).as_ref()) > 0;
+        if concerns && !shown.contains(&line) && shown.len() < MAX_LINES {
             shown.push(line);
         }
     }
-    Some(Blame { culprit: culprit.clone(), message: shown.join("; ") })
+    Some(Blame { culprit: culprit.culprit.clone(), message: shown.join("; ") })
 }
 
 /// Removes the name of Slurm's function.
@@ -127,7 +134,9 @@ fn from_files<'a>(files: &'a [Text], own: &'a Customized) -> impl Iterator<Item 
         let numbered =
             move |file: &'a UserFile| text.lines().enumerate().map(move |(index, text)| (file, index + 1, text));
         own.get(*name).into_iter().flat_map(numbered).flat_map(move |(file, line, text)| {
-            let pairs = parse::lines(text).into_iter().flat_map(|line| line.pairs().to_vec());
+            // A line may have no key: Slurm names it by its number.
+            let pairs =
+                parse::lines(text).into_iter().flat_map(|line| line.pairs().to_vec()).chain([Default::default()]);
             let (path, place) = file.place(line);
             pairs.map(move |(key, value)| Candidate {
                 culprit: Culprit::File(path.clone(), place),
@@ -165,7 +174,7 @@ impl Candidate {
             let same_line = self.line == Some(named.line) && self.file == named.file;
             same_line || self.partition.is_some() && self.partition == named.partition
         };
-        let (key, value) = (mentions(complaint, &self.key), self.mentions_value(complaint));
+        let (key, value) = (self.mentions_key(complaint), self.mentions_value(complaint));
         let here = named.is_some_and(is_there);
         // In the operator's own file any key matches, because the whole line is shown.
         let in_own_line = here && self.line.is_some();
@@ -175,7 +184,14 @@ impl Candidate {
         if !is_named && !in_own_line {
             return 0;
         }
-        u8::from(here) * 4 + u8::from(value) * 2 + u8::from(key)
+        let file = complaint.contains(self.file.as_str());
+        u8::from(here) * 8 + u8::from(value) * 4 + u8::from(key) * 2 + u8::from(file)
+    }
+
+    /// Whether the key is mentioned. Slurm calls a NodeName by its default use.
+    fn mentions_key(&self, complaint: &str) -> bool {
+        let is_node = self.key.eq_ignore_ascii_case("NodeName");
+        mentions(complaint, &self.key) || is_node && mentions(complaint, "NodeHostName")
     }
 
     /// Whether Slurm does not know the key.
@@ -200,7 +216,8 @@ impl Candidate {
         let is_distinctive = |item: &&str| {
             item.len() > 2 && item.chars().any(char::is_alphabetic) && !["yes", "no"].contains(&&*item.to_lowercase())
         };
-        let items = self.value.split(',').map(str::trim).chain([self.value.as_str()]);
+        let items = hostlist::expand(&self.value);
+        let items = items.iter().map(|item| item.trim()).chain([self.value.as_str()]);
         items.filter(is_distinctive).any(|item| mentions(complaint, item))
     }
 }

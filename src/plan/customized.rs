@@ -2,6 +2,7 @@
 
 mod check;
 mod fatal;
+mod hosts;
 mod include;
 mod own_node;
 pub(super) mod parse;
@@ -13,6 +14,7 @@ pub use model::file_name::FileName;
 use model::inventory::{Finding, Inventory, Kind};
 
 pub use fatal::Fatal;
+pub use hosts::RemoteHost;
 pub use own_node::{Names, OwnNode};
 pub use parse::{DEFAULT_STATE_DIRECTORY, gpu_files, last_value, state_directory};
 
@@ -119,6 +121,8 @@ pub struct Customized {
     pub fatal: Option<Fatal>,
     /// This node in the user's slurm.conf; `None` without that file, or if no line is for this node.
     pub own_node: Option<OwnNode>,
+    /// The other hosts in the user's slurm.conf that slurmctld looks up here.
+    pub remote_hosts: Vec<RemoteHost>,
 }
 
 impl Customized {
@@ -248,6 +252,8 @@ impl Plan {
             }
         }
         let context = check::Context { config, inventory, names, exists };
+        let slurm_conf = customized.get(FileName::SlurmConf).filter(|_| context.has_controller());
+        customized.remote_hosts = slurm_conf.map(|file| hosts::find(file, names)).unwrap_or_default();
         customized.findings.extend(check::check(self, &customized, &context));
         customized.fatal = fatal::find(self, &customized, &context);
         self.findings.extend(customized.findings.iter().cloned());

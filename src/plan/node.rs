@@ -1,5 +1,7 @@
 //! The node's line: CPUs, memory, topology, Features.
 
+use std::net::IpAddr;
+
 use config::{Config, FeatureName, NodeName, SimulatedGroup};
 use model::inventory::{Cpu, CpuSet, Gpu, Inventory, Kind, Memory};
 
@@ -14,7 +16,7 @@ pub struct NodePlan {
     /// NodeHostname, if the name is neither `localhost` nor the host name: slurmd finds its line by these.
     pub host: Option<HostName>,
     /// NodeAddr beside a NodeHostname: loopback.
-    pub address: &'static str,
+    pub address: IpAddr,
     /// CPUs; at most as many as the container may use.
     pub cpus: u32,
     /// Sockets, cores and threads, if the container has the whole machine.

@@ -15,8 +15,9 @@ pub mod job_map;
 mod left_out;
 pub mod live;
 pub mod memory;
+pub mod name_service;
 mod namespaces;
-mod network;
+pub mod network;
 pub mod own_name;
 pub mod pci;
 mod peer_memory;
@@ -147,7 +148,7 @@ fn platform(root: &Path) -> Platform {
 }
 
 /// The kernel's name of this host, as `gethostname` gives it to Slurm.
-fn hostname() -> String {
+pub fn hostname() -> String {
     nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 

@@ -12,7 +12,9 @@ mod in_use;
 mod jobs_on_node;
 mod joining;
 mod key;
+mod own_host_name;
 mod reload;
+mod remote_hosts;
 mod saved_release;
 
 pub use explain::explain;
@@ -89,6 +91,7 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
         Some(joining) => joining.install(&config, sources.root)?,
         None => key::install(&config, sources.root, &budget)?,
     };
+    let host = own_host_name::install(&config, sources.root);
     // munged starts while the driver is queried.
     report_or_fail(report_progress, &PrepareEvent::MungeKeyReady)?;
 
@@ -116,6 +119,7 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     }
     let device_files = close_device_files(&planned);
     let job_map = clear_job_map(&config, sources.root, &planned);
+    let remote_hosts = remote_hosts::check(&planned.customized.remote_hosts, budget.timeout(remote_hosts::TIMEOUT));
     let cheap = cheap_findings(&config, sources.root, &inventory, &planned.files);
     let mut prepared = prepared_result(&config, sources.root, planned, &inventory, changed);
     prepared.slurm_user = slurm_user(&owners);
@@ -131,8 +135,10 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
         }
     }
     if !config.shares_a_cluster() {
-        prepared.findings.extend(host_name(sources.root, &prepared.node_name));
+        prepared.findings.extend(host_name(sources.root, &prepared.node_name, &inventory));
     }
+    prepared.findings.extend(host);
+    prepared.findings.extend(remote_hosts);
     prepared.findings.extend(kept);
     prepared.findings.extend(host_accounts);
     prepared.findings.extend(accounts);
@@ -176,10 +182,10 @@ fn check_cluster_name(config: &Config, root: &Path, files: &[Text]) -> Result<()
 }
 
 /// Lets programs in jobs resolve the node's name; returns a finding if that is impossible.
-fn host_name(root: &Path, node_name: &str) -> Option<Finding> {
+fn host_name(root: &Path, node_name: &str, inventory: &Inventory) -> Option<Finding> {
     // A user's slurm.conf may name several nodes at once: `gpu[1-4]`.
     let name = plan::HostName::try_from(node_name.to_owned()).ok()?;
-    let error = install::install_host_name(root, name.as_str()).err()?;
+    let error = install::install_host_name(root, name.as_str(), inventory.loopback()).err()?;
     Some(Finding::warning(
         Kind::Files,
         error.to_string(),

@@ -34,6 +34,8 @@ pub(crate) struct Run {
     /// How long the process ran; zero if slurminit stopped it.
     uptime: Duration,
     was_ready: bool,
+    /// How long a start took that never made the unit ready; zero if it was ready before.
+    failed_start: Duration,
 }
 
 /// The consequence of an unexpected death of a process.
@@ -58,9 +60,16 @@ impl Unit {
             State::Ready { since } | State::Starting { since, .. } => at.saturating_sub(since),
             _ => Duration::ZERO,
         };
+        let failed_start = match self.state {
+            _ if self.has_been_ready => Duration::ZERO,
+            State::Stopping { since, intent: RestartIntent::NotReady, .. } => {
+                self.spec.ready_timeout + at.saturating_sub(since)
+            }
+            _ => uptime,
+        };
         let unresponsive_reason = self.liveness_history.unresponsive_reason.take();
         self.last_end = Some(End { at, shutdown_began, exit, intent, unresponsive_reason });
-        Run { intent, uptime, was_ready: self.is_ready() }
+        Run { intent, uptime, was_ready: self.is_ready(), failed_start }
     }
 
     /// The unit does not run again.
@@ -77,7 +86,7 @@ impl Unit {
         policy: &Supervise,
         step: &mut Step,
     ) -> DeathOutcome {
-        let (name, Run { intent, uptime, was_ready }) = (self.name(), run);
+        let (name, Run { intent, uptime, was_ready, failed_start }) = (self.name(), run);
         let runs_again = match self.spec.restart {
             RestartPolicy::Always => true,
             RestartPolicy::OnFailure => exit != Exit::Code(0) || intent == Some(RestartIntent::NotReady),
@@ -88,8 +97,8 @@ impl Unit {
             step.report(Notice::UnitFinished { name, exit });
             return DeathOutcome::Finished;
         }
-        // A long run resets the failure count.
-        if uptime >= policy.reset_after {
+        // A long run resets the failure count, a long start does not.
+        if was_ready && uptime >= policy.reset_after {
             self.forget_failures();
             self.external_failures = 0;
         }
@@ -102,7 +111,7 @@ impl Unit {
         let was_serving = has_readiness_test && was_ready && self.liveness_history.has_answered();
         if was_serving {
             self.consecutive_failures = self.consecutive_failures.saturating_add(1);
-        } else if self.record_failure(policy, step) {
+        } else if self.record_failure(failed_start, policy, step) {
             return DeathOutcome::GivenUp;
         }
         let pause = self.pause(policy, step.random()).min(if was_serving { LONGEST_PAUSE } else { Duration::MAX });
@@ -137,8 +146,10 @@ impl Unit {
             return None;
         }
         let is_free = *exit == Exit::Code(0);
-        if !is_free && !self.has_been_ready && self.record_failure(policy, step) {
-            return Some(self.last_end.as_ref().map_or(Exit::Code(0), |end| end.exit.clone()));
+        let end = self.last_end.as_ref().map(|end| (step.now.saturating_sub(end.at), end.exit.clone()));
+        let (took, last) = end.unwrap_or((Duration::ZERO, Exit::Code(0)));
+        if !is_free && !self.has_been_ready && self.record_failure(took, policy, step) {
+            return Some(last);
         }
         // The first retry has no pause: the restart must win the race for the port.
         let is_first_retry = is_free && self.external_failures <= 1;
@@ -147,9 +158,11 @@ impl Unit {
         None
     }
 
-    /// Records a failure. Returns whether the limit is exceeded, so that the unit is given up.
-    fn record_failure(&mut self, policy: &Supervise, step: &Step) -> bool {
+    /// Records a failure, and how long it took: that time does not count in the give-up window, or a unit that fails slowly would be
+    /// tried forever. Returns whether the limit is exceeded, so that the unit is given up.
+    fn record_failure(&mut self, took: Duration, policy: &Supervise, step: &Step) -> bool {
         self.consecutive_failures = self.consecutive_failures.saturating_add(1);
+        self.failures.iter_mut().for_each(|at| *at += took);
         self.failures.push_back(step.now);
         self.failures.retain(|at| step.now.saturating_sub(*at) <= policy.give_up_window);
         let too_often = self.failures.len() >= policy.give_up_after as usize;

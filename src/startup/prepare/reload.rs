@@ -9,7 +9,7 @@ use super::closed_partitions::{self, ClosedPartitions};
 use super::held_gpus::check_no_job_holds_gpus;
 use super::in_use::{Kept, KeptEntry, check_accounts_in_use, keep_at_reload};
 use super::jobs_on_node::check_no_job_is_on;
-use super::{Sources, accounts, detected, load, load_with_accounts, no_accounts, prepared_result};
+use super::{Sources, accounts, detected, load, load_with_accounts, no_accounts, prepared_result, remote_hosts};
 use crate::state_disk;
 use config::{Config, Paths, StartOnlyTables};
 use control::status;
@@ -68,6 +68,7 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     install::keep_applied(&config.paths, sources.root, &planned.files)?;
     closed.keep_closed();
     let device_files = super::close_device_files(&planned);
+    let remote_hosts = remote_hosts::check(&planned.customized.remote_hosts, budget.timeout(remote_hosts::TIMEOUT));
     let changed = change.files.iter().map(|name| config.paths.slurm.join(name.as_str())).collect();
     let mut prepared = prepared_result(&config, sources.root, planned, &inventory, changed);
     prepared.findings.extend(host_accounts);
@@ -75,6 +76,7 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     prepared.findings.extend(sshd);
     prepared.findings.extend(deferred_isolation(&config, &inventory));
     prepared.findings.extend(device_files);
+    prepared.findings.extend(remote_hosts);
     (prepared.apply, prepared.news, prepared.deferred) = (change.apply, change.changes, deferred);
     for finding in kept.iter().map(KeptEntry::finding) {
         prepared.news.push(finding.what.clone());

@@ -114,6 +114,58 @@ fn gives_up_if_protected_process_owns_port_from_start() {
     }
 }
 
+/// slurmd waits 19 s for a missing device file. The limit counts failures, however long each takes.
+#[test]
+fn gives_up_on_slow_failures_of_a_unit_that_was_never_ready() {
+    let gives_up = |fail: &dyn Fn(&mut Sim)| {
+        let mut sim = Sim::new(cluster(false));
+        sim.prepared();
+        sim.send(Event::ReadinessChecked(MUNGED, true));
+        (0..4).for_each(|_| fail(&mut sim));
+        assert!(!sim.machine.is_stopping(), "four failures");
+        fail(&mut sim);
+        sim.run_to_exit();
+        sim.exit
+    };
+    let exits_after = |seconds: u32| {
+        move |sim: &mut Sim| {
+            wait_for(sim, Child::Unit(SLURMCTLD));
+            sim.wait(seconds * SECOND);
+            sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+        }
+    };
+    assert_eq!(gives_up(&exits_after(19)), Some(exit_code::SLURMCTLD));
+    assert_eq!(gives_up(&exits_after(59)), Some(exit_code::SLURMCTLD));
+    let never_ready = |sim: &mut Sim| {
+        wait_for(sim, Child::Unit(SLURMCTLD));
+        while !sim.machine.units()[SLURMCTLD].is_stopping() {
+            sim.wait(SECOND);
+        }
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGTERM));
+    };
+    assert_eq!(gives_up(&never_ready), Some(exit_code::SLURMCTLD), "each start ends at its timeout");
+    let port_is_taken = |sim: &mut Sim| {
+        wait_for(sim, Child::Unit(SLURMCTLD));
+        sim.exits(Child::Unit(SLURMCTLD), refused(Shortage::Port(6817)));
+        sim.wait(9 * SECOND);
+        sim.exits(Child::FreePort(SLURMCTLD), Exit::Code(1));
+    };
+    assert_eq!(gives_up(&port_is_taken), Some(exit_code::SLURMCTLD), "the owner is looked for 9 s each time");
+}
+
+/// A user who slows down every start must not end a cluster that has served.
+#[test]
+fn slow_failures_of_a_unit_that_was_ready_are_retried() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    for _ in 0..20 {
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+        wait_for(&mut sim, Child::Unit(SLURMCTLD));
+        sim.wait(19 * SECOND);
+    }
+    assert!(!sim.machine.is_stopping());
+}
+
 #[test]
 fn long_run_resets_external_failure_count() {
     let mut sim = Sim::new(cluster(false));

@@ -1,0 +1,37 @@
+//! Lookups of hosts' names by glibc, in a process of their own with a deadline.
+
+use std::time::{Duration, Instant};
+
+use sys::tool::{self, answer::Answer};
+
+/// Timeout of one lookup. A name server that answers does so at once.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Whether a name has an address. A name server that does not respond has none.
+pub fn resolves(name: &str) -> bool {
+    has_addresses(name, TIMEOUT)
+}
+
+/// The names without an address, as far as lookups within `limit` show; the rest is not looked up.
+pub fn unresolvable<'a>(names: impl IntoIterator<Item = &'a str>, limit: Duration) -> Vec<&'a str> {
+    let deadline = Instant::now() + limit;
+    let left = || deadline.saturating_duration_since(Instant::now()).min(TIMEOUT);
+    let names = names.into_iter().take_while(|_| !left().is_zero());
+    names.filter(|name| !has_addresses(name, left())).collect()
+}
+
+fn has_addresses(name: &str, limit: Duration) -> bool {
+    matches!(tool::ask("getent", &["ahosts", name], limit), Answer::Ended { succeeded: true, .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_names_without_an_address() {
+        let names = ["localhost", "no-such-host.invalid", "127.0.0.1"];
+        assert_eq!(unresolvable(names, 9 * TIMEOUT), ["no-such-host.invalid"]);
+        assert!(unresolvable(names, Duration::ZERO).is_empty());
+    }
+}
