@@ -40,6 +40,8 @@ mod gpu_faults;
 mod gpus;
 #[path = "image/hooks.rs"]
 mod hooks;
+#[path = "image/host_name.rs"]
+mod host_name;
 #[path = "image/images.rs"]
 mod images;
 #[path = "image/isolation.rs"]

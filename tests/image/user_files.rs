@@ -107,3 +107,67 @@ fn configured_name_selects_node_in_slurm_conf() {
     container.until("squeue --noheader --format=%r | grep -q JobHeld");
     assert_eq!(report(&container, "").of("waiting-jobs").verdict, "fail");
 }
+
+/// Slurm logs these and exits, some of them only after a wait: each gets the operator's file and line.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn settings_that_daemons_reject_are_refused_with_their_line() {
+    let gpu = BASE.replace("NodeName=box CPUs=2", "GresTypes=gpu\nNodeName=box CPUs=2 Gres=gpu:1");
+    let with = |line: &str| format!("{BASE}{line}\n");
+    let marked = |lines: &str| format!("# USER_CUSTOMIZED=true\n{lines}\n");
+    let cases = [
+        // slurmd waits 19 s for a device.
+        (gpu.clone(), Some(marked("Name=gpu File=/dev/nvidia7")), "/config/gres.conf:2: "),
+        (gpu.clone(), Some(marked("Name=gpu AutoDetect=nvml\nName=gpu AutoDetect=nvml")), "/config/gres.conf:2: "),
+        (
+            gpu.replace("gpu:1", "gpu:2"),
+            Some(marked("Name=gpu Type=a File=/dev/zero\nName=gpu File=/dev/null")),
+            "/config/gres.conf:2: ",
+        ),
+        (with("AccountingStorageLoc=/var/log/slurm"), None, "/config/slurm.conf:13: "),
+        (with("PartitionName=debug Nodes=box"), None, "/config/slurm.conf:12: "),
+        (with("MaxNodeCount=0"), None, "/config/slurm.conf:13: "),
+        (with("only words"), None, "/config/slurm.conf:13: "),
+    ];
+    let outcomes = crate::docker::side_by_side(3, &cases, |(slurm, gres, _)| {
+        let mut files = vec![("slurm.conf", slurm.as_str())];
+        files.extend(gres.as_ref().map(|gres| ("gres.conf", gres.as_str())));
+        let (_files, image) = image(&files);
+        image.run(&["true"])
+    });
+    for ((_, _, place), outcome) in cases.iter().zip(outcomes) {
+        assert_eq!(outcome.code, 78, "{place} {outcome:?}");
+        let last = outcome.stderr.lines().last().unwrap_or_default();
+        assert!(last.contains(place), "{place}: {outcome:?}");
+    }
+}
+
+/// slurmctld tries each host for 10 s, and waits for a database for ever.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn hosts_without_address_are_named_once_with_line_and_delay() {
+    let nodes = BASE.replace("CPUs=2\nPart", "CPUs=2\nNodeName=far[1-2] CPUs=2\nPart");
+    let backup = BASE.replace("SlurmUser", "SlurmctldHost=spare\nSlurmUser");
+    let database = format!("{BASE}AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=db\n");
+    let address = BASE.replace("CPUs=2\nPart", "CPUs=2\nNodeName=far1 NodeAddr=far1.lab CPUs=2\nPart");
+    let cloud = BASE.replace("CPUs=2\nPart", "CPUs=2\nNodeName=far[1-9] State=CLOUD CPUs=2\nPart");
+    for (conf, named) in [
+        (nodes, Some("far1 (/config/slurm.conf:12), far2 (/config/slurm.conf:12)")),
+        (backup, Some("spare (/config/slurm.conf:4)")),
+        (database, Some("db (/config/slurm.conf:14)")),
+        (address, Some("far1.lab (/config/slurm.conf:12)")),
+        (cloud, None),
+    ] {
+        let (_files, image) = image(&[("slurm.conf", &conf)]);
+        let container = image.json_log().start();
+        container.until_logged("prepared", None);
+        let found: Vec<String> = container
+            .log()
+            .lines()
+            .filter(|line| line.contains("hosts without an address"))
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(found.len(), usize::from(named.is_some()), "{conf}: {}", container.log());
+        assert!(named.is_none_or(|named| found[0].contains(named) && found[0].contains("NodeAddr=")), "{found:?}");
+    }
+}
