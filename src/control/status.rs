@@ -5,11 +5,9 @@ use std::path::Path;
 use machine::{STATUS_FILE, Status};
 use sys::proc;
 
-/// Whether the process that wrote the status is alive. After a restart of the container another process, even the
-/// caller, may have its PID. PID 1 itself is always alive.
+/// Whether the process that wrote the status runs.
 pub fn is_process_alive(status: &Status) -> bool {
-    let is_same = |start| status.pid == 1 || status.start_ticks.is_none_or(|ticks| ticks == start);
-    status.pid != std::process::id() && proc::live(status.pid).is_some_and(|stat| is_same(stat.start))
+    proc::is_running(status.process)
 }
 
 /// The status, if the slurminit that wrote it is alive.
@@ -23,4 +21,27 @@ pub fn of_running_slurminit(directory: &Path) -> Option<Status> {
 /// The file is missing, or was not written by this version of slurminit.
 pub fn read(directory: &Path) -> std::io::Result<Status> {
     Ok(serde_json::from_slice(&std::fs::read(directory.join(STATUS_FILE))?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use machine::Snapshot;
+    use model::process_id::ProcessId;
+
+    use super::*;
+
+    #[test]
+    fn status_of_former_process_with_same_pid_is_outdated() {
+        let is_alive = |process| {
+            let snapshot = Snapshot::default();
+            is_process_alive(&Status { version: String::new(), process, started_ms: 0, snapshot })
+        };
+        let own = proc::own_id();
+        assert!(is_alive(own));
+        assert!(!is_alive(ProcessId { start_ticks: own.start_ticks - 1, ..own }));
+        // A container's process 1 has the same PID after each restart of the container.
+        let first = proc::stat(1).map(|stat| ProcessId { pid: 1, start_ticks: stat.start }).unwrap();
+        assert!(is_alive(first));
+        assert!(!is_alive(ProcessId { start_ticks: first.start_ticks + 1, ..first }));
+    }
 }

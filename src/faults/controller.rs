@@ -24,6 +24,7 @@ use model::log::Level;
 use model::message;
 use model::message::Message;
 use model::prepared::AwaitedGpu;
+use model::process_id::ProcessId;
 use node::Stage;
 
 pub use node::{DrainOutcome, SlurmNodeState};
@@ -301,7 +302,7 @@ impl HealthController {
     }
 
     /// The report of this process.
-    pub fn report(&self, pid: u32) -> Report {
+    pub fn report(&self, process: ProcessId) -> Report {
         let report = |(key, gpu): (&Key, &Gpu)| {
             let release = self.release_of(key);
             super::report::GpuReport { release, ..gpu.report(self.is_left_out(key)) }
@@ -310,7 +311,7 @@ impl HealthController {
         let mut gpus: Vec<_> = gpus.collect();
         gpus.sort_by_key(|gpu| (gpu.identity.vendor, gpu.identity.index));
         Report {
-            pid,
+            process,
             at: self.at,
             interval_ms: self.interval_ms,
             gpus,

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::fault::{FaultKind, Policy};
 use super::sample::Identity;
 use model::inventory::{Condition, Readings};
+use model::process_id::ProcessId;
 
 /// The file's name in the run directory.
 pub const FILE: &str = "gpus.json";
@@ -18,7 +19,8 @@ pub const FILE: &str = "gpus.json";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The process that writes it. If it is gone, the report is out of date.
-    pub pid: u32,
+    #[serde(flatten)]
+    pub process: ProcessId,
     /// The time of the last sample; 0 before the first.
     pub at: u64,
     /// The sampling interval in ms.
@@ -167,7 +169,7 @@ mod tests {
             identity: Identity { pci_address: "00000000:10:00.0".parse().ok(), ..Identity::default() },
             ..GpuReport::default()
         };
-        let report = Report { pid: 7, gpus: vec![gpu], ..Report::default() };
+        let report = Report { process: ProcessId { pid: 7, start_ticks: 9 }, gpus: vec![gpu], ..Report::default() };
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
     }

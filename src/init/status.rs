@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::logs::warn;
 use machine::{STATUS_FILE, Snapshot, Status};
 use model::message;
+use model::process_id::ProcessId;
 use sys::trusted_path;
 use sys::trusted_path::Dir;
 use sys::{monotonic_ms, proc};
@@ -24,7 +25,7 @@ const PAGE: usize = 4096;
 pub(super) struct Publisher {
     directory: Option<PathBuf>,
     started_ms: u64,
-    start_ticks: Option<u64>,
+    process: ProcessId,
     last: Option<Snapshot>,
     is_error_reported: bool,
 }
@@ -37,8 +38,8 @@ impl Publisher {
             // If the directory cannot be created, the first write reports the error.
             let _ = trusted_path::make(Path::new("/"), directory, &mut Vec::new());
         }
-        let start_ticks = proc::live(std::process::id()).map(|stat| stat.start);
-        Self { directory, started_ms: monotonic_ms(), start_ticks, last: None, is_error_reported: false }
+        let process = proc::own_id();
+        Self { directory, started_ms: monotonic_ms(), process, last: None, is_error_reported: false }
     }
 
     pub(super) fn publish(&mut self, snapshot: Snapshot) {
@@ -48,9 +49,8 @@ impl Publisher {
         }
         let status = Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
+            process: self.process,
             started_ms: self.started_ms,
-            start_ticks: self.start_ticks,
             snapshot: snapshot.clone(),
         };
         if let Err(error) = replace(directory, &status) {

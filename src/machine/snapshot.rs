@@ -7,6 +7,7 @@ use model::prepared::Prepared;
 use super::unit::{End, RestartIntent, State};
 use super::{Exit, Machine, Moment, Phase, ReloadSnapshot, Span, Unit};
 use crate::node_report::NodeReport;
+use model::process_id::ProcessId;
 use model::unit::JobCare;
 
 /// The name of the status file in the run directory.
@@ -17,13 +18,11 @@ pub const STATUS_FILE: &str = "status.json";
 pub struct Status {
     /// The version of slurminit that wrote the file.
     pub version: String,
-    /// The PID of slurminit, to detect a file left by a dead process.
-    pub pid: u32,
+    /// slurminit, to detect a file that a former one left.
+    #[serde(flatten)]
+    pub process: ProcessId,
     /// When slurminit started, in milliseconds of the monotonic clock.
     pub started_ms: u64,
-    /// The start time of slurminit in clock ticks since boot. Together with the PID it identifies the process.
-    #[serde(default)]
-    pub start_ticks: Option<u64>,
     /// The state of the container and all units.
     #[serde(flatten)]
     pub snapshot: Snapshot,

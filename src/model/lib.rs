@@ -20,6 +20,7 @@ pub mod oom_kill;
 pub mod paths;
 pub mod prepared;
 pub mod printable;
+pub mod process_id;
 pub mod queued_job;
 pub mod role;
 pub mod slurm_time;

@@ -94,7 +94,7 @@ fn running_status(status: std::io::Result<Status>, directory: &Path) -> Result<S
             Err(format!("no slurminit runs here as PID 1 of a cluster ({}: {error})", file.display()))
         }
         Ok(status) if !status::is_process_alive(&status) => {
-            Err(format!("slurminit (pid {}) is not running", status.pid))
+            Err(format!("slurminit (pid {}) is not running", status.process.pid))
         }
         Ok(status) => Ok(status),
     }

@@ -3,6 +3,7 @@
 //! Everything here runs in children of PID 1 with a deadline, so it may wait for Slurm's commands.
 
 mod account;
+pub(crate) mod cluster_id;
 pub mod controller_reachability;
 mod duplicate_launch;
 pub mod follow;

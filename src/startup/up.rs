@@ -18,6 +18,7 @@ use crate::health;
 use control::status;
 use machine::Status;
 use model::exit_code;
+use sys::proc::Handle;
 use sys::system_calls::{pidfd_open, pidfd_send_signal};
 use sys::trusted_path;
 
@@ -123,12 +124,12 @@ pub fn last_lines() -> Vec<String> {
 
 /// Waits for the end of the slurminit beside another PID 1, at most for the timeout of its stop. Returns whether it has ended.
 pub fn wait_for_end(status: &Status, stop: Duration) -> bool {
-    let Some(handle) = i32::try_from(status.pid).ok().and_then(pidfd_open) else {
-        return !status::is_process_alive(status);
-    };
+    let Some(handle) = Handle::of(status.process.pid, status.process.start_ticks) else { return true };
     let timeout = PollTimeout::try_from(stop + MARGIN).unwrap_or(PollTimeout::MAX);
-    // An interrupted poll only makes the caller's message less precise.
-    let _ = poll(&mut [PollFd::new(std::os::fd::AsFd::as_fd(&handle), PollFlags::POLLIN)], timeout);
+    if let Some(descriptor) = handle.descriptor() {
+        // An interrupted poll only makes the caller's message less precise.
+        let _ = poll(&mut [PollFd::new(descriptor, PollFlags::POLLIN)], timeout);
+    }
     !status::is_process_alive(status)
 }
 

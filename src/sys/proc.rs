@@ -14,6 +14,7 @@ pub use handle::Handle;
 pub use parse::Stat;
 
 use crate::container::Container;
+use model::process_id::ProcessId;
 
 /// The PIDs of all processes in this container.
 pub fn pids() -> impl Iterator<Item = i32> {
@@ -32,14 +33,21 @@ pub fn children(pid: i32) -> Vec<i32> {
         .collect()
 }
 
+/// This process.
+pub fn own_id() -> ProcessId {
+    let pid = std::process::id().cast_signed();
+    ProcessId { pid, start_ticks: stat(pid).map_or(0, |stat| stat.start) }
+}
+
+/// Whether the process runs. A process with its PID that started at another time is another one, and a zombie does not run: a PID 1 other than
+/// slurminit may leave zombies unreaped.
+pub fn is_running(id: ProcessId) -> bool {
+    stat(id.pid).is_some_and(|stat| stat.start == id.start_ticks && !stat.is_dead())
+}
+
 /// Reads `/proc/PID/stat`; `None` if the process does not exist. A zombie still exists.
 pub fn stat(pid: i32) -> Option<Stat> {
     Stat::parse(&text(pid, "stat")?)
-}
-
-/// Reads `/proc/PID/stat` of a process that is not a zombie. A PID 1 other than slurminit may leave zombies unreaped.
-pub fn live(pid: u32) -> Option<Stat> {
-    stat(i32::try_from(pid).ok()?).filter(|stat| !stat.is_dead())
 }
 
 /// The program that supervises the daemons, as the kernel names it.

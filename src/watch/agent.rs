@@ -30,7 +30,9 @@ use model::inventory::Vendor;
 use model::message;
 use model::prepared::Prepared;
 use model::printable;
+use model::process_id::ProcessId;
 use probe::vendor;
+use sys::proc;
 use sys::report;
 use tasks::{Task, TaskResult, Worker};
 use watcher::{Watcher, WatcherEvent};
@@ -291,7 +293,7 @@ impl<'a> Agent<'a> {
     }
 
     fn write(&mut self) {
-        let report = self.health.report(std::process::id());
+        let report = self.health.report(proc::own_id());
         if self.last_report.as_ref() == Some(&report) {
             return;
         }
@@ -308,7 +310,7 @@ impl<'a> Agent<'a> {
 
     /// Clears the faults: an operator who restarts the agent expects new samples.
     fn clear_faults(&self) {
-        let mut report = self.health.report(0);
+        let mut report = self.health.report(ProcessId::default());
         report.gpus.iter_mut().for_each(|gpu| gpu.faults.clear());
         let _ = files::write_report(&self.config.paths.run, &report);
     }

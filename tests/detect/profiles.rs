@@ -189,7 +189,7 @@ fn check_report(profile: &Profile, machine: &Machine, samples: &[(Identity, GpuS
     };
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let gpus = samples.iter().map(gpu).collect();
-    let report = Report { pid: std::process::id(), at: now, interval_ms: 60_000, gpus, ..Report::default() };
+    let report = Report { process: sys::proc::own_id(), at: now, interval_ms: 60_000, gpus, ..Report::default() };
     let run = machine.path("run");
     fs::create_dir(&run).unwrap();
     fs::write(run.join("gpus.json"), serde_json::to_string(&report).unwrap()).unwrap();

@@ -141,13 +141,7 @@ impl Container {
     pub(crate) fn status(self, units: Vec<UnitSnapshot>) -> Self {
         let ready = || "ready".to_owned();
         let snapshot = Snapshot { phase: PhaseName::Ready, ready: true, why: ready(), units, ..Snapshot::default() };
-        let status = Status {
-            version: "0.1.0".to_owned(),
-            pid: std::process::id(),
-            started_ms: 1000,
-            start_ticks: None,
-            snapshot,
-        };
+        let status = Status { version: "0.1.0".to_owned(), process: sys::proc::own_id(), started_ms: 1000, snapshot };
         self.file("run/slurminit/status.json", &serde_json::to_string(&status).unwrap())
     }
 

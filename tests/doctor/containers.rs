@@ -228,7 +228,7 @@ fn faulty() -> Container {
         ..GpuReport::default()
     };
     let node = Some("GPU 3 excluded".to_owned());
-    let report = Report { pid: std::process::id(), gpus: vec![gpu], node, ..Report::default() };
+    let report = Report { process: sys::proc::own_id(), gpus: vec![gpu], node, ..Report::default() };
     healthy().status(Vec::new()).file("run/slurminit/gpus.json", &serde_json::to_string(&report).unwrap())
 }
 

@@ -122,6 +122,18 @@ fn gpu_hours_include_jobs_of_all_nodes() {
     assert!(usage.starts_with("USER") && usage.contains("root"), "{usage}");
 }
 
+/// A database server called `db`, with the user acct.
+fn database_server(network: &Network) -> Container {
+    let server = "mkdir -p /run/mysqld && chown mysql /run/mysqld && cp -a /usr/share/slurminit/mariadb /tmp/data && \
+        printf '%s\\n' \"create user acct@'%' identified by 's3cret-of-ours';\" \"grant all on *.* to acct@'%';\" >/tmp/init.sql && \
+        exec setpriv --reuid=mysql --clear-groups mariadbd --no-defaults --datadir=/tmp/data --bind-address=0.0.0.0 \
+        --innodb-undo-tablespaces=0 --innodb-data-file-path=ibdata1:4M:autoextend --init-file=/tmp/init.sql --skip-ssl";
+    Image::new(FULL)
+        .with(["--network", &network.0, "--network-alias", "db", "--env", "SLURMINIT_ROLE=none"])
+        .command(["sh", "-c", server])
+        .start()
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn external_database_uses_password_without_logging_it() {
@@ -129,14 +141,7 @@ fn external_database_uses_password_without_logging_it() {
     let secret = directory(&[("password", "s3cret-of-ours\n")]);
     let mode = |mode| fs::set_permissions(secret.path().join("password"), fs::Permissions::from_mode(mode)).unwrap();
     mode(0o400);
-    let server = "mkdir -p /run/mysqld && chown mysql /run/mysqld && cp -a /usr/share/slurminit/mariadb /tmp/data && \
-        printf '%s\\n' \"create user acct@'%' identified by 's3cret-of-ours';\" \"grant all on slurm_acct_db.* to acct@'%';\" >/tmp/init.sql && \
-        exec setpriv --reuid=mysql --clear-groups mariadbd --no-defaults --datadir=/tmp/data --bind-address=0.0.0.0 \
-        --innodb-undo-tablespaces=0 --innodb-data-file-path=ibdata1:4M:autoextend --init-file=/tmp/init.sql --skip-ssl";
-    let database = Image::new(FULL)
-        .with(["--network", &network.0, "--network-alias", "db", "--env", "SLURMINIT_ROLE=none"])
-        .command(["sh", "-c", server])
-        .start();
+    let database = database_server(&network);
     let config = directory(&[(
         "slurminit.toml",
         "[accounting]\nmode = 'external'\ndatabase_host = 'db'\ndatabase_user = 'acct'\npassword_secret = '/run/secrets/db'\n",
@@ -191,4 +196,80 @@ fn reports_missing_slurmdbd_password_and_accounting() {
     // The accounting image can run without accounting.
     let off = Image::new(FULL).with(["--env", "SLURMINIT_ACCOUNTING=none"]).serve();
     assert_eq!(off.sh("pidof mariadbd slurmdbd || echo none"), "none");
+}
+
+/// The ID in slurmctld's state.
+const CLUSTER_ID: &str = "sed 's/.*|//' /var/lib/slurm/slurmctld/clustername";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn accounting_turned_on_for_used_state_keeps_jobs_and_ids() {
+    let state = Volume::new("accounting");
+    let image = |mode: &str| {
+        let mode = format!("SLURMINIT_ACCOUNTING={mode}");
+        Image::new(FULL).with(["--hostname", "node1", "--env", &mode]).volume(&state, "/var/lib/slurm").json_log()
+    };
+    let without = image("none").serve();
+    assert_eq!(without.sh("srun printenv SLURM_JOB_ID; sbatch --parsable --hold --wrap true"), "1\n2");
+    assert_eq!(without.stop(), 0);
+    drop(without);
+    // Then with a database that is new, is lost, or has registered another ID for a cluster without jobs.
+    let change_id = "sed -i 's/|.*/|17/' /var/lib/slurm/slurmctld/clustername";
+    for (line, is_clean) in [("true", true), ("rm -rf /var/lib/slurm/mysql", true), (change_id, false)] {
+        image("none").with(["--entrypoint", "sh"]).run(&["-c", line]).ok();
+        let with = image("embedded").serve();
+        assert_eq!(with.sh("squeue -ho '%i %r'"), "2 JobHeldUser", "{line}: {}", with.log());
+        assert_eq!(with.stop(), 0);
+        assert_eq!(with.warnings().is_empty(), is_clean, "{line}: {:#?}", with.warnings());
+    }
+    let with = image("embedded").serve();
+    assert_eq!(with.sh("srun printenv SLURM_JOB_ID; scontrol release 2"), "3");
+    wait_for_job_record(&with, "2", "State");
+    assert_eq!(with.stop(), 0);
+    drop(with);
+    // A database with jobs of another ID is not touched.
+    image("none").with(["--entrypoint", "sh"]).run(&["-c", change_id]).ok();
+    let refused = image("embedded").run(&["true"]);
+    let output = refused.stderr + &refused.stdout;
+    assert_eq!(refused.code, 78, "{output}");
+    assert!(output.contains("has ID 17") && output.contains("remove /var/lib/slurm/slurmctld/clustername"), "{output}");
+    // The repair in the message.
+    let repair = "rm /var/lib/slurm/slurmctld/clustername";
+    image("none").with(["--entrypoint", "sh"]).run(&["-c", repair]).ok();
+    let with = image("embedded").serve();
+    assert_eq!(with.sh("sacct -nXP -j 2,3 -o JobID | sort"), "2\n3");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn external_database_is_changed_only_for_one_without_jobs() {
+    let (network, state) = (Network::new(), Volume::new("accounting"));
+    let secret = directory(&[("password", "s3cret-of-ours\n")]);
+    fs::set_permissions(secret.path().join("password"), fs::Permissions::from_mode(0o400)).unwrap();
+    let _database = database_server(&network);
+    let start = |name: &str| {
+        let toml = format!(
+            "[accounting]\nmode = 'external'\ndatabase_host = 'db'\ndatabase_user = 'acct'\ndatabase_name = '{name}'\npassword_secret = '/run/secrets/db'\n"
+        );
+        let config = directory(&[("slurminit.toml", &toml)]);
+        let image = Image::new(FULL)
+            .with(["--hostname", "node1", "--network", &network.0])
+            .volume(&state, "/var/lib/slurm")
+            .mount(config.path(), "/config")
+            .mount(&secret.path().join("password"), "/run/secrets/db");
+        image.run(&[
+            "sh",
+            "-c",
+            &format!("srun true; until sacct -nX -o State | grep -q COMPLETED; do :; done; {CLUSTER_ID}"),
+        ])
+    };
+    let first = start("first").ok();
+    let second = start("second").ok();
+    assert_ne!(first, second, "each database makes up an ID");
+    // The first database has jobs with another ID than the state now has.
+    let refused = start("first");
+    let output = refused.stderr + &refused.stdout;
+    assert_eq!(refused.code, 78, "{output}");
+    assert!(output.contains(&format!("has ID {}", second.trim())), "{output}");
+    assert_eq!(start("second").ok(), second);
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::docker::{Container, DEMO, Image, PLAIN, docker};
+use crate::docker::{Container, DEMO, Image, Network, PLAIN, Volume, docker};
 
 fn cluster() -> Container {
     Image::new(DEMO).with(["--hostname", "node1"]).with(["--env", "DEMO_GPUS=3"]).serve()
@@ -136,4 +136,27 @@ fn cluster_can_be_started_beside_another_pid_1() {
         "slurminit stop; timeout 120 sh -c 'while pgrep slurmctld || pgrep munged || pgrep slurmd; do sleep 0.1; done'",
     );
     assert_eq!(container.exec(&["slurminit", "health"]).code, 1);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn health_does_not_trust_status_of_killed_container() {
+    // The controller still reports the node of a killed compute, and a login has none.
+    let (network, key) = (Network::new(), Volume::new("key"));
+    let member = |role: &str, name| {
+        let role = format!("SLURMINIT_ROLE={role}");
+        let image = Image::new(PLAIN).with(["--hostname", name, "--network-alias", name, "--network", &network.0]);
+        let image = image.with(["--env", "SLURMINIT_CONTROLLER=head", "--env", &role, "--entrypoint", "sh"]);
+        let line = "while [ -e /hold ]; do sleep 0.05; done; exec slurminit run";
+        image.volume(&key, "/etc/munge").command(["-c", line]).serve()
+    };
+    let _head = member("controller", "head");
+    for container in [member("compute", "c1"), member("login", "l1")] {
+        container.sh("touch /hold");
+        docker(["kill", &container.name]).ok();
+        docker(["start", &container.name]).ok();
+        let outcome = container.exec(&["slurminit", "health"]);
+        assert!(outcome.code == 1 && outcome.stdout.contains("is not running"), "{outcome:?}");
+        container.sh("rm /hold; slurminit health --wait 180");
+    }
 }

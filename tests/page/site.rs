@@ -166,7 +166,7 @@ fn report(percent: u32) -> Report {
         ..gpu(2, "NVIDIA H200", Vec::new())
     };
     Report {
-        pid: 1,
+        process: sys::proc::own_id(),
         at: now,
         interval_ms: 3_600_000,
         gpus: vec![busy, lost, free],
@@ -194,5 +194,5 @@ fn status() -> Status {
         ..Snapshot::default()
     };
     let started_ms = sys::monotonic_ms().saturating_sub(100_000);
-    Status { version: "0".to_owned(), pid: std::process::id(), started_ms, start_ticks: None, snapshot }
+    Status { version: "0".to_owned(), process: sys::proc::own_id(), started_ms, snapshot }
 }

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::output::print_line;
 use anyhow::Context as _;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use super::Configuration;
 use control::StatusWatcher;
@@ -16,6 +15,7 @@ use faults::report::{GpuReport, Release, Report};
 use faults::sample::Identity;
 use model::exit_code;
 use sys::open_files::{self, SearchTarget};
+use sys::proc::Handle;
 use watch::agent::files;
 
 #[derive(Debug, clap::Args)]
@@ -133,8 +133,9 @@ fn find(run: &Path, index: u32) -> anyhow::Result<(Report, GpuReport)> {
 /// Replaces the list, and wakes the agent.
 fn write_released(run: &Path, report: &Report, released: &[Identity]) -> anyhow::Result<()> {
     files::write_released(run, released).with_context(|| run.display().to_string())?;
-    let agent = Pid::from_raw(i32::try_from(report.pid)?);
-    kill(agent, Signal::SIGUSR1).context("cannot wake slurminit agent")
+    let agent = Handle::of(report.process.pid, report.process.start_ticks);
+    agent.context("slurminit agent has ended")?.send(Signal::SIGUSR1);
+    Ok(())
 }
 
 /// Waits until `is_complete` accepts a report of the agent.

@@ -89,7 +89,7 @@ pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
     anyhow::ensure!(
         status::is_process_alive(&status),
         "slurminit (PID {}) is not running; its last status is outdated. To start a cluster: slurminit up",
-        status.pid
+        status.process.pid
     );
     Ok(status)
 }
@@ -119,7 +119,7 @@ fn json(status: &Status, now: &NodeStatus) -> anyhow::Result<serde_json::Value> 
     if let Ok(node) = &now.node {
         value["node"] = serde_json::to_value(&node.report)?;
     }
-    value["memory_kib"] = memory_kib(i32::try_from(status.pid)?).into();
+    value["memory_kib"] = memory_kib(status.process.pid).into();
     for unit in value["units"].as_array_mut().into_iter().flatten() {
         let pid = unit["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
         unit["memory_kib"] = pid.and_then(memory_kib).into();

@@ -14,11 +14,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = args.load()?;
     let running = status::of_running_slurminit(&config.paths.run);
     client::ask(&protocol::socket(&config.paths.run), &Request::Stop)?;
-    match running.filter(|status| status.pid != 1) {
+    match running.filter(|status| status.process.pid != 1) {
         None => print_line("stopping the container")?,
         Some(status) => {
             let stop = config.supervise.stop_timeout();
-            anyhow::ensure!(up::wait_for_end(&status, stop), "the cluster (pid {}) did not stop in time", status.pid);
+            anyhow::ensure!(
+                up::wait_for_end(&status, stop),
+                "the cluster (pid {}) did not stop in time",
+                status.process.pid
+            );
             print_line("the cluster has stopped")?;
         }
     }

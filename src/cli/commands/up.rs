@@ -43,7 +43,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         anyhow::ensure!(
             up::wait_for_end(&status, stop),
             "the previous cluster (pid {}) did not stop in time",
-            status.pid
+            status.process.pid
         );
     }
     if let Err(error) = take_token(None, None) {
@@ -92,7 +92,7 @@ fn ready_message(status: &Status) -> String {
 fn report_running(args: &Args, directory: &Path) -> u8 {
     match wait_for_running_cluster(&args.cluster, directory, args.limit()) {
         Ok(status) => {
-            let _ = print_line(format_args!("the cluster is already running (pid {})", status.pid));
+            let _ = print_line(format_args!("the cluster is already running (pid {})", status.process.pid));
             exit_code::SUCCESS
         }
         Err(code) => code,

@@ -173,7 +173,7 @@ fn snapshot(config: &Config, root: &Path) -> Observed<Snapshot> {
     if status::is_process_alive(&status) {
         Ok(status.snapshot)
     } else {
-        Err(format!("slurminit (PID {}) has exited", status.pid))
+        Err(format!("slurminit (PID {}) has exited", status.process.pid))
     }
 }
 

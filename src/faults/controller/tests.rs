@@ -182,7 +182,7 @@ impl Cluster {
     }
 
     fn faults(&self, index: usize) -> Vec<FaultKind> {
-        self.health.report(1).gpus[index].faults.iter().map(|fault| fault.kind).collect()
+        self.health.report(ProcessId::default()).gpus[index].faults.iter().map(|fault| fault.kind).collect()
     }
 }
 
@@ -214,6 +214,6 @@ proptest! {
         cluster.jobs = vec![None; 3];
         (0..200).for_each(|_| cluster.sample(&[]));
         prop_assert_eq!((cluster.offered.len(), &cluster.drained), (3, &None));
-        prop_assert!(cluster.health.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
+        prop_assert!(cluster.health.report(ProcessId::default()).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
     }
 }

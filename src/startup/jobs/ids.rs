@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::SLURM;
 use super::follow::STARTED_JOBS_FILE;
 use super::notes::{self, Notes};
+use super::{SLURM, cluster_id};
 use model::message;
 use plan::last_value;
 use slurm::client::Jobs;
@@ -41,15 +41,23 @@ const SCRIPTS_FILE: &str = "slurminit.scripts";
 /// Maximum number of lost jobs named in a message.
 const MAX_NAMED: usize = 1000;
 
-/// Raises the next job ID if necessary, then execs slurmctld. `saved_within`: the previous slurmctld ended in order, and its stop began
+/// Raises the next job ID if necessary, adopts the ID of a new accounting database, then execs slurmctld. `saved_within`: the previous slurmctld ended in order, and its stop began
 /// this long ago.
 pub fn run(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>, command: &[String]) -> anyhow::Result<()> {
     if let Err(error) = raise(slurm_conf, state, saved_within) {
         report::warn(message!("job-ids-may-repeat", "job IDs may be reused: {error}", error = format!("{error:#}")));
     }
+    if let Err(error) = adopt_cluster_id(slurm_conf, state) {
+        report::warn(message!("cluster-id-not-adopted", "{error}", error = format!("{error:#}")));
+    }
     let (program, arguments) = command.split_first().context("no command")?;
     let error = report::end(Command::new(program).args(arguments)).exec();
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
+}
+
+fn adopt_cluster_id(slurm_conf: &Path, state: &Path) -> anyhow::Result<()> {
+    let (conf, state) = notes::conf_and_state(slurm_conf, state);
+    cluster_id::adopt_from_new_database(&conf, &Notes::open_as_slurm(&state)?)
 }
 
 fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> anyhow::Result<()> {

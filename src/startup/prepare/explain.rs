@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use super::{Sources, load};
+use crate::jobs::cluster_id;
 use config::Config;
-use install::planned::locate_fault;
+use install::planned::{locate_fault, state_directory};
 use model::exit_code;
 use plan::{Blame, Customized, Refusal, Text};
 
@@ -17,7 +18,9 @@ pub fn explain(sources: &Sources<'_>, daemon: &str, log_lines: &str, is_reload: 
     let customized = plan::select_user_files(&config, &install::find_user_files(&config.paths, sources.root).ok()?);
     let log_lines: Vec<&str> = log_lines.lines().collect();
     let cause = format!("{daemon} exits because of this setting");
-    refusal(&config, sources.config, &files, &customized, &log_lines, &cause)
+    let state = state_directory(&config, sources.root, &files);
+    cluster_id::resolve_mismatch(&state, &log_lines)
+        .or_else(|| refusal(&config, sources.config, &files, &customized, &log_lines, &cause))
         .or_else(|| no_network(daemon, &log_lines))
         .or_else(|| last_line(is_reload, &log_lines, &cause))
 }

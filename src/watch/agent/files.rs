@@ -33,7 +33,7 @@ pub(super) fn former_report(run: &Path) -> Option<Report> {
 /// The report of a running agent, readable for all users.
 pub fn report(run: &Path) -> Option<Report> {
     let text = std::fs::read(run.join(FILE)).ok()?;
-    serde_json::from_slice::<Report>(&text).ok().filter(|report| proc::live(report.pid).is_some())
+    serde_json::from_slice::<Report>(&text).ok().filter(|report| proc::is_running(report.process))
 }
 
 /// Replaces the list of GPUs that are left out.

@@ -32,7 +32,7 @@ pub(in crate::commands) fn wait_for_running_cluster(
         return Err(exit_code::NOT_READY);
     };
     if let Some(contradiction) = cluster.contradiction(&status.snapshot) {
-        let pid = status.pid;
+        let pid = status.process.pid;
         error_line(format_args!(
             "slurminit: the cluster running here (pid {pid}) {contradiction}; omit the option, or run `slurminit stop` first"
         ));

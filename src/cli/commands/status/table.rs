@@ -42,10 +42,16 @@ pub(super) fn table(
     let uptime_ms = now_ms.saturating_sub(status.started_ms);
     let mut text =
         wrap(&format!("slurminit {} · up {} · {}", status.version, age(uptime_ms), headline(status, now)), "") + "\n";
-    let init_kib = i32::try_from(status.pid).ok().and_then(&memory);
+    let init_kib = memory(status.process.pid);
     let row = |unit: &UnitSnapshot| row(unit, uptime_ms, &memory);
-    let init_row =
-        ["slurminit".to_owned(), "running".to_owned(), status.pid.to_string(), age(uptime_ms), dash(), size(init_kib)];
+    let init_row = [
+        "slurminit".to_owned(),
+        "running".to_owned(),
+        status.process.pid.to_string(),
+        age(uptime_ms),
+        dash(),
+        size(init_kib),
+    ];
     let rows: Vec<_> = std::iter::once(init_row).chain(snapshot.units.iter().map(row)).collect();
     text += &format_table(&DAEMONS, &rows);
     let last_exits: String = snapshot.units.iter().filter_map(|unit| last_exit(unit, uptime_ms)).collect();
@@ -162,6 +168,7 @@ mod tests {
     use machine::node_report::NodeReport;
     use machine::{LastExit, PhaseName, Snapshot, StopReason, UnitState};
     use model::inventory::{Condition, Readings};
+    use model::process_id::ProcessId;
 
     fn node(line: &str) -> Result<OwnNode, String> {
         let report = NodeReport::parse(line).ok_or("no node")?;
@@ -211,7 +218,7 @@ mod tests {
             }),
             ..Snapshot::default()
         };
-        let status = Status { version: "0.1.0".to_owned(), pid: 1, started_ms: 1_000, start_ticks: None, snapshot };
+        let status = Status { version: "0.1.0".to_owned(), process: ProcessId::default(), started_ms: 1_000, snapshot };
         let memory = |pid| {
             [(1, 1_224), (17, 10_239)].into_iter().find(|(of, _)| *of == pid).map_or(Some(20_480), |(_, kib)| Some(kib))
         };

@@ -16,7 +16,7 @@ fn reports_program_error_with_job_without_drain() {
     let lines: Vec<_> = cluster.log.iter().filter(|line| line.contains("XID")).collect();
     assert_eq!(lines.len(), 3, "one line per XID and minute: {lines:?}");
     assert!(lines[0].contains("job 17 of alice had it") && lines[0].contains("GPU-1") && lines[0].contains("Repair: "));
-    assert_eq!(cluster.health.report(1).gpus[1].counts[&FaultKind::Xid(43)].count, 100);
+    assert_eq!(cluster.health.report(ProcessId::default()).gpus[1].counts[&FaultKind::Xid(43)].count, 100);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn reports_gpu_lost_only_if_it_was_listed_before() {
     cluster.health.end_round(cluster.now, NVIDIA);
     cluster.settle();
     assert!(cluster.log.iter().any(|line| line.starts_with("GPU 2") && line.contains("no longer lists the GPU")));
-    assert_eq!(cluster.health.report(1).gpus.len(), 3);
+    assert_eq!(cluster.health.report(ProcessId::default()).gpus.len(), 3);
 }
 
 #[test]
@@ -113,11 +113,12 @@ fn sampled_condition_opens_and_clears_fault() {
     ] {
         let mut cluster = Cluster::new(2);
         cluster.sample(&[(1, sample)]);
-        let kinds: Vec<_> = cluster.health.report(1).gpus[1].faults.iter().map(|fault| fault.kind).collect();
+        let kinds: Vec<_> =
+            cluster.health.report(ProcessId::default()).gpus[1].faults.iter().map(|fault| fault.kind).collect();
         assert_eq!(kinds, [kind]);
         assert_eq!(cluster.offered.len() == 1, drains, "{kind}");
         (0..2).for_each(|_| cluster.sample(&[]));
-        assert!(cluster.health.report(1).gpus[1].faults.is_empty(), "{kind}");
+        assert!(cluster.health.report(ProcessId::default()).gpus[1].faults.is_empty(), "{kind}");
     }
     // Only errors after the first sample are new.
     let with =
@@ -127,7 +128,7 @@ fn sampled_condition_opens_and_clears_fault() {
     health.begin_round(now, NVIDIA, vec![identity(0)]);
     for (errors, faults) in [(9, 0), (9, 0), (10, 1), (3, 1)] {
         health.add_sample(now, &identity(0).key(), with(errors));
-        assert_eq!(health.report(1).gpus[0].faults.len(), faults, "{errors}");
+        assert_eq!(health.report(ProcessId::default()).gpus[0].faults.len(), faults, "{errors}");
     }
 }
 
@@ -146,9 +147,9 @@ fn reports_memory_in_use_only_without_job() {
     // The job ends, but its memory stays in use.
     cluster.jobs[0] = None;
     (0..30).for_each(|_| cluster.sample(&[used(0), used(1)]));
-    assert_eq!(cluster.health.report(1).gpus[0].faults[0].kind, FaultKind::Leftover);
+    assert_eq!(cluster.health.report(ProcessId::default()).gpus[0].faults[0].kind, FaultKind::Leftover);
     (0..3).for_each(|_| cluster.sample(&[]));
-    assert!(cluster.health.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty()));
+    assert!(cluster.health.report(ProcessId::default()).gpus.iter().all(|gpu| gpu.faults.is_empty()));
     assert_eq!((cluster.offered.len(), cluster.drained), (2, None));
 }
 
@@ -197,7 +198,7 @@ fn reports_fault_before_slurm_answers_and_its_jobs_afterwards() {
     cluster.advance(1000);
     cluster.health.step(cluster.now);
     cluster.health.on_node_state(cluster.now, cluster.now, Some(&node));
-    assert!(cluster.health.report(1).gpus[1].jobs.len() == 1);
+    assert!(cluster.health.report(ProcessId::default()).gpus[1].jobs.len() == 1);
 }
 
 /// A flapping fault is reported once a minute, with its end; a lasting one stays open.
@@ -235,7 +236,7 @@ fn recovery_action_decides_the_repair_and_replaces_the_former_action() {
     cluster.sample(&action(1));
     cluster.sample(&action(2));
     assert_eq!(cluster.faults(0), [FaultKind::Xid(48), FaultKind::RecoveryAction(2)]);
-    let report = cluster.health.report(1).gpus[0].clone();
+    let report = cluster.health.report(ProcessId::default()).gpus[0].clone();
     for fault in &report.faults {
         assert!(fault.repair.starts_with("reboot the host"), "{fault:?}");
     }

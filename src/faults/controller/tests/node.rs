@@ -14,12 +14,12 @@ fn loses_and_regains_one_gpu() {
         cluster.drained.as_deref().is_some_and(|reason| reason.starts_with("GPU 3 (0000:13:00.0): the GPU is lost"))
     );
     assert_eq!(cluster.offered.len(), 4, "job 7 would be aborted");
-    assert!(cluster.health.report(1).node.is_some_and(|node| node.ends_with("have ended: 7")));
+    assert!(cluster.health.report(ProcessId::default()).node.is_some_and(|node| node.ends_with("have ended: 7")));
     cluster.lose(3);
     cluster.jobs[1] = None;
     cluster.lose(3);
     assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![0, 1, 2], None));
-    assert!(cluster.health.report(1).gpus[3].is_out);
+    assert!(cluster.health.report(ProcessId::default()).gpus[3].is_out);
     // The GPU returns after several healthy samples, and when no job has another GPU.
     cluster.jobs[0] = Some(8);
     cluster.sample(&[]);
@@ -30,7 +30,7 @@ fn loses_and_regains_one_gpu() {
     cluster.sample(&[]);
     cluster.sample(&[]);
     assert_eq!((cluster.offered.len(), cluster.drained.clone()), (4, None));
-    assert_eq!(cluster.health.report(1).node, None);
+    assert_eq!(cluster.health.report(ProcessId::default()).node, None);
     assert!(cluster.log.iter().any(|line| line.contains("all 4 GPUs available to jobs again")));
 }
 
@@ -67,7 +67,11 @@ fn fixed_gpu_count_keeps_node_drained_until_gpu_recovers() {
     assert_eq!(cluster.offered.len(), 2);
     assert!(
         cluster.drained.is_some()
-            && cluster.health.report(1).node.is_some_and(|node| node.contains("restart this container"))
+            && cluster
+                .health
+                .report(ProcessId::default())
+                .node
+                .is_some_and(|node| node.contains("restart this container"))
     );
     // A node that an operator resumes is drained again, because jobs would fail on it.
     cluster.drained = None;
@@ -86,7 +90,7 @@ fn recount_without_jobs_waits_for_all_jobs() {
     cluster.jobs[1] = None;
     (0..5).for_each(|_| cluster.lose(0));
     assert!(cluster.drained.is_some() && cluster.offered.len() == 2);
-    let doing = cluster.health.report(1).node.unwrap();
+    let doing = cluster.health.report(ProcessId::default()).node.unwrap();
     assert!(doing.contains("until all of its jobs have ended"), "{doing}");
     cluster.has_other_job = false;
     cluster.lose(0);
@@ -120,7 +124,7 @@ fn restarted_agent_finishes_drain_and_returns_gpu() {
     cluster.event(0, 79);
     assert!(cluster.drained.is_some());
     // Killed during a drain: the next agent continues the drain.
-    let former = cluster.health.report(1);
+    let former = cluster.health.report(ProcessId::default());
     cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &[]);
     cluster.health.set_offered(cluster.offer());
     cluster.sample(&[]);
@@ -129,7 +133,7 @@ fn restarted_agent_finishes_drain_and_returns_gpu() {
     cluster.sample(&[]);
     assert_eq!((cluster.offered.clone(), cluster.drained.clone()), (vec![1], None));
     // An intended restart clears the fault, so the GPU returns.
-    let mut former = cluster.health.report(1);
+    let mut former = cluster.health.report(ProcessId::default());
     let out = vec![LeftOutGpu { gpu: identity(0), reason: String::new() }];
     former.gpus.iter_mut().for_each(|gpu| gpu.faults.clear());
     cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
@@ -199,12 +203,12 @@ fn distinguishes_partitions_of_a_gpu_by_render_node() {
     let now = Clock::default();
     health.begin_round(now, Vendor::Amd, (0..4).map(part).collect());
     health.end_round(now, Vendor::Amd);
-    let report = health.report(1);
+    let report = health.report(ProcessId::default());
     assert_eq!(report.gpus.iter().map(|gpu| gpu.offered.clone()).collect::<Vec<_>>(), [[0], [1], [2], [3]]);
     // One partition disappears.
     health.begin_round(now, Vendor::Amd, (0..3).map(part).collect());
     health.end_round(now, Vendor::Amd);
-    let faults: Vec<usize> = health.report(1).gpus.iter().map(|gpu| gpu.faults.len()).collect();
+    let faults: Vec<usize> = health.report(ProcessId::default()).gpus.iter().map(|gpu| gpu.faults.len()).collect();
     assert_eq!(faults, [0, 0, 0, 1]);
     // A MIG instance has its GPU's PCI address and its own device file.
     let whole = Identity { file: Some("/dev/nvidia0".to_owned()), ..identity(0) };
@@ -232,21 +236,26 @@ fn gpu_opened_after_start_is_offered_automatically() {
     }
     cluster.settle();
     assert_eq!((cluster.offered.len(), cluster.drained.clone(), cluster.log.len()), (1, None, 0));
-    assert_eq!(cluster.health.report(1).gpus.len(), 3);
+    assert_eq!(cluster.health.report(ProcessId::default()).gpus.len(), 3);
     // GPU 1 responds while a job has a GPU. It is offered after the job, together with GPU 2.
     cluster.jobs[0] = Some(7);
     cluster.health.begin_round(cluster.now, NVIDIA, cluster.gpus.clone());
     cluster.health.add_sample(cluster.now, &identity(1).key(), Cluster::healthy());
     cluster.settle();
-    assert_eq!((cluster.offered.len(), cluster.health.report(1).gpus.len()), (1, 3), "{:?}", cluster.log);
+    assert_eq!(
+        (cluster.offered.len(), cluster.health.report(ProcessId::default()).gpus.len()),
+        (1, 3),
+        "{:?}",
+        cluster.log
+    );
     cluster.sample(&[]);
     cluster.jobs[0] = None;
     cluster.sample(&[]);
     assert_eq!(cluster.offered, [0, 1, 2]);
     cluster.health.set_awaited(Vec::new());
     (0..3).for_each(|_| cluster.sample(&[]));
-    assert_eq!((cluster.drained.clone(), cluster.health.report(1).node), (None, None));
-    assert!(cluster.health.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
+    assert_eq!((cluster.drained.clone(), cluster.health.report(ProcessId::default()).node), (None, None));
+    assert!(cluster.health.report(ProcessId::default()).gpus.iter().all(|gpu| gpu.faults.is_empty() && !gpu.is_out));
 }
 
 /// Reloads that do not wait for the GPU either must not cause a loop.
@@ -267,7 +276,7 @@ fn retries_reload_for_awaited_gpu_once_a_minute() {
 #[test]
 fn released_gpu_waits_for_jobs_and_returns_after_check() {
     let mut cluster = Cluster::new(2);
-    let gpu = |cluster: &Cluster| cluster.health.report(1).gpus[1].clone();
+    let gpu = |cluster: &Cluster| cluster.health.report(ProcessId::default()).gpus[1].clone();
     cluster.jobs[1] = Some(7);
     cluster.event(1, 31);
     cluster.health.set_released(&[identity(1)]);
@@ -323,7 +332,7 @@ fn faulty_gpu_is_closed_and_returns_after_release() {
     cluster.health.set_released(&[]);
     cluster.sample(&[(1, GpuSample { trouble: Some(FaultKind::Lost), ..GpuSample::default() })]);
     assert_eq!(
-        (cluster.health.report(1).gpus[1].release, cluster.faults(1), cluster.offered.len()),
+        (cluster.health.report(ProcessId::default()).gpus[1].release, cluster.faults(1), cluster.offered.len()),
         (None, vec![FaultKind::Lost], 1)
     );
     cluster.health.set_released(&[identity(1)]);
@@ -341,7 +350,7 @@ fn release_ends_on_gpus_that_stay_open() {
         health.begin_round(Clock::default(), vendor, vec![gpu.clone()]);
         health.set_released(&[gpu]);
         let expected = if vendor == NVIDIA { Release::Pending } else { Release::Done };
-        assert_eq!(health.report(1).gpus[0].release, Some(expected), "{vendor}");
+        assert_eq!(health.report(ProcessId::default()).gpus[0].release, Some(expected), "{vendor}");
     }
 }
 
@@ -354,5 +363,5 @@ fn report_of_a_drain_names_the_returned_gpu() {
     cluster.reload_fails = true;
     cluster.health.set_released(&[]);
     (0..3).for_each(|_| cluster.sample(&[]));
-    assert_eq!(cluster.health.report(1).node.as_deref(), Some("drained to offer GPU 1 again"));
+    assert_eq!(cluster.health.report(ProcessId::default()).node.as_deref(), Some("drained to offer GPU 1 again"));
 }

@@ -26,7 +26,7 @@ fn reports_reset_with_job_and_keeps_gpu() {
     assert!(cluster.log.pop().unwrap().ends_with("usable again") && cluster.log.is_empty());
     (0..20).for_each(|_| cluster.sample(&[]));
     assert_eq!((cluster.faults(1), cluster.offered.len(), cluster.drained.clone()), (vec![], 2, None));
-    assert_eq!(cluster.health.report(1).gpus[1].counts[&FaultKind::Reset].count, 1);
+    assert_eq!(cluster.health.report(ProcessId::default()).gpus[1].counts[&FaultKind::Reset].count, 1);
     // Ignores the end of a reset whose start was missed, and an unknown GPU.
     cluster.reset(1, None);
     cluster.health.on_reset(cluster.now, NVIDIA, &Key::default(), &Phase::Ends);
@@ -60,7 +60,7 @@ fn detects_missed_reset_end_from_samples() {
     (0..7).for_each(|_| cluster.sample(&[responding(0)]));
     assert_eq!(cluster.offered, [1]);
     // The next agent restores the reset from the report, and its watcher receives events again.
-    let former = cluster.health.report(1);
+    let former = cluster.health.report(ProcessId::default());
     let out = vec![LeftOutGpu { gpu: identity(0), reason: String::new() }];
     cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
     cluster.health.set_offered(cluster.offer());
@@ -92,5 +92,5 @@ fn agent_wakes_at_reset_deadline_and_applies_policy() {
     assert_eq!(cluster.health.next_deadline(), Some(began + 30_000));
     (0..9).for_each(|_| cluster.sample(&[]));
     assert_eq!((cluster.drained.clone(), cluster.health.next_deadline()), (None, None));
-    assert_eq!(cluster.health.report(1).gpus[0].counts[&FaultKind::ResetUnfinished].count, 1);
+    assert_eq!(cluster.health.report(ProcessId::default()).gpus[0].counts[&FaultKind::ResetUnfinished].count, 1);
 }

@@ -1,0 +1,13 @@
+//! Which process wrote a file.
+
+use serde::{Deserialize, Serialize};
+
+/// A process, by its PID and its start time in clock ticks since boot. The PID alone can belong to another process later; that of a
+/// container's PID 1 does after each restart of the container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// The PID.
+    pub pid: i32,
+    /// The start time in clock ticks since boot.
+    pub start_ticks: u64,
+}

@@ -1,0 +1,117 @@
+//! Keeps the cluster's ID the same in slurmctld's state (`clustername`: `NAME|ID`) and in the accounting database.
+//!
+//! Each of them makes up an ID if it has none, and slurmctld exits with CLUSTER ID MISMATCH if they differ (24.11 to 26.05,
+//! `controller.c`). If the database has no job of this cluster, it is the new one of both: without the file slurmctld takes the database's ID,
+//! and keeps its jobs. Otherwise the jobs of two clusters would be mixed, and only the administrator can decide.
+
+use std::path::Path;
+
+use super::notes::Notes;
+use model::{exit_code, message};
+use plan::{Refusal, last_value};
+use slurm::client::{Client, limit};
+use sys::report;
+
+const FILE: &str = "clustername";
+/// slurmctld's message.
+const MISMATCH: &str = "CLUSTER ID MISMATCH";
+
+/// Before slurmctld starts, with slurmdbd ready: adopts the ID of a database that has never had this cluster.
+pub(super) fn adopt_from_new_database(conf: &str, notes: &Notes) -> anyhow::Result<()> {
+    let storage = last_value(conf, "AccountingStorageType").unwrap_or_default();
+    let Some(name) = saved_name(notes)?.filter(|_| storage.ends_with("slurmdbd")) else { return Ok(()) };
+    let arguments = ["-nP", "show", "cluster", &format!("name={name}"), "format=cluster"];
+    // If slurmdbd does not respond, slurmctld starts from its saved state.
+    let is_new =
+        Client::with_timeout(limit::COMMAND).output("sacctmgr", &arguments).is_ok_and(|out| out.trim().is_empty());
+    if is_new { adopt(notes, &name) } else { Ok(()) }
+}
+
+/// After slurmctld's death at a start: resolves a mismatch with a database that has no job of this cluster, which an earlier start has
+/// registered there. Otherwise returns why the cluster cannot start.
+pub(crate) fn resolve_mismatch(state: &Path, log_lines: &[&str]) -> Option<Refusal> {
+    let mismatch = log_lines.iter().find(|line| line.contains(MISMATCH))?;
+    let resolve = || -> anyhow::Result<Option<String>> {
+        let notes = Notes::open_as_root(state)?;
+        let Some(name) = saved_name(&notes)? else { return Ok(None) };
+        let cluster = format!("--clusters={name}");
+        let arguments = ["-anPX", &cluster, "--starttime=1970-01-01", "--format=jobidraw"];
+        let jobs = Client::with_timeout(limit::COMMAND).output("sacct", &arguments);
+        match jobs.is_ok_and(|jobs| jobs.trim().is_empty()) {
+            true => adopt(&notes, &name).map(|()| None),
+            false => Ok(Some(name)),
+        }
+    };
+    let name = match resolve() {
+        Ok(name) => name?,
+        Err(error) => {
+            report::warn(message!("cluster-id-not-adopted", "{error}", error = format!("{error:#}")));
+            return None;
+        }
+    };
+    let [saved, stored] = ids(mismatch);
+    let state = state.display();
+    Some(Refusal::new(
+        exit_code::CONFIG,
+        format!(
+            "the accounting database has jobs of a cluster {name} with ID {stored}, but the cluster saved in {state} has ID {saved}"
+        ),
+        "state and database belong to different clusters, or one of them was replaced by an older or newer one",
+        format!(
+            "use the volume and the database that belong together; or keep both clusters apart with another cluster_name and a new volume; or, to \
+             continue the saved jobs in this database, remove {state}/{FILE}: job IDs can then occur twice in sacct"
+        ),
+    ))
+}
+
+/// The cluster's name, if the file has an ID.
+fn saved_name(notes: &Notes) -> anyhow::Result<Option<String>> {
+    let text = notes.text(FILE)?.unwrap_or_default();
+    let (name, id) = text.trim().split_once('|').unwrap_or_default();
+    let is_plain = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
+    Ok((is_plain && id != "0").then(|| name.to_owned()))
+}
+
+fn adopt(notes: &Notes, name: &str) -> anyhow::Result<()> {
+    report::info(message!(
+        "cluster-registered-again",
+        "the accounting database has no job of cluster {name}: the saved cluster gets the ID of the database; jobs and their IDs stay",
+        name = name
+    ));
+    notes.remove(FILE)
+}
+
+/// The IDs of the state and of the database, which slurmctld quotes: `"ClusterID=17" ... "18"`.
+fn ids(mismatch: &str) -> [&str; 2] {
+    let mut quoted = mismatch.split('"').skip(1).step_by(2);
+    let mut next = || quoted.next().unwrap_or("unknown");
+    let saved = next();
+    [saved.strip_prefix("ClusterID=").unwrap_or(saved), next()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_saved_name_and_ids_of_message() {
+        let state = tempfile::tempdir().unwrap();
+        let notes = Notes::open_as_slurm(state.path()).unwrap();
+        assert_eq!(saved_name(&notes).unwrap(), None);
+        for (text, name) in [
+            ("lab|17", Some("lab")),
+            ("lab|17\n", Some("lab")),
+            ("lab", None),
+            ("lab|0", None),
+            ("a b|1", None),
+            ("", None),
+        ] {
+            std::fs::write(state.path().join(FILE), text).unwrap();
+            assert_eq!(saved_name(&notes).unwrap().as_deref(), name, "{text}");
+        }
+        let message = "CLUSTER ID MISMATCH.\nslurmctld has been started with \"ClusterID=3163\"  from the state files in StateSaveLocation, \
+                       but the DBD thinks it should be \"209\".\nRunning";
+        assert_eq!(ids(message), ["3163", "209"]);
+        assert_eq!(ids("CLUSTER ID MISMATCH"), ["unknown", "unknown"]);
+    }
+}
