@@ -9,13 +9,19 @@ use std::path::Path;
 use config::{Config, given};
 use model::exit_code;
 use plan::Refusal;
+use sys::container::Container;
 use sys::secret_variables::{self, SecretVariable};
 use sys::{trusted_path, under, users};
 
-/// Records which of the variables are in the container's environment, while PID 1 still has them. The record is never removed, because
-/// that environment never changes.
-pub fn record(root: &Path, names: &[&str]) -> io::Result<()> {
-    let environment = std::fs::read(under(root, Path::new("/proc/1/environ"))).unwrap_or_default();
+/// The environment of the container, as its first process has it: `NAME=VALUE`, each ended by a NUL.
+pub fn container_environment() -> Vec<u8> {
+    let pid = Container::of_this_process().first_process();
+    std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
+}
+
+/// Records which of the variables are in the container's environment, while its first process still has them. The record is never removed,
+/// because that environment never changes.
+pub fn record(root: &Path, environment: &[u8], names: &[&str]) -> io::Result<()> {
     let is_exposed = |name: &&&str| {
         let value = |pair: &[u8]| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
         environment.split(|byte| *byte == 0).filter_map(value).any(|value| !value.trim_ascii().is_empty())
@@ -81,12 +87,9 @@ mod tests {
     /// The result and the exposed variables, with this environment of the container, configuration and /etc/passwd.
     fn checked(environment: &[u8], toml: &str, passwd: &str) -> (Result<(), Refusal>, Vec<&'static str>) {
         let root = tempfile::tempdir().unwrap();
-        for (file, bytes) in [("proc/1/environ", environment), ("etc/passwd", passwd.as_bytes())] {
-            let file = root.path().join(file);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(file, bytes).unwrap();
-        }
-        record(root.path(), &secret_variables::ALL.map(|secret| secret.name)).unwrap();
+        std::fs::create_dir_all(root.path().join("etc")).unwrap();
+        std::fs::write(root.path().join("etc/passwd"), passwd).unwrap();
+        record(root.path(), environment, &secret_variables::ALL.map(|secret| secret.name)).unwrap();
         let config = Config::parse(toml, Path::new("x")).unwrap();
         (check(&config, root.path()), exposed(&config, root.path()).iter().map(|secret| secret.name).collect())
     }

@@ -79,7 +79,9 @@ pub fn take_token(option: Option<Option<&OsStr>>, inherited: Option<&Inherited>)
     if *place == OPTION && is_in_parent_command_line(text) {
         return Err(TokenRejection::VisibleInParent);
     }
-    save(&token).and_then(|()| exposure::record(Path::new("/"), &[JOIN])).map_err(TokenRejection::NotSaved)?;
+    save(&token)
+        .and_then(|()| exposure::record(Path::new("/"), &exposure::container_environment(), &[JOIN]))
+        .map_err(TokenRejection::NotSaved)?;
     let has_option = sources.iter().any(|(place, _)| *place == OPTION);
     if is_exposed { Err(TokenRejection::ExecFailed(execute_without_token(has_option, inherited))) } else { Ok(()) }
 }

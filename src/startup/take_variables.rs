@@ -58,7 +58,7 @@ pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>)
     }
     let kept = save(root, TOML_FILE, toml.as_deref().map(str::as_bytes))
         .and_then(|()| save(root, KEY_FILE, key))
-        .and_then(|()| exposure::record(root, &[TOML, MUNGE_KEY]));
+        .and_then(|()| exposure::record(root, &exposure::container_environment(), &[TOML, MUNGE_KEY]));
     kept.map_err(VariableRejection::NotSaved)?;
     Err(VariableRejection::ExecFailed(execute_without_variables(toml.is_some(), inherited)))
 }

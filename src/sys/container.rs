@@ -3,6 +3,8 @@
 
 use std::fs;
 
+use crate::proc;
+
 /// The inode of the host's cgroup namespace (`PROC_CGROUP_INIT_INO`, `linux/proc_ns.h`).
 const HOST_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
@@ -25,6 +27,16 @@ impl Container {
     /// Whether PID 1 belongs to another container or to the host.
     pub fn shares_pid_namespace(&self) -> bool {
         !self.has_process(1)
+    }
+
+    /// The PID of the container's first process, which the engine started: PID 1, or in a shared PID namespace the topmost ancestor of this
+    /// process that belongs to the container.
+    pub fn first_process(&self) -> i32 {
+        if self.has_process(1) {
+            return 1;
+        }
+        let own = proc::ancestors().map(|ancestor| ancestor.pid).take_while(|pid| self.has_process(*pid));
+        own.last().unwrap_or_else(|| nix::unistd::getpid().as_raw())
     }
 
     /// Whether the process belongs to this container. A process that has ended does not.
