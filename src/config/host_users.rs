@@ -16,7 +16,7 @@ const FIRST_ORDINARY_ID: u32 = 1000;
 #[serde(default, deny_unknown_fields)]
 pub struct HostUsers {
     /// The directory with passwd and group of the host; `None` adds no users.
-    #[serde(deserialize_with = "value::optional_directory")]
+    #[serde(deserialize_with = "value::optional_path")]
     pub from: Option<PathBuf>,
     /// The lowest ID of an ordinary user or group.
     pub min_id: u32,

@@ -14,7 +14,7 @@ pub struct Login {
     /// sshd's TCP port; `None` means the image's default, or no sshd.
     pub port: Option<NonZeroU16>,
     /// A directory with a file of public keys for each user.
-    #[serde(deserialize_with = "value::optional_directory")]
+    #[serde(deserialize_with = "value::optional_path")]
     pub keys: Option<PathBuf>,
 }
 

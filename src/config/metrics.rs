@@ -18,6 +18,6 @@ pub struct Metrics {
     /// Whether GPUs also have the names of NVIDIA's dcgm-exporter.
     pub dcgm: bool,
     /// The directory of the GPU-to-job map for exporters on the host.
-    #[serde(deserialize_with = "value::optional_directory")]
+    #[serde(deserialize_with = "value::optional_path")]
     pub job_map: Option<PathBuf>,
 }

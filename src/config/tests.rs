@@ -79,6 +79,8 @@ fn error_names_file_line_column_key_and_expected_value() {
         "[slurm.conf]\nnodename = \"x\"",
         "[slurm.conf]\n\"bad key\" = 1",
         "[[partition]]\nMaxTime = 1",
+        "[paths]\nrun = \"run\"",
+        "[paths]\nmunge_key = \"/etc/a\\tb\"",
         "[[partition]]\nname = \"a\"\n[[partition]]\nname = \"a\"",
         "[daemon.sackd]\nuser = \"x\"",
         "[daemon.slurmd]\nreadiness = { port = 1, socket = \"/x\" }",

@@ -9,18 +9,25 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct Paths {
     /// Slurm's configuration directory, which receives the generated files.
+    #[serde(deserialize_with = "crate::value::path")]
     pub slurm: PathBuf,
     /// The operator's directory, for their own slurm.conf, gres.conf and cgroup.conf.
+    #[serde(deserialize_with = "crate::value::path")]
     pub config: PathBuf,
     /// Data that must outlive the container: the controller's jobs, the node's spool.
+    #[serde(deserialize_with = "crate::value::path")]
     pub state: PathBuf,
     /// Data that must not outlive the container: status, PID files.
+    #[serde(deserialize_with = "crate::value::path")]
     pub run: PathBuf,
     /// The key that munged reads.
+    #[serde(deserialize_with = "crate::value::path")]
     pub munge_key: PathBuf,
     /// The socket that munged listens on.
+    #[serde(deserialize_with = "crate::value::path")]
     pub munge_socket: PathBuf,
     /// A shared key mounted by an orchestrator, if any.
+    #[serde(deserialize_with = "crate::value::path")]
     pub munge_secret: PathBuf,
 }
 

@@ -166,20 +166,20 @@ pub fn absolute_path(text: &str) -> Option<PathBuf> {
     (is_absolute && !text.chars().any(|c| c == ':' || c.is_control())).then(|| PathBuf::from(text))
 }
 
-/// An optional directory of the operator's.
-pub fn optional_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
-    directory(deserializer).map(Some)
+/// Like [`path`], for an optional key.
+pub fn optional_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    path(deserializer).map(Some)
 }
 
 /// The path of a directory without characters that require quotes.
 pub fn plain_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-    plain(directory(deserializer)?)
+    plain(path(deserializer)?)
 }
 
 /// The paths of directories without characters that require quotes.
 pub fn plain_directories<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
-    texts.iter().map(|text| plain(absolute_directory(text)?)).collect()
+    texts.iter().map(|text| plain(valid_path(text)?)).collect()
 }
 
 /// Whether a path needs no quotes, neither for Slurm nor for sh.
@@ -197,14 +197,14 @@ fn plain<E: de::Error>(path: PathBuf) -> Result<PathBuf, E> {
     }
 }
 
-/// The path of a directory.
-fn directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-    absolute_directory(&String::deserialize(deserializer)?)
+/// The path of a file or directory.
+pub fn path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    valid_path(&String::deserialize(deserializer)?)
 }
 
-fn absolute_directory<E: de::Error>(text: &str) -> Result<PathBuf, E> {
+fn valid_path<E: de::Error>(text: &str) -> Result<PathBuf, E> {
     let expected = "expected a path from /, without `..`, `:` and control characters";
-    absolute_path(text).ok_or_else(|| E::custom(format_args!("{text:?} is not a directory: {expected}")))
+    absolute_path(text).ok_or_else(|| E::custom(format_args!("{text:?} is not valid: {expected}")))
 }
 
 /// Like [`command`], for an optional key.
