@@ -65,6 +65,13 @@ fn applies_accounts_and_limits_and_keeps_others() {
     container.sh("useradd eve");
     let refused = container.exec(&["su", "eve", "-c", "cd /; srun true"]);
     assert!(refused.stderr.contains("Invalid account"), "{}", refused.stderr);
+    for attempt in
+        ["modify user alice set adminlevel=admin", "add account eve", "modify account guests set GrpTRES=gres/gpu=9"]
+    {
+        let refused = container.exec(&["su", "alice", "-c", &format!("cd /; sacctmgr -i {attempt}")]);
+        assert_ne!(refused.code, 0, "{attempt}: {refused:?}");
+    }
+    assert_eq!(container.sh(assoc), tree);
     // A reload restores the values of slurminit.toml and keeps the administrator's other changes.
     container.sh("sacctmgr -i add account own && sacctmgr -i modify account lab set GrpTRES=gres/gpu=1 MaxJobs=7");
     fs::write(config.path().join("slurminit.toml"), ACCOUNTS.replace("100", "200")).unwrap();

@@ -69,8 +69,13 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 /// A container in which a user has a job with a step, and the lines of its walk.
 fn walk(image: &str) -> BTreeSet<String> {
-    let logins = "[login]\nport = 22\nkeys = \"/keys\"\n";
-    let toml = if image == FULL { format!("{logins}{USERS}") } else { USERS.to_owned() };
+    let more = "[login]
+port = 22
+keys = \"/keys\"
+[rest]
+listen = \"0.0.0.0:6820\"
+";
+    let toml = if image == FULL { format!("{more}{USERS}") } else { USERS.to_owned() };
     let config = directory(&[("slurminit.toml", &toml)]);
     let container: Container = Image::new(image)
         .with(["--hostname", "node1", "--tmpfs", "/keys:mode=755"])
