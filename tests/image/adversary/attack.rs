@@ -1,4 +1,4 @@
-//! One attack: a container, the script that `nobody` runs in it, and the observed effects.
+//! One attack: a container, the script that a user runs in it, and the observed effects.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,16 +9,15 @@ use crate::docker::{Container, Image, PLAIN, directory};
 use crate::long::faults::case::{LIBRARY, PARTITION};
 use crate::long::faults::sign::{self, Sign};
 
-/// Duration of an attack in seconds: that of the table when it is generated, otherwise enough for five starts of a
-/// daemon and two liveness rounds.
-fn seconds() -> u64 {
-    if std::env::var_os("SLURMINIT_ATTACKS_TABLE").is_some() { 90 } else { 30 }
-}
-
 /// Time after the attack within which `srun` must work again.
 const MAX_RECOVERY: Duration = Duration::from_secs(10);
 /// Timeout of a shell line in seconds.
 const SHELL_TIMEOUT: u64 = 60;
+
+const NOBODY: u32 = 65534;
+
+/// Limit of a record of a daemon's message in bytes, with its JSON.
+const MAX_RECORD: usize = 1300;
 
 /// Submits a job that counts without starting processes: it would fail by itself when no process can be created.
 const SUBMIT: &str = r#"count='exec perl -e "open F, q(>>/tmp/count); select F; \$| = 1; while (1) { print ++\$i, qq(\n); select undef, undef, undef, 0.2 }"'; submit"#;
@@ -31,10 +30,17 @@ pub(super) struct Attack {
     /// The image with options of `docker run`.
     pub(super) image: Image,
     pub(super) toml: String,
-    /// A shell script that `nobody` runs until it and all its children are killed. It can use `/config/library`.
+    /// A shell line that root runs before. It must succeed.
+    pub(super) prepare: String,
+    /// The user ID of the attacker.
+    pub(super) attacker: u32,
+    /// A shell script that the attacker runs until it and all its children are killed. It can use `/config/library`. The variables are only
+    /// PATH and HOME, so no secret of the container.
     pub(super) script: String,
-    /// A shell script that root runs meanwhile, for effects that need root or make the attack worse. May be empty.
+    /// A shell script that root runs meanwhile: what others do, and effects that need root or make the attack worse. May be empty.
     pub(super) root_script: String,
+    /// A shell line that root runs after the attacker's processes were killed. It fails if the attack succeeded, or was not tried.
+    pub(super) check: String,
     /// Required log entry.
     pub(super) sign: Sign,
     /// Whether it may end jobs of other users (see docs/security.md).
@@ -59,35 +65,46 @@ impl Attack {
             name,
             image,
             toml: String::new(),
+            prepare: "true".to_owned(),
+            attacker: NOBODY,
             script: script.to_owned(),
             root_script: String::new(),
+            check: "true".to_owned(),
             sign,
             may_end_other_jobs: false,
         }
     }
 
-    /// Runs the attack. The error has the end of the log.
-    pub(super) fn run(&self) -> Result<Effects, String> {
+    /// Runs the attack for so long. The error has the end of the log.
+    pub(super) fn run(&self, seconds: u64) -> Result<Effects, String> {
         let toml = format!("{}\n{PARTITION}", self.toml);
         let files = directory(&[("slurminit.toml", &toml), ("library", LIBRARY), ("attack", &self.script)]);
         fs::set_permissions(files.path(), fs::Permissions::from_mode(0o755)).expect("an own directory");
         let container = self.image.clone().json_log().mount(files.path(), "/config").serve();
-        self.observe(&container).map_err(|why| format!("{why}\n{}", tail(&container.log())))
+        self.observe(&container, seconds).map_err(|why| format!("{why}\n{}", tail(&container.log())))
     }
 
-    fn observe(&self, container: &Container) -> Result<Effects, String> {
+    fn observe(&self, container: &Container, seconds: u64) -> Result<Effects, String> {
+        let Self { attacker, .. } = self;
+        shell(container, &self.prepare)?;
         shell(container, SUBMIT)?;
         // slurmctld loses jobs of the last five seconds when it crashes (docs/operations.md).
         container.until_saved();
-        let seconds = seconds().to_string();
-        let line = format!(". /config/library; cd /tmp; timeout --kill-after=1 {seconds} sh /config/attack");
+        let seconds = seconds.to_string();
+        let attack = format!(
+            ". /config/library; cd /tmp; home=$(getent passwd {attacker} | cut -d : -f 6); \
+             exec setpriv --reuid={attacker} --regid={attacker} --clear-groups env -i PATH=\"$PATH\" HOME=\"$home\" \
+             timeout --kill-after=1 {seconds} sh /config/attack"
+        );
         let root_script = format!(". /config/library; {}", self.root_script);
         std::thread::scope(|scope| {
             scope.spawn(|| container.exec(&["timeout", "--kill-after=1", &seconds, "sh", "-c", &root_script]));
-            container.exec(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", &line]);
+            container.exec(&["sh", "-c", &attack]);
         });
         // Kill the attacker's remaining processes.
-        shell(container, "pkill -KILL -u nobody; true").map_err(|why| format!("THE CONTAINER IS DOWN: {why}"))?;
+        shell(container, &format!("pkill -KILL -U {attacker}; true"))
+            .map_err(|why| format!("THE CONTAINER IS DOWN: {why}"))?;
+        shell(container, &self.check).map_err(|why| format!("THE ATTACK SUCCEEDED, or was none: {why}"))?;
         let begin = Instant::now();
         shell(container, "until works; do sleep 0.05; done")?;
         let recovery = begin.elapsed();
@@ -107,6 +124,13 @@ impl Attack {
              sed 's/\"name\":\"\\([a-z]*\\)\".*:\\([0-9]*\\)$/\\1 \\2/' | awk '$2 > 1 { printf \"%s%s %d\", sep, $1, $2 - 1; sep = \", \" }'",
         )?;
         let log_line = self.log_line(container)?;
+        let is_of_daemon = |line: &&str| {
+            ["slurmctld", "slurmd", "munged", "sshd"].iter().any(|name| line.contains(&format!(r#""source":"{name}""#)))
+        };
+        let log = container.log();
+        if let Some(record) = log.lines().filter(is_of_daemon).find(|record| record.len() > MAX_RECORD) {
+            return Err(format!("A RECORD OF {} BYTES: {record}", record.len()));
+        }
         let code = container.stop();
         if code != 0 {
             return Err(format!("the container's exit code after the attack is {code}"));
@@ -123,7 +147,7 @@ impl Attack {
 
 pub(super) fn table(rows: &[(&Attack, &Effects)]) -> String {
     let mut table = String::from(
-        "| what nobody does for 90 s | restarted meanwhile | srun works again after | what was said |\n|---|---|---|---|\n",
+        "| what a user does for 90 s | restarted meanwhile | srun works again after | what was said |\n|---|---|---|---|\n",
     );
     for (attack, effects) in rows {
         let restarts = if effects.restarts.is_empty() { "nothing" } else { &effects.restarts };

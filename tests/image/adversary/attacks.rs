@@ -1,4 +1,4 @@
-//! Attacks on the cluster by an unprivileged user in the container.
+//! Attacks by an unprivileged user in the container: on the cluster, on other users and on root.
 //!
 //! Each attack runs in its own container, where a job of another user counts five times a second. The container must
 //! survive, the count must have no gap, `srun` must work within 10 s after the attack, and the log must report it.
@@ -11,12 +11,18 @@ mod memory;
 mod ports;
 mod processes;
 mod requests;
+mod users;
 
 use std::path::PathBuf;
 
 use crate::docker::{share, side_by_side};
 use crate::long::faults::report;
 use attack::{Attack, Effects};
+
+/// Duration of an attack in seconds.
+const SECONDS: u64 = 90;
+/// Duration of one in each run of docker/test.
+const SHORT: u64 = 8;
 
 /// Number of parallel attacks. They wait for daemons about half of the time.
 const SIDE_BY_SIDE: usize = 5;
@@ -54,13 +60,41 @@ fn no_attack_by_memory_ends_the_cluster() {
     check(memory::attacks());
 }
 
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn no_attack_on_users_gives_their_rights_or_ends_their_jobs() {
+    check(users::attacks());
+}
+
+/// One attack of each kind, for a short time. Images, steps, secrets and logins have tests of their own.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn short_attacks_do_not_end_the_cluster() {
+    let names = [
+        "questions",
+        "800 silent connections",
+        "binds slurmd's port",
+        "a fork bomb",
+        "fills a tmpfs",
+        "images and links",
+    ];
+    let is_short = |attack: &Attack| names.iter().any(|name| attack.name.contains(name));
+    let attacks: Vec<Attack> = all().into_iter().filter(is_short).collect();
+    assert_eq!(attacks.len(), names.len());
+    run(&attacks, SHORT);
+}
+
 /// The recorded table has exactly one row per attack.
 #[test]
 fn record_lists_every_attack() {
-    let attackers = [requests::attacks, connections::attacks, ports::attacks, processes::attacks, memory::attacks];
-    let names: Vec<String> =
-        attackers.into_iter().flat_map(|attacks| attacks()).map(|attack| format!("| {}", attack.name)).collect();
+    let names: Vec<String> = all().iter().map(|attack| format!("| {}", attack.name)).collect();
     assert_eq!(report::row_names(&record(), &MARKS, 1), names, "regenerate it with the command in {:?}", record());
+}
+
+fn all() -> Vec<Attack> {
+    let kinds =
+        [requests::attacks, connections::attacks, ports::attacks, processes::attacks, memory::attacks, users::attacks];
+    kinds.into_iter().flat_map(|attacks| attacks()).collect()
 }
 
 fn record() -> PathBuf {
@@ -68,11 +102,21 @@ fn record() -> PathBuf {
 }
 
 fn check(attacks: Vec<Attack>) {
-    share::hold_all();
     let only = std::env::var("SLURMINIT_ATTACKS").unwrap_or_default();
     let attacks: Vec<Attack> = attacks.into_iter().filter(|attack| attack.name.contains(&only)).collect();
-    let outcomes = side_by_side(SIDE_BY_SIDE, &attacks, |attack| {
-        let result = attack.run();
+    let table = run(&attacks, SECONDS);
+    harness::write_evidence(&table);
+    if std::env::var_os("UPDATE").is_some() {
+        report::update(&record(), &MARKS, &table, 1);
+    }
+}
+
+/// Runs the attacks for so many seconds each. Returns the table. Fails if one succeeds.
+#[track_caller]
+fn run(attacks: &[Attack], seconds: u64) -> String {
+    share::hold_all();
+    let outcomes = side_by_side(SIDE_BY_SIDE, attacks, |attack| {
+        let result = attack.run(seconds);
         eprintln!("{}: {result:?}", attack.name);
         result
     });
@@ -83,9 +127,6 @@ fn check(attacks: Vec<Attack>) {
         results().filter_map(|(attack, result)| Some(format!("{}: {}", attack.name, result.as_ref().err()?))).collect();
     let table = attack::table(&rows);
     println!("{table}");
-    harness::write_evidence(&table);
     assert!(failed.is_empty(), "{} of {} attacks succeeded:\n\n{}", failed.len(), outcomes.len(), failed.join("\n\n"));
-    if std::env::var_os("UPDATE").is_some() {
-        report::update(&record(), &MARKS, &table, 1);
-    }
+    table
 }

@@ -26,7 +26,7 @@ pub(super) fn attacks() -> Vec<Attack> {
     // The user nobody cannot restart a daemon, so root kills it, seldom enough that it is not a crash loop.
     let attack = |name, port: u16, daemon: &str| {
         let script = format!("{THIEF}for how in listens bound short; do thief {port} $how; done; wait");
-        let root_script = format!("for i in 1 2 3 4 5; do sleep 16; pkill -KILL -x {daemon}; done");
+        let root_script = format!("sleep 4; for i in 1 2 3 4 5; do pkill -KILL -x {daemon}; sleep 16; done");
         Attack { root_script, ..Attack::new(name, &script, Sign::event("port-owner-killed").with("user", "nobody")) }
     };
     vec![

@@ -15,7 +15,7 @@ pub(super) fn attacks() -> Vec<Attack> {
         image: bomb.image.clone().with(["--pids-limit=200"]),
         // A slurmstepd that cannot create a thread for a request exits.
         may_end_other_jobs: true,
-        root_script: "p=$(pid slurmctld); exec perl -e 'sleep 20; kill ABRT => shift' $p".to_owned(),
+        root_script: "p=$(pid slurmctld); exec perl -e 'sleep 6; kill ABRT => shift' $p".to_owned(),
         ..bomb
     }]
 }
