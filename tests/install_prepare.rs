@@ -11,7 +11,7 @@ use model::exit_code;
 use model::prepared::{PrepareEvent, PrepareInput, Prepared};
 use tempfile::TempDir;
 
-const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/render/01-two-linked-h200/inventory.json");
+const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/render/inventory.json");
 
 /// A root directory with a configuration whose users exist everywhere.
 fn fixture(toml: &str) -> TempDir {

@@ -1,5 +1,6 @@
 //! Rendering of configuration files from an inventory. Each directory in `tests/render` is a case: detected hardware
-//! (`inventory.json`), configuration (`slurminit.toml`), user files (`config/`, `slurm/`) and output (`expected/`).
+//! (`inventory.json`: what differs from `tests/render/inventory.json`), configuration (`slurminit.toml`), user files (`config/`, `slurm/`) and
+//! output (`expected/`: the files that differ from those of the first case; `absent` names those that only the first case has).
 //! `UPDATE=1 cargo test --test render` writes `expected/`; review the diff before you commit it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -15,10 +16,47 @@ use config::Config;
 use model::inventory::Inventory;
 use plan::render::{explain, render};
 use plan::{FileName, Names, select_user_files};
+use serde_json::Value;
+
+/// The first case, whose expected files are complete.
+const FIRST: &str = "01-two-linked-h200";
+
+/// Replaces the values of `base` by those of `change`. Objects are merged.
+fn merge(base: &mut Value, change: Value) {
+    match (base, change) {
+        (Value::Object(base), Value::Object(change)) => {
+            for (key, value) in change {
+                merge(base.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (base, change) => *base = change,
+    }
+}
+
+fn inventory(case: &Path) -> Inventory {
+    let read = |file: &Path| fs::read_to_string(file).map(|text| serde_json::from_str::<Value>(&text).unwrap());
+    let mut inventory = read(&harness::root().join("tests/render/inventory.json")).unwrap();
+    if let Ok(change) = read(&case.join("inventory.json")) {
+        merge(&mut inventory, change);
+    }
+    serde_json::from_value(inventory).unwrap()
+}
+
+/// The files of a case that are recorded.
+fn differences(files: BTreeMap<String, String>, first: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let only_first =
+        |name: &&String| *name != "oci.conf" && !files.contains_key(*name) && !files.contains_key("refusal.txt");
+    let absent: String = first.keys().filter(only_first).map(|name| format!("{name}\n")).collect();
+    let mut files: BTreeMap<_, _> = files.into_iter().filter(|(name, text)| first.get(name) != Some(text)).collect();
+    if !absent.is_empty() {
+        files.insert("absent".to_owned(), absent);
+    }
+    files
+}
 
 /// Renders a case. Returns the text of its files by name.
 fn render_case(case: &Path) -> BTreeMap<String, String> {
-    let inventory: Inventory = serde_json::from_str(&fs::read_to_string(case.join("inventory.json")).unwrap()).unwrap();
+    let inventory = inventory(case);
     let toml = fs::read_to_string(case.join("slurminit.toml")).unwrap_or_default();
     let mut config = Config::parse(&toml, Path::new("slurminit.toml")).unwrap();
     config.paths.slurm = "/slurm".into();
@@ -40,7 +78,7 @@ fn render_case(case: &Path) -> BTreeMap<String, String> {
     let customized = plan.apply_user_files(&config, selected, &inventory, &names, &exists);
     for file in render(&plan) {
         // Compare oci.conf in one case only: it is the same in nearly all.
-        let is_expected = file.name != FileName::OciConf || case.ends_with("01-two-linked-h200");
+        let is_expected = file.name != FileName::OciConf || case.ends_with(FIRST);
         if is_expected && customized.get(file.name).is_none() {
             files.insert(file.name.to_string(), file.text);
         }
@@ -60,9 +98,11 @@ fn every_case_renders_expected_files() {
     cases.retain(|path| path.is_dir());
     cases.sort();
     assert!(cases.len() >= 24, "cases are missing: {cases:?}");
+    let first = render_case(&root.join(FIRST));
     let mut diff = String::new();
     for case in cases {
         let actual = render_case(&case);
+        let actual = if case.ends_with(FIRST) { actual } else { differences(actual, &first) };
         let expected = case.join("expected");
         if update {
             let _ = fs::remove_dir_all(&expected);
