@@ -33,6 +33,9 @@ remove_test_objects() { # RUN
     done
 }
 
+# A process of another user answers no signal.
+is_running() { kill -0 "$1" 2>/dev/null || [ -d "/proc/$1" ]; } # PID
+
 # A run that was killed removed nothing.
 remove_objects_of_killed_runs() {
     local run
@@ -41,6 +44,6 @@ remove_objects_of_killed_runs() {
         "${docker_cmd[@]}" volume ls --format '{{.Label "slurminit.test"}}'
         "${docker_cmd[@]}" network ls --format '{{.Label "slurminit.test"}}'
     } | sort -u | while read -r run; do
-        [ -z "$run" ] || kill -0 "$run" 2>/dev/null || remove_test_objects "$run"
+        [ -z "$run" ] || is_running "$run" || remove_test_objects "$run"
     done
 }

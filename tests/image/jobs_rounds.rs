@@ -126,10 +126,21 @@ fn fault(container: &Container, random: &mut Random) -> &'static str {
     }
 }
 
+/// One round in each run of docker/test.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn loses_no_job_in_one_round() {
+    run(1, 302);
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn loses_no_job_silently_and_reuses_no_id() {
     let (rounds, seed) = rounds_and_seed(4, 301);
+    run(rounds, seed);
+}
+
+fn run(rounds: u64, seed: u64) {
     let mut random = Random::of(seed);
     // Disables the crash-loop limits: this test kills daemons several times per minute.
     let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:64\"\n[supervise]\nreset_after = 0.001\ngive_up_after = 1000\n";

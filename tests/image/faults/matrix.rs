@@ -23,6 +23,25 @@ use case::{Case, Seen};
 /// May exceed the number of CPUs: cases mostly wait.
 const PARALLEL_CASES: usize = 4;
 
+/// The rows of each run of docker/test: target, phase, fault.
+const SHORT: [&str; 6] = [
+    "slurmctld starting KILL",
+    "munged ready KILL",
+    "slurmd ready STOP",
+    "slurmctld reloading (reconfigure) KILL",
+    "slurmd reloading (restart) exit 1 at each start",
+    "slurmd stopping KILL",
+];
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn short_list_of_faults_does_not_hang_or_go_unreported() {
+    let all = [at_the_start::cases(), while_ready::cases(), while_reloading::cases(), at_the_stop::cases()].concat();
+    let cases: Vec<Case> = all.into_iter().filter(|case| SHORT.contains(&case.name().as_str())).collect();
+    assert_eq!(cases.len(), SHORT.len());
+    check(cases);
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn no_fault_at_the_start_hangs_or_goes_unreported() {
