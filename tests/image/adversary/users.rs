@@ -3,7 +3,7 @@
 //! root writes what went wrong to /root/harm and counts its rounds in /root/rounds; alice counts her tries in /tmp/tries.
 
 use super::attack::Attack;
-use crate::docker::{DEMO, Image, LOGIN, PLAIN};
+use crate::docker::{DEMO, FULL, Image, PLAIN};
 use crate::images::EXPORT;
 use crate::long::faults::sign::Sign;
 
@@ -169,7 +169,7 @@ fn logins() -> Attack {
         prepare: "ssh-keygen -q -t ed25519 -N '' -f /root/id && install -d -o bob -g bob -m 700 /home/bob/.ssh && \
                   install -o bob -g bob -m 600 /root/id.pub /home/bob/.ssh/authorized_keys"
             .to_owned(),
-        ..attack("150 connections to sshd without logging in", LOGIN, script, root_loop, Sign::Words("drop connection"))
+        ..attack("150 connections to sshd without logging in", FULL, script, root_loop, Sign::Words("drop connection"))
     }
 }
 
