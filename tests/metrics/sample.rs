@@ -134,7 +134,13 @@ fn report() -> Report {
         readings: Readings { power_mw: Some(140_000), ras_uncorrected: Some(4), ..Readings::default() },
         ..GpuReport::default()
     };
-    Report { pid: 1, at: NOW - 3, interval_ms: 5000, gpus: vec![working, lost, amd], ..Report::default() }
+    Report {
+        process: sys::proc::own_id(),
+        at: NOW - 3,
+        interval_ms: 5000,
+        gpus: vec![working, lost, amd],
+        ..Report::default()
+    }
 }
 
 pub(crate) fn files() -> Files {
