@@ -85,10 +85,20 @@ how_to_install_buildx() {
     if is_debian_like; then echo "run this again with --yes, or see https://docs.docker.com/go/buildx/"; else echo "https://docs.docker.com/go/buildx/"; fi
 }
 
+# Ends a command after so many seconds, with status 124. macOS has perl and no timeout.
+limited() { # SECONDS PROGRAM ARGUMENT...
+    local status=0
+    if command -v timeout >/dev/null; then timeout "$@"; return; fi
+    perl -e 'alarm shift; exec @ARGV or exit 127' "$@" || status=$?
+    # Ended by SIGALRM.
+    [ "$status" != 142 ] || status=124
+    return "$status"
+}
+
 # Checks whether the engine responds; otherwise sets engine_error to docker's message.
 engine_answers() {
     local status=0
-    engine_error=$(timeout 20 "${docker_cmd[@]}" version --format '{{.Server.Version}}' 2>&1 >/dev/null) || status=$?
+    engine_error=$(limited 20 "${docker_cmd[@]}" version --format '{{.Server.Version}}' 2>&1 >/dev/null) || status=$?
     # The last line is the cause; warnings come first.
     engine_error=${engine_error##*$'\n'} engine_error=${engine_error% Is the docker daemon running?} engine_error=${engine_error%.}
     [ "$status" != 124 ] || engine_error="no answer within 20 s"
@@ -137,7 +147,7 @@ use_sudo() {
 
 ensure_engine() {
     local host
-    if ! command -v docker >/dev/null || ! { command -v dockerd >/dev/null || engine_answers; }; then install_engine; fi
+    command -v docker >/dev/null || install_engine
     engine_answers && return
     if [[ $engine_error == *'permission denied'* ]]; then
         use_sudo
@@ -148,6 +158,14 @@ ensure_engine() {
         '' | unix:///var/run/docker.sock | unix:///run/docker.sock) ;;
         *) die "the Docker engine at $host does not answer: $engine_error. Start it, or unset DOCKER_HOST or the docker context" ;;
     esac
+    if ! command -v dockerd >/dev/null; then
+        case "$(uname -s):$engine_error" in
+            # One that hangs, or is not of this machine's packages.
+            Darwin:* | *:'no answer'*) die "the Docker engine does not answer: $engine_error. Start or restart it (such as Docker Desktop), then run this again" ;;
+        esac
+        install_engine
+        engine_answers && return
+    fi
     agreed "The Docker engine does not run. Start it?" || die "the Docker engine does not run: $engine_error." \
         "To repair: sudo systemctl start docker, or run this again with --yes"
     start_engine
@@ -161,7 +179,7 @@ install_of_debian_13() { # PACKAGE
     mirror=$(debian_mirror)
     [ -n "$mirror" ] || return
     agreed "This release has no $package that fits. Install the package of Debian 13, from $mirror?" || return
-    dir=$(mktemp -d -p "${scratch:-}")
+    dir=$(mktemp -d "${scratch:-/tmp}/XXXXXX")
     chmod 0755 "$dir"
     mkdir -p "$dir/lists/partial"
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" \
@@ -239,7 +257,7 @@ ensure_base_image() {
     local options=()
     [ -z "${base_image:-}" ] || return 0
     [ "$assume_yes" != 1 ] || options=(--yes)
-    base_image=$(DOCKER="${docker_cmd[*]}" docker/base-image "${options[@]}" trixie)
+    base_image=$(DOCKER="${docker_cmd[*]}" docker/base-image ${options[@]+"${options[@]}"} trixie)
 }
 
 # Shows one line for each step, and one for each tenth crate.
@@ -264,7 +282,7 @@ build_image() { # TAG, then docker build's arguments
     ensure_buildkit
     ensure_base_image || return
     arguments=(--build-arg "BASE_IMAGE=$base_image" --build-arg "BUILDER_IMAGE=$base_image")
-    log=$(mktemp -p "${scratch:-}")
+    log=$(mktemp "${scratch:-/tmp}/XXXXXX")
     certs=$(extra_ca_certs)
     [ -z "$certs" ] || arguments+=(--build-arg "EXTRA_CA_CERTS=$certs")
     for variable in "${proxy_variables[@]}"; do
