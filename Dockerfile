@@ -17,9 +17,11 @@ ARG GPU_TYPE=none
 # Empty: Slurm from BASE_IMAGE's packages. A whole version, such as 25.11.8: from source (docs/your-software.md).
 ARG SLURM_VERSION=
 
+# cargo-auditable, where the distribution has it, writes the list of crates into the programs, which SBOM scanners read.
 FROM ${BUILDER_IMAGE} AS builder
 RUN apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates cargo gcc libc6-dev rsync rustc \
+ && auditable="$(apt-cache pkgnames cargo-auditable)" \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates cargo gcc libc6-dev rsync rustc ${auditable} \
  && rm -rf /var/lib/apt/lists/*
 # CA certificates (PEM text) of a TLS-inspecting proxy. They stay in this stage, which the image does not contain.
 ARG EXTRA_CA_CERTS=
@@ -37,6 +39,7 @@ COPY src src
 COPY tests tests
 COPY config config
 COPY docs/reference/exit-codes.md docs/reference/
+COPY docker/third-party-notices docker/
 # What an interrupted build has compiled is kept, also between versions. cargo compares time stamps, which a checkout may set to any time:
 # so only files with another content are copied, with the current time. docker/engine.sh counts the crates.
 RUN --mount=type=cache,target=/root/.cargo/registry --mount=type=cache,target=/build,sharing=locked \
@@ -45,9 +48,12 @@ RUN --mount=type=cache,target=/root/.cargo/registry --mount=type=cache,target=/b
  && packages='--package slurminit --package init --package fake-nvml --package manual' \
  && export CARGO_TARGET_DIR="target/$(uname -m)" \
  && echo "crates: $(cargo tree --locked --edges normal,build --prefix none ${packages} | cut -d ' ' -f 1,2 | sort -u | wc -l)" \
- && cargo build --release --locked ${packages} \
+ && auditable="$(! cargo auditable --version >/dev/null 2>&1 || echo auditable)" \
+ && cargo ${auditable} build --release --locked ${packages} \
+ && docker/third-party-notices --package slurminit --package init --package fake-nvml > /third-party-notices && gzip -n /third-party-notices \
  && cd "$CARGO_TARGET_DIR/release" \
  && install -D -t /built slurminit slurminit-init libfake_nvml.so \
+ && mv /third-party-notices.gz /built \
  && ./slurminit-manual /built
 
 
@@ -82,8 +88,10 @@ RUN groupadd --gid 640 --system munge \
 # packages of Slurm share one licence text of 50 kB: hard links, so that each package keeps its copyright when another one is removed.
 #
 # The base image's packages are upgraded first: it is built less often than Debian publishes fixes. Of their set-user-id
-# and set-group-id bits nothing here needs one: accounts have no passwords, and root, who calls su, needs none.
-RUN apt-get update \
+# and set-group-id bits nothing here needs one: accounts have no passwords, and root, who calls su, needs none. The build prints the files that
+# lose theirs, and the image keeps the list: docs/your-software.md.
+RUN mkdir -p /usr/share/slurminit \
+ && apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get upgrade -y --no-install-recommends \
  && sysusers="$(apt-cache pkgnames systemd-standalone-sysusers)" \
  && if [ -z "${SLURM_VERSION}" ]; then packages='slurm-client slurmctld slurmd'; else \
@@ -99,10 +107,10 @@ RUN apt-get update \
       ! cmp -s /usr/share/doc/slurmd/copyright "/usr/share/doc/$package/copyright" \
         || ln -f /usr/share/doc/slurmd/copyright "/usr/share/doc/$package/copyright"; \
     done \
- && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
+ && find / -xdev -type f -perm /6000 -printf '%m %p\n' -exec chmod ug-s {} + >> /usr/share/slurminit/setuid-removed \
+ && cat /usr/share/slurminit/setuid-removed \
  && echo '# optional and required SPANK plugins: man spank' > /etc/slurm/plugstack.conf \
  && echo '[ ! -r /usr/share/bash-completion/completions/slurminit ] || . /usr/share/bash-completion/completions/slurminit' >> /etc/bash.bashrc \
- && mkdir -p /usr/share/slurminit \
  && slurmd -V > /usr/share/slurminit/slurm-version \
  && case "$(cat /usr/share/slurminit/slurm-version)" in \
       *' '2[0-3].* | *' 24.05.'*) \
@@ -148,7 +156,8 @@ RUN if [ "${GPU_TYPE}" = none ]; then exit 0; fi \
     esac \
  && if [ -n "${SLURM_VERSION}" ]; then packages="$(printf '%s\n' ${packages} | grep -v '^slurm-wlm-' || true)"; fi \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ${packages} \
- && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
+ && find / -xdev -type f -perm /6000 -printf '%m %p\n' -exec chmod ug-s {} + >> /usr/share/slurminit/setuid-removed \
+ && cat /usr/share/slurminit/setuid-removed \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log \
       /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols
 COPY --from=builder /built/slurminit /built/slurminit-init /usr/local/bin/
@@ -156,6 +165,8 @@ COPY --from=builder /built/slurminit /built/slurminit-init /usr/local/bin/
 RUN cd /usr/local/bin && for name in salloc sbatch srun; do ln -s slurminit "$name"; done
 COPY docker/image-client /usr/share/slurminit/client
 COPY config/slurminit.schema.json /usr/share/slurminit/
+COPY LICENSE /usr/share/doc/slurminit/
+COPY --from=builder /built/third-party-notices.gz /usr/share/doc/slurminit/
 # For an image that has man: Debian's slim ones leave out man and all pages of packages, which these are not.
 COPY --from=builder /built/man/*.1 /usr/local/share/man/man1/
 COPY --from=builder /built/man/*.5 /usr/local/share/man/man5/
@@ -218,7 +229,8 @@ RUN groupadd --gid 641 --system mysql \
       packages="$(cat /usr/share/slurminit/packages-accounting)"; \
     fi \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mariadb-server-core openssh-server ${packages} \
- && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
+ && find / -xdev -type f -perm /6000 -printf '%m %p\n' -exec chmod ug-s {} + >> /usr/share/slurminit/setuid-removed \
+ && cat /usr/share/slurminit/setuid-removed \
  && rm -rf /etc/ssh/ssh_host_* /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/log/apt /var/log/dpkg.log \
       /etc/slurm/slurmdbd.conf /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols \
  && install -d -o mysql -g mysql -m 0755 /usr/share/slurminit/mariadb \

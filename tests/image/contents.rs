@@ -58,6 +58,8 @@ fn image_contains_no_setuid_or_setgid_file() {
     for image in built([PLAIN, DEMO, AMD, FULL]) {
         assert_eq!(shell(image, "find / -xdev -type f -perm /6000"), "", "{image}");
         shell(image, "su -s /bin/sh nobody -c true");
+        let removed = shell(image, "cat /usr/share/slurminit/setuid-removed");
+        assert!(removed.lines().any(|line| line == "4755 /usr/bin/su"), "{image}: {removed}");
     }
 }
 
@@ -145,14 +147,56 @@ fn only_demo_image_contains_simulated_gpus() {
     }
 }
 
-/// The dynamic symbols of a program in the image.
-fn symbols(program: &str) -> String {
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn image_contains_licences_of_slurminit_and_its_crates() {
+    for image in built([PLAIN, DEMO, AMD, FULL]) {
+        let licence = shell(image, "cat /usr/share/doc/slurminit/LICENSE");
+        assert_eq!(licence, std::fs::read_to_string(harness::root().join("LICENSE")).expect("the file"), "{image}");
+        let notices = shell(image, "zcat /usr/share/doc/slurminit/third-party-notices.gz");
+        // A crate, the text of its licence, and what Rust itself brings.
+        assert!(notices.lines().any(|line| line.starts_with("nix 0.") && line.contains(": MIT (")), "{notices}");
+        assert!(notices.contains("\nPermission is hereby granted, free of charge"), "{notices}");
+        assert!(notices.contains("\nRust's standard library\n"), "{notices}");
+        assert!(!notices.contains("slurminit 0."), "{notices}");
+    }
+}
+
+/// SBOM scanners read the list of crates that cargo-auditable leaves in a program.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn programs_list_their_crates_for_scanners() {
+    for program in ["slurminit", "slurminit-init"] {
+        let (_directory, file) = copied(program);
+        let section = file.with_extension("crates");
+        let objcopy = ["-O", "binary", "--set-section-flags", ".dep-v0=alloc", "--only-section=.dep-v0"];
+        let status =
+            Command::new("objcopy").args(objcopy).arg(&file).arg(&section).status().expect("objcopy (binutils)");
+        assert!(status.success(), "{program}");
+        // zlib's data with gzip's head.
+        let script = r"{ printf '\037\213\010\000\000\000\000\000\000\377'; tail -c +3; } <$1 | gzip -dc 2>/dev/null";
+        let output = Command::new("sh").args(["-c", script, "sh"]).arg(&section).output().expect("a shell");
+        let crates: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo-auditable's JSON");
+        let names: Vec<_> =
+            crates["packages"].as_array().into_iter().flatten().map(|package| &package["name"]).collect();
+        assert!(names.iter().any(|name| *name == "nix") && names.iter().any(|name| *name == "init"), "{names:?}");
+    }
+}
+
+/// A program of the image, in a directory of this machine.
+fn copied(program: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     let container = Container { name: unique("symbols") };
     docker(["create", "--name", &container.name, &tag(PLAIN)]).ok();
     let directory = tempfile::TempDir::new().expect("a temporary directory");
     let file = directory.path().join(program);
     let source = format!("{}:/usr/local/bin/{program}", container.name);
     docker(["cp", &source, &file.display().to_string()]).ok();
+    (directory, file)
+}
+
+/// The dynamic symbols of a program in the image.
+fn symbols(program: &str) -> String {
+    let (_directory, file) = copied(program);
     let output = Command::new("objdump").arg("-T").arg(&file).output().expect("objdump (binutils) is installed");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
