@@ -17,7 +17,9 @@ part_of_day() {
     say "day $day of the year: $part"
     fuzz_seconds=5 "$part"
 }
-page_and_manifests() { page; manifests; }
+page_and_release() { check_if can_release "no docker-registry, jq or Python" "a release without GitHub, twice" tests/release/run; }
+can_release() { need docker-registry docker-registry && need jq jq && need python3 python3-venv && ensure_buildx; }
+manifests() { page; manifests; }
 bake_and_workflows() { bake; workflows; }
 
 # Tests of images that `build` does not make.
@@ -49,6 +51,8 @@ workflows() {
         "known vulnerabilities of the dependencies" tests/workflows/dependencies advisories
 }
 reaches_advisories() { git ls-remote --exit-code https://github.com/RustSec/advisory-db main >/dev/null 2>&1; }
+release() { check_if can_release "no docker-registry, jq or Python" "a release without GitHub, twice" tests/release/run; }
+can_release() { need docker-registry docker-registry && need jq jq && need python3 python3-venv && ensure_buildx; }
 manifests() { check_if can_render_chart "no Helm library for $(uname -m)" "Helm chart and manifests" tests/manifests/run; }
 
 page() {

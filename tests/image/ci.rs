@@ -266,12 +266,14 @@ fn action_makes_slurm_commands_available_to_runner_user() {
     let script = "printf '#!/bin/sh\\nid -u\\n' | sbatch --wait --output=job.out; cat job.out; stat -c %u job.out";
     assert!(runner.bash(script, &[]).ok().ends_with("1001\n1001\n"));
     assert_eq!(runner.bash("srun sh -c 'exit 5'", &[]).code, 5);
-    let published = [("SLURM_IMAGE", ""), ("SLURM_REPOSITORY", "Some/Fork")];
+    let published = [("SLURM_IMAGE", ""), ("SLURM_REPOSITORY", "Some/Fork"), ("SLURM_REF", "main")];
+    let of_version = [("SLURM_IMAGE", ""), ("SLURM_REPOSITORY", "Some/Fork"), ("SLURM_REF", "v1.2.3")];
     for (env, words) in [
         (&[("SLURM_NODES", "x")][..], "'x'"),
         (&[("SLURM_CONFIG", "none.toml")], "none.toml"),
         (&[("SLURM_IMAGE", "no-such-image-here")], "no-such-image-here"),
         (&published, "ghcr.io/some/slurminit:latest"),
+        (&of_version, "ghcr.io/some/slurminit:1.2.3"),
     ] {
         let refused = runner.start(env);
         assert!(
