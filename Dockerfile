@@ -190,10 +190,10 @@ LABEL org.opencontainers.image.title="slurminit" \
       io.slurminit.slurm-version="${SLURM_VERSION}"
 # Docker detects a change of readiness within two seconds, with one command in ten seconds: each command waits for a change,
 # at most nine seconds. (Engines before 25 know no --start-interval.)
-HEALTHCHECK --interval=1s --timeout=20s --start-period=60s --retries=3 CMD ["slurminit", "health", "--wait", "10", "--hold", "9"]
+HEALTHCHECK --interval=1s --timeout=20s --start-period=60s --retries=3 CMD ["/usr/local/bin/slurminit", "health", "--wait", "10", "--hold", "9"]
 STOPSIGNAL SIGTERM
-# Arguments after the image name in `docker run` are a command for the cluster. Verbs: docker exec NAME slurminit status
-ENTRYPOINT ["slurminit", "run", "--"]
+# Absolute paths: a derived image may set another PATH. Arguments after the image name in `docker run` are a command for the cluster. Verbs: docker exec NAME slurminit status
+ENTRYPOINT ["/usr/local/bin/slurminit", "run", "--"]
 
 
 # Simulated GPUs, for a trial without hardware. Never part of the image itself.
@@ -203,7 +203,7 @@ COPY docker/demo-gpus /usr/local/bin/demo-gpus
 # void: keeps a container runtime from adding real GPUs beside the simulated ones.
 ENV SLURMINIT_DEMO=1 DEMO_GPUS=2 NVIDIA_VISIBLE_DEVICES=void
 LABEL org.opencontainers.image.title="slurminit (SIMULATED GPUs)"
-ENTRYPOINT ["demo-gpus", "slurminit", "run", "--"]
+ENTRYPOINT ["/usr/local/bin/demo-gpus", "/usr/local/bin/slurminit", "run", "--"]
 # In the last layer of each target, because it differs after each commit.
 ARG REVISION=
 RUN echo "${REVISION}" > /usr/share/slurminit/commit
@@ -254,7 +254,7 @@ COPY --from=demo /usr/lib/libnvidia-ml.so.1 /usr/lib/
 COPY docker/demo-gpus /usr/local/bin/demo-gpus
 ENV SLURMINIT_DEMO=1 DEMO_GPUS=2 NVIDIA_VISIBLE_DEVICES=void
 LABEL org.opencontainers.image.title="slurminit (SIMULATED GPUs)"
-ENTRYPOINT ["demo-gpus", "slurminit", "run", "--"]
+ENTRYPOINT ["/usr/local/bin/demo-gpus", "/usr/local/bin/slurminit", "run", "--"]
 
 
 # The default target.

@@ -1,15 +1,16 @@
 //! Starts PID 1.
 
 use std::convert::Infallible;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use model::task::Task;
 use sys::inherited::{Inherited, become_program};
-use sys::init_task::{InitTask, PROGRAM, TASK_OPTION};
+use sys::init_task::{InitTask, PROGRAM, SEARCH_PATH, TASK_OPTION};
 use sys::lock::Lock;
 use sys::lock::state::StateLock;
 
@@ -28,12 +29,38 @@ pub fn become_init(task: Task, inherited: Inherited, run: &Lock, state: &StateLo
         }
         let words = [PROGRAM.into(), TASK_OPTION.into(), file.as_raw_fd().to_string().into(), "--".into()];
         let words: Vec<OsString> = words.into_iter().chain(cmd.iter().cloned()).collect();
-        let env: Vec<_> = std::env::vars_os().collect();
+        let path = complete_path(std::env::var_os("PATH").as_deref());
+        let env =
+            std::env::vars_os().filter(|(name, _)| name != "PATH").chain([("PATH".into(), path)]).collect::<Vec<_>>();
         let error = become_program(&std::env::current_exe()?.with_file_name(PROGRAM), &words, &env);
         anyhow::bail!("cannot execute {PROGRAM}: {error}; put it into the same directory as slurminit")
     };
     match exec_init() {
         Ok(never) => match never {},
         Err(error) => error,
+    }
+}
+
+/// The PATH of PID 1 and everything that it starts: a derived image may have set one without the directories of the daemons.
+fn complete_path(path: Option<&OsStr>) -> OsString {
+    let own: Vec<PathBuf> = path.map(|path| std::env::split_paths(path).collect()).unwrap_or_default();
+    let missing = std::env::split_paths(SEARCH_PATH).filter(|directory| !own.contains(directory));
+    let all = own.iter().cloned().chain(missing);
+    std::env::join_paths(all).unwrap_or_else(|_| SEARCH_PATH.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_keeps_its_order_and_has_all_directories_of_daemons() {
+        let complete = |path: Option<&str>| complete_path(path.map(OsStr::new)).into_string().unwrap();
+        assert_eq!(complete(None), SEARCH_PATH);
+        assert_eq!(complete(Some(SEARCH_PATH)), SEARCH_PATH);
+        assert_eq!(
+            complete(Some("/opt/bin:/bin")),
+            "/opt/bin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin"
+        );
     }
 }

@@ -23,6 +23,7 @@ use machine::{Shortage, SpawnFailure};
 use model::exit_code::{CMD_NOT_EXECUTABLE, CMD_NOT_FOUND, FAILURE};
 use model::message::REPORTS;
 use sys::inherited::{Inherited, UMASK, block_all, set_mask};
+use sys::init_task::SEARCH_PATH;
 use sys::proc;
 use sys::system_calls::{fork, kill, pidfd_open, pidfd_send_signal};
 use sys::users::User;
@@ -265,7 +266,7 @@ fn candidates(program: &Program) -> Vec<CString> {
         return vec![c_string(name)];
     }
     let path = program.env.iter().find_map(|pair| pair.strip_prefix(b"PATH="));
-    let path = path.unwrap_or(b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    let path = path.unwrap_or(SEARCH_PATH.as_bytes());
     std::env::split_paths(OsStr::from_bytes(path))
         .map(|directory| c_string(directory.join(OsStr::from_bytes(name)).as_os_str().as_bytes()))
         .collect()

@@ -73,10 +73,8 @@ pub enum InstallError {
     Write { path: PathBuf, source: io::Error, repair: &'static str },
     #[error("cannot make the directory {path}: {source}; {repair}")]
     Directory { path: PathBuf, source: io::Error, repair: &'static str },
-    #[error(
-        "user not found: `{user}`, the owner of {path}; install its package in the image, or set `user` in [daemon.{daemon}]"
-    )]
-    NoUser { user: String, path: PathBuf, daemon: &'static str },
+    #[error("user not found: `{user}`, the owner of {path}; {repair}")]
+    NoUser { user: String, path: PathBuf, repair: String },
     #[error(
         "cannot give {path} to user `{user}`: {source}; start as root, with the capabilities CHOWN and DAC_OVERRIDE"
     )]

@@ -9,6 +9,7 @@ use nix::unistd::{Gid, Uid, User, geteuid, setgid, setgroups, setuid};
 
 use super::InstallError;
 use config::{Config, DaemonName};
+use sys::proc::parse::Mount;
 
 /// A user that must own something. Without root's privileges nothing can be given away, and slurminit's user keeps
 /// everything.
@@ -31,7 +32,11 @@ impl Owner {
         }
         match User::from_name(name) {
             Ok(Some(user)) => Ok(Self { name: name.to_owned(), ids: Some((user.uid.as_raw(), user.gid.as_raw())) }),
-            _ => Err(InstallError::NoUser { user: name.to_owned(), path: path.to_owned(), daemon: daemon.as_str() }),
+            _ => {
+                let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+                let repair = repair_of_missing_user(daemon, &mounts);
+                Err(InstallError::NoUser { user: name.to_owned(), path: path.to_owned(), repair })
+            }
         }
     }
 
@@ -64,5 +69,36 @@ impl Owner {
 
     pub(super) fn error(&self, path: &Path, source: io::Error) -> InstallError {
         InstallError::Owner { path: path.to_owned(), user: self.name.clone(), source }
+    }
+}
+
+/// A mounted passwd hides the accounts of the image.
+fn repair_of_missing_user(daemon: DaemonName, mountinfo: &str) -> String {
+    let is_mounted = |at: &&str| Mount::all(mountinfo).any(|mount| mount.at == *at);
+    match ["/etc/passwd", "/etc"].into_iter().find(is_mounted) {
+        Some(at) => format!(
+            "{at} is mounted, which hides the image's accounts: remove this mount; for the host's users mount its passwd and group \
+             below /host/etc and set `[users] from = \"/host/etc\"`"
+        ),
+        None => format!("install its package in the image, or set `user` in [daemon.{}]", daemon.as_str()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_user_is_explained_by_mount_over_accounts() {
+        let repair = |mount: &str| {
+            let root = "1 0 0:1 / / rw - overlay o rw\n";
+            repair_of_missing_user(DaemonName::Munged, &format!("{root}2 1 8:1 {mount} ro - ext4 /dev/a rw\n"))
+        };
+        for (mount, at) in [("/etc/passwd /etc/passwd", "/etc/passwd is mounted"), ("/srv/etc /etc", "/etc is mounted")]
+        {
+            let repair = repair(mount);
+            assert!(repair.starts_with(at) && repair.contains("[users] from"), "{repair}");
+        }
+        assert!(repair("/v /etc/munge").starts_with("install its package"));
     }
 }

@@ -85,7 +85,7 @@ fn compare(expected: GpuType, found: &[Vendor]) -> Option<Mismatch> {
             format!("the image was built without GPU support, but {makers} GPUs are visible"),
             format!(
                 "an image without GPU support was started on a GPU machine; jobs can request the \
-                 GPUs, but {lacks}"
+                 GPUs, but {lacks}, and no agent checks their health"
             ),
             match others.len() {
                 1 => format!(

@@ -12,6 +12,8 @@ use model::task::Task;
 
 /// The file name of PID 1's program, in the same directory as slurminit.
 pub const PROGRAM: &str = "slurminit-init";
+/// The directories of Slurm's and the system's programs.
+pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The option with the descriptor. `--` and the command follow it.
 pub const TASK_OPTION: &str = "--task";
 

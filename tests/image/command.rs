@@ -1,6 +1,6 @@
 //! `docker run --rm IMAGE COMMAND`.
 
-use crate::docker::{DEMO, Image, PLAIN, docker};
+use crate::docker::{DEMO, Image, PLAIN, directory, docker};
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
@@ -93,4 +93,39 @@ fn command_gets_umask_of_caller_and_users_reach_the_cluster() {
     let line = format!("umask 077; exec slurminit run -- sh -c '{command}'");
     let outcome = Image::new(PLAIN).with(["--entrypoint", "sh"]).run(&["-c", &line]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "0077\n0077\n"), "{}", outcome.stderr);
+}
+
+/// A derived image or its users set variables for their own programs.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn starts_with_variables_of_derived_images() {
+    let image = Image::new(PLAIN).with(["--hostname", "node1"]);
+    for path in ["/usr/bin:/bin", "/opt/conda/bin", "/nowhere:"] {
+        let outcome = image.clone().with(["--env", &format!("PATH={path}")]).run(&["srun", "hostname"]);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\n"), "{path}: {outcome:?}");
+    }
+    // munged's libraries, which only it loads; another C library would end every program.
+    let bad =
+        directory(&[("libgcrypt.so.20", "x"), ("libgpg-error.so.0", "x"), ("libbz2.so.1.0", "x"), ("libz.so.1", "x")]);
+    let image = image.mount(bad.path(), "/bad");
+    for variable in ["LD_LIBRARY_PATH=/bad", "LD_LIBRARY_PATH=/nowhere:/bad", "LD_PRELOAD=/bad/libgcrypt.so.20"] {
+        let outcome = image.clone().with(["--env", variable]).run(&["srun", "hostname"]);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\n"), "{variable}: {outcome:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn mount_over_the_accounts_is_named() {
+    let accounts = directory(&[
+        ("host", "root:x:0:0::/root:/bin/sh\nana:x:1000:1000::/home/ana:/bin/sh\n"),
+        ("without-munge", "root:x:0:0::/root:/bin/sh\nslurm:x:64030:64030::/:/bin/sh\n"),
+        ("empty", ""),
+    ]);
+    for name in ["host", "without-munge", "empty"] {
+        let outcome = Image::new(PLAIN).mount(&accounts.path().join(name), "/etc/passwd").run(&["true"]);
+        let last = outcome.stderr.lines().last().unwrap_or_default();
+        assert_eq!(outcome.code, 104, "{name}: {outcome:?}");
+        assert!(last.contains("/etc/passwd is mounted") && last.contains("[users] from"), "{name}: {outcome:?}");
+    }
 }

@@ -23,6 +23,8 @@ const INPUT_OPTION: &str = "--given";
 
 /// Slurm reads these as signs of systemd and changes its behaviour.
 const NOT_FOR_DAEMONS: [&str; 2] = ["NOTIFY_SOCKET", "INVOCATION_ID"];
+/// Variables of an image for its users' programs: munged would load other libraries than its own, and fail.
+const NOT_FOR_MUNGED: [&str; 2] = ["LD_LIBRARY_PATH", "LD_PRELOAD"];
 
 impl Supervisor {
     pub(super) fn program(&self, child: Child) -> Program {
@@ -282,11 +284,15 @@ fn has_custom_liveness(spec: &Spec) -> bool {
 /// The program as the unit's user, with the unit's variables and the user's own.
 fn as_unit_user(spec: &Spec, mut program: Program) -> Program {
     let mut added = unit_env(spec);
-    let Some(name) = &spec.user else { return Program { env: environment(&added, &NOT_FOR_DAEMONS), ..program } };
+    let mut removed = NOT_FOR_DAEMONS.to_vec();
+    if spec.daemon == Some(DaemonName::Munged) {
+        removed.extend(NOT_FOR_MUNGED);
+    }
+    let Some(name) = &spec.user else { return Program { env: environment(&added, &removed), ..program } };
     let user = if spec.daemon.is_some() { users::local(name) } else { users::find_if_nss_is_local(name) };
     let is_current_user = user.as_ref().is_some_and(|user| user.uid == nix::unistd::Uid::effective().as_raw());
     if is_current_user {
-        return Program { env: environment(&added, &NOT_FOR_DAEMONS), ..program };
+        return Program { env: environment(&added, &removed), ..program };
     }
     match &user {
         Some(user) => user.variables().for_each(|(name, value)| {
@@ -297,7 +303,7 @@ fn as_unit_user(spec: &Spec, mut program: Program) -> Program {
             program.argv.splice(0..0, helper.into_argv());
         }
     }
-    let removed = [&NOT_FOR_DAEMONS[..], &users::VARIABLES].concat();
+    removed.extend(users::VARIABLES);
     Program { env: environment(&added, &removed), user, ..program }
 }
 
