@@ -35,7 +35,7 @@ pub fn children(pid: i32) -> Vec<i32> {
 
 /// This process.
 pub fn own_id() -> ProcessId {
-    let pid = std::process::id().cast_signed();
+    let pid = nix::unistd::getpid().as_raw();
     ProcessId { pid, start_ticks: stat(pid).map_or(0, |stat| stat.start) }
 }
 
