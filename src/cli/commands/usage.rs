@@ -1,6 +1,6 @@
 //! `slurminit usage`: GPU and CPU hours of each user, from the accounting database.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -35,10 +35,10 @@ struct Usage {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    // sacct truncates the times of jobs to this period.
-    let options = ["--allusers", "--allocations", "--parsable2", "--noheader", "--truncate"];
+    // sacct truncates the times of jobs to this period. A requeued job has a record for each run, and sacct shows only the last by default.
+    let options = ["--allusers", "--allocations", "--duplicates", "--parsable2", "--noheader", "--truncate"];
     let (since, until) = (format!("--starttime={}", args.since), format!("--endtime={}", args.until));
-    let format = "--format=User,Account,ElapsedRaw,AllocTRES";
+    let format = "--format=JobIDRaw,User,Account,ElapsedRaw,AllocTRES";
     let output =
         Client::with_timeout(limit::HISTORY).output("sacct", &[&options[..], &[&since, &until, format]].concat());
     let output = output
@@ -52,18 +52,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 /// Sorted by GPU time, largest first. A pending job has no TRES yet.
 fn sums(output: &str) -> Vec<Usage> {
     let mut sums: BTreeMap<(String, String), Usage> = BTreeMap::new();
+    let mut jobs = BTreeSet::new();
     for line in output.lines() {
         let mut fields = line.split('|');
         let mut field = || fields.next().unwrap_or_default();
-        let (user, account, seconds, tres) =
-            (field().to_owned(), field().to_owned(), field().parse().unwrap_or(0), field());
+        let (job, user, account, seconds, tres) =
+            (field(), field().to_owned(), field().to_owned(), field().parse().unwrap_or(0), field());
         if tres.is_empty() {
             continue;
         }
         let count =
             |name: &str| tres.split(',').find_map(|part| part.strip_prefix(name)?.parse::<u64>().ok()).unwrap_or(0);
         let sum = sums.entry((user.clone(), account.clone())).or_insert(Usage { user, account, ..Usage::default() });
-        sum.jobs += 1;
+        sum.jobs += u64::from(jobs.insert(job));
         sum.gpu_seconds += seconds * count("gres/gpu=");
         sum.cpu_seconds += seconds * count("cpu=");
     }
@@ -100,8 +101,9 @@ mod tests {
 
     #[test]
     fn sums_seconds_per_gpu_and_user() {
-        let output = "bob|lab|3600|billing=1,cpu=1,mem=1G,node=1\nalice|lab|1800|billing=4,cpu=4,gres/gpu=2,gres/gpu:nvidia=2,mem=1G\n\
-                    alice|lab|1800|cpu=2,gres/gpu=1\nalice|lab|0|\n";
+        // Job 2 was requeued once.
+        let output = "1|bob|lab|3600|billing=1,cpu=1,mem=1G,node=1\n2|alice|lab|1800|billing=4,cpu=4,gres/gpu=2,gres/gpu:nvidia=2,mem=1G\n\
+                    2|alice|lab|1800|cpu=2,gres/gpu=1\n3|alice|lab|0|cpu=1\n4|alice|lab|0|\n";
         let usages = sums(output);
         assert_eq!(
             usages[0],
@@ -116,7 +118,7 @@ mod tests {
         assert_eq!((usages[1].user.as_str(), usages[1].gpu_seconds, usages[1].cpu_seconds), ("bob", 0, 3600));
         let table = table(&usages);
         assert!(table.contains("alice") && table.contains(" 1.5 ") && table.contains(" 3.0"), "{table}");
-        let short = self::table(&sums("eve|lab|12|cpu=2,gres/gpu=1\neve|lab|1|cpu=1\n"));
+        let short = self::table(&sums("1|eve|lab|12|cpu=2,gres/gpu=1\n2|eve|lab|1|cpu=1\n"));
         assert!(short.contains(" 0.003 ") && short.contains(" 0.007"), "{short}");
     }
 }
