@@ -86,6 +86,32 @@ fn adds_keeps_and_removes_account() {
     assert!(root.path().join("home/alice").is_dir(), "the home directory was removed");
 }
 
+/// ssh logins read ~/.bashrc. An existing home stays as it is.
+#[test]
+fn new_home_has_files_of_skeleton() {
+    let root = fixture();
+    let skeleton = root.path().join("etc/skel");
+    fs::create_dir_all(skeleton.join(".config")).unwrap();
+    fs::write(skeleton.join(".bashrc"), "alias ll='ls -l'\n").unwrap();
+    fs::write(skeleton.join(".config/settings"), "x").unwrap();
+    fs::set_permissions(skeleton.join(".bashrc"), fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("/etc/passwd", skeleton.join("link")).unwrap();
+    let existing = root.path().join("home/bob");
+    fs::create_dir_all(&existing).unwrap();
+    install(root.path(), &format!("{ALICE}[[user]]\nname = \"bob\"\nuid = 1002\n")).unwrap();
+    let home = root.path().join("home/alice");
+    assert_eq!(fs::read_to_string(home.join(".bashrc")).unwrap(), "alias ll='ls -l'\n");
+    assert_eq!(fs::read_to_string(home.join(".config/settings")).unwrap(), "x");
+    assert!(home.join("link").symlink_metadata().is_err());
+    assert_eq!(fs::read_dir(&existing).unwrap().count(), 0);
+    if geteuid().is_root() {
+        for (name, mode) in [(".bashrc", 0o640), (".config", 0o755), (".config/settings", 0o644)] {
+            let metadata = fs::metadata(home.join(name)).unwrap();
+            assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o777), (1001, 1001, mode), "{name}");
+        }
+    }
+}
+
 #[test]
 fn rejected_user_writes_nothing() {
     let root = fixture();

@@ -195,7 +195,7 @@ fn create_home(root: &Path, user: &User) -> Option<Finding> {
 }
 
 /// Anyone may own the parent directories. An attacker who swaps in another directory can only make root give away an
-/// empty directory of root's.
+/// empty directory of root's, with the files of /etc/skel.
 fn make_home(root: &Path, path: &Path, user: &User) -> io::Result<()> {
     let name = path.file_name().and_then(|name| name.to_str()).ok_or(ErrorKind::InvalidInput)?;
     let parent = trusted_path::make_anywhere(root, path.parent().unwrap_or(Path::new("/")))?;
@@ -203,6 +203,7 @@ fn make_home(root: &Path, path: &Path, user: &User) -> io::Result<()> {
     if !is_new || !home.names()?.is_empty() {
         return Err(io::Error::other("another process created a directory of that name at the same time"));
     }
+    super::skeleton::copy(root, &home, (user.uid, user.gid()))?;
     // The umask may have cleared bits, and a set-group-ID parent directory may have set one.
     home.set_owner_and_mode(Some((user.uid, user.gid())), 0o700, &mut Vec::new()).map(drop)
 }

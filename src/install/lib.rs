@@ -26,6 +26,7 @@ mod munge_key;
 mod owner;
 mod password_lock;
 pub mod planned;
+mod skeleton;
 mod sshd;
 mod users_file;
 
