@@ -16,6 +16,8 @@ mod bad_input;
 mod built_image;
 #[path = "image/ci.rs"]
 mod ci;
+#[path = "image/cli_filter.rs"]
+mod cli_filter;
 #[path = "image/cluster.rs"]
 mod cluster;
 #[path = "image/command.rs"]
@@ -68,6 +70,8 @@ mod members;
 mod metrics;
 #[path = "image/nodes.rs"]
 mod nodes;
+#[path = "image/preemption.rs"]
+mod preemption;
 #[path = "image/reload.rs"]
 mod reload;
 #[path = "image/requested_signal.rs"]
@@ -86,8 +90,6 @@ mod shared_paths;
 mod slurmstepd;
 #[path = "image/state.rs"]
 mod state;
-#[path = "image/step_filter.rs"]
-mod step_filter;
 #[path = "image/upgrade.rs"]
 mod upgrade;
 #[path = "image/user_files.rs"]

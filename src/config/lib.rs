@@ -56,7 +56,7 @@ pub use rest::Rest;
 pub use selector::GpuSelector;
 pub use sharing::{Shards, Sharing};
 pub use simulate::{OtherNodes, Simulate, SimulatedGroup, SimulatedNodes};
-pub use slurm::{Partition, Slurm, SlurmKey, SlurmSettings, SlurmValue};
+pub use slurm::{Partition, Preempt, Slurm, SlurmKey, SlurmSettings, SlurmValue};
 pub use start_only::StartOnlyTables;
 pub use unknown_variables::unknown_variables;
 

@@ -212,8 +212,20 @@ pub struct Partition {
     pub name: NodeName,
     /// In a cluster of several containers: the Feature of its nodes.
     pub feature: Option<FeatureName>,
+    /// Whether its jobs make room for jobs of partitions without this key, and how.
+    pub preempt: Option<Preempt>,
     /// The rest of the line. Without `Nodes` it contains this node.
     pub settings: SlurmSettings,
+}
+
+/// What happens to a preempted job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preempt {
+    /// It is requeued, or cancelled if it cannot be.
+    Requeue,
+    /// It is cancelled.
+    Cancel,
 }
 
 impl<'de> Deserialize<'de> for Partition {
@@ -227,7 +239,7 @@ impl<'de> Deserialize<'de> for Partition {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Partition, A::Error> {
-                let (mut name, mut feature) = (None, None);
+                let (mut name, mut feature, mut preempt) = (None, None, None);
                 let mut settings = SlurmSettings::default();
                 while let Some(key) = map.next_key::<SlurmKey>()? {
                     if key.is("name") || key.is("PartitionName") {
@@ -236,12 +248,14 @@ impl<'de> Deserialize<'de> for Partition {
                         }
                     } else if key.is("feature") {
                         feature = Some(map.next_value()?);
+                    } else if key.is("preempt") {
+                        preempt = Some(map.next_value()?);
                     } else {
                         settings.insert(key, map.next_value()?).map_err(de::Error::custom)?;
                     }
                 }
                 let name = name.ok_or_else(|| de::Error::missing_field("name"))?;
-                Ok(Partition { name, feature, settings })
+                Ok(Partition { name, feature, preempt, settings })
             }
         }
         deserializer.deserialize_map(Table)

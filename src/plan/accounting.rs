@@ -31,6 +31,22 @@ pub fn can_account(config: &Config, inventory: &Inventory) -> Result<(), Refusal
     ))
 }
 
+/// The weights of a job's priority: first its QOS, then the usage of its user and account, then its age. Each factor is between 0 and 1.
+/// Slurm's default is 0 for all: jobs start in the order of their submission, and Fairshare and Priority have no effect.
+const WEIGHTS: [(&str, u32, &str); 3] = [
+    (
+        "PriorityWeightQOS",
+        1_000_000,
+        "a job of a QOS with a higher Priority starts before others; Slurm's default is 0",
+    ),
+    (
+        "PriorityWeightFairshare",
+        100_000,
+        "then jobs of users and accounts that used less of their Fairshare start first",
+    ),
+    ("PriorityWeightAge", 10_000, "then jobs that have waited longer, up to a week (PriorityMaxAge)"),
+];
+
 /// Adds the keys for accounting. slurmdbd runs beside slurmctld.
 pub(super) fn settings(settings: &mut Settings, config: &Config, host: &HostName) {
     settings.add("AccountingStorageType", "accounting_storage/slurmdbd");
@@ -48,6 +64,9 @@ pub(super) fn settings(settings: &mut Settings, config: &Config, host: &HostName
     if !config.accounts.is_empty() {
         let why = "jobs need an account, and stay within its limits and those of its QOS";
         settings.add_because("AccountingStorageEnforce", "associations,limits,qos", why);
+    }
+    for (key, weight, why) in WEIGHTS {
+        settings.add_because(key, weight, why);
     }
     settings.add_because("JobAcctGatherType", "jobacct_gather/linux", "records the used memory of jobs for `sacct`");
 }

@@ -11,6 +11,7 @@ mod autoscale;
 mod blame;
 mod cgroups;
 mod change;
+mod cli_filter;
 mod cluster;
 mod customized;
 mod epilog;
@@ -22,6 +23,7 @@ mod login;
 mod mismatch;
 mod names;
 mod node;
+mod preemption;
 mod prolog;
 mod release;
 pub mod render;
@@ -29,7 +31,6 @@ mod rest;
 mod settings;
 mod simulate;
 pub mod sshd;
-mod step_filter;
 pub mod target;
 pub mod task;
 mod task_prolog;
@@ -40,6 +41,7 @@ pub use autoscale::{Autoscale, PowerScript};
 pub use blame::{Blame, Culprit, blame};
 pub use cgroups::CgroupPlan;
 pub use change::{Change, Text, change, line_of_key};
+pub use cli_filter::CliFilter;
 pub use cluster::{controller, require_controller};
 pub use customized::{
     Customized, DEFAULT_STATE_DIRECTORY, Fatal, FileName, Names, Origin, OwnNode, RemoteHost, UserFile, gpu_files,
@@ -91,8 +93,8 @@ pub struct Plan {
     pub prolog: Option<Prolog>,
     /// The script that ends a job on its node.
     pub epilog: Epilog,
-    /// Whether srun starts a step of one task without PMIx.
-    pub filters_steps: bool,
+    /// The script that srun, sbatch and salloc run; `None` if this Slurm cannot, or the operator has one.
+    pub cli_filter: Option<CliFilter>,
     /// The settings for jobs in container images; `None` if this Slurm does not support them.
     pub images: Option<Images>,
     /// cgroup.conf, and the settings in slurm.conf that depend on it.
@@ -262,7 +264,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
         task_prolog,
         prolog,
         epilog,
-        filters_steps: step_filter::is_planned(config, common),
+        cli_filter: CliFilter::plan(config, common),
         images: Images::plan(config, common),
         cgroup,
         decisions,

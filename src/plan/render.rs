@@ -5,6 +5,7 @@
 
 mod cgroup_conf;
 mod checksum;
+mod cli_filter;
 mod epilog;
 mod explain;
 mod gres_conf;
@@ -33,10 +34,8 @@ pub fn render(plan: &Plan) -> Vec<Text> {
     files.extend(plan.prolog.as_ref().map(|prolog| Text { name: FileName::Prolog, text: prolog::text(prolog) }));
     files.push(Text { name: FileName::Epilog, text: epilog::text(&plan.epilog) });
     files.extend(plan.images.as_ref().map(|images| Text { name: FileName::OciConf, text: oci_conf::text(images) }));
-    let filter =
-        || Text { name: FileName::CliFilter, text: format!("{HEADER}\n{}", include_str!("render/cli_filter.lua")) };
-    // Lua skips a first line that begins with #.
-    files.extend(plan.filters_steps.then(filter));
+    let filter = |filter| Text { name: FileName::CliFilter, text: cli_filter::text(filter) };
+    files.extend(plan.cli_filter.map(filter));
     let scripts = plan.autoscale.iter().flat_map(|autoscale| &autoscale.scripts);
     files.extend(scripts.map(|script| Text { name: script.name, text: power::text(script) }));
     files

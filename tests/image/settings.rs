@@ -123,3 +123,29 @@ fn job_can_request_space_in_tmp() {
     let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
     assert_eq!(container.sh("sinfo --noheader --format=%d"), "0");
 }
+
+/// Slurm's default leaves such a job pending forever.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn job_above_limits_of_partition_is_rejected() {
+    let conf = "[[partition]]\nname = 'short'\nMaxTime = '1-00:00:00'\nDefaultTime = '00:10:00'\n\
+                [[partition]]\nname = 'long'\nMaxTime = '20-0'\n";
+    let config = directory(&[("slurminit.toml", conf)]);
+    let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
+    let submit =
+        |options: &str| container.exec(&["sh", "-c", &format!("sbatch -o /dev/null {options} --wrap 'sleep 100'")]);
+    for options in ["-t 10-0", "-p long -t 30-0", "-p short,long -t 30-0"] {
+        let outcome = submit(options);
+        assert!(outcome.code != 0 && outcome.stderr.contains("time limit"), "{options}: {outcome:?}");
+    }
+    // One of several partitions is enough.
+    for options in ["-t 1-0", "-p short,long -t 10-0", "-p long"] {
+        assert_eq!(submit(options).code, 0, "{options}");
+    }
+    // A partition that is down accepts jobs for later.
+    container.sh("scontrol update partitionname=long state=down");
+    assert_eq!(submit("-p long").code, 0);
+    // A default time limit needs no accounting.
+    container.sh("scancel -u root; sbatch --parsable -o /dev/null --wrap 'sleep 100'");
+    assert_eq!(container.sh("squeue --noheader --format='%P %l' --states=all --sort=-i | head -n 1"), "short 10:00");
+}

@@ -53,14 +53,14 @@ const REQUIRED_FILES: [RequiredFile; 9] = [
     required_by_all("NodeFeaturesPlugins", "node_features/helpers", &["helpers.conf"]),
     required_by_controller("JobSubmitPlugins", "job_submit/lua", &["job_submit.lua"]),
     required_by_controller("BurstBufferType", "burst_buffer/lua", &["burst_buffer.lua"]),
-    required_by_all("CliFilterPlugins", STEP_FILTER, &["cli_filter.lua"]),
+    required_by_all("CliFilterPlugins", CLI_FILTER, &["cli_filter.lua"]),
     required_by_all("AuthType", "auth/slurm", &["slurm.key", "slurm.jwks"]),
     required_by_all("CredType", "cred/slurm", &["slurm.key", "slurm.jwks"]),
 ];
 
 /// A plugin whose file slurminit generates, if this Slurm can run it. A slurm.conf that the user copied from a
 /// generated one names the plugin.
-const STEP_FILTER: &str = "cli_filter/lua";
+const CLI_FILTER: &str = "cli_filter/lua";
 
 /// The first problem at which a daemon exits.
 pub(super) fn find(plan: &Plan, customized: &Customized, context: &Context<'_>) -> Option<Fatal> {
@@ -203,7 +203,7 @@ impl Checks<'_> {
     /// Checks for plugins whose required file is missing.
     fn missing_files(&self) -> Option<Fatal> {
         let directory = &self.context.config.paths.slurm;
-        let is_written = |one: &RequiredFile| one.plugin == STEP_FILTER && self.plan.filters_steps;
+        let is_written = |one: &RequiredFile| one.plugin == CLI_FILTER && self.plan.cli_filter.is_some();
         let is_missing = |one: &&RequiredFile| {
             !is_written(one) && !one.files.iter().any(|file| (self.context.exists)(&directory.join(file)))
         };

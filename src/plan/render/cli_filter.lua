@@ -1,4 +1,5 @@
--- Slurm runs this in srun, before the step starts: a step of one task needs no PMIx, whose start takes about 20 ms.
+-- srun, sbatch and salloc run this before they submit. It chooses the MPI plugin of a step: one task needs no PMIx, whose start takes about
+-- 20 ms, and MPICH needs PMI-2. It warns of what Slurm accepts without a message and does not do.
 -- To change it: MpiDefault or CliFilterPlugins in [slurm.conf] of /config/slurminit.toml. A file without the first line is kept.
 
 local function is_unset(value)
@@ -25,10 +26,101 @@ local function may_be_component(options)
   return options["het-group"] ~= nil or os.getenv("SLURM_HET_SIZE") ~= nil or words:find("\0:\0", 1, true) ~= nil
 end
 
-function slurm_cli_pre_submit(options, component)
-  if options["type"] == "srun" and options["mpi"] == nil and has_one_task(options) and not may_be_component(options) then
-    options["mpi"] = "none"
+-- The beginning of a file, or nil.
+local function beginning(path, bytes)
+  local file = io.open(path, "rb")
+  local text = file and file:read(bytes)
+  if file then
+    file:close()
   end
+  return text
+end
+
+local function exists(path)
+  local file, _, code = io.open(path, "rb")
+  if file then
+    file:close()
+  end
+  return file ~= nil or (code ~= 2 and code ~= 20) -- ENOENT, ENOTDIR
+end
+
+-- The file that a shell would execute.
+local function program_file(name)
+  if name:find("/", 1, true) then
+    return name
+  end
+  for directory in (os.getenv("PATH") or ""):gmatch("[^:]+") do
+    if exists(directory .. "/" .. name) then
+      return directory .. "/" .. name
+    end
+  end
+end
+
+-- Whether the program, or the Python environment of a script, uses MPICH. Their libraries are found by name: MPICH's is libmpi.so.12
+-- (its common ABI, Intel's too) or Debian's libmpich.so.12, and Open MPI's is libmpi.so.40.
+local function uses_mpich(name, is_interpreter)
+  local path = name and program_file(name)
+  local text = path and beginning(path, 4 * 1024 * 1024) or ""
+  local interpreter = text:match("^#!%s*([^%s]+)")
+  if interpreter and not is_interpreter then
+    return uses_mpich(interpreter, true)
+  elseif text:sub(1, 4) ~= "\127ELF" then
+    return false
+  elseif text:find("libmpi.so.12", 1, true) or text:find("libmpich.so.12", 1, true) then
+    return true
+  end
+  local lib = path:gsub("[^/]*$", "") .. "../lib/"
+  return exists(lib .. "libmpi.so.12") and not exists(lib .. "libmpi.so.40")
+end
+
+local function choose_mpi(options)
+  if options["mpi"] ~= nil then
+    return
+  elseif has_one_task(options) and not may_be_component(options) then
+    options["mpi"] = "none"
+  elseif uses_mpich(options["argv"][1], false) then
+    options["mpi"] = "pmi2"
+  end
+end
+
+local function warn(options, text)
+  io.stderr:write(options["type"], ": warning: ", text, "\n")
+end
+
+-- slurmstepd writes its message about a missing directory only to the node's log.
+local function check_directory(options, option)
+  local path, base = options[option], options["chdir"]
+  local known, whole = path and path:match("^([^%%]*/)"), path and path:match("^(.*)/")
+  local consequence = ", and Slurm does not create it: without it the job fails with exit code 0:53 and writes no output"
+  if whole and whole:find("%%%d*[AJj]") then
+    warn(options, "the directory " .. whole .. " of --" .. option .. " differs for each job" .. consequence)
+  elseif known then
+    if known:sub(1, 1) ~= "/" and base then
+      known = base .. "/" .. known
+    end
+    if not exists(known .. ".") then
+      warn(options, "the directory " .. known .. " of --" .. option .. " does not exist here" .. consequence)
+    end
+  end
+end
+
+local function warn_of_options(options)
+  local mail = options["mail-type"]
+  if without_mail and mail and mail ~= "NONE" then
+    warn(options, "--mail-type has no effect: this cluster has no mail program (MailProg)")
+  end
+  if options["type"] == "sbatch" then
+    check_directory(options, "output")
+    check_directory(options, "error")
+  end
+end
+
+-- An error in the script would refuse the job.
+function slurm_cli_pre_submit(options, component)
+  if chooses_mpi and options["type"] == "srun" then
+    pcall(choose_mpi, options)
+  end
+  pcall(warn_of_options, options)
   return slurm.SUCCESS
 end
 

@@ -1,0 +1,44 @@
+//! The script that srun, sbatch and salloc run before they submit.
+//!
+//! It chooses the MPI plugin of a step. slurmstepd needs about 20 ms for PMIx, and MPI libraries start a single task without it. MPICH
+//! of PyPI and Debian is built without PMIx: with it, each of its tasks is a job of one rank.
+//!
+//! It also warns of what Slurm accepts without a message and does not do.
+
+use config::Config;
+use model::inventory::Inventory;
+
+use super::settings::NO_MAIL;
+
+/// The key in slurm.conf that has the commands run the script.
+pub(super) const KEY: &str = "CliFilterPlugins";
+
+/// The parts of the script that depend on other settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CliFilter {
+    /// Whether the script chooses the MPI plugin of a step: PMIx is the default, by slurminit's choice.
+    pub chooses_mpi: bool,
+    /// Whether `--mail-type` has no effect.
+    pub without_mail: bool,
+}
+
+impl CliFilter {
+    /// `None` if Slurm cannot run the script, or if the operator has scripts of their own.
+    pub(super) fn plan(config: &Config, inventory: &Inventory) -> Option<Self> {
+        let own = |key: &str| config.slurm.conf.get(key);
+        let is_planned = inventory.slurm.has_plugin("cli_filter_lua") && own(KEY).is_none();
+        is_planned.then(|| Self {
+            chooses_mpi: inventory.slurm.has_plugin("mpi_pmix") && own("MpiDefault").is_none(),
+            without_mail: own("MailProg").is_none_or(|program| program.as_str() == NO_MAIL),
+        })
+    }
+
+    /// The reason for the script.
+    pub(super) const fn why(self) -> &'static str {
+        if self.chooses_mpi {
+            "one task starts without PMIx, about 20 ms sooner, MPICH with PMI-2; warns of options without effect"
+        } else {
+            "warns of options without effect"
+        }
+    }
+}
