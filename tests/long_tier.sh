@@ -61,6 +61,16 @@ page() {
 }
 
 cgroup2() { build && check "the image on cgroup v2" env DOCKER="${docker_cmd[*]}" tests/cgroup2/run; }
+# podman_cases: some of tests/podman/cases, such as host-network, which takes seconds.
+podman() {
+    build
+    check "Debian's podman and runc" build_image "$SLURMINIT_TEST_IMAGE-podman" --file tests/podman/Dockerfile
+    # shellcheck disable=SC2086 # one word for each
+    check_if is_root "namespaces need root" "the image under podman" env DOCKER="${docker_cmd[*]}" IMAGE="$SLURMINIT_TEST_IMAGE" \
+        PODMAN_IMAGE="$SLURMINIT_TEST_IMAGE-podman" tests/podman/run ${podman_cases:-}
+}
+is_root() { [ "$(id -u)" = 0 ]; }
+
 arm64() {
     check "tools and dependencies for arm64" build_image "$SLURMINIT_TEST_IMAGE-arm64" --file tests/arm64/Dockerfile
     check "tests on arm64, under qemu" env DOCKER="${docker_cmd[*]}" IMAGE="$SLURMINIT_TEST_IMAGE-arm64" tests/arm64/run
