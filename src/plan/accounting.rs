@@ -2,11 +2,11 @@
 
 use config::{AccountingMode, Config};
 use model::exit_code;
-use model::inventory::Inventory;
+use model::inventory::{Inventory, Kind};
 
 use super::names::HostName;
 use super::settings::Settings;
-use super::{Refusal, cluster};
+use super::{Reasons, Refusal, cluster};
 
 /// Slurm's plugin between slurmdbd and the database.
 const PLUGIN: &str = "accounting_storage_mysql";
@@ -29,6 +29,22 @@ pub fn can_account(config: &Config, inventory: &Inventory) -> Result<(), Refusal
             _ => "build the image with --target full, or set `mode = \"none\"` in [accounting]",
         },
     ))
+}
+
+/// Warns of tables without an effect. They are no error: the cluster of a broken database may start without it.
+pub(super) fn check(config: &Config, reasons: &mut Reasons) {
+    if config.accounts.is_empty() && config.qos.is_empty() {
+        return;
+    }
+    if !config.accounting.is_on() {
+        let cause = "Slurm keeps accounts and QOS in its database, and this cluster has none";
+        let repair = "use an image built with --target full, or set `mode` in [accounting]";
+        reasons.warn(Kind::Settings, "[[account]] and [[qos]] have no effect", cause, repair);
+    } else if config.accounts.is_empty() {
+        let cause = "Slurm enforces them only if every user has an account";
+        let repair = "add an [[account]], and `account` to each [[user]]";
+        reasons.warn(Kind::Settings, "limits of [[qos]] have no effect", cause, repair);
+    }
 }
 
 /// The weights of a job's priority: first its QOS, then the usage of its user and account, then its age. Each factor is between 0 and 1.
@@ -69,4 +85,32 @@ pub(super) fn settings(settings: &mut Settings, config: &Config, host: &HostName
         settings.add_because(key, weight, why);
     }
     settings.add_because("JobAcctGatherType", "jobacct_gather/linux", "records the used memory of jobs for `sacct`");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn warns_of_limits_without_effect() {
+        let warnings = |toml: &str| {
+            let config = Config::parse(toml, Path::new("slurminit.toml")).unwrap();
+            let inventory = Inventory { hostname: "box".to_owned(), ..Inventory::default() };
+            let findings = crate::plan(&config, &inventory).unwrap().findings;
+            findings.into_iter().map(|finding| finding.what).filter(|what| what.contains("[[qos]]")).collect::<Vec<_>>()
+        };
+        let (on, account, qos) = (
+            "[accounting]\nmode = 'embedded'\n",
+            "[[account]]\nname = 'lab'\n",
+            "[[qos]]\nname = 'short'\nMaxTRESPU = 'gres/gpu=2'\n",
+        );
+        for effective in [String::new(), on.to_owned(), format!("{on}{account}"), format!("{on}{account}{qos}")] {
+            assert_eq!(warnings(&effective), [""; 0], "{effective}");
+        }
+        assert_eq!(warnings(account), ["[[account]] and [[qos]] have no effect"]);
+        assert_eq!(warnings(qos), ["[[account]] and [[qos]] have no effect"]);
+        assert_eq!(warnings(&format!("{on}{qos}")), ["limits of [[qos]] have no effect"]);
+    }
 }

@@ -2,7 +2,7 @@
 
 use config::{Config, FeatureName, NodeName, Role};
 use model::exit_code;
-use model::inventory::{Cgroup, Cpu, Inventory};
+use model::inventory::{Cgroup, Cpu, Finding, Inventory, Kind};
 
 use super::Refusal;
 
@@ -77,6 +77,22 @@ pub(super) fn node_name(config: &Config, inventory: &Inventory) -> NodeName {
     names.filter_map(|name| NodeName::try_from(short(name).to_owned()).ok()).next().unwrap_or_default()
 }
 
+/// Informs if the host name is not the node's name, as in a container of compose without `hostname`.
+pub(super) fn check_host_name(config: &Config, inventory: &Inventory) -> Option<Finding> {
+    let (host, name) = (short(&inventory.hostname), node_name(config, inventory));
+    let differs = config.names_node_after_container() && name.as_str() != host;
+    differs.then(|| {
+        let what = format!("jobs on the node {name} get {host} from `hostname`");
+        let cause = "the container has no host name of its own (--hostname), and cannot change it";
+        Finding::info(
+            Kind::Settings,
+            what,
+            cause,
+            "start it with --hostname; jobs have the node's name in SLURMD_NODENAME",
+        )
+    })
+}
+
 fn short(host: &str) -> &str {
     host.split('.').next().unwrap_or_default()
 }
@@ -113,6 +129,20 @@ mod tests {
     fn slurm_conf(role: &str, inventory: &Inventory, more: &str) -> String {
         let plan = crate::plan(&config(role, more), inventory).unwrap();
         render::render(&plan).swap_remove(0).text
+    }
+
+    /// Docker's default host name is the container's ID.
+    #[test]
+    fn host_name_that_is_not_the_nodes_is_reported() {
+        let mut inventory = inventory("3f2a9c0d1e5b", "0-3", (24, 11));
+        let finding = |role: &str, inventory: &Inventory| check_host_name(&config(role, ""), inventory);
+        assert_eq!(finding("compute", &inventory), None);
+        inventory.container_name = Some("compute-3".to_owned());
+        let finding_of_node = finding("compute", &inventory).unwrap();
+        assert!(finding_of_node.what.contains("compute-3") && finding_of_node.what.contains("3f2a9c0d1e5b"));
+        inventory.hostname = "compute-3".to_owned();
+        assert_eq!(finding("compute", &inventory), None);
+        assert_eq!(finding("login", &inventory), None);
     }
 
     /// `srun --bcast` may take longer than the short lifetime for one container, and clocks differ.

@@ -242,6 +242,8 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
         settings::plan(config, &host, least_memory_per_cpu, &shared_cgroup, &scripts, common, &mut Reasons::default())
     });
     imex::plan(config, inventory, &settings, &mut reasons);
+    accounting::check(config, &mut reasons);
+    reasons.findings.extend(cluster::check_host_name(config, inventory));
     reasons.findings.extend(task_prolog.as_ref().and_then(|prolog| prolog.check(&settings)));
     reasons.findings.extend(login::check(&settings, common));
     reasons.findings.extend(epilog.check(&settings));

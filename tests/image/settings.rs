@@ -149,3 +149,21 @@ fn job_above_limits_of_partition_is_rejected() {
     container.sh("scancel -u root; sbatch --parsable -o /dev/null --wrap 'sleep 100'");
     assert_eq!(container.sh("squeue --noheader --format='%P %l' --states=all --sort=-i | head -n 1"), "short 10:00");
 }
+
+/// The query of snakemake's executor with `--slurm-status-command squeue`.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn squeue_shows_ended_jobs_without_accounting() {
+    let container = Image::new(PLAIN).serve();
+    let query = "squeue --format='%i|%T' --states=all --noheader --name run-1";
+    let job = container.sh("sbatch --parsable -o /dev/null --job-name run-1 --wrap true");
+    container.until(&format!("{} | grep -q \"^{job}|COMPLETED\"", query.replace('\'', "\"")));
+    let failed = container.exec(&["srun", "--job-name", "run-1", "false"]);
+    assert_eq!(failed.code, 1);
+    container.until(&format!("{} | grep -q \"|FAILED\"", query.replace('\'', "\"")));
+    // The executor asks every 40 s at first.
+    let age = container.sh("scontrol show config | sed -n 's/^MinJobAge *= \\([0-9]*\\) sec/\\1/p'");
+    assert!(age.parse::<u32>().unwrap() >= 120, "{age}");
+    let sacct = container.exec(&["sacct", "--name", "run-1"]);
+    assert!(sacct.code != 0 && sacct.stderr.contains("accounting storage is disabled"), "{sacct:?}");
+}
