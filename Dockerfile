@@ -23,12 +23,6 @@ RUN apt-get update \
  && auditable="$(apt-cache pkgnames cargo-auditable)" \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates cargo gcc libc6-dev rsync rustc ${auditable} \
  && rm -rf /var/lib/apt/lists/*
-# CA certificates (PEM text) of a TLS-inspecting proxy. They stay in this stage, which the image does not contain.
-ARG EXTRA_CA_CERTS=
-RUN if [ -n "${EXTRA_CA_CERTS}" ]; then \
-      printf '%s\n' "${EXTRA_CA_CERTS}" > /etc/ssl/extra-ca.pem \
-      && cat /etc/ssl/extra-ca.pem >> /etc/ssl/certs/ca-certificates.crt; \
-    fi
 # Rust's library asks for two functions of glibc 2.39 if they are there, but the linker makes the whole version a must, and
 # Debian 12 has 2.36. Defined as 0 they are "not there", and the library goes its older way. The table of relocations, which each start
 # reads whole, is packed, as glibc can read it since 2.36: PID 1 has 200 KiB less in memory.
@@ -42,8 +36,15 @@ COPY docs/reference/exit-codes.md docs/reference/
 COPY docker/third-party-notices docker/
 # What an interrupted build has compiled is kept, also between versions. cargo compares time stamps, which a checkout may set to any time:
 # so only files with another content are copied, with the current time. docker/engine.sh counts the crates.
+#
+# CA certificates (PEM text) of a TLS-inspecting proxy come as --secret id=extra-ca-certs,src=FILE, or for compose as an argument, which holds
+# 128 KiB. Neither is in the image.
+ARG EXTRA_CA_CERTS=
 RUN --mount=type=cache,target=/root/.cargo/registry --mount=type=cache,target=/build,sharing=locked \
-    rsync --recursive --checksum --delete --exclude=/target ./ /build/ \
+    --mount=type=secret,id=extra-ca-certs \
+    { cat /etc/ssl/certs/ca-certificates.crt /run/secrets/extra-ca-certs 2>/dev/null; echo "${EXTRA_CA_CERTS}"; } > /tmp/ca.pem \
+ && export CARGO_HTTP_CAINFO=/tmp/ca.pem \
+ && rsync --recursive --checksum --delete --exclude=/target ./ /build/ \
  && cd /build \
  && packages='--package slurminit --package init --package fake-nvml --package manual' \
  && export CARGO_TARGET_DIR="target/$(uname -m)" \
@@ -66,7 +67,7 @@ ARG EXTRA_CA_CERTS=
 RUN build-slurm tools
 COPY docker/slurm-source /usr/src/slurm-source
 COPY docker/slurm-patches /usr/src/slurm-patches
-RUN build-slurm build
+RUN --mount=type=secret,id=extra-ca-certs build-slurm build
 
 
 FROM ${BASE_IMAGE} AS slurm

@@ -19,8 +19,8 @@ variable "CREATED" { default = "" }
 variable "BASE_DIGESTS" { default = "{}" }
 # Platforms, comma-separated. Building both, as for a release, needs a builder for both: docs/contributing.md.
 variable "PLATFORMS" { default = "linux/amd64,linux/arm64" }
-# CA certificates of a TLS-inspecting proxy, for the stages that download. The provenance shows them: pass no keys.
-variable "EXTRA_CA_CERTS" { default = "" }
+# A file with the CA certificates of a TLS-inspecting proxy, for the stages that download.
+variable "EXTRA_CA_CERTS_FILE" { default = "" }
 
 # The image that the programs are compiled in.
 variable "BUILDER" { default = "debian:trixie-slim" }
@@ -116,8 +116,8 @@ target "_any" {
   args = {
     VERSION = VERSION
     REVISION = REVISION
-    EXTRA_CA_CERTS = EXTRA_CA_CERTS
   }
+  secret = EXTRA_CA_CERTS_FILE == "" ? [] : ["id=extra-ca-certs,src=${EXTRA_CA_CERTS_FILE}"]
   labels = {
     "org.opencontainers.image.created" = CREATED == "" ? timestamp() : CREATED
     "org.opencontainers.image.source" = SOURCE == "" ? null : SOURCE

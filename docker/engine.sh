@@ -283,8 +283,10 @@ build_image() { # TAG, then docker build's arguments
     ensure_base_image || return
     arguments=(--build-arg "BASE_IMAGE=$base_image" --build-arg "BUILDER_IMAGE=$base_image")
     log=$(mktemp "${scratch:-/tmp}/XXXXXX")
-    certs=$(extra_ca_certs)
-    [ -z "$certs" ] || arguments+=(--build-arg "EXTRA_CA_CERTS=$certs")
+    # In a file: an argument holds 128 KiB.
+    certs=$(mktemp "${scratch:-/tmp}/XXXXXX")
+    extra_ca_certs >"$certs"
+    [ ! -s "$certs" ] || arguments+=(--secret "id=extra-ca-certs,src=$certs")
     for variable in "${proxy_variables[@]}"; do
         [ -z "${!variable:-}" ] || arguments+=(--build-arg "$variable")
     done
@@ -301,6 +303,6 @@ build_image() { # TAG, then docker build's arguments
         ! grep -i 'no space left on device' "$log" >/dev/null ||
             say "the disk is full. 'docker system df' shows what Docker uses, 'docker image prune' removes unused images"
     fi
-    rm -f "$log"
+    rm -f "$log" "$certs"
     return "$status"
 }
