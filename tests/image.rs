@@ -90,6 +90,8 @@ mod shared_paths;
 mod slurmstepd;
 #[path = "image/state.rs"]
 mod state;
+#[path = "image/stop_rounds.rs"]
+mod stop_rounds;
 #[path = "image/upgrade.rs"]
 mod upgrade;
 #[path = "image/user_files.rs"]

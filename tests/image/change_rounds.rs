@@ -24,7 +24,7 @@ const SUBMIT_OPTIONS: [&str; 7] = [
     "--hold --array=1-2",
 ];
 
-fn pick<'a, T: ?Sized>(random: &mut Random, choices: &[&'a T]) -> &'a T {
+pub(crate) fn pick<'a, T: ?Sized>(random: &mut Random, choices: &[&'a T]) -> &'a T {
     choices[random.below(choices.len() as u64) as usize]
 }
 
@@ -62,18 +62,32 @@ fn submit(container: &Container, options: &[&str], previous: Option<&str>, rando
 
 /// The jobs submitted so far and their outcomes.
 #[derive(Debug, Default)]
-struct JobLedger {
+pub(crate) struct JobLedger {
     /// IDs of the jobs whose end was not yet observed.
     unfinished: BTreeSet<String>,
     submitted: usize,
     ended: usize,
-    reported_lost: usize,
+    pub(crate) reported_lost: usize,
     steps: BTreeMap<String, u32>,
 }
 
 impl JobLedger {
+    pub(crate) fn add(&mut self, id: String) {
+        self.submitted += 1;
+        self.unfinished.insert(id);
+    }
+
+    pub(crate) fn count(&mut self, step: &str) {
+        *self.steps.entry(step.to_owned()).or_default() += 1;
+    }
+
+    /// Whether the end of each job was observed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unfinished.is_empty()
+    }
+
     /// Asserts that each job is queued, completed, cancelled or reported as lost.
-    fn check(&mut self, container: &Container, log: &str, when: &str) {
+    pub(crate) fn check(&mut self, container: &Container, log: &str, when: &str) {
         let queue = container.sh("squeue --noheader --all --array --format='%F %T'");
         let ended = container
             .sh("cat /var/lib/slurm/jobcomp/*; squeue --noheader --all --states=all --format='JobId=%F JobState=%T'");
@@ -114,7 +128,7 @@ fn may_be_lost(log: &str, id: &str) -> bool {
 }
 
 /// Releases all held jobs. With `all`, repeats this until the queue is empty.
-fn release_held_jobs(container: &Container, all: bool) {
+pub(crate) fn release_held_jobs(container: &Container, all: bool) {
     let line = "for job in $(squeue --noheader --all --states=PENDING --format='%A %r' | sed -n 's/ JobHeld.*//p'); do scontrol release $job; done";
     container.sh(&format!("{line} 2>/dev/null; true"));
     if all {
@@ -161,8 +175,7 @@ fn change_configuration(rounds: u64, seed: u64) {
     for round in 0..rounds {
         for _ in 0..=random.below(3) {
             let id = submit(&container, &SUBMIT_OPTIONS, previous.as_deref(), &mut random);
-            ledger.submitted += usize::from(id.is_some());
-            ledger.unfinished.extend(id.clone());
+            id.iter().for_each(|id| ledger.add(id.clone()));
             previous = id.or(previous);
         }
         fs::write(files.path().join("slurminit.toml"), configuration(&mut random)).expect("slurminit.toml is writable");
@@ -191,7 +204,7 @@ fn change_configuration(rounds: u64, seed: u64) {
             _ => format!("reload {}", container.exec(&["slurminit", "reload"]).code),
         };
         container.wait_until_healthy();
-        *ledger.steps.entry(step.clone()).or_default() += 1;
+        ledger.count(&step);
         if round % 4 == 3 || round + 1 == rounds {
             release_held_jobs(&container, round % 20 == 19 || round + 1 == rounds);
         }
@@ -204,7 +217,7 @@ fn change_configuration(rounds: u64, seed: u64) {
             eprintln!("{} rounds, seed {seed}: {ledger:?}", round + 1);
         }
     }
-    assert!(ledger.unfinished.is_empty(), "{ledger:?}");
+    assert!(ledger.is_empty(), "{ledger:?}");
 }
 
 /// Options of sbatch in a cluster. MEMBER is one of its nodes; BEFORE is the ID of the previous job.
@@ -231,8 +244,7 @@ fn membership_change_loses_no_job() {
                 CLUSTER_SUBMIT_OPTIONS.map(|options| options.replace("MEMBER", pick(&mut random, &["c1", "c2"])));
             let options = options.each_ref().map(String::as_str);
             let id = submit(&cluster.controller, &options, previous.as_deref(), &mut random);
-            ledger.submitted += usize::from(id.is_some());
-            ledger.unfinished.extend(id.clone());
+            id.iter().for_each(|id| ledger.add(id.clone()));
             previous = id.or(previous);
         }
         let action = pick(&mut random, &["stop", "stop", "kill"]);
@@ -241,7 +253,7 @@ fn membership_change_loses_no_job() {
         targets.iter().rev().for_each(|member| drop(docker(["start", &members[*member].name]).ok()));
         members.iter().rev().for_each(|member| member.wait_until_healthy());
         let step = format!("{action} {targets:?}");
-        *ledger.steps.entry(step.clone()).or_default() += 1;
+        ledger.count(&step);
         if round % 4 == 3 || round + 1 == rounds {
             release_held_jobs(&cluster.controller, round % 20 == 19 || round + 1 == rounds);
         }
@@ -250,5 +262,11 @@ fn membership_change_loses_no_job() {
             eprintln!("{} rounds, seed {seed}: {ledger:?}", round + 1);
         }
     }
-    assert!(ledger.unfinished.is_empty(), "{ledger:?}");
+    assert!(ledger.is_empty(), "{ledger:?}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn many_stops_kills_and_reloads_lose_no_job_and_no_drain() {
+    crate::stop_rounds::run(40);
 }

@@ -4,7 +4,7 @@
 mod adversary;
 mod autoscale;
 mod between;
-mod change_rounds;
+pub(crate) mod change_rounds;
 mod checkpoint;
 mod cluster_failures;
 mod crontab;
@@ -21,7 +21,7 @@ mod hosts;
 #[path = "images/namespaces.rs"]
 mod images;
 mod jobs_once;
-mod jobs_rounds;
+pub(crate) mod jobs_rounds;
 mod join;
 mod joined_volumes;
 mod ldap;

@@ -32,7 +32,8 @@ fn exec(container: &str, command: &[&str]) -> Outcome {
 const SAVED: &str = r#"word=saved-$(date +%s%N); state=/var/lib/slurm/slurmctld
 scontrol update nodename="$(sinfo --noheader --Node --format=%N | head -n 1)" comment="$word" || exit
 job=$(squeue --noheader --format=%A | head -n 1)
-[ -z "$job" ] || scontrol update jobid="$job" comment="$word" || exit
+# A job that has just ended is not saved any more.
+[ -z "$job" ] || scontrol update jobid="$job" comment="$word" || { squeue --noheader --jobs="$job" 2>/dev/null | grep -q . && exit 1; job=; }
 tries=0
 until grep -q "$word" $state/node_state && { [ -z "$job" ] || grep -q "$word" $state/job_state; }; do
     [ $((tries += 1)) -lt 1200 ] || exit 1; sleep 0.05
