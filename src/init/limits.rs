@@ -11,8 +11,14 @@ use machine::{Exit, Shortage};
 
 /// Where the container's cgroup is mounted: version 2, or the controllers of version 1.
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+/// A file that only version 2 has.
+const VERSION_2_FILE: &str = "cgroup.controllers";
 /// Files with a line `max N`: the number of forks that failed.
 const FORK_FAILURE_FILES: [&str; 2] = ["pids.events", "pids/pids.events"];
+/// The prefix of Slurm's cgroups for jobs, whose counters disappear with the job.
+const JOB_CGROUP: &str = "job_";
+/// slurmd's cgroups are at most this deep.
+const MAX_DEPTH: usize = 4;
 /// Files with the current number of processes, and with the limit (`max` means none).
 const PROCESS_COUNT_FILES: [&str; 2] = ["pids.current", "pids/pids.current"];
 const PROCESS_LIMIT_FILES: [&str; 2] = ["pids.max", "pids/pids.max"];
@@ -40,7 +46,9 @@ impl LimitCounts {
         let counter = |files: [&str; 2], name| {
             files.iter().find_map(|file| count(&fs::read_to_string(root.join(file)).ok()?, name)).unwrap_or(0)
         };
-        Self { failed_forks: counter(FORK_FAILURE_FILES, "max"), oom_kills: counter(OOM_KILL_FILES, "oom_kill") }
+        let depth = if root.join(VERSION_2_FILE).exists() { MAX_DEPTH } else { 0 };
+        let failed_forks = counter(FORK_FAILURE_FILES, "max") + failed_forks_below(root, depth);
+        Self { failed_forks, oom_kills: counter(OOM_KILL_FILES, "oom_kill") }
     }
 
     /// The limit that ended a process started at these counts, if one did.
@@ -70,6 +78,22 @@ fn free_processes_if_too_few(root: &Path) -> Option<u64> {
     Some(limit.saturating_sub(number(PROCESS_COUNT_FILES)?)).filter(|free| *free < MIN_FREE_PROCESSES.min(limit / 4))
 }
 
+/// Before Linux 6.11 a failed fork counts in the process's own cgroup alone, and where the container may create cgroups slurmd moves all
+/// daemons into one below the root. Later kernels count it twice here, which does not matter: only a rise counts.
+fn failed_forks_below(directory: &Path, depth: usize) -> u64 {
+    let children = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_cgroup = |entry: &fs::DirEntry| {
+        let is_job = entry.file_name().to_string_lossy().starts_with(JOB_CGROUP);
+        !is_job && entry.file_type().is_ok_and(|kind| kind.is_dir())
+    };
+    let below = children.filter(is_cgroup).filter(|_| depth > 0).map(|entry| {
+        let own =
+            fs::read_to_string(entry.path().join(FORK_FAILURE_FILES[0])).ok().and_then(|text| count(&text, "max"));
+        own.unwrap_or(0) + failed_forks_below(&entry.path(), depth - 1)
+    });
+    below.sum()
+}
+
 fn count(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
@@ -92,6 +116,27 @@ mod tests {
         fs::write(root.path().join("pids.events"), "max 5\n").unwrap();
         fs::write(root.path().join("memory.events"), "low 0\nmax 9\noom 1\noom_kill 1\noom_group_kill 7\n").unwrap();
         assert_eq!(LimitCounts::read(root.path()), LimitCounts { failed_forks: 5, oom_kills: 1 });
+    }
+
+    /// The container is a machine of cgroup v2 before Linux 6.11, where slurmd has moved the daemons into /system.
+    #[test]
+    fn failed_fork_of_daemon_in_a_cgroup_of_its_own_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |directory: &str, failed: u64| {
+            fs::create_dir_all(root.path().join(directory)).unwrap();
+            fs::write(root.path().join(directory).join("pids.events"), format!("max {failed}\n")).unwrap();
+        };
+        write("", 0);
+        fs::write(root.path().join(VERSION_2_FILE), "pids\n").unwrap();
+        write("system", 0);
+        write("system.slice/slurmstepd.scope/job_7", 9);
+        let before = LimitCounts::read(root.path());
+        write("system", 1);
+        // The job ends, and its cgroup with it.
+        fs::remove_dir_all(root.path().join("system.slice/slurmstepd.scope/job_7")).unwrap();
+        let after = LimitCounts::read(root.path());
+        assert_eq!(before.shortage(&Exit::Code(1), after), Some(Shortage::Processes));
+        assert_eq!(after.shortage(&Exit::Code(1), after), None);
     }
 
     #[test]
