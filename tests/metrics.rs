@@ -239,10 +239,11 @@ fn takes_gpu_jobs_and_their_run_time_from_slurmctld() {
         gpus.iter().map(|gpu| (gpu.jobs.len(), files.now - gpu.since)).collect::<Vec<_>>()
     };
     allocations.apply(&mut files, Ok(&slurm()));
-    assert_eq!(jobs_and_age(&files), [(1, 62), (0, 0), (0, 0)]);
+    // GPU 2 was free before the first reader came; of GPU 1 the agent has no time.
+    assert_eq!(jobs_and_age(&files), [(1, 62), (0, files.now), (0, 5)]);
     files.now += 30;
     allocations.apply(&mut files, Ok(&slurm()));
-    assert_eq!(jobs_and_age(&files), [(1, 62), (0, 30), (0, 30)]);
+    assert_eq!(jobs_and_age(&files), [(1, 62), (0, files.now), (0, 35)]);
     let free = Slurm {
         cluster: ClusterNodes::parse(&NODES.replace("(IDX:0)", "(IDX:N/A)"), r#"{"jobs": []}"#).unwrap(),
         ..slurm()

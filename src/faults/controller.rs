@@ -23,7 +23,6 @@ use model::inventory::Vendor;
 use model::log::Level;
 use model::message;
 use model::message::Message;
-use model::prepared::AwaitedGpu;
 use model::process_id::ProcessId;
 use node::Stage;
 
@@ -86,15 +85,6 @@ pub struct LeftOutGpu {
     pub reason: String,
 }
 
-/// A GPU or MIG instance for jobs, in Slurm's order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Offered {
-    /// The PCI address of the whole GPU, if known.
-    pub pci_address: Option<String>,
-    /// The device file.
-    pub file: String,
-}
-
 /// The state.
 #[derive(Debug)]
 pub struct HealthController {
@@ -102,11 +92,12 @@ pub struct HealthController {
     gpus: BTreeMap<Key, Gpu>,
     /// The GPUs of the current sampling round.
     listed: BTreeSet<Key>,
-    offered: Vec<Offered>,
+    /// The GPUs and MIG instances for jobs, in Slurm's order.
+    offered: Vec<Identity>,
     /// The GPUs that the last reload excluded.
     applied: BTreeSet<Key>,
     /// The GPUs that the last start or reload did not wait for.
-    awaited: Vec<AwaitedGpu>,
+    awaited: Vec<Identity>,
     /// The GPUs that an administrator released, and those that are to be checked after that.
     released: BTreeSet<Key>,
     returning: BTreeSet<Key>,
@@ -179,12 +170,12 @@ impl HealthController {
     }
 
     /// Sets the devices for jobs.
-    pub fn set_offered(&mut self, offered: Vec<Offered>) {
+    pub fn set_offered(&mut self, offered: Vec<Identity>) {
         if self.offered == offered {
             return;
         }
         for gpu in self.gpus.values_mut() {
-            gpu.offered = gpu.identity.indices(&offered);
+            gpu.offered = indices(&gpu.identity, &offered);
         }
         self.offered = offered;
     }
@@ -198,7 +189,7 @@ impl HealthController {
             let key = identity.key();
             let known = self.gpus.entry(key.clone()).or_insert_with(|| Gpu::new(identity.clone(), now));
             known.identity = identity;
-            known.offered = known.identity.indices(&self.offered);
+            known.offered = indices(&known.identity, &self.offered);
             // An unresponsive GPU is not queried each time.
             self.listed.insert(key);
         }
@@ -322,26 +313,9 @@ impl HealthController {
     }
 }
 
-impl Identity {
-    /// Slurm's indices of the GPU.
-    fn indices(&self, offered: &[Offered]) -> Vec<usize> {
-        let address = self.pci_address.map(|address| address.to_string());
-        let is_this = |offered: &Offered| {
-            // A MIG instance has a file of another kind; another number of the same kind is another partition.
-            let is_sibling =
-                self.file.as_ref().is_some_and(|own| *own != offered.file && kind(own) == kind(&offered.file));
-            match (&address, &offered.pci_address) {
-                (Some(own), Some(other)) => own == other && !is_sibling,
-                _ => self.file.as_deref() == Some(offered.file.as_str()),
-            }
-        };
-        offered.iter().enumerate().filter(|(_, offered)| is_this(offered)).map(|(index, _)| index).collect()
-    }
-}
-
-/// `/dev/dri/renderD` of `/dev/dri/renderD128`.
-fn kind(file: &str) -> &str {
-    file.trim_end_matches(|last: char| last.is_ascii_digit())
+/// Slurm's indices of the GPU.
+fn indices(gpu: &Identity, offered: &[Identity]) -> Vec<usize> {
+    offered.iter().enumerate().filter(|(_, offered)| gpu.is_same_gpu(offered)).map(|(index, _)| index).collect()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::inventory::{Finding, PciAddress, Vendor};
+use crate::inventory::{Finding, Identity, PciAddress, Vendor};
 
 /// A line of the preparation's standard output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +61,10 @@ pub enum Apply {
 /// A GPU or MIG instance that jobs can get.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfferedGpu {
+    /// The vendor.
+    pub vendor: Vendor,
+    /// The driver's index of the GPU; MIG instances have their GPU's.
+    pub index: u32,
     /// The device file; for a MIG instance the last one.
     pub file: String,
     /// The model, or the GPU's model and the profile of a MIG instance.
@@ -68,21 +72,17 @@ pub struct OfferedGpu {
     /// The GPU's memory in MiB, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
-    /// The PCI address, if known.
-    pub pci_address: Option<String>,
+    /// The PCI address of the whole GPU, if known.
+    pub pci_address: Option<PciAddress>,
     /// All known facts in one readable line.
     pub line: String,
 }
 
-/// A GPU that did not answer in time, and is added once it does.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AwaitedGpu {
-    /// The vendor.
-    pub vendor: Vendor,
-    /// The position in the driver's order.
-    pub index: u32,
-    /// The PCI address, if known.
-    pub pci_address: Option<PciAddress>,
+impl From<&OfferedGpu> for Identity {
+    fn from(gpu: &OfferedGpu) -> Self {
+        let (index, pci_address) = (gpu.index, gpu.pci_address);
+        Self { vendor: gpu.vendor, index, pci_address, file: Some(gpu.file.clone()), ..Self::default() }
+    }
 }
 
 /// The result of a finished preparation.
@@ -123,9 +123,9 @@ pub struct Prepared {
     pub summary: String,
     /// The GPUs that jobs can get, in Slurm's order.
     pub gpus: Vec<OfferedGpu>,
-    /// The GPUs that the driver was still initializing.
+    /// The GPUs that the driver was still initializing. They are added once it has.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub awaited: Vec<AwaitedGpu>,
+    pub awaited: Vec<Identity>,
     /// The files whose content changed at this start.
     pub changed: Vec<PathBuf>,
     /// All findings, worst first.

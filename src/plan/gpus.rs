@@ -99,6 +99,8 @@ pub struct GresLine {
     pub links: Vec<i64>,
     /// The vendor, which decides the environment variables that a job gets.
     pub vendor: Vendor,
+    /// The driver's index of the GPU.
+    pub index: u32,
     /// The name that the vendor's runtime uses: a number, or a UUID where CUDA's number is unknown.
     pub runtime_name: String,
     /// The UUID, if CUDA's number depends on the device files that the job's user can open.
@@ -141,6 +143,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reas
             cores,
             links: links(position, &gpus),
             vendor: offer.gpu.vendor,
+            index: offer.gpu.index,
             runtime_name,
             uuid,
             name: offer.display_name(),

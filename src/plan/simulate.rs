@@ -27,6 +27,7 @@ pub(super) fn gres(node: &NodePlan, reasons: &mut Reasons) -> Option<GresPlan> {
             cores: None,
             links: Vec::new(),
             vendor: Vendor::SIMULATED,
+            index,
             runtime_name: index.to_string(),
             uuid: None,
             name: "Simulated GPU".to_owned(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::vendor;
 use faults::fault::FaultKind;
 use faults::sample::{GpuSample, Identity, Line};
-use model::inventory::{Access, Gpu, Obstacle, Vendor};
+use model::inventory::{Access, Obstacle, Vendor};
 
 /// The maximum plausible power draw: 100 kW.
 pub(crate) const MAX_POWER_MW: u64 = 100_000_000;
@@ -81,7 +81,7 @@ pub(crate) fn watch_files(options: &Options, send: SendLine<'_>) -> io::Result<(
         // A GPU that was not passed to this container is not monitored.
         let mut gpus = vendor.list(root);
         gpus.retain(|gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven));
-        let identities: Vec<Identity> = gpus.iter().map(identity).collect();
+        let identities: Vec<Identity> = gpus.iter().map(Identity::from).collect();
         send(&Line::Listed { gpus: identities.clone() })?;
         for (gpu, name) in gpus.iter().zip(&identities) {
             sample_gpu(options, name, send, || {
@@ -92,17 +92,6 @@ pub(crate) fn watch_files(options: &Options, send: SendLine<'_>) -> io::Result<(
         send(&Line::Done)?;
         events.follow(root, &identities);
         events.receive(next, send)?;
-    }
-}
-
-fn identity(gpu: &Gpu) -> Identity {
-    Identity {
-        vendor: gpu.vendor,
-        index: gpu.index,
-        uuid: gpu.uuid.clone(),
-        pci_address: gpu.pci_address,
-        model: gpu.model.clone(),
-        file: gpu.device_file.as_ref().map(|file| file.display().to_string()),
     }
 }
 

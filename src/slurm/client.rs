@@ -156,6 +156,11 @@ impl<'a> Client<'a> {
         report.ok_or(QueryError::Failed { program: "scontrol", output })
     }
 
+    /// The error of a controller that responds and rejects the credentials of this container. `scontrol ping` calls it down.
+    pub fn rejection(&self) -> Option<QueryError> {
+        self.output("sinfo", &["--noheader"]).err().filter(QueryError::is_authentication)
+    }
+
     /// The controller's reports of a node in any partition, or of several nodes.
     ///
     /// # Errors

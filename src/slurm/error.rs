@@ -5,6 +5,9 @@ use sys::tool::answer::first_line;
 /// slurmctld's error for an operation that a kind of job does not support (Slurm 24.11, ESLURM_DISABLED).
 const OPERATION_DISABLED: &str = "presently disabled";
 
+/// Slurm's error for a controller with another munge key or clock (SLURM_PROTOCOL_AUTHENTICATION_ERROR).
+const AUTHENTICATION_ERROR: &str = "authentication error";
+
 /// Why a command has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
@@ -25,6 +28,11 @@ pub enum QueryError {
 }
 
 impl QueryError {
+    /// Whether slurmctld rejects the credentials of this container, or the other way round.
+    pub fn is_authentication(&self) -> bool {
+        matches!(self, Self::Failed { output, .. } if output.contains(AUTHENTICATION_ERROR))
+    }
+
     /// Whether slurmctld rejects the operation for this kind of job, such as a requeue of an interactive allocation.
     pub fn is_operation_disabled(&self) -> bool {
         matches!(self, Self::Failed { output, .. } if output.contains(OPERATION_DISABLED))

@@ -72,7 +72,7 @@ fn stay_ready(directory: &Path, watcher: &StatusWatcher, hold: Duration) -> (boo
 fn ready_duration(directory: &Path) -> Result<Duration, String> {
     let Status { snapshot, started_ms, .. } = running_status(status::read(directory), directory)?;
     if !snapshot.ready {
-        return Err(snapshot.why);
+        return Err(own::why_not_ready(&snapshot));
     }
     let name = snapshot.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).unwrap_or_default();
     if let Some(why) = own::node(name)?.closed_reason() {

@@ -35,9 +35,9 @@ use install::load_config;
 use install::planned::{Planned, cluster_name, plan_files, spool_directories, state_directory, with_slurm_user};
 use install::{AccountError, InstallError, MungeKey};
 use model::exit_code;
-use model::inventory::{Finding, Gpu, Inventory, Kind, Obstacle};
+use model::inventory::{Finding, Gpu, Identity, Inventory, Kind, Obstacle};
 use model::message;
-use model::prepared::{AwaitedGpu, OfferedGpu, PrepareEvent, Prepared};
+use model::prepared::{OfferedGpu, PrepareEvent, Prepared};
 use plan::Text;
 use plan::render;
 use plan::target::Target;
@@ -124,8 +124,9 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     let mut prepared = prepared_result(&config, sources.root, planned, &inventory, changed);
     prepared.slurm_user = slurm_user(&owners);
     if let Some(held) = sources.held {
-        let simulated_nodes = config.simulate.nodes.unwrap_or_default();
-        let kept = format!("{held}\n{}\n{simulated_nodes}", prepared.node_name);
+        // PID 1 sets these variables for options of its command line, which a dry run does not have.
+        let [nodes, role] = ["SLURMINIT_NODES", "SLURMINIT_ROLE"].map(|name| std::env::var(name).unwrap_or_default());
+        let kept = format!("{held}\n{}\n{nodes}\n{role}", prepared.node_name);
         if let Err(error) = install::keep_start_only(&config.paths, sources.root, &kept) {
             report::warn(message!(
                 "start-settings-not-kept",
@@ -258,19 +259,19 @@ fn prepared_result(
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let gpu = |line: &plan::GresLine| {
         let file = line.files.last().map_or("no file", DevicePath::as_str).to_owned();
-        let pci_address = line.pci_address.map(|address| address.to_string());
         OfferedGpu {
+            vendor: line.vendor,
+            index: line.index,
             line: format!("{file}: {}", line.comment),
             model: line.name.clone(),
             memory_mib: line.memory_mib,
-            pci_address,
+            pci_address: line.pci_address,
             file,
         }
     };
     let gpus = plan.nodes.gres.lines.iter().map(gpu).collect();
     let is_awaited = |gpu: &&Gpu| gpu.access.obstacle() == Some(Obstacle::Starting);
-    let awaited = |gpu: &Gpu| AwaitedGpu { vendor: gpu.vendor, index: gpu.index, pci_address: gpu.pci_address };
-    let awaited = inventory.gpus.iter().filter(is_awaited).map(awaited).collect();
+    let awaited = inventory.gpus.iter().filter(is_awaited).map(Identity::from).collect();
     let summary = plan.summary;
     Prepared {
         node_name,

@@ -22,10 +22,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use config::Config;
 use control::status;
-use faults::controller::{Action, Clock, HealthController, Offered, Recount};
+use faults::controller::{Action, Clock, HealthController, Recount};
 use faults::fault::FaultKind;
 use faults::report::Report;
-use faults::sample::{Key, Line};
+use faults::sample::{Identity, Key, Line};
 use model::inventory::Vendor;
 use model::message;
 use model::prepared::Prepared;
@@ -340,10 +340,8 @@ fn prepared(run: &Path) -> anyhow::Result<Prepared> {
     status.snapshot.prepared.ok_or_else(|| anyhow::anyhow!("the start has not finished"))
 }
 
-fn offered(prepared: &Prepared) -> Vec<Offered> {
-    let offered_gpu =
-        |gpu: &model::prepared::OfferedGpu| Offered { pci_address: gpu.pci_address.clone(), file: gpu.file.clone() };
-    prepared.gpus.iter().map(offered_gpu).collect()
+fn offered(prepared: &Prepared) -> Vec<Identity> {
+    prepared.gpus.iter().map(Identity::from).collect()
 }
 
 /// Seconds since 1970.

@@ -113,14 +113,14 @@ fn check_release_and_return(profile: &Profile) {
     container.until("sinfo --noheader --format %T | grep -q drain");
     assert!(!container.sh("cat /tmp/release").contains("is released"));
     container.sh("scancel --name step");
-    container.until("grep -q \"GPU 1 is released\" /tmp/release");
+    container.until("grep -q \"GPU 1 (/dev/nvidia1), 0000:11:00.0, .* is released\" /tmp/release");
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
     assert_eq!(holders(&container), "0", "{}", container.sh("cat /tmp/release"));
     assert_eq!(container.sh(HOSTS_TOOL), "reset 0, MIG 0", "{branch}");
     assert!(container.sh("cat /tmp/release").contains("--gpu-reset -i 0000:11:00.0"));
     container.sh("timeout 60 srun --gres=gpu:1 true");
     let returned = container.sh("slurminit gpu return 1");
-    assert!(returned.contains("GPU 1 responds"), "{returned}");
+    assert!(returned.contains("GPU 1 (/dev/nvidia1) responds"), "{returned}");
     container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2");
     container.until(&format!("[ \"$({HOLDERS})\" != 0 ]"));
     assert_eq!(container.sh(HOSTS_TOOL), IN_USE, "{branch}: the watcher has it open again");
@@ -137,12 +137,19 @@ fn check_release_and_return(profile: &Profile) {
     // Without a GPU to watch, no process loads the library, because it may open GPUs by itself.
     let has_library = "grep -l libnvidia-ml.so /proc/[0-9]*/maps 2>/dev/null";
     container.until(has_library);
-    container.sh("slurminit gpu release 0 && slurminit gpu release 1");
+    container.sh("slurminit gpu release /dev/nvidia0");
+    container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
+    // Slurm's only GPU is the driver's second one, and has its number everywhere.
+    let rows = container.sh("slurminit status; slurminit nodes");
+    let is_row = |line: &&str| line.contains(" nvidia1 ");
+    assert!(rows.lines().filter(is_row).count() == 2 && !rows.contains(" nvidia0 "), "{rows}");
+    assert!(rows.lines().filter(is_row).all(|line| line.contains(" 1 nvidia1 ")), "{rows}");
+    container.sh("slurminit gpu release 0000:11:00.0");
     container.until(&format!("! {has_library}"));
     container.sh("slurminit gpu return 0 && slurminit gpu return 1");
     container.until(&format!("{has_library} && sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2"));
     let unknown = container.exec(&["slurminit", "gpu", "release", "7"]);
-    assert!(unknown.code != 0 && unknown.stderr.contains("GPUs: 0, 1"), "{unknown:?}");
+    assert!(unknown.code != 0 && unknown.stderr.contains("GPUs: GPU 0 (/dev/nvidia0)"), "{unknown:?}");
 }
 
 /// Neither the log nor a webhook waits for Slurm.

@@ -55,11 +55,11 @@ fn status_shows_each_gpu_with_its_job_and_user_in_eighty_columns() {
     let gpu = |number: &str| {
         let line = table.lines().find(|line| line.trim_start().starts_with(&format!("{number} "))).unwrap_or_default();
         // The driver's readings follow.
-        line.split_whitespace().take(7).collect::<Vec<_>>().join(" ")
+        line.split_whitespace().take(8).collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(gpu("0"), "0 Simulated NVIDIA H200 job 1 alice", "{table}");
-    assert_eq!(gpu("1"), "1 Simulated NVIDIA H200 job 2 root", "{table}");
-    assert!(gpu("2").starts_with("2 Simulated NVIDIA H200 free - "), "{table}");
+    assert_eq!(gpu("0"), "0 nvidia0 Simulated NVIDIA H200 job 1 alice", "{table}");
+    assert_eq!(gpu("1"), "1 nvidia1 Simulated NVIDIA H200 job 2 root", "{table}");
+    assert!(gpu("2").starts_with("2 nvidia2 Simulated NVIDIA H200 free - "), "{table}");
     container.sh("rm /dev/nvidia2");
     assert!(container.sh("slurminit status").contains("GPU 2: /dev/nvidia2"));
     // An unprivileged user can read the status.

@@ -165,7 +165,7 @@ fn submits_one_job_per_target_and_none_if_any_target_is_invalid() {
     controller.sh("slurminit drain c2 --reason 'a fan'");
     for (target, message) in [
         ("c9", "no node named c9; the cluster has c1, c2"),
-        ("c1::3", "c1 has no GPU 3; the node has GPUs 0-2"),
+        ("c1::3", "c1 has no GPU 3; it has GPUs 0,1,2"),
         ("c2::0", "c2 accepts no jobs: it is drained (a fan); run `slurminit resume c2`"),
     ] {
         let refused = controller.exec(&["slurminit", "submit", "-t", "c1::0", "-t", target, "--", "true"]);

@@ -14,6 +14,11 @@ pub(super) struct Column {
 }
 
 impl Column {
+    /// The width that the others leave. At most one of a table.
+    pub(super) const fn rest(header: &'static str) -> Self {
+        Self::left(header, 0, 0)
+    }
+
     pub(super) const fn left(header: &'static str, min_width: usize, max_width: usize) -> Self {
         Self { header, is_right_aligned: false, min_width, max_width }
     }
@@ -26,10 +31,13 @@ impl Column {
 
 /// A table, each row one line.
 pub(super) fn format_table<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> String {
-    let widths: [usize; N] = std::array::from_fn(|index| {
-        let longest = rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
-        longest.clamp(columns[index].min_width, columns[index].max_width)
-    });
+    let longest = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
+    let mut widths: [usize; N] =
+        std::array::from_fn(|index| longest(index).clamp(columns[index].min_width, columns[index].max_width));
+    if let Some(rest) = columns.iter().position(|column| column.max_width == 0) {
+        let left = WIDTH.saturating_sub(widths.iter().sum::<usize>() + N - 1);
+        widths[rest] = longest(rest).max(columns[rest].header.len()).min(left);
+    }
     let line = |cells: [&str; N]| {
         let cells = cells.into_iter().zip(widths).zip(columns).map(|((cell, width), column)| {
             let cell = clip(&printable::line(cell), width);
@@ -49,6 +57,11 @@ fn clip(cell: &str, width: usize) -> String {
     } else {
         cell.chars().skip(length + 1 - width).fold("…".to_owned(), |text, c| text + &c.to_string())
     }
+}
+
+/// `nvidia0` of `/dev/nvidia0`.
+pub(super) fn device(file: &str) -> String {
+    file.rsplit('/').next().unwrap_or(file).to_owned()
 }
 
 /// Wraps text between words. It may contain untrusted reasons.

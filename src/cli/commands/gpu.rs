@@ -14,6 +14,7 @@ use faults::fault::{FaultKind, Repair};
 use faults::report::{GpuReport, Release, Report};
 use faults::sample::Identity;
 use model::exit_code;
+use model::inventory::PciAddress;
 use sys::open_files::{self, SearchTarget};
 use sys::proc::Handle;
 use watch::agent::files;
@@ -26,7 +27,7 @@ pub(crate) struct Args {
     configuration: Configuration,
 }
 
-#[derive(Clone, Copy, Debug, clap::Subcommand)]
+#[derive(Clone, Debug, clap::Subcommand)]
 enum GpuVerb {
     /// Keep the GPU from jobs, wait until none has it, and close it, so that the host can reset it
     Release(GpuArgs),
@@ -34,10 +35,10 @@ enum GpuVerb {
     Return(GpuArgs),
 }
 
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 struct GpuArgs {
-    /// The number, as in `slurminit status`
-    gpu: u32,
+    /// The number, as in `slurminit status`, the device file, the PCI address or the UUID
+    gpu: String,
 }
 
 /// The maximum interval of reads of the report.
@@ -49,21 +50,22 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = args.configuration.load()?;
     let run = &config.paths.run;
     match args.verb {
-        GpuVerb::Release(GpuArgs { gpu }) => release(run, gpu),
-        GpuVerb::Return(GpuArgs { gpu }) => give_back(run, gpu),
+        GpuVerb::Release(GpuArgs { gpu }) => release(run, &gpu),
+        GpuVerb::Return(GpuArgs { gpu }) => give_back(run, &gpu),
     }
 }
 
-fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
-    let (report, gpu) = find(run, index)?;
+fn release(run: &Path, name: &str) -> anyhow::Result<u8> {
+    let report = read_report(run)?;
+    let identity = find(&report, name)?.identity.clone();
     let mut released = files::released(run);
-    let identity = gpu.identity.clone();
     if !released.iter().any(|entry| entry.key() == identity.key()) {
-        released.push(identity);
+        released.push(identity.clone());
     }
+    print_line(format_args!("closing {}", describe(&identity)))?;
     write_released(run, &report, &released)?;
     let mut printed = None;
-    let (_, gpu) = wait(run, index, None, |report, gpu| {
+    let (_, gpu) = wait(run, &identity, None, |report, gpu| {
         if gpu.release == Some(Release::Done) {
             return true;
         }
@@ -74,8 +76,10 @@ fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
         printed = Some(node);
         false
     })?;
+    let file = gpu.identity.file.clone().unwrap_or_else(|| name.to_owned());
     print_line(format_args!(
-        "GPU {index} is released: no job has it\nnext: {}\nthen: `slurminit gpu return {index}`",
+        "{} is released: no job has it\nnext: {}\nthen: `slurminit gpu return {file}`",
+        describe(&gpu.identity),
         next_step(&gpu)
     ))?;
     let needs_closed_gpu = gpu.identity.vendor.traits().repair.needs_closed_gpu;
@@ -90,6 +94,12 @@ fn release(run: &Path, index: u32) -> anyhow::Result<u8> {
     Ok(exit_code::SUCCESS)
 }
 
+/// `GPU 3 (/dev/nvidia3), 0000:13:00.0, GPU-fa4e...`.
+fn describe(identity: &Identity) -> String {
+    let details = [identity.pci_address.map(|address| address.to_string()), identity.uuid.clone()];
+    details.into_iter().flatten().fold(identity.to_string(), |text, detail| format!("{text}, {detail}"))
+}
+
 /// The repair of a released GPU. The driver may require another one than a reset.
 fn next_step(gpu: &GpuReport) -> String {
     let action = gpu.faults.iter().find(|fault| matches!(fault.kind, FaultKind::RecoveryAction(_)));
@@ -102,32 +112,49 @@ fn next_step(gpu: &GpuReport) -> String {
     }
 }
 
-fn give_back(run: &Path, index: u32) -> anyhow::Result<u8> {
-    let (report, gpu) = find(run, index)?;
+fn give_back(run: &Path, name: &str) -> anyhow::Result<u8> {
+    let report = read_report(run)?;
+    let identity = find(&report, name)?.identity.clone();
     let mut released = files::released(run);
-    let key = gpu.identity.key();
     let former_count = released.len();
-    released.retain(|entry| entry.key() != key);
-    anyhow::ensure!(released.len() < former_count, "GPU {index} is not released");
+    released.retain(|entry| entry.key() != identity.key());
+    anyhow::ensure!(released.len() < former_count, "{identity} is not released");
     write_released(run, &report, &released)?;
-    let (report, gpu) = wait(run, index, Some(CHECK_TIMEOUT), |_, gpu| gpu.release.is_none())?;
+    let (report, gpu) = wait(run, &identity, Some(CHECK_TIMEOUT), |_, gpu| gpu.release.is_none())?;
     if !gpu.faults.is_empty() {
         let faults: Vec<&str> = gpu.faults.iter().map(|fault| fault.what.as_str()).collect();
-        anyhow::bail!("GPU {index} still has a fault, and jobs do not get it: {}", faults.join("; "));
+        anyhow::bail!("{identity} still has a fault, and jobs do not get it: {}", faults.join("; "));
     }
     match report.node.filter(|_| gpu.is_out) {
-        Some(node) => print_line(format_args!("GPU {index} responds. {node}"))?,
-        None => print_line(format_args!("GPU {index} responds; jobs can get it"))?,
+        Some(node) => print_line(format_args!("{identity} responds. {node}"))?,
+        None => print_line(format_args!("{identity} responds; jobs can get it"))?,
     }
     Ok(exit_code::SUCCESS)
 }
 
-fn find(run: &Path, index: u32) -> anyhow::Result<(Report, GpuReport)> {
-    let report = files::report(run).context("slurminit agent does not run; see `slurminit status`")?;
-    let gpu = report.gpus.iter().find(|gpu| gpu.identity.index == index).cloned();
-    let indices = || report.gpus.iter().map(|gpu| gpu.identity.index.to_string()).collect::<Vec<_>>().join(", ");
-    let gpu = gpu.with_context(|| format!("no GPU {index} here; GPUs: {}", indices()))?;
-    Ok((report, gpu))
+fn read_report(run: &Path) -> anyhow::Result<Report> {
+    files::report(run).context("slurminit agent does not run; see `slurminit status`")
+}
+
+/// The GPU with this number, device file, PCI address or UUID.
+fn find<'a>(report: &'a Report, name: &str) -> anyhow::Result<&'a GpuReport> {
+    // lspci leaves out the domain.
+    let address = name.parse().or_else(|_| format!("0000:{name}").parse::<PciAddress>()).ok();
+    let index = name.parse().ok();
+    let is_named = |gpu: &&GpuReport| {
+        let Identity { uuid, file, pci_address, .. } = &gpu.identity;
+        let is_text = |known: &Option<String>| known.as_ref().is_some_and(|known| known.eq_ignore_ascii_case(name));
+        index == Some(gpu.identity.index)
+            || is_text(uuid)
+            || is_text(file)
+            || address.is_some_and(|address| *pci_address == Some(address))
+    };
+    let list = |gpus: &[&GpuReport]| gpus.iter().map(|gpu| describe(&gpu.identity)).collect::<Vec<_>>().join("; ");
+    match report.gpus.iter().filter(is_named).collect::<Vec<_>>()[..] {
+        [gpu] => Ok(gpu),
+        [] => anyhow::bail!("no GPU {name} here; GPUs: {}", list(&report.gpus.iter().collect::<Vec<_>>())),
+        ref several => anyhow::bail!("several GPUs are {name}; name the device file: {}", list(several)),
+    }
 }
 
 /// Replaces the list, and wakes the agent.
@@ -141,19 +168,65 @@ fn write_released(run: &Path, report: &Report, released: &[Identity]) -> anyhow:
 /// Waits until `is_complete` accepts a report of the agent.
 fn wait(
     run: &Path,
-    index: u32,
+    identity: &Identity,
     limit: Option<Duration>,
     mut is_complete: impl FnMut(&Report, &GpuReport) -> bool,
 ) -> anyhow::Result<(Report, GpuReport)> {
     let watcher = StatusWatcher::of(run);
     let start = Instant::now();
     loop {
-        let (report, gpu) = find(run, index)?;
+        let report = read_report(run)?;
+        let gpu = report.gpus.iter().find(|gpu| gpu.identity.key() == identity.key()).cloned();
+        let gpu = gpu.with_context(|| format!("{identity} is no longer here"))?;
         if is_complete(&report, &gpu) {
             return Ok((report, gpu));
         }
         let is_timed_out = limit.is_some_and(|limit| start.elapsed() >= limit);
-        anyhow::ensure!(!is_timed_out, "the agent did not check GPU {index} in time; see `slurminit logs agent`");
+        anyhow::ensure!(!is_timed_out, "the agent did not check {identity} in time; see `slurminit logs agent`");
         watcher.wait(MAX_POLL_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::inventory::Vendor;
+
+    fn report(gpus: &[(Vendor, u32, &str, &str, Option<&str>)]) -> Report {
+        let gpu = |(vendor, index, file, address, uuid): &(Vendor, u32, &str, &str, Option<&str>)| GpuReport {
+            identity: Identity {
+                vendor: *vendor,
+                index: *index,
+                uuid: uuid.map(str::to_owned),
+                pci_address: address.parse().ok(),
+                file: Some((*file).to_owned()),
+                ..Identity::default()
+            },
+            ..GpuReport::default()
+        };
+        Report { gpus: gpus.iter().map(gpu).collect(), ..Report::default() }
+    }
+
+    #[test]
+    fn finds_gpu_by_number_file_address_and_uuid() {
+        let report = report(&[
+            (Vendor::Nvidia, 0, "/dev/nvidia1", "0000:10:00.0", Some("GPU-aa")),
+            (Vendor::Nvidia, 1, "/dev/nvidia0", "0000:11:00.0", Some("GPU-bb")),
+            (Vendor::Amd, 0, "/dev/dri/renderD128", "0000:12:00.0", None),
+        ]);
+        let file = |name: &str| find(&report, name).map(|gpu| gpu.identity.file.clone().unwrap_or_default());
+        for name in ["1", "/dev/nvidia0", "0000:11:00.0", "00000000:11:00.0", "11:00.0", "GPU-bb", "gpu-bb"] {
+            assert_eq!(file(name).unwrap(), "/dev/nvidia0", "{name}");
+        }
+        assert_eq!(file("12:00.0").unwrap(), "/dev/dri/renderD128");
+        let several = file("0").unwrap_err().to_string();
+        assert!(
+            several.contains("GPU 0 (/dev/nvidia1), 0000:10:00.0, GPU-aa; GPU 0 (/dev/dri/renderD128)"),
+            "{several}"
+        );
+        for name in ["2", "/dev/nvidia7", "", "GPU-", "-1"] {
+            let none = file(name).unwrap_err().to_string();
+            assert!(none.contains("/dev/nvidia0") && none.contains("renderD128"), "{none}");
+        }
     }
 }

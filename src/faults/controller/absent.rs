@@ -3,36 +3,35 @@
 use std::collections::BTreeSet;
 
 use super::{Clock, Gpu, HealthController, Identity, Key};
-use model::prepared::AwaitedGpu;
 
 /// The delay before the next reload after a reload that did not include an awaited GPU, in ms.
 const AWAIT_RETRY: u64 = 60_000;
 
 impl HealthController {
     /// Sets the GPUs that the last start or reload did not wait for.
-    pub fn set_awaited(&mut self, awaited: Vec<AwaitedGpu>) {
+    pub fn set_awaited(&mut self, awaited: Vec<Identity>) {
         self.awaited = awaited;
     }
 
     /// Adds a GPU that the driver is initializing.
     pub fn on_gpu_opening(&mut self, now: Clock, identity: Identity) {
-        let is_known = self.gpus.values().any(|gpu| identity.is_earlier_name_of(&gpu.identity));
+        let is_known = self.gpus.values().any(|gpu| identity.is_same_gpu(&gpu.identity));
         if !is_known {
             let new = || Gpu::new(identity.clone(), now);
             let gpu = self.gpus.entry(identity.key()).or_insert_with(new);
-            gpu.offered = gpu.identity.indices(&self.offered);
+            gpu.offered = super::indices(&gpu.identity, &self.offered);
         }
     }
 
     /// The name of a GPU for messages, even before its first sample.
     pub fn name_of(&self, identity: &Identity) -> String {
-        let known = self.gpus.iter().find(|(_, gpu)| identity.is_earlier_name_of(&gpu.identity));
+        let known = self.gpus.iter().find(|(_, gpu)| identity.is_same_gpu(&gpu.identity));
         known.map_or_else(|| self.name(&identity.key()), |(key, _)| self.name(key))
     }
 
     /// The key of a GPU. Before its first sample, it is known only by its PCI address or index.
     pub fn key_of(&self, identity: &Identity) -> Key {
-        let known = self.gpus.iter().find(|(_, gpu)| identity.is_earlier_name_of(&gpu.identity));
+        let known = self.gpus.iter().find(|(_, gpu)| identity.is_same_gpu(&gpu.identity));
         known.map_or_else(|| identity.key(), |(key, _)| key.clone())
     }
 
@@ -42,7 +41,7 @@ impl HealthController {
         if self.gpus.contains_key(&key) {
             return;
         }
-        let is_same_gpu = |(_, gpu): &(&Key, &Gpu)| gpu.identity.is_earlier_name_of(identity);
+        let is_same_gpu = |(_, gpu): &(&Key, &Gpu)| gpu.identity.uuid.is_none() && gpu.identity.is_same_gpu(identity);
         let Some(former) = self.gpus.iter().find(is_same_gpu).map(|(key, _)| key.clone()) else { return };
         self.gpus.remove(&former).into_iter().for_each(|gpu| drop(self.gpus.insert(key.clone(), gpu)));
         for keys in [&mut self.listed, &mut self.applied] {
@@ -64,13 +63,7 @@ impl HealthController {
     }
 
     fn is_awaited(&self, gpu: &Gpu) -> bool {
-        self.awaited.iter().any(|awaited| {
-            let is_place = match (awaited.pci_address, gpu.identity.pci_address) {
-                (Some(awaited), Some(own)) => awaited == own,
-                _ => awaited.index == gpu.identity.index,
-            };
-            awaited.vendor == gpu.identity.vendor && is_place
-        })
+        self.awaited.iter().any(|awaited| awaited.is_same_gpu(&gpu.identity))
     }
 
     /// Delays the retry for GPUs that the last reload did not include either.

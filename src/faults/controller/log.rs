@@ -170,13 +170,15 @@ impl HealthController {
         self.info(message!("gpu-fault-cleared", "{gpu}: cleared: {fault}", gpu = gpu, fault = what));
     }
 
-    /// `GPU 3 (NVIDIA H200, GPU-fa4e..., 0000:13:00.0)`.
+    /// `GPU 3 (/dev/nvidia3, NVIDIA H200, GPU-fa4e..., 0000:13:00.0)`.
     pub(super) fn name(&self, key: &Key) -> String {
         let Some(gpu) = self.gpus.get(key) else { return format!("GPU {key}") };
         let identity = &gpu.identity;
         let address = identity.pci_address.map(|address| address.to_string());
-        let parts: Vec<String> =
-            [identity.model.clone(), identity.uuid.clone(), address].into_iter().flatten().collect();
+        let parts: Vec<String> = [identity.file.clone(), identity.model.clone(), identity.uuid.clone(), address]
+            .into_iter()
+            .flatten()
+            .collect();
         match parts.is_empty() {
             true => format!("GPU {}", identity.index),
             false => format!("GPU {} ({})", identity.index, parts.join(", ")),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Action, Clock, HealthController, Key, LeftOutGpu, Recount};
 use crate::report::NodeStage;
+use model::inventory::Identity;
 use model::message;
 use model::queued_job::OwnedJob;
 
@@ -273,7 +274,7 @@ impl HealthController {
     }
 
     /// The answer to [`Action::Reload`]: the devices for jobs, or the error.
-    pub fn on_reload_outcome(&mut self, now: Clock, outcome: Result<Vec<super::Offered>, String>) {
+    pub fn on_reload_outcome(&mut self, now: Clock, outcome: Result<Vec<Identity>, String>) {
         let Stage::Reloading { without, is_ours, retry } = self.stage.clone() else { return };
         match outcome {
             Ok(offered) => {
@@ -328,8 +329,7 @@ impl HealthController {
         let gpu = |key: &Key| {
             let gpu = self.gpus.get(key)?;
             let what = self.left_out_gpu(key)?.reason;
-            let place = gpu.identity.pci_address.map(|address| format!(" ({address})")).unwrap_or_default();
-            Some(format!("GPU {}{place}: {what}", gpu.identity.index))
+            Some(format!("{}: {what}", gpu.identity))
         };
         each.filter_map(gpu).collect::<Vec<_>>().join(", ")
     }

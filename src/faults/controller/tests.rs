@@ -74,9 +74,8 @@ impl Cluster {
         cluster
     }
 
-    fn offer(&self) -> Vec<Offered> {
-        let address = |index: &usize| self.gpus[*index].pci_address.map(|address| address.to_string());
-        self.offered.iter().map(|index| Offered { pci_address: address(index), file: String::new() }).collect()
+    fn offer(&self) -> Vec<Identity> {
+        self.offered.iter().map(|index| self.gpus[*index].clone()).collect()
     }
 
     fn healthy() -> GpuSample {

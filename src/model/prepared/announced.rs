@@ -5,11 +5,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::OfferedGpu;
-use crate::inventory::gres;
+use crate::inventory::{file_kind, gres};
 
 /// The maximum length of the text in bytes, enough for eight GPUs with seven instances each.
 const MAX_BYTES: usize = 8 << 10;
-/// The maximum length of a model name, in characters.
+/// The maximum length of a model name or device file, in characters.
 const MAX_MODEL_LENGTH: usize = 64;
 
 /// One GPU of a node.
@@ -19,6 +19,17 @@ pub struct Announced {
     pub model: String,
     /// The GPU's memory in MiB, if known.
     pub memory_mib: Option<u64>,
+    /// The driver's index; `None` from a node with an older slurminit.
+    pub index: Option<u32>,
+    /// The device file; for a MIG instance the last one.
+    pub file: Option<String>,
+}
+
+impl From<&OfferedGpu> for Announced {
+    fn from(gpu: &OfferedGpu) -> Self {
+        let (model, file) = (gpu.model.clone(), Some(gpu.file.clone()));
+        Self { model, memory_mib: gpu.memory_mib, index: Some(gpu.index), file }
+    }
 }
 
 /// The text. It is JSON, because slurmctld parses it as JSON with `SchedulerParameters=extra_constraints`.
@@ -27,13 +38,34 @@ struct Extra {
     gpus: Vec<Run>,
 }
 
-/// GPUs of the same kind, one after the other.
+/// GPUs of the same kind, one after the other, also their indices and the numbers of their device files.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Run {
     n: usize,
     model: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mib: Option<u64>,
+    /// Of the first GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gpu: Option<u32>,
+    /// Of the first GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+}
+
+impl Run {
+    /// The index and device file of a GPU of the run.
+    fn place(&self, number: usize) -> (Option<u32>, Option<String>) {
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        let file = self.file.as_deref().and_then(|first| match number {
+            0 => Some(first.to_owned()),
+            _ => {
+                let kind = file_kind(first);
+                Some(format!("{kind}{}", first[kind.len()..].parse::<u32>().ok()?.checked_add(number)?))
+            }
+        });
+        (self.gpu.and_then(|first| first.checked_add(number)), file)
+    }
 }
 
 /// The text for a node with these GPUs, in Slurm's order; empty without GPUs. It is printable ASCII.
@@ -42,9 +74,14 @@ pub fn text(gpus: &[OfferedGpu]) -> String {
     let mut text = String::new();
     for gpu in gpus {
         let model: String = gpu.model.chars().map(printable).take(MAX_MODEL_LENGTH).collect();
+        let (index, file) = (Some(gpu.index), Some(gpu.file.chars().map(printable).take(MAX_MODEL_LENGTH).collect()));
         match extra.gpus.last_mut() {
-            Some(last) if last.model == model && last.mib == gpu.memory_mib => last.n += 1,
-            _ => extra.gpus.push(Run { n: 1, model, mib: gpu.memory_mib }),
+            Some(last)
+                if last.model == model && last.mib == gpu.memory_mib && last.place(last.n) == (index, file.clone()) =>
+            {
+                last.n += 1;
+            }
+            _ => extra.gpus.push(Run { n: 1, model, mib: gpu.memory_mib, gpu: index, file }),
         }
         // GPUs that do not fit are dropped; the earlier ones keep their index.
         match serde_json::to_string(&extra) {
@@ -67,8 +104,12 @@ pub fn parse(text: &str) -> Vec<Announced> {
     }
     let extra: Extra = serde_json::from_str(text).unwrap_or_default();
     let gpus = extra.gpus.into_iter().flat_map(|run| {
-        let model = run.model.chars().take(MAX_MODEL_LENGTH).collect();
-        std::iter::repeat_n(Announced { model, memory_mib: run.mib }, run.n.min(gres::MAX_GPUS))
+        let model: String = run.model.chars().take(MAX_MODEL_LENGTH).collect();
+        (0..run.n.min(gres::MAX_GPUS)).map(move |number| {
+            let (index, file) = run.place(number);
+            let file = file.map(|file| file.chars().take(MAX_MODEL_LENGTH).collect());
+            Announced { model: model.clone(), memory_mib: run.mib, index, file }
+        })
     });
     gpus.take(gres::MAX_GPUS).collect()
 }
@@ -77,20 +118,33 @@ pub fn parse(text: &str) -> Vec<Announced> {
 mod tests {
     use super::*;
 
-    fn gpu(model: &str, memory_mib: Option<u64>) -> OfferedGpu {
-        OfferedGpu { model: model.to_owned(), memory_mib, ..OfferedGpu::default() }
+    fn gpu(index: u32, file: &str, model: &str, memory_mib: Option<u64>) -> OfferedGpu {
+        OfferedGpu { index, file: file.to_owned(), model: model.to_owned(), memory_mib, ..OfferedGpu::default() }
     }
 
     #[test]
     fn text_round_trips_within_maximum_length() {
-        let gpus =
-            [gpu("NVIDIA H200", Some(143_771)), gpu("NVIDIA H200", Some(143_771)), gpu("AMD\n\u{202e}\"x", None)];
+        let h200 = |index, file| gpu(index, file, "NVIDIA H200", Some(143_771));
+        let gpus = [
+            h200(1, "/dev/nvidia2"),
+            h200(2, "/dev/nvidia3"),
+            h200(4, "/dev/nvidia4"),
+            gpu(0, "/dev/dri/renderD128", "AMD\n\u{202e}\"x", None),
+        ];
         let announced = text(&gpus);
-        assert_eq!(announced, r#"{"gpus":[{"n":2,"model":"NVIDIA H200","mib":143771},{"n":1,"model":"AMD??\"x"}]}"#);
+        assert_eq!(
+            announced,
+            r#"{"gpus":[{"n":2,"model":"NVIDIA H200","mib":143771,"gpu":1,"file":"/dev/nvidia2"},{"n":1,"model":"NVIDIA H200","mib":143771,"gpu":4,"file":"/dev/nvidia4"},{"n":1,"model":"AMD??\"x","gpu":0,"file":"/dev/dri/renderD128"}]}"#
+        );
         let read = parse(&announced);
-        assert_eq!((read.len(), read[1].memory_mib, read[2].model.as_str()), (3, Some(143_771), "AMD??\"x"));
+        let places: Vec<_> = read.iter().map(|gpu| (gpu.index.unwrap(), gpu.file.as_deref().unwrap())).collect();
+        assert_eq!(places, [1, 2, 4, 0].into_iter().zip(gpus.iter().map(|gpu| gpu.file.as_str())).collect::<Vec<_>>());
+        assert_eq!((read[1].memory_mib, read[3].model.as_str()), (Some(143_771), "AMD??\"x"));
+        let older = parse(r#"{"gpus":[{"n":2,"model":"x"}]}"#);
+        assert_eq!((older.len(), older[1].index, &older[1].file), (2, None, &None));
         assert_eq!(text(&[]), "");
-        let many: Vec<OfferedGpu> = (0..200).map(|number| gpu(&"x".repeat(99), Some(number))).collect();
+        let many: Vec<OfferedGpu> =
+            (0..200).map(|number| gpu(0, "/dev/nvidia0", &"x".repeat(99), Some(number))).collect();
         let announced = text(&many);
         assert!(announced.len() <= MAX_BYTES && parse(&announced).len() > 50, "{}", announced.len());
     }

@@ -48,17 +48,24 @@ pub struct ClusterNode {
     pub memory_mib: u64,
     /// The allocated memory, in MiB.
     pub memory_allocated_mib: u64,
-    /// The GPUs, by their index.
+    /// The GPUs, by Slurm's index.
     pub gpus: Vec<NodeGpu>,
     /// The jobs that are on the node.
     pub jobs: Vec<OwnedJob>,
+    /// When the node last had a job, in seconds since 1970.
+    #[serde(skip)]
+    pub last_busy: Option<u64>,
 }
 
 /// A GPU of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeGpu {
+    /// The driver's index, which a MIG instance shares with its GPU; Slurm's, if the node has not reported the driver's.
+    pub index: u32,
     /// Slurm's index on the node, from 0.
-    pub index: usize,
+    pub slurm_index: usize,
+    /// The device file; for a MIG instance the last one. `None` if the node has not reported it.
+    pub file: Option<String>,
     /// The GPU's GRES type.
     #[serde(rename = "type")]
     pub gres_type: String,
@@ -146,11 +153,14 @@ impl ClusterNode {
             memory_allocated_mib: number(&value["alloc_memory"]).unwrap_or_default(),
             gpus: Vec::new(),
             jobs: Vec::new(),
+            last_busy: number(&value["last_busy"]),
         };
         let free = if node.accepts_jobs() { GpuState::Free } else { GpuState::Unavailable };
         let types = gres::types(value["gres"].as_str().unwrap_or_default()).into_iter().enumerate();
         let gpu = |(index, gres_type): (usize, &str)| NodeGpu {
-            index,
+            index: u32::try_from(index).unwrap_or(u32::MAX),
+            slurm_index: index,
+            file: None,
             gres_type: printable::short(gres_type, MAX_TEXT_LENGTH),
             model: None,
             memory_mib: None,
@@ -161,12 +171,14 @@ impl ClusterNode {
         Some(node)
     }
 
-    /// Sets the models, unless the number of GPUs differs: the text then describes other hardware.
+    /// Sets the indices, device files and models, unless the number of GPUs differs: the text then describes other hardware.
     fn describe(&mut self, announced: Vec<Announced>) {
         if announced.len() == self.gpus.len() {
             for (gpu, announced) in self.gpus.iter_mut().zip(announced) {
-                (gpu.model, gpu.memory_mib) =
-                    (Some(printable::line(&announced.model).into_owned()), announced.memory_mib);
+                let line = |text: &String| printable::line(text).into_owned();
+                gpu.index = announced.index.unwrap_or(gpu.index);
+                (gpu.file, gpu.memory_mib) = (announced.file.as_ref().map(line), announced.memory_mib);
+                gpu.model = Some(line(&announced.model));
             }
         }
     }
@@ -177,13 +189,13 @@ impl ClusterNode {
         for gpu in &mut self.gpus {
             // The queries run one after the other: a job without an allocation at the time of the node query is ignored.
             match &mut gpu.state {
-                GpuState::Allocated { job: owner @ None } if allocated.contains(&gpu.index) => {
+                GpuState::Allocated { job: owner @ None } if allocated.contains(&gpu.slurm_index) => {
                     *owner = Some(job.clone());
                 }
-                GpuState::Allocated { job: Some(_) } if allocated.contains(&gpu.index) => {
-                    ambiguous_gpus.push((self.name.clone(), gpu.index));
+                GpuState::Allocated { job: Some(_) } if allocated.contains(&gpu.slurm_index) => {
+                    ambiguous_gpus.push((self.name.clone(), gpu.slurm_index));
                 }
-                GpuState::Shared { jobs } if shared.contains(&gpu.index) => jobs.push(job.clone()),
+                GpuState::Shared { jobs } if shared.contains(&gpu.slurm_index) => jobs.push(job.clone()),
                 _ => {}
             }
         }
@@ -225,10 +237,9 @@ impl ClusterNodes {
 
     /// Adds the GPUs that a start detected on this node, if the node has reported no models to the controller.
     pub(super) fn describe(&mut self, name: &str, gpus: &[OfferedGpu]) {
-        let detected = || gpus.iter().map(|gpu| Announced { model: gpu.model.clone(), memory_mib: gpu.memory_mib });
         for node in self.nodes.iter_mut().filter(|node| node.name == name) {
             if node.gpus.iter().all(|gpu| gpu.model.is_none()) {
-                node.describe(detected().collect());
+                node.describe(gpus.iter().map(Announced::from).collect());
             }
         }
     }
@@ -286,8 +297,10 @@ fn state_words(node: &Value) -> Vec<String> {
 fn state(words: &[String]) -> String {
     let has = |word: &str| words.iter().any(|known| known == word);
     let is_busy = ["ALLOCATED", "MIXED", "COMPLETING"].into_iter().any(has);
-    let flag = ["DOWN", "INVALID_REG", "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "COMPLETING", "PLANNED"];
-    match flag.into_iter().find(|flag| has(flag)) {
+    let flags = ["DOWN", "INVALID_REG", "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "COMPLETING"];
+    // sinfo marks a busy node with a backfill plan as `mixed-`.
+    let flag = flags.into_iter().find(|flag| has(flag)).or((has("PLANNED") && has("IDLE")).then_some("PLANNED"));
+    match flag {
         _ if has("DRAIN") => if is_busy { "draining" } else { "drained" }.to_owned(),
         _ if has("FAIL") => if is_busy { "failing" } else { "fail" }.to_owned(),
         Some("INVALID_REG") => "inval".to_owned(),
@@ -329,6 +342,7 @@ impl ClusterNode {
             memory_allocated_mib: 0,
             gpus: Vec::new(),
             jobs: Vec::new(),
+            last_busy: None,
         }
     }
 }

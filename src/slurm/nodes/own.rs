@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::{GpuState, query_node};
 use crate::client::{Client, limit};
 use crate::error::QueryError;
-use machine::Snapshot;
 use machine::node_report::{NodeReport, NodeVerdict};
+use machine::{PhaseName, Snapshot};
 use model::prepared::OfferedGpu;
 use model::queued_job::OwnedJob;
 use sys::sandbox::Sandbox;
@@ -81,8 +81,10 @@ impl OwnNode {
 /// The use of one GPU, for `status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OwnGpu {
+    /// The driver's index, which a MIG instance shares with its GPU.
+    pub index: u32,
     /// The index in gres.conf, from 0, which is Slurm's index.
-    pub index: usize,
+    pub slurm_index: usize,
     /// The model, or the GPU's model and the profile of a MIG instance.
     pub model: String,
     /// The device file; for a MIG instance the last one.
@@ -110,6 +112,8 @@ pub enum OwnGpuState {
         /// The jobs, as far as known.
         jobs: Vec<OwnedJob>,
     },
+    /// No job holds it, and the node accepts none.
+    Unavailable,
     /// The GPU is no longer reachable.
     Lost {
         /// The reason.
@@ -123,12 +127,29 @@ pub enum OwnGpuState {
 pub fn node_status(snapshot: &Snapshot, lost: &[Option<String>]) -> NodeStatus {
     let (name, gpus) =
         snapshot.prepared.as_ref().map_or(("", &[][..]), |prepared| (&prepared.node_name, &prepared.gpus));
-    let node = if snapshot.ready { node(name) } else { Err(snapshot.why.clone()) };
+    let node = if snapshot.ready { node(name) } else { Err(why_not_ready(snapshot)) };
     // `slurminit nodes` has the GPUs of each simulated node.
     let is_simulated = snapshot.prepared.as_ref().is_some_and(|prepared| prepared.simulated_nodes > 0);
     let gpus = if is_simulated { &[][..] } else { gpus };
     let states = (node.is_ok() && !name.is_empty()).then(|| gpu_states(name)).flatten();
     NodeStatus { gpus: gpu_usage(gpus, lost, states.as_deref()), node }
+}
+
+/// Why the cluster is not ready. A container without a node waits for the controller's answer, which may be a refusal.
+pub fn why_not_ready(snapshot: &Snapshot) -> String {
+    let waits_for_controller = snapshot.phase == PhaseName::Starting
+        && snapshot.prepared.as_ref().is_some_and(|prepared| prepared.node_name.is_empty());
+    let rejection = || Client::with_timeout(limit::STATUS).rejection();
+    match waits_for_controller.then(rejection).flatten() {
+        Some(error) => rejected(&error),
+        None => snapshot.why.clone(),
+    }
+}
+
+fn rejected(error: &QueryError) -> String {
+    format!(
+        "slurmctld rejects the credentials of this container ({error}): its munge key or clock is not the controller's"
+    )
 }
 
 /// The node and its partitions.
@@ -145,7 +166,9 @@ pub fn node(name: &str) -> Result<OwnNode, String> {
     };
     if name.is_empty() {
         // A container without a node is ready if the controller responds.
-        return client.ping().map(|report| OwnNode { report, has_open_partition: true }).map_err(describe_error);
+        return client.ping().map(|report| OwnNode { report, has_open_partition: true }).map_err(|error| {
+            client.rejection().map_or_else(|| describe_error(error), |rejection| rejected(&rejection))
+        });
     }
     let text = client
         .output("sinfo", &["--noheader", "--all", "--Node", "--nodes", name, SINFO_FORMAT])
@@ -168,9 +191,9 @@ fn loss_reason(root: &Path, gpu: &OfferedGpu) -> Option<String> {
     if !under(root, Path::new(&gpu.file)).exists() {
         return Some(format!("{} is gone", gpu.file));
     }
-    let address = gpu.pci_address.as_ref()?;
+    let address = gpu.pci_address?.to_string();
     let mut vendor = [0; 2];
-    let config = under(root, &Path::new("/sys/bus/pci/devices").join(address).join("config"));
+    let config = under(root, &Path::new("/sys/bus/pci/devices").join(&address).join("config"));
     File::open(config).and_then(|mut file| file.read_exact(&mut vendor)).ok()?;
     (vendor == [0xff; 2]).then(|| format!("no response at {address}: it has fallen off the PCI bus"))
 }
@@ -192,14 +215,17 @@ fn gpu_usage(gpus: &[OfferedGpu], lost: &[Option<String>], states: Option<&[GpuS
                 OwnGpuState::Allocated { job, user }
             }
             Some(GpuState::Shared { jobs }) => OwnGpuState::Shared { jobs: jobs.clone() },
-            _ => OwnGpuState::Free,
+            Some(GpuState::Free) => OwnGpuState::Free,
+            Some(GpuState::Unavailable) => OwnGpuState::Unavailable,
+            None => OwnGpuState::Unknown,
         },
     };
-    let each = gpus.iter().enumerate().map(|(index, gpu)| OwnGpu {
-        index,
+    let each = gpus.iter().enumerate().map(|(slurm_index, gpu)| OwnGpu {
+        index: gpu.index,
+        slurm_index,
         model: gpu.model.clone(),
         file: gpu.file.clone(),
-        state: state(index),
+        state: state(slurm_index),
     });
     each.collect()
 }
@@ -236,10 +262,8 @@ mod tests {
         };
         let gpu = |number: usize, address: Option<&str>| OfferedGpu {
             file: format!("/dev/nvidia{number}"),
-            model: "NVIDIA H200".to_owned(),
-            memory_mib: None,
-            pci_address: address.map(str::to_owned),
-            line: String::new(),
+            pci_address: address.and_then(|address| address.parse().ok()),
+            ..OfferedGpu::default()
         };
         let gpus = [
             gpu(0, Some("0000:10:00.0")),
@@ -263,23 +287,31 @@ mod tests {
     #[test]
     fn assigns_jobs_and_never_shows_lost_or_unknown_gpu_as_free() {
         let gpu = |number| OfferedGpu { file: format!("/dev/nvidia{number}"), ..OfferedGpu::default() };
-        let gpus = [gpu(0), gpu(1), gpu(2), gpu(3)];
+        let gpus = [gpu(0), gpu(1), gpu(2), gpu(3), gpu(4), gpu(5)];
         let job = OwnedJob { job: 7, user: "alice".to_owned() };
         let shared = GpuState::Shared { jobs: vec![job.clone()] };
-        let states =
-            [GpuState::Allocated { job: Some(job) }, GpuState::Allocated { job: None }, GpuState::Free, shared];
+        let allocated = |job| GpuState::Allocated { job };
+        let states = [allocated(Some(job)), allocated(None), GpuState::Free, shared, GpuState::Unavailable];
         let states_and_jobs = |lost: &[Option<String>], states: Option<&[GpuState]>| {
             let json = serde_json::to_value(gpu_usage(&gpus, lost, states)).unwrap();
             json.as_array().unwrap().iter().map(|gpu| format!("{} {}", gpu["state"], gpu["job"])).collect::<Vec<_>>()
         };
         assert_eq!(
             states_and_jobs(&[], Some(&states)),
-            ["\"allocated\" \"7\"", "\"allocated\" null", "\"free\" null", "\"shared\" null"]
+            [
+                "\"allocated\" \"7\"",
+                "\"allocated\" null",
+                "\"free\" null",
+                "\"shared\" null",
+                "\"unavailable\" null",
+                "\"unknown\" null"
+            ]
         );
         let lost = [Some("gone".to_owned())];
+        let unknown = states_and_jobs(&lost, None);
         assert_eq!(
-            states_and_jobs(&lost, None),
-            ["\"lost\" null", "\"unknown\" null", "\"unknown\" null", "\"unknown\" null"]
+            (unknown[0].as_str(), unknown[1..].iter().all(|state| state == "\"unknown\" null")),
+            ("\"lost\" null", true)
         );
     }
 }

@@ -3,12 +3,12 @@
 //! Slurm chooses among the GPUs of one type itself. So individual GPUs can be requested only with all others of their types: always,
 //! if each has a type of its own (`type_name = "index"`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
 use super::{ClusterNode, GpuState, NodeGpu};
-use model::inventory::gres;
+use model::inventory::{file_kind, gres};
 
 /// A node, and which of its GPUs: `compute-1::0,2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub enum GpuSelection {
     None,
     /// `compute-1::all`
     All,
-    /// `compute-1::0,2-3`, in ascending order.
-    Indices(Vec<usize>),
+    /// `compute-1::0,2-3`: the driver's indices, in ascending order.
+    Indices(Vec<u32>),
 }
 
 impl FromStr for Target {
@@ -49,14 +49,14 @@ impl FromStr for Target {
 }
 
 /// `0,2-3` as 0, 2, 3.
-fn indices(list: &str) -> Result<Vec<usize>, String> {
+fn indices(list: &str) -> Result<Vec<u32>, String> {
     let invalid = || format!("not a list of GPUs: {list:?}; write numbers such as 0,2 or 0-3, or all");
     let mut all = Vec::new();
     for part in list.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| text.parse::<u16>().map(usize::from).map_err(|_| invalid());
+        let number = |text: &str| text.parse::<u16>().map(u32::from).map_err(|_| invalid());
         let (first, last) = (number(first)?, number(last)?);
-        if first > last || last >= gres::MAX_GPUS {
+        if first > last || last as usize >= gres::MAX_GPUS {
             return Err(invalid());
         }
         all.extend(first..=last);
@@ -73,8 +73,8 @@ fn indices(list: &str) -> Result<Vec<usize>, String> {
 pub struct GpuRequest {
     /// The value of `--gres`, if there is one: `gpu:gpu0:1,gpu:gpu2:1`.
     pub gres: Option<String>,
-    /// The indices of the GPUs.
-    pub gpus: Vec<usize>,
+    /// The driver's indices of the GPUs.
+    pub gpus: Vec<u32>,
     /// The selected GPUs that are in use, so that the job waits: `GPU 0 (job 17 of alice)`.
     pub busy: Vec<String>,
 }
@@ -96,20 +96,29 @@ impl Target {
             let why = format!("{} accepts no jobs: it is {}{response_note}{repair}", node.name, node.report);
             return Err(ImpossibleRequest(why));
         }
+        let all: BTreeSet<u32> = node.gpus.iter().map(|gpu| gpu.index).collect();
         let requested = match &self.gpus {
             GpuSelection::None => return Ok(GpuRequest { gres: None, gpus: Vec::new(), busy: Vec::new() }),
-            GpuSelection::All => (0..node.gpus.len()).collect(),
+            GpuSelection::All => all.iter().copied().collect(),
             GpuSelection::Indices(gpus) => gpus.clone(),
         };
         if node.gpus.is_empty() {
             return Err(ImpossibleRequest(format!("{} has no GPU", node.name)));
         }
-        if let Some(missing) = requested.iter().find(|index| **index >= node.gpus.len()) {
-            let available = match node.gpus.len() {
-                1 => "the node's only GPU is 0".to_owned(),
-                count => format!("the node has GPUs 0-{}", count - 1),
-            };
-            return Err(ImpossibleRequest(format!("{} has no GPU {missing}; {available}", node.name)));
+        if let Some(missing) = requested.iter().find(|index| !all.contains(index)) {
+            return Err(ImpossibleRequest(format!("{} has no GPU {missing}; it has {}", node.name, numbers(all))));
+        }
+        // Each vendor's driver counts from 0; the instances of a GPU share its number.
+        let files = |index: &u32| {
+            let own = node.gpus.iter().filter(move |gpu| gpu.index == *index);
+            own.filter_map(|gpu| gpu.file.as_deref()).collect::<Vec<_>>()
+        };
+        let kinds = |index: &u32| files(index).into_iter().map(file_kind).collect::<BTreeSet<_>>().len();
+        let is_list = matches!(self.gpus, GpuSelection::Indices(_));
+        if let Some(several) = requested.iter().find(|index| is_list && kinds(index) > 1) {
+            let files = files(several).join(" and ");
+            let why = format!("{} has several GPUs with the number {several}: {files}; use --gres", node.name);
+            return Err(ImpossibleRequest(why));
         }
         let gpus = node.gpus.iter().filter(|gpu| requested.contains(&gpu.index));
         let busy = gpus.filter_map(|gpu| Some(format!("GPU {} ({})", gpu.index, describe_use(gpu)?))).collect();
@@ -130,7 +139,7 @@ fn describe_use(gpu: &NodeGpu) -> Option<String> {
 }
 
 /// The `--gres` value for exactly these GPUs, which must be all GPUs of their types.
-fn gres_value(node: &ClusterNode, requested: &[usize]) -> Result<String, ImpossibleRequest> {
+fn gres_value(node: &ClusterNode, requested: &[u32]) -> Result<String, ImpossibleRequest> {
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for gpu in &node.gpus {
         let (chosen, all) = counts.entry(&gpu.gres_type).or_default();
@@ -154,12 +163,16 @@ fn gres_value(node: &ClusterNode, requested: &[usize]) -> Result<String, Impossi
 /// `GPUs 0,2`
 impl fmt::Display for GpuRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let numbers: Vec<String> = self.gpus.iter().map(usize::to_string).collect();
-        match numbers.len() {
-            0 => f.write_str("no GPU"),
-            1 => write!(f, "GPU {}", numbers.concat()),
-            _ => write!(f, "GPUs {}", numbers.join(",")),
-        }
+        f.write_str(&numbers(self.gpus.iter().copied()))
+    }
+}
+
+fn numbers(gpus: impl IntoIterator<Item = u32>) -> String {
+    let numbers: Vec<String> = gpus.into_iter().map(|index| index.to_string()).collect();
+    match numbers.len() {
+        0 => "no GPU".to_owned(),
+        1 => format!("GPU {}", numbers.concat()),
+        _ => format!("GPUs {}", numbers.join(",")),
     }
 }
 
@@ -171,7 +184,9 @@ mod tests {
 
     fn node(types: &[&str]) -> ClusterNode {
         let gpu = |(index, name): (usize, &&str)| NodeGpu {
-            index,
+            index: u32::try_from(index).unwrap(),
+            slurm_index: index,
+            file: None,
             gres_type: (*name).to_owned(),
             model: None,
             memory_mib: None,
@@ -214,10 +229,27 @@ mod tests {
         assert!(chosen.contains("among the 2 GPUs of type nvidia") && chosen.contains("\"index\""), "{chosen}");
     }
 
+    /// GPU 0 was released, so that Slurm's first GPU is the driver's second.
+    #[test]
+    fn numbers_are_the_drivers() {
+        let mut node = node(&["gpu1", "gpu2", "gpu0"]);
+        let places = [(1, "/dev/nvidia1"), (2, "/dev/nvidia2"), (0, "/dev/dri/renderD128")];
+        for (gpu, (index, file)) in node.gpus.iter_mut().zip(places) {
+            (gpu.index, gpu.file) = (index, Some(file.to_owned()));
+        }
+        let request = |target: &str| target.parse::<Target>().unwrap().request(&node).map(|request| request.gres);
+        assert_eq!(request("c1::2"), Ok(Some("gpu:gpu2:1".to_owned())));
+        node.gpus[0].index = 0;
+        let request = |target: &str| target.parse::<Target>().unwrap().request(&node).map(|request| request.gres);
+        let why = request("c1::0").unwrap_err().to_string();
+        assert!(why.contains("/dev/nvidia1 and /dev/dri/renderD128"), "{why}");
+        assert_eq!(request("c1::all"), Ok(Some("gpu:gpu0:1,gpu:gpu1:1,gpu:gpu2:1".to_owned())));
+    }
+
     #[test]
     fn impossible_request_names_available_gpus() {
-        assert_eq!(gres("c1::0,3", &["a", "a"]).unwrap_err(), "c1 has no GPU 3; the node has GPUs 0-1");
-        assert_eq!(gres("c1::1", &["a"]).unwrap_err(), "c1 has no GPU 1; the node's only GPU is 0");
+        assert_eq!(gres("c1::0,3", &["a", "a"]).unwrap_err(), "c1 has no GPU 3; it has GPUs 0,1");
+        assert_eq!(gres("c1::1", &["a"]).unwrap_err(), "c1 has no GPU 1; it has GPU 0");
         assert_eq!(gres("c1::all", &[]).unwrap_err(), "c1 has no GPU");
         let mut closed = node(&["a"]);
         closed.report = NodeReport { state: "drained".to_owned(), responding: true, reason: "fan".to_owned() };

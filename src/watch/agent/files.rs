@@ -66,7 +66,7 @@ pub fn leave_out(run: &Path, inventory: &mut Inventory) {
 
 fn mark(outs: &[LeftOutGpu], inventory: &mut Inventory) {
     for out in outs {
-        if !inventory.gpus.iter().any(|gpu| out.gpu.matches(gpu)) {
+        if !inventory.gpus.iter().any(|gpu| out.gpu.is_same_gpu(&gpu.into())) {
             let missing = Gpu {
                 vendor: out.gpu.vendor,
                 index: out.gpu.index,
@@ -81,7 +81,7 @@ fn mark(outs: &[LeftOutGpu], inventory: &mut Inventory) {
             let place = inventory.gpus.iter().position(is_later).unwrap_or(inventory.gpus.len());
             inventory.gpus.insert(place, missing);
         }
-        for gpu in inventory.gpus.iter_mut().filter(|gpu| gpu.is_usable() && out.gpu.matches(gpu)) {
+        for gpu in inventory.gpus.iter_mut().filter(|gpu| gpu.is_usable() && out.gpu.is_same_gpu(&(&**gpu).into())) {
             gpu.access = Access::unusable(Obstacle::Faulty, out.reason.clone());
         }
     }

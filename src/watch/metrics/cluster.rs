@@ -49,9 +49,20 @@ fn gauge(name: String, help: &'static str, value: impl Into<Value>) -> Family {
 }
 
 fn nodes(slurm: &Slurm) -> Vec<Family> {
-    let states: Vec<&str> = slurm.cluster.nodes.iter().map(state).collect();
+    let states: Vec<&str> = slurm.cluster.nodes.iter().map(counted_state).collect();
     let count = |start: &str| states.iter().filter(|state| state.starts_with(start)).count() as u64;
     NODE_STATES.iter().map(|(name, help, start)| gauge(format!("slurm_nodes_{name}"), help, count(start))).collect()
+}
+
+/// The state that counts: each node in one of [`NODE_STATES`]. Other words of Slurm add a plan or power saving to the state of its CPUs.
+fn counted_state(node: &ClusterNode) -> &'static str {
+    const SYNONYMS: [(&str, &str); 2] = [("inval", "err"), ("unknown", "err")];
+    let base = node.state_flags.first().map(|word| word.to_ascii_lowercase()).unwrap_or_default();
+    let known = |word: &str| {
+        let word = SYNONYMS.iter().find(|(other, _)| *other == word).map_or(word, |(_, word)| word);
+        NODE_STATES.iter().find(|(_, _, start)| word.starts_with(start)).map(|(_, _, start)| *start)
+    };
+    known(state(node)).or_else(|| known(&base)).unwrap_or("err")
 }
 
 /// The state as in `sinfo`: a node that would be idle, in a reservation, is reserved or in maintenance.
@@ -245,4 +256,43 @@ fn scheduler(slurm: &Slurm) -> Vec<Family> {
     let family =
         |(name, kind, help, value)| Family::new(format!("slurm_scheduler_{name}"), kind, help).with(&[], value);
     rows.into_iter().map(family).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slurm::nodes::ClusterNodes;
+
+    fn counted(flags: &[&str]) -> &'static str {
+        let node = serde_json::json!({"nodes": [{"name": "c1", "state": flags}]});
+        let cluster = ClusterNodes::parse(&node.to_string(), r#"{"jobs": []}"#).unwrap();
+        let slurm = Slurm { cluster, ..Slurm::default() };
+        let states = slurm.cluster.nodes.iter().map(counted_state);
+        let counts = |state: &str| NODE_STATES.iter().filter(|(_, _, start)| state.starts_with(start)).count();
+        states.inspect(|state| assert_eq!(counts(state), 1, "{flags:?}: {state}")).next().unwrap_or_default()
+    }
+
+    #[test]
+    fn each_node_counts_in_one_state() {
+        for (flags, state) in [
+            (&["IDLE"][..], "idle"),
+            (&["IDLE", "PLANNED"], "idle"),
+            (&["MIXED", "PLANNED"], "mix"),
+            (&["ALLOCATED", "PLANNED"], "allocated"),
+            (&["IDLE", "POWERED_DOWN", "CLOUD"], "idle"),
+            (&["ALLOCATED", "POWERING_UP", "CLOUD"], "allocated"),
+            (&["IDLE", "COMPLETING"], "completing"),
+            (&["MIXED", "DRAIN"], "drain"),
+            (&["IDLE", "DRAIN"], "drain"),
+            (&["MIXED", "FAIL"], "fail"),
+            (&["IDLE", "INVALID_REG"], "err"),
+            (&["UNKNOWN"], "err"),
+            (&["DOWN", "NOT_RESPONDING"], "down"),
+            (&["MIXED", "MAINTENANCE"], "maint"),
+            (&["IDLE", "RESERVED"], "res"),
+            (&[], "err"),
+        ] {
+            assert_eq!(counted(flags), state, "{flags:?}");
+        }
+    }
 }

@@ -223,7 +223,8 @@ fn info(name: &str, gpus: &[GpuReport], vendor: fn(&GpuReport) -> &'static str) 
         let (uuid, number) = (uuid(gpu), gpu.identity.index.to_string());
         let address = gpu.identity.pci_address.as_ref().map(bus_id).unwrap_or_default();
         let model = gpu.identity.model.as_deref().unwrap_or_default();
-        let identity = [("uuid", uuid.as_str()), ("vendor", vendor(gpu)), ("index", &number)];
+        let device = gpu.identity.file.as_deref().unwrap_or_default();
+        let identity = [("uuid", uuid.as_str()), ("vendor", vendor(gpu)), ("index", &number), ("device", device)];
         info.add(&[&identity[..], &[("name", model), ("pci_bus_id", &address)]].concat(), 1_u64);
     }
     info

@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 
 use super::seen::{Files, Slurm};
 use faults::report::GpuReport;
+use model::inventory::Key;
 use model::queued_job::OwnedJob;
 use slurm::nodes::{ClusterNode, GpuState};
 
-/// Since when GPUs have had no job, by their vendor and index.
+/// Since when GPUs have had no job.
 #[derive(Debug, Default)]
-pub struct Allocations(BTreeMap<(String, u32), u64>);
+pub struct Allocations(BTreeMap<Key, u64>);
 
 impl Allocations {
     /// Writes slurmctld's answer into the report. Without an answer, the report is unchanged.
@@ -23,8 +24,10 @@ impl Allocations {
             if gpu.offered.iter().any(|index| is_unknown(node, *index)) {
                 continue;
             }
+            // Before the first reader came: the agent has seen each job that used a GPU, and slurmctld when a job last ended.
+            let known = gpu.since.max(node.last_busy.filter(|_| node.jobs.is_empty()).unwrap_or(0)).min(files.now);
+            let idle = self.0.entry(gpu.identity.key()).or_insert(known);
             gpu.jobs = jobs(node, gpu);
-            let idle = self.0.entry((gpu.identity.vendor.to_string(), gpu.identity.index)).or_insert(files.now);
             let elapsed = |job: &OwnedJob| slurm.queue.jobs.iter().find(|queued| queued.number == job.job)?.seconds();
             match gpu.jobs.iter().filter_map(elapsed).max() {
                 _ if gpu.jobs.is_empty() => gpu.since = *idle,

@@ -62,8 +62,10 @@ pub struct State {
 /// A GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GpuView {
-    /// The position in the driver's order.
+    /// The driver's index.
     pub index: u32,
+    /// The device file.
+    pub file: String,
     /// The model.
     pub model: String,
     /// The driver's identifier, or the PCI address.
@@ -210,6 +212,7 @@ fn of_report(gpu: &GpuReport, files: &Files) -> GpuView {
     let address = || gpu.identity.pci_address.as_ref().map(ToString::to_string).unwrap_or_default();
     GpuView {
         index: gpu.identity.index,
+        file: line(gpu.identity.file.as_deref().unwrap_or_default()),
         model: line(gpu.identity.model.as_deref().unwrap_or("unknown model")),
         id: line(&gpu.identity.uuid.clone().unwrap_or_else(address)),
         memory_mib: condition.memory_mib.filter(|_| is_fresh),
@@ -233,9 +236,10 @@ fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
     let own = |node: &&ClusterNode| node.name == prepared.node_name;
     let node = slurm.and_then(|slurm| slurm.cluster.nodes.iter().find(own));
     let view = |(index, gpu): (usize, &OfferedGpu)| GpuView {
-        index: u32::try_from(index).unwrap_or(u32::MAX),
+        index: gpu.index,
+        file: line(&gpu.file),
         model: line(&gpu.model),
-        id: line(gpu.pci_address.as_deref().unwrap_or(&gpu.file)),
+        id: gpu.pci_address.map(|address| address.to_string()).unwrap_or_default(),
         jobs: node.and_then(|node| node.gpus.get(index)).map(|gpu| gpu.state.jobs().to_vec()).unwrap_or_default(),
         ..GpuView::default()
     };

@@ -2,31 +2,27 @@
 
 use std::collections::BTreeMap;
 
-use crate::commands::columns::{Column, WIDTH, dash, format_table, wrap};
+use crate::commands::columns::{Column, dash, device, format_table, wrap};
 use model::printable;
 use model::queued_job::OwnedJob;
 use slurm::nodes::{ClusterNode, ClusterNodes, GpuState, NodeGpu};
 
-/// The model column gets the remaining width.
-fn columns(rows: &[[String; 7]]) -> [Column; 7] {
-    let column = |index: usize, head, min_width: usize, max_width: usize| {
-        let longest = rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
-        (Column::left(head, min_width, max_width), longest.clamp(min_width, max_width))
-    };
-    let (node, node_width) = column(0, "NODE", 4, 15);
-    let (state, state_width) = column(1, "STATE", 5, 13);
-    let (job, job_width) = column(5, "JOB", 4, 9);
-    let (user, user_width) = column(6, "USER", 4, 10);
-    let model = WIDTH - (node_width + state_width + 3 + 7 + job_width + user_width + 6);
-    let (gpu, memory) = (Column::right("GPU", 3), Column::right("MEMORY", 7));
-    [node, state, gpu, Column::left("MODEL", 5, model), memory, job, user]
-}
+const COLUMNS: [Column; 8] = [
+    Column::left("NODE", 4, 13),
+    Column::left("STATE", 5, 12),
+    Column::right("GPU", 3),
+    Column::left("DEVICE", 6, 12),
+    Column::rest("MODEL"),
+    Column::right("MEMORY", 7),
+    Column::left("JOB", 4, 9),
+    Column::left("USER", 4, 8),
+];
 
 pub(super) fn table(cluster: &ClusterNodes) -> String {
     let mut text = wrap(&headline(cluster), "");
-    let rows: Vec<[String; 7]> = cluster.nodes.iter().flat_map(rows).collect();
+    let rows: Vec<[String; 8]> = cluster.nodes.iter().flat_map(rows).collect();
     if !rows.is_empty() {
-        text += &format!("\n{}", format_table(&columns(&rows), &rows));
+        text += &format!("\n{}", format_table(&COLUMNS, &rows));
     }
     let notes: String = cluster.nodes.iter().filter_map(note).collect();
     if !notes.is_empty() {
@@ -55,7 +51,7 @@ fn headline(cluster: &ClusterNodes) -> String {
 }
 
 /// One row for each GPU, or one for a node without GPUs.
-fn rows(node: &ClusterNode) -> Vec<[String; 7]> {
+fn rows(node: &ClusterNode) -> Vec<[String; 8]> {
     let silent_mark = if node.report.responding { "" } else { "*" };
     let state = format!("{}{silent_mark}", node.report.state);
     let row = |gpu: &NodeGpu| {
@@ -67,10 +63,11 @@ fn rows(node: &ClusterNode) -> Vec<[String; 7]> {
             GpuState::Allocated { job: None } => ("in use".to_owned(), "?".to_owned()),
         };
         let model = gpu.model.clone().unwrap_or_else(|| gpu.gres_type.clone());
-        [node.name.clone(), state.clone(), gpu.index.to_string(), model, size(gpu.memory_mib), job, user]
+        let (index, device) = (gpu.index.to_string(), gpu.file.as_deref().map_or_else(dash, device));
+        [node.name.clone(), state.clone(), index, device, model, size(gpu.memory_mib), job, user]
     };
     match node.gpus.is_empty() {
-        true => vec![[node.name.clone(), state, dash(), dash(), dash(), dash(), dash()]],
+        true => vec![[node.name.clone(), state, dash(), dash(), dash(), dash(), dash(), dash()]],
         false => node.gpus.iter().map(row).collect(),
     }
 }

@@ -6,17 +6,11 @@ use faults::report::{GpuReport, Release, Report};
 /// Empty if no GPU has a fault. `now` is in seconds since 1970.
 pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> String {
     let gpu_faults = |gpu: &GpuReport| {
-        let name = gpu.identity.pci_address.map_or_else(String::new, |address| format!(" ({address})"));
+        let name = &gpu.identity;
         let availability = if gpu.is_out { "; jobs do not get it" } else { "" };
         let fault = |fault: &faults::report::OpenFault| {
             let since = age(now.saturating_sub(fault.since) * 1000);
-            wrap(
-                &format!(
-                    "GPU {}{name}: {}, since {since}{availability}; repair: {}",
-                    gpu.identity.index, fault.what, fault.repair
-                ),
-                "  ",
-            )
+            wrap(&format!("{name}: {}, since {since}{availability}; repair: {}", fault.what, fault.repair), "  ")
         };
         let faults: String = gpu.faults.iter().map(fault).collect();
         let state = match gpu.release {
@@ -26,7 +20,7 @@ pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> 
             None if faults.is_empty() && gpu.is_out => format!("recovered{availability} yet"),
             None => return faults,
         };
-        faults + &wrap(&format!("GPU {}{name}: {state}", gpu.identity.index), "  ")
+        faults + &wrap(&format!("{name}: {state}"), "  ")
     };
     let gpus: String = report.gpus.iter().map(gpu_faults).collect();
     let node = report.node.as_ref().map(|node| wrap(&format!("the node: {node}"), "  ")).unwrap_or_default();
@@ -51,9 +45,8 @@ mod tests {
             what: "the driver has lost it".to_owned(),
             repair: "reboot the host".to_owned(),
         };
-        let address = "0000:13:00.0".parse().ok();
         let gpu = GpuReport {
-            identity: Identity { index: 3, pci_address: address, ..Identity::default() },
+            identity: Identity { index: 3, file: Some("/dev/nvidia3".to_owned()), ..Identity::default() },
             faults: vec![fault],
             is_out: true,
             ..GpuReport::default()
@@ -70,7 +63,7 @@ mod tests {
             Report { gpus: vec![gpu, healthy, released], node: Some("GPU 3 left out".to_owned()), ..Report::default() };
         assert_eq!(
             faults(&report, 9, age).split_whitespace().collect::<Vec<_>>().join(" "),
-            "GPU 3 (0000:13:00.0): the driver has lost it, since 4s; jobs do not get it; repair: reboot the host \
+            "GPU 3 (/dev/nvidia3): the driver has lost it, since 4s; jobs do not get it; repair: reboot the host \
              GPU 4: recovered; jobs do not get it yet \
              GPU 5: released for work on the host (slurminit gpu return ends that) the node: GPU 3 left out"
         );

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::commands::columns::{Column, dash, format_table, wrap};
+use crate::commands::columns::{Column, dash, device, format_table, wrap};
 use crate::commands::nodes::users;
 use faults::report::GpuReport;
 use machine::Status;
@@ -19,11 +19,12 @@ const DAEMONS: [Column; 6] = [
     Column::right("MEMORY", 9),
 ];
 
-const GPUS: [Column; 8] = [
+const GPUS: [Column; 9] = [
     Column::right("GPU", 3),
-    Column::left("MODEL", 5, 22),
+    Column::left("DEVICE", 6, 12),
+    Column::rest("MODEL"),
     Column::left("STATE", 5, 12),
-    Column::left("USER", 4, 12),
+    Column::left("USER", 4, 8),
     Column::right("USE", 5),
     Column::right("MEMORY", 11),
     Column::right("TEMP", 4),
@@ -89,12 +90,13 @@ fn gpus(gpus: &[OwnGpu], samples: &[GpuReport]) -> String {
             }
             OwnGpuState::Allocated { job: None, .. } => ("in use".to_owned(), "?".to_owned()),
             OwnGpuState::Shared { jobs } => ("shared".to_owned(), users(jobs)),
+            OwnGpuState::Unavailable => (dash(), dash()),
             OwnGpuState::Lost { .. } => ("lost".to_owned(), dash()),
             OwnGpuState::Unknown => ("?".to_owned(), "?".to_owned()),
         };
-        let sample = samples.iter().find(|sample| sample.offered.contains(&gpu.index));
+        let sample = samples.iter().find(|sample| sample.offered.contains(&gpu.slurm_index));
         let [percent, memory, celsius, watts] = sample.map_or_else(|| [(); 4].map(|()| dash()), readings);
-        [gpu.index.to_string(), gpu.model.clone(), state, user, percent, memory, celsius, watts]
+        [gpu.index.to_string(), device(&gpu.file), gpu.model.clone(), state, user, percent, memory, celsius, watts]
     };
     let why = |gpu: &OwnGpu| match &gpu.state {
         OwnGpuState::Lost { why } => Some(wrap(&format!("GPU {}: {why}", gpu.index), "  ")),
@@ -175,8 +177,10 @@ mod tests {
         Ok(OwnNode { report, has_open_partition: true })
     }
 
-    fn gpu(index: usize, model: &str, state: OwnGpuState) -> OwnGpu {
-        OwnGpu { index, model: model.to_owned(), file: format!("/dev/dri/renderD{}", 128 + index), state }
+    /// GPU 0 was released, so that Slurm's first GPU is the driver's second.
+    fn gpu(slurm_index: usize, model: &str, state: OwnGpuState) -> OwnGpu {
+        let index = 1 + u32::try_from(slurm_index).unwrap();
+        OwnGpu { index, slurm_index, model: model.to_owned(), file: format!("/dev/dri/renderD{}", 128 + index), state }
     }
 
     #[test]
@@ -230,7 +234,7 @@ mod tests {
             gpu(0, "NVIDIA H200", OwnGpuState::Free),
             gpu(1, "NVIDIA H200", allocated(Some("1207"), Some("alice"))),
             gpu(2, "NVIDIA A100-SXM4-80GB MIG 1g.10gb+me", allocated(None, None)),
-            gpu(3, "NVIDIA H200", OwnGpuState::Lost { why: "/dev/nvidia3 is gone".to_owned() }),
+            gpu(3, "NVIDIA H200", OwnGpuState::Lost { why: "/dev/dri/renderD132 is gone".to_owned() }),
         ];
         let node_status = NodeStatus {
             node: node("drained|fan broken, ask Eve about it before anybody touches the machine again"),
@@ -256,6 +260,13 @@ mod tests {
     fn unknown_gpu_state_is_not_shown_as_free() {
         let gpus = vec![gpu(0, "NVIDIA H200", OwnGpuState::Unknown)];
         let text = super::gpus(&gpus, &[]);
-        assert!(text.lines().nth(2).is_some_and(|line| line.split_whitespace().nth(3) == Some("?")), "{text}");
+        assert!(text.lines().nth(2).is_some_and(|line| line.split_whitespace().nth(4) == Some("?")), "{text}");
+    }
+
+    #[test]
+    fn gpu_of_drained_node_is_not_shown_as_free() {
+        let text = super::gpus(&[gpu(0, "NVIDIA H200", OwnGpuState::Unavailable)], &[]);
+        let words: Vec<&str> = text.lines().nth(2).unwrap_or_default().split_whitespace().collect();
+        assert_eq!(words[..6], ["1", "renderD129", "NVIDIA", "H200", "-", "-"], "{text}");
     }
 }

@@ -1,7 +1,6 @@
 //! Draining the node, and returning its GPUs to jobs.
 
 use crate::report::Release;
-use model::prepared::AwaitedGpu;
 
 use super::*;
 
@@ -194,12 +193,8 @@ fn distinguishes_partitions_of_a_gpu_by_render_node() {
         file: Some(format!("/dev/dri/renderD{}", 128 + index)),
         ..Identity::default()
     };
-    let offered = |index: u32| Offered {
-        pci_address: Some("0000:0a:00.0".to_owned()),
-        file: format!("/dev/dri/renderD{}", 128 + index),
-    };
     let mut health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
-    health.set_offered((0..4).map(offered).collect());
+    health.set_offered((0..4).map(part).collect());
     let now = Clock::default();
     health.begin_round(now, Vendor::Amd, (0..4).map(part).collect());
     health.end_round(now, Vendor::Amd);
@@ -212,13 +207,13 @@ fn distinguishes_partitions_of_a_gpu_by_render_node() {
     assert_eq!(faults, [0, 0, 0, 1]);
     // A MIG instance has its GPU's PCI address and its own device file.
     let whole = Identity { file: Some("/dev/nvidia0".to_owned()), ..identity(0) };
-    let instance = |file: &str| Offered { pci_address: Some("0000:10:00.0".to_owned()), file: file.to_owned() };
+    let instance = |file: &str| Identity { uuid: None, file: Some(file.to_owned()), ..identity(0) };
     let all = [
         instance("/dev/nvidia-caps/nvidia-cap12"),
         instance("/dev/nvidia-caps/nvidia-cap21"),
         instance("/dev/nvidia1"),
     ];
-    assert_eq!(whole.indices(&all), [0, 1]);
+    assert_eq!(indices(&whole, &all), [0, 1]);
 }
 
 /// The driver takes seconds to open each GPU, so the start does not wait for all of them.
@@ -226,7 +221,7 @@ fn distinguishes_partitions_of_a_gpu_by_render_node() {
 fn gpu_opened_after_start_is_offered_automatically() {
     let mut cluster = Cluster::new(3);
     cluster.offered = vec![0];
-    let awaited = |index: u32| AwaitedGpu { vendor: NVIDIA, index, pci_address: identity(index).pci_address };
+    let awaited = |index: u32| Identity { uuid: None, ..identity(index) };
     cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
     cluster.health.set_offered(cluster.offer());
     cluster.health.set_awaited(vec![awaited(1), awaited(2)]);
@@ -265,7 +260,7 @@ fn retries_reload_for_awaited_gpu_once_a_minute() {
     cluster.offered = vec![0];
     cluster.health = HealthController::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
     cluster.health.set_offered(cluster.offer());
-    cluster.health.set_awaited(vec![AwaitedGpu { vendor: NVIDIA, index: 1, pci_address: None }]);
+    cluster.health.set_awaited(vec![Identity { vendor: NVIDIA, index: 1, ..Identity::default() }]);
     (0..60).for_each(|_| cluster.sample(&[]));
     let reloads =
         cluster.log.iter().filter(|line| line.contains("available to jobs") || line.contains("resumed with")).count();

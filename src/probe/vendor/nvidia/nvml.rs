@@ -207,7 +207,7 @@ fn gpu(
     match device {
         Ok(device) => {
             identify(device, answers, &mut gpu);
-            match left_out.iter().find(|excluded| excluded.gpu.matches(&gpu)) {
+            match left_out.iter().find(|excluded| excluded.gpu.is_same_gpu(&(&gpu).into())) {
                 Some(excluded) => exclude(root, excluded, &mut gpu),
                 None => describe(root, device, answers, &mut gpu),
             }

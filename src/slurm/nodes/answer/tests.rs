@@ -96,7 +96,7 @@ fn double_claimed_gpu_has_no_owner_and_bad_json_is_error() {
 }
 
 #[test]
-fn state_matches_sinfo() {
+fn state_is_sinfos_without_marks() {
     let word = |words: &[&str]| state(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
     assert_eq!(word(&["ALLOCATED", "DRAIN"]), "draining");
     assert_eq!(word(&["IDLE", "COMPLETING", "DRAIN"]), "draining");
@@ -106,7 +106,9 @@ fn state_matches_sinfo() {
     assert_eq!(word(&["MIXED", "FAIL"]), "failing");
     assert_eq!(word(&["DOWN", "INVALID_REG"]), "down");
     assert_eq!(word(&["IDLE", "INVALID_REG"]), "inval");
-    assert_eq!(word(&["MIXED", "DYNAMIC_NORM", "PLANNED"]), "planned");
+    assert_eq!(word(&["MIXED", "DYNAMIC_NORM", "PLANNED"]), "mixed");
+    assert_eq!(word(&["ALLOCATED", "PLANNED"]), "allocated");
+    assert_eq!(word(&["IDLE", "DYNAMIC_NORM", "PLANNED"]), "planned");
     assert_eq!(word(&[]), "unknown");
 }
 

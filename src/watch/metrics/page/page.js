@@ -31,7 +31,7 @@ function gpuCard(gpu) {
   const state = gpu.is_out ? ["bad", "out"] : gpu.jobs.length ? ["", "in use"] : unused;
   const card = make("div", "card" + (gpu.is_out ? " out" : ""),
     make("div", "head", make("span", "", "GPU " + gpu.index + " · " + gpu.model), make("span", state[0], state[1])),
-    make("div", "soft small", gpu.id));
+    make("div", "soft small", [gpu.file, gpu.id].filter(Boolean).join(" · ")));
   if (gpu.utilization != null) card.append(meter("use", gpu.utilization / 100, "", gpu.utilization + " %"));
   if (gpu.memory_mib) {
     const [used, total] = gpu.memory_mib;

@@ -3,7 +3,7 @@ use crate::commands::columns::WIDTH;
 
 const NODES: &str = r#"{"nodes": [
   {"name": "compute-1", "state": ["MIXED"], "gres": "gpu:nvidia:3", "gres_used": "gpu:nvidia:2(IDX:0-1)",
-   "extra": "{\"gpus\":[{\"n\":2,\"model\":\"NVIDIA H200\",\"mib\":143771},{\"n\":1,\"model\":\"NVIDIA A100-SXM4-80GB MIG 1g.10gb+me\",\"mib\":9728}]}"},
+   "extra": "{\"gpus\":[{\"n\":2,\"model\":\"NVIDIA H200\",\"mib\":143771,\"gpu\":1,\"file\":\"/dev/nvidia1\"},{\"n\":1,\"model\":\"NVIDIA A100-SXM4-80GB MIG 1g.10gb+me\",\"mib\":9728,\"gpu\":3,\"file\":\"/dev/nvidia-caps/nvidia-cap12\"}]}"},
   {"name": "compute-2", "state": ["IDLE", "DRAIN"], "gres": "gpu:amd:1", "gres_used": "gpu:amd:0",
    "reason": "fan broken, ask Eve about it before anybody touches the machine again\u001b[2J"},
   {"name": "a-node-with-a-name-that-is-too-long-3", "state": ["DOWN", "NOT_RESPONDING"], "gres": "", "reason": "Not responding"}]}"#;
