@@ -33,8 +33,11 @@ pub enum NodeVerdict {
     NotYet,
 }
 
+/// slurmd's reason when it has no space for a batch job.
+pub const SPOOL_FULL_REASON: &str = "SlurmdSpoolDir is full";
+
 /// Other reasons of Slurm that a start makes outdated. If the spool directory is still full, the next batch job drains the node again.
-const OUTDATED_REASONS: [&str; 2] = ["SlurmdSpoolDir is full", DUPLICATE_JOB_REASON];
+const OUTDATED_REASONS: [&str; 2] = [SPOOL_FULL_REASON, DUPLICATE_JOB_REASON];
 
 /// The reasons that Slurm sets when a node registers with less than slurm.conf promises, joined by commas. A start writes files that
 /// match the hardware, so such a reason is outdated. Slurm 24.11 to 26.05, `node_mgr.c`. They are compared whole: an

@@ -160,7 +160,7 @@ notices! {
     DrainedByAdministrator { node: String, reason: String } => Level::Warn,
         message!(
             "node-drained-by-administrator",
-            "the node stays drained, not by slurminit (\"{reason}\"); to resume it: scontrol update nodename={node} state=resume",
+            "the node stays drained, not by slurminit (\"{reason}\"); to resume it: slurminit resume {node}",
             node = node,
             reason = reason
         );

@@ -24,8 +24,10 @@ pub struct Task {
     pub has_other_nodes: bool,
     /// The handling of jobs that exceed the grace period when the container stops.
     pub on_stop: OnStop,
-    /// The role, passed on to the preparation.
+    /// The role, passed on to the children: the configuration's may change until a reload, which refuses that.
     pub role: Role,
+    /// The role from the command line, passed on to the preparation.
+    pub requested_role: Option<Role>,
     /// The number of simulated nodes from the command line, passed on to the preparation.
     pub simulated_nodes: Option<u32>,
     /// The configured name of the node.
@@ -42,7 +44,7 @@ pub struct Task {
     pub config_file: Option<OsString>,
     /// The file to watch for changes, even if none was named.
     pub watched_file: OsString,
-    /// The checksums of restart-only tables, without the command line's overrides: `config::StartOnlyTables` as text.
+    /// The checksums of restart-only tables, `config::StartOnlyTables` as text.
     pub held: String,
     /// Warnings about this start, logged first.
     pub warnings: Vec<String>,

@@ -24,6 +24,7 @@ pub fn task(config: &Config, held: &StartOnlyTables, target: &Target, has_cmd: b
         has_other_nodes: target.has_other_nodes,
         on_stop: config.jobs.on_stop,
         role: config.role,
+        requested_role: None,
         simulated_nodes: None,
         node: config.node.name.to_string(),
         daemon_port: config.slurm.daemon_port,

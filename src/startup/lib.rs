@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod free_port;
+pub mod full_spool;
 pub mod gpu_handover;
 pub mod health;
 pub mod jobs;

@@ -16,7 +16,7 @@ use plan::target::Target;
 pub struct Cluster {
     /// Which daemons to run: all, controller, compute, login, or none for a plain init of CMD
     #[arg(long, value_parser = parse_role)]
-    role: Option<Role>,
+    pub role: Option<Role>,
     /// The configuration; /config/slurminit.toml if there is one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -52,7 +52,6 @@ impl Cluster {
         if let Some(nodes) = self.nodes {
             config = config.with_simulated_nodes(nodes)?;
         }
-        let held = StartOnlyTables::of(&config);
         if let Some(role) = self.role {
             config.role = role;
             if load_config::joined()?.is_some() {
@@ -60,6 +59,7 @@ impl Cluster {
                 config::check_joined_role(role).map_err(refused)?;
             }
         }
+        let held = StartOnlyTables::of(&config);
         Ok((config, held))
     }
 

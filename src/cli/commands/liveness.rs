@@ -1,19 +1,23 @@
 //! `slurminit liveness`: checks whether the daemons respond.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 
 use machine::liveness_result::{CHECKS_VARIABLE, Liveness, LivenessCheck};
 use model::exit_code;
 use model::message;
-use startup::{jobs, liveness};
+use startup::{full_spool, jobs, liveness};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Also make slurmctld contact unresponsive nodes that are reachable on this port
     #[arg(long, value_name = "PORT")]
     recall: Option<u16>,
+    /// Slurminit's run directory
+    #[arg(long, value_name = "DIR")]
+    run: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
@@ -31,6 +35,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     // The verdicts must not wait for this, and without working daemons Slurm cannot report which jobs are ending.
     if answers.iter().all(|answer| answer.liveness == Liveness::Answers) {
         liveness::stuck::kill_blocked_steps();
+        if let Some(Err(error)) = args.run.as_deref().map(full_spool::check) {
+            sys::report::warn(message!(
+                "spool-not-checked",
+                "cannot check whether the node is still drained because of a full disk: {error}",
+                error = format!("{error:#}")
+            ));
+        }
         if let Some(Err(error)) = args.recall.map(jobs::wake_silent_nodes::run) {
             sys::report::warn(message!(
                 "nodes-not-checked",

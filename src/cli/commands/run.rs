@@ -85,6 +85,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         config_file: file.map(|file| file.as_os_str().to_owned()),
         watched_file: load_config::file(file).into(),
         // Those of the file may change until a reload, which refuses it.
+        requested_role: start.cluster.role,
         simulated_nodes: start.cluster.nodes,
         warnings: warnings(&config, file, &lock, &state),
         ..task(&config, &start_only, target, !start.cmd.is_empty(), sys::monotonic_ms())

@@ -43,9 +43,11 @@ impl Supervisor {
             }
             // Options of the command line apply to children, too.
             _ => {
-                let mut variables = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), self.task.role.to_string())]);
-                variables
-                    .extend(self.task.simulated_nodes.map(|nodes| ("SLURMINIT_NODES".to_owned(), nodes.to_string())));
+                let reads_role = matches!(child, Child::Prepare | Child::Reload);
+                let role = if reads_role { self.task.requested_role } else { Some(self.task.role) };
+                let role = role.map(|role| ("SLURMINIT_ROLE".to_owned(), role.to_string()));
+                let nodes = self.task.simulated_nodes.map(|nodes| ("SLURMINIT_NODES".to_owned(), nodes.to_string()));
+                let mut variables: BTreeMap<_, _> = role.into_iter().chain(nodes).collect();
                 if child == Child::Liveness {
                     // A command line is public, and the variables of a unit may be secret.
                     let checks = serde_json::to_string(&self.liveness_checks()).unwrap_or_default();
@@ -111,7 +113,8 @@ impl Supervisor {
             }
             Child::Liveness => {
                 let recall = self.task.has_other_nodes.then(|| ("--recall", self.daemon_port()));
-                (CommandLine::own("liveness").options(recall), Captured)
+                let liveness = CommandLine::own("liveness").option("--run", self.task.paths.run.display().to_string());
+                (liveness.options(recall), Captured)
             }
             Child::OomScore => {
                 let users = self.machine.units().iter().filter_map(|unit| unit.spec.user.as_deref());

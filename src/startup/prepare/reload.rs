@@ -112,20 +112,22 @@ pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<ReloadEffe
         None => install::read_start_only(&Paths::default(), root)?.unwrap_or_default(),
     };
     let mut kept = kept.lines();
-    // The start may have taken its configuration from the command line.
-    let simulated = kept.clone().nth(2).and_then(|nodes| nodes.parse().ok()).filter(|nodes| *nodes > 0);
-    let config = &match simulated.filter(|_| config.simulate.nodes.is_none()) {
+    let (held, node) = (kept.next().and_then(|held| held.parse().ok()), kept.next());
+    // The options of the start's command line.
+    let nodes = kept.next().and_then(|nodes| nodes.parse().ok());
+    let role = kept.next().and_then(|role| model::text_type::word(role).ok());
+    let mut config = match nodes {
         Some(nodes) => config.clone().with_simulated_nodes(nodes).map_err(super::invalid)?,
         None => config.clone(),
     };
-    let deferred = deferred(config, kept.next().and_then(|held| held.parse().ok()).as_ref())?;
-    let inventory = detected(config, root, None)?;
-    let mut config = config.clone();
+    config.role = role.unwrap_or(config.role);
+    let deferred = deferred(&config, held.as_ref())?;
+    let inventory = detected(&config, root, None)?;
     install::add_host_accounts(&mut config, root)?;
     let config = &config;
     exposure::check(config, root)?;
     let budget = Budget::begin(config.supervise.prepare_timeout());
-    let effect = ReloadEffect { deferred, ..plan_effect(config, config_file, &inventory, root, kept.next(), &budget)? };
+    let effect = ReloadEffect { deferred, ..plan_effect(config, config_file, &inventory, root, node, &budget)? };
     check(config, config_file, root, &effect, &budget)?;
     install::check_accounts(config, root).map_err(|error| no_accounts(error, config_file))?;
     Ok(effect)
