@@ -1,6 +1,6 @@
 //! Observations, before any verdict.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::RootOnly;
@@ -57,6 +57,8 @@ pub struct RootFacts {
     pub findings: Vec<Finding>,
     /// Installed files that differ from what a start would write now.
     pub stale_files: Observed<Vec<String>>,
+    /// The hosts whose munge credentials slurmctld or slurmd has rejected recently.
+    pub rejected_peers: Observed<BTreeSet<String>>,
 }
 
 /// The side of the container boundary on which doctor runs.
@@ -120,6 +122,17 @@ pub struct ImageFacts {
     pub name: String,
     /// The GPU type in the image's label.
     pub gpu_type: Option<String>,
+}
+
+/// How slurmctld answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Controller {
+    /// It responds.
+    Responds,
+    /// It rejects the credentials of this container.
+    Rejects,
+    /// It does not respond.
+    Silent,
 }
 
 /// A running container of slurminit's image.
@@ -312,7 +325,7 @@ pub struct CudaFacts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlurmFacts {
     /// Whether the controller responds.
-    pub controller: Observed<bool>,
+    pub controller: Observed<Controller>,
     /// The node.
     pub node: Observed<NodeFacts>,
     /// Running jobs with GPUs.

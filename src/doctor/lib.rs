@@ -11,6 +11,7 @@ mod entries;
 pub mod entry;
 pub mod facts;
 pub mod look;
+mod place;
 pub mod requirements;
 mod root_only;
 
@@ -21,6 +22,7 @@ pub use root_only::RootOnly;
 
 use facts::{Facts, Side, StartFacts};
 use model::inventory::{Finding, Kind};
+use place::Place;
 
 /// Entries under one heading.
 #[derive(Debug)]
@@ -48,6 +50,7 @@ const ASK_ADMINISTRATOR: &str = "ask an administrator: `slurminit doctor` as roo
 /// Runs every check that is possible on this side. A user who is not root gets no answer based on facts that only root
 /// can observe, and no repair that only root can do.
 pub fn examine(facts: &Facts) -> Vec<ExaminedEntry> {
+    let place = Place::of(facts);
     let examined = |part: &'static Part, entry: &'static Entry| {
         let observations = match (entry.check, &facts.side) {
             (Check::Anywhere(check), _) => check(facts),
@@ -66,6 +69,10 @@ pub fn examine(facts: &Facts) -> Vec<ExaminedEntry> {
             _ => return None,
         };
         let needs_root = facts.root.take_read();
+        let observations = match place {
+            Some(place) => observations.map_repairs(|repair| place.repair(repair)),
+            None => observations,
+        };
         let observations = match facts.is_root {
             true => observations,
             false if needs_root => root_only::not_checked(),

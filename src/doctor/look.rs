@@ -13,6 +13,7 @@ pub use environment::environment;
 pub use host::{clock, containers, image, kubernetes};
 pub use slurm::{decode_credential, has_address, local_credential, slurm};
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -74,8 +75,9 @@ pub fn facts(scope: &Scope, is_container: bool) -> Facts {
         (Side::Host(Box::new(host)), StartPreview::without_plan(&config, &inventory))
     };
     let StartPreview { configuration, findings, stale_files, .. } = preview;
+    let rejected_peers = if is_container { slurm::recently_rejected_peers(&scope.ask()) } else { Ok(BTreeSet::new()) };
     let inventory = plan::select(&config, &inventory, &mut Vec::new());
-    let root = RootFacts { inventory, conditions, configuration, findings, stale_files };
+    let root = RootFacts { inventory, conditions, configuration, findings, stale_files, rejected_peers };
     let is_root = !is_container || is_owner(&scope.root);
     Facts { is_root, root: RootOnly::new(root), environment: environment(), side }
 }

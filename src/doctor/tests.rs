@@ -65,6 +65,7 @@ fn denied() -> facts::RootFacts {
         configuration: Err("slurminit.toml: permission denied".to_owned()),
         findings: [Kind::GpuDoesNotOpen, Kind::NvmlRefuses, Kind::Gres, Kind::GpuType].map(finding).to_vec(),
         stale_files: Ok(vec!["gres.conf".to_owned()]),
+        rejected_peers: Ok(["c1.lab".to_owned()].into()),
     }
 }
 
@@ -82,6 +83,7 @@ fn user_gets_no_answer_that_needs_root() {
         configuration: Ok(()),
         findings: Vec::new(),
         stale_files: Ok(Vec::new()),
+        rejected_peers: Ok(std::collections::BTreeSet::new()),
     };
     let user = examined(false, denied());
     assert_eq!(user, examined(false, seen_by_root()), "the user's answers depend on what only root can observe");
@@ -89,7 +91,7 @@ fn user_gets_no_answer_that_needs_root() {
         answers.iter().find(|(id, _)| *id == entry).map(|(_, answer)| answer.clone()).unwrap()
     };
     let as_root = examined(true, denied());
-    for entry in ["configuration", "device-rules", "gpu-type", "gres", "stale-files"] {
+    for entry in ["configuration", "device-rules", "gpu-type", "gres", "stale-files", "munge-peers"] {
         assert_eq!(of(&user, entry), root_only::not_checked(), "{entry}");
         assert!(of(&as_root, entry).verdict() >= Verdict::Warn, "{entry}");
     }

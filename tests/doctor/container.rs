@@ -30,7 +30,7 @@ impl Container {
         for name in ["root", "tools", "answers"] {
             fs::create_dir(container.path(name)).unwrap();
         }
-        for tool in ["scontrol", "sinfo", "squeue", "sh", "getent", "slurminit"] {
+        for tool in ["scontrol", "sinfo", "squeue", "sh", "getent", "date", "slurminit"] {
             let fake = harness::root().join("tests/doctor/fake-tool");
             symlink(fake, container.path("tools").join(tool)).unwrap();
         }
@@ -52,6 +52,9 @@ impl Container {
             .answer("squeue", "comments", "")
             .answer("sh", "munge", &credential("Success (0)", 0))
             .answer("slurminit", "images", "")
+            .answer("date", "date", "2026-11-28T04:30:00\n")
+            .answer("slurminit", "controller-log", "")
+            .answer("slurminit", "node-log", "")
             .answer("getent", "address", "172.17.0.2 here\n")
             .toml("[slurm]\ncontroller_port = 1\ndaemon_port = 2\n")
     }

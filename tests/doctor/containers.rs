@@ -263,10 +263,32 @@ fn node() -> Vec<Case> {
         ),
         ("gpu-with-a-fault", "gpu-faults", faulty()),
         ("controller-down", "controller", healthy().failure("ping", 1, "Slurmctld(primary) at here is DOWN\n")),
+        (
+            "controller-rejects-key",
+            "controller",
+            healthy().failure("ping", 1, "Slurmctld(primary) at here is DOWN\n").failure(
+                "node",
+                1,
+                "slurm_load_partitions: Protocol authentication error\n",
+            ),
+        ),
+        (
+            "peer-with-former-key",
+            "munge-peers",
+            healthy().answer(
+                "slurminit",
+                "controller-log",
+                "2026-11-28T04:29:59.2Z error slurmctld: slurm_unpack_received_msg: [[old.lab]:4] auth_g_verify: REQUEST_PING \
+                 has authentication error: Unspecified error\n\
+                 2026-11-28T04:37:19.2Z error slurmctld: slurm_unpack_received_msg: [[c1.lab]:41683] auth_g_verify: REQUEST_PING \
+                 has authentication error: Unspecified error\n",
+            ),
+        ),
         ("compute-not-called", "called", compute(UnitState::Ready, "gpu:nvidia:1|idle*|none\n")),
         ("name-of-another-node", "name-taken", compute(UnitState::Starting, "gpu:nvidia:1|idle|none\n")),
         ("node-down", "node", node("gpu:nvidia:1|down*|Not responding\n")),
         ("drained-by-a-person", "drain", node("gpu:nvidia:1|drained|fan replaced\n")),
+        ("drained-by-full-disk", "drain", node("gpu:nvidia:1|drained|SlurmdSpoolDir is full\n")),
         ("stale-drain", "drain", node("gpu:nvidia:1|drained|gres/gpu count reported lower than configured (0 < 1)\n")),
         ("gres-lower", "gres", node("gpu:nvidia:2|inval|gres/gpu count reported lower than configured (1 < 2)\n")),
         ("no-gres", "gres", without_gpu()),

@@ -198,7 +198,7 @@ fn gpu_faults(container: &ContainerFacts) -> Observations {
     let node = report.node.as_ref().map(|node| format!("; the node: {node}")).unwrap_or_default();
     let faults = report.gpus.iter().flat_map(|gpu| gpu.faults.iter().map(move |fault| (gpu, fault)));
     let faults = faults.filter(|(_, fault)| fault.policy >= Policy::Warn).map(|(gpu, fault)| {
-        let description = format!("GPU {}: {}{node}", gpu.identity.index, fault.what);
+        let description = format!("{}: {}{node}", gpu.identity, fault.what);
         let cause = "the driver reports the fault, or does not respond";
         match fault.policy {
             Policy::Drain => Observations::fail(description, cause, &*fault.repair),

@@ -1,9 +1,9 @@
 //! Slurm's daemons, node and jobs.
 
 use crate::entry::{Check, Entry};
-use crate::facts::{ContainerFacts, Facts, NodeFacts, Observed};
+use crate::facts::{ContainerFacts, Controller, Facts, NodeFacts, Observed};
 use config::DaemonName;
-use machine::node_report::NodeVerdict;
+use machine::node_report::{NodeVerdict, SPOOL_FULL_REASON};
 use machine::{StopReason, UnitSnapshot, UnitState};
 use model::inventory::gres::gpus;
 use model::inventory::{Kind, Observations};
@@ -18,15 +18,15 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "slurminit's status file",
         cause: "a daemon or service crashes or cannot start, or no cluster was started in this container",
-        repair: "see `docker compose logs slurm`; SLURMINIT_ON_GIVE_UP=hold keeps the container; with another entry point: `slurminit up`",
+        repair: "see `slurminit logs NAME`; SLURMINIT_ON_GIVE_UP=hold keeps the container; with another entry point: `slurminit up`",
         check: Check::Container(daemons),
     },
     Entry {
         id: "controller",
         symptoms: &["`slurm_load_partitions: Unable to contact slurm controller (connect failure)`"],
-        examines: "scontrol ping",
-        cause: "slurmctld is not running or not responding",
-        repair: "`slurminit status`, and slurmctld's lines in `docker compose logs slurm`; `docker compose restart slurm`",
+        examines: "scontrol ping, and the error of sinfo",
+        cause: "slurmctld is not running or not responding, or has another munge key",
+        repair: "`slurminit status` and `slurminit logs slurmctld` in the controller's container; `slurminit restart slurmctld`",
         check: Check::Container(|_, container| {
             Observations::either(observed_value(container, &container.slurm.controller).map(controller))
         }),
@@ -36,7 +36,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["the node is `down`, `unknown` or `not responding`"],
         examines: "sinfo: the node's state",
         cause: "slurmd is not running, or has not registered",
-        repair: "`slurminit status`, and slurmd's lines in `docker compose logs slurm`; `scontrol update nodename=localhost state=resume`",
+        repair: "`slurminit status`, `slurminit logs slurmd`; `slurminit resume NODE`",
         check: Check::Container(|_, container| Observations::either(local_node(container).map(node_state))),
     },
     Entry {
@@ -44,7 +44,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["the node is `drained`, and jobs wait with `(Resources)` or `ReqNodeNotAvail`"],
         examines: "sinfo: the node's state and reason",
         cause: "an administrator or Slurm drained the node; Slurm keeps a drain in its saved state, even after its cause is fixed",
-        repair: "`scontrol update nodename=localhost state=resume`",
+        repair: "`slurminit resume NODE`",
         check: Check::Container(|_, container| Observations::either(local_node(container).map(drain))),
     },
     Entry {
@@ -151,7 +151,7 @@ fn daemons(_: &Facts, container: &ContainerFacts) -> Observations {
         let UnitSnapshot { name, state, restarts, last_exit, last_exit_why, .. } = unit;
         let stop_reason = last_exit_why.as_ref();
         let exit = last_exit.as_ref().map_or_else(|| "exit status unknown".to_owned(), ToString::to_string);
-        let command = format!("docker compose logs slurm 2>&1 | grep {name}");
+        let command = format!("slurminit logs {name}");
         match state {
             UnitState::GivenUp => Some(Observations::fail(format!("{name} gave up: {exit}"), "crash loop", command)),
             UnitState::BackingOff => {
@@ -178,15 +178,20 @@ fn daemons(_: &Facts, container: &ContainerFacts) -> Observations {
     })
 }
 
-fn controller(is_responding: &bool) -> Observations {
-    if *is_responding {
-        return Observations::ok("slurmctld responds");
+fn controller(controller: &Controller) -> Observations {
+    match controller {
+        Controller::Responds => Observations::ok("slurmctld responds"),
+        Controller::Rejects => Observations::fail(
+            "slurmctld responds, and rejects the credentials of this container: Protocol authentication error",
+            "its munge key is not the controller's, or the clocks differ",
+            "use one munge key in both containers (see the entry munge-peers), then slurminit restart munged in each",
+        ),
+        Controller::Silent => Observations::fail(
+            "slurmctld does not respond",
+            "it is not running, or hangs",
+            "slurminit status and slurminit logs slurmctld, in the controller's container",
+        ),
     }
-    Observations::fail(
-        "slurmctld does not respond",
-        "it is not running, or hangs",
-        "slurminit status, and slurmctld's lines in docker compose logs slurm",
-    )
 }
 
 /// The subject of the node's reason in Slurm. Exactly one entry reports each subject.
@@ -211,7 +216,7 @@ fn classify_reason(reason: &str) -> NodeReason {
 }
 
 fn resume(node: &NodeFacts) -> String {
-    format!("scontrol update nodename={} state=resume", node.name)
+    format!("slurminit resume {}", node.name)
 }
 
 fn describe_node(node: &NodeFacts) -> String {
@@ -242,7 +247,7 @@ fn node_state(node: &NodeFacts) -> Observations {
     Observations::fail(
         describe_node(node),
         "slurmd is not running, has not registered yet, or was marked down by the controller",
-        format!("slurminit status; slurmd's lines in docker compose logs slurm; then {}", resume(node)),
+        format!("slurminit status; slurminit logs slurmd; then {}", resume(node)),
     )
 }
 
@@ -250,18 +255,26 @@ fn drain(node: &NodeFacts) -> Observations {
     if !is_drained(node) {
         return Observations::ok("the node is not drained");
     }
-    if node.report.verdict() == NodeVerdict::Repaired {
-        return Observations::fail(
-            describe_node(node),
+    let fail = |cause: &str, repair: String| Observations::fail(describe_node(node), cause, repair);
+    match node.report.verdict() {
+        NodeVerdict::Repaired if node.report.has_hardware_reason() => fail(
             "the node registered with less than slurm.conf configures; Slurm keeps the drain even after a fix",
             format!("slurminit render --diff must show nothing; then {}", resume(node)),
-        );
+        ),
+        NodeVerdict::Repaired if node.report.reason == SPOOL_FULL_REASON => fail(
+            "the file system of SlurmdSpoolDir was full when a job started; Slurm keeps the drain after space is free",
+            format!("free space (df shows where), then {}", resume(node)),
+        ),
+        NodeVerdict::Repaired if node.report.is_drained_by_agent() => {
+            fail("the agent drained the node, and resumes it once the cause is gone", "slurminit status".to_owned())
+        }
+        NodeVerdict::Repaired => fail("the drain is a leftover; the next start removes it", resume(node)),
+        _ => Observations::warn(
+            describe_node(node),
+            "an administrator drained the node; slurminit does not change such a drain",
+            resume(node),
+        ),
     }
-    Observations::warn(
-        describe_node(node),
-        "an administrator drained the node; slurminit does not change such a drain",
-        resume(node),
-    )
 }
 
 fn gres(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> Observations {

@@ -1,5 +1,7 @@
 //! What a start depends on: configuration, key, clock, ports, disk, address.
 
+use std::collections::BTreeSet;
+
 use crate::entry::{Check, Entry};
 use crate::facts::{ContainerFacts, Credential, Facts, Port, PortOwner, StartFacts};
 use model::inventory::{Kind, Observations};
@@ -34,7 +36,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`Munge decode failed`", "`Unable to contact slurm controller`", "exit code 100"],
         examines: "munge -n | unmunge",
         cause: "munged is not running, or rejects its key or its directories",
-        repair: "see munged's lines in `docker compose logs slurm`; `chmod 0400` your secret, or remove the volume for a new key",
+        repair: "see `slurminit logs munged`; `chmod 0400` your secret, or remove the volume for a new key",
         check: Check::Container(munge),
     },
     Entry {
@@ -44,6 +46,23 @@ pub(super) const ENTRIES: &[Entry] = &[
         cause: "the key is part of the image: Debian's package creates one at installation",
         repair: "`rm -f /etc/munge/munge.key` in the image's Dockerfile, in the layer that installs munge; then use a volume or a secret",
         check: Check::Start(Kind::MungeKey, munge_key),
+    },
+    Entry {
+        id: "munge-peers",
+        symptoms: &[
+            "the log repeats `Munge decode failed: Invalid credential`",
+            "after a new munge key, a node is down or a container is not ready",
+        ],
+        examines: "the last lines of slurmctld and slurmd: hosts whose credentials were rejected in the last 5 minutes",
+        cause: "the container of that host still has the former key, or its munged has not read the new one",
+        repair: "the same key in both containers, then `slurminit restart munged` in each",
+        check: Check::Container(|facts, container| {
+            let rejected = facts.root.read().rejected_peers.as_ref();
+            Observations::either(match rejected {
+                Ok(rejected) => Ok(munge_peers(rejected, container)),
+                Err(why) => Err(Observations::note(why.as_str())),
+            })
+        }),
     },
     Entry {
         id: "clock",
@@ -143,7 +162,7 @@ fn munge(_: &Facts, container: &ContainerFacts) -> Observations {
         Err(why) => Observations::fail(
             format!("munge does not respond: {why}"),
             "munged is not running, or uses another socket",
-            "slurminit status, and munged's lines in docker logs",
+            "slurminit status and slurminit logs munged",
         ),
         Ok(credential) if credential.status == "Success" => Observations::ok("munged encodes and decodes credentials"),
         Ok(credential) => Observations::fail(
@@ -152,6 +171,21 @@ fn munge(_: &Facts, container: &ContainerFacts) -> Observations {
             "docker compose restart slurm",
         ),
     }
+}
+
+fn munge_peers(rejected: &BTreeSet<String>, container: &ContainerFacts) -> Observations {
+    let key = match &container.cheap.key {
+        Ok(Some(key)) => &key.path,
+        _ => "the one of this container",
+    };
+    let observe = |host: &String| {
+        Observations::fail(
+            format!("credentials of {host} were rejected here: Invalid credential"),
+            format!("the munge key of {host} is not {key}"),
+            format!("the same key here and in {host}, then slurminit restart munged in both"),
+        )
+    };
+    Observations::all(rejected.iter().map(observe), || Observations::ok("no credential of another host was rejected"))
 }
 
 fn munge_key(start: &StartFacts<'_>) -> Observations {

@@ -1,9 +1,12 @@
 //! What Slurm's and munge's own commands report.
 
+use std::collections::BTreeSet;
+
 use super::{Ask, output};
-use crate::facts::{Credential, NodeFacts, Observed, SlurmFacts};
+use crate::facts::{Controller, Credential, NodeFacts, Observed, SlurmFacts};
 use machine::node_report::OUR_REASON;
 use model::jobs::SLURMSTEPD_DIED;
+use model::printable;
 use model::queued_job::{PENDING, QueuedJob};
 use slurm::client::{Client, Jobs};
 use slurm::error::QueryError;
@@ -14,8 +17,11 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
     let client = Client::with_runner(ask);
     // If the controller does not respond, every other command would block until its own deadline.
     if client.ping().is_err() {
-        let not_queried = SlurmFacts::not_queried("the controller does not respond");
-        return SlurmFacts { controller: Ok(false), ..not_queried };
+        let (controller, why) = match client.rejection() {
+            Some(_) => (Controller::Rejects, "the controller rejects the credentials of this container"),
+            None => (Controller::Silent, "the controller does not respond"),
+        };
+        return SlurmFacts { controller: Ok(controller), ..SlurmFacts::not_queried(why) };
     }
     let jobs = |state: &str| {
         let query = Jobs { states: &[state], ..Jobs::default() };
@@ -24,7 +30,7 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
     // A job with a share of a GPU counts as a job with a GPU.
     let has_gpu = |job: &QueuedJob| ["gpu", "shard", "mps"].iter().any(|name| job.gres.contains(name));
     SlurmFacts {
-        controller: Ok(true),
+        controller: Ok(Controller::Responds),
         node: self::node(&client, node),
         gpu_jobs: jobs("RUNNING").map(|jobs| jobs.into_iter().filter(has_gpu).collect()),
         waiting_jobs: jobs(PENDING),
@@ -48,6 +54,34 @@ fn node(client: &Client, name: &str) -> Observed<NodeFacts> {
         client.node_with_gres(name)?.ok_or_else(|| format!("the controller has no record of node {name}"))?;
     Ok(NodeFacts { name: name.to_owned(), report, gres })
 }
+
+/// The hosts whose credentials slurmctld or slurmd of this container has rejected in the last minutes.
+pub(super) fn recently_rejected_peers(ask: Ask<'_>) -> Observed<BTreeSet<String>> {
+    let since = output(ask, "date", &["--utc", "--date=5 minutes ago", "+%FT%T"])?;
+    let logs = ["slurmctld", "slurmd"].map(|daemon| output(ask, "slurminit", &["logs", daemon, "--lines", "500"]));
+    // Most containers have one of them.
+    match logs {
+        [Err(why), Err(_)] => Err(why),
+        logs => Ok(logs.iter().flatten().flat_map(|lines| rejected_peers(lines, since.trim())).collect()),
+    }
+}
+
+/// The hosts whose credentials are rejected in these lines of slurmctld or slurmd, not earlier than `since` (as the log prints times). Such a
+/// line ends in `[[c1.lab]:53456] auth_g_verify: REQUEST_PING has authentication error: Invalid authentication credential`.
+fn rejected_peers(lines: &str, since: &str) -> BTreeSet<String> {
+    let host = |line: &str| {
+        let time = line
+            .split([' ', '"'])
+            .find(|word| word.len() >= since.len() && word.starts_with(|c: char| c.is_ascii_digit()))?;
+        let (peer, _) = line.split_once("] auth_g_verify: ").filter(|_| line.contains(" has authentication error"))?;
+        let (host, port) = peer.rsplit_once("[[")?.1.rsplit_once("]:")?;
+        (time >= since && port.bytes().all(|byte| byte.is_ascii_digit())).then(|| printable::short(host, MAX_HOST))
+    };
+    lines.lines().filter_map(host).collect()
+}
+
+/// The maximum length of a host's name, in characters.
+const MAX_HOST: usize = 100;
 
 /// Encodes and decodes a credential with munged.
 pub fn local_credential(ask: Ask<'_>) -> Observed<Credential> {
@@ -99,6 +133,17 @@ pub fn has_address(ask: Ask<'_>, host: &str) -> Observed<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finds_hosts_with_rejected_credentials() {
+        let lines = "2026-11-28T04:37:19.235814Z error slurmctld: slurm_unpack_received_msg: [[gk-c1.lab]:41683] auth_g_verify: REQUEST_PING has authentication error: Unspecified error\n\
+            2026-11-28T04:37:19.235900Z error slurmctld: slurm_unpack_received_msg: [[gk-c1.lab]:41683] Protocol authentication error\n\
+            2026-11-28T04:31:00.000000Z error slurmctld: slurm_unpack_received_msg: [[old]:4] auth_g_verify: REQUEST_PING has authentication error: x\n\
+            {\"time\":\"2026-11-28T04:37:16.009573Z\",\"message\":\"slurm_receive_msg_and_forward: [[10.0.0.7]:3236] auth_g_verify: REQUEST_PING has authentication error: Invalid authentication credential\"}\n\
+            2026-11-28T04:37:16.1Z info slurmctld: job name [[eve]:x] auth_g_verify: has authentication error\n";
+        let found = rejected_peers(lines, "2026-11-28T04:32:20");
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["10.0.0.7", "gk-c1.lab"]);
+    }
 
     #[test]
     fn parses_credential_even_if_rejected() {

@@ -121,6 +121,13 @@ impl Observations {
         seen.unwrap_or_else(|instead| instead)
     }
 
+    /// The same observations with the repairs that `map` returns.
+    pub fn map_repairs(mut self, map: impl Fn(&str) -> String) -> Self {
+        let repairs = self.0.iter_mut().filter_map(|observation| observation.repair.as_mut());
+        repairs.for_each(|repair| *repair = map(repair));
+        self
+    }
+
     /// The same observations with another repair of each fault. The repair of a note stays.
     pub fn with_repair_of_faults(mut self, repair: &str) -> Self {
         for observation in &mut self.0 {

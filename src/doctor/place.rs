@@ -1,0 +1,95 @@
+//! The commands of a repair, where its reader can run them: entries name those of a container that Docker runs.
+
+use crate::facts::{Facts, Side};
+
+/// The reader's place, if it is not the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A container that an engine on the host runs, where `docker` does not exist.
+    Container,
+    /// A pod.
+    Pod,
+}
+
+/// Docker's commands and options, and what does the same to a pod. A longer one comes before its beginning.
+const IN_POD: [(&str, &str); 18] = [
+    ("docker compose up -d --force-recreate", "kubectl delete pod POD"),
+    (
+        "docker compose build --build-arg GPU_TYPE=nvidia && docker compose up -d",
+        "push the rebuilt image and kubectl delete pod POD",
+    ),
+    ("docker compose build && docker compose up -d", "push the rebuilt image and kubectl delete pod POD"),
+    ("docker compose up --force-recreate", "kubectl delete pod POD"),
+    ("docker compose restart slurm", "kubectl delete pod POD"),
+    ("docker logs", "kubectl logs POD"),
+    ("docker restart", "kubectl delete pod POD"),
+    ("docker build --pull --no-cache", "rebuild the image with --pull --no-cache and push it"),
+    ("docker system df", "kubectl describe pvc"),
+    ("docker run --memory", "resources.limits.memory of the pod"),
+    ("docker run --cpus", "resources.limits.cpu of the pod"),
+    ("docker run --shm-size=1g ...", "an emptyDir with medium Memory at /dev/shm of the pod"),
+    ("docker run --ulimit memlock=-1 ...", "LimitMEMLOCK=infinity of containerd on the node"),
+    ("docker run --ulimit stack=67108864 ...", "LimitSTACK=67108864 of containerd on the node"),
+    ("docker run --add-host NAME:ADDRESS", "hostAliases of the pod"),
+    ("docker run --security-opt seccomp=docker/seccomp-userns.json ...", "securityContext.seccompProfile of the pod"),
+    ("docker run --device /dev/kfd --device /dev/dri ...", "limits: {amd.com/gpu: 1} in the pod"),
+    ("docker run ", "kubectl: the pod with "),
+];
+
+impl Place {
+    /// The place of the reader; `None` on the host.
+    pub(super) fn of(facts: &Facts) -> Option<Self> {
+        match facts.side {
+            Side::Host(_) => None,
+            Side::Container(_) if facts.environment.is_in_kubernetes => Some(Self::Pod),
+            Side::Container(_) => Some(Self::Container),
+        }
+    }
+
+    /// The repair with commands that exist there.
+    pub(super) fn repair(self, repair: &str) -> String {
+        match self {
+            Self::Pod => IN_POD.iter().fold(repair.to_owned(), |text, (docker, pod)| text.replace(docker, pod)),
+            Self::Container if repair.contains("docker ") && !repair.contains("on the host") => {
+                format!("{repair} (docker: on the host)")
+            }
+            Self::Container => repair.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Check, PARTS};
+
+    /// The sources of the checks that run in a container: their repairs are in string literals.
+    const SOURCES: [&str; 6] = [
+        include_str!("entries/cuda.rs"),
+        include_str!("entries/given.rs"),
+        include_str!("entries/gpus.rs"),
+        include_str!("entries/joining.rs"),
+        include_str!("entries/node.rs"),
+        include_str!("entries/start.rs"),
+    ];
+
+    #[test]
+    fn repairs_in_a_pod_and_in_a_container_name_commands_that_exist_there() {
+        let in_container = |check: &Check| !matches!(check, Check::Host(_) | Check::Anywhere(_));
+        let entries = PARTS.iter().flat_map(|part| part.entries).filter(|entry| in_container(&entry.check));
+        let lines = SOURCES.iter().flat_map(|source| source.lines()).filter(|line| line.contains('"'));
+        let repairs: Vec<&str> = entries.map(|entry| entry.repair).chain(lines).collect();
+        assert!(repairs.iter().any(|repair| repair.contains("docker ")));
+        for repair in repairs {
+            let in_pod = Place::Pod.repair(repair);
+            assert!(!in_pod.contains("docker compose ") && !in_pod.contains("docker run "), "{in_pod}");
+            assert!(!repair.contains("scontrol update") && !repair.contains("docker compose logs"), "{repair}");
+        }
+        assert_eq!(
+            Place::Container.repair("docker compose restart slurm"),
+            "docker compose restart slurm (docker: on the host)"
+        );
+        assert_eq!(Place::Container.repair("slurminit resume c1"), "slurminit resume c1");
+        assert_eq!(Place::Pod.repair("`docker compose restart slurm`; wait"), "`kubectl delete pod POD`; wait");
+    }
+}
