@@ -19,8 +19,16 @@ pub(super) fn finding(root: &Path, vendor: Vendor, gpus: &[Gpu]) -> Option<Findi
 }
 
 pub(super) fn finding_for_groups(vendor: Vendor, groups: &BTreeMap<u32, &Path>) -> Option<Finding> {
-    let (first, file) = groups.first_key_value()?;
+    let (_, file) = groups.first_key_value()?;
     let numbers: Vec<String> = groups.keys().map(u32::to_string).collect();
+    // The image may have a group of this number: 44 is Debian's video.
+    let made =
+        numbers.iter().map(|number| format!("(getent group {number} || groupadd -g {number} {vendor}-gpu-{number})"));
+    let repair = format!(
+        "{} && usermod -aG {} USER in the image; or a udev rule on the host (MODE=\"0666\")",
+        made.collect::<Vec<_>>().join(" && "),
+        numbers.join(",")
+    );
     let numbers = numbers.join(" and ");
     let (maker, file) = (vendor.traits().maker, file.display());
     Some(Finding::info(
@@ -30,8 +38,6 @@ pub(super) fn finding_for_groups(vendor: Vendor, groups: &BTreeMap<u32, &Path>) 
             "the mode of {file} denies other users, and Slurm sets a job's groups from /etc/group, not \
              from docker's --group-add"
         ),
-        format!(
-            "groupadd -g {first} {vendor}-gpu && usermod -aG {vendor}-gpu USER in the image; or a udev rule on the host (MODE=\"0666\")"
-        ),
+        repair,
     ))
 }

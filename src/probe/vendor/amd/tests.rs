@@ -150,7 +150,8 @@ fn reports_required_device_groups_by_number() {
     let groups = [(110, Path::new("/dev/kfd")), (44, Path::new("/dev/dri/renderD128"))].into();
     let finding = groups::finding_for_groups(Vendor::Amd, &groups).unwrap();
     assert!(finding.what.contains("group 44 and 110") && finding.cause.contains("/dev/dri/renderD128"), "{finding:?}");
-    assert!(finding.repair.contains("groupadd -g 44"), "{finding:?}");
+    assert!(finding.repair.starts_with("(getent group 44 || groupadd -g 44 amd-gpu-44) && "), "{finding:?}");
+    assert!(finding.repair.contains("&& usermod -aG 44,110 USER"), "{finding:?}");
 }
 
 #[test]
