@@ -333,7 +333,7 @@ fn health_and_status_report_readiness() {
     let cluster = Cluster::new("");
     let config = cluster.directory.join("slurminit.toml");
     let verb = |verb: &str| {
-        let mut command = Command::new(slurminit());
+        let mut command = verb_command();
         command.arg(verb).arg("--config").arg(&config).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.env("PATH", cluster.search_path());
         run(command)

@@ -15,10 +15,9 @@ fn verb(cluster: &Cluster, arguments: &[&str]) -> End {
     fs::create_dir_all(&tools).unwrap();
     fs::write(tools.join("scontrol"), "#!/bin/sh\necho '{\"nodes\":[]}'\n").unwrap();
     fs::set_permissions(tools.join("scontrol"), fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new(slurminit());
+    let mut command = verb_command();
     command.env("PATH", format!("{}:{}", tools.display(), std::env::var("PATH").unwrap()));
     command.args(arguments).arg("--config").arg(cluster.directory().join("slurminit.toml"));
-    // status and health check that the PID in the status file exists. It is 1, which exists in this namespace as well.
     run(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
 }
 
@@ -184,7 +183,7 @@ fn logs_follow_continues_across_restart_until_sigint() {
     assert_eq!(exit(&mut follower).signal(), Some(2));
     write_line("alone");
     assert!(!fs::read_to_string(&file).unwrap().contains("alone"));
-    let unknown = run(Command::new(slurminit())
+    let unknown = run(verb_command()
         .args(["logs", "-f", "nobody", "--config"])
         .arg(cluster.path("slurminit.toml"))
         .stdout(Stdio::piped())
@@ -280,7 +279,7 @@ fn status_shows_memory_and_watch_refreshes() {
     let json: serde_json::Value = serde_json::from_str(&verb(&cluster, &["status", "--json"]).stdout).unwrap();
     assert_eq!(json["units"][0]["name"], "munged");
     assert!(json["memory_kib"].as_u64() > Some(100), "{json}");
-    let mut command = Command::new(slurminit());
+    let mut command = verb_command();
     command.args(["status", "--watch", "--config"]).arg(cluster.directory().join("slurminit.toml"));
     let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(watch.stdout.take().unwrap()));

@@ -73,6 +73,27 @@ fn slurminit() -> &'static str {
     harness::slurminit().to_str().expect("a path of ASCII characters")
 }
 
+thread_local! {
+    /// PID 1 of the cluster that this test started last.
+    static PID_1: std::cell::Cell<i32> = const { std::cell::Cell::new(0) };
+}
+
+/// A program in the container of the cluster that this test runs, if one runs: the status names its writer by PID and start.
+fn in_container(program: &str) -> Command {
+    let pid = PID_1.get();
+    if pid == 0 || !Path::new(&format!("/proc/{pid}")).exists() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("nsenter");
+    command.args(["--target", &pid.to_string(), "--pid", "--mount", "--", program]);
+    command
+}
+
+/// slurminit for a command like `status`.
+fn verb_command() -> Command {
+    in_container(slurminit())
+}
+
 /// `unshare ... slurminit run ARGS` with piped output. The test runner may ignore signals (nohup does); reset them.
 fn as_pid_1(args: &[&str]) -> Command {
     let wrapper = ["--default-signal", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--"];
@@ -95,6 +116,7 @@ impl Init {
     fn start(mut command: Command) -> Self {
         let unshare = command.spawn().expect("unshare(1) runs");
         let pid = wait_for("PID 1", || children(unshare.id()).first().copied());
+        PID_1.set(pid);
         Self { unshare, pid, _kill_on_panic: KillOnPanic(pid) }
     }
 

@@ -28,7 +28,7 @@ fn serve(cluster: &Cluster) -> Init {
 
 /// Runs `slurminit reload`.
 fn reload(cluster: &Cluster) -> End {
-    let mut command = Command::new(slurminit());
+    let mut command = verb_command();
     command.arg("reload").arg("--config").arg(cluster.directory().join("slurminit.toml"));
     command.env("SLURMINIT_CONFIG", "").stdout(Stdio::piped()).stderr(Stdio::piped());
     run(command)

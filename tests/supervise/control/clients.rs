@@ -98,7 +98,7 @@ fn rejects_other_users_by_socket_mode_and_in_server() {
     let binary = cluster.directory().join("slurminit");
     fs::copy(slurminit(), &binary).unwrap();
     let as_nobody = |arguments: &[&str]| {
-        let mut command = Command::new("setpriv");
+        let mut command = in_container("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&binary).args(arguments);
         command.arg("--config").arg(cluster.directory().join("slurminit.toml"));
         run(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
