@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Runs the checks of docker/test and counts them. Sourced; $scratch is a directory.
-# shellcheck disable=SC2154 # scratch is docker/test's
+# shellcheck disable=SC2154 # scratch and no_skips are docker/test's
 
 passed=0 failed=0 skipped=0 failures='' check_group='' started_parts=() part_groups=''
 
@@ -68,9 +68,12 @@ count() { # NAME BEGIN STATUS LOG
     fi
 }
 
-check_if() { # CONDITION REASON NAME COMMAND...: skipped, with the reason, where the condition fails
+check_if() { # CONDITION REASON NAME COMMAND...: skipped, with the reason, where the condition fails; a failure with --no-skips
     if $1; then
         check "${@:3}"
+    elif [ "$no_skips" = 1 ]; then
+        failed=$((failed + 1)) failures+="FAILED  $3: $2"$'\n'
+        printf 'FAILED  %s: %s\n' "$3" "$2"
     else
         skipped=$((skipped + 1))
         printf 'skipped %s: %s\n' "$3" "$2"

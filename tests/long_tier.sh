@@ -1,40 +1,26 @@
 # shellcheck shell=bash
-# The parts of docker/test's long tier, one function each, and the seventh that a day selects. Sourced.
+# The parts of docker/test's long tier, one function each, and what each run has of them. Sourced.
 # shellcheck disable=SC2154 # docker_cmd is engine.sh's, the rest docker/test's
 
 long() { image_tests "long image tests" long:: "${of_other_images[@]}"; }
 
-rotation() {
-    local tests
-    tests=$(known_seventh)
-    # shellcheck disable=SC2086 # one word for each
-    image_tests "a seventh of the long image tests" --exact $tests
-    part_of_day
+# Of each kind of check that needs none of the images.
+sample() {
+    fuzz_seconds=1 fuzz
+    manifests
+    bake
 }
-
-part_of_day() {
-    local part=${rotation[day % ${#rotation[@]}]}
-    say "day $day of the year: $part"
-    fuzz_seconds=5 "$part"
-}
-page_and_release() { check_if can_release "no docker-registry, jq or Python" "a release without GitHub, twice" tests/release/run; }
-can_release() { need docker-registry docker-registry && need jq jq && need python3 python3-venv && ensure_buildx; }
-manifests() { page; manifests; }
-bake_and_workflows() { bake; workflows; }
 
 # Tests of images that `build` does not make.
 of_other_images=(--skip vendors:: --skip upgrade::)
 listed() { cargo_test --test image --test differential -- --ignored --list "$@" 2>/dev/null | sed -n 's/: test$//p'; }
-# Of those that need the machine for themselves one a day: several would take longer than all other tests.
-seventh() {
-    listed long:: "${of_other_images[@]}" | awk -v day="$day" '
-        /^long::(adversary|between|change_rounds|faults|jobs_rounds)::/ { alone[count++] = $0; next }
-        ++others % 7 == day % 7
-        END { if (count) print alone[day % count] }'
+# The tests of every run: all but the long ones, and of those the representatives, each of which exists.
+default_tests() {
+    local all
+    all=$(listed "${of_other_images[@]}")
+    grep -v ^long:: <<<"$all" && grep -Fxf tests/image/representatives <<<"$all" &&
+        ! grep -vFx "$all" tests/image/representatives >&2
 }
-
-# Without a name, libtest would run every test.
-known_seventh() { seventh | grep . || die "no test of the part long was listed: cargo test --test image -- --ignored --list long::"; }
 
 vendors() {
     check "images: nvidia, amd, cuda, rocm" tests/image/build "${yes[@]}" nvidia amd cuda rocm

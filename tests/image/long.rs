@@ -1,4 +1,4 @@
-//! Slow tests, and tests of rare faults. docker/test runs one seventh of them, by day of the year; docker/test --all runs all.
+//! Slow tests, and tests of rare faults. docker/test runs those in tests/image/representatives; docker/test --all runs all.
 
 #[path = "adversary/attacks.rs"]
 mod adversary;
