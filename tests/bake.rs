@@ -40,14 +40,13 @@ fn tags_match_golden_list() {
     let mut tags: Vec<String> =
         targets.values().flat_map(|target| strings(&target["tags"])).map(|tag| format!("{tag}\n")).collect();
     tags.sort();
+    let repeated = tags.windows(2).find(|pair| pair[0] == pair[1]);
+    assert_eq!(repeated, None, "two images share a tag");
     let golden = root().join("tests/bake/tags");
     if std::env::var_os("UPDATE").is_some() {
         fs::write(&golden, tags.concat()).unwrap();
     }
     assert_eq!(tags.concat(), fs::read_to_string(&golden).unwrap(), "UPDATE=1 cargo test --test bake -- --ignored");
-    let count = tags.len();
-    tags.dedup();
-    assert_eq!(tags.len(), count, "two images share a tag");
 }
 
 #[test]

@@ -143,7 +143,13 @@ fn start_reports_only_problems() {
 #[test]
 fn combined_verdict_is_the_worst() {
     let order = [Verdict::Ok, Verdict::Note, Verdict::CouldNotLook, Verdict::Warn, Verdict::Fail];
-    assert!(order.is_sorted());
-    let both = Observations::all([Observations::ok("a"), Observations::warn("b", "c", "d")], || Observations::ok(""));
-    assert_eq!((both.verdict(), both.observations().len()), (Verdict::Warn, 2));
+    let of = |verdict| Observations::with_repair(verdict, "a", "b", "c");
+    for (place, better) in order.iter().enumerate() {
+        for worse in &order[place..] {
+            for pair in [[*better, *worse], [*worse, *better]] {
+                let both = Observations::all(pair.map(of), || Observations::ok(""));
+                assert_eq!((both.verdict(), both.observations().len()), (*worse, 2), "{pair:?}");
+            }
+        }
+    }
 }
