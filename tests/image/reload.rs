@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::docker::{Container, DEMO, Image, directory};
+use crate::docker::{Container, DEMO, Image, PLAIN, directory};
 
 /// A cluster with two simulated GPUs and the configuration directory `config`.
 fn serve(config: &Path) -> Container {
@@ -165,6 +165,8 @@ fn dry_run_refuses_what_reload_refuses_and_changes_nothing() {
         ("cluster_name = 'other'\n", "ClusterName in slurm.conf changed"),
         ("[node]\nname = 'other'\n", "the node's name changed from localhost to other"),
         ("[paths]\nstate = '/var/lib/other'\n", "[paths] in slurminit.toml changed"),
+        ("role = 'login'\n", "role in slurminit.toml changed"),
+        ("[simulate]\nnodes = 2\n", "the nodes of [simulate] in slurminit.toml changed"),
         ("[[user]]\nname = 'slurm'\nuid = 4711\n", "slurminit.toml:"),
     ] {
         let (top, table) = if toml.starts_with('[') { ("", toml) } else { (toml, "") };
@@ -181,6 +183,29 @@ fn dry_run_refuses_what_reload_refuses_and_changes_nothing() {
         "{dry}"
     );
     assert_eq!(container.sh("scontrol show config | grep -c 'MaxJobCount .*= 500$' || true"), "0");
+}
+
+/// The number of nodes and the role may come from the file or from the command line, which a dry run does not have.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn reload_compares_with_the_start_whether_file_or_command_line_set_it() {
+    let quiet = "[supervise]\nreload_on_change = false\n";
+    let reloads = |container: &Container| {
+        let run = |arguments: &[&str]| container.exec(&[&["slurminit", "reload"], arguments].concat()).code == 0;
+        (run(&["--dry-run"]), run(&[]))
+    };
+    let config = directory(&[("slurminit.toml", &format!("{quiet}[simulate]\nnodes = 2\n"))]);
+    let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
+    assert_eq!(reloads(&container), (true, true), "{}", container.log());
+    write(config.path(), "slurminit.toml", quiet);
+    assert_eq!(reloads(&container), (false, false), "{}", container.log());
+    drop(container);
+    for option in [["--nodes", "2"], ["--role", "controller"]] {
+        let words = ["slurminit", "run", option[0], option[1]];
+        let container = Image::new(PLAIN).mount(config.path(), "/config").with(["--entrypoint", "/usr/bin/env"]);
+        let container = container.command(words).serve();
+        assert_eq!(reloads(&container), (true, true), "{option:?}: {}", container.log());
+    }
 }
 
 #[test]
