@@ -89,3 +89,35 @@ fn replica_nodes_have_container_names_that_jobs_can_resolve() {
     assert_eq!(cluster.controller.sh(&format!("srun -N2 sh -c \"{found}\" | sort -u")), new);
     drop(filler);
 }
+
+/// slurmctld ends a job that names a deleted node at its next start.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn node_that_jobs_name_is_not_deleted() {
+    let cluster = Cluster::new("");
+    let stays = cluster.compute("c1", 1);
+    let gone = cluster.compute("c2", 1);
+    docker(["kill", &gone.name]).ok();
+    cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c2 down\"");
+    let delete = || cluster.controller.exec(&["slurminit", "drain", "c2", "--delete"]);
+    let states = |job: &str| cluster.controller.sh(&format!("squeue --noheader --jobs={job} --format=%T | sort -u"));
+    let options = ["--nodelist=c2", "--exclude=c2", "--nodelist=c[1-2] --nodes=2", "--array=1-2 --nodelist=c2"];
+    let jobs = options.map(|options| cluster.submit(&format!("--hold {options}")));
+    let outcome = delete();
+    assert!(outcome.code == 1 && jobs.iter().all(|job| outcome.stderr.contains(job.as_str())), "{outcome:?}");
+    docker(["restart", &cluster.controller.name]).ok();
+    cluster.controller.wait_until_healthy();
+    assert!(jobs.iter().all(|job| states(job) == "PENDING"), "{}", cluster.controller.log());
+    // Each alone keeps the node.
+    for (at, job) in jobs.iter().enumerate() {
+        assert_eq!(delete().code, 1, "{}", options[at]);
+        cluster.controller.sh(&format!("scancel {job}"));
+    }
+    let outcome = delete();
+    assert!(outcome.code == 0 && outcome.stdout.ends_with("c2 is deleted\n"), "{outcome:?}");
+    assert!(cluster.nodes().starts_with("c1 ") && !cluster.nodes().contains("c2"), "{}", cluster.nodes());
+    docker(["restart", &cluster.controller.name]).ok();
+    cluster.controller.wait_until_healthy();
+    cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 idle\"");
+    drop(stays);
+}

@@ -13,6 +13,7 @@ use slurm::nodes;
 use slurm::nodes::close;
 use slurm::nodes::close::NodeAction;
 use slurm::nodes::{ClusterNode, ClusterNodes};
+use startup::jobs;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -25,6 +26,9 @@ pub(crate) struct Args {
     /// Wait until the jobs there have ended; exit with 1 if some have not
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
+    /// Then delete the nodes from the cluster, unless a job requests or excludes one by name
+    #[arg(long)]
+    delete: bool,
     #[command(flatten)]
     configuration: Configuration,
 }
@@ -35,10 +39,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let reason = args.reason.as_deref().map(close::reason);
     let names = apply_to_nodes(&args.nodes, args.configuration.file(), |node| close::drain(node, reason.as_deref()))?;
-    match args.wait {
-        Some(seconds) => wait(&names, args.configuration.file(), Duration::from_secs(seconds)),
-        None => Ok(exit_code::SUCCESS),
+    if let Some(seconds) = args.wait {
+        wait(&names, args.configuration.file(), Duration::from_secs(seconds))?;
     }
+    for name in names.iter().filter(|_| args.delete) {
+        jobs::join::delete_for_operator(name)?;
+        super::print(&format!("{name} is deleted\n"))?;
+    }
+    Ok(exit_code::SUCCESS)
 }
 
 /// Applies `step` to each node, and prints the result; returns the names of the nodes. All nodes must exist before one
@@ -80,7 +88,7 @@ pub(super) fn update(node: &str, arguments: &[String]) -> anyhow::Result<()> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "Slurm has no event for the end of a job")]
-fn wait(names: &[String], config: Option<&Path>, timeout: Duration) -> anyhow::Result<u8> {
+fn wait(names: &[String], config: Option<&Path>, timeout: Duration) -> anyhow::Result<()> {
     let start = Instant::now();
     let mut last_reply: Option<ClusterNodes> = None;
     loop {
@@ -88,8 +96,7 @@ fn wait(names: &[String], config: Option<&Path>, timeout: Duration) -> anyhow::R
         let result = query_cluster(config);
         if let Ok(cluster) = &result {
             if close::unfinished_jobs(cluster, names).is_empty() {
-                super::print(&format!("no jobs left on {}\n", names.join(", ")))?;
-                return Ok(exit_code::SUCCESS);
+                return Ok(super::print(&format!("no jobs left on {}\n", names.join(", ")))?);
             }
             last_reply = Some(cluster.clone());
         }

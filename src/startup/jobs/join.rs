@@ -230,6 +230,19 @@ fn delete_idle(node: &str) {
     }
 }
 
+/// Deletes a node for an operator, unless jobs name it: slurmctld would end these at its own next start ("Invalid req_nodes").
+pub fn delete_for_operator(node: &str) -> anyhow::Result<()> {
+    let Some(record) = SLURM.node(node)? else { return Ok(()) };
+    let jobs = wanted::jobs_naming(&record)?;
+    anyhow::ensure!(
+        jobs.is_empty(),
+        "{node} stays in the cluster, drained: jobs {} name it, and slurmctld would end them at its next start; wait for them or end \
+         them (scancel), then run this again",
+        in_use::job_list(&jobs)
+    );
+    Ok(SLURM.run("scontrol", &["delete", &format!("nodename={node}")])?)
+}
+
 /// Removes the node from the cluster: the controller requeues its jobs, and its name becomes free. A node that a person has drained is not
 /// deleted, so that it keeps its drain: it becomes unresponsive. Nor is a node that a job requests by name: slurmctld would end the job
 /// at its own next start ("Invalid req_nodes").
