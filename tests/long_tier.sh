@@ -9,6 +9,7 @@ sample() {
     fuzz_seconds=1 fuzz
     manifests
     bake
+    podman_cases=host-network podman
 }
 
 # Tests of images that `build` does not make.
