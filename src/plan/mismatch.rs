@@ -31,6 +31,10 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<Option<Mis
     if found.is_empty() {
         mismatch.finding = with_platform_cause(mismatch.finding, expected, inventory.platform);
     }
+    // The agent of the memory guard checks GPUs too.
+    if expected == GpuType::None && !config.runs_agent() {
+        mismatch.finding.cause.push_str(", and no agent checks their health");
+    }
     match config.on_mismatch {
         OnMismatch::Warn => Ok(Some(mismatch)),
         OnMismatch::Fail => {
@@ -85,7 +89,7 @@ fn compare(expected: GpuType, found: &[Vendor]) -> Option<Mismatch> {
             format!("the image was built without GPU support, but {makers} GPUs are visible"),
             format!(
                 "an image without GPU support was started on a GPU machine; jobs can request the \
-                 GPUs, but {lacks}, and no agent checks their health"
+                 GPUs, but {lacks}"
             ),
             match others.len() {
                 1 => format!(
@@ -143,6 +147,21 @@ mod tests {
         let groups: Vec<&str> = table.split("--group-add ").skip(1).collect();
         assert!(!groups.is_empty() && groups.iter().all(|rest| rest.starts_with("$(stat -c %g /dev/")), "{table}");
         insta::assert_snapshot!(table);
+    }
+
+    #[test]
+    fn image_without_gpu_support_says_whether_agent_checks_gpus() {
+        let gpu = Gpu { access: Access::Usable, ..Gpu::default() };
+        let inventory = Inventory { gpus: vec![gpu], ..Inventory::default() };
+        for (toml, says) in [
+            ("gpu_type = 'none'\n", true),
+            ("gpu_type = 'none'\n[agent]\ninterval = 0\n", true),
+            ("gpu_type = 'none'\n[memory]\nguard = true\n", false),
+        ] {
+            let config = Config::parse(toml, std::path::Path::new("x")).unwrap();
+            let mismatch = check(&config, &inventory).unwrap().unwrap();
+            assert_eq!(mismatch.finding.cause.contains("no agent"), says, "{toml}: {}", mismatch.finding);
+        }
     }
 
     #[test]
