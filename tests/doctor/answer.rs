@@ -46,8 +46,18 @@ impl Report {
         let worst = examined.observations.iter().find(|observation| observation.verdict == examined.verdict);
         let Observation { verdict, seen, cause, repair } =
             worst.expect("an observation has the entry's verdict").clone();
-        Answer { entry: entry.to_owned(), verdict, seen, cause, repair }
+        Answer { entry: entry.to_owned(), verdict, seen: without_seconds(&seen), cause, repair }
     }
+}
+
+/// The text with each measured time replaced by `N s`.
+fn without_seconds(text: &str) -> String {
+    let words: Vec<&str> = text.split(' ').collect();
+    let is_unit = |word: Option<&&str>| word.is_some_and(|word| word.trim_end_matches([';', ',', '.', ')']) == "s");
+    let is_time =
+        |at: usize, word: &str| word.contains('.') && word.parse::<f64>().is_ok() && is_unit(words.get(at + 1));
+    let shown = words.iter().enumerate().map(|(at, word)| if is_time(at, word) { "N" } else { word });
+    shown.collect::<Vec<_>>().join(" ")
 }
 
 impl Answer {
