@@ -4,7 +4,7 @@
 
 long() { image_tests "long image tests" long:: "${of_other_images[@]}"; }
 
-# Of each kind of check that needs none of the images.
+# Of each kind of check beside the image tests.
 sample() {
     fuzz_seconds=1 fuzz
     manifests
