@@ -96,7 +96,7 @@ fn wait(names: &[String], config: Option<&Path>, timeout: Duration) -> anyhow::R
         let result = query_cluster(config);
         if let Ok(cluster) = &result {
             if close::unfinished_jobs(cluster, names).is_empty() {
-                return Ok(super::print(&format!("no jobs left on {}\n", names.join(", ")))?);
+                return super::print(&format!("no jobs left on {}\n", names.join(", ")));
             }
             last_reply = Some(cluster.clone());
         }

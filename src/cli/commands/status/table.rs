@@ -222,7 +222,12 @@ mod tests {
             }),
             ..Snapshot::default()
         };
-        let status = Status { version: "0.1.0".to_owned(), process: ProcessId { pid: 1, ..ProcessId::default() }, started_ms: 1_000, snapshot };
+        let status = Status {
+            version: "0.1.0".to_owned(),
+            process: ProcessId { pid: 1, ..ProcessId::default() },
+            started_ms: 1_000,
+            snapshot,
+        };
         let memory = |pid| {
             [(1, 1_224), (17, 10_239)].into_iter().find(|(of, _)| *of == pid).map_or(Some(20_480), |(_, kib)| Some(kib))
         };
