@@ -261,7 +261,10 @@ fn reports_docker_default_shared_memory() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn reports_container_without_network() {
-    let container = hold_on_give_up(PLAIN).with(["--network", "none"]).start();
+    // slurminit adds its name to a file that it can write.
+    let hosts = crate::docker::directory(&[("hosts", "127.0.0.1 localhost\n")]);
+    let mount = format!("{}:/etc/hosts:ro", hosts.path().join("hosts").display());
+    let container = hold_on_give_up(PLAIN).with(["--network", "none", "--volume", &mount]).start();
     container.until("test -e /run/slurminit/status.json");
     record("image-no-address", &report(&container, "").of("address"));
 }
