@@ -76,7 +76,7 @@ fn loses_and_regains_one_gpu_without_intervention() {
     append(&container, &fault("handle", 3, "gpu-is-lost"));
     container.until("sinfo --noheader --format %T | grep -q draining");
     let reason = container.sh("sinfo --noheader --format %E");
-    assert!(reason.starts_with("slurminit: GPU 3 (0000:13:00.0): "), "{reason}");
+    assert!(reason.starts_with("slurminit: GPU 3 (/dev/nvidia3): "), "{reason}");
     // The step continues, and no number is missing.
     let before = container.sh("wc -l < /tmp/step").parse::<u64>().unwrap();
     container.until(&format!("[ $(wc -l < /tmp/step) -gt {} ]", before + 100));
