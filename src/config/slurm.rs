@@ -130,7 +130,7 @@ impl TryFrom<String> for TopLevelKey {
             "clustername" => "set `cluster_name` at the top of the file",
             "slurmctldport" => "set `controller_port` in [slurm]",
             "slurmdport" => "set `daemon_port` in [slurm]",
-            "nodename" => "set the keys of [node]; slurminit generates the line",
+            "nodename" => "slurminit writes the line itself: use [node]",
             "partitionname" => "write a [[partition]] table",
             "include" => {
                 "put your own slurm.conf with the line `# USER_CUSTOMIZED=true` into the configuration directory"

@@ -104,7 +104,7 @@ fault_kinds! {
     Leftover, leftover, "leftover", Warn, "GPU memory in use without a job", Repair::EndProcess;
     /// The driver is resetting the GPU.
     Reset, reset, "reset", Warn, "the driver is resetting the GPU; its processes are lost",
-        Repair::Text("no action on the node: check the job's output, and amdgpu messages on the host (dmesg | grep -i amdgpu)");
+        Repair::Text("nothing to do on the node: check the job's output, and the host's amdgpu messages (dmesg | grep -i amdgpu)");
     /// A reset started but did not end in time.
     ResetUnfinished, reset_unfinished, "reset-unfinished", Drain, "the driver started a reset that did not finish",
         Repair::Text("check amdgpu messages on the host (dmesg | grep -i amdgpu); reset the GPU there (amd-smi reset -G), else reboot the host");

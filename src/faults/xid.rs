@@ -6,7 +6,7 @@
 use super::fault::{Policy, Repair};
 
 pub(super) const REBOOT: Repair = Repair::Text("reboot the host; if the fault recurs, check the card and its slot");
-const PROGRAM: Repair = Repair::Text("no action on the node: check the job's program and output");
+const PROGRAM: Repair = Repair::Text("nothing to do on the node: check the job's program and output");
 pub(super) const LINK: Repair = Repair::Text(
     "reset the GPUs that the link joins, or reboot the host; if the fault recurs, check the bridge or the switch",
 );

@@ -227,7 +227,12 @@ fn apply_layers(files: &ImageFiles, tree: &mut Tree, record: &mut ImageRecord) -
     configuration.check()?;
     let contents = &configuration.rootfs.diff_ids;
     if contents.len() != layers.len() || layers.len() > manifest::MAX_LAYERS {
-        return Err(ImageError::Malformed("the image's layers do not match their digests".to_owned()));
+        return Err(ImageError::Malformed(format!(
+            "the configuration lists {} layers, the manifest {}; at most {} are read",
+            contents.len(),
+            layers.len(),
+            manifest::MAX_LAYERS
+        )));
     }
     for ((name, digest), content) in layers.iter().zip(contents) {
         let content: Digest = content.parse()?;
@@ -265,7 +270,10 @@ fn read_docker_save(files: &ImageFiles, record: &mut ImageRecord) -> Result<Conf
     let bytes = files.document("manifest.json")?;
     let mut images: Vec<SavedImage> = manifest::parse(&bytes, "manifest.json")?;
     if images.len() != 1 {
-        return Err(ImageError::Malformed(format!("the archive contains {} images; save only one", images.len())));
+        return Err(ImageError::Malformed(format!(
+            "the archive contains {} images; save one of them alone",
+            images.len()
+        )));
     }
     let image = images.remove(0);
     let name = image.config.rsplit('/').next().unwrap_or_default();

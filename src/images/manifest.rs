@@ -149,6 +149,6 @@ fn select_for_this_machine(all: Vec<Descriptor>) -> Result<Descriptor, ImageErro
             expected: ARCHITECTURE,
             found: model::printable::short(&platforms.join(", "), 200),
         }),
-        count => Err(ImageError::Malformed(format!("the archive contains {count} images; save only one"))),
+        count => Err(ImageError::Malformed(format!("the archive contains {count} images; save one of them alone"))),
     }
 }

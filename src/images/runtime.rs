@@ -43,7 +43,7 @@ pub enum RuntimeError {
     #[error("{STEP_VARIABLE} has not the form that slurmstepd writes; this command is for slurmstepd alone (oci.conf)")]
     NotAStep,
     #[error(
-        "no image {name}: looked in {directories}; `slurminit image list` shows the images, and a path must contain `/`"
+        "no image {name}: looked in {directories}; `slurminit image list` shows the images; for a directory, write ./{name}"
     )]
     NoImage { name: String, directories: String },
     #[error("no directory at {path}: {source}; name an image, or the directory of an OCI bundle")]
@@ -89,7 +89,7 @@ impl fmt::Display for Backend {
 /// The settings of the runtime in oci.conf.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The directory of the images of all users.
+    /// The directory of the images that all users share.
     pub images: PathBuf,
     /// Directories of Slurm that commands in an image need: its configuration, and munge's socket.
     pub binds: Vec<PathBuf>,

@@ -153,7 +153,7 @@ fn collect_keys(config: &Config, root: &Path) -> Result<(BTreeMap<String, String
         let cause = "anyone who can write a file of keys can log in as its user";
         let fix = format!("chown -R root:root {0}; chmod -R go-w {0}", from.display());
         let repair =
-            format!("remove the files of system users; mount the others read-only, or: {fix}; then `slurminit reload`");
+            format!("delete key files named after system users; mount the rest read-only, or run `{fix}`; then run `slurminit reload`");
         Finding::warning(Kind::Files, what, cause, repair)
     });
     Ok((keys_by_user, finding))

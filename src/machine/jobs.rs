@@ -1,6 +1,6 @@
 //! Accounting for jobs: makes slurmctld's view of them match reality when a daemon comes up.
 //!
-//! | started daemon | possibly wrong in slurmctld | child that corrects this | waits for the child |
+//! | started daemon | possibly wrong in slurmctld | child that corrects this | what waits for it |
 //! |---|---|---|---|
 //! | the container's first slurmctld, with saved jobs | jobs whose processes ended with the former container | `JobsRecover` | slurmd, at `Gate::Jobs` |
 //! | a later slurmctld | jobs that began or ended shortly before the former one died | `JobsAccount`, then `JobsReclaim` | slurmd, by the [`LaunchHold`] |

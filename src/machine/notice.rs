@@ -39,7 +39,7 @@ notices! {
     PrepareTooSlow { limit: Duration } => Level::Error,
         message!(
             "preparation-timeout",
-            "the preparation timed out after {limit}: a driver or a disk hangs; run `slurminit detect`, or raise prepare_timeout",
+            "the preparation timed out after {limit}, probably because of a driver or a disk; run `slurminit detect`, or raise prepare_timeout",
             limit = format!("{limit:?}")
         );
     HookTooSlow { index: usize, limit: Duration } => Level::Error,
@@ -136,7 +136,7 @@ notices! {
     StillUnresponsive { name: String, why: String, pause: Duration } => Level::Warn,
         message!(
             "unit-left-unresponsive",
-            "{name} is not responding after a restart ({why}); next restart in {seconds} s, or now with `slurminit restart {name}`",
+            "{name} is not responding after a restart ({why}); not restarting it before {seconds} s have passed; `slurminit restart {name}` restarts it now",
             name = name,
             why = why,
             seconds = pause.as_secs()
@@ -148,7 +148,7 @@ notices! {
     NoVerdict { rounds: u32 } => Level::Warn,
         message!(
             "liveness-unknown",
-            "the last {rounds} liveness checks timed out or did not start; check whether CPU, memory or processes have run out",
+            "no liveness check has finished {rounds} times in a row; CPU, memory or processes may have run out",
             rounds = rounds
         );
     Resuming { reason: String } => Level::Info,
@@ -214,7 +214,7 @@ notices! {
     JobsNotRecovered { exit: Exit } => Level::Warn,
         message!(
             "jobs-not-recovered",
-            "could not requeue lost jobs (`slurminit jobs recover` {exit}); they hold their GPUs until scontrol requeue or scancel",
+            "could not requeue lost jobs (`slurminit jobs recover` {exit}); jobs of the previous start may be shown as running, and hold GPUs until scontrol requeue or scancel",
             exit = exit
         );
     JobsNotAccounted { exit: Exit } => Level::Warn,
@@ -226,7 +226,7 @@ notices! {
     JobsNotReclaimed { exit: Exit } => Level::Warn,
         message!(
             "jobs-not-reclaimed",
-            "could not find jobs without a process (`slurminit jobs reclaim` {exit}); they hold their GPUs until scancel",
+            "the search for jobs without a process failed (`slurminit jobs reclaim` {exit}); such jobs hold their GPUs until scancel",
             exit = exit
         );
     EnvironmentsNotWritten { exit: Exit } => Level::Warn,

@@ -71,7 +71,7 @@ impl Reload {
             Stage::Preparing { until } if now >= until => {
                 cluster.step.kill_task(Child::Reload);
                 let limit = cluster.policy.prepare_timeout();
-                let text = format!("the preparation timed out after {limit:?}: a driver or a disk hangs");
+                let text = format!("the preparation timed out after {limit:?}, probably because of a driver or a disk");
                 cluster.step.start_task(Child::Reopen);
                 self.end(Outcome::Refused, text, &mut cluster.step)
             }

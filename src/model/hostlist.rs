@@ -12,8 +12,7 @@ pub fn names(list: &str) -> Option<Vec<String>> {
     (items(list).all(|item| !item.is_empty()) && names.iter().all(is_name)).then_some(names)
 }
 
-/// The names of one range such as `burst-[1-4]`, or the name itself; `None` for a list of several, and where [`names`]
-/// has none.
+/// The names of one range such as `burst-[1-4]`, or the name itself; `None` for a list, and for an invalid range.
 pub fn range(text: &str) -> Option<Vec<String>> {
     (items(text).count() == 1).then(|| names(text))?
 }

@@ -46,7 +46,7 @@ impl Default for Paths {
 }
 
 impl Paths {
-    /// slurmctld's directory for [`Self::ENDED_JOBS`]. Unlike the saved state, it is world-readable.
+    /// slurmctld's directory for [`Self::ENDED_JOBS`]. Slurm's group can read it, unlike the saved state.
     pub const JOBCOMP: &str = "jobcomp";
     /// The file with one line per finished job.
     pub const ENDED_JOBS: &str = "jobs";

@@ -42,7 +42,7 @@ pub struct Task {
     pub log_level: Level,
     /// The configuration file that was named, which the preparation reads again.
     pub config_file: Option<OsString>,
-    /// The file to watch for changes, even if none was named.
+    /// The configuration file to watch: the named one, or the default path.
     pub watched_file: OsString,
     /// The checksums of restart-only tables, `config::StartOnlyTables` as text.
     pub held: String,

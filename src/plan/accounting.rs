@@ -84,7 +84,7 @@ pub(super) fn settings(settings: &mut Settings, config: &Config, host: &HostName
     for (key, weight, why) in WEIGHTS {
         settings.add_because(key, weight, why);
     }
-    settings.add_because("JobAcctGatherType", "jobacct_gather/linux", "records the used memory of jobs for `sacct`");
+    settings.add_because("JobAcctGatherType", "jobacct_gather/linux", "records how much memory jobs use, for `sacct`");
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use model::value::is_plain_path;
 /// How slurmstepd runs a step in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Images {
-    /// The directory of the images of all users.
+    /// The directory of the images that all users share.
     pub directory: PathBuf,
     /// What Slurm needs in an image: its configuration, munge's socket, and the directories of steps, where its PMIx server shares memory with
     /// MPI programs (PMIX_NSDIR, PMIX_SERVER_TMPDIR). Then `[images] mounts`.

@@ -159,7 +159,7 @@ fn topology(cpu: &Cpu, cpus: u32) -> Result<Topology, String> {
         return Err("the container's cpuset has only a part of the machine".to_owned());
     }
     if all != cpus as usize {
-        return Err(format!("{cpus} of the machine's {all} CPUs are for jobs, without a fixed set"));
+        return Err(format!("{cpus} of the machine's {all} CPUs are for jobs, but not a fixed set of them"));
     }
     if cpu.sockets.iter().any(|socket| socket.len() != first_socket.len())
         || cores.iter().any(|core| core.len() != first_core.len())

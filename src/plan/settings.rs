@@ -203,15 +203,14 @@ impl Settings {
             false => self.add_because("SchedulerParameters", format_args!("{SCHEDULER},{BACKFILL}"), SCHEDULER_WHY),
         }
         self.add("SelectType", "select/cons_tres");
+        let why = "a job above the limits of its partitions is rejected, instead of pending forever";
+        self.add_because("EnforcePartLimits", "ANY", why);
         if config.shares_a_cluster() {
             let why = "jobs share a node by cores and memory; node-specific values are in the node's registration";
             self.add_because("SelectTypeParameters", "CR_Core_Memory", why);
             let why = "default MiB per CPU of a job; without it a job would get all memory of its node";
             self.add_because("DefMemPerCPU", 512, why);
         } else {
-            // In a cluster of several containers it would also reject a job for nodes that have not joined yet.
-            let why = "a job above the limits of its partitions is rejected, instead of pending forever";
-            self.add_because("EnforcePartLimits", "ANY", why);
             self.sharing(node, reasons);
         }
         self.add_because(

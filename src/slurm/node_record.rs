@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use model::inventory::gres;
 
-/// The value of a key. Free text (OS, Comment, Reason) comes after all keys that are read here, except a node's memory and
-/// partitions, which come after its OS.
+/// The value of a key. OS, Comment and Reason are free text. Only RealMemory and Partitions follow OS, and no key follows
+/// Reason.
 pub fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }

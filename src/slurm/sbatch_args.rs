@@ -83,7 +83,7 @@ fn check_each_resource(requested: &Resources, placement: Placement<'_>) -> Resul
     let (Some(limit), Some(max)) = (requested.time_limit, partition.max_time) else { return Ok(()) };
     if limit.minutes() > max.minutes() {
         return Err(format!(
-            "requests a time limit of {limit}, the partition {name} allows {max} (MaxTime); lower resources.time_limit, {alternative}"
+            "requests a time limit of {limit}, but the partition {name} allows at most {max} (MaxTime); lower resources.time_limit, {alternative}"
         ));
     }
     Ok(())

@@ -8,7 +8,7 @@ pub(crate) const ARGUMENTS: [&str; 3] = ["--noheader", "--parsable2", "--format=
 pub struct FairShare {
     /// The account.
     pub account: String,
-    /// Slurm's FairShare, 0 to 1; under Fair Tree, which has none for accounts, its LevelFS, where 1 means exactly the share.
+    /// Slurm's FairShare (0 to 1). Fair Tree has none for accounts; then LevelFS, where 1 is exactly the share.
     pub factor: f64,
 }
 

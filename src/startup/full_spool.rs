@@ -13,7 +13,7 @@ use model::prepared::Prepared;
 use slurm::client::{Client, limit};
 use sys::{report, trusted_path};
 
-/// A file in the run directory: the disk was full, and the drain has not been looked at since.
+/// A file in the run directory: the disk was full, and the node has not been checked since.
 const MARKER: &str = "spool-was-full";
 /// Below this free space, in bytes, a batch job can fail.
 const FULL: u64 = 1 << 20;

@@ -31,8 +31,8 @@ pub fn check_liveness(directory: &Path) -> (bool, String) {
     }
 }
 
-/// Whether jobs can run now, waiting up to `wait`; and whether they still can after `hold`, unless they could for
-/// longer already.
+/// Whether jobs can run, waiting up to `wait`. A cluster that has been ready for at least `hold` is watched for `hold`, and a
+/// change is reported at once; one that has just become ready is reported at once.
 pub fn ready_within(directory: &Path, wait: Duration, hold: Duration) -> (bool, String) {
     let begin = Instant::now();
     let watcher = StatusWatcher::of(directory);

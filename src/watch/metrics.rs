@@ -23,7 +23,7 @@ pub use scrape::text;
 pub struct Settings {
     /// The address and port.
     pub listen: SocketAddr,
-    /// The names by which the server may be requested, beside IP addresses, the hostname and names without a dot.
+    /// Accepted Host names. IP addresses, the hostname and names without a dot are always accepted.
     pub hosts: Vec<String>,
     /// The run directory.
     pub run: PathBuf,

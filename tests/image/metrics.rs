@@ -103,7 +103,7 @@ fn many_connections_slow_reader_and_kill_block_no_scrape() {
     let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
     container.until("slurminit status | grep -q \"metrics *ready\"");
     container.sh(&format!(
-        "{{ printf '{{\"pid\":1,\"at\":%d,\"interval_ms\":3600000,\"gpus\":[' $(date +%s); comma=; {EIGHT}; printf '],\"recent\":[]}}'; }} >/run/slurminit/new && mv /run/slurminit/new /run/slurminit/gpus.json"
+        "{{ printf '{{\"pid\":1,\"start_ticks\":%d,\"at\":%d,\"interval_ms\":3600000,\"gpus\":[' $(cut -d ' ' -f 22 /proc/1/stat) $(date +%s); comma=; {EIGHT}; printf '],\"recent\":[]}}'; }} >/run/slurminit/new && mv /run/slurminit/new /run/slurminit/gpus.json"
     ));
     let text = get(&container, "/metrics");
     assert_eq!(text.matches("nvidia_smi_temperature_gpu{").count(), 8, "{text}");

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::docker::{Image, PLAIN, Volume, directory, records};
+use crate::members::Cluster;
 
 /// With Slurm's defaults a requeued job starts after two to three minutes.
 #[test]
@@ -145,9 +146,32 @@ fn job_above_limits_of_partition_is_rejected() {
     // A partition that is down accepts jobs for later.
     container.sh("scontrol update partitionname=long state=down");
     assert_eq!(submit("-p long").code, 0);
+    container.sh("scontrol update partitionname=long state=up; scontrol update nodename=ALL state=drain reason=x");
+    assert_eq!(submit("").code, 0);
+    container.sh("scontrol update nodename=ALL state=resume");
     // A default time limit needs no accounting.
     container.sh("scancel -u root; sbatch --parsable -o /dev/null --wrap 'sleep 100'");
     assert_eq!(container.sh("squeue --noheader --format='%P %l' --states=all --sort=-i | head -n 1"), "short 10:00");
+}
+
+/// A job may be submitted while a node is drained or down.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn cluster_rejects_only_jobs_above_limits_of_partition() {
+    let cluster = Cluster::new("[[partition]]\nname = 'short'\nMaxTime = '1-0'\n");
+    let _node = cluster.compute("c1", 1);
+    let submit = |options: &str| {
+        cluster.controller.exec(&["sh", "-c", &format!("sbatch -o /dev/null {options} --wrap 'sleep 1000'")])
+    };
+    let refused = submit("-t 2-0");
+    assert!(refused.code != 0 && refused.stderr.contains("time limit"), "{refused:?}");
+    for state in ["", "drain reason=x", "down reason=x"] {
+        if !state.is_empty() {
+            cluster.controller.sh(&format!("scontrol update nodename=c1 state={state}"));
+        }
+        let accepted = submit("--gres=gpu:1");
+        assert_eq!(accepted.code, 0, "{state}: {accepted:?}");
+    }
 }
 
 /// The query of snakemake's executor with `--slurm-status-command squeue`.

@@ -191,15 +191,16 @@ proptest! {
         let is_valid_name = |file: &&str| {
             file.starts_with("/dev/") && !file.contains(|c: char| !c.is_ascii_alphanumeric() && !"/-_.".contains(c))
         };
-        let has_whole = inventory.usable_gpus().any(|gpu| !gpu.integrated);
+        // Also one in MIG mode without an instance.
+        let has_discrete = inventory.gpus.iter().any(|gpu| !gpu.integrated && gpu.access == Access::Usable);
         let expected: BTreeSet<_> = inventory
             .usable_gpus()
-            .filter(|gpu| !gpu.integrated || !has_whole)
+            .filter(|gpu| !gpu.integrated || !has_discrete)
             .filter(|gpu| gpu.mig.is_none())
             .filter_map(|gpu| gpu.device_file.as_ref()?.to_str())
             .filter(is_valid_name)
             .collect();
-        let instances = inventory.gpus.iter().filter(|gpu| !gpu.integrated || !has_whole);
+        let instances = inventory.gpus.iter().filter(|gpu| !gpu.integrated || !has_discrete);
         let instances = instances.filter_map(|gpu| gpu.mig.as_ref()).flatten();
         let last: BTreeSet<_> = instances.filter_map(|instance| instance.device_files.last()?.to_str()).collect();
         // A device file that belongs to two GPUs is listed for the first.

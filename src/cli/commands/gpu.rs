@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum GpuVerb {
-    /// Keep the GPU from jobs, wait until none has it, and close it, so that the host can reset it
+    /// Take a GPU out of service: wait for its jobs, then release its device file, so that the host can reset it
     Release(GpuArgs),
     /// Check the GPU, and give it to jobs again
     Return(GpuArgs),

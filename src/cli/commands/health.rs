@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// Wait until the check succeeds, at most this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
     wait: Duration,
-    /// For HEALTHCHECK: report success only if it lasts for this many seconds; report at once in the first
+    /// For HEALTHCHECK: while ready, watch for this many seconds and fail at once if that ends; not in the first
     /// seconds of being ready
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
     hold: Duration,

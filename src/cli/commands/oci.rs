@@ -10,7 +10,7 @@ use sys::inherited::Inherited;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directory of the images of all users
+    /// The directory of the images that all users share
     #[arg(long, default_value = "/data/images")]
     images: PathBuf,
     /// A directory of Slurm that commands in an image need

@@ -344,7 +344,7 @@ fn waiting_jobs(jobs: &[QueuedJob]) -> Observations {
     if jobs.is_empty() {
         return Observations::ok("no pending job");
     }
-    // squeue prints the number of a user whose name slurmctld does not find.
+    // squeue prints the UID of a user whom slurmctld cannot look up.
     if let Some(job) = jobs.iter().find(|job| job.user == job.uid.to_string()) {
         let (id, uid) = (job.number, job.uid);
         return Observations::fail(

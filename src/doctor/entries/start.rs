@@ -113,7 +113,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             Ok(true) => Observations::ok("this host's name resolves"),
             Ok(false) => Observations::fail(
                 "this host's name does not resolve",
-                "Slurm requires the address; with --network none it is missing in /etc/hosts",
+                "Slurm needs this address; with --network none it is missing from /etc/hosts",
                 "use a network (an internal one is enough), or docker run --add-host NAME:ADDRESS",
             ),
         }),

@@ -186,8 +186,8 @@ impl HealthController {
     }
 }
 
-/// `; job 17 of alice had it`; empty without jobs.
+/// `; job 17 of alice was using it`; empty without jobs.
 fn job_suffix(jobs: &[OwnedJob]) -> String {
     let each = jobs.iter().map(|job| format!("job {} of {}", job.job, job.user)).collect::<Vec<_>>();
-    if each.is_empty() { String::new() } else { format!("; {} had it", each.join(", ")) }
+    if each.is_empty() { String::new() } else { format!("; {} was using it", each.join(", ")) }
 }

@@ -33,7 +33,7 @@ pub(super) enum Stage {
     Draining {
         /// Since when, in ms.
         since: u64,
-        /// Whether the drain is ours; `None` until confirmed.
+        /// Whether slurminit drained the node; `None` until confirmed.
         is_ours: Option<bool>,
         /// The time of the next query, in ms.
         next: u64,

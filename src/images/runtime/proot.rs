@@ -92,8 +92,8 @@ struct Descriptors {
 }
 
 fn arguments(program: &Program, executable: &Path, descriptors: Descriptors, inherited: &Inherited) -> Vec<OsString> {
-    // Verbosity -1: PRoot warns of every signal that it receives, and of a working directory that an image does not
-    // have.
+    // Verbosity -1, because otherwise PRoot warns of every signal that it receives, and of a working directory that an
+    // image does not have.
     let mut arguments: Vec<OsString> = ["proot", "-v", "-1", "-r"].map(OsString::from).to_vec();
     arguments.push(program.root.clone().into());
     arguments.extend(["-w".into(), program.directory.clone().into()]);

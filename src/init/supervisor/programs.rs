@@ -252,9 +252,8 @@ impl Supervisor {
         CommandLine::default().option("--died", &self.machine.units()[id].spec.name).arg(INPUT_OPTION)
     }
 
-    /// The checks for this round's units. Without units that have died meanwhile, and without slurmd when no thread
-    /// can be created: slurmd queries each slurmstepd, and a slurmstepd that cannot create a thread for its answer exits,
-    /// and its job with it (24.11: `macros.h`).
+    /// The checks for this round's units. Skips units that have died. Also skips slurmd while no thread can be created:
+    /// the check makes each slurmstepd create one, and a slurmstepd that cannot exits and ends its job (24.11: `macros.h`).
     fn liveness_checks(&self) -> Vec<LivenessCheck> {
         let node = self.node();
         let is_short_of_processes = limits::process_shortage().is_some();

@@ -87,7 +87,7 @@ pub fn indices(gres: &str) -> Vec<usize> {
         .collect()
 }
 
-/// The GPUs of which parts are in use: `shard:nvidia:2(2/4,0/4)`, `mps:50(0/100,50/100)`. They are counted as the whole GPUs are.
+/// The GPUs of which parts are in use: `shard:nvidia:2(2/4,0/4)`, `mps:50(0/100,50/100)`. Indices are the same as those of whole GPUs.
 pub fn shared(gres: &str) -> Vec<usize> {
     let is_used = |part: &str| part.split_once('/').is_some_and(|(used, _)| used.parse().unwrap_or(0_u64) > 0);
     let lists = items(gres).filter(Item::is_shared_gpu).flat_map(|item| item.details);

@@ -140,7 +140,7 @@ pub struct Traits {
     pub interface: &'static str,
     /// The kernel drivers that jobs can use.
     pub drivers: &'static [&'static str],
-    /// Whether jobs get an integrated GPU if there is no other GPU and none was requested.
+    /// Whether jobs get an integrated GPU if there is no other GPU and `[gpu] only` names none.
     pub offers_integrated: bool,
     /// Whether programs use CUDA on these GPUs.
     pub has_cuda: bool,
@@ -197,7 +197,7 @@ pub struct Runtime {
     pub ignores_closed_files: bool,
     /// Further variables that must be set for the runtime's numbers to be right.
     pub settings: &'static [(&'static str, &'static str)],
-    /// Whether the numbers of GPUs of one model are right without the settings.
+    /// Whether the settings may be left out if all GPUs are of one model.
     pub equal_models_in_bus_order: bool,
 }
 

@@ -81,7 +81,7 @@ fn seen_by_runtime(inventory: &Inventory, vendor: Vendor) -> impl Iterator<Item 
     inventory.gpus.iter().filter(move |gpu| gpu.vendor == vendor).filter(is_seen)
 }
 
-/// The number in bus order among the GPUs that CUDA can open; a guess where [`cuda_counts`] is false and a UUID missing.
+/// The number in bus order among the GPUs that CUDA can open; only a guess if [`cuda_counts`] is false and there is no UUID.
 fn cuda_number(own: &Gpu, inventory: &Inventory) -> usize {
     let whole = seen_by_runtime(inventory, own.vendor).filter(|gpu| gpu.mig.is_none());
     whole.filter(|gpu| (gpu.pci_address, gpu.index) < (own.pci_address, own.index)).count()

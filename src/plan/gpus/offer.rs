@@ -23,7 +23,7 @@ impl Offer<'_> {
         name.filter(|name| is_cuda_name(name))
     }
 
-    /// Its position among what jobs could get if no GPU had a fault: the name of a type must not come to mean another GPU while one has.
+    /// Its position among what jobs could get if no GPU had a fault: `gpu:gpu1` stays the same card while another one is out.
     /// Whole GPUs come before MIG instances, as in [`super::in_slurms_order`].
     pub(super) fn number(&self, inventory: &Inventory) -> usize {
         let counts = |access: &Access| access.obstacle().is_none_or(Obstacle::is_fault);

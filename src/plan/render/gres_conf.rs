@@ -37,7 +37,7 @@ fn shared_lines(gres: &GresPlan, of: &str) -> String {
         // Without the flag, only one of the node's GPUs is shared at a time.
         Sharing::Mps => " Flags=all_sharing",
     };
-    let _ = writeln!(text, "# Shared GPUs: {each} per GPU.");
+    let _ = writeln!(text, "# Shared GPUs: {each} shards (or MPS percent) per GPU.");
     if gres.auto_detect != AutoDetect::Off {
         let _ = writeln!(text, "{of}Name={name} Count={}", u64::from(each) * gres.shared().count() as u64);
         return text;

@@ -24,7 +24,7 @@ pub(super) fn text(images: &Images) -> String {
          # As root slurmstepd creates only the first directory, in which no other user can interfere. slurminit removes the others.\n\
          ContainerPath={bundles}/{user_directory}/%j-%s-%n-%t\n\
          DisableCleanup=true\n\
-         # In %@ an apostrophe is quoted wrongly, and %r is any text: both are in a comment of this command, which slurminit decodes.\n\
+         # Slurm quotes apostrophes in %@ wrongly, and %r can be any text: both are passed in a comment, which slurminit parses.\n\
          RunTimeRun=\"SLURMINIT_STEP=$(/usr/bin/tr '\\\\0' '\\\\n' </proc/$$/cmdline) exec slurminit oci --images {directory}{binds}{cuda} \
          --bundles {bundles} --environment %e \\# slurminit %@ %r\"\n",
         name = FileName::OciConf,

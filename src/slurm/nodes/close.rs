@@ -70,7 +70,7 @@ pub fn resume(node: &ClusterNode) -> NodeAction {
             NodeAction::Unchanged(format!("{name} is {}, waiting for its response to the controller", report.state))
         }
         (false, _) => NodeAction::Refused(format!(
-            "{name} is {report}, not drained: it returns when its container reaches the controller; see docker logs there"
+            "{name} is {report}, not drained: start its container, or see its log (`docker logs`)"
         )),
     }
 }

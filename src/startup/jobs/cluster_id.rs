@@ -30,7 +30,8 @@ pub(super) fn adopt_from_new_database(conf: &str, notes: &Notes) -> anyhow::Resu
 /// After slurmctld's death at a start: resolves a mismatch with a database that has no job of this cluster, which an earlier start has
 /// registered there. Otherwise returns why the cluster cannot start.
 pub(crate) fn resolve_mismatch(state: &Path, log_lines: &[&str]) -> Option<Refusal> {
-    let mismatch = log_lines.iter().find(|line| line.contains(MISMATCH))?;
+    // Users' text, such as a job's name, can stand later in a line.
+    let mismatch = log_lines.iter().find(|line| line.starts_with(MISMATCH))?;
     let resolve = || -> anyhow::Result<Option<String>> {
         let notes = Notes::open_as_root(state)?;
         let Some(name) = saved_name(&notes)? else { return Ok(None) };
@@ -113,5 +114,7 @@ mod tests {
                        but the DBD thinks it should be \"209\".\nRunning";
         assert_eq!(ids(message), ["3163", "209"]);
         assert_eq!(ids("CLUSTER ID MISMATCH"), ["unknown", "unknown"]);
+        let name_of_job = "error: job_submit: CLUSTER ID MISMATCH";
+        assert_eq!(resolve_mismatch(state.path(), &[name_of_job]), None);
     }
 }

@@ -222,7 +222,7 @@ fn delete_idle(node: &str) {
         if begin.elapsed() >= IDLE_DELETE_TIMEOUT {
             return report::warn(message!(
                 "node-record-kept",
-                "{error}; the node keeps the controller's old record",
+                "{error}; the controller keeps its old record of the node",
                 error = error
             ));
         }

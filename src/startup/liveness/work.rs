@@ -65,7 +65,7 @@ pub(super) fn liveness(pid: i32, work: Option<Duration>, serves_others: bool, ti
     }
     // The kernel adds the time in the run queue once the thread runs again: one that waited all the time has none yet.
     if statuses.iter().any(|status| field(status, "State").is_some_and(|state| state.starts_with('R'))) {
-        return Liveness::Slow(format!("{why}, but it runs or waits for a CPU"));
+        return Liveness::Slow(format!("{why}, but it is running or waiting for a CPU"));
     }
     Liveness::Silent(why)
 }

@@ -19,7 +19,10 @@ pub(super) fn check_no_job_holds_gpus(budget: &Budget) -> Result<(), Refusal> {
     let answer = match client.output("squeue", &["--json"]) {
         Ok(answer) => answer,
         Err(QueryError::TimedOut(_)) => {
-            return Err(refusal("slurmctld does not report which jobs hold GPUs", "see `slurminit logs slurmctld`"));
+            return Err(refusal(
+                "slurmctld did not respond in time, so it is unknown which jobs hold GPUs",
+                "see `slurminit logs slurmctld`",
+            ));
         }
         _ if client.jobs(&Jobs::default()).is_ok() => {
             return Err(refusal("`squeue --json` fails, which reports the jobs that hold GPUs", NO_JSON));

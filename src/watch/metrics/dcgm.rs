@@ -28,7 +28,7 @@ const ROWS: [Row; 16] = [
     ("DEV_ECC_DBE_VOL_TOTAL", Counter, "Uncorrected errors since the driver was loaded.", |gpu| {
         gpu.condition.ecc.and_then(|ecc| ecc.uncorrected).into()
     }),
-    ("DEV_ECC_DBE_AGG_TOTAL", Counter, "Uncorrected errors over the GPU's life.", |gpu| {
+    ("DEV_ECC_DBE_AGG_TOTAL", Counter, "Uncorrected errors over the GPU's lifetime.", |gpu| {
         gpu.readings.ecc_uncorrected.into()
     }),
     ("DEV_CORRECTABLE_REMAPPED_ROWS", Counter, "Rows remapped after correctable errors.", |gpu| {

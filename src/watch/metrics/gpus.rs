@@ -94,10 +94,10 @@ const MEASURED: [Row; 42] = [
         "Uncorrected errors since the driver was loaded.",
         |gpu| gpu.condition.ecc.and_then(|ecc| ecc.uncorrected).into(),
     ),
-    ("ecc_errors_corrected_aggregate_total", Kind::Untyped, "Corrected errors over the GPU's life.", |gpu| {
+    ("ecc_errors_corrected_aggregate_total", Kind::Untyped, "Corrected errors over the GPU's lifetime.", |gpu| {
         gpu.readings.ecc_corrected.into()
     }),
-    ("ecc_errors_uncorrected_aggregate_total", Kind::Untyped, "Uncorrected errors over the GPU's life.", |gpu| {
+    ("ecc_errors_uncorrected_aggregate_total", Kind::Untyped, "Uncorrected errors over the GPU's lifetime.", |gpu| {
         gpu.readings.ecc_uncorrected.or(gpu.readings.ras_uncorrected).into()
     }),
     ("remapped_rows_correctable", Gauge, "Rows remapped after correctable errors.", |gpu| {

@@ -8,7 +8,7 @@ use nix::unistd::{Gid, Uid, User, setgid, setgroups, setuid};
 /// The conventional unprivileged user and group ID.
 const UNPRIVILEGED: u32 = 65534;
 
-/// Switches to slurminit's user without its group, which may open GPUs. A user chosen by the operator is kept.
+/// Switches to the user slurminit, but not to its group, which may open GPUs. A user chosen by the operator is kept.
 ///
 /// # Errors
 /// The rights cannot be given up.

@@ -149,7 +149,7 @@ fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
     let limit = memory.limit_mib.map_or_else(|| "no limit".to_owned(), |limit| format!("limit {limit} MiB"));
     let gpu_memory = match memory.gpu_mib {
         0 => String::new(),
-        gpu_memory => format!(" besides {gpu_memory} MiB of its GPUs"),
+        gpu_memory => format!(", plus {gpu_memory} MiB of GPU memory"),
     };
     let memory =
         format!("{} MiB usable; the machine has {} MiB{gpu_memory}, {limit}", memory.usable_mib(), memory.total_mib);

@@ -26,7 +26,7 @@ impl Pull {
         let mut command = Command::new("skopeo");
         command.args(["copy", "--quiet", &format!("{SCHEME}{name}"), "docker-archive:/dev/stdout"]);
         let mut skopeo = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context(
-            "skopeo cannot be started; install the package skopeo in your image, or use `slurminit image import`",
+            "skopeo is not installed here: add the package to your image, or pipe `docker save` into `slurminit image import`",
         )?;
         let errors = skopeo.stderr.take().context("skopeo has no standard error")?;
         let messages = std::thread::spawn(move || {

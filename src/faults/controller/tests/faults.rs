@@ -15,7 +15,11 @@ fn reports_program_error_with_job_without_drain() {
     assert_eq!((cluster.drained.clone(), cluster.offered.len()), (None, 2));
     let lines: Vec<_> = cluster.log.iter().filter(|line| line.contains("XID")).collect();
     assert_eq!(lines.len(), 3, "one line per XID and minute: {lines:?}");
-    assert!(lines[0].contains("job 17 of alice had it") && lines[0].contains("GPU-1") && lines[0].contains("Repair: "));
+    assert!(
+        lines[0].contains("job 17 of alice was using it")
+            && lines[0].contains("GPU-1")
+            && lines[0].contains("Repair: ")
+    );
     assert_eq!(cluster.health.report(ProcessId::default()).gpus[1].counts[&FaultKind::Xid(43)].count, 100);
 }
 
@@ -243,7 +247,7 @@ fn recovery_action_decides_the_repair_and_replaces_the_former_action() {
     assert_eq!(report.counts.len(), 3, "{:?}", report.counts);
 }
 
-/// The driver counts uncorrectable errors over the GPU's life, and AMD's since it was loaded.
+/// The driver counts uncorrectable errors over the GPU's lifetime, and AMD's since it was loaded.
 #[test]
 fn repair_ends_memory_errors_and_later_ones_are_reported() {
     let seen = |errors, action| GpuSample {

@@ -38,7 +38,7 @@ pub(super) const TRAITS: Traits = Traits {
     mismatch: MismatchWords {
         start: "docker run --gpus all ..., after `nvidia-ctk runtime configure --runtime=docker` on the host",
         tool: "nvidia-smi",
-        no_gpu_cause: "started without GPUs, the container toolkit is not set up, or the host's driver is not loaded; GPU jobs are rejected",
+        no_gpu_cause: "the container was started without GPUs, the container toolkit is not set up, or the host's driver is not loaded; GPU jobs are rejected",
         missing_software: "the image has no NVIDIA software except the container runtime's",
         withhold: "start the container without --gpus (NVIDIA_VISIBLE_DEVICES=void)",
         no_gpu_in_wsl: Some((

@@ -6,7 +6,7 @@
 
 use model::inventory::{Access, Finding, Gpu, Kind};
 
-/// The two variables, if set.
+/// NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES of the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// `NVIDIA_VISIBLE_DEVICES`.
