@@ -45,35 +45,43 @@ fn one_task_step_starts_without_pmix() {
 /// Slurm accepts these options without a message; the job fails without output, and no mail is sent.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn sbatch_warns_of_missing_output_directory_and_of_mail() {
+fn sbatch_warns_of_output_without_permission_and_of_mail() {
     let container = Image::new(PLAIN).serve();
-    container.sh("mkdir -p /tmp/d/here");
+    container.sh("useradd --uid 1500 --create-home bob; mkdir -p /tmp/d/here /srv/shut; chmod 777 /tmp/d/here");
+    let sbatch = |options: &str| {
+        let line = format!("cd /tmp/d/here && sbatch {options} --wrap true");
+        container.exec(&["setpriv", "--reuid=1500", "--regid=1500", "--clear-groups", "sh", "-c", &line])
+    };
     for (options, warning) in [
-        ("-o missing/out", "/tmp/d/missing/ of --output"),
-        ("-o /missing/%x/out -e here/err", "/missing/ of --output"),
-        ("-o out -e missing/%j", "/tmp/d/missing/ of --error"),
-        ("-o here/%j/out", "here/%j of --output"),
-        ("-D /tmp -o here/out", "/tmp/here/ of --output"),
+        ("-o /srv/shut/out", "--output=/srv/shut/out cannot be written: no permission in /srv/shut;"),
+        ("-o /srv/shut/%x/out -e err", "in /srv/shut;"),
+        ("-o out -e ../new/%j", "--error=../new/%j cannot be written: no permission in /tmp/d/here/..;"),
+        ("-o \"/srv/it's/out\"", "in /srv;"),
+        ("-D /tmp/d", "--output=slurm-%j.out cannot be written: no permission in /tmp/d;"),
+        ("-o /etc/passwd", "in /etc/passwd;"),
         ("--mail-type=END,FAIL --mail-user=x@example.org", "--mail-type"),
     ] {
-        let outcome = container.exec(&["sh", "-c", &format!("cd /tmp/d && sbatch {options} --wrap true")]);
+        let outcome = sbatch(options);
         let warnings: Vec<&str> = outcome.stderr.lines().filter(|line| line.starts_with("sbatch: warning: ")).collect();
         assert!(matches!(warnings[..], [line] if line.contains(warning)), "{options}: {outcome:?}");
         assert!(outcome.stdout.starts_with("Submitted batch job"), "{options}: {outcome:?}");
     }
+    // slurmstepd creates missing directories. A FIFO is not opened.
+    container.sh("mkfifo -m 666 /tmp/d/here/fifo");
     for options in
-        ["", "-o here/%j", "-o out -e ./err", "-o /tmp/d/here/%A_%a -a 0", "-o here/%a.%N", "-D /tmp -o d/here/out"]
+        ["", "-o new/%j/out", "-o out -e ./err", "-o %A_%a -a 0", "-o /dev/null", "-D /tmp -o d/here/out", "-o fifo"]
     {
-        let outcome = container.exec(&["sh", "-c", &format!("cd /tmp/d && sbatch {options} --wrap true")]);
-        assert_eq!(outcome.stderr, "", "{options}");
+        let outcome = sbatch(options);
+        assert!(outcome.code == 0 && outcome.stderr.is_empty(), "{options}: {outcome:?}");
     }
+    container.until("test -n \"$(find /tmp/d/here/new -name out)\"");
+    assert_eq!(container.exec(&["sh", "-c", "cd / && sbatch --wrap true"]).stderr, "", "root may write everywhere");
     let step = container.exec(&["srun", "--mail-type=END", "true"]);
     assert!(step.code == 0 && step.stderr.contains("srun: warning: --mail-type"), "{step:?}");
     // A directive in the script counts, and a MailProg of the operator's sends mail.
     let config = directory(&[("slurminit.toml", "[slurm.conf]\nMailProg = '/usr/local/bin/mail'\n")]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
-    let script =
-        "printf '#!/bin/sh\\n#SBATCH --mail-type=END --output=missing/x\\n' >/tmp/job; cd /tmp; sbatch job 2>&1";
+    let script = "printf '#!/bin/sh\\n#SBATCH --mail-type=END --output=/srv/x\\n' >/tmp/job; cd /tmp; setpriv --reuid=1 --clear-groups sbatch job 2>&1";
     let output = container.sh(script);
-    assert!(output.contains("/tmp/missing/") && !output.contains("--mail-type"), "{output}");
+    assert!(output.contains("in /srv;") && !output.contains("--mail-type"), "{output}");
 }

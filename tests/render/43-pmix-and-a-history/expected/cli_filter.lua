@@ -90,20 +90,27 @@ local function warn(options, text)
   io.stderr:write(options["type"], ": warning: ", text, "\n")
 end
 
--- slurmstepd writes its message about a missing directory only to the node's log.
-local function check_directory(options, option)
-  local path, base = options[option], options["chdir"]
-  local known, whole = path and path:match("^([^%%]*/)"), path and path:match("^(.*)/")
-  local consequence = ", and Slurm does not create it: without it the job fails with exit code 0:53 and writes no output"
-  if whole and whole:find("%%%d*[AJj]") then
-    warn(options, "the directory " .. whole .. " of --" .. option .. " differs for each job" .. consequence)
-  elseif known then
-    if known:sub(1, 1) ~= "/" and base then
-      known = base .. "/" .. known
-    end
-    if not exists(known .. ".") then
-      warn(options, "the directory " .. known .. " of --" .. option .. " does not exist here" .. consequence)
-    end
+-- Prints the nearest existing directory, or the file, if the user may not write there. slurmstepd creates missing directories (24.11,
+-- `mkdirpath`), and writes its message about a failure only to the node's log.
+local FIND_UNWRITABLE = [[
+until [ -e "$p" ]; do case $p in */*) p=${p%/*} && [ -n "$p" ] || p=/ ;; *) p=. ;; esac; done
+[ -w "$p" ] || printf %s "$p"]]
+
+local function check_output(options, option, path)
+  local fixed = path:match("^[^%%]*")
+  if fixed ~= path then
+    fixed = fixed:match("^(.*[^/])/") or fixed:match("^/") or "."
+  end
+  local base = options["chdir"]
+  if base and fixed:sub(1, 1) ~= "/" then
+    fixed = fixed == "." and base or base .. "/" .. fixed
+  end
+  local shell = io.popen("p='" .. fixed:gsub("'", "'\\''") .. "'\n" .. FIND_UNWRITABLE)
+  local unwritable = shell:read("*a")
+  shell:close()
+  if unwritable ~= "" then
+    warn(options, "--" .. option .. "=" .. path .. " cannot be written: no permission in " .. unwritable
+      .. "; where that holds on the job's node, too, the job fails with exit code 0:53 and writes no output")
   end
 end
 
@@ -113,8 +120,10 @@ local function warn_of_options(options)
     warn(options, "--mail-type has no effect: this cluster has no mail program (MailProg)")
   end
   if options["type"] == "sbatch" then
-    check_directory(options, "output")
-    check_directory(options, "error")
+    check_output(options, "output", options["output"] or "slurm-%j.out")
+    if options["error"] then
+      check_output(options, "error", options["error"])
+    end
   end
 end
 
