@@ -245,6 +245,14 @@ pub struct Cpu {
     pub binding_denied: bool,
 }
 
+impl Cpu {
+    /// Whether the quota allows fewer CPUs than programs see.
+    #[expect(clippy::cast_precision_loss, reason = "a machine has few CPUs")]
+    pub fn has_hidden_quota(&self) -> bool {
+        self.quota.is_some_and(|quota| quota < self.allowed.len() as f64)
+    }
+}
+
 /// The memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {

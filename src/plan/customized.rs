@@ -263,7 +263,7 @@ impl Plan {
 
     /// The names rely on the lines of the generated gres.conf.
     fn drop_task_prolog(&mut self) {
-        if let Some(prolog) = self.task_prolog.as_mut().filter(|prolog| !prolog.variables.is_empty()) {
+        if let Some(prolog) = self.task_prolog.as_mut().filter(|prolog| prolog.has_variables()) {
             prolog.names.clear();
         } else if let Some(prolog) = self.task_prolog.take() {
             let is_ours = |setting: &super::Setting| Some(setting.value.as_str()) == prolog.path.to_str();

@@ -1,6 +1,6 @@
 //! The script that Slurm runs before every task of `srun` and `sbatch`, and whose variables it applies.
 //!
-//! It translates Slurm's device numbers into the names that the vendors' runtimes use, and sets variables that MPI libraries need here.
+//! It translates Slurm's device numbers into the names that the vendors' runtimes use, and sets variables that MPI libraries and OpenMP need here.
 //!
 //! With explicit gres.conf lines, Slurm sets `CUDA_VISIBLE_DEVICES` to the position of a device in its list (24.11;
 //! only its nvml plugin knows UUIDs, and only those of MIG instances), and on a machine with both vendors also
@@ -28,6 +28,8 @@ pub struct TaskProlog {
     pub counts_from_zero: bool,
     /// The variables that MPI libraries need.
     pub variables: Vec<TaskVariable>,
+    /// Whether OpenMP gets the number of a task's CPUs: under a quota it would start a thread for each CPU of the machine.
+    pub counts_threads: bool,
     /// The reason for the script. In a cluster of several containers it is the same on all nodes.
     pub why: &'static str,
 }
@@ -35,6 +37,7 @@ pub struct TaskProlog {
 /// The reasons for the script.
 const NUMBERS: &str = "translates Slurm's device numbers to those of the vendor's runtime";
 const MPI: &str = "sets variables that MPI libraries need in this container";
+const THREADS: &str = "sets OMP_NUM_THREADS, because programs see more CPUs than the container's quota";
 
 /// A variable of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +80,13 @@ impl TaskProlog {
         let node_is_host = config.simulated().map(|_| NODE_IS_HOST);
         let variables: Vec<_> = no_peer_memory.into_iter().chain(node_is_host).collect();
         let is_shared = config.shares_a_cluster();
-        if !is_shared && is_correct && variables.is_empty() {
-            return None;
-        }
+        let counts_threads = inventory.cpu.has_hidden_quota();
+        let why = match (is_shared || !is_correct, variables.is_empty()) {
+            (true, _) => NUMBERS,
+            (false, false) => MPI,
+            (false, true) if counts_threads => THREADS,
+            (false, true) => return None,
+        };
         let lines = if is_correct && !is_shared { &[] } else { gres.lines.as_slice() };
         let name = |line: &GresLine| (line.vendor, uuid(line).unwrap_or_else(|| line.runtime_name.clone()));
         Some(Self {
@@ -87,8 +94,14 @@ impl TaskProlog {
             names: lines.iter().map(name).collect(),
             counts_from_zero: cgroup.confines_devices(),
             variables,
-            why: if is_shared || !is_correct { NUMBERS } else { MPI },
+            counts_threads,
+            why,
         })
+    }
+
+    /// Whether the script has a purpose beside the GPUs' names.
+    pub(super) fn has_variables(&self) -> bool {
+        self.counts_threads || !self.variables.is_empty()
     }
 
     /// Warns if the operator has a TaskProlog of their own.

@@ -59,6 +59,23 @@ fn caps_configured_resources_at_container_limits() {
     assert!(outcome.stderr.contains("memory_mib = 1000000"), "{}", outcome.stderr);
 }
 
+/// Under a quota a program sees all CPUs of the machine, and OpenMP would start a thread for each.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn openmp_has_a_thread_for_each_cpu_of_its_task_under_quota() {
+    // A batch script with two tasks, and a step with one of them; the same with a value of the job's own.
+    let script = r#"
+        nproc
+        cd /tmp; threads='echo "$OMP_NUM_THREADS"; srun -n1 printenv OMP_NUM_THREADS'
+        sbatch --wait --quiet --overcommit -n2 --output=batch --wrap "$threads" && cat batch
+        OMP_NUM_THREADS=7 sbatch --wait --quiet --output=own --wrap "$threads" && cat own"#;
+    let outcome = Image::new(PLAIN).with(["--cpus=1.5"]).run(&["bash", "-c", script]);
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert!(lines[0] != "1" && lines[1..] == ["1", "1", "7", "7"], "{outcome:?}");
+    let outcome = Image::new(PLAIN).run(&["srun", "printenv", "OMP_NUM_THREADS"]);
+    assert_eq!(outcome.stdout, "", "{outcome:?}");
+}
+
 /// OOM kill order: jobs of any user, then their slurmstepd, then the daemons.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]

@@ -7,6 +7,22 @@ use model::inventory::Vendor;
 
 use crate::HEADER;
 
+/// A batch script's value is inherited by its steps, which have CPUs of their own: only a value of slurminit is replaced. On nodes with
+/// different numbers of tasks the first one counts.
+const THREADS: &str = r#"# CPUs are a quota here: OpenMP would start a thread for each CPU of the machine.
+if [ "${OMP_NUM_THREADS-unset}" = "${SLURMINIT_OMP_NUM_THREADS-unset}" ]; then
+    tasks=
+    [ -z "$SLURM_NTASKS" ] || tasks=${SLURM_STEP_TASKS_PER_NODE:-$SLURM_TASKS_PER_NODE}
+    tasks=${tasks%%[!0-9]*}
+    cpus=${SLURM_CPUS_ON_NODE:-1}
+    threads=${SLURM_CPUS_PER_TASK:-$((cpus / ${tasks:-1}))}
+    [ "$threads" -le "$cpus" ] || threads=$cpus
+    [ "$threads" -ge 1 ] || threads=1
+    echo "export OMP_NUM_THREADS=$threads"
+    echo "export SLURMINIT_OMP_NUM_THREADS=$threads"
+fi
+"#;
+
 /// Uses POSIX sh only: no other interpreter is guaranteed in the image.
 pub(super) fn text(prolog: &TaskProlog) -> String {
     let has = |vendor| prolog.names.iter().any(|(own, _)| *own == vendor);
@@ -16,6 +32,9 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
         // An empty value is the job's, too. Without PMIx, PMIX_HOSTNAME has no meaning.
         let kept = if *is_default { format!("[ -n \"${{{name}+set}}\" ]") } else { format!("[ -z \"${name}\" ]") };
         let _ = writeln!(text, "{kept} || echo \"export {name}={value}\"");
+    }
+    if prolog.counts_threads {
+        text.push_str(THREADS);
     }
     let Some(first) = vendors.first().copied() else { return text };
     let rules: Vec<&str> = vendors.iter().map(|vendor| vendor.traits().runtime.selection_rule).collect();

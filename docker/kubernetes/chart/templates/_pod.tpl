@@ -165,20 +165,16 @@ spec:
       startupProbe:
         exec:
           command: [slurminit, health, --live]
-        periodSeconds: 2
-        timeoutSeconds: 6
-        failureThreshold: {{ $values.startupTries }}
+        {{- toYaml $values.probes.startup | nindent 8 }}
       # A node that is drained or down is not ready, but is not restarted.
       readinessProbe:
         exec:
           command: [slurminit, health, --wait, "8"]
-        periodSeconds: 10
-        timeoutSeconds: 12
+        {{- toYaml $values.probes.readiness | nindent 8 }}
       livenessProbe:
         exec:
           command: [slurminit, health, --live]
-        periodSeconds: 10
-        timeoutSeconds: 6
+        {{- toYaml $values.probes.liveness | nindent 8 }}
       {{- if eq .role "controller" }}
       lifecycle:
         preStop:

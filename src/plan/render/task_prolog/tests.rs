@@ -7,7 +7,14 @@ const VARIABLES: [&str; 4] = ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "S
 #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 fn exports(names: &[(Vendor, &str)], counts_from_zero: bool, variables: [&str; 4]) -> String {
     let names = names.iter().map(|(vendor, name)| (*vendor, (*name).to_owned())).collect();
-    let script = text(&TaskProlog { path: "/p".into(), names, counts_from_zero, variables: Vec::new(), why: "" });
+    let script = text(&TaskProlog {
+        path: "/p".into(),
+        names,
+        counts_from_zero,
+        variables: Vec::new(),
+        counts_threads: false,
+        why: "",
+    });
     let mut command = std::process::Command::new("sh");
     command.arg("-ec").arg(script);
     for (name, value) in VARIABLES.iter().zip(variables) {
@@ -122,6 +129,7 @@ fn sets_numbering_variables_of_level_zero() {
         names: names.map(|(vendor, name)| (vendor, name.to_owned())).to_vec(),
         counts_from_zero: false,
         variables: Vec::new(),
+        counts_threads: false,
         why: "",
     });
     assert!(script.contains("devices=$ZE_AFFINITY_MASK\n"), "{script}");
@@ -147,7 +155,9 @@ fn job_without_gpu_exports_nothing() {
 fn sets_variables_of_mpi_libraries() {
     let exported = |names: Vec<(Vendor, String)>, is_default: bool, given: Option<&str>| {
         let variables = vec![TaskVariable { name: "NAME", value: "$SLURMD_NODENAME", is_default }];
-        let script = text(&TaskProlog { path: "/p".into(), names, counts_from_zero: false, variables, why: "" });
+        let (counts_from_zero, counts_threads) = (false, false);
+        let script =
+            text(&TaskProlog { path: "/p".into(), names, counts_from_zero, variables, counts_threads, why: "" });
         let mut command = std::process::Command::new("sh");
         command.arg("-ec").arg(&script).env("SLURMD_NODENAME", "node2");
         command.env_remove("NAME").env_remove("CUDA_VISIBLE_DEVICES").envs(given.map(|value| ("NAME", value)));
@@ -161,5 +171,61 @@ fn sets_variables_of_mpi_libraries() {
         for (given, expected) in [(None, ""), (Some("host"), export)] {
             assert_eq!(exported(names.clone(), false, given), expected, "{given:?}");
         }
+    }
+}
+
+/// OMP_NUM_THREADS of a task with these variables.
+#[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+fn threads(variables: &[(&str, &str)]) -> Option<String> {
+    let prolog = TaskProlog {
+        path: "/p".into(),
+        names: vec![(Vendor::Nvidia, "GPU-a".to_owned())],
+        counts_from_zero: false,
+        variables: Vec::new(),
+        counts_threads: true,
+        why: "",
+    };
+    let output = std::process::Command::new("sh")
+        .args(["-ec", &text(&prolog)])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().find_map(|line| line.strip_prefix("export OMP_NUM_THREADS=")).map(str::to_owned)
+}
+
+#[test]
+fn openmp_gets_cpus_of_each_task() {
+    type Case = (&'static [(&'static str, &'static str)], Option<&'static str>);
+    let cases: [Case; 11] = [
+        // sbatch --exclusive, sbatch -c 4, sbatch -n 4, sbatch -n 2 -c 2
+        (&[("SLURM_CPUS_ON_NODE", "8"), ("SLURM_TASKS_PER_NODE", "8")], Some("8")),
+        (&[("SLURM_CPUS_ON_NODE", "4"), ("SLURM_CPUS_PER_TASK", "4")], Some("4")),
+        (&[("SLURM_CPUS_ON_NODE", "4"), ("SLURM_NTASKS", "4"), ("SLURM_TASKS_PER_NODE", "4")], Some("1")),
+        (&[("SLURM_CPUS_ON_NODE", "4"), ("SLURM_NTASKS", "2"), ("SLURM_CPUS_PER_TASK", "2")], Some("2")),
+        // A step of 6 tasks on two nodes, and one that has fewer CPUs than its job's --cpus-per-task.
+        (
+            &[
+                ("SLURM_CPUS_ON_NODE", "6"),
+                ("SLURM_NTASKS", "6"),
+                ("SLURM_STEP_TASKS_PER_NODE", "3(x2)"),
+                ("SLURM_TASKS_PER_NODE", "1(x2)"),
+            ],
+            Some("2"),
+        ),
+        (&[("SLURM_CPUS_ON_NODE", "1"), ("SLURM_CPUS_PER_TASK", "4"), ("SLURM_NTASKS", "1")], Some("1")),
+        // More tasks than CPUs.
+        (&[("SLURM_CPUS_ON_NODE", "2"), ("SLURM_NTASKS", "4"), ("SLURM_TASKS_PER_NODE", "4")], Some("1")),
+        (&[], Some("1")),
+        // The user's value is kept. The batch script's own is replaced.
+        (&[("SLURM_CPUS_ON_NODE", "4"), ("OMP_NUM_THREADS", "3")], None),
+        (&[("SLURM_CPUS_ON_NODE", "4"), ("OMP_NUM_THREADS", "3"), ("SLURMINIT_OMP_NUM_THREADS", "2")], None),
+        (&[("SLURM_CPUS_ON_NODE", "4"), ("OMP_NUM_THREADS", "2"), ("SLURMINIT_OMP_NUM_THREADS", "2")], Some("4")),
+    ];
+    for (variables, expected) in cases {
+        assert_eq!(threads(variables).as_deref(), expected, "{variables:?}");
     }
 }
