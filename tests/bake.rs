@@ -46,7 +46,11 @@ fn tags_match_golden_list() {
     if std::env::var_os("UPDATE").is_some() {
         fs::write(&golden, tags.concat()).unwrap();
     }
-    assert_eq!(tags.concat(), fs::read_to_string(&golden).unwrap(), "UPDATE=1 cargo test --test bake -- --ignored");
+    assert_eq!(
+        tags.concat(),
+        fs::read_to_string(&golden).unwrap(),
+        "UPDATE=1 cargo test --test host bake -- --ignored"
+    );
 }
 
 #[test]

@@ -62,9 +62,9 @@ count() { # NAME BEGIN STATUS LOG
     if [ "$3" = 0 ]; then
         printf 'ok      %s (%d passed, %d s)\n' "$1" "$good" $((SECONDS - $2))
     else
-        failures+=$(printf 'FAILED  %s' "$1" && sed -n 's/^test \(.*\) \.\.\. FAILED$/\n        \1/p' "$4")$'\n'
+        failures+=$(printf 'FAILED  %s' "$1" && failed_tests "$4")$'\n'
         printf 'FAILED  %s (%d passed, %d failed, %d s)\n' "$1" "$good" "$bad" $((SECONDS - $2))
-        { grep -E -A 400 '^(failures:|error)' "$4" || tail -n 80 "$4"; } | head -n 400 | sed 's/^/        /'
+        { grep -E -A 400 '^error' "$4" || tail -n 400 "$4"; } | head -n 400 | sed 's/^/        /'
     fi
 }
 
@@ -80,8 +80,13 @@ check_if() { # CONDITION REASON NAME COMMAND...: skipped, with the reason, where
     fi
 }
 
-total() { # passed | failed, LOG
-    sed -nE "s/^test result: .* ([0-9]+) $1.*/\\1/p" "$2" | awk '{ n += $1 } END { print n + 0 }'
+total() { # passed | failed, LOG: the last line of nextest is "Summary [ 1.2s] 9 tests run: 7 passed (1 slow), 1 failed, 1 timed out, 3 skipped".
+    sed -nE 's/^ *Summary \[.*\] *([0-9]+)(\/[0-9]+)? tests? run: ([0-9]+) passed.*/\1 \3/p' "$2" |
+        awk -v kind="$1" '{ n += kind == "passed" ? $2 : $1 - $2 } END { print n + 0 }'
+}
+
+failed_tests() { # LOG
+    sed -nE 's/^ *(FAIL|TIMEOUT|SIG[A-Z]+|LEAK-FAIL) \[[^]]*\] *(\([^)]*\) *)?/\n        /p' "$1" | sort -u
 }
 
 print_result() {

@@ -1,15 +1,12 @@
 //! `slurminit configure` on many kinds of hosts: root directories with fake tools, listed in `configure/cases.rs`.
 //! Each case has a folder in `tests/configure` with the expected report and exit code, files and tool commands.
-//! `UPDATE=1 cargo test --test configure` rewrites these folders; review the diff.
+//! `UPDATE=1 cargo test --test host configure` rewrites these folders; review the diff.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
-#[path = "configure/cases.rs"]
 mod cases;
-#[path = "configure/compose.rs"]
 mod compose;
-#[path = "configure/host.rs"]
-mod host;
+pub(crate) mod host;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -58,7 +55,7 @@ fn each_host_gets_expected_report_and_files() {
             }
         }
     }
-    assert!(wrong.is_empty(), "{wrong}\nIf this change is intended: UPDATE=1 cargo test --test configure");
+    assert!(wrong.is_empty(), "{wrong}\nIf this change is intended: UPDATE=1 cargo test --test host configure");
     let names: BTreeSet<String> = cases.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert!(names.len() == cases.len() && names.len() >= 50, "two cases share a name, or some are missing");
     let entries = fs::read_dir(folder()).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_dir());

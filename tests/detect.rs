@@ -2,19 +2,12 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
-#[path = "detect/elsewhere.rs"]
 mod elsewhere;
-#[path = "detect/gpus_in_trouble.rs"]
 mod gpus_in_trouble;
-#[path = "detect/look.rs"]
 mod look;
-#[path = "detect/mig.rs"]
 mod mig;
-#[path = "detect/profiles.rs"]
 mod profiles;
-#[path = "detect/real_library.rs"]
 mod real_library;
-#[path = "detect/requirements.rs"]
 mod requirements;
 
 use std::fs;

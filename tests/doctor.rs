@@ -3,25 +3,16 @@
 //! are in `tests/image/doctor.rs`.
 //!
 //! `tests/doctor/answers` holds the expected answer to each fault. docs/reference/doctor.md is generated from the
-//! entries. `UPDATE=1 cargo test --test doctor` writes both; review the difference. Each run lists symptoms, faults and
+//! entries. `UPDATE=1 cargo test --test host doctor` writes both; review the difference. Each run lists symptoms, faults and
 //! answers in `target/evidence`.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
-#[path = "doctor/answer.rs"]
 mod answer;
-#[path = "doctor/container.rs"]
 mod container;
-#[path = "doctor/containers.rs"]
 mod containers;
-#[path = "doctor/docs.rs"]
 mod docs;
-#[expect(dead_code, reason = "it is also tests/configure's, which needs more of it")]
-#[path = "configure/host.rs"]
-mod host;
-#[path = "doctor/hosts.rs"]
 mod hosts;
-#[path = "doctor/symptoms.rs"]
 mod symptoms;
 
 use std::collections::BTreeSet;

@@ -28,6 +28,7 @@ mod confined;
 mod contents;
 #[path = "image/control.rs"]
 mod control;
+mod differential;
 #[path = "image/docker.rs"]
 mod docker;
 #[path = "image/doctor.rs"]
@@ -72,6 +73,7 @@ mod metrics;
 mod nodes;
 #[path = "image/preemption.rs"]
 mod preemption;
+mod printed;
 #[path = "image/reload.rs"]
 mod reload;
 #[path = "image/requested_signal.rs"]

@@ -161,6 +161,18 @@ fn every_page_named_in_code_exists() {
 }
 
 #[test]
+fn every_representative_of_long_tests_exists() {
+    let folder = root().join("tests/image");
+    let mut sources = Vec::new();
+    files(&folder, &mut sources);
+    let sources: String = sources.into_iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
+    for test in fs::read_to_string(folder.join("representatives")).unwrap().lines() {
+        let name = test.strip_prefix("long::").and_then(|test| Some(test.rsplit_once("::")?.1)).unwrap();
+        assert!(sources.contains(&format!("fn {name}(")), "{test}");
+    }
+}
+
+#[test]
 fn every_decision_has_required_headings_and_index_entry() {
     let pages = pages();
     let folder = Path::new("docs/decisions");

@@ -2,7 +2,10 @@
 # The parts of docker/test's long tier, one function each, and what each run has of them. Sourced.
 # shellcheck disable=SC2154 # docker_cmd is engine.sh's, the rest docker/test's
 
-long() { image_tests "long image tests" long:: "${of_other_images[@]}"; }
+# The image tests of the images that `build` makes.
+of_these_images='not test(/^(printed|vendors|upgrade)::/)'
+
+long() { image_tests "long image tests" "$of_these_images and test(/^long::/)"; }
 
 # Of each kind of check beside the image tests.
 sample() {
@@ -12,24 +15,13 @@ sample() {
     podman_cases=host-network podman
 }
 
-# Tests of images that `build` does not make.
-of_other_images=(--skip vendors:: --skip upgrade::)
-listed() { cargo_test --test image --test differential -- --ignored --list "$@" 2>/dev/null | sed -n 's/: test$//p'; }
-# The tests of every run: all but the long ones, and of those the representatives, each of which exists.
-default_tests() {
-    local all
-    all=$(listed "${of_other_images[@]}")
-    grep -v ^long:: <<<"$all" && grep -Fxf tests/image/representatives <<<"$all" &&
-        ! grep -vFx "$all" tests/image/representatives >&2
-}
-
 vendors() {
     check "images: nvidia, amd, cuda, rocm" tests/image/build "${yes[@]}" nvidia amd cuda rocm
-    SLURMINIT_TEST_BUILT="nvidia amd cuda rocm" image_tests "image tests of vendors and base images" vendors:: contents::
+    SLURMINIT_TEST_BUILT="nvidia amd cuda rocm" image_tests "image tests of vendors and base images" 'test(/^(vendors|contents)::/)'
 }
 
 fuzz() { check_if "need ${CXX:-c++} g++" "no C++ compiler" "fuzz" tests/fuzz/run --seconds "${fuzz_seconds:-60}" --unoptimized; }
-bake() { check_if ensure_buildx "no docker buildx" "docker/bake.hcl" cargo_test --test bake -- --ignored; }
+bake() { check_if ensure_buildx "no docker buildx" "docker/bake.hcl" cargo_test 'binary(host) and test(/^bake::/)' --run-ignored only; }
 workflows() {
     check_if "need python3 python3-venv" "no Python" "the workflows of GitHub, without it" tests/workflows/run
     check_if "need python3 python3-venv" "no Python" "the site of the documentation" tests/site/run
@@ -44,7 +36,7 @@ manifests() { check_if can_render_chart "no Helm library for $(uname -m)" "Helm 
 
 page() {
     check "promtool check metrics" tests/page/promtool
-    check_if ensure_chromium "not installed" "the page in Chromium" cargo_test --test page -- --ignored
+    check_if ensure_chromium "not installed" "the page in Chromium" cargo_test 'binary(host) and test(/^page::/)' --run-ignored only
 }
 
 cgroup2() { build && check "the image on cgroup v2" env DOCKER="${docker_cmd[*]}" tests/cgroup2/run; }
@@ -66,7 +58,7 @@ arm64() {
 clients() { build && check "programs that submit to Slurm" env DOCKER="${docker_cmd[*]}" IMAGE="$SLURMINIT_TEST_IMAGE-full" tests/clients/run; }
 nvml() {
     SLURMINIT_REAL_NVML=$scratch/nvml check_if fetch_nvml "libnvidia-ml1 cannot be downloaded from Debian's non-free" \
-        "NVIDIA's own library, without a driver" cargo_test --test detect -- --ignored real_library
+        "NVIDIA's own library, without a driver" cargo_test 'binary(host) and test(real_library)' --run-ignored only
 }
 fetch_nvml() { mkdir "$scratch/nvml" && tests/real-nvml/fetch "$scratch/nvml" >&2; }
 versions() { check "later releases of Slurm, and upgrades" tests/versions/run; }

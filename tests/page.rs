@@ -2,9 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
-#[path = "page/browser.rs"]
 mod browser;
-#[path = "page/site.rs"]
 mod site;
 
 use std::path::Path;

@@ -1,11 +1,9 @@
 //! Checks the manual pages and the shell completions, which the crate `manual` makes, and generates the verb table of
-//! docs/reference/commands.md from the command line definition. `UPDATE=1 cargo test --test pages` writes it.
+//! docs/reference/commands.md from the command line definition. `UPDATE=1 cargo test --test host pages` writes it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "pages/pins.rs"]
 mod pins;
-#[path = "pages/releases.rs"]
 mod releases;
 
 use std::collections::BTreeSet;
@@ -19,7 +17,7 @@ fn docs() -> PathBuf {
     harness::root().join("docs")
 }
 
-const BEGIN: &str = "<!-- Made of the command line's definition by: UPDATE=1 cargo test --test pages -->\n";
+const BEGIN: &str = "<!-- Made of the command line's definition by: UPDATE=1 cargo test --test host pages -->\n";
 const END: &str = "<!-- End of what is made. -->\n";
 
 /// Usage of an argument: `--lines N`, in brackets if optional.
@@ -87,7 +85,7 @@ fn assert_table(page: &str, begin: &str, table: &str) {
         return;
     }
     let diff = similar::TextDiff::from_lines(&old, &generated).unified_diff().header(page, "now").to_string();
-    assert!(diff.is_empty(), "{diff}\nTo update: UPDATE=1 cargo test --test pages");
+    assert!(diff.is_empty(), "{diff}\nTo update: UPDATE=1 cargo test --test host pages");
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! Rendering of configuration files from an inventory. Each directory in `tests/render` is a case: detected hardware
 //! (`inventory.json`: what differs from `tests/render/inventory.json`), configuration (`slurminit.toml`), user files (`config/`, `slurm/`) and
 //! output (`expected/`: the files that differ from those of the first case; `absent` names those that only the first case has).
-//! `UPDATE=1 cargo test --test render` writes `expected/`; review the diff before you commit it.
+//! `UPDATE=1 cargo test --test host render` writes `expected/`; review the diff before you commit it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "render/properties.rs"]
 mod properties;
 
 use std::collections::BTreeMap;
@@ -127,6 +126,6 @@ fn every_case_renders_expected_files() {
         }
     }
     if !diff.is_empty() {
-        panic!("{diff}\nIf this change is intended: UPDATE=1 cargo test --test render");
+        panic!("{diff}\nIf this change is intended: UPDATE=1 cargo test --test host render");
     }
 }

@@ -114,10 +114,10 @@ impl Simulation {
     }
 }
 
-/// The resident size of this process in KiB.
+/// The resident memory of this process in KiB, without pages of its file.
 fn resident_kib() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 

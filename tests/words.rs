@@ -1,9 +1,8 @@
 //! Prints a random sample of messages and comments, for a person who reads them:
-//! `SEED=1 cargo test --test words -- --ignored --nocapture`.
+//! `SEED=1 cargo test --test host words -- --ignored --nocapture`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "words/source.rs"]
 mod source;
 
 use std::fs;

@@ -3,7 +3,7 @@
 use model::inventory::{Access, Inventory, Obstacle, Vendor};
 use serde_json::json;
 
-use crate::host::{Host, gpu};
+use super::host::{Host, gpu};
 
 const H200: &str = "NVIDIA H200";
 const DRIVER: &str = "550.127.05";

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::folder;
+use super::folder;
 
 fn config(compose: &[&str], directory: &Path) -> Output {
     let mut command = Command::new(compose[0]);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use model::inventory::{Access, Inventory, Platform, Source};
 
-use crate::{Machine, reason, succeeded};
+use super::{Machine, reason, succeeded};
 
 /// Runs the detection with these environment variables.
 fn with_variables(machine: &Machine, variables: &[(&str, &str)]) -> Inventory {

@@ -5,7 +5,7 @@ use std::fs;
 use fake_nvml::profile;
 use model::inventory::{Access, Finding, Inventory, Obstacle, Source};
 
-use crate::{Machine, TIMEOUT, fake_nvml, succeeded};
+use super::{Machine, TIMEOUT, fake_nvml, succeeded};
 
 /// Any single NVML call can report the loss while all others succeed.
 #[test]

@@ -10,7 +10,7 @@ use faults::sample::Line;
 use model::inventory::{InstanceReadings, Readings};
 use tempfile::TempDir;
 
-use crate::fake_nvml;
+use super::fake_nvml;
 
 /// The readings of each GPU in each sample of one process; `machines` has the fake driver's file for each sample.
 fn samples(machines: &[&str], arguments: &[&str]) -> Vec<Vec<Readings>> {

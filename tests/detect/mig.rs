@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use model::inventory::{Access, Obstacle, Source};
 
-use crate::Machine;
+use super::Machine;
 
 #[test]
 fn gpu_in_mig_mode_without_instance_is_unusable_and_reported() {

@@ -13,7 +13,7 @@ use faults::report::{GpuReport, Report};
 use faults::sample::{GpuSample, Identity, Line};
 use model::inventory::{Inventory, Source};
 
-use crate::{Machine, fake_nvml, succeeded};
+use super::{Machine, fake_nvml, succeeded};
 
 /// A machine with two of these cards, and the path of the driver's library.
 fn machine(profile: &Profile) -> (Machine, PathBuf) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use fake_nvml::profile::BRANCHES;
 use model::inventory::{Kind, Source};
 
-use crate::{Machine, fake_nvml, succeeded};
+use super::{Machine, fake_nvml, succeeded};
 
 /// Environment variable with the directory into which tests/real-nvml/fetch unpacked the packages.
 const VARIABLE: &str = "SLURMINIT_REAL_NVML";

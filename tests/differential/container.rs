@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-use crate::machine::Machine;
+use super::machine::Machine;
 
 /// The image that `docker/test` builds, unless `SLURMINIT_DEMO_IMAGE` names another.
 fn image() -> String {

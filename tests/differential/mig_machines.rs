@@ -1,6 +1,6 @@
 //! Machines with GPUs in MIG mode.
 
-use crate::machine::{Expected, Machine};
+use super::machine::{Expected, Machine};
 
 const CAP_157: &str = "/dev/nvidia0,/dev/nvidia-caps/nvidia-cap156,/dev/nvidia-caps/nvidia-cap157";
 const CAP_220: &str = "/dev/nvidia0,/dev/nvidia-caps/nvidia-cap219,/dev/nvidia-caps/nvidia-cap220";

@@ -1,6 +1,6 @@
 //! Containers with only part of the machine's CPUs.
 
-use crate::machine::{Expected, Machine};
+use super::machine::{Expected, Machine};
 
 /// `/sys` shows the whole machine; the cpuset allows part of it.
 pub(crate) const PARTIAL_MACHINES: &[Machine] = &[

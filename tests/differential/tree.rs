@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::machine::Machine;
+use super::machine::Machine;
 
 impl Machine {
     /// Writes the container's view of `/sys` and `/proc` below `root`.

@@ -93,5 +93,5 @@ pub(crate) fn difference(case: &str, answer: &Answer) -> Option<String> {
 
 pub(crate) fn compare(answers: impl Iterator<Item = (&'static str, Answer)>) {
     let wrong: String = answers.filter_map(|(case, answer)| difference(case, &answer)).collect();
-    assert!(wrong.is_empty(), "{wrong}\nTo accept: UPDATE=1 cargo test --test doctor");
+    assert!(wrong.is_empty(), "{wrong}\nTo accept: UPDATE=1 cargo test --test host doctor");
 }

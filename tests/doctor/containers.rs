@@ -5,7 +5,7 @@ use faults::report::{GpuReport, OpenFault, Report};
 use faults::sample::Identity;
 use machine::{LastExit, StopReason, UnitSnapshot, UnitState};
 
-use crate::container::{Container, credential};
+use super::container::{Container, credential};
 
 type Case = (&'static str, &'static str, Container);
 

@@ -5,11 +5,11 @@ use std::fs;
 
 use doctor::{Entry, PARTS};
 
-use crate::answer::{self, Answer};
-use crate::symptoms::{SOURCES, Symptom};
+use super::answer::{self, Answer};
+use super::symptoms::{SOURCES, Symptom};
 
 const BEGIN: &str =
-    "<!-- From here on this is made of the entries of `slurminit doctor`: UPDATE=1 cargo test --test doctor -->\n";
+    "<!-- From here on this is made of the entries of `slurminit doctor`: UPDATE=1 cargo test --test host doctor -->\n";
 const END: &str = "<!-- Up to here. -->\n";
 
 /// Fails if the page differs from the entries or a symptom has no recorded answer. With `UPDATE=1`, writes the page.
@@ -26,7 +26,7 @@ pub(crate) fn compare() {
     }
     let wrong =
         similar::TextDiff::from_lines(&old, &new).unified_diff().header("docs/reference/doctor.md", "now").to_string();
-    assert!(wrong.is_empty(), "{wrong}\nTo accept: UPDATE=1 cargo test --test doctor");
+    assert!(wrong.is_empty(), "{wrong}\nTo accept: UPDATE=1 cargo test --test host doctor");
 }
 
 /// Escapes a text for a Markdown table cell.

@@ -5,7 +5,7 @@ use std::process::Output;
 use model::inventory::Vendor;
 use serde_json::json;
 
-use crate::host::Host;
+use crate::configure::host::Host;
 
 type Case = (&'static str, &'static str, Host);
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::docker::{Container, DEMO, Image, PLAIN, directory, docker, share, side_by_side, tag};
+use crate::docker::{Container, DEMO, Image, PLAIN, directory, docker, side_by_side, tag};
 use crate::long::faults::report::{self, Marks};
 use crate::members::Cluster;
 use lab::Lab;
@@ -97,7 +97,6 @@ fn check_all(selects: impl Fn(&str) -> bool) {
 }
 
 fn check(cases: &[Case]) {
-    share::hold(2);
     let rows = side_by_side(SIDE_BY_SIDE, cases, |case| {
         let CaseResult { outcome, jobs } = (case.run)();
         let row = format!("| {} | {} | {outcome} | {jobs} |\n", case.component, case.fault);

@@ -14,8 +14,6 @@ pub(crate) use container::Container;
 
 #[path = "docker/container.rs"]
 mod container;
-#[path = "share.rs"]
-pub(crate) mod share;
 
 /// The image without GPUs.
 pub(crate) const PLAIN: &str = "slurminit:test";
@@ -72,17 +70,12 @@ impl Outcome {
     }
 }
 
-/// Runs docker and waits for it. Labels created objects and acquires the test's share of the machine before the first
-/// container.
+/// Runs docker and waits for it. Labels created objects.
 pub(crate) fn docker<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(arguments: I) -> Outcome {
     let mut arguments: Vec<OsString> = arguments.into_iter().map(|word| word.as_ref().to_owned()).collect();
     let words: Vec<&str> = arguments.iter().take(2).filter_map(|word| word.to_str()).collect();
     let options = match words[..] {
-        ["run" | "create", ..] => {
-            share::hold_one();
-            1
-        }
-        ["build", ..] => 1,
+        ["run" | "create" | "build", ..] => 1,
         ["volume" | "network", "create"] => 2,
         _ => 0,
     };
@@ -184,7 +177,6 @@ impl Image {
     pub(crate) fn run(&self, command: &[&str]) -> Outcome {
         let name = unique("run");
         let container = Container { name };
-        share::hold_one();
         let output = Command::new("timeout")
             .args(["--kill-after=1", "180", "docker", "run", "--rm", "--label", label(), "--name", &container.name])
             .args(self.options())

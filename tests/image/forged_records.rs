@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::docker::{Image, PLAIN, directory, docker, share, text};
+use crate::docker::{Image, PLAIN, directory, docker, text};
 
 const CONFIG: &str = "[slurm.conf]\nMaxJobCount = 100000\nSlurmctldDebug = \"debug\"\nSlurmdDebug = \"debug\"\n";
 
@@ -51,7 +51,6 @@ const FORGED: [&str; 6] =
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn job_fields_forge_no_log_record() {
-    share::hold(2);
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
     let (size, seed) = (number("SLURMINIT_SUBMISSIONS").unwrap_or(400), number("SLURMINIT_SEED").unwrap_or(30));
     eprintln!("{size} submissions, SLURMINIT_SEED={seed}");

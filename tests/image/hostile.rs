@@ -38,7 +38,6 @@ fn cancelled_job_that_waits_for_fifo_blocks_no_other_job() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn crashing_slurmctld_by_requests_does_not_end_container() {
-    crate::docker::share::hold(2);
     let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().serve();
     let attack = "{ printf '#!/bin/sh\\n#SBATCH --exclude=n['; yes 1, | head -n 270000 | tr -d '\\n'; printf '1]\\ntrue\\n'; } >/tmp/many; \
          n=0; while [ $n -lt 8 ]; do old=$(pidof slurmctld) && { timeout 10 sbatch /tmp/many >/tmp/out 2>&1; [ \"$(pidof slurmctld)\" = \"$old\" ] || n=$((n + 1)); }; \
@@ -202,7 +201,6 @@ const NEIGHBOUR: &str = r#"
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn idle_connections_from_other_container_restart_no_daemon() {
-    crate::docker::share::hold(2);
     let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().serve();
     let neighbour = Image::new(PLAIN).with(["--entrypoint", "sleep"]).command(["infinity"]).start();
     let own = docker(["inspect", "--format", "{{.NetworkSettings.IPAddress}}", &container.name]).ok().trim().to_owned();

@@ -57,7 +57,6 @@ impl Drop for Router {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn hosts_behind_firewall_form_cluster_on_configured_ports() {
-    crate::docker::share::hold(3);
     let toml = "[slurm]\ncontroller_port = 7817\ndaemon_port = 7818\n[slurm.conf]\nSrunPortRange = \"60001-60100\"\n";
     let (config, key) = (directory(&[("slurminit.toml", toml)]), Volume::new("key"));
     let router = Router::new(&["7817", "7818", "60001:60100"]);

@@ -20,7 +20,6 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Self {
-        crate::docker::share::hold(3);
         let network = Network::new();
         let toml = format!("cluster_name = \"lab\"\n[[partition]]\nname = \"big\"\nfeature = \"nvidia\"\n{SECRETS}");
         let config = directory(&[("slurminit.toml", &toml)]);

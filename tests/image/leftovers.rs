@@ -141,7 +141,6 @@ fn ends_only_leftovers_of_ended_job() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn kills_five_hundred_leftover_processes() {
-    crate::docker::share::hold(3);
     let cluster = Cluster::new("1");
     cluster.alice(
         r#"
@@ -169,7 +168,6 @@ const FORKER: &str = r#"
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn ends_fork_bomb_and_keeps_node() {
-    crate::docker::share::hold(4);
     let cluster = Cluster::new("1");
     // The `notebook` service also runs as alice and is no leftover, so slurminit cannot signal all her processes at once.
     cluster.alice(FORKER);

@@ -14,7 +14,6 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn new(toml: &str) -> Self {
-        crate::docker::share::hold(3);
         let (network, key) = (Network::new(), Volume::new("key"));
         let config = directory(&[("slurminit.toml", toml)]);
         let controller = Image::new(PLAIN)

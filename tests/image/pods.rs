@@ -31,7 +31,6 @@ struct Cluster {
 impl Cluster {
     #[track_caller]
     fn new() -> Self {
-        crate::docker::share::hold(2);
         let objects = template::objects("nvidia");
         let [nodes, controllers] = <[Template; 2]>::try_from(template::templates(&objects)).expect("two StatefulSets");
         assert_eq!((controllers.name.as_str(), nodes.name.as_str()), ("slurm-controller", "slurm-compute"));
@@ -164,7 +163,6 @@ fn metrics(address: &str) -> String {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn pods_of_chart_have_users_login_metrics_and_accounting() {
-    crate::docker::share::hold(2);
     let objects = template::objects("users");
     let templates = template::templates(&objects);
     let [nodes, controllers, logins] = <[Template; 3]>::try_from(templates).expect("three StatefulSets");

@@ -149,7 +149,6 @@ echo "$n requests"
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn requests_of_unprivileged_user_crash_no_daemon() {
-    crate::docker::share::hold(2);
     let files = [("slurminit.toml", PEOPLE), ("requests", REQUESTS), ("driver", DRIVER)];
     let config = directory(&files);
     set_mode_755(config.path());

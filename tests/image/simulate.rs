@@ -107,7 +107,6 @@ fn simulates_and_accounts_heterogeneous_nodes() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn job_runs_on_64_simulated_nodes() {
-    crate::docker::share::hold(3);
     let outcome =
         Image::new(PLAIN).run(&["--nodes", "64", "sh", "-c", "srun -N64 true && sinfo --noheader --format %D"]);
     assert!(outcome.code == 0 && outcome.stdout.contains("64"), "{}\n{}", outcome.stdout, outcome.stderr);

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use model::inventory::Behavior;
 use model::inventory::slurm::RELEASES;
 
-pub(crate) const BEGIN: &str = "<!-- Made of src/model/inventory/slurm.rs by: UPDATE=1 cargo test --test pages -->\n";
+pub(crate) const BEGIN: &str =
+    "<!-- Made of src/model/inventory/slurm.rs by: UPDATE=1 cargo test --test host pages -->\n";
 
 pub(crate) fn tables() -> String {
     let mut text = "\n| Slurm | from | `docker build` |\n|---|---|---|\n".to_owned();

@@ -47,7 +47,7 @@ fn find_error(program: &Command, words: &[&str]) -> Option<String> {
 fn every_verb_and_option_in_text_exists() {
     let program = Cli::command();
     let (mut count, mut errors) = (0, String::new());
-    for (path, text) in crate::pages() {
+    for (path, text) in super::pages() {
         for words in commands(&text) {
             count += 1;
             if let Some(why) = find_error(&program, &words) {

@@ -6,9 +6,9 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
+use super::page::{Block, Target, session};
+use super::shape;
 use crate::docker::{DEMO, PLAIN, directory, label, tag, unique};
-use crate::page::{Block, Target, session};
-use crate::shape;
 
 pub(crate) struct Reader {
     directory: TempDir,

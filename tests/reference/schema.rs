@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use manual::recorder::{Kind, RecordedKey};
 use manual::reference::record_keys;
 
-use crate::{assert_generated, validator};
+use super::{assert_generated, validator};
 
 const FILE: &str = "config/slurminit.schema.json";
 

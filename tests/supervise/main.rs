@@ -1,6 +1,6 @@
 //! The real binary as PID 1 of a PID namespace: tests the behaviour that docs/operations.md describes.
 //!
-//! `unshare` requires root or unprivileged user namespaces; without them these tests fail.
+//! These tests need root: in a user namespace `/` is not root's, and slurminit trusts no path below it.
 
 #![expect(clippy::disallowed_methods, reason = "the tests are the parent that waits; the rule is PID 1's")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]

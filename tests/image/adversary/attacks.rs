@@ -15,7 +15,7 @@ mod users;
 
 use std::path::PathBuf;
 
-use crate::docker::{share, side_by_side};
+use crate::docker::side_by_side;
 use crate::long::faults::report;
 use attack::{Attack, Effects};
 
@@ -114,7 +114,6 @@ fn check(attacks: Vec<Attack>) {
 /// Runs the attacks for so many seconds each, so many side by side. Returns the table. Fails if one succeeds.
 #[track_caller]
 fn run(attacks: &[Attack], seconds: u64, limit: usize) -> String {
-    share::hold_all();
     let outcomes = side_by_side(limit, attacks, |attack| {
         let result = attack.run(seconds);
         eprintln!("{}: {result:?}", attack.name);

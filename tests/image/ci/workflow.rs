@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::docker::{Container, FULL, Network, Outcome, PLAIN, docker, share, tag, unique};
+use crate::docker::{Container, FULL, Network, Outcome, PLAIN, docker, tag, unique};
 
 /// The value of `${{ secrets.SLURM_KEY }}`.
 pub(crate) const KEY: &str = "c2VjcmV0LW9mLXRoZS1yZXBvc2l0b3J5LWxvbmctZW5vdWdo";
@@ -34,7 +34,6 @@ impl Job {
     /// Starts the containers of the workflow's job and waits until the services are healthy.
     #[track_caller]
     pub(crate) fn start(workflow: &str) -> Self {
-        share::hold(2);
         let work = TempDir::with_prefix("slurminit-test-").expect("a temporary directory");
         fs::create_dir_all(work.path().join("repo/repo")).expect("a workspace");
         fs::create_dir_all(work.path().join("_temp")).expect("a directory for scripts");

@@ -17,7 +17,7 @@ mod wrapper;
 
 use std::path::PathBuf;
 
-use crate::docker::{share, side_by_side};
+use crate::docker::side_by_side;
 use case::{Case, Seen};
 
 /// May exceed the number of CPUs: cases mostly wait.
@@ -92,7 +92,6 @@ fn expected_file() -> PathBuf {
 }
 
 fn check(cases: Vec<Case>) {
-    share::hold(PARALLEL_CASES);
     let only = std::env::var("SLURMINIT_FAULTS").unwrap_or_default();
     let cases: Vec<Case> = cases.into_iter().filter(|case| case.name().contains(&only)).collect();
     let results = side_by_side(PARALLEL_CASES, &cases, |case| {

@@ -1,5 +1,5 @@
 //! Generates docs/reference/configuration.md and config/slurminit.schema.json from the keys that the crate `manual` collects. Fails if a
-//! key or variable is missing in one of its sources. `UPDATE=1 cargo test --test reference` writes the files.
+//! key or variable is missing in one of its sources. `UPDATE=1 cargo test --test host reference` writes the files.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -14,7 +14,8 @@ use config::EXAMPLE;
 use config::example::Example;
 use manual::reference::{Part, record_keys, reference};
 
-const BEGIN: &str = "<!-- Made of config/slurminit.toml and the types by: UPDATE=1 cargo test --test reference -->\n";
+const BEGIN: &str =
+    "<!-- Made of config/slurminit.toml and the types by: UPDATE=1 cargo test --test host reference -->\n";
 const END: &str = "<!-- End of what is made. -->\n";
 
 fn document() -> PathBuf {
@@ -69,7 +70,7 @@ fn assert_generated(name: &str, generated: &str) {
     let written = fs::read_to_string(&path).unwrap_or_default();
     let diff = similar::TextDiff::from_lines(written.as_str(), generated);
     let diff = diff.unified_diff().header(name, "now").to_string();
-    assert!(diff.is_empty(), "{diff}\nTo update: UPDATE=1 cargo test --test reference");
+    assert!(diff.is_empty(), "{diff}\nTo update: UPDATE=1 cargo test --test host reference");
 }
 
 /// The tests above would pass if the recorder recorded no keys, or if all keys were optional.

@@ -34,7 +34,7 @@ fn gres_lines_match_slurms_own_detection() {
 
 #[test]
 fn every_difference_is_explained() {
-    let explained = include_str!("differences.md");
+    let explained = include_str!("differential/differences.md");
     for machine in machines() {
         if let Expected::Differs { title, .. } = machine.expected {
             assert!(

@@ -1,0 +1,19 @@
+//! Tests that start no container and need no root: files, decisions, verbs as processes. The ignored ones need a tool (Chromium,
+//! buildx, compose, NVIDIA's library): parts of docker/test run them.
+
+mod bake;
+mod configure;
+mod detect;
+mod doctor;
+mod install;
+mod install_accounts;
+mod install_prepare;
+mod links;
+mod metrics;
+mod page;
+mod pages;
+mod reference;
+mod render;
+mod simulated_day;
+mod webhook;
+mod words;
