@@ -8,6 +8,8 @@
 //!                                              └─────────── Restoring (the previous files)
 //! ```
 //!
+//! Only the controller's container reconfigures the cluster. A compute sends its slurmd SIGHUP, and a login needs neither.
+//!
 //! `CreatingAccounts` comes before `Watching` and before `Idle` if the accounting database gets accounts.
 //!
 //! Nothing is restarted before the preparation has validated and installed all files. If a daemon dies twice with the new
@@ -23,6 +25,7 @@ pub use state::{Cause, LastReload, Outcome, ReloadSnapshot};
 
 use std::time::Duration;
 
+use model::daemons::DaemonName;
 use model::prepared::{Apply, PrepareEvent, Prepared};
 
 use super::cluster::Cluster;
@@ -88,7 +91,7 @@ impl Reload {
             Stage::Starting { work, .. } if apply::is_slurm_ready(cluster) => self.applied(work, cluster),
             Stage::CreatingAccounts { until, work } if now >= until => {
                 cluster.stop_creating_accounts();
-                self.finish(work, &mut cluster.step)
+                self.finish(work, cluster)
             }
             Stage::Starting { until, work } if now >= until => self.handle_node_timeout(work, cluster),
             Stage::Watching { until, .. } if now >= until => Stage::Idle,
@@ -160,9 +163,20 @@ impl Reload {
         }
         cluster.step.report(Notice::ReloadPrepared { prepared: Box::new(shown) });
         cluster.prepared = Some(prepared);
+        let slurm = cluster.units.slurm();
+        let has_controller = cluster.units.daemon(DaemonName::Slurmctld).is_some();
         match work.apply {
             Apply::Nothing => self.create_accounts(work, cluster),
-            Apply::Reconfigure if work.was_usable => {
+            _ if slurm.is_empty() => self.create_accounts(Work { apply: Apply::Nothing, ..work }, cluster),
+            // `scontrol reconfigure` has all daemons of the cluster read their files, so only the controller's container runs it. The
+            // files of a compute may arrive later, and concern its slurmd alone.
+            Apply::Reconfigure if !has_controller && slurm.iter().all(|id| cluster.units[*id].is_ready()) => {
+                for id in slurm {
+                    cluster.step.signal(Child::Unit(id), libc::SIGHUP);
+                }
+                self.create_accounts(work, cluster)
+            }
+            Apply::Reconfigure if has_controller && work.was_usable => {
                 cluster.step.start_task(Child::Reconfigure);
                 Stage::Reconfiguring { until: cluster.step.now + RECONFIGURE_TIMEOUT, work }
             }
@@ -191,7 +205,7 @@ impl Reload {
             }
             (Stage::CreatingAccounts { work, .. }, Child::Associations) => {
                 cluster.report_accounts(exit.clone());
-                self.finish(work, &mut cluster.step)
+                self.finish(work, cluster)
             }
             (Stage::Restoring { work, .. }, Child::Restore) => apply::restored(*exit == Exit::Code(0), work, cluster),
             (stage, _) => stage,
@@ -202,7 +216,7 @@ impl Reload {
     fn create_accounts(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
         match cluster.start_creating_accounts() {
             Some(until) => Stage::CreatingAccounts { until, work },
-            None => self.finish(work, &mut cluster.step),
+            None => self.finish(work, cluster),
         }
     }
 

@@ -31,6 +31,7 @@ mod mig;
 mod mpi;
 mod paths;
 mod pods;
+mod reconfigure;
 mod reload_jobs;
 mod requests;
 mod sbatch_args;

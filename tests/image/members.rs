@@ -9,7 +9,8 @@ pub(crate) struct Cluster {
     pub(crate) controller: Container,
     pub(crate) network: Network,
     pub(crate) key: Volume,
-    _config: tempfile::TempDir,
+    /// The directory with the controller's slurminit.toml.
+    pub(crate) config: tempfile::TempDir,
 }
 
 impl Cluster {
@@ -20,10 +21,10 @@ impl Cluster {
             .json_log()
             .with(["--hostname", "controller", "--network-alias", "controller", "--network", &network.0])
             .with(["--env", "SLURMINIT_ROLE=controller"])
-            .mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml")
+            .mount(config.path(), "/config")
             .volume(&key, "/etc/munge")
             .serve();
-        Self { controller, network, key, _config: config }
+        Self { controller, network, key, config }
     }
 
     /// A member, not started.

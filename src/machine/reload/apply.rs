@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
+use model::daemons::DaemonName;
 use model::prepared::Apply;
 
 use super::super::cluster::Cluster;
-use super::super::step::Step;
 use super::super::unit::RestartIntent;
 use super::super::{Child, Notice};
 use super::state::{Rollback, Stage, Work};
@@ -67,16 +67,22 @@ impl Reload {
     }
 
     /// Nothing is left to do.
-    pub(super) fn finish(&mut self, work: Work, step: &mut Step) -> Stage {
-        let how = match work.apply {
+    pub(super) fn finish(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
+        let daemons = [DaemonName::Slurmctld, DaemonName::Slurmd];
+        let own = daemons.into_iter().filter(|name| cluster.units.daemon(*name).is_some());
+        let own = own.map(|name| name.to_string()).collect::<Vec<_>>();
+        let step = &mut cluster.step;
+        let be = if own.len() == 1 { "was" } else { "were" };
+        let done = match work.apply {
             Apply::Nothing => {
                 let text = work.text("nothing changed", "no daemon is affected");
                 return self.end_with(!work.deferred.is_empty(), Outcome::Unchanged, text, step);
             }
-            Apply::Reconfigure => "slurmctld and slurmd were reconfigured",
-            Apply::Restart => "slurmctld and slurmd were restarted",
+            Apply::Reconfigure => "reconfigured",
+            Apply::Restart => "restarted",
         };
-        let text = work.text(how, how);
+        let how = format!("{} {be} {done}", own.join(" and "));
+        let text = work.text(&how, &how);
         self.end_with(!work.deferred.is_empty(), Outcome::Applied, text, step);
         Stage::Watching { until: step.now + CRASH_WATCH, work }
     }

@@ -110,6 +110,45 @@ fn reconfigure_keeps_daemon_processes() {
     assert_eq!(sim.stopped, [], "same processes");
 }
 
+/// A cluster of several containers runs `scontrol reconfigure` once, not once for each of them.
+#[test]
+fn only_controller_reconfigures_cluster() {
+    let lacks = |daemons: &[UnitId]| {
+        let mut setup = cluster(false);
+        daemons.iter().for_each(|id| setup.units[id.0].daemon = None);
+        let mut sim = serving_with(setup);
+        reload(&mut sim, Apply::Reconfigure);
+        sim
+    };
+    let controller = lacks(&[SLURMD]);
+    assert_eq!((controller.spawned.last(), controller.hung_up.len()), (Some(&Child::Reconfigure), 0));
+
+    let compute = lacks(&[SLURMCTLD]);
+    assert_eq!((compute.spawned.as_slice(), compute.hung_up.as_slice()), (&[Child::Reload][..], &[Unit(SLURMD)][..]));
+    assert_eq!(last_reload(&compute), (Outcome::Applied, "new: the nodes; slurmd was reconfigured".to_owned()));
+
+    let login = lacks(&[SLURMCTLD, SLURMD]);
+    assert_eq!((login.spawned.as_slice(), login.hung_up.len()), (&[Child::Reload][..], 0));
+    assert_eq!(last_reload(&login), (Outcome::Unchanged, "new: the nodes; no daemon is affected".to_owned()));
+    for sim in [compute, login] {
+        assert_eq!(sim.stopped, []);
+        assert!(sim.machine.snapshot().ready);
+    }
+}
+
+/// slurmd has perhaps not read its files yet, and has no handler for SIGHUP.
+#[test]
+fn compute_whose_slurmd_is_starting_restarts_it() {
+    let mut setup = cluster(false);
+    setup.units[SLURMCTLD.0].daemon = None;
+    let mut sim = serving_with(setup);
+    sim.exits(Unit(SLURMD), Exit::Code(1));
+    sim.wait(Duration::from_secs(5));
+    assert!(sim.alive.contains(&Unit(SLURMD)));
+    reload(&mut sim, Apply::Reconfigure);
+    assert_eq!((sim.hung_up.as_slice(), sim.stopped.last()), (&[][..], Some(&Unit(SLURMD))));
+}
+
 #[test]
 fn failed_reconfigure_falls_back_to_restart() {
     for hangs in [false, true] {

@@ -75,6 +75,8 @@ pub(in super::super) struct Sim {
     pub(in super::super) alive: BTreeSet<Child>,
     pub(in super::super) spawned: Vec<Child>,
     pub(in super::super) stopped: Vec<Child>,
+    /// Children that got SIGHUP.
+    pub(in super::super) hung_up: Vec<Child>,
     /// When each running child was spawned, and when it first got SIGTERM.
     spawned_at: BTreeMap<Child, Moment>,
     sigterm_at: BTreeMap<Child, Moment>,
@@ -98,6 +100,7 @@ impl Sim {
             alive: BTreeSet::new(),
             spawned: vec![],
             stopped: vec![],
+            hung_up: vec![],
             spawned_at: BTreeMap::new(),
             sigterm_at: BTreeMap::new(),
             killed: BTreeSet::new(),
@@ -141,6 +144,7 @@ impl Sim {
                             }
                             libc::SIGSTOP => drop(self.suspended.insert(child)),
                             libc::SIGCONT => drop(self.suspended.remove(&child)),
+                            libc::SIGHUP => self.hung_up.push(child),
                             _ => {}
                         }
                     }
