@@ -9,7 +9,6 @@ const COMPUTES: usize = 20;
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn one_change_reconfigures_cluster_of_twenty_computes_once() {
-    crate::docker::share::hold_all();
     let cluster = Cluster::new("");
     let file = cluster.config.path().join("slurminit.toml");
     let member = |role: &str, name: &str| {
