@@ -266,6 +266,11 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// Whether the container's limit is below the machine's memory.
+    pub fn is_limited(&self) -> bool {
+        self.limit_mib.is_some_and(|limit| limit < self.total_mib)
+    }
+
     /// What the container can actually use, in MiB.
     pub fn usable_mib(&self) -> u64 {
         self.limit_mib.map_or(self.total_mib, |limit| limit.min(self.total_mib))

@@ -220,7 +220,8 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     // The shared files must not depend on this container.
     let common = if is_shared { &cluster::common_inventory(inventory) } else { inventory };
     let shared_cgroup = cgroups::plan(config, common, node, &mut Reasons::default());
-    let cgroup = match config.has_dynamic_node() || !is_shared {
+    let has_node = config.has_dynamic_node() || !is_shared;
+    let cgroup = match has_node {
         true => cgroups::plan(config, inventory, node, &mut reasons),
         false => shared_cgroup.clone(),
     };
@@ -241,6 +242,8 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
         let scripts = settings::Scripts { epilog: &Epilog::plan(config, &shared_cgroup, false), ..scripts };
         settings::plan(config, &host, least_memory_per_cpu, &shared_cgroup, &scripts, common, &mut Reasons::default())
     });
+    let least = if is_shared { node } else { least_memory_per_cpu };
+    reasons.findings.extend(has_node.then(|| node::check_default_memory(least, &settings)).flatten());
     imex::plan(config, inventory, &settings, &mut reasons);
     accounting::check(config, &mut reasons);
     reasons.findings.extend(cluster::check_host_name(config, inventory));
@@ -252,8 +255,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     let node_sets = is_shared.then(|| cluster::node_sets(config));
     let Reasons { decisions, findings } = reasons;
     let kinds: Vec<&NodesPlan> = std::iter::once(&nodes).chain(&other_nodes).collect();
-    let summary =
-        if config.has_dynamic_node() || !is_shared { summary(inventory, &kinds) } else { "no node".to_owned() };
+    let summary = if has_node { summary(inventory, &kinds) } else { "no node".to_owned() };
     Ok(Plan {
         settings,
         shared_settings,

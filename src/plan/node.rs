@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use config::{Config, FeatureName, NodeName, SimulatedGroup};
-use model::inventory::{Cpu, CpuSet, Gpu, Inventory, Kind, Memory};
+use model::inventory::{Cpu, CpuSet, Finding, Gpu, Inventory, Kind, Memory};
 
 use super::names::HostName;
-use super::{GresPlan, Reasons, cluster};
+use super::{GresPlan, Reasons, Setting, cluster};
 
 /// The NodeName line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,8 +182,9 @@ fn memory(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Opti
         reasons.decide("no RealMemory", "could not read the memory size");
         return None;
     }
+    let is_limit = inventory.memory.is_limited();
     let whose = match inventory.memory {
-        Memory { limit_mib: Some(limit), total_mib, .. } if limit < total_mib => "the container's limit".to_owned(),
+        _ if is_limit => "the container's limit".to_owned(),
         Memory { gpu_mib: 0, .. } => "the machine's memory".to_owned(),
         Memory { gpu_mib, .. } => format!("the machine's memory, without the {gpu_mib} MiB of its GPUs,"),
     };
@@ -202,7 +203,8 @@ fn memory(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Opti
     }
     let (reserve, why) = match config.node.reserve_mib {
         Some(wanted) => (wanted.min(usable - 1), "([node] reserve_mib)"),
-        None => (default_reserve(usable), "for the system and the daemons"),
+        None if is_limit => (default_reserve(usable, true), "for the daemons"),
+        None => (default_reserve(usable, false), "for the system and the daemons"),
     };
     let memory = usable - reserve;
     reasons.decide(format!("RealMemory={memory}"), format!("{whose} is {usable} MiB; {reserve} MiB reserved {why}"));
@@ -236,10 +238,31 @@ fn tmp_disk(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Op
     Some(mib)
 }
 
-/// 4096 MiB, or half of it below 8192 MiB, but if possible leaves 1024 MiB for jobs. The daemons always get a little.
-fn default_reserve(usable: u64) -> u64 {
-    let generous = if usable >= 8192 { 4096 } else { usable / 2 };
+/// For a machine 4096 MiB, or half of it below 8192 MiB. A container's limit holds only its daemons (13 MiB measured), jobs' slurmsteps and
+/// files in memory: a twentieth, 128 to 1024 MiB. Leaves 1024 MiB for jobs if possible.
+fn default_reserve(usable: u64, is_limit: bool) -> u64 {
+    let generous = match usable {
+        _ if is_limit => (usable / 20).clamp(128, 1024),
+        8192.. => 4096,
+        _ => usable / 2,
+    };
     generous.min(usable.saturating_sub(1024).max(usable / 8))
+}
+
+/// Warns of a node that is idle and refuses each job: one CPU has more memory by default than the node has.
+pub(super) fn check_default_memory(node: &NodePlan, settings: &[Setting]) -> Option<Finding> {
+    let default = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case("DefMemPerCPU"))?;
+    let memory =
+        node.memory_mib.filter(|memory| default.value.parse::<u64>().is_ok_and(|default| *memory < default))?;
+    let default = &default.value;
+    Some(Finding::warning(
+        Kind::RealMemory,
+        format!("the node has {memory} MiB for jobs; it refuses every job that requests no memory"),
+        format!("a job gets {default} MiB for each CPU (DefMemPerCPU)"),
+        format!(
+            "raise the container's memory (docker run --memory, in Kubernetes limits.memory) above {default} MiB, or lower DefMemPerCPU in [slurm.conf]"
+        ),
+    ))
 }
 
 /// Vendor, model, compute capability and driver of the GPUs, each once, then the operator's features, and those of these simulated nodes.
@@ -261,4 +284,41 @@ fn features(config: &Config, inventory: &Inventory, of_group: &[FeatureName]) ->
         }
     }
     features
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(toml: &str, total_mib: u64, limit_mib: Option<u64>) -> (Option<u64>, Vec<Kind>) {
+        let config = Config::parse(toml, std::path::Path::new("t")).unwrap();
+        let memory = Memory { total_mib, limit_mib, ..Memory::default() };
+        let inventory = Inventory { memory, hostname: "head".to_owned(), ..Inventory::default() };
+        let plan = crate::plan(&config, &inventory).unwrap();
+        (plan.nodes.node.memory_mib, plan.findings.iter().map(|finding| finding.kind).collect())
+    }
+
+    #[test]
+    fn limit_of_container_reserves_less_than_machine() {
+        let memory = |total, limit| planned("", total, limit).0.unwrap();
+        for (limit, expected) in
+            [(256, 224), (512, 448), (1024, 896), (2048, 1920), (4096, 3892), (32_768, 31_744), (921_600, 920_576)]
+        {
+            assert_eq!(memory(1 << 20, Some(limit)), expected, "{limit}");
+        }
+        for (total, expected) in [(1024, 896), (4096, 2048), (16_384, 12_288)] {
+            assert_eq!(memory(total, None), expected, "{total}");
+            assert_eq!(memory(total, Some(total)), expected, "a limit as large as the machine");
+        }
+        assert_eq!(planned("[node]\nreserve_mib = 96\n", 1 << 20, Some(1024)).0, Some(928));
+    }
+
+    #[test]
+    fn warns_of_node_below_default_memory_of_jobs() {
+        let warns = |toml: &str, limit| planned(toml, 1 << 20, Some(limit)).1.contains(&Kind::RealMemory);
+        let compute = "role = \"compute\"\n[slurm]\ncontroller = \"head2\"\n";
+        assert!(warns(compute, 512) && !warns(compute, 1024));
+        assert!(!warns(&format!("{compute}conf = {{ DefMemPerCPU = 256 }}\n"), 512));
+        assert!(warns("[slurm.conf]\nDefMemPerCPU = 4096\n", 2048) && !warns("", 256));
+    }
 }
