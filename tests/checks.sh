@@ -64,7 +64,7 @@ count() { # NAME BEGIN STATUS LOG
     else
         failures+=$(printf 'FAILED  %s' "$1" && failed_tests "$4")$'\n'
         printf 'FAILED  %s (%d passed, %d failed, %d s)\n' "$1" "$good" "$bad" $((SECONDS - $2))
-        { grep -E -A 400 '^error' "$4" || tail -n 400 "$4"; } | head -n 400 | sed 's/^/        /'
+        { grep -v '^error: test run failed' "$4" | grep -E -A 400 '^error' || tail -n 400 "$4"; } | head -n 400 | sed 's/^/        /'
     fi
 }
 
