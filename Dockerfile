@@ -249,7 +249,7 @@ ARG REVISION=
 RUN echo "${REVISION}" > /usr/share/slurminit/commit
 
 
-# The same with simulated GPUs: docker/up --demo-gpus 2 --full.
+# The same with simulated GPUs: docker/up --demo-gpus 2 --with accounting.
 FROM full AS demo-full
 COPY --from=demo /usr/lib/libnvidia-ml.so.1 /usr/lib/
 COPY docker/demo-gpus /usr/local/bin/demo-gpus

@@ -87,3 +87,16 @@ refuse_project_of_another_directory() { # PROJECT
     done < <("${docker_cmd[@]}" ps --all --filter "label=com.docker.compose.project=$1" \
         --format '{{.Label "com.docker.compose.project.working_dir"}}' | sort -u)
 }
+
+# Whether the kernel lists a GPU of a vendor that slurminit supports: on the PCI bus, in WSL2, or an integrated one of NVIDIA's.
+# HOST_ROOT is for tests.
+has_gpu() {
+    local device vendor
+    for device in "${HOST_ROOT:-}"/sys/bus/pci/devices/*; do
+        case "$(cat "$device/class" 2>/dev/null)" in 0x03* | 0x12*) ;; *) continue ;; esac
+        vendor=$(cat "$device/vendor" 2>/dev/null) || continue
+        case "$vendor" in 0x10de | 0x1002 | 0x8086) return 0 ;; esac
+    done
+    for device in /dev/dxg /dev/nvidiactl /dev/nvhost-gpu /dev/kfd; do [ ! -e "${HOST_ROOT:-}$device" ] || return 0; done
+    return 1
+}
