@@ -262,7 +262,7 @@ impl HealthController {
             return self.warn(message!(
                 "gpu-fault-unidentified",
                 "the driver reports {fault} of an unidentified GPU",
-                fault = fault
+                fault
             ));
         };
         let (kind, policy) = (FaultKind::Xid(xid), self.policies.policy(FaultKind::Xid(xid)));

@@ -38,7 +38,7 @@ pub(super) fn watch_for_changes(task: &Task, events: &UnboundedSender<Event>) {
         Err(error) => warn(&message!(
             "files-not-watched",
             "cannot watch files for changes: {error}; raise the host's fs.inotify.max_user_instances, or use `slurminit reload`",
-            error = error
+            error
         )),
     }
 }

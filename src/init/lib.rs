@@ -47,7 +47,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     let _locks: Vec<OwnedFd> = locks.into_iter().map(inherited_descriptor).collect();
     let logs = Logs::install(task.log_format, task.log_level);
     for warning in &task.warnings {
-        logs::warn(&message!("start-warning", "{warning}", warning = warning));
+        logs::warn(&message!("start-warning", "{warning}", warning));
     }
     supervise::run(task, cmd, inherited, logs).unwrap_or_else(|error| refuse(&format!("{error:#}")))
 }

@@ -157,19 +157,15 @@ impl PipeReader {
             },
             LineHandler::Prepare => match serde_json::from_slice(line) {
                 Ok(event) => drop(self.events.send(Event::Prepare(event))),
-                Err(error) => warn(&message!(
-                    "unparsable-output",
-                    "the preparation sent an unparsable event: {error}",
-                    error = error
-                )),
+                Err(error) => {
+                    warn(&message!("unparsable-output", "the preparation sent an unparsable event: {error}", error))
+                }
             },
             LineHandler::Liveness => match serde_json::from_slice(line) {
                 Ok(LivenessResult { unit, liveness }) => drop(self.events.send(Event::Liveness(unit, liveness))),
-                Err(error) => warn(&message!(
-                    "unparsable-output",
-                    "a liveness check sent an unparsable reply: {error}",
-                    error = error
-                )),
+                Err(error) => {
+                    warn(&message!("unparsable-output", "a liveness check sent an unparsable reply: {error}", error))
+                }
             },
             LineHandler::Node(least_ready) => {
                 let line = String::from_utf8_lossy(line);

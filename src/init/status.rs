@@ -62,7 +62,7 @@ impl Publisher {
                     "status-not-written",
                     "{file}: {error}; `status` and `health` will not work; make {directory} writable",
                     file = file.display(),
-                    error = error,
+                    error,
                     directory = directory.display()
                 ));
             }

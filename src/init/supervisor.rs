@@ -74,7 +74,7 @@ impl Supervisor {
                 warn(&message!(
                     "recent-lines-not-kept",
                     "cannot create a memory file for recent log lines: {error}; `slurminit logs` will show nothing",
-                    error = error
+                    error
                 ));
             }
         }
@@ -113,7 +113,7 @@ impl Supervisor {
                 warn(&message!(
                     "clock-set",
                     "the system clock was set {jump}; Slurm's timestamps change with it",
-                    jump = jump
+                    jump
                 ));
             }
             self.publish();
@@ -239,7 +239,7 @@ impl Supervisor {
 
     fn adopt(&mut self, child: Child, program: Program, mut started: Started, notify: Option<notify::Notify>) {
         let (what, pid) = (format!("{child:?}"), started.pid);
-        report(Level::Trace, None, &message!("process-started", "started {what} pid={pid}", what = what, pid = pid));
+        report(Level::Trace, None, &message!("process-started", "started {what} pid={pid}", what, pid));
         let log = LineHandler::Log {
             source: self.source(child),
             is_packet_mode: started.is_packet_mode,
@@ -327,11 +327,11 @@ impl Supervisor {
         if let Some(name) = failed {
             let lines = self.logs.lines_of_last_run(name);
             for line in &lines {
-                let last = message!("last-output", "last output of {name}: {line}", name = name, line = line);
+                let last = message!("last-output", "last output of {name}: {line}", name, line);
                 report(Level::Error, Some(name), &last);
             }
             if let Some(repair) = advice::repair(&lines, &self.task.paths.state) {
-                let repair = message!("repair", "repair: {repair}", repair = repair);
+                let repair = message!("repair", "repair: {repair}", repair);
                 report(Level::Error, Some(name), &repair);
             }
         }

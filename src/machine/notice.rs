@@ -50,21 +50,21 @@ notices! {
             limit = format!("{limit:?}")
         );
     HookFailed { index: usize, exit: Exit } => Level::Error,
-        message!("hook-failed", "pre-start hook {hook} {exit}; nothing was started", hook = index + 1, exit = exit);
+        message!("hook-failed", "pre-start hook {hook} {exit}; nothing was started", hook = index + 1, exit);
     Prepared { prepared: Box<Prepared> } => Level::Info,
         message!("prepared", "this start: {summary}", summary = prepared.summary);
     Refused { finding: Finding } => Level::Error, finding.message("start-refused");
     UnitReady { name: String, after: Duration } => Level::Debug,
-        message!("unit-ready", "{name} is ready after {ms} ms", name = name, ms = after.as_millis());
+        message!("unit-ready", "{name} is ready after {ms} ms", name, ms = after.as_millis());
     // `uptime` is zero for a process that slurminit stopped.
     UnitDied { name: String, exit: Exit, uptime: Duration, pause: Duration } => Level::Warn, if uptime.is_zero() {
-        message!("unit-died", "{name} {exit}; restarting {when}", name = name, exit = exit, when = when(*pause))
+        message!("unit-died", "{name} {exit}; restarting {when}", name, exit, when = when(*pause))
     } else {
         message!(
             "unit-died",
             "{name} {exit} after {seconds} s; restarting {when}",
-            name = name,
-            exit = exit,
+            name,
+            exit,
             seconds = seconds(*uptime),
             when = when(*pause)
         )
@@ -73,52 +73,52 @@ notices! {
         message!(
             "unit-crash-loop",
             "{name} is in a crash loop ({deaths} crashes), probably caused by a request; restarting; see `slurminit logs {name}`",
-            name = name,
-            deaths = deaths
+            name,
+            deaths
         );
     UnitFinished { name: String, exit: Exit } => Level::Info,
-        message!("unit-finished", "{name} {exit}; will not be restarted", name = name, exit = exit);
+        message!("unit-finished", "{name} {exit}; will not be restarted", name, exit);
     DependencyFailed { name: String, dependency: String } => Level::Warn,
         message!(
             "dependency-failed",
             "{name} is not started, because its dependency {need} has failed; correct {need}, then run `slurminit restart {need}`",
-            name = name,
+            name,
             need = dependency
         );
     UnitStopped { name: String, exit: Exit, expected: bool } => stopped_level(exit, *expected),
-        message!("unit-stopped", "{name} {exit}", name = name, exit = exit);
+        message!("unit-stopped", "{name} {exit}", name, exit);
     SlowStart { name: String, timeout: Duration } => Level::Warn,
         message!(
             "unit-starts-slowly",
             "{name} is still starting (timeout {timeout} s)",
-            name = name,
+            name,
             timeout = timeout.as_secs()
         );
     RestartRequested { name: String } => Level::Info,
-        message!("restart-requested", "restart requested: {name}", name = name);
+        message!("restart-requested", "restart requested: {name}", name);
     NeverReady { name: String, after: Duration } => Level::Warn,
         message!(
             "unit-never-ready",
             "{name} is not ready after {seconds} s; restarting",
-            name = name,
+            name,
             seconds = seconds(*after)
         );
     GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool } => Level::Error,
         message!(
             "unit-given-up",
             "{name} failed {failures} times within {seconds} s (last: {last}); {consequence}",
-            name = name,
-            failures = failures,
+            name,
+            failures,
             seconds = within.as_secs(),
-            last = last,
+            last,
             consequence = if *hold { "the container continues without it" } else { "stopping the container" }
         );
     FailedExternally { name: String, exit: Exit, shortage: Shortage, pause: Duration } => Level::Warn,
         message!(
             "external-failure",
             "{name} {exit}; {cause}",
-            name = name,
-            exit = exit,
+            name,
+            exit,
             cause = external_failure(*shortage, *pause)
         );
     MemoryFull => Level::Error,
@@ -130,52 +130,52 @@ notices! {
         message!(
             "unit-unresponsive",
             "{name} is running but not responding ({why}); restarting",
-            name = name,
-            why = why
+            name,
+            why
         );
     StillUnresponsive { name: String, why: String, pause: Duration } => Level::Warn,
         message!(
             "unit-left-unresponsive",
             "{name} is not responding after a restart ({why}); not restarting it before {seconds} s have passed; `slurminit restart {name}` restarts it now",
-            name = name,
-            why = why,
+            name,
+            why,
             seconds = pause.as_secs()
         );
     Slow { name: String, why: String } => Level::Warn,
-        message!("unit-slow", "{name} is slow ({why}); restarting it if this lasts a minute", name = name, why = why);
+        message!("unit-slow", "{name} is slow ({why}); restarting it if this lasts a minute", name, why);
     NotChecked { name: String, why: String } => Level::Warn,
-        message!("unit-not-checked", "could not check whether {name} is responding: {why}", name = name, why = why);
+        message!("unit-not-checked", "could not check whether {name} is responding: {why}", name, why);
     NoVerdict { rounds: u32 } => Level::Warn,
         message!(
             "liveness-unknown",
             "no liveness check has finished {rounds} times in a row; CPU, memory or processes may have run out",
-            rounds = rounds
+            rounds
         );
     Resuming { reason: String } => Level::Info,
         message!(
             "node-resumed",
             "resuming the node: the cause of its drain is repaired (\"{reason}\")",
-            reason = reason
+            reason
         );
     DrainedByAdministrator { node: String, reason: String } => Level::Warn,
         message!(
             "node-drained-by-administrator",
             "the node stays drained, not by slurminit (\"{reason}\"); to resume it: slurminit resume {node}",
-            node = node,
-            reason = reason
+            node,
+            reason
         );
     NotReady { after: Duration, node: Option<NodeReport>, waiting_for: String } => Level::Error, match node {
         None => message!(
             "not-ready",
             "not ready after {seconds} s: waiting for {waiting_for}; see above and `scontrol show node`",
             seconds = after.as_secs(),
-            waiting_for = waiting_for
+            waiting_for
         ),
         Some(node) => message!(
             "not-ready",
             "not ready after {seconds} s: waiting for {waiting_for} (the node is {state}); see above and `scontrol show node`",
             seconds = after.as_secs(),
-            waiting_for = waiting_for,
+            waiting_for,
             state = node
         ),
     };
@@ -191,7 +191,7 @@ notices! {
         message!("stop-requested", "received {signal}; stopping", signal = signal_name(*signal));
     SecondStopSignal => Level::Info, message!("stop-hurried", "second stop signal; killing all processes");
     Killing { name: String } => Level::Warn,
-        message!("unit-killed", "{name} did not end in time; killing it", name = name);
+        message!("unit-killed", "{name} did not end in time; killing it", name);
     JobsNotAccountedAtStop => Level::Warn,
         message!(
             "jobs-not-accounted-at-stop",
@@ -201,7 +201,7 @@ notices! {
         message!(
             "jobs-not-notified",
             "could not notify running jobs of the stop (`slurminit jobs quiesce` {exit}); the next start requeues or fails them",
-            exit = exit
+            exit
         );
     WaitingForJobs => Level::Info,
         message!("waiting-for-jobs", "the command has ended; waiting for the jobs in the queue");
@@ -209,37 +209,37 @@ notices! {
         message!(
             "jobs-not-waited-for",
             "could not wait for the jobs in the queue (`slurminit jobs wait` {exit}); stopping the container",
-            exit = exit
+            exit
         );
     JobsNotRecovered { exit: Exit } => Level::Warn,
         message!(
             "jobs-not-recovered",
             "could not requeue lost jobs (`slurminit jobs recover` {exit}); jobs of the previous start may be shown as running, and hold GPUs until scontrol requeue or scancel",
-            exit = exit
+            exit
         );
     JobsNotAccounted { exit: Exit } => Level::Warn,
         message!(
             "jobs-not-accounted",
             "could not find jobs that slurmctld has forgotten (`slurminit jobs account` {exit}); --no-requeue jobs may run twice",
-            exit = exit
+            exit
         );
     JobsNotReclaimed { exit: Exit } => Level::Warn,
         message!(
             "jobs-not-reclaimed",
             "the search for jobs without a process failed (`slurminit jobs reclaim` {exit}); such jobs hold their GPUs until scancel",
-            exit = exit
+            exit
         );
     EnvironmentsNotWritten { exit: Exit } => Level::Warn,
         message!(
             "environments-not-written",
             "could not write login environments (`slurminit environments` {exit}); new users' jobs with --export=NONE have no HOME",
-            exit = exit
+            exit
         );
     AssociationsNotMade { exit: Exit } => Level::Warn,
         message!(
             "associations-not-made",
             "could not create all accounts (`slurminit associations` {exit}); see the error above, then `slurminit reload`",
-            exit = exit
+            exit
         );
     AssociationsTooSlow { limit: Duration } => Level::Warn,
         message!(
@@ -263,7 +263,7 @@ notices! {
         message!(
             "reconfigure-failed",
             "`scontrol reconfigure` {exit}; restarting slurmctld and slurmd instead",
-            exit = exit
+            exit
         );
     ReconfigureTooSlow { limit: Duration } => Level::Warn,
         message!(
@@ -274,7 +274,7 @@ notices! {
     // `name` is the daemon that failed, if one did; the text has it already.
     RollingBack { name: Option<String>, why: String } => Level::Error, {
         let _ = name;
-        message!("reload-rollback", "{why}; restoring the previous files", why = why)
+        message!("reload-rollback", "{why}; restoring the previous files", why)
     };
     NotRestored => Level::Error,
         message!(
@@ -286,11 +286,11 @@ notices! {
         Outcome::Unchanged | Outcome::Applied => Level::Info,
         Outcome::Refused | Outcome::RolledBack | Outcome::Failed => Level::Error,
     }, match outcome {
-        Outcome::Unchanged => message!("reload-unchanged", "reloaded: {text}", text = text),
-        Outcome::Applied => message!("reload-applied", "reloaded: {text}", text = text),
-        Outcome::Refused => message!("reload-refused", "reload refused, nothing changed: {text}", text = text),
-        Outcome::RolledBack => message!("reload-rolled-back", "reload rolled back: {text}", text = text),
-        Outcome::Failed => message!("reload-failed", "reload failed: {text}", text = text),
+        Outcome::Unchanged => message!("reload-unchanged", "reloaded: {text}", text),
+        Outcome::Applied => message!("reload-applied", "reloaded: {text}", text),
+        Outcome::Refused => message!("reload-refused", "reload refused, nothing changed: {text}", text),
+        Outcome::RolledBack => message!("reload-rolled-back", "reload rolled back: {text}", text),
+        Outcome::Failed => message!("reload-failed", "reload failed: {text}", text),
     };
     Unkillable => Level::Warn,
         message!(
@@ -298,12 +298,12 @@ notices! {
             "a process survived SIGKILL (blocked in the kernel, or the capability KILL is missing); exiting anyway"
         );
     Ended { code: u8, why: Option<Box<Notice>> } => if why.is_some() { Level::Error } else { Level::Info }, match why {
-        None => message!("stopped", "stopped; exit code {code}", code = code),
+        None => message!("stopped", "stopped; exit code {code}", code),
         Some(why) => message!(
             "stopped",
             "stopped; exit code {code} (see docs/reference/exit-codes.md): {why}",
-            code = code,
-            why = why
+            code,
+            why
         ),
     };
 }

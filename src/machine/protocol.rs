@@ -135,7 +135,7 @@ mod tests {
             (".{0,60}", any::<u32>()).prop_map(|(name, lines)| Request::Logs { name, lines }),
             (".{0,60}", any::<u32>()).prop_map(|(name, lines)| Request::Follow { name, lines }),
             ".{0,60}".prop_map(|why| Request::Report {
-                report: Report::warn(message!("hook-failed", "failed: {why}", why = why))
+                report: Report::warn(message!("hook-failed", "failed: {why}", why))
             }),
         ]
     }

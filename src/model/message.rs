@@ -24,8 +24,11 @@ pub struct Message {
 /// without a placeholder, does not compile.
 #[macro_export]
 macro_rules! message {
-    ($kind:expr, $template:literal $(, $name:ident = $value:expr)* $(,)?) => {
-        match ($(&$value,)*) {
+    // The value of a field without one is the variable of its name.
+    (@value $name:ident) => { $name };
+    (@value $name:ident $value:expr) => { $value };
+    ($kind:expr, $template:literal $(, $name:ident $(= $value:expr)?)* $(,)?) => {
+        match ($(&$crate::message!(@value $name $($value)?),)*) {
             ($($name,)*) => $crate::message::Message {
                 kind: $kind.into(),
                 template: $template.into(),

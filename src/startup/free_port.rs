@@ -51,7 +51,7 @@ pub fn free(port: Port<'_>) -> bool {
                 "port-still-taken",
                 "port {port} of {unit} is still taken after {seconds} s",
                 port = number,
-                unit = unit,
+                unit,
                 seconds = TIMEOUT.as_secs()
             ));
             return false;
@@ -88,7 +88,7 @@ impl Attempt<'_> {
                 "port-taken",
                 "port {port} of {unit} is taken by a process of root; see `ss -ltnp sport = :{port}`, or set another port",
                 port = number,
-                unit = unit
+                unit
             ));
         }
         if others.is_empty() {
@@ -97,7 +97,7 @@ impl Attempt<'_> {
                     "port-taken",
                     "port {port} of {unit} is in use by a process that the kernel does not list; end it, or set another port",
                     port = number,
-                    unit = unit
+                    unit
                 ));
             }
             return false;
@@ -113,7 +113,7 @@ impl Attempt<'_> {
                 "port-taken",
                 "port {port} of {unit} is taken by another unit, process {pid} ({name}) of {user}; give one of them another port",
                 port = number,
-                unit = unit,
+                unit,
                 pid = owner.pid,
                 name = owner.name,
                 user = owner_users
@@ -149,7 +149,7 @@ impl Attempt<'_> {
                 "port-owner-killed",
                 "port {port} of {unit} was taken by {processes} of {user}; killed",
                 port = number,
-                unit = unit,
+                unit,
                 processes = process_names(&ended),
                 user = owner_users
             ));

@@ -91,8 +91,8 @@ pub fn end_other_users(job: u32, devices: &BTreeSet<String>, user: u32, run: &Pa
             "gpu-kept-open",
             "{devices} is given to job {job}: job {holder} of {user} keeps it open until it ends",
             devices = device_list(devices),
-            job = job,
-            holder = holder,
+            job,
+            holder,
             user = users::display_name(*uid)
         ))
     }));
@@ -125,20 +125,20 @@ fn reports(
             true => message!(
                 "gpu-user-killed",
                 "{devices} is given to job {job}: killed process {pid} ({name}) of {user}, which still had it open",
-                devices = devices,
-                job = job,
-                pid = pid,
-                name = name,
-                user = user
+                devices,
+                job,
+                pid,
+                name,
+                user
             ),
             false => message!(
                 "gpu-user-killed",
                 "{devices} is given to job {job}: killed process {pid} ({name}) of {user}, a former user with hidden open files",
-                devices = devices,
-                job = job,
-                pid = pid,
-                name = name,
-                user = user
+                devices,
+                job,
+                pid,
+                name,
+                user
             ),
         })
     };
@@ -147,8 +147,8 @@ fn reports(
         reports.push(Report::warn(message!(
             "gpu-users-killed",
             "{devices} is given to job {job}: killed {count} more processes",
-            devices = devices,
-            job = job,
+            devices,
+            job,
             count = ended.len() - MAX_NAMED
         )));
     }
@@ -156,8 +156,8 @@ fn reports(
         reports.push(Report::error(message!(
             "gpu-withheld",
             "{devices} is withheld from job {job}: cannot kill process {pid} ({name}) of {user}; reset the GPU or reboot the host",
-            devices = devices,
-            job = job,
+            devices,
+            job,
             pid = process.pid,
             name = process.name,
             user = users::display_name(process.uid)

@@ -114,7 +114,7 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
         report::warn(message!(
             "applied-files-not-kept",
             "{error}; reloads will compare with the installed files",
-            error = error
+            error
         ));
     }
     let device_files = close_device_files(&planned);
@@ -131,7 +131,7 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
             report::warn(message!(
                 "start-settings-not-kept",
                 "{error}; `slurminit reload --dry-run` will not show changes that need a restart",
-                error = error
+                error
             ));
         }
     }

@@ -75,11 +75,7 @@ pub(crate) fn start(directories: Vec<PathBuf>) {
         }
     };
     if let Err(error) = std::thread::Builder::new().name("step-sockets".to_owned()).spawn(watch) {
-        report::warn(message!(
-            "step-sockets-open",
-            "cannot close slurmstepd's sockets to users: {error}",
-            error = error
-        ));
+        report::warn(message!("step-sockets-open", "cannot close slurmstepd's sockets to users: {error}", error));
     }
 }
 

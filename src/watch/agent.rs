@@ -208,7 +208,7 @@ impl<'a> Agent<'a> {
                 report::info(message!(
                     "gpus-initializing",
                     "waiting for the {maker} driver to initialize {gpu}",
-                    maker = maker,
+                    maker,
                     gpu = name
                 ));
             }
@@ -227,7 +227,7 @@ impl<'a> Agent<'a> {
                     "gpus-not-read",
                     "reading the {maker} GPUs failed: {why}",
                     maker = vendor.traits().maker,
-                    why = why
+                    why
                 ));
             }
         }
@@ -255,7 +255,7 @@ impl<'a> Agent<'a> {
                         report::warn(message!(
                             "jobs-of-gpus-unknown",
                             "cannot determine which jobs have GPUs: {why}",
-                            why = why
+                            why
                         ));
                     }
                 }
@@ -286,7 +286,7 @@ impl<'a> Agent<'a> {
                 }
             }
             TaskResult::Resumed(Err(why)) => {
-                report::warn(message!("node-not-resumed", "cannot resume the node: {why}; will retry", why = why))
+                report::warn(message!("node-not-resumed", "cannot resume the node: {why}; will retry", why))
             }
             TaskResult::Resumed(Ok(())) => {}
         }
@@ -302,7 +302,7 @@ impl<'a> Agent<'a> {
                 "gpu-report-not-written",
                 "cannot write the GPU report to {directory}: {error}",
                 directory = self.config.paths.run.display(),
-                error = error
+                error
             ));
         }
         self.last_report = Some(report);

@@ -44,10 +44,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
                     report(Report::error(message!(
                         "gpu-not-closed",
                         "cannot revoke access of {user} to {file} after job {job}: {error}",
-                        user = user,
+                        user,
                         file = device,
                         job = job.id,
-                        error = error
+                        error
                     )));
                 }
             }
@@ -57,7 +57,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
                     "leftovers-not-searched",
                     "job {job} of {user}: not searched for leftover processes: slurmd was not started by slurminit",
                     job = job.id,
-                    user = user
+                    user
                 ))),
             }
         }

@@ -48,9 +48,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     super::epilog::report(Report::warn(message!(
         "hook-failed",
         "the {hook} hook {program} of job {job} failed: {error}",
-        hook = hook,
+        hook,
         program = printable::short(&program, 200),
-        job = job,
+        job,
         error = printable::short(&why, MAX_LINE_CHARS)
     )));
     Ok(exit_code::FAILURE)

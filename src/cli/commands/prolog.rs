@@ -100,7 +100,7 @@ fn take_from_others(job: &Job) -> bool {
                 "gpu-user-not-recorded",
                 "cannot record the users of GPUs in {directory}: {error}",
                 directory = run.display(),
-                error = error
+                error
             )));
         }
     }

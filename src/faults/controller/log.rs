@@ -167,7 +167,7 @@ impl HealthController {
         }
         let (what, _) = kind.describe();
         let gpu = self.name(key);
-        self.info(message!("gpu-fault-cleared", "{gpu}: cleared: {fault}", gpu = gpu, fault = what));
+        self.info(message!("gpu-fault-cleared", "{gpu}: cleared: {fault}", gpu, fault = what));
     }
 
     /// `GPU 3 (/dev/nvidia3, NVIDIA H200, GPU-fa4e..., 0000:13:00.0)`.

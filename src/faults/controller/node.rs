@@ -219,7 +219,7 @@ impl HealthController {
             DrainOutcome::Failed(why) => {
                 *next = now.ms + pause;
                 if !has_failed {
-                    self.warn(message!("node-not-drained", "could not drain the node: {why}; retrying", why = why));
+                    self.warn(message!("node-not-drained", "could not drain the node: {why}; retrying", why));
                 }
             }
         }
@@ -285,19 +285,14 @@ impl HealthController {
                 let names = self.names(&self.left_out());
                 self.info(match is_ours {
                     _ if names.is_empty() => {
-                        message!("gpus-complete", "all {gpus} GPUs available to jobs again", gpus = gpus)
+                        message!("gpus-complete", "all {gpus} GPUs available to jobs again", gpus)
                     }
-                    true => message!(
-                        "gpus-excluded",
-                        "node resumed with {gpus} GPUs: {names} excluded",
-                        gpus = gpus,
-                        names = names
-                    ),
+                    true => message!("gpus-excluded", "node resumed with {gpus} GPUs: {names} excluded", gpus, names),
                     false => message!(
                         "gpus-excluded",
                         "node has {gpus} GPUs and stays drained by an administrator: {names} excluded",
-                        gpus = gpus,
-                        names = names
+                        gpus,
+                        names
                     ),
                 });
                 self.resume(now, is_ours);
@@ -310,7 +305,7 @@ impl HealthController {
                 self.warn(message!(
                     "gpu-count-not-changed",
                     "could not change the node's GPU count: {why}; the node stays drained; retrying",
-                    why = why
+                    why
                 ));
             }
         }

@@ -23,7 +23,7 @@ impl HealthController {
             Phase::Ends => {
                 if gpu.end_reset() {
                     let gpu = self.name(key);
-                    self.info(message!("gpu-reset", "{gpu}: reset by the driver, usable again", gpu = gpu));
+                    self.info(message!("gpu-reset", "{gpu}: reset by the driver, usable again", gpu));
                 }
             }
         }

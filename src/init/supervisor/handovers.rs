@@ -35,7 +35,7 @@ impl Supervisor {
                     "no-notify-socket",
                     "cannot create {file}: {error}; `scontrol reconfigure` may end {name}. Make {directory} writable (path < 90 characters)",
                     file = path.display(),
-                    error = error,
+                    error,
                     name = spec.name,
                     directory = self.task.paths.run.display()
                 ));
@@ -47,8 +47,7 @@ impl Supervisor {
     /// A daemon's main process has ended, and `next` replaces it. Pipes, process group and state stay the same.
     pub(super) fn hand_over(&mut self, next: Pid, mut running: RunningChild) {
         let name = self.source(running.child);
-        let handed_over =
-            message!("unit-handed-over", "{name} has handed over to process {pid}", name = name, pid = next);
+        let handed_over = message!("unit-handed-over", "{name} has handed over to process {pid}", name, pid = next);
         report(Level::Info, Some(&name), &handed_over);
         running.started.pid = next;
         running.started.handle = sys::system_calls::pidfd_open(next.as_raw());

@@ -53,7 +53,7 @@ impl Supervisor {
             if is_slurmstepd && exit != Exit::Code(0) {
                 self.send(Event::SlurmstepdDied);
             }
-            let reaped = message!("orphan-reaped", "reaped an orphan, process {pid}: {exit}", pid = pid, exit = exit);
+            let reaped = message!("orphan-reaped", "reaped an orphan, process {pid}: {exit}", pid, exit);
             return report(Level::Trace, None, &reaped);
         };
         let successor = running.notify.as_ref().and_then(Notify::successor);
@@ -62,8 +62,8 @@ impl Supervisor {
             let reaped = message!(
                 "predecessor-reaped",
                 "reaped a process that has handed over, process {pid}: {exit}",
-                pid = pid,
-                exit = exit
+                pid,
+                exit
             );
             report(Level::Trace, None, &reaped);
             return self.hand_over(next, running);

@@ -23,7 +23,7 @@ impl Supervisor {
                     "no-control-socket",
                     "{socket}: {error}; `restart`, `reload`, `stop` and `logs` will not work; make its directory writable",
                     socket = socket.display(),
-                    error = error
+                    error
                 )),
             }
         }

@@ -55,7 +55,7 @@ impl Finding {
     /// For a log. `kind`: of the event, such as `start-refused`.
     pub fn message(&self, kind: impl Into<Cow<'static, str>>) -> Message {
         let Self { what, cause, repair, .. } = self;
-        message!(kind, "{what}; cause: {cause}; repair: {repair}", what = what, cause = cause, repair = repair)
+        message!(kind, "{what}; cause: {cause}; repair: {repair}", what, cause, repair)
     }
 }
 

@@ -180,7 +180,7 @@ pub(super) fn run(node: &str, is_slurmd_suspended: bool) -> anyhow::Result<()> {
         report::warn(message!(
             "jobs-launched-again",
             "slurmctld lost the start of jobs {jobs} and launched them again; restarting slurmd without that launch request",
-            jobs = jobs
+            jobs
         ));
         end_slurmd();
     }
@@ -203,8 +203,8 @@ pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
             report::warn(message!(
                 "spool-not-cleaned",
                 "{spool}: cannot remove spool files of earlier jobs: {error}",
-                spool = spool,
-                error = error
+                spool,
+                error
             ));
         }
     }
@@ -262,7 +262,7 @@ fn cancel(job: &str) -> anyhow::Result<()> {
     report::warn(message!(
         "job-cancelled-once",
         "job {job} had started when slurmctld died and may run only once (--no-requeue); cancelled",
-        job = job
+        job
     ));
     Ok(())
 }

@@ -77,7 +77,7 @@ fn adopt(notes: &Notes, name: &str) -> anyhow::Result<()> {
     report::info(message!(
         "cluster-registered-again",
         "the accounting database has no job of cluster {name}: the saved cluster gets the ID of the database; jobs and their IDs stay",
-        name = name
+        name
     ));
     notes.remove(FILE)
 }

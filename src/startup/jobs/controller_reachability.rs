@@ -136,14 +136,10 @@ impl OutdatedRecord {
 
 /// Restarts slurmd, which makes it register. Jobs continue: the new slurmd finds them.
 fn register_again(socket: &Path, why: &str) {
-    report::warn(message!("node-registers-again", "{why}; restarting slurmd to register again", why = why));
+    report::warn(message!("node-registers-again", "{why}; restarting slurmd to register again", why));
     let restart = Request::Restart { name: DaemonName::Slurmd.to_string() };
     if let Err(error) = client::ask(socket, &restart) {
-        report::error(message!(
-            "node-not-registered",
-            "{error}; repair: run `slurminit restart slurmd`",
-            error = error
-        ));
+        report::error(message!("node-not-registered", "{error}; repair: run `slurminit restart slurmd`", error));
     }
 }
 

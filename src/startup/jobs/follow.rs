@@ -106,7 +106,7 @@ fn watch_disk(state: &Path) {
     loop {
         match state_disk::check_free_space(state) {
             Err(error) if !std::mem::replace(&mut is_full, true) => {
-                report::error(message!("disk-full", "{error}", error = error));
+                report::error(message!("disk-full", "{error}", error));
             }
             Ok(()) if std::mem::take(&mut is_full) => {
                 report::info(message!(

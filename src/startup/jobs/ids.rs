@@ -92,8 +92,8 @@ fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> any
     report::warn(message!(
         "jobs-may-be-lost",
         "slurmctld ended without saving its last seconds: jobs from id {from} on may be lost; the next id is {next}",
-        from = from,
-        next = next
+        from,
+        next
     ));
     // The lost jobs of an even earlier slurmctld may not have been named yet; their scripts are gone by now.
     let unreported = notes.ids(SCRIPTS_FILE).ok().flatten().unwrap_or_default();

@@ -114,7 +114,7 @@ fn await_free_name(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>> 
         }
         if reported_at.is_none_or(|reported_at| reported_at.elapsed() >= REPORT_INTERVAL) {
             reported_at = Some(Instant::now());
-            report::info(message!("node-name-taken", "{why}", why = why));
+            report::info(message!("node-name-taken", "{why}", why));
         }
         (0..10).for_each(|_| pause());
     }
@@ -223,7 +223,7 @@ fn delete_idle(node: &str) {
             return report::warn(message!(
                 "node-record-kept",
                 "{error}; the controller keeps its old record of the node",
-                error = error
+                error
             ));
         }
         pause();

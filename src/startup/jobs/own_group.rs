@@ -46,7 +46,7 @@ fn enter_own_group() {
         report::warn(message!(
             "slurmd-without-cgroup",
             "slurmd has no cgroup of its own and may exit when it starts on a busy node: {error}",
-            error = error
+            error
         ));
     }
 }

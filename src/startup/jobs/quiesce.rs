@@ -42,8 +42,8 @@ pub(super) fn warn_about_jobs(queue: &[QueuedJob]) {
         report::warn(message!(
             "jobs-left-alone",
             "stopping with jobs in the queue ({running} running, {waiting} waiting), which only a state volume keeps",
-            running = running,
-            waiting = waiting
+            running,
+            waiting
         ));
         report::warn(message!(
             "repair",
@@ -114,7 +114,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, has_other_nodes:
         "jobs-still-ending",
         "jobs {jobs} are still ending; {who} requeues them (those with --no-requeue fail)",
         jobs = left,
-        who = who
+        who
     ));
     Ok(exit_code::JOBS_LEFT)
 }
@@ -254,7 +254,7 @@ fn give_notice(
             "jobs-requeued",
             "jobs {jobs} requeued; grace period {seconds} s",
             jobs = requeued.join(","),
-            seconds = seconds
+            seconds
         ));
     }
     if !notified.is_empty() {
@@ -262,7 +262,7 @@ fn give_notice(
             "jobs-notified",
             "sent TERM to jobs {jobs}; grace period {seconds} s",
             jobs = notified.join(","),
-            seconds = seconds
+            seconds
         ));
         // --full also signals the batch script, which may write a checkpoint. If a job ends at this moment scancel
         // fails, but only after it has signalled the others.

@@ -205,8 +205,8 @@ fn requeue(job: &HeldJob, note: JobNote) -> anyhow::Result<()> {
         report::warn(message!(
             "job-held",
             "job {job} had no process after {restarts} restarts; held: it may end slurmd; repair: `scontrol release {job}`",
-            job = job,
-            restarts = restarts
+            job,
+            restarts
         ));
         return Ok(());
     }
@@ -224,7 +224,7 @@ fn requeue(job: &HeldJob, note: JobNote) -> anyhow::Result<()> {
     report::warn(message!(
         "job-without-process",
         "job {job} is listed as running but has no process; requeued: {why}",
-        job = job,
+        job,
         why = note.text()
     ));
     Ok(())
@@ -237,8 +237,8 @@ fn cancel(job: &str, note: JobNote) -> anyhow::Result<()> {
     report::warn(message!(
         "job-without-process",
         "job {job} is listed as running but has no process; cancelled: {why}",
-        job = job,
-        why = why
+        job,
+        why
     ));
     Ok(())
 }

@@ -32,8 +32,8 @@ pub fn run() -> anyhow::Result<()> {
                         report::warn(message!(
                             "job-not-waited-for",
                             "not waiting for job {job}: it needs manual action ({reason})",
-                            job = job,
-                            reason = reason
+                            job,
+                            reason
                         ));
                     }
                 }

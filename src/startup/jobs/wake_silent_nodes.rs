@@ -71,7 +71,7 @@ pub fn run(port: u16) -> anyhow::Result<()> {
         report::info(message!(
             "nodes-reachable-again",
             "unresponsive nodes are reachable again on port {port}: {nodes}; requesting registration",
-            port = port,
+            port,
             nodes = new
         ));
     }

@@ -47,9 +47,9 @@ pub fn kill_blocked_steps() {
         report::warn(message!(
             "step-killed",
             "killed slurmstepd (process {pid}) of ended job {job} of {user}: blocked on an input or output file (a FIFO?)",
-            pid = pid,
+            pid,
             job = step.job,
-            user = user
+            user
         ));
     }
 }

@@ -207,7 +207,7 @@ fn report(run: &Path, pid: i32, victim: &JobProcess) {
         report::warn(message!(
             "oom-kill-not-recorded",
             "`slurminit doctor` will not show the OOM kill of job {job}: {error}",
-            job = job,
+            job,
             error = format!("{error:#}")
         ));
     }
@@ -215,7 +215,7 @@ fn report(run: &Path, pid: i32, victim: &JobProcess) {
         "job-oom-kill",
         "OOM kill: {process} of job {job}; request more with --mem, or raise the limit with docker run --memory",
         process = description,
-        job = job
+        job
     ));
     let (job, note) = (job.to_string(), format!("OOM kill: {description}; request more memory with --mem"));
     // slurmstepd writes it to the output of the job. That is over if its last process was killed. Without cgroups nothing makes the job's state

@@ -97,7 +97,7 @@ fn parse(
             report::warn(message!(
                 "files-not-checked",
                 "`{program}` not found; using the new files without Slurm's check",
-                program = program
+                program
             ));
             Ok(None)
         }

@@ -47,7 +47,7 @@ impl<'a> ClosedPartitions<'a> {
     pub(super) fn keep_closed(mut self) {
         self.is_kept_closed = true;
         if let Err(error) = install::forget_closed_partitions(self.paths, self.root) {
-            report::warn(message!("closed-partitions-not-forgotten", "{error}", error = error));
+            report::warn(message!("closed-partitions-not-forgotten", "{error}", error));
         }
     }
 }
@@ -65,7 +65,7 @@ pub(super) fn reopen(paths: &Paths, root: &Path, slurm: &Client<'_>) {
     let names = match install::closed_partitions(paths, root) {
         Ok(names) => names,
         Err(error) => {
-            report::warn(message!("closed-partitions-not-read", "{error}", error = error));
+            report::warn(message!("closed-partitions-not-read", "{error}", error));
             return;
         }
     };
@@ -86,7 +86,7 @@ pub(super) fn reopen(paths: &Paths, root: &Path, slurm: &Client<'_>) {
         false => install::record_closed_partitions(paths, root, &failed),
     };
     if let Err(error) = recorded {
-        report::warn(message!("closed-partitions-not-forgotten", "{error}", error = error));
+        report::warn(message!("closed-partitions-not-forgotten", "{error}", error));
     }
     if !failed.is_empty() {
         report::error(message!(

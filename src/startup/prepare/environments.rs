@@ -43,7 +43,7 @@ fn make_image_directories(config: &Config, root: &Path, passwd: &str) -> anyhow:
     // What cannot be made, for example on a read-only file system, is reported by the first import.
     if let Err(error) = images.create() {
         if error.is_untrusted() && images.path().exists() {
-            report::warn(message!("images-untrusted", "no image that root imported is used: {error}", error = error));
+            report::warn(message!("images-untrusted", "no image that root imported is used: {error}", error));
         }
     }
     Ok(())

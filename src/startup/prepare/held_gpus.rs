@@ -29,11 +29,7 @@ pub(super) fn check_no_job_holds_gpus(budget: &Budget) -> Result<(), Refusal> {
         }
         // Without a running controller, a restart affects no job.
         Err(error) => {
-            report::warn(message!(
-                "held-gpus-not-checked",
-                "not checked whether jobs hold GPUs: {error}",
-                error = error
-            ));
+            report::warn(message!("held-gpus-not-checked", "not checked whether jobs hold GPUs: {error}", error));
             return Ok(());
         }
     };

@@ -177,7 +177,7 @@ fn jobs(budget: &Budget) -> Result<Option<Vec<QueuedJob>>, Refusal> {
             "see `slurminit logs slurmctld`, then run `slurminit reload`",
         )),
         Err(error) => {
-            report::warn(message!("jobs-not-checked", "not checked which jobs exist: {error}", error = error));
+            report::warn(message!("jobs-not-checked", "not checked which jobs exist: {error}", error));
             Ok(None)
         }
     }

@@ -56,7 +56,7 @@ impl Joining {
                 "token-not-deleted",
                 "cannot delete the token {file} (readable only by root): {error}",
                 file = format!("{DIRECTORY}/{TOKEN_FILE}"),
-                error = error
+                error
             ));
         }
         Ok(key)
@@ -152,16 +152,16 @@ fn name_controller(controller: &str, contents: &TokenContents, root: &Path, port
         Ok(true) => report::info(message!(
             "controller-name-added",
             "added the controller {controller} at {address} to /etc/hosts, from the token",
-            controller = controller,
-            address = address
+            controller,
+            address
         )),
         Ok(false) => {}
         Err(error) => report::warn(message!(
             "controller-name-not-added",
             "cannot add the controller's name to /etc/hosts ({error}); start with --add-host {controller}:{address}",
-            error = error,
-            controller = controller,
-            address = address
+            error,
+            controller,
+            address
         )),
     }
 }

@@ -51,7 +51,7 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let plan = || plan_effect(&config, sources.config, &inventory, sources.root, sources.node, &budget);
     let effect = plan()?;
     for line in effect.difference.lines() {
-        sys::report::info(message!("file-change", "{line}", line = line));
+        sys::report::info(message!("file-change", "{line}", line));
     }
     check(&config, sources.config, sources.root, &effect, &budget)?;
     // From here to the installation the partitions are closed. They are opened again if it fails.

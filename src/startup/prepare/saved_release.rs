@@ -86,7 +86,7 @@ fn report_upgrade(config: &Config, installed: SlurmVersion, saved: u8) {
         "state-upgrade",
         "Slurm {own} converts the state{what} of Slurm {saved}; the only way back is a backup from before this start",
         own = installed,
-        what = what,
+        what,
         saved = release_name(saved)
     ));
 }

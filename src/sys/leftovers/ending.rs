@@ -137,21 +137,21 @@ impl Search<'_> {
                 true => message!(
                     "leftover-ended",
                     "job {job} of {user} left process {pid} ({name}) behind: {how}",
-                    job = job,
-                    user = user,
-                    pid = pid,
-                    name = name,
-                    how = how
+                    job,
+                    user,
+                    pid,
+                    name,
+                    how
                 ),
                 false => message!(
                     "leftover-ended",
                     "job {job} of {user} left process {pid} ({name}) behind, which held {devices} open: {how}",
-                    job = job,
-                    user = user,
-                    pid = pid,
-                    name = name,
-                    devices = devices,
-                    how = how
+                    job,
+                    user,
+                    pid,
+                    name,
+                    devices,
+                    how
                 ),
             })
         };
@@ -160,18 +160,18 @@ impl Search<'_> {
             reports.push(Report::warn(message!(
                 "leftovers-ended",
                 "job {job} of {user} left {count} more processes behind: {how}",
-                job = job,
-                user = user,
+                job,
+                user,
                 count = ended.len() - MAX_NAMED,
-                how = how
+                how
             )));
         }
         if let Some(survivor) = left.first() {
             reports.push(Report::error(message!(
                 "leftovers-survive",
                 "job {job} of {user} left {count} processes that survive SIGKILL and may hold its GPUs: {pid} ({name})",
-                job = job,
-                user = user,
+                job,
+                user,
                 count = left.len(),
                 pid = survivor.pid,
                 name = survivor.name
@@ -179,7 +179,7 @@ impl Search<'_> {
             reports.push(Report::info(message!(
                 "leftovers-to-kill",
                 "to kill all processes of {user}: docker exec --user {user} CONTAINER sh -c 'kill -KILL -1'",
-                user = user
+                user
             )));
         }
         reports

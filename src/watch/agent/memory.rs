@@ -53,7 +53,7 @@ impl Watch {
         }
         for action in self.guard.step(now_ms, &sample, &self.config.memory) {
             if let Err(why) = self.apply(action) {
-                report::warn(message!("memory-action-failed", "the action failed: {why}; will retry", why = why));
+                report::warn(message!("memory-action-failed", "the action failed: {why}; will retry", why));
                 self.is_node_known = false;
             }
         }
@@ -68,11 +68,11 @@ impl Watch {
                     report::warn(message!(
                         "memory-low",
                         "{why}; node drained until more than {percent} % are free",
-                        why = why,
+                        why,
                         percent = self.config.memory.open_above
                     ));
                 } else if !self.is_other_drain_reported {
-                    report::warn(message!("memory-low", "{why}; the node is drained for another reason", why = why));
+                    report::warn(message!("memory-low", "{why}; the node is drained for another reason", why));
                 }
                 // Another's drain can end before memory is free.
                 (self.guard.is_closed, self.is_other_drain_reported) = (is_drained, !is_drained);
@@ -108,18 +108,18 @@ fn cancel(node: &str, which: Victim, why: &str) -> Result<(), String> {
             report::warn(message!(
                 "job-cancelled-for-memory",
                 "{why}; cancelled job {job}, which uses {used} MiB and requested {requested}; {users}",
-                why = why,
-                job = job,
-                used = used,
-                requested = requested,
-                users = users
+                why,
+                job,
+                used,
+                requested,
+                users
             ));
         }
         None => report::warn(message!(
             "no-job-cancelled-for-memory",
             "{why}; no job cancelled: no job of the user with the most unrequested memory exceeds its request; {users}",
-            why = why,
-            users = users
+            why,
+            users
         )),
     }
     Ok(())

@@ -116,12 +116,7 @@ impl ReceiverQueue<'_> {
                 Err(error) => Some(error.to_string()),
             };
             if let Some(why) = why {
-                report::warn(message!(
-                    "notification-failed",
-                    "{receiver} of [[notify]] failed: {why}",
-                    receiver = receiver,
-                    why = why
-                ));
+                report::warn(message!("notification-failed", "{receiver} of [[notify]] failed: {why}", receiver, why));
             }
             // Kills a command that is late.
             self.running.take().into_iter().for_each(|running| tool::end(running.child));
@@ -135,7 +130,7 @@ impl ReceiverQueue<'_> {
             Err(error) => report::warn(message!(
                 "notification-failed",
                 "{receiver} of [[notify]] cannot be run: {error}",
-                receiver = receiver,
+                receiver,
                 error = format!("{error:#}")
             )),
         }

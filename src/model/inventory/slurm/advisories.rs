@@ -53,9 +53,6 @@ impl Fix {
     }
 }
 
-/// When slurmstepd cleans up after a step in a container image, it follows links of the user as root.
-pub const REMOVES_FILES_AS_ROOT: &str = "CVE-2026-65109";
-
 /// Oldest first.
 pub const ADVISORIES: [Advisory; 2] = [
     Advisory {
@@ -63,7 +60,7 @@ pub const ADVISORIES: [Advisory; 2] = [
         holes: &[
             "CVE-2026-65107",
             "CVE-2026-65108",
-            REMOVES_FILES_AS_ROOT,
+            "CVE-2026-65109",
             "CVE-2026-65138",
             "CVE-2026-65139",
             "CVE-2026-65140",
@@ -93,11 +90,6 @@ impl SlurmInstall {
             let fix = advisory.fixes.iter().find(|fix| fix.release == release)?;
             (!fix.is_in(patch, self.package.as_deref())).then_some((advisory, *fix))
         })
-    }
-
-    /// Whether this Slurm has the hole of this name.
-    pub fn has_hole(&self, hole: &str) -> bool {
-        self.advisories().any(|(advisory, _)| advisory.holes.contains(&hole))
     }
 
     /// A warning about the known holes of this Slurm.
@@ -192,8 +184,6 @@ mod tests {
         }
         assert_eq!(slurm(26, 5, 3, None).advisories().count(), 2);
         assert_eq!(slurm(26, 5, 4, None).advisories().count(), 1);
-        assert!(slurm(25, 11, 7, None).has_hole(REMOVES_FILES_AS_ROOT));
-        assert!(!slurm(26, 5, 4, None).has_hole(REMOVES_FILES_AS_ROOT));
     }
 
     #[test]

@@ -101,8 +101,7 @@ impl Resets {
     /// Logs the first error only, at debug level: a kernel without these events, or missing access, is not a fault.
     fn log_error(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.has_logged_error, true) {
-            let message =
-                message!("no-reset-events", "no reset events of the AMD driver: /dev/kfd: {error}", error = error);
+            let message = message!("no-reset-events", "no reset events of the AMD driver: /dev/kfd: {error}", error);
             report::write(Level::Debug, message);
         }
     }

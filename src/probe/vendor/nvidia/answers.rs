@@ -59,7 +59,7 @@ fn report_progress(root: &Path, gpus: &[Gpu], all: u32) {
             "gpus-initializing",
             "{ready} of {all} NVIDIA GPUs initialized; waiting for {gpu}",
             ready = next,
-            all = all,
+            all,
             gpu = display_name(root, next, all)
         ));
     }
@@ -79,7 +79,7 @@ fn partial_probe(root: &Path, mut gpus: Vec<Gpu>, all: u32, time: Duration) -> P
         "gpus-not-awaited",
         "{ready} of {all} NVIDIA GPUs initialized; not waiting for {gpus}, which jobs get once they respond",
         ready = first,
-        all = all,
+        all,
         gpus = names.join(", ")
     ));
     let known = proc::probe(root, crate::device::access_without_open);

@@ -44,10 +44,10 @@ pub(super) fn report_failures(jobs: &Receiver<String>) {
         report::warn(message!(
             "job-output-not-opened",
             "cannot open output file of job {job}: {files}, user {user}, node {node}; set --output and --error",
-            job = job,
-            files = files,
-            user = user,
-            node = node
+            job,
+            files,
+            user,
+            node
         ));
     }
 }
