@@ -76,6 +76,8 @@ mod preemption;
 mod printed;
 #[path = "image/reload.rs"]
 mod reload;
+#[path = "image/report.rs"]
+mod report;
 #[path = "image/requested_signal.rs"]
 mod requested_signal;
 #[path = "image/rest.rs"]

@@ -32,6 +32,7 @@ mod prepare;
 mod prolog;
 mod reload;
 mod render;
+mod report;
 mod restart;
 mod resume;
 mod run;
@@ -186,6 +187,8 @@ verbs! {
     Gpu(gpu),
     /// Make a token for the REST API, which authenticates its holder as that user
     Token(token),
+    /// Show what jobs did with their GPUs: use, memory, energy, waste, with hints
+    Report(report),
     /// Show how many GPU and CPU hours each user has used
     Usage(usage),
     /// Import, list and remove container images for jobs (`srun --container=NAME`)

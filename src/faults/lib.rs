@@ -8,4 +8,5 @@ pub mod controller;
 pub mod fault;
 pub mod report;
 pub mod sample;
+pub mod usage;
 pub mod xid;

@@ -74,6 +74,9 @@ pub struct OfferedGpu {
     pub memory_mib: Option<u64>,
     /// The PCI address of the whole GPU, if known.
     pub pci_address: Option<PciAddress>,
+    /// The driver's unique name of the MIG instance: `MIG-1c1d...`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// All known facts in one readable line.
     pub line: String,
 }

@@ -31,7 +31,7 @@ pub struct Options {
     pub all_closed: bool,
     /// The only GPU to sample, once.
     pub only: Option<Identity>,
-    /// Whether to take the measurements that need extra calls: tensor cores, PCI Express, MIG instances.
+    /// Whether to take the measurements of whole GPUs that need extra calls: tensor cores, PCI Express.
     pub meters: bool,
 }
 

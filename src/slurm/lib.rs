@@ -6,6 +6,7 @@ pub mod associations;
 pub mod client;
 pub mod config;
 pub mod error;
+pub mod gpu_jobs;
 pub mod node_record;
 pub mod nodes;
 pub mod sbatch_args;

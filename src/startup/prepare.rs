@@ -266,6 +266,7 @@ fn prepared_result(
             model: line.name.clone(),
             memory_mib: line.memory_mib,
             pci_address: line.pci_address,
+            instance: Some(line.runtime_name.clone()).filter(|name| name.starts_with("MIG-")),
             file,
         }
     };

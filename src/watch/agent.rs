@@ -9,6 +9,7 @@ mod notify;
 pub mod rights;
 mod slurm;
 mod tasks;
+pub mod usage;
 mod watcher;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +57,7 @@ pub fn run(config: &Config, root: &Path) -> anyhow::Result<()> {
         agent.run_once();
     }
     agent.clear_faults();
+    agent.usage.save();
     Ok(())
 }
 
@@ -69,6 +71,7 @@ struct Agent<'a> {
     watchers: Vec<Watcher>,
     worker: Worker,
     notifier: notify::Notifier<'a>,
+    usage: usage::Keeper,
     /// The next check of each GPU that is closed; `None` while one is made.
     checks: BTreeMap<Key, Option<Instant>>,
     began: Instant,
@@ -99,6 +102,7 @@ impl<'a> Agent<'a> {
             health,
             watchers: vendors.map(|vendor| Watcher::new(vendor, config, interval)).collect(),
             notifier: notify::Notifier::new(&config.notifies),
+            usage: usage::Keeper::new(&config.paths, &prepared, interval_ms),
             checks: BTreeMap::new(),
             began,
             last_report: None,
@@ -184,19 +188,30 @@ impl<'a> Agent<'a> {
             WatcherEvent::Started => self.health.on_watcher_restart(vendor),
             WatcherEvent::Line(Line::Listed { gpus }) => {
                 // A process reports only GPUs of its own vendor.
-                let own = gpus.into_iter().filter(|gpu| gpu.vendor == vendor).collect();
+                let own: Vec<Identity> = gpus.into_iter().filter(|gpu| gpu.vendor == vendor).collect();
+                self.usage.set_listed(vendor, &own);
                 self.health.begin_round(now, vendor, own);
             }
-            WatcherEvent::Line(Line::Seen { gpu, seen }) => self.health.add_sample(now, &gpu, *seen),
+            WatcherEvent::Line(Line::Seen { gpu, seen }) => {
+                self.usage.add_sample(&gpu, &seen);
+                self.health.add_sample(now, &gpu, *seen);
+            }
             WatcherEvent::Line(Line::Done) => {
                 // A reload by another caller may have changed the list.
                 if let Ok(prepared) = prepared(&self.config.paths.run) {
                     self.health.set_offered(offered(&prepared));
+                    self.usage.set_offered(&prepared.gpus);
                     self.health.set_awaited(prepared.awaited);
                 }
                 self.health.end_round(now, vendor);
+                if self.usage.end_round(Instant::now()) {
+                    self.worker.queue(Task::QueryUsage);
+                }
             }
-            WatcherEvent::Line(Line::Event { gpu, xid }) => self.health.add_event(now, gpu.as_ref(), xid),
+            WatcherEvent::Line(Line::Event { gpu, xid }) => {
+                self.usage.add_error(gpu.as_ref());
+                self.health.add_event(now, gpu.as_ref(), xid);
+            }
             WatcherEvent::Line(Line::Reset { gpu, phase }) => self.health.on_reset(now, vendor, &gpu, &phase),
             WatcherEvent::Line(Line::Trouble { kind, what }) => {
                 self.health.add_failure(now, vendor, None, kind, &printable::line(&what))
@@ -289,6 +304,7 @@ impl<'a> Agent<'a> {
                 report::warn(message!("node-not-resumed", "cannot resume the node: {why}; will retry", why))
             }
             TaskResult::Resumed(Ok(())) => {}
+            TaskResult::Usage(asked, jobs) => self.usage.update(asked, jobs),
         }
     }
 
@@ -345,7 +361,13 @@ fn offered(prepared: &Prepared) -> Vec<Identity> {
 }
 
 /// Seconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "a fault has a date, which outlives the agent")]
 pub fn unix() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+    unix_ms() / 1000
+}
+
+/// Milliseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "faults and jobs have dates, which outlive the agent")]
+pub fn unix_ms() -> u64 {
+    let elapsed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
 }

@@ -76,6 +76,25 @@ fn job_gets_uuid_of_its_instance() {
     assert_jobs_get_instances(DEMO);
 }
 
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn report_has_the_use_of_the_jobs_instance() {
+    let busy = MACHINE
+        .replace("gi = 9\n", "gi = 9\nbusy = [70.0, 0.0]\nused_mib = 4096\n")
+        .replace("gi = 10\n", "gi = 10\nbusy = [20.0, 0.0]\n");
+    let busy = busy.replacen("minor = 0\n", "minor = 0\ncondition = { tensor = 0.0 }\n", 1);
+    let files =
+        directory(&[("machine.toml", &busy), ("minors", MINORS), ("slurminit.toml", "[agent]\ninterval = 1\n")]);
+    let container = machine(DEMO, &files).mount(files.path(), "/config").serve();
+    let job = container.sh("sbatch --parsable -o /dev/null --gres=gpu:nvidia_h200_1g.18gb:1 --wrap 'sleep 12'");
+    container.until(&format!("slurminit report {job} --csv 2>/dev/null | grep -q ,COMPLETED,"));
+    let report: serde_json::Value =
+        serde_json::from_str(&container.sh(&format!("slurminit report {job} --json"))).unwrap();
+    let gpu = &report["jobs"][0]["gpus"][0];
+    assert_eq!((gpu["id"].as_str(), gpu["peak_memory_mib"].as_u64()), (Some(SMALL[0]), Some(4096)), "{report:#}");
+    assert!((gpu["use_percent"].as_f64().unwrap() - 70.0).abs() <= 1.4, "{report:#}");
+}
+
 /// Slurm's NVML plugin stops at an empty slot, so this machine has none.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Sample only this GPU, once
     #[arg(long, value_name = "GPU", value_parser = parse_identity)]
     only: Option<Identity>,
-    /// Measure values that need extra calls, too: tensor cores, PCI Express, MIG instances
+    /// Measure values that need extra calls, too: tensor cores, PCI Express
     #[arg(long)]
     meters: bool,
 }

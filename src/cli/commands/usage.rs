@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::columns::{Column, format_table};
+use super::report::hours;
 use model::exit_code;
 use slurm::client::{Client, limit};
 
@@ -81,13 +82,6 @@ fn table(usages: &[Usage]) -> String {
         Column::right("GPU HOURS", 12),
         Column::right("CPU HOURS", 12),
     ];
-    #[expect(clippy::cast_precision_loss, reason = "it is shown with three digits at most")]
-    let hours = |seconds: u64| match seconds {
-        0 => "0".to_owned(),
-        // The usage of a job of a second must not be rounded to 0.
-        1..3600 => format!("{:.3}", (seconds as f64 / 3600.0).max(0.001)),
-        _ => format!("{:.1}", seconds as f64 / 3600.0),
-    };
     let row = |usage: &Usage| {
         let (gpu, cpu) = (hours(usage.gpu_seconds), hours(usage.cpu_seconds));
         [usage.user.clone(), usage.account.clone(), usage.jobs.to_string(), gpu, cpu]

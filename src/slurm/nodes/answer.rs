@@ -275,7 +275,7 @@ fn numeric_sort_key(name: &str) -> (String, u64, String) {
 }
 
 /// A string of a node or job, as one line.
-fn text(value: &Value, key: &str) -> String {
+pub(crate) fn text(value: &Value, key: &str) -> String {
     printable::short(value[key].as_str().unwrap_or_default().trim(), MAX_TEXT_LENGTH)
 }
 
@@ -284,7 +284,7 @@ fn word(value: &Value) -> Option<String> {
 }
 
 /// A number, or `{"set": true, "infinite": false, "number": 7}`.
-fn number(value: &Value) -> Option<u64> {
+pub(crate) fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value["number"].as_u64())
 }
 
@@ -309,7 +309,7 @@ fn state(words: &[String]) -> String {
     }
 }
 
-fn job(value: &Value) -> Option<OwnedJob> {
+pub(crate) fn job(value: &Value) -> Option<OwnedJob> {
     let user_name = Some(text(value, "user_name")).filter(|user| !user.is_empty());
     let user = user_name.or_else(|| number(&value["user_id"]).map(|id| id.to_string()));
     Some(OwnedJob { job: number(&value["job_id"])?, user: user.unwrap_or_else(|| "?".to_owned()) })
@@ -317,7 +317,7 @@ fn job(value: &Value) -> Option<OwnedJob> {
 
 /// The nodes of a job, and its GRES on each. `gres_detail` lists them in slurmctld's order of the nodes, which equals the order of
 /// `job_resources` and not that of the names.
-fn allocations(job: &Value) -> Vec<(String, String)> {
+pub(crate) fn allocations(job: &Value) -> Vec<(String, String)> {
     let resources = &job["job_resources"];
     let nodes = resources["nodes"]["allocation"].as_array().into_iter().flatten();
     let names = nodes.filter_map(|node| node["name"].as_str().map(str::to_owned));

@@ -2,9 +2,10 @@
 
 use crate::memory_guard::JobMemory;
 use faults::controller::{DrainOutcome, SlurmNodeState};
+use faults::usage::Job;
 use machine::node_report::{GPU_REASON, MEMORY_REASON, NodeReport, OUR_REASON};
 use slurm::client::{Client, Jobs, limit};
-use slurm::nodes;
+use slurm::{gpu_jobs, nodes};
 
 const SLURM: Client = Client::with_timeout(limit::COMMAND);
 
@@ -108,6 +109,11 @@ pub(super) fn on_node(node: &str) -> anyhow::Result<SlurmNodeState> {
         allocated_gpus: node.gpus.iter().filter(|gpu| gpu.state.is_in_use()).count(),
         is_empty: node.cpus_allocated == 0 && !node.state_flags.iter().any(|word| word == "COMPLETING"),
     })
+}
+
+/// The jobs of the node, with those that ended in the last minutes.
+pub(super) fn gpu_jobs(node: &str) -> anyhow::Result<Vec<Job>> {
+    gpu_jobs::query(&SLURM, node)
 }
 
 fn report(node: &str) -> Option<NodeReport> {

@@ -9,11 +9,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{files, prepared, slurm};
+use super::{files, prepared, slurm, unix_ms};
 use config::Config;
 use control::reload;
 use faults::controller::{DrainOutcome, LeftOutGpu, SlurmNodeState};
 use faults::sample::{Identity, Line};
+use faults::usage::Job;
 use machine::Outcome;
 use model::prepared::Prepared;
 use model::supervise::Supervise;
@@ -30,6 +31,8 @@ pub(super) enum Task {
     Reload(Vec<LeftOutGpu>),
     /// Resume the node.
     Resume,
+    /// Query the jobs that have GPUs of the node, or had them.
+    QueryUsage,
 }
 
 /// The result of a task.
@@ -40,6 +43,8 @@ pub(super) enum TaskResult {
     OnNode(Instant, Result<SlurmNodeState, String>),
     Reloaded(Result<Box<Prepared>, String>),
     Resumed(Result<(), String>),
+    /// The answer to the query that began then, in ms since 1970.
+    Usage(u64, Result<Vec<Job>, String>),
     /// A sample of a GPU that is closed otherwise.
     Checked(Identity, Result<Line, String>),
 }
@@ -138,6 +143,10 @@ impl Work {
             }
             Task::Reload(without) => TaskResult::Reloaded(self.reload(&without)),
             Task::Resume => TaskResult::Resumed(slurm::resume(&self.node)),
+            Task::QueryUsage => {
+                let asked = unix_ms();
+                TaskResult::Usage(asked, slurm::gpu_jobs(&self.node).map_err(|error| format!("{error:#}")))
+            }
         }
     }
 

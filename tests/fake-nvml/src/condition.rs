@@ -120,6 +120,12 @@ impl Condition {
     }
 }
 
+/// Energy in mJ of this power in mW.
+fn energy(power: u32) -> c_ulonglong {
+    let elapsed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    c_ulonglong::from(power) * elapsed.as_millis() as c_ulonglong / 1000
+}
+
 /// `fn(device, *mut T)`: one value of one GPU.
 macro_rules! condition_values {
     ($($(#[$doc:meta])* $name:ident, $at:ident, $type:ty, $condition:ident => $value:expr;)*) => {$(
@@ -155,8 +161,8 @@ condition_values! {
     nvmlDeviceGetPowerManagementLimit, Power, c_uint, condition => condition.power.1;
     /// Default limit in mW.
     nvmlDeviceGetPowerManagementDefaultLimit, Power, c_uint, condition => condition.power.1;
-    /// Energy in mJ.
-    nvmlDeviceGetTotalEnergyConsumption, Energy, c_ulonglong, condition => c_ulonglong::from(condition.power.0) * 60;
+    /// Energy in mJ: as if the GPU had drawn this power since 1970.
+    nvmlDeviceGetTotalEnergyConsumption, Energy, c_ulonglong, condition => energy(condition.power.0);
     /// Performance state: always P0, the fastest.
     nvmlDeviceGetPerformanceState, Clocks, sys::nvmlPstates_t, _condition => sys::nvmlPStates_enum_NVML_PSTATE_0;
     /// Current PCI Express generation.

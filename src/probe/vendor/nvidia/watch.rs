@@ -73,7 +73,7 @@ fn watch_nvml(options: &Options, nvml: &Nvml, send: SendLine<'_>) -> io::Result<
     let mut events: Option<EventSet<'_>> = None;
     let mut registered = 0;
     let mut opened = BTreeSet::new();
-    let mut meters = options.meters.then(|| Meters::new(nvml));
+    let mut meters = Meters::new(nvml);
     loop {
         let next = Instant::now() + options.interval;
         let count = match nvml::count(nvml) {
@@ -104,8 +104,11 @@ fn watch_nvml(options: &Options, nvml: &Nvml, send: SendLine<'_>) -> io::Result<
         for (identity, device) in &devices {
             sample_gpu(options, identity, send, || {
                 let mut seen = sample(&options.root, identity, device);
-                if let Some(meters) = meters.as_mut().filter(|_| seen.trouble.is_none()) {
-                    meters.read(&identity.key(), device, &mut seen.readings);
+                if seen.trouble.is_none() {
+                    meters.read_mig(&identity.key(), device, &mut seen.readings);
+                    if options.meters {
+                        meters.read(&identity.key(), device, &mut seen.readings);
+                    }
                 }
                 seen
             })?;

@@ -1,4 +1,4 @@
-//! Measurements that need extra calls, often with a previous sample. They are taken only if metrics are enabled.
+//! Measurements that need extra calls, often with a previous sample: of MIG instances always, of whole GPUs only if metrics are enabled.
 
 use nvml_wrapper::{Device, Nvml};
 
@@ -19,7 +19,13 @@ impl<'nvml> Meters<'nvml> {
         Self { gpm: Gpm::new(nvml), counters: Counters::default() }
     }
 
-    /// Adds the measurements of a GPU.
+    /// Adds the measurements of MIG instances.
+    pub(crate) fn read_mig(&mut self, gpu: &Key, device: &Device<'nvml>, readings: &mut Readings) {
+        readings.instances = mig::readings(device, &Answers::default());
+        self.read_instances(gpu, device, &mut readings.instances);
+    }
+
+    /// Adds the measurements of a whole GPU.
     pub(crate) fn read(&mut self, gpu: &Key, device: &Device<'nvml>, readings: &mut Readings) {
         let whole = self.gpm.activity(gpu, None, device);
         readings.tensor_ppm = whole.tensor_ppm;
@@ -27,8 +33,6 @@ impl<'nvml> Meters<'nvml> {
         let counted = self.counters.traffic(gpu, device);
         readings.pcie_traffic =
             PcieTraffic { sent: whole.pcie.sent.or(counted.sent), received: whole.pcie.received.or(counted.received) };
-        readings.instances = mig::readings(device, &Answers::default());
-        self.read_instances(gpu, device, &mut readings.instances);
     }
 
     fn read_instances(&mut self, gpu: &Key, device: &Device<'nvml>, instances: &mut [InstanceReadings]) {

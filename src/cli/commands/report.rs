@@ -1,0 +1,219 @@
+//! `slurminit report`: shows what jobs did with their GPUs.
+
+mod summary;
+
+use serde::Serialize;
+
+use super::columns::{Column, dash, format_table, wrap};
+use super::{Configuration, json, print};
+use faults::usage::JobRecord;
+use install::load_config;
+use model::exit_code;
+use model::printable;
+use summary::{JobReport, UserReport};
+use watch::agent;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only these jobs: 17, or 17_3 for a task of an array [default: all of the period]
+    #[arg(value_name = "JOB", value_parser = parse_job)]
+    jobs: Vec<JobName>,
+    /// Only jobs of this user
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+    /// Only jobs that ran in this time: 90m, 12h, 7d
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_period)]
+    since: u64,
+    /// Print everything as JSON
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+    /// Print a line for each job, separated by commas
+    #[arg(long)]
+    csv: bool,
+    #[command(flatten)]
+    configuration: Configuration,
+}
+
+/// A job or an array, or a task of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct JobName {
+    id: u64,
+    task: Option<u64>,
+}
+
+impl JobName {
+    fn matches(self, record: &JobRecord) -> bool {
+        match (self.task, record.job.array) {
+            (Some(task), array) => array == Some((self.id, task)),
+            (None, array) => record.job.job == self.id || array.is_some_and(|(id, _)| id == self.id),
+        }
+    }
+}
+
+fn parse_job(text: &str) -> Result<JobName, String> {
+    let (id, task) = text.split_once('_').map_or((text, None), |(id, task)| (id, Some(task)));
+    let number = |text: &str| text.parse().map_err(|_| "not a job such as 17 or 17_3".to_owned());
+    Ok(JobName { id: number(id)?, task: task.map(number).transpose()? })
+}
+
+/// Seconds.
+fn parse_period(text: &str) -> Result<u64, String> {
+    let unit = [("m", 60), ("h", 3600), ("d", 86_400), ("w", 604_800)].into_iter();
+    let mut units =
+        unit.filter_map(|(unit, seconds)| text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(seconds));
+    units.next().ok_or_else(|| "not a time such as 90m, 12h or 7d".to_owned())
+}
+
+#[derive(Debug, Serialize)]
+struct Reports {
+    jobs: Vec<JobReport>,
+    users: Vec<UserReport>,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let mut records = records(&args.configuration)?;
+    let now = agent::unix();
+    let from = now.saturating_sub(args.since);
+    records.retain(|record| {
+        let is_wanted = args.jobs.iter().any(|job| job.matches(record));
+        let is_recent = args.jobs.is_empty() && record.job.end.is_none_or(|end| end >= from);
+        (is_wanted || is_recent) && args.user.as_ref().is_none_or(|user| record.job.user == *user)
+    });
+    let jobs = summary::jobs(&records, now, args.jobs.iter().any(|job| job.task.is_some()));
+    let users = summary::users(&jobs);
+    let text = match (args.json, args.csv) {
+        (true, _) => json(&Reports { jobs, users })?,
+        (_, true) => csv(&jobs),
+        _ => text(&jobs, &users),
+    };
+    print(&text)?;
+    let is_missing = |job: &JobName| !records.iter().any(|record| job.matches(record));
+    let missing = args.jobs.iter().filter(|job| is_missing(job)).count();
+    anyhow::ensure!(missing == 0, "{} without a report", printable::count(missing, "job"));
+    Ok(exit_code::SUCCESS)
+}
+
+/// Root reads the files, which need no running agent.
+fn records(configuration: &Configuration) -> anyhow::Result<Vec<JobRecord>> {
+    if nix::unistd::Uid::effective().is_root() {
+        return agent::usage::read(&configuration.load()?.paths.state);
+    }
+    agent::usage::ask(&load_config::run_directory(configuration.file())?)
+}
+
+fn text(jobs: &[JobReport], users: &[UserReport]) -> String {
+    if jobs.is_empty() {
+        return "no job had a GPU of this node in this time\n".to_owned();
+    }
+    let columns = [
+        Column::left("JOB", 4, 14),
+        Column::left("USER", 6, 12),
+        Column::left("STATE", 7, 10),
+        Column::right("GPUS", 4),
+        Column::right("HOURS", 8),
+        Column::right("USE", 5),
+        Column::right("MEMORY GIB", 11),
+        Column::right("ENERGY", 9),
+        Column::right("WASTED", 7),
+    ];
+    let rows: Vec<_> = jobs.iter().map(job_row).collect();
+    let mut text = format_table(&columns, &rows);
+    for job in jobs {
+        for hint in &job.hints {
+            text += &wrap(&format!("{}: {hint}", job.job), "    ");
+        }
+    }
+    let columns = [
+        Column::left("USER", 10, 32),
+        Column::right("JOBS", 6),
+        Column::right("GPU HOURS", 10),
+        Column::right("USE", 5),
+        Column::right("ENERGY", 10),
+        Column::right("WASTED", 10),
+    ];
+    let row = |user: &UserReport| {
+        let [gpu, wasted] = [user.gpu_seconds, user.wasted_gpu_seconds].map(hours);
+        [user.user.clone(), user.jobs.to_string(), gpu, percent(user.use_percent), energy(user.energy_wh), wasted]
+    };
+    text + "\n" + &format_table(&columns, &users.iter().map(row).collect::<Vec<_>>())
+}
+
+fn job_row(job: &JobReport) -> [String; 9] {
+    let memory = match (job.peak_memory_mib, job.gpu_memory_mib) {
+        (Some(used), Some(total)) => format!("{}/{}", gib(used), gib(total)),
+        (Some(used), None) => gib(used),
+        _ => dash(),
+    };
+    [
+        job.job.clone(),
+        job.user.clone(),
+        job.state.to_ascii_lowercase(),
+        job.gpus.len().to_string(),
+        hours(job.gpu_seconds),
+        percent(job.use_percent),
+        memory,
+        energy(job.energy_wh),
+        hours(job.wasted_gpu_seconds),
+    ]
+}
+
+fn csv(jobs: &[JobReport]) -> String {
+    let mut text = "job,user,account,state,runs,tasks,gpus,gpu_seconds,measured_gpu_seconds,use_percent,peak_percent,\
+                    peak_memory_mib,gpu_memory_mib,energy_wh,throttled_percent,errors,wasted_gpu_seconds\n"
+        .to_owned();
+    let number = |number: Option<f64>| number.map(|number| format!("{number:.2}")).unwrap_or_default();
+    let whole = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
+    // A name of a user or account could be a formula or end the field.
+    let name = |text: &str| text.chars().filter(|c| c.is_alphanumeric() || "_-.@".contains(*c)).collect::<String>();
+    for job in jobs {
+        let fields = [
+            name(&job.job),
+            name(&job.user),
+            name(&job.account),
+            name(&job.state),
+            job.runs.to_string(),
+            job.tasks.to_string(),
+            job.gpus.len().to_string(),
+            job.gpu_seconds.to_string(),
+            job.measured_gpu_seconds.to_string(),
+            number(job.use_percent),
+            whole(job.peak_percent.map(u64::from)),
+            whole(job.peak_memory_mib),
+            whole(job.gpu_memory_mib),
+            number(job.energy_wh),
+            number(job.throttled_percent),
+            job.errors.to_string(),
+            job.wasted_gpu_seconds.to_string(),
+        ];
+        text += &(fields.join(",") + "\n");
+    }
+    text
+}
+
+fn percent(percent: Option<f64>) -> String {
+    percent.map_or_else(dash, |percent| format!("{percent:.0} %"))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it is shown with one digit")]
+fn gib(mib: u64) -> String {
+    let gib = mib as f64 / 1024.0;
+    if gib < 10.0 { format!("{gib:.1}") } else { format!("{gib:.0}") }
+}
+
+fn energy(wh: Option<f64>) -> String {
+    match wh {
+        None => dash(),
+        Some(wh) if wh < 1000.0 => format!("{wh:.1} Wh"),
+        Some(wh) => format!("{:.1} kWh", wh / 1000.0),
+    }
+}
+
+/// Hours; those of a job of a second are not rounded to 0.
+#[expect(clippy::cast_precision_loss, reason = "it is shown with three digits at most")]
+pub(super) fn hours(seconds: u64) -> String {
+    match seconds {
+        0 => "0".to_owned(),
+        1..3600 => format!("{:.3}", (seconds as f64 / 3600.0).max(0.001)),
+        _ => format!("{:.1}", seconds as f64 / 3600.0),
+    }
+}

@@ -1,0 +1,291 @@
+//! What each job did with its GPUs: samples and slurmctld's answers in, a record of each ended job out.
+//!
+//! A sample counts for the time since the one before it. slurmctld's answers come later than the samples, so samples are kept until
+//! an answer shows whether the job still ran. What an answer has not confirmed is part of no record, and of every view.
+
+mod gpu_use;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::sample::{GpuSample, Identity};
+use model::inventory::Slowdown;
+use model::prepared::OfferedGpu;
+
+pub use gpu_use::GpuUse;
+
+/// The maximum number of kept samples of a GPU: 10 min of samples each 5 s.
+const MAX_SAMPLES: usize = 120;
+/// The maximum number of remembered records.
+const MAX_ENDED: usize = 256;
+
+/// A sample of a GPU, or of a part of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The time, in ms since 1970.
+    pub at: u64,
+    /// The utilization, in percent.
+    pub percent: Option<u32>,
+    /// The memory in use, in MiB.
+    pub memory_mib: Option<u64>,
+    /// The power draw, in mW.
+    pub power_mw: Option<u64>,
+    /// The driver's energy counter, in mJ.
+    pub energy_mj: Option<u64>,
+    /// Whether heat, or the machine's power supply, limits the clocks.
+    pub is_throttled: bool,
+    /// The number of the driver's errors since the former sample.
+    #[serde(default)]
+    pub errors: u32,
+}
+
+/// A GPU or MIG instance that Slurm offers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// The UUID, or another key of the samples.
+    pub id: String,
+    /// The driver's index of the GPU.
+    pub index: u32,
+    /// The model, or the GPU's model and the profile of a MIG instance; untrusted text.
+    pub model: String,
+    /// Its memory, in MiB.
+    pub memory_mib: Option<u64>,
+}
+
+/// A job that has GPUs of this node, as slurmctld reports it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Job {
+    /// The job id.
+    pub job: u64,
+    /// The id of the array and the number of the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array: Option<(u64, u64)>,
+    /// The user's id.
+    pub uid: u32,
+    /// The user's name; untrusted text.
+    pub user: String,
+    /// The account.
+    pub account: String,
+    /// The partition.
+    pub partition: String,
+    /// The CPUs on this node.
+    pub cpus: u64,
+    /// The memory on this node, in MiB.
+    pub memory_mib: u64,
+    /// The state in capitals: `RUNNING`.
+    pub state: String,
+    /// The start, in seconds since 1970.
+    pub start: u64,
+    /// The end, in seconds since 1970; `None` while it holds its GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<u64>,
+    /// Slurm's indices of its GPUs on this node; slurmctld reports them only while the job has them.
+    #[serde(skip)]
+    pub gpus: Vec<usize>,
+    /// Slurm's indices of the GPUs of which it has parts (shards, MPS).
+    #[serde(skip)]
+    pub shared: Vec<usize>,
+}
+
+impl Job {
+    /// A requeued job starts again under its id.
+    const fn run(&self) -> (u64, u64) {
+        (self.job, self.start)
+    }
+
+    fn is_suspended(&self) -> bool {
+        self.state == "SUSPENDED"
+    }
+}
+
+/// One run of a job on one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// The job.
+    #[serde(flatten)]
+    pub job: Job,
+    /// The node's name.
+    pub node: String,
+    /// Its GPUs.
+    pub gpus: Vec<GpuUse>,
+}
+
+/// The state: what a restart of the agent must not lose.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    node: String,
+    /// The sampling interval, in ms.
+    interval_ms: u64,
+    runs: Vec<JobRecord>,
+    samples: BTreeMap<String, VecDeque<Sample>>,
+    /// The runs whose records were returned last.
+    ended: VecDeque<(u64, u64)>,
+    /// The GPUs for jobs, in Slurm's order.
+    #[serde(skip)]
+    offered: Vec<Part>,
+    /// The driver's errors since the last sample of each GPU.
+    #[serde(skip)]
+    errors: BTreeMap<String, u32>,
+}
+
+impl Usage {
+    /// The state of an agent that starts; `former` is what the one before it has saved. slurmctld no longer reports a run of a container
+    /// with another name on this node, so that its next answer ends it.
+    pub fn new(former: Option<Self>, node: &str, interval_ms: u64) -> Self {
+        Self { node: node.to_owned(), interval_ms, ..former.unwrap_or_default() }
+    }
+
+    /// Sets the GPUs and MIG instances for jobs. `gpus` are those that the driver lists.
+    pub fn set_offered(&mut self, offered: &[OfferedGpu], gpus: &[Identity]) {
+        let part = |offered: &OfferedGpu| {
+            let identity = Identity::from(offered);
+            let key = gpus.iter().find(|gpu| gpu.is_same_gpu(&identity)).unwrap_or(&identity).key().to_string();
+            let id = offered.instance.clone().unwrap_or(key);
+            Part { id, index: offered.index, model: offered.model.clone(), memory_mib: offered.memory_mib }
+        };
+        self.offered = offered.iter().map(part).collect();
+    }
+
+    /// Counts an error that the driver reported.
+    pub fn add_error(&mut self, gpu: &str) {
+        let count = self.errors.entry(gpu.to_owned()).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// Adds a sample of a GPU, and of its MIG instances. `at` is in ms since 1970.
+    pub fn add_sample(&mut self, at: u64, gpu: &str, seen: &GpuSample) {
+        let (condition, readings) = (&seen.condition, &seen.readings);
+        let is_throttled = condition.slowdowns.iter().flatten().any(|slowdown| *slowdown != Slowdown::PowerCap);
+        let errors = self.errors.remove(gpu).unwrap_or_default();
+        for instance in &readings.instances {
+            let Some(uuid) = &instance.uuid else { continue };
+            let sample = Sample {
+                at,
+                percent: instance.sm_ppm.map(|ppm| (ppm + 5_000) / 10_000),
+                memory_mib: instance.memory_used.map(|bytes| bytes >> 20),
+                is_throttled,
+                errors,
+                ..Sample::default()
+            };
+            self.push(uuid, sample);
+        }
+        let sample = Sample {
+            at,
+            percent: condition.utilization,
+            memory_mib: condition.memory_mib.map(|(used, _)| used),
+            power_mw: readings.power_mw,
+            energy_mj: readings.energy_mj,
+            is_throttled,
+            errors,
+        };
+        self.push(gpu, sample);
+    }
+
+    fn push(&mut self, id: &str, sample: Sample) {
+        // Jobs get only what is offered.
+        if !self.offered.iter().any(|part| part.id == id) {
+            return;
+        }
+        let samples = self.samples.entry(id.to_owned()).or_default();
+        // The clock may be set back.
+        if samples.back().is_some_and(|last| last.at >= sample.at) {
+            samples.clear();
+        }
+        samples.push_back(sample);
+        if samples.len() > MAX_SAMPLES {
+            samples.pop_front();
+        }
+    }
+
+    /// Whether a job is known to have GPUs.
+    pub fn has_jobs(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
+    /// Applies slurmctld's answer: the jobs of this node, including those that ended in the last minutes. `asked` is the time of the
+    /// query, in ms since 1970. Returns the records of the runs that have ended.
+    pub fn update(&mut self, asked: u64, jobs: Vec<Job>) -> Vec<JobRecord> {
+        for job in &jobs {
+            let is_known = self.runs.iter().any(|run| run.job.run() == job.run()) || self.ended.contains(&job.run());
+            let has_gpus = !job.gpus.is_empty() || !job.shared.is_empty();
+            if has_gpus && !is_known {
+                self.runs.push(self.begin(job));
+            }
+        }
+        let mut ended = Vec::new();
+        for mut run in std::mem::take(&mut self.runs) {
+            let now = jobs.iter().find(|job| job.run() == run.job.run());
+            let has_ended = now.is_none_or(|job| job.end.is_some());
+            match now {
+                Some(job) => (run.job.state, run.job.end) = (job.state.clone(), job.end),
+                // It was requeued, or its container ended: slurmctld has no end of that run.
+                None => {
+                    let is_requeued = jobs.iter().any(|job| job.job == run.job.job);
+                    run.job.state = if is_requeued { "REQUEUED" } else { "LOST" }.to_owned();
+                    let next = jobs.iter().filter(|job| job.job == run.job.job && job.start > run.job.start);
+                    let last_sample = self.last_sample(&run).map(|at| at / 1000);
+                    let end = next.map(|job| job.start).chain(last_sample).min();
+                    run.job.end = Some(end.unwrap_or(run.job.start).max(run.job.start));
+                }
+            }
+            self.fold(&mut run, asked);
+            if has_ended {
+                self.ended.push_back(run.job.run());
+                ended.push(run);
+            } else {
+                self.runs.push(run);
+            }
+        }
+        while self.ended.len() > MAX_ENDED {
+            self.ended.pop_front();
+        }
+        // A job that had started by then is part of the answer.
+        self.samples.values_mut().for_each(|samples| samples.retain(|sample| sample.at > asked));
+        self.samples.retain(|_, samples| !samples.is_empty());
+        ended
+    }
+
+    fn begin(&self, job: &Job) -> JobRecord {
+        let part = |(index, is_shared): (usize, bool)| {
+            let part = self.offered.get(index)?.clone();
+            Some(GpuUse { part, is_shared, ..GpuUse::default() })
+        };
+        let whole = job.gpus.iter().map(|index| (*index, false));
+        let shared = job.shared.iter().map(|index| (*index, true));
+        JobRecord { job: job.clone(), node: self.node.clone(), gpus: whole.chain(shared).filter_map(part).collect() }
+    }
+
+    fn last_sample(&self, run: &JobRecord) -> Option<u64> {
+        let unconfirmed = |gpu: &GpuUse| self.samples.get(&gpu.part.id)?.back().copied();
+        run.gpus.iter().filter_map(|gpu| unconfirmed(gpu).or(gpu.last)).map(|sample| sample.at).max()
+    }
+
+    /// Adds the samples up to the end of the run or `until` to its record.
+    fn fold(&self, run: &mut JobRecord, until: u64) {
+        let (start, end) = (run.job.start * 1000, run.job.end.map(|end| end * 1000));
+        let is_suspended = run.job.is_suspended();
+        for gpu in &mut run.gpus {
+            let samples = self.samples.get(&gpu.part.id).into_iter().flatten();
+            gpu.add(samples, start, end.unwrap_or(until), self.interval_ms * 3, is_suspended);
+            if let Some(end) = end.filter(|_| !is_suspended) {
+                gpu.extend(start, end, self.interval_ms * 3);
+            }
+        }
+    }
+
+    /// The jobs that have GPUs now, with all samples. `now` is in ms since 1970.
+    pub fn running(&self, now: u64) -> Vec<JobRecord> {
+        let view = |run: &JobRecord| {
+            let mut run = run.clone();
+            self.fold(&mut run, now);
+            run
+        };
+        self.runs.iter().map(view).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! The jobs of a node and their GPUs, with those that have ended in the last minutes.
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use crate::client::{Client, Jobs};
+use crate::nodes::answer::{allocations, job, number, text};
+use faults::usage::Job;
+use model::inventory::gres;
+
+/// States of a job that has its resources and whose end is not known. squeue shows its time limit as its end.
+const UNENDED: [&str; 5] = ["RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING"];
+
+/// Queries slurmctld for the jobs of `node`.
+///
+/// # Errors
+/// slurmctld does not respond, or its answer has an unknown format.
+pub fn query(client: &Client, node: &str) -> anyhow::Result<Vec<Job>> {
+    let filter = Jobs { states: &["all"], node: Some(node), options: &["--all", "--json"] };
+    parse(&client.jobs_json(&filter)?, node).context("Slurm's JSON output has an unknown format")
+}
+
+fn parse(answer: &str, node: &str) -> anyhow::Result<Vec<Job>> {
+    let answer: Value = serde_json::from_str(answer)?;
+    let jobs = answer["jobs"].as_array().context("missing key: jobs")?;
+    Ok(jobs.iter().filter_map(|value| parse_job(value, node)).collect())
+}
+
+/// A job that is on the node, or was. A pending job has an expected start at most.
+fn parse_job(value: &Value, node: &str) -> Option<Job> {
+    let state = value["job_state"].as_array().into_iter().flatten().find_map(Value::as_str)?.to_owned();
+    if state == "PENDING" {
+        return None;
+    }
+    let (_, detail) = allocations(value).into_iter().find(|(name, _)| name == node)?;
+    let owned = job(value)?;
+    let seconds = |key: &str| number(&value[key]).filter(|seconds| *seconds > 0);
+    let task = value["array_task_id"]["set"].as_bool().unwrap_or_default();
+    let array = number(&value["array_job_id"]).filter(|_| task).zip(number(&value["array_task_id"]));
+    let nodes = value["job_resources"]["nodes"]["allocation"].as_array();
+    let own = nodes.into_iter().flatten().find(|own| own["name"].as_str() == Some(node)).unwrap_or(&Value::Null);
+    Some(Job {
+        job: owned.job,
+        array,
+        uid: number(&value["user_id"]).and_then(|uid| uid.try_into().ok())?,
+        user: owned.user,
+        account: text(value, "account"),
+        partition: text(value, "partition"),
+        cpus: number(&own["cpus"]["count"]).unwrap_or_default(),
+        memory_mib: number(&own["memory"]["allocated"]).unwrap_or_default(),
+        start: seconds("start_time")?,
+        end: seconds("end_time").filter(|_| !UNENDED.contains(&state.as_str())),
+        state,
+        gpus: gres::indices(&detail),
+        shared: gres::shared(&detail),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_running_and_ended_jobs_of_the_node() {
+        let set = |number: u64| serde_json::json!({"set": true, "infinite": false, "number": number});
+        let job = |id: u64, state: &[&str], detail: &str| {
+            serde_json::json!({"job_id": id, "job_state": state, "user_name": "alice", "user_id": 1501, "start_time": set(100),
+                "end_time": set(200), "array_job_id": set(7), "array_task_id": set(id), "gres_detail": ["", detail],
+                "partition": "main", "account": "lab", "job_resources": {"nodes": {"allocation": [{"name": "c2"},
+                    {"name": "c1", "cpus": {"count": 4}, "memory": {"allocated": 2048}}]}}})
+        };
+        let jobs = serde_json::json!({"jobs": [
+            job(1, &["RUNNING"], "gpu:nvidia:2(IDX:0,3)"), job(2, &["COMPLETED", "COMPLETING"], "shard:nvidia:2(0/4,2/4)"),
+            job(3, &["PENDING"], ""), {"job_id": 4}]});
+        let jobs = parse(&jobs.to_string(), "c1").unwrap();
+        let [running, ended] = jobs.as_slice() else { panic!("{jobs:?}") };
+        assert_eq!((running.gpus.as_slice(), running.end, running.start), ([0, 3].as_slice(), None, 100));
+        assert_eq!((running.cpus, running.memory_mib, running.array), (4, 2048, Some((7, 1))));
+        assert_eq!(
+            (ended.shared.as_slice(), ended.end, ended.state.as_str()),
+            ([1].as_slice(), Some(200), "COMPLETED")
+        );
+        assert!(parse("{}", "c1").is_err());
+    }
+}

@@ -1,0 +1,147 @@
+//! What jobs do with their GPUs: keeps the state of [`faults::usage`] on disk, and answers the question for it.
+//!
+//! A container that is killed loses the samples since the last round. Each user may read the records of their own jobs, root and
+//! Slurm's user all: Slurm's PrivateData cannot be circumvented here. The files are root's; other users get their records from the
+//! [`socket`].
+
+mod records;
+mod socket;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use faults::sample::{GpuSample, Identity, Key};
+use faults::usage::{Job, Usage};
+use model::inventory::Vendor;
+use model::message;
+use model::paths::Paths;
+use model::prepared::{OfferedGpu, Prepared};
+use sys::report;
+
+use super::unix_ms;
+
+pub use records::read;
+pub use socket::ask;
+
+/// The interval of queries while jobs have GPUs, and otherwise. slurmd creates and removes a socket in its directory for each step, after
+/// which a query follows at once; only an allocation without steps waits for this.
+const BUSY_INTERVAL: Duration = Duration::from_secs(60);
+const IDLE_INTERVAL: Duration = Duration::from_secs(300);
+
+#[derive(Debug)]
+pub(super) struct Keeper {
+    usage: Usage,
+    state: PathBuf,
+    offered: Vec<OfferedGpu>,
+    listed: Vec<Identity>,
+    /// slurmd's directories, and when they changed last.
+    spools: Vec<PathBuf>,
+    changed: Vec<Option<SystemTime>>,
+    asked: Option<Instant>,
+    is_pending: bool,
+    /// Whether slurmd's directories changed before the last query: slurmctld may have learned of it later.
+    repeats: bool,
+    has_warned: bool,
+    /// Whether the saved state has jobs.
+    has_saved_jobs: bool,
+}
+
+impl Keeper {
+    pub(super) fn new(paths: &Paths, prepared: &Prepared, interval_ms: u64) -> Self {
+        let former = records::read_state(&paths.state);
+        let has_saved_jobs = former.as_ref().is_some_and(Usage::has_jobs);
+        if let Err(error) = socket::serve(paths) {
+            report::warn(message!(
+                "reports-not-served",
+                "`slurminit report` shows jobs to root only: {error}",
+                error = format!("{error:#}")
+            ));
+        }
+        Self {
+            usage: Usage::new(former, &prepared.node_name, interval_ms),
+            state: paths.state.clone(),
+            offered: prepared.gpus.clone(),
+            listed: Vec::new(),
+            spools: prepared.spool_directories.clone(),
+            changed: Vec::new(),
+            asked: None,
+            is_pending: false,
+            repeats: false,
+            has_warned: false,
+            has_saved_jobs,
+        }
+    }
+
+    /// Sets the GPUs that a vendor's driver lists.
+    pub(super) fn set_listed(&mut self, vendor: Vendor, gpus: &[Identity]) {
+        self.listed.retain(|gpu| gpu.vendor != vendor);
+        self.listed.extend_from_slice(gpus);
+        self.usage.set_offered(&self.offered, &self.listed);
+    }
+
+    pub(super) fn set_offered(&mut self, offered: &[OfferedGpu]) {
+        if self.offered != offered {
+            self.offered = offered.to_vec();
+            self.usage.set_offered(&self.offered, &self.listed);
+        }
+    }
+
+    pub(super) fn add_sample(&mut self, gpu: &Key, seen: &GpuSample) {
+        if seen.trouble.is_none() {
+            self.usage.add_sample(unix_ms(), &gpu.to_string(), seen);
+        }
+    }
+
+    pub(super) fn add_error(&mut self, gpu: Option<&Key>) {
+        if let Some(gpu) = gpu {
+            self.usage.add_error(&gpu.to_string());
+        }
+    }
+
+    /// Saves the state after a round of samples. Returns whether slurmctld is to be queried.
+    pub(super) fn end_round(&mut self, now: Instant) -> bool {
+        if self.usage.has_jobs() || self.has_saved_jobs {
+            self.save();
+        }
+        let changed =
+            self.spools.iter().map(|spool| spool.metadata().and_then(|spool| spool.modified()).ok()).collect();
+        let has_changed = std::mem::replace(&mut self.changed, changed) != self.changed;
+        let interval = if self.usage.has_jobs() { BUSY_INTERVAL } else { IDLE_INTERVAL };
+        let is_due = self.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= interval);
+        if self.is_pending || self.offered.is_empty() || !(has_changed || self.repeats || is_due) {
+            self.repeats |= has_changed;
+            return false;
+        }
+        (self.repeats, self.asked, self.is_pending) = (has_changed, Some(now), true);
+        true
+    }
+
+    /// Applies slurmctld's answer. Without one, the samples wait for the next.
+    pub(super) fn update(&mut self, asked: u64, jobs: Result<Vec<Job>, String>) {
+        self.is_pending = false;
+        let Ok(jobs) = jobs else { return };
+        let ended = self.usage.update(asked, jobs);
+        if !ended.is_empty() {
+            // The record first: it is read once if it is written twice.
+            self.warn(records::append(&self.state, &ended));
+            self.save();
+        }
+    }
+
+    pub(super) fn save(&mut self) {
+        self.warn(records::write_state(&self.state, &self.usage));
+        self.has_saved_jobs = self.usage.has_jobs();
+    }
+
+    fn warn(&mut self, outcome: anyhow::Result<()>) {
+        let Err(error) = outcome else { return self.has_warned = false };
+        if !std::mem::replace(&mut self.has_warned, true) {
+            report::warn(message!(
+                "job-reports-not-written",
+                "cannot record the GPU use of jobs in {directory}: {error}; `slurminit report` lacks them",
+                directory = self.state.display(),
+                error = format!("{error:#}")
+            ));
+        }
+    }
+}

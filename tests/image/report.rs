@@ -1,0 +1,123 @@
+//! `slurminit report`: what jobs did with their GPUs, against what the simulated driver was set to.
+
+use serde_json::Value;
+
+use crate::docker::{Container, docker};
+use crate::gpu_faults::{serve, until_sampled};
+
+const PEOPLE: &str = "[[user]]\nname = 'alice'\nuid = 1501\n[[user]]\nname = 'bob'\nuid = 1502\n";
+
+/// Sets the utilization and memory of a GPU.
+fn set(container: &Container, gpu: u32, percent: u32, used_mib: u32) {
+    let condition = format!("condition = {{ utilization = {percent}, used_mib = {used_mib} }}");
+    let replace = format!(
+        "/^\\[\\[gpu/ {{ gpus++ }} gpus == {} && /^condition/ {{ next }} {{ print }} gpus == {0} && /^uuid/ {{ print \"{condition}\" }}",
+        gpu + 1
+    );
+    container.sh(&format!("awk '{replace}' /etc/fake-nvml.toml >/tmp/new && mv /tmp/new /etc/fake-nvml.toml"));
+}
+
+fn submit(container: &Container, user: &str, options: &str) -> String {
+    let line = format!("sbatch --parsable --output /dev/null {options} --wrap 'exec sleep 600'");
+    let job = docker(["exec", "--user", user, "--workdir", "/tmp", &container.name, "sh", "-c", &line]).ok();
+    let job = job.trim().to_owned();
+    container.until(&format!("squeue --noheader --jobs {job} --states RUNNING | grep -q ."));
+    job
+}
+
+/// Seconds since 1970.
+fn now(container: &Container) -> f64 {
+    container.sh("date +%s.%N").parse().unwrap()
+}
+
+fn report(container: &Container, user: &str) -> Value {
+    let text = docker(["exec", "--user", user, &container.name, "slurminit", "report", "--json"]).ok();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn job<'a>(report: &'a Value, job: &str) -> &'a Value {
+    let found = report["jobs"].as_array().unwrap().iter().find(|found| found["job"] == job);
+    found.unwrap_or_else(|| panic!("no job {job}: {report:#}"))
+}
+
+fn until_ended(container: &Container, job: &str) {
+    container.until(&format!("slurminit report {job} --csv | grep -Eq \"^{job},.*,(CANCELLED|COMPLETED),\""));
+}
+
+#[track_caller]
+fn assert_within(percent: f64, is: f64, set: f64) {
+    assert!((is - set).abs() <= set * percent / 100.0, "{is} instead of {set}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn report_equals_what_the_driver_was_set_to() {
+    let (container, _config) = serve(2, PEOPLE);
+    set(&container, 0, 0, 500);
+    set(&container, 1, 30, 20_480);
+    let [alice, bob] = ["alice", "bob"].map(|user| submit(&container, user, "--gres=gpu:1"));
+    until_sampled(&container, 3);
+    let begin = now(&container);
+    set(&container, 0, 80, 40_960);
+    until_sampled(&container, 10);
+    let end = now(&container);
+    set(&container, 0, 0, 500);
+    until_sampled(&container, 2);
+    let running = report(&container, "root");
+    assert_eq!(job(&running, &alice)["state"], "RUNNING", "{running:#}");
+    container.sh(&format!("scancel {alice} {bob}"));
+    set(&container, 1, 90, 81_920);
+    until_ended(&container, &alice);
+    until_ended(&container, &bob);
+    let all = report(&container, "root");
+    let number = |job: &Value, key: &str| job[key].as_f64().unwrap_or_else(|| panic!("{key}: {all:#}"));
+    let gpu = &job(&all, &alice)["gpus"][0];
+    let seconds = number(gpu, "measured_seconds");
+    assert_within(2.0, number(gpu, "use_percent") * seconds, 80.0 * (end - begin));
+    assert_within(2.0, number(gpu, "energy_wh") * 3600.0, 70.0 * seconds);
+    assert_eq!((number(gpu, "peak_percent"), number(gpu, "peak_memory_mib")), (80.0, 40_960.0));
+    // Nothing of the time after its end.
+    let constant = &job(&all, &bob)["gpus"][0];
+    assert_eq!((number(constant, "use_percent"), number(constant, "peak_memory_mib")), (30.0, 20_480.0));
+    assert_within(2.0, number(constant, "mean_memory_mib"), 20_480.0);
+    let length = number(job(&all, &bob), "end") - number(job(&all, &bob), "start");
+    assert_eq!(number(constant, "measured_seconds"), length, "{all:#}");
+    // Users see their own jobs, Slurm's user all.
+    let jobs = |user: &str| {
+        report(&container, user)["jobs"].as_array().unwrap().iter().map(|job| job["job"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!((jobs("alice"), jobs("bob")), (vec![Value::from(alice.clone())], vec![Value::from(bob.clone())]));
+    assert_eq!(jobs("slurm").len(), 2);
+    let foreign = docker(["exec", "--user", "bob", &container.name, "cat", "/var/lib/slurm/jobs.jsonl"]);
+    assert_ne!(foreign.code, 0, "{foreign:?}");
+    let none = docker(["exec", "--user", "bob", &container.name, "slurminit", "report", &alice]);
+    assert!(none.code == 1 && none.stderr.contains("without a report"), "{none:?}");
+    let text = container.sh("slurminit report");
+    assert!(text.contains("alice") && text.contains("30 %") && text.contains("cancelled"), "{text}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn killed_container_loses_one_interval_of_a_report() {
+    let (container, _config) = serve(1, PEOPLE);
+    set(&container, 0, 55, 1_000);
+    let job_id = submit(&container, "alice", "--gres=gpu:1");
+    until_sampled(&container, 6);
+    // The agent restarts, and slurmctld too: neither ends the run.
+    container.sh("slurminit restart agent && slurminit restart slurmctld");
+    until_sampled(&container, 3);
+    let killed = now(&container);
+    docker(["kill", &container.name]).ok();
+    docker(["start", &container.name]).ok();
+    container.wait_until_healthy();
+    container.until("grep -Eq \"REQUEUED|LOST\" /var/lib/slurm/jobs.jsonl");
+    let runs = container.sh("cat /var/lib/slurm/jobs.jsonl");
+    let run: Value = serde_json::from_str(runs.lines().next().unwrap()).unwrap();
+    let start = run["start"].as_f64().unwrap();
+    let measured = run["gpus"][0]["measured_ms"].as_f64().unwrap() / 1000.0;
+    // slurmctld's times are whole seconds; the restart of the agent has a gap of less than 3 intervals, which counts.
+    assert!((killed - start - measured).abs() <= 2.0, "{} s of {} s: {run:#}", measured, killed - start);
+    // The next run of the job is added.
+    container.until(&format!("slurminit report {job_id} --csv | grep -q ,RUNNING,2,"));
+    assert_eq!(run["gpus"][0]["busy"].as_f64(), run["gpus"][0]["percent_ms"].as_f64().map(|ms| ms * 55.0), "{run:#}");
+}
