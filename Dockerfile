@@ -31,7 +31,7 @@ WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY src src
 COPY tests tests
-COPY config config
+COPY config/reference.toml config/slurminit.schema.json config/
 COPY docs/reference/exit-codes.md docs/reference/
 COPY docker/third-party-notices docker/
 # What an interrupted build has compiled is kept, also between versions. cargo compares time stamps, which a checkout may set to any time:

@@ -9,6 +9,8 @@
 //! | `<!-- test: in=container -->` | runs in the cluster's container |
 //! | `<!-- test: in=bare -->` | runs in a container of the image without a cluster |
 //! | `<!-- test: file=PATH -->` | is written to the file PATH, whatever its language |
+//! | `<!-- test: image=full -->` | is the first of a page whose cluster has the image of the target `full` |
+//! | `<!-- test: tty -->` | runs at a terminal where `exit` is typed: a shell that it opens ends |
 //! | `<!-- test: fails -->` | exits with an error and shows it; can be combined with `in=` |
 //! | `<!-- test: skip WHY -->` | is not run: needs a GPU, a browser, a registry etc., or has another test (see WHY) |
 //!
@@ -26,7 +28,7 @@ mod shape;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use page::{Block, Target};
+use page::{Block, How, Target};
 use reader::Reader;
 
 fn root() -> &'static Path {
@@ -83,7 +85,7 @@ fn examples_of_manual_work() {
     assert!(commands.len() > 10, "{commands:?}");
     let failures = commands.iter().filter_map(|command| {
         let text = (*command).to_owned();
-        let block = Block { line: 0, text, is_session: false, target: Target::Container, fails: false };
+        let block = Block { line: 0, text, is_session: false, target: Target::Container, how: How::default() };
         reader.process(&block).err().map(|why| format!("{command}: {why}"))
     });
     let failures: Vec<String> = failures.collect();

@@ -15,7 +15,7 @@ use config::example::Example;
 use manual::reference::{Part, record_keys, reference};
 
 const BEGIN: &str =
-    "<!-- Made of config/slurminit.toml and the types by: UPDATE=1 cargo test --test host reference -->\n";
+    "<!-- Made of config/reference.toml and the types by: UPDATE=1 cargo test --test host reference -->\n";
 const END: &str = "<!-- End of what is made. -->\n";
 
 fn document() -> PathBuf {

@@ -64,7 +64,7 @@ impl std::fmt::Display for Origin {
 }
 
 impl Layers {
-    /// The settings: first the keys of config/slurminit.toml in its order, then those of repeated tables and of tables
+    /// The settings: first the keys of config/reference.toml in its order, then those of repeated tables and of tables
     /// that take any key.
     pub fn settings(&self) -> Vec<Setting> {
         let origin = |key: &str| self.origins.get(key).copied().unwrap_or(Origin::Default);

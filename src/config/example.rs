@@ -1,4 +1,4 @@
-//! config/slurminit.toml as a list of tables and keys with their comments.
+//! config/reference.toml as a list of tables and keys with their comments.
 
 /// The file.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! The operator's configuration: `/config/slurminit.toml` and the environment, as validated types.
 //!
-//! [`install::load_config`] reads the file. `config/slurminit.toml`, embedded as [`EXAMPLE`], explains
+//! [`install::load_config`] reads the file. `config/reference.toml`, embedded as [`EXAMPLE`], explains
 //! every key. All values in these types are valid; no later check is needed.
 
 #![forbid(unsafe_code)]
@@ -79,7 +79,7 @@ pub use model::supervise::{OnGiveUp, Supervise};
 pub use model::value::{FeatureName, NodeName};
 
 /// The commented example: every key with its default and a line of explanation.
-pub const EXAMPLE: &str = include_str!("../../config/slurminit.toml");
+pub const EXAMPLE: &str = include_str!("../../config/reference.toml");
 
 /// The default configuration file, used without `--config`.
 pub const DEFAULT_FILE: &str = "/config/slurminit.toml";

@@ -1,5 +1,5 @@
 //! The keys of the configuration, from three sources: the types (recorded by a deserializer), the environment variables that the program
-//! reads and config/slurminit.toml, which documents each key.
+//! reads and config/reference.toml, which documents each key.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -88,7 +88,7 @@ fn keys(
     }
 }
 
-/// The keys of the configuration, in the order of config/slurminit.toml.
+/// The keys of the configuration, in the order of config/reference.toml.
 ///
 /// # Panics
 /// If the file, the types or the variables disagree.
@@ -102,12 +102,12 @@ pub fn reference() -> Vec<Part> {
         known.extend(table.match_indices('.').map(|(end, _)| &table[..end]).chain([table]));
     }
     let missing: Vec<&str> = types.iter().filter(|key| key.is_missing).map(|key| key.path.as_str()).collect();
-    assert!(missing.is_empty(), "not in config/slurminit.toml: {missing:?}: add each with its default and a comment");
+    assert!(missing.is_empty(), "not in config/reference.toml: {missing:?}: add each with its default and a comment");
     let leaves = types.iter().filter(|key| key.is_key());
     let unknown: Vec<&str> = leaves.map(|key| key.path.as_str()).filter(|path| !known.contains(path)).collect();
-    assert!(unknown.is_empty(), "config/slurminit.toml has {unknown:?}, but not on separate lines");
+    assert!(unknown.is_empty(), "config/reference.toml has {unknown:?}, but not on separate lines");
     for name in &variables {
-        assert!(EXAMPLE.contains(name), "config/slurminit.toml does not name the variable {name}");
+        assert!(EXAMPLE.contains(name), "config/reference.toml does not name the variable {name}");
     }
     // A key is optional if the file still parses without it.
     let is_required = |path: &str| record_keys(&file, Some(path)).is_err();
@@ -127,7 +127,7 @@ pub fn reference() -> Vec<Part> {
             entries.iter().enumerate().filter(|(at, key)| *at == 0 || is_documented(key)).map(|(_, key)| key).collect();
         if doc.is_empty() {
             let undocumented = entries.iter().find(is_documented).map(|key| &key.path);
-            assert!(undocumented.is_none(), "no comment on {undocumented:?} in config/slurminit.toml: describe it");
+            assert!(undocumented.is_none(), "no comment on {undocumented:?} in config/reference.toml: describe it");
             continue;
         }
         parts.push(keys(&documented, doc, &types, &is_required, &variables));

@@ -9,8 +9,18 @@ pub(crate) struct Block {
     /// Whether it contains prompts and output.
     pub(crate) is_session: bool,
     pub(crate) target: Target,
-    /// Whether its commands exit with an error.
+    pub(crate) how: How,
+}
+
+/// How a block runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct How {
+    /// Its commands exit with an error.
     pub(crate) fails: bool,
+    /// At a terminal where `exit` is typed.
+    pub(crate) tty: bool,
+    /// The page's cluster has the image of the target `full`.
+    pub(crate) full: bool,
 }
 
 /// Where a block runs or is written.
@@ -47,15 +57,15 @@ pub(crate) fn blocks(page: &str) -> Result<Vec<Block>, String> {
             text.push('\n');
         }
         let is_commands = matches!(language, "bash" | "sh" | "shell" | "console");
-        let (target, fails) = match marker.take().and_then(as_marker) {
+        let (target, how) = match marker.take().and_then(as_marker) {
             Some(marker) => parse(marker).map_err(|why| format!("{number}: {why}"))?,
-            None if is_commands => (Target::Host, false),
+            None if is_commands => (Target::Host, How::default()),
             None => continue,
         };
         if !is_commands && !matches!(target, Target::File(_) | Target::Skip) {
             return Err(format!("{number}: a {language:?} block cannot be run; use bash, sh or console"));
         }
-        blocks.push(Block { line: number, text, is_session: language == "console", target, fails });
+        blocks.push(Block { line: number, text, is_session: language == "console", target, how });
     }
     Ok(blocks)
 }
@@ -64,21 +74,30 @@ fn as_marker(line: &str) -> Option<&str> {
     Some(line.trim().strip_prefix("<!-- test:")?.strip_suffix("-->")?.trim())
 }
 
-fn parse(marker: &str) -> Result<(Target, bool), String> {
+fn parse(marker: &str) -> Result<(Target, How), String> {
     if let Some(why) = marker.strip_prefix("skip") {
-        return if why.trim().is_empty() { Err("skip needs a reason".to_owned()) } else { Ok((Target::Skip, false)) };
+        return if why.trim().is_empty() {
+            Err("skip needs a reason".to_owned())
+        } else {
+            Ok((Target::Skip, How::default()))
+        };
     }
-    let (mut target, mut fails) = (Target::Host, false);
+    let (mut target, mut how) = (Target::Host, How::default());
     for word in marker.split_whitespace() {
         match word.split_once('=') {
             Some(("in", "container")) => target = Target::Container,
             Some(("in", "bare")) => target = Target::BareContainer,
             Some(("file", path)) => target = Target::File(path.to_owned()),
-            None if word == "fails" => fails = true,
-            _ => return Err(format!("unknown {word:?}; expected in=container in=bare file=PATH fails or skip WHY")),
+            Some(("image", "full")) => how.full = true,
+            None if word == "fails" => how.fails = true,
+            None if word == "tty" => how.tty = true,
+            _ => {
+                let known = "in=container in=bare image=full file=PATH fails tty or skip WHY";
+                return Err(format!("unknown {word:?}; expected {known}"));
+            }
         }
     }
-    Ok((target, fails))
+    Ok((target, how))
 }
 
 /// The commands of a session, each with the output lines below it.
@@ -110,7 +129,7 @@ fn marker_applies_to_block_on_next_line() {
     let page = "<!-- test: file=job.sh -->\n```toml\na = 1\n```\n  <!-- test: in=container fails -->\n  ```sh\n  false\n  ```\n";
     let found = blocks(page).expect("a valid page");
     assert_eq!(found[0].target, Target::File("job.sh".to_owned()));
-    assert_eq!((&found[1].target, found[1].fails, found[1].text.as_str()), (&Target::Container, true, "false\n"));
+    assert_eq!((&found[1].target, found[1].how.fails, found[1].text.as_str()), (&Target::Container, true, "false\n"));
     for wrong in ["skip", "in=there", "sometimes"] {
         assert!(blocks(&format!("<!-- test: {wrong} -->\n```sh\n```\n")).is_err(), "{wrong}");
     }

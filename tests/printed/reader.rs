@@ -6,20 +6,22 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-use super::page::{Block, Target, session};
+use super::page::{Block, How, Target, session};
 use super::shape;
-use crate::docker::{DEMO, PLAIN, directory, label, tag, unique};
+use crate::docker::{DEMO, FULL, PLAIN, directory, label, tag, unique};
 
 pub(crate) struct Reader {
     directory: TempDir,
     /// Compose project name of the cluster.
     project: String,
     is_up: bool,
+    /// Whether the cluster has the image of the target `full`.
+    is_full: bool,
 }
 
 impl Reader {
     pub(crate) fn new(root: &Path) -> Self {
-        let reader = Self { directory: directory(&[]), project: unique("printed"), is_up: false };
+        let reader = Self { directory: directory(&[]), project: unique("printed"), is_up: false, is_full: false };
         for name in ["README.md", "compose.yaml", "config", "docker", "docs"] {
             copy(&root.join(name), &reader.directory.path().join(name));
         }
@@ -34,9 +36,13 @@ impl Reader {
 
     /// Writes or runs a block.
     pub(crate) fn process(&mut self, block: &Block) -> Result<(), String> {
+        if block.how.full && self.is_up && !self.is_full {
+            return Err("image=full has to be at the first block of the page that uses its cluster".to_owned());
+        }
+        self.is_full |= block.how.full;
         match &block.target {
             Target::Skip => return Ok(()),
-            Target::File(path) => return self.write(path, &block.text),
+            Target::File(path) => return self.write(path, &block.text, block.how.fails),
             Target::Host => match block.text.split_once("docker compose ") {
                 // The page starts the cluster itself.
                 Some((_, first)) if first.starts_with("up ") => self.is_up = true,
@@ -47,12 +53,12 @@ impl Reader {
             Target::BareContainer => {}
         }
         if !block.is_session {
-            let output = self.run_commands(&block.text, &block.target);
-            return check_exit(&output, block.fails).map(drop);
+            let output = self.run_commands(&block.text, &block.target, block.how);
+            return check_exit(&output, block.how.fails).map(drop);
         }
         for (command, expected) in session(&block.text) {
-            let output = self.run_commands(&command, &block.target);
-            let printed = check_exit(&output, block.fails).map_err(|why| format!("{command}: {why}"))?;
+            let output = self.run_commands(&command, &block.target, block.how);
+            let printed = check_exit(&output, block.how.fails).map_err(|why| format!("{command}: {why}"))?;
             if let Some(why) = shape::difference(&expected, &printed) {
                 return Err(format!("{command}: {why}; full output:\n{printed}"));
             }
@@ -61,13 +67,13 @@ impl Reader {
     }
 
     /// Writes a file. Reloads a running cluster if the file is its configuration.
-    fn write(&self, path: &str, text: &str) -> Result<(), String> {
+    fn write(&self, path: &str, text: &str, is_refused: bool) -> Result<(), String> {
         let full_path = self.path(path);
         fs::create_dir_all(full_path.parent().expect("a path in the project")).expect("a directory");
         fs::write(full_path, self.with_test_names(text)).expect("a file");
         if self.is_up && path == "config/slurminit.toml" {
             let output = self.bash("docker compose exec -T slurm slurminit reload");
-            return check_exit(&output, false).map(drop);
+            return check_exit(&output, is_refused).map(drop);
         }
         Ok(())
     }
@@ -82,8 +88,11 @@ impl Reader {
         check_exit(&output, false).map(drop)
     }
 
-    fn run_commands(&self, commands: &str, target: &Target) -> Output {
-        let commands = self.with_test_names(commands);
+    fn run_commands(&self, commands: &str, target: &Target, how: How) -> Output {
+        let mut commands = self.with_test_names(commands);
+        if how.tty {
+            commands = format!("echo exit | script --quiet --return --command '{}' /dev/null", commands.trim_end());
+        }
         match target {
             Target::Container => {
                 let arguments = ["compose", "exec", "-T", "slurm", "bash", "-eo", "pipefail", "-c", &commands];
@@ -114,7 +123,11 @@ impl Reader {
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Output {
-        Command::new("timeout")
+        let mut command = Command::new("timeout");
+        if self.is_full {
+            command.env("SLURMINIT_IMAGE", tag(FULL));
+        }
+        command
             .args(["--kill-after=1", "180", program])
             .args(arguments)
             .current_dir(&self.directory)

@@ -21,7 +21,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["exit code 78"],
         examines: "slurminit.toml and the variables that override it",
         cause: "an invalid key or value",
-        repair: "correct the file and line, or the variable, in the answer; `config/slurminit.toml` explains every key",
+        repair: "correct the file and line, or the variable, in the answer; `config/reference.toml` explains every key",
         check: Check::Container(|facts, _| match &facts.root.read().configuration {
             Ok(()) => Observations::ok("the configuration is valid"),
             Err(why) => Observations::fail(
