@@ -108,3 +108,5 @@ mod vendors;
 mod versions;
 #[path = "image/volumes.rs"]
 mod volumes;
+#[path = "image/why.rs"]
+mod why;

@@ -44,6 +44,7 @@ mod token;
 mod up;
 mod usage;
 mod webhook;
+mod why;
 
 use std::path::{Path, PathBuf};
 
@@ -189,6 +190,8 @@ verbs! {
     Token(token),
     /// Show what jobs did with their GPUs: use, memory, energy, waste, with hints
     Report(report),
+    /// Explain why a job waits, who holds what it requests, and what would let it start now
+    Why(why),
     /// Show how many GPU and CPU hours each user has used
     Usage(usage),
     /// Import, list and remove container images for jobs (`srun --container=NAME`)

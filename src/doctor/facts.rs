@@ -321,6 +321,9 @@ pub struct CudaFacts {
     pub has_smi: bool,
 }
 
+/// The maximum number of pending jobs that are explained.
+pub const MAX_EXPLAINED: usize = 5;
+
 /// What Slurm's commands report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlurmFacts {
@@ -330,7 +333,7 @@ pub struct SlurmFacts {
     pub node: Observed<NodeFacts>,
     /// Running jobs with GPUs.
     pub gpu_jobs: Observed<Vec<QueuedJob>>,
-    /// Pending jobs, with the reason.
+    /// Pending jobs; the first [`MAX_EXPLAINED`] with what they wait for.
     pub waiting_jobs: Observed<Vec<QueuedJob>>,
     /// Jobs that were requeued or cancelled because their slurmstepd died, with their states.
     pub lost_jobs: Observed<Vec<(String, String)>>,

@@ -109,6 +109,11 @@ impl QueuedJob {
         self.state == PENDING
     }
 
+    /// Whether the job holds resources.
+    pub fn holds_resources(&self) -> bool {
+        HOLDING.contains(&self.state.as_str())
+    }
+
     /// The id of the job array whose task this is.
     pub fn array(&self) -> Option<&str> {
         self.id.split_once('_').map(|(array, _)| array)
@@ -124,15 +129,15 @@ impl QueuedJob {
             "Resources" => waits_for(&format!("resources; {}", self.request())),
             "Priority" => waits_for("jobs with a higher priority"),
             "BeginTime" => waits_for("its start time"),
-            "JobHeldUser" => "held by its user".to_owned(),
-            "JobHeldAdmin" => "held by an administrator".to_owned(),
+            "JobHeldUser" => "is held by its user".to_owned(),
+            "JobHeldAdmin" => "is held by an administrator".to_owned(),
             "JobArrayTaskLimit" => waits_for("other tasks of its array"),
             "Licenses" => waits_for("a license"),
             "Reservation" => waits_for("its reservation"),
             "PartitionDown" | "PartitionInactive" => waits_for("its partition, which is closed"),
             "PartitionNodeLimit" => "requests more nodes than its partition allows".to_owned(),
             "PartitionTimeLimit" => "requests more time than its partition allows".to_owned(),
-            "BadConstraints" => "no node has what it requests".to_owned(),
+            "BadConstraints" => "cannot start: no node has what it requests".to_owned(),
             reason if reason.starts_with("QOS") || reason.starts_with("Assoc") => {
                 format!("waits for a limit of its account or QOS ({reason})")
             }
@@ -149,14 +154,25 @@ impl QueuedJob {
         format!("it requests {gpus}{}", printable::count(self.cpus, "CPU"))
     }
 
-    /// The jobs of `afterok:5(unfulfilled),afterany:6_*(unfulfilled)`: `jobs 5, 6`.
-    fn awaited_jobs(&self) -> String {
+    /// Whether it depends on this job, or on its array.
+    pub fn awaits(&self, other: &Self) -> bool {
+        let id = other.array().map_or_else(|| other.number.to_string(), str::to_owned);
+        self.dependencies().contains(&id)
+    }
+
+    /// The jobs of `afterok:5(unfulfilled),afterany:6_*(unfulfilled)`: 5 and 6.
+    fn dependencies(&self) -> Vec<String> {
         let id = |one: &str| {
             let (_, job) = one.trim_start_matches('?').split_once(':')?;
             let digits: String = job.chars().take_while(char::is_ascii_digit).collect();
             (!digits.is_empty()).then_some(digits)
         };
-        let jobs: Vec<String> = self.dependency.split([',', '?']).filter_map(id).collect();
+        self.dependency.split([',', '?']).filter_map(id).collect()
+    }
+
+    /// The jobs that it waits for: `jobs 5, 6`.
+    pub fn awaited_jobs(&self) -> String {
+        let jobs = self.dependencies();
         match jobs.as_slice() {
             [] => "another job".to_owned(),
             [job] => format!("job {job}"),
@@ -204,7 +220,7 @@ mod tests {
                 "waits for nodes that are down, drained or reserved; it requests 1 GPU and 4 CPUs",
             ),
             (job("QOSMaxGRESPerUser", 1, ""), "waits for a limit of its account or QOS (QOSMaxGRESPerUser)"),
-            (job("JobHeldUser", 0, ""), "held by its user"),
+            (job("JobHeldUser", 0, ""), "is held by its user"),
             (job("SomethingNew", 0, ""), "SomethingNew"),
             (job("None", 0, ""), ""),
         ] {

@@ -61,6 +61,21 @@ pub fn seconds(text: &str) -> Option<u64> {
     Some(days.unwrap_or(0) * 86_400 + hours * 3600 + minutes * 60 + seconds)
 }
 
+/// The seconds since 1970 of a date such as `2026-11-28T18:30:00`, without regard to its time zone.
+pub fn date_seconds(text: &str) -> Option<u64> {
+    let (date, time) = text.split_once('T')?;
+    let fields = |text: &str, separator| text.split(separator).map(number).collect::<Option<Vec<u64>>>();
+    let (date, time) = (fields(date, '-')?, fields(time, ':')?);
+    let ([year, month @ 1..=12, day @ 1..=31], [hours, minutes, seconds]) = (date.as_slice(), time.as_slice()) else {
+        return None;
+    };
+    // Years begin in March, so that a leap day is the last of its year.
+    let year = if *month <= 2 { year.checked_sub(1)? } else { *year };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    // 1970-01-01 is day 719,468.
+    Some(days.checked_sub(719_468)? * 86_400 + hours * 3600 + minutes * 60 + seconds)
+}
+
 /// Digits only, because `parse` also accepts a sign. Nine digits cannot overflow above.
 fn number(text: &str) -> Option<u64> {
     (text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
@@ -83,6 +98,13 @@ mod tests {
         let times = ["0:02", "2:03", "1:02:03", "1-01:00:01", "2-00:00:01", "INVALID"];
         let expected = [Some(2), Some(123), Some(3723), Some(90_001), Some(172_801), None];
         assert_eq!(times.map(seconds), expected);
+    }
+
+    #[test]
+    fn parses_dates() {
+        let dates = ["1970-01-01T00:00:01", "2000-02-29T00:00:00", "2026-11-28T18:30:00", "N/A", "2026-13-01T00:00:00"];
+        let expected = [Some(1), Some(951_782_400), Some(1_795_890_600), None, None];
+        assert_eq!(dates.map(date_seconds), expected);
     }
 
     #[test]

@@ -15,6 +15,11 @@ impl RunningConfig {
         Self(text)
     }
 
+    /// The first line, with the time of the answer: `Configuration data as of 2026-11-28T09:13:07`.
+    pub(crate) fn first_line(&self) -> String {
+        self.0.lines().next().unwrap_or_default().trim().to_owned()
+    }
+
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<String> {
         last_value(&self.0, key)

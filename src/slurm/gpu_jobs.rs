@@ -32,7 +32,7 @@ fn parse_job(value: &Value, node: &str) -> Option<Job> {
     if state == "PENDING" {
         return None;
     }
-    let (_, detail) = allocations(value).into_iter().find(|(name, _)| name == node)?;
+    let detail = allocations(value).into_iter().find(|held| held.node == node)?.detail;
     let owned = job(value)?;
     let seconds = |key: &str| number(&value[key]).filter(|seconds| *seconds > 0);
     let task = value["array_task_id"]["set"].as_bool().unwrap_or_default();

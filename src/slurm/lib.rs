@@ -12,3 +12,4 @@ pub mod nodes;
 pub mod sbatch_args;
 pub mod scheduler;
 pub mod shares;
+pub mod why;

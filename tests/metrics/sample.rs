@@ -191,6 +191,7 @@ pub(crate) fn slurm() -> Slurm {
     Slurm {
         cluster: ClusterNodes::parse(NODES, JOBS).unwrap(),
         queue: Queue { jobs: QUEUE.lines().map(job).collect() },
+        details: slurm::why::Details::default(),
         scheduler: Scheduler::parse(SDIAG),
         fair_shares: vec![FairShare { account: "lab".to_owned(), factor: 0.25 }],
         took: Duration::from_millis(40),

@@ -1,12 +1,13 @@
 //! Slurm's daemons, node and jobs.
 
 use crate::entry::{Check, Entry};
-use crate::facts::{ContainerFacts, Controller, Facts, NodeFacts, Observed};
+use crate::facts::{ContainerFacts, Controller, Facts, MAX_EXPLAINED, NodeFacts, Observed};
 use config::DaemonName;
 use machine::node_report::{NodeVerdict, SPOOL_FULL_REASON};
 use machine::{StopReason, UnitSnapshot, UnitState};
 use model::inventory::gres::gpus;
 use model::inventory::{Kind, Observations};
+use model::printable;
 use model::queued_job::QueuedJob;
 
 pub(super) const ENTRIES: &[Entry] = &[
@@ -100,7 +101,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["a job stays pending"],
         examines: "squeue: pending jobs, and Slurm's reason",
         cause: "the GPUs are in use, or the job requests more than is free or exists",
-        repair: "`squeue`, `scontrol show job N`; request less, or wait",
+        repair: "`slurminit why N`; request less, or wait",
         check: Check::Container(|_, container| {
             let jobs = observed_value(container, &container.slurm.waiting_jobs);
             Observations::either(jobs.map(|jobs| waiting_jobs(jobs)))
@@ -355,12 +356,17 @@ fn waiting_jobs(jobs: &[QueuedJob]) -> Observations {
             ),
         );
     }
-    let listed: Vec<String> = jobs.iter().take(5).map(|job| format!("{} ({})", job.number, job.reason)).collect();
-    let unlisted = jobs.len() - listed.len();
-    let more = if unlisted > 0 { format!(" and {unlisted} more") } else { String::new() };
-    Observations::hint(
-        format!("pending jobs: {}{more}", listed.join(", ")),
-        "Resources, Priority: the resources are in use; ReqNodeNotAvail: see the node above; others: man squeue, JOB REASON CODES",
-        "scontrol show job N; request less, or wait",
-    )
+    let explain = |job: &QueuedJob| {
+        Observations::hint(
+            format!("job {} of {} {}", job.id, job.user, job.waits_for),
+            "the resources are in use, or the job requests more than exists",
+            format!("slurminit why {}; request less, or wait", job.id),
+        )
+    };
+    let unlisted = jobs.len().saturating_sub(MAX_EXPLAINED);
+    let more = (unlisted > 0).then(|| {
+        let text = printable::count(unlisted, "more pending job");
+        Observations::hint(text, "more jobs than can run now", "squeue; slurminit why JOB")
+    });
+    Observations::all(jobs.iter().take(MAX_EXPLAINED).map(explain).chain(more), || Observations::ok("no pending job"))
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::{Ask, output};
-use crate::facts::{Controller, Credential, NodeFacts, Observed, SlurmFacts};
+use crate::facts::{Controller, Credential, MAX_EXPLAINED, NodeFacts, Observed, SlurmFacts};
 use machine::node_report::OUR_REASON;
 use model::jobs::SLURMSTEPD_DIED;
 use model::printable;
 use model::queued_job::{PENDING, QueuedJob};
 use slurm::client::{Client, Jobs};
 use slurm::error::QueryError;
+use slurm::why::Snapshot;
 use sys::tool::answer::{Answer, first_line};
 
 /// Queries the controller.
@@ -33,9 +34,25 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
         controller: Ok(Controller::Responds),
         node: self::node(&client, node),
         gpu_jobs: jobs("RUNNING").map(|jobs| jobs.into_iter().filter(has_gpu).collect()),
-        waiting_jobs: jobs(PENDING),
+        waiting_jobs: waiting_jobs(&client, jobs(PENDING)),
         lost_jobs: lost_jobs(&client).map_err(String::from),
     }
+}
+
+/// The pending jobs; of the first ones also what they wait for.
+fn waiting_jobs(client: &Client, jobs: Observed<Vec<QueuedJob>>) -> Observed<Vec<QueuedJob>> {
+    let mut jobs = jobs?;
+    if jobs.is_empty() {
+        return Ok(jobs);
+    }
+    let snapshot = Snapshot::query(client, None);
+    for job in jobs.iter_mut().take(MAX_EXPLAINED) {
+        let explained = snapshot.as_ref().ok().map(Snapshot::situation);
+        let explained =
+            explained.and_then(|situation| Some(situation.explain(situation.job(&job.number.to_string())?)));
+        job.waits_for = explained.unwrap_or_else(|| job.plain_reason());
+    }
+    Ok(jobs)
 }
 
 /// The jobs with slurminit's note that their slurmstepd died. slurmctld forgets a job MinJobAge after its end.

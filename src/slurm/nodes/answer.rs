@@ -52,9 +52,31 @@ pub struct ClusterNode {
     pub gpus: Vec<NodeGpu>,
     /// The jobs that are on the node.
     pub jobs: Vec<OwnedJob>,
+    /// What each job holds of the node.
+    #[serde(skip)]
+    pub shares: Vec<NodeShare>,
+    /// The threads of a core: Slurm allocates whole cores.
+    #[serde(skip)]
+    pub threads: u64,
+    /// The features.
+    #[serde(skip)]
+    pub features: Vec<String>,
     /// When the node last had a job, in seconds since 1970.
     #[serde(skip)]
     pub last_busy: Option<u64>,
+}
+
+/// What a job holds of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeShare {
+    /// The job id.
+    pub job: u64,
+    /// The CPUs.
+    pub cpus: u64,
+    /// The memory, in MiB.
+    pub memory_mib: u64,
+    /// The whole GPUs.
+    pub gpus: u64,
 }
 
 /// A GPU of a node.
@@ -153,6 +175,9 @@ impl ClusterNode {
             memory_allocated_mib: number(&value["alloc_memory"]).unwrap_or_default(),
             gpus: Vec::new(),
             jobs: Vec::new(),
+            shares: Vec::new(),
+            threads: number(&value["threads"]).unwrap_or(1).max(1),
+            features: value["active_features"].as_array().into_iter().flatten().filter_map(word).collect(),
             last_busy: number(&value["last_busy"]),
         };
         let free = if node.accepts_jobs() { GpuState::Free } else { GpuState::Unavailable };
@@ -183,9 +208,11 @@ impl ClusterNode {
         }
     }
 
-    fn assign(&mut self, job: &OwnedJob, detail: &str, ambiguous_gpus: &mut Vec<(String, usize)>) {
+    fn assign(&mut self, job: &OwnedJob, held: &Allocation, ambiguous_gpus: &mut Vec<(String, usize)>) {
         self.jobs.push(job.clone());
-        let (allocated, shared) = (gres::indices(detail), gres::shared(detail));
+        let (allocated, shared) = (gres::indices(&held.detail), gres::shared(&held.detail));
+        let gpus = allocated.len() as u64;
+        self.shares.push(NodeShare { job: job.job, cpus: held.cpus, memory_mib: held.memory_mib, gpus });
         for gpu in &mut self.gpus {
             // The queries run one after the other: a job without an allocation at the time of the node query is ignored.
             match &mut gpu.state {
@@ -221,9 +248,9 @@ impl ClusterNodes {
         let mut ambiguous_gpus = Vec::new();
         for value in list(jobs, "jobs")? {
             let Some(job) = job(&value) else { continue };
-            for (node, detail) in allocations(&value) {
-                let nodes = cluster.nodes.iter_mut().filter(|known| known.name == node);
-                nodes.for_each(|node| node.assign(&job, &detail, &mut ambiguous_gpus));
+            for held in allocations(&value) {
+                let nodes = cluster.nodes.iter_mut().filter(|known| known.name == held.node);
+                nodes.for_each(|node| node.assign(&job, &held, &mut ambiguous_gpus));
             }
         }
         for (name, index) in ambiguous_gpus {
@@ -315,21 +342,37 @@ pub(crate) fn job(value: &Value) -> Option<OwnedJob> {
     Some(OwnedJob { job: number(&value["job_id"])?, user: user.unwrap_or_else(|| "?".to_owned()) })
 }
 
-/// The nodes of a job, and its GRES on each. `gres_detail` lists them in slurmctld's order of the nodes, which equals the order of
-/// `job_resources` and not that of the names.
-pub(crate) fn allocations(job: &Value) -> Vec<(String, String)> {
+/// What a job holds of a node.
+pub(crate) struct Allocation {
+    pub(crate) node: String,
+    cpus: u64,
+    memory_mib: u64,
+    /// Its GRES, with indices.
+    pub(crate) detail: String,
+}
+
+/// The nodes of a job. `gres_detail` lists them in slurmctld's order of the nodes, which equals the order of `job_resources` and not that of
+/// the names.
+pub(crate) fn allocations(job: &Value) -> Vec<Allocation> {
     let resources = &job["job_resources"];
     let nodes = resources["nodes"]["allocation"].as_array().into_iter().flatten();
-    let names = nodes.filter_map(|node| node["name"].as_str().map(str::to_owned));
     let detail = job["gres_detail"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let detail = detail.chain(std::iter::repeat("")).map(str::to_owned);
-    names.zip(detail).collect()
+    let of_node = |(node, detail): (&Value, String)| {
+        Some(Allocation {
+            node: node["name"].as_str()?.to_owned(),
+            cpus: number(&node["cpus"]["count"]).unwrap_or_default(),
+            memory_mib: number(&node["memory"]["allocated"]).unwrap_or_default(),
+            detail,
+        })
+    };
+    nodes.zip(detail).filter_map(of_node).collect()
 }
 
 #[cfg(test)]
 impl ClusterNode {
     /// A node of 8 CPUs without jobs and GPUs.
-    pub(super) fn empty(state: &str, responding: bool, reason: &str) -> Self {
+    pub(crate) fn empty(state: &str, responding: bool, reason: &str) -> Self {
         Self {
             name: "c1".to_owned(),
             report: NodeReport { state: state.to_owned(), responding, reason: reason.to_owned() },
@@ -342,6 +385,9 @@ impl ClusterNode {
             memory_allocated_mib: 0,
             gpus: Vec::new(),
             jobs: Vec::new(),
+            shares: Vec::new(),
+            threads: 1,
+            features: Vec::new(),
             last_busy: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::queued_job::{HOLDING, QueuedJob};
+use model::queued_job::QueuedJob;
 
 /// The jobs that slurmctld lists, which includes ended jobs for some minutes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Queue {
     /// The jobs that have not ended: running jobs first, then pending ones.
     pub fn active(&self) -> impl Iterator<Item = &QueuedJob> {
         let with_waiting = |waits: bool| {
-            let is_active = |job: &&QueuedJob| job.is_pending() || HOLDING.contains(&job.state.as_str());
+            let is_active = |job: &&QueuedJob| job.is_pending() || job.holds_resources();
             self.jobs.iter().filter(is_active).filter(move |job| job.is_pending() == waits)
         };
         with_waiting(false).chain(with_waiting(true))

@@ -8,6 +8,7 @@ use machine::Snapshot;
 use slurm::nodes::ClusterNodes;
 use slurm::scheduler::Scheduler;
 use slurm::shares::FairShare;
+use slurm::why::{Details, Situation};
 
 /// The contents of the run directory.
 #[derive(Clone, Debug, Default)]
@@ -48,10 +49,19 @@ pub struct Slurm {
     pub cluster: ClusterNodes,
     /// The jobs.
     pub queue: Queue,
+    /// What explains the jobs.
+    pub details: Details,
     /// The scheduler's statistics.
     pub scheduler: Scheduler,
     /// The accounts' fair-share factors; empty without accounting.
     pub fair_shares: Vec<FairShare>,
     /// Duration of the queries.
     pub took: Duration,
+}
+
+impl Slurm {
+    /// What explains a job.
+    pub fn situation(&self) -> Situation<'_> {
+        Situation { jobs: &self.queue.jobs, nodes: &self.cluster.nodes, details: &self.details }
+    }
 }

@@ -6,6 +6,7 @@ use model::prepared::Prepared;
 use model::printable;
 use slurm::client::{Client, Jobs, limit};
 use slurm::nodes;
+use slurm::why::Details;
 
 use super::queue::Queue;
 use super::seen::Slurm;
@@ -29,12 +30,14 @@ pub fn query(prepared: Option<&Prepared>, has_shares: bool) -> Result<Slurm, Str
         }
     }
     let cluster = nodes::query_nodes_and_jobs(&client, prepared).map_err(|error| format!("{error:#}"))?;
+    let details = Details::query(&client, &jobs)?;
     let scheduler = client.scheduler()?;
     let left = limit::SCRAPE.saturating_sub(began.elapsed()).min(limit::SHARES);
     let shares = has_shares.then(|| Client::with_timeout(left).shares().ok()).flatten();
     Ok(Slurm {
         cluster,
         queue: Queue { jobs },
+        details,
         scheduler,
         fair_shares: shares.unwrap_or_default(),
         took: began.elapsed(),

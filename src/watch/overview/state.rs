@@ -270,7 +270,9 @@ fn daemon(unit: &UnitSnapshot, files: &Files) -> DaemonView {
 
 fn cluster(slurm: &Slurm) -> SlurmView {
     let nodes = &slurm.cluster.nodes;
-    let (jobs, arrays, more) = rows(&slurm.queue);
+    let (mut jobs, arrays, more) = rows(&slurm.queue);
+    let situation = slurm.situation();
+    jobs.iter_mut().for_each(|job| situation.describe(job));
     SlurmView {
         nodes: nodes.iter().take(MAX_NODES).cloned().collect(),
         node_count: nodes.len(),

@@ -1,0 +1,32 @@
+//! `slurminit why`: explains why a job waits.
+
+use super::Configuration;
+use control::status;
+use install::load_config;
+use model::{exit_code, printable};
+use slurm::client::{Client, limit};
+use slurm::why::Snapshot;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The job's ID: 17, or 17_3 for a task of an array
+    #[arg(value_name = "JOB")]
+    job: String,
+    #[command(flatten)]
+    configuration: Configuration,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let directory = load_config::run_directory(args.configuration.file())?;
+    let prepared = status::read(&directory).ok().and_then(|status| status.snapshot.prepared);
+    let snapshot = Snapshot::query(&Client::with_total_timeout(limit::COMMAND), prepared.as_ref())?;
+    let situation = snapshot.situation();
+    let Some(job) = situation.job(&args.job) else {
+        anyhow::bail!(
+            "no job {} in the queue: it has ended, or you may not see it (PrivateData); sacct -c -j {0}",
+            printable::short(&args.job, 40)
+        );
+    };
+    super::print(&format!("{}\n", printable::line(&situation.sentence(job))))?;
+    Ok(exit_code::SUCCESS)
+}

@@ -1,0 +1,163 @@
+//! Whether a job fits on nodes now, and what is missing.
+
+use super::request::{Gpus, Request};
+use super::{Reservation, Situation};
+use crate::nodes::{ClusterNode, GpuState};
+use model::hostlist;
+use model::queued_job::QueuedJob;
+use model::slurm_time::{date_seconds, seconds};
+
+/// A resource of which a job requests more than is free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Resource {
+    /// GPUs of a type, or of any.
+    Gpus(Option<String>),
+    /// CPUs.
+    Cpus,
+    /// Memory, in MiB.
+    Memory,
+    /// A whole node for itself.
+    WholeNode,
+}
+
+/// How much of a resource is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shortage {
+    pub(super) resource: Resource,
+    pub(super) requested: u64,
+    pub(super) free: u64,
+    pub(super) total: u64,
+}
+
+impl Shortage {
+    /// Whether there is never enough.
+    pub(super) const fn is_permanent(&self) -> bool {
+        self.requested > self.total
+    }
+}
+
+/// Why no job without a reservation of its own starts on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Closed<'a> {
+    /// Its state.
+    State,
+    /// A reservation holds it.
+    Reserved(&'a Reservation),
+    /// A reservation takes it before the job's time limit.
+    Soon(&'a Reservation),
+}
+
+/// The nodes that the job's options allow.
+pub(super) fn allowed<'a>(job: &QueuedJob, request: &Request, situation: &'a Situation<'_>) -> Vec<&'a ClusterNode> {
+    in_partitions(job, situation).filter(|node| meets_options(node, job, request)).collect()
+}
+
+/// The nodes of the job's partitions.
+pub(super) fn in_partitions<'a>(
+    job: &QueuedJob,
+    situation: &'a Situation<'_>,
+) -> impl Iterator<Item = &'a ClusterNode> {
+    let partitions: Vec<String> = job.partition.split(',').map(str::to_owned).collect();
+    situation.nodes.iter().filter(move |node| node.partitions.iter().any(|known| partitions.contains(known)))
+}
+
+fn meets_options(node: &ClusterNode, job: &QueuedJob, request: &Request) -> bool {
+    let is_named = |list: &str| hostlist::expand(list).contains(&node.name);
+    let has_all =
+        |all: &Vec<&str>| all.iter().all(|one| one.is_empty() || node.features.iter().any(|known| known == one));
+    let has_features = request.alternatives().is_none_or(|lists| lists.iter().any(has_all));
+    (job.required.is_empty() || is_named(&job.required)) && !is_named(&job.excluded) && has_features
+}
+
+/// Why the job cannot start on this node, whatever is free there.
+pub(super) fn closed<'a>(node: &ClusterNode, request: &Request, situation: &'a Situation<'_>) -> Option<Closed<'a>> {
+    if !node.accepts_jobs() {
+        return Some(Closed::State);
+    }
+    let now = date_seconds(&situation.details.now)?;
+    let end = seconds(&request.limit).map_or(u64::MAX, |limit| now + limit);
+    let others =
+        situation.details.reservations.iter().filter(|one| one.name != request.reservation && one.has(&node.name));
+    let mut others = others.filter_map(|one| Some((one, date_seconds(&one.start)?, date_seconds(&one.end)?)));
+    others.find_map(|(one, from, until)| match () {
+        () if from <= now && now < until => Some(Closed::Reserved(one)),
+        () if now < from && from < end => Some(Closed::Soon(one)),
+        () => None,
+    })
+}
+
+/// What is missing for the whole request on this node.
+pub(super) fn shortages(node: &ClusterNode, request: &Request) -> Vec<Shortage> {
+    missing(&Capacity::of(&[node]), request, node.threads)
+}
+
+/// What is missing on all of these nodes together, for a job that can be spread.
+pub(super) fn shortages_together(nodes: &[&ClusterNode], request: &Request) -> Vec<Shortage> {
+    missing(&Capacity::of(nodes), request, 1)
+}
+
+/// Free and existing resources.
+struct Capacity<'a> {
+    nodes: &'a [&'a ClusterNode],
+    cpus: (u64, u64),
+    memory: (u64, u64),
+}
+
+impl<'a> Capacity<'a> {
+    fn of(nodes: &'a [&'a ClusterNode]) -> Self {
+        let sum =
+            |value: fn(&ClusterNode) -> u64| nodes.iter().fold(0_u64, |sum, node| sum.saturating_add(value(node)));
+        Self {
+            nodes,
+            cpus: (sum(|node| node.cpus.saturating_sub(node.cpus_allocated)), sum(|node| node.cpus)),
+            memory: (
+                sum(|node| node.memory_mib.saturating_sub(node.memory_allocated_mib)),
+                sum(|node| node.memory_mib),
+            ),
+        }
+    }
+
+    fn gpus(&self, gres_type: Option<&str>) -> (u64, u64) {
+        let all = self.nodes.iter().flat_map(|node| &node.gpus);
+        let of_type: Vec<_> = all.filter(|gpu| gres_type.is_none_or(|one| gpu.gres_type == one)).collect();
+        (of_type.iter().filter(|gpu| gpu.state == GpuState::Free).count() as u64, of_type.len() as u64)
+    }
+}
+
+/// GPUs free and existing, of a type or of any.
+pub(super) fn gpus(node: &ClusterNode, gres_type: Option<&str>) -> (u64, u64) {
+    Capacity::of(&[node]).gpus(gres_type)
+}
+
+fn missing(there: &Capacity<'_>, request: &Request, threads: u64) -> Vec<Shortage> {
+    let shortage = |resource, requested, (free, total)| Shortage { resource, requested, free, total };
+    // A request for any type may come with one for a type: the sum must be there too.
+    let any = Gpus { gres_type: None, count: request.gpu_count() };
+    let kinds = request.gpus.iter().filter(|gpus| gpus.gres_type.is_some()).chain((any.count > 0).then_some(&any));
+    let gpus = kinds.map(|gpus| {
+        shortage(Resource::Gpus(gpus.gres_type.clone()), gpus.count, there.gpus(gpus.gres_type.as_deref()))
+    });
+    let cpus = request.cpus.div_ceil(threads) * threads;
+    let rest =
+        [shortage(Resource::Cpus, cpus, there.cpus), shortage(Resource::Memory, request.memory_mib, there.memory)];
+    let mut all: Vec<Shortage> = gpus.chain(rest).filter(|one| one.requested > one.free).collect();
+    // The sum says nothing more than the type of which there is too little.
+    if all.iter().any(|one| matches!(one.resource, Resource::Gpus(Some(_)))) {
+        all.retain(|one| one.resource != Resource::Gpus(None));
+    }
+    if request.is_exclusive && there.cpus.0 < there.cpus.1 && all.iter().all(|one| !one.is_permanent()) {
+        all = vec![shortage(Resource::WholeNode, request.nodes, (0, there.nodes.len() as u64))];
+    }
+    all
+}
+
+/// How much is missing, to compare nodes: GPUs count most.
+pub(super) fn missing_amount(all: &[Shortage]) -> u64 {
+    let weight = |one: &Shortage| match one.resource {
+        Resource::Gpus(_) => 1 << 40,
+        Resource::Cpus => 1 << 20,
+        Resource::Memory | Resource::WholeNode => 1,
+    };
+    all.iter()
+        .fold(0, |sum, one| sum.saturating_add(one.requested.saturating_sub(one.free).saturating_mul(weight(one))))
+}

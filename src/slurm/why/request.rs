@@ -1,0 +1,216 @@
+//! What a job requests, from columns that only `squeue --Format` has.
+
+use model::queued_job::QueuedJob;
+use model::slurm_time::seconds;
+
+/// The columns of [`Request::parse`], with their widths. No column is free text of a user.
+pub(super) const COLUMNS: [(&str, usize); 15] = [
+    ("JobID", 20),
+    ("tres-alloc", 200),
+    ("tres-per-job", 100),
+    ("tres-per-node", 100),
+    ("tres-per-task", 100),
+    ("tres-per-socket", 100),
+    ("NumTasks", 12),
+    ("NumNodes", 20),
+    ("PriorityLong", 14),
+    ("TimeLimit", 20),
+    ("StartTime", 22),
+    ("EndTime", 22),
+    ("Feature", 200),
+    ("OverSubscribe", 10),
+    ("Reservation", 80),
+];
+
+/// GPUs of one type, or of any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpus {
+    /// The GRES type; `None` for any.
+    pub gres_type: Option<String>,
+    /// The number.
+    pub count: u64,
+}
+
+/// What a job requests; of a job that runs, what it has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The number of nodes, at least.
+    pub nodes: u64,
+    /// The number of tasks.
+    pub tasks: u64,
+    /// The CPUs on all nodes.
+    pub cpus: u64,
+    /// The memory on all nodes, in MiB.
+    pub memory_mib: u64,
+    /// The GPUs on all nodes.
+    pub gpus: Vec<Gpus>,
+    /// Whether it requests what is not compared with the nodes: other GRES, shares of GPUs, GPUs for each socket.
+    pub has_more: bool,
+    /// The features: `h200&cc9.0`; empty for any.
+    pub features: String,
+    /// Whether it requests whole nodes.
+    pub is_exclusive: bool,
+    /// Its reservation; empty for none.
+    pub reservation: String,
+    /// Slurm's priority; 0 for a job that is held.
+    pub priority: u64,
+    /// The time limit: `1:00:00`, `UNLIMITED`.
+    pub limit: String,
+    /// When it started; for a pending job Slurm's estimate, if there is one.
+    pub start: String,
+    /// When its time limit is reached; not a date without a limit.
+    pub end: String,
+}
+
+impl Request {
+    /// Parses the columns; returns the job id too.
+    pub fn parse(columns: &[String; 15]) -> Option<(u64, Self)> {
+        let [
+            job,
+            total,
+            per_job,
+            per_node,
+            per_task,
+            per_socket,
+            tasks,
+            nodes,
+            priority,
+            limit,
+            start,
+            end,
+            features,
+            shared,
+            reservation,
+        ] = columns;
+        let text = |text: &str| if ["(null)", "N/A"].contains(&text) { String::new() } else { text.to_owned() };
+        let tres = |name: &str| total.split(',').find_map(|item| item.strip_prefix(name)?.strip_prefix('='));
+        // `1-2` for a range.
+        let nodes = nodes.split('-').next().and_then(|nodes| nodes.parse().ok()).unwrap_or(1).max(1);
+        let tasks = tasks.parse().unwrap_or(1).max(1);
+        let mut request = Self {
+            nodes,
+            tasks,
+            cpus: tres("cpu").and_then(|cpus| cpus.parse().ok()).unwrap_or_default(),
+            memory_mib: tres("mem").and_then(mebibytes).unwrap_or_default(),
+            gpus: Vec::new(),
+            has_more: !text(per_socket).is_empty(),
+            features: text(features),
+            is_exclusive: shared == "NO",
+            reservation: text(reservation),
+            priority: priority.parse().unwrap_or_default(),
+            limit: limit.clone(),
+            start: start.clone(),
+            end: end.clone(),
+        };
+        for (gres, times) in [(per_job, 1), (per_node, nodes), (per_task, tasks)] {
+            request.add(&text(gres), times);
+        }
+        Some((job.parse().ok()?, request))
+    }
+
+    /// Adds `gres/gpu:nvidia:2`, or `gres/gpu:nvidia=2`.
+    fn add(&mut self, gres: &str, times: u64) {
+        for item in gres.split(',').filter(|item| !item.is_empty()) {
+            let item = item.trim_start_matches("gres/").trim_start_matches("gres:").replace('=', ":");
+            let mut parts: Vec<&str> = item.split(':').collect();
+            let count = parts.last().and_then(|count| count.parse::<u64>().ok());
+            parts.truncate(parts.len() - usize::from(count.is_some()));
+            let count = count.unwrap_or(1).saturating_mul(times);
+            match parts.as_slice() {
+                ["gpu"] => self.gpus.push(Gpus { gres_type: None, count }),
+                ["gpu", kind] => self.gpus.push(Gpus { gres_type: Some((*kind).to_owned()), count }),
+                // CPUs of a task are part of the total.
+                ["cpu" | "mem"] => {}
+                _ => self.has_more = true,
+            }
+        }
+    }
+
+    /// The number of GPUs of all types.
+    pub fn gpu_count(&self) -> u64 {
+        self.gpus.iter().fold(0, |sum, gpus| sum.saturating_add(gpus.count))
+    }
+
+    /// Whether it has a time limit. A job without one that backfill starts gets the limit of a year (24.11).
+    pub(super) fn has_limit(&self) -> bool {
+        seconds(&self.limit).is_some_and(|seconds| seconds < 365 * 86_400)
+    }
+
+    /// Whether a job on this many nodes needs one node alone: one task cannot be spread.
+    pub(super) const fn is_single(&self, usable_nodes: usize) -> bool {
+        self.nodes == 1 && (self.tasks == 1 || usable_nodes == 1)
+    }
+
+    /// The features of which a node needs all, or one of several lists; `None` for an expression that only Slurm evaluates.
+    pub(super) fn alternatives(&self) -> Option<Vec<Vec<&str>>> {
+        let is_plain = !self.features.contains(['[', ']', '(', ')', '*', '!']);
+        is_plain.then(|| self.features.split('|').map(|all| all.split([',', '&']).collect()).collect())
+    }
+}
+
+/// Whether the queue lists the job as one that can start when resources are free.
+pub(super) fn is_in_line(job: &QueuedJob) -> bool {
+    job.is_pending()
+        && (["Resources", "Priority", "None", ""].contains(&job.reason.as_str()) || needs_nodes(&job.reason))
+}
+
+/// Whether this is the reason of a job whose nodes are down, drained or reserved.
+pub(super) fn needs_nodes(reason: &str) -> bool {
+    reason.starts_with("ReqNodeNotAvail") || reason.starts_with("Nodes required for job are")
+}
+
+/// `4G`, `1500M`, `2.50T` in MiB.
+fn mebibytes(text: &str) -> Option<u64> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let factor = match unit {
+        "K" => 1.0 / 1024.0,
+        "" | "M" => 1.0,
+        "G" => 1024.0,
+        "T" => 1024.0 * 1024.0,
+        "P" => 1024.0 * 1024.0 * 1024.0,
+        _ => return None,
+    };
+    let number = number.parse::<f64>().ok().filter(|number| (0.0..1e9).contains(number))?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in the range")]
+    Some((number * factor).round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_gpus_of_all_options() {
+        let columns = |per_job: &str, per_node: &str, per_task: &str, per_socket: &str| {
+            [
+                "7",
+                "cpu=6,mem=2.50G,node=2",
+                per_job,
+                per_node,
+                per_task,
+                per_socket,
+                "3",
+                "2-4",
+                "9",
+                "UNLIMITED",
+                "N/A",
+                "NONE",
+                "(null)",
+                "OK",
+                "(null)",
+            ]
+            .map(str::to_owned)
+        };
+        let parse = |per_job, per_node, per_task, per_socket| {
+            let (job, request) = Request::parse(&columns(per_job, per_node, per_task, per_socket)).unwrap();
+            assert_eq!((job, request.nodes, request.tasks, request.cpus, request.memory_mib), (7, 2, 3, 6, 2560));
+            (request.gpu_count(), request.has_more)
+        };
+        assert_eq!(parse("gres/gpu:2", "N/A", "N/A", "N/A"), (2, false));
+        assert_eq!(parse("N/A", "gres/gpu:nvidia:2", "N/A", "N/A"), (4, false));
+        assert_eq!(parse("N/A", "gres/gpu", "cpu=2,gres/gpu:h200=1", "N/A"), (5, false));
+        assert_eq!(parse("N/A", "gres:gpu:1,gres:shard:2", "N/A", "N/A"), (2, true));
+        assert_eq!(parse("N/A", "N/A", "N/A", "gres/gpu:1"), (0, true));
+        assert!(Request::parse(&columns("", "", "", "").map(|_| "x".to_owned())).is_none());
+    }
+}

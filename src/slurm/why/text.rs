@@ -1,0 +1,195 @@
+//! Words for amounts, nodes, jobs and times.
+
+use super::fit::{self, Closed, Resource, Shortage};
+use super::request::Request;
+use super::{Position, Situation};
+use crate::nodes::answer::NodeShare;
+use crate::nodes::{ClusterNode, GpuState};
+use model::printable::count;
+use model::queued_job::QueuedJob;
+
+/// The maximum number of listed jobs, users and nodes.
+pub(super) const MOST: usize = 4;
+
+/// `18:30`, or `2026-11-29 18:30` on another day; `None` if it is no date.
+pub(super) fn date(text: &str, now: &str) -> Option<String> {
+    let (day, time) = text.split_once('T')?;
+    let minute = time.get(..5)?;
+    Some(if now.starts_with(day) { minute.to_owned() } else { format!("{day} {minute}") })
+}
+
+/// `2 GPUs of type h200`, `1 CPU`, `4.0 GiB`.
+pub(super) fn amount(resource: &Resource, number: u64) -> String {
+    match resource {
+        Resource::Gpus(None) => count(number, "GPU"),
+        Resource::Gpus(Some(kind)) => format!("{} of type {kind}", count(number, "GPU")),
+        Resource::Cpus => count(number, "CPU"),
+        Resource::Memory => format!("{} of memory", gib(number)),
+        Resource::WholeNode if number == 1 => "a whole node".to_owned(),
+        Resource::WholeNode => format!("{number} whole nodes"),
+    }
+}
+
+pub(super) fn gib(mib: u64) -> String {
+    match mib {
+        0..1024 => format!("{mib} MiB"),
+        _ if mib % 1024 == 0 => format!("{} GiB", mib / 1024),
+        _ => format!("{}.{} GiB", mib / 1024, mib % 1024 * 10 / 1024),
+    }
+}
+
+/// `2 of 2 in use`.
+pub(super) fn used(lack: &Shortage) -> String {
+    match lack.resource {
+        Resource::Memory => format!("{} of {} in use", gib(lack.total - lack.free), gib(lack.total)),
+        Resource::WholeNode => "in use".to_owned(),
+        _ => format!("{} of {} in use", lack.total - lack.free, lack.total),
+    }
+}
+
+/// What a job requests: `2 GPUs, 4 CPUs and 8 GiB of memory on c1`.
+pub(super) fn request(job: &QueuedJob, request: &Request) -> String {
+    let gpus = request.gpus.iter().map(|gpus| amount(&Resource::Gpus(gpus.gres_type.clone()), gpus.count));
+    let mut parts: Vec<String> = gpus.collect();
+    parts.push(amount(&Resource::Cpus, request.cpus));
+    parts.extend((request.memory_mib > 0).then(|| amount(&Resource::Memory, request.memory_mib)));
+    parts.extend(request.has_more.then(|| "other GRES".to_owned()));
+    let last = parts.pop().unwrap_or_default();
+    let list = if parts.is_empty() { last } else { format!("{} and {last}", parts.join(", ")) };
+    let nodes = match (request.is_exclusive, request.nodes) {
+        (true, 1) => " on a node for itself".to_owned(),
+        (true, nodes) => format!(" on {nodes} nodes for itself"),
+        (false, 1) => String::new(),
+        (false, nodes) => format!(" on {nodes} nodes"),
+    };
+    let pending = |text: String| if job.is_pending() { text } else { String::new() };
+    let named = if job.required.is_empty() { String::new() } else { pending(format!(", only on {}", job.required)) };
+    let excluded = if job.excluded.is_empty() { String::new() } else { pending(format!(", not on {}", job.excluded)) };
+    let features = if request.features.is_empty() {
+        String::new()
+    } else {
+        pending(format!(", with feature {}", request.features))
+    };
+    format!("{list}{nodes}{named}{excluded}{features}")
+}
+
+/// `Free on c1: 0 of 2 GPUs, 1 of 8 CPUs, 10.0 of 20.0 GiB of memory`, the best nodes first.
+pub(super) fn free(request: &Request, position: &Position<'_>) -> Option<String> {
+    let mut nodes = position.open.clone();
+    nodes.sort_by_key(|node| {
+        (position.best.map(|best| best.name.as_str()) != Some(node.name.as_str()), {
+            let all = fit::shortages(node, request);
+            (all.len(), fit::missing_amount(&all))
+        })
+    });
+    let of_node = |node: &&ClusterNode| {
+        let mut kinds: Vec<Option<&str>> = request.gpus.iter().map(|gpus| gpus.gres_type.as_deref()).collect();
+        kinds.dedup();
+        let gpus = kinds.iter().map(|kind| {
+            let (free, total) = fit::gpus(node, *kind);
+            format!("{free} of {}", amount(&Resource::Gpus(kind.map(str::to_owned)), total))
+        });
+        let cpus = format!("{} of {}", node.cpus.saturating_sub(node.cpus_allocated), count(node.cpus, "CPU"));
+        let memory = node.memory_mib.saturating_sub(node.memory_allocated_mib);
+        let memory = format!("{} of {}", gib(memory), gib(node.memory_mib));
+        format!("on {}: {}", node.name, gpus.chain([cpus, memory]).collect::<Vec<_>>().join(", "))
+    };
+    let listed: Vec<String> = nodes.iter().take(MOST).map(of_node).collect();
+    let more = nodes.len().saturating_sub(MOST);
+    let more = if more > 0 { format!("; and {}", count(more, "more node")) } else { String::new() };
+    (!listed.is_empty()).then(|| format!("Free {}{more}", listed.join("; ")))
+}
+
+/// Nodes on which it cannot start now, if there are others.
+pub(super) fn closed(position: &Position<'_>) -> Option<String> {
+    let is_told = position.open.is_empty() && position.closed.len() == 1;
+    let names: Vec<&str> = position.closed.iter().map(|(node, _)| node.name.as_str()).take(MOST).collect();
+    let more = if position.closed.len() > MOST { ", ..." } else { "" };
+    (!names.is_empty() && !is_told).then(|| format!("It cannot start on {}{more} at present", names.join(", ")))
+}
+
+/// A node on which nothing starts, and why.
+pub(super) fn closed_node(node: &ClusterNode, why: &Closed<'_>, now: &str) -> String {
+    let time = |text: &str| date(text, now).unwrap_or_else(|| text.to_owned());
+    match why {
+        Closed::State => {
+            let report = &node.report;
+            let silence = if report.responding { "" } else { " and does not respond" };
+            let reason = if report.reason.is_empty() { String::new() } else { format!(": {}", report.reason) };
+            format!("{}, which is {}{silence}{reason}", node.name, report.state)
+        }
+        Closed::Reserved(one) => format!("{}, which is reserved until {} ({})", node.name, time(&one.end), one.name),
+        Closed::Soon(one) => format!(
+            "{}, which is reserved from {} to {} ({}): its time limit is later",
+            node.name,
+            time(&one.start),
+            time(&one.end),
+            one.name
+        ),
+    }
+}
+
+/// No node is allowed at all.
+pub(super) fn no_node(job: &QueuedJob, request: &Request) -> String {
+    match () {
+        () if !job.required.is_empty() => {
+            format!("cannot start: {} does not fit its partition or features", job.required)
+        }
+        () if !request.features.is_empty() => format!("cannot start: no node has the feature {}", request.features),
+        () => format!("cannot start: the partition {} has no node for it", job.partition),
+    }
+}
+
+/// There is never enough.
+pub(super) fn never(lack: &Shortage, is_single: bool) -> String {
+    let place = if is_single { "no node has more than" } else { "its nodes together have" };
+    let total = if lack.total == 0 { "none".to_owned() } else { amount(&lack.resource, lack.total) };
+    let place = if lack.total == 0 { "its nodes have" } else { place };
+    format!("it requests {}, and {place} {total}", amount(&lack.resource, lack.requested))
+}
+
+/// The jobs that hold a resource of a node.
+pub(super) fn holders_of(node: &ClusterNode, resource: &Resource) -> Vec<u64> {
+    match resource {
+        Resource::Gpus(kind) => {
+            let of_type = node.gpus.iter().filter(|gpu| kind.as_ref().is_none_or(|kind| gpu.gres_type == *kind));
+            let mut jobs: Vec<u64> = of_type.flat_map(|gpu| gpu.state.jobs()).map(|job| job.job).collect();
+            jobs.sort_unstable();
+            jobs.dedup();
+            jobs
+        }
+        Resource::Cpus | Resource::WholeNode => {
+            node.shares.iter().filter(|share| share.cpus > 0).map(|share| share.job).collect()
+        }
+        Resource::Memory => node.shares.iter().filter(|share| share.memory_mib > 0).map(|share| share.job).collect(),
+    }
+}
+
+/// Whether jobs that are not listed hold a resource of a node.
+pub(super) fn has_hidden_holder(node: &ClusterNode, resource: &Resource) -> bool {
+    let held = |value: fn(&NodeShare) -> u64| node.shares.iter().map(value).fold(0, u64::saturating_add);
+    match resource {
+        Resource::Gpus(kind) => {
+            let mut of_type = node.gpus.iter().filter(|gpu| kind.as_ref().is_none_or(|kind| gpu.gres_type == *kind));
+            of_type.any(|gpu| gpu.state == GpuState::Allocated { job: None })
+        }
+        Resource::Cpus | Resource::WholeNode => held(|share| share.cpus) < node.cpus_allocated,
+        Resource::Memory => held(|share| share.memory_mib) < node.memory_allocated_mib,
+    }
+}
+
+/// `job 3 of alice (1 GPU, 2 CPUs, 4 GiB)`.
+pub(super) fn holder(node: &ClusterNode, job: u64) -> Option<String> {
+    let share = node.shares.iter().find(|share| share.job == job)?;
+    let owner = node.jobs.iter().find(|owned| owned.job == job)?;
+    let gpus = (share.gpus > 0).then(|| count(share.gpus, "GPU"));
+    let parts = gpus.into_iter().chain([count(share.cpus, "CPU"), gib(share.memory_mib)]);
+    Some(format!("job {job} of {} ({})", owner.user, parts.collect::<Vec<_>>().join(", ")))
+}
+
+impl Situation<'_> {
+    /// The job and its paragraph.
+    pub fn sentence(&self, job: &QueuedJob) -> String {
+        format!("Job {} of {} {}", job.id, job.user, self.explain(job))
+    }
+}
