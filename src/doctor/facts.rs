@@ -223,6 +223,8 @@ pub struct CheapFacts {
     pub cuda: CudaFacts,
     /// The OOM kills in this container.
     pub memory_kills: Observed<MemoryKills>,
+    /// Whether an OOM kill ends all processes of the container.
+    pub has_oom_group: bool,
     /// Whether AMD's compute device exists in the container.
     pub has_kfd: bool,
     /// Container settings besides GPUs.

@@ -113,6 +113,7 @@ fn healthy() -> CheapFacts {
         ports: vec![Port { daemon: "slurmctld", number: 6817, owner: PortOwner::Free }],
         cuda: CudaFacts::default(),
         memory_kills: Ok(facts::MemoryKills::default()),
+        has_oom_group: false,
         has_kfd: false,
         settings: facts::ContainerSettings::default(),
         exposed_secrets: Vec::new(),

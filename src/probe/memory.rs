@@ -1,7 +1,7 @@
 //! The memory of the machine, and how much of it this container may use.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::cgroup::Hierarchies;
 use super::regular;
@@ -65,6 +65,13 @@ fn free_and_limit(version: CgroupVersion, group: &Path) -> Option<(u64, u64)> {
     let lines = stat.lines().filter_map(|line| cache.iter().find_map(|name| line.strip_prefix(name)));
     let cache: u64 = lines.filter_map(|value| value.trim().parse::<u64>().ok()).fold(0, u64::saturating_add);
     Some((limit.saturating_sub(number(used)?.saturating_sub(cache)), limit))
+}
+
+/// The files of cgroup v2 that have the kernel kill all processes of the container when memory runs out. The kubelet sets them since 1.28.
+pub fn oom_groups(root: &Path) -> Vec<PathBuf> {
+    let (_, groups) = Hierarchies::read(root).groups("memory").unwrap_or_default();
+    let files = groups.into_iter().map(|group| group.join("memory.oom.group"));
+    files.filter(|file| regular::text(file).is_ok_and(|text| text.trim() == "1")).collect()
 }
 
 /// `some avg10=0.00 avg60=...`
@@ -222,6 +229,24 @@ mod tests {
             ("sys/fs/cgroup/a/b/memory.max", "max\n"),
         ];
         assert_eq!(memory(&files).limit_mib, Some(2048));
+    }
+
+    #[test]
+    fn finds_oom_group_of_container_after_slurmd_moved_process() {
+        let found = |value: &'static str| {
+            let root = tree(&[
+                ("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n"),
+                ("proc/self/cgroup", "0::/system\n"),
+                ("sys/fs/cgroup/memory.oom.group", value),
+                ("sys/fs/cgroup/system/memory.oom.group", "0\n"),
+            ]);
+            oom_groups(root.path())
+                .iter()
+                .map(|file| file.strip_prefix(root.path()).unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(found("1\n"), [Path::new("sys/fs/cgroup/memory.oom.group")]);
+        assert!(found("0\n").is_empty());
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod in_use;
 mod jobs_on_node;
 mod joining;
 mod key;
+mod oom_group;
 mod own_host_name;
 mod reload;
 mod remote_hosts;
@@ -120,6 +121,7 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     let device_files = close_device_files(&planned);
     let job_map = clear_job_map(&config, sources.root, &planned);
     let remote_hosts = remote_hosts::check(&planned.customized.remote_hosts, budget.timeout(remote_hosts::TIMEOUT));
+    let oom_group = oom_group::turn_off(sources.root);
     let cheap = cheap_findings(&config, sources.root, &inventory, &planned.files);
     let mut prepared = prepared_result(&config, sources.root, planned, &inventory, changed);
     prepared.slurm_user = slurm_user(&owners);
@@ -150,6 +152,7 @@ pub fn start(sources: &Sources<'_>, report_progress: ReportProgress<'_>) -> Resu
     prepared.findings.extend(sshd);
     prepared.findings.extend(device_files);
     prepared.findings.extend(job_map);
+    prepared.findings.extend(oom_group);
     prepared.findings.extend(cheap);
     prepared.findings.extend(key.findings.iter().cloned());
     prepared.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));

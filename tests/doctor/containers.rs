@@ -204,6 +204,13 @@ fn start() -> Vec<Case> {
         ("no-address", "address", healthy().failure("address", 2, "")),
         ("killed-for-memory", "memory-kills", healthy().file("sys/fs/cgroup/memory.events", "oom 2\noom_kill 3\n")),
         (
+            "killed-together",
+            "oom-group",
+            healthy()
+                .file("sys/fs/cgroup/cgroup.controllers", "memory\n")
+                .file("sys/fs/cgroup/memory.oom.group", "1\n"),
+        ),
+        (
             "limited",
             "limits",
             two_sockets(healthy())

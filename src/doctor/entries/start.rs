@@ -127,6 +127,14 @@ pub(super) const ENTRIES: &[Entry] = &[
         check: Check::Start(Kind::MemoryKills, memory_kills),
     },
     Entry {
+        id: "oom-group",
+        symptoms: &["in Kubernetes, the whole pod ends with OOMKilled (exit code 137) when one job runs out of memory"],
+        examines: "memory.oom.group of the container's cgroup",
+        cause: "since 1.28 the kubelet has the kernel kill all processes of a container together",
+        repair: "`singleProcessOOMKill: true` in the kubelet's configuration (Kubernetes 1.32); or a writable cgroup, where the start turns it off",
+        check: Check::Start(Kind::OomGroup, oom_group),
+    },
+    Entry {
         id: "limits",
         symptoms: &["fewer CPUs or less memory than the machine has"],
         examines: "the container's cpuset, CPU quota and memory limit",
@@ -332,6 +340,17 @@ fn memory_kills(start: &StartFacts<'_>) -> Observations {
             "request enough memory (srun --mem=8G); raise the limit with docker run --memory",
         ),
     }
+}
+
+fn oom_group(start: &StartFacts<'_>) -> Observations {
+    if !start.cheap.has_oom_group {
+        return Observations::ok("an OOM kill ends one process");
+    }
+    Observations::warn(
+        "an OOM kill ends the container and all its jobs",
+        "memory.oom.group of its cgroup is 1: the kubelet sets it since 1.28",
+        "set singleProcessOOMKill: true in the kubelet's configuration (Kubernetes 1.32), or let the container write its cgroup",
+    )
 }
 
 /// `: job 7 (python3, 900 MiB), ...`.

@@ -85,6 +85,7 @@ pub fn examine_paths(paths: &ExaminedPaths<'_>, is_listening: &dyn Fn(u16) -> Op
         ports: paths.ports.into_iter().map(port).collect(),
         cuda: if paths.has_nvidia { cuda(root) } else { CudaFacts::default() },
         memory_kills: memory_kills(root, paths.run),
+        has_oom_group: !probe::memory::oom_groups(root).is_empty(),
         has_kfd: root.join("dev/kfd").exists(),
         settings: container_settings(root),
         exposed_secrets: Vec::new(),

@@ -193,6 +193,7 @@ fn cheap_facts_within_deadline(scope: &Scope, config: &Config, inventory: &Inven
         ports: Vec::new(),
         cuda: crate::facts::CudaFacts::default(),
         memory_kills: Err("not checked".to_owned()),
+        has_oom_group: false,
         has_kfd: false,
         settings: crate::facts::ContainerSettings::default(),
         exposed_secrets: Vec::new(),

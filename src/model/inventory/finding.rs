@@ -116,6 +116,7 @@ pub enum Kind {
     ExposedSecrets,
     MemoryKills,
     MungeKey,
+    OomGroup,
     Ports,
     Proxy,
     SavedState,
