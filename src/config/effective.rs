@@ -155,6 +155,7 @@ mod tests {
             ("SLURMINIT_STOP_TIMEOUT", "2.5"),
             ("SLURMINIT_NODES", "3"),
             ("SLURMINIT_RESERVE_MIB", "100"),
+            ("SLURMINIT_TMP_DISK_MIB", "100"),
             ("SLURMINIT_GPU_TYPE", "amd"),
             ("GPU_TYPE", "intel"),
             ("DSHPC_GPU_TYPE", "nvidia"),

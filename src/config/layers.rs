@@ -75,7 +75,7 @@ const fn of_image(name: &'static str, key: &'static str, kind: Kind) -> Variable
 }
 
 /// The variables. The first one of the image that sets a key has priority.
-pub const VARIABLES: [Variable; 24] = [
+pub const VARIABLES: [Variable; 25] = [
     of_operator("SLURMINIT_ROLE", "role", Kind::Word),
     of_operator("SLURMINIT_ON_MISMATCH", "on_mismatch", Kind::Word),
     of_operator("SLURMINIT_LOG_FORMAT", "log.format", Kind::Word),
@@ -87,6 +87,7 @@ pub const VARIABLES: [Variable; 24] = [
     of_operator("SLURMINIT_STOP_TIMEOUT", "supervise.stop_timeout", Kind::Seconds),
     of_operator("SLURMINIT_NODES", "simulate.nodes", Kind::Number),
     of_operator("SLURMINIT_RESERVE_MIB", "node.reserve_mib", Kind::Number),
+    of_operator("SLURMINIT_TMP_DISK_MIB", "node.tmp_disk_mib", Kind::Number),
     of_operator("SLURMINIT_GPU_TYPE", "gpu_type", Kind::Word),
     of_image("GPU_TYPE", "gpu_type", Kind::Word),
     of_image("DSHPC_GPU_TYPE", "gpu_type", Kind::Word),

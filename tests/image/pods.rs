@@ -217,6 +217,34 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
     assert_eq!(ssh(&namespace, &login, "yes", "hostname"), "slurm-login-0\n");
 }
 
+/// The directory of a new claim is writable for root alone: `sbatch` of a user failed without a word.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn users_write_job_output_to_shared_storage() {
+    let objects = template::objects("shared");
+    let [nodes, controllers] = <[Template; 2]>::try_from(template::templates(&objects)).expect("two StatefulSets");
+    let mut namespace = Namespace::new(&template::config(&objects, "slurm-config", "slurminit.toml"));
+    let node = namespace.start(&nodes, 0);
+    let controller = namespace.start(&controllers, 0);
+    controller.until_ready(&controllers);
+    node.until_ready(&nodes);
+    let alice = "setpriv --reuid=1501 --regid=1501 --clear-groups env HOME=/home/alice";
+    let output = controller
+        .container
+        .sh(&format!("{alice} sbatch --wait --quiet --output=out --wrap 'id -un' && cat /data/out"));
+    assert_eq!(output, "alice");
+    assert_eq!(
+        node.container.sh("stat -c '%U %a' /data /data/out /home /home/alice"),
+        "root 1777\nalice 644\nroot 755\nalice 700"
+    );
+    // An administrator's mode of a directory with files stays.
+    controller.container.sh("chmod 0775 /data");
+    controller.delete(&controllers);
+    let controller = namespace.start(&controllers, 0);
+    controller.until_ready(&controllers);
+    assert_eq!(controller.container.sh("stat -c %a /data"), "775");
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn manifests_use_only_known_fields() {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::names::Names;
-use super::template::{Mount, Probe, Source, Template};
+use super::template::{Init, Mount, Probe, Source, Template};
 use crate::docker::{Container, DEMO, FULL, Image, Outcome, PLAIN, Volume, directory, docker, unique};
 
 /// DNS search domains of the namespace: a Service is `NAME.DOMAIN`; pods look up incomplete names in all three.
@@ -91,6 +91,7 @@ impl Namespace {
         for mount in &template.mounts {
             let volume = match &mount.source {
                 Source::Claim => self.claim(&format!("{}-{name}", mount.name)),
+                Source::Shared => self.claim(&mount.name),
                 source => {
                     volumes.push(volume(source));
                     volumes[volumes.len() - 1].name.clone()
@@ -100,7 +101,7 @@ impl Namespace {
         }
         let holder = self.holder(&name, &address, &held);
         held.iter().for_each(|(mount, _)| self.fill(&holder, mount, number % 2 == 1));
-        run_init_container(template, &held);
+        template.init.iter().for_each(|init| run_init_container(template, init, &held));
         let fqdn = format!("{name}.{}.{}", template.domain, SEARCH[0]);
         let hosts = format!("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n{address}\t{fqdn}\t{name}\n");
         let gpu = "[[gpu]]\nname = \"Simulated NVIDIA H200\"\n".repeat(usize::try_from(template.gpus).expect("fits"));
@@ -136,6 +137,8 @@ impl Namespace {
     /// like any tmpfs. In every second pod no volume has one: nothing may depend on the medium.
     fn fill(&self, holder: &Container, mount: &Mount, is_open: bool) {
         match &mount.source {
+            // The directory that the kubelet creates in a claim is root's.
+            Source::Shared => {}
             Source::Empty { memory: true, .. } if !is_open => {}
             Source::Empty { .. } | Source::Claim => make_world_writable(holder, &mount.name),
             Source::Secret { name, mode } => {
@@ -191,10 +194,9 @@ fn image(template: &Template) -> Image {
     })
 }
 
-/// Runs the pod's init container, if any, to completion.
+/// Runs an init container to completion.
 #[track_caller]
-fn run_init_container(template: &Template, held: &[(&Mount, String)]) {
-    let Some(init) = &template.init else { return };
+fn run_init_container(template: &Template, init: &Init, held: &[(&Mount, String)]) {
     let mut image = image(template).with(["--network", "none"]);
     image = init.options.iter().fold(image, |image, option| image.with([option]));
     for mount in &init.mounts {

@@ -22,8 +22,8 @@ pub(crate) struct Template {
     pub(crate) gpus: u64,
     /// The tag of its image.
     pub(crate) tag: String,
-    /// The init container, which runs to completion before the main one.
-    pub(crate) init: Option<Init>,
+    /// The init containers, which run to completion before the main one.
+    pub(crate) init: Vec<Init>,
     pub(crate) startup: Probe,
     pub(crate) ready: Probe,
     pub(crate) live: Probe,
@@ -50,10 +50,21 @@ pub(crate) struct Mount {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    Empty { memory: bool, bytes: Option<u64> },
+    Empty {
+        memory: bool,
+        bytes: Option<u64>,
+    },
     Claim,
-    Secret { name: String, mode: u64 },
-    ConfigMap { name: String, mode: u64 },
+    /// A directory of a claim that all pods share.
+    Shared,
+    Secret {
+        name: String,
+        mode: u64,
+    },
+    ConfigMap {
+        name: String,
+        mode: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -87,7 +98,8 @@ pub(crate) fn config(objects: &[Value], map: &str, file: &str) -> String {
 /// The StatefulSets of these objects. Panics on an unsupported kind.
 #[track_caller]
 pub(crate) fn templates(objects: &[Value]) -> Vec<Template> {
-    const KNOWN: [&str; 4] = ["ConfigMap", "NetworkPolicy", "Service", "StatefulSet"];
+    const KNOWN: [&str; 7] =
+        ["ConfigMap", "NetworkPolicy", "PersistentVolumeClaim", "Pod", "PodDisruptionBudget", "Service", "StatefulSet"];
     let unknown = objects.iter().find(|object| !KNOWN.contains(&object["kind"].as_str().unwrap_or_default()));
     assert_eq!(unknown, None, "tests/image/pods does not support this kind");
     kind(objects, "StatefulSet").map(|set| template(set.clone(), objects)).collect()
@@ -120,7 +132,7 @@ fn template(set: Value, objects: &[Value]) -> Template {
     volumes.extend(claims.into_iter().map(|name| (name, Source::Claim)));
     let mut options = Vec::new();
     let pod_profile = pod.fields("securityContext").map(|context| apply_pod_security(context, &mut options));
-    let init = pod.list("initContainers").into_iter().map(|container| init(container, &volumes)).next();
+    let init = pod.list("initContainers").into_iter().map(|container| init(container, &volumes)).collect();
     let [mut container] = <[Fields; 1]>::try_from(pod.list("containers")).expect("one container");
     let image = container.text("image").expect("an image");
     let tag = image.rsplit_once(':').expect("a tag").1.to_owned();
@@ -138,7 +150,7 @@ fn template(set: Value, objects: &[Value]) -> Template {
     let gpus = resources(container.must("resources"), &mut options);
     let mounts =
         container.list("volumeMounts").into_iter().map(|mount| self::mount(mount, &volumes)).collect::<Vec<_>>();
-    let unused = volumes.iter().find(|(name, _)| mounts.iter().all(|mount| mount.name != *name));
+    let unused = volumes.iter().find(|(name, _)| mounts.iter().all(|mount| mount.name.split('.').next() != Some(name)));
     assert_eq!(unused, None, "unused volume");
     let startup = probe(container.must("startupProbe"));
     let (ready, live) = (probe(container.must("readinessProbe")), probe(container.must("livenessProbe")));
@@ -209,6 +221,9 @@ fn volume(mut volume: Fields) -> (String, Source) {
     let source = if let Some(mut empty) = volume.fields("emptyDir") {
         let memory = empty.text("medium").is_some_and(|medium| medium == "Memory");
         Source::Empty { memory, bytes: empty.text("sizeLimit").map(|size| bytes(&size)) }
+    } else if let Some(mut claim) = volume.fields("persistentVolumeClaim") {
+        claim.ignore(["claimName"]);
+        Source::Shared
     } else if let Some(mut secret) = volume.fields("secret") {
         for mut item in secret.list("items") {
             assert_eq!(item.text("key"), item.text("path"), "a file has the name of its key");
@@ -226,6 +241,8 @@ fn mount(mut mount: Fields, volumes: &[(String, Source)]) -> Mount {
     let (_, source) = volumes.iter().find(|(volume, _)| *volume == name).expect("a volume of that name");
     let is_read_only = mount.flag("readOnly");
     let is_config = matches!(source, Source::Secret { .. } | Source::ConfigMap { .. });
+    // The Docker volume of each directory of a claim.
+    let name = mount.text("subPath").map_or(name.clone(), |directory| format!("{name}.{directory}"));
     assert_eq!(is_read_only, is_config, "{path}: Secrets and ConfigMaps must be read-only, other volumes writable");
     Mount { name, path, is_read_only, source: source.clone() }
 }

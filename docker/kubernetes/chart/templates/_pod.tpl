@@ -10,30 +10,86 @@ app.kubernetes.io/instance: {{ .top.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
+{{- /* The labels of an object. Selectors must not have these: they cannot change. */ -}}
+{{- define "slurminit.objectLabels" -}}
+{{ include "slurminit.labels" . }}
+{{ include "slurminit.standardLabels" .top }}
+{{- end }}
+
+{{- define "slurminit.standardLabels" -}}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: slurminit
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /*
+The prefix of all names. The controller's name is a host name, which jobs and slurm.conf have without a domain, and names of pods are labels,
+which have at most 63 characters: an install would fail half-way.
+*/ -}}
+{{- define "slurminit.fullname" -}}
+{{- $name := .Values.nameOverride | default .Release.Name -}}
+{{- if contains "." $name }}
+{{- fail (printf "the name %s has a dot, and Slurm takes the part before it for a host's name: choose another name of the release, or set nameOverride" $name) }}
+{{- end }}
+{{- if gt (len $name) 40 }}
+{{- fail (printf "the name %s has more than 40 characters, and names of pods at most 63: choose another name of the release, or set nameOverride" $name) }}
+{{- end }}
+{{- $name }}
+{{- end }}
+
+{{- /* MiB of a quantity. */ -}}
+{{- define "slurminit.mib" -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "P" 1000000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 -}}
+{{- $number := regexFind "^[0-9]+" . -}}
+{{- div (mul (int64 $number) (int64 (get $units (trimPrefix $number .)))) 1048576 -}}
+{{- end }}
+
 {{- define "slurminit.tag" -}}
 {{- $gpu := .top.Values.compute.gpu.type -}}
 {{- if eq .role "compute" }}{{ $gpu = .of.gpu.type }}{{ end -}}
 {{- $words := list .top.Values.image.tag -}}
 {{- if not .top.Values.image.tag }}{{ $words = list .top.Values.image.version (eq $gpu "none" | ternary "" $gpu) }}{{ end -}}
-{{- if or (include "slurminit.hasSsh" .) (and (eq .role "controller") (ne .top.Values.accounting.mode "none")) -}}
+{{- if or (include "slurminit.hasSsh" .) (and (eq .role "controller") (or .top.Values.rest.enabled (ne .top.Values.accounting.mode "none"))) -}}
 {{- $words = append $words "full" -}}
 {{- end -}}
 {{- .of.tag | default (compact $words | join "-") | default "latest" -}}
 {{- end }}
 
 {{- define "slurminit.hasSsh" -}}
-{{- if and (eq .role "login") .top.Values.login.ssh.enabled }}yes{{ end -}}
+{{- if and (eq .role "login") .top.Values.login.ssh.enabled (not .isTest) }}yes{{ end -}}
 {{- end }}
 
 {{- define "slurminit.config" -}}
 {{- .Values.config | trimSuffix "\n" }}
+{{- range $table, $enabled := dict "metrics" .Values.metrics.enabled "rest" .Values.rest.enabled }}
+{{- if and $enabled (regexMatch (printf `(?m)^\s*\[%s\]` $table) $.Values.config) }}
+{{- fail (printf "config has a table [%s], and %s.enabled adds one: remove one of them" $table $table) }}
+{{- end }}
+{{- end }}
 {{- if .Values.metrics.enabled }}
-{{- if regexMatch `(?m)^\s*\[metrics\]` .Values.config }}
-{{- fail "config has a table [metrics], and metrics.enabled adds one: remove one of them" }}
+{{- $services := list (printf "%s-controller-0" (include "slurminit.fullname" .)) }}
+{{- range $kind := prepend (keys .Values.moreComputes | sortAlpha) "compute" }}
+{{- $services = append $services (printf "%s-%s" (include "slurminit.fullname" $) $kind) }}
+{{- end }}
+{{- $hosts := .Values.metrics.hosts }}
+{{- range $services }}
+{{- $name := printf "%s.%s" . $.Release.Namespace }}
+{{- $hosts = concat $hosts (list $name (printf "%s.svc" $name) (printf "%s.svc.cluster.local" $name)) }}
 {{- end }}
 
 [metrics]
 listen = "0.0.0.0:{{ .Values.metrics.port }}"
+# The names of the Services, which the clients may request.
+hosts = {{ uniq $hosts | toJson }}
+{{- end }}
+{{- if .Values.rest.enabled }}
+
+[rest]
+listen = "0.0.0.0:{{ .Values.rest.port }}"
 {{- end }}
 {{ end }}
 
@@ -44,11 +100,36 @@ listen = "0.0.0.0:{{ .Values.metrics.port }}"
 
 {{- define "slurminit.emptyDir" -}}
 - name: {{ .name }}
+  {{- if .size }}
   emptyDir:
     {{- if .memory }}
     medium: Memory
     {{- end }}
     sizeLimit: {{ .size }}
+  {{- else }}
+  emptyDir: {}
+  {{- end }}
+{{- end }}
+
+{{- /* A directory for files of jobs: `name`, its key in `of`. */ -}}
+{{- define "slurminit.scratch" -}}
+{{- $size := get .of .name -}}
+{{- $claims := .of.claims | default (dict "enabled" false) -}}
+{{- if $claims.enabled -}}
+- name: {{ .name }}
+  ephemeral:
+    volumeClaimTemplate:
+      spec:
+        accessModes: [ReadWriteOnce]
+        {{- if kindIs "string" $claims.storageClass }}
+        storageClassName: {{ $claims.storageClass | quote }}
+        {{- end }}
+        resources:
+          requests:
+            storage: {{ required (printf "%s has no size, which claims.enabled needs" .name) $size }}
+{{- else -}}
+{{ include "slurminit.emptyDir" (dict "name" .name "size" $size) }}
+{{- end -}}
 {{- end }}
 
 {{- define "slurminit.pod" -}}
@@ -60,6 +141,9 @@ listen = "0.0.0.0:{{ .Values.metrics.port }}"
 metadata:
   labels:
     {{- include "slurminit.labels" . | nindent 4 }}
+    {{- with .of.labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   {{- with .of.annotations }}
   annotations:
     {{- toYaml . | nindent 4 }}
@@ -87,10 +171,14 @@ spec:
   affinity:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- with .of.topologySpreadConstraints }}
+  topologySpreadConstraints:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   {{- if or (ne $gpu "none") .of.tolerations }}
   tolerations:
     {{- if ne $gpu "none" }}
-    - key: {{ $gpu }}.com/gpu
+    - key: {{ include "slurminit.gpuResource" . }}
       operator: Exists
       effect: NoSchedule
     {{- end }}
@@ -101,32 +189,35 @@ spec:
   securityContext:
     seccompProfile:
       type: RuntimeDefault
-    {{- if eq $gpu "amd" }}
+    {{- if has $gpu (list "amd" "intel") }}
     # The groups that own /dev/kfd and /dev/dri/renderD* on the machines.
     supplementalGroups: {{ .of.supplementalGroups | default (list 44 105) | toJson }}
     {{- end }}
-  {{- if $hasAccounts }}
+  {{- $sharesData := and $values.sharedStorage.enabled (eq .role "controller") }}
+  {{- if or $hasAccounts $sharesData .of.initContainers }}
   initContainers:
+    {{- if $hasAccounts }}
     # The root is read-only: [[user]] needs a copy of the image's /etc in memory. Directories that are mounted there are left out.
     - name: etc
-      image: {{ $image }}
-      imagePullPolicy: {{ $values.image.pullPolicy }}
+      {{- include "slurminit.initContainer" (dict "image" $image "top" .top "capabilities" (list "CHOWN")) | nindent 6 }}
       command: [sh, -ec, "tar -C /etc --one-file-system --exclude=./munge --exclude=./slurm -c . | tar -C /new -x --same-owner"]
-      securityContext:
-        runAsUser: 0
-        runAsGroup: 0
-        privileged: false
-        allowPrivilegeEscalation: false
-        readOnlyRootFilesystem: true
-        capabilities:
-          drop: [ALL]
-          add: [CHOWN]
-      resources:
-        requests: {cpu: 100m, memory: 64Mi}
-        limits: {cpu: 100m, memory: 64Mi}
       volumeMounts:
         - name: etc
           mountPath: /new
+    {{- end }}
+    {{- if $sharesData }}
+    # The directory of a new claim is writable for root alone, and jobs write their output into it. One with files keeps its mode.
+    - name: data
+      {{- include "slurminit.initContainer" (dict "image" $image "top" .top "capabilities" list) | nindent 6 }}
+      command: [sh, -ec, "[ -n \"$(ls -A /data)\" ] || chmod 1777 /data || echo 'users cannot write to /data: give them access on the file server' >&2"]
+      volumeMounts:
+        - name: shared
+          mountPath: /data
+          subPath: data
+    {{- end }}
+    {{- with .of.initContainers }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   {{- end }}
   containers:
     - name: slurminit
@@ -137,11 +228,16 @@ spec:
         - name: SLURMINIT_ROLE
           value: {{ .role }}
         - name: SLURMINIT_CONTROLLER
-          value: {{ .top.Release.Name }}-controller-0
+          value: {{ include "slurminit.fullname" .top }}-controller-0
         {{- /* Of the target full, an image has accounting by default. */}}
-        {{- if or (ne $values.accounting.mode "none") (include "slurminit.hasSsh" .) }}
+        {{- if or (ne $values.accounting.mode "none") (include "slurminit.hasSsh" .) (and (eq .role "controller") $values.rest.enabled) }}
         - name: SLURMINIT_ACCOUNTING
           value: {{ $values.accounting.mode }}
+        {{- end }}
+        {{- if and (eq .role "compute") .of.tmp (not .of.claims.enabled) }}
+        # /tmp is a part of the machine's disk. A pod that exceeds its size is evicted.
+        - name: SLURMINIT_TMP_DISK_MIB
+          value: {{ include "slurminit.mib" .of.tmp | quote }}
         {{- end }}
         {{- if ne .role "compute" }}
         # Where NVIDIA's runtime is the default, a pod that asks for no GPU would get all of them: the image says "all".
@@ -153,6 +249,13 @@ spec:
         - name: SLURMINIT_LOGIN_PORT
           value: "2222"
         {{- end }}
+        {{- with .of.env }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      {{- with .of.envFrom }}
+      envFrom:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
       {{- $ports := include "slurminit.ports" . | fromYamlArray }}
       {{- with $ports }}
       ports:
@@ -178,9 +281,20 @@ spec:
       {{- if eq .role "controller" }}
       lifecycle:
         preStop:
-          # When the whole cluster is deleted, the computes deregister from the controller, within about 4 s each.
+          # When the whole cluster is deleted, the computes deregister from the controller, within about 4 s each. When only this pod is
+          # replaced, nothing changes.
           exec:
-            command: [sh, -c, "timeout 15 sh -c 'while sinfo --noheader --Node | grep -q .; do sleep 0.5; done' || true"]
+            command:
+              - sh
+              - -c
+              - |
+                timeout 15 sh -c '
+                    same=0 before=
+                    while nodes=$(sinfo --noheader --Node --format "%N %T") && [ -n "$nodes" ] && [ "$same" -lt 8 ]; do
+                        if [ "$nodes" = "$before" ]; then same=$((same + 1)); else same=0; fi
+                        before=$nodes
+                        sleep 0.5
+                    done' || true
       {{- end }}
       securityContext:
         # Slurm starts jobs as their users, so it begins as root; these five are all that it takes (docs/security.md).
@@ -191,12 +305,12 @@ spec:
         readOnlyRootFilesystem: true
         capabilities:
           drop: [ALL]
+          {{- $capabilities := list "CHOWN" "DAC_OVERRIDE" "KILL" "SETGID" "SETUID" }}
           {{- if include "slurminit.hasSsh" . }}
           # sshd's unprivileged part has an empty root.
-          add: [CHOWN, DAC_OVERRIDE, KILL, SETGID, SETUID, SYS_CHROOT]
-          {{- else }}
-          add: [CHOWN, DAC_OVERRIDE, KILL, SETGID, SETUID]
+          {{- $capabilities = append $capabilities "SYS_CHROOT" }}
           {{- end }}
+          add: [{{ concat $capabilities (.of.capabilities | default list) | uniq | join ", " }}]
         {{- if eq $gpu "amd" }}
         # ROCm sets memory policies (set_mempolicy, mbind), which the runtime's profile refuses.
         seccompProfile:
@@ -210,11 +324,17 @@ spec:
         requests:
           cpu: {{ $cpu | quote }}
           memory: {{ $memory }}
+          {{- with .of.resources }}
+          {{- toYaml . | nindent 10 }}
+          {{- end }}
         limits:
           cpu: {{ $cpu | quote }}
           memory: {{ $memory }}
           {{- if ne $gpu "none" }}
-          {{ .of.gpu.resource | default (printf "%s.com/gpu" $gpu) }}: {{ .of.gpu.count }}
+          {{ .of.gpu.resource | default (include "slurminit.gpuResource" .) }}: {{ .of.gpu.count }}
+          {{- end }}
+          {{- with .of.resources }}
+          {{- toYaml . | nindent 10 }}
           {{- end }}
         {{- else }}
         {{- toYaml .of.resources | nindent 8 }}
@@ -235,6 +355,11 @@ spec:
         - name: secrets
           mountPath: /run/secrets
           readOnly: true
+        {{- if $values.webhookSecret }}
+        - name: webhooks
+          mountPath: /run/webhooks
+          readOnly: true
+        {{- end }}
         - name: config
           mountPath: /config
           readOnly: true
@@ -259,13 +384,19 @@ spec:
         - name: shm
           mountPath: /dev/shm
         {{- end }}
+        {{- with .of.volumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+    {{- with .of.sidecars }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   volumes:
     {{- if $hasAccounts }}
     {{- include "slurminit.emptyDir" (dict "name" "etc" "memory" true "size" "16Mi") | nindent 4 }}
     {{- end }}
-    {{- if not (or (eq .role "controller") (include "slurminit.hasSsh" .)) }}
+    {{- if or (eq .role "compute") .isTest }}
     # A pod that comes back needs nothing of it.
-    {{- include "slurminit.emptyDir" (dict "name" "state" "size" (.of.state | default "64Mi")) | nindent 4 }}
+    {{- include "slurminit.emptyDir" (dict "name" "state" "size" (kindIs "string" .of.state | ternary .of.state "64Mi")) | nindent 4 }}
     {{- end }}
     {{- include "slurminit.emptyDir" (dict "name" "etc-slurm" "memory" true "size" "4Mi") | nindent 4 }}
     {{- include "slurminit.emptyDir" (dict "name" "etc-munge" "memory" true "size" "1Mi") | nindent 4 }}
@@ -283,29 +414,62 @@ spec:
           - key: accounting_password
             path: accounting_password
           {{- end }}
+    {{- with $values.webhookSecret }}
+    - name: webhooks
+      secret:
+        secretName: {{ . }}
+        defaultMode: 256
+    {{- end }}
     - name: config
       configMap:
-        name: {{ .top.Release.Name }}-config
-    {{- include "slurminit.emptyDir" (dict "name" "tmp" "size" .of.tmp) | nindent 4 }}
+        name: {{ include "slurminit.fullname" .top }}-config
+    {{- include "slurminit.scratch" (dict "name" "tmp" "of" .of) | nindent 4 }}
     {{- if $values.sharedStorage.enabled }}
     - name: shared
       persistentVolumeClaim:
-        claimName: {{ $values.sharedStorage.existingClaim | default (printf "%s-shared" .top.Release.Name) }}
+        claimName: {{ $values.sharedStorage.existingClaim | default (printf "%s-shared" (include "slurminit.fullname" .top)) }}
     {{- else }}
     # The pod's own, and gone with it.
-    {{- include "slurminit.emptyDir" (dict "name" "data" "size" .of.data) | nindent 4 }}
+    {{- include "slurminit.scratch" (dict "name" "data" "of" .of) | nindent 4 }}
     {{- if $hasAccounts }}
-    {{- include "slurminit.emptyDir" (dict "name" "home" "size" .of.home) | nindent 4 }}
+    {{- include "slurminit.scratch" (dict "name" "home" "of" .of) | nindent 4 }}
     {{- end }}
     {{- end }}
     {{- if eq .role "compute" }}
     # Counts as the pod's memory while it is used.
     {{- include "slurminit.emptyDir" (dict "name" "shm" "memory" true "size" (.of.shm | default (eq $gpu "none" | ternary "1Gi" "8Gi"))) | nindent 4 }}
     {{- end }}
+    {{- with .of.volumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end }}
+
+{{- define "slurminit.initContainer" -}}
+image: {{ .image }}
+imagePullPolicy: {{ .top.Values.image.pullPolicy }}
+securityContext:
+  runAsUser: 0
+  runAsGroup: 0
+  privileged: false
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+    {{- with .capabilities }}
+    add: {{ toJson . }}
+    {{- end }}
+resources:
+  requests: {cpu: 100m, memory: 64Mi}
+  limits: {cpu: 100m, memory: 64Mi}
+{{- end }}
+
+{{- /* The resource of the vendor's device plugin. */ -}}
+{{- define "slurminit.gpuResource" -}}
+{{- get (dict "nvidia" "nvidia.com/gpu" "amd" "amd.com/gpu" "intel" "gpu.intel.com/xe") .of.gpu.type -}}
 {{- end }}
 
 {{- define "slurminit.mungeKeySecret" -}}
-{{- .Values.mungeKeySecret | default (printf "%s-munge-key" .Release.Name) -}}
+{{- .Values.mungeKeySecret | default (printf "%s-munge-key" (include "slurminit.fullname" .)) -}}
 {{- end }}
 
 {{- /* The ports of a pod: a list of name and port. */ -}}
@@ -314,6 +478,7 @@ spec:
 {{- if eq .role "controller" -}}
 {{- $ports = append $ports (dict "name" "slurmctld" "port" 6817) -}}
 {{- if ne .top.Values.accounting.mode "none" }}{{ $ports = append $ports (dict "name" "slurmdbd" "port" 6819) }}{{ end -}}
+{{- if .top.Values.rest.enabled }}{{ $ports = append $ports (dict "name" "rest" "port" (int .top.Values.rest.port)) }}{{ end -}}
 {{- else if eq .role "compute" -}}
 {{- $ports = append $ports (dict "name" "slurmd" "port" 6818) -}}
 {{- end -}}
@@ -329,7 +494,7 @@ kind: Service
 metadata:
   name: {{ .name }}
   labels:
-    {{- include "slurminit.labels" . | nindent 4 }}
+    {{- include "slurminit.objectLabels" . | nindent 4 }}
 spec:
   clusterIP: None
   publishNotReadyAddresses: true
@@ -364,9 +529,9 @@ spec:
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
-  name: {{ .top.Release.Name }}-{{ .component }}
+  name: {{ include "slurminit.fullname" .top }}-{{ .component }}
   labels:
-    {{- include "slurminit.labels" . | nindent 4 }}
+    {{- include "slurminit.objectLabels" . | nindent 4 }}
 spec:
   {{- toYaml .of.podDisruptionBudget | nindent 2 }}
   selector:
