@@ -30,6 +30,11 @@ impl RunningConfig {
         self.get(key)?.parse().ok()
     }
 
+    /// Whether there is an accounting database.
+    pub fn has_accounting(&self) -> bool {
+        self.get("AccountingStorageType").is_some_and(|storage| storage.ends_with("slurmdbd"))
+    }
+
     /// slurmctld's state directory.
     pub fn state_directory(&self) -> Option<PathBuf> {
         self.get("StateSaveLocation").map(PathBuf::from)

@@ -113,10 +113,10 @@ fn reports_memory_and_utilization_of_mig_instances() {
 }
 
 #[test]
-fn skips_extra_calls_unless_requested() {
+fn skips_extra_calls_of_whole_gpus_unless_requested() {
     let machine = "[[gpu]]\ncondition = { tensor = 1.0 }\n[[gpu.mig]]\nbusy = [1.0, 1.0]\n";
     let samples = samples(&[machine, machine], &[]);
-    assert_eq!((samples[1][0].tensor_ppm, samples[1][0].instances.len()), (None, 0));
+    assert_eq!((samples[1][0].tensor_ppm, samples[1][0].instances.len()), (None, 1));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::docker::{Container, docker};
+use crate::docker::{Container, DEMO, FULL, Image, Network, Volume, directory, docker};
 use crate::gpu_faults::{serve, until_sampled};
 
 const PEOPLE: &str = "[[user]]\nname = 'alice'\nuid = 1501\n[[user]]\nname = 'bob'\nuid = 1502\n";
@@ -120,4 +120,45 @@ fn killed_container_loses_one_interval_of_a_report() {
     // The next run of the job is added.
     container.until(&format!("slurminit report {job_id} --csv | grep -q ,RUNNING,2,"));
     assert_eq!(run["gpus"][0]["busy"].as_f64(), run["gpus"][0]["percent_ms"].as_f64().map(|ms| ms * 55.0), "{run:#}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn two_nodes_of_a_job_appear_as_one_report() {
+    let (network, key) = (Network::new(), Volume::new("key"));
+    let config = directory(&[("slurminit.toml", "[accounting]\nmode = 'embedded'\n[agent]\ninterval = 1\n")]);
+    let member = |image, role: &str, name| {
+        Image::new(image)
+            .with(["--hostname", name, "--network-alias", name, "--network", &network.0, "--env", "DEMO_GPUS=2"])
+            .with(["--env", &format!("SLURMINIT_ROLE={role}"), "--env", "SLURMINIT_CONTROLLER=head"])
+            .mount(config.path(), "/config")
+            .volume(&key, "/etc/munge")
+            .serve()
+    };
+    let head = member(FULL, "controller", "head");
+    let nodes = [member(DEMO, "compute", "c1"), member(DEMO, "compute", "c2")];
+    for (node, percent) in nodes.iter().zip([70, 20]) {
+        set(node, 0, percent, 10_000);
+        set(node, 1, percent, 10_000);
+    }
+    let id = nodes[0].sh("sbatch --parsable -N2 --gres=gpu:2 -o /dev/null --wrap 'srun sleep 12'");
+    nodes[0].until(&format!("squeue --noheader --jobs {id} --states RUNNING | grep -q ."));
+    nodes[0].sh(&format!("scontrol update jobid={id} admincomment='a note of the administrator'"));
+    // Both nodes add their part to the database.
+    let is_merged = format!("slurminit report {id} --json | grep -c measured_seconds | grep -qx 4");
+    head.until(&is_merged);
+    let all = report(&head, "root");
+    let job = job(&all, &id);
+    assert_eq!((job["gpus"].as_array().unwrap().len(), job["nodes"].as_array().unwrap().len()), (4, 2), "{all:#}");
+    for gpu in job["gpus"].as_array().unwrap() {
+        let set = if gpu["node"] == "c1" { 70.0 } else { 20.0 };
+        assert_within(2.0, gpu["use_percent"].as_f64().unwrap(), set);
+    }
+    assert_within(2.0, job["use_percent"].as_f64().unwrap(), 45.0);
+    let comment = head.sh(&format!("sacct --noheader --parsable2 --allocations --jobs {id} --format=AdminComment"));
+    assert!(comment.starts_with("JS1:") && comment.ends_with("= a note of the administrator"), "{comment}");
+    // A node has its own part without the database.
+    assert_eq!(nodes[1].sh("wc -l </var/lib/slurm/jobs.jsonl"), "1");
+    // In the table of users, too.
+    head.until("slurminit usage | grep -q \"45 %\"");
 }

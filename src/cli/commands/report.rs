@@ -1,17 +1,23 @@
 //! `slurminit report`: shows what jobs did with their GPUs.
 
-mod summary;
+pub(super) mod summary;
+
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 
 use super::columns::{Column, dash, format_table, wrap};
 use super::{Configuration, json, print};
+use crate::output::error_line;
 use faults::usage::JobRecord;
 use install::load_config;
 use model::exit_code;
 use model::printable;
+use slurm::client::{Client, limit};
 use summary::{JobReport, UserReport};
 use watch::agent;
+
+const SLURM: Client = Client::with_timeout(limit::STATUS);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -71,8 +77,8 @@ struct Reports {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let mut records = records(&args.configuration)?;
     let now = agent::unix();
+    let mut records = records(&args)?;
     let from = now.saturating_sub(args.since);
     records.retain(|record| {
         let is_wanted = args.jobs.iter().any(|job| job.matches(record));
@@ -93,12 +99,46 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     Ok(exit_code::SUCCESS)
 }
 
-/// Root reads the files, which need no running agent.
-fn records(configuration: &Configuration) -> anyhow::Result<Vec<JobRecord>> {
-    if nix::unistd::Uid::effective().is_root() {
-        return agent::usage::read(&configuration.load()?.paths.state);
+/// The records of this node, and those of the accounting database, which has the other nodes'. Root reads the files, which need no running agent.
+fn records(args: &Args) -> anyhow::Result<Vec<JobRecord>> {
+    let is_root = nix::unistd::Uid::effective().is_root();
+    let own = match is_root {
+        true => agent::usage::read(&args.configuration.load()?.paths.state),
+        false => agent::usage::ask(&load_config::run_directory(args.configuration.file())?),
+    };
+    let accounted = match SLURM.config() {
+        Ok(config) if config.has_accounting() => Some(accounted(args, is_root)),
+        _ => None,
+    };
+    let mut records = match (own, &accounted) {
+        (Ok(own), _) => own,
+        // This container has no node.
+        (Err(_), Some(Ok(_))) => Vec::new(),
+        (Err(error), _) => return Err(error),
+    };
+    match accounted {
+        Some(Ok(accounted)) => {
+            let key = |record: &JobRecord| (record.job.job, record.job.start, record.node.clone());
+            let known: BTreeSet<_> = records.iter().map(key).collect();
+            records.extend(accounted.into_iter().filter(|record| !known.contains(&key(record))));
+        }
+        Some(Err(error)) => error_line(format_args!("jobs of other nodes are missing: {error:#}")),
+        None => {}
     }
-    agent::usage::ask(&load_config::run_directory(configuration.file())?)
+    records.sort_by_key(|record| (record.job.end.is_none(), record.job.end));
+    Ok(records)
+}
+
+/// The records in the AdminComment of jobs. Slurm decides whose jobs this user may see.
+fn accounted(args: &Args, is_root: bool) -> anyhow::Result<Vec<JobRecord>> {
+    let which = match args.jobs.as_slice() {
+        [] => format!("--starttime=now-{}seconds", args.since),
+        jobs => format!("--jobs={}", jobs.iter().map(|job| job.id.to_string()).collect::<Vec<_>>().join(",")),
+    };
+    let options = ["--allocations", "--parsable2", "--noheader", "--format=AdminComment", &which];
+    let options = options.into_iter().chain(is_root.then_some("--allusers")).collect::<Vec<_>>();
+    let output = Client::with_timeout(limit::HISTORY).output("sacct", &options)?;
+    Ok(output.lines().flat_map(agent::usage::jobstats::records).collect())
 }
 
 fn text(jobs: &[JobReport], users: &[UserReport]) -> String {
@@ -190,7 +230,7 @@ fn csv(jobs: &[JobReport]) -> String {
     text
 }
 
-fn percent(percent: Option<f64>) -> String {
+pub(super) fn percent(percent: Option<f64>) -> String {
     percent.map_or_else(dash, |percent| format!("{percent:.0} %"))
 }
 

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::columns::{Column, format_table};
-use super::report::hours;
+use super::report::{hours, percent, summary};
+use faults::usage::JobRecord;
 use model::exit_code;
 use slurm::client::{Client, limit};
+use watch::agent::usage::jobstats;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -23,7 +25,7 @@ pub(crate) struct Args {
 }
 
 /// The usage of one user in one account.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Usage {
     user: String,
     account: String,
@@ -33,13 +35,17 @@ struct Usage {
     gpu_seconds: u64,
     /// CPU seconds.
     cpu_seconds: u64,
+    /// The mean use of the GPUs, of the jobs that have a report.
+    gpu_use_percent: Option<f64>,
+    /// The measured GPU time that was not used.
+    wasted_gpu_seconds: u64,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     // sacct truncates the times of jobs to this period. A requeued job has a record for each run, and sacct shows only the last by default.
     let options = ["--allusers", "--allocations", "--duplicates", "--parsable2", "--noheader", "--truncate"];
     let (since, until) = (format!("--starttime={}", args.since), format!("--endtime={}", args.until));
-    let format = "--format=JobIDRaw,User,Account,ElapsedRaw,AllocTRES";
+    let format = "--format=JobIDRaw,User,Account,ElapsedRaw,AllocTRES,AdminComment";
     let output =
         Client::with_timeout(limit::HISTORY).output("sacct", &[&options[..], &[&since, &until, format]].concat());
     let output = output
@@ -54,20 +60,29 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 fn sums(output: &str) -> Vec<Usage> {
     let mut sums: BTreeMap<(String, String), Usage> = BTreeMap::new();
     let mut jobs = BTreeSet::new();
+    let mut records: BTreeMap<(String, String), Vec<JobRecord>> = BTreeMap::new();
     for line in output.lines() {
-        let mut fields = line.split('|');
+        let mut fields = line.splitn(6, '|');
         let mut field = || fields.next().unwrap_or_default();
-        let (job, user, account, seconds, tres) =
-            (field(), field().to_owned(), field().to_owned(), field().parse().unwrap_or(0), field());
+        let (job, user, account, seconds, tres, comment) =
+            (field(), field().to_owned(), field().to_owned(), field().parse().unwrap_or(0), field(), field());
         if tres.is_empty() {
             continue;
         }
         let count =
             |name: &str| tres.split(',').find_map(|part| part.strip_prefix(name)?.parse::<u64>().ok()).unwrap_or(0);
-        let sum = sums.entry((user.clone(), account.clone())).or_insert(Usage { user, account, ..Usage::default() });
+        let key = (user.clone(), account.clone());
+        let sum = sums.entry(key.clone()).or_insert(Usage { user, account, ..Usage::default() });
         sum.jobs += u64::from(jobs.insert(job));
         sum.gpu_seconds += seconds * count("gres/gpu=");
         sum.cpu_seconds += seconds * count("cpu=");
+        records.entry(key).or_default().extend(jobstats::records(comment));
+    }
+    for (key, records) in records {
+        let Some(sum) = sums.get_mut(&key) else { continue };
+        let reports = summary::jobs(&records, 0, true);
+        sum.gpu_use_percent = summary::use_percent(&reports);
+        sum.wasted_gpu_seconds = reports.iter().map(|report| report.wasted_gpu_seconds).sum();
     }
     let mut usages: Vec<Usage> = sums.into_values().collect();
     usages.sort_by_key(|usage| std::cmp::Reverse((usage.gpu_seconds, usage.cpu_seconds)));
@@ -81,10 +96,13 @@ fn table(usages: &[Usage]) -> String {
         Column::right("JOBS", 8),
         Column::right("GPU HOURS", 12),
         Column::right("CPU HOURS", 12),
+        Column::right("GPU USE", 7),
+        Column::right("WASTED", 8),
     ];
     let row = |usage: &Usage| {
         let (gpu, cpu) = (hours(usage.gpu_seconds), hours(usage.cpu_seconds));
-        [usage.user.clone(), usage.account.clone(), usage.jobs.to_string(), gpu, cpu]
+        let (used, wasted) = (percent(usage.gpu_use_percent), hours(usage.wasted_gpu_seconds));
+        [usage.user.clone(), usage.account.clone(), usage.jobs.to_string(), gpu, cpu, used, wasted]
     };
     format_table(&columns, &usages.iter().map(row).collect::<Vec<_>>())
 }
@@ -106,7 +124,8 @@ mod tests {
                 account: "lab".to_owned(),
                 jobs: 2,
                 gpu_seconds: 5400,
-                cpu_seconds: 10_800
+                cpu_seconds: 10_800,
+                ..Usage::default()
             }
         );
         assert_eq!((usages[1].user.as_str(), usages[1].gpu_seconds, usages[1].cpu_seconds), ("bob", 0, 3600));

@@ -4,6 +4,8 @@
 //! Slurm's user all: Slurm's PrivateData cannot be circumvented here. The files are root's; other users get their records from the
 //! [`socket`].
 
+mod comments;
+pub mod jobstats;
 mod records;
 mod socket;
 
@@ -19,6 +21,7 @@ use model::prepared::{OfferedGpu, Prepared};
 use sys::report;
 
 use super::unix_ms;
+use comments::Comments;
 
 pub use records::read;
 pub use socket::ask;
@@ -44,6 +47,7 @@ pub(super) struct Keeper {
     has_warned: bool,
     /// Whether the saved state has jobs.
     has_saved_jobs: bool,
+    comments: Comments,
 }
 
 impl Keeper {
@@ -69,6 +73,7 @@ impl Keeper {
             repeats: false,
             has_warned: false,
             has_saved_jobs,
+            comments: Comments::default(),
         }
     }
 
@@ -125,6 +130,7 @@ impl Keeper {
             // The record first: it is read once if it is written twice.
             self.warn(records::append(&self.state, &ended));
             self.save();
+            self.comments.queue(ended);
         }
     }
 

@@ -14,47 +14,50 @@ const LOW_PERCENT: f64 = 15.0;
 
 /// The report of a job or array.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct JobReport {
+pub(in crate::commands) struct JobReport {
     /// `17`, `17_3` for a task, `17_*` for an array.
-    pub(super) job: String,
-    pub(super) user: String,
-    pub(super) account: String,
+    pub(in crate::commands) job: String,
+    pub(in crate::commands) user: String,
+    pub(in crate::commands) account: String,
     /// The state of the run that ended last.
-    pub(super) state: String,
-    pub(super) start: u64,
-    pub(super) end: Option<u64>,
+    pub(in crate::commands) state: String,
+    pub(in crate::commands) start: u64,
+    pub(in crate::commands) end: Option<u64>,
     /// Starts: more than one if it was requeued.
-    pub(super) runs: usize,
+    pub(in crate::commands) runs: usize,
     /// Tasks of an array.
-    pub(super) tasks: usize,
-    pub(super) nodes: BTreeSet<String>,
+    pub(in crate::commands) tasks: usize,
+    pub(in crate::commands) nodes: BTreeSet<String>,
     /// The allocated GPU time.
-    pub(super) gpu_seconds: u64,
+    pub(in crate::commands) gpu_seconds: u64,
     /// The part of it with samples.
-    pub(super) measured_gpu_seconds: u64,
+    pub(in crate::commands) measured_gpu_seconds: u64,
     /// The mean utilization.
-    pub(super) use_percent: Option<f64>,
-    pub(super) peak_percent: Option<u32>,
+    pub(in crate::commands) use_percent: Option<f64>,
+    pub(in crate::commands) peak_percent: Option<u32>,
     /// The share of time below 5 %.
-    pub(super) idle_percent: Option<f64>,
+    pub(in crate::commands) idle_percent: Option<f64>,
     /// The highest memory in use of one GPU, and that GPU's memory.
-    pub(super) peak_memory_mib: Option<u64>,
-    pub(super) gpu_memory_mib: Option<u64>,
-    pub(super) energy_wh: Option<f64>,
-    pub(super) throttled_percent: Option<f64>,
+    pub(in crate::commands) peak_memory_mib: Option<u64>,
+    pub(in crate::commands) gpu_memory_mib: Option<u64>,
+    pub(in crate::commands) energy_wh: Option<f64>,
+    pub(in crate::commands) throttled_percent: Option<f64>,
     /// Errors that the driver reported.
-    pub(super) errors: u64,
+    pub(in crate::commands) errors: u64,
     /// The measured GPU time that was not used: the time times (1 - use).
-    pub(super) wasted_gpu_seconds: u64,
+    pub(in crate::commands) wasted_gpu_seconds: u64,
+    /// The integral of the utilization, in percent times ms, and its time in ms.
+    #[serde(skip)]
+    busy: (u64, u64),
     /// What its user could change.
-    pub(super) hints: Vec<String>,
+    pub(in crate::commands) hints: Vec<String>,
     /// Each GPU of each node and run.
-    pub(super) gpus: Vec<GpuReport>,
+    pub(in crate::commands) gpus: Vec<GpuReport>,
 }
 
 /// The report of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct GpuReport {
+pub(in crate::commands) struct GpuReport {
     node: String,
     index: u32,
     id: String,
@@ -74,18 +77,20 @@ pub(super) struct GpuReport {
 
 /// The report of a user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct UserReport {
-    pub(super) user: String,
-    pub(super) jobs: usize,
-    pub(super) gpu_seconds: u64,
-    pub(super) measured_gpu_seconds: u64,
-    pub(super) use_percent: Option<f64>,
-    pub(super) energy_wh: Option<f64>,
-    pub(super) wasted_gpu_seconds: u64,
+pub(in crate::commands) struct UserReport {
+    pub(in crate::commands) user: String,
+    pub(in crate::commands) jobs: usize,
+    pub(in crate::commands) gpu_seconds: u64,
+    pub(in crate::commands) measured_gpu_seconds: u64,
+    pub(in crate::commands) use_percent: Option<f64>,
+    pub(in crate::commands) energy_wh: Option<f64>,
+    pub(in crate::commands) wasted_gpu_seconds: u64,
+    #[serde(skip)]
+    busy: (u64, u64),
 }
 
 /// The reports of jobs, in the order of their first records. `now` is the end of running jobs, in seconds since 1970.
-pub(super) fn jobs(records: &[JobRecord], now: u64, each_task: bool) -> Vec<JobReport> {
+pub(in crate::commands) fn jobs(records: &[JobRecord], now: u64, each_task: bool) -> Vec<JobReport> {
     let mut groups: Vec<(String, Vec<&JobRecord>)> = Vec::new();
     for record in records {
         let job = match record.job.array {
@@ -133,6 +138,7 @@ fn report(name: String, records: &[&JobRecord], now: u64) -> JobReport {
         throttled_percent: ratio(sum(&|gpu| gpu.throttled_ms).saturating_mul(100), measured),
         errors: sum(&|gpu| gpu.errors),
         wasted_gpu_seconds: (known.saturating_mul(100).saturating_sub(busy)) / 100_000,
+        busy: (busy, known),
         hints: Vec::new(),
         gpus: pairs.iter().map(|(record, gpu)| gpu_report(record, gpu, seconds(record))).collect(),
     };
@@ -207,7 +213,7 @@ fn hints(report: &JobReport) -> Vec<String> {
 }
 
 /// The reports of users, the one with the most GPU time first.
-pub(super) fn users(jobs: &[JobReport]) -> Vec<UserReport> {
+pub(in crate::commands) fn users(jobs: &[JobReport]) -> Vec<UserReport> {
     let mut users: BTreeMap<&str, UserReport> = BTreeMap::new();
     for job in jobs {
         let user =
@@ -216,15 +222,18 @@ pub(super) fn users(jobs: &[JobReport]) -> Vec<UserReport> {
         user.gpu_seconds += job.gpu_seconds;
         user.measured_gpu_seconds += job.measured_gpu_seconds;
         user.wasted_gpu_seconds += job.wasted_gpu_seconds;
+        user.busy = (user.busy.0.saturating_add(job.busy.0), user.busy.1 + job.busy.1);
+        user.use_percent = ratio(user.busy.0, user.busy.1);
         user.energy_wh = job.energy_wh.map(|energy| energy + user.energy_wh.unwrap_or_default()).or(user.energy_wh);
     }
-    let with_use = |user: UserReport| {
-        let used = user.measured_gpu_seconds.saturating_sub(user.wasted_gpu_seconds);
-        UserReport { use_percent: ratio(used.saturating_mul(100), user.measured_gpu_seconds), ..user }
-    };
-    let mut users: Vec<UserReport> = users.into_values().map(with_use).collect();
+    let mut users: Vec<UserReport> = users.into_values().collect();
     users.sort_by_key(|user| std::cmp::Reverse(user.gpu_seconds));
     users
+}
+
+/// The mean use of all jobs.
+pub(in crate::commands) fn use_percent(jobs: &[JobReport]) -> Option<f64> {
+    ratio(jobs.iter().fold(0, |sum, job| job.busy.0.saturating_add(sum)), jobs.iter().map(|job| job.busy.1).sum())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a report needs no more digits")]

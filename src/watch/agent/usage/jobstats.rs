@@ -1,0 +1,145 @@
+//! The format of jobstats in a job's AdminComment: `JS1:` and base64 of gzip of JSON (`jobstats.py`, `reportseff`).
+//!
+//! Each node has its own key, so the nodes of a job add theirs to one text. jobstats ignores the key `slurminit`, which has the record. Python's
+//! base64 ends at the padding, so a note can follow; a text without padding gets a longer JSON.
+
+use std::io::{Read as _, Write as _};
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use serde_json::{Map, Value, json};
+
+use faults::usage::{GpuUse, JobRecord};
+
+const PREFIX: &str = "JS1:";
+/// The maximum size of the JSON: a text of another program must not fill the memory.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// The records in a comment.
+pub fn records(comment: &str) -> Vec<JobRecord> {
+    let nodes = split(comment).0.map(|mut stats| stats["nodes"].take());
+    let Some(Value::Object(nodes)) = nodes else { return Vec::new() };
+    nodes.into_iter().filter_map(|(_, mut node)| serde_json::from_value(node["slurminit"].take()).ok()).collect()
+}
+
+/// The comment with this record, and with the other nodes' and the note of the former comment.
+///
+/// # Errors
+/// Never: memory has no errors.
+pub fn merge(comment: &str, record: &JobRecord) -> anyhow::Result<String> {
+    let (stats, note) = split(comment);
+    let seconds = record.job.end.unwrap_or(record.job.start).saturating_sub(record.job.start);
+    let mut nodes = match stats.map(|mut stats| stats["nodes"].take()) {
+        Some(Value::Object(nodes)) => nodes,
+        _ => Map::new(),
+    };
+    // Those of a former run have other times.
+    nodes.retain(|_, node| node["slurminit"]["start"].as_u64().is_none_or(|start| start == record.job.start));
+    nodes.insert(record.node.clone(), node(record));
+    let gpus = nodes.values().filter_map(|node| node["gpu_total_memory"].as_object()).map(Map::len).sum::<usize>();
+    let stats = json!({ "nodes": nodes, "total_time": seconds, "gpus": gpus });
+    Ok(format!("{PREFIX}{} {note}", encode(stats.to_string())?).trim_end().to_owned())
+}
+
+/// Whether the comment has this record.
+pub(super) fn has(comment: &str, record: &JobRecord) -> bool {
+    records(comment).iter().any(|known| known == record)
+}
+
+/// The JSON and the rest.
+fn split(comment: &str) -> (Option<Value>, &str) {
+    let Some(text) = comment.strip_prefix(PREFIX) else { return (None, comment.trim()) };
+    let (text, note) = text.split_once(' ').unwrap_or((text, ""));
+    (decode(text).ok(), note.trim())
+}
+
+fn node(record: &JobRecord) -> Value {
+    let by_gpu = |value: &dyn Fn(&GpuUse) -> Option<Value>| {
+        // Instances of a GPU have its index.
+        let key = |gpu: &GpuUse| match record.gpus.iter().filter(|other| other.part.index == gpu.part.index).count() {
+            1 => gpu.part.index.to_string(),
+            _ => format!("{}:{}", gpu.part.index, gpu.part.id),
+        };
+        let values = record.gpus.iter().filter_map(|gpu| Some((key(gpu), value(gpu)?)));
+        Value::Object(values.collect())
+    };
+    json!({
+        "cpus": record.job.cpus,
+        "total_memory": record.job.memory_mib << 20,
+        "gpu_total_memory": by_gpu(&|gpu| Some(json!(gpu.part.memory_mib.unwrap_or_default() << 20))),
+        "gpu_used_memory": by_gpu(&|gpu| Some(json!(gpu.peak_memory_mib << 20))),
+        "gpu_utilization": by_gpu(&|gpu| gpu.mean_percent().map(|percent| json!((percent * 10.0).round() / 10.0))),
+        "slurminit": record,
+    })
+}
+
+fn encode(mut json: String) -> anyhow::Result<String> {
+    loop {
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
+        gzip.write_all(json.as_bytes())?;
+        let text = STANDARD.encode(gzip.finish()?);
+        if text.ends_with('=') {
+            return Ok(text);
+        }
+        json.push(' ');
+    }
+}
+
+fn decode(text: &str) -> anyhow::Result<Value> {
+    let gzip = STANDARD.decode(text)?;
+    let mut json = Vec::new();
+    GzDecoder::new(gzip.as_slice()).take(MAX_BYTES).read_to_end(&mut json)?;
+    serde_json::from_slice(&json).context("it is not JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use faults::usage::{Job, Part};
+
+    fn record(node: &str) -> JobRecord {
+        let gpu = |index| GpuUse {
+            part: Part { index, id: format!("GPU-{index}"), memory_mib: Some(1024), ..Part::default() },
+            percent_ms: 3,
+            busy: 200,
+            peak_memory_mib: 512,
+            ..GpuUse::default()
+        };
+        let job = Job { job: 7, start: 100, end: Some(160), cpus: 4, memory_mib: 2, ..Job::default() };
+        JobRecord { job, node: node.to_owned(), gpus: vec![gpu(0), gpu(3)] }
+    }
+
+    #[test]
+    fn nodes_merge_into_one_comment_beside_the_note() {
+        let first = merge("slurminit: the container stopped while this job ran", &record("c1")).unwrap();
+        let both = merge(&first, &record("c2")).unwrap();
+        assert_eq!(records(&both), [record("c1"), record("c2")]);
+        assert!(
+            has(&both, &record("c1")) && both.ends_with("= slurminit: the container stopped while this job ran"),
+            "{both}"
+        );
+        let stats = split(&both).0.unwrap();
+        assert_eq!((stats["gpus"].as_u64(), stats["total_time"].as_u64()), (Some(4), Some(60)));
+        assert_eq!(stats["nodes"]["c1"]["gpu_utilization"], json!({"0": 66.7, "3": 66.7}));
+        assert_eq!(stats["nodes"]["c2"]["gpu_used_memory"], json!({"0": 512 << 20, "3": 512 << 20}));
+        // A later run replaces the nodes of the former.
+        let mut later = record("c3");
+        later.job.start = 200;
+        assert_eq!(records(&merge(&both, &later).unwrap()), [later]);
+    }
+
+    #[test]
+    fn reads_the_comments_of_jobstats_and_none_of_other_texts() {
+        let theirs = "JS1:H4sIACj7KWIC/1XNQQrCMBCF4bvMOkonIzNpLyOhGUVIGmnSRSm5u1FEcPt/PN4BSw5aYDogaIz+tNoZF+R3qLn6eE2a8rrDxE5wvAgLsYGtaPiJFbRCxCMP5juqj6QdHJE79zg/t37hWvt34gEN3D9487FoewEKn+eojwAAAA==";
+        let merged = split(&merge(theirs, &record("c1")).unwrap()).0.unwrap();
+        assert_eq!(merged["nodes"].as_object().map(Map::len), Some(2), "{merged}");
+        for other in ["", "JS1:", "JS1:Short", "JS1:None", "JS1:!!", "a note"] {
+            assert_eq!(records(other), [], "{other}");
+            assert_eq!(records(&merge(other, &record("c1")).unwrap()).len(), 1, "{other}");
+        }
+    }
+}
