@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::{ComputeCapability, Floors, GpuSelector, Shards, Sharing};
+use faults::usage::IdlePolicy;
 use model::value;
 
 /// How GPUs are detected and offered to jobs.
@@ -35,6 +36,8 @@ pub struct GpuSettings {
     /// Whether only the job's user can open a GPU's device file, if no cgroup restricts jobs to their GPUs; `None` means
     /// only with several users.
     pub isolate: Option<bool>,
+    /// What happens to jobs that do not use their GPUs.
+    pub idle: IdlePolicy,
 }
 
 impl GpuSettings {
@@ -63,6 +66,7 @@ impl Default for GpuSettings {
             shards: None,
             mps: false,
             isolate: None,
+            idle: IdlePolicy::default(),
         }
     }
 }

@@ -32,6 +32,7 @@ impl StartOnlyTables {
             entry("[metrics]", &config.metrics),
             entry("port in [login]", &config.login.port),
             entry("[agent]", &config.agent),
+            entry("[gpu.idle]", &config.gpu.idle),
             entry("[faults]", &config.faults),
             entry("[memory]", &config.memory),
             // The URL of a webhook does not show its path.

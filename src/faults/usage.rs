@@ -4,6 +4,7 @@
 //! an answer shows whether the job still ran. What an answer has not confirmed is part of no record, and of every view.
 
 mod gpu_use;
+mod idle;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,6 +15,8 @@ use model::inventory::Slowdown;
 use model::prepared::OfferedGpu;
 
 pub use gpu_use::GpuUse;
+use idle::Window;
+pub use idle::{IdleAction, IdleJob, IdlePolicy};
 
 /// The maximum number of kept samples of a GPU: 10 min of samples each 5 s.
 const MAX_SAMPLES: usize = 120;
@@ -70,6 +73,12 @@ pub struct Job {
     pub account: String,
     /// The partition.
     pub partition: String,
+    /// The QOS.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub qos: String,
+    /// The number of its nodes.
+    #[serde(skip)]
+    pub nodes: u64,
     /// The CPUs on this node.
     pub cpus: u64,
     /// The memory on this node, in MiB.
@@ -121,6 +130,8 @@ pub struct Usage {
     interval_ms: u64,
     runs: Vec<JobRecord>,
     samples: BTreeMap<String, VecDeque<Sample>>,
+    /// The idle time of each run.
+    windows: Vec<Window>,
     /// The runs whose records were returned last.
     ended: VecDeque<(u64, u64)>,
     /// The GPUs for jobs, in Slurm's order.
@@ -220,7 +231,9 @@ impl Usage {
             let now = jobs.iter().find(|job| job.run() == run.job.run());
             let has_ended = now.is_none_or(|job| job.end.is_some());
             match now {
-                Some(job) => (run.job.state, run.job.end) = (job.state.clone(), job.end),
+                Some(job) => {
+                    (run.job.state, run.job.end, run.job.nodes) = (job.state.clone(), job.end, job.nodes);
+                }
                 // It was requeued, or its container ended: slurmctld has no end of that run.
                 None => {
                     let is_requeued = jobs.iter().any(|job| job.job == run.job.job);
@@ -274,6 +287,21 @@ impl Usage {
                 gpu.extend(start, end, self.interval_ms * 3);
             }
         }
+    }
+
+    /// The jobs that have not used their GPUs, after an answer of slurmctld. Each is returned once for each step of the policy.
+    pub fn idle(&mut self, policy: &IdlePolicy) -> Vec<IdleJob> {
+        let runs = &self.runs;
+        self.windows.retain(|window| runs.iter().any(|run| run.job.run() == window.run));
+        let mut idle = Vec::new();
+        for run in runs {
+            if !self.windows.iter().any(|window| window.run == run.job.run()) {
+                self.windows.push(Window::new(run.job.run()));
+            }
+            let window = self.windows.iter_mut().find(|window| window.run == run.job.run());
+            idle.extend(window.and_then(|window| window.step(run, policy)));
+        }
+        idle
     }
 
     /// The jobs that have GPUs now, with all samples. `now` is in ms since 1970.

@@ -46,6 +46,8 @@ fn parse_job(value: &Value, node: &str) -> Option<Job> {
         user: owned.user,
         account: text(value, "account"),
         partition: text(value, "partition"),
+        qos: text(value, "qos"),
+        nodes: allocations(value).len() as u64,
         cpus: number(&own["cpus"]["count"]).unwrap_or_default(),
         memory_mib: number(&own["memory"]["allocated"]).unwrap_or_default(),
         start: seconds("start_time")?,

@@ -27,6 +27,7 @@ use faults::controller::{Action, Clock, HealthController, Recount};
 use faults::fault::FaultKind;
 use faults::report::Report;
 use faults::sample::{Identity, Key, Line};
+use faults::usage::{IdleAction, IdleJob};
 use model::inventory::Vendor;
 use model::message;
 use model::prepared::Prepared;
@@ -102,7 +103,7 @@ impl<'a> Agent<'a> {
             health,
             watchers: vendors.map(|vendor| Watcher::new(vendor, config, interval)).collect(),
             notifier: notify::Notifier::new(&config.notifies),
-            usage: usage::Keeper::new(&config.paths, &prepared, interval_ms),
+            usage: usage::Keeper::new(config, &prepared, interval_ms),
             checks: BTreeMap::new(),
             began,
             last_report: None,
@@ -303,8 +304,53 @@ impl<'a> Agent<'a> {
             TaskResult::Resumed(Err(why)) => {
                 report::warn(message!("node-not-resumed", "cannot resume the node: {why}; will retry", why))
             }
-            TaskResult::Resumed(Ok(())) => {}
-            TaskResult::Usage(asked, jobs) => self.usage.update(asked, jobs),
+            TaskResult::Resumed(Ok(())) | TaskResult::Noted(Ok(())) => {}
+            TaskResult::Noted(Err(why)) => {
+                report::warn(message!(
+                    "idle-job-not-cancelled",
+                    "cannot warn or cancel a job that does not use its GPUs: {why}",
+                    why = why
+                ));
+            }
+            TaskResult::Usage(asked, jobs) => {
+                for idle in self.usage.update(asked, jobs) {
+                    self.handle_idle(idle);
+                }
+            }
+        }
+    }
+
+    /// Logs a job that does not use its GPUs, and warns or cancels it.
+    fn handle_idle(&self, idle: IdleJob) {
+        let minutes = idle.seconds / 60;
+        let time = if minutes == 0 { format!("{} s", idle.seconds) } else { format!("{minutes} min") };
+        let (below, job, user) = (self.config.gpu.idle.below, idle.job, printable::short(&idle.user, 100));
+        report::warn(match idle.action {
+            IdleAction::Cancel => message!(
+                "idle-job-cancelled",
+                "cancelling job {job} of {user}: it used its GPUs less than {below} % for {time}, again",
+                job = job,
+                user = user,
+                below = below,
+                time = time
+            ),
+            _ => message!(
+                "idle-job",
+                "job {job} of {user} used its GPUs less than {below} % for {time}",
+                job = job,
+                user = user,
+                below = below,
+                time = time
+            ),
+        });
+        let why = format!("this job used its GPUs less than {below} % for {time}");
+        match (idle.action, self.config.gpu.idle.action) {
+            (IdleAction::Warn, IdleAction::Cancel) => {
+                self.worker.queue(Task::Warn(job, format!("{why}; it will be cancelled after as long again")));
+            }
+            (IdleAction::Warn, _) => self.worker.queue(Task::Warn(job, why)),
+            (IdleAction::Cancel, _) => self.worker.queue(Task::Cancel(job, format!("cancelled: {why}, again"))),
+            _ => {}
         }
     }
 

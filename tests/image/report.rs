@@ -162,3 +162,46 @@ fn two_nodes_of_a_job_appear_as_one_report() {
     // In the table of users, too.
     head.until("slurminit usage | grep -q \"45 %\"");
 }
+
+/// Jobs 1 to 20, of two users in turn; every third one uses its GPU.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn exactly_the_idle_jobs_are_warned_and_then_cancelled() {
+    const JOBS: u32 = 20;
+    let toml = "[gpu.idle]\naction = 'cancel'\nafter = 20\n[slurm.conf]\nDefMemPerCPU = 20\n\
+        [[partition]]\nname = 'debug'\nDefault = 'YES'\nOverSubscribe = 'FORCE:20'\n";
+    let (container, _config) = serve(JOBS, &format!("{toml}{PEOPLE}"));
+    let is_busy = |gpu: u32| gpu % 3 == 0;
+    let conditions = (0..JOBS).map(|gpu| if is_busy(gpu) { 3 } else { 1 });
+    for (gpu, percent) in (0..).zip(conditions) {
+        set(&container, gpu, percent, 30_000);
+    }
+    let submit = |number: u32| {
+        let user = ["alice", "bob"][(number % 2) as usize];
+        let line = "sbatch --parsable --gres=gpu:1 --output /tmp/out-%j --wrap 'exec sleep 600'";
+        let id = docker(["exec", "--user", user, "--workdir", "/tmp", &container.name, "sh", "-c", line]).ok();
+        id.trim().to_owned()
+    };
+    let ids: Vec<String> = (0..JOBS).map(submit).collect();
+    container.until(&format!("[ $(squeue --noheader --states RUNNING | wc -l) = {JOBS} ]"));
+    let gpu_of = |id: &String| -> u32 {
+        let detail = container.sh(&format!("scontrol --details show job {id} | grep -o 'IDX:[0-9]*'"));
+        detail.trim_start_matches("IDX:").parse().unwrap()
+    };
+    let (busy, idle): (Vec<&String>, Vec<&String>) = ids.iter().partition(|id| is_busy(gpu_of(id)));
+    assert_eq!((busy.len(), idle.len()), (7, 13));
+    container.until("[ $(squeue --noheader --states RUNNING | wc -l) = 7 ]");
+    let running = container.sh("squeue --noheader --states RUNNING --format %i | sort -n | xargs");
+    assert_eq!(running, busy.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(" "));
+    // Each idle job has both lines in its output, and the others have none.
+    for id in idle {
+        let output = container.sh(&format!("cat /tmp/out-{id}"));
+        let (warned, cancelled) = (output.find("it will be cancelled"), output.find("cancelled: this job used"));
+        assert!(warned.is_some() && warned < cancelled, "{output}");
+    }
+    for id in &busy {
+        assert_eq!(container.sh(&format!("cat /tmp/out-{id}")), "");
+    }
+    let kinds = |kind: &str| container.records(kind).len();
+    assert_eq!((kinds("idle-job"), kinds("idle-job-cancelled")), (13, 13));
+}

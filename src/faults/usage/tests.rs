@@ -154,6 +154,52 @@ fn suspended_time_and_gaps_do_not_count() {
     assert_eq!((gpu.mean_percent(), gpu.measured_ms), (Some(40.0), 5_000 + 5_000 + 15_000));
 }
 
+/// The steps of the policy for a job with this use in each interval, restarted after each answer.
+fn idle_steps(policy: &IdlePolicy, percents: &[u32], change: impl Fn(&mut Job)) -> Vec<(usize, IdleAction)> {
+    let (mut usage, mut steps) = (usage(), Vec::new());
+    for (number, percent) in percents.iter().enumerate() {
+        let at = (number as u64 + 1) * 5;
+        sample(&mut usage, at, *percent);
+        let mut job = Job { nodes: 1, ..job(7, 0, None) };
+        change(&mut job);
+        usage.update(at * 1000, vec![job]);
+        steps.extend(usage.idle(policy).into_iter().map(|idle| (number, idle.action)));
+        usage = restarted(Some(&usage));
+    }
+    steps
+}
+
+#[test]
+fn idle_job_is_warned_then_cancelled_after_a_second_window() {
+    let policy = |action| IdlePolicy { action, after: std::time::Duration::from_secs(50), ..IdlePolicy::default() };
+    let cancel = policy(IdleAction::Cancel);
+    let keep = |_: &mut Job| {};
+    assert_eq!(idle_steps(&cancel, &[0; 25], keep), [(9, IdleAction::Warn), (19, IdleAction::Cancel)]);
+    assert_eq!(idle_steps(&policy(IdleAction::Warn), &[0; 25], keep), [(9, IdleAction::Warn)]);
+    assert_eq!(idle_steps(&policy(IdleAction::Off), &[0; 25], keep), []);
+    // A busy moment within the window, and a checkpoint of 45 s.
+    let mut busy = [0; 25];
+    (busy[8], busy[18]) = (90, 90);
+    assert_eq!(idle_steps(&cancel, &busy, keep), []);
+    // The warning is over once the GPU was used.
+    let mut used = [0; 45];
+    used[12..24].fill(90);
+    assert_eq!(
+        idle_steps(&cancel, &used, keep),
+        [(9, IdleAction::Warn), (33, IdleAction::Warn), (43, IdleAction::Cancel)]
+    );
+    // Neither a suspended job nor one with other nodes or shared GPUs is judged.
+    for change in [
+        (|job| job.state = "SUSPENDED".to_owned()) as fn(&mut Job),
+        |job| job.nodes = 2,
+        |job| (job.shared, job.gpus) = (vec![0], Vec::new()),
+    ] {
+        assert_eq!(idle_steps(&cancel, &[0; 25], change), []);
+    }
+    let exempt = IdlePolicy { except_users: vec![String::new()], ..cancel };
+    assert_eq!(idle_steps(&exempt, &[0; 25], keep), []);
+}
+
 /// An event at one second of the day.
 #[derive(Clone, Debug)]
 enum Event {

@@ -103,7 +103,7 @@ fn cancel(node: &str, which: Victim, why: &str) -> Result<(), String> {
     let users = memory_use::describe_users(&users, users::display_name);
     match memory_guard::victim(&jobs, &mib_by_user, which) {
         Some(JobMemory { job, requested, used, .. }) => {
-            slurm::cancel(job, why)?;
+            slurm::cancel(job, &format!("cancelled, because the node's {why}"))?;
             let requested = requested.unwrap_or_default();
             report::warn(message!(
                 "job-cancelled-for-memory",

@@ -89,13 +89,19 @@ fn mib_per_node(tres: &str) -> Option<u64> {
     Some(mib.ceil() as u64)
 }
 
+/// Warns a job's user.
+pub(super) fn warn(job: u64, note: &str) -> Result<(), String> {
+    let (job, note) = (job.to_string(), format!("{OUR_REASON}{note}"));
+    // It appears in the output of srun and of a batch job; the comment stays with the job.
+    let notified = SLURM.run("scontrol", &["notify", &job, &note]);
+    SLURM.update_job(&job, &[format!("admincomment={note}")])?;
+    Ok(notified?)
+}
+
 /// Cancels a job with a note to its user.
-pub(super) fn cancel(job: u64, why: &str) -> Result<(), String> {
-    let (job, note) = (job.to_string(), format!("slurminit: cancelled, because the node's {why}"));
-    // Only srun shows it; the comment stays with the job.
-    let _ = SLURM.run("scontrol", &["notify", &job, &note]);
-    let _ = SLURM.update_job(&job, &[format!("admincomment={note}")]);
-    Ok(SLURM.run("scancel", &[&job])?)
+pub(super) fn cancel(job: u64, note: &str) -> Result<(), String> {
+    let _ = warn(job, note);
+    Ok(SLURM.run("scancel", &[job.to_string()])?)
 }
 
 /// The state of the node, with the jobs that have its GPUs.

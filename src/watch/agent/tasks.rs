@@ -33,6 +33,10 @@ pub(super) enum Task {
     Resume,
     /// Query the jobs that have GPUs of the node, or had them.
     QueryUsage,
+    /// Write this to a job's output and AdminComment.
+    Warn(u64, String),
+    /// The same, and cancel the job.
+    Cancel(u64, String),
 }
 
 /// The result of a task.
@@ -45,6 +49,8 @@ pub(super) enum TaskResult {
     Resumed(Result<(), String>),
     /// The answer to the query that began then, in ms since 1970.
     Usage(u64, Result<Vec<Job>, String>),
+    /// A job was warned or cancelled.
+    Noted(Result<(), String>),
     /// A sample of a GPU that is closed otherwise.
     Checked(Identity, Result<Line, String>),
 }
@@ -143,6 +149,8 @@ impl Work {
             }
             Task::Reload(without) => TaskResult::Reloaded(self.reload(&without)),
             Task::Resume => TaskResult::Resumed(slurm::resume(&self.node)),
+            Task::Warn(job, note) => TaskResult::Noted(slurm::warn(job, &note)),
+            Task::Cancel(job, note) => TaskResult::Noted(slurm::cancel(job, &note)),
             Task::QueryUsage => {
                 let asked = unix_ms();
                 TaskResult::Usage(asked, slurm::gpu_jobs(&self.node).map_err(|error| format!("{error:#}")))

@@ -12,11 +12,11 @@ mod socket;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
+use config::Config;
 use faults::sample::{GpuSample, Identity, Key};
-use faults::usage::{Job, Usage};
+use faults::usage::{IdleAction, IdleJob, IdlePolicy, Job, Usage};
 use model::inventory::Vendor;
 use model::message;
-use model::paths::Paths;
 use model::prepared::{OfferedGpu, Prepared};
 use sys::report;
 
@@ -48,10 +48,12 @@ pub(super) struct Keeper {
     /// Whether the saved state has jobs.
     has_saved_jobs: bool,
     comments: Comments,
+    policy: IdlePolicy,
 }
 
 impl Keeper {
-    pub(super) fn new(paths: &Paths, prepared: &Prepared, interval_ms: u64) -> Self {
+    pub(super) fn new(config: &Config, prepared: &Prepared, interval_ms: u64) -> Self {
+        let paths = &config.paths;
         let former = records::read_state(&paths.state);
         let has_saved_jobs = former.as_ref().is_some_and(Usage::has_jobs);
         if let Err(error) = socket::serve(paths) {
@@ -74,6 +76,7 @@ impl Keeper {
             has_warned: false,
             has_saved_jobs,
             comments: Comments::default(),
+            policy: config.gpu.idle.clone(),
         }
     }
 
@@ -111,7 +114,11 @@ impl Keeper {
         let changed =
             self.spools.iter().map(|spool| spool.metadata().and_then(|spool| spool.modified()).ok()).collect();
         let has_changed = std::mem::replace(&mut self.changed, changed) != self.changed;
-        let interval = if self.usage.has_jobs() { BUSY_INTERVAL } else { IDLE_INTERVAL };
+        let interval = match self.usage.has_jobs() {
+            true if self.policy.action != IdleAction::Off => BUSY_INTERVAL.min(self.policy.after / 4),
+            true => BUSY_INTERVAL,
+            false => IDLE_INTERVAL,
+        };
         let is_due = self.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= interval);
         if self.is_pending || self.offered.is_empty() || !(has_changed || self.repeats || is_due) {
             self.repeats |= has_changed;
@@ -121,10 +128,10 @@ impl Keeper {
         true
     }
 
-    /// Applies slurmctld's answer. Without one, the samples wait for the next.
-    pub(super) fn update(&mut self, asked: u64, jobs: Result<Vec<Job>, String>) {
+    /// Applies slurmctld's answer, and returns the jobs that do not use their GPUs. Without an answer, the samples wait for the next.
+    pub(super) fn update(&mut self, asked: u64, jobs: Result<Vec<Job>, String>) -> Vec<IdleJob> {
         self.is_pending = false;
-        let Ok(jobs) = jobs else { return };
+        let Ok(jobs) = jobs else { return Vec::new() };
         let ended = self.usage.update(asked, jobs);
         if !ended.is_empty() {
             // The record first: it is read once if it is written twice.
@@ -132,6 +139,7 @@ impl Keeper {
             self.save();
             self.comments.queue(ended);
         }
+        self.usage.idle(&self.policy)
     }
 
     pub(super) fn save(&mut self) {
