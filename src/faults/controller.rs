@@ -309,6 +309,7 @@ impl HealthController {
             recent: self.recent.iter().cloned().collect(),
             node: self.node_summary(),
             node_stage: self.stage.node_stage(),
+            users: BTreeMap::new(),
         }
     }
 }

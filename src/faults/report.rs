@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fault::{FaultKind, Policy};
 use super::sample::Identity;
+use super::usage::UserUse;
 use model::inventory::{Condition, Readings};
 use model::process_id::ProcessId;
 
@@ -35,6 +36,9 @@ pub struct Report {
     /// The same for programs.
     #[serde(default)]
     pub node_stage: NodeStage,
+    /// The GPU use of each user's jobs, as far as slurmctld has confirmed it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub users: BTreeMap<String, UserUse>,
 }
 
 /// What the agent does with the node.

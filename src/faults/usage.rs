@@ -121,6 +121,26 @@ pub struct JobRecord {
     pub gpus: Vec<GpuUse>,
 }
 
+/// The GPU use of a user's jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UserUse {
+    /// The measured GPU time, in ms.
+    pub gpu_ms: u64,
+    /// The integral of the utilization: percent times ms.
+    pub busy: u64,
+    /// The energy in mJ.
+    pub energy_mj: u64,
+}
+
+impl UserUse {
+    fn add(&mut self, gpu: &GpuUse) {
+        self.gpu_ms = self.gpu_ms.saturating_add(gpu.measured_ms);
+        self.busy = self.busy.saturating_add(gpu.busy);
+        self.energy_mj = self.energy_mj.saturating_add(gpu.energy_mj.unwrap_or_default());
+    }
+}
+
 /// The state: what a restart of the agent must not lose.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -130,6 +150,8 @@ pub struct Usage {
     interval_ms: u64,
     runs: Vec<JobRecord>,
     samples: BTreeMap<String, VecDeque<Sample>>,
+    /// The use of the ended runs.
+    users: BTreeMap<String, UserUse>,
     /// The idle time of each run.
     windows: Vec<Window>,
     /// The runs whose records were returned last.
@@ -247,6 +269,8 @@ impl Usage {
             self.fold(&mut run, asked);
             if has_ended {
                 self.ended.push_back(run.job.run());
+                let user = self.users.entry(run.job.user.clone()).or_default();
+                run.gpus.iter().for_each(|gpu| user.add(gpu));
                 ended.push(run);
             } else {
                 self.runs.push(run);
@@ -302,6 +326,16 @@ impl Usage {
             idle.extend(window.and_then(|window| window.step(run, policy)));
         }
         idle
+    }
+
+    /// The use of each user's jobs since the state directory is in use, up to slurmctld's last answer: it only grows.
+    pub fn users(&self) -> BTreeMap<String, UserUse> {
+        let mut users = self.users.clone();
+        for run in &self.runs {
+            let user = users.entry(run.job.user.clone()).or_default();
+            run.gpus.iter().for_each(|gpu| user.add(gpu));
+        }
+        users
     }
 
     /// The jobs that have GPUs now, with all samples. `now` is in ms since 1970.

@@ -355,7 +355,7 @@ impl<'a> Agent<'a> {
     }
 
     fn write(&mut self) {
-        let report = self.health.report(proc::own_id());
+        let report = Report { users: self.usage.users(), ..self.health.report(proc::own_id()) };
         if self.last_report.as_ref() == Some(&report) {
             return;
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use faults::fault::{FaultKind, Policy};
 use faults::report::{Count, GpuReport, OpenFault, Report};
 use faults::sample::Identity;
+use faults::usage::UserUse;
 use machine::{Part, Snapshot, Span, UnitSnapshot, UnitState};
 use model::inventory::{
     Clocks, Condition, Ecc, InstanceReadings, Pcie, PcieTraffic, Process, Readings, RemappedRows, Vendor,
@@ -139,6 +140,7 @@ fn report() -> Report {
         at: NOW - 3,
         interval_ms: 5000,
         gpus: vec![working, lost, amd],
+        users: [("alice".to_owned(), UserUse { gpu_ms: 7_200_000, busy: 180_000_000, energy_mj: 900_000_000 })].into(),
         ..Report::default()
     }
 }

@@ -224,7 +224,11 @@ proptest! {
             let begun = begun.filter(|(_, start)| *start < now);
             begun.map(|(number, start)| job(number, start, Some(start + length).filter(|end| *end <= now))).collect()
         };
+        let mut total = UserUse::default();
         for (second, event) in (1..).zip(&events) {
+            let now = usage.users().get("").copied().unwrap_or_default();
+            prop_assert!(now.gpu_ms >= total.gpu_ms && now.busy >= total.busy && now.energy_mj >= total.energy_mj);
+            total = now;
             match event {
                 Event::Sample(percent) => { samples += 1; sample(&mut usage, second, *percent); }
                 Event::Answer => ended.extend(usage.update(second * 1000, jobs(second))),

@@ -9,12 +9,13 @@ pub mod jobstats;
 mod records;
 mod socket;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use config::Config;
 use faults::sample::{GpuSample, Identity, Key};
-use faults::usage::{IdleAction, IdleJob, IdlePolicy, Job, Usage};
+use faults::usage::{IdleAction, IdleJob, IdlePolicy, Job, Usage, UserUse};
 use model::inventory::Vendor;
 use model::message;
 use model::prepared::{OfferedGpu, Prepared};
@@ -140,6 +141,11 @@ impl Keeper {
             self.comments.queue(ended);
         }
         self.usage.idle(&self.policy)
+    }
+
+    /// The use of each user's jobs.
+    pub(super) fn users(&self) -> BTreeMap<String, UserUse> {
+        self.usage.users()
     }
 
     pub(super) fn save(&mut self) {

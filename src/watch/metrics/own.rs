@@ -6,6 +6,7 @@ use super::exposition::{Family, Kind};
 use super::gpus::uuid;
 use crate::overview::seen::{Files, Slurm};
 use faults::report::{Count, GpuReport};
+use faults::usage::UserUse;
 use machine::{Part, Snapshot, UnitState};
 
 use Kind::{Counter, Gauge};
@@ -39,7 +40,23 @@ pub(super) fn families(files: &Files, slurm: Result<&Slurm, &str>) -> Vec<Family
     let gpus = files.report.as_ref().map_or(&[][..], |report| &report.gpus);
     all.extend(faults(gpus));
     all.extend(allocation(gpus, files.now));
+    all.extend(files.report.iter().flat_map(|report| users(&report.users)));
     all
+}
+
+/// The GPU use of each user's jobs; a job has no series.
+#[expect(clippy::cast_precision_loss, reason = "Prometheus has no other numbers")]
+fn users(users: &BTreeMap<String, UserUse>) -> [Family; 3] {
+    let family = |name: &str, help, value: fn(&UserUse) -> f64| {
+        let mut family = Family::new(format!("slurminit_user_{name}_total"), Counter, help);
+        users.iter().for_each(|(user, of_user)| family.add(&[("user", user)], value(of_user)));
+        family
+    };
+    [
+        family("gpu_seconds", "Time in which the user's jobs had GPUs of this node.", |of| of.gpu_ms as f64 / 1000.0),
+        family("gpu_used_seconds", "The part of it in which a kernel ran.", |of| of.busy as f64 / 100_000.0),
+        family("gpu_energy_joules", "Energy of the GPUs that the user's jobs had.", |of| of.energy_mj as f64 / 1000.0),
+    ]
 }
 
 #[expect(clippy::cast_precision_loss, reason = "no container runs so long")]
