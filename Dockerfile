@@ -85,6 +85,8 @@ RUN groupadd --gid 640 --system munge \
 #
 # PRoot runs jobs in container images where user namespaces are refused. libX11, a dependency of a dependency, needs no locales here, and
 # Level Zero's loader, another one, no layers for debugging: 2 MB that it loads only if a variable asks for them.
+# skopeo pulls images for jobs; gpg spares it the rest of GnuPG. The container network of a package that it depends on is 55 MB of no use to it
+# (docs/decisions/pull-images-with-skopeo.md).
 # dpkg's previous status and the symbols files, which only the build of a Debian package reads (it can do without), are 400 kB. The
 # packages of Slurm share one licence text of 50 kB: hard links, so that each package keeps its copyright when another one is removed.
 #
@@ -100,10 +102,11 @@ RUN mkdir -p /usr/share/slurminit \
       && useradd --uid 64030 --user-group --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin slurm \
       && mkdir -p /etc/slurm /var/lib/slurm; \
     fi \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends munge proot ${packages} ${sysusers} \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends munge proot skopeo ca-certificates gpg ${packages} ${sysusers} \
  && rm -rf /etc/munge/munge.key /var/lib/munge/munge.seed /var/lib/apt/lists/* /var/cache/apt/*.bin \
       /var/cache/debconf/* /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /usr/share/X11/locale \
-      /usr/lib/*/libze_validation_layer.so* /usr/lib/*/libze_tracing_layer.so* /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols \
+      /usr/lib/*/libze_validation_layer.so* /usr/lib/*/libze_tracing_layer.so* /usr/lib/cni \
+      /var/lib/dpkg/*-old /var/lib/dpkg/info/*.symbols \
  && for package in slurm-client slurmctld slurm-wlm-basic-plugins; do \
       ! cmp -s /usr/share/doc/slurmd/copyright "/usr/share/doc/$package/copyright" \
         || ln -f /usr/share/doc/slurmd/copyright "/usr/share/doc/$package/copyright"; \

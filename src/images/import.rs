@@ -1,5 +1,6 @@
 //! Imports an image.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -15,6 +16,7 @@ use sys::trusted_path;
 use super::codec::{self, Digest};
 use super::layer::{self, Whiteouts};
 use super::manifest::{self, Configuration, SavedImage};
+use super::pull::{Download, LAYOUT};
 use super::source::{self, ImageFiles};
 use super::store::{RECORD, ROOTFS, Store, Unfinished};
 use super::tree::{Budget, Tree};
@@ -45,12 +47,19 @@ const MOUNT_DIRECTORIES: [&str; 16] = [
 ];
 const MOUNT_FILES: [&str; 5] = ["etc/hosts", "etc/resolv.conf", "etc/passwd", "etc/group", "etc/localtime"];
 
+/// The directory of a download, beside the files that are made of it.
+const DOWNLOAD: &str = "download";
+/// The maximum depth of that directory: skopeo's cache and layout.
+const DOWNLOAD_DEPTH: usize = 8;
+
 /// The source of an image.
 pub enum Source {
     /// An archive that is read once: standard input, or a pipe.
     Stream(Box<dyn Read>),
     /// An archive, or the directory of an OCI layout or a file tree. Its owner is not trusted.
     Path(PathBuf),
+    /// A registry.
+    Registry(Download),
 }
 
 /// Limits of an image.
@@ -88,6 +97,13 @@ pub struct Importer {
 }
 
 impl Importer {
+    /// Imports images as the user of this process.
+    pub fn new(store: Store, now: u64, mounts: Vec<PathBuf>) -> Self {
+        let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
+        let user = user.map_or_else(|| nix::unistd::getuid().to_string(), |user| user.name);
+        Self { store, limits: Limits::default(), user, now, replaces: false, mounts }
+    }
+
     /// Imports an image. A failed import leaves nothing behind.
     ///
     /// # Errors
@@ -113,6 +129,10 @@ impl Importer {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let root = openat(directory, ROOTFS, flags, Mode::empty()).map_err(fault)?;
         fchmod(&root, Mode::from_bits_truncate(0o755)).map_err(fault)?;
+        let reference = match &source {
+            Source::Registry(download) => Some(download.reference.to_string()),
+            Source::Stream(_) | Source::Path(_) => None,
+        };
         let (files, mut record) = (self.open(source, at)?, ImageRecord::default());
         let mut tree = Tree::new(root, Budget { bytes: self.byte_limit(at)?, entries: self.limits.entries });
         match files {
@@ -122,6 +142,11 @@ impl Importer {
                 layer::apply(&mut reader, &mut tree, Whiteouts::Literal)?;
             }
             Contents::Tree(from) => copy::copy(&from, &mut tree)?,
+        }
+        if let Some(reference) = reference {
+            record.reference = reference;
+            super::tree::remove_entry(&at.directory, OsStr::new(DOWNLOAD), DOWNLOAD_DEPTH)
+                .map_err(|error| ImageError::io(self.store.path(), error))?;
         }
         check_programs(&tree)?;
         make_mount_points(&mut tree, &self.mounts)?;
@@ -156,6 +181,15 @@ impl Importer {
                 }
             }
             Source::Stream(stream) => self.spool(stream, at)?,
+            Source::Registry(download) => {
+                let path = self.store.path().join(&at.name).join(DOWNLOAD);
+                let fault = |error: nix::Error| ImageError::io(&path, error);
+                mkdirat(at.directory.as_fd(), DOWNLOAD, Mode::from_bits_truncate(0o700)).map_err(fault)?;
+                download.run(&path)?;
+                let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+                let layout = openat(at.directory.as_fd(), &*Path::new(DOWNLOAD).join(LAYOUT), flags, Mode::empty());
+                return Ok(Contents::Image(ImageFiles::Directory(layout.map_err(fault)?)));
+            }
         };
         let image = source::index_archive(&file)?;
         let file_system = || {

@@ -12,7 +12,9 @@ mod import;
 mod layer;
 mod manifest;
 mod name;
+mod pull;
 mod record;
+mod reference;
 pub mod runtime;
 mod source;
 mod store;
@@ -21,7 +23,9 @@ mod tree;
 
 pub use import::{Importer, Limits, Source};
 pub use name::ImageName;
+pub use pull::{Download, Puller};
 pub use record::ImageRecord;
+pub use reference::{Reference, SCHEME};
 pub use store::{Listing, Store};
 
 use std::io;
@@ -65,6 +69,12 @@ pub enum ImageError {
     Unreadable { path: PathBuf, why: UntrustedPath },
     #[error("{path} is closed to other users (mode {mode:04o}), but root imports for all; run `chmod go+rx {path}`")]
     Private { path: PathBuf, mode: u32 },
+    #[error("cannot pull {image}: {error}")]
+    NotPulled { image: Reference, error: Box<Self> },
+    #[error("{why}; {repair}")]
+    Registry { why: String, repair: String },
+    #[error("{0} (reported by the task that pulled it for all)")]
+    PullOfAnother(String),
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
     #[error("cannot read the archive: {0}")]

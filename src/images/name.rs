@@ -16,6 +16,11 @@ impl ImageName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// A name that is valid by its construction.
+    pub(crate) fn valid(text: String) -> Self {
+        Self(text)
+    }
 }
 
 impl FromStr for ImageName {

@@ -25,11 +25,12 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
+use nix::unistd::geteuid;
 use sys::inherited::Inherited;
 use sys::system_calls::{SignalAction, kill, set_action};
 use sys::trusted_path::UntrustedPath;
 
-use super::{ImageError, Store};
+use super::{ImageError, Importer, Puller, Store};
 use binds::Binds;
 use step::Step;
 
@@ -46,7 +47,11 @@ pub enum RuntimeError {
         "no image {name}: looked in {directories}; `slurminit image list` shows the images; for a directory, write ./{name}"
     )]
     NoImage { name: String, directories: String },
-    #[error("no directory at {path}: {source}; name an image, or the directory of an OCI bundle")]
+    #[error("invalid image {text}: {why}")]
+    Reference { text: String, why: String },
+    #[error(
+        "no directory at {path}: {source}; name an image, docker://[REGISTRY/]IMAGE, or the directory of an OCI bundle"
+    )]
     NoBundle { path: PathBuf, source: std::io::Error },
     #[error("invalid config.json in {path}: {why}")]
     Configuration { path: PathBuf, why: String },
@@ -99,6 +104,23 @@ pub struct Setup {
     pub environment: PathBuf,
     /// The newest CUDA release that the driver supports.
     pub cuda: Option<String>,
+    /// The current time, in seconds since 1970.
+    pub now: u64,
+    /// Receives the progress of a pull.
+    pub report: fn(&str),
+}
+
+impl Setup {
+    /// Pulls images for a step with this environment into a store of its user's: root's is that of all users.
+    fn puller(&self, stores: &[Store], environment: &[Variable]) -> Puller {
+        let store = if geteuid().is_root() { stores.last() } else { stores.first() };
+        let store = store.cloned().unwrap_or_else(|| Store::shared(self.images.clone()));
+        let importer = Importer::new(store, self.now, self.binds.clone());
+        // One line for each node of a step is enough.
+        let is_first = environment.iter().all(|(name, value)| name != "SLURM_LOCALID" || value == "0");
+        let report = if is_first { self.report } else { |_: &str| {} };
+        Puller { importer, environment: Some(environment.to_vec()), report }
+    }
 }
 
 /// The program to execute, and its surroundings.
@@ -119,15 +141,15 @@ pub const NOT_STARTED: u8 = 126;
 /// # Errors
 /// It could not be executed.
 pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
-    // The step gets its signal dispositions back, because Rust ignores SIGPIPE.
-    let inherited = Inherited::capture();
     let text = std::env::var_os(STEP_VARIABLE).ok_or(RuntimeError::NotAStep)?;
     let step = Step::parse(text.as_bytes()).ok_or(RuntimeError::NotAStep)?;
     let environment = environment::take(&setup.environment, &setup.bundles)?;
     let home = environment.iter().find(|(name, _)| name == "HOME").map(|(_, value)| PathBuf::from(value));
     let stores: Vec<Store> =
         home.iter().map(|home| Store::of_user(home)).chain([Store::shared(setup.images.clone())]).collect();
-    let bundle = Bundle::find(&step.bundle, &stores)?;
+    let bundle = Bundle::find(&step.bundle, &stores, || setup.puller(&stores, &environment))?;
+    // The step gets its signal dispositions back, because Rust ignores SIGPIPE. Until here a signal ends a pull, or the wait for one.
+    let inherited = Inherited::capture();
     let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     let mut arguments = step.arguments;
     replace_path_with_name(&mut arguments, &environment);

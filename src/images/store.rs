@@ -4,8 +4,8 @@
 //! directory, the image, its files and its record, and no other user can write there. The content's own owner counts, not its directory's.
 
 use std::ffi::OsStr;
-use std::fs::DirBuilder;
-use std::io::{self, Read as _};
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::fcntl::{Flock, FlockArg, OFlag, RenameFlags, openat, renameat2};
 use nix::sys::stat::{Mode, fstat};
-use nix::unistd::geteuid;
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use sys::trusted_path;
 
@@ -48,6 +48,34 @@ pub struct Listing {
     pub images: Vec<ImageRecord>,
     /// Why the others cannot.
     pub untrusted: Vec<ImageError>,
+}
+
+/// The prefix of the files that pulls lock, before the name of the image.
+const PULL: &str = ".pull-";
+/// The longest message of a failed pull, in bytes.
+const MAX_MESSAGE: u64 = 4096;
+
+/// The outcome of [`Store::turn`].
+pub(crate) enum Turn {
+    /// The caller pulls.
+    Ours(PullLock),
+    /// Another process has pulled, or has failed with this error.
+    Passed(Option<String>),
+}
+
+/// The right to pull an image. A process that dies loses it, and the next one that waits gets it.
+pub(crate) struct PullLock {
+    file: Flock<File>,
+    name: String,
+    directory: OwnedFd,
+}
+
+impl PullLock {
+    /// Gives those who wait the error, if there is one, and ends the waiting: a later pull uses another file.
+    pub(crate) fn release(mut self, error: Option<String>) {
+        let _ = error.map(|error| self.file.write_all(error.as_bytes()));
+        let _ = unlinkat(&self.directory, self.name.as_str(), UnlinkatFlags::NoRemoveDir);
+    }
 }
 
 /// The directory of an import. The lock distinguishes it from a directory that a killed import left.
@@ -184,7 +212,7 @@ impl Store {
         let Ok(file) = super::copy::open(&image, OsStr::new(RECORD)) else { return Ok(None) };
         check(&file, &path.join(RECORD))?;
         let mut text = String::new();
-        if std::fs::File::from(file).take(MAX_RECORD).read_to_string(&mut text).is_err() {
+        if File::from(file).take(MAX_RECORD).read_to_string(&mut text).is_err() {
             return Ok(None);
         }
         Ok(ImageRecord::parse(&text, name))
@@ -209,6 +237,37 @@ impl Store {
             renamed => renamed.map_err(|error| self.io(error))?,
         }
         remove_entry(&directory, OsStr::new(&unfinished), MAX_DEPTH).map_err(|error| self.io(error))
+    }
+
+    /// Waits until no other process pulls this image, and calls `waiting` first if one does.
+    ///
+    /// # Errors
+    /// The directory cannot be written to, or its file system has no locks.
+    pub(crate) fn turn(&self, name: &ImageName, waiting: impl FnOnce()) -> Result<Turn, ImageError> {
+        let directory = self.create()?;
+        let name = format!("{PULL}{name}");
+        let fault = |error: nix::Error| ImageError::io(self.path.join(&name), error);
+        // NFS locks only files that are open for writing.
+        let flags = OFlag::O_CREAT | OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let opened = openat(&directory, name.as_str(), flags, Mode::from_bits_truncate(0o600)).map_err(fault)?;
+        let mut file = match Flock::lock(File::from(opened), FlockArg::LockExclusiveNonblock) {
+            Ok(file) => file,
+            Err((file, nix::Error::EWOULDBLOCK)) => {
+                waiting();
+                Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| fault(error))?
+            }
+            Err((_, error)) => return Err(fault(error)),
+        };
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let linked = openat(&directory, name.as_str(), flags, Mode::empty()).and_then(fstat);
+        let own = fstat(&*file).map_err(fault)?;
+        if linked.is_ok_and(|linked| (linked.st_dev, linked.st_ino) == (own.st_dev, own.st_ino)) {
+            return Ok(Turn::Ours(PullLock { file, name, directory }));
+        }
+        let mut message = String::new();
+        // On NFS the removed file may be gone.
+        let _ = (&mut *file).take(MAX_MESSAGE).read_to_string(&mut message);
+        Ok(Turn::Passed((!message.is_empty()).then_some(message)))
     }
 
     /// Creates a directory for a new image, and removes those of killed imports.

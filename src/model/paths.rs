@@ -53,6 +53,8 @@ impl Paths {
 
     /// PRoot, which runs jobs in container images where the engine refuses user namespaces.
     pub const PROOT: &str = "/usr/bin/proot";
+    /// skopeo, which downloads container images.
+    pub const SKOPEO: &str = "/usr/bin/skopeo";
     /// The directory of the OCI bundles that slurmstepd creates, in the run directory: a directory for each user.
     pub const BUNDLES: &str = "oci";
 

@@ -1,7 +1,5 @@
 //! `slurminit image`: container images for jobs.
 
-mod pull;
-
 use std::io::{IsTerminal as _, Read};
 use std::path::{Path, PathBuf};
 
@@ -11,9 +9,8 @@ use super::Configuration;
 use super::columns::{Column, dash, format_table};
 use crate::output::error_line;
 use config::Config;
-use images::{ImageName, ImageRecord, Importer, Limits, Listing, Source, Store};
+use images::{ImageName, ImageRecord, Importer, Listing, Puller, Reference, SCHEME, Source, Store};
 use model::{exit_code, printable};
-use pull::Pull;
 use watch::agent;
 
 #[derive(Debug, clap::Args)]
@@ -40,15 +37,16 @@ enum ImageVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Import an image from a registry with skopeo, as `import` does
+    /// Pull an image from a registry, also if there is one: for all users as root, otherwise for this user
     Pull {
-        /// The name for `--container=NAME`
-        name: ImageName,
         /// The image, such as docker://ghcr.io/owner/image:tag
         #[arg(value_name = "IMAGE")]
-        from: String,
-        /// Replace an image of the same name
+        reference: Reference,
+        /// A name for `--container=NAME`; without it, `--container=IMAGE` uses the image
         #[arg(long)]
+        name: Option<ImageName>,
+        /// Replace an image of the same name
+        #[arg(long, requires = "name")]
         replace: bool,
         /// Print the image's record as JSON
         #[arg(long)]
@@ -62,7 +60,8 @@ enum ImageVerb {
     },
     /// Show an image: size, origin, architecture, program, variables
     Show {
-        /// The image
+        /// The image: its name, or docker://...
+        #[arg(value_parser = image_name)]
         name: ImageName,
         /// Print everything as JSON
         #[arg(long)]
@@ -70,7 +69,8 @@ enum ImageVerb {
     },
     /// Remove an image; a running job that uses it loses its files
     Remove {
-        /// The image
+        /// The image: its name, or docker://...
+        #[arg(value_parser = image_name)]
         name: ImageName,
         /// Print the image's record as JSON
         #[arg(long)]
@@ -89,20 +89,20 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let stores = stores(configuration.directory);
     match args.verb {
         ImageVerb::Import { name, from, replace, json } => {
-            let record = import(stores, &name, source(from)?, replace, configuration.mounts)?;
-            print_imported(json, &name, &record)
+            let importer = Importer { replaces: replace, ..importer(stores, configuration.mounts) };
+            let record = importer.import(&name, source(from)?);
+            print_imported(json, name.as_str(), &record.with_context(|| format!("cannot import image {name}"))?)
         }
-        ImageVerb::Pull { name, from, replace, json } => {
-            let mut pull = Pull::start(&from)?;
-            let archive = Source::Stream(Box::new(pull.archive()?));
-            let imported = import(stores, &name, archive, replace, configuration.mounts);
-            let downloaded = pull.finish().with_context(|| format!("cannot pull {}", printable::short(&from, 200)));
-            // Either can be the consequence of the other: an archive that ends early, or one that is not read to its end.
-            let record = match (imported, downloaded) {
-                (Err(import), Err(download)) => anyhow::bail!("{download:#}; {import:#}"),
-                (imported, downloaded) => downloaded.and(imported)?,
+        ImageVerb::Pull { reference, name, replace, json } => {
+            let importer = Importer { replaces: replace || name.is_none(), ..importer(stores, configuration.mounts) };
+            let report = |line: &str| error_line(format_args!("slurminit: {line}"));
+            let puller = Puller { importer, environment: None, report };
+            let record = match &name {
+                Some(name) => puller.pull(name, &reference)?,
+                None if reference.is_pinned() => puller.ensure(&reference.name(), &reference)?,
+                None => puller.pull(&reference.name(), &reference)?,
             };
-            print_imported(json, &name, &record)
+            print_imported(json, &name.map_or_else(|| format!("{SCHEME}{reference}"), |name| name.to_string()), &record)
         }
         ImageVerb::List { json } => {
             let mut entries = Vec::new();
@@ -168,7 +168,7 @@ fn no_image(stores: &[Store], name: &ImageName) -> anyhow::Error {
     anyhow::anyhow!("no image {name} in {}; `slurminit image list` shows the images", directories.join(" or "))
 }
 
-fn print_imported(json: bool, name: &ImageName, record: &ImageRecord) -> anyhow::Result<u8> {
+fn print_imported(json: bool, name: &str, record: &ImageRecord) -> anyhow::Result<u8> {
     let (files, size) = (record.files, size(record));
     print(json, record, &format!("imported {name}: {files} files, {size}; use it with `srun --container={name}`\n"))
 }
@@ -194,18 +194,17 @@ fn is_descriptor(path: &Path) -> bool {
     path == Path::new("/dev/stdin") || ["/dev/fd", "/proc/self/fd"].iter().any(|directory| path.starts_with(directory))
 }
 
-fn import(
-    mut stores: Vec<Store>,
-    name: &ImageName,
-    source: Source,
-    replaces: bool,
-    mounts: Vec<PathBuf>,
-) -> anyhow::Result<ImageRecord> {
-    let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
-    let user = user.map_or_else(|| nix::unistd::getuid().to_string(), |user| user.name);
-    let now = agent::unix();
-    let importer = Importer { store: stores.remove(0), limits: Limits::default(), user, now, replaces, mounts };
-    importer.import(name, source).with_context(|| format!("cannot import image {name}"))
+/// Imports into the first store.
+fn importer(mut stores: Vec<Store>, mounts: Vec<PathBuf>) -> Importer {
+    Importer::new(stores.remove(0), agent::unix(), mounts)
+}
+
+/// A name, or that of the image that was pulled from `docker://...`.
+fn image_name(text: &str) -> Result<ImageName, String> {
+    match text.starts_with(SCHEME) {
+        true => Ok(text.parse::<Reference>()?.name()),
+        false => text.parse(),
+    }
 }
 
 fn size(record: &ImageRecord) -> String {

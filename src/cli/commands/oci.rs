@@ -7,6 +7,7 @@ use crate::output::error_line;
 use images::runtime::{self, Setup};
 use model::exit_code;
 use sys::inherited::Inherited;
+use watch::agent;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -50,7 +51,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         return Ok(runtime::run_inside(report, variables, &args.program, &inherited)?);
     }
     let Args { images, bind: binds, bundles, environment, cuda, .. } = args;
-    let setup = Setup { images, binds, bundles, environment: environment.unwrap_or_default(), cuda };
+    let (environment, report) =
+        (environment.unwrap_or_default(), |line: &str| error_line(format_args!("slurminit: {line}")));
+    let setup = Setup { images, binds, bundles, environment, cuda, now: agent::unix(), report };
     Ok(runtime::run(&setup).unwrap_or_else(|error| {
         error_line(format_args!("slurminit: {}", model::printable::line(&error.to_string())));
         runtime::NOT_STARTED

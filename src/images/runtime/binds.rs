@@ -119,6 +119,8 @@ mod tests {
             bundles: "/x".into(),
             environment: "/x".into(),
             cuda: None,
+            now: 0,
+            report: |_| {},
         };
         let mut binds = Binds::new(&setup, directory.path(), Some(Path::new("/tmp")), Path::new("/"));
         let count = |binds: &Binds, path: &str| binds.0.iter().filter(|bind| bind.to == Path::new(path)).count();

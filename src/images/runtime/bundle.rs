@@ -9,7 +9,7 @@ use serde::Deserialize;
 use sys::trusted_path;
 
 use super::RuntimeError;
-use crate::{ImageName, Store};
+use crate::{ImageName, ImageRecord, Puller, Reference, SCHEME, Store};
 
 /// The files, variables and mounts of the image of a step.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -54,11 +54,16 @@ struct Mount {
 }
 
 impl Bundle {
-    /// Finds the image with this name in the first store that has it. A value with a `/` is a path, as in Slurm.
-    pub(super) fn find(value: &OsStr, stores: &[Store]) -> Result<Self, RuntimeError> {
-        let path = Path::new(value);
+    /// Finds the image of a step: `docker://...` in a registry, a path (as in Slurm, a value with a `/`), or a name.
+    pub(super) fn find(value: &OsStr, stores: &[Store], puller: impl FnOnce() -> Puller) -> Result<Self, RuntimeError> {
+        if let Some(text) = value.to_str().filter(|text| text.starts_with(SCHEME)) {
+            let reference = text.parse::<Reference>();
+            let reference =
+                reference.map_err(|why| RuntimeError::Reference { text: model::printable::short(text, 200), why })?;
+            return Self::pulled(&reference, stores, puller);
+        }
         if value.as_encoded_bytes().contains(&b'/') {
-            return Self::at(path);
+            return Self::at(Path::new(value));
         }
         let no_image = || {
             let directories: Vec<String> = stores.iter().map(|store| store.path().display().to_string()).collect();
@@ -66,12 +71,32 @@ impl Bundle {
             RuntimeError::NoImage { name, directories: directories.join(" and ") }
         };
         let name: ImageName = value.to_str().and_then(|text| text.parse().ok()).ok_or_else(no_image)?;
+        Self::named(&name, stores)?.ok_or_else(no_image)
+    }
+
+    /// The image with this name in the first store that has it.
+    fn named(name: &ImageName, stores: &[Store]) -> Result<Option<Self>, RuntimeError> {
         for store in stores {
-            if let Some(record) = store.find(&name)? {
-                return Ok(Self { root: store.rootfs(&name), environment: record.environment, mounts: Vec::new() });
+            if let Some(record) = store.find(name)? {
+                return Ok(Some(Self::of(store, name, record)));
             }
         }
-        Err(no_image())
+        Ok(None)
+    }
+
+    /// The image of a registry, which is pulled first if no store has it.
+    fn pulled(reference: &Reference, stores: &[Store], puller: impl FnOnce() -> Puller) -> Result<Self, RuntimeError> {
+        let name = reference.name();
+        if let Some(bundle) = Self::named(&name, stores)? {
+            return Ok(bundle);
+        }
+        let puller = puller();
+        let record = puller.ensure(&name, reference)?;
+        Ok(Self::of(&puller.importer.store, &name, record))
+    }
+
+    fn of(store: &Store, name: &ImageName, record: ImageRecord) -> Self {
+        Self { root: store.rootfs(name), environment: record.environment, mounts: Vec::new() }
     }
 
     /// An OCI bundle; a directory of an image; or a file tree.
@@ -136,7 +161,7 @@ mod tests {
         let directory = crate::tests::scratch();
         let path = directory.path().join("tree");
         fs::create_dir_all(&path).unwrap();
-        let find = |path: &Path| Bundle::find(path.as_os_str(), &[]);
+        let find = |path: &Path| Bundle::find(path.as_os_str(), &[], || unreachable!("a path"));
         assert_eq!(find(&path).unwrap().root, path);
         fs::create_dir(path.join("rootfs")).unwrap();
         assert_eq!(find(&path).unwrap().root, path.join("rootfs"));
@@ -150,7 +175,9 @@ mod tests {
         fs::write(path.join("config.json"), "{").unwrap();
         assert!(matches!(find(&path), Err(RuntimeError::Configuration { .. })));
         assert!(matches!(find(&directory.path().join("missing")), Err(RuntimeError::NoBundle { .. })));
-        assert!(matches!(Bundle::find("missing".as_ref(), &[]), Err(RuntimeError::NoImage { .. })));
+        let find = |text: &str| Bundle::find(text.as_ref(), &[], || unreachable!("{text}"));
+        assert!(matches!(find("missing"), Err(RuntimeError::NoImage { .. })));
+        assert!(matches!(find("docker://a b"), Err(RuntimeError::Reference { .. })));
     }
 
     #[test]
@@ -158,7 +185,7 @@ mod tests {
         let directory = crate::tests::scratch();
         let path = directory.path().join("tree");
         fs::create_dir_all(path.join("rootfs")).unwrap();
-        let find = || Bundle::find(path.as_os_str(), &[]);
+        let find = || Bundle::find(path.as_os_str(), &[], || unreachable!("a path"));
         find().unwrap();
         for foreign in [path.join("rootfs"), path.clone()] {
             chown(&foreign, Some(1234), None).unwrap();

@@ -1,0 +1,368 @@
+//! Pulls an image from a registry into a store: skopeo downloads it, and the import unpacks it.
+//!
+//! All of it runs as the user of this process, with that user's credentials, and never as root for another user. Tasks and jobs that need the
+//! same image at the same time wait for one of them. They get its image, or its error: each of them would otherwise wait for the same
+//! registry's timeouts, one after the other.
+
+use std::ffi::OsString;
+use std::fs::DirEntry;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use model::paths::Paths;
+use model::printable;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::statvfs::statvfs;
+use sys::secret_variables;
+
+use super::store::Turn;
+use super::{ImageError, ImageName, ImageRecord, Importer, Reference, Source};
+
+/// The name of the downloaded OCI layout, in the directory that [`Download::run`] gets.
+pub(crate) const LAYOUT: &str = "layout";
+/// The limit of skopeo's messages, in bytes.
+const MAX_MESSAGES: usize = 64 << 10;
+/// The interval of the checks of a download.
+const CHECK: Duration = Duration::from_secs(1);
+/// The interval of its reports.
+const REPORT: Duration = Duration::from_secs(10);
+/// A download is given up after this time without a new byte.
+const STALLED: Duration = Duration::from_secs(120);
+
+/// Pulls images.
+#[derive(Clone, Debug)]
+pub struct Puller {
+    /// The store, its limits, and whether an existing image is replaced.
+    pub importer: Importer,
+    /// The environment of skopeo, with the proxies and the places of the credentials; `None` is that of this process.
+    pub environment: Option<Vec<(OsString, OsString)>>,
+    /// Receives the progress.
+    pub report: fn(&str),
+}
+
+impl Puller {
+    /// Returns the image of this name, and pulls it first if the store has none.
+    ///
+    /// # Errors
+    /// It cannot be pulled.
+    pub fn ensure(&self, name: &ImageName, reference: &Reference) -> Result<ImageRecord, ImageError> {
+        let store = &self.importer.store;
+        loop {
+            if let Some(record) = store.find(name)? {
+                return Ok(record);
+            }
+            match store.turn(name, || (self.report)(&format!("waiting for another task that pulls {reference}")))? {
+                Turn::Ours(lock) => {
+                    let outcome = match store.find(name) {
+                        Ok(None) => self.pull_alone(name, reference),
+                        found => found.map(Option::unwrap_or_default),
+                    };
+                    lock.release(outcome.as_ref().err().map(ToString::to_string));
+                    return outcome;
+                }
+                Turn::Passed(Some(why)) => return Err(ImageError::PullOfAnother(why)),
+                Turn::Passed(None) => {}
+            }
+        }
+    }
+
+    /// Pulls the image, also if the store has it.
+    ///
+    /// # Errors
+    /// It cannot be pulled.
+    pub fn pull(&self, name: &ImageName, reference: &Reference) -> Result<ImageRecord, ImageError> {
+        loop {
+            let waiting = || (self.report)(&format!("waiting for another task that pulls {reference}"));
+            if let Turn::Ours(lock) = self.importer.store.turn(name, waiting)? {
+                let outcome = self.pull_alone(name, reference);
+                lock.release(outcome.as_ref().err().map(ToString::to_string));
+                return outcome;
+            }
+        }
+    }
+
+    fn pull_alone(&self, name: &ImageName, reference: &Reference) -> Result<ImageRecord, ImageError> {
+        let start = Instant::now();
+        (self.report)(&format!("pulling {reference} into {}", self.importer.store.path().display()));
+        let download = Download {
+            reference: reference.clone(),
+            environment: self.environment.clone(),
+            report: self.report,
+            reserve: self.importer.limits.reserve,
+        };
+        let pulled = self.importer.import(name, Source::Registry(download));
+        let record =
+            pulled.map_err(|error| ImageError::NotPulled { image: reference.clone(), error: Box::new(error) })?;
+        let (files, size, seconds) = (record.files, record.bytes.div_ceil(1 << 20), start.elapsed().as_secs());
+        (self.report)(&format!("pulled {reference} in {seconds} s: {files} files, {size} MiB"));
+        Ok(record)
+    }
+}
+
+/// The download of an image.
+#[derive(Debug)]
+pub struct Download {
+    pub(crate) reference: Reference,
+    environment: Option<Vec<(OsString, OsString)>>,
+    report: fn(&str),
+    /// The free space that it leaves, in bytes.
+    reserve: u64,
+}
+
+impl Download {
+    /// Downloads the image into an OCI layout in `directory`, which only this user can write to.
+    pub(crate) fn run(&self, directory: &Path) -> Result<(), ImageError> {
+        let (mut skopeo, errors) = self.start(directory)?;
+        let messages = self.watch(directory, errors);
+        if messages.is_err() {
+            let _ = skopeo.kill();
+        }
+        #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
+        let status = skopeo.wait()?;
+        let messages = messages?;
+        if status.success() {
+            return Ok(());
+        }
+        if messages.trim().is_empty() {
+            return Err(ImageError::Registry { why: format!("skopeo: {status}"), repair: "pull it again".to_owned() });
+        }
+        let (why, repair) = explain(&messages, &self.reference);
+        Err(ImageError::Registry { why, repair })
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
+    fn start(&self, directory: &Path) -> Result<(Child, ChildStderr), ImageError> {
+        let mut command = Command::new(Paths::SKOPEO);
+        if let Some(environment) = &self.environment {
+            command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
+        }
+        secret_variables::remove_from(&mut command);
+        // skopeo keeps a database of layers in the first, and large temporary files in the second.
+        command.current_dir(directory).env("XDG_DATA_HOME", directory).env("TMPDIR", directory);
+        command.args(["copy", "--quiet", "--retry-times", "2"]);
+        command.args(self.reference.is_local().then_some("--src-tls-verify=false"));
+        command.arg(format!("{}{}", super::SCHEME, self.reference)).arg(format!("oci:{LAYOUT}"));
+        let started = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let mut child = started.map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => ImageError::Registry {
+                why: format!("{} is missing", Paths::SKOPEO),
+                repair: "install skopeo in the image, or pipe `docker save` into `slurminit image import`".to_owned(),
+            },
+            _ => ImageError::io(Paths::SKOPEO, error),
+        })?;
+        let errors = child.stderr.take().ok_or_else(|| ImageError::io(Paths::SKOPEO, Errno::EBADF))?;
+        Ok((child, errors))
+    }
+
+    /// Watches the download until skopeo closes its standard error, and returns its messages.
+    ///
+    /// # Errors
+    /// The disk is full, or no data arrives.
+    fn watch(&self, directory: &Path, mut errors: ChildStderr) -> Result<String, ImageError> {
+        let start = Instant::now();
+        let (mut checked, mut reported, mut received, mut arrived) = (start, start, 0, start);
+        let mut messages = Vec::new();
+        loop {
+            let timeout = PollTimeout::try_from(CHECK).unwrap_or(PollTimeout::MAX);
+            match poll(&mut [PollFd::new(errors.as_fd(), PollFlags::POLLIN)], timeout) {
+                Ok(0) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(ImageError::io(Paths::SKOPEO, error)),
+                Ok(_) => {
+                    let mut chunk = [0; 4096];
+                    let read = errors.read(&mut chunk)?;
+                    if read == 0 {
+                        return Ok(String::from_utf8_lossy(&messages).into_owned());
+                    }
+                    let rest = MAX_MESSAGES.saturating_sub(messages.len());
+                    messages.extend(chunk.iter().take(read.min(rest)));
+                }
+            }
+            let now = Instant::now();
+            if now.duration_since(checked) < CHECK {
+                continue;
+            }
+            checked = now;
+            self.check_space(directory)?;
+            let bytes = size(directory);
+            if bytes != received {
+                (received, arrived) = (bytes, now);
+            } else if now.duration_since(arrived) > STALLED {
+                let (registry, seconds) = (self.reference.registry(), STALLED.as_secs());
+                return Err(ImageError::Registry {
+                    why: format!("no data from {registry} for {seconds} s"),
+                    repair: "check the network and the registry, and pull it again".to_owned(),
+                });
+            }
+            if received > 0 && now.duration_since(reported) >= REPORT {
+                reported = now;
+                (self.report)(&format!("pulling {}: {} MiB", self.reference, received >> 20));
+            }
+        }
+    }
+
+    fn check_space(&self, directory: &Path) -> Result<(), ImageError> {
+        let status = statvfs(directory).map_err(|error| ImageError::io(directory, error))?;
+        let free = status.blocks_available().saturating_mul(status.fragment_size());
+        if free < self.reserve {
+            let (free, reserve) = (free >> 20, self.reserve >> 20);
+            return Err(ImageError::Space { path: directory.to_owned(), free, reserve });
+        }
+        Ok(())
+    }
+}
+
+/// The size of the files below a directory, in bytes.
+fn size(directory: &Path) -> u64 {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let size_of = |entry: DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => size(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    };
+    entries.map(size_of).sum()
+}
+
+/// Texts in the messages of skopeo and of registries, and the repair. The first that occurs counts. It is advice for a person, beside the
+/// message itself.
+const REPAIRS: [(&[&str], &str); 9] = [
+    (
+        &["no space left on device", "disk quota exceeded"],
+        "remove images (`slurminit image list`), or use a larger disk",
+    ),
+    (
+        &["no image found in"],
+        "the registry has no image for this machine's architecture under this name; choose another tag",
+    ),
+    (&["toomanyrequests", "429 Too Many Requests"], "log in to REGISTRY (`LOGIN`), or try again later"),
+    (
+        &["unauthorized", "authentication required", "denied", "401 Unauthorized", "403 Forbidden"],
+        "check the name, and log in to REGISTRY: `LOGIN`",
+    ),
+    (&["manifest unknown", "name unknown", "404 Not Found", "StatusCode: 404"], "check the name and the tag"),
+    (
+        &["server gave HTTP response to HTTPS client"],
+        "REGISTRY has no TLS; allow it in ~/.config/containers/registries.conf: [[registry]] location = \"REGISTRY\", insecure = true",
+    ),
+    (
+        &["x509:", "tls:"],
+        "put the CA certificate of REGISTRY into ~/.config/containers/certs.d/REGISTRY/ca.crt, or into the system's",
+    ),
+    (&["proxyconnect"], "check HTTPS_PROXY and NO_PROXY"),
+    (
+        &[
+            "no such host",
+            "server misbehaving",
+            "dial tcp",
+            "connection reset",
+            "EOF",
+            "timeout",
+            "no route",
+            "unreachable",
+        ],
+        "check the network to REGISTRY from this node; where a proxy is required, set HTTPS_PROXY",
+    ),
+];
+
+/// Writes where skopeo looks for credentials on every machine.
+const LOGIN: &str = "skopeo login --authfile ~/.config/containers/auth.json REGISTRY";
+
+/// The last message of skopeo, and what to do about it.
+fn explain(messages: &str, reference: &Reference) -> (String, String) {
+    let last = messages.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    // time="..." level=fatal msg="..."
+    let text = last.split_once("msg=").map_or(last, |(_, text)| text);
+    let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text).replace("\\\"", "\"");
+    let repair = REPAIRS.iter().find(|(texts, _)| texts.iter().any(|part| text.contains(part)));
+    let repair = repair.map_or("check the name and the network", |(_, repair)| *repair);
+    let repair = repair.replace("LOGIN", LOGIN).replace("REGISTRY", reference.registry());
+    (printable::short(&without_queries(&text), 400), repair)
+}
+
+/// Removes the queries of addresses: storage behind a registry is reached by signed addresses, which are secrets for a time.
+fn without_queries(text: &str) -> String {
+    let mut shown = String::new();
+    let mut is_query = false;
+    for character in text.chars() {
+        is_query = match character {
+            '?' => true,
+            '"' | ' ' => false,
+            _ => is_query,
+        };
+        if !is_query {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explained(message: &str) -> (String, String) {
+        let line = format!("time=\"2026-01-01T00:00:00Z\" level=fatal msg=\"{}\"\n", message.replace('"', "\\\""));
+        explain(&line, &"registry.lab:5000/team/tools:1".parse().unwrap())
+    }
+
+    /// Messages of skopeo 1.18 and of Debian's docker-registry, Docker Hub and NVIDIA's registry.
+    #[test]
+    fn each_failure_of_a_registry_has_its_repair() {
+        for (message, repair) in [
+            (
+                "initializing source docker://registry.lab:5000/team/tools:1: pinging container registry registry.lab:5000: Get \"http://registry.lab:5000/v2/\": dial tcp 10.0.0.1:5000: connect: connection refused",
+                "network",
+            ),
+            (
+                "pinging container registry registry.lab:5000: Get \"https://registry.lab:5000/v2/\": dial tcp: lookup registry.lab on 127.0.0.11:53: no such host",
+                "network",
+            ),
+            (
+                "pinging container registry registry.lab:5000: Get \"https://registry.lab:5000/v2/\": http: server gave HTTP response to HTTPS client",
+                "insecure = true",
+            ),
+            (
+                "pinging container registry registry.lab:5000: Get \"https://registry.lab:5000/v2/\": tls: failed to verify certificate: x509: certificate signed by unknown authority",
+                "ca.crt",
+            ),
+            (
+                "reading manifest 1 in registry.lab:5000/team/tools: unauthorized: authentication required",
+                "skopeo login",
+            ),
+            ("reading manifest 1 in docker.io/team/tools: requested access to the resource is denied", "skopeo login"),
+            ("reading manifest 1 in registry.lab:5000/team/tools: manifest unknown", "the tag"),
+            (
+                "reading manifest 1 in registry.lab:5000/team/tools: name unknown: repository name not known to registry",
+                "the tag",
+            ),
+            (
+                "choosing image instance: no image found in image index for architecture \"amd64\", variant \"\", OS \"linux\"",
+                "architecture",
+            ),
+            (
+                "reading manifest 1 in docker.io/x/y: toomanyrequests: You have reached your unauthenticated pull rate limit",
+                "later",
+            ),
+            ("writing blob: write /x/oci-put-blob1: no space left on device", "larger disk"),
+            (
+                "pinging container registry x: Get \"https://x/v2/\": proxyconnect tcp: dial tcp 10.0.0.1:3128: connect: connection refused",
+                "HTTPS_PROXY",
+            ),
+            ("something new", "check"),
+        ] {
+            let (why, found) = explained(message);
+            assert_eq!(why, message);
+            assert!(found.contains(repair), "{message}: {found}");
+            assert!(!found.contains("REGISTRY") && !found.contains("LOGIN"), "{found}");
+        }
+    }
+
+    #[test]
+    fn shows_no_signed_address() {
+        let (why, _) = explained("Get \"https://storage.lab/blob?X-Amz-Signature=secret&x=secret\": EOF");
+        assert_eq!(why, "Get \"https://storage.lab/blob\": EOF");
+    }
+}
