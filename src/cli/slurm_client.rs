@@ -1,4 +1,4 @@
-//! Slurm's commands that pass their environment to a job, without the secrets in the environment of the container.
+//! Slurm's commands that pass their environment to a job, without the secrets in the environment of the container and the variables of an outer job.
 //!
 //! `docker exec` hands the container's environment to srun, sbatch and salloc, and slurmctld saves that of a batch job. No setting of Slurm
 //! removes a variable before that: cli_filter.lua cannot, and a TaskProlog runs after it. So in the image's /usr/local/bin these commands are links
@@ -16,7 +16,7 @@ use crate::output::error_line;
 use install::{exposure, load_config};
 use model::{exit_code, printable};
 use sys::link_protection;
-use sys::{inherited, secret_variables};
+use sys::{inherited, outer_job, secret_variables};
 
 /// The commands.
 const NAMES: [&str; 3] = ["salloc", "sbatch", "srun"];
@@ -45,6 +45,11 @@ pub fn execute_by_name() -> Option<u8> {
     let mut command = Command::new(&program);
     command.arg0(called).args(arguments);
     secret_variables::remove_from(&mut command);
+    // A step of a job gets its defaults from the job's request.
+    match name {
+        "srun" => outer_job::remove_from(&mut command),
+        _ => outer_job::remove_request_from(&mut command),
+    }
     let error = command.exec();
     error_line(format_args!("slurminit: {}: {error}", program.display()));
     let is_missing = error.kind() == std::io::ErrorKind::NotFound;

@@ -14,8 +14,15 @@ use sys::init_task::{InitTask, PROGRAM, SEARCH_PATH, TASK_OPTION};
 use sys::lock::Lock;
 use sys::lock::state::StateLock;
 
-/// Becomes `slurminit-init` with this task and these locks. Returns only if that fails.
-pub fn become_init(task: Task, inherited: Inherited, run: &Lock, state: &StateLock, cmd: &[OsString]) -> anyhow::Error {
+/// Becomes `slurminit-init` with this task and these locks, without the removed variables. Returns only if that fails.
+pub fn become_init(
+    task: Task,
+    inherited: Inherited,
+    run: &Lock,
+    state: &StateLock,
+    cmd: &[OsString],
+    removed: &[OsString],
+) -> anyhow::Error {
     let locks: Vec<&File> = run.file().into_iter().chain(state.files()).collect();
     let init_task = InitTask { task, inherited, locks: locks.iter().map(|file| file.as_raw_fd()).collect() };
     let exec_init = || -> anyhow::Result<Infallible> {
@@ -30,8 +37,8 @@ pub fn become_init(task: Task, inherited: Inherited, run: &Lock, state: &StateLo
         let words = [PROGRAM.into(), TASK_OPTION.into(), file.as_raw_fd().to_string().into(), "--".into()];
         let words: Vec<OsString> = words.into_iter().chain(cmd.iter().cloned()).collect();
         let path = complete_path(std::env::var_os("PATH").as_deref());
-        let env =
-            std::env::vars_os().filter(|(name, _)| name != "PATH").chain([("PATH".into(), path)]).collect::<Vec<_>>();
+        let kept = std::env::vars_os().filter(|(name, _)| name != "PATH" && !removed.contains(name));
+        let env = kept.chain([("PATH".into(), path)]).collect::<Vec<_>>();
         let error = become_program(&std::env::current_exe()?.with_file_name(PROGRAM), &words, &env);
         anyhow::bail!("cannot execute {PROGRAM}: {error}; put it into the same directory as slurminit")
     };

@@ -51,6 +51,10 @@ impl Paths {
     /// The file with one line per finished job.
     pub const ENDED_JOBS: &str = "jobs";
 
+    /// The directory in which a start stores what its variables contain. Only root can write it. A file named after a variable records that the
+    /// container's environment has it: the variables are removed because daemons inherit PID 1's environment.
+    pub const GIVEN: &str = "/run/slurminit.given";
+
     /// PRoot, which runs jobs in container images where the engine refuses user namespaces.
     pub const PROOT: &str = "/usr/bin/proot";
     /// skopeo, which downloads container images.

@@ -8,6 +8,7 @@ pub mod leftovers;
 pub mod link_protection;
 pub mod lock;
 pub mod open_files;
+pub mod outer_job;
 pub mod proc;
 pub mod report;
 pub mod sandbox;

@@ -16,8 +16,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::secret_variables;
 use crate::system_calls::pidfd_open;
+use crate::{outer_job, secret_variables};
 use answer::Answer;
 pub use ending::end;
 
@@ -61,6 +61,7 @@ impl Running {
     pub fn start(command: &mut Command, input: &[u8]) -> Result<Self> {
         ending::reap();
         secret_variables::remove_from(command);
+        outer_job::remove_from(command);
         let stdin = if input.is_empty() { Stdio::null() } else { filled_pipe(input)?.into() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(Self)
     }

@@ -26,6 +26,7 @@ use sys::container::Container;
 use sys::inherited::Inherited;
 use sys::lock::Lock;
 use sys::lock::state::{StateInUse, StateLock};
+use sys::outer_job;
 
 pub(super) use attach::wait_for_running_cluster;
 
@@ -81,16 +82,26 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         Err(in_use) => return Ok(refuse(&in_use.to_string(), exit_code::CONFIG)),
     };
     let file = start.cluster.file();
+    let outer = if target.has_cluster { take_outer_job() } else { Vec::new() };
     let task = Task {
         config_file: file.map(|file| file.as_os_str().to_owned()),
         watched_file: load_config::file(file).into(),
         // Those of the file may change until a reload, which refuses it.
         requested_role: start.cluster.role,
         simulated_nodes: start.cluster.nodes,
-        warnings: warnings(&config, file, &lock, &state),
+        warnings: warnings(&config, file, &lock, &state).into_iter().chain(outer_job::warning(&outer)).collect(),
         ..task(&config, &start_only, target, !start.cmd.is_empty(), sys::monotonic_ms())
     };
-    Err(become_init(task, inherited, &lock, &state, &start.cmd))
+    Err(become_init(task, inherited, &lock, &state, &start.cmd, &outer))
+}
+
+/// The variables of an outer job of another Slurm, which are recorded for later commands.
+fn take_outer_job() -> Vec<OsString> {
+    let outer = outer_job::variables();
+    if let Err(error) = outer_job::record(Path::new("/"), &outer) {
+        error_line(format_args!("slurminit: warning: cannot record the variables of the outer job: {error}"));
+    }
+    outer
 }
 
 /// Locks the state directory, and slurmctld's if the configuration sets another one.

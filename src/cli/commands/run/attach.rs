@@ -13,7 +13,7 @@ use machine::Status;
 use model::{exit_code, printable};
 use startup::start::Cluster;
 use startup::{health, jobs};
-use sys::secret_variables;
+use sys::{outer_job, secret_variables};
 
 /// The running cluster, once it is ready; otherwise reports why not, and returns the exit code.
 pub(in crate::commands) fn wait_for_running_cluster(
@@ -50,6 +50,7 @@ pub(super) fn run(cluster: &Cluster, config: &Config, cmd: &[OsString]) -> anyho
     let mut command = Command::new(program);
     command.args(arguments);
     secret_variables::remove_from(&mut command);
+    outer_job::remove_from(&mut command);
     let error = match config.jobs.wait {
         false => command.exec(),
         true => match wait(&mut command) {
