@@ -15,7 +15,6 @@ mod step;
 
 pub use bundle::Bundle;
 pub use environment::{Variable, parse as parse_environment};
-pub use namespaces::probe;
 pub use proot::run_inside;
 
 use std::ffi::{CString, OsStr, OsString};
@@ -252,6 +251,19 @@ fn is_below(path: &Path, directory: &Path) -> bool {
     path.starts_with(directory)
 }
 
+/// Whether an ordinary user of this container can run programs with this backend; otherwise the reason. Changes this process: call it in a
+/// separate one. With PRoot, success is its exit code.
+///
+/// # Errors
+/// The step that the kernel or the engine refuses.
+pub fn probe(backend: Backend) -> Result<(), String> {
+    namespaces::become_nobody()?;
+    match backend {
+        Backend::Namespaces => namespaces::probe(),
+        Backend::Proot => Err(proot::probe()),
+    }
+}
+
 /// The backend of this container for jobs in images, and why namespaces are not available (empty if they are);
 /// otherwise the reason.
 ///
@@ -259,11 +271,12 @@ fn is_below(path: &Path, directory: &Path) -> bool {
 /// No backend is available.
 pub fn backend() -> Result<(Backend, String), String> {
     const DEADLINE: std::time::Duration = std::time::Duration::from_secs(5);
-    let refused =
-        match sys::tool::ask("/proc/self/exe", &["oci", "--probe"], DEADLINE).output_of("slurminit oci --probe") {
-            Ok(_) => return Ok((Backend::Namespaces, String::new())),
-            Err(why) => why.rsplit("slurminit: ").next().unwrap_or_default().to_owned(),
-        };
+    let refused = match sys::tool::ask("/proc/self/exe", &["oci", "--probe=namespaces"], DEADLINE)
+        .output_of("slurminit oci --probe")
+    {
+        Ok(_) => return Ok((Backend::Namespaces, String::new())),
+        Err(why) => why.rsplit("slurminit: ").next().unwrap_or_default().to_owned(),
+    };
     if proot::is_installed() { Ok((Backend::Proot, refused)) } else { Err(refused) }
 }
 

@@ -12,6 +12,7 @@ use nix::unistd::geteuid;
 use super::{InstallError, Owner};
 use config::{Config, DaemonName, Paths};
 use model::inventory::{Finding, Kind, Severity};
+use sys::proc::parse::Mount;
 use sys::trusted_path;
 use sys::trusted_path::{Dir, RepairedPath, UntrustedPath};
 
@@ -38,9 +39,14 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
             make_owned((socket_directory, is_new), &munge, 0o755, &mut repaired)?;
         }
     }
+    let mountinfo = std::fs::read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
     // A new volume may be missing the sticky bit of /tmp (Kubernetes' `emptyDir` on a disk).
     if let Ok(tmp) = trusted_path::open(root, Path::new("/tmp")) {
         tmp.ensure_sticky_bit(&mut repaired);
+        // A directory of the host stays as it is.
+        if is_own_tmp(&mountinfo) {
+            tmp.open_to_users(&mut repaired);
+        }
     }
     let (slurm_files, was_writable) = root_directory(root, &paths.slurm, &mut repaired)?;
     if was_writable && nix::unistd::geteuid().is_root() {
@@ -68,11 +74,18 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
     Ok(findings)
 }
 
+/// Whether /tmp exists only in this container: a tmpfs of its own, or a part of its root file system.
+fn is_own_tmp(mountinfo: &str) -> bool {
+    let mount = Mount::all(mountinfo).filter(|mount| mount.at == "/tmp").last();
+    mount.is_none_or(|mount| mount.kind == "tmpfs" && mount.from == "/")
+}
+
 /// A message about something that was repaired.
 pub(super) fn finding(repaired: &RepairedPath) -> Finding {
     let severity = if repaired.is_suspicious() { Severity::Warning } else { Severity::Info };
     let cause = match repaired {
         RepairedPath::Sticky { .. } => "the volume has no sticky bit",
+        RepairedPath::Opened { .. } => "the mount of /tmp sets the mode, and jobs of users write there",
         _ => "root uses the files there, so no other user may change them",
     };
     Finding::new(Kind::Files, severity, repaired.to_string(), cause, repaired.repair())
@@ -220,4 +233,22 @@ fn noexec_spool(spool: &Dir, state: &Path) -> Option<Finding> {
             format!("mount a volume, or a tmpfs with exec: --tmpfs {}:exec", state.display()),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn mode_of_tmp_changes_only_where_it_is_of_the_container() {
+        let mount = |kind: &str, from: &str, at: &str| format!("36 31 0:33 {from} {at} rw - {kind} x rw\n");
+        for (mounts, expected) in [
+            (String::new(), true),
+            (mount("tmpfs", "/", "/tmp"), true),
+            (mount("tmpfs", "/", "/run") + &mount("ext4", "/", "/tmp/data"), true),
+            (mount("tmpfs", "/job7", "/tmp"), false),
+            (mount("ext4", "/srv/tmp", "/tmp"), false),
+            (mount("tmpfs", "/", "/tmp") + &mount("ext4", "/", "/tmp"), false),
+        ] {
+            assert_eq!(super::is_own_tmp(&mounts), expected, "{mounts}");
+        }
+    }
 }

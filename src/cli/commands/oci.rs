@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::output::error_line;
-use images::runtime::{self, Setup};
+use images::runtime::{self, Backend, Setup};
 use model::exit_code;
 use sys::inherited::Inherited;
 use watch::agent;
@@ -26,9 +26,9 @@ pub(crate) struct Args {
     /// The newest CUDA release that the driver supports
     #[arg(long)]
     cuda: Option<String>,
-    /// Exit with 0 if jobs can have user namespaces here; otherwise print the reason
-    #[arg(long)]
-    probe: bool,
+    /// Exit with 0 if jobs can run in images by this means (`namespaces`, `proot`); otherwise print the reason
+    #[arg(long, value_name = "BACKEND", value_parser = backend)]
+    probe: Option<Backend>,
     /// Run a program inside, and report to this descriptor
     #[arg(long, hide = true)]
     inside: Option<i32>,
@@ -43,9 +43,14 @@ pub(crate) struct Args {
     program: Vec<OsString>,
 }
 
+fn backend(text: &str) -> Result<Backend, String> {
+    let known = [Backend::Namespaces, Backend::Proot].into_iter().find(|backend| backend.to_string() == text);
+    known.ok_or_else(|| "one of: namespaces, proot".to_owned())
+}
+
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    if args.probe {
-        return runtime::probe().map(|()| exit_code::SUCCESS).map_err(anyhow::Error::msg);
+    if let Some(backend) = args.probe {
+        return runtime::probe(backend).map(|()| exit_code::SUCCESS).map_err(anyhow::Error::msg);
     }
     if let Some(((report, variables), inherited)) = args.inside.zip(args.variables).zip(args.inherited) {
         return Ok(runtime::run_inside(report, variables, &args.program, &inherited)?);

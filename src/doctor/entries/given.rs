@@ -87,7 +87,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`srun --container`: `this container can neither create user namespaces (...) nor run PRoot (...)`",
             "a job in a container image is slow with many files",
         ],
-        examines: "whether an ordinary user can create user and mount namespaces; /usr/bin/proot",
+        examines: "whether an ordinary user can create user and mount namespaces, or run a program with PRoot",
         cause: "the engine's seccomp profile or AppArmor refuses namespaces; PRoot replaces them, and slows system calls on files",
         repair: "--security-opt seccomp=docker/seccomp-userns.json (AppArmor: also apparmor=unconfined), or install proot",
         check: Check::Container(|_, container| container_images(container)),
@@ -204,11 +204,14 @@ fn gpu_share(facts: &Facts, container: &ContainerFacts) -> Observations {
 fn container_images(container: &ContainerFacts) -> Observations {
     match &container.namespaces {
         Ok(()) => Observations::ok("jobs run in container images by user namespaces"),
-        Err(_) if container.has_proot => Observations::ok("jobs run in container images by PRoot"),
+        Err(_) if container.proot.is_ok() => Observations::ok("jobs run in container images by PRoot"),
         Err(why) => Observations::warn(
-            format!("jobs cannot run in container images: no user namespaces ({why}), and no PRoot"),
-            "the engine's seccomp profile or AppArmor refuses namespaces, and /usr/bin/proot is missing",
-            "docker run --security-opt seccomp=docker/seccomp-userns.json ..., or install proot in the image",
+            format!(
+                "jobs cannot run in container images: no user namespaces ({why}), and no PRoot ({})",
+                container.proot.as_ref().err().map_or("", String::as_str)
+            ),
+            "the engine's seccomp profile or AppArmor refuses namespaces, and PRoot is missing or cannot write to /tmp",
+            "docker run --security-opt seccomp=docker/seccomp-userns.json ..., or install proot in the image and use --tmpfs /tmp:mode=1777",
         ),
     }
 }

@@ -100,19 +100,20 @@ fn make_target(root: &OwnedFd, relative: &Path, is_directory: bool) -> io::Resul
     File::create(path).map(drop)
 }
 
-/// Whether an ordinary user of this container can run programs in namespaces; otherwise the reason. Changes this
-/// process: call it in a separate one.
-///
-/// # Errors
-/// The step that the kernel or the engine refuses.
+/// Becomes an ordinary user, as jobs are.
 #[expect(clippy::disallowed_methods, reason = "a process of its own, which has read no secret")]
-pub fn probe() -> Result<(), String> {
+pub(super) fn become_nobody() -> Result<(), String> {
     if geteuid().is_root() {
         setgid(Gid::from_raw(NOBODY)).map_err(|error| format!("setgid: {error}"))?;
         setuid(Uid::from_raw(NOBODY)).map_err(|error| format!("setuid: {error}"))?;
         // Otherwise the files of this process in /proc stay root's.
         set_dumpable(true).map_err(|error| format!("prctl: {error}"))?;
     }
+    Ok(())
+}
+
+/// Whether an ordinary user of this container can run programs in namespaces; otherwise the reason. Changes this process.
+pub(super) fn probe() -> Result<(), String> {
     unshare_user()?;
     let refused = |error: nix::Error| format!("mount a tmpfs: {error}");
     mount_tmpfs(Path::new("/tmp")).map_err(refused)?;

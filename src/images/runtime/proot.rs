@@ -1,5 +1,6 @@
 //! PRoot: traces the program with ptrace(2), and changes the paths in its system calls. It works in a plain `docker run`.
 
+mod loader;
 mod process;
 
 use std::ffi::{CString, OsString};
@@ -19,8 +20,6 @@ use super::binds::{Bind, LOADER, SLURMINIT_DIRECTORY};
 use super::{NOT_STARTED, Program, environment};
 
 const PATH: &str = Paths::PROOT;
-/// The variable with the directory for PRoot's temporary files.
-const TEMPORARY: &str = "PROOT_TMP_DIR";
 
 /// Whether PRoot is installed in this container.
 pub(super) fn is_installed() -> bool {
@@ -32,6 +31,7 @@ pub(super) fn run(program: &Program, inherited: &Inherited) -> Result<ExitStatus
     if !is_installed() {
         return Err(format!("{PATH} is missing"));
     }
+    loader::check_directory()?;
     let executable = std::env::current_exe().map_err(|error| error.to_string())?;
     process::run(|report| {
         // PRoot must receive SIGQUIT.
@@ -62,25 +62,43 @@ pub fn run_inside(report: i32, environment: i32, arguments: &[OsString], inherit
 /// Replaces this process by PRoot. Returns only an error. PRoot runs outside of the image: a variable of the step or of the image, such as
 /// `LD_PRELOAD`, would have it load their code. So it gets none of them, and the program inside gets them through a file without a name.
 fn execute(program: &Program, executable: &Path, report: i32, inherited: &Inherited) -> nix::Error {
-    let Ok(path) = CString::new(PATH) else { return nix::Error::EINVAL };
-    let environment = match memory_file(&environment::text(&program.environment)) {
+    let text = environment::text(&program.environment);
+    let environment = match memory_file("slurminit environment", &text, MFdFlags::empty()) {
         Ok(file) => file,
         Err(error) => return nix::Error::from_raw(error.raw_os_error().unwrap_or_default()),
     };
     let descriptors = Descriptors { report, environment: environment.as_raw_fd() };
-    let arguments = arguments(program, executable, descriptors, inherited);
-    // The job's TMPDIR may not exist in the container.
-    let variables = [(TEMPORARY.into(), "/tmp".into())];
-    let (Some(arguments), Some(variables)) = (super::c_strings(&arguments), super::c_variables(&variables)) else {
+    become_proot(&arguments(program, executable, descriptors, inherited))
+}
+
+/// Replaces this process by PRoot. Returns only an error.
+fn become_proot(arguments: &[OsString]) -> nix::Error {
+    let variables = match loader::variables() {
+        Ok(variables) => variables,
+        Err(error) => return nix::Error::from_raw(error.raw_os_error().unwrap_or_default()),
+    };
+    let (Ok(path), Some(arguments), Some(variables)) =
+        (CString::new(PATH), super::c_strings(arguments), super::c_variables(&variables))
+    else {
         return nix::Error::EINVAL;
     };
     let Err(error) = nix::unistd::execve(&path, &arguments, &variables);
     error
 }
 
-/// A file without a name, which the executed program inherits.
-fn memory_file(content: &[u8]) -> io::Result<File> {
-    let mut file = File::from(memfd_create("slurminit environment", MFdFlags::empty())?);
+/// Runs a program of this container with PRoot as an ordinary user does. Returns only the reason why it cannot.
+pub(super) fn probe() -> String {
+    let arguments = ["proot", "-v", "-1", "-r", "/", "/bin/true"].map(OsString::from);
+    match loader::check_directory() {
+        _ if !is_installed() => format!("{PATH} is missing"),
+        Err(why) => why,
+        Ok(()) => format!("cannot execute {PATH}: {}", become_proot(&arguments)),
+    }
+}
+
+/// A file without a name.
+fn memory_file(name: &str, content: &[u8], flags: MFdFlags) -> io::Result<File> {
+    let mut file = File::from(memfd_create(name, flags)?);
     file.write_all(content)?;
     Ok(file)
 }

@@ -10,6 +10,8 @@ pub enum RepairedPath {
     Closed { path: PathBuf, mode: u32 },
     #[error("sticky bit was missing on {path} (mode {mode:04o}); set")]
     Sticky { path: PathBuf, mode: u32 },
+    #[error("users could not write to {path} (mode {mode:04o}); set to 1777")]
+    Opened { path: PathBuf, mode: u32 },
     #[error("{path} belonged to uid {uid}; changed its owner to uid {new_uid}")]
     OwnerChanged { path: PathBuf, uid: u32, new_uid: u32 },
     #[error("{path} was created by a user other than root; removed")]
@@ -24,13 +26,14 @@ impl RepairedPath {
     /// Whether the path may have been exploited already, which deserves a warning. A new world-writable volume
     /// (Kubernetes' `emptyDir`) does not.
     pub fn is_suspicious(&self) -> bool {
-        !matches!(self, Self::Closed { .. } | Self::Emptied { .. } | Self::Sticky { .. })
+        !matches!(self, Self::Closed { .. } | Self::Emptied { .. } | Self::Sticky { .. } | Self::Opened { .. })
     }
 
     /// The remaining action for the operator.
     pub fn repair(&self) -> &'static str {
         match self {
             Self::Closed { .. } | Self::Emptied { .. } | Self::Sticky { .. } => "nothing to do",
+            Self::Opened { .. } => "nothing to do; or mount it with this mode: --tmpfs /tmp:mode=1777",
             Self::OwnerChanged { .. } => "nothing to do; if you do not trust the previous owner, use a new volume",
             Self::Removed { .. } => "nothing to do; find out who created it",
             Self::OwnerKept { .. } => "remove it, or replace it by a copy: cp -p FILE FILE.copy && mv FILE.copy FILE",

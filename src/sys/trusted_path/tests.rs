@@ -88,6 +88,19 @@ fn sets_sticky_bit_only_on_world_writable_directory() {
 }
 
 #[test]
+fn opens_directory_of_temporary_files_that_users_cannot_write() {
+    for (before, after) in [(0o755, 0o1777), (0o1777, 0o1777), (0o700, 0o1777)] {
+        let root = tempfile::tempdir().unwrap();
+        let tmp = root.path().join("tmp");
+        fs::create_dir(&tmp).unwrap();
+        set_mode(&tmp, before);
+        let mut repaired = Vec::new();
+        open(root.path(), Path::new("/tmp")).unwrap().open_to_users(&mut repaired);
+        assert_eq!((mode(&tmp), repaired.len()), (after, usize::from(before != after)));
+    }
+}
+
+#[test]
 fn keeps_sticky_parent_and_removes_planted_files() {
     let root = root_with_srv(0, 0o1777);
     let (srv, victim) = (root.path().join("srv"), root.path().join("victim"));

@@ -161,6 +161,14 @@ impl Dir {
         }
     }
 
+    /// Lets users write to a directory of root for temporary files.
+    pub fn open_to_users(&self, repaired: &mut Vec<RepairedPath>) {
+        let mode = self.metadata.mode() & 0o7777;
+        if is_ours(self.metadata.uid()) && mode & OTHERS_WRITE == 0 && self.set_mode(0o1777).is_ok() {
+            repaired.push(RepairedPath::Opened { path: self.path.clone(), mode });
+        }
+    }
+
     pub(in super::super) fn chown(&self, (user, group): (u32, u32)) -> nix::Result<()> {
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
         fchownat(&self.file, "", Some(user), Some(group), AtFlags::AT_EMPTY_PATH)
