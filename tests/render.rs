@@ -14,7 +14,7 @@ use std::path::Path;
 use config::Config;
 use model::inventory::Inventory;
 use plan::render::{explain, render};
-use plan::{FileName, Names, select_user_files};
+use plan::{FileName, FileState, Names, select_user_files};
 use serde_json::Value;
 
 /// The first case, whose expected files are complete.
@@ -70,11 +70,12 @@ fn render_case(case: &Path) -> BTreeMap<String, String> {
         }
     };
     let user_files = install::find_user_files(&config.paths, case).unwrap();
-    let exists = |path: &Path| inventory.gpus.iter().any(|gpu| gpu.device_file.as_deref() == Some(path));
+    let has_device = |path: &Path| inventory.gpus.iter().any(|gpu| gpu.device_file.as_deref() == Some(path));
+    let state = |path: &Path| if has_device(path) { FileState::Present } else { FileState::Missing };
     let configured = Some(config.node.name.to_string()).filter(|name| name != "localhost");
     let names = Names { configured, hostname: inventory.hostname.clone(), ..Names::default() };
     let selected = select_user_files(&config, &user_files);
-    let customized = plan.apply_user_files(&config, selected, &inventory, &names, &exists);
+    let customized = plan.apply_user_files(&config, selected, &inventory, &names, &state);
     for file in render(&plan) {
         // Compare oci.conf in one case only: it is the same in nearly all.
         let is_expected = file.name != FileName::OciConf || case.ends_with(FIRST);

@@ -1,6 +1,7 @@
 //! The result of planning: the plan and the files to install, with the user's own files instead of generated ones.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::User;
@@ -13,7 +14,7 @@ use model::hostlist;
 use model::inventory::Inventory;
 use plan::in_use::{RemovedNode, RemovedPartition};
 use plan::render;
-use plan::{Culprit, Customized, Fatal, FileName, Names, Plan, Refusal, Text};
+use plan::{Culprit, Customized, Fatal, FileName, FileState, Names, Plan, Refusal, Text};
 
 /// The plan and the resulting files, including the user's.
 pub struct Planned {
@@ -48,9 +49,13 @@ pub fn plan_files(
 ) -> Result<Planned, PlanError> {
     let mut plan = plan::plan(config, inventory).map_err(PlanError::Refused)?;
     let found = crate::find_user_files(&config.paths, root).map_err(PlanError::Unreadable)?;
-    let exists = |path: &Path| crate::under(root, path).exists();
+    let state = |path: &Path| match crate::under(root, path).metadata() {
+        Err(_) => FileState::Missing,
+        Ok(metadata) if metadata.is_file() && metadata.mode() & 0o111 != 0 => FileState::Program,
+        Ok(_) => FileState::Present,
+    };
     let names = machine_names(config, inventory, root);
-    let customized = plan.apply_user_files(config, plan::select_user_files(config, &found), inventory, &names, &exists);
+    let customized = plan.apply_user_files(config, plan::select_user_files(config, &found), inventory, &names, &state);
     if let Some(Fatal { culprit, what, cause, repair }) = &customized.fatal {
         let (what, _) = locate_fault(config_file, culprit.as_ref(), what);
         return Err(PlanError::Refused(Refusal::new(exit_code::CONFIG, what, cause, repair)));

@@ -6,6 +6,7 @@ mod hosts;
 mod include;
 mod own_node;
 pub(super) mod parse;
+mod programs;
 
 use std::path::{Path, PathBuf};
 
@@ -106,6 +107,17 @@ impl UserFile {
     fn is_users(&self, config: &Config) -> bool {
         self.is_marked() || (config.user_customized && !self.is_generated())
     }
+}
+
+/// What a path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileState {
+    /// Nothing.
+    Missing,
+    /// A file, directory or device that is no program.
+    Present,
+    /// A file that can be executed.
+    Program,
 }
 
 /// The handling of the user's files.
@@ -227,15 +239,14 @@ impl Plan {
         self.settings.iter().find(|setting| setting.key == key).map_or("", |setting| setting.value.as_str())
     }
 
-    /// Adapts the generated files to the user's, and reports problems with the latter. `exists` returns whether a file
-    /// exists.
+    /// Adapts the generated files to the user's, and reports problems with the latter. `state` returns what a path names.
     pub fn apply_user_files(
         &mut self,
         config: &Config,
         mut customized: Customized,
         inventory: &Inventory,
         names: &Names,
-        exists: &dyn Fn(&Path) -> bool,
+        state: &dyn Fn(&Path) -> FileState,
     ) -> Customized {
         let slurm_conf = customized.get(FileName::SlurmConf);
         customized.own_node = slurm_conf.and_then(|file| own_node::find(&file.lines(), names));
@@ -251,7 +262,9 @@ impl Plan {
                 self.count_users_gres(gres, names);
             }
         }
-        let context = check::Context { config, inventory, names, exists };
+        let written = self.scripts();
+        let state = |path: &Path| if written.iter().any(|own| own == path) { FileState::Program } else { state(path) };
+        let context = check::Context { config, inventory, names, state: &state };
         let slurm_conf = customized.get(FileName::SlurmConf).filter(|_| context.has_controller());
         customized.remote_hosts = slurm_conf.map(|file| hosts::find(file, names)).unwrap_or_default();
         customized.findings.extend(check::check(self, &customized, &context));
@@ -259,6 +272,13 @@ impl Plan {
         self.findings.extend(customized.findings.iter().cloned());
         self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         customized
+    }
+
+    /// The programs that are written after the check, which a slurm.conf of the user may name.
+    fn scripts(&self) -> Vec<PathBuf> {
+        let (prolog, task_prolog) = (self.prolog.as_ref(), self.task_prolog.as_ref());
+        let paths = [Some(&self.epilog.path), prolog.map(|own| &own.path), task_prolog.map(|own| &own.path)];
+        paths.into_iter().flatten().cloned().collect()
     }
 
     /// The names rely on the lines of the generated gres.conf.

@@ -44,8 +44,8 @@ pub use change::{Change, Text, change, line_of_key};
 pub use cli_filter::CliFilter;
 pub use cluster::{controller, require_controller};
 pub use customized::{
-    Customized, DEFAULT_STATE_DIRECTORY, Fatal, FileName, Names, Origin, OwnNode, RemoteHost, UserFile, gpu_files,
-    last_value, select_user_files, state_directory,
+    Customized, DEFAULT_STATE_DIRECTORY, Fatal, FileName, FileState, Names, Origin, OwnNode, RemoteHost, UserFile,
+    gpu_files, last_value, select_user_files, state_directory,
 };
 pub use epilog::Epilog;
 pub use gpus::{AutoDetect, GresLine, GresPlan, select};

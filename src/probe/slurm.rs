@@ -23,17 +23,20 @@ const PATCHES_FILE: &str = "usr/share/slurminit/slurm-patches";
 const LOGIN_PATCH: &str = "25.05-login-environment-without-namespaces.patch";
 
 /// The kinds of plugins that lines of configuration files depend on.
-const PLUGIN_PREFIXES: [&str; 11] = [
+const PLUGIN_PREFIXES: [&str; 14] = [
     "accounting_storage_mysql",
+    "acct_gather_",
     "auth_",
     "cgroup_",
-    "cli_filter_lua",
+    "cli_filter_",
     "gpu_",
+    "job_container_",
     "jobacct_gather_",
     "jobcomp_",
-    "mpi_pmix",
+    "mpi_",
     "proctrack_",
     "select_",
+    "switch_",
     "task_",
 ];
 

@@ -171,3 +171,91 @@ fn hosts_without_address_are_named_once_with_line_and_delay() {
         assert!(named.is_none_or(|named| found[0].contains(named) && found[0].contains("NodeAddr=")), "{found:?}");
     }
 }
+
+/// The daemons start without what only jobs use; the first job would drain the node or fail.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn programs_and_plugins_of_jobs_are_checked_before_the_start() {
+    let with = |line: &str| vec![("slurm.conf".to_owned(), format!("{BASE}{line}\n"))];
+    let toml = |line: &str| vec![("slurminit.toml".to_owned(), format!("[slurm.conf]\n{line}\n"))];
+    let cases = [
+        (with("Prolog=/etc/slurm/prolog.sh"), "/config/slurm.conf:13: Prolog=/etc/slurm/prolog.sh does not exist"),
+        (with("Epilog=/usr/local/sbin/epilog"), "/config/slurm.conf:13: Epilog="),
+        (with("TaskProlog=/etc/hostname"), "/config/slurm.conf:13: TaskProlog=/etc/hostname is not executable"),
+        (with("PrologSlurmctld=prolog.d/first"), "/config/slurm.conf:13: PrologSlurmctld=/etc/slurm/prolog.d/first"),
+        (with("MpiDefault=pmix_v3"), "/config/slurm.conf:13: MpiDefault=pmix_v3"),
+        (with("AcctGatherEnergyType=acct_gather_energy/none-such"), "/config/slurm.conf:13: AcctGatherEnergyType="),
+        (with("SlurmdPort=6817"), "/config/slurm.conf:13: SlurmctldPort and SlurmdPort are both 6817"),
+        (with("SlurmctldPort=6818"), "/config/slurm.conf:13: SlurmctldPort and SlurmdPort are both 6818"),
+        (toml("MpiDefault = 'pmix_v3'"), "/config/slurminit.toml:2:"),
+        (toml("Prolog = '/opt/prolog'"), "/config/slurminit.toml:2:"),
+    ];
+    let outcomes = crate::docker::side_by_side(3, &cases, |(files, _)| {
+        let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        let (_files, image) = image(&files);
+        image.run(&["true"])
+    });
+    for ((_, place), outcome) in cases.iter().zip(outcomes) {
+        assert!(outcome.code == 78 && outcome.stderr.contains(place), "{place}: {outcome:?}");
+    }
+    // Those that exist, a pattern, and what no job needs.
+    let usable =
+        "Prolog=/bin/true\nEpilog=/etc/slurm/epilog.d/*\nTaskEpilog=/no/such\nMpiDefault=none\nProctrackType=linuxproc";
+    let (files, image) = image(&[("slurm.conf", &format!("{BASE}{usable}\n"))]);
+    let container = image.serve();
+    container.sh("srun true");
+    assert!(container.log().contains("TaskEpilog=/no/such does not exist"), "{}", container.log());
+    // A reload checks them, too.
+    std::fs::write(files.path().join("slurm.conf"), format!("{BASE}Prolog=/no/such\n")).expect("write slurm.conf");
+    let reload = container.exec(&["slurminit", "reload"]);
+    assert!(reload.code != 0 && reload.stderr.contains("/config/slurm.conf:13: "), "{reload:?}");
+    container.sh("srun true");
+}
+
+/// Each of these makes the node `inval`: the start names file and line, and `doctor` quotes the line.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn files_of_another_machine_are_compared_with_the_hardware() {
+    let node = |keys: &str| BASE.replace("NodeName=box CPUs=2", &format!("NodeName=box {keys}"));
+    let gpu = |keys: &str| BASE.replace("NodeName=box CPUs=2", &format!("GresTypes=gpu\nNodeName=box CPUs=2 {keys}"));
+    let gres = |line: &str| Some(format!("{line}\n"));
+    let cases = [
+        (node("Procs=64"), None, "/config/slurm.conf:11: box has Procs=64, but only 2"),
+        (
+            node("Sockets=2 CoresPerSocket=16 ThreadsPerCore=2"),
+            None,
+            "/config/slurm.conf:11: box has Sockets=2 CoresPerSocket=16 ThreadsPerCore=2 is 64 CPUs",
+        ),
+        (node("CPUs=2 Boards=1 SocketsPerBoard=4 CoresPerSocket=8"), None, "/config/slurm.conf:11: box has Boards=1"),
+        (node("CPUs=2 TmpDisk=900000000"), None, "/config/slurm.conf:11: box has TmpDisk=900000000"),
+        (node("CPUs=2 RealMemory=9000000"), None, "/config/slurm.conf:11: box has RealMemory=9000000"),
+        (
+            gpu("Gres=gpu:1"),
+            gres("Name=gpu File=/dev/zero Cores=32-63"),
+            "/config/gres.conf:1: Cores=32-63, but this machine has the cores 0 to ",
+        ),
+        (
+            gpu("Gres=gpu:a100:1"),
+            gres("Name=gpu Type=h100 File=/dev/zero"),
+            "/config/slurm.conf:12: box has 1 GPUs of type a100 in Gres=, but 0 in /config/gres.conf",
+        ),
+        (
+            gpu("Gres=gpu:a100:1"),
+            gres("Name=gpu Type=a100 File=/dev/zero\nName=gpu Type=h100 File=/dev/null"),
+            "/config/slurm.conf:12: box has 0 GPUs of type h100 in Gres=, but 1 in /config/gres.conf",
+        ),
+    ];
+    crate::docker::side_by_side(2, &cases, |(slurm, gres, named)| {
+        let mut files = vec![("slurm.conf", slurm.as_str())];
+        files.extend(gres.as_ref().map(|gres| ("gres.conf", gres.as_str())));
+        let (_files, image) = image(&files);
+        let container = image.start();
+        container.until_said(named);
+        container.until("sinfo --noheader --format=%T | grep -qE 'inval|drained'");
+        if container.sh("sinfo --noheader --format=%T").starts_with("inval") {
+            let answer = report(&container, "").of("node");
+            let line = slurm.lines().find(|line| line.starts_with("NodeName=")).unwrap_or_default();
+            assert!(answer.verdict == "fail" && format!("{answer:?}").contains(line), "{named}: {answer:?}");
+        }
+    });
+}

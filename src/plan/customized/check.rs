@@ -7,21 +7,25 @@ use std::path::Path;
 use crate::gpus::{auto_detect_fault, plugin};
 use crate::{FileName, Plan, cgroups, login};
 use config::{Config, Role};
-use model::inventory::gres::gpus;
+use model::inventory::gres::{gpus, types};
 use model::inventory::{Finding, Inventory, Kind, Severity, Vendor};
 
-use super::{Customized, Names, UserFile, own_node, parse};
+use super::{Customized, FileState, Names, UserFile, own_node, parse, programs};
 
 /// The context of the checks.
 pub(super) struct Context<'a> {
     pub(super) config: &'a Config,
     pub(super) inventory: &'a Inventory,
     pub(super) names: &'a Names,
-    /// Whether a file exists.
-    pub(super) exists: &'a dyn Fn(&Path) -> bool,
+    /// What a path names.
+    pub(super) state: &'a dyn Fn(&Path) -> FileState,
 }
 
 impl Context<'_> {
+    pub(super) fn exists(&self, path: &Path) -> bool {
+        (self.state)(path) != FileState::Missing
+    }
+
     /// Whether slurmd runs here, so that lines about this node count.
     pub(super) fn has_node(&self) -> bool {
         !matches!(self.config.role, Role::Controller | Role::Login)
@@ -45,12 +49,17 @@ pub(super) fn check(plan: &Plan, customized: &Customized, context: &Context<'_>)
     let lines_of = |gres: &UserFile| parse::gres_lines(&gres.read.text, &is_own);
     let gres = customized.get(FileName::GresConf).map(|file| (file, lines_of(file))).filter(|_| context.has_node());
     if let Some((file, own)) = &gres {
-        check.gres(file, own, context.exists);
+        check.gres(file, own, &|path| context.exists(path));
     }
     let Some(slurm) = customized.get(FileName::SlurmConf) else { return check.findings };
     let lines = slurm.lines();
     let value = |key: &str| lines.iter().rev().find_map(|line| line.get(key));
     check.ports(slurm, &value);
+    let pairs: Vec<(String, String)> = lines.iter().flat_map(|line| line.pairs().to_vec()).collect();
+    for program in programs::missing(&pairs, context).filter(|program| !program.ends_jobs()) {
+        let (what, cause, repair) = program.texts();
+        check.findings.push(finding(Severity::Warning, slurm, what, &cause, repair));
+    }
     if context.has_controller() {
         check.host(slurm, &lines, context.names);
     }
@@ -79,6 +88,34 @@ fn finding(severity: Severity, file: &UserFile, what: impl Display, cause: &str,
     Finding::new(Kind::OwnFiles, severity, format!("{}: {what}", file.path.display()), cause, repair)
 }
 
+/// A finding about the node's line.
+fn node_finding(
+    severity: Severity,
+    file: &UserFile,
+    node: &parse::Line,
+    what: impl Display,
+    cause: &str,
+    repair: impl Into<String>,
+) -> Finding {
+    let (path, line) = file.place_read(node.number_in_file());
+    let name = node.get("NodeName").unwrap_or_default();
+    Finding::new(Kind::OwnFiles, severity, format!("{}:{line}: {name} has {what}", path.display()), cause, repair)
+}
+
+/// The keys of a node's sockets, cores and threads, and the number of CPUs that they are together.
+fn layout(node: &parse::Line) -> Option<(String, u64)> {
+    const KEYS: [&[&str]; 4] = [&["Boards"], &["Sockets", "SocketsPerBoard"], &["CoresPerSocket"], &["ThreadsPerCore"]];
+    let set =
+        |keys: &&[&str]| keys.iter().find_map(|key| Some((format!("{key}={}", node.get(key)?), node.number(key)?)));
+    let found: Vec<(String, u64)> = KEYS.iter().filter_map(set).collect();
+    // `Sockets` counts those of all boards.
+    let counts =
+        found.iter().filter(|(words, _)| !words.starts_with("Boards") || node.get("SocketsPerBoard").is_some());
+    let count = counts.map(|(_, count)| *count).fold(1_u64, u64::saturating_mul);
+    let words: Vec<String> = found.into_iter().map(|(words, _)| words).collect();
+    (!words.is_empty()).then(|| (words.join(" "), count))
+}
+
 impl Check<'_> {
     fn gres(&mut self, gres: &UserFile, own: &parse::GresLines, exists: &dyn Fn(&Path) -> bool) {
         let Check { plan, inventory, findings } = self;
@@ -103,6 +140,17 @@ impl Check<'_> {
         if own.gpus.iter().any(|(_, files)| files.is_empty()) && own.auto_detect.is_none() {
             let cause = "Slurm ignores a GPU without a device file, and drains the node";
             findings.push(finding(Severity::Error, gres, "a GPU has no File=", cause, "add File=/dev/..."));
+        }
+        let cores = inventory.cpu.sockets.iter().flatten().count();
+        for (line, list) in &own.cores {
+            let last = list.split(',').filter_map(|range| range.rsplit('-').next()?.trim().parse::<usize>().ok()).max();
+            let Some(last) = last.filter(|last| cores > 0 && *last >= cores) else { continue };
+            let (path, line) = gres.place_read(*line);
+            let what =
+                format!("{}:{line}: Cores={list}, but this machine has the cores 0 to {}", path.display(), cores - 1);
+            let cause = format!("slurmctld refuses core {last}, and the node becomes inval");
+            let repair = "remove Cores=, or write the cores of this machine; `slurminit render` shows them";
+            findings.push(Finding::new(Kind::Gres, Severity::Error, what, cause, repair));
         }
         let own = own.auto_detect.as_deref().unwrap_or_default().to_ascii_lowercase();
         let Some(vendor) = Vendor::ALL.into_iter().find(|vendor| vendor.traits().slurm.auto_detect == own) else {
@@ -145,12 +193,9 @@ impl Check<'_> {
     /// The line of this node.
     fn node(&mut self, slurm: &UserFile, gres: Option<Gres<'_>>, node: &parse::Line, value: &Value<'_>) {
         let claimed = node.get("Gres").map_or(0, gpus);
-        let miscount = self.gpus(claimed, slurm, gres);
+        let miscount = self.gpu_types(slurm, gres, node).or_else(|| self.gpus(claimed, slurm, gres));
         self.findings.extend(miscount.map(|finding| Finding { kind: Kind::Gres, ..finding }));
-        // Slurm matches the word in any case, and also without its last letter.
-        let overrides =
-            value("SlurmdParameters").is_some_and(|value| value.to_ascii_lowercase().contains("config_override"));
-        self.cpus_and_memory(slurm, node, overrides);
+        self.hardware(slurm, node, value);
     }
 
     /// The first SlurmctldHost is the primary controller, others take over from it.
@@ -212,42 +257,92 @@ impl Check<'_> {
         (claimed > offered).then(|| finding(Severity::Error, slurm, what, cause, repair))
     }
 
-    /// With `overrides`, slurmctld ignores slurmd's detection (`SlurmdParameters=config_overrides`).
-    fn cpus_and_memory(&mut self, slurm: &UserFile, node: &parse::Line, overrides: bool) {
+    /// If both files name types, slurmctld compares the numbers of each (24.11, `_valid_gres_types` and `_node_config_validate`).
+    fn gpu_types(&self, slurm: &UserFile, gres: Option<Gres<'_>>, node: &parse::Line) -> Option<Finding> {
+        let claimed = types(node.get("Gres")?);
+        let (offered, source) = match gres {
+            Some((_, own)) if own.auto_detect.is_some() => return None,
+            Some((file, own)) => (own.node_gres(), file.path.display().to_string()),
+            None => (self.plan.node_gres(), "the generated gres.conf".to_owned()),
+        };
+        let offered = types(&offered);
+        let is_untyped = |types: &[&str]| types.is_empty() || types.contains(&"gpu");
+        if is_untyped(&claimed) || is_untyped(&offered) {
+            return None;
+        }
+        let count = |types: &[&str], name: &str| types.iter().filter(|other| **other == name).count();
+        let lacking = claimed.iter().find(|name| count(&offered, name) < count(&claimed, name));
+        let unknown = offered.iter().find(|name| !claimed.contains(name));
+        let (name, cause) = match (lacking, unknown) {
+            (Some(name), _) => (name, "the node becomes inval (count too low)"),
+            (None, Some(name)) => (name, "the node becomes inval (type reported but not configured)"),
+            (None, None) => return None,
+        };
+        let (own, other) = (count(&claimed, name), count(&offered, name));
+        let what = format!("{own} GPUs of type {name} in Gres=, but {other} in {source}");
+        let fitting = gres.map_or_else(|| self.plan.node_gres(), |(_, own)| own.node_gres());
+        Some(node_finding(Severity::Error, slurm, node, what, cause, format!("write Gres={fitting}")))
+    }
+
+    /// What Slurm compares when the node registers (24.11, `validate_node_specs`), as `slurmd -C` measures it.
+    fn hardware(&mut self, slurm: &UserFile, node: &parse::Line, value: &Value<'_>) {
+        // Slurm matches the word in any case, and also without its last letter.
+        let overrides =
+            value("SlurmdParameters").is_some_and(|value| value.to_ascii_lowercase().contains("config_override"));
+        self.memory(slurm, node, overrides);
+        self.cpus(slurm, node, overrides);
+        let scratch = self.inventory.scratch_mib.filter(|_| value("TmpFS").is_none_or(|path| path == "/tmp"));
+        let tmp_disk = node.number("TmpDisk").zip(scratch).filter(|(disk, found)| disk > found && !overrides);
+        self.findings.extend(tmp_disk.map(|(disk, found)| {
+            let what = format!("TmpDisk={disk}, but /tmp has {found} MiB");
+            let cause = "Slurm drains a node with less than configured (Low TmpDisk)";
+            node_finding(Severity::Error, slurm, node, what, cause, format!("write TmpDisk={found}, or remove it"))
+        }));
+    }
+
+    fn memory(&mut self, slurm: &UserFile, node: &parse::Line, overrides: bool) {
         let Check { plan, inventory, findings } = self;
-        let name = node.get("NodeName").unwrap_or_default();
         let usable = inventory.memory.usable_mib();
-        if let Some(memory) = node.number("RealMemory").filter(|memory| *memory > usable) {
-            let (severity, cause) = if memory > inventory.memory.total_mib && !overrides {
-                (Severity::Error, "Slurm drains a node with less memory than configured (Low RealMemory)")
-            } else if memory > inventory.memory.total_mib {
-                (
-                    Severity::Warning,
-                    "with config_overrides Slurm allocates more memory than available, which causes OOM kills",
-                )
-            } else {
-                (Severity::Warning, "the container's memory limit is lower, which causes OOM kills")
-            };
-            let what = format!("{name} has RealMemory={memory}, but only {usable} MiB are available");
-            let repair = format!("write RealMemory={}", plan.nodes.node.memory_mib.unwrap_or(usable));
-            findings.push(Finding { kind: Kind::RealMemory, ..finding(severity, slurm, what, cause, repair) });
-        }
-        let machine_cpus = inventory.cpu.sockets.iter().flatten().map(|core| core.len() as u64).sum::<u64>();
-        if let Some(cpus) = node.number("CPUs").filter(|cpus| machine_cpus > 0 && *cpus > machine_cpus) {
-            let (severity, cause) = if overrides {
-                (Severity::Info, "with config_overrides Slurm runs more tasks than CPUs at once")
-            } else {
-                (Severity::Error, "Slurm drains a node with fewer CPUs than configured")
-            };
-            let what = format!("{name} has CPUs={cpus}, but only {machine_cpus} are available");
-            let repair = match overrides {
-                true => "no action if intended".to_owned(),
-                false => {
-                    format!("write CPUs={}, or SlurmdParameters=config_overrides if intended", plan.nodes.node.cpus)
-                }
-            };
-            findings.push(finding(severity, slurm, what, cause, repair));
-        }
+        let Some(memory) = node.number("RealMemory").filter(|memory| *memory > usable) else { return };
+        let (severity, cause) = if memory > inventory.memory.total_mib && !overrides {
+            (Severity::Error, "Slurm drains a node with less memory than configured (Low RealMemory)")
+        } else if memory > inventory.memory.total_mib {
+            (
+                Severity::Warning,
+                "with config_overrides Slurm allocates more memory than available, which causes OOM kills",
+            )
+        } else {
+            (Severity::Warning, "the container's memory limit is lower, which causes OOM kills")
+        };
+        let what = format!("RealMemory={memory}, but only {usable} MiB are available");
+        let repair = format!("write RealMemory={}", plan.nodes.node.memory_mib.unwrap_or(usable));
+        let finding = node_finding(severity, slurm, node, what, cause, repair);
+        findings.push(Finding { kind: Kind::RealMemory, ..finding });
+    }
+
+    fn cpus(&mut self, slurm: &UserFile, node: &parse::Line, overrides: bool) {
+        let Check { plan, inventory, findings } = self;
+        let machine = inventory.cpu.sockets.iter().flatten().map(|core| core.len() as u64).sum::<u64>();
+        let repair = match overrides {
+            true => "no action if intended".to_owned(),
+            false => format!("write CPUs={}, or SlurmdParameters=config_overrides if intended", plan.nodes.node.cpus),
+        };
+        let (severity, cause) = if overrides {
+            (Severity::Info, "with config_overrides Slurm runs more tasks than CPUs at once")
+        } else {
+            (
+                Severity::Error,
+                "Slurm drains a node with fewer CPUs than configured (Low CPUs, Low socket*core*thread count)",
+            )
+        };
+        let cpus = ["CPUs", "Procs"].into_iter().find_map(|key| Some((key.to_owned(), node.number(key)?)));
+        let configured = [cpus, layout(node)].into_iter().flatten().find(|(_, count)| machine > 0 && *count > machine);
+        findings.extend(configured.map(|(words, count)| {
+            let words =
+                if words.contains('=') { format!("{words} is {count} CPUs") } else { format!("{words}={count}") };
+            let what = format!("{words}, but only {machine} are available");
+            node_finding(severity, slurm, node, what, cause, repair)
+        }));
     }
 
     /// Settings that need unusable cgroups but at which slurmd does not exit.

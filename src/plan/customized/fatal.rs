@@ -1,4 +1,4 @@
-//! Settings at which a daemon certainly exits or blocks for a minute. They are rejected before its start, with the line.
+//! Settings at which a daemon certainly exits or blocks for a minute, or at which every job fails. They are rejected before the start, with the line.
 //!
 //! Other errors are attributed after the first crash of a daemon (`plan::blame`).
 
@@ -8,7 +8,7 @@ use crate::{Culprit, FileName, Plan, cgroups};
 
 use super::check::Context;
 use super::include::MissingInclude;
-use super::{Customized, parse};
+use super::{Customized, parse, programs};
 
 /// A setting at which a daemon certainly exits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,13 @@ pub(super) fn find(plan: &Plan, customized: &Customized, context: &Context<'_>) 
         return Some(missing_include(missing));
     }
     let checks = Checks { plan, customized, context, lines: lines(plan, customized) };
-    checks.no_node().or_else(|| checks.cgroups()).or_else(|| checks.missing_files())
+    checks
+        .no_node()
+        .or_else(|| checks.cgroups())
+        .or_else(|| checks.missing_files())
+        .or_else(|| checks.missing_plugin())
+        .or_else(|| checks.missing_program())
+        .or_else(|| checks.equal_ports())
 }
 
 fn missing_include(missing: &MissingInclude) -> Fatal {
@@ -89,6 +95,22 @@ fn lines(plan: &Plan, customized: &Customized) -> Vec<(String, String)> {
         None => plan.settings.iter().map(|setting| (setting.key.clone(), setting.value.clone())).collect(),
     }
 }
+
+/// Plugins that only jobs and clients load: the daemons start without them, and every job fails. Each key, and the first part of the name of its
+/// plugins' files.
+const JOB_PLUGINS: [(&str, &str); 11] = [
+    ("MpiDefault", "mpi"),
+    ("SwitchType", "switch"),
+    ("TaskPlugin", "task"),
+    ("ProctrackType", "proctrack"),
+    ("JobAcctGatherType", "jobacct_gather"),
+    ("JobContainerType", "job_container"),
+    ("CliFilterPlugins", "cli_filter"),
+    ("AcctGatherEnergyType", "acct_gather_energy"),
+    ("AcctGatherFilesystemType", "acct_gather_filesystem"),
+    ("AcctGatherInterconnectType", "acct_gather_interconnect"),
+    ("AcctGatherProfileType", "acct_gather_profile"),
+];
 
 struct Checks<'a> {
     plan: &'a Plan,
@@ -205,7 +227,7 @@ impl Checks<'_> {
         let directory = &self.context.config.paths.slurm;
         let is_written = |one: &RequiredFile| one.plugin == CLI_FILTER && self.plan.cli_filter.is_some();
         let is_missing = |one: &&RequiredFile| {
-            !is_written(one) && !one.files.iter().any(|file| (self.context.exists)(&directory.join(file)))
+            !is_written(one) && !one.files.iter().any(|file| self.context.exists(&directory.join(file)))
         };
         let is_used = |one: &&RequiredFile| {
             let short = one.plugin.rsplit('/').next().unwrap_or(one.plugin);
@@ -220,5 +242,55 @@ impl Checks<'_> {
         let cause = "Slurm's daemons or commands wait for the file, or exit without it".to_owned();
         let repair = format!("mount the file there, or remove {key}");
         Some(self.fatal(key, what, cause, repair))
+    }
+
+    /// Checks for plugins that are not installed. Of kinds that the inventory does not list, none is checked.
+    fn missing_plugin(&self) -> Option<Fatal> {
+        let installed = &self.context.inventory.slurm.plugins;
+        JOB_PLUGINS.iter().find_map(|(key, kind)| {
+            let file = |name: &str| format!("{kind}_{}", name.rsplit('/').next().unwrap_or(name));
+            let is_listed = installed.iter().any(|plugin| plugin.starts_with(&file("")));
+            // Slurm 24.11 has no plugin of this name, and 23.02 has one.
+            let is_named = |name: &&str| !name.is_empty() && !name.ends_with("none");
+            let mut names = self.value(key)?.split(',').map(str::trim).filter(is_named);
+            let missing = names.find(|name| is_listed && !installed.contains(&file(name)))?;
+            let others: Vec<&str> = installed.iter().filter_map(|plugin| plugin.strip_prefix(&file(""))).collect();
+            let what =
+                format!("{key}={missing}: Slurm's plugin {} is not installed, or cannot be loaded here", file(missing));
+            let cause = "the daemons start without it, and every job fails".to_owned();
+            let repair = format!("remove {key}, or write one of: {}", others.join(", "));
+            Some(self.fatal(key, what, cause, repair))
+        })
+    }
+
+    /// Checks for programs without which every job fails.
+    fn missing_program(&self) -> Option<Fatal> {
+        programs::missing(&self.lines, self.context).find(|program| program.ends_jobs()).and_then(|program| {
+            // Programs of slurminit are written after this check.
+            self.customized.culprit(self.context.config, program.key())?;
+            let (what, cause, repair) = program.texts();
+            Some(self.fatal(program.key(), what, cause, repair))
+        })
+    }
+
+    /// slurmctld and slurmd listen in the same container.
+    fn equal_ports(&self) -> Option<Fatal> {
+        if !self.context.has_node() || !self.context.has_controller() {
+            return None;
+        }
+        let port = |key, default| self.value(key).unwrap_or(default);
+        let (controller, daemon) = (port("SlurmctldPort", "6817"), port("SlurmdPort", "6818"));
+        let is_set = |key: &&str| self.customized.culprit(self.context.config, key).is_some();
+        let key = ["SlurmdPort", "SlurmctldPort"].into_iter().find(is_set)?;
+        (controller == daemon).then(|| {
+            let what = format!("SlurmctldPort and SlurmdPort are both {daemon}");
+            let cause = "the second daemon cannot listen".to_owned();
+            self.fatal(
+                key,
+                what,
+                cause,
+                "write SlurmdPort=6818 and SlurmctldPort=6817, or other ports that differ".to_owned(),
+            )
+        })
     }
 }

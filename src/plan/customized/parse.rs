@@ -115,6 +115,8 @@ pub(super) struct GresLines {
     pub(super) gpus: Vec<(Option<String>, Vec<String>)>,
     /// The shared GRES: `shard` or `mps`, with the total count.
     pub(super) shared: Vec<(&'static str, u64)>,
+    /// The cores of lines that set them, each with the number of its line.
+    pub(super) cores: Vec<(usize, String)>,
 }
 
 impl GresLines {
@@ -145,6 +147,7 @@ pub(super) fn gres_lines(text: &str, is_own: &dyn Fn(&str) -> bool) -> GresLines
         if let Some(mode) = line.get("AutoDetect") {
             found.auto_detect = Some(mode.to_owned());
         }
+        found.cores.extend(line.get("Cores").or_else(|| line.get("CPUs")).map(|list| (line.number, list.to_owned())));
         let name = line.get("Name").unwrap_or_default().to_ascii_lowercase();
         if let Some(name) = SHARED.into_iter().find(|shared| *shared == name) {
             let count = line.number("Count").unwrap_or_default();

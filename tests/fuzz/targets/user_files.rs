@@ -6,7 +6,7 @@ use std::path::Path;
 use config::Config;
 use libfuzzer_sys::fuzz_target;
 use model::prepared::Apply;
-use plan::{FileName, Names, Origin, Text, UserFile, change, plan, select_user_files};
+use plan::{FileName, FileState, Names, Origin, Text, UserFile, change, plan, select_user_files};
 
 fuzz_target!(|bytes: &[u8]| {
     let inventory = slurminit_fuzz::machine();
@@ -26,9 +26,13 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(change(&new, &new).apply, Apply::Nothing);
     let _ = change(&[], &new);
     let Ok(mut plan) = plan(&config, &inventory) else { return };
-    let exists = |path: &Path| path == Path::new("/dev/nvidia0");
+    let state = |path: &Path| match path.to_str() {
+        Some("/dev/nvidia0") => FileState::Present,
+        Some("/bin/true") => FileState::Program,
+        _ => FileState::Missing,
+    };
     let names = Names { hostname: inventory.hostname.clone(), ..Names::default() };
-    let customized = plan.apply_user_files(&config, select_user_files(&config, &files), &inventory, &names, &exists);
+    let customized = plan.apply_user_files(&config, select_user_files(&config, &files), &inventory, &names, &state);
     for file in &files {
         assert_eq!(
             customized.get(file.name).map(|user_file| &user_file.text),
