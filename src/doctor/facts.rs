@@ -183,8 +183,8 @@ pub struct ContainerFacts {
     pub gpu_health: Observed<Report>,
     /// Whether jobs in container images can have user namespaces.
     pub namespaces: Observed<()>,
-    /// Whether PRoot is installed.
-    pub has_proot: bool,
+    /// Whether jobs in container images can run with PRoot.
+    pub proot: Observed<()>,
     /// Why users other than root can run processes here; `None` if they cannot.
     pub ordinary_user: Option<String>,
     /// The number of connections to sshd by address; `None` without sshd.
@@ -364,6 +364,8 @@ pub struct NodeFacts {
     pub report: NodeReport,
     /// The node's GRES, `gpu:nvidia:2`; may be empty.
     pub gres: String,
+    /// File, line number and text of the node in slurm.conf, if slurmctld refuses the node's registration.
+    pub refused_line: Option<String>,
 }
 
 /// What `unmunge` reports about a credential.

@@ -49,7 +49,7 @@ fn container(cheap: CheapFacts) -> facts::ContainerFacts {
         has_address: Ok(true),
         gpu_health: Err("no GPU agent in this container".to_owned()),
         namespaces: Ok(()),
-        has_proot: true,
+        proot: Ok(()),
         ordinary_user: None,
         ssh_clients: None,
         cheap,

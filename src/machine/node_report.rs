@@ -46,7 +46,10 @@ const HARDWARE_REASONS: [&str; 3] = ["Low socket*core*thread count", "Low CPUs",
 /// As above; `(reported:900 < 90.00% of configured:1000)` follows.
 const MEMORY_REASON_START: &str = "Low RealMemory (reported:";
 /// What follows the GRES, such as `gres/gpu`, in the reasons of `gres.c` and `gres_ctld.c`.
-const GRES_REASONS: [&str; 4] = [
+const GRES_REASONS: [&str; 7] = [
+    " count too low (",
+    " type (",
+    " type changed and jobs are using them",
     " count reported lower than configured (",
     " count changed and jobs are using them (",
     " GRES autodetected core affinity ",
@@ -130,6 +133,11 @@ impl NodeReport {
             "drained" | "draining" | "drain" => NodeVerdict::Repaired,
             _ => NodeVerdict::NotYet,
         }
+    }
+
+    /// Whether slurmctld refuses the node's registration.
+    pub fn is_refused(&self) -> bool {
+        self.responding && self.state == "inval"
     }
 
     /// Whether the node is drained because Slurm misinterpreted the end of an Epilog as a failure.
@@ -243,6 +251,8 @@ mod tests {
         assert_eq!(verdict("drained|Low RealMemory (reported:900 < 90.00% of configured:1000)"), NodeVerdict::Repaired);
         assert_eq!(verdict("drained|Low socket*core*thread count, Low CPUs"), NodeVerdict::Repaired);
         assert_eq!(verdict("drained|gres/gpu count changed and jobs are using them (2 != 1)"), NodeVerdict::Repaired);
+        assert_eq!(verdict("drained|gres/gpu:a100 count too low (0 < 2)"), NodeVerdict::Repaired);
+        assert_eq!(verdict("drained|gres/gpu type (a100) reported but not configured"), NodeVerdict::Repaired);
         assert_eq!(verdict("drained*|gres/gpu count reported lower than configured (0 < 1)"), NodeVerdict::NotYet);
         for reason in [
             "Low disk space on /data, ask Bob",

@@ -34,9 +34,9 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         id: "node",
-        symptoms: &["the node is `down`, `unknown` or `not responding`"],
+        symptoms: &["the node is `down`, `inval`, `unknown` or `not responding`"],
         examines: "sinfo: the node's state",
-        cause: "slurmd is not running, or has not registered",
+        cause: "slurmd is not running, or has not registered; `inval`: slurm.conf configures more than the machine has",
         repair: "`slurminit status`, `slurminit logs slurmd`; `slurminit resume NODE`",
         check: Check::Container(|_, container| Observations::either(local_node(container).map(node_state))),
     },
@@ -244,6 +244,14 @@ fn node_state(node: &NodeFacts) -> Observations {
         && (is_drained(node) || !matches!(classify_reason(&node.report.reason), NodeReason::None | NodeReason::Other))
     {
         return Observations::note(format!("{}: see the entries below", describe_node(node)));
+    }
+    if node.report.is_refused() {
+        let line = node.refused_line.as_ref().map_or_else(String::new, |line| format!("; slurm.conf: {line}"));
+        return Observations::fail(
+            format!("{}{line}", describe_node(node)),
+            "slurmctld refuses the node's registration: its line in slurm.conf configures more than this machine has",
+            "slurminit render --diff names what differs; write the values of `slurmd -C` and `slurmd -G` into the line; then slurminit reload",
+        );
     }
     Observations::fail(
         describe_node(node),

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{Ask, Scope};
 use super::{cheap_facts, decode_credential, has_address, local_credential, slurm, with_deadline};
 use crate::facts::{CheapFacts, ContainerFacts, Credential, Observed, SlurmFacts};
-use config::{Config, DaemonName, NodeName, Paths, Role};
+use config::{Config, DaemonName, NodeName, Role};
 use control::status;
 use install::exposure;
 use install::load_config;
@@ -39,17 +39,21 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> (ContainerFacts, St
     let mut preview = preview_start_within_deadline(scope, &config, inventory);
     preview.configuration = configuration;
     let slurm = match &status {
-        Ok(_) => slurm(&ask, &preview.node),
+        Ok(_) => with_refused_line(slurm(&ask, &preview.node), &config.paths.slurm, &scope.root),
         Err(why) => SlurmFacts::not_queried(why),
     };
     let munge = if status.is_ok() { local_credential(&ask) } else { Err("no cluster in this container".to_owned()) };
+    let probe_images = |backend: &str| {
+        let output = ask("slurminit", &["oci", "--probe", backend]).output_of("slurminit oci --probe");
+        output.map(drop).map_err(|why| why.rsplit("slurminit: ").next().unwrap_or_default().to_owned())
+    };
     let facts = ContainerFacts {
         cheap: cheap_facts_within_deadline(scope, &config, inventory, preview.cluster.clone()),
         foreign_credential: scope.credential.as_deref().map(|file| foreign_credential(&ask, file)),
         step_credential_lifetime: step_credential_lifetime(&config, &scope.root),
         has_address: has_address(&ask, &inventory.hostname),
-        namespaces: ask("slurminit", &["oci", "--probe"]).output_of("slurminit oci --probe").map(drop),
-        has_proot: sys::under(&scope.root, Path::new(Paths::PROOT)).exists(),
+        namespaces: probe_images("namespaces"),
+        proot: probe_images("proot"),
         ordinary_user: exposure::ordinary_user(&config, &scope.root),
         ssh_clients: config.runs_sshd().then(|| ssh_clients(&config)),
         status,
@@ -175,6 +179,15 @@ fn snapshot(config: &Config, root: &Path) -> Observed<Snapshot> {
     } else {
         Err(format!("slurminit (PID {}) has exited", status.process.pid))
     }
+}
+
+/// Adds the line of slurm.conf with which slurmctld compares a node that it refuses.
+fn with_refused_line(mut facts: SlurmFacts, directory: &Path, root: &Path) -> SlurmFacts {
+    if let Ok(node) = facts.node.as_mut() {
+        let file = directory.join(FileName::SlurmConf.as_str());
+        node.refused_line = node.report.is_refused().then(|| slurm::node_line(&file, root, &node.name)).flatten();
+    }
+    facts
 }
 
 fn cheap_facts_within_deadline(scope: &Scope, config: &Config, inventory: &Inventory, cluster: String) -> CheapFacts {

@@ -1,10 +1,12 @@
 //! What Slurm's and munge's own commands report.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use super::{Ask, output};
 use crate::facts::{Controller, Credential, MAX_EXPLAINED, NodeFacts, Observed, SlurmFacts};
 use machine::node_report::OUR_REASON;
+use model::hostlist;
 use model::jobs::SLURMSTEPD_DIED;
 use model::printable;
 use model::queued_job::{PENDING, QueuedJob};
@@ -12,6 +14,7 @@ use slurm::client::{Client, Jobs};
 use slurm::error::QueryError;
 use slurm::why::Snapshot;
 use sys::tool::answer::{Answer, first_line};
+use sys::trusted_path;
 
 /// Queries the controller.
 pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
@@ -69,8 +72,23 @@ fn lost_jobs(client: &Client<'_>) -> Result<Vec<(String, String)>, QueryError> {
 fn node(client: &Client, name: &str) -> Observed<NodeFacts> {
     let (gres, report) =
         client.node_with_gres(name)?.ok_or_else(|| format!("the controller has no record of node {name}"))?;
-    Ok(NodeFacts { name: name.to_owned(), report, gres })
+    Ok(NodeFacts { name: name.to_owned(), report, gres, refused_line: None })
 }
+
+/// File, line number and text of the node in this slurm.conf.
+pub(super) fn node_line(file: &Path, root: &Path, name: &str) -> Option<String> {
+    let text = trusted_path::read(&sys::under(root, file)).ok()?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let is_of_node = |line: &str| {
+        let mut words = line.split_whitespace().filter_map(|word| word.split_once('='));
+        words.any(|(key, names)| key.eq_ignore_ascii_case("NodeName") && hostlist::contains(names, name))
+    };
+    let (number, line) = text.lines().enumerate().find(|(_, line)| is_of_node(line))?;
+    Some(format!("{}:{}: {}", file.display(), number + 1, printable::short(line.trim(), MAX_LINE)))
+}
+
+/// How much of a line of slurm.conf is quoted, in characters.
+const MAX_LINE: usize = 200;
 
 /// The hosts whose credentials slurmctld or slurmd of this container has rejected in the last minutes.
 pub(super) fn recently_rejected_peers(ask: Ask<'_>) -> Observed<BTreeSet<String>> {
