@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::docker::{Container, DEMO, FULL, Image, Network, PLAIN, Volume, directory};
+use crate::docker::{Container, DEMO, FULL, Image, Network, PLAIN, Volume, directory, docker};
 
 const ACCOUNTS: &str = "[[account]]\nname = 'lab'\nFairshare = 10\nGrpTRES = 'gres/gpu=4'\n\
     [[account]]\nname = 'guests'\nParent = 'lab'\n\
@@ -370,4 +370,38 @@ fn priority_fairshare_and_limits_of_docs_example_take_effect() {
     submit("bob", "-n1 --gres=gpu:2");
     let above = submit("bob", "-n1 --gres=gpu:1");
     container.until(&format!("squeue -h -j {above} -o %r | grep -q AssocGrpGRES"));
+}
+
+/// A copy of slurmctld's state was restored; the database has later jobs. No job gets the ID of another one.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn restored_state_numbers_no_job_like_one_of_the_database() {
+    let state = Volume::new("accounting");
+    let image = Image::new(FULL).volume(&state, "/var/lib/slurm").json_log();
+    let mut container = image.serve();
+    let submit =
+        |container: &Container| container.sh("cd /tmp && sbatch --parsable --wait --output=/dev/null --wrap true");
+    let copy = |line: &str| {
+        let mount = format!("{}:/var/lib/slurm", state.name);
+        let line = format!("cd /var/lib/slurm && {line}");
+        docker(["run", "--rm", "--volume", &mount, "--entrypoint", "sh", &crate::docker::tag(FULL), "-ec", &line]).ok();
+    };
+    assert_eq!(submit(&container), "1");
+    wait_for_job_record(&container, "1", "JobID");
+    assert_eq!(container.stop(), 0, "{}", container.log());
+    copy("cp -a slurmctld /var/lib/slurm/copy");
+    drop(container);
+    container = image.serve();
+    let later: Vec<String> = (0..3).map(|_| submit(&container)).collect();
+    assert_eq!(later, ["2", "3", "4"]);
+    wait_for_job_record(&container, "4", "JobID");
+    assert_eq!(container.stop(), 0, "{}", container.log());
+    assert!(container.records("state-older-than-database").is_empty(), "{}", container.log());
+    drop(container);
+    copy("rm -r slurmctld && mv copy slurmctld");
+    container = image.serve();
+    assert_eq!(container.records("state-older-than-database").len(), 1, "{}", container.log());
+    assert_eq!(submit(&container), "5", "{}", container.log());
+    wait_for_job_record(&container, "5", "JobID");
+    assert_eq!(container.sh("sacct -nXDP -S now-1hour -o JobID | sort"), "1\n2\n3\n4\n5");
 }

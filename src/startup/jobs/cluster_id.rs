@@ -27,6 +27,28 @@ pub(super) fn adopt_from_new_database(conf: &str, notes: &Notes) -> anyhow::Resu
     if is_new { adopt(notes, &name) } else { Ok(()) }
 }
 
+/// How many IDs are looked for in the database: some are never used.
+const LOOKED_FOR: u32 = 20;
+
+/// The ID after the last job in the accounting database, if the database has jobs that the saved state is about to number again.
+pub(super) fn next_id_of_newer_database(conf: &str, notes: &Notes, next: u32) -> anyhow::Result<Option<u32>> {
+    let storage = last_value(conf, "AccountingStorageType").unwrap_or_default();
+    let Some(name) = saved_name(notes)?.filter(|_| storage.ends_with("slurmdbd")) else { return Ok(None) };
+    let client = Client::with_timeout(limit::COMMAND);
+    let query = |jobs: &[&str]| {
+        let cluster = format!("--clusters={name}");
+        let arguments = ["-anPX", &cluster, "--starttime=1970-01-01", "--format=jobidraw"];
+        client.output("sacct", &arguments.iter().chain(jobs).copied().collect::<Vec<_>>())
+    };
+    let ids: Vec<String> = (next..next.saturating_add(LOOKED_FOR)).map(|id| id.to_string()).collect();
+    // A query for all jobs would take long in a large database.
+    if query(&[&format!("--jobs={}", ids.join(","))])?.trim().is_empty() {
+        return Ok(None);
+    }
+    let last = query(&[])?.lines().filter_map(|line| line.trim().parse::<u32>().ok()).max();
+    Ok(last.filter(|last| *last >= next).map(|last| last.saturating_add(1)))
+}
+
 /// After slurmctld's death at a start: resolves a mismatch with a database that has no job of this cluster, which an earlier start has
 /// registered there. Otherwise returns why the cluster cannot start.
 pub(crate) fn resolve_mismatch(state: &Path, log_lines: &[&str]) -> Option<Refusal> {

@@ -50,6 +50,9 @@ pub fn run(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>, comm
     if let Err(error) = adopt_cluster_id(slurm_conf, state) {
         report::warn(message!("cluster-id-not-adopted", "{error}", error = format!("{error:#}")));
     }
+    if let Err(error) = raise_beyond_database(slurm_conf, state) {
+        report::warn(message!("job-ids-may-repeat", "job IDs may be reused: {error}", error = format!("{error:#}")));
+    }
     let (program, arguments) = command.split_first().context("no command")?;
     let error = report::end(Command::new(program).args(arguments)).exec();
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
@@ -58,6 +61,30 @@ pub fn run(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>, comm
 fn adopt_cluster_id(slurm_conf: &Path, state: &Path) -> anyhow::Result<()> {
     let (conf, state) = notes::conf_and_state(slurm_conf, state);
     cluster_id::adopt_from_new_database(&conf, &Notes::open_as_slurm(&state)?)
+}
+
+/// A state that is older than the database, such as a restored copy, does not have its latest jobs.
+fn raise_beyond_database(slurm_conf: &Path, state: &Path) -> anyhow::Result<()> {
+    let (conf, state) = notes::conf_and_state(slurm_conf, state);
+    let notes = Notes::open_as_slurm(&state)?;
+    let Some(saved) = saved::read(&state)? else { return Ok(()) };
+    let from = saved.next.max(first_id(&conf));
+    let Some(next) = cluster_id::next_id_of_newer_database(&conf, &notes, from)? else { return Ok(()) };
+    saved.write(&state, next)?;
+    begun::note(&notes, &state, next);
+    report::warn(message!(
+        "state-older-than-database",
+        "the saved state is older than the accounting database, which has jobs from id {from} on: the next id is {next}, and those jobs are in sacct \
+         only; repair: if this is not intended, stop, and use state and database of the same time",
+        from = from,
+        next = next
+    ));
+    Ok(())
+}
+
+/// slurmctld uses this ID before it has saved one.
+fn first_id(conf: &str) -> u32 {
+    last_value(conf, "FirstJobId").and_then(|id| id.parse().ok()).unwrap_or(1)
 }
 
 fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> anyhow::Result<()> {
@@ -70,9 +97,8 @@ fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> any
     // Without any saved file, no slurmctld has served long enough to lose a job.
     let Some(saved) = saved::read(&state)? else { return Ok(()) };
     let scripts = scripts(&state);
-    // Before the first job slurmctld saves 0, but uses FirstJobId.
-    let first = last_value(&conf, "FirstJobId").and_then(|id| id.parse().ok()).unwrap_or(1);
-    let from = saved.next.max(first);
+    // Before the first job slurmctld saves 0.
+    let from = saved.next.max(first_id(&conf));
     // A job submitted after the record was written has a script.
     let is_complete = |next: u32| next.max(scripts.last().map_or(0, |last| last + 1)) <= from;
     // On a full disk slurmctld exits with 0 as well, without having saved.
