@@ -71,6 +71,8 @@ mod members;
 mod metrics;
 #[path = "image/nodes.rs"]
 mod nodes;
+#[path = "image/pipes.rs"]
+mod pipes;
 #[path = "image/preemption.rs"]
 mod preemption;
 mod printed;
@@ -96,6 +98,8 @@ mod slurmstepd;
 mod state;
 #[path = "image/stop_rounds.rs"]
 mod stop_rounds;
+#[path = "image/surroundings.rs"]
+mod surroundings;
 #[path = "image/upgrade.rs"]
 mod upgrade;
 #[path = "image/user_files.rs"]

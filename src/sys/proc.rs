@@ -289,6 +289,25 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test, in which nothing else reaps")]
+    fn children_include_those_of_other_threads() {
+        let (started, child) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        // The kernel lists a child below the thread that forked it, while the thread lives.
+        let thread = std::thread::spawn(move || {
+            let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+            started.send(child.id()).unwrap();
+            let _ = ended.recv();
+            child.kill().and_then(|()| child.wait()).unwrap();
+        });
+        let pid = i32::try_from(child.recv().unwrap()).unwrap();
+        let found = children(nix::unistd::getpid().as_raw());
+        drop(end);
+        thread.join().unwrap();
+        assert!(found.contains(&pid), "{found:?}");
+    }
+
+    #[test]
     fn recognizes_slurmd_and_slurmd_wlm_as_daemon() {
         assert_eq!([role(0, "slurmd"), role(0, "slurmd-wlm")], [Role::Daemon, Role::Daemon]);
         assert_eq!([role(0, "sh"), role(0, "slurmd-other")], [Role::Other, Role::Other]);

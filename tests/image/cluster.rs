@@ -1,6 +1,6 @@
 //! A cluster of several containers: computes that join and leave, and the controller's view of them.
 
-use crate::docker::{Container, DEMO, Image, Network, Volume, directory, docker};
+use crate::docker::{Container, DEMO, Image, Network, PLAIN, Volume, directory, docker};
 use crate::members::Cluster;
 
 #[test]
@@ -178,4 +178,24 @@ fn stop_of_combined_controller_and_node_or_compute_loses_no_job() {
     runs(&compute_job, "c1");
     assert_eq!(head.sh("squeue -h -t R -o %N | sort"), "c1\nhead");
     drop((compute, head, network));
+}
+
+/// slurmctld does respond, with an error of authentication.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn container_with_another_munge_key_names_the_key() {
+    let cluster = Cluster::new("");
+    let other = Volume::new("other-key");
+    let login = Image::new(PLAIN)
+        .with(["--hostname", "desk", "--network", &cluster.network.0])
+        .with(["--env", "SLURMINIT_ROLE=login", "--env", "SLURMINIT_CONTROLLER=controller"])
+        .volume(&other, "/etc/munge")
+        .start();
+    login.wait_until(60, "slurminit health 2>&1 | grep -q 'munge key'").ok();
+    let health = login.exec(&["slurminit", "health"]);
+    let text = format!("{}{}", health.stdout, health.stderr);
+    assert!(health.code != 0 && text.contains("rejects the credentials") && text.contains("munge key"), "{health:?}");
+    assert!(!text.contains("has not responded"), "{health:?}");
+    let answer = crate::doctor::report(&login, "").of("controller");
+    assert!(answer.verdict == "fail" && format!("{answer:?}").contains("authentication"), "{answer:?}");
 }

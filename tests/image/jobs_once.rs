@@ -7,10 +7,22 @@ use crate::jobs::SHELL;
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn no_requeue_job_runs_once_after_slurmctld_loses_state() {
+    assert_job_runs_once(Image::new(DEMO));
+}
+
+/// slurmd, which has to end, is then not a child of process 1.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn no_requeue_job_runs_once_below_another_pid_1() {
+    assert_job_runs_once(Image::new(DEMO).with(["--init"]));
+}
+
+#[track_caller]
+fn assert_job_runs_once(image: Image) {
     let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let script = "#!/bin/sh\necho ${SLURM_ARRAY_TASK_ID:-alone} >>/tmp/ran\n";
     let files = directory(&[("slurminit.toml", toml), ("job.sh", script), ("library", SHELL)]);
-    let container = Image::new(DEMO).with(["--hostname", "node1"]).json_log().mount(files.path(), "/config").serve();
+    let container = image.with(["--hostname", "node1"]).json_log().mount(files.path(), "/config").serve();
     let printed = container.sh(r#". /config/library
         touch /tmp/ran; chmod 666 /tmp/ran
         once="sbatch --parsable --no-requeue --output=/dev/null --begin=now+10"
@@ -27,6 +39,12 @@ fn no_requeue_job_runs_once_after_slurmctld_loses_state() {
     let log = container.log();
     assert_eq!(printed.trim(), "1 2 3 alone", "{log}");
     assert!(!container.records("job-cancelled-once").is_empty(), "no state was lost: {log}");
+    for record in container.records("jobs-launched-again") {
+        let of_slurmd =
+            |other: &serde_json::Value| other["unit"] == "slurmd" && other["time"].as_str() > record["time"].as_str();
+        let after = crate::docker::records(&log).into_iter().filter(of_slurmd).count();
+        assert!(after > 0, "slurmd was not restarted: {log}");
+    }
 }
 
 /// An array's last task has the array's job ID. Requeueing this task must not requeue the array.

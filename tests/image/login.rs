@@ -75,6 +75,9 @@ fn user_logs_in_with_key_submits_job_and_copies_file() {
         logins.ssh("alice", "echo $COLOR; command -v slurminit").ok(),
         "deep \\ blue\n/usr/local/bin/slurminit\n"
     );
+    // The home has the files of /etc/skel, so a login shell reads ~/.bashrc.
+    let alias = "cmp ~/.profile /etc/skel/.profile && echo \"alias mine=true\" >>~/.bashrc; bash -ilc \"alias mine\"";
+    assert!(logins.ssh("alice", alias).ok().contains("alias mine="));
 
     logins.assert_refused("bob", "has no key yet");
     let reload = logins.container.sh("cp /work/id.pub /keys/bob && slurminit reload");

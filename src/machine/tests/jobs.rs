@@ -371,3 +371,25 @@ fn search_after_death_of_slurmstepd_leaves_new_slurmctld_to_full_accounting() {
     sim.exits(Child::JobsAccount, Exit::Code(0));
     assert!(sim.suspended.is_empty() && sim.alive.contains(&Child::JobsReclaim));
 }
+
+/// What happened meanwhile is not forgotten with the child.
+#[test]
+fn accounting_that_is_killed_at_its_deadline_is_repeated_for_a_later_slurmctld() {
+    let mut sim = with_ready_slurmctld(false);
+    sim.send(Event::ReadinessChecked(SLURMD, true));
+    sim.node("idle|none");
+    let restart_slurmctld = |sim: &mut Sim| {
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
+        sim.wait(Duration::from_secs(2));
+        sim.send(Event::ReadinessChecked(SLURMCTLD, true));
+    };
+    let accounts = |sim: &Sim| sim.spawned.iter().filter(|child| **child == Child::JobsAccount).count();
+    restart_slurmctld(&mut sim);
+    assert_eq!(accounts(&sim), 1);
+    restart_slurmctld(&mut sim);
+    assert_eq!(accounts(&sim), 1, "one at a time");
+    sim.wait(Duration::from_secs(15));
+    assert_eq!(accounts(&sim), 2, "{:?}", sim.notices);
+    sim.exits(Child::JobsAccount, Exit::Code(0));
+    assert!(sim.suspended.is_empty());
+}
