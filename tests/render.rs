@@ -71,7 +71,11 @@ fn render_case(case: &Path) -> BTreeMap<String, String> {
     };
     let user_files = install::find_user_files(&config.paths, case).unwrap();
     let has_device = |path: &Path| inventory.gpus.iter().any(|gpu| gpu.device_file.as_deref() == Some(path));
-    let state = |path: &Path| if has_device(path) { FileState::Present } else { FileState::Missing };
+    let state = |path: &Path| match path {
+        path if has_device(path) => FileState::Present,
+        path if path.starts_with("/config") => FileState::Program,
+        _ => FileState::Missing,
+    };
     let configured = Some(config.node.name.to_string()).filter(|name| name != "localhost");
     let names = Names { configured, hostname: inventory.hostname.clone(), ..Names::default() };
     let selected = select_user_files(&config, &user_files);

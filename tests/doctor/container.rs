@@ -1,7 +1,7 @@
 //! A simulated container: a root directory, a machine description for fake-nvml, and fake Slurm commands.
 
-use std::fs;
-use std::os::unix::fs::symlink;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -52,6 +52,7 @@ impl Container {
             .answer("squeue", "comments", "")
             .answer("sh", "munge", &credential("Success (0)", 0))
             .answer("slurminit", "images", "")
+            .answer("slurminit", "proot", "")
             .answer("date", "date", "2026-11-28T04:30:00\n")
             .answer("slurminit", "controller-log", "")
             .answer("slurminit", "node-log", "")
@@ -69,6 +70,13 @@ impl Container {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
         self
+    }
+
+    pub(crate) fn program(self, path: &str) -> Self {
+        let container = self.file(path, "#!/bin/sh\n");
+        let path = container.path("root").join(path);
+        fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a file of the test");
+        container
     }
 
     pub(crate) fn without(self, path: &str) -> Self {

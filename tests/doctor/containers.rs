@@ -54,7 +54,11 @@ fn settings() -> Vec<Case> {
         ("share-by-variable", "gpu-share", healthy().variable("CUDA_DEVICE_MEMORY_LIMIT_0", "4g")),
         ("share-by-library", "gpu-share", healthy().file("etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so\n")),
         ("little-locked-memory", "locked-memory", limits("65536", "8388608").device("dev/infiniband/uverbs0")),
-        ("no-way-into-images", "container-images", healthy().failure("images", 1, "unshare: EPERM")),
+        (
+            "no-way-into-images",
+            "container-images",
+            healthy().failure("images", 1, "unshare: EPERM").failure("proot", 1, "/usr/bin/proot is missing"),
+        ),
         ("peer-memory-refused", "peer-memory", healthy().file("proc/sys/kernel/yama/ptrace_scope", "1\n")),
         ("exposed-join-token", "exposed-secrets", healthy().file("run/slurminit.given/SLURMINIT_JOIN", "")),
         (
@@ -117,6 +121,7 @@ fn gpus() -> Vec<Case> {
                     "proc/driver/nvidia-caps/mig-minors",
                     "gpu0/gi0/access 12\ngpu0/gi0/ci0/access 13\ngpu0/gi1/access 21\ngpu0/gi1/ci0/access 22\n",
                 )
+                .program("opt/own")
                 .toml("[slurm.conf]\nTaskProlog = \"/opt/own\"\n"),
         ),
         ("read-only-cgroup", "isolation", healthy()),

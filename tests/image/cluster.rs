@@ -191,7 +191,7 @@ fn container_with_another_munge_key_names_the_key() {
         .with(["--env", "SLURMINIT_ROLE=login", "--env", "SLURMINIT_CONTROLLER=controller"])
         .volume(&other, "/etc/munge")
         .start();
-    login.wait_until(60, "slurminit health 2>&1 | grep -q 'munge key'").ok();
+    login.wait_until(60, "slurminit health 2>&1 | grep -q \"munge key\"").ok();
     let health = login.exec(&["slurminit", "health"]);
     let text = format!("{}{}", health.stdout, health.stderr);
     assert!(health.code != 0 && text.contains("rejects the credentials") && text.contains("munge key"), "{health:?}");

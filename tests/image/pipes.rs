@@ -17,11 +17,12 @@ fn no_verb_panics_when_its_reader_has_ended() {
         "render",
         "detect",
         "logs slurmd",
+        "logs slurmd --follow",
         "usage",
         "drain --help",
     ] {
         // The reader has ended before the verb starts.
-        let line = format!("exec 3> >(exec true); wait $!; slurminit {verb} >&3; exec 3>&-");
+        let line = format!("exec 3> >(exec true); wait $!; timeout 60 slurminit {verb} >&3; exec 3>&-");
         let outcome = container.exec(&["bash", "-c", &line]);
         let complaint = format!("{}{}", outcome.stdout, outcome.stderr);
         assert!(!complaint.contains("panicked") && !complaint.contains("Broken pipe"), "{verb}: {outcome:?}");

@@ -199,8 +199,7 @@ fn programs_and_plugins_of_jobs_are_checked_before_the_start() {
         assert!(outcome.code == 78 && outcome.stderr.contains(place), "{place}: {outcome:?}");
     }
     // Those that exist, a pattern, and what no job needs.
-    let usable =
-        "Prolog=/bin/true\nEpilog=/etc/slurm/epilog.d/*\nTaskEpilog=/no/such\nMpiDefault=none\nProctrackType=linuxproc";
+    let usable = "Prolog=/bin/true\nEpilog=/etc/slurm/epilog.d/*\nTaskEpilog=/no/such\nMpiDefault=none";
     let (files, image) = image(&[("slurm.conf", &format!("{BASE}{usable}\n"))]);
     let container = image.serve();
     container.sh("srun true");
@@ -251,7 +250,7 @@ fn files_of_another_machine_are_compared_with_the_hardware() {
         let (_files, image) = image(&files);
         let container = image.start();
         container.until_said(named);
-        container.until("sinfo --noheader --format=%T | grep -qE 'inval|drained'");
+        container.until("sinfo --noheader --format=%T | grep -qE \"inval|drained\"");
         if container.sh("sinfo --noheader --format=%T").starts_with("inval") {
             let answer = report(&container, "").of("node");
             let line = slurm.lines().find(|line| line.starts_with("NodeName=")).unwrap_or_default();

@@ -33,20 +33,28 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let socket = protocol::socket(&config.paths.run);
     let Args { name, lines, follow, .. } = args;
     let Some(name) = name else { return super::print(&names(&config.paths.run)?).map(|()| exit_code::SUCCESS) };
+    let mut is_closed = false;
     let mut write = |lines: &[u8]| {
         let mut out = std::io::stdout().lock();
-        out.write_all(lines).and_then(|()| out.flush())
+        let written = out.write_all(lines).and_then(|()| out.flush());
+        is_closed |= written.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe);
+        written
     };
     let answer = match follow {
         true => client::follow(&socket, &Request::Follow { name, lines }, &mut write).map(|()| Vec::new()),
         false => client::ask(&socket, &Request::Logs { name, lines }).map(|(_, lines)| lines),
     };
+    let written = answer.as_ref().map_or(Ok(()), |lines| write(lines));
+    // A reader that ends (`| head`) is not an error.
+    if is_closed {
+        return Ok(exit_code::SUCCESS);
+    }
+    written?;
     let has_former_log = matches!(answer, Err(ControlError::NotRunning { .. })) && Path::new(up::LOG).exists();
-    let lines = match has_former_log {
+    match has_former_log {
         true => answer.with_context(|| format!("see the log of the last `slurminit up`: {}", up::LOG))?,
         false => answer?,
     };
-    write(&lines)?;
     Ok(exit_code::SUCCESS)
 }
 

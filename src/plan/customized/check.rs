@@ -193,7 +193,10 @@ impl Check<'_> {
     /// The line of this node.
     fn node(&mut self, slurm: &UserFile, gres: Option<Gres<'_>>, node: &parse::Line, value: &Value<'_>) {
         let claimed = node.get("Gres").map_or(0, gpus);
-        let miscount = self.gpu_types(slurm, gres, node).or_else(|| self.gpus(claimed, slurm, gres));
+        let miscount = match self.gpus(claimed, slurm, gres, node) {
+            Some(finding) if finding.severity == Severity::Error => Some(finding),
+            fewer => self.gpu_types(slurm, gres, node).or(fewer),
+        };
         self.findings.extend(miscount.map(|finding| Finding { kind: Kind::Gres, ..finding }));
         self.hardware(slurm, node, value);
     }
@@ -228,7 +231,7 @@ impl Check<'_> {
     }
 
     /// The problem with the GPU count in the node's line.
-    fn gpus(&self, claimed: u64, slurm: &UserFile, gres: Option<Gres<'_>>) -> Option<Finding> {
+    fn gpus(&self, claimed: u64, slurm: &UserFile, gres: Option<Gres<'_>>, node: &parse::Line) -> Option<Finding> {
         let Check { plan, inventory, .. } = self;
         let own_gres = gres.map(|(_, own)| own);
         let offered = match own_gres {
@@ -239,13 +242,14 @@ impl Check<'_> {
         // The user's gres.conf decides, whatever hardware there is.
         let fitting = own_gres.filter(|own| !own.gpus.is_empty()).map_or(plan.node_gres(), |own| own.node_gres());
         if claimed < offered {
-            let what = format!("Gres= has {claimed} GPUs, but {offered} are available");
+            let what = format!("{claimed} GPUs in Gres=, but {offered} are available");
             let cause = "jobs cannot request the others";
-            return Some(finding(Severity::Warning, slurm, what, cause, format!("write Gres={fitting}")));
+            let repair = format!("write Gres={fitting}");
+            return Some(node_finding(Severity::Warning, slurm, node, what, cause, repair));
         }
         let cause =
             "Slurm drains a node with fewer GPUs than configured (gres/gpu count reported lower than configured)";
-        let what = format!("Gres= has {claimed} GPUs, but only {offered} are available");
+        let what = format!("{claimed} GPUs in Gres=, but only {offered} are available");
         let more_lines = match gres.filter(|_| inventory.usable_gpus().count() as u64 >= claimed) {
             Some((gres, _)) => format!(", or add lines for the other GPUs to {}", gres.path.display()),
             None => String::new(),
@@ -254,7 +258,7 @@ impl Check<'_> {
             "" => "remove Gres= from the node's line".to_owned(),
             fitting => format!("write Gres={fitting}{more_lines}"),
         };
-        (claimed > offered).then(|| finding(Severity::Error, slurm, what, cause, repair))
+        (claimed > offered).then(|| node_finding(Severity::Error, slurm, node, what, cause, repair))
     }
 
     /// If both files name types, slurmctld compares the numbers of each (24.11, `_valid_gres_types` and `_node_config_validate`).
