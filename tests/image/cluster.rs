@@ -185,11 +185,10 @@ fn stop_of_combined_controller_and_node_or_compute_loses_no_job() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn container_with_another_munge_key_names_the_key() {
     let cluster = Cluster::new("");
-    let other = Volume::new("other-key");
     let login = Image::new(PLAIN)
         .with(["--hostname", "desk", "--network", &cluster.network.0])
         .with(["--env", "SLURMINIT_ROLE=login", "--env", "SLURMINIT_CONTROLLER=controller"])
-        .volume(&other, "/etc/munge")
+        .with(["--env", "SLURMINIT_MUNGE_KEY=another-key-0123456789-0123456789-0123456789"])
         .start();
     login.wait_until(60, "slurminit health 2>&1 | grep -q \"munge key\"").ok();
     let health = login.exec(&["slurminit", "health"]);

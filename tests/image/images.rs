@@ -191,7 +191,11 @@ fn jobs_in_images_find_driver_mounted_as_directory() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn images_run_in_a_plain_container() {
     let (_config, container) = serve(&[]);
-    assert_ne!(container.exec(&["slurminit", "oci", "--probe"]).code, 0, "the default profile allows namespaces");
+    assert_ne!(
+        container.exec(&["slurminit", "oci", "--probe", "namespaces"]).code,
+        0,
+        "the default profile allows namespaces"
+    );
     jobs_behave_as_without_an_image(&container);
     batch_jobs_behave_as_without_an_image(&container);
     images_belong_to_their_users(&container);

@@ -183,6 +183,7 @@ fn programs_and_plugins_of_jobs_are_checked_before_the_start() {
         (with("Epilog=/usr/local/sbin/epilog"), "/config/slurm.conf:13: Epilog="),
         (with("TaskProlog=/etc/hostname"), "/config/slurm.conf:13: TaskProlog=/etc/hostname is not executable"),
         (with("PrologSlurmctld=prolog.d/first"), "/config/slurm.conf:13: PrologSlurmctld=/etc/slurm/prolog.d/first"),
+        (with("Epilog=/etc/slurm/epilog.d/*"), "/config/slurm.conf:13: Epilog=/etc/slurm/epilog.d/* does not exist"),
         (with("MpiDefault=pmix_v3"), "/config/slurm.conf:13: MpiDefault=pmix_v3"),
         (with("AcctGatherEnergyType=acct_gather_energy/none-such"), "/config/slurm.conf:13: AcctGatherEnergyType="),
         (with("SlurmdPort=6817"), "/config/slurm.conf:13: SlurmctldPort and SlurmdPort are both 6817"),
@@ -199,7 +200,7 @@ fn programs_and_plugins_of_jobs_are_checked_before_the_start() {
         assert!(outcome.code == 78 && outcome.stderr.contains(place), "{place}: {outcome:?}");
     }
     // Those that exist, a pattern, and what no job needs.
-    let usable = "Prolog=/bin/true\nEpilog=/etc/slurm/epilog.d/*\nTaskEpilog=/no/such\nMpiDefault=none";
+    let usable = "Prolog=/bin/true\nEpilog=/etc/*.none\nTaskEpilog=/no/such\nMpiDefault=none";
     let (files, image) = image(&[("slurm.conf", &format!("{BASE}{usable}\n"))]);
     let container = image.serve();
     container.sh("srun true");

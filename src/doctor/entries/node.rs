@@ -240,11 +240,6 @@ fn node_state(node: &NodeFacts) -> Observations {
     if node.report.verdict() == NodeVerdict::Usable {
         return Observations::ok(describe_node(node));
     }
-    if node.report.responding
-        && (is_drained(node) || !matches!(classify_reason(&node.report.reason), NodeReason::None | NodeReason::Other))
-    {
-        return Observations::note(format!("{}: see the entries below", describe_node(node)));
-    }
     if node.report.is_refused() {
         let line = node.refused_line.as_ref().map_or_else(String::new, |line| format!("; slurm.conf: {line}"));
         return Observations::fail(
@@ -252,6 +247,11 @@ fn node_state(node: &NodeFacts) -> Observations {
             "slurmctld refuses the node's registration: its line in slurm.conf configures more than this machine has",
             "slurminit render --diff names what differs; write the values of `slurmd -C` and `slurmd -G` into the line; then slurminit reload",
         );
+    }
+    if node.report.responding
+        && (is_drained(node) || !matches!(classify_reason(&node.report.reason), NodeReason::None | NodeReason::Other))
+    {
+        return Observations::note(format!("{}: see the entries below", describe_node(node)));
     }
     Observations::fail(
         describe_node(node),

@@ -81,11 +81,18 @@ pub(super) fn missing<'a>(
         let values =
             lines.iter().filter(move |(key, _)| key.eq_ignore_ascii_case(row.0)).map(|(_, value)| value.as_str());
         values.filter_map(move |value| {
-            // A pattern may match nothing. The others may have arguments.
-            let value = value.split_whitespace().next().filter(|value| !value.contains(['*', '?', '[']))?;
+            // The others may have arguments.
+            let value = value.split_whitespace().next().filter(|value| *value != "none")?;
             let path = context.config.paths.slurm.join(value);
-            let state = (context.state)(&path);
-            (value != "none" && state != FileState::Program).then_some(MissingProgram { row, path, state })
+            let state = match value.find(['*', '?', '[']) {
+                None => (context.state)(&path),
+                // A pattern may match nothing, but Slurm fails without its directory (24.11, `prep_script_slurmd`).
+                Some(_) => match context.exists(path.parent()?) {
+                    true => FileState::Program,
+                    false => FileState::Missing,
+                },
+            };
+            (state != FileState::Program).then_some(MissingProgram { row, path, state })
         })
     })
 }

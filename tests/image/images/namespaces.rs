@@ -16,7 +16,7 @@ fn profile() -> String {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn images_run_in_user_namespaces() {
     let (_config, container) = serve(&["--security-opt", &profile()]);
-    assert_eq!(container.exec(&["slurminit", "oci", "--probe"]).code, 0);
+    assert_eq!(container.exec(&["slurminit", "oci", "--probe", "namespaces"]).code, 0);
     jobs_behave_as_without_an_image(&container);
     batch_jobs_behave_as_without_an_image(&container);
     images_belong_to_their_users(&container);
