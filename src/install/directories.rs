@@ -40,6 +40,10 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
         }
     }
     let mountinfo = std::fs::read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
+    // A tmpfs as /run may be open: a user could take a name there first.
+    if let Ok(mut run) = trusted_path::open(root, Path::new("/run")) {
+        restrict_to_root(&mut run, &mut repaired)?;
+    }
     // A new volume may be missing the sticky bit of /tmp (Kubernetes' `emptyDir` on a disk).
     if let Ok(tmp) = trusted_path::open(root, Path::new("/tmp")) {
         tmp.ensure_sticky_bit(&mut repaired);

@@ -12,12 +12,15 @@ use control::status;
 use machine::protocol::{self, Request};
 use machine::{STATUS_FILE, Status};
 use machine::{Snapshot, UnitState};
+use slurm::client::limit;
 use slurm::nodes::own;
 
 /// The first polling interval of slurmctld while no job can run; it doubles. Slurm has no event for this.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The least time of a command.
+const LEAST_LIMIT: Duration = Duration::from_secs(1);
 
 /// Whether PID 1 responds and no essential daemon has been given up.
 pub fn check_liveness(directory: &Path) -> (bool, String) {
@@ -39,7 +42,7 @@ pub fn ready_within(directory: &Path, wait: Duration, hold: Duration) -> (bool, 
     let mut pause = FIRST_PAUSE;
     loop {
         let remaining = wait.saturating_sub(begin.elapsed());
-        match ready_duration(directory) {
+        match ready_duration(directory, command_limit(wait, remaining)) {
             Ok(since) if !hold.is_zero() && hold <= since => return stay_ready(directory, &watcher, hold),
             Ok(_) => return (true, READY.to_owned()),
             Err(why) if remaining.is_zero() => return (false, why),
@@ -65,17 +68,22 @@ fn stay_ready(directory: &Path, watcher: &StatusWatcher, hold: Duration) -> (boo
             Err(why) => return (false, why),
         }
     }
-    ready_duration(directory).map_or_else(|why| (false, why), |_| (true, READY.to_owned()))
+    ready_duration(directory, limit::STATUS).map_or_else(|why| (false, why), |_| (true, READY.to_owned()))
+}
+
+/// A check is at most two commands. The last check of a wait begins at its end, and a probe has little more time.
+fn command_limit(wait: Duration, remaining: Duration) -> Duration {
+    if wait.is_zero() { limit::STATUS } else { (remaining / 2).clamp(LEAST_LIMIT, limit::STATUS) }
 }
 
 /// How long the cluster has been ready, or why no job can run now.
-fn ready_duration(directory: &Path) -> Result<Duration, String> {
+fn ready_duration(directory: &Path, limit: Duration) -> Result<Duration, String> {
     let Status { snapshot, started_ms, .. } = running_status(status::read(directory), directory)?;
     if !snapshot.ready {
-        return Err(own::why_not_ready(&snapshot));
+        return Err(own::why_not_ready(&snapshot, limit));
     }
     let name = snapshot.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).unwrap_or_default();
-    if let Some(why) = own::node(name)?.closed_reason() {
+    if let Some(why) = own::node(name, limit)?.closed_reason() {
         return Err(why);
     }
     let start_took = snapshot.timeline.iter().filter_map(|span| span.until_us).max().unwrap_or_default();
@@ -118,6 +126,16 @@ fn is_live(snapshot: &Snapshot, error: Option<ControlError>) -> (bool, String) {
 mod tests {
     use super::*;
     use machine::{PhaseName, UnitSnapshot};
+
+    #[test]
+    fn wait_of_probe_ends_within_two_seconds_of_its_time() {
+        let wait = Duration::from_secs(8);
+        for elapsed in (0..=80).map(|tenth| Duration::from_millis(100 * tenth)) {
+            let end = elapsed + 2 * command_limit(wait, wait - elapsed);
+            assert!(end <= wait + Duration::from_secs(2), "{elapsed:?}");
+        }
+        assert_eq!(command_limit(Duration::ZERO, Duration::ZERO), limit::STATUS);
+    }
 
     #[test]
     fn reason_names_missing_status_file() {

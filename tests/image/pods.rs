@@ -76,7 +76,7 @@ fn pods_of_manifests_form_cluster() {
     let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
     assert_eq!(cluster.sh(&format!("cd /tmp && {nobody} srun -N2 sh -c 'id -u; touch /tmp/of-a-job'")), "65534\n65534");
     let pods = cluster.computes.iter().chain([cluster.controller()]);
-    pods.for_each(|pod| assert_eq!(pod.container.sh("stat -c %a /tmp"), "1777"));
+    pods.for_each(|pod| assert_eq!(pod.container.sh("stat -c %a /tmp /run"), "1777\n755"));
     cluster.sh("sbatch --wait --output=/dev/null --gres=gpu:1 --wrap true");
     // Kubernetes resolves a pod only as POD.SERVICE. A job resolves its nodes by their names alone.
     let first = "srun -N2 sh -c 'echo $SLURMD_NODENAME finds $(getent ahostsv4 slurm-compute-0 | head -n 1 | cut -d \" \" -f 1)' | sort";

@@ -127,7 +127,7 @@ pub enum OwnGpuState {
 pub fn node_status(snapshot: &Snapshot, lost: &[Option<String>]) -> NodeStatus {
     let (name, gpus) =
         snapshot.prepared.as_ref().map_or(("", &[][..]), |prepared| (&prepared.node_name, &prepared.gpus));
-    let node = if snapshot.ready { node(name) } else { Err(why_not_ready(snapshot)) };
+    let node = if snapshot.ready { node(name, limit::STATUS) } else { Err(why_not_ready(snapshot, limit::STATUS)) };
     // `slurminit nodes` has the GPUs of each simulated node.
     let is_simulated = snapshot.prepared.as_ref().is_some_and(|prepared| prepared.simulated_nodes > 0);
     let gpus = if is_simulated { &[][..] } else { gpus };
@@ -136,10 +136,10 @@ pub fn node_status(snapshot: &Snapshot, lost: &[Option<String>]) -> NodeStatus {
 }
 
 /// Why the cluster is not ready. A container without a node waits for the controller's answer, which may be a refusal.
-pub fn why_not_ready(snapshot: &Snapshot) -> String {
+pub fn why_not_ready(snapshot: &Snapshot, limit: Duration) -> String {
     let waits_for_controller = snapshot.phase == PhaseName::Starting
         && snapshot.prepared.as_ref().is_some_and(|prepared| prepared.node_name.is_empty());
-    let rejection = || Client::with_timeout(limit::STATUS).rejection();
+    let rejection = || Client::with_timeout(limit).rejection();
     match waits_for_controller.then(rejection).flatten() {
         Some(error) => rejected(&error),
         None => snapshot.why.clone(),
@@ -152,15 +152,15 @@ fn rejected(error: &QueryError) -> String {
     )
 }
 
-/// The node and its partitions.
+/// The node and its partitions, by one or two commands of at most `limit` each.
 ///
 /// # Errors
 /// Why there is no report: slurmctld does not respond, or has no such node.
-pub fn node(name: &str) -> Result<OwnNode, String> {
-    let client = Client::with_timeout(limit::STATUS);
+pub fn node(name: &str, limit: Duration) -> Result<OwnNode, String> {
+    let client = Client::with_timeout(limit);
     let describe_error = |error| match error {
         QueryError::TimedOut(program) => {
-            format!("slurmctld does not respond ({program}: timeout {:.1} s)", limit::STATUS.as_secs_f64())
+            format!("slurmctld does not respond ({program}: timeout {:.1} s)", limit.as_secs_f64())
         }
         error => error.to_string(),
     };

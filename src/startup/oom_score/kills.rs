@@ -213,7 +213,7 @@ fn report(run: &Path, pid: i32, victim: &JobProcess) {
     }
     report::warn(message!(
         "job-oom-kill",
-        "OOM kill: {process} of job {job}; request more with --mem, or raise the limit with docker run --memory",
+        "OOM kill: {process} of job {job}; request more with --mem, or raise the container's limit (docker run --memory, limits.memory of a pod)",
         process = description,
         job
     ));
