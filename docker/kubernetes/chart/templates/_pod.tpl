@@ -193,8 +193,7 @@ spec:
     # The groups that own /dev/kfd and /dev/dri/renderD* on the machines.
     supplementalGroups: {{ .of.supplementalGroups | default (list 44 105) | toJson }}
     {{- end }}
-  {{- $sharesData := and $values.sharedStorage.enabled (eq .role "controller") }}
-  {{- if or $hasAccounts $sharesData .of.initContainers }}
+  {{- if or $hasAccounts $values.sharedStorage.enabled .of.initContainers }}
   initContainers:
     {{- if $hasAccounts }}
     # The root is read-only: [[user]] needs a copy of the image's /etc in memory. Directories that are mounted there are left out.
@@ -205,8 +204,9 @@ spec:
         - name: etc
           mountPath: /new
     {{- end }}
-    {{- if $sharesData }}
-    # The directory of a new claim is writable for root alone, and jobs write their output into it. One with files keeps its mode.
+    {{- if $values.sharedStorage.enabled }}
+    # The directory of a new claim is writable for root alone, and jobs write their output into it. One with files keeps its mode, so the first
+    # pod changes it, before slurminit makes /data/images.
     - name: data
       {{- include "slurminit.initContainer" (dict "image" $image "top" .top "capabilities" list) | nindent 6 }}
       command: [sh, -ec, "[ -n \"$(ls -A /data)\" ] || chmod 1777 /data || echo 'users cannot write to /data: give them access on the file server' >&2"]
