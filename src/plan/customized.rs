@@ -116,7 +116,7 @@ pub enum FileState {
     Missing,
     /// A file, directory or device that is no program.
     Present,
-    /// A file that can be executed.
+    /// A file that can be executed, or a pattern for names in a directory that is not empty.
     Program,
 }
 

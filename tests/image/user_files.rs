@@ -184,6 +184,7 @@ fn programs_and_plugins_of_jobs_are_checked_before_the_start() {
         (with("TaskProlog=/etc/hostname"), "/config/slurm.conf:13: TaskProlog=/etc/hostname is not executable"),
         (with("PrologSlurmctld=prolog.d/first"), "/config/slurm.conf:13: PrologSlurmctld=/etc/slurm/prolog.d/first"),
         (with("Epilog=/etc/slurm/epilog.d/*"), "/config/slurm.conf:13: Epilog=/etc/slurm/epilog.d/* does not exist"),
+        (with("Prolog=/srv/*"), "/config/slurm.conf:13: Prolog=/srv/* does not exist"),
         (with("MpiDefault=pmix_v3"), "/config/slurm.conf:13: MpiDefault=pmix_v3"),
         (with("AcctGatherEnergyType=acct_gather_energy/none-such"), "/config/slurm.conf:13: AcctGatherEnergyType="),
         (with("SlurmdPort=6817"), "/config/slurm.conf:13: SlurmctldPort and SlurmdPort are both 6817"),
@@ -200,7 +201,7 @@ fn programs_and_plugins_of_jobs_are_checked_before_the_start() {
         assert!(outcome.code == 78 && outcome.stderr.contains(place), "{place}: {outcome:?}");
     }
     // Those that exist, a pattern, and what no job needs.
-    let usable = "Prolog=/bin/true\nEpilog=/etc/*.none\nTaskEpilog=/no/such\nMpiDefault=none";
+    let usable = "Prolog=/bin/true\nEpilog=/bin/tru[e]\nTaskEpilog=/no/such\nMpiDefault=none";
     let (files, image) = image(&[("slurm.conf", &format!("{BASE}{usable}\n"))]);
     let container = image.serve();
     container.sh("srun true");
@@ -240,9 +241,9 @@ fn files_of_another_machine_are_compared_with_the_hardware() {
             "/config/slurm.conf:12: box has 1 GPUs of type a100 in Gres=, but 0 in /config/gres.conf",
         ),
         (
-            gpu("Gres=gpu:a100:1"),
-            gres("Name=gpu Type=a100 File=/dev/zero\nName=gpu Type=h100 File=/dev/null"),
-            "/config/slurm.conf:12: box has 0 GPUs of type h100 in Gres=, but 1 in /config/gres.conf",
+            gpu("Gres=gpu:a100:1,gpu:h100:1"),
+            gres("Name=gpu Type=a100 File=/dev/zero\nName=gpu Type=a100 File=/dev/null"),
+            "/config/slurm.conf:12: box has 1 GPUs of type h100 in Gres=, but 0 in /config/gres.conf",
         ),
     ];
     crate::docker::side_by_side(2, &cases, |(slurm, gres, named)| {

@@ -261,7 +261,7 @@ impl Check<'_> {
         (claimed > offered).then(|| node_finding(Severity::Error, slurm, node, what, cause, repair))
     }
 
-    /// If both files name types, slurmctld compares the numbers of each (24.11, `_valid_gres_types` and `_node_config_validate`).
+    /// If both files name types, slurmctld compares the numbers of each (24.11, `_valid_gres_types`).
     fn gpu_types(&self, slurm: &UserFile, gres: Option<Gres<'_>>, node: &parse::Line) -> Option<Finding> {
         let claimed = types(node.get("Gres")?);
         let (offered, source) = match gres {
@@ -275,15 +275,14 @@ impl Check<'_> {
             return None;
         }
         let count = |types: &[&str], name: &str| types.iter().filter(|other| **other == name).count();
-        let lacking = claimed.iter().find(|name| count(&offered, name) < count(&claimed, name));
-        let unknown = offered.iter().find(|name| !claimed.contains(name));
-        let (name, cause) = match (lacking, unknown) {
-            (Some(name), _) => (name, "the node becomes inval (count too low)"),
-            (None, Some(name)) => (name, "the node becomes inval (type reported but not configured)"),
-            (None, None) => return None,
-        };
-        let (own, other) = (count(&claimed, name), count(&offered, name));
-        let what = format!("{own} GPUs of type {name} in Gres=, but {other} in {source}");
+        // slurmd ignores those that slurm.conf does not have.
+        let name = claimed.iter().find(|name| count(&offered, name) < count(&claimed, name))?;
+        let what = format!(
+            "{} GPUs of type {name} in Gres=, but {} in {source}",
+            count(&claimed, name),
+            count(&offered, name)
+        );
+        let cause = "the node becomes inval (count too low)";
         let fitting = gres.map_or_else(|| self.plan.node_gres(), |(_, own)| own.node_gres());
         Some(node_finding(Severity::Error, slurm, node, what, cause, format!("write Gres={fitting}")))
     }

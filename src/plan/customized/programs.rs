@@ -84,14 +84,7 @@ pub(super) fn missing<'a>(
             // The others may have arguments.
             let value = value.split_whitespace().next().filter(|value| *value != "none")?;
             let path = context.config.paths.slurm.join(value);
-            let state = match value.find(['*', '?', '[']) {
-                None => (context.state)(&path),
-                // A pattern may match nothing, but Slurm fails without its directory (24.11, `prep_script_slurmd`).
-                Some(_) => match context.exists(path.parent()?) {
-                    true => FileState::Program,
-                    false => FileState::Missing,
-                },
-            };
+            let state = (context.state)(&path);
             (state != FileState::Program).then_some(MissingProgram { row, path, state })
         })
     })
