@@ -18,6 +18,7 @@ pub mod given;
 mod gpu;
 mod host_users;
 mod images;
+mod job_reports;
 mod joined;
 mod layers;
 mod login;
@@ -46,6 +47,7 @@ pub use floors::{ComputeCapability, Floors};
 pub use gpu::{CudaDevices, GpuSettings, GresMode, TypeName};
 pub use host_users::HostUsers;
 pub use images::Images;
+pub use job_reports::JobReports;
 pub use joined::{TokenSettings, check_joined_role, is_shared};
 pub use layers::{Layers, VARIABLES};
 pub use login::{Login, PublicKey};
@@ -120,6 +122,8 @@ pub struct Config {
     pub rest: Rest,
     /// GPU monitoring while the container runs.
     pub agent: Agent,
+    /// The report of each job's GPUs.
+    pub report: JobReports,
     /// The policies for GPU faults.
     pub faults: Faults,
     /// Notifications of GPU faults.

@@ -33,6 +33,7 @@ impl StartOnlyTables {
             entry("port in [login]", &config.login.port),
             entry("[agent]", &config.agent),
             entry("[gpu.idle]", &config.gpu.idle),
+            entry("[report]", &config.report),
             entry("[faults]", &config.faults),
             entry("[memory]", &config.memory),
             // The URL of a webhook does not show its path.

@@ -90,6 +90,9 @@ pub struct Job {
     /// The end, in seconds since 1970; `None` while it holds its GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<u64>,
+    /// Whether its batch script runs on this node.
+    #[serde(skip)]
+    pub is_batch_host: bool,
     /// Slurm's indices of its GPUs on this node; slurmctld reports them only while the job has them.
     #[serde(skip)]
     pub gpus: Vec<usize>,
@@ -254,7 +257,8 @@ impl Usage {
             let has_ended = now.is_none_or(|job| job.end.is_some());
             match now {
                 Some(job) => {
-                    (run.job.state, run.job.end, run.job.nodes) = (job.state.clone(), job.end, job.nodes);
+                    (run.job.state, run.job.end) = (job.state.clone(), job.end);
+                    (run.job.nodes, run.job.is_batch_host) = (job.nodes, job.is_batch_host);
                 }
                 // It was requeued, or its container ended: slurmctld has no end of that run.
                 None => {

@@ -48,6 +48,7 @@ fn parse_job(value: &Value, node: &str) -> Option<Job> {
         partition: text(value, "partition"),
         qos: text(value, "qos"),
         nodes: allocations(value).len() as u64,
+        is_batch_host: value["batch_flag"] == true && value["batch_host"] == node,
         cpus: number(&own["cpus"]["count"]).unwrap_or_default(),
         memory_mib: number(&own["memory"]["allocated"]).unwrap_or_default(),
         start: seconds("start_time")?,

@@ -205,3 +205,27 @@ fn exactly_the_idle_jobs_are_warned_and_then_cancelled() {
     let kinds = |kind: &str| container.records(kind).len();
     assert_eq!((kinds("idle-job"), kinds("idle-job-cancelled")), (13, 13));
 }
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn output_of_batch_job_ends_with_its_report() {
+    let (container, _config) = serve(1, &format!("[report]\noutput = true\n{PEOPLE}"));
+    set(&container, 0, 45, 2_048);
+    let batch = |output: &str| {
+        let line = format!("sbatch --parsable --wait --gres=gpu:1 --output '{output}' --wrap 'echo done; sleep 4'");
+        docker(["exec", "--user", "alice", "--workdir", "/tmp", &container.name, "sh", "-c", &line])
+            .ok()
+            .trim()
+            .to_owned()
+    };
+    // The user's link leads to a file that the user cannot write.
+    container.sh("echo root > /tmp/roots && chmod 644 /tmp/roots");
+    batch("/tmp/linked");
+    docker(["exec", "--user", "alice", &container.name, "ln", "-sf", "/tmp/roots", "/tmp/linked"]).ok();
+    let job = batch("/tmp/a b-%j");
+    container.until(&format!("grep -q \"slurminit report {job}\" \"/tmp/a b-{job}\""));
+    let output = container.sh(&format!("cat '/tmp/a b-{job}'"));
+    let lines: Vec<&str> = output.lines().collect();
+    assert!(lines[0] == "done" && lines[1].contains("mean use 45 %, memory at most 2048 of 143771 MiB"), "{output}");
+    assert_eq!((lines.len(), container.sh("cat /tmp/roots").as_str()), (3, "root"), "{output}");
+}

@@ -6,6 +6,7 @@
 
 mod comments;
 pub mod jobstats;
+mod output;
 mod records;
 mod socket;
 
@@ -23,6 +24,7 @@ use sys::report;
 
 use super::unix_ms;
 use comments::Comments;
+use output::Outputs;
 
 pub use records::read;
 pub use socket::ask;
@@ -50,6 +52,8 @@ pub(super) struct Keeper {
     has_saved_jobs: bool,
     comments: Comments,
     policy: IdlePolicy,
+    /// `None` if jobs' outputs have no report.
+    outputs: Option<Outputs>,
 }
 
 impl Keeper {
@@ -78,6 +82,7 @@ impl Keeper {
             has_saved_jobs,
             comments: Comments::default(),
             policy: config.gpu.idle.clone(),
+            outputs: config.report.output.then(Outputs::default),
         }
     }
 
@@ -138,6 +143,7 @@ impl Keeper {
             // The record first: it is read once if it is written twice.
             self.warn(records::append(&self.state, &ended));
             self.save();
+            self.outputs.iter_mut().for_each(|outputs| outputs.queue(&ended));
             self.comments.queue(ended);
         }
         self.usage.idle(&self.policy)

@@ -1,0 +1,11 @@
+//! The report of each job's GPUs.
+
+use serde::Deserialize;
+
+/// `[report]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct JobReports {
+    /// Whether a batch job's output ends with its report.
+    pub output: bool,
+}

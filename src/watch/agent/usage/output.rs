@@ -1,0 +1,73 @@
+//! Appends the report of an ended batch job to its output, as the job's user: the path is the user's, and so are the rights to write there.
+
+use std::process::Command;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use faults::usage::{GpuUse, JobRecord};
+use model::printable;
+use slurm::client::{Client, limit};
+use sys::tool;
+
+const SLURM: Client = Client::with_timeout(limit::COMMAND);
+/// The timeout of a write: the file may be on a file system that hangs.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Only a regular file that exists: neither a pipe without a reader nor a file that the user has removed.
+const APPEND: &str = r#"[ ! -f "$0" ] || printf '%s\n' "$@" >>"$0""#;
+
+/// The thread that writes; it is started for the first record.
+#[derive(Debug, Default)]
+pub(super) struct Outputs(Option<Sender<JobRecord>>);
+
+impl Outputs {
+    pub(super) fn queue(&mut self, records: &[JobRecord]) {
+        if self.0.is_none() {
+            let (sender, receiver) = channel();
+            let thread = thread::Builder::new().name("outputs".to_owned()).spawn(move || write(&receiver));
+            self.0 = thread.is_ok().then_some(sender);
+        }
+        let Some(sender) = &self.0 else { return };
+        records.iter().filter(|record| record.job.is_batch_host).for_each(|record| drop(sender.send(record.clone())));
+    }
+}
+
+/// A job without an output, or whose user cannot write to it, has none. Its report stays in the record.
+fn write(records: &Receiver<JobRecord>) {
+    for record in records {
+        let Ok(shown) = SLURM.output("scontrol", &["show", "job", &record.job.job.to_string()]) else { continue };
+        let path = shown.lines().filter_map(|line| line.trim_start().strip_prefix("StdOut=")).next_back();
+        let (Some(path), Ok(program)) = (path.filter(|path| path.starts_with('/')), std::env::current_exe()) else {
+            continue;
+        };
+        let mut command = Command::new(program);
+        command.args(["as-user", &record.job.user, "--", "sh", "-c", APPEND, path]).args(lines(&record));
+        let _ = tool::output(&mut command, TIMEOUT);
+    }
+}
+
+/// Two lines.
+fn lines(record: &JobRecord) -> [String; 2] {
+    let job = &record.job;
+    let seconds = job.end.unwrap_or(job.start).saturating_sub(job.start);
+    let sum = |of: fn(&GpuUse) -> u64| record.gpus.iter().map(of).fold(0, u64::saturating_add);
+    let known = sum(|gpu| gpu.percent_ms);
+    let used = sum(|gpu| gpu.busy).checked_div(known).map_or("unknown".to_owned(), |percent| format!("{percent} %"));
+    let fullest = record.gpus.iter().filter(|gpu| gpu.memory_ms > 0).max_by_key(|gpu| gpu.peak_memory_mib);
+    let memory = fullest.map_or(String::new(), |gpu| {
+        let total = gpu.part.memory_mib.map(|total| format!(" of {total}")).unwrap_or_default();
+        format!(", memory at most {}{total} MiB", gpu.peak_memory_mib)
+    });
+    let has_energy = record.gpus.iter().any(|gpu| gpu.energy_mj.is_some());
+    let wh = sum(|gpu| gpu.energy_mj.unwrap_or_default()) / 3_600_000;
+    let energy = if has_energy { format!(", energy {wh} Wh") } else { String::new() };
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let gpus = printable::count(record.gpus.len(), "GPU");
+    [
+        format!(
+            "slurminit: {gpus} of {} for {hours}:{minutes:02}:{seconds:02}: mean use {used}{memory}{energy}",
+            record.node
+        ),
+        format!("slurminit: `slurminit report {}` shows each GPU, and hints", job.job),
+    ]
+}
