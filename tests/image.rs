@@ -88,6 +88,8 @@ mod rest;
 mod secrets;
 #[path = "image/services.rs"]
 mod services;
+#[path = "image/session.rs"]
+mod session;
 #[path = "image/settings.rs"]
 mod settings;
 #[path = "image/shared_paths.rs"]

@@ -37,6 +37,7 @@ mod restart;
 mod resume;
 mod run;
 mod sbatch_args;
+mod session;
 mod status;
 mod stop;
 mod submit;
@@ -196,6 +197,8 @@ verbs! {
     Usage(usage),
     /// Import, list and remove container images for jobs (`srun --container=NAME`)
     Image(image),
+    /// Start an interactive shell in a job, or connect to it with ssh and VS Code
+    Session(session),
     /// Submit a command to particular nodes and GPUs, one job for each
     Submit(submit),
     /// Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1

@@ -1,0 +1,297 @@
+//! The job of a session.
+
+use std::fs::File;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::output::error_line;
+use model::queued_job::{COMPLETING, PENDING};
+use model::{printable, slurm_time};
+use slurm::client::{Client, limit};
+use slurm::why::Snapshot;
+
+/// What a session requests.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Request {
+    /// GPUs: a number, or gpu:TYPE:NUMBER
+    #[arg(long, value_name = "GPUS", default_value = "1")]
+    pub(crate) gpus: String,
+    /// CPUs
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) cpus: u32,
+    /// Memory, such as 16G
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) mem: Option<String>,
+    /// Time limit: 8h, 30m, or in Slurm's format
+    #[arg(long, value_name = "TIME", default_value = "8h")]
+    pub(crate) time: String,
+    /// A container image, as of `srun --container`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) container: Option<String>,
+    /// Another option of sbatch: --sbatch=--partition=gpu; can be repeated
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    pub(crate) sbatch: Vec<String>,
+}
+
+impl Request {
+    fn gres(&self) -> Option<String> {
+        match self.gpus.as_str() {
+            "0" | "" => None,
+            count if count.bytes().all(|byte| byte.is_ascii_digit()) => Some(format!("gpu:{count}")),
+            gres => Some(gres.to_owned()),
+        }
+    }
+
+    /// In Slurm's format.
+    fn limit(&self) -> anyhow::Result<String> {
+        let number = |unit| self.time.strip_suffix(unit).and_then(|number| number.parse::<u64>().ok());
+        let minutes = number('h').and_then(|hours| hours.checked_mul(60)).or_else(|| number('m'));
+        let text = minutes.map_or_else(|| self.time.clone(), |minutes| minutes.to_string());
+        let limit = slurm_time::TimeLimit::parse(&text);
+        limit
+            .map(|limit| limit.to_string())
+            .with_context(|| format!("--time={:?} is no time such as 8h, 30m or 1-12:00:00", self.time))
+    }
+
+    /// As options of this program.
+    pub(super) fn options(&self) -> Vec<String> {
+        let mut options =
+            vec![format!("--gpus={}", self.gpus), format!("--cpus={}", self.cpus), format!("--time={}", self.time)];
+        options.extend(self.mem.iter().map(|mem| format!("--mem={mem}")));
+        options.extend(self.container.iter().map(|container| format!("--container={container}")));
+        options.extend(self.sbatch.iter().map(|option| format!("--sbatch={option}")));
+        options
+    }
+}
+
+/// A session's job, as squeue lists it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Session {
+    pub(super) name: String,
+    pub(crate) job: String,
+    pub(super) state: String,
+    /// The node of the batch script.
+    pub(super) node: String,
+    pub(super) cpus: u64,
+    pub(super) end: String,
+}
+
+/// How a step of a session runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StepOptions<'a> {
+    /// The container image.
+    pub(crate) image: Option<&'a str>,
+    /// Whether each byte is passed on at once.
+    pub(crate) is_unbuffered: bool,
+}
+
+/// The prefix of the job's name.
+const PREFIX: &str = "session/";
+/// The timeout of a submission.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// The interval of queries while the job is pending.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// The interval of the text about what it waits for.
+const EXPLAIN_INTERVAL: Duration = Duration::from_secs(5);
+
+impl Session {
+    /// The sessions of this user.
+    pub(crate) fn all() -> anyhow::Result<Vec<Self>> {
+        // A job of this name has no `|` in it.
+        let output = client().output("squeue", &["--me", "--noheader", "--format=%A|%T|%B|%C|%e|%j"])?;
+        let parse = |line: &str| {
+            let mut fields = line.splitn(6, '|').map(str::to_owned);
+            let mut next = || fields.next();
+            let (job, state, node, cpus, end, name) = (next()?, next()?, next()?, next()?, next()?, next()?);
+            let name = name.strip_prefix(PREFIX).filter(|name| is_name(name))?.to_owned();
+            let is_job = job.bytes().all(|byte| byte.is_ascii_digit());
+            (is_job && state != COMPLETING).then(|| Self {
+                name,
+                job,
+                state,
+                node,
+                cpus: cpus.parse().unwrap_or(1),
+                end,
+            })
+        };
+        Ok(output.lines().filter_map(parse).collect())
+    }
+
+    fn find(name: &str) -> anyhow::Result<Option<Self>> {
+        anyhow::ensure!(
+            is_name(name),
+            "--name={name:?}: a name has 1 to 40 letters, digits, dots, dashes and underscores"
+        );
+        Ok(Self::all()?.into_iter().find(|session| session.name == name))
+    }
+
+    /// # Errors
+    /// No such session.
+    pub(super) fn named(name: &str) -> anyhow::Result<Self> {
+        Self::find(name)?.with_context(|| format!("no session {name:?}; see `slurminit session list`"))
+    }
+
+    /// The session of this name. Commands that start at the same time share one job.
+    pub(crate) fn find_or_submit(name: &str, request: &Request, keep: Duration) -> anyhow::Result<Self> {
+        let path = directory()?.join("lock");
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+        let file = options.open(&path).with_context(|| path.display().to_string())?;
+        let _lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error).context("lock")?;
+        match Self::find(name)? {
+            Some(session) => Ok(session),
+            None => Self::submit(name, request, keep),
+        }
+    }
+
+    /// Submits the job.
+    pub(crate) fn submit(name: &str, request: &Request, keep: Duration) -> anyhow::Result<Self> {
+        anyhow::ensure!(is_name(name), "{name:?} is no name of a session");
+        let program = std::env::current_exe()?;
+        let mut sbatch = Command::new("sbatch");
+        sbatch.args([
+            "--parsable",
+            "--nodes=1",
+            "--ntasks=1",
+            "--no-requeue",
+            "--output=/dev/null",
+            "--error=/dev/null",
+        ]);
+        sbatch.arg(format!("--job-name={PREFIX}{name}")).arg(format!("--cpus-per-task={}", request.cpus));
+        sbatch.arg(format!("--time={}", request.limit()?));
+        sbatch.args(request.gres().map(|gres| format!("--gres={gres}")));
+        sbatch.args(request.mem.iter().map(|mem| format!("--mem={mem}"))).args(&request.sbatch);
+        sbatch.arg(format!("--wrap=exec {} session keep {}", program.display(), keep.as_secs()));
+        let output = sys::tool::output(&mut sbatch, TIMEOUT).context("sbatch")?;
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        anyhow::ensure!(
+            output.status.success(),
+            "{}",
+            sys::tool::answer::first_line([stderr.as_ref(), stdout.as_ref()])
+        );
+        let job = stdout.trim().split(';').next().unwrap_or_default().to_owned();
+        Ok(Self { name: name.to_owned(), job, state: PENDING.to_owned(), ..Self::default() })
+    }
+
+    /// Waits until the job runs. While it is pending, prints what it waits for. A signal cancels a job that is pending.
+    #[expect(clippy::disallowed_methods, reason = "squeue is asked again: Slurm reports no event to a user")]
+    pub(crate) fn wait_until_running(&mut self) -> anyhow::Result<()> {
+        let signal = Arc::new(AtomicBool::new(false));
+        for number in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(number, Arc::clone(&signal))?;
+        }
+        let (mut printed, mut next) = (String::new(), Instant::now() + Duration::from_secs(1));
+        loop {
+            let sessions = Self::all()?;
+            let known = sessions.into_iter().find(|session| session.job == self.job);
+            *self = known.with_context(|| {
+                format!("job {} has ended; see `sacct -j {0}`, or `scontrol show job {0}`", self.job)
+            })?;
+            if self.state == "RUNNING" {
+                return Ok(());
+            }
+            if signal.load(Ordering::Relaxed) {
+                self.cancel()?;
+                anyhow::bail!("job {} is cancelled", self.job);
+            }
+            if Instant::now() >= next {
+                next = Instant::now() + EXPLAIN_INTERVAL;
+                let text = self.explanation().unwrap_or_default();
+                if text != printed && self.state == PENDING {
+                    error_line(printable::line(&format!("slurminit: {text} (Ctrl-C cancels it)")));
+                    printed = text;
+                }
+            }
+            std::thread::sleep(INTERVAL);
+        }
+    }
+
+    fn explanation(&self) -> anyhow::Result<String> {
+        let snapshot = Snapshot::query(&client(), None)?;
+        let situation = snapshot.situation();
+        let job = situation.job(&self.job).context("the job is gone")?;
+        Ok(situation.sentence(job))
+    }
+
+    /// What the job has and until when, without the full stop.
+    pub(crate) fn description(&self) -> anyhow::Result<String> {
+        Ok(self.explanation()?.trim_end_matches('.').to_owned())
+    }
+
+    /// `srun` for a step beside the others, with everything that the job has on its node.
+    pub(crate) fn step(&self, options: &StepOptions<'_>) -> Command {
+        let mut srun = Command::new("srun");
+        srun.args(["--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--quiet"]);
+        srun.arg(format!("--jobid={}", self.job)).arg(format!("--nodelist={}", self.node));
+        srun.arg(format!("--cpus-per-task={}", self.cpus));
+        srun.args(options.image.map(|image| format!("--container={image}")));
+        srun.args(options.is_unbuffered.then_some("--unbuffered"));
+        srun
+    }
+
+    /// Runs a step to its end. With `ends_job`, the job ends with it.
+    #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
+    pub(crate) fn run(&self, mut step: Command, ends_job: bool) -> anyhow::Result<ExitStatus> {
+        let status = step.status().context("srun");
+        if ends_job {
+            self.cancel()?;
+        }
+        status
+    }
+
+    /// Ends the job.
+    pub(crate) fn cancel(&self) -> anyhow::Result<()> {
+        Ok(client().run("scancel", &[&self.job])?)
+    }
+}
+
+fn client() -> Client<'static> {
+    Client::with_timeout(limit::COMMAND)
+}
+
+fn is_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    (1..=40).contains(&name.len()) && name.chars().all(is_plain)
+}
+
+/// The user's directory for sessions; it is made with mode 0700.
+pub(super) fn directory() -> anyhow::Result<PathBuf> {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).context("HOME is not set")?;
+    let directory = PathBuf::from(home).join(".local/state/slurminit");
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(&directory).with_context(|| directory.display().to_string())?;
+    Ok(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(gpus: &str, time: &str) -> Request {
+        let (gpus, time) = (gpus.to_owned(), time.to_owned());
+        Request { gpus, cpus: 1, mem: None, time, container: None, sbatch: Vec::new() }
+    }
+
+    #[test]
+    fn translates_gpus_and_times_for_slurm() {
+        let gres = ["0", "2", "gpu:nvidia:1"].map(|gpus| request(gpus, "8h").gres());
+        assert_eq!(gres, [None, Some("gpu:2".to_owned()), Some("gpu:nvidia:1".to_owned())]);
+        let limits = ["8h", "30m", "1-12:00:00"].map(|time| request("1", time).limit().unwrap());
+        assert_eq!(limits, ["0-08:00:00", "0-00:30:00", "1-12:00:00"]);
+        assert!(["0h", "", "8 h", "x"].iter().all(|time| request("1", time).limit().is_err()));
+    }
+
+    #[test]
+    fn name_has_no_characters_of_formats_and_shells() {
+        assert!(["a", "train_1.b-c"].iter().all(|name| is_name(name)));
+        assert!(["", "a|b", "a b", "a/b", "$(x)", &"a".repeat(41)].iter().all(|name| !is_name(name)));
+    }
+}

@@ -1,0 +1,111 @@
+//! The batch script of a session: ends, and with it the job, when the job has had no step for a while.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use nix::fcntl::OFlag;
+
+use slurm::client::{Client, limit};
+use watch::agent::unix;
+
+/// The interval of queries of slurmctld.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// The time for the first step.
+const FIRST: Duration = Duration::from_secs(60);
+/// How long before the time limit terminals get a warning.
+const WARNING: Duration = Duration::from_secs(600);
+/// The names of what [`super::ssh`] leaves in /tmp when its shell is killed.
+pub(super) const FILES: &str = "slurminit-session-";
+
+#[expect(clippy::disallowed_methods, reason = "squeue is asked again: Slurm reports no event to a user")]
+pub(super) fn run(keep: Duration) -> anyhow::Result<()> {
+    let job = std::env::var("SLURM_JOB_ID").context("this is the batch script of a session")?;
+    let end = std::env::var("SLURM_JOB_END_TIME").ok().and_then(|end| end.parse::<u64>().ok());
+    let client = Client::with_timeout(limit::COMMAND);
+    let (mut deadline, mut warns_at) =
+        (Instant::now() + FIRST.max(keep), end.map(|end| end.saturating_sub(WARNING.as_secs())));
+    let mut had_step = false;
+    while Instant::now() < deadline {
+        std::thread::sleep(INTERVAL.min(deadline.saturating_duration_since(Instant::now())));
+        // Without an answer nothing is ended.
+        let has_step = client
+            .output("squeue", &["--steps", "--noheader", "--format=%i", "--jobs", &job])
+            .map_or(true, |steps| steps.lines().any(is_interactive));
+        if has_step {
+            (deadline, had_step) = (Instant::now() + keep.max(INTERVAL), true);
+        } else if had_step {
+            deadline = deadline.min(Instant::now() + keep);
+        }
+        if warns_at.is_some_and(|at| unix() >= at) {
+            warns_at = None;
+            warn(&job, end.unwrap_or_default().saturating_sub(unix()).div_ceil(60));
+        }
+    }
+    remove_files(&job);
+    Ok(())
+}
+
+/// `7.0`, but not `7.batch`.
+fn is_interactive(step: &str) -> bool {
+    step.trim().rsplit_once('.').is_some_and(|(_, step)| step.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Writes to the terminals of the job's processes.
+fn warn(job: &str, minutes: u64) {
+    let text = format!("\r\nslurminit: job {job} reaches its time limit in {minutes} minutes; save your work\r\n");
+    for terminal in terminals(job) {
+        let mut options = fs::OpenOptions::new();
+        options.write(true).custom_flags((OFlag::O_NOCTTY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits());
+        if let Ok(mut file) = options.open(terminal) {
+            let _ = file.write_all(text.as_bytes());
+        }
+    }
+}
+
+/// The terminals of this user's processes that have the job's id in their environment.
+fn terminals(job: &str) -> Vec<PathBuf> {
+    let variable = format!("SLURM_JOB_ID={job}");
+    let own = nix::unistd::getuid().as_raw();
+    let has_variable = |process: &Path| {
+        let environment = fs::read(process.join("environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|one| one == variable.as_bytes())
+    };
+    let is_terminal = |path: &PathBuf| {
+        let metadata = fs::symlink_metadata(path).ok();
+        path.starts_with("/dev/pts") && metadata.is_some_and(|it| it.file_type().is_char_device() && it.uid() == own)
+    };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
+    let of_job = processes.filter(|process| has_variable(process));
+    let mut all: Vec<PathBuf> =
+        of_job.filter_map(|process| fs::read_link(process.join("fd/0")).ok()).filter(is_terminal).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Removes directories of connections that were killed.
+fn remove_files(job: &str) {
+    let own = nix::unistd::getuid().as_raw();
+    for entry in fs::read_dir("/tmp").into_iter().flatten().flatten() {
+        let is_named = entry.file_name().to_string_lossy().starts_with(&format!("{FILES}{job}-"));
+        let is_own = || fs::symlink_metadata(entry.path()).is_ok_and(|it| it.is_dir() && it.uid() == own);
+        if is_named && is_own() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_only_steps_that_are_not_slurms_own() {
+        assert!(["7.0", " 7.12\n", "7_3.0"].iter().all(|step| is_interactive(step)));
+        assert!(["7.batch", "7.extern", "7.interactive", "7", ""].iter().all(|step| !is_interactive(step)));
+    }
+}

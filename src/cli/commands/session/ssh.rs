@@ -1,0 +1,140 @@
+//! Logins with SSH in a session's job: the client's configuration, and what ssh runs as ProxyCommand.
+//!
+//! The server is sshd for one connection, on the standard streams of a step. Nothing listens on a port, and it runs as the user, so that it
+//! can do nothing that the user's job cannot. Who can start the step is the user already; the keys are what sshd requires.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::job::{Request, Session, StepOptions, directory};
+use crate::commands::Configuration;
+use sys::tool;
+use sys::tool::answer::Answer;
+
+/// The script of the server.
+const SERVER: &str = include_str!("server.sh");
+/// The time to make a key.
+const KEYGEN_TIMEOUT: Duration = Duration::from_secs(20);
+/// The default name of the session.
+const NAME: &str = "ssh";
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Config {
+    /// The login container as this user reaches it with ssh: alice@cluster.example:2222
+    #[arg(long, value_name = "USER@HOST[:PORT]")]
+    login: String,
+    /// The name for ssh
+    #[arg(long, value_name = "HOST", default_value = "gpu")]
+    host: String,
+    #[command(flatten)]
+    proxy: Options,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Proxy {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    configuration: Configuration,
+}
+
+#[derive(Debug, clap::Args)]
+struct Options {
+    #[command(flatten)]
+    request: Request,
+    /// The session's name: connections of one name share one job
+    #[arg(long, value_name = "NAME", default_value = NAME)]
+    name: String,
+    /// How long the job continues after its last connection, in minutes
+    #[arg(long, value_name = "MINUTES", default_value = "10")]
+    keep: u64,
+}
+
+impl Config {
+    /// The lines for `~/.ssh/config`.
+    pub(super) fn text(&self) -> anyhow::Result<String> {
+        let (user, address) = self.login.split_once('@').context("--login has the form USER@HOST[:PORT]")?;
+        let (host, port) = match address.rsplit_once(':') {
+            Some((host, port)) if port.parse::<u16>().is_ok() => (host, format!(" -p {port}")),
+            _ => (address, String::new()),
+        };
+        let mut options = self.proxy.request.options();
+        options.extend([format!("--name={}", self.proxy.name), format!("--keep={}", self.proxy.keep)]);
+        // ssh gives the line to the shell of the client, and the login's shell reads it again.
+        let is_plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_=.,:/@+".contains(c));
+        for text in options.iter().chain([&self.login, &self.host]) {
+            anyhow::ensure!(is_plain(text), "{text:?} has a character that a shell would change");
+        }
+        Ok(format!(
+            "Host {}\n    User {user}\n    HostKeyAlias slurminit-{}-{user}\n    StrictHostKeyChecking accept-new\n    ServerAliveInterval 15\n    \
+             ProxyCommand ssh{port} {user}@{host} slurminit session proxy {}\n",
+            self.host,
+            self.host,
+            options.join(" ")
+        ))
+    }
+}
+
+impl Proxy {
+    /// Becomes srun, whose standard streams are the server's.
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let Options { request, name, keep } = &self.options;
+        let keys = authorized_keys(&self.configuration)?;
+        let host_key = host_key()?;
+        let mut session = Session::find_or_submit(name, request, Duration::from_secs(keep.saturating_mul(60)))?;
+        session.wait_until_running()?;
+        let mut step = session.step(&StepOptions { image: request.container.as_deref(), is_unbuffered: true });
+        // Slurm stores the environment of a batch job, but not that of a step.
+        step.env("SLURMINIT_SSH_HOST_KEY", host_key).env("SLURMINIT_SSH_KEYS", keys);
+        Err(step.args(["sh", "-c", SERVER]).exec()).context("srun")
+    }
+}
+
+/// The keys that log in here: those of slurminit.toml, and the user's own.
+fn authorized_keys(configuration: &Configuration) -> anyhow::Result<String> {
+    let config = configuration.load()?;
+    let user = nix::unistd::User::from_uid(nix::unistd::getuid())?.context("this user has no account here")?;
+    let files = [config.paths.ssh_keys().join(&user.name), user.dir.join(".ssh/authorized_keys")];
+    let mut text = String::new();
+    for file in files {
+        match fs::read_to_string(&file) {
+            Ok(keys) => text += &(keys + "\n"),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error).context(file.display().to_string()),
+        }
+    }
+    let repair = "add ssh_keys to the [[user]] in slurminit.toml, or a key to ~/.ssh/authorized_keys";
+    anyhow::ensure!(text.contains(|c: char| c.is_ascii_alphanumeric()), "{} has no public key: {repair}", user.name);
+    Ok(text)
+}
+
+/// The user's own host key, which is the same for all of its jobs.
+fn host_key() -> anyhow::Result<String> {
+    let path = directory()?.join("ssh_host_ed25519_key");
+    if !path.exists() {
+        make_key(&path)?;
+    }
+    fs::read_to_string(&path).with_context(|| path.display().to_string())
+}
+
+/// Connections that start at the same time make one key: the first link wins.
+fn make_key(path: &Path) -> anyhow::Result<()> {
+    let new = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
+    let file = new.to_str().context("the home's path is not UTF-8")?;
+    match tool::ask("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-C", "", "-f", file], KEYGEN_TIMEOUT) {
+        Answer::Ended { succeeded: true, .. } => {}
+        answer => anyhow::bail!("{}", answer.output_of("ssh-keygen").err().unwrap_or_default()),
+    }
+    let linked = fs::hard_link(&new, path);
+    let _ = fs::remove_file(&new);
+    let _ = fs::remove_file(format!("{file}.pub"));
+    match linked {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error).context(path.display().to_string()),
+        _ => Ok(()),
+    }
+}

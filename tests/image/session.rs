@@ -1,0 +1,148 @@
+//! `slurminit session`: shells, and logins with a real ssh, in jobs.
+
+use std::time::{Duration, Instant};
+
+use crate::docker::{Container, FULL, Image, Outcome, directory};
+use tempfile::TempDir;
+
+const CONFIG: &str = "[simulate]\nnodes = 1\ncpus = 8\nmemory_mib = 16384\ngpus = 2\ngpu_type = 'a100'\n\
+                      [[user]]\nname = 'alice'\nuid = 1501\n[[user]]\nname = 'bob'\nuid = 1502\n";
+
+/// A cluster with logins; the users' clients run in the same container.
+struct Site {
+    container: Container,
+    _config: TempDir,
+}
+
+impl Site {
+    fn start() -> Self {
+        let config = directory(&[("slurminit.toml", CONFIG)]);
+        let image = Image::new(FULL).with(["--env", "SLURMINIT_LOGIN_PORT=22", "--env", "SLURMINIT_ACCOUNTING=none"]);
+        Self { container: image.json_log().mount(config.path(), "/config").serve(), _config: config }
+    }
+
+    /// Runs a line in a login of this user.
+    fn login(&self, user: &str, line: &str) -> Outcome {
+        self.container.exec(&["su", "-", user, "-s", "/bin/bash", "-c", line])
+    }
+
+    /// Gives a user a key, and the lines of `slurminit session ssh-config`.
+    fn configure(&self, user: &str, options: &str) {
+        let login = format!("{user}@localhost");
+        let line = format!(
+            "mkdir -p .ssh && ssh-keygen -q -t ed25519 -N '' -f .ssh/id_ed25519 && cp .ssh/id_ed25519.pub .ssh/authorized_keys \
+             && ssh -o StrictHostKeyChecking=accept-new {login} slurminit session ssh-config --login {login} {options} >.ssh/config"
+        );
+        self.login(user, &line).ok();
+    }
+
+    /// Waits until no job is in the queue; fails after this time.
+    fn wait_until_free(&self, within: Duration) {
+        let outcome =
+            self.container.wait_until(u32::try_from(within.as_secs()).unwrap_or(1), "! squeue --noheader | grep -q .");
+        assert_eq!(outcome.code, 0, "{}", self.container.sh("squeue; squeue --steps"));
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn shell_has_gpu_and_frees_it_at_its_end() {
+    let site = Site::start();
+    let shell = site.login("alice", "slurminit session --cpus 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES; id -un; nproc'");
+    assert_eq!(shell.stdout.lines().take(2).collect::<Vec<_>>(), ["0", "alice"], "{shell:?}");
+    assert!(
+        shell.stderr.contains("is running on node1 until") && shell.stderr.contains("with 1 GPU, 2 CPUs"),
+        "{shell:?}"
+    );
+    assert_eq!(site.login("alice", "slurminit session -- sh -c 'exit 7'").code, 7);
+    site.wait_until_free(Duration::from_secs(10));
+
+    // It says what it waits for, and an interrupt leaves no job.
+    site.login("bob", "sbatch --output=/dev/null --gres=gpu:2 --wrap 'sleep 600'").ok();
+    site.container.until("squeue --noheader --format=%T | grep -qx RUNNING");
+    let waiting = site.login("alice", "timeout --signal=INT 8 slurminit session -- true");
+    let text = "waits for 1 GPU: 2 of 2 in use by bob (without a time limit)";
+    assert!(waiting.stderr.contains(text) && waiting.stderr.contains("is cancelled"), "{waiting:?}");
+    assert_eq!(site.container.sh("squeue --noheader --format=%u"), "bob");
+    site.container.sh("scancel --user=bob");
+    site.wait_until_free(Duration::from_secs(10));
+
+    // A killed client leaves no job.
+    site.login("alice", "(setsid slurminit session -- sleep 600 >/dev/null 2>&1 </dev/null & echo $! >pid)").ok();
+    site.container.until("squeue --steps --noheader --format=%i | grep -qx '[0-9]*.0'");
+    site.container.sh("kill -KILL $(cat ~alice/pid); pkill -KILL -u alice -x srun");
+    site.wait_until_free(Duration::from_secs(20));
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn named_session_continues_and_is_its_users_own() {
+    let site = Site::start();
+    let job = |user: &str| site.login(user, "slurminit session --name train -- sh -c 'echo $SLURM_JOB_ID'").ok();
+    let first = job("alice");
+    assert_eq!(job("alice"), first);
+    assert_ne!(job("bob"), first);
+    let list = site.login("alice", "slurminit session list").ok();
+    assert!(list.lines().count() == 2 && list.contains("train"), "{list}");
+    site.login("alice", "slurminit session end train").ok();
+    assert_eq!(site.login("alice", "slurminit session end train").code, 1);
+    assert_eq!(site.container.sh("squeue --noheader --format=%u --states=RUNNING"), "bob");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn ssh_connections_share_one_job_and_forward_ports_and_files() {
+    let site = Site::start();
+    site.configure("alice", "--keep 1");
+    // Three connections at once, before there is a job.
+    let line = "for i in 1 2 3; do ssh -o StrictHostKeyChecking=no gpu 'echo $SLURM_JOB_ID $CUDA_VISIBLE_DEVICES $SLURMD_NODENAME' & done; wait";
+    let three = site.login("alice", line).ok();
+    let lines: Vec<&str> = three.lines().collect();
+    assert!(lines.len() == 3 && lines.iter().all(|line| line.ends_with(" 0 node1") && *line == lines[0]), "{three}");
+    let as_alice = |line: &str| site.login("alice", line).ok();
+    // A terminal, a command's exit code, standard input.
+    assert!(as_alice("ssh -tt gpu tty 2>/dev/null").contains("/dev/pts/"));
+    assert_eq!(site.login("alice", "ssh gpu 'exit 9'").code, 9);
+    // The start of VS Code's server: a bash script on standard input, and a channel that stays open.
+    assert_eq!(as_alice("printf 'uname -s\\necho ready\\n' | ssh -T gpu bash"), "Linux\nready\n");
+    // Files.
+    as_alice(
+        "head -c 64M /dev/urandom >big && scp -q big gpu:copy && cmp big copy && echo 'get copy back' | sftp -q -b - gpu && cmp big back",
+    );
+    // Ports, in both directions and dynamically.
+    as_alice(
+        "ssh gpu 'cd /etc && exec timeout 60 perl -MIO::Socket::INET -e '\"'\"'$s=IO::Socket::INET->new(LocalAddr=>\"127.0.0.1\",LocalPort=>7001,Listen=>5,ReuseAddr=>1); while($c=$s->accept){print $c \"job $ENV{SLURM_JOB_ID}\\n\"; close $c}'\"'\"'' >/dev/null 2>&1 &
+         until (exec 3<>/dev/tcp/127.0.0.1/7001) 2>/dev/null; do sleep 0.1; done
+         ssh -N -L 7002:127.0.0.1:7001 gpu & forward=$!
+         ssh -N -R 7003:127.0.0.1:7001 gpu & reverse=$!
+         for port in 7002 7003; do until exec 3<>/dev/tcp/127.0.0.1/$port; do sleep 0.1; done 2>/dev/null; cat <&3 >>answers; done
+         kill $forward $reverse",
+    );
+    assert_eq!(as_alice("sort -u answers | wc -l; wc -l <answers"), "1\n2\n");
+    // Nothing of the server is on a port or on a command line.
+    let key = as_alice("sed -n 2p .local/state/slurminit/ssh_host_ed25519_key");
+    let open = site.login("alice", "(ssh gpu sleep 30 >/dev/null 2>&1 &) ; until pgrep -x sleep >/dev/null; do sleep 0.1; done; cat /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'").ok();
+    assert!(!open.contains(key.trim()), "{open}");
+    // Another user has a session of its own.
+    site.configure("bob", "--keep 0");
+    let other =
+        site.login("bob", "ssh -o StrictHostKeyChecking=no gpu 'echo $SLURM_JOB_ID $CUDA_VISIBLE_DEVICES'").ok();
+    assert!(other.ends_with(" 1\n") && !lines[0].starts_with(other.split(' ').next().unwrap_or_default()), "{other}");
+    // A killed client: the job ends `keep` later, and nothing is left.
+    let begin = Instant::now();
+    site.container.sh("pkill -KILL -u alice; true");
+    site.wait_until_free(Duration::from_secs(75));
+    assert!(begin.elapsed() > Duration::from_secs(30), "the session did not stay for its minute");
+    assert_eq!(site.container.sh("ls -d /tmp/slurminit-session-* 2>/dev/null; pgrep -u alice; true"), "");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn ssh_without_key_names_the_repair() {
+    let site = Site::start();
+    let outcome = site.login("bob", "slurminit session proxy </dev/null");
+    assert!(outcome.code == 1 && outcome.stderr.contains("bob has no public key: add ssh_keys"), "{outcome:?}");
+    assert_eq!(site.container.sh("squeue --noheader"), "");
+    let outcome = site.login("bob", "slurminit session ssh-config --login 'bob@host;id'");
+    assert!(outcome.code == 1 && outcome.stderr.contains("a shell would change"), "{outcome:?}");
+}
