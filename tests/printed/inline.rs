@@ -28,9 +28,12 @@ fn find_error(program: &Command, words: &[&str]) -> Option<String> {
     if !name.starts_with(|c: char| c.is_ascii_lowercase()) || *name == "help" {
         return None;
     }
-    let Some(verb) = program.find_subcommand(name) else {
+    let Some(mut verb) = program.find_subcommand(name) else {
         return Some(format!("there is no verb {name}"));
     };
+    if let Some(inner) = words.get(1).and_then(|word| verb.find_subcommand(word)) {
+        verb = inner;
+    }
     // The words after `--` are another program's command line.
     let options = words[1..].iter().take_while(|word| **word != "--").filter(|word| word.starts_with("--"));
     for option in options {
