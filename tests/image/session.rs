@@ -130,7 +130,7 @@ fn ssh_connections_share_one_job_and_forward_ports_and_files() {
     assert!(other.ends_with(" 1\n") && !lines[0].starts_with(other.split(' ').next().unwrap_or_default()), "{other}");
     // A killed client: the job ends `keep` later, and nothing is left.
     let begin = Instant::now();
-    site.container.sh("pkill -KILL -u alice; true");
+    site.container.sh("pkill -KILL -u alice -x ssh; true");
     site.wait_until_free(Duration::from_secs(75));
     assert!(begin.elapsed() > Duration::from_secs(30), "the session did not stay for its minute");
     assert_eq!(site.container.sh("ls -d /tmp/slurminit-session-* 2>/dev/null; pgrep -u alice; true"), "");

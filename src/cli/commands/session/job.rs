@@ -190,17 +190,18 @@ impl Session {
         }
         let (mut printed, mut next) = (String::new(), Instant::now() + Duration::from_secs(1));
         loop {
-            let sessions = Self::all()?;
-            let known = sessions.into_iter().find(|session| session.job == self.job);
+            // An interrupt at a terminal also ends the squeue that runs.
+            let sessions = Self::all();
+            if signal.load(Ordering::Relaxed) {
+                self.cancel()?;
+                anyhow::bail!("job {} is cancelled", self.job);
+            }
+            let known = sessions?.into_iter().find(|session| session.job == self.job);
             *self = known.with_context(|| {
                 format!("job {} has ended; see `sacct -j {0}`, or `scontrol show job {0}`", self.job)
             })?;
             if self.state == "RUNNING" {
                 return Ok(());
-            }
-            if signal.load(Ordering::Relaxed) {
-                self.cancel()?;
-                anyhow::bail!("job {} is cancelled", self.job);
             }
             if Instant::now() >= next {
                 next = Instant::now() + EXPLAIN_INTERVAL;

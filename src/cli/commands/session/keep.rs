@@ -15,7 +15,7 @@ use watch::agent::unix;
 /// The interval of queries of slurmctld.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// The time for the first step.
-const FIRST: Duration = Duration::from_secs(60);
+const FIRST: Duration = Duration::from_secs(10);
 /// How long before the time limit terminals get a warning.
 const WARNING: Duration = Duration::from_secs(600);
 /// The names of what [`super::ssh`] leaves in /tmp when its shell is killed.
