@@ -57,7 +57,7 @@ fn shell_has_gpu_and_frees_it_at_its_end() {
     assert_eq!(site.login("alice", "slurminit session -- sh -c 'exit 7'").code, 7);
     site.wait_until_free(Duration::from_secs(10));
 
-    // It says what it waits for, and an interrupt leaves no job.
+    // It reports what it waits for, and an interrupt leaves no job.
     site.login("bob", "sbatch --output=/dev/null --gres=gpu:2 --wrap 'sleep 600'").ok();
     site.container.until("squeue --noheader --format=%T | grep -qx RUNNING");
     let waiting = site.login("alice", "timeout --signal=INT 8 slurminit session -- true");
@@ -67,10 +67,10 @@ fn shell_has_gpu_and_frees_it_at_its_end() {
     site.container.sh("scancel --user=bob");
     site.wait_until_free(Duration::from_secs(10));
 
-    // A killed client leaves no job.
+    // A closed terminal leaves no job.
     site.login("alice", "(setsid slurminit session -- sleep 600 >/dev/null 2>&1 </dev/null & echo $! >pid)").ok();
     site.container.until("squeue --steps --noheader --format=%i | grep -qx '[0-9]*.0'");
-    site.container.sh("kill -KILL $(cat ~alice/pid); pkill -KILL -u alice -x srun");
+    site.container.sh("kill -HUP -- -$(cat ~alice/pid)");
     site.wait_until_free(Duration::from_secs(20));
 }
 
