@@ -70,7 +70,7 @@ fn shell_has_gpu_and_frees_it_at_its_end() {
     // A closed terminal leaves no job.
     site.login("alice", "(setsid slurminit session -- sleep 600 >/dev/null 2>&1 </dev/null & echo $! >pid)").ok();
     site.container.until("squeue --steps --noheader --format=%i | grep -qx '[0-9]*.0'");
-    site.container.sh("kill -HUP -- -$(cat ~alice/pid)");
+    site.container.sh("pkill -HUP --session $(cat ~alice/pid)");
     site.wait_until_free(Duration::from_secs(20));
 }
 
