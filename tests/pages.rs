@@ -46,7 +46,7 @@ fn verb_table() -> String {
         if !verb.has_subcommands() {
             table += &row(name, verb, who);
         }
-        for part in verb.get_subcommands() {
+        for part in verb.get_subcommands().filter(|part| !part.is_hide_set()) {
             table += &row(&format!("{name} {}", part.get_name()), part, who);
         }
     }

@@ -113,8 +113,6 @@ fn names_operators_line_that_slurm_rejects_at_start() {
         ("[slurm.conf]\nMaxJobCuont = 5\n", "slurminit.toml:2:15: slurm.conf.MaxJobCuont"),
         ("[slurm.conf]\nKillWait = 3\nMaxJobCount = 'abc'\n", "slurminit.toml:3:15: slurm.conf.MaxJobCount"),
         ("[slurm.conf]\nSchedulerType = 'sched/bakfill'\n", "slurminit.toml:2:17: slurm.conf.SchedulerType"),
-        ("[slurm.conf]\nTaskPlugin = 'task/affinityy'\n", "slurminit.toml:2:14: slurm.conf.TaskPlugin"),
-        ("[slurm.conf]\nProctrackType = 'proctrack/x'\n", "slurminit.toml:2:17: slurm.conf.ProctrackType"),
         (
             "[[partition]]\nname = 'a'\n[[partition]]\nname = 'b'\nMaxTimee = '1:00'\n",
             "slurminit.toml:5:12: partition[1].MaxTimee",

@@ -131,12 +131,12 @@ fn rolls_back_files_that_crash_daemons() {
     write(
         config.path(),
         "slurminit.toml",
-        "[supervise]\nreload_on_change = false\n[slurm.conf]\nProctrackType = 'proctrack/none_such'\n",
+        "[supervise]\nreload_on_change = false\n[slurm.conf]\nSchedulerType = 'sched/none_such'\n",
     );
     let outcome = container.exec(&["slurminit", "reload"]);
     assert_eq!(outcome.code, 1, "{}", outcome.stdout);
     assert_eq!(container.status()["reload"]["last"]["outcome"], "went-back");
-    let why = ["slurminit.toml:4:", "slurm.conf.ProctrackType", "plugin for proctrack/none_such"];
+    let why = ["slurminit.toml:4:", "slurm.conf.SchedulerType", "sched/none_such"];
     assert!(why.iter().all(|words| outcome.stderr.contains(words)), "no reason in: {}", outcome.stderr);
     assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), original);
     container.wait_until_healthy();
