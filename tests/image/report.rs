@@ -91,6 +91,11 @@ fn report_equals_what_the_driver_was_set_to() {
     assert_eq!(jobs("slurm").len(), 2);
     let foreign = docker(["exec", "--user", "bob", &container.name, "cat", "/var/lib/slurm/jobs.jsonl"]);
     assert_ne!(foreign.code, 0, "{foreign:?}");
+    let hold = "push @c, IO::Socket::UNIX->new(Peer => '/run/slurminit/report.sock') for 1..100; sleep 60";
+    docker(["exec", "--detach", "--user", "bob", &container.name, "perl", "-MIO::Socket::UNIX", "-e", hold]).ok();
+    container.until("pgrep -u bob perl");
+    assert_eq!(jobs("alice"), vec![Value::from(alice.clone())], "bob's connections lock out alice");
+    container.sh("pkill -u bob perl");
     let none = docker(["exec", "--user", "bob", &container.name, "slurminit", "report", &alice]);
     assert!(none.code == 1 && none.stderr.contains("without a report"), "{none:?}");
     let text = container.sh("slurminit report");

@@ -61,6 +61,11 @@ const CASES: [(&str, &str, &[&str], &str); 7] = [
     ),
 ];
 
+/// Slurm can find its estimate between two queries.
+fn without_estimate(text: &str) -> String {
+    text.split(". ").filter(|sentence| !sentence.starts_with("Slurm ")).collect()
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn suggested_change_lets_job_start_at_once() {
@@ -80,7 +85,8 @@ fn suggested_change_lets_job_start_at_once() {
             assert!(text.contains(&expected.replace("JOB", &first)), "{held}; {requested}: {text}");
         }
         assert!(why(&container, &first).contains("is running on node"), "{}", why(&container, &first));
-        assert_eq!(container.sh(&format!("su bob -s /bin/sh -c 'slurminit why {job}'")), text);
+        let of_user = container.sh(&format!("su bob -s /bin/sh -c 'slurminit why {job}'"));
+        assert_eq!(without_estimate(&of_user), without_estimate(&text));
         let doctor = container.sh("slurminit doctor --json || true");
         let headline = text.split_once(". ").map_or(text.as_str(), |(first, _)| first).replacen("Job", "job", 1);
         assert!(doctor.contains(&headline), "{headline}: {doctor}");
