@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 use std::rc::Rc;
 use std::str::FromStr;
 
 use flate2::bufread::MultiGzDecoder;
 use ring::digest::{Context, SHA256};
-use ruzstd::decoding::StreamingDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::ImageError;
 
@@ -26,6 +27,20 @@ impl Digest {
     /// The 64 hexadecimal digits.
     pub(crate) fn hex(&self) -> &str {
         &self.0
+    }
+
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        let sum = ring::digest::digest(&SHA256, bytes);
+        Self(sum.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// # Errors
+    /// The digests differ.
+    pub(crate) fn verify(&self, expected: &Self, what: &'static str) -> Result<(), ImageError> {
+        if self == expected {
+            return Ok(());
+        }
+        Err(ImageError::Digest { what, expected: expected.to_string(), found: self.to_string() })
     }
 }
 
@@ -71,12 +86,7 @@ impl Checksum {
     /// # Errors
     /// The digest differs.
     pub(crate) fn verify(&self, expected: &Digest, what: &'static str) -> Result<(), ImageError> {
-        let found = self.digest();
-        if found == *expected {
-            Ok(())
-        } else {
-            Err(ImageError::Digest { what, expected: expected.to_string(), found: found.to_string() })
-        }
+        self.digest().verify(expected, what)
     }
 }
 
@@ -138,9 +148,8 @@ pub(crate) fn open(reader: impl Read + 'static) -> Result<Layer, ImageError> {
     let start = io::BufRead::fill_buf(&mut reader)?.to_vec();
     let decompressed: Box<dyn Read> = if start.starts_with(&[0x1f, 0x8b]) {
         Box::new(MultiGzDecoder::new(reader))
-    } else if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        let decoder = StreamingDecoder::new(reader);
-        Box::new(Zstd(decoder.map_err(|error| ImageError::Malformed(format!("damaged zstd data: {error}")))?))
+    } else if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) || start.get(1..4) == Some(&[0x2a, 0x4d, 0x18]) {
+        Box::new(Zstd::new(reader))
     } else if start.starts_with(b"BZh") || start.starts_with(b"\xfd7zXZ") {
         return Err(ImageError::Malformed(
             "the archive is compressed with bzip2 or xz; decompress it first".to_owned(),
@@ -153,21 +162,57 @@ pub(crate) fn open(reader: impl Read + 'static) -> Result<Layer, ImageError> {
     Ok(Layer { reader: Box::new(reader), compressed, content })
 }
 
-/// The decoder stops at the end of a frame. A layer is one frame; data after it is rejected, because a second frame
-/// would be ignored.
-struct Zstd<R: Read>(StreamingDecoder<R, ruzstd::decoding::FrameDecoder>);
+/// The content of all frames. zstd:chunked writes one for each file, and its index in frames that decoders skip (RFC 8878, 3.1.2).
+struct Zstd<R> {
+    reader: R,
+    decoder: FrameDecoder,
+    is_in_frame: bool,
+}
 
-impl<R: Read> Read for Zstd<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.0.read(buffer)?;
-        if read == 0 && !buffer.is_empty() {
-            let mut rest = [0; 1];
-            if self.0.get_mut().read(&mut rest)? != 0 {
-                return Err(io::Error::other(ImageError::Malformed(
-                    "the archive has several zstd frames, or data after them".to_owned(),
-                )));
+impl<R: BufRead> Zstd<R> {
+    fn new(reader: R) -> Self {
+        Self { reader, decoder: FrameDecoder::new(), is_in_frame: false }
+    }
+
+    /// Starts the next frame with content; false at the end.
+    fn next_frame(&mut self) -> io::Result<bool> {
+        let damaged = |why: &dyn fmt::Display| {
+            io::Error::other(ImageError::Malformed(format!("damaged zstd data, or data after it: {why}")))
+        };
+        loop {
+            if self.reader.fill_buf()?.is_empty() {
+                return Ok(false);
+            }
+            match self.decoder.init(&mut self.reader) {
+                Ok(()) => {
+                    self.is_in_frame = true;
+                    return Ok(true);
+                }
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                    let skipped = io::copy(&mut (&mut self.reader).take(length.into()), &mut io::sink())?;
+                    if skipped < u64::from(length) {
+                        return Err(damaged(&"a frame is truncated"));
+                    }
+                }
+                Err(error) => return Err(damaged(&error)),
             }
         }
-        Ok(read)
+    }
+}
+
+impl<R: BufRead> Read for Zstd<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.is_in_frame || self.next_frame()? {
+            while self.decoder.can_collect() < buffer.len() && !self.decoder.is_finished() {
+                let missing = BlockDecodingStrategy::UptoBytes(buffer.len() - self.decoder.can_collect());
+                self.decoder.decode_blocks(&mut self.reader, missing).map_err(io::Error::other)?;
+            }
+            let read = self.decoder.read(buffer)?;
+            if read != 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            self.is_in_frame = false;
+        }
+        Ok(0)
     }
 }

@@ -59,13 +59,8 @@ impl Copy<'_> {
             return self.tree.symlink(&path, label, target.as_bytes());
         }
         if kind(&status) != SFlag::S_IFREG && kind(&status) != SFlag::S_IFDIR {
-            let is_ignored = kind(&status) == SFlag::S_IFSOCK || path.first().is_some_and(|first| first == "dev");
-            let what = "device node or FIFO outside /dev";
-            return if is_ignored {
-                Ok(())
-            } else {
-                Err(ImageError::Rejected { path: super::tar::lossy(label), what })
-            };
+            // A socket is the program's that made it, as in tar.
+            return if kind(&status) == SFlag::S_IFSOCK { Ok(()) } else { self.tree.skip(&path) };
         }
         // The name may refer to another file by now, so the open file is inspected.
         let file = open(at, name).map_err(read)?;

@@ -22,31 +22,6 @@ use super::store::{RECORD, ROOTFS, Store, Unfinished};
 use super::tree::{Budget, Tree};
 use super::{ImageError, ImageName, ImageRecord, copy};
 
-/// The directories and files of the container that are mounted into an image. Each needs a mount point.
-const MOUNT_DIRECTORIES: [&str; 16] = [
-    ".slurminit",
-    "proc",
-    "sys",
-    "dev",
-    "tmp",
-    "var/tmp",
-    "home",
-    "root",
-    "data",
-    "etc/slurm",
-    "run/munge",
-    "run/slurminit/oci",
-    "mnt",
-    "usr/lib/slurm",
-    if cfg!(target_arch = "aarch64") {
-        "usr/lib/aarch64-linux-gnu/slurm-wlm"
-    } else {
-        "usr/lib/x86_64-linux-gnu/slurm-wlm"
-    },
-    if cfg!(target_arch = "aarch64") { "usr/lib/aarch64-linux-gnu/pmix2" } else { "usr/lib/x86_64-linux-gnu/pmix2" },
-];
-const MOUNT_FILES: [&str; 5] = ["etc/hosts", "etc/resolv.conf", "etc/passwd", "etc/group", "etc/localtime"];
-
 /// The directory of a download, beside the files that are made of it.
 const DOWNLOAD: &str = "download";
 /// The maximum depth of that directory: skopeo's cache and layout.
@@ -92,16 +67,14 @@ pub struct Importer {
     pub now: u64,
     /// Whether an image of the same name is replaced.
     pub replaces: bool,
-    /// Directories of the container that jobs in images can use, in addition to the usual ones.
-    pub mounts: Vec<PathBuf>,
 }
 
 impl Importer {
     /// Imports images as the user of this process.
-    pub fn new(store: Store, now: u64, mounts: Vec<PathBuf>) -> Self {
+    pub fn new(store: Store, now: u64) -> Self {
         let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
         let user = user.map_or_else(|| nix::unistd::getuid().to_string(), |user| user.name);
-        Self { store, limits: Limits::default(), user, now, replaces: false, mounts }
+        Self { store, limits: Limits::default(), user, now, replaces: false }
     }
 
     /// Imports an image. A failed import leaves nothing behind.
@@ -149,11 +122,11 @@ impl Importer {
                 .map_err(|error| ImageError::io(self.store.path(), error))?;
         }
         check_programs(&tree)?;
-        make_mount_points(&mut tree, &self.mounts)?;
         manifest::ARCHITECTURE.clone_into(&mut record.architecture);
         name.as_str().clone_into(&mut record.name);
         self.user.clone_into(&mut record.imported_by);
         (record.files, record.bytes, record.imported_at) = (tree.entries, tree.bytes, self.now);
+        record.skipped = tree.skipped;
         self.finish(&record, at)?;
         Ok(record)
     }
@@ -299,10 +272,13 @@ fn read_layout(files: &ImageFiles, record: &mut ImageRecord) -> Result<Configura
     Ok((configuration, manifest.layers.iter().map(layer).collect::<Result<_, ImageError>>()?))
 }
 
-/// The names in a docker save are the digests: `HEX.json`, or `blobs/sha256/HEX`.
+/// Most tools name the configuration by its digest: `HEX.json`, `blobs/sha256/HEX`, or `sha256:HEX` (crane, kaniko, ko). The layers are
+/// verified by the digests in it.
 fn read_docker_save(files: &ImageFiles, record: &mut ImageRecord) -> Result<ConfigurationAndLayers, ImageError> {
     let bytes = files.document("manifest.json")?;
     let mut images: Vec<SavedImage> = manifest::parse(&bytes, "manifest.json")?;
+    // Several tags of one image.
+    images.dedup_by(|one, other| one.config == other.config && one.layers == other.layers);
     if images.len() != 1 {
         return Err(ImageError::Malformed(format!(
             "the archive contains {} images; save one of them alone",
@@ -311,8 +287,12 @@ fn read_docker_save(files: &ImageFiles, record: &mut ImageRecord) -> Result<Conf
     }
     let image = images.remove(0);
     let name = image.config.rsplit('/').next().unwrap_or_default();
-    let digest: Digest = format!("sha256:{}", name.strip_suffix(".json").unwrap_or(name)).parse()?;
-    let configuration = files.verified(&image.config, &digest, "the configuration")?;
+    let name = name.strip_suffix(".json").unwrap_or(name);
+    let configuration = files.document(&image.config)?;
+    let digest = Digest::of(&configuration);
+    if let Ok(expected) = format!("sha256:{}", name.strip_prefix("sha256:").unwrap_or(name)).parse::<Digest>() {
+        digest.verify(&expected, "the configuration")?;
+    }
     record.digest = digest.to_string();
     let tag = image.repo_tags.unwrap_or_default().into_iter().next().unwrap_or_default();
     record.reference = model::printable::short(&tag, 200);
@@ -336,10 +316,4 @@ fn check_programs(tree: &Tree) -> Result<(), ImageError> {
         _ if tree.bytes == 0 => Err(ImageError::Malformed("the archive contains no files".to_owned())),
         _ => Ok(()),
     }
-}
-
-fn make_mount_points(tree: &mut Tree, mounts: &[PathBuf]) -> Result<(), ImageError> {
-    let configured = mounts.iter().filter_map(|path| path.strip_prefix("/").ok()?.to_str());
-    MOUNT_DIRECTORIES.into_iter().chain(configured).try_for_each(|directory| tree.ensure_directory(directory))?;
-    MOUNT_FILES.iter().try_for_each(|file| tree.ensure_file(file))
 }

@@ -142,6 +142,9 @@ fn select_for_this_machine(all: Vec<Descriptor>) -> Result<Descriptor, ImageErro
     images.retain(|image| {
         image.platform.as_ref().is_none_or(|platform| platform.os == "linux" && platform.architecture == ARCHITECTURE)
     });
+    // An image with several tags is listed with each.
+    let mut digests = std::collections::HashSet::new();
+    images.retain(|image| digests.insert(image.digest.clone()));
     match images.len() {
         1 => Ok(images.remove(0)),
         0 if platforms.is_empty() => Err(ImageError::Malformed("the archive contains no image".to_owned())),

@@ -23,6 +23,8 @@ pub struct ImageRecord {
     pub layers: usize,
     /// The number of files.
     pub files: u64,
+    /// The number of device nodes and FIFOs that were left out.
+    pub skipped: u64,
     /// The size of the image's files, in bytes.
     pub bytes: u64,
     /// The user that its program would run as. Jobs always run as their own user.

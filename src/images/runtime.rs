@@ -13,6 +13,7 @@ mod namespaces;
 mod proot;
 mod step;
 
+pub use binds::Bind;
 pub use bundle::Bundle;
 pub use environment::{Variable, parse as parse_environment};
 pub use proot::run_inside;
@@ -65,6 +66,13 @@ pub enum RuntimeError {
          repair: install proot in the image, or docker run --security-opt seccomp=docker/seccomp-userns.json"
     )]
     NoBackend { namespaces: String, proot: String },
+    #[error("{0}")]
+    Enter(String),
+    #[error(
+        "the bundle mounts {path} read-only, which PRoot cannot do, and user namespaces are refused ({namespaces})\n\
+         repair: docker run --security-opt seccomp=docker/seccomp-userns.json, or a mount without `ro`"
+    )]
+    Writable { path: PathBuf, namespaces: String },
     #[error("cannot execute {program} in the image: {source}; the image may not contain it")]
     Execute { program: String, source: std::io::Error },
     #[error(transparent)]
@@ -114,7 +122,7 @@ impl Setup {
     fn puller(&self, stores: &[Store], environment: &[Variable]) -> Puller {
         let store = if geteuid().is_root() { stores.last() } else { stores.first() };
         let store = store.cloned().unwrap_or_else(|| Store::shared(self.images.clone()));
-        let importer = Importer::new(store, self.now, self.binds.clone());
+        let importer = Importer::new(store, self.now);
         // One line for each node of a step is enough.
         let is_first = environment.iter().all(|(name, value)| name != "SLURM_LOCALID" || value == "0");
         let report = if is_first { self.report } else { |_: &str| {} };
@@ -130,6 +138,8 @@ struct Program {
     arguments: Vec<OsString>,
     environment: Vec<Variable>,
     binds: Binds,
+    /// Whether the image's files are read-only.
+    is_read_only: bool,
 }
 
 /// The exit code of a step that could not be started; a shell uses the same.
@@ -155,28 +165,40 @@ pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
     let mut binds = Binds::new(setup, &bundle.root, home.as_deref(), &directory);
     binds.add_script(&mut arguments);
     let driver = driver::find(&mut binds);
-    bundle.mounts.iter().for_each(|(from, to)| binds.add(from, to));
+    for mount in bundle.mounts {
+        std::fs::metadata(&mount.from).map_err(|source| RuntimeError::Read { path: mount.from.clone(), source })?;
+        binds.add_mount(mount);
+    }
     let has_variable = |name: &str, accepts: &dyn Fn(&OsStr) -> bool| {
         environment.iter().any(|(variable, value)| variable == name && accepts(value))
     };
+    let is_first_task = has_variable("SLURM_PROCID", &|task| task == "0");
     // Once per step, and only where it uses a GPU.
-    if has_variable("SLURM_PROCID", &|task| task == "0")
-        && has_variable("CUDA_VISIBLE_DEVICES", &|gpus| !gpus.is_empty() && gpus != "NoDevFiles")
-    {
+    if is_first_task && has_variable("CUDA_VISIBLE_DEVICES", &|gpus| !gpus.is_empty() && gpus != "NoDevFiles") {
         let warnings = driver
             .as_ref()
             .map(|driver| fit::warnings(&bundle.root, &bundle.environment, driver, setup.cuda.as_deref()));
         warnings.into_iter().flatten().for_each(|warning| eprintln!("slurminit: warning: {warning}"));
     }
     let environment = environment::merge(environment, &bundle.environment, driver.is_some());
-    let program = Program { root: bundle.root, directory, arguments, environment, binds };
-    let namespaces = match namespaces::enter(&program) {
+    let program =
+        Program { root: bundle.root, directory, arguments, environment, binds, is_read_only: bundle.is_read_only };
+    let namespaces = match namespaces::attempt() {
         Ok(()) => {
+            namespaces::enter(&program).map_err(RuntimeError::Enter)?;
             inherited.restore();
             return Err(execute(&program.arguments, &program.environment));
         }
         Err(why) => why,
     };
+    if let Some(mount) = program.binds.0.iter().find(|bind| bind.is_read_only && !program.binds.has_writable(bind)) {
+        return Err(RuntimeError::Writable { path: mount.to.clone(), namespaces });
+    }
+    if program.is_read_only && is_first_task {
+        eprintln!(
+            "slurminit: warning: PRoot leaves the image writable for its owner, although the bundle sets `readonly`"
+        );
+    }
     let status = proot::run(&program, &inherited).map_err(|proot| RuntimeError::NoBackend { namespaces, proot })?;
     Ok(propagate_status(status))
 }

@@ -2,7 +2,7 @@
 //!
 //! The members of an archive that describes an image are never unpacked. They are found by their names in an index and read in place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write as _};
@@ -11,7 +11,8 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use super::ImageError;
-use super::codec::{ChecksumReader, Digest};
+use super::codec::Digest;
+use super::manifest::SavedImage;
 use super::tar::{Archive, Kind};
 
 /// The longest JSON document of an image. An index of all architectures has some KiB.
@@ -108,9 +109,7 @@ impl ImageFiles {
     /// Reads a JSON document, and verifies its digest.
     pub(crate) fn verified(&self, name: &str, digest: &Digest, what: &'static str) -> Result<Vec<u8>, ImageError> {
         let bytes = self.document(name)?;
-        let (mut counted, sum) = ChecksumReader::new(bytes.as_slice());
-        io::copy(&mut counted, &mut io::sink())?;
-        sum.verify(digest, what)?;
+        Digest::of(&bytes).verify(digest, what)?;
         Ok(bytes)
     }
 }
@@ -125,18 +124,44 @@ pub(crate) fn blob(digest: &Digest) -> String {
 fn is_image_file_name(name: &[u8]) -> bool {
     let depth = name.iter().filter(|byte| **byte == b'/').count();
     let is_document = depth == 0 && (name.ends_with(b".json") || name == b"oci-layout" || name.ends_with(b".tar"));
-    is_document || name.starts_with(b"blobs/sha256/") || depth == 1 && name.ends_with(b"/layer.tar")
+    // crane, kaniko and ko: `sha256:HEX` and `HEX.tar.gz`.
+    let is_flat = depth == 0 && (name.starts_with(b"sha256:") || name.ends_with(b".tar.gz"));
+    is_document || is_flat || name.starts_with(b"blobs/sha256/") || depth == 1 && name.ends_with(b"/layer.tar")
 }
 
 /// Finds the files of an image in an archive; `None` if the archive is a file system.
 pub(crate) fn index_archive(file: &Arc<File>) -> Result<Option<ImageFiles>, ImageError> {
+    let files = members(file, &|name| is_image_file_name(name))?;
+    if is_layout(&files) {
+        return Ok(Some(files));
+    }
+    // A file system may have a file of this name, too.
+    let documents = files.document("manifest.json").ok();
+    let Some(images) = documents.and_then(|bytes| serde_json::from_slice::<Vec<SavedImage>>(&bytes).ok()) else {
+        return Ok(None);
+    };
+    if images.iter().flat_map(|image| [&image.config].into_iter().chain(&image.layers)).all(|name| files.has(name)) {
+        return Ok(Some(files));
+    }
+    // Other tools' names, such as those of Bazel's rules.
+    let named: BTreeSet<&[u8]> = images
+        .iter()
+        .flat_map(|image| [&image.config].into_iter().chain(&image.layers))
+        .map(|name| name.as_bytes())
+        .collect();
+    members(file, &|name| is_image_file_name(name) || named.contains(name)).map(Some)
+}
+
+/// The files and links of an archive whose names `accepts` has.
+fn members(file: &Arc<File>, accepts: &dyn Fn(&[u8]) -> bool) -> Result<ImageFiles, ImageError> {
     let mut members = BTreeMap::new();
     let mut reader = file.try_clone()?;
     reader.seek(SeekFrom::Start(0))?;
-    let mut archive = Archive::seekable(BufReader::new(reader));
+    let mut archive = Archive::seekable(BufReader::new(reader)).without_end();
     while let Some(member) = archive.next()? {
         let path = member.path.strip_prefix(b"./").unwrap_or(&member.path);
-        if !is_image_file_name(path) || members.len() > MAX_MEMBERS {
+        let path = path.strip_prefix(b"/").unwrap_or(path);
+        if !accepts(path) || members.len() > MAX_MEMBERS {
             continue;
         }
         match member.kind {
@@ -153,8 +178,7 @@ pub(crate) fn index_archive(file: &Arc<File>) -> Result<Option<ImageFiles>, Imag
             Kind::Directory | Kind::Special => {}
         }
     }
-    let files = ImageFiles::Archive(Arc::clone(file), members);
-    Ok((is_layout(&files) || files.has("manifest.json")).then_some(files))
+    Ok(ImageFiles::Archive(Arc::clone(file), members))
 }
 
 /// Whether these are the files of an OCI layout.

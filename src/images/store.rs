@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use nix::fcntl::{Flock, FlockArg, OFlag, RenameFlags, openat, renameat2};
+use nix::fcntl::{Flock, FlockArg, OFlag, RenameFlags, openat, renameat, renameat2};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
@@ -26,6 +26,8 @@ pub(crate) const ROOTFS: &str = "rootfs";
 pub(crate) const RECORD: &str = "image.json";
 /// The prefix of directories of incomplete imports and interrupted removals.
 const UNFINISHED: &str = ".unfinished-";
+/// The age of another machine's unfinished directory that no import has any more.
+const ABANDONED: std::time::Duration = std::time::Duration::from_secs(86_400);
 /// The longest record.
 const MAX_RECORD: u64 = 1 << 20;
 /// The maximum depth of an image's tree, including its parent directories.
@@ -231,8 +233,8 @@ impl Store {
         let missing = || ImageError::Missing { name: name.clone(), path: self.path.clone() };
         let directory = self.open()?.ok_or_else(missing)?;
         // After the renaming it is not an image any more, even if the removal is interrupted.
-        let unfinished = format!("{UNFINISHED}{}-{name}", std::process::id());
-        match renameat2(&directory, name.as_str(), &directory, unfinished.as_str(), RenameFlags::RENAME_NOREPLACE) {
+        let unfinished = unfinished_name();
+        match renameat(&directory, name.as_str(), &directory, unfinished.as_str()) {
             Err(nix::Error::ENOENT) => return Err(missing()),
             renamed => renamed.map_err(|error| self.io(error))?,
         }
@@ -274,8 +276,7 @@ impl Store {
     pub(crate) fn begin(&self) -> Result<(OwnedFd, Unfinished), ImageError> {
         let directory = self.create()?;
         self.remove_unfinished(&directory)?;
-        let number = IMPORTS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{UNFINISHED}{}-{number}", std::process::id());
+        let name = unfinished_name();
         nix::sys::stat::mkdirat(&directory, name.as_str(), Mode::from_bits_truncate(0o755))
             .map_err(|error| self.io(error))?;
         let opened = open_child(&directory, &name).map_err(|error| self.io(error))?;
@@ -284,9 +285,14 @@ impl Store {
     }
 
     fn remove_unfinished(&self, directory: &OwnedFd) -> Result<(), ImageError> {
+        let own = own_unfinished();
         for name in names(directory).map_err(|error| self.io(error))? {
             let Some(text) = name.to_str().filter(|name| name.starts_with(UNFINISHED)) else { continue };
             let Ok(opened) = open_child(directory, text) else { continue };
+            // On NFS the other machine's lock of a directory is not seen here.
+            if !text.starts_with(&own) && !is_abandoned(&opened) {
+                continue;
+            }
             if let Ok(_lock) = Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
                 remove_entry(directory, &name, MAX_DEPTH).map_err(|error| self.io(error))?;
             }
@@ -294,7 +300,8 @@ impl Store {
         Ok(())
     }
 
-    /// Renames a complete image to its final name.
+    /// Renames a complete image to its final name. A directory takes the place of an empty one alone (rename(2)), so no flag is needed to
+    /// keep an image: NFS, CephFS, Lustre and 9p have none.
     pub(crate) fn publish(
         &self,
         directory: &OwnedFd,
@@ -302,11 +309,35 @@ impl Store {
         name: &ImageName,
         replaces: bool,
     ) -> Result<(), ImageError> {
-        let rename = |flags| renameat2(directory, unfinished.name.as_str(), directory, name.as_str(), flags);
-        match rename(RenameFlags::RENAME_NOREPLACE) {
-            Err(nix::Error::EEXIST) if replaces => rename(RenameFlags::RENAME_EXCHANGE).map_err(|error| self.io(error)),
-            Err(nix::Error::EEXIST) => Err(ImageError::Exists(name.clone())),
-            renamed => renamed.map_err(|error| self.io(error)),
+        let (new, name_text) = (unfinished.name.as_str(), name.as_str());
+        loop {
+            match renameat(directory, new, directory, name_text) {
+                Err(nix::Error::EEXIST | nix::Error::ENOTEMPTY | nix::Error::ENOTDIR) if replaces => {}
+                Err(nix::Error::EEXIST | nix::Error::ENOTEMPTY | nix::Error::ENOTDIR) => {
+                    return Err(ImageError::Exists(name.clone()));
+                }
+                renamed => return renamed.map_err(|error| self.io(error)),
+            }
+            match renameat2(directory, new, directory, name_text, RenameFlags::RENAME_EXCHANGE) {
+                Err(nix::Error::EINVAL | nix::Error::ENOSYS | nix::Error::ENOENT) => {}
+                renamed => return renamed.map_err(|error| self.io(error)),
+            }
+            // For an instant there is no image of this name.
+            let former = unfinished_name();
+            match renameat(directory, name_text, directory, former.as_str()) {
+                Ok(()) | Err(nix::Error::ENOENT) => {}
+                Err(error) => return Err(self.io(error)),
+            }
+            let published = renameat(directory, new, directory, name_text);
+            if published.is_err() {
+                // Without effect if another import has taken the name.
+                let _ = renameat(directory, former.as_str(), directory, name_text);
+            }
+            remove_entry(directory, OsStr::new(&former), MAX_DEPTH).map_err(|error| self.io(error))?;
+            match published {
+                Err(nix::Error::EEXIST | nix::Error::ENOTEMPTY) => {}
+                published => return published.map_err(|error| self.io(error)),
+            }
         }
     }
 
@@ -314,6 +345,26 @@ impl Store {
     pub(crate) fn discard(&self, directory: &OwnedFd, unfinished: &Unfinished) -> Result<(), ImageError> {
         remove_entry(directory, OsStr::new(&unfinished.name), MAX_DEPTH).map_err(|error| self.io(error))
     }
+}
+
+/// The start of the names of this machine's unfinished directories.
+fn own_unfinished() -> String {
+    let name = nix::unistd::gethostname().unwrap_or_default();
+    format!("{UNFINISHED}{}-", name.to_string_lossy().replace('/', "-"))
+}
+
+/// A name that no other process on any machine with this store has.
+fn unfinished_name() -> String {
+    let number = IMPORTS.fetch_add(1, Ordering::Relaxed);
+    let start = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_micros();
+    format!("{}{}-{number}-{start:x}", own_unfinished(), std::process::id())
+}
+
+/// Whether a directory is too old for an import that is still running.
+fn is_abandoned(directory: &OwnedFd) -> bool {
+    let modified = fstat(directory).map(|status| status.st_mtime).unwrap_or_default();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+    u64::try_from(modified).is_ok_and(|modified| now.saturating_sub(modified) > ABANDONED.as_secs())
 }
 
 fn open_child(directory: &OwnedFd, name: &str) -> nix::Result<OwnedFd> {

@@ -59,6 +59,8 @@ pub(crate) struct Archive<R> {
     /// The unread bytes of the current member's content, and of the padding after it.
     unread_content: u64,
     padding: u64,
+    /// Whether the archive may end without its mark: the reader verifies its digest.
+    may_have_no_end: bool,
     /// Skips this many bytes, and returns how many there were.
     skip: fn(&mut R, u64) -> io::Result<u64>,
 }
@@ -83,7 +85,12 @@ impl Archive<BufReader<File>> {
 impl<R: Read> Archive<R> {
     pub(crate) fn new(reader: R) -> Self {
         let skip = |reader: &mut R, left| io::copy(&mut reader.take(left), &mut io::sink());
-        Self { reader, position: 0, unread_content: 0, padding: 0, skip }
+        Self { reader, position: 0, unread_content: 0, padding: 0, may_have_no_end: false, skip }
+    }
+
+    /// Accepts an archive without the blocks of zeros at its end, which some builders of images do not write.
+    pub(crate) fn without_end(self) -> Self {
+        Self { may_have_no_end: true, ..self }
     }
 
     /// The next member, or `None` at the end. Skips the unread content of the previous member.
@@ -159,6 +166,7 @@ impl<R: Read> Archive<R> {
             let read = read_up_to(&mut self.reader, &mut header)?;
             self.position += read as u64;
             match read {
+                0 if self.may_have_no_end => return Ok(None),
                 0 if self.position == 0 => return Err(malformed("the archive is empty")),
                 0 => return Err(malformed("the archive is truncated: it has no end")),
                 BLOCK => {}

@@ -43,6 +43,8 @@ pub(crate) struct Tree {
     /// The bytes and entries so far.
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
+    /// The device nodes and FIFOs that were left out, without those of /dev.
+    pub(crate) skipped: u64,
     /// The number of programs for this machine so far, and the machine type (ELF's `e_machine`) of a program for
     /// another one.
     pub(crate) programs: (u32, Option<u16>),
@@ -71,11 +73,8 @@ fn kind(status: &FileStat) -> SFlag {
 /// The components of a path in an archive.
 ///
 /// # Errors
-/// The path is absolute, contains `..`, or is deeper than any real one.
+/// The path contains `..`, or is deeper than any real one. A leading `/` is the root of the image.
 pub(crate) fn components(path: &[u8]) -> Result<Vec<OsString>, ImageError> {
-    if path.starts_with(b"/") {
-        return Err(rejected(path, "absolute path"));
-    }
     let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
     let parts: Vec<OsString> = parts.map(|part| OsString::from_vec(part.to_vec())).collect();
     if parts.iter().any(|part| part == "..") {
@@ -92,7 +91,7 @@ pub(crate) fn components(path: &[u8]) -> Result<Vec<OsString>, ImageError> {
 
 impl Tree {
     pub(crate) fn new(root: OwnedFd, budget: Budget) -> Self {
-        Self { root, parent: None, budget, bytes: 0, entries: 0, programs: (0, None) }
+        Self { root, parent: None, budget, bytes: 0, entries: 0, skipped: 0, programs: (0, None) }
     }
 
     /// Counts an entry.
@@ -102,6 +101,12 @@ impl Tree {
             return Err(ImageError::TooLarge("the image has too many files"));
         }
         Ok(())
+    }
+
+    /// Leaves out a device node or a FIFO. Jobs have the container's own /dev.
+    pub(crate) fn skip(&mut self, path: &[OsString]) -> Result<(), ImageError> {
+        self.skipped += u64::from(path.first().is_none_or(|first| first != "dev"));
+        self.count()
     }
 
     /// Opens the parent directory of the path, creates missing directories, and calls `action` with the parent. `label`
@@ -258,20 +263,11 @@ impl Tree {
         }
     }
 
-    /// Adds a symbolic link. Rejects a target that leaves the root by `..`.
+    /// Adds a symbolic link. Its target is not followed by the kernel here, and in a job it ends at the image's root.
     pub(crate) fn symlink(&mut self, path: &[OsString], label: &[u8], target: &[u8]) -> Result<(), ImageError> {
         self.count()?;
         if target.is_empty() || target.len() > 4095 {
             return Err(rejected(label, "link with an invalid target"));
-        }
-        let mut depth = if target.starts_with(b"/") { 0 } else { path.len().saturating_sub(1) };
-        for part in target.split(|byte| *byte == b'/') {
-            match part {
-                b"" | b"." => {}
-                b".." if depth == 0 => return Err(rejected(label, "link that leaves the root")),
-                b".." => depth -= 1,
-                _ => depth += 1,
-            }
         }
         self.remove(path, label)?;
         self.in_parent(path, label, |at, name| {
@@ -291,32 +287,21 @@ impl Tree {
         let before = self.entries;
         let opened = self.open_path(parents, label)?;
         let source = opened.last().unwrap_or(&self.root);
-        let is_file = status(source, last).map_err(fault)?.is_some_and(|found| kind(&found) == SFlag::S_IFREG);
-        let is_link = status(source, last).map_err(fault)?.is_some_and(|found| kind(&found) == SFlag::S_IFLNK);
-        if self.entries != before || !is_file && !is_link {
+        let is_file = |found: &FileStat| [SFlag::S_IFREG, SFlag::S_IFLNK].contains(&kind(found));
+        let Some(found) = status(source, last).map_err(fault)?.filter(|found| self.entries == before && is_file(found))
+        else {
             return Err(rejected(label, "hard link to something that is no file"));
-        }
+        };
         let source = source.try_clone().map_err(|error| ImageError::io(lossy(label), error))?;
+        let present = self.in_parent(path, label, |at, name| status(at, name).map_err(fault))?;
+        if present.is_some_and(|present| (present.st_dev, present.st_ino) == (found.st_dev, found.st_ino)) {
+            // Another name of the same directory leads to it.
+            return Ok(());
+        }
         self.remove(path, label)?;
         self.in_parent(path, label, |at, name| {
             linkat(&source, last.as_os_str(), at, name, AtFlags::empty()).map_err(fault)
         })
-    }
-
-    /// Makes sure that the path is a directory or a link to one.
-    pub(crate) fn ensure_directory(&mut self, path: &str) -> Result<(), ImageError> {
-        self.open_path(&components(path.as_bytes())?, path.as_bytes()).map(drop)
-    }
-
-    /// Makes sure that a regular file exists. A link in its place is replaced, because its target may be missing
-    /// (resolv.conf on many systems).
-    pub(crate) fn ensure_file(&mut self, path: &str) -> Result<(), ImageError> {
-        let (parts, label) = (components(path.as_bytes())?, path.as_bytes());
-        let is_file = self.in_parent(&parts, label, |at, name| {
-            let found = status(at, name).map_err(|error| ImageError::io(path, error))?;
-            Ok(found.is_some_and(|found| kind(&found) == SFlag::S_IFREG))
-        })?;
-        if is_file { Ok(()) } else { self.file(&parts, label, (0o644, 0), &mut io::empty()) }
     }
 
     /// Removes everything in a directory but what `keeps` accepts by its path.

@@ -89,12 +89,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let stores = stores(configuration.directory);
     match args.verb {
         ImageVerb::Import { name, from, replace, json } => {
-            let importer = Importer { replaces: replace, ..importer(stores, configuration.mounts) };
+            let importer = Importer { replaces: replace, ..importer(stores) };
             let record = importer.import(&name, source(from)?);
             print_imported(json, name.as_str(), &record.with_context(|| format!("cannot import image {name}"))?)
         }
         ImageVerb::Pull { reference, name, replace, json } => {
-            let importer = Importer { replaces: replace || name.is_none(), ..importer(stores, configuration.mounts) };
+            let importer = Importer { replaces: replace || name.is_none(), ..importer(stores) };
             let report = |line: &str| error_line(format_args!("slurminit: {line}"));
             let puller = Puller { importer, environment: None, report };
             let record = match &name {
@@ -170,7 +170,16 @@ fn no_image(stores: &[Store], name: &ImageName) -> anyhow::Error {
 
 fn print_imported(json: bool, name: &str, record: &ImageRecord) -> anyhow::Result<u8> {
     let (files, size) = (record.files, size(record));
-    print(json, record, &format!("imported {name}: {files} files, {size}; use it with `srun --container={name}`\n"))
+    let skipped = match record.skipped {
+        0 => String::new(),
+        1 => " (a device node or FIFO left out)".to_owned(),
+        count => format!(" ({count} device nodes and FIFOs left out)"),
+    };
+    print(
+        json,
+        record,
+        &format!("imported {name}: {files} files, {size}{skipped}; use it with `srun --container={name}`\n"),
+    )
 }
 
 fn source(from: PathBuf) -> anyhow::Result<Source> {
@@ -195,8 +204,8 @@ fn is_descriptor(path: &Path) -> bool {
 }
 
 /// Imports into the first store.
-fn importer(mut stores: Vec<Store>, mounts: Vec<PathBuf>) -> Importer {
-    Importer::new(stores.remove(0), agent::unix(), mounts)
+fn importer(mut stores: Vec<Store>) -> Importer {
+    Importer::new(stores.remove(0), agent::unix())
 }
 
 /// A name, or that of the image that was pulled from `docker://...`.

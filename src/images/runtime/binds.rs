@@ -8,6 +8,7 @@ use super::{Setup, is_below};
 /// The directory in an image for files of slurminit.
 pub(super) const SLURMINIT_DIRECTORY: &str = "/.slurminit";
 /// Directories of the container, with everything that is mounted in them.
+/// A step has its user's home and its working directory as well, and what Slurm needs (`Setup::binds`).
 const DIRECTORIES: [&str; 7] = ["/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/home", "/data"];
 /// Names of hosts and accounts, and the time zone.
 const FILES: [&str; 5] = ["/etc/hosts", "/etc/resolv.conf", "/etc/passwd", "/etc/group", "/etc/localtime"];
@@ -32,9 +33,13 @@ const SCRIPT: &str = "slurm_script";
 
 /// A path of the container, and its path in the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Bind {
-    pub(super) from: PathBuf,
-    pub(super) to: PathBuf,
+pub struct Bind {
+    /// The path of the container.
+    pub from: PathBuf,
+    /// The path in the image.
+    pub to: PathBuf,
+    /// Whether programs cannot write through it.
+    pub is_read_only: bool,
 }
 
 /// All binds, in order: a later one may be inside an earlier one.
@@ -56,8 +61,19 @@ impl Binds {
     /// Adds a bind if the path exists in the container.
     pub(super) fn add(&mut self, from: &Path, to: &Path) {
         if from.is_absolute() && from.exists() && to.is_absolute() {
-            self.0.push(Bind { from: from.to_owned(), to: to.to_owned() });
+            self.0.push(Bind { from: from.to_owned(), to: to.to_owned(), is_read_only: false });
         }
+    }
+
+    /// Adds a mount of a bundle. Its user asked for it, so it is not left out where it cannot be made.
+    pub(super) fn add_mount(&mut self, mount: Bind) {
+        self.0.push(mount);
+    }
+
+    /// Whether every step has the source of this mount at the same path, where it is as writable as for a program without an image.
+    pub(super) fn has_writable(&self, mount: &Bind) -> bool {
+        let is_same = |bind: &Bind| !bind.is_read_only && bind.from == mount.from && bind.to == mount.to;
+        self.0.iter().any(is_same)
     }
 
     fn add_at_same_path(&mut self, path: &Path) {
@@ -128,6 +144,9 @@ mod tests {
         let mut arguments = vec![script.clone().into_os_string(), "a".into()];
         binds.add_script(&mut arguments);
         assert_eq!(arguments, ["/.slurminit/slurm_script", "a"]);
-        assert_eq!(binds.0.last().unwrap(), &Bind { from: script, to: "/.slurminit/slurm_script".into() });
+        assert_eq!(
+            binds.0.last().unwrap(),
+            &Bind { from: script, to: "/.slurminit/slurm_script".into(), is_read_only: false }
+        );
     }
 }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use sys::trusted_path;
 
 use super::RuntimeError;
+use super::binds::Bind;
 use crate::{ImageName, ImageRecord, Puller, Reference, SCHEME, Store};
 
 /// The files, variables and mounts of the image of a step.
@@ -18,8 +19,10 @@ pub struct Bundle {
     pub root: PathBuf,
     /// The image's variables, `NAME=VALUE`.
     pub environment: Vec<String>,
-    /// Bind mounts: the path of the container, and the path in the image.
-    pub mounts: Vec<(PathBuf, PathBuf)>,
+    /// Bind mounts.
+    pub mounts: Vec<Bind>,
+    /// Whether the files are read-only.
+    pub is_read_only: bool,
 }
 
 /// The part of an OCI bundle's config.json that is used (OCI runtime-spec 1.2). Slurm sets the rest, or jobs have no
@@ -36,6 +39,8 @@ struct Configuration {
 #[derive(Debug, Deserialize)]
 struct Root {
     path: PathBuf,
+    #[serde(default)]
+    readonly: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -96,7 +101,7 @@ impl Bundle {
     }
 
     fn of(store: &Store, name: &ImageName, record: ImageRecord) -> Self {
-        Self { root: store.rootfs(name), environment: record.environment, mounts: Vec::new() }
+        Self { root: store.rootfs(name), environment: record.environment, ..Self::default() }
     }
 
     /// An OCI bundle; a directory of an image; or a file tree.
@@ -127,9 +132,20 @@ impl Bundle {
     /// It is not valid.
     pub fn parse(text: &[u8], path: &Path) -> serde_json::Result<Self> {
         let parsed: Configuration = serde_json::from_slice(text)?;
-        let is_bind = |mount: &Mount| mount.options.iter().any(|option| option == "bind" || option == "rbind");
-        let mounts = parsed.mounts.into_iter().filter(is_bind).map(|mount| (mount.source, mount.destination));
-        Ok(Self { root: path.join(parsed.root.path), environment: parsed.process.env, mounts: mounts.collect() })
+        let has =
+            |mount: &Mount, options: &[&str]| mount.options.iter().any(|option| options.contains(&option.as_str()));
+        let binds = parsed.mounts.into_iter().filter(|mount| has(mount, &["bind", "rbind"]));
+        let bind = |mount: Mount| {
+            let is_read_only = has(&mount, &["ro", "rro"]);
+            // runtime-spec: a relative source is relative to the bundle. Tools write a destination without `/`.
+            Bind { from: path.join(mount.source), to: Path::new("/").join(mount.destination), is_read_only }
+        };
+        Ok(Self {
+            root: path.join(parsed.root.path),
+            environment: parsed.process.env,
+            mounts: binds.map(bind).collect(),
+            is_read_only: parsed.root.readonly,
+        })
     }
 }
 
@@ -165,13 +181,14 @@ mod tests {
         assert_eq!(find(&path).unwrap().root, path);
         fs::create_dir(path.join("rootfs")).unwrap();
         assert_eq!(find(&path).unwrap().root, path.join("rootfs"));
-        let text = r#"{"ociVersion":"1.0.0","root":{"path":"other"},"process":{"env":["A=1"],"args":["x"]},
+        let text = r#"{"ociVersion":"1.0.0","root":{"path":"other","readonly":true},"process":{"env":["A=1"],"args":["x"]},
             "mounts":[{"destination":"/b","source":"/a","options":["bind","ro"]},{"destination":"/proc","type":"proc"}]}"#;
         fs::write(path.join("config.json"), text).unwrap();
         let bundle = find(&path).unwrap();
         assert_eq!(bundle.root, path.join("other"));
         assert_eq!(bundle.environment, ["A=1"]);
-        assert_eq!(bundle.mounts, [(PathBuf::from("/a"), PathBuf::from("/b"))]);
+        assert_eq!(bundle.mounts, [Bind { from: "/a".into(), to: "/b".into(), is_read_only: true }]);
+        assert!(bundle.is_read_only);
         fs::write(path.join("config.json"), "{").unwrap();
         assert!(matches!(find(&path), Err(RuntimeError::Configuration { .. })));
         assert!(matches!(find(&directory.path().join("missing")), Err(RuntimeError::NoBundle { .. })));

@@ -1,6 +1,6 @@
 //! The variables of a step in an image: those of the job, and those of the image.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -19,13 +19,10 @@ pub(super) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:
 const CLIENTS: &str = "/.slurminit/bin";
 /// The directory of the GPU driver's libraries in an image.
 const DRIVER: &str = "/.slurminit/driver";
-/// Variables that describe the job, its user and its GPUs. An image cannot replace them.
-const JOB_VARIABLES: [&str; 14] = [
-    "SLURM",
-    "SBATCH_",
-    "SRUN_",
-    "SALLOC_",
-    "PMI",
+/// The start of the names of variables of Slurm and PMI, which describe the job. An image cannot replace them.
+const JOB_PREFIXES: [&str; 7] = ["SLURM", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMI2_", "PMIX_"];
+/// Variables of its user and its GPUs.
+const JOB_VARIABLES: [&str; 9] = [
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
     "ROCR_VISIBLE_DEVICES",
@@ -36,6 +33,11 @@ const JOB_VARIABLES: [&str; 14] = [
     "USER",
     "LOGNAME",
 ];
+
+fn is_of_the_job(name: &OsStr) -> bool {
+    let has_prefix = JOB_PREFIXES.iter().any(|prefix| name.as_bytes().starts_with(prefix.as_bytes()));
+    has_prefix || JOB_VARIABLES.iter().any(|variable| name == *variable)
+}
 
 /// Reads the variables that slurmstepd wrote, and removes their file and its directories, which slurmstepd keeps (`DisableCleanup`): it
 /// would remove them as root, by paths that the user can change.
@@ -88,7 +90,7 @@ pub(super) fn merge(mut job: Vec<Variable>, image: &[String], has_driver: bool) 
     for (name, value) in image.iter().filter_map(|text| bundle::variable(text)) {
         if name == "PATH" {
             path = value;
-        } else if !JOB_VARIABLES.iter().any(|prefix| name.as_bytes().starts_with(prefix.as_bytes())) {
+        } else if !is_of_the_job(&name) {
             set(&mut job, name, value);
         }
     }
@@ -189,6 +191,7 @@ mod tests {
             "SLURM_JOB_ID=0",
             "CUDA_VISIBLE_DEVICES=all",
             "HOME=/root",
+            "HOMEBREW_PREFIX=/brew",
             "LD_LIBRARY_PATH=/l",
         ];
         let merged = merge(job, &image.map(str::to_owned), true);
@@ -199,6 +202,7 @@ mod tests {
         assert_eq!(value("SLURM_JOB_ID"), Some("7"));
         assert_eq!(value("CUDA_VISIBLE_DEVICES"), Some("1"));
         assert_eq!(value("HOME"), Some("/home/alice"));
+        assert_eq!(value("HOMEBREW_PREFIX"), Some("/brew"));
         assert_eq!(value("LD_LIBRARY_PATH"), Some("/l:/.slurminit/driver"));
         let merged = merge(Vec::new(), &[], false);
         assert_eq!(merged.len(), 1);

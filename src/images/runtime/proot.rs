@@ -115,7 +115,8 @@ fn arguments(program: &Program, executable: &Path, descriptors: Descriptors, inh
     let mut arguments: Vec<OsString> = ["proot", "-v", "-1", "-r"].map(OsString::from).to_vec();
     arguments.push(program.root.clone().into());
     arguments.extend(["-w".into(), program.directory.clone().into()]);
-    let executable = Bind { from: executable.to_owned(), to: Path::new(SLURMINIT_DIRECTORY).join("slurminit") };
+    let executable =
+        Bind { from: executable.to_owned(), to: Path::new(SLURMINIT_DIRECTORY).join("slurminit"), is_read_only: false };
     for bind in program.binds.0.iter().chain([&executable]).filter(|bind| is_plain(&bind.from) && is_plain(&bind.to)) {
         let mut pair = bind.from.clone().into_os_string();
         if bind.from != bind.to {

@@ -132,7 +132,9 @@ pub(crate) fn layout(spec: &Layout<'_>) -> Vec<u8> {
     blobs.push(format!(r#"{{"schemaVersion":2,"config":{config},"layers":[{}]}}"#, layers.join(",")).into_bytes());
     let manifest = descriptor("manifest.v1+json", &blobs[spec.layers.len() + 1]);
     let named = manifest.replacen('{', r#"{"annotations":{"io.containerd.image.name":"docker.io/library/test:1"},"#, 1);
-    let manifests = vec![named; spec.manifests].join(",");
+    let other = named.replacen(&hex(&blobs[spec.layers.len() + 1]), &hex(b"other"), 1);
+    let manifests: Vec<&str> = (0..spec.manifests).map(|at| if at == 0 { &*named } else { &*other }).collect();
+    let manifests = manifests.join(",");
     let index = format!(r#"{{"schemaVersion":2,"manifests":[{manifests}]}}"#);
     let mut tar = Tar::new().directory("blobs/", 0o755).directory("blobs/sha256/", 0o755);
     for (at, blob) in blobs.iter().enumerate() {

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
 
 use super::archive::{Layout, Tar, hex, layout, save};
 use super::{entries, gzip, importer, name, scratch, stream};
@@ -51,16 +54,10 @@ fn hostile_archives() -> Vec<(&'static str, Vec<u8>)> {
     let hidden = |name: &str| image(good().file(name, 0o644, b"").end());
     let many = (0..2000).fold(good(), |tar, at| tar.directory(&format!("{at}/"), 0o755));
     vec![
-        ("absolute path", good().file("/etc/x", 0o644, b"x").end()),
         ("parent directory", good().file("../x", 0o644, b"x").end()),
         ("parent directory inside", good().file("a/../../x", 0o644, b"x").end()),
         ("parent directory at the end", good().directory("a/..", 0o755).end()),
-        ("absolute path in a pax header", good().pax(&[("path", "/etc/x")], "x", b"x").end()),
         ("parent directory in a GNU name", good().gnu_long(&format!("../{}", "x".repeat(120)), b"x").end()),
-        ("absolute path in a layer", image(good().file("/etc/x", 0o644, b"x").end())),
-        ("link that leaves the root", good().symlink("a", "../x").end()),
-        ("link that leaves the root later", good().symlink("a/b", "c/../../../x").end()),
-        ("absolute link that leaves the root", good().symlink("a", "/../x").end()),
         ("link without a target", good().symlink("a", "").end()),
         ("hard link to an absolute path", good().hardlink("a", "/etc/passwd").end()),
         ("hard link that leaves the root", good().hardlink("a", "../../etc/passwd").end()),
@@ -71,10 +68,6 @@ fn hostile_archives() -> Vec<(&'static str, Vec<u8>)> {
         ("path through a file", good().file("bin/sh/x", 0o644, b"x").end()),
         ("path through a loop of links", good().symlink("a", "b").symlink("b", "a").file("a/x", 0o644, b"x").end()),
         ("path through too many links", chain.file("l0/x", 0o644, b"x").end()),
-        ("character device", good().member("x", b'3', 0o666, (0, b""), "").end()),
-        ("block device", good().member("x", b'4', 0o666, (0, b""), "").end()),
-        ("FIFO", good().member("x", b'6', 0o666, (0, b""), "").end()),
-        ("device through a link to dev", good().symlink("d", "dev").member("d/x", b'3', 0o666, (0, b""), "").end()),
         ("unknown type", good().member("x", b'S', 0o644, (0, b""), "").end()),
         ("too many directories", good().gnu_long(&format!("{deep}x"), b"x").end()),
         ("too many directories through a link", deeper.end()),
@@ -197,6 +190,116 @@ fn rejects_hostile_archives_and_leaves_no_files() {
     // Without a defect, the archives are accepted.
     importer.import(&name("x"), stream(good().end())).unwrap();
     importer.import(&name("y"), stream(image(good().end()))).unwrap();
+}
+
+/// What would leave the root stays in it, or is left out. The number is how many entries are.
+fn confined_archives() -> Vec<(&'static str, Tar, u64)> {
+    let device = |tar: Tar, path: &str, kind: u8| tar.member(path, kind, 0o666, (0, b""), "");
+    let through = |target: &str| good().symlink("way", target).file("way/x", 0o644, b"x");
+    vec![
+        ("absolute path", good().file("/etc/x", 0o644, b"x"), 0),
+        ("absolute path of several slashes", good().file("///etc/x", 0o644, b"x"), 0),
+        ("absolute path in a pax header", good().pax(&[("path", "/etc/x")], "x", b"x"), 0),
+        ("absolute directory", good().directory("/a/", 0o755), 0),
+        ("absolute hard link", good().hardlink("/a", "/bin/sh"), 0),
+        ("link above the root", good().symlink("a", "../x"), 0),
+        ("link above the root later", good().symlink("a/b", "c/../../../x"), 0),
+        ("absolute link above the root", good().symlink("a", "/../x"), 0),
+        ("file through a link above the root", through("../../../.."), 0),
+        ("file through a link to the root", through("/"), 0),
+        ("file through a link to a missing directory above", through("../../../../outside"), 0),
+        ("file through an absolute link above", through("/../../outside"), 0),
+        ("hard link through a link above", good().symlink("way", "../..").hardlink("way/other", "bin/sh"), 0),
+        ("hard link to a file through a link above", good().symlink("way", "../..").hardlink("a", "way/bin/sh"), 0),
+        ("hard link to itself", good().hardlink("bin/sh", "bin/sh"), 0),
+        ("hard link to itself through a linked directory", good().symlink("b", "bin").hardlink("b/sh", "bin/sh"), 0),
+        ("hard link to a link above the root", good().symlink("a", "../../x").hardlink("b", "a"), 0),
+        ("character device", device(good(), "x", b'3'), 1),
+        ("block device", device(good(), "x", b'4'), 1),
+        ("FIFO", device(good(), "run/x", b'6'), 1),
+        ("absolute device", device(good(), "/x", b'3'), 1),
+        ("device in dev", device(good(), "dev/x", b'3'), 0),
+        ("device through a link to dev", device(good().symlink("d", "dev"), "d/x", b'3'), 1),
+        ("device above the root", device(good().symlink("d", "../.."), "d/x", b'3'), 1),
+    ]
+}
+
+#[test]
+fn confines_what_would_leave_the_root() {
+    for as_layer in [false, true] {
+        let directory = scratch();
+        let importer = importer(&directory, 1 << 20);
+        fs::create_dir(directory.path().join("outside")).unwrap();
+        for (what, archive, skipped) in confined_archives() {
+            let archive = if as_layer { image(archive.end()) } else { archive.end() };
+            let record = importer.import(&name("x"), stream(archive)).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(record.skipped, skipped, "{what}");
+            let rootfs = importer.store.rootfs(&name("x"));
+            assert_eq!(fs::read(rootfs.join("bin/sh")).unwrap(), b"sh", "{what}");
+            assert_only_in(directory.path(), &importer.store, what);
+            importer.store.remove(&name("x")).unwrap();
+        }
+    }
+}
+
+/// Asserts that nothing was made beside the store, and nothing in it that an image may not have.
+#[track_caller]
+fn assert_only_in(directory: &Path, store: &crate::Store, what: &str) {
+    for path in tree(directory) {
+        if !path.starts_with(store.path()) {
+            assert!(path.ends_with("outside"), "{what} made {}", path.display());
+            continue;
+        }
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        let kind = metadata.file_type();
+        assert!(kind.is_file() || kind.is_dir() || kind.is_symlink(), "{what} made {}", path.display());
+        let is_closed = kind.is_symlink() || metadata.mode() & 0o6022 == 0;
+        assert!(is_closed, "{what} made {} with mode {:o}", path.display(), metadata.mode());
+    }
+}
+
+#[test]
+fn accepts_layers_without_end_but_no_exported_file_system() {
+    let directory = scratch();
+    let importer = importer(&directory, 1 << 20);
+    let cut = |archive: Vec<u8>, blocks: usize| archive[..archive.len() - 1024 + 512 * blocks].to_vec();
+    for blocks in [0, 1] {
+        importer.import(&name(&format!("layer{blocks}")), stream(image(cut(good().end(), blocks)))).unwrap();
+        importer.import(&name(&format!("outer{blocks}")), stream(cut(image(good().end()), blocks))).unwrap();
+        let exported = importer.import(&name("x"), stream(cut(good().end(), blocks)));
+        assert!(matches!(exported, Err(ImageError::Malformed(_))), "{exported:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 256, ..ProptestConfig::default() })]
+
+    /// Any sequence of members, with the names and targets that lead out: it is refused or confined, as a layer and as a file system.
+    #[test]
+    fn confines_any_archive(members in proptest::collection::vec(any_member(), 1..12), as_layer: bool) {
+        let directory = scratch();
+        let importer = importer(&directory, 1 << 20);
+        fs::create_dir(directory.path().join("outside")).unwrap();
+        let archive = members.iter().fold(good(), |tar, (kind, path, target, mode)| {
+            let content: &[u8] = if *kind == b'0' { b"content" } else { b"" };
+            tar.member(path, *kind, *mode, (content.len() as u64, content), target)
+        });
+        let archive = if as_layer { image(archive.end()) } else { archive.end() };
+        let _ = importer.import(&name("x"), stream(archive));
+        assert_only_in(directory.path(), &importer.store, "an archive");
+    }
+}
+
+fn any_member() -> impl Strategy<Value = (u8, String, String, u32)> {
+    const PARTS: [&str; 11] = ["..", ".", "", "a", "b", "bin", "sh", "dev", "outside", ".wh.a", ".wh..wh..opq"];
+    let path =
+        || proptest::collection::vec(proptest::sample::select(&PARTS[..]), 1..6).prop_map(|parts| parts.join("/"));
+    (
+        proptest::sample::select(&b"0123456"[..]),
+        path().prop_filter("a name", |path| !path.is_empty()),
+        path(),
+        0_u32..0o10000,
+    )
 }
 
 #[test]
