@@ -1,5 +1,6 @@
 //! Jobs in container images in user namespaces, with a seccomp profile that allows them.
 
+mod backends;
 mod mpi;
 mod registry;
 
