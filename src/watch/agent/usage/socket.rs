@@ -1,4 +1,4 @@
-//! Gives each user the records of their own jobs: a line of JSON for each, to whoever connects. The kernel names the user.
+//! Gives each user the records of their own jobs: a line of JSON for each. The kernel names the user.
 //!
 //! A client sends nothing. It gets [`TIMEOUT`] to read, and each user has [`MAX_CLIENTS_PER_USER`] connections.
 
