@@ -198,10 +198,9 @@ impl Root {
 
     /// A directory or file to mount on, which is created where the image has none.
     fn mount_point(&mut self, path: &Path, needs_directory: bool) -> io::Result<OwnedFd> {
-        if let Ok(found) = self.open(path)
-            && is_directory(&found)? == needs_directory
-        {
-            return Ok(found);
+        match self.open(path) {
+            Ok(found) if is_directory(&found)? == needs_directory => return Ok(found),
+            _ => {}
         }
         let (parent, missing) = self.deepest_directory(path)?;
         let parent = self.expand(&parent)?;
@@ -216,9 +215,8 @@ impl Root {
     /// The deepest existing directory of a path, and the names below it.
     fn deepest_directory<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, Vec<&'a OsStr>)> {
         for parent in path.ancestors().skip(1) {
-            if let Ok(found) = self.open(parent)
-                && is_directory(&found)?
-            {
+            let Ok(found) = self.open(parent) else { continue };
+            if is_directory(&found)? {
                 let names = path.strip_prefix(parent).unwrap_or(path).components();
                 let names = names.map(|name| match name {
                     Component::Normal(name) => Ok(name),
