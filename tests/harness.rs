@@ -21,7 +21,9 @@ pub fn root() -> &'static Path {
 pub fn slurminit() -> &'static Path {
     static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
         let directory = directory();
-        if let Some(cargo) = std::env::var_os("CARGO") {
+        // cargo-nextest builds them once, before the tests (.config/nextest.toml).
+        let is_built = std::env::var_os("NEXTEST").is_some();
+        if let Some(cargo) = std::env::var_os("CARGO").filter(|_| !is_built) {
             let mut build = Command::new(cargo);
             // The whole workspace: otherwise dependencies would get other features and be recompiled.
             build.args(["build", "--quiet", "--locked", "--workspace", "--bins"]);
