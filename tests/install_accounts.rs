@@ -86,7 +86,7 @@ fn adds_keeps_and_removes_account() {
     assert!(root.path().join("home/alice").is_dir(), "the home directory was removed");
 }
 
-/// ssh logins read ~/.bashrc. An existing home stays as it is.
+/// ssh logins read ~/.bashrc. An existing home is not changed.
 #[test]
 fn new_home_has_files_of_skeleton() {
     let root = fixture();

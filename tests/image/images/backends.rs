@@ -180,7 +180,7 @@ fn read_only_mounts_of_bundle_cannot_be_written() {
         assert_eq!(container.sh("cat /srv/reference/file"), "genome", "{closed:?}");
         if options.is_empty() {
             assert!(closed.code != 0 && closed.stderr.contains("/mnt"), "{closed:?}");
-            // Every step has /sys as it is in the container.
+            // Every step sees the /sys of the container.
             let open = run(r#"{"destination": "/sys", "source": "/sys", "options": ["rbind", "ro"]}"#);
             assert!(open.code == 0 && open.stderr.contains("readonly"), "{open:?}");
         } else {

@@ -182,7 +182,7 @@ fn interrupted_pull_is_taken_over_and_leaves_nothing() {
     registries.run("alice", "scancel --user alice").ok();
     registries.container.until("test -z \"$(squeue --noheader)\"");
     registries.container.until("test -z \"$(pgrep -u alice skopeo)\"");
-    // The registry goes away: both tasks report it, and nobody tries in turn.
+    // The registry goes away: both tasks report it, without a second timeout.
     registries.begin_pull_of_big();
     let pulls = registries.pulls("big");
     registries.container.sh("kill -KILL $(cat /tmp/local.pid)");
