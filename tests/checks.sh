@@ -48,9 +48,15 @@ in_group() { # LOG COMMAND...
     local log=$1
     shift
     set -m
-    "$@" >"$log" 2>&1 </dev/null &
+    without_engine_lock "$@" >"$log" 2>&1 </dev/null &
     set +m
     group=$!
+}
+
+# What outlives a killed run must not keep the next one off the tests' engine.
+without_engine_lock() { # COMMAND...
+    [ -z "${own_engine_lock:-}" ] || exec {own_engine_lock}>&-
+    "$@"
 }
 
 count() { # NAME BEGIN STATUS LOG
