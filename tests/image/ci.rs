@@ -49,7 +49,10 @@ fn service_accepts_jobs_of_job_container_and_hides_key() {
         )
         .stdout,
         job.run("cat /var/log/slurminit.log", &[]).stdout,
-        service.sh("cat /proc/1/environ $(pgrep slurm | sed 's,.*,/proc/&/environ,') /proc/*/cmdline | tr '\\0' '\\n'"),
+        service.sh("{ cat /proc/1/environ /proc/*/cmdline; \
+             for process in $(pgrep slurm); do \
+               grep -qs '^PPid:.0$' /proc/$process/status || cat /proc/$process/environ; \
+             done; } 2>/dev/null | tr '\\0' '\\n'"),
         service.log(),
     ];
     for text in &found {
