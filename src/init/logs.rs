@@ -16,6 +16,7 @@ pub use harmless::Circumstances;
 pub use line::{LineSplitter, Origin, parse_daemon_line};
 pub use record::Record;
 
+use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,14 +39,14 @@ const LAST_LINE_CHARS: usize = 400;
 
 /// Logs a message of slurminit, which may be about a daemon or service. Before [`Logs::install`] there is no log.
 pub fn report(level: Level, unit: Option<&str>, message: &Message) {
-    // A value of tracing has one type, so the fields of a message travel as JSON.
-    let report = serde_json::to_string(message).unwrap_or_default();
+    // An error is the only value of tracing that keeps its type.
+    let message: &(dyn Error + 'static) = message;
     match level {
-        Level::Error => error!(unit, report),
-        Level::Warn => tracing::warn!(unit, report),
-        Level::Info => info!(unit, report),
-        Level::Debug => debug!(unit, report),
-        Level::Trace => trace!(unit, report),
+        Level::Error => error!(unit, message),
+        Level::Warn => tracing::warn!(unit, message),
+        Level::Info => info!(unit, message),
+        Level::Debug => debug!(unit, message),
+        Level::Trace => trace!(unit, message),
     }
 }
 
@@ -163,13 +164,8 @@ impl Logs {
 }
 
 impl<S: tracing::Subscriber> Layer<S> for Logs {
-    /// Libraries also use tracing, but their events have no report.
+    /// Libraries also use tracing, but their events have no [`Message`].
     fn on_event(&self, event: &tracing::Event<'_>, _context: Context<'_, S>) {
-        let mut values = Values::default();
-        event.record(&mut values);
-        let Some(message) = values.report.as_deref().and_then(|report| serde_json::from_str(report).ok()) else {
-            return;
-        };
         let level = match *event.metadata().level() {
             tracing::Level::ERROR => Level::Error,
             tracing::Level::WARN => Level::Warn,
@@ -177,23 +173,27 @@ impl<S: tracing::Subscriber> Layer<S> for Logs {
             tracing::Level::DEBUG => Level::Debug,
             tracing::Level::TRACE => Level::Trace,
         };
-        self.write(&Record::own(level, OWN_NAME, values.unit.as_deref(), &message));
+        event.record(&mut Line { logs: self, level, unit: None });
     }
 }
 
-/// The values of an event of [`report`].
-#[derive(Default)]
-struct Values {
+/// The line of an event of [`report`], whose unit is recorded before its message.
+struct Line<'a> {
+    logs: &'a Logs,
+    level: Level,
     unit: Option<String>,
-    report: Option<String>,
 }
 
-impl Visit for Values {
+impl Visit for Line<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
-        match field.name() {
-            "unit" => self.unit = Some(value.to_owned()),
-            "report" => self.report = Some(value.to_owned()),
-            _ => {}
+        if field.name() == "unit" {
+            self.unit = Some(value.to_owned());
+        }
+    }
+
+    fn record_error(&mut self, _: &Field, value: &(dyn Error + 'static)) {
+        if let Some(message) = value.downcast_ref::<Message>() {
+            self.logs.write(&Record::own(self.level, OWN_NAME, self.unit.as_deref(), message));
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +41,14 @@ macro_rules! message {
         }
     };
 }
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Error for Message {}
 
 /// A message of a helper on its way to PID 1: a line with [`RECORD`], then this as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
