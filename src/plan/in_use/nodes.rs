@@ -23,17 +23,23 @@ pub struct RemovedNode {
     pub is_kept: bool,
     /// The other keys of the node's line.
     pub settings: Vec<(String, String)>,
+    /// Whether this is the container's name, by which slurmctld finds localhost. It is kept together with localhost: as the only node in
+    /// slurm.conf, localhost would also be found by the name of each node that registers.
+    is_name_of_localhost: bool,
 }
+
+const LOCALHOST: &str = "localhost";
 
 /// The nodes that the new slurm.conf no longer has.
 pub fn removed_nodes(former: &str, now: &str) -> Vec<RemovedNode> {
     let (old, new) = (Nodes::parse(former), Nodes::parse(now));
     let named = old.known.into_iter().chain(old.by_host);
     // slurmctld exits if a node has the name of another node's host.
-    named
-        .filter(|(name, _)| !new.resolves(name) && !new.by_host.contains_key(name))
-        .map(|(name, pairs)| RemovedNode::of(name, &pairs))
-        .collect()
+    let gone = named.filter(|(name, _)| !new.resolves(name) && !new.by_host.contains_key(name));
+    let mut gone: Vec<_> = gone.map(|(name, pairs)| RemovedNode::of(name, &pairs)).collect();
+    // slurmctld exits at a line after that of localhost, because it finds localhost, as long as that is the only node, by every name.
+    gone.sort_by_key(|node| node.name == LOCALHOST);
+    gone
 }
 
 impl RemovedNode {
@@ -47,14 +53,21 @@ impl RemovedNode {
             .chain(pairs.iter().filter(|(key, _)| !is_own(key)).cloned())
             .chain([pair("State", "DOWN"), pair("Reason", "no longer configured")]);
         let settings = settings.collect();
-        let is_kept = pairs.iter().any(|(key, value)| key.eq_ignore_ascii_case("Port") && value == NO_PORT);
-        Self { name, is_kept, settings }
+        let has =
+            |known: &str, value: &str| pairs.iter().any(|(key, own)| key.eq_ignore_ascii_case(known) && own == value);
+        let is_name_of_localhost = name != LOCALHOST && has("NodeName", LOCALHOST);
+        Self { name, is_kept: has("Port", NO_PORT), settings, is_name_of_localhost }
     }
 
     /// The jobs that use or request the node; `None` without jobs. Jobs of a saved state have no IDs.
     pub fn using_jobs(&self, used: &InUse) -> Option<Vec<String>> {
-        let Some(jobs) = &used.jobs else { return used.saved.contains_node(&self.name).then(Vec::new) };
-        let names = |list: &str| names_of(list).any(|name| name == self.name);
+        let is_own = |name: &str| name == self.name || (self.is_name_of_localhost && name == LOCALHOST);
+        let Some(jobs) = &used.jobs else {
+            let is_saved =
+                [&self.name, LOCALHOST].into_iter().any(|name| is_own(name) && used.saved.contains_node(name));
+            return is_saved.then(Vec::new);
+        };
+        let names = |list: &str| names_of(list).any(|name| is_own(&name));
         let ids = ids(jobs.iter().filter(|job| names(&job.nodes) || names(&job.required)));
         (!ids.is_empty()).then_some(ids)
     }
@@ -134,7 +147,7 @@ impl Nodes {
         // A job can request this node by any name, most likely the container's.
         let controller = last_value(text, "SlurmctldHost").unwrap_or_default();
         let container = controller.split('(').next().filter(|name| !name.is_empty() && is_localhost(&known));
-        by_host.extend(container.and_then(|name| Some((name.to_owned(), known.get("localhost")?.clone()))));
+        by_host.extend(container.and_then(|name| Some((name.to_owned(), known.get(LOCALHOST)?.clone()))));
         by_host.retain(|name, _| !known.contains_key(name));
         let select = last_value(text, "SelectType").map(|select| select.to_ascii_lowercase());
         Self { known, by_host, select }
@@ -152,7 +165,7 @@ impl Nodes {
 }
 
 fn is_localhost(nodes: &BTreeMap<String, Vec<(String, String)>>) -> bool {
-    nodes.keys().eq(["localhost"])
+    nodes.keys().eq([LOCALHOST])
 }
 
 fn cores(pairs: &[(String, String)]) -> [Option<&str>; 6] {

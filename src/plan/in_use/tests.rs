@@ -115,8 +115,12 @@ fn localhost_as_only_node_matches_every_name() {
     let named = "SlurmctldHost=host1(127.0.0.1)\nNodeName=gpu1 NodeHostname=host1 CPUs=2\n";
     let names = |gone: Vec<RemovedNode>| gone.into_iter().map(|node| node.name).collect::<Vec<_>>();
     assert_eq!(names(removed_nodes(localhost, named)), ["localhost"]);
-    assert_eq!(names(removed_nodes(localhost, &named.replace("host1", "host2"))), ["localhost", "host1"]);
+    assert_eq!(names(removed_nodes(localhost, &named.replace("host1", "host2"))), ["host1", "localhost"]);
     assert_eq!(names(removed_nodes(named, localhost)), [""; 0]);
+    // The line of localhost is the last, and not the only one.
+    let mut gone = removed_nodes(localhost, "SlurmctldHost=host1(127.0.0.1)\n");
+    gone.retain(|node| node.using_jobs(&InUse { jobs: None, saved: saved("localhost") }).is_some());
+    assert_eq!(names(gone), ["host1", "localhost"]);
     let pinned = jobs("7|0|PENDING|0:00|debug||host1");
     assert!(
         check_nodes(localhost, &localhost.replace("CPUs=2", "CPUs=1"), &pinned).is_ok()
