@@ -30,13 +30,13 @@ pub struct Variable {
     pub name: &'static str,
     /// The dotted key.
     key: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     /// Whether the variable describes the image, and therefore sets only keys that no other layer sets.
     is_of_image: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum ValueKind {
     /// A word, in upper or lower case.
     Word,
     Name,
@@ -46,7 +46,7 @@ enum Kind {
     YesOrNo,
 }
 
-impl Kind {
+impl ValueKind {
     fn parse(self, text: &str) -> Result<Value, &'static str> {
         match self {
             Self::Word => Ok(text.to_lowercase().into()),
@@ -66,41 +66,41 @@ impl Kind {
     }
 }
 
-const fn of_operator(name: &'static str, key: &'static str, kind: Kind) -> Variable {
+const fn of_operator(name: &'static str, key: &'static str, kind: ValueKind) -> Variable {
     Variable { name, key, kind, is_of_image: false }
 }
 
-const fn of_image(name: &'static str, key: &'static str, kind: Kind) -> Variable {
+const fn of_image(name: &'static str, key: &'static str, kind: ValueKind) -> Variable {
     Variable { name, key, kind, is_of_image: true }
 }
 
 /// The variables. The first one of the image that sets a key has priority.
 pub const VARIABLES: [Variable; 25] = [
-    of_operator("SLURMINIT_ROLE", "role", Kind::Word),
-    of_operator("SLURMINIT_ON_MISMATCH", "on_mismatch", Kind::Word),
-    of_operator("SLURMINIT_LOG_FORMAT", "log.format", Kind::Word),
-    of_operator("SLURMINIT_LOG_LEVEL", "log.level", Kind::Word),
-    of_operator("SLURMINIT_GRES", "gpu.gres", Kind::Word),
-    of_operator("SLURMINIT_GPU_TYPE_NAME", "gpu.type_name", Kind::Word),
-    of_operator("SLURMINIT_ON_GIVE_UP", "supervise.on_give_up", Kind::Word),
-    of_operator("SLURMINIT_NODE_NAME", "node.name", Kind::Name),
-    of_operator("SLURMINIT_STOP_TIMEOUT", "supervise.stop_timeout", Kind::Seconds),
-    of_operator("SLURMINIT_NODES", "simulate.nodes", Kind::Number),
-    of_operator("SLURMINIT_RESERVE_MIB", "node.reserve_mib", Kind::Number),
-    of_operator("SLURMINIT_TMP_DISK_MIB", "node.tmp_disk_mib", Kind::Number),
-    of_operator("SLURMINIT_GPU_TYPE", "gpu_type", Kind::Word),
-    of_image("GPU_TYPE", "gpu_type", Kind::Word),
-    of_image("DSHPC_GPU_TYPE", "gpu_type", Kind::Word),
-    of_operator("SLURMINIT_CLUSTER_NAME", "cluster_name", Kind::Name),
-    of_image("CLUSTER_NAME", "cluster_name", Kind::Name),
-    of_operator("SLURMINIT_CONTROLLER", "slurm.controller", Kind::Name),
-    of_operator("SLURMINIT_ACCOUNTING", "accounting.mode", Kind::Word),
-    of_image("ACCOUNTING", "accounting.mode", Kind::Word),
-    of_operator("SLURMINIT_LOGIN_PORT", "login.port", Kind::Number),
-    of_image("LOGIN_PORT", "login.port", Kind::Number),
-    of_operator("SLURMINIT_METRICS", "metrics.listen", Kind::Address),
-    of_operator("SLURMINIT_WAIT_JOBS", "jobs.wait", Kind::YesOrNo),
-    of_operator("USER_CUSTOMIZED", "user_customized", Kind::YesOrNo),
+    of_operator("SLURMINIT_ROLE", "role", ValueKind::Word),
+    of_operator("SLURMINIT_ON_MISMATCH", "on_mismatch", ValueKind::Word),
+    of_operator("SLURMINIT_LOG_FORMAT", "log.format", ValueKind::Word),
+    of_operator("SLURMINIT_LOG_LEVEL", "log.level", ValueKind::Word),
+    of_operator("SLURMINIT_GRES", "gpu.gres", ValueKind::Word),
+    of_operator("SLURMINIT_GPU_TYPE_NAME", "gpu.type_name", ValueKind::Word),
+    of_operator("SLURMINIT_ON_GIVE_UP", "supervise.on_give_up", ValueKind::Word),
+    of_operator("SLURMINIT_NODE_NAME", "node.name", ValueKind::Name),
+    of_operator("SLURMINIT_STOP_TIMEOUT", "supervise.stop_timeout", ValueKind::Seconds),
+    of_operator("SLURMINIT_NODES", "simulate.nodes", ValueKind::Number),
+    of_operator("SLURMINIT_RESERVE_MIB", "node.reserve_mib", ValueKind::Number),
+    of_operator("SLURMINIT_TMP_DISK_MIB", "node.tmp_disk_mib", ValueKind::Number),
+    of_operator("SLURMINIT_GPU_TYPE", "gpu_type", ValueKind::Word),
+    of_image("GPU_TYPE", "gpu_type", ValueKind::Word),
+    of_image("DSHPC_GPU_TYPE", "gpu_type", ValueKind::Word),
+    of_operator("SLURMINIT_CLUSTER_NAME", "cluster_name", ValueKind::Name),
+    of_image("CLUSTER_NAME", "cluster_name", ValueKind::Name),
+    of_operator("SLURMINIT_CONTROLLER", "slurm.controller", ValueKind::Name),
+    of_operator("SLURMINIT_ACCOUNTING", "accounting.mode", ValueKind::Word),
+    of_image("ACCOUNTING", "accounting.mode", ValueKind::Word),
+    of_operator("SLURMINIT_LOGIN_PORT", "login.port", ValueKind::Number),
+    of_image("LOGIN_PORT", "login.port", ValueKind::Number),
+    of_operator("SLURMINIT_METRICS", "metrics.listen", ValueKind::Address),
+    of_operator("SLURMINIT_WAIT_JOBS", "jobs.wait", ValueKind::YesOrNo),
+    of_operator("USER_CUSTOMIZED", "user_customized", ValueKind::YesOrNo),
 ];
 
 /// A variable with its text and value.

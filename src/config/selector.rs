@@ -18,13 +18,13 @@ const MAX_INDEX: u32 = 255;
 /// Selects GPUs by number, UUID, PCI address, model or vendor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuSelector {
-    kind: Kind,
+    kind: Target,
     /// The operator's text.
     text: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum Target {
     /// The driver's number: `0`, `nvidia 0`.
     Index(Option<Vendor>, u32),
     /// A UUID or its prefix, in lower case.
@@ -39,11 +39,11 @@ impl GpuSelector {
     /// Whether the selector matches this GPU.
     pub fn matches(&self, gpu: &Gpu) -> bool {
         match &self.kind {
-            Kind::Index(vendor, index) => vendor.is_none_or(|vendor| vendor == gpu.vendor) && *index == gpu.index,
-            Kind::Uuid(uuid) => has_prefix(gpu.uuid.as_deref(), uuid),
-            Kind::Pci(address) => gpu.pci_address == Some(*address),
-            Kind::Vendor(vendor) => gpu.vendor == *vendor,
-            Kind::Model(name) => {
+            Target::Index(vendor, index) => vendor.is_none_or(|vendor| vendor == gpu.vendor) && *index == gpu.index,
+            Target::Uuid(uuid) => has_prefix(gpu.uuid.as_deref(), uuid),
+            Target::Pci(address) => gpu.pci_address == Some(*address),
+            Target::Vendor(vendor) => gpu.vendor == *vendor,
+            Target::Model(name) => {
                 let model = words(gpu.model.as_deref().unwrap_or_default());
                 model.windows(name.len()).any(|part| part == name)
             }
@@ -52,7 +52,7 @@ impl GpuSelector {
 
     /// Whether the selector matches only this MIG instance.
     pub fn matches_instance(&self, instance: &MigInstance) -> bool {
-        matches!(&self.kind, Kind::Uuid(uuid) if has_prefix(instance.uuid.as_deref(), uuid))
+        matches!(&self.kind, Target::Uuid(uuid) if has_prefix(instance.uuid.as_deref(), uuid))
     }
 }
 
@@ -78,32 +78,32 @@ impl TryFrom<String> for GpuSelector {
     }
 }
 
-fn parse(lower: &str) -> Option<Kind> {
+fn parse(lower: &str) -> Option<Target> {
     let index = |text: &str| text.parse::<u32>().ok().filter(|index| *index <= MAX_INDEX);
     if let Some(index) = index(lower) {
-        return Some(Kind::Index(None, index));
+        return Some(Target::Index(None, index));
     }
     for vendor in Vendor::ALL {
         match lower.strip_prefix(vendor.as_str()).map(str::trim_start) {
-            Some("") => return Some(Kind::Vendor(vendor)),
+            Some("") => return Some(Target::Vendor(vendor)),
             Some(rest) => {
                 if let Some(index) = index(rest) {
-                    return Some(Kind::Index(Some(vendor), index));
+                    return Some(Target::Index(Some(vendor), index));
                 }
             }
             None => {}
         }
     }
     if lower.starts_with("gpu-") || lower.starts_with("mig-") {
-        return (lower.len() >= MIN_UUID_LENGTH).then(|| Kind::Uuid(lower.to_owned()));
+        return (lower.len() >= MIN_UUID_LENGTH).then(|| Target::Uuid(lower.to_owned()));
     }
     // lspci omits domain 0.
     if let Some(address) = lower.parse().ok().or_else(|| format!("0000:{lower}").parse().ok()) {
-        return Some(Kind::Pci(address));
+        return Some(Target::Pci(address));
     }
     let words = words(lower);
     let is_name = lower.starts_with(|c: char| c.is_ascii_alphanumeric()) && !lower.contains(':');
-    is_name.then_some(Kind::Model(words))
+    is_name.then_some(Target::Model(words))
 }
 
 impl fmt::Display for GpuSelector {
@@ -146,20 +146,20 @@ impl Visitor<'_> for TextOrNumber {
 mod tests {
     use super::*;
 
-    fn kind(text: &str) -> Option<Kind> {
+    fn kind(text: &str) -> Option<Target> {
         GpuSelector::try_from(text.to_owned()).ok().map(|selector| selector.kind)
     }
 
     #[test]
     fn parses_index_vendor_uuid_pci_address_and_model() {
-        let pci = |text: &str| text.parse().ok().map(Kind::Pci);
-        let model = |text: &[&str]| Some(Kind::Model(text.iter().map(|word| (*word).to_owned()).collect()));
+        let pci = |text: &str| text.parse().ok().map(Target::Pci);
+        let model = |text: &[&str]| Some(Target::Model(text.iter().map(|word| (*word).to_owned()).collect()));
         for (text, expected) in [
-            ("0", Some(Kind::Index(None, 0))),
+            ("0", Some(Target::Index(None, 0))),
             ("4090", model(&["4090"])),
-            ("nvidia 3", Some(Kind::Index(Some(Vendor::Nvidia), 3))),
-            ("AMD", Some(Kind::Vendor(Vendor::Amd))),
-            ("GPU-FA4E0000", Some(Kind::Uuid("gpu-fa4e0000".to_owned()))),
+            ("nvidia 3", Some(Target::Index(Some(Vendor::Nvidia), 3))),
+            ("AMD", Some(Target::Vendor(Vendor::Amd))),
+            ("GPU-FA4E0000", Some(Target::Uuid("gpu-fa4e0000".to_owned()))),
             ("00000000:17:00.0", pci("0000:17:00.0")),
             ("c1:00.0", pci("0000:c1:00.0")),
             ("NVIDIA A100-SXM4-40GB", model(&["nvidia", "a100", "sxm4", "40gb"])),
@@ -179,7 +179,7 @@ mod tests {
     fn matches_whole_words_of_model() {
         let fits = |model: &str, text: &str| {
             let model = words(model);
-            matches!(kind(text), Some(Kind::Model(words)) if model.windows(words.len()).any(|part| part == words))
+            matches!(kind(text), Some(Target::Model(words)) if model.windows(words.len()).any(|part| part == words))
         };
         assert!(fits("NVIDIA H100 80GB HBM3", "H100") && fits("NVIDIA A100-SXM4-40GB", "nvidia_a100-sxm4-40gb"));
         assert!(!fits("NVIDIA H1000", "H100") && !fits("NVIDIA H100", "100"));

@@ -15,7 +15,7 @@ pub const MAX_MESSAGE_BYTES: usize = 4096;
 
 /// The fields of `/proc/PID/stat` that identify a process and its relations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Process {
+pub struct Kinship {
     /// The parent, which is notified of the process's death.
     pub parent: i32,
     /// The session ID, which is the PID of the session leader.
@@ -43,9 +43,9 @@ pub struct Claim {
     /// The PID of slurminit.
     pub init: i32,
     /// The sender of the message, as reported by the kernel.
-    pub sender: (i32, Option<Process>),
+    pub sender: (i32, Option<Kinship>),
     /// The proposed main process.
-    pub candidate: (i32, Option<Process>),
+    pub candidate: (i32, Option<Kinship>),
 }
 
 /// Why a message is ignored.
@@ -90,7 +90,7 @@ pub fn main_pid(message: &[u8]) -> Result<Option<i32>, NoHandover> {
     Ok(named)
 }
 
-impl From<Stat> for Process {
+impl From<Stat> for Kinship {
     fn from(Stat { parent, session, start, .. }: Stat) -> Self {
         Self { parent, session, started: start }
     }
@@ -101,7 +101,7 @@ impl From<Stat> for Process {
 /// # Errors
 /// The claim is forged, or comes too late.
 pub fn check_claim(claim: &Claim) -> Result<Option<Successor>, NoHandover> {
-    let of_daemon = |process: Option<Process>| process.is_some_and(|process| process.session == claim.session);
+    let of_daemon = |process: Option<Kinship>| process.is_some_and(|process| process.session == claim.session);
     let (sender, candidate) = (claim.sender, claim.candidate.0);
     if sender.0 != claim.main && !of_daemon(sender.1) {
         return Err(NoHandover::UnknownSender(sender.0));
@@ -145,10 +145,10 @@ mod tests {
     }
 
     const MAIN: i32 = 40;
-    const NEXT: Process = Process { parent: 1, session: MAIN, started: 8674 };
+    const NEXT: Kinship = Kinship { parent: 1, session: MAIN, started: 8674 };
 
-    fn claim(named: Option<Process>) -> Claim {
-        let main = Process { parent: 1, session: MAIN, started: 1 };
+    fn claim(named: Option<Kinship>) -> Claim {
+        let main = Kinship { parent: 1, session: MAIN, started: 1 };
         Claim { main: MAIN, session: MAIN, init: 1, sender: (MAIN, Some(main)), candidate: (50, named) }
     }
 
@@ -156,7 +156,7 @@ mod tests {
     fn accepts_successor_in_session_of_daemon() {
         let next = Ok(Some(Successor { pid: 50, started: 8674 }));
         assert_eq!(check_claim(&claim(Some(NEXT))), next, "an orphan, as Slurm creates it");
-        assert_eq!(check_claim(&claim(Some(Process { parent: MAIN, ..NEXT }))), next, "still the main process's child");
+        assert_eq!(check_claim(&claim(Some(Kinship { parent: MAIN, ..NEXT }))), next, "still the main process's child");
         let by_successor = Claim { sender: (50, Some(NEXT)), ..claim(Some(NEXT)) };
         assert_eq!(check_claim(&by_successor), next, "sent by the successor");
         let dead = Claim { sender: (MAIN, None), ..claim(Some(NEXT)) };
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn rejects_forged_claim() {
         assert_eq!(check_claim(&claim(None)), Err(NoHandover::NoSuchProcess(50)));
-        assert_eq!(check_claim(&claim(Some(Process { session: 41, ..NEXT }))), Err(NoHandover::NotForkedByDaemon(50)));
-        assert_eq!(check_claim(&claim(Some(Process { parent: 45, ..NEXT }))), Err(NoHandover::ForeignParent(50, 45)));
-        for sender in [(0, None), (60, None), (60, Some(Process { session: 60, ..NEXT }))] {
+        assert_eq!(check_claim(&claim(Some(Kinship { session: 41, ..NEXT }))), Err(NoHandover::NotForkedByDaemon(50)));
+        assert_eq!(check_claim(&claim(Some(Kinship { parent: 45, ..NEXT }))), Err(NoHandover::ForeignParent(50, 45)));
+        for sender in [(0, None), (60, None), (60, Some(Kinship { session: 60, ..NEXT }))] {
             assert_eq!(check_claim(&Claim { sender, ..claim(Some(NEXT)) }), Err(NoHandover::UnknownSender(sender.0)));
         }
     }
@@ -193,7 +193,7 @@ mod tests {
             sender in (0..6_i32, proptest::option::of((0..6_i32, 0..6_i32))),
             named in (0..6_i32, proptest::option::of((0..6_i32, 0..6_i32))),
         ) {
-            let process = |(parent, session)| Process { parent, session, started: 1 };
+            let process = |(parent, session)| Kinship { parent, session, started: 1 };
             let claim = Claim {
                 main: 2,
                 session: 2,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::libc;
 
-use machine::{Exit, Shortage};
+use machine::{Exit, ExternalCause};
 
 /// Where the container's cgroup is mounted: version 2, or the controllers of version 1.
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
@@ -52,12 +52,12 @@ impl LimitCounts {
     }
 
     /// The limit that ended a process started at these counts, if one did.
-    pub(super) fn shortage(self, exit: &Exit, now: Self) -> Option<Shortage> {
+    pub(super) fn shortage(self, exit: &Exit, now: Self) -> Option<ExternalCause> {
         match exit {
-            Exit::Signal(libc::SIGKILL) if now.oom_kills > self.oom_kills => Some(Shortage::Memory),
+            Exit::Signal(libc::SIGKILL) if now.oom_kills > self.oom_kills => Some(ExternalCause::Memory),
             // A process that cannot fork reports that and exits; nothing kills it.
             Exit::Code(0) | Exit::Signal(libc::SIGKILL) | Exit::NotStarted(_) => None,
-            _ if now.failed_forks > self.failed_forks => Some(Shortage::Processes),
+            _ if now.failed_forks > self.failed_forks => Some(ExternalCause::Processes),
             _ => None,
         }
     }
@@ -135,7 +135,7 @@ mod tests {
         // The job ends, and its cgroup with it.
         fs::remove_dir_all(root.path().join("system.slice/slurmstepd.scope/job_7")).unwrap();
         let after = LimitCounts::read(root.path());
-        assert_eq!(before.shortage(&Exit::Code(1), after), Some(Shortage::Processes));
+        assert_eq!(before.shortage(&Exit::Code(1), after), Some(ExternalCause::Processes));
         assert_eq!(after.shortage(&Exit::Code(1), after), None);
     }
 
@@ -162,9 +162,9 @@ mod tests {
         let before = LimitCounts { failed_forks: 1, oom_kills: 1 };
         let after = LimitCounts { failed_forks: 2, oom_kills: 2 };
         let kill = Exit::Signal(libc::SIGKILL);
-        assert_eq!(before.shortage(&kill, after), Some(Shortage::Memory));
-        assert_eq!(before.shortage(&Exit::Code(1), after), Some(Shortage::Processes));
-        assert_eq!(before.shortage(&Exit::Signal(libc::SIGABRT), after), Some(Shortage::Processes));
+        assert_eq!(before.shortage(&kill, after), Some(ExternalCause::Memory));
+        assert_eq!(before.shortage(&Exit::Code(1), after), Some(ExternalCause::Processes));
+        assert_eq!(before.shortage(&Exit::Signal(libc::SIGABRT), after), Some(ExternalCause::Processes));
         assert_eq!(before.shortage(&Exit::Code(0), after), None);
         assert_eq!(before.shortage(&kill, LimitCounts { oom_kills: 1, ..after }), None);
         for exit in [kill, Exit::Code(1)] {

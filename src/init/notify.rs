@@ -17,7 +17,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
-use super::handover::{Claim, MAX_MESSAGE_BYTES, NoHandover, Process, Successor, check_claim, main_pid};
+use super::handover::{Claim, Kinship, MAX_MESSAGE_BYTES, NoHandover, Successor, check_claim, main_pid};
 use crate::logs::warn;
 use machine::SpawnFailure;
 use model::exit_code::FAILURE;
@@ -160,6 +160,6 @@ impl Channel {
     }
 }
 
-fn process_info(pid: i32) -> Option<Process> {
-    sys::proc::stat(pid).map(Process::from)
+fn process_info(pid: i32) -> Option<Kinship> {
+    sys::proc::stat(pid).map(Kinship::from)
 }

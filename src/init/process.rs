@@ -19,7 +19,7 @@ use nix::unistd::{
 };
 
 use super::limits::LimitCounts;
-use machine::{Shortage, SpawnFailure};
+use machine::{ExternalCause, SpawnFailure};
 use model::exit_code::{CMD_NOT_EXECUTABLE, CMD_NOT_FOUND, FAILURE};
 use model::message::REPORTS;
 use sys::inherited::{Inherited, UMASK, block_all, set_mask};
@@ -223,16 +223,16 @@ pub(super) fn exec_failure(started: &Started, program: &Program) -> Option<Spawn
 
 /// The shortage that an error of setuid(2) or execve(2) indicates. They fail with EAGAIN only because of RLIMIT_NPROC; a limit of
 /// the container makes the fork fail.
-fn exec_shortage(errno: nix::Error) -> Option<Shortage> {
-    if errno == nix::Error::EAGAIN { Some(Shortage::UserProcesses) } else { shortage(errno) }
+fn exec_shortage(errno: nix::Error) -> Option<ExternalCause> {
+    if errno == nix::Error::EAGAIN { Some(ExternalCause::UserProcesses) } else { shortage(errno) }
 }
 
 /// The resource shortage that an error indicates; other errors are the program's own.
-fn shortage(errno: nix::Error) -> Option<Shortage> {
+fn shortage(errno: nix::Error) -> Option<ExternalCause> {
     match errno {
-        nix::Error::EAGAIN => Some(Shortage::Processes),
-        nix::Error::ENOMEM => Some(Shortage::Memory),
-        nix::Error::EMFILE | nix::Error::ENFILE => Some(Shortage::Descriptors),
+        nix::Error::EAGAIN => Some(ExternalCause::Processes),
+        nix::Error::ENOMEM => Some(ExternalCause::Memory),
+        nix::Error::EMFILE | nix::Error::ENFILE => Some(ExternalCause::Descriptors),
         _ => None,
     }
 }
@@ -375,9 +375,9 @@ mod tests {
 
     #[test]
     fn exec_error_eagain_is_user_limit() {
-        assert_eq!(exec_shortage(nix::Error::EAGAIN), Some(Shortage::UserProcesses));
-        assert_eq!(shortage(nix::Error::EAGAIN), Some(Shortage::Processes), "a fork");
-        assert_eq!(exec_shortage(nix::Error::ENOMEM), Some(Shortage::Memory));
+        assert_eq!(exec_shortage(nix::Error::EAGAIN), Some(ExternalCause::UserProcesses));
+        assert_eq!(shortage(nix::Error::EAGAIN), Some(ExternalCause::Processes), "a fork");
+        assert_eq!(exec_shortage(nix::Error::ENOMEM), Some(ExternalCause::Memory));
         assert_eq!(exec_shortage(nix::Error::ENOENT), None);
     }
 }

@@ -102,12 +102,12 @@ pub struct SpawnFailure {
     /// The file, and the reason.
     pub message: String,
     /// The external cause, if it was neither the program nor its configuration.
-    pub shortage: Option<Shortage>,
+    pub shortage: Option<ExternalCause>,
 }
 
 /// An external cause that ended a unit or kept it from starting. It does not count as a failure of the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shortage {
+pub enum ExternalCause {
     /// No process could be created: a limit was reached.
     Processes,
     /// The user of the process has as many as RLIMIT_NPROC allows, counted in all containers of the host.

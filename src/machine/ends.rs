@@ -7,7 +7,7 @@ use model::supervise::OnGiveUp;
 use super::cluster::Cluster;
 use super::unit::end::DeathOutcome;
 use super::unit::{RestartIntent, Unit};
-use super::{Child, Cmd, Exit, Machine, Notice, Phase, Shortage};
+use super::{Child, Cmd, Exit, ExternalCause, Machine, Notice, Phase};
 use crate::UnitId;
 
 impl Machine {
@@ -48,7 +48,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn unit_exited(&mut self, id: UnitId, exit: Exit, shortage: Option<Shortage>) {
+    pub(super) fn unit_exited(&mut self, id: UnitId, exit: Exit, shortage: Option<ExternalCause>) {
         let is_stopping = self.is_stopping();
         let Cluster { units, jobs, step, .. } = &mut self.cluster;
         step.kill_task(Child::Probe(id));

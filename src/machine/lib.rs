@@ -32,7 +32,7 @@ mod unit;
 mod units;
 
 pub use accounts::ASSOCIATIONS_TIMEOUT;
-pub use child::{Child, Exit, Shortage, SpawnFailure};
+pub use child::{Child, Exit, ExternalCause, SpawnFailure};
 pub use command::Command;
 pub use jobs::InheritedState;
 pub use model::task::Setup;
@@ -66,7 +66,7 @@ pub enum Event {
     /// A child has ended and was reaped.
     Exited(Child, Exit),
     /// A unit's process has ended because of an external failure.
-    FailedExternally(UnitId, Exit, Shortage),
+    FailedExternally(UnitId, Exit, ExternalCause),
     /// A message from the preparation.
     Prepare(PrepareEvent),
     /// The result of a readiness check.

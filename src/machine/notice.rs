@@ -9,7 +9,7 @@ use model::message;
 use model::message::Message;
 use model::prepared::Prepared;
 
-use super::{Cause, Exit, Outcome, Shortage, SpawnFailure};
+use super::{Cause, Exit, ExternalCause, Outcome, SpawnFailure};
 use crate::node_report::NodeReport;
 
 /// Declares [`Notice`] from a table: a row has the variant with its data, the log level and the message.
@@ -113,7 +113,7 @@ notices! {
             last,
             consequence = if *hold { "the container continues without it" } else { "stopping the container" }
         );
-    FailedExternally { name: String, exit: Exit, shortage: Shortage, pause: Duration } => Level::Warn,
+    FailedExternally { name: String, exit: Exit, shortage: ExternalCause, pause: Duration } => Level::Warn,
         message!(
             "external-failure",
             "{name} {exit}; {cause}",
@@ -349,19 +349,19 @@ fn when(pause: Duration) -> String {
     }
 }
 
-fn external_failure(shortage: Shortage, pause: Duration) -> String {
+fn external_failure(shortage: ExternalCause, pause: Duration) -> String {
     let why = match shortage {
-        Shortage::Processes => {
+        ExternalCause::Processes => {
             "the container's process limit was reached: end processes (`ps -eo user,pid,comm`), or raise --pids-limit or `ulimit -u`"
         }
-        Shortage::UserProcesses => {
+        ExternalCause::UserProcesses => {
             "the user's process limit was reached (all containers of the host): raise --ulimit nproc, or use --pids-limit instead"
         }
-        Shortage::Memory => {
+        ExternalCause::Memory => {
             "out of memory (OOM kill): end the largest processes (`ps -eo user,pid,rss,comm --sort=-rss`), or raise --memory"
         }
-        Shortage::Descriptors => "no file descriptors left: raise --ulimit nofile, or the machine's fs.file-max",
-        Shortage::Port(port) => return format!("port {port} is in use by another process; looking for the owner"),
+        ExternalCause::Descriptors => "no file descriptors left: raise --ulimit nofile, or the machine's fs.file-max",
+        ExternalCause::Port(port) => return format!("port {port} is in use by another process; looking for the owner"),
     };
     let further = if pause.as_millis() == 0 { "" } else { "; will keep retrying" };
     format!("{why}; retrying {}{further}", when(pause))

@@ -16,7 +16,7 @@ pub mod slurm;
 mod vendor;
 
 pub use access::{Access, Obstacle};
-pub use condition::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
+pub use condition::{ComputeMode, Condition, Ecc, GpuProcess, Pcie, Slowdown};
 pub use cpu_set::CpuSet;
 pub use finding::{Finding, Kind, Severity};
 pub use identity::{Identity, Key, file_kind};

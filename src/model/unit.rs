@@ -30,7 +30,7 @@ pub struct Spec {
     /// The readiness timeout.
     pub ready_timeout: Duration,
     /// The liveness check; `None` disables it.
-    pub liveness: Option<Probe>,
+    pub liveness: Option<LivenessProbe>,
     /// The restart policy.
     pub restart: RestartPolicy,
     /// The container's exit code if this unit gives up; `None` if the other units keep running.
@@ -61,7 +61,7 @@ pub const HANDOVER_OPTION: &str = "--systemd";
 
 /// The liveness check of a ready unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Probe {
+pub struct LivenessProbe {
     /// The check.
     pub test: ProbeTest,
     /// The timeout; `None` means `supervise.probe_timeout`.

@@ -2,7 +2,7 @@
 
 use config::{Config, DaemonName, Paths, Readiness, ReadinessTest, RestartPolicy, Service, SimulatedNodes};
 use model::exit_code;
-use model::unit::{Gate, HANDOVER_OPTION, Handover, Probe, ProbeTest, Spec};
+use model::unit::{Gate, HANDOVER_OPTION, Handover, LivenessProbe, ProbeTest, Spec};
 use std::time::Duration;
 
 /// Slurm's daemons resolve 0.0.0.0 for a log line, at their start and at a reconfiguration. An unresponsive name server
@@ -213,13 +213,13 @@ fn readiness_or(config: &Config, own: Option<Readiness>, default: ReadinessTest)
     (own.map_or(default, |readiness| readiness.test), timeout)
 }
 
-fn liveness(own: Option<config::LivenessTest>, daemon: Option<DaemonName>) -> Option<Probe> {
+fn liveness(own: Option<config::LivenessTest>, daemon: Option<DaemonName>) -> Option<LivenessProbe> {
     match own {
         None if daemon.is_some_and(|name| !name.has_liveness_check()) => None,
-        None => Some(Probe { test: ProbeTest::Daemon(daemon?), timeout: None }),
+        None => Some(LivenessProbe { test: ProbeTest::Daemon(daemon?), timeout: None }),
         Some(config::LivenessTest::Off) => None,
         Some(config::LivenessTest::Command { command, timeout }) => {
-            Some(Probe { test: ProbeTest::Command(command), timeout })
+            Some(LivenessProbe { test: ProbeTest::Command(command), timeout })
         }
     }
 }

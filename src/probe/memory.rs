@@ -9,7 +9,7 @@ use model::inventory::{CgroupVersion, Gpu, Memory};
 
 /// The state of the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Sample {
+pub struct MemoryState {
     /// Free memory in MiB.
     pub free_mib: u64,
     /// The container's memory in MiB.
@@ -18,7 +18,7 @@ pub struct Sample {
     pub pressure: Option<f64>,
 }
 
-impl Sample {
+impl MemoryState {
     /// Free memory in percent.
     pub fn free_percent(&self) -> u64 {
         self.free_mib.saturating_mul(100).checked_div(self.usable_mib).unwrap_or(100)
@@ -37,18 +37,18 @@ pub fn detect(root: &Path) -> Memory {
 
 /// The free memory of the container if it has a limit, otherwise of the machine. Reclaimable memory
 /// counts as free.
-pub fn sample(root: &Path) -> Option<Sample> {
+pub fn sample(root: &Path) -> Option<MemoryState> {
     let (version, groups) = Hierarchies::read(root).groups("memory").unwrap_or_default();
     let pressure = groups.first().and_then(|own| pressure(&regular::text(&own.join("memory.pressure")).ok()?));
     // A pod's container shares the pod's limit with the other containers of the pod.
     let limits = groups.iter().filter_map(|group| free_and_limit(version, group));
     if let Some((free, limit)) = limits.min() {
-        return Some(Sample { free_mib: free >> 20, usable_mib: limit >> 20, pressure });
+        return Some(MemoryState { free_mib: free >> 20, usable_mib: limit >> 20, pressure });
     }
     let meminfo = regular::text(&root.join("proc/meminfo")).ok()?;
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let free = available.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
-    Some(Sample { free_mib: free >> 10, usable_mib: parse_total_kib(&meminfo)? >> 10, pressure })
+    Some(MemoryState { free_mib: free >> 10, usable_mib: parse_total_kib(&meminfo)? >> 10, pressure })
 }
 
 /// The free memory of a group and its limit, in bytes; `None` without a limit. A group's use includes that of its

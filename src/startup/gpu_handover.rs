@@ -37,7 +37,7 @@ const RECORD: &str = "gpu-users";
 
 /// The result of ending the GPU's other users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Handover {
+pub struct Outcome {
     /// Messages for the log.
     pub reports: Vec<Report>,
     /// Whether no other user has the GPUs open any more.
@@ -45,7 +45,7 @@ pub struct Handover {
 }
 
 /// Ends the processes of other users that have one of these device files open. `run` is the directory of the record of GPU users.
-pub fn end_other_users(job: u32, devices: &BTreeSet<String>, user: u32, run: &Path) -> Handover {
+pub fn end_other_users(job: u32, devices: &BTreeSet<String>, user: u32, run: &Path) -> Outcome {
     let begin = Instant::now();
     // Only root can create or rename a file in /dev.
     let device_files = SearchTarget::Files(devices.clone());
@@ -96,7 +96,7 @@ pub fn end_other_users(job: u32, devices: &BTreeSet<String>, user: u32, run: &Pa
             user = users::display_name(*uid)
         ))
     }));
-    Handover { reports, is_clear: remaining.is_empty() }
+    Outcome { reports, is_clear: remaining.is_empty() }
 }
 
 fn device_list(devices: &BTreeSet<String>) -> String {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use config::{Memory, Victim};
-use probe::memory::Sample;
+use probe::memory::MemoryState;
 
 /// The pause after a cancelled job, in ms: its memory has to be released before the next decision.
 const CANCEL_PAUSE_MS: u64 = 30_000;
@@ -69,7 +69,7 @@ pub struct Guard {
 
 impl Guard {
     /// The actions to take now.
-    pub fn step(&mut self, now_ms: u64, sample: &Sample, levels: &Memory) -> Vec<Action> {
+    pub fn step(&mut self, now_ms: u64, sample: &MemoryState, levels: &Memory) -> Vec<Action> {
         let (free, mut actions) = (sample.free_percent(), Vec::new());
         let reason = format!("memory is low: {} of {} MiB free ({free} %)", sample.free_mib, sample.usable_mib);
         if !self.is_closed && free < levels.close_below.into() {
@@ -96,8 +96,8 @@ mod tests {
 
     use super::*;
 
-    fn sample(free: u64, pressure: Option<f64>) -> Sample {
-        Sample { free_mib: free * 10, usable_mib: 1000, pressure }
+    fn sample(free: u64, pressure: Option<f64>) -> MemoryState {
+        MemoryState { free_mib: free * 10, usable_mib: 1000, pressure }
     }
 
     fn actions(guard: &mut Guard, now_ms: u64, free: u64, pressure: Option<f64>) -> Vec<&'static str> {

@@ -9,7 +9,7 @@ use faults::sample::Identity;
 use faults::usage::UserUse;
 use machine::{Part, Snapshot, Span, UnitSnapshot, UnitState};
 use model::inventory::{
-    Clocks, Condition, Ecc, InstanceReadings, Pcie, PcieTraffic, Process, Readings, RemappedRows, Vendor,
+    Clocks, Condition, Ecc, GpuProcess, InstanceReadings, Pcie, PcieTraffic, Readings, RemappedRows, Vendor,
 };
 use model::queued_job::{OwnedJob, QueuedJob};
 use slurm::nodes::ClusterNodes;
@@ -39,8 +39,8 @@ fn sample_readings() -> (Condition, Readings) {
         memory_mib: Some((33_934, 143_771)),
         memory_free_mib: Some(109_223),
         processes: Some(vec![
-            Process { pid: 10_291, memory_mib: Some(2566) },
-            Process { pid: 10_293, memory_mib: None },
+            GpuProcess { pid: 10_291, memory_mib: Some(2566) },
+            GpuProcess { pid: 10_293, memory_mib: None },
         ]),
         temperature: Some(52),
         pcie: Some(Pcie { generation: 5, highest_generation: 5, lanes: 16, most_lanes: 16 }),

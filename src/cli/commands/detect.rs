@@ -36,7 +36,7 @@ pub(crate) struct Args {
 
 /// The output of `--json`.
 #[derive(serde::Serialize)]
-struct Report<'a> {
+struct Output<'a> {
     #[serde(flatten)]
     inventory: &'a Inventory,
     requirements: &'a [Requirement],
@@ -110,7 +110,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     // Only for this container: with --root, the support of container images is unknown.
     let images = (root == Path::new("/")).then(Images::detect);
     let text = if args.json {
-        super::json(&Report { inventory: &inventory, requirements: &requirements, images })?
+        super::json(&Output { inventory: &inventory, requirements: &requirements, images })?
     } else {
         // The JSON contains all facts, without the limits for jobs.
         let selected = config.as_ref().ok().map(|config| plan::select(config, &inventory, &mut Vec::new()));

@@ -2,7 +2,7 @@
 
 use crate::entry::{Check, Entry};
 use crate::facts::{Facts, Side};
-use model::inventory::{ComputeMode, Condition, Gpu, Observations, Obstacle, Process, Slowdown, Vendor};
+use model::inventory::{ComputeMode, Condition, Gpu, GpuProcess, Observations, Obstacle, Slowdown, Vendor};
 use model::queued_job::QueuedJob;
 
 /// Above this percentage of used memory, a GPU counts as full.
@@ -111,8 +111,8 @@ fn no_gpu() -> Observations {
     Observations::note("no NVIDIA GPU here")
 }
 
-fn format_processes(processes: &[Process]) -> String {
-    let format_process = |process: &Process| match process.memory_mib {
+fn format_processes(processes: &[GpuProcess]) -> String {
+    let format_process = |process: &GpuProcess| match process.memory_mib {
         Some(memory) => format!("{} ({memory} MiB)", process.pid),
         None => process.pid.to_string(),
     };

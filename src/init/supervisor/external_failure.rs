@@ -8,7 +8,7 @@ use model::daemons::ReadinessTest;
 use super::{RunningChild, Supervisor};
 use crate::{limits, readiness};
 use machine::UnitId;
-use machine::{Child, Exit, Shortage, SpawnFailure};
+use machine::{Child, Exit, ExternalCause, SpawnFailure};
 
 /// The C library's text for EAGAIN, which fork(2) and pthread_create(3) return at a process limit.
 const CANNOT_FORK: &str = "Resource temporarily unavailable";
@@ -22,7 +22,7 @@ impl Supervisor {
             message: format!(
                 "port {port} is in use by another process in this network; end it, or set controller_port and daemon_port under [slurm]"
             ),
-            shortage: Some(Shortage::Port(port)),
+            shortage: Some(ExternalCause::Port(port)),
         })
     }
 
@@ -36,7 +36,7 @@ impl Supervisor {
             message: format!(
                 "too few free processes below the process limit: {free}; end some processes, or raise --pids-limit"
             ),
-            shortage: Some(Shortage::Processes),
+            shortage: Some(ExternalCause::Processes),
         })
     }
 
@@ -47,15 +47,15 @@ impl Supervisor {
     }
 
     /// The external cause that ended this process, if any.
-    pub(super) fn shortage(&self, running: &RunningChild, exit: &Exit) -> Option<Shortage> {
+    pub(super) fn shortage(&self, running: &RunningChild, exit: &Exit) -> Option<ExternalCause> {
         let id = running.child.unit()?;
         if let Exit::NotStarted(failure) = exit {
             return failure.shortage;
         }
         let shortage = running.started.limits.shortage(exit, limits::LimitCounts::now());
         // Another process may have hit the limit. A Slurm daemon logs that it cannot start a thread or a process.
-        let is_cause = |shortage: &Shortage| {
-            *shortage != Shortage::Processes
+        let is_cause = |shortage: &ExternalCause| {
+            *shortage != ExternalCause::Processes
                 || self.machine.units()[id].spec.daemon.is_none()
                 || self.has_logged(id, CANNOT_FORK)
         };
@@ -69,12 +69,12 @@ impl Supervisor {
 
     /// The process ended before it was ready, and its port was taken. The other process may be gone by now, so the
     /// daemon's own log counts as evidence. The message is the C library's.
-    fn port_conflict_at_exit(&self, id: UnitId, exit: &Exit) -> Option<Shortage> {
+    fn port_conflict_at_exit(&self, id: UnitId, exit: &Exit) -> Option<ExternalCause> {
         let unit = &self.machine.units()[id];
         let ReadinessTest::Port(port) = unit.spec.readiness else { return None };
         if matches!(exit, Exit::Code(0) | Exit::Signal(libc::SIGKILL | libc::SIGTERM)) || !unit.is_starting() {
             return None;
         }
-        self.has_logged(id, Errno::EADDRINUSE.desc()).then_some(Shortage::Port(port))
+        self.has_logged(id, Errno::EADDRINUSE.desc()).then_some(ExternalCause::Port(port))
     }
 }

@@ -15,7 +15,7 @@ enum Input {
     Reload,
     Node(&'static str),
     Liveness(UnitId, Liveness),
-    FailedExternally(UnitId, Shortage),
+    FailedExternally(UnitId, ExternalCause),
     SlurmstepdDied,
     Signal(i32),
     Restart(UnitId),
@@ -35,8 +35,12 @@ fn input() -> impl Strategy<Value = Input> {
         Liveness::Stopped(why()),
         Liveness::Unknown(why()),
     ]);
-    let shortages =
-        prop::sample::select(vec![Shortage::Processes, Shortage::Memory, Shortage::Descriptors, Shortage::Port(6817)]);
+    let shortages = prop::sample::select(vec![
+        ExternalCause::Processes,
+        ExternalCause::Memory,
+        ExternalCause::Descriptors,
+        ExternalCause::Port(6817),
+    ]);
     prop_oneof![
         6 => (any::<usize>(), 0..3_u8).prop_map(|(which, code)| Input::Exits(which, code)),
         6 => (0..4_usize).prop_map(UnitId).prop_map(Input::ReadinessChecked),

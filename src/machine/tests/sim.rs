@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use model::daemons::{DaemonName, Hook, ReadinessTest};
-use model::unit::{Gate, Handover, Probe, ProbeTest};
+use model::unit::{Gate, Handover, LivenessProbe, ProbeTest};
 
 /// The units of [`cluster`].
 pub(in super::super) const MUNGED: UnitId = UnitId(0);
@@ -63,7 +63,7 @@ pub(in super::super) fn cluster(has_cmd: bool) -> Setup {
 /// Adds liveness checks to the daemons.
 pub(in super::super) fn probed(mut setup: Setup) -> Setup {
     for unit in setup.units.iter_mut().filter(|unit| unit.daemon.is_some()) {
-        unit.liveness = unit.daemon.map(|name| Probe { test: ProbeTest::Daemon(name), timeout: None });
+        unit.liveness = unit.daemon.map(|name| LivenessProbe { test: ProbeTest::Daemon(name), timeout: None });
     }
     setup
 }

@@ -17,7 +17,7 @@ use model::supervise::Supervise;
 
 use super::{End, RestartIntent, State, Unit, exponential_backoff};
 use crate::step::Step;
-use crate::{Child, Exit, Moment, Notice, Shortage};
+use crate::{Child, Exit, ExternalCause, Moment, Notice};
 
 /// The maximum time for a daemon to exit that was stopped by another program (`scontrol shutdown`).
 const MAX_SHUTDOWN: Duration = Duration::from_secs(10);
@@ -82,7 +82,7 @@ impl Unit {
         &mut self,
         run: Run,
         exit: Exit,
-        shortage: Option<Shortage>,
+        shortage: Option<ExternalCause>,
         policy: &Supervise,
         step: &mut Step,
     ) -> DeathOutcome {
@@ -124,10 +124,10 @@ impl Unit {
     }
 
     /// The unit found no process, memory or file descriptor left, or its port taken.
-    fn back_off_externally(&mut self, exit: Exit, shortage: Shortage, policy: &Supervise, step: &mut Step) {
+    fn back_off_externally(&mut self, exit: Exit, shortage: ExternalCause, policy: &Supervise, step: &mut Step) {
         self.external_failures = self.external_failures.saturating_add(1);
         let pause = self.external_pause(policy);
-        if let Shortage::Port(_) = shortage {
+        if let ExternalCause::Port(_) = shortage {
             self.back_off(step.now + FREE_PORT);
             step.start_task(Child::FreePort(self.id));
         } else {

@@ -15,7 +15,7 @@ pub struct Condition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_free_mib: Option<u64>,
     /// The compute processes on the GPU.
-    pub processes: Option<Vec<Process>>,
+    pub processes: Option<Vec<GpuProcess>>,
     /// What limits the clocks.
     pub slowdowns: Option<Vec<Slowdown>>,
     /// The temperature in degrees Celsius.
@@ -38,7 +38,7 @@ pub struct Condition {
 
 /// A process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub struct GpuProcess {
     /// The PID on the host.
     pub pid: u32,
     /// The GPU memory that the process uses, in MiB.

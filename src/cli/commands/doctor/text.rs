@@ -51,7 +51,7 @@ fn summary(examined: &[ExaminedEntry]) -> String {
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct Output<'a> {
     place: &'a str,
     verdict: Verdict,
     entries: Vec<ReportedEntry<'a>>,
@@ -77,6 +77,6 @@ pub(super) fn json(place: &str, examined: &[ExaminedEntry]) -> serde_json::Resul
         verdict: observations.verdict(),
         observations: observations.observations(),
     });
-    let report = Report { place, verdict: worst_verdict(examined), entries: entries.collect() };
+    let report = Output { place, verdict: worst_verdict(examined), entries: entries.collect() };
     crate::commands::json(&report)
 }

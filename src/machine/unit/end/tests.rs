@@ -9,11 +9,11 @@ use model::exit_code;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn refused(shortage: Shortage) -> Exit {
+fn refused(shortage: ExternalCause) -> Exit {
     Exit::NotStarted(SpawnFailure { code: exit_code::FAILURE, message: String::new(), shortage: Some(shortage) })
 }
 
-fn fail_externally(sim: &mut Sim, unit: UnitId, exit: Exit, shortage: Shortage) {
+fn fail_externally(sim: &mut Sim, unit: UnitId, exit: Exit, shortage: ExternalCause) {
     assert!(sim.alive.remove(&Child::Unit(unit)), "{unit:?} is not running");
     sim.send(Event::FailedExternally(unit, exit, shortage));
 }
@@ -34,7 +34,7 @@ fn retries_forever_at_process_limit_with_short_pauses() {
         let before = sim.now;
         wait_for(&mut sim, Child::Unit(SLURMCTLD));
         assert!(sim.now - before <= 4 * SECOND, "{:?}", sim.now - before);
-        sim.exits(Child::Unit(SLURMCTLD), refused(Shortage::Processes));
+        sim.exits(Child::Unit(SLURMCTLD), refused(ExternalCause::Processes));
     }
     let count = sim.notices.iter().filter(|notice| matches!(notice, Notice::FailedExternally { .. })).count();
     assert_eq!(count, 10, "logged for failures 1, 2, 4, 8, ...");
@@ -81,10 +81,10 @@ fn frees_port_taken_from_unit_without_counting_a_failure() {
         for _ in 0..20 {
             sim.exits(Child::Unit(SLURMCTLD), if code == 0 { Exit::Code(0) } else { Exit::Code(1) });
             if sim.alive.contains(&Child::Unit(SLURMCTLD)) {
-                fail_externally(&mut sim, SLURMCTLD, Exit::Code(1), Shortage::Port(6817));
+                fail_externally(&mut sim, SLURMCTLD, Exit::Code(1), ExternalCause::Port(6817));
             } else {
                 wait_for(&mut sim, Child::Unit(SLURMCTLD));
-                fail_externally(&mut sim, SLURMCTLD, Exit::Code(1), Shortage::Port(6817));
+                fail_externally(&mut sim, SLURMCTLD, Exit::Code(1), ExternalCause::Port(6817));
             }
             sim.exits(Child::FreePort(SLURMCTLD), Exit::Code(code));
             wait_for(&mut sim, Child::Unit(SLURMCTLD));
@@ -103,7 +103,7 @@ fn gives_up_if_protected_process_owns_port_from_start() {
         sim.send(Event::ReadinessChecked(MUNGED, true));
         for _ in 0..5 {
             wait_for(&mut sim, Child::Unit(SLURMCTLD));
-            sim.exits(Child::Unit(SLURMCTLD), refused(Shortage::Port(6817)));
+            sim.exits(Child::Unit(SLURMCTLD), refused(ExternalCause::Port(6817)));
             sim.exits(Child::FreePort(SLURMCTLD), Exit::Code(code));
         }
         assert_eq!(sim.machine.is_stopping(), gives_up, "{code}");
@@ -146,7 +146,7 @@ fn gives_up_on_slow_failures_of_a_unit_that_was_never_ready() {
     assert_eq!(gives_up(&never_ready), Some(exit_code::SLURMCTLD), "each start ends at its timeout");
     let port_is_taken = |sim: &mut Sim| {
         wait_for(sim, Child::Unit(SLURMCTLD));
-        sim.exits(Child::Unit(SLURMCTLD), refused(Shortage::Port(6817)));
+        sim.exits(Child::Unit(SLURMCTLD), refused(ExternalCause::Port(6817)));
         sim.wait(9 * SECOND);
         sim.exits(Child::FreePort(SLURMCTLD), Exit::Code(1));
     };
@@ -171,13 +171,13 @@ fn long_run_resets_external_failure_count() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     for _ in 0..6 {
-        fail_externally(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
+        fail_externally(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), ExternalCause::Memory);
         wait_for(&mut sim, Child::Unit(SLURMD));
         sim.send(Event::ReadinessChecked(SLURMD, true));
     }
     assert_eq!(sim.machine.units()[SLURMD].external_failures, 6);
     sim.wait(61 * SECOND);
-    fail_externally(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
+    fail_externally(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), ExternalCause::Memory);
     assert_eq!(sim.machine.units()[SLURMD].external_failures, 1);
 }
 
@@ -185,7 +185,7 @@ fn long_run_resets_external_failure_count() {
 #[derive(Clone, Debug)]
 enum Attack {
     LivenessRound(UnitId, Liveness),
-    FailExternally(UnitId, Shortage),
+    FailExternally(UnitId, ExternalCause),
     /// A request that crashes the unit; only a ready unit accepts requests.
     Crash(UnitId),
     BecomeReady(UnitId),
@@ -204,8 +204,12 @@ fn attack() -> impl Strategy<Value = Attack> {
         Liveness::Slow(why()),
         Liveness::Unknown(why()),
     ]);
-    let shortages =
-        prop::sample::select(vec![Shortage::Processes, Shortage::Memory, Shortage::Descriptors, Shortage::Port(6817)]);
+    let shortages = prop::sample::select(vec![
+        ExternalCause::Processes,
+        ExternalCause::Memory,
+        ExternalCause::Descriptors,
+        ExternalCause::Port(6817),
+    ]);
     prop_oneof![
         6 => ((0..3_usize).prop_map(UnitId), outcomes)
             .prop_map(|(unit, liveness)| Attack::LivenessRound(unit, liveness)),

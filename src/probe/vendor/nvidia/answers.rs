@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::NvmlProbeError;
-use super::nvml::{Probe, Step};
+use super::nvml::{Detected, Step};
 use super::places::BusOrder;
 use super::proc;
 use crate::vendor::Deadlines;
@@ -17,7 +17,7 @@ use sys::sandbox::{Sandbox, SandboxError};
 const PROGRESS_DELAY: Duration = Duration::from_secs(2);
 
 /// All answers until the deadline. The GPUs that have not answered by then are [`Obstacle::Starting`].
-pub(super) fn wait(root: &Path, steps: &mut Sandbox<Step>, deadlines: Deadlines) -> Result<Probe, NvmlProbeError> {
+pub(super) fn wait(root: &Path, steps: &mut Sandbox<Step>, deadlines: Deadlines) -> Result<Detected, NvmlProbeError> {
     let (mut deadline, mut count, mut gpus) = (deadlines.library, None, Vec::new());
     let began = Instant::now();
     loop {
@@ -72,7 +72,7 @@ fn display_name(root: &Path, index: u32, all: u32) -> String {
 }
 
 /// The GPUs that NVML initialized in time, with a finding about the others.
-fn partial_probe(root: &Path, mut gpus: Vec<Gpu>, all: u32, time: Duration) -> Probe {
+fn partial_probe(root: &Path, mut gpus: Vec<Gpu>, all: u32, time: Duration) -> Detected {
     let first = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
     let names: Vec<String> = (first..all).map(|index| display_name(root, index, all)).collect();
     report::warn(message!(
@@ -96,7 +96,7 @@ fn partial_probe(root: &Path, mut gpus: Vec<Gpu>, all: u32, time: Duration) -> P
         });
     }
     let driver = Driver { vendor: Vendor::Nvidia, source: Source::Nvml, version: None, cuda_version: None };
-    Probe {
+    Detected {
         driver: known.driver.map_or(driver.clone(), |known| Driver { source: driver.source, ..known }),
         gpus,
         unknown_to_nvml: Vec::new(),

@@ -11,7 +11,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 
 use super::NvmlProbeError;
 use super::nvml::{self, Answers, NvmlFailure};
-use model::inventory::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
+use model::inventory::{ComputeMode, Condition, Ecc, GpuProcess, Pcie, Slowdown};
 use sys::sandbox::Sandbox;
 
 /// The maximum number of listed processes of one GPU.
@@ -63,12 +63,12 @@ pub(super) fn condition(index: u32, device: &Device<'_>) -> Condition {
     }
 }
 
-fn process(info: &nvml_wrapper::struct_wrappers::device::ProcessInfo) -> Process {
+fn process(info: &nvml_wrapper::struct_wrappers::device::ProcessInfo) -> GpuProcess {
     let memory_mib = match info.used_gpu_memory {
         UsedGpuMemory::Used(bytes) => Some(bytes >> 20),
         UsedGpuMemory::Unavailable => None,
     };
-    Process { pid: info.pid, memory_mib }
+    GpuProcess { pid: info.pid, memory_mib }
 }
 
 fn slowdowns(reasons: ThrottleReasons) -> Option<Vec<Slowdown>> {

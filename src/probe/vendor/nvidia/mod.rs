@@ -35,7 +35,7 @@ impl VendorProbe for Nvidia {
     }
 
     fn probe(&self, root: &Path) -> ProbeResult {
-        let proc::Probe { driver, gpus } = proc::probe(root, device::access);
+        let proc::Detected { driver, gpus } = proc::probe(root, device::access);
         ProbeResult { driver, gpus, findings: Vec::new() }
     }
 
@@ -139,7 +139,7 @@ fn has_traces(root: &Path) -> bool {
     root.join("proc/driver/nvidia").exists() || !proc::device_minors(root).is_empty()
 }
 
-fn from_nvml(probe: nvml::Probe) -> ProbeResult {
+fn from_nvml(probe: nvml::Detected) -> ProbeResult {
     let unknown = probe.unknown_to_nvml.iter().map(|minor| {
         Finding::warning(
             Kind::GpuLost,

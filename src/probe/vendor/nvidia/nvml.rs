@@ -51,7 +51,7 @@ pub(super) const MAX_MINOR: u32 = (1 << 20) - 1;
 
 /// NVML's answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Probe {
+pub struct Detected {
     /// The driver and CUDA version.
     pub driver: Driver,
     /// The GPUs in NVML's order.
@@ -108,7 +108,7 @@ pub(super) enum Step {
     /// The next GPU, without the data that depend on the other GPUs.
     Gpu(Box<Gpu>),
     /// All GPUs.
-    Done(Box<Probe>),
+    Done(Box<Detected>),
     /// NVML failed.
     Failed(NvmlFailure),
     /// The condition of all GPUs, if it was requested.
@@ -164,7 +164,7 @@ pub(super) fn probe(
     // A file of no listed GPU most likely belongs to a GPU that NVML counts but for which it returns no handle.
     let all_known = devices.iter().all(|(device, _)| !matches!(device, Some(Err(_))));
     let unknown_to_nvml = if all_known { unknown_minors(root, &gpus) } else { Vec::new() };
-    send(&Step::Done(Box::new(Probe { driver: driver(&nvml), gpus, unknown_to_nvml })))
+    send(&Step::Done(Box::new(Detected { driver: driver(&nvml), gpus, unknown_to_nvml })))
 }
 
 /// A GPU with a fault, which is not opened.

@@ -14,7 +14,7 @@ use model::inventory::{Access, Driver, Gpu, MigInstance, Obstacle, PciAddress, S
 
 /// The data from the kernel's files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Probe {
+pub struct Detected {
     /// The driver; `None` without any trace of one.
     pub driver: Option<Driver>,
     /// The GPUs by PCI address, as in NVML's order, then device files that /proc does not list.
@@ -25,7 +25,7 @@ pub struct Probe {
 type AccessCheck = fn(&Path) -> Access;
 
 /// Reads everything, and calls `check_access` once for each device file.
-pub fn probe(root: &Path, check_access: AccessCheck) -> Probe {
+pub fn probe(root: &Path, check_access: AccessCheck) -> Detected {
     let into_gpu = |(address, entry): (PciAddress, Entry)| entry.into_gpu(root, address, check_access);
     let mut gpus: Vec<Gpu> = entries(root).into_iter().map(into_gpu).collect();
     // /proc lists neither a fake device (`docker run --device /dev/null:/dev/nvidia0`) nor WSL2's.
@@ -45,7 +45,7 @@ pub fn probe(root: &Path, check_access: AccessCheck) -> Probe {
         version: version.as_deref().and_then(driver_version),
         cuda_version: None,
     });
-    Probe { driver, gpus }
+    Detected { driver, gpus }
 }
 
 /// An NVIDIA GPU without known facts.
