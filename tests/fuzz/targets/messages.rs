@@ -3,7 +3,7 @@
 
 use config::StartOnlyTables;
 use machine::protocol::{line, parse_answer, take_request};
-use init::handover::{Claim, Process, check_claim, main_pid};
+use init::handover::{Claim, Kinship, check_claim, main_pid};
 use libfuzzer_sys::fuzz_target;
 use sys::proc::Stat;
 
@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let _ = parse_answer(bytes);
 
-    let process = Stat::parse(&String::from_utf8_lossy(bytes)).map(Process::from);
+    let process = Stat::parse(&String::from_utf8_lossy(bytes)).map(Kinship::from);
     if let Ok(Some(named)) = main_pid(bytes) {
         assert!(named > 0);
         let claim = Claim { main: MAIN, session: MAIN, init: 1, sender: (MAIN, None), candidate: (named, process) };
