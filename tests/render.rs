@@ -1,6 +1,7 @@
 //! Rendering of configuration files from an inventory. Each directory in `tests/render` is a case: detected hardware
 //! (`inventory.json`: what differs from `tests/render/inventory.json`), configuration (`slurminit.toml`), user files (`config/`, `slurm/`) and
-//! output (`expected/`: the files that differ from those of the first case; `absent` names those that only the first case has).
+//! output (`expected/`: what differs from the first case. A file is recorded whole or, if that is shorter, as `NAME.diff`; `absent` names the
+//! files that only the first case has).
 //! `UPDATE=1 cargo test --test host render` writes `expected/`; review the diff before you commit it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -41,12 +42,29 @@ fn inventory(case: &Path) -> Inventory {
     serde_json::from_value(inventory).unwrap()
 }
 
+/// The lines that differ, each group between its neighbours. Without line numbers, so that a change of the first case is seen once.
+fn line_difference(base: &str, text: &str) -> String {
+    let difference = similar::TextDiff::from_lines(base, text).unified_diff().context_radius(1).to_string();
+    difference
+        .lines()
+        .map(|line| if line.starts_with("@@") { "@@\n".to_owned() } else { format!("{line}\n") })
+        .collect()
+}
+
 /// The files of a case that are recorded.
 fn differences(files: BTreeMap<String, String>, first: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let only_first =
         |name: &&String| *name != "oci.conf" && !files.contains_key(*name) && !files.contains_key("refusal.txt");
     let absent: String = first.keys().filter(only_first).map(|name| format!("{name}\n")).collect();
-    let mut files: BTreeMap<_, _> = files.into_iter().filter(|(name, text)| first.get(name) != Some(text)).collect();
+    let record = |(name, text): (String, String)| {
+        let difference = first.get(&name).map(|base| line_difference(base, &text));
+        match difference.filter(|difference| difference.lines().count() < text.lines().count()) {
+            Some(difference) => (format!("{name}.diff"), difference),
+            None => (name, text),
+        }
+    };
+    let mut files: BTreeMap<_, _> =
+        files.into_iter().filter(|(name, text)| first.get(name) != Some(text)).map(record).collect();
     if !absent.is_empty() {
         files.insert("absent".to_owned(), absent);
     }
