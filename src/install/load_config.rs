@@ -7,8 +7,7 @@ use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use sys::secret_variables;
-use sys::trusted_path;
-use sys::trusted_path::read;
+use sys::trusted_path::{self, UntrustedPath, read};
 
 /// The file to read: `path`, otherwise the one named by `SLURMINIT_CONFIG`, otherwise the default.
 pub fn file(path: Option<&Path>) -> PathBuf {
@@ -111,7 +110,7 @@ fn source_in(root: &Path, path: Option<&Path>, variables: Variables) -> Result<S
     let default_file = || root.join(DEFAULT_FILE.trim_start_matches('/'));
     let (bytes, origin) = match &named {
         Some(file) if *file != saved_toml => (read(file), file.clone()),
-        named => match read_saved_toml(root, &saved_toml) {
+        named => match read_saved(root, &saved_toml) {
             Some(bytes) => (bytes, PathBuf::from(secret_variables::TOML)),
             None => (read(&named.clone().unwrap_or_else(default_file)), PathBuf::from(DEFAULT_FILE)),
         },
@@ -148,14 +147,13 @@ pub fn variable() -> Result<Option<String>, ConfigError> {
     Variables::of_this_process().text()
 }
 
-/// The configuration that PID 1 stored from the variable; readable only for root.
-fn read_saved_toml(root: &Path, file: &Path) -> Option<io::Result<Vec<u8>>> {
+/// A file that PID 1 stored, if it exists. One in a directory that others may change is not from slurminit: a start closes /run before it
+/// writes there.
+fn read_saved(root: &Path, file: &Path) -> Option<io::Result<Vec<u8>>> {
     match trusted_path::open_file(root, file) {
         Ok(file) => Some(trusted_path::read_whole(&file)),
-        Err(untrusted) if untrusted.is_missing() => None,
-        // A start closes /run before it writes this file, so a file in a writable directory is not from slurminit.
-        Err(untrusted) if !matches!(untrusted, trusted_path::UntrustedPath::Io { .. }) => None,
-        Err(untrusted) => Some(Err(untrusted.into())),
+        Err(error @ UntrustedPath::Io { .. }) if !error.is_missing() => Some(Err(error.into())),
+        Err(_) => None,
     }
 }
 
@@ -165,13 +163,7 @@ fn read_saved_toml(root: &Path, file: &Path) -> Option<io::Result<Vec<u8>>> {
 /// The file cannot be read, or contains a setting that is not allowed.
 pub fn joined() -> Result<Option<TokenSettings>, ConfigError> {
     let path = Path::new(token::DIRECTORY).join(token::SETTINGS_FILE);
-    let bytes = match trusted_path::open_file(Path::new("/"), &path) {
-        Ok(file) => trusted_path::read_whole(&file),
-        Err(untrusted) if untrusted.is_missing() => return Ok(None),
-        // A start closes /run before it writes this file, so a file in a writable directory is not from slurminit.
-        Err(untrusted) if !matches!(untrusted, trusted_path::UntrustedPath::Io { .. }) => return Ok(None),
-        Err(untrusted) => Err(untrusted.into()),
-    };
+    let Some(bytes) = read_saved(Path::new("/"), &path) else { return Ok(None) };
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
     match text {
         Ok(text) => TokenSettings::parse(&text).map(Some),
@@ -201,6 +193,9 @@ pub fn named(path: Option<&Path>) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     /// A root directory with a configuration file in each place. Its text is a comment with the name of the place.
@@ -261,6 +256,20 @@ mod tests {
         let kept = Path::new(given::DIRECTORY).join(given::TOML_FILE);
         let source = source_in(machine.0.path(), Some(&kept), Variables::default()).unwrap();
         assert_eq!((source.text.as_str(), source.origin.as_path()), ("# kept", Path::new(secret_variables::TOML)));
+    }
+
+    #[test]
+    fn ignores_saved_configuration_that_others_may_have_written() {
+        let machine = Machine::new(&["kept", "default"]);
+        let saved = machine.place("kept");
+        let set_mode = |mode| std::fs::set_permissions(saved.parent().unwrap(), Permissions::from_mode(mode)).unwrap();
+        set_mode(0o777);
+        assert_eq!(machine.text(None, None, None), "# default");
+        set_mode(0o700);
+        assert_eq!(machine.text(None, None, None), "# kept");
+        std::fs::remove_file(&saved).unwrap();
+        std::fs::create_dir(&saved).unwrap();
+        assert!(machine.text(None, None, None).contains("SLURMINIT_TOML: cannot read the file"));
     }
 
     #[test]

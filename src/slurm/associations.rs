@@ -176,6 +176,37 @@ mod tests {
         assert_eq!(calls(2500, nothing).iter().filter(|call| call.starts_with("add user")).count(), 4);
     }
 
+    #[test]
+    fn changes_only_settings_that_differ() {
+        let toml = "[accounting]\nmode = 'embedded'\n[[account]]\nname = 'Lab'\nFairShare = 2\nParent = 'root'\n\
+            [[qos]]\nname = 'short'\nPriority = 5\n";
+        let config = Config::parse(toml, Path::new("slurminit.toml")).unwrap();
+        let calls = |account: &'static str, qos: &'static str| {
+            let made = RefCell::new(Vec::new());
+            let run = |_: &str, arguments: &[&str]| {
+                let line = arguments[3..].join(" ");
+                let stdout = match line.as_str() {
+                    "show qos format=name" => "short\n",
+                    "show assoc cluster=c format=account,user" => "lab|\n",
+                    "show user format=user,defaultaccount" => "",
+                    "show assoc user= account=Lab cluster=c format=FairShare,ParentName" => account,
+                    "show qos name=short format=Priority" => qos,
+                    _ => {
+                        made.borrow_mut().push(line);
+                        ""
+                    }
+                };
+                Answer::Ended { succeeded: true, stdout: stdout.to_owned(), stderr: String::new() }
+            };
+            apply_with(Sacctmgr(Client::with_runner(&run)), &config, "c").unwrap();
+            made.into_inner()
+        };
+        assert_eq!(calls("2|root\n", "5\n"), [""; 0]);
+        let account = "modify account where name=Lab cluster=c set FairShare=2 Parent=root";
+        assert_eq!(calls("2|other\n", "5\n"), [account]);
+        assert_eq!(calls("2|root\n", "4\n"), ["modify qos where name=short set Priority=5"]);
+    }
+
     /// slurmdbd stores `Lab` as `lab`.
     #[test]
     fn adds_nothing_that_exists_in_lower_case() {

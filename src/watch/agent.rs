@@ -417,3 +417,29 @@ pub fn unix_ms() -> u64 {
     let elapsed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guards_memory_where_slurm_does_not() {
+        for (guard, without_cgroups, is_needed) in
+            [(true, true, true), (true, false, false), (false, true, false), (false, false, false)]
+        {
+            let config = Config::parse(&format!("[memory]\nguard = {guard}\n"), Path::new("slurminit.toml")).unwrap();
+            let prepared = Prepared { without_cgroups, ..Prepared::default() };
+            assert_eq!(is_guard_needed(&config, &prepared), is_needed, "{guard} {without_cgroups}");
+        }
+    }
+
+    #[test]
+    fn changes_gpu_count_without_gpu_jobs_or_without_any() {
+        let recount = |toml: &str| recount(&Config::parse(toml, Path::new("slurminit.toml")).unwrap(), "burst-1");
+        assert_eq!(recount(""), Recount::WithoutGpuJobs);
+        assert_eq!(recount("role = 'compute'\n[slurm]\ncontroller = 'head'\n"), Recount::WithoutJobs);
+        let nodes = "[[autoscale.nodes]]\nname = 'burst-[1-2]'\ncpus = 1\nmemory_mib = 1000\n";
+        let cloud = format!("role = 'compute'\n[slurm]\ncontroller = 'head'\n{nodes}");
+        assert_eq!(recount(&cloud), Recount::Never);
+    }
+}

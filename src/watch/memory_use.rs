@@ -267,7 +267,11 @@ pub fn describe_users(users: &BTreeMap<Option<u32>, UserMemory>, name: impl Fn(u
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt as _;
+
     use super::*;
+
+    const USER: u32 = 4711;
 
     #[test]
     fn own_process_share_includes_allocated_memory() {
@@ -276,6 +280,27 @@ mod tests {
         assert!(own >= 64 << 20 && mapped.is_empty(), "{own}");
         drop(filled);
         assert_eq!(kib("Rss: 1 kB\nPss:    12 kB\n", "Pss"), Some(12));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for a child")]
+    fn counts_processes_of_users_and_not_those_of_root() {
+        let is_root = nix::unistd::geteuid().is_root();
+        let mut child = std::process::Command::new("cat");
+        child.stdin(std::process::Stdio::piped());
+        if is_root {
+            child.uid(USER);
+        }
+        let mut child = child.spawn().unwrap();
+        let users: BTreeSet<u32> = processes(BTreeSet::new())
+            .into_iter()
+            .filter(|(process, _)| process.job.is_none())
+            .map(|(process, _)| process.uid)
+            .collect();
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!users.contains(&0), "{users:?}");
+        assert!(users.contains(&if is_root { USER } else { nix::unistd::getuid().as_raw() }), "{users:?}");
     }
 
     #[test]

@@ -29,6 +29,21 @@ const DELETE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long the controller may take to delete a node without jobs.
 const IDLE_DELETE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// When a repeated report was last made.
+#[derive(Default)]
+struct LastReport(Option<Instant>);
+
+impl LastReport {
+    /// Whether a report is due, which then counts as made.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.0.is_none_or(|at| now.duration_since(at) >= REPORT_INTERVAL);
+        if is_due {
+            self.0 = Some(now);
+        }
+        is_due
+    }
+}
+
 /// Waits for the controller, deletes an outdated node record there, and execs slurmd. `is_restart`: a slurmd of this container was
 /// ready before.
 pub fn run(
@@ -80,15 +95,14 @@ pub fn run(
 /// The controller's record of the node, once the node has the promised resources. Until then no slurmd registers: slurmctld would
 /// mark the node invalid without an explanation.
 fn await_promised_resources(node: &str, first: Option<NodeRecord>, conf: &str) -> anyhow::Result<Option<NodeRecord>> {
-    let (mut record, mut reported_at) = (first, None::<Instant>);
+    let (mut record, mut last_report) = (first, LastReport::default());
     while let Some(shortfall) = record.as_ref().and_then(|record| record.shortfall(conf)) {
-        if reported_at.is_none() {
+        if last_report.0.is_none() {
             // The node's jobs move to other nodes, and it gets no new ones.
             let reason = format!("reason={}{shortfall}", nodes::shortfall_reason_prefix());
             SLURM.update_node(node, &["state=down", &reason])?;
         }
-        if reported_at.is_none_or(|reported_at| reported_at.elapsed() >= REPORT_INTERVAL) {
-            reported_at = Some(Instant::now());
+        if last_report.is_due(Instant::now()) {
             let down = Finding::error(
                 Kind::Container,
                 format!("this node has fewer resources than [[autoscale.nodes]] ({shortfall}), and is down"),
@@ -105,15 +119,14 @@ fn await_promised_resources(node: &str, first: Option<NodeRecord>, conf: &str) -
 
 /// The controller's record of the node, once no other container answers under its name.
 fn await_free_name(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>> {
-    let mut reported_at: Option<Instant> = None;
+    let mut last_report = LastReport::default();
     loop {
         let Some(record) = await_record(node, None)? else { return Ok(None) };
         let Some(why) = controller_reachability::name_conflict(node, &record, port) else { return Ok(Some(record)) };
-        if reported_at.is_none() {
+        if last_report.0.is_none() {
             controller_reachability::report_conflict(node, &record);
         }
-        if reported_at.is_none_or(|reported_at| reported_at.elapsed() >= REPORT_INTERVAL) {
-            reported_at = Some(Instant::now());
+        if last_report.is_due(Instant::now()) {
             report::info(message!("node-name-taken", "{why}", why));
         }
         (0..10).for_each(|_| pause());
@@ -123,7 +136,7 @@ fn await_free_name(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>> 
 /// The controller's record of the node, once it responds.
 fn await_record(node: &str, timeout: Option<Duration>) -> anyhow::Result<Option<NodeRecord>> {
     let begin = Instant::now();
-    let mut reported_at: Option<Instant> = None;
+    let mut last_report = LastReport::default();
     loop {
         let why = match SLURM.node(node) {
             Ok(record) => return Ok(record),
@@ -133,10 +146,7 @@ fn await_record(node: &str, timeout: Option<Duration>) -> anyhow::Result<Option<
             return Ok(None);
         }
         // A controller that starts at the same time is not ready yet.
-        if begin.elapsed() > Duration::from_secs(2)
-            && reported_at.is_none_or(|reported_at| reported_at.elapsed() >= REPORT_INTERVAL)
-        {
-            reported_at = Some(Instant::now());
+        if begin.elapsed() > Duration::from_secs(2) && last_report.is_due(Instant::now()) {
             report::warn(message!(
                 "waiting-for-controller",
                 "waiting for the controller: {cause}",
@@ -288,6 +298,14 @@ fn pause() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn repeats_report_once_per_interval() {
+        let mut last = LastReport::default();
+        let begin = Instant::now();
+        let due = [0, 1, 29, 30, 31, 59, 60].map(|second| last.is_due(begin + Duration::from_secs(second)));
+        assert_eq!(due, [true, false, false, true, false, false, true]);
+    }
 
     #[test]
     fn removes_quoting_characters_from_reason() {

@@ -24,6 +24,30 @@ fn reports_program_error_with_job_without_drain() {
 }
 
 #[test]
+fn reports_job_once_when_slurmctld_answers_late() {
+    let mut cluster = Cluster::new(2);
+    cluster.event(0, 31);
+    cluster.jobs[1] = Some(17);
+    cluster.advance(1000);
+    cluster.health.add_event(cluster.now, Some(&cluster.gpus[1].key()), 43);
+    let (query, other): (Vec<_>, _) =
+        cluster.health.step(cluster.now).into_iter().partition(|action| matches!(action, Action::QueryJobs));
+    other.into_iter().for_each(|action| cluster.perform(action));
+    cluster.advance(500);
+    cluster.run_actions();
+    let lines = |cluster: &Cluster| cluster.log.iter().filter(|line| line.contains("XID")).count();
+    let jobs = |cluster: &Cluster| -> Vec<usize> {
+        cluster.health.report(ProcessId::default()).recent.iter().map(|fault| fault.jobs.len()).collect()
+    };
+    assert_eq!((lines(&cluster), jobs(&cluster)), (2, vec![0, 0]), "{:?}", cluster.log);
+    query.into_iter().for_each(|action| cluster.perform(action));
+    (0..3).for_each(|_| cluster.sample(&[]));
+    assert_eq!((lines(&cluster), jobs(&cluster)), (3, vec![0, 1]), "{:?}", cluster.log);
+    let of_job: Vec<_> = cluster.log.iter().filter(|line| line.contains("job 17 of alice")).collect();
+    assert!(of_job.len() == 1 && of_job[0].starts_with("GPU 1 (") && of_job[0].contains("XID 43"), "{of_job:?}");
+}
+
+#[test]
 fn xid_requiring_reset_drains_until_driver_reports_recovery() {
     let mut cluster = Cluster::new(2);
     cluster.event(0, 79);
