@@ -20,8 +20,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum ControlError {
-    #[error("{}: no slurminit runs here as PID 1 of a cluster: {source}", socket.display())]
-    NotRunning { socket: PathBuf, source: io::Error },
+    #[error("{}: no slurminit runs here as PID 1 of a cluster: {error}", socket.display())]
+    NotRunning { socket: PathBuf, error: io::Error },
     #[error("{}: only root may do this; try `docker exec -u root`, or sudo", socket.display())]
     NotPermitted { socket: PathBuf },
     #[error("{}: slurminit does not answer (timeout {} s); see `docker logs`", socket.display(), DEADLINE.as_secs())]
@@ -60,9 +60,9 @@ type OnLines<'a> = &'a mut dyn FnMut(&[u8]) -> io::Result<()>;
 /// With `is_finite`, the deadline is that of the complete answer, otherwise that of its first line.
 fn exchange(socket: &Path, request: &Request, is_finite: bool, on_lines: OnLines<'_>) -> Result<Reply, ControlError> {
     let path = || socket.to_owned();
-    let failed = |source: io::Error| match source.kind() {
+    let failed = |error: io::Error| match error.kind() {
         ErrorKind::PermissionDenied => ControlError::NotPermitted { socket: path() },
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => ControlError::NotRunning { socket: path(), source },
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => ControlError::NotRunning { socket: path(), error },
         _ => ControlError::NoAnswer { socket: path() },
     };
     let deadline = Instant::now() + DEADLINE;

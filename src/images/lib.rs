@@ -75,8 +75,8 @@ pub enum ImageError {
     Registry { why: String, repair: String },
     #[error("{0} (reported by the task that pulled it for all)")]
     PullOfAnother(String),
-    #[error("{path}: {source}")]
-    Io { path: PathBuf, source: io::Error },
+    #[error("{path}: {error}")]
+    Io { path: PathBuf, error: io::Error },
     #[error("cannot read the archive: {0}")]
     Read(io::Error),
 }
@@ -112,12 +112,12 @@ impl ImageError {
             }
             UntrustedPath::Open { path, mode } => Self::Open { path, mode },
             UntrustedPath::Link { path } => Self::Link { path },
-            UntrustedPath::Io { path, source } => Self::Io { path, source },
+            UntrustedPath::Io { path, error } => Self::Io { path, error },
         }
     }
 
-    fn io(path: impl Into<PathBuf>, source: impl Into<io::Error>) -> Self {
-        Self::Io { path: path.into(), source: source.into() }
+    fn io(path: impl Into<PathBuf>, error: impl Into<io::Error>) -> Self {
+        Self::Io { path: path.into(), error: error.into() }
     }
 }
 

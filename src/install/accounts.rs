@@ -106,7 +106,7 @@ pub fn removed_users(config: &Config, root: &Path) -> Result<Vec<(u32, String)>,
 /// Reads /etc/passwd and /etc/group. /etc/shadow is read only if it will be written.
 pub(super) fn read(root: &Path, must_exist: bool) -> Result<AccountFiles, InstallError> {
     let read_file = |path| match read_text(root, path)? {
-        None if must_exist => Err(InstallError::Read { path: path.to_owned(), source: ErrorKind::NotFound.into() }),
+        None if must_exist => Err(InstallError::Read { path: path.to_owned(), error: ErrorKind::NotFound.into() }),
         text => Ok(text.unwrap_or_default()),
     };
     Ok(AccountFiles { group: read_file(Path::new(FILES[0]))?, passwd: read_file(Path::new(FILES[1]))?, shadow: None })

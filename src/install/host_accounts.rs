@@ -55,7 +55,7 @@ fn read(root: &Path, path: &Path) -> Result<String, (String, String)> {
     let chown =
         format!("mount it read-only, or make root the owner: chown root {shown} and its directory, and chmod go-w");
     let file = trusted_path::open_file(root, path).map_err(|error| match error {
-        UntrustedPath::Io { path, source } => (format!("{}: {source}", path.display()), mount.to_owned()),
+        UntrustedPath::Io { path, error } => (format!("{}: {error}", path.display()), mount.to_owned()),
         UntrustedPath::Foreign { path, uid } => (format!("{} belongs to uid {uid}", path.display()), chown.clone()),
         UntrustedPath::Open { path, mode } => {
             (format!("others may write {} (mode {mode:04o})", path.display()), chown.clone())

@@ -30,10 +30,10 @@ pub fn has_host_name(root: &Path, name: &str) -> io::Result<bool> {
 /// The file cannot be read or written.
 pub fn install_host_name(root: &Path, name: &str, address: IpAddr) -> Result<bool, InstallError> {
     let path = Path::new("/etc/hosts");
-    add(root, path, name, address).map_err(|source| InstallError::Hosts {
+    add(root, path, name, address).map_err(|error| InstallError::Hosts {
         path: PathBuf::from(path),
         name: name.to_owned(),
-        source,
+        error,
     })
 }
 
@@ -109,7 +109,7 @@ pub fn is_loopback_name(root: &Path, name: &str) -> io::Result<bool> {
 pub fn install_node_names(root: &Path, nodes: &[(String, String)]) -> Result<(), InstallError> {
     let path = PathBuf::from("/etc/hosts");
     let name = nodes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-    update_hosts(root, nodes).map_err(|source| InstallError::Hosts { path, name, source })
+    update_hosts(root, nodes).map_err(|error| InstallError::Hosts { path, name, error })
 }
 
 fn update_hosts(root: &Path, nodes: &[(String, String)]) -> io::Result<()> {

@@ -66,28 +66,28 @@ use sys::under;
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum InstallError {
-    #[error("cannot read {path}: {source}; correct its permissions or remove it")]
-    Read { path: PathBuf, source: io::Error },
+    #[error("cannot read {path}: {error}; correct its permissions or remove it")]
+    Read { path: PathBuf, error: io::Error },
     #[error("{path} is not UTF-8 text; save it as UTF-8")]
     NotText { path: PathBuf },
-    #[error("cannot write {path}: {source}; {repair}. The previous file is unchanged")]
-    Write { path: PathBuf, source: io::Error, repair: &'static str },
-    #[error("cannot make the directory {path}: {source}; {repair}")]
-    Directory { path: PathBuf, source: io::Error, repair: &'static str },
+    #[error("cannot write {path}: {error}; {repair}. The previous file is unchanged")]
+    Write { path: PathBuf, error: io::Error, repair: &'static str },
+    #[error("cannot make the directory {path}: {error}; {repair}")]
+    Directory { path: PathBuf, error: io::Error, repair: &'static str },
     #[error("user not found: `{user}`, the owner of {path}; {repair}")]
     NoUser { user: String, path: PathBuf, repair: String },
     #[error(
-        "cannot give {path} to user `{user}`: {source}; start as root, with the capabilities CHOWN and DAC_OVERRIDE"
+        "cannot give {path} to user `{user}`: {error}; start as root, with the capabilities CHOWN and DAC_OVERRIDE"
     )]
-    Owner { path: PathBuf, user: String, source: io::Error },
+    Owner { path: PathBuf, user: String, error: io::Error },
     #[error(
         "{path} belongs to uid {uid} and holds other files; name an empty directory, or give it to the daemon's user with chown"
     )]
     Occupied { path: PathBuf, uid: u32 },
     #[error(
-        "cannot make root the owner of {path}: {source}; add the capability CHOWN, or run `chown root` on the host's directory"
+        "cannot make root the owner of {path}: {error}; add the capability CHOWN, or run `chown root` on the host's directory"
     )]
-    Take { path: PathBuf, source: io::Error },
+    Take { path: PathBuf, error: io::Error },
     #[error("the munge key {path} has {length} bytes, but munged requires 32 to 1024; {repair}")]
     KeyLength { path: PathBuf, length: u64, repair: &'static str },
     #[error(transparent)]
@@ -102,42 +102,42 @@ pub enum InstallError {
     KeyKind { path: PathBuf },
     #[error("the munge key {path} has several hard links and does not belong to munge; replace it with a copy (cp -p)")]
     KeyLinks { path: PathBuf },
-    #[error("cannot add the node's name to {path}: {source}; start the container with --add-host {name}:127.0.0.1")]
-    Hosts { path: PathBuf, name: String, source: io::Error },
+    #[error("cannot add the node's name to {path}: {error}; start the container with --add-host {name}:127.0.0.1")]
+    Hosts { path: PathBuf, name: String, error: io::Error },
     #[error(
         "unusable password of the accounting database in {path}: {why}; mount a secret, or set `[accounting] password_secret`"
     )]
     Password { path: PathBuf, why: String },
-    #[error("cannot read random bytes for a new key: {source}")]
-    Random { source: io::Error },
+    #[error("cannot read random bytes for a new key: {error}")]
+    Random { error: io::Error },
 }
 
 impl From<UntrustedPath> for InstallError {
     fn from(untrusted: UntrustedPath) -> Self {
         match untrusted {
-            UntrustedPath::Io { path, source } => Self::directory(&path, source),
+            UntrustedPath::Io { path, error } => Self::directory(&path, error),
             other => Self::UntrustedPath(other),
         }
     }
 }
 
 impl InstallError {
-    fn write(path: &Path, source: io::Error) -> Self {
-        let repair = repair(&source);
-        Self::Write { path: path.to_owned(), source, repair }
+    fn write(path: &Path, error: io::Error) -> Self {
+        let repair = repair(&error);
+        Self::Write { path: path.to_owned(), error, repair }
     }
 
     /// The error for a directory of another user that could not be given to root.
-    fn take(path: &Path, source: io::Error) -> Self {
-        match source.kind() {
-            io::ErrorKind::PermissionDenied => Self::Take { path: path.to_owned(), source },
-            _ => Self::directory(path, source),
+    fn take(path: &Path, error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => Self::Take { path: path.to_owned(), error },
+            _ => Self::directory(path, error),
         }
     }
 
-    fn directory(path: &Path, source: io::Error) -> Self {
-        let repair = repair(&source);
-        Self::Directory { path: path.to_owned(), source, repair }
+    fn directory(path: &Path, error: io::Error) -> Self {
+        let repair = repair(&error);
+        Self::Directory { path: path.to_owned(), error, repair }
     }
 }
 
@@ -166,7 +166,7 @@ fn read_text(root: &Path, path: &Path) -> Result<Option<String>, InstallError> {
     match trusted_path::read(&under(root, path)) {
         Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| InstallError::NotText { path: path.to_owned() }),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
-        Err(source) => Err(InstallError::Read { path: path.to_owned(), source }),
+        Err(error) => Err(InstallError::Read { path: path.to_owned(), error }),
     }
 }
 

@@ -119,7 +119,7 @@ pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, Insta
 /// Fills a new key with random bytes.
 pub(super) fn fill_random(key: &mut [u8]) -> Result<(), InstallError> {
     let random = File::open("/dev/urandom").and_then(|mut random| random.read_exact(key));
-    random.map_err(|source| InstallError::Random { source })
+    random.map_err(|error| InstallError::Random { error })
 }
 
 /// The place of munged's key.
@@ -153,7 +153,7 @@ impl KeyPlace {
     }
 
     fn read(&self, repair: &'static str) -> Result<Option<Vec<u8>>, InstallError> {
-        let unreadable = |source| InstallError::Read { path: self.path.clone(), source };
+        let unreadable = |error| InstallError::Read { path: self.path.clone(), error };
         match self.directory.metadata_of(&self.name) {
             Ok(metadata) if metadata.is_file() => {}
             Ok(_) => return Err(InstallError::KeyKind { path: self.path.clone() }),
@@ -195,7 +195,7 @@ impl KeyPlace {
     /// because the other name may be an unrelated file.
     fn correct_permissions(&self) -> Result<Option<Finding>, InstallError> {
         let path = &self.path;
-        let unreadable = |source| InstallError::Read { path: path.clone(), source };
+        let unreadable = |error| InstallError::Read { path: path.clone(), error };
         let file = self.directory.open_file(&self.name).map_err(unreadable)?;
         let metadata = file.metadata().map_err(unreadable)?;
         let mode = metadata.permissions().mode() & 0o7777;
@@ -245,7 +245,7 @@ fn read_trusted_key(root: &Path, path: &Path, findings: &mut Vec<Finding>) -> Re
     match trusted_path::open_file(root, path) {
         Ok(file) => read_key(&file, path, LENGTH_REPAIR),
         Err(error) if error.is_missing() => Ok(None),
-        Err(UntrustedPath::Io { path, source }) => Err(InstallError::Read { path, source }),
+        Err(UntrustedPath::Io { path, error }) => Err(InstallError::Read { path, error }),
         Err(untrusted) => {
             findings.push(Finding::warning(
                 Kind::Files,
@@ -260,7 +260,7 @@ fn read_trusted_key(root: &Path, path: &Path, findings: &mut Vec<Finding>) -> Re
 
 /// The key in a file; `None` if the file is empty, which a crash can leave of a new key.
 fn read_key(file: &File, path: &Path, repair: &'static str) -> Result<Option<Vec<u8>>, InstallError> {
-    let unreadable = |source| InstallError::Read { path: path.to_owned(), source };
+    let unreadable = |error| InstallError::Read { path: path.to_owned(), error };
     let metadata = file.metadata().map_err(unreadable)?;
     if metadata.len() == 0 {
         return Ok(None);

@@ -67,8 +67,8 @@ impl Owner {
         self.ids.is_none_or(|(user, _)| metadata.uid() == user)
     }
 
-    pub(super) fn error(&self, path: &Path, source: io::Error) -> InstallError {
-        InstallError::Owner { path: path.to_owned(), user: self.name.clone(), source }
+    pub(super) fn error(&self, path: &Path, error: io::Error) -> InstallError {
+        InstallError::Owner { path: path.to_owned(), user: self.name.clone(), error }
     }
 }
 

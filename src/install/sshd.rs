@@ -93,7 +93,7 @@ fn host_key(config: &Config, root: &Path) -> Result<Option<Finding>, InstallErro
     let parent = make_directory(root, path.parent().unwrap_or(Path::new("/")), 0o700)?;
     let why = match parent.metadata_of(name) {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(InstallError::Read { path, source: error }),
+        Err(error) => return Err(InstallError::Read { path, error }),
         Ok(key)
             if key.is_file() && is_ours(key.uid()) && key.mode() & 0o077 == 0 && key.nlink() == 1 && key.len() > 0 =>
         {
@@ -202,7 +202,7 @@ fn reason(untrusted: &UntrustedPath, path: &Path) -> String {
         UntrustedPath::Foreign { path, uid } => format!("{} belongs to uid {uid}", path.display()),
         UntrustedPath::Open { path, mode } => format!("others may write {} (mode {mode:04o})", path.display()),
         UntrustedPath::Link { path } => format!("{} is a link that root did not make", path.display()),
-        UntrustedPath::Io { source, .. } => format!("{}: {source}", path.display()),
+        UntrustedPath::Io { error, .. } => format!("{}: {error}", path.display()),
     }
 }
 

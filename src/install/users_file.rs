@@ -19,12 +19,12 @@ pub fn replace_users_file(path: &Path, text: &str) -> Result<bool, InstallError>
     let target = match fs::canonicalize(path) {
         Ok(target) => target,
         Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
-        Err(source) => return Err(InstallError::Read { path: path.to_owned(), source }),
+        Err(error) => return Err(InstallError::Read { path: path.to_owned(), error }),
     };
     match trusted_path::read(&target) {
         Ok(old) if old == text.as_bytes() => return Ok(false),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(InstallError::Read { path: path.to_owned(), source: error });
+            return Err(InstallError::Read { path: path.to_owned(), error });
         }
         _ => {}
     }

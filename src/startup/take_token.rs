@@ -25,14 +25,14 @@ const OPTION: &str = "--join";
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message states it")]
 pub enum TokenRejection {
-    #[error("{place}: {source}")]
-    Token { place: &'static str, source: TokenError },
+    #[error("{place}: {error}")]
+    Token { place: &'static str, error: TokenError },
     #[error("{0} requires a token; run `slurminit join-command` in the controller's container to get one")]
     MissingValue(&'static str),
     #[error("{0} and {1} contain different tokens; remove one of them")]
     DifferentTokens(&'static str, &'static str),
-    #[error("{place}: {source}")]
-    Settings { place: &'static str, source: Box<ConfigError> },
+    #[error("{place}: {error}")]
+    Settings { place: &'static str, error: Box<ConfigError> },
     #[error(
         "other users can read the token {SECRET} (uid {uid}, mode {mode:04o}); run chown root and chmod 0400 on its source"
     )]
@@ -66,7 +66,7 @@ pub fn take_token(option: Option<Option<&OsStr>>, inherited: Option<&Inherited>)
     let sources: Vec<(&'static str, String)> = [option, variable, secret].into_iter().flatten().collect();
     let Some((place, text)) = sources.first() else { return Ok(()) };
     let decoded = |(place, text): &(&'static str, String)| {
-        Token::decode(text).map_err(|source| TokenRejection::Token { place, source })
+        Token::decode(text).map_err(|error| TokenRejection::Token { place, error })
     };
     let token = decoded(&sources[0])?;
     for other in &sources[1..] {
@@ -75,7 +75,7 @@ pub fn take_token(option: Option<Option<&OsStr>>, inherited: Option<&Inherited>)
         }
     }
     TokenSettings::parse(&token.contents.settings)
-        .map_err(|error| TokenRejection::Settings { place, source: Box::new(error) })?;
+        .map_err(|error| TokenRejection::Settings { place, error: Box::new(error) })?;
     if *place == OPTION && is_in_parent_command_line(text) {
         return Err(TokenRejection::VisibleInParent);
     }
@@ -100,7 +100,7 @@ fn secret() -> Result<Option<String>, TokenRejection> {
         }
         Err(untrusted) => return Err(untrusted.into()),
     };
-    let failed = |source| TokenRejection::Secret(UntrustedPath::Io { path: SECRET.into(), source });
+    let failed = |error| TokenRejection::Secret(UntrustedPath::Io { path: SECRET.into(), error });
     let metadata = file.metadata().map_err(failed)?;
     let (uid, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     if uid != 0 || mode & 0o077 != 0 {

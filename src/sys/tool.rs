@@ -35,8 +35,17 @@ pub fn ask<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S], deadlin
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         },
-        Err(error) if error.kind() == ErrorKind::TimedOut => Answer::Silent,
-        Err(_) => Answer::Missing,
+        Err(error) => match error.kind() {
+            ErrorKind::TimedOut => Answer::Silent,
+            // Also that of a directory of PATH which this user may not search.
+            ErrorKind::NotFound | ErrorKind::PermissionDenied => Answer::Missing,
+            // Too many processes or open files, too long arguments, no memory.
+            _ => Answer::Ended {
+                succeeded: false,
+                stdout: String::new(),
+                stderr: format!("cannot be executed: {error}"),
+            },
+        },
     }
 }
 
@@ -163,6 +172,10 @@ mod tests {
             Answer::Ended { succeeded: false, stdout: "out\n".to_owned(), stderr: "err\n".to_owned() }
         );
         assert_eq!(ask("/nowhere/docker", &["info"], TIMEOUT), Answer::Missing);
+        // Linux: 128 KiB for one argument.
+        let long = "x".repeat(200 << 10);
+        let answer = ask("true", &[long], TIMEOUT).output_of("true").unwrap_err();
+        assert!(answer.contains("Argument list too long"), "{answer}");
         let soon = Duration::from_millis(50);
         for hangs in ["exec sleep 600", "exec >&- 2>&-; exec sleep 600"] {
             assert_eq!(ask("sh", &["-c", hangs], soon), Answer::Silent, "{hangs}");

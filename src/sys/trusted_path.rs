@@ -45,27 +45,27 @@ pub enum UntrustedPath {
     Open { path: PathBuf, mode: u32 },
     #[error("untrusted symbolic link: {path} may have been created by a user other than root; remove it")]
     Link { path: PathBuf },
-    #[error("{path}: {source}")]
-    Io { path: PathBuf, source: io::Error },
+    #[error("{path}: {error}")]
+    Io { path: PathBuf, error: io::Error },
 }
 
 impl From<UntrustedPath> for io::Error {
     fn from(untrusted: UntrustedPath) -> Self {
         match untrusted {
-            UntrustedPath::Io { source, .. } => source,
+            UntrustedPath::Io { error, .. } => error,
             other => Self::other(other),
         }
     }
 }
 
 impl UntrustedPath {
-    fn io(path: &Path, source: impl Into<io::Error>) -> Self {
-        Self::Io { path: path.to_owned(), source: source.into() }
+    fn io(path: &Path, error: impl Into<io::Error>) -> Self {
+        Self::Io { path: path.to_owned(), error: error.into() }
     }
 
     /// Whether nothing exists at the path.
     pub fn is_missing(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+        matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
 }
 

@@ -3,11 +3,11 @@
 /// The result of running a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The program does not exist or cannot be executed.
+    /// The program does not exist, or this user may not execute it.
     Missing,
     /// The program was still running at the deadline and was killed.
     Silent,
-    /// The program ended.
+    /// The program ended, or the system could not start it: then `stderr` is the reason.
     Ended {
         /// Whether the program exited with 0.
         succeeded: bool,
