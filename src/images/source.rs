@@ -137,9 +137,8 @@ pub(crate) fn index_archive(file: &Arc<File>) -> Result<Option<ImageFiles>, Imag
     }
     // A file system may have a file of this name, too.
     let documents = files.document("manifest.json").ok();
-    let Some(images) = documents.and_then(|bytes| serde_json::from_slice::<Vec<SavedImage>>(&bytes).ok()) else {
-        return Ok(None);
-    };
+    let images = documents.and_then(|bytes| serde_json::from_slice::<Vec<SavedImage>>(&bytes).ok());
+    let Some(images) = images.filter(|images| !images.is_empty()) else { return Ok(None) };
     if images.iter().flat_map(|image| [&image.config].into_iter().chain(&image.layers)).all(|name| files.has(name)) {
         return Ok(Some(files));
     }

@@ -14,7 +14,7 @@ use flate2::write::GzEncoder;
 use tempfile::TempDir;
 
 use super::*;
-use archive::{Layout, Tar, layout, save};
+use archive::{Layout, Tar, layout, named_save, save};
 
 /// An importer into a new directory, with a size limit in bytes.
 pub(super) fn importer(directory: &TempDir, bytes: u64) -> Importer {
@@ -38,6 +38,13 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
+}
+
+/// As many frames with content, and after each one a frame that decoders skip, as zstd:chunked has it.
+fn zstd(bytes: &[u8], frames: usize) -> Vec<u8> {
+    let frame = |part: &[u8]| ruzstd::encoding::compress_to_vec(part, ruzstd::encoding::CompressionLevel::Fastest);
+    let skipped = [b"\x5a\x2a\x4d\x18".as_slice(), &7_u32.to_le_bytes(), b"chunked"].concat();
+    bytes.chunks(bytes.len().div_ceil(frames)).flat_map(|part| [frame(part), skipped.clone()].concat()).collect()
 }
 
 fn name(text: &str) -> ImageName {
@@ -89,12 +96,23 @@ fn all_archive_formats_import_same_files() {
     let plain = layers();
     let zipped = layers().map(|layer| gzip(&layer));
     let oci = layout(&Layout { layers: &zipped, plain: &plain, ..Layout::default() });
+    let compressed = [layers().map(|layer| zstd(&layer, 1)), layers().map(|layer| zstd(&layer, 4))];
+    let of_zstd = |layers: &[Vec<u8>]| layout(&Layout { layers, plain: &plain, ..Layout::default() });
+    let of_tool = |layers: &[Vec<u8>], names| stream(named_save(layers, &plain, names));
+    let blob: archive::Namer = |hex| format!("blobs/sha256/{hex}");
     let all = [
         ("save", stream(save(&plain, true))),
         ("linked-save", stream(save(&plain, false))),
         ("zipped-save", stream(gzip(&save(&plain, true)))),
         ("oci", stream(oci.clone())),
         ("oci-plain", stream(layout(&Layout { layers: &plain, plain: &plain, ..Layout::default() }))),
+        ("two-tags", stream(layout(&Layout { layers: &plain, plain: &plain, tags: 2, ..Layout::default() }))),
+        ("zstd", stream(of_zstd(&compressed[0]))),
+        ("zstd-chunked", stream(of_zstd(&compressed[1]))),
+        ("crane-kaniko-ko", of_tool(&zipped, hostile::FLAT)),
+        ("rules-docker", of_tool(&plain, [|hex| format!("{hex}.json"), |hex| format!("{hex}/layer.tar")])),
+        ("rules-oci", of_tool(&zipped, [blob, blob])),
+        ("own-names", of_tool(&plain, [|_| "app/config".to_owned(), |hex| format!("app/layers/{hex}")])),
     ];
     for (image, source) in all {
         let record = importer.import(&name(image), source).unwrap_or_else(|error| panic!("{image}: {error}"));
@@ -121,7 +139,35 @@ fn all_archive_formats_import_same_files() {
     importer.import(&name("export"), stream(exported)).unwrap();
     assert_eq!(read(&importer.store, "export", ".wh.literal").as_deref(), Some("x"));
     assert!(!importer.store.rootfs(&name("export")).join("dev/null").exists());
-    assert_eq!(importer.store.list().unwrap().images.len(), 9);
+    assert_eq!(importer.store.list().unwrap().images.len(), 16);
+}
+
+#[test]
+fn exported_file_system_may_have_files_of_an_image() {
+    let directory = scratch();
+    let importer = importer(&directory, 1 << 20);
+    let web_application = br#"{"name": "Config", "icons": []}"#.as_slice();
+    for (image, content) in
+        [("application", web_application), ("list", b"[]"), ("names", br#"["Config"]"#), ("no-json", b"{")]
+    {
+        let exported = Tar::new().file("manifest.json", 0o644, content).file("index.json", 0o644, b"{}");
+        let exported = exported.file("bin/sh", 0o755, b"sh").file("0/layer.tar", 0o644, b"no archive").end();
+        let record = importer.import(&name(image), stream(exported)).unwrap_or_else(|error| panic!("{image}: {error}"));
+        assert_eq!((record.layers, read(&importer.store, image, "bin/sh").as_deref()), (0, Some("sh")), "{image}");
+        assert_eq!(read(&importer.store, image, "manifest.json").unwrap().as_bytes(), content, "{image}");
+    }
+}
+
+#[test]
+fn home_of_root_is_open_and_its_files_keep_their_modes() {
+    let directory = scratch();
+    let importer = importer(&directory, 1 << 20);
+    let exported = Tar::new().directory("root/", 0o700).directory("root/.ssh/", 0o700).file("root/.netrc", 0o600, b"x");
+    let exported = exported.directory("root/conda/", 0o755).directory("opt/root/", 0o700);
+    importer.import(&name("x"), stream(exported.end())).unwrap();
+    let mode = |path: &str| importer.store.rootfs(&name("x")).join(path).metadata().unwrap().mode() & 0o7777;
+    let modes = ["root", "root/.ssh", "root/.netrc", "root/conda", "opt/root"].map(mode);
+    assert_eq!(modes, [0o755, 0o700, 0o600, 0o755, 0o700]);
 }
 
 #[test]

@@ -96,12 +96,14 @@ pub(crate) struct Layout<'a> {
     /// Index of the blob whose content does not match its digest: layers, then configuration, then manifest.
     pub(crate) damaged: Option<usize>,
     pub(crate) manifests: usize,
+    /// How often the first manifest is listed: once for each tag.
+    pub(crate) tags: usize,
 }
 
 impl Default for Layout<'_> {
     fn default() -> Self {
         let architecture = crate::manifest::ARCHITECTURE;
-        Self { layers: &[], plain: &[], architecture, os: "linux", damaged: None, manifests: 1 }
+        Self { layers: &[], plain: &[], architecture, os: "linux", damaged: None, manifests: 1, tags: 1 }
     }
 }
 
@@ -133,7 +135,8 @@ pub(crate) fn layout(spec: &Layout<'_>) -> Vec<u8> {
     let manifest = descriptor("manifest.v1+json", &blobs[spec.layers.len() + 1]);
     let named = manifest.replacen('{', r#"{"annotations":{"io.containerd.image.name":"docker.io/library/test:1"},"#, 1);
     let other = named.replacen(&hex(&blobs[spec.layers.len() + 1]), &hex(b"other"), 1);
-    let manifests: Vec<&str> = (0..spec.manifests).map(|at| if at == 0 { &*named } else { &*other }).collect();
+    let others = spec.manifests.saturating_sub(1);
+    let manifests = [vec![&*named; spec.tags.min(spec.manifests)], vec![&*other; others]].concat();
     let manifests = manifests.join(",");
     let index = format!(r#"{{"schemaVersion":2,"manifests":[{manifests}]}}"#);
     let mut tar = Tar::new().directory("blobs/", 0o755).directory("blobs/sha256/", 0o755);
@@ -168,13 +171,30 @@ pub(crate) fn save(layers: &[Vec<u8>], as_files: bool) -> Vec<u8> {
             tar.file(&format!("real{at}/layer.tar"), 0o644, layer).symlink(name, &format!("../real{at}/layer.tar"))
         };
     }
-    let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
     let config_name = format!("{}.json", hex(&config));
-    let manifest = format!(
-        r#"[{{"Config":"{config_name}","RepoTags":["docker.io/library/test:1"],"Layers":[{}]}}]"#,
-        quoted.join(",")
-    );
-    tar.file(&config_name, 0o644, &config).file("manifest.json", 0o644, manifest.as_bytes()).end()
+    tar.file(&config_name, 0o644, &config).file("manifest.json", 0o644, saved(&config_name, &names).as_bytes()).end()
+}
+
+/// The manifest.json of docker save.
+pub(crate) fn saved(config: &str, layers: &[String]) -> String {
+    let layers: Vec<String> = layers.iter().map(|name| format!("\"{name}\"")).collect();
+    let layers = layers.join(",");
+    format!(r#"[{{"Config":"{config}","RepoTags":["docker.io/library/test:1"],"Layers":[{layers}]}}]"#)
+}
+
+/// The name of a file by the digest of its content.
+pub(crate) type Namer = fn(&str) -> String;
+
+/// A `docker save` of a tool with file names of its own: of the configuration, and of each layer. `layers` are those files, `plain` their
+/// content.
+pub(crate) fn named_save(layers: &[Vec<u8>], plain: &[Vec<u8>], names: [Namer; 2]) -> Vec<u8> {
+    let config = configuration(&Layout { plain, ..Layout::default() });
+    let [config_name, layer_name] = names;
+    let (config_name, mut tar) = (config_name(&hex(&config)), Tar::new());
+    let layer_names: Vec<String> = layers.iter().map(|layer| layer_name(&hex(layer))).collect();
+    tar = tar.file(&config_name, 0o644, &config);
+    tar = layers.iter().zip(&layer_names).fold(tar, |tar, (layer, name)| tar.file(name, 0o644, layer));
+    tar.file("manifest.json", 0o644, saved(&config_name, &layer_names).as_bytes()).end()
 }
 
 /// Extracts an archive.
