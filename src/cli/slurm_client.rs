@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::output::error_line;
+use images::runtime::{TYPED_PATHS, typed_paths};
 use install::{exposure, load_config};
 use model::{exit_code, printable};
 use sys::link_protection;
@@ -43,17 +44,27 @@ pub fn execute_by_name() -> Option<u8> {
     }
     let program = Path::new(DIRECTORY).join(name);
     let mut command = Command::new(&program);
-    command.arg0(called).args(arguments);
+    command.arg0(called).args(&arguments);
     secret_variables::remove_from(&mut command);
     // A step of a job gets its defaults from the job's request.
     match name {
-        "srun" => outer_job::remove_from(&mut command),
+        "srun" => {
+            outer_job::remove_from(&mut command);
+            if uses_image(&arguments) {
+                command.env(TYPED_PATHS, typed_paths(&arguments));
+            }
+        }
         _ => outer_job::remove_request_from(&mut command),
     }
     let error = command.exec();
     error_line(format_args!("slurminit: {}: {error}", program.display()));
     let is_missing = error.kind() == std::io::ErrorKind::NotFound;
     Some(if is_missing { exit_code::CMD_NOT_FOUND } else { exit_code::CMD_NOT_EXECUTABLE })
+}
+
+/// Whether a step may run in an image.
+fn uses_image(arguments: &[OsString]) -> bool {
+    std::env::var_os("SLURM_CONTAINER").is_some() || arguments.iter().any(|word| word.as_bytes().starts_with(b"--cont"))
 }
 
 /// Whether users other than root can run processes here.

@@ -37,6 +37,11 @@ use step::Step;
 /// The variable with the text of slurmstepd's command, which contains the arguments of the step.
 pub const STEP_VARIABLE: &str = "SLURMINIT_STEP";
 
+/// The variable with the paths in srun's arguments ([`typed_paths`]), which srun's link in /usr/local/bin and `docker/image-client` set.
+pub const TYPED_PATHS: &str = "SLURMINIT_TYPED_PATHS";
+/// The longest value of it, in bytes.
+const MAX_TYPED_PATHS: usize = 4096;
+
 /// A step cannot run in its image.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message describes the variant")]
@@ -50,13 +55,13 @@ pub enum RuntimeError {
     #[error("invalid image {text}: {why}")]
     Reference { text: String, why: String },
     #[error(
-        "no directory at {path}: {source}; name an image, docker://[REGISTRY/]IMAGE, or the directory of an OCI bundle"
+        "no directory at {path}: {error}; name an image, docker://[REGISTRY/]IMAGE, or the directory of an OCI bundle"
     )]
-    NoBundle { path: PathBuf, source: std::io::Error },
+    NoBundle { path: PathBuf, error: std::io::Error },
     #[error("invalid config.json in {path}: {why}")]
     Configuration { path: PathBuf, why: String },
-    #[error("cannot read {path}: {source}")]
-    Read { path: PathBuf, source: std::io::Error },
+    #[error("cannot read {path}: {error}")]
+    Read { path: PathBuf, error: std::io::Error },
     #[error("untrusted environment of the step, {path}: {why}")]
     Environment { path: PathBuf, why: String },
     #[error("{0}; root runs only images that no other user can change")]
@@ -73,10 +78,18 @@ pub enum RuntimeError {
          repair: docker run --security-opt seccomp=docker/seccomp-userns.json, or a mount without `ro`"
     )]
     Writable { path: PathBuf, namespaces: String },
-    #[error("cannot execute {program} in the image: {source}; the image may not contain it")]
-    Execute { program: String, source: std::io::Error },
+    #[error("cannot execute {program} in the image: {error}{}", missing_file(error))]
+    Execute { program: String, error: std::io::Error },
     #[error(transparent)]
     Image(#[from] ImageError),
+}
+
+/// What a missing file is: the kernel returns the same error for a missing interpreter.
+fn missing_file(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "; the image has no such program, or not the interpreter of it",
+        _ => "",
+    }
 }
 
 /// How a program gets another root directory.
@@ -103,8 +116,12 @@ impl fmt::Display for Backend {
 pub struct Setup {
     /// The directory of the images that all users share.
     pub images: PathBuf,
-    /// Directories of Slurm that commands in an image need: its configuration, and munge's socket.
-    pub binds: Vec<PathBuf>,
+    /// Slurm's configuration directory.
+    pub slurm: PathBuf,
+    /// The directory of munge's socket.
+    pub munge: PathBuf,
+    /// Further directories: `[images] mounts`.
+    pub mounts: Vec<PathBuf>,
     /// The directory with a directory for each user, in which slurmstepd writes the environment of steps.
     pub bundles: PathBuf,
     /// The step's environment, written by slurmstepd.
@@ -152,7 +169,7 @@ pub const NOT_STARTED: u8 = 126;
 pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
     let text = std::env::var_os(STEP_VARIABLE).ok_or(RuntimeError::NotAStep)?;
     let step = Step::parse(text.as_bytes()).ok_or(RuntimeError::NotAStep)?;
-    let environment = environment::take(&setup.environment, &setup.bundles)?;
+    let mut environment = environment::take(&setup.environment, &setup.bundles)?;
     let home = environment.iter().find(|(name, _)| name == "HOME").map(|(_, value)| PathBuf::from(value));
     let stores: Vec<Store> =
         home.iter().map(|home| Store::of_user(home)).chain([Store::shared(setup.images.clone())]).collect();
@@ -161,12 +178,12 @@ pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
     let inherited = Inherited::capture();
     let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     let mut arguments = step.arguments;
-    replace_path_with_name(&mut arguments, &environment);
+    restore_name(&mut arguments, &mut environment);
     let mut binds = Binds::new(setup, &bundle.root, home.as_deref(), &directory);
     binds.add_script(&mut arguments);
     let driver = driver::find(&mut binds);
     for mount in bundle.mounts {
-        std::fs::metadata(&mount.from).map_err(|source| RuntimeError::Read { path: mount.from.clone(), source })?;
+        std::fs::metadata(&mount.from).map_err(|error| RuntimeError::Read { path: mount.from.clone(), error })?;
         binds.add_mount(mount);
     }
     let has_variable = |name: &str, accepts: &dyn Fn(&OsStr) -> bool| {
@@ -178,7 +195,8 @@ pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
         let warnings = driver
             .as_ref()
             .map(|driver| fit::warnings(&bundle.root, &bundle.environment, driver, setup.cuda.as_deref()));
-        warnings.into_iter().flatten().for_each(|warning| eprintln!("slurminit: warning: {warning}"));
+        let image = model::printable::short(&step.bundle.to_string_lossy(), 200);
+        warnings.into_iter().flatten().for_each(|warning| eprintln!("slurminit: warning: image {image} {warning}"));
     }
     let environment = environment::merge(environment, &bundle.environment, driver.is_some());
     let program =
@@ -217,9 +235,9 @@ fn propagate_status(status: ExitStatus) -> u8 {
 
 /// Executes a program in the root directory of this process.
 fn execute(arguments: &[OsString], environment: &[Variable]) -> RuntimeError {
-    let fault = |source| {
+    let fault = |error| {
         let name = arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        RuntimeError::Execute { program: name, source }
+        RuntimeError::Execute { program: name, error }
     };
     let Some(name) = arguments.first() else { return fault(nix::Error::ENOENT.into()) };
     let (Some(texts), Some(variables)) = (c_strings(arguments), c_variables(environment)) else {
@@ -237,16 +255,36 @@ fn execute(arguments: &[OsString], environment: &[Variable]) -> RuntimeError {
     fault(error.into())
 }
 
-/// slurmstepd looks up a program's name in the container's directories of PATH. If the path is the result of such a
-/// search, the name is restored, so that the image's own `python` runs.
-fn replace_path_with_name(arguments: &mut [OsString], environment: &[Variable]) {
+/// slurmstepd replaces a program's name by its path in the container's directories of PATH. If the path can be the result of that, and the
+/// user did not type it ([`typed_paths`]), the name is restored, so that the image's own `python` runs.
+fn restore_name(arguments: &mut [OsString], environment: &mut Vec<Variable>) {
+    let typed = environment.iter().position(|(name, _)| name == TYPED_PATHS).map(|at| environment.remove(at).1);
+    let count = arguments.len();
     let Some(first) = arguments.first_mut() else { return };
     let path = PathBuf::from(&*first);
     let Some(name) = path.file_name().filter(|_| path.is_absolute()) else { return };
+    let entry = [count.to_string().as_bytes(), first.as_bytes()].concat();
+    let is_typed = typed.is_some_and(|typed| typed.as_bytes().split(|byte| *byte == b':').any(|path| path == entry));
     let found = candidates(name, environment).into_iter().find(|candidate| candidate.is_file());
-    if found.is_some_and(|found| found == path) {
+    if !is_typed && found.is_some_and(|found| found == path) {
         *first = name.to_owned();
     }
+}
+
+/// The value of [`TYPED_PATHS`] for the arguments of srun: each absolute path, after its distance from the end, because only srun can tell
+/// options from the program. Long command lines are cut: the program comes early.
+pub fn typed_paths(arguments: &[OsString]) -> OsString {
+    let paths = arguments.iter().enumerate().filter(|(_, word)| word.as_bytes().starts_with(b"/"));
+    let mut value = OsString::new();
+    for (at, word) in paths.take_while(|(_, word)| word.len() < MAX_TYPED_PATHS) {
+        if value.len() + word.len() > MAX_TYPED_PATHS {
+            break;
+        }
+        value.push(if value.is_empty() { "" } else { ":" });
+        value.push((arguments.len() - at).to_string());
+        value.push(word);
+    }
+    value
 }
 
 /// The possible paths of a program: in the directories of PATH, unless its name is a path.
@@ -306,17 +344,31 @@ pub fn backend() -> Result<(Backend, String), String> {
 mod tests {
     use super::*;
 
+    /// The program that runs for this command line of srun, whose last `count` words slurmstepd got, the first as `resolved`.
+    fn program(line: &str, count: usize, resolved: &str) -> OsString {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let mut environment = vec![("PATH".into(), "/nowhere:/bin:/usr/bin".into())];
+        environment.push((TYPED_PATHS.into(), typed_paths(&words)));
+        let mut arguments = words[words.len() - count..].to_vec();
+        arguments[0] = resolved.into();
+        restore_name(&mut arguments, &mut environment);
+        assert_eq!(environment.len(), 1, "programs of the step do not get the variable");
+        arguments[0].clone()
+    }
+
     #[test]
-    fn drops_directory_only_of_program_found_in_path() {
-        let environment = [(OsString::from("PATH"), OsString::from("/nowhere:/bin:/usr/bin"))];
-        let forget = |text: &str| {
-            let mut arguments = [OsString::from(text)];
-            replace_path_with_name(&mut arguments, &environment);
-            arguments[0].clone()
-        };
-        assert_eq!(forget("/bin/sh"), "sh");
-        assert_eq!(forget("/usr/bin/sh"), "/usr/bin/sh");
-        assert_eq!(forget("/opt/sh"), "/opt/sh");
-        assert_eq!(forget("sh"), "sh");
+    fn name_is_searched_in_the_image_and_typed_path_is_kept() {
+        let options = "--container=x --chdir /bin";
+        assert_eq!(program(&format!("{options} sh"), 1, "/bin/sh"), "sh");
+        assert_eq!(program(&format!("{options} /bin/sh"), 1, "/bin/sh"), "/bin/sh");
+        assert_eq!(program(&format!("{options} /bin/sh -c /bin/sh"), 3, "/bin/sh"), "/bin/sh");
+        assert_eq!(program(&format!("{options} sh -c /bin/sh"), 3, "/bin/sh"), "sh");
+        // No result of the search.
+        assert_eq!(program(&format!("{options} /usr/bin/sh"), 1, "/usr/bin/sh"), "/usr/bin/sh");
+        assert_eq!(program(&format!("{options} none"), 1, "none"), "none");
+        // `--multi-prog`: the words are in a file.
+        assert_eq!(program(&format!("{options} /bin/sh"), 1, "/bin/cat"), "cat");
+        let many = format!("{options} /bin/sh {}", "/data/file ".repeat(1000));
+        assert_eq!(program(&many, 1002, "/bin/sh"), "/bin/sh");
     }
 }

@@ -26,6 +26,9 @@ const MAX_LINKS: u32 = 40;
 /// The permissions that files of an image keep: no write permission for other users, and no set-user-id.
 const FILE_BITS: u32 = 0o755;
 
+/// The home of root in an image, which most images close (0700).
+const HOME_OF_ROOT: &str = "root";
+
 /// The limits of an import.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
@@ -199,14 +202,16 @@ impl Tree {
         if must_replace == Some(true) {
             self.remove(path, label)?;
         }
+        // The owner must be able to add and remove files. The home of the image's root has programs that jobs run as other users: its files
+        // keep their modes.
+        let opened = if path == [OsStr::new(HOME_OF_ROOT)] { 0o755 } else { 0o700 };
         self.in_parent(path, label, |at, name| {
             let make = || -> nix::Result<()> {
                 if must_replace != Some(false) {
                     mkdirat(at, name, Mode::from_bits_truncate(0o700))?;
                 }
                 let created = open_directory(at, name)?;
-                // The owner must be able to add and remove files.
-                fchmod(&created, Mode::from_bits_truncate(mode & FILE_BITS | 0o700))?;
+                fchmod(&created, Mode::from_bits_truncate(mode & FILE_BITS | opened))?;
                 futimens(&created, &TimeSpec::new(mtime, 0), &TimeSpec::new(mtime, 0))
             };
             make().map_err(|error| ImageError::io(lossy(label), error))

@@ -105,14 +105,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             print_imported(json, &name.map_or_else(|| format!("{SCHEME}{reference}"), |name| name.to_string()), &record)
         }
         ImageVerb::List { json } => {
-            let mut entries = Vec::new();
+            let (mut entries, mut is_complete) = (Vec::new(), true);
             for store in &stores {
                 let entry = |record| ImageEntry { store: store.path().to_owned(), record };
                 let Listing { images, untrusted } = store.list()?;
+                is_complete &= untrusted.is_empty();
                 untrusted.iter().for_each(|error| error_line(format_args!("slurminit: warning: {error}")));
                 entries.extend(images.into_iter().map(entry));
             }
-            print(json, &serde_json::json!({ "images": entries }), &table(&entries))
+            print(json, &serde_json::json!({ "images": entries }), &table(&entries, is_complete))
         }
         ImageVerb::Show { name, json } => {
             let (store, record) = find(&stores, &name)?;
@@ -220,15 +221,20 @@ fn size(record: &ImageRecord) -> String {
     format!("{} MiB", record.bytes.div_ceil(1 << 20))
 }
 
-fn table(entries: &[ImageEntry]) -> String {
+/// The list of images, and whether there are no others, which cannot be used.
+fn table(entries: &[ImageEntry], is_complete: bool) -> String {
     const COLUMNS: [Column; 4] = [
         Column::left("NAME", 4, 30),
         Column::right("SIZE", 10),
         Column::left("BY", 2, 12),
         Column::left("FROM", 4, 60),
     ];
-    if entries.is_empty() {
-        return "no images; import one with `docker save IMAGE | slurminit image import NAME`\n".to_owned();
+    match (entries, is_complete) {
+        ([], true) => {
+            return "no images; import one with `docker save IMAGE | slurminit image import NAME`\n".to_owned();
+        }
+        ([], false) => return "no images that can be used; see the warnings\n".to_owned(),
+        _ => {}
     }
     let rows: Vec<[String; 4]> = entries
         .iter()

@@ -14,7 +14,13 @@ pub(crate) struct Args {
     /// The directory of the images that all users share
     #[arg(long, default_value = "/data/images")]
     images: PathBuf,
-    /// A directory of Slurm that commands in an image need
+    /// Slurm's configuration directory
+    #[arg(long, default_value = "/etc/slurm")]
+    slurm: PathBuf,
+    /// The directory of munge's socket
+    #[arg(long, default_value = "/run/munge")]
+    munge: PathBuf,
+    /// A further directory for jobs: `[images] mounts`
     #[arg(long)]
     bind: Vec<PathBuf>,
     /// The directory in which slurmstepd writes the environment of steps
@@ -55,10 +61,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     if let Some(((report, variables), inherited)) = args.inside.zip(args.variables).zip(args.inherited) {
         return Ok(runtime::run_inside(report, variables, &args.program, &inherited)?);
     }
-    let Args { images, bind: binds, bundles, environment, cuda, .. } = args;
+    let Args { images, slurm, munge, bind: mounts, bundles, environment, cuda, .. } = args;
     let (environment, report) =
         (environment.unwrap_or_default(), |line: &str| error_line(format_args!("slurminit: {line}")));
-    let setup = Setup { images, binds, bundles, environment, cuda, now: agent::unix(), report };
+    let setup = Setup { images, slurm, munge, mounts, bundles, environment, cuda, now: agent::unix(), report };
     Ok(runtime::run(&setup).unwrap_or_else(|error| {
         error_line(format_args!("slurminit: {}", model::printable::line(&error.to_string())));
         runtime::NOT_STARTED

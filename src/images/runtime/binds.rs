@@ -1,4 +1,4 @@
-//! The files and directories of the container that a job in an image can use.
+//! What a job in an image has of the container: the one list of it. The GPU driver's files (`driver`) and a bundle's mounts follow it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,7 @@ use super::{Setup, is_below};
 
 /// The directory in an image for files of slurminit.
 pub(super) const SLURMINIT_DIRECTORY: &str = "/.slurminit";
-/// Directories of the container, with everything that is mounted in them.
-/// A step has its user's home and its working directory as well, and what Slurm needs (`Setup::binds`).
+/// Directories, with everything that is mounted in them.
 const DIRECTORIES: [&str; 7] = ["/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/home", "/data"];
 /// Names of hosts and accounts, and the time zone.
 const FILES: [&str; 5] = ["/etc/hosts", "/etc/resolv.conf", "/etc/passwd", "/etc/group", "/etc/localtime"];
@@ -47,13 +46,16 @@ pub struct Bind {
 pub(super) struct Binds(pub(super) Vec<Bind>);
 
 impl Binds {
-    /// The binds of every step.
+    /// The binds of every step: these directories and files, its user's home and its working directory, what Slurm's commands and MPI need
+    /// (Slurm's configuration, munge's socket, and the directories of steps, where slurmstepd's PMIx server shares memory: PMIX_NSDIR,
+    /// PMIX_SERVER_TMPDIR), and the configured mounts.
     pub(super) fn new(setup: &Setup, root: &Path, home: Option<&Path>, directory: &Path) -> Self {
         let mut binds = Self::default();
         DIRECTORIES.iter().chain(&FILES).for_each(|path| binds.add_at_same_path(Path::new(path)));
         home.into_iter().for_each(|home| binds.add_unless_covered(home));
         binds.add_unless_covered(directory);
-        setup.binds.iter().for_each(|path| binds.add_at_same_path(path));
+        let own = [&setup.slurm, &setup.munge, &setup.bundles];
+        own.into_iter().chain(&setup.mounts).for_each(|path| binds.add_at_same_path(path));
         binds.add_clients(root);
         binds
     }
@@ -131,7 +133,9 @@ mod tests {
         std::fs::write(&script, "").unwrap();
         let setup = Setup {
             images: "/x".into(),
-            binds: vec!["/missing".into(), "/usr".into()],
+            slurm: "/missing".into(),
+            munge: "/x".into(),
+            mounts: vec!["/missing".into(), "/usr".into()],
             bundles: "/x".into(),
             environment: "/x".into(),
             cuda: None,

@@ -111,11 +111,11 @@ impl Bundle {
             true => Ok(()),
             false => Err(nix::Error::ENOTDIR.into()),
         });
-        metadata.map_err(|source| RuntimeError::NoBundle { path: path.clone(), source })?;
+        metadata.map_err(|error| RuntimeError::NoBundle { path: path.clone(), error })?;
         require_own_content_of_root(&path)?;
         let file = path.join("config.json");
         let bundle = if file.is_file() {
-            let read = |source| RuntimeError::Read { path: file.clone(), source };
+            let read = |error| RuntimeError::Read { path: file.clone(), error };
             let text = trusted_path::read(&file).map_err(read)?;
             Self::parse(&text, &path).map_err(|error| RuntimeError::Configuration { path, why: error.to_string() })?
         } else {

@@ -60,7 +60,7 @@ pub(super) fn take(file: &Path, bundles: &Path) -> Result<Vec<Variable>, Runtime
             "{path} is open to a group, and its file system has no access control lists; mount a tmpfs at /run"
         )));
     }
-    let read = |source| RuntimeError::Read { path: file.to_owned(), source };
+    let read = |error| RuntimeError::Read { path: file.to_owned(), error };
     let variables = parse(&trusted_path::read_whole(&directory.open_file(names).map_err(read)?).map_err(read)?);
     // What remains is in this user's own directory.
     let _ = directory.remove(names);

@@ -18,12 +18,11 @@ const GLIBC: [&str; 6] = [
     "usr/lib/aarch64-linux-gnu/ld-linux-aarch64.so.1",
 ];
 
-/// The warnings for an image at `root` with these variables, a driver of this version (`550.54.15`), and the CUDA release that the driver
+/// The warnings, to be read after the name of the image, for an image at `root` with these variables, a driver of this version (`550.54.15`), and the CUDA release that the driver
 /// reports (`12.4`).
 pub(super) fn warnings(root: &Path, environment: &[String], driver: &str, cuda: Option<&str>) -> Vec<String> {
     let glibc = (has_musl(root) && !has_glibc(root)).then(|| {
-        "the image has no glibc, which the GPU driver's libraries need; use an image of Debian, Ubuntu or Red Hat"
-            .to_owned()
+        "has no glibc, which the GPU driver's libraries need; use an image of Debian, Ubuntu or Red Hat".to_owned()
     });
     cuda.and_then(|cuda| missing_cuda(environment, driver, cuda)).into_iter().chain(glibc).collect()
 }
@@ -53,7 +52,7 @@ fn missing_cuda(environment: &[String], driver: &str, supported: &str) -> Option
     };
     let driver: String = driver.chars().filter(|c| c.is_ascii_digit() || *c == '.').take(20).collect();
     Some(format!(
-        "the image needs {required}, and the driver {driver} has CUDA {supported}: update the driver, or use an older image"
+        "needs {required}, and the driver {driver} has CUDA {supported}: update the driver, or use an older image"
     ))
 }
 

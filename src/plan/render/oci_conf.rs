@@ -13,7 +13,10 @@ use crate::{FileName, HEADER, Images};
 /// file. As root it also removes `environment` in each task's directory, through links. So only the user's own directory comes before
 /// `%t`, and nothing is removed. The further directories, also those that Slurm 25.05 and newer add, are created as the user.
 pub(super) fn text(images: &Images) -> String {
-    let binds: String = images.binds.iter().map(|path| format!(" --bind {}", path.display())).collect();
+    let own = [("slurm", &images.slurm), ("munge", &images.munge)];
+    let own = own.into_iter().filter_map(|(name, path)| Some((name, path.as_ref()?)));
+    let mounts = images.mounts.iter().map(|path| ("bind", path));
+    let binds: String = own.chain(mounts).map(|(name, path)| format!(" --{name} {}", path.display())).collect();
     let cuda = images.cuda.as_ref().map(|release| format!(" --cuda {release}")).unwrap_or_default();
     let user_directory = if images.has_several_nodes { "%U-%n" } else { "%U" };
     format!(
