@@ -14,10 +14,10 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::docker::FULL;
+use crate::docker::{FULL, docker};
 use pod::{Namespace, Pod};
 use serde_json::{Value, json};
-use template::Template;
+use template::{Probe, Template};
 
 /// A cluster with NVIDIA GPUs. Each node has one simulated GPU.
 struct Cluster {
@@ -244,6 +244,47 @@ fn users_write_job_output_to_shared_storage() {
     let controller = namespace.start(&controllers, 0);
     controller.until_ready(&controllers);
     assert_eq!(controller.container.sh("stat -c %a /data"), "775");
+}
+
+/// A job whose OpenMP counts the machine's CPUs starts hundreds of threads in a pod with one. The kubelet runs each probe in the pod, which
+/// then gets a 400th of its CPU time. Runs alone (.config/nextest.toml), because other tests would take more of it.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn probes_succeed_in_pod_with_400_busy_processes() {
+    const PROBING: Duration = Duration::from_secs(20);
+    let objects = template::objects("shared");
+    let [nodes, controllers] = <[Template; 2]>::try_from(template::templates(&objects)).expect("two StatefulSets");
+    let mut namespace = Namespace::new(&template::config(&objects, "slurm-config", "slurminit.toml"));
+    let node = namespace.start(&nodes, 0);
+    let controller = namespace.start(&controllers, 0);
+    controller.until_ready(&controllers);
+    node.until_ready(&nodes);
+    docker(["update", "--cpu-quota=100000", &node.container.name]).ok();
+    // All begin at once: each waits until the pipe has a writer.
+    let processes = "mkfifo /tmp/go; for i in $(seq 400); do sh -c \"read x </tmp/go; while :; do :; done\" & done; : >/tmp/go; touch /data/busy; sleep 50";
+    let job =
+        controller.container.sh(&format!("cd /data && sbatch --parsable --output=/dev/null --wrap '{processes}'"));
+    controller.container.until("[ -e /data/busy ]");
+    let begin = Instant::now();
+    // The kubelet has a worker for each kind.
+    let longest = |probe: &Probe| {
+        let mut longest = Duration::ZERO;
+        while begin.elapsed() < PROBING {
+            let start = Instant::now();
+            let outcome = node.probe(probe);
+            assert_eq!(outcome.code, 0, "{:?} after {:?}: {outcome:?}", probe.command, start.elapsed());
+            longest = longest.max(start.elapsed());
+        }
+        longest
+    };
+    let took = std::thread::scope(|scope| {
+        [&nodes.live, &nodes.ready]
+            .map(|probe| scope.spawn(|| longest(probe)))
+            .map(|thread| thread.join().expect("it ends"))
+    });
+    let is_busy = controller.container.sh(&format!("squeue --noheader --jobs {job} --format %T || true"));
+    eprintln!("liveness and readiness took at most {took:?}, ending after {:?}; the job: {is_busy}", begin.elapsed());
+    assert!(took.iter().all(|took| *took > Duration::from_secs(1)), "the processes were not busy: {took:?}");
 }
 
 #[test]

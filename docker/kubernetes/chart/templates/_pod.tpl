@@ -272,7 +272,7 @@ spec:
       # A node that is drained or down is not ready, but is not restarted.
       readinessProbe:
         exec:
-          command: [slurminit, health, --wait, "8"]
+          command: [slurminit, health, --wait, "30"]
         {{- toYaml $values.probes.readiness | nindent 8 }}
       livenessProbe:
         exec:
