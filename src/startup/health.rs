@@ -34,16 +34,28 @@ pub fn check_liveness(directory: &Path) -> (bool, String) {
     }
 }
 
-/// Whether jobs can run, waiting up to `wait`. A cluster that has been ready for at least `hold` is watched for `hold`, and a
-/// change is reported at once; one that has just become ready is reported at once.
-pub fn ready_within(directory: &Path, wait: Duration, hold: Duration) -> (bool, String) {
+/// When the cluster counts as ready.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Readiness {
+    /// How long to wait until it is ready.
+    pub wait: Duration,
+    /// A cluster that has been ready for at least this time is watched for so long, and a change is reported at once; one that has just
+    /// become ready is reported at once.
+    pub hold: Duration,
+    /// Whether a node that is drained is ready while it has jobs.
+    pub allows_draining: bool,
+}
+
+/// Whether jobs can run.
+pub fn check_readiness(directory: &Path, readiness: Readiness) -> (bool, String) {
+    let Readiness { wait, hold, allows_draining } = readiness;
     let begin = Instant::now();
     let watcher = StatusWatcher::of(directory);
     let (mut pause, mut last_reason) = (FIRST_PAUSE, None);
     loop {
         let limit = command_limit(wait, wait.saturating_sub(begin.elapsed()));
-        let why = match ready_duration(directory, limit) {
-            Ok(since) if !hold.is_zero() && hold <= since => return stay_ready(directory, &watcher, hold),
+        let why = match ready_duration(directory, limit, allows_draining) {
+            Ok(since) if !hold.is_zero() && hold <= since => return stay_ready(directory, &watcher, readiness),
             Ok(_) => return (true, READY.to_owned()),
             Err(why) if limit < LEAST_LIMIT => last_reason.unwrap_or(why),
             Err(why) => why,
@@ -62,7 +74,8 @@ pub fn ready_within(directory: &Path, wait: Duration, hold: Duration) -> (bool, 
 const READY: &str = "ready";
 
 /// Waits for a status change of PID 1, then asks slurmctld once more.
-fn stay_ready(directory: &Path, watcher: &StatusWatcher, hold: Duration) -> (bool, String) {
+fn stay_ready(directory: &Path, watcher: &StatusWatcher, readiness: Readiness) -> (bool, String) {
+    let Readiness { hold, allows_draining, .. } = readiness;
     let begin = Instant::now();
     while let Some(left) = hold.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
         watcher.wait(left);
@@ -72,7 +85,8 @@ fn stay_ready(directory: &Path, watcher: &StatusWatcher, hold: Duration) -> (boo
             Err(why) => return (false, why),
         }
     }
-    ready_duration(directory, limit::STATUS).map_or_else(|why| (false, why), |_| (true, READY.to_owned()))
+    ready_duration(directory, limit::STATUS, allows_draining)
+        .map_or_else(|why| (false, why), |_| (true, READY.to_owned()))
 }
 
 /// A check is at most two commands, and a wait includes its last check. Under a CPU quota that busy jobs use up, a command takes seconds.
@@ -81,13 +95,14 @@ fn command_limit(wait: Duration, remaining: Duration) -> Duration {
 }
 
 /// How long the cluster has been ready, or why no job can run now.
-fn ready_duration(directory: &Path, limit: Duration) -> Result<Duration, String> {
+fn ready_duration(directory: &Path, limit: Duration, allows_draining: bool) -> Result<Duration, String> {
     let Status { snapshot, started_ms, .. } = running_status(status::read(directory), directory)?;
     if !snapshot.ready {
         return Err(own::why_not_ready(&snapshot, limit));
     }
     let name = snapshot.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).unwrap_or_default();
-    if let Some(why) = own::node(name, limit)?.closed_reason() {
+    let node = own::node(name, limit)?;
+    if let Some(why) = node.closed_reason().filter(|_| !(allows_draining && node.is_draining())) {
         return Err(why);
     }
     let start_took = snapshot.timeline.iter().filter_map(|span| span.until_us).max().unwrap_or_default();

@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::health;
+use crate::health::{self, Readiness};
 use control::status;
 use machine::Status;
 use model::exit_code;
@@ -93,7 +93,7 @@ fn watch(mut child: Child, directory: PathBuf, limit: Duration, sender: mpsc::Se
     // A closed channel means that the receiver has ended.
     std::thread::spawn(move || end_sender.send(StartEvent::Ended(child.wait())));
     std::thread::spawn(move || {
-        let (ready, why) = health::ready_within(&directory, limit, Duration::ZERO);
+        let (ready, why) = health::check_readiness(&directory, Readiness { wait: limit, ..Readiness::default() });
         sender.send(StartEvent::Ready(ready, why))
     });
 }

@@ -7,7 +7,8 @@ use crate::output::print_line;
 use install::load_config;
 use model::{exit_code, printable};
 use plan::target::Target;
-use startup::{health, state_disk};
+use startup::health::{self, Readiness};
+use startup::state_disk;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -24,6 +25,9 @@ pub(crate) struct Args {
     /// seconds of being ready
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
     hold: Duration,
+    /// Count a node that is drained as ready while it has jobs. For the readiness probe of a pod: one that is not ready may be evicted
+    #[arg(long, conflicts_with = "live")]
+    allow_draining: bool,
     #[command(flatten)]
     configuration: Configuration,
 }
@@ -45,9 +49,10 @@ fn check_state_disk(configuration: &Configuration) -> Result<(), String> {
 /// Prints one line; exits with 0 if the cluster is healthy.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let directory = &load_config::run_directory(args.configuration.file())?;
+    let readiness = Readiness { wait: args.wait, hold: args.hold, allows_draining: args.allow_draining };
     let (is_healthy, why) = match args.live {
         true => health::check_liveness(directory),
-        false => match health::ready_within(directory, args.wait, args.hold) {
+        false => match health::check_readiness(directory, readiness) {
             (true, why) => check_state_disk(&args.configuration).map_or_else(|why| (false, why), |()| (true, why)),
             not_ready => not_ready,
         },

@@ -67,6 +67,11 @@ impl OwnNode {
         Some(Self { report: report?, has_open_partition })
     }
 
+    /// Whether the node is drained and still has jobs.
+    pub fn is_draining(&self) -> bool {
+        self.report.responding && self.report.state == "draining"
+    }
+
     /// Why no job can start here, in one line; `None` if jobs can start.
     pub fn closed_reason(&self) -> Option<String> {
         if self.report.verdict() == NodeVerdict::Usable {

@@ -269,10 +269,10 @@ spec:
         exec:
           command: [slurminit, health, --live]
         {{- toYaml $values.probes.startup | nindent 8 }}
-      # A node that is drained or down is not ready, but is not restarted.
+      # A node that is down, or drained and without jobs, is not ready, but is not restarted.
       readinessProbe:
         exec:
-          command: [slurminit, health, --wait, "30"]
+          command: [slurminit, health, --allow-draining, --wait, "30"]
         {{- toYaml $values.probes.readiness | nindent 8 }}
       livenessProbe:
         exec:

@@ -11,8 +11,9 @@ use config::Config;
 use control::status;
 use machine::Status;
 use model::{exit_code, printable};
+use startup::health::{self, Readiness};
+use startup::jobs;
 use startup::start::Cluster;
-use startup::{health, jobs};
 use sys::{outer_job, secret_variables};
 
 /// The running cluster, once it is ready; otherwise reports why not, and returns the exit code.
@@ -23,8 +24,11 @@ pub(in crate::commands) fn wait_for_running_cluster(
 ) -> Result<Status, u8> {
     let is_running = status::of_running_slurminit(directory).is_some_and(|status| status.snapshot.ready);
     // A cluster that was ready needs no check: a node may be drained on purpose.
-    let (is_ready, why) =
-        if is_running { (true, String::new()) } else { health::ready_within(directory, limit, Duration::ZERO) };
+    let (is_ready, why) = if is_running {
+        (true, String::new())
+    } else {
+        health::check_readiness(directory, Readiness { wait: limit, ..Readiness::default() })
+    };
     let status = status::of_running_slurminit(directory);
     let Some(status) = status.filter(|_| is_ready) else {
         let (seconds, why) = (limit.as_secs_f64(), printable::line(&why));
