@@ -358,7 +358,7 @@ fn external_failure(shortage: ExternalCause, pause: Duration) -> String {
             "the user's process limit was reached (all containers of the host): raise --ulimit nproc, or use --pids-limit instead"
         }
         ExternalCause::Memory => {
-            "out of memory (OOM kill): end the largest processes (`ps -eo user,pid,rss,comm --sort=-rss`), or raise --memory"
+            "out of memory (OOM kill): end the largest processes (`ps -eo user,pid,rss,comm --sort=-rss`), or raise the limit (docker run --memory, limits.memory of a pod)"
         }
         ExternalCause::Descriptors => "no file descriptors left: raise --ulimit nofile, or the machine's fs.file-max",
         ExternalCause::Port(port) => return format!("port {port} is in use by another process; looking for the owner"),

@@ -195,7 +195,7 @@ fn memory(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Opti
                 Kind::RealMemory,
                 format!("`[node] memory_mib = {wanted}` exceeds the {usable} MiB of this container; using {usable}"),
                 format!("{whose} is {usable} MiB"),
-                "lower memory_mib, or raise the limit with docker run --memory",
+                "lower memory_mib, or raise the limit (docker run --memory, limits.memory of a pod)",
             );
         }
         reasons.decide(format!("RealMemory={memory}"), "set by `[node] memory_mib`");
