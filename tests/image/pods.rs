@@ -151,10 +151,10 @@ fn recreated_cluster_has_no_stale_nodes() {
     assert_eq!(cluster.sh(&format!("squeue -h -j {job} -o %T")), "PENDING");
 }
 
-/// Scrapes the metrics of a pod, like Prometheus.
-fn metrics(address: &str) -> String {
+/// Scrapes the metrics of a pod, by this name of it.
+fn metrics(address: &str, host: &str) -> String {
     let mut stream = TcpStream::connect((address, 9835)).expect("the port is open");
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}:9835\r\nConnection: close\r\n\r\n").expect("a request");
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {host}:9835\r\nConnection: close\r\n\r\n").expect("a request");
     let mut response = String::new();
     stream.read_to_string(&mut response).expect("a response");
     response
@@ -193,8 +193,13 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
     // slurmctld reports the end of a job to slurmdbd with a delay.
     let ended = format!("sacct --noheader --parsable2 -X -j {id} -o user,state | grep -qx \"alice.COMPLETED\"");
     assert_eq!(login.container.wait_until(60, &ended).code, 0, "{}", controller.container.log());
-    assert!(metrics(&controller.address).contains("\nslurminit_slurm_up 1\n"));
-    assert!(metrics(&node.address).contains("\nslurminit_ready 1\n"));
+    // Prometheus uses addresses, others the names of Services.
+    for host in [controller.address.as_str(), "slurm-controller-0.slurm", "slurm-controller-0.slurm.svc.cluster.local"]
+    {
+        assert!(metrics(&controller.address, host).contains("\nslurminit_slurm_up 1\n"), "{host}");
+    }
+    assert!(metrics(&node.address, "slurm-compute.slurm.svc").contains("\nslurminit_ready 1\n"));
+    assert!(metrics(&node.address, "rebound.example.org").starts_with("HTTP/1.1 421 "));
 
     let service = template::kind(&objects, "Service").find(|object| object["metadata"]["name"] == "slurm-login-0-ssh");
     let service = &service.expect("the pod has its own Service")["spec"];
