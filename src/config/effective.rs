@@ -156,6 +156,7 @@ mod tests {
             ("SLURMINIT_NODES", "3"),
             ("SLURMINIT_RESERVE_MIB", "100"),
             ("SLURMINIT_TMP_DISK_MIB", "100"),
+            ("SLURMINIT_DIRECTORY_LIMITS", "/tmp=100, /data=200"),
             ("SLURMINIT_GPU_TYPE", "amd"),
             ("GPU_TYPE", "intel"),
             ("DSHPC_GPU_TYPE", "nvidia"),

@@ -44,6 +44,8 @@ enum ValueKind {
     Number,
     Seconds,
     YesOrNo,
+    /// Values with commas between them.
+    List,
 }
 
 impl ValueKind {
@@ -62,6 +64,7 @@ impl ValueKind {
                 "false" | "no" | "0" => Ok(false.into()),
                 _ => Err("expected true or false"),
             },
+            Self::List => Ok(text.split(',').map(|item| Value::from(item.trim())).collect::<Vec<_>>().into()),
         }
     }
 }
@@ -75,7 +78,7 @@ const fn of_image(name: &'static str, key: &'static str, kind: ValueKind) -> Var
 }
 
 /// The variables. The first one of the image that sets a key has priority.
-pub const VARIABLES: [Variable; 25] = [
+pub const VARIABLES: [Variable; 26] = [
     of_operator("SLURMINIT_ROLE", "role", ValueKind::Word),
     of_operator("SLURMINIT_ON_MISMATCH", "on_mismatch", ValueKind::Word),
     of_operator("SLURMINIT_LOG_FORMAT", "log.format", ValueKind::Word),
@@ -88,6 +91,7 @@ pub const VARIABLES: [Variable; 25] = [
     of_operator("SLURMINIT_NODES", "simulate.nodes", ValueKind::Number),
     of_operator("SLURMINIT_RESERVE_MIB", "node.reserve_mib", ValueKind::Number),
     of_operator("SLURMINIT_TMP_DISK_MIB", "node.tmp_disk_mib", ValueKind::Number),
+    of_operator("SLURMINIT_DIRECTORY_LIMITS", "node.directory_limits", ValueKind::List),
     of_operator("SLURMINIT_GPU_TYPE", "gpu_type", ValueKind::Word),
     of_image("GPU_TYPE", "gpu_type", ValueKind::Word),
     of_image("DSHPC_GPU_TYPE", "gpu_type", ValueKind::Word),

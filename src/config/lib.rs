@@ -10,6 +10,7 @@ mod accounting;
 mod agent;
 mod association;
 mod autoscale;
+mod directory_limit;
 pub mod effective;
 mod error;
 pub mod example;
@@ -42,6 +43,7 @@ pub use accounting::{Accounting, AccountingMode};
 pub use agent::Agent;
 pub use association::Limits;
 pub use autoscale::{Autoscale, CloudNodes, GpuCount, NodeRange};
+pub use directory_limit::DirectoryLimit;
 pub use error::{ConfigError, Fault, Step};
 pub use floors::{ComputeCapability, Floors};
 pub use gpu::{CudaDevices, GpuSettings, GresMode, TypeName};
@@ -275,11 +277,11 @@ impl Config {
         self.metrics.listen.is_some() && self.role != Role::None
     }
 
-    /// Whether the GPU agent runs here (beside slurmd, for a single node).
+    /// Whether the agent runs here (beside slurmd, for a single node).
     pub fn runs_agent(&self) -> bool {
         let may_have_gpus = self.gpu_type != Some(GpuType::None);
         self.agent.interval.is_some()
-            && (may_have_gpus || self.memory.guard)
+            && (may_have_gpus || self.memory.guard || !self.node.directory_limits.is_empty())
             && self.simulated().is_none()
             && matches!(self.role, Role::All | Role::Compute)
     }
@@ -315,6 +317,8 @@ pub struct NodeSettings {
     pub reserve_mib: Option<u64>,
     /// The size of /tmp for `--tmp` in MiB; `None` means its real size, 0 offers none.
     pub tmp_disk_mib: Option<u64>,
+    /// Directories of jobs whose size is limited from outside.
+    pub directory_limits: Vec<DirectoryLimit>,
     /// Features in addition to the detected ones.
     pub features: Vec<FeatureName>,
 }

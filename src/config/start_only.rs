@@ -36,6 +36,7 @@ impl StartOnlyTables {
             entry("[report]", &config.report),
             entry("[faults]", &config.faults),
             entry("[memory]", &config.memory),
+            entry("directory_limits in [node]", &config.node.directory_limits),
             // The URL of a webhook does not show its path.
             entry("[[notify]]", &(&config.notifies, config.notifies.iter().flat_map(Notify::urls).collect::<Vec<_>>())),
             entry("[supervise]", &config.supervise),

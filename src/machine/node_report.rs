@@ -77,6 +77,8 @@ pub const OUR_REASON: &str = "slurminit: ";
 pub const GPU_REASON: &str = "slurminit: GPU ";
 /// Prefix of the drain reasons that the agent sets because of memory. It never changes, either.
 pub const MEMORY_REASON: &str = "slurminit: memory ";
+/// Prefix of the drain reasons that the agent sets because of a directory, which follows.
+pub const DIRECTORY_REASON: &str = "slurminit: directory ";
 
 /// The state reported for a controller that responds.
 const UP: &str = "up";
@@ -147,7 +149,7 @@ impl NodeReport {
 
     /// Whether the agent drained the node. A start resumes it after its own GPU detection; later the agent resumes it.
     pub fn is_drained_by_agent(&self) -> bool {
-        self.has_drain_reason(GPU_REASON) || self.has_drain_reason(MEMORY_REASON)
+        [GPU_REASON, MEMORY_REASON, DIRECTORY_REASON].iter().any(|reason| self.has_drain_reason(reason))
     }
 
     /// Whether slurminit drained the node with a reason that has this prefix.

@@ -4,7 +4,7 @@
 //! to open GPUs; `gpu_health` decides the actions.
 
 pub mod files;
-mod memory;
+mod guard;
 mod notify;
 pub mod rights;
 mod slurm;
@@ -28,6 +28,7 @@ use faults::fault::FaultKind;
 use faults::report::Report;
 use faults::sample::{Identity, Key, Line};
 use faults::usage::{IdleAction, IdleJob};
+use guard::Resource;
 use model::inventory::Vendor;
 use model::message;
 use model::prepared::Prepared;
@@ -94,7 +95,10 @@ impl<'a> Agent<'a> {
         let vendors = Vendor::ALL.into_iter().filter(|vendor| vendor::probe_of(*vendor).has_traces(root));
         let began = Instant::now();
         if is_guard_needed(config, &prepared) {
-            memory::watch(config, interval, &node)?;
+            guard::watch(Resource::Memory, config.memory.clone(), interval, &node)?;
+        }
+        for limit in &config.node.directory_limits {
+            guard::watch(Resource::directory(limit), guard::directory_levels(), interval, &node)?;
         }
         let mut agent = Self {
             config,

@@ -1,7 +1,7 @@
-//! Decides what to do when the container's memory runs short.
+//! Decides what to do when the container's memory, or the space of a directory, runs short.
 //!
-//! Time and memory samples are inputs, and [`Action`]s are outputs. It is for a node where Slurm does not limit the memory of
-//! jobs: there an OOM kill could hit any process.
+//! Time and samples are inputs, and [`Action`]s are outputs. It is for a node where Slurm does not limit the memory of jobs: there an
+//! OOM kill could hit any process. The kubelet ends a whole pod that exceeds the size of a directory.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ impl Guard {
     /// The actions to take now.
     pub fn step(&mut self, now_ms: u64, sample: &MemoryState, levels: &Memory) -> Vec<Action> {
         let (free, mut actions) = (sample.free_percent(), Vec::new());
-        let reason = format!("memory is low: {} of {} MiB free ({free} %)", sample.free_mib, sample.usable_mib);
+        let reason = format!("{} of {} MiB free ({free} %)", sample.free_mib, sample.usable_mib);
         if !self.is_closed && free < levels.close_below.into() {
             self.is_closed = true;
             actions.push(Action::Drain(reason.clone()));
@@ -80,7 +80,7 @@ impl Guard {
             actions.push(Action::Resume);
         }
         let has_rested = self.cancelled_ms.is_none_or(|last| now_ms.saturating_sub(last) >= CANCEL_PAUSE_MS);
-        // Without memory pressure, low free memory harms no process.
+        // Without pressure, low free memory harms no process.
         let is_under_pressure = sample.pressure.is_none_or(|waiting| waiting > 0.0);
         if free < levels.cancel_below.into() && is_under_pressure && has_rested && levels.cancel != Victim::None {
             self.cancelled_ms = Some(now_ms);

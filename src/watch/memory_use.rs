@@ -1,4 +1,4 @@
-//! Attributes the container's memory to users and jobs: processes, and files in a tmpfs.
+//! Attributes the container's memory to users and jobs: processes, and files in a tmpfs. Also the space of a directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,6 +16,8 @@ use sys::proc::{self, Process, Processes, parse};
 const DEADLINE: Duration = Duration::from_secs(1);
 /// The maximum number of files read. A user can create any number.
 const MAX_FILES: usize = 200_000;
+/// The maximum number of files and directories of a limited directory.
+const MAX_ENTRIES: u32 = 1_000_000;
 /// Users named in a message.
 const MAX_NAMED: usize = 3;
 /// How much of an environment is read.
@@ -67,6 +69,11 @@ pub struct UserMemory {
 }
 
 impl UserMemory {
+    /// A user with these bytes of files below a directory.
+    pub fn of_files(directory: &Path, bytes: u64) -> Self {
+        Self { processes: 0, files: [(directory.to_owned(), bytes)].into() }
+    }
+
     /// Bytes of processes and files.
     pub fn sum(&self) -> u64 {
         self.files.values().sum::<u64>() + self.processes
@@ -228,27 +235,54 @@ struct FileInMemory {
     bytes: u64,
 }
 
-/// The files below a mount point. Follows no link and stays in the file system; a file with several names counts once.
+/// The files below a mount point; a file with several names counts once.
 fn files(mount: &Path) -> Vec<FileInMemory> {
     let deadline = Instant::now() + DEADLINE;
-    let Ok(top) = mount.symlink_metadata() else { return Vec::new() };
-    let (mut all, mut seen, mut waiting) = (Vec::new(), BTreeSet::new(), vec![mount.to_owned()]);
+    let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
+    walk(mount, |found| {
+        if seen.insert(found.ino()) {
+            let (uid, inode, bytes) = (found.uid(), found.ino(), found.blocks() * 512);
+            all.push(FileInMemory { uid, inode, bytes });
+        }
+        seen.len() < MAX_FILES && Instant::now() < deadline
+    });
+    all
+}
+
+/// The bytes of each user's files below a directory on a disk; `None` if there are too many to be counted. A file that was deleted while
+/// it is open does not count, nor does it for the kubelet.
+pub fn of_directory(directory: &Path) -> Option<BTreeMap<u32, u64>> {
+    let (mut users, mut left) = (BTreeMap::new(), MAX_ENTRIES);
+    let is_complete = walk(directory, |found| {
+        // A file with several names counts in parts.
+        *users.entry(found.uid()).or_default() +=
+            found.blocks() * 512 / if found.is_dir() { 1 } else { found.nlink().max(1) };
+        left -= 1;
+        left > 0
+    });
+    is_complete.then_some(users)
+}
+
+/// Calls `each` for every file and directory below `top`, until it returns `false`. Follows no link and stays in the file system. Returns
+/// whether it reached the end.
+fn walk(top: &Path, mut each: impl FnMut(&fs::Metadata) -> bool) -> bool {
+    let Ok(device) = top.symlink_metadata().map(|found| found.dev()) else { return false };
+    let mut waiting = vec![top.to_owned()];
     while let Some(directory) = waiting.pop() {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            if seen.len() >= MAX_FILES || Instant::now() >= deadline {
-                return all;
-            }
             let Ok(found) = entry.metadata() else { continue };
-            if found.dev() == top.dev() && seen.insert(found.ino()) {
-                if found.is_dir() {
-                    waiting.push(entry.path());
-                }
-                let (uid, inode, bytes) = (found.uid(), found.ino(), found.blocks() * 512);
-                all.push(FileInMemory { uid, inode, bytes });
+            if found.dev() != device {
+                continue;
+            }
+            if found.is_dir() {
+                waiting.push(entry.path());
+            }
+            if !each(&found) {
+                return false;
             }
         }
     }
-    all
+    true
 }
 
 /// The users with the most memory: `alice (uid 1000): 400 MiB of files in /dev/shm, 10 MiB of processes`.
@@ -312,6 +346,8 @@ mod tests {
         fs::create_dir(directory.path().join("below")).unwrap();
         std::os::unix::fs::symlink("/", directory.path().join("below/link")).unwrap();
         let bytes: u64 = files(directory.path()).iter().map(|file| file.bytes).sum();
+        let users = of_directory(directory.path()).unwrap();
+        assert_eq!(users, [(nix::unistd::geteuid().as_raw(), bytes)].into());
         assert!((1 << 20..(1 << 20) + 100_000).contains(&bytes), "{bytes}");
     }
 

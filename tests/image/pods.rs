@@ -242,6 +242,7 @@ fn users_write_job_output_to_shared_storage() {
         node.container.sh("stat -c '%U %a' /data /data/out /home /home/alice"),
         "root 1777\nalice 644\nroot 755\nalice 700"
     );
+    job_that_fills_tmp_is_cancelled(&node, &controller, alice);
     // An administrator's mode of a directory with files stays.
     controller.container.sh("chmod 0775 /data");
     let took = controller.delete(&controllers);
@@ -249,6 +250,35 @@ fn users_write_job_output_to_shared_storage() {
     let controller = namespace.start(&controllers, 0);
     controller.until_ready(&controllers);
     assert_eq!(controller.container.sh("stat -c %a /data"), "775");
+}
+
+/// The chart passes the size of /tmp, 64 MiB here. Beyond it the kubelet would evict the pod with all jobs.
+fn job_that_fills_tmp_is_cancelled(node: &Pod, controller: &Pod, alice: &str) {
+    let fills = "until [ -e /data/go ]; do sleep 0.1; done; head -c 61M /dev/zero >/tmp/fill; exec sleep 1000";
+    let submit = |user: &str, output: &str, line: &str| {
+        let job =
+            controller.container.sh(&format!("cd /data; {user} sbatch --parsable --output={output} --wrap '{line}'"));
+        controller.container.until(&format!("squeue --noheader --jobs {job} --states=R | grep -q ."));
+        job
+    };
+    let filling = submit(alice, "full", fills);
+    let other = submit("setpriv --reuid=65534 --regid=65534 --clear-groups", "/dev/null", "exec sleep 1000");
+    controller.container.sh("touch /data/go");
+    controller.container.until(&format!("scontrol show job {filling} | grep -q JobState=CANCELLED"));
+    let output = controller.container.sh("cat /data/full");
+    assert!(
+        output.contains("slurminit: cancelled, because the node's directory /tmp is nearly full: 3 of 64 MiB free"),
+        "{output}"
+    );
+    let state = |state: &str| format!("sinfo --noheader --format \"%T %E\" | grep -q \"^{state}\"");
+    controller.container.until(&state("draining slurminit: directory /tmp is nearly full"));
+    assert_eq!(controller.container.sh(&format!("squeue --noheader --jobs {other} --format %T")), "RUNNING");
+    // A pod that is not ready may be evicted, with its jobs.
+    node.container.sh("slurminit health --allow-draining && ! slurminit health");
+    controller.container.sh(&format!("scancel {other}"));
+    controller.container.until(&state("drained"));
+    node.container.sh("! slurminit health --allow-draining && rm /tmp/fill");
+    controller.container.until(&state("idle"));
 }
 
 /// A job whose OpenMP counts the machine's CPUs starts hundreds of threads in a pod with one. The kubelet runs each probe in the pod, which

@@ -3,7 +3,7 @@
 use crate::memory_guard::JobMemory;
 use faults::controller::{DrainOutcome, SlurmNodeState};
 use faults::usage::Job;
-use machine::node_report::{GPU_REASON, MEMORY_REASON, NodeReport, OUR_REASON};
+use machine::node_report::{GPU_REASON, NodeReport, OUR_REASON};
 use slurm::client::{Client, Jobs, limit};
 use slurm::{gpu_jobs, nodes};
 
@@ -29,8 +29,8 @@ pub(super) fn resume(node: &str) -> Result<(), String> {
     resume_from(node, GPU_REASON).map(drop)
 }
 
-/// Returns whether the node was drained for this reason.
-fn resume_from(node: &str, reason: &str) -> Result<bool, String> {
+/// Removes a drain whose reason has this prefix. Returns whether the node had one.
+pub(super) fn resume_from(node: &str, reason: &str) -> Result<bool, String> {
     let Some(report) = report(node) else { return Err("slurmctld does not report the node".to_owned()) };
     if !report.has_drain_reason(reason) {
         return Ok(false);
@@ -40,23 +40,18 @@ fn resume_from(node: &str, reason: &str) -> Result<bool, String> {
     update(node, &["state=undrain"]).map(|()| true)
 }
 
-/// Whether the node is drained because of its memory; `None` if slurmctld does not report the node.
-pub(super) fn is_drained_for_memory(node: &str) -> Option<bool> {
-    report(node).map(|report| report.has_drain_reason(MEMORY_REASON))
+/// Whether the node is drained with a reason that has this prefix; `None` if slurmctld does not report the node.
+pub(super) fn is_drained_for(node: &str, reason: &str) -> Option<bool> {
+    report(node).map(|report| report.has_drain_reason(reason))
 }
 
-/// Drains the node because of its memory. Returns `false` if it accepts no jobs for another reason, which stays.
-pub(super) fn drain_for_memory(node: &str, reason: &str) -> Result<bool, String> {
+/// Drains the node: the reason is `prefix` and `why`. Returns `false` if it accepts no jobs for another reason, which stays.
+pub(super) fn drain_for(node: &str, prefix: &str, why: &str) -> Result<bool, String> {
     let Some(report) = report(node) else { return Err("slurmctld does not report the node".to_owned()) };
     if report.state.starts_with("drain") || report.is_closed_externally() {
-        return Ok(report.has_drain_reason(MEMORY_REASON));
+        return Ok(report.has_drain_reason(prefix));
     }
-    update(node, &["state=drain", &format!("reason={OUR_REASON}{reason}")]).map(|()| true)
-}
-
-/// Removes the drain because of memory. Returns whether the node was drained because of its memory.
-pub(super) fn resume_after_memory(node: &str) -> Result<bool, String> {
-    resume_from(node, MEMORY_REASON)
+    update(node, &["state=drain", &format!("reason={prefix}{why}")]).map(|()| true)
 }
 
 /// The node's running jobs by their start, with the memory that they have been allocated here.

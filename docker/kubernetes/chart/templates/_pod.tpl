@@ -111,6 +111,16 @@ listen = "0.0.0.0:{{ .Values.rest.port }}"
   {{- end }}
 {{- end }}
 
+{{- /* The directories for files of jobs that are the pod's own. */ -}}
+{{- define "slurminit.scratchDirectories" -}}
+{{- $directories := list "tmp" -}}
+{{- if not .top.Values.sharedStorage.enabled }}
+{{- $directories = append $directories "data" -}}
+{{- if include "slurminit.hasAccounts" .top }}{{ $directories = append $directories "home" }}{{ end -}}
+{{- end }}
+{{- toJson $directories -}}
+{{- end }}
+
 {{- /* A directory for files of jobs: `name`, its key in `of`. */ -}}
 {{- define "slurminit.scratch" -}}
 {{- $size := get .of .name -}}
@@ -234,10 +244,22 @@ spec:
         - name: SLURMINIT_ACCOUNTING
           value: {{ $values.accounting.mode }}
         {{- end }}
-        {{- if and (eq .role "compute") .of.tmp (not .of.claims.enabled) }}
-        # /tmp is a part of the machine's disk. A pod that exceeds its size is evicted.
+        {{- if and (eq .role "compute") (not .of.claims.enabled) }}
+        # Parts of the machine's disk. A pod that exceeds a size is evicted, so slurminit cancels the job that fills a directory.
+        {{- with .of.tmp }}
         - name: SLURMINIT_TMP_DISK_MIB
-          value: {{ include "slurminit.mib" .of.tmp | quote }}
+          value: {{ include "slurminit.mib" . | quote }}
+        {{- end }}
+        {{- $limits := list }}
+        {{- range $directory := include "slurminit.scratchDirectories" . | fromJsonArray }}
+        {{- with get $.of $directory }}
+        {{- $limits = append $limits (printf "/%s=%s" $directory (include "slurminit.mib" .)) }}
+        {{- end }}
+        {{- end }}
+        {{- with $limits }}
+        - name: SLURMINIT_DIRECTORY_LIMITS
+          value: {{ join "," . }}
+        {{- end }}
         {{- end }}
         {{- if ne .role "compute" }}
         # Where NVIDIA's runtime is the default, a pod that asks for no GPU would get all of them: the image says "all".
@@ -423,17 +445,14 @@ spec:
     - name: config
       configMap:
         name: {{ include "slurminit.fullname" .top }}-config
-    {{- include "slurminit.scratch" (dict "name" "tmp" "of" .of) | nindent 4 }}
+    # The pod's own, and gone with it.
+    {{- range include "slurminit.scratchDirectories" . | fromJsonArray }}
+    {{- include "slurminit.scratch" (dict "name" . "of" $.of) | nindent 4 }}
+    {{- end }}
     {{- if $values.sharedStorage.enabled }}
     - name: shared
       persistentVolumeClaim:
         claimName: {{ $values.sharedStorage.existingClaim | default (printf "%s-shared" (include "slurminit.fullname" .top)) }}
-    {{- else }}
-    # The pod's own, and gone with it.
-    {{- include "slurminit.scratch" (dict "name" "data" "of" .of) | nindent 4 }}
-    {{- if $hasAccounts }}
-    {{- include "slurminit.scratch" (dict "name" "home" "of" .of) | nindent 4 }}
-    {{- end }}
     {{- end }}
     {{- if eq .role "compute" }}
     # Counts as the pod's memory while it is used.

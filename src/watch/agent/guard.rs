@@ -1,0 +1,271 @@
+//! Watches the container's memory, and the space of its limited directories, and applies the decisions of the guard.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::slurm;
+use crate::memory_guard::{self, Action, Guard, JobMemory};
+use crate::memory_use::{self, MemoryUse, ProcessMemory, UserMemory};
+use config::{DirectoryLimit, Memory, Victim};
+use machine::node_report::{DIRECTORY_REASON, MEMORY_REASON, OUR_REASON};
+use model::message;
+use probe::memory::{self, MemoryState};
+use sys::report;
+use sys::users;
+
+/// The part of the time that measuring takes at most: one in so many.
+const PART: u32 = 50;
+
+/// What can run short.
+pub(super) enum Resource {
+    Memory,
+    Directory {
+        path: PathBuf,
+        mib: u64,
+        /// By user, what was measured last.
+        bytes: BTreeMap<u32, u64>,
+        /// By user, what was added since the measurement before.
+        growth: BTreeMap<u32, u64>,
+        /// Whether the log has that the directory cannot be measured.
+        is_failure_reported: bool,
+    },
+}
+
+impl Resource {
+    pub(super) fn directory(DirectoryLimit { path, mib }: &DirectoryLimit) -> Self {
+        let (path, bytes, growth) = (path.clone(), BTreeMap::new(), BTreeMap::new());
+        Self::Directory { path, mib: *mib, bytes, growth, is_failure_reported: false }
+    }
+
+    /// The prefix of its drain reasons.
+    fn reason(&self) -> String {
+        match self {
+            Self::Memory => MEMORY_REASON.to_owned(),
+            Self::Directory { path, .. } => format!("{DIRECTORY_REASON}{} ", path.display()),
+        }
+    }
+
+    /// What follows the prefix, for these numbers.
+    fn describe(&self, numbers: &str) -> String {
+        let state = match self {
+            Self::Memory => "is low",
+            Self::Directory { .. } => "is nearly full",
+        };
+        format!("{state}: {numbers}")
+    }
+
+    fn sample(&mut self) -> Option<MemoryState> {
+        let Self::Directory { path, mib, bytes, growth, is_failure_reported } = self else {
+            return memory::sample(Path::new("/"));
+        };
+        let Some(now) = memory_use::of_directory(path) else {
+            if !std::mem::replace(is_failure_reported, true) {
+                report::warn(message!(
+                    "directory-not-measured",
+                    "cannot measure {directory}: it does not exist, or has too many files; a job that fills it ends the pod",
+                    directory = path.display()
+                ));
+            }
+            return None;
+        };
+        let added =
+            |(uid, new): (&u32, &u64)| (*uid, new.saturating_sub(bytes.get(uid).copied().unwrap_or_default()) >> 20);
+        *growth = now.iter().map(added).collect();
+        *bytes = now;
+        let used = bytes.values().sum::<u64>() >> 20;
+        // Where nothing is written, a full directory harms no job.
+        let pressure = if growth.values().any(|mib| *mib > 0) { 100.0 } else { 0.0 };
+        Some(MemoryState { free_mib: mib.saturating_sub(used), usable_mib: *mib, pressure: Some(pressure) })
+    }
+}
+
+/// The levels of directories: files stay when their job has ended.
+pub(super) fn directory_levels() -> Memory {
+    Memory { guard: true, close_below: 20, cancel_below: 10, open_above: 25, cancel: Victim::Youngest }
+}
+
+/// Starts a thread that watches a resource until the agent ends: Slurm's answers can take long, and so can those about GPUs.
+pub(super) fn watch(resource: Resource, levels: Memory, interval: Duration, node: &str) -> io::Result<()> {
+    let node = node.to_owned();
+    let mut watch =
+        Watch { resource, levels, node, guard: Guard::default(), is_node_known: false, is_other_drain_reported: false };
+    let began = Instant::now();
+    let body = move || {
+        loop {
+            let begin = Instant::now();
+            let sample = watch.resource.sample();
+            let rest = interval.max(begin.elapsed() * PART);
+            if let Some(sample) = sample {
+                watch.step(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX), &sample);
+            }
+            pause(rest);
+        }
+    };
+    thread::Builder::new().name("guard".to_owned()).spawn(body).map(drop)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "neither memory nor space causes an event; this thread does nothing else"
+)]
+fn pause(time: Duration) {
+    thread::sleep(time);
+}
+
+struct Watch {
+    resource: Resource,
+    levels: Memory,
+    node: String,
+    guard: Guard,
+    /// Whether the guard has the state of the node, which an earlier agent may have drained.
+    is_node_known: bool,
+    /// Whether the log has that the node is drained for another reason while the resource is low.
+    is_other_drain_reported: bool,
+}
+
+impl Watch {
+    fn step(&mut self, now_ms: u64, sample: &MemoryState) {
+        if !self.is_node_known {
+            let Some(is_closed) = slurm::is_drained_for(&self.node, &self.resource.reason()) else { return };
+            (self.guard.is_closed, self.is_node_known) = (is_closed, true);
+        }
+        for action in self.guard.step(now_ms, sample, &self.levels) {
+            if let Err(why) = self.apply(action) {
+                report::warn(message!("guard-action-failed", "the action failed: {why}; will retry", why));
+                self.is_node_known = false;
+            }
+        }
+    }
+
+    fn apply(&mut self, action: Action) -> Result<(), String> {
+        let (node, prefix) = (&self.node, self.resource.reason());
+        let subject = prefix.trim_start_matches(OUR_REASON).trim_end();
+        match action {
+            Action::Drain(numbers) => {
+                let state = self.resource.describe(&numbers);
+                let is_drained = slurm::drain_for(node, &prefix, &state)?;
+                let kind = self.kind("memory-low", "directory-full");
+                if is_drained {
+                    report::warn(message!(
+                        kind,
+                        "{subject} {state}; node drained until more than {percent} % are free",
+                        subject,
+                        state,
+                        percent = self.levels.open_above
+                    ));
+                } else if !self.is_other_drain_reported {
+                    report::warn(message!(
+                        kind,
+                        "{subject} {state}; the node is drained for another reason",
+                        subject,
+                        state
+                    ));
+                }
+                // Another's drain can end before the resource is free.
+                (self.guard.is_closed, self.is_other_drain_reported) = (is_drained, !is_drained);
+            }
+            Action::Resume => {
+                let kind = self.kind("memory-recovered", "directory-recovered");
+                match slurm::resume_from(node, &prefix)? {
+                    true => report::info(message!(kind, "{subject} recovered; node resumed", subject)),
+                    false => report::info(message!(
+                        kind,
+                        "{subject} recovered; the node was not resumed, because it is not drained for that any more",
+                        subject
+                    )),
+                }
+            }
+            Action::Cancel(which, numbers) => {
+                let why = format!("{subject} {}", self.resource.describe(&numbers));
+                match &self.resource {
+                    Resource::Memory => cancel_for_memory(node, which, &why)?,
+                    Resource::Directory { path, bytes, growth, .. } => {
+                        cancel_for_directory(node, which, &why, path, bytes, growth)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The kind of a message.
+    fn kind(&self, memory: &'static str, directory: &'static str) -> &'static str {
+        if matches!(self.resource, Resource::Memory) { memory } else { directory }
+    }
+}
+
+/// Cancels a job that uses more than it requested, if its user has the most memory, and names the users with the most memory.
+fn cancel_for_memory(node: &str, which: Victim, why: &str) -> Result<(), String> {
+    let mut jobs = slurm::running(node)?;
+    let MemoryUse { processes, users } = memory_use::read();
+    for job in &mut jobs {
+        // A process can claim to belong to another user's job.
+        let belongs_to_job = |process: &&ProcessMemory| process.job == Some(job.job) && process.uid == job.uid;
+        job.used = processes.iter().filter(belongs_to_job).map(|process| process.bytes).sum::<u64>() >> 20;
+    }
+    let mib_by_user = users.iter().map(|(uid, memory)| (*uid, memory.sum() >> 20)).collect();
+    let users = memory_use::describe_users(&users, users::display_name);
+    match memory_guard::victim(&jobs, &mib_by_user, which) {
+        Some(JobMemory { job, requested, used, .. }) => {
+            slurm::cancel(job, &format!("cancelled, because the node's {why}"))?;
+            let requested = requested.unwrap_or_default();
+            report::warn(message!(
+                "job-cancelled-for-memory",
+                "{why}; cancelled job {job}, which uses {used} MiB and requested {requested}; {users}",
+                why,
+                job,
+                used,
+                requested,
+                users
+            ));
+        }
+        None => report::warn(message!(
+            "no-job-cancelled-for-memory",
+            "{why}; no job cancelled: no job of the user with the most unrequested memory exceeds its request; {users}",
+            why,
+            users
+        )),
+    }
+    Ok(())
+}
+
+/// Cancels a job of the user whose files grew most, and names the users with the most space.
+fn cancel_for_directory(
+    node: &str,
+    which: Victim,
+    why: &str,
+    directory: &Path,
+    bytes: &BTreeMap<u32, u64>,
+    growth: &BTreeMap<u32, u64>,
+) -> Result<(), String> {
+    let mut jobs = slurm::running(node)?;
+    for job in &mut jobs {
+        // No job has a request, and its user's files are not attributed to one of several jobs.
+        (job.requested, job.used) = (Some(0), growth.get(&job.uid).copied().unwrap_or_default());
+    }
+    let growth = growth.iter().map(|(uid, mib)| (Some(*uid), *mib)).collect();
+    let users = bytes.iter().map(|(uid, bytes)| (Some(*uid), UserMemory::of_files(directory, *bytes))).collect();
+    let users = memory_use::describe_users(&users, users::display_name);
+    match memory_guard::victim(&jobs, &growth, which) {
+        Some(JobMemory { job, .. }) => {
+            slurm::cancel(job, &format!("cancelled, because the node's {why}"))?;
+            report::warn(message!(
+                "job-cancelled-for-directory",
+                "{why}; cancelled job {job} of the user whose files grew; {users}",
+                why,
+                job,
+                users
+            ));
+        }
+        None => report::warn(message!(
+            "no-job-cancelled-for-directory",
+            "{why}; no job cancelled: the user whose files grew has none here; {users}",
+            why,
+            users
+        )),
+    }
+    Ok(())
+}
