@@ -12,8 +12,8 @@ use crate::device::with_gpu;
 use crate::fault::{Answer, At};
 use crate::state::machine;
 
-/// Interval between reads of the file.
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Interval between reads of the file. A driver blocks; each read costs as much CPU as a small part of a sample.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Number of XIDs already reported. One event set per process is supported.
 static REPORTED: Mutex<usize> = Mutex::new(0);
