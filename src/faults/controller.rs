@@ -310,6 +310,7 @@ impl HealthController {
             node: self.node_summary(),
             node_stage: self.stage.node_stage(),
             users: BTreeMap::new(),
+            job_uses: Vec::new(),
         }
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fault::{FaultKind, Policy};
 use super::sample::Identity;
-use super::usage::UserUse;
+use super::usage::{JobUse, UserUse};
 use model::inventory::{Condition, Readings};
 use model::process_id::ProcessId;
 
@@ -39,6 +39,9 @@ pub struct Report {
     /// The GPU use of each user's jobs, as far as slurmctld has confirmed it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub users: BTreeMap<String, UserUse>,
+    /// The jobs with GPUs of this node, and those of the last day; empty if Slurm's PrivateData hides jobs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub job_uses: Vec<JobUse>,
 }
 
 /// What the agent does with the node.
@@ -72,6 +75,9 @@ pub struct GpuReport {
     pub condition: Condition,
     /// The measurements in the last sample.
     pub readings: Readings,
+    /// The mean utilization in parts of the last hour, in percent, the last one first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last_hour: Vec<Option<u32>>,
     /// The current faults.
     pub faults: Vec<OpenFault>,
     /// The count and last time of each fault since the start of the container.

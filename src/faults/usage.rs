@@ -5,6 +5,7 @@
 
 mod gpu_use;
 mod idle;
+mod view;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +17,9 @@ use model::prepared::OfferedGpu;
 
 pub use gpu_use::GpuUse;
 use idle::Window;
-pub use idle::{IdleAction, IdleJob, IdlePolicy};
+pub use idle::{IdleAction, IdleJob, IdlePolicy, with_mark, without_marks};
+use view::History;
+pub use view::{JobUse, sparkline};
 
 /// The maximum number of kept samples of a GPU: 10 min of samples each 5 s.
 const MAX_SAMPLES: usize = 120;
@@ -93,12 +96,18 @@ pub struct Job {
     /// Whether its batch script runs on this node.
     #[serde(skip)]
     pub is_batch_host: bool,
+    /// Whether this is the first node of its allocation.
+    #[serde(skip)]
+    pub is_first_node: bool,
+    /// Its AdminComment.
+    #[serde(skip)]
+    pub comment: String,
     /// Slurm's indices of its GPUs on this node; slurmctld reports them only while the job has them.
     #[serde(skip)]
     pub gpus: Vec<usize>,
-    /// Slurm's indices of the GPUs of which it has parts (shards, MPS).
+    /// Slurm's indices of the GPUs of which it has parts (shards, MPS), and the size of each part in ppm.
     #[serde(skip)]
-    pub shared: Vec<usize>,
+    pub shared: Vec<(usize, u32)>,
 }
 
 impl Job {
@@ -137,10 +146,11 @@ pub struct UserUse {
 }
 
 impl UserUse {
+    /// A part of a GPU counts with its share of the GPU's time, use and energy.
     fn add(&mut self, gpu: &GpuUse) {
-        self.gpu_ms = self.gpu_ms.saturating_add(gpu.measured_ms);
-        self.busy = self.busy.saturating_add(gpu.busy);
-        self.energy_mj = self.energy_mj.saturating_add(gpu.energy_mj.unwrap_or_default());
+        self.gpu_ms = self.gpu_ms.saturating_add(gpu.share_of(gpu.measured_ms));
+        self.busy = self.busy.saturating_add(gpu.share_of(gpu.busy));
+        self.energy_mj = self.energy_mj.saturating_add(gpu.share_of(gpu.energy_mj.unwrap_or_default()));
     }
 }
 
@@ -162,6 +172,9 @@ pub struct Usage {
     /// The GPUs for jobs, in Slurm's order.
     #[serde(skip)]
     offered: Vec<Part>,
+    /// The utilization of each GPU in the last hour.
+    #[serde(skip)]
+    histories: BTreeMap<String, History>,
     /// The driver's errors since the last sample of each GPU.
     #[serde(skip)]
     errors: BTreeMap<String, u32>,
@@ -196,6 +209,9 @@ impl Usage {
         let (condition, readings) = (&seen.condition, &seen.readings);
         let is_throttled = condition.slowdowns.iter().flatten().any(|slowdown| *slowdown != Slowdown::PowerCap);
         let errors = self.errors.remove(gpu).unwrap_or_default();
+        if let Some(percent) = condition.utilization {
+            self.histories.entry(gpu.to_owned()).or_default().add(at, percent);
+        }
         for instance in &readings.instances {
             let Some(uuid) = &instance.uuid else { continue };
             let sample = Sample {
@@ -259,6 +275,7 @@ impl Usage {
                 Some(job) => {
                     (run.job.state, run.job.end) = (job.state.clone(), job.end);
                     (run.job.nodes, run.job.is_batch_host) = (job.nodes, job.is_batch_host);
+                    (run.job.is_first_node, run.job.comment) = (job.is_first_node, job.comment.clone());
                 }
                 // It was requeued, or its container ended: slurmctld has no end of that run.
                 None => {
@@ -290,12 +307,12 @@ impl Usage {
     }
 
     fn begin(&self, job: &Job) -> JobRecord {
-        let part = |(index, is_shared): (usize, bool)| {
+        let part = |(index, share_ppm): (usize, Option<u32>)| {
             let part = self.offered.get(index)?.clone();
-            Some(GpuUse { part, is_shared, ..GpuUse::default() })
+            Some(GpuUse { part, is_shared: share_ppm.is_some(), share_ppm, ..GpuUse::default() })
         };
-        let whole = job.gpus.iter().map(|index| (*index, false));
-        let shared = job.shared.iter().map(|index| (*index, true));
+        let whole = job.gpus.iter().map(|index| (*index, None));
+        let shared = job.shared.iter().map(|(index, ppm)| (*index, Some(*ppm)));
         JobRecord { job: job.clone(), node: self.node.clone(), gpus: whole.chain(shared).filter_map(part).collect() }
     }
 
@@ -317,8 +334,18 @@ impl Usage {
         }
     }
 
-    /// The jobs that have not used their GPUs, after an answer of slurmctld. Each is returned once for each step of the policy.
-    pub fn idle(&mut self, policy: &IdlePolicy) -> Vec<IdleJob> {
+    /// The marks of this node to set or to remove in the AdminComment of jobs on several nodes. `now` is in seconds since 1970.
+    pub fn idle_marks(&self, policy: &IdlePolicy, now: u64) -> Vec<(u64, Option<u64>)> {
+        let mark = |run: &JobRecord| {
+            let window = self.windows.iter().find(|window| window.run == run.job.run())?;
+            Some((run.job.job, window.mark(run, policy, now)?))
+        };
+        self.runs.iter().filter_map(mark).collect()
+    }
+
+    /// The jobs that have not used their GPUs, after an answer of slurmctld. Each is returned once for each step of the policy. `now` is in
+    /// seconds since 1970.
+    pub fn idle(&mut self, policy: &IdlePolicy, now: u64) -> Vec<IdleJob> {
         let runs = &self.runs;
         self.windows.retain(|window| runs.iter().any(|run| run.job.run() == window.run));
         let mut idle = Vec::new();
@@ -327,9 +354,14 @@ impl Usage {
                 self.windows.push(Window::new(run.job.run()));
             }
             let window = self.windows.iter_mut().find(|window| window.run == run.job.run());
-            idle.extend(window.and_then(|window| window.step(run, policy)));
+            idle.extend(window.and_then(|window| window.step(run, policy, now)));
         }
         idle
+    }
+
+    /// The mean utilization of a GPU in each part of the last hour, the last one first. `now` is in ms since 1970.
+    pub fn history(&self, gpu: &str, now: u64) -> Vec<Option<u32>> {
+        self.histories.get(gpu).map(|history| history.means(now)).unwrap_or_default()
     }
 
     /// The use of each user's jobs since the state directory is in use, up to slurmctld's last answer: it only grows.

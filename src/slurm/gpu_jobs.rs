@@ -26,6 +26,12 @@ fn parse(answer: &str, node: &str) -> anyhow::Result<Vec<Job>> {
     Ok(jobs.iter().filter_map(|value| parse_job(value, node)).collect())
 }
 
+/// The AdminComment of the only job of an answer.
+pub fn admin_comment(answer: &str) -> Option<String> {
+    let answer: Value = serde_json::from_str(answer).ok()?;
+    Some(text(answer["jobs"].as_array()?.first()?, "admin_comment"))
+}
+
 /// A job that is on the node, or was. A pending job has an expected start at most.
 fn parse_job(value: &Value, node: &str) -> Option<Job> {
     let state = value["job_state"].as_array().into_iter().flatten().find_map(Value::as_str)?.to_owned();
@@ -49,13 +55,15 @@ fn parse_job(value: &Value, node: &str) -> Option<Job> {
         qos: text(value, "qos"),
         nodes: allocations(value).len() as u64,
         is_batch_host: value["batch_flag"] == true && value["batch_host"] == node,
+        is_first_node: value["batch_host"] == node,
+        comment: text(value, "admin_comment"),
         cpus: number(&own["cpus"]["count"]).unwrap_or_default(),
         memory_mib: number(&own["memory"]["allocated"]).unwrap_or_default(),
         start: seconds("start_time")?,
         end: seconds("end_time").filter(|_| !UNENDED.contains(&state.as_str())),
         state,
         gpus: gres::indices(&detail),
-        shared: gres::shared(&detail),
+        shared: gres::shares(&detail),
     })
 }
 
@@ -81,7 +89,7 @@ mod tests {
         assert_eq!((running.cpus, running.memory_mib, running.array), (4, 2048, Some((7, 1))));
         assert_eq!(
             (ended.shared.as_slice(), ended.end, ended.state.as_str()),
-            ([1].as_slice(), Some(200), "COMPLETED")
+            ([(1, 500_000)].as_slice(), Some(200), "COMPLETED")
         );
         assert!(parse("{}", "c1").is_err());
     }

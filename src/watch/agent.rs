@@ -316,9 +316,12 @@ impl<'a> Agent<'a> {
                     why = why
                 ));
             }
-            TaskResult::Usage(asked, jobs) => {
-                for idle in self.usage.update(asked, jobs) {
+            TaskResult::Usage { asked, jobs, hides_jobs } => {
+                for idle in self.usage.update(asked, jobs, hides_jobs) {
                     self.handle_idle(idle);
+                }
+                for (job, at) in self.usage.idle_marks() {
+                    self.worker.queue(Task::MarkIdle(job, at));
                 }
             }
         }
@@ -359,7 +362,8 @@ impl<'a> Agent<'a> {
     }
 
     fn write(&mut self) {
-        let report = Report { users: self.usage.users(), ..self.health.report(proc::own_id()) };
+        let mut report = self.health.report(proc::own_id());
+        self.usage.describe(&mut report);
         if self.last_report.as_ref() == Some(&report) {
             return;
         }

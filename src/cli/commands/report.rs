@@ -151,7 +151,7 @@ fn text(jobs: &[JobReport], users: &[UserReport]) -> String {
         Column::left("STATE", 7, 10),
         Column::right("GPUS", 4),
         Column::right("HOURS", 8),
-        Column::right("USE", 5),
+        Column::right("USE", 6),
         Column::right("MEMORY GIB", 11),
         Column::right("ENERGY", 9),
         Column::right("WASTED", 7),
@@ -190,7 +190,8 @@ fn job_row(job: &JobReport) -> [String; 9] {
         job.state.to_ascii_lowercase(),
         job.gpus.len().to_string(),
         hours(job.gpu_seconds),
-        percent(job.use_percent),
+        job.use_percent
+            .map_or_else(|| if job.is_shared { "shared".to_owned() } else { dash() }, |_| percent(job.use_percent)),
         memory,
         energy(job.energy_wh),
         hours(job.wasted_gpu_seconds),

@@ -2,6 +2,7 @@
 
 mod faults;
 mod table;
+mod uses;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
@@ -103,9 +104,10 @@ fn text(directory: &Path, status: &Status, lost: &[Option<String>], images: Opti
     let files = overview::files(directory);
     let samples = files.report.as_ref().filter(|_| !files.is_stale()).map_or(&[][..], |report| &report.gpus);
     let table = table(status, &node, samples, sys::monotonic_ms(), memory_kib);
+    let uses = files.report.as_ref().map(|report| uses::uses(report, files.now, table::age)).unwrap_or_default();
     let faults = agent::files::report(directory).map(|report| faults::faults(&report, agent::unix(), table::age));
     let images = images.map(|images| format!("\ncontainer images for jobs: {}\n", images.name()));
-    table + &images.unwrap_or_default() + &faults.unwrap_or_default()
+    table + &uses + &images.unwrap_or_default() + &faults.unwrap_or_default()
 }
 
 /// The contents of the file, plus each process's memory beside its PID, and Slurm's current report of the node.

@@ -337,6 +337,7 @@ impl Gpu {
             since: self.since,
             condition: self.condition.clone(),
             readings: self.readings.clone(),
+            last_hour: Vec::new(),
             faults: self.open.iter().filter(|(_, open)| open.policy != Policy::Ignore).map(fault).collect(),
             counts: self.counts.clone(),
             is_out,

@@ -18,6 +18,9 @@ pub struct GpuUse {
     pub part: Part,
     /// Whether other jobs could have parts of it (shards, MPS): then the values are of all of them.
     pub is_shared: bool,
+    /// The size of the job's part, in ppm; `None` for a whole GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_ppm: Option<u32>,
     /// The time with samples.
     pub measured_ms: u64,
     /// The time with a known utilization.
@@ -46,6 +49,12 @@ pub struct GpuUse {
 }
 
 impl GpuUse {
+    /// The job's share of a value of the GPU: all of it, unless it has a part of the GPU.
+    pub fn share_of(&self, value: u64) -> u64 {
+        self.share_ppm
+            .map_or(value, |ppm| value / 1_000_000 * u64::from(ppm) + value % 1_000_000 * u64::from(ppm) / 1_000_000)
+    }
+
     /// The mean utilization in percent.
     #[expect(clippy::cast_precision_loss, reason = "a mean needs no more digits")]
     pub fn mean_percent(&self) -> Option<f64> {

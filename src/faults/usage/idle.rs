@@ -1,7 +1,11 @@
 //! Jobs that hold GPUs and do not use them.
 //!
 //! A job is judged by what was measured over the whole window: without samples the window does not grow, so a driver or a controller that does
-//! not respond, and a suspended job, cancel nothing. Nothing that a job could write is an input, and only GPUs that it has alone count.
+//! not respond, and a suspended job, cancel nothing. Nothing that a job could write is an input. A part of a GPU is idle only if the whole GPU is.
+//!
+//! A job on several nodes is idle if its GPUs on all of them are. Each node marks the job while its own GPUs are idle, and the job's first node
+//! acts once all marks are fresh. The marks are a word of AdminComment, which users cannot write; a node without a mark, or one whose agent is
+//! down, prevents every action.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,6 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::JobRecord;
 
+/// The word of a job's AdminComment: `slurminit-idle:c1=1790000000,c2=1790000030`, seconds since 1970.
+const MARK: &str = "slurminit-idle:";
 /// The number of parts of a window.
 const PARTS: u64 = 60;
 
@@ -78,13 +84,33 @@ impl IdlePolicy {
         let job = &run.job;
         self.action != IdleAction::Off
             && !self.after.is_zero()
-            && job.nodes == 1
             && !run.gpus.is_empty()
-            && !run.gpus.iter().any(|gpu| gpu.is_shared)
             && (self.partitions.is_empty() || self.partitions.contains(&job.partition))
             && !self.except_users.contains(&job.user)
             && !self.except_qos.contains(&job.qos)
     }
+}
+
+/// The nodes whose GPUs of the job are idle, and the time of each mark.
+fn marks(comment: &str) -> Vec<(&str, u64)> {
+    let word = comment.split_whitespace().find_map(|word| word.strip_prefix(MARK)).unwrap_or_default();
+    word.split(',')
+        .filter_map(|mark| mark.split_once('='))
+        .filter_map(|(node, at)| Some((node, at.parse().ok()?)))
+        .collect()
+}
+
+/// An AdminComment without the marks.
+pub fn without_marks(comment: &str) -> String {
+    comment.split_whitespace().filter(|word| !word.starts_with(MARK)).collect::<Vec<_>>().join(" ")
+}
+
+/// The comment with the mark of this node at this time, or without one.
+pub fn with_mark(comment: &str, node: &str, at: Option<u64>) -> String {
+    let others = marks(comment).into_iter().filter(|(other, _)| *other != node);
+    let all: Vec<String> = others.chain(at.map(|at| (node, at))).map(|(node, at)| format!("{node}={at}")).collect();
+    let note = without_marks(comment);
+    if all.is_empty() { note } else { format!("{note} {MARK}{}", all.join(",")).trim_start().to_owned() }
 }
 
 /// The last measured time of a run.
@@ -97,6 +123,9 @@ pub(super) struct Window {
     former: Vec<(u64, u64)>,
     /// Whether the user was warned, or the job reported, since it last used a GPU.
     is_warned: bool,
+    /// Whether its GPUs of this node were idle over the whole window.
+    #[serde(default)]
+    is_idle: bool,
 }
 
 impl Window {
@@ -104,11 +133,30 @@ impl Window {
         Self { run, ..Self::default() }
     }
 
-    pub(super) fn step(&mut self, run: &JobRecord, policy: &IdlePolicy) -> Option<IdleJob> {
+    /// The change of this node's mark that a job on several nodes needs at `now`, in seconds since 1970.
+    pub(super) fn mark(&self, run: &JobRecord, policy: &IdlePolicy, now: u64) -> Option<Option<u64>> {
+        let own = marks(&run.job.comment).into_iter().find(|(node, _)| *node == run.node);
+        let is_fresh = own.is_some_and(|(_, at)| now.saturating_sub(at) < policy.after.as_secs() / 4);
+        match (run.job.nodes > 1 && self.is_idle, own) {
+            (true, _) => (!is_fresh).then_some(Some(now)),
+            (false, own) => own.map(|_| None),
+        }
+    }
+
+    /// Whether this node decides about the job now.
+    fn decides(&self, run: &JobRecord, policy: &IdlePolicy, now: u64) -> bool {
+        let is_fresh = |at: u64| now.saturating_sub(at) <= policy.after.as_secs() / 2;
+        let fresh =
+            marks(&run.job.comment).into_iter().filter(|(node, at)| *node != run.node && is_fresh(*at)).count() as u64;
+        run.job.nodes == 1 || (run.job.is_first_node && fresh + 1 >= run.job.nodes)
+    }
+
+    pub(super) fn step(&mut self, run: &JobRecord, policy: &IdlePolicy, now: u64) -> Option<IdleJob> {
         let sums: Vec<(u64, u64)> = run.gpus.iter().map(|gpu| (gpu.percent_ms, gpu.busy)).collect();
         let former = std::mem::replace(&mut self.former, sums);
         if !policy.judges(run) {
             self.parts.clear();
+            self.is_idle = false;
             return None;
         }
         let before = |index: usize| former.get(index).copied().unwrap_or_default();
@@ -134,8 +182,12 @@ impl Window {
             return None;
         }
         let busy: u64 = self.parts.iter().map(|part| part.1).sum();
-        if busy >= u64::from(policy.below) * measured {
+        self.is_idle = busy < u64::from(policy.below) * measured;
+        if !self.is_idle {
             self.is_warned = false;
+            return None;
+        }
+        if !self.decides(run, policy, now) {
             return None;
         }
         let action = match (policy.action, self.is_warned) {

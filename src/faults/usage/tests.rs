@@ -116,7 +116,7 @@ fn instances_and_shared_gpus_are_told_apart() {
         usage.add_sample(at, "GPU-1", &seen);
         usage.add_sample(at, "GPU-0", &self::seen(90, 1, None));
     }
-    let shared = Job { shared: vec![0], gpus: Vec::new(), ..job(8, 5, None) };
+    let shared = Job { shared: vec![(0, 250_000)], gpus: Vec::new(), ..job(8, 5, None) };
     usage.update(10_000, vec![Job { gpus: vec![2], ..job(7, 5, None) }, shared]);
     let running = usage.running(10_000);
     let of = |run: usize| {
@@ -124,6 +124,9 @@ fn instances_and_shared_gpus_are_told_apart() {
     };
     assert_eq!((of(0), of(1)), (("MIG-b", Some(60.0), false), ("GPU-0", Some(90.0), true)));
     assert_eq!((running[0].gpus[0].energy_mj, running[0].gpus[0].peak_memory_mib), (None, 1024));
+    // The users' sums are those of the GPUs: a quarter of GPU 0, and the instance.
+    let all = usage.users()[""];
+    assert_eq!((all.gpu_ms, all.busy), (5_000 + 1_250, 5_000 * 60 + 1_250 * 90));
 }
 
 #[test]
@@ -163,7 +166,7 @@ fn idle_steps(policy: &IdlePolicy, percents: &[u32], change: impl Fn(&mut Job)) 
         let mut job = Job { nodes: 1, ..job(7, 0, None) };
         change(&mut job);
         usage.update(at * 1000, vec![job]);
-        steps.extend(usage.idle(policy).into_iter().map(|idle| (number, idle.action)));
+        steps.extend(usage.idle(policy, at).into_iter().map(|idle| (number, idle.action)));
         usage = restarted(Some(&usage));
     }
     steps
@@ -188,16 +191,54 @@ fn idle_job_is_warned_then_cancelled_after_a_second_window() {
         idle_steps(&cancel, &used, keep),
         [(9, IdleAction::Warn), (33, IdleAction::Warn), (43, IdleAction::Cancel)]
     );
-    // Neither a suspended job nor one with other nodes or shared GPUs is judged.
-    for change in [
-        (|job| job.state = "SUSPENDED".to_owned()) as fn(&mut Job),
-        |job| job.nodes = 2,
-        |job| (job.shared, job.gpus) = (vec![0], Vec::new()),
-    ] {
-        assert_eq!(idle_steps(&cancel, &[0; 25], change), []);
-    }
+    // A suspended job is not judged, and one with shards as long as any job uses the GPU.
+    assert_eq!(idle_steps(&cancel, &[0; 25], |job| job.state = "SUSPENDED".to_owned()), []);
+    let shards = |job: &mut Job| (job.shared, job.gpus) = (vec![(0, 250_000)], Vec::new());
+    assert_eq!(idle_steps(&cancel, &[0; 25], shards), [(9, IdleAction::Warn), (19, IdleAction::Cancel)]);
+    assert_eq!(idle_steps(&cancel, &busy, shards), []);
     let exempt = IdlePolicy { except_users: vec![String::new()], ..cancel };
     assert_eq!(idle_steps(&exempt, &[0; 25], keep), []);
+}
+
+/// A job on two nodes whose answers have the same AdminComment. Its GPUs are in use as given; c2 is down from `silent` on.
+fn idle_steps_of_two_nodes(percents: [&[u32]; 2], silent: usize) -> Vec<(usize, IdleAction)> {
+    let after = std::time::Duration::from_secs(80);
+    let policy = IdlePolicy { action: IdleAction::Cancel, after, ..IdlePolicy::default() };
+    let mut nodes = ["c1", "c2"].map(|node| Usage { node: node.to_owned(), ..usage() });
+    let (mut comment, mut steps) = ("a note".to_owned(), Vec::new());
+    for (number, percents) in percents[0].iter().zip(percents[1]).map(|(c1, c2)| [*c1, *c2]).enumerate() {
+        let at = (number as u64 + 1) * 5;
+        for (index, usage) in nodes.iter_mut().enumerate().filter(|(index, _)| *index == 0 || number < silent) {
+            sample(usage, at, percents[index]);
+            let job = Job { nodes: 2, is_first_node: index == 0, comment: comment.clone(), ..job(7, 0, None) };
+            usage.update(at * 1000, vec![job]);
+            let idle = usage.idle(&policy, at);
+            assert!(index == 0 || idle.is_empty(), "only the first node acts: {idle:?}");
+            steps.extend(idle.into_iter().map(|idle| (number, idle.action)));
+            for (_, mark) in usage.idle_marks(&policy, at) {
+                comment = with_mark(&comment, &usage.node, mark);
+            }
+        }
+        assert_eq!(without_marks(&comment), "a note");
+    }
+    steps
+}
+
+#[test]
+fn job_on_two_nodes_is_idle_if_its_gpus_on_both_are() {
+    let idle = [0; 40];
+    // c2 marks it after c1's answer.
+    let (warn, cancel) = ((16, IdleAction::Warn), (32, IdleAction::Cancel));
+    assert_eq!(idle_steps_of_two_nodes([&idle, &idle], 40), [warn, cancel]);
+    // Either node uses its GPU, or c2 does not respond.
+    let busy = [90; 40];
+    assert_eq!(idle_steps_of_two_nodes([&idle, &busy], 40), []);
+    assert_eq!(idle_steps_of_two_nodes([&busy, &idle], 40), []);
+    assert_eq!(idle_steps_of_two_nodes([&idle, &idle], 15), []);
+    // c2 was idle, and uses its GPU after the warning: nothing is cancelled before both were idle for a window again.
+    let mut later = idle;
+    later[24..].fill(90);
+    assert_eq!(idle_steps_of_two_nodes([&idle, &later], 40), [warn]);
 }
 
 /// An event at one second of the day.

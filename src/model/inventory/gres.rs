@@ -89,10 +89,19 @@ pub fn indices(gres: &str) -> Vec<usize> {
 
 /// The GPUs of which parts are in use: `shard:nvidia:2(2/4,0/4)`, `mps:50(0/100,50/100)`. Indices are the same as those of whole GPUs.
 pub fn shared(gres: &str) -> Vec<usize> {
-    let is_used = |part: &str| part.split_once('/').is_some_and(|(used, _)| used.parse().unwrap_or(0_u64) > 0);
+    shares(gres).into_iter().map(|(index, _)| index).collect()
+}
+
+/// The GPUs of which parts are in use, and the size of the part in ppm: `shard:nvidia:2(2/4,0/4)` is half of GPU 0.
+pub fn shares(gres: &str) -> Vec<(usize, u32)> {
+    let share = |(index, part): (usize, &str)| {
+        let (used, total) = part.split_once('/')?;
+        let (used, total) = (used.parse::<u64>().ok().filter(|used| *used > 0)?, total.parse::<u64>().unwrap_or(1));
+        let ppm = used.saturating_mul(1_000_000).checked_div(total).unwrap_or(1_000_000).min(1_000_000);
+        Some((index, u32::try_from(ppm).unwrap_or(1_000_000)))
+    };
     let lists = items(gres).filter(Item::is_shared_gpu).flat_map(|item| item.details);
-    let used = lists.flat_map(|list| list.split(',').take(MAX_GPUS).enumerate().filter(|(_, part)| is_used(part)));
-    used.map(|(index, _)| index).collect()
+    lists.flat_map(|list| list.split(',').take(MAX_GPUS).enumerate().filter_map(share)).collect()
 }
 
 fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
@@ -142,6 +151,7 @@ mod tests {
     fn distinguishes_shared_from_whole_gpus() {
         let used = "gpu:nvidia:1(IDX:1),shard:nvidia:3(2/4,0/4,1/4)";
         assert_eq!((indices(used), shared(used)), (vec![1], vec![0, 2]));
+        assert_eq!(shares(used), [(0, 500_000), (2, 250_000)]);
         assert_eq!(shared("mps:50(0/100,0/100,0/100,50/100)"), [3]);
         assert_eq!(shared("shard:0(0/8)(x/,/,(1"), [0; 0]);
         assert_eq!(shared("gpu:nvidia:1(S:1),shard:nvidia:0(IDX:N/A)"), [0; 0]);

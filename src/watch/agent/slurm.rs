@@ -93,6 +93,16 @@ pub(super) fn warn(job: u64, note: &str) -> Result<(), String> {
     Ok(notified?)
 }
 
+/// Sets or removes the mark of this node in a job's AdminComment, which other nodes write, too: it is read just before.
+pub(super) fn mark_idle(node: &str, job: u64, at: Option<u64>) -> Result<(), String> {
+    let id = job.to_string();
+    let which = Jobs { states: &["all"], node: None, options: &["--all", "--json", "--jobs", &id] };
+    let comment = gpu_jobs::admin_comment(&SLURM.jobs_json(&which)?).unwrap_or_default();
+    let marked = faults::usage::with_mark(&comment, node, at);
+    SLURM.update_job(&id, &[format!("admincomment={marked}")])?;
+    Ok(())
+}
+
 /// Cancels a job with a note to its user.
 pub(super) fn cancel(job: u64, note: &str) -> Result<(), String> {
     let _ = warn(job, note);
@@ -115,6 +125,12 @@ pub(super) fn on_node(node: &str) -> anyhow::Result<SlurmNodeState> {
 /// The jobs of the node, with those that ended in the last minutes.
 pub(super) fn gpu_jobs(node: &str) -> anyhow::Result<Vec<Job>> {
     gpu_jobs::query(&SLURM, node)
+}
+
+/// Whether Slurm's PrivateData hides jobs from other users.
+pub(super) fn hides_jobs() -> Option<bool> {
+    let private = SLURM.config().ok()?.get("PrivateData").unwrap_or_default();
+    Some(private.split(',').any(|what| ["jobs", "all"].contains(&what.trim())))
 }
 
 fn report(node: &str) -> Option<NodeReport> {

@@ -35,7 +35,9 @@ pub(super) enum Task {
     QueryUsage,
     /// Write this to a job's output and AdminComment.
     Warn(u64, String),
-    /// The same, and cancel the job.
+    /// Set this node's mark of a job whose GPUs are idle here, or remove it.
+    MarkIdle(u64, Option<u64>),
+    /// Write this to a job's output and AdminComment, and cancel the job.
     Cancel(u64, String),
 }
 
@@ -48,7 +50,11 @@ pub(super) enum TaskResult {
     Reloaded(Result<Box<Prepared>, String>),
     Resumed(Result<(), String>),
     /// The answer to the query that began then, in ms since 1970.
-    Usage(u64, Result<Vec<Job>, String>),
+    Usage {
+        asked: u64,
+        jobs: Result<Vec<Job>, String>,
+        hides_jobs: bool,
+    },
     /// A job was warned or cancelled.
     Noted(Result<(), String>),
     /// A sample of a GPU that is closed otherwise.
@@ -70,7 +76,11 @@ struct Work {
     node: String,
     run: PathBuf,
     supervise: Supervise,
+    /// Whether Slurm hides jobs, and when it was asked.
+    hides_jobs: Option<(Instant, bool)>,
 }
+
+const PRIVACY_INTERVAL: Duration = Duration::from_secs(300);
 
 impl Worker {
     pub(super) fn start(config: &Config, node: &str) -> std::io::Result<Self> {
@@ -80,7 +90,12 @@ impl Worker {
         wake_receiver.set_nonblocking(true)?;
         wake_sender.set_nonblocking(true)?;
         let (worker_sender, mut worker_wake) = (sender.clone(), wake_sender.try_clone()?);
-        let work = Work { node: node.to_owned(), run: config.paths.run.clone(), supervise: config.supervise.clone() };
+        let mut work = Work {
+            node: node.to_owned(),
+            run: config.paths.run.clone(),
+            supervise: config.supervise.clone(),
+            hides_jobs: None,
+        };
         thread::Builder::new().name("slurm".to_owned()).spawn(move || {
             for task in queued {
                 if worker_sender.send(work.execute(task)).is_err() {
@@ -140,7 +155,7 @@ impl Worker {
 }
 
 impl Work {
-    fn execute(&self, task: Task) -> TaskResult {
+    fn execute(&mut self, task: Task) -> TaskResult {
         match task {
             Task::Drain(reason) => TaskResult::Drained(slurm::drain(&self.node, &reason)),
             Task::QueryJobs => {
@@ -150,10 +165,24 @@ impl Work {
             Task::Reload(without) => TaskResult::Reloaded(self.reload(&without)),
             Task::Resume => TaskResult::Resumed(slurm::resume(&self.node)),
             Task::Warn(job, note) => TaskResult::Noted(slurm::warn(job, &note)),
+            Task::MarkIdle(job, at) => TaskResult::Noted(slurm::mark_idle(&self.node, job, at)),
             Task::Cancel(job, note) => TaskResult::Noted(slurm::cancel(job, &note)),
             Task::QueryUsage => {
                 let asked = unix_ms();
-                TaskResult::Usage(asked, slurm::gpu_jobs(&self.node).map_err(|error| format!("{error:#}")))
+                let jobs = slurm::gpu_jobs(&self.node).map_err(|error| format!("{error:#}"));
+                TaskResult::Usage { asked, jobs, hides_jobs: self.hides_jobs() }
+            }
+        }
+    }
+
+    /// Whether Slurm's PrivateData hides jobs, which seldom changes. Without an answer they are hidden.
+    fn hides_jobs(&mut self) -> bool {
+        match self.hides_jobs {
+            Some((asked, hides)) if asked.elapsed() < PRIVACY_INTERVAL => hides,
+            _ => {
+                let hides = slurm::hides_jobs().unwrap_or(true);
+                self.hides_jobs = Some((Instant::now(), hides));
+                hides
             }
         }
     }

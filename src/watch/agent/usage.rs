@@ -10,13 +10,14 @@ mod output;
 mod records;
 mod socket;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use config::Config;
+use faults::report::Report;
 use faults::sample::{GpuSample, Identity, Key};
-use faults::usage::{IdleAction, IdleJob, IdlePolicy, Job, Usage, UserUse};
+use faults::usage::{IdleAction, IdleJob, IdlePolicy, Job, JobUse, Usage};
 use model::inventory::Vendor;
 use model::message;
 use model::prepared::{OfferedGpu, Prepared};
@@ -33,6 +34,10 @@ pub use socket::ask;
 /// which a query follows at once; only an allocation without steps waits for this.
 const BUSY_INTERVAL: Duration = Duration::from_secs(60);
 const IDLE_INTERVAL: Duration = Duration::from_secs(300);
+
+/// How long an ended job is shown, in seconds, and the maximum number of such jobs.
+const SHOWN: u64 = 86_400;
+const MAX_SHOWN: usize = 50;
 
 #[derive(Debug)]
 pub(super) struct Keeper {
@@ -51,6 +56,10 @@ pub(super) struct Keeper {
     /// Whether the saved state has jobs.
     has_saved_jobs: bool,
     comments: Comments,
+    /// The ended jobs to show, the last one first.
+    shown: VecDeque<JobUse>,
+    /// Whether Slurm's PrivateData hides jobs; true before the first answer.
+    hides_jobs: bool,
     policy: IdlePolicy,
     /// `None` if jobs' outputs have no report.
     outputs: Option<Outputs>,
@@ -81,6 +90,8 @@ impl Keeper {
             has_warned: false,
             has_saved_jobs,
             comments: Comments::default(),
+            shown: shown(&paths.state),
+            hides_jobs: true,
             policy: config.gpu.idle.clone(),
             outputs: config.report.output.then(Outputs::default),
         }
@@ -135,23 +146,40 @@ impl Keeper {
     }
 
     /// Applies slurmctld's answer, and returns the jobs that do not use their GPUs. Without an answer, the samples wait for the next.
-    pub(super) fn update(&mut self, asked: u64, jobs: Result<Vec<Job>, String>) -> Vec<IdleJob> {
-        self.is_pending = false;
+    pub(super) fn update(&mut self, asked: u64, jobs: Result<Vec<Job>, String>, hides_jobs: bool) -> Vec<IdleJob> {
+        (self.is_pending, self.hides_jobs) = (false, hides_jobs);
         let Ok(jobs) = jobs else { return Vec::new() };
         let ended = self.usage.update(asked, jobs);
         if !ended.is_empty() {
             // The record first: it is read once if it is written twice.
             self.warn(records::append(&self.state, &ended));
             self.save();
+            ended.iter().for_each(|run| self.shown.push_front(JobUse::from(run)));
+            self.shown.truncate(MAX_SHOWN);
             self.outputs.iter_mut().for_each(|outputs| outputs.queue(&ended));
             self.comments.queue(ended);
         }
-        self.usage.idle(&self.policy)
+        self.usage.idle(&self.policy, asked / 1000)
     }
 
-    /// The use of each user's jobs.
-    pub(super) fn users(&self) -> BTreeMap<String, UserUse> {
-        self.usage.users()
+    /// The marks of this node to set or to remove in the AdminComment of jobs on several nodes.
+    pub(super) fn idle_marks(&self) -> Vec<(u64, Option<u64>)> {
+        self.usage.idle_marks(&self.policy, unix_ms() / 1000)
+    }
+
+    /// Adds what everyone may see to the report.
+    pub(super) fn describe(&self, report: &mut Report) {
+        let now = unix_ms();
+        report.users = self.usage.users();
+        for gpu in &mut report.gpus {
+            gpu.last_hour = self.usage.history(&gpu.identity.key().to_string(), now);
+        }
+        if !self.hides_jobs {
+            let running = self.usage.running(now);
+            let is_recent = |job: &&JobUse| job.end.is_some_and(|end| end + SHOWN > now / 1000);
+            let ended = self.shown.iter().filter(is_recent).cloned();
+            report.job_uses = running.iter().map(JobUse::from).chain(ended).collect();
+        }
     }
 
     pub(super) fn save(&mut self) {
@@ -170,4 +198,11 @@ impl Keeper {
             ));
         }
     }
+}
+
+/// The jobs that former agents recorded in the last day.
+fn shown(state: &Path) -> VecDeque<JobUse> {
+    let records = records::read(state).unwrap_or_default();
+    let ended = records.iter().rev().filter(|record| record.job.end.is_some());
+    ended.take(MAX_SHOWN).map(JobUse::from).collect()
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::queue::Queue;
 use super::seen::{Files, Slurm};
 use faults::report::{GpuReport, Report};
+use faults::usage::{JobUse, sparkline};
 use machine::{Snapshot, UnitSnapshot};
 use model::prepared::{OfferedGpu, Prepared};
 use model::printable;
@@ -53,6 +54,8 @@ pub struct State {
     pub gpus: Vec<GpuView>,
     /// The last faults, the latest first.
     pub faults: Vec<FaultView>,
+    /// The jobs with GPUs of this node, and those of the last day; empty if Slurm hides jobs.
+    pub job_uses: Vec<JobUse>,
     /// The daemons and services.
     pub daemons: Vec<DaemonView>,
     /// slurmctld's answer, or why there is none.
@@ -80,6 +83,8 @@ pub struct GpuView {
     pub watts: Option<u64>,
     /// Power limit in watts.
     pub watts_limit: Option<u64>,
+    /// The utilization in the last hour, as bars of eight heights.
+    pub last_hour: String,
     /// The jobs that have the GPU.
     pub jobs: Vec<OwnedJob>,
     /// Seconds since the GPU was allocated or became free.
@@ -172,6 +177,7 @@ impl State {
             notice: report.and_then(|report| report.node.as_deref()).map(line),
             gpus,
             faults: report.map(|report| faults(report, files.now)).unwrap_or_default(),
+            job_uses: report.map(job_uses).unwrap_or_default(),
             daemons: snapshot
                 .into_iter()
                 .flat_map(|snapshot| &snapshot.units)
@@ -220,6 +226,7 @@ fn of_report(gpu: &GpuReport, files: &Files) -> GpuView {
         temperature: condition.temperature.filter(|_| is_fresh),
         watts: readings.power_mw.filter(|_| is_fresh).map(|mw| mw.saturating_add(500) / 1000),
         watts_limit: readings.power_limit_mw.map(|mw| mw / 1000),
+        last_hour: sparkline(&gpu.last_hour),
         jobs: gpu.jobs.iter().map(|job| OwnedJob { job: job.job, user: line(&job.user) }).collect(),
         for_seconds: (gpu.since > 0).then(|| files.now.saturating_sub(gpu.since)),
         faults: gpu.faults.iter().map(|fault| line(&format!("{}: {}", fault.kind, fault.what))).collect(),
@@ -244,6 +251,10 @@ fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
         ..GpuView::default()
     };
     prepared.gpus.iter().enumerate().map(view).collect()
+}
+
+fn job_uses(report: &Report) -> Vec<JobUse> {
+    report.job_uses.iter().map(|job| JobUse { user: line(&job.user), state: line(&job.state), ..job.clone() }).collect()
 }
 
 fn faults(report: &Report, now: u64) -> Vec<FaultView> {

@@ -28,9 +28,11 @@ pub(in crate::commands) struct JobReport {
     /// Tasks of an array.
     pub(in crate::commands) tasks: usize,
     pub(in crate::commands) nodes: BTreeSet<String>,
-    /// The allocated GPU time.
+    /// The allocated GPU time; a part of a GPU counts as such.
     pub(in crate::commands) gpu_seconds: u64,
-    /// The part of it with samples.
+    /// Whether it had parts of GPUs (shards, MPS): their use, memory and energy are not known by job, and not part of the values below.
+    pub(in crate::commands) is_shared: bool,
+    /// The time of whole GPUs with samples.
     pub(in crate::commands) measured_gpu_seconds: u64,
     /// The mean utilization.
     pub(in crate::commands) use_percent: Option<f64>,
@@ -112,11 +114,12 @@ fn report(name: String, records: &[&JobRecord], now: u64) -> JobReport {
     let seconds = |record: &JobRecord| record.job.end.unwrap_or(now).saturating_sub(record.job.start);
     let pairs: Vec<(&JobRecord, &GpuUse)> =
         records.iter().flat_map(|record| record.gpus.iter().map(|gpu| (*record, gpu))).collect();
-    let sum = |of: &dyn Fn(&GpuUse) -> u64| pairs.iter().map(|(_, gpu)| of(gpu)).fold(0, u64::saturating_add);
+    // What the other jobs of a shared GPU did is not this job's.
+    let own: Vec<&GpuUse> = pairs.iter().map(|(_, gpu)| *gpu).filter(|gpu| !gpu.is_shared).collect();
+    let sum = |of: &dyn Fn(&GpuUse) -> u64| own.iter().map(|gpu| of(gpu)).fold(0, u64::saturating_add);
     let (measured, known, busy) = (sum(&|gpu| gpu.measured_ms), sum(&|gpu| gpu.percent_ms), sum(&|gpu| gpu.busy));
-    let fullest =
-        pairs.iter().map(|(_, gpu)| gpu).filter(|gpu| gpu.memory_ms > 0).max_by_key(|gpu| gpu.peak_memory_mib);
-    let has_energy = pairs.iter().any(|(_, gpu)| gpu.energy_mj.is_some());
+    let fullest = own.iter().filter(|gpu| gpu.memory_ms > 0).max_by_key(|gpu| gpu.peak_memory_mib);
+    let has_energy = own.iter().any(|gpu| gpu.energy_mj.is_some());
     let mut report = JobReport {
         job: name,
         user: last.user.clone(),
@@ -127,16 +130,17 @@ fn report(name: String, records: &[&JobRecord], now: u64) -> JobReport {
         runs: records.iter().map(|record| (record.job.job, record.job.start)).collect::<BTreeSet<_>>().len(),
         tasks: records.iter().map(|record| record.job.job).collect::<BTreeSet<_>>().len(),
         nodes: records.iter().map(|record| record.node.clone()).collect(),
-        gpu_seconds: pairs.iter().map(|(record, _)| seconds(record)).sum(),
+        gpu_seconds: pairs.iter().map(|(record, gpu)| gpu.share_of(seconds(record))).sum(),
+        is_shared: pairs.len() > own.len(),
         measured_gpu_seconds: measured / 1000,
         use_percent: ratio(busy, known),
-        peak_percent: pairs.iter().filter(|(_, gpu)| gpu.percent_ms > 0).map(|(_, gpu)| gpu.peak_percent).max(),
+        peak_percent: own.iter().filter(|gpu| gpu.percent_ms > 0).map(|gpu| gpu.peak_percent).max(),
         idle_percent: ratio(sum(&|gpu| gpu.idle_ms).saturating_mul(100), known),
         peak_memory_mib: fullest.map(|gpu| gpu.peak_memory_mib),
         gpu_memory_mib: fullest.and_then(|gpu| gpu.part.memory_mib),
         energy_wh: has_energy.then(|| watt_hours(sum(&|gpu| gpu.energy_mj.unwrap_or_default()))),
         throttled_percent: ratio(sum(&|gpu| gpu.throttled_ms).saturating_mul(100), measured),
-        errors: sum(&|gpu| gpu.errors),
+        errors: pairs.iter().map(|(_, gpu)| gpu.errors).fold(0, u64::saturating_add),
         wasted_gpu_seconds: (known.saturating_mul(100).saturating_sub(busy)) / 100_000,
         busy: (busy, known),
         hints: Vec::new(),
@@ -181,7 +185,7 @@ fn hints(report: &JobReport) -> Vec<String> {
         all
     });
     let unused = distinct.values().filter(|is_used| !**is_used).count();
-    let is_shared = report.gpus.iter().any(|gpu| gpu.is_shared);
+    let is_shared = report.is_shared;
     match report.use_percent {
         _ if is_shared => {}
         Some(_) if unused == distinct.len() => hints.push(match unused {
@@ -309,5 +313,20 @@ mod tests {
         let mut shared = record(1, "c1", 0, 0);
         shared.gpus[0].is_shared = true;
         assert_eq!(hints(shared), "");
+    }
+
+    #[test]
+    fn use_of_shared_gpu_is_not_the_jobs() {
+        let mut record = record(1, "c1", 90, 6_144);
+        (record.gpus[0].is_shared, record.gpus[0].share_ppm) = (true, Some(250_000));
+        let job = &jobs(&[record.clone()], 0, false)[0];
+        assert_eq!((job.is_shared, job.gpu_seconds, job.use_percent, job.peak_memory_mib), (true, 900, None, None));
+        assert_eq!((job.energy_wh, job.wasted_gpu_seconds), (None, 0));
+        // Beside a whole GPU, that one is known.
+        let mut whole = record.gpus[0].clone();
+        (whole.is_shared, whole.share_ppm, whole.busy) = (false, None, 30 * whole.percent_ms);
+        record.gpus.push(whole);
+        let job = &jobs(&[record], 0, false)[0];
+        assert_eq!((job.gpu_seconds, job.use_percent), (4500, Some(30.0)));
     }
 }

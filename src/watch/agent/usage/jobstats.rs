@@ -13,7 +13,7 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
-use faults::usage::{GpuUse, JobRecord};
+use faults::usage::{GpuUse, JobRecord, without_marks};
 
 const PREFIX: &str = "JS1:";
 /// The maximum size of the JSON: a text of another program must not fill the memory.
@@ -31,7 +31,8 @@ pub fn records(comment: &str) -> Vec<JobRecord> {
 /// # Errors
 /// Never: memory has no errors.
 pub fn merge(comment: &str, record: &JobRecord) -> anyhow::Result<String> {
-    let (stats, note) = split(comment);
+    let comment = without_marks(comment);
+    let (stats, note) = split(&comment);
     let seconds = record.job.end.unwrap_or(record.job.start).saturating_sub(record.job.start);
     let mut nodes = match stats.map(|mut stats| stats["nodes"].take()) {
         Some(Value::Object(nodes)) => nodes,
@@ -64,7 +65,9 @@ fn node(record: &JobRecord) -> Value {
             1 => gpu.part.index.to_string(),
             _ => format!("{}:{}", gpu.part.index, gpu.part.id),
         };
-        let values = record.gpus.iter().filter_map(|gpu| Some((key(gpu), value(gpu)?)));
+        // What the other jobs of a shared GPU did is not this job's.
+        let own = record.gpus.iter().filter(|gpu| !gpu.is_shared);
+        let values = own.filter_map(|gpu| Some((key(gpu), value(gpu)?)));
         Value::Object(values.collect())
     };
     json!({

@@ -50,15 +50,18 @@ fn write(records: &Receiver<JobRecord>) {
 fn lines(record: &JobRecord) -> [String; 2] {
     let job = &record.job;
     let seconds = job.end.unwrap_or(job.start).saturating_sub(job.start);
-    let sum = |of: fn(&GpuUse) -> u64| record.gpus.iter().map(of).fold(0, u64::saturating_add);
-    let known = sum(|gpu| gpu.percent_ms);
-    let used = sum(|gpu| gpu.busy).checked_div(known).map_or("unknown".to_owned(), |percent| format!("{percent} %"));
-    let fullest = record.gpus.iter().filter(|gpu| gpu.memory_ms > 0).max_by_key(|gpu| gpu.peak_memory_mib);
+    // What the other jobs of a shared GPU did is not this job's.
+    let own = || record.gpus.iter().filter(|gpu| !gpu.is_shared);
+    let sum = |of: fn(&GpuUse) -> u64| own().map(of).fold(0, u64::saturating_add);
+    let unknown = if own().next().is_none() { "shared" } else { "unknown" };
+    let used = sum(|gpu| gpu.busy).checked_div(sum(|gpu| gpu.percent_ms));
+    let used = used.map_or(unknown.to_owned(), |percent| format!("{percent} %"));
+    let fullest = own().filter(|gpu| gpu.memory_ms > 0).max_by_key(|gpu| gpu.peak_memory_mib);
     let memory = fullest.map_or(String::new(), |gpu| {
         let total = gpu.part.memory_mib.map(|total| format!(" of {total}")).unwrap_or_default();
         format!(", memory at most {}{total} MiB", gpu.peak_memory_mib)
     });
-    let has_energy = record.gpus.iter().any(|gpu| gpu.energy_mj.is_some());
+    let has_energy = own().any(|gpu| gpu.energy_mj.is_some());
     let wh = sum(|gpu| gpu.energy_mj.unwrap_or_default()) / 3_600_000;
     let energy = if has_energy { format!(", energy {wh} Wh") } else { String::new() };
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

@@ -22,8 +22,16 @@ function meter(label, part, words, text) {
   fill.style.width = Math.max(0, Math.min(100, 100 * part)) + "%";
   return make("div", "meter", make("span", "soft", label), make("div", "trough", fill), make("span", words, text));
 }
+const percent = use => use.percent == null ? "" : use.percent + " %";
 function who(jobs) {
-  return jobs.map(job => "job " + job.job + " of " + job.user).join(", ");
+  const used = job => last.job_uses.filter(use => use.job === job.job && use.end == null && use.percent != null);
+  return jobs.map(job => "job " + job.job + " of " + job.user + used(job).map(use => ", mean use " + percent(use)).join("")).join(", ");
+}
+function ended(uses) {
+  const all = uses.filter(use => use.end != null);
+  at("ended-part").hidden = !all.length;
+  show("ended", table([head("job"), head("user"), head("state"), head("GPUs", "n"), head("time", "n"), head("mean use", "n"), head("ended", "n")],
+    all.map(use => [use.job, use.user, use.state.toLowerCase(), use.gpus, age(use.end - use.start), percent(use), age(last.at - use.end) + " ago"])));
 }
 function gpuCard(gpu) {
   // No job gets a GPU of a node that takes none.
@@ -33,6 +41,7 @@ function gpuCard(gpu) {
     make("div", "head", make("span", "", "GPU " + gpu.index + " · " + gpu.model), make("span", state[0], state[1])),
     make("div", "soft small", [gpu.file, gpu.id].filter(Boolean).join(" · ")));
   if (gpu.utilization != null) card.append(meter("use", gpu.utilization / 100, "", gpu.utilization + " %"));
+  if (gpu.last_hour) card.append(make("div", "meter", make("span", "soft", "last hour"), make("span", "hour", gpu.last_hour)));
   if (gpu.memory_mib) {
     const [used, total] = gpu.memory_mib;
     card.append(meter("memory", total ? used / total : 0, "", gib(used) + " / " + gib(total) + " GiB"));
@@ -153,6 +162,7 @@ function draw(state) {
   at("faults-part").hidden = !state.faults.length;
   show("faults", ...state.faults.map(fault => make("li", "", make("span", "soft", age(fault.age) + " ago "), fault.line)));
   cluster(state.slurm);
+  ended(state.job_uses);
   daemons(state.daemons);
 }
 function tick() {

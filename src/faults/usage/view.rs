@@ -1,0 +1,104 @@
+//! What the page and `slurminit status` show of GPUs and jobs.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use super::JobRecord;
+
+/// The length of a part of the history, in ms, and the number of parts: an hour.
+const PART_MS: u64 = 120_000;
+const PARTS: u64 = 30;
+
+/// The utilization of a GPU in the last hour.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct History(VecDeque<(u64, u32, u32)>);
+
+impl History {
+    /// Adds a utilization in percent, at a time in ms since 1970.
+    pub(super) fn add(&mut self, at: u64, percent: u32) {
+        let number = at / PART_MS;
+        match self.0.back_mut() {
+            Some((last, sum, count)) if *last == number => (*sum, *count) = (*sum + percent, *count + 1),
+            _ => self.0.push_back((number, percent, 1)),
+        }
+        // The clock may be set back.
+        self.0.retain(|(part, ..)| *part <= number && part + PARTS > number);
+    }
+
+    /// The mean of each part, the last one first; `None` without samples.
+    pub(super) fn means(&self, now: u64) -> Vec<Option<u32>> {
+        let mean = |age: u64| {
+            let part = self.0.iter().find(|(part, ..)| part + age == now / PART_MS);
+            part.and_then(|(_, sum, count)| sum.checked_div(*count))
+        };
+        let mut means: Vec<Option<u32>> = (0..PARTS).map(mean).collect();
+        means.truncate(means.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
+        means
+    }
+}
+
+/// The use of its GPUs by a run of a job on this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobUse {
+    /// The job id.
+    pub job: u64,
+    /// The user's name; untrusted text.
+    pub user: String,
+    /// The state in capitals.
+    pub state: String,
+    /// The number of its GPUs, or parts of GPUs, on this node.
+    pub gpus: usize,
+    /// The start, in seconds since 1970.
+    pub start: u64,
+    /// The end; `None` while it runs.
+    pub end: Option<u64>,
+    /// The mean utilization of its whole GPUs and MIG instances, in percent.
+    pub percent: Option<u64>,
+}
+
+impl From<&JobRecord> for JobUse {
+    fn from(run: &JobRecord) -> Self {
+        let own = || run.gpus.iter().filter(|gpu| !gpu.is_shared);
+        let (busy, known): (u64, u64) = (own().map(|gpu| gpu.busy).sum(), own().map(|gpu| gpu.percent_ms).sum());
+        Self {
+            job: run.job.job,
+            user: run.job.user.clone(),
+            state: run.job.state.clone(),
+            gpus: run.gpus.len(),
+            start: run.job.start,
+            end: run.job.end,
+            percent: busy.checked_div(known),
+        }
+    }
+}
+
+/// Eight heights for 0 to 100 %, the oldest part first. `means` has the last one first.
+pub fn sparkline(means: &[Option<u32>]) -> String {
+    const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let height = |percent: u32| HEIGHTS[(percent.min(100) * 7).div_ceil(100) as usize];
+    means.iter().rev().map(|mean| mean.map_or(' ', height)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn history_has_the_means_of_an_hour_and_its_gaps() {
+        let minute = 60_000;
+        let mut history = History::default();
+        for (at, percent) in [(0, 10), (1, 30), (2, 100), (6, 0), (7, 1)] {
+            history.add(600 * minute + at * minute, percent);
+        }
+        let means = history.means(609 * minute);
+        assert_eq!(means, [None, Some(0), None, Some(100), Some(20)]);
+        assert_eq!(sparkline(&means), "▃█ ▁ ");
+        // An hour later only the last minutes are left; after the clock was set back, the future is not shown.
+        history.add(661 * minute, 50);
+        assert_eq!(history.means(661 * minute).len(), 30 - 2);
+        history.add(10 * minute, 7);
+        assert_eq!(history.means(10 * minute), [Some(7)]);
+        assert_eq!(history.means(500 * minute), []);
+    }
+}
