@@ -67,11 +67,12 @@ pub(super) fn running(node: &str) -> Result<Vec<JobMemory>, String> {
 }
 
 /// `cpu=2,mem=1.50G,node=2,billing=2`: a job of several nodes gets an equal part on each.
-fn mib_per_node(tres: &str) -> Option<u64> {
+pub(super) fn mib_per_node(tres: &str) -> Option<u64> {
     let value = |key: &str| tres.split(',').find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
     let memory = value("mem")?;
     let (number, unit) = memory.split_at_checked(memory.len().checked_sub(1)?)?;
     let (number, exponent) = match unit {
+        "K" => (number, -1),
         "M" => (number, 0),
         "G" => (number, 1),
         "T" => (number, 2),

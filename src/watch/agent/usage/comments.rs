@@ -9,8 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::jobstats;
+use super::jobstats::HostUse;
+use crate::agent::slurm::mib_per_node;
 use faults::usage::JobRecord;
 use model::message;
+use model::slurm_time;
 use slurm::client::{Client, limit};
 use sys::report;
 
@@ -74,17 +77,18 @@ fn round(pending: &mut Vec<Pending>) {
     }
     let now = pending.len().min(MAX_JOBS);
     let ids: Vec<String> = pending.iter().take(now).map(|one| one.record.job.job.to_string()).collect();
-    let comments = comments(&ids);
+    let jobs = accounted(&ids);
     for (one, id) in pending.iter_mut().zip(&ids) {
         one.tries += 1;
         // Without an entry, slurmdbd does not have the job yet.
-        let Some(comment) = comments.get(id) else { continue };
+        let Some(job) = jobs.get(id).filter(|job| job.has_ended) else { continue };
+        let comment = &job.comment;
         if jobstats::has(comment, &one.record) {
             one.confirmed += 1;
             continue;
         }
         one.confirmed = 0;
-        let Ok(merged) = jobstats::merge(comment, &one.record) else { continue };
+        let Ok(merged) = jobstats::merge(comment, &one.record, job.host_use()) else { continue };
         let (place, set) = (format!("jobid={id}"), format!("admincomment={merged}"));
         let _ = SLURM.run("sacctmgr", &["--immediate", "modify", "job", "where", &place, "set", &set]);
     }
@@ -103,16 +107,70 @@ fn round(pending: &mut Vec<Pending>) {
     pending.rotate_left(rotated);
 }
 
-/// The AdminComment of each of these jobs that the database has.
-fn comments(ids: &[String]) -> BTreeMap<String, String> {
+/// A job of the database, with the sums of its steps.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Accounted {
+    has_ended: bool,
+    comment: String,
+    nodes: u64,
+    cpu_seconds: u64,
+    memory_mib: u64,
+}
+
+impl Accounted {
+    /// The mean of its nodes; `None` if Slurm gathers nothing.
+    fn host_use(&self) -> Option<HostUse> {
+        let nodes = self.nodes.max(1);
+        let host = HostUse { cpu_seconds: self.cpu_seconds / nodes, memory_mib: self.memory_mib.div_ceil(nodes) };
+        (host.memory_mib > 0).then_some(host)
+    }
+}
+
+/// These jobs, as far as the database has them.
+fn accounted(ids: &[String]) -> BTreeMap<String, Accounted> {
     let jobs = format!("--jobs={}", ids.join(","));
-    let options =
-        ["--allusers", "--allocations", "--parsable2", "--noheader", "--format=JobIDRaw,End,AdminComment", &jobs];
-    let output = SLURM.output("sacct", &options).unwrap_or_default();
-    let entry = |line: &str| {
-        let mut fields = line.splitn(3, '|');
-        let (id, end, comment) = (fields.next()?, fields.next()?, fields.next()?);
-        (end != "Unknown").then(|| (id.to_owned(), comment.to_owned()))
-    };
-    output.lines().filter_map(entry).collect()
+    let format = "--format=JobIDRaw,End,NNodes,TotalCPU,TRESUsageInTot,AdminComment";
+    let options = ["--allusers", "--parsable2", "--noheader", format, &jobs];
+    parse(&SLURM.output("sacct", &options).unwrap_or_default())
+}
+
+fn parse(output: &str) -> BTreeMap<String, Accounted> {
+    let mut jobs: BTreeMap<String, Accounted> = BTreeMap::new();
+    for line in output.lines() {
+        let mut fields = line.splitn(6, '|');
+        let mut field = || fields.next().unwrap_or_default();
+        let (id, end, nodes, cpu, usage, comment) = (field(), field(), field(), field(), field(), field());
+        match id.split_once('.') {
+            None => {
+                let job = jobs.entry(id.to_owned()).or_default();
+                (job.has_ended, job.nodes, job.comment) =
+                    (end != "Unknown", nodes.parse().unwrap_or(1), comment.to_owned());
+            }
+            Some((id, _)) => {
+                let job = jobs.entry(id.to_owned()).or_default();
+                // `01:02.345` has minutes and seconds.
+                let cpu = slurm_time::seconds(cpu.split('.').next().unwrap_or_default()).unwrap_or_default();
+                job.cpu_seconds += cpu;
+                job.memory_mib = job.memory_mib.max(mib_per_node(usage).unwrap_or_default());
+            }
+        }
+    }
+    jobs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_the_steps_of_each_job() {
+        let output = "7|2026-11-28T09:13:07|2|01:10.5||JS1:x| a|b\n\
+            7.batch|2026-11-28T09:13:07|1|00:10.250|cpu=00:00:10,mem=2060K,vmem=0|\n\
+            7.0|2026-11-28T09:13:07|2|01:01:00|cpu=01:01:00,mem=3G|\n8|Unknown|1|00:00:00||\n";
+        let jobs = parse(output);
+        let job = &jobs["7"];
+        assert_eq!((job.has_ended, job.comment.as_str()), (true, "JS1:x| a|b"));
+        assert_eq!(job.host_use(), Some(HostUse { cpu_seconds: 3670 / 2, memory_mib: 1536 }));
+        assert_eq!((jobs["8"].has_ended, jobs["8"].host_use()), (false, None));
+    }
 }

@@ -19,6 +19,13 @@ const PREFIX: &str = "JS1:";
 /// The maximum size of the JSON: a text of another program must not fill the memory.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// The CPU time and memory of a job on one node, as Slurm has recorded them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct HostUse {
+    pub(super) cpu_seconds: u64,
+    pub(super) memory_mib: u64,
+}
+
 /// The records in a comment.
 pub fn records(comment: &str) -> Vec<JobRecord> {
     let nodes = split(comment).0.map(|mut stats| stats["nodes"].take());
@@ -30,7 +37,7 @@ pub fn records(comment: &str) -> Vec<JobRecord> {
 ///
 /// # Errors
 /// Never: memory has no errors.
-pub fn merge(comment: &str, record: &JobRecord) -> anyhow::Result<String> {
+pub(super) fn merge(comment: &str, record: &JobRecord, host: Option<HostUse>) -> anyhow::Result<String> {
     let comment = without_marks(comment);
     let (stats, note) = split(&comment);
     let seconds = record.job.end.unwrap_or(record.job.start).saturating_sub(record.job.start);
@@ -40,7 +47,7 @@ pub fn merge(comment: &str, record: &JobRecord) -> anyhow::Result<String> {
     };
     // Those of a former run have other times.
     nodes.retain(|_, node| node["slurminit"]["start"].as_u64().is_none_or(|start| start == record.job.start));
-    nodes.insert(record.node.clone(), node(record));
+    nodes.insert(record.node.clone(), node(record, host));
     let gpus = nodes.values().filter_map(|node| node["gpu_total_memory"].as_object()).map(Map::len).sum::<usize>();
     let stats = json!({ "nodes": nodes, "total_time": seconds, "gpus": gpus });
     Ok(format!("{PREFIX}{} {note}", encode(stats.to_string())?).trim_end().to_owned())
@@ -58,7 +65,7 @@ fn split(comment: &str) -> (Option<Value>, &str) {
     (decode(text).ok(), note.trim())
 }
 
-fn node(record: &JobRecord) -> Value {
+fn node(record: &JobRecord, host: Option<HostUse>) -> Value {
     let by_gpu = |value: &dyn Fn(&GpuUse) -> Option<Value>| {
         // Instances of a GPU have its index.
         let key = |gpu: &GpuUse| match record.gpus.iter().filter(|other| other.part.index == gpu.part.index).count() {
@@ -70,14 +77,22 @@ fn node(record: &JobRecord) -> Value {
         let values = own.filter_map(|gpu| Some((key(gpu), value(gpu)?)));
         Value::Object(values.collect())
     };
-    json!({
-        "cpus": record.job.cpus,
-        "total_memory": record.job.memory_mib << 20,
-        "gpu_total_memory": by_gpu(&|gpu| Some(json!(gpu.part.memory_mib.unwrap_or_default() << 20))),
-        "gpu_used_memory": by_gpu(&|gpu| Some(json!(gpu.peak_memory_mib << 20))),
+    // reportseff 2.10 fails at a key without its counterpart, and at a memory of 0.
+    let total = |gpu: &GpuUse| gpu.part.memory_mib.filter(|mib| *mib > 0);
+    let mut value = json!({
+        "gpu_total_memory": by_gpu(&|gpu| Some(json!(total(gpu)? << 20))),
+        "gpu_used_memory": by_gpu(&|gpu| total(gpu).map(|_| json!(gpu.peak_memory_mib << 20))),
         "gpu_utilization": by_gpu(&|gpu| gpu.mean_percent().map(|percent| json!((percent * 10.0).round() / 10.0))),
         "slurminit": record,
-    })
+    });
+    if let Some(host) = host.filter(|_| record.job.cpus > 0) {
+        (value["cpus"], value["total_time"]) = (json!(record.job.cpus), json!(host.cpu_seconds));
+    }
+    if let Some(host) = host.filter(|_| record.job.memory_mib > 0) {
+        value["total_memory"] = json!(record.job.memory_mib << 20);
+        value["used_memory"] = json!(host.memory_mib << 20);
+    }
+    value
 }
 
 fn encode(mut json: String) -> anyhow::Result<String> {
@@ -101,6 +116,9 @@ fn decode(text: &str) -> anyhow::Result<Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
     use faults::usage::{Job, Part};
 
@@ -116,10 +134,12 @@ mod tests {
         JobRecord { job, node: node.to_owned(), gpus: vec![gpu(0), gpu(3)] }
     }
 
+    const HOST: HostUse = HostUse { cpu_seconds: 120, memory_mib: 1 };
+
     #[test]
     fn nodes_merge_into_one_comment_beside_the_note() {
-        let first = merge("slurminit: the container stopped while this job ran", &record("c1")).unwrap();
-        let both = merge(&first, &record("c2")).unwrap();
+        let first = merge("slurminit: the container stopped while this job ran", &record("c1"), None).unwrap();
+        let both = merge(&first, &record("c2"), Some(HOST)).unwrap();
         assert_eq!(records(&both), [record("c1"), record("c2")]);
         assert!(
             has(&both, &record("c1")) && both.ends_with("= slurminit: the container stopped while this job ran"),
@@ -129,20 +149,38 @@ mod tests {
         assert_eq!((stats["gpus"].as_u64(), stats["total_time"].as_u64()), (Some(4), Some(60)));
         assert_eq!(stats["nodes"]["c1"]["gpu_utilization"], json!({"0": 66.7, "3": 66.7}));
         assert_eq!(stats["nodes"]["c2"]["gpu_used_memory"], json!({"0": 512 << 20, "3": 512 << 20}));
+        let c2 = &stats["nodes"]["c2"];
+        assert_eq!((&c2["total_time"], &c2["cpus"]), (&json!(120), &json!(4)));
+        assert_eq!((&c2["used_memory"], &c2["total_memory"]), (&json!(1 << 20), &json!(2 << 20)));
+        assert!(stats["nodes"]["c1"]["cpus"].is_null(), "without a time");
         // A later run replaces the nodes of the former.
         let mut later = record("c3");
         later.job.start = 200;
-        assert_eq!(records(&merge(&both, &later).unwrap()), [later]);
+        assert_eq!(records(&merge(&both, &later, None).unwrap()), [later]);
     }
 
     #[test]
     fn reads_the_comments_of_jobstats_and_none_of_other_texts() {
         let theirs = "JS1:H4sIACj7KWIC/1XNQQrCMBCF4bvMOkonIzNpLyOhGUVIGmnSRSm5u1FEcPt/PN4BSw5aYDogaIz+tNoZF+R3qLn6eE2a8rrDxE5wvAgLsYGtaPiJFbRCxCMP5juqj6QdHJE79zg/t37hWvt34gEN3D9487FoewEKn+eojwAAAA==";
-        let merged = split(&merge(theirs, &record("c1")).unwrap()).0.unwrap();
+        let merged = split(&merge(theirs, &record("c1"), None).unwrap()).0.unwrap();
         assert_eq!(merged["nodes"].as_object().map(Map::len), Some(2), "{merged}");
         for other in ["", "JS1:", "JS1:Short", "JS1:None", "JS1:!!", "a note"] {
             assert_eq!(records(other), [], "{other}");
-            assert_eq!(records(&merge(other, &record("c1")).unwrap()).len(), 1, "{other}");
+            assert_eq!(records(&merge(other, &record("c1"), None).unwrap()).len(), 1, "{other}");
         }
+    }
+
+    /// tests/clients reads the file with reportseff from PyPI.
+    #[test]
+    fn writes_the_comment_that_reportseff_is_tested_with() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients/reportseff/admincomment");
+        let first = merge("slurminit: a note", &record("c1"), Some(HOST)).unwrap();
+        let comment = merge(&first, &record("c2"), Some(HOST)).unwrap() + "\n";
+        if std::env::var_os("UPDATE").is_some() {
+            fs::write(&file, &comment).unwrap();
+        }
+        // What gzip makes of it may change.
+        let known = fs::read_to_string(&file).unwrap();
+        assert_eq!(split(known.trim()), split(comment.trim()));
     }
 }
