@@ -18,6 +18,7 @@ mod gpu_faults;
 mod handover;
 mod hostile;
 mod hosts;
+mod idle_nodes;
 #[path = "images/namespaces.rs"]
 mod images;
 mod jobs_once;
