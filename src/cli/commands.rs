@@ -22,6 +22,7 @@ mod join_command;
 mod liveness;
 mod logs;
 mod look;
+mod mail;
 mod mariadb;
 mod metrics;
 mod nodes;
@@ -172,6 +173,9 @@ verbs! {
     /// Start or stop nodes with the operator's command; slurmctld runs it
     #[command(hide = true)]
     Power(power),
+    /// Hand mail of a job to a relay; slurmctld runs it
+    #[command(hide = true)]
+    Mail(mail),
     /// Serve metrics and the page; PID 1 runs it
     #[command(hide = true)]
     Metrics(metrics),

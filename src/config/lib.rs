@@ -55,7 +55,7 @@ pub use layers::{Layers, VARIABLES};
 pub use login::{Login, PublicKey};
 pub use memory::{Memory, Victim};
 pub use metrics::Metrics;
-pub use notify::{Notify, Receiver, WebhookUrl};
+pub use notify::{Event, Notify, Receiver, WebhookUrl};
 pub use rest::Rest;
 pub use selector::GpuSelector;
 pub use sharing::{Shards, Sharing};
@@ -270,6 +270,11 @@ impl Config {
     /// Whether sshd runs here.
     pub fn runs_sshd(&self) -> bool {
         self.login.port.is_some() && self.role != Role::None
+    }
+
+    /// Whether `[[notify]]` reports the ends of jobs whose users ask for mail.
+    pub fn notifies_job_ends(&self) -> bool {
+        self.notifies.iter().any(|notify| notify.on == Event::JobEnd)
     }
 
     /// Whether metrics are served here.

@@ -1,4 +1,4 @@
-//! Notifications of GPU faults: commands and webhooks.
+//! Notifications of GPU faults and jobs: commands and webhooks.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,12 +10,14 @@ use serde::Deserialize;
 use faults::fault::Policy;
 use model::value;
 
-/// A `[[notify]]`: a command or webhook for GPU faults.
+/// A `[[notify]]`: a command or webhook for events.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Notify {
     /// The commands and webhooks; at least one.
     pub receivers: Vec<Receiver>,
+    /// The event.
+    pub on: Event,
     /// The user to run as; `None` means `slurminit`, an unprivileged user.
     pub user: Option<String>,
     /// The least severe fault policy that triggers the notification.
@@ -24,6 +26,19 @@ pub struct Notify {
     pub timeout: Duration,
     /// The maximum number of runs per hour.
     pub per_hour: u32,
+}
+
+/// The events of a `[[notify]]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Event {
+    /// A GPU has a fault.
+    #[default]
+    GpuFault,
+    /// A job with GPUs has ended whose user asked for mail.
+    JobEnd,
+    /// A job was warned or cancelled because it does not use its GPUs.
+    IdleJob,
 }
 
 impl Notify {
@@ -99,9 +114,10 @@ struct Written {
     command: Option<Vec<String>>,
     url: Option<WebhookUrl>,
     url_file: Option<PathBuf>,
+    #[serde(default)]
+    on: Event,
     user: Option<String>,
-    #[serde(default = "warn")]
-    at_least: Policy,
+    at_least: Option<Policy>,
     #[serde(default = "ten_seconds", deserialize_with = "value::seconds")]
     timeout: Duration,
     #[serde(default = "sixty")]
@@ -112,18 +128,17 @@ impl TryFrom<Written> for Notify {
     type Error = &'static str;
 
     fn try_from(written: Written) -> Result<Self, Self::Error> {
-        let Written { command, url, url_file, user, at_least, timeout, per_hour } = written;
+        let Written { command, url, url_file, on, user, at_least, timeout, per_hour } = written;
         let urls = url.map(Receiver::Url).into_iter().chain(url_file.map(Receiver::UrlFile));
         let receivers: Vec<Receiver> = urls.chain(command.map(Receiver::Command)).collect();
-        match receivers.is_empty() {
-            true => Err("[[notify]] has no target: set url, url_file or command"),
-            false => Ok(Self { receivers, user, at_least, timeout, per_hour }),
+        if receivers.is_empty() {
+            return Err("[[notify]] has no target: set url, url_file or command");
         }
+        if on != Event::GpuFault && at_least.is_some() {
+            return Err("at_least of a [[notify]] applies to GPU faults only");
+        }
+        Ok(Self { receivers, on, user, at_least: at_least.unwrap_or(Policy::Warn), timeout, per_hour })
     }
-}
-
-const fn warn() -> Policy {
-    Policy::Warn
 }
 
 const fn ten_seconds() -> Duration {
@@ -156,6 +171,8 @@ mod tests {
         assert!(parse("url = 'https://a.example/x'\nuser = 'nobody'").is_ok());
         assert!(parse("url_file = '/run/secrets/webhook'").is_ok());
         assert_eq!(parse("command = ['/a']\nurl = 'https://a.example/x'").unwrap().receivers.len(), 2);
+        assert_eq!(parse("command = ['/a']\non = 'job-end'").unwrap().on, Event::JobEnd);
+        assert!(parse("command = ['/a']\non = 'job-end'\nat_least = 'warn'").is_err());
         for bad in ["", "user = 'nobody'", "command = []", "url = 'x'", "word = 1\ncommand = ['/a']"] {
             assert!(parse(bad).is_err(), "{bad}");
         }

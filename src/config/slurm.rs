@@ -22,8 +22,47 @@ pub struct Slurm {
     pub controller_port: u16,
     /// slurmd's TCP port.
     pub daemon_port: u16,
+    /// The mail relay for `--mail-type`; `None` means that no mail is sent.
+    pub mail_relay: Option<MailRelay>,
+    /// The sender of mail; `None` is slurm at the host's name.
+    pub mail_from: Option<MailAddress>,
     /// Keys of slurm.conf that replace or extend the generated ones.
     pub conf: SlurmSettings,
+}
+
+/// Host and port of a mail relay.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct MailRelay(pub String);
+
+impl TryFrom<String> for MailRelay {
+    type Error = String;
+
+    /// The port is 25 by default.
+    fn try_from(text: String) -> Result<Self, String> {
+        let (host, port) = text.rsplit_once(':').unwrap_or((&text, "25"));
+        let is_name =
+            !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
+        match port.parse::<u16>() {
+            Ok(port) if is_name && port > 0 => Ok(Self(format!("{host}:{port}"))),
+            _ => Err("expected a host name or IPv4 address, and a port, such as smtp.example.org:25".to_owned()),
+        }
+    }
+}
+
+/// A mail address.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct MailAddress(pub String);
+
+impl TryFrom<String> for MailAddress {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, &'static str> {
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_+@".contains(&byte));
+        let is_address = text.split_once('@').is_some_and(|(name, host)| !name.is_empty() && !host.is_empty());
+        if is_plain && is_address { Ok(Self(text)) } else { Err("expected an address such as slurm@example.org") }
+    }
 }
 
 impl Default for Slurm {
@@ -33,6 +72,8 @@ impl Default for Slurm {
             max_nodes: 1024,
             controller_port: 6817,
             daemon_port: 6818,
+            mail_relay: None,
+            mail_from: None,
             conf: SlurmSettings::default(),
         }
     }

@@ -99,6 +99,9 @@ pub struct Job {
     /// Whether this is the first node of its allocation.
     #[serde(skip)]
     pub is_first_node: bool,
+    /// The events of which its user wants mail, in capitals: `END`, `FAIL`.
+    #[serde(skip)]
+    pub mail: Vec<String>,
     /// Its AdminComment.
     #[serde(skip)]
     pub comment: String,
@@ -114,6 +117,12 @@ impl Job {
     /// A requeued job starts again under its id.
     const fn run(&self) -> (u64, u64) {
         (self.job, self.start)
+    }
+
+    /// Whether its user wants mail of its end, as slurmctld decides it.
+    pub fn wants_mail(&self) -> bool {
+        let wants = |event: &str| self.mail.iter().any(|wanted| wanted == event);
+        self.end.is_some() && (wants("END") || (self.state != "COMPLETED" && wants("FAIL")))
     }
 
     fn is_suspended(&self) -> bool {
@@ -276,6 +285,7 @@ impl Usage {
                     (run.job.state, run.job.end) = (job.state.clone(), job.end);
                     (run.job.nodes, run.job.is_batch_host) = (job.nodes, job.is_batch_host);
                     (run.job.is_first_node, run.job.comment) = (job.is_first_node, job.comment.clone());
+                    run.job.mail.clone_from(&job.mail);
                 }
                 // It was requeued, or its container ended: slurmctld has no end of that run.
                 None => {

@@ -25,6 +25,8 @@ pub enum FileName {
     OciConf,
     /// The script that srun runs before it starts a step: `CliFilterPlugins`.
     CliFilter,
+    /// The script of `MailProg`.
+    Mail,
 }
 
 impl FileName {
@@ -32,7 +34,7 @@ impl FileName {
     pub const ALL: [Self; 3] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf];
 
     /// All files that slurminit writes.
-    pub const WRITTEN: [Self; 10] = [
+    pub const WRITTEN: [Self; 11] = [
         Self::SlurmConf,
         Self::GresConf,
         Self::CgroupConf,
@@ -43,6 +45,7 @@ impl FileName {
         Self::Suspend,
         Self::OciConf,
         Self::CliFilter,
+        Self::Mail,
     ];
 
     /// The name.
@@ -58,6 +61,7 @@ impl FileName {
             Self::Suspend => "suspend",
             Self::OciConf => "oci.conf",
             Self::CliFilter => "cli_filter.lua",
+            Self::Mail => "mail",
         }
     }
 

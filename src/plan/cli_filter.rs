@@ -8,7 +8,7 @@
 use config::Config;
 use model::inventory::Inventory;
 
-use super::settings::NO_MAIL;
+use super::mail;
 
 /// The key in slurm.conf that has the commands run the script.
 pub(super) const KEY: &str = "CliFilterPlugins";
@@ -29,7 +29,7 @@ impl CliFilter {
         let is_planned = inventory.slurm.has_plugin("cli_filter_lua") && own(KEY).is_none();
         is_planned.then(|| Self {
             chooses_mpi: inventory.slurm.has_plugin("mpi_pmix") && own("MpiDefault").is_none(),
-            without_mail: own("MailProg").is_none_or(|program| program.as_str() == NO_MAIL),
+            without_mail: mail::is_off(config),
         })
     }
 

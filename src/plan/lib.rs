@@ -20,6 +20,7 @@ mod images;
 mod imex;
 pub mod in_use;
 mod login;
+mod mail;
 mod mismatch;
 mod names;
 mod node;
@@ -50,6 +51,7 @@ pub use customized::{
 pub use epilog::Epilog;
 pub use gpus::{AutoDetect, GresLine, GresPlan, select};
 pub use images::Images;
+pub use mail::MailScript;
 pub use mismatch::Mismatch;
 pub use names::{DevicePath, GresType, HostName};
 pub use node::{NodePlan, Topology};
@@ -95,6 +97,8 @@ pub struct Plan {
     pub epilog: Epilog,
     /// The script that srun, sbatch and salloc run; `None` if this Slurm cannot, or the operator has one.
     pub cli_filter: Option<CliFilter>,
+    /// The script that sends mail of jobs; `None` without a relay.
+    pub mail: Option<MailScript>,
     /// The settings for jobs in container images; `None` if this Slurm does not support them.
     pub images: Option<Images>,
     /// cgroup.conf, and the settings in slurm.conf that depend on it.
@@ -269,6 +273,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
         prolog,
         epilog,
         cli_filter: CliFilter::plan(config, common),
+        mail: MailScript::plan(config),
         images: Images::plan(config, common),
         cgroup,
         decisions,

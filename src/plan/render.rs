@@ -10,6 +10,7 @@ mod epilog;
 mod explain;
 mod gres_conf;
 mod job_hooks;
+mod mail;
 mod oci_conf;
 mod power;
 mod prolog;
@@ -36,6 +37,7 @@ pub fn render(plan: &Plan) -> Vec<Text> {
     files.extend(plan.images.as_ref().map(|images| Text { name: FileName::OciConf, text: oci_conf::text(images) }));
     let filter = |filter| Text { name: FileName::CliFilter, text: cli_filter::text(filter) };
     files.extend(plan.cli_filter.map(filter));
+    files.extend(plan.mail.as_ref().map(|script| Text { name: FileName::Mail, text: mail::text(script) }));
     let scripts = plan.autoscale.iter().flat_map(|autoscale| &autoscale.scripts);
     files.extend(scripts.map(|script| Text { name: script.name, text: power::text(script) }));
     files

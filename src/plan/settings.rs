@@ -7,7 +7,7 @@ use super::customized::last_value;
 use super::names::HostName;
 use super::{
     CgroupPlan, CliFilter, Epilog, GresPlan, NodePlan, Prolog, Reasons, TaskProlog, accounting, autoscale, cli_filter,
-    cluster, login, preemption, rest,
+    cluster, login, mail, preemption, rest,
 };
 
 /// A line of slurm.conf.
@@ -88,8 +88,6 @@ const SCHEDULER_WHY: &str =
 /// The backfill scheduler runs on its own clock; these values limit the cost of a long queue. slurmctld does not save
 /// the jobs that it starts; `slurminit jobs follow` makes it save when its log reports one.
 const BACKFILL: &str = "bf_interval=1,bf_max_time=30,bf_continue,bf_yield_interval=20000";
-/// The MailProg of an image without a mail program.
-pub(super) const NO_MAIL: &str = "/bin/true";
 /// Log levels at which slurmctld does not log the jobs that backfill starts.
 const QUIET_LEVELS: [&str; 3] = ["quiet", "fatal", "error"];
 
@@ -156,8 +154,8 @@ impl Settings {
         // slurmctld writes its PID file as SlurmUser, who may not write to the run directory itself.
         self.add("SlurmctldPidFile", format_args!("{run}/slurm/slurmctld.pid"));
         self.add("SlurmdPidFile", format_args!("{run}/slurmd{}.pid", of_node[1]));
-        let why = "the image has no mail program; set MailProg in [slurm.conf] to your own";
-        self.add_because("MailProg", NO_MAIL, why);
+        let (program, why) = mail::program(config);
+        self.add_because("MailProg", program, why);
         if inventory.slurm.has_plugin("jobcomp_filetxt") {
             let why = "finished jobs for `sacct -c`; slurmctld purges a job after five minutes";
             self.add_because("JobCompType", "jobcomp/filetxt", why);

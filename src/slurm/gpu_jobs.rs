@@ -56,6 +56,13 @@ fn parse_job(value: &Value, node: &str) -> Option<Job> {
         nodes: allocations(value).len() as u64,
         is_batch_host: value["batch_flag"] == true && value["batch_host"] == node,
         is_first_node: value["batch_host"] == node,
+        mail: value["mail_type"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect(),
         comment: text(value, "admin_comment"),
         cpus: number(&own["cpus"]["count"]).unwrap_or_default(),
         memory_mib: number(&own["memory"]["allocated"]).unwrap_or_default(),

@@ -34,6 +34,7 @@ use model::message;
 use model::prepared::Prepared;
 use model::printable;
 use model::process_id::ProcessId;
+use notify::{Event, JobEvent};
 use probe::vendor;
 use sys::proc;
 use sys::report;
@@ -260,7 +261,7 @@ impl<'a> Agent<'a> {
             Action::QueryJobs => self.worker.queue(Task::QueryJobs),
             Action::Reload { without } => self.worker.queue(Task::Reload(without)),
             Action::Resume => self.worker.queue(Task::Resume),
-            Action::Notify(fault) => self.notifier.notify(Instant::now(), &fault),
+            Action::Notify(fault) => self.notifier.notify(Instant::now(), &Event::Fault(fault)),
         }
     }
 
@@ -320,6 +321,9 @@ impl<'a> Agent<'a> {
                 for idle in self.usage.update(asked, jobs, hides_jobs) {
                     self.handle_idle(idle);
                 }
+                for event in self.usage.take_ends() {
+                    self.notifier.notify(Instant::now(), &Event::Job(event));
+                }
                 for (job, at) in self.usage.idle_marks() {
                     self.worker.queue(Task::MarkIdle(job, at));
                 }
@@ -328,7 +332,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Logs a job that does not use its GPUs, and warns or cancels it.
-    fn handle_idle(&self, idle: IdleJob) {
+    fn handle_idle(&mut self, idle: IdleJob) {
         let minutes = idle.seconds / 60;
         let time = if minutes == 0 { format!("{} s", idle.seconds) } else { format!("{minutes} min") };
         let (below, job, user) = (self.config.gpu.idle.below, idle.job, printable::short(&idle.user, 100));
@@ -351,6 +355,13 @@ impl<'a> Agent<'a> {
             ),
         });
         let why = format!("this job used its GPUs less than {below} % for {time}");
+        let event = JobEvent {
+            at: unix(),
+            kind: JobEvent::kind(idle.action),
+            job: self.usage.job_use(job).unwrap_or_default(),
+            line: format!("slurminit: job {job} of {user}: {why}"),
+        };
+        self.notifier.notify(Instant::now(), &Event::Job(event));
         match (idle.action, self.config.gpu.idle.action) {
             (IdleAction::Warn, IdleAction::Cancel) => {
                 self.worker.queue(Task::Warn(job, format!("{why}; it will be cancelled after as long again")));

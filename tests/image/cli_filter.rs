@@ -1,6 +1,6 @@
 //! What srun and sbatch do before they submit: steps that start with PMIx, and warnings.
 
-use crate::docker::{Image, PLAIN, directory};
+use crate::docker::{Image, PLAIN, directory, docker};
 
 /// srun options and whether the tasks get a PMIx rank.
 const STEPS: [(&str, bool); 11] = [
@@ -16,6 +16,11 @@ const STEPS: [(&str, bool); 11] = [
     ("--mpi=pmi2", false),
     ("-n1 printenv PMIX_RANK : -n1", true),
 ];
+
+/// A mail relay that accepts one message and writes the dialogue to a file.
+const RELAY: &str = r#"$s = IO::Socket::INET->new(LocalAddr => "127.0.0.1:2525", Listen => 1); $c = $s->accept; open F, ">", "/tmp/mail"; F->autoflush;
+    $c->print("220 x\r\n"); while (<$c>) { print F $_; if (/^DATA/) { $d = 1; $c->print("354 x\r\n") }
+    elsif (!$d || /^\.\r/) { $d = 0; $c->print("250 x\r\n") } }"#;
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
@@ -78,10 +83,20 @@ fn sbatch_warns_of_output_without_permission_and_of_mail() {
     assert_eq!(container.exec(&["sh", "-c", "cd / && sbatch --wrap true"]).stderr, "", "root may write everywhere");
     let step = container.exec(&["srun", "--mail-type=END", "true"]);
     assert!(step.code == 0 && step.stderr.contains("srun: warning: --mail-type"), "{step:?}");
-    // A directive in the script counts, and a MailProg of the operator's sends mail.
-    let config = directory(&[("slurminit.toml", "[slurm.conf]\nMailProg = '/usr/local/bin/mail'\n")]);
+    // A directive in the script counts, and with a relay the mail is sent.
+    let config =
+        directory(&[("slurminit.toml", "[slurm]\nmail_relay = '127.0.0.1:2525'\nmail_from = 'slurm@lab.example'\n")]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
-    let script = "printf '#!/bin/sh\\n#SBATCH --mail-type=END --output=/srv/x\\n' >/tmp/job; cd /tmp; setpriv --reuid=1 --clear-groups sbatch job 2>&1";
+    docker(["exec", "--detach", &container.name, "perl", "-MIO::Socket::INET", "-e", RELAY]).ok();
+    container.until("grep -q :09DD /proc/net/tcp");
+    let script = "printf '#!/bin/sh\\n#SBATCH --mail-type=END --mail-user=x@lab.example --output=/srv/x\\n' >/tmp/job; cd /tmp; setpriv --reuid=1 --clear-groups sbatch job 2>&1";
     let output = container.sh(script);
     assert!(output.contains("in /srv;") && !output.contains("--mail-type"), "{output}");
+    container.until("grep -q ^QUIT /tmp/mail");
+    let mail = container.sh("cat /tmp/mail");
+    for line in
+        ["MAIL FROM:<slurm@lab.example>", "RCPT TO:<x@lab.example>", "Subject: Slurm Job_id=", "SLURM_JOB_STATE=FAILED"]
+    {
+        assert!(mail.contains(line), "{mail}");
+    }
 }

@@ -53,10 +53,12 @@ fn assert_within(percent: f64, is: f64, set: f64) {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn report_equals_what_the_driver_was_set_to() {
-    let (container, _config) = serve(2, PEOPLE);
+    let notify = "[[notify]]\non = 'job-end'\ncommand = ['tee', '-a', '/tmp/ends']\n";
+    let (container, _config) = serve(2, &format!("{notify}{PEOPLE}"));
     set(&container, 0, 0, 500);
     set(&container, 1, 30, 20_480);
-    let [alice, bob] = ["alice", "bob"].map(|user| submit(&container, user, "--gres=gpu:1"));
+    let submit = |(user, mail)| submit(&container, user, &format!("--gres=gpu:1 {mail}"));
+    let [alice, bob] = [("alice", ""), ("bob", "--mail-type=FAIL")].map(submit);
     until_sampled(&container, 3);
     let begin = now(&container);
     set(&container, 0, 80, 40_960);
@@ -98,6 +100,25 @@ fn report_equals_what_the_driver_was_set_to() {
     container.sh("pkill -u bob perl");
     let none = docker(["exec", "--user", "bob", &container.name, "slurminit", "report", &alice]);
     assert!(none.code == 1 && none.stderr.contains("without a report"), "{none:?}");
+    // bob has asked for mail.
+    container.until("grep -q job-end /tmp/ends");
+    let end: Value = serde_json::from_str(&container.sh("cat /tmp/ends")).unwrap();
+    assert_eq!(
+        (end["job"].to_string(), &end["user"], &end["percent"]),
+        (bob.clone(), &"bob".into(), &30.into()),
+        "{end}"
+    );
+    assert!(end["line"].as_str().unwrap().contains("mean use 30 %"), "{end}");
+    // The last hour of the GPUs, and both jobs, are everyone's.
+    let health: Value = serde_json::from_str(&container.sh("cat /run/slurminit/gpus.json")).unwrap();
+    let ended: Vec<String> = health["job_uses"].as_array().unwrap().iter().map(|job| job["job"].to_string()).collect();
+    assert!(ended.contains(&alice) && ended.contains(&bob), "{health:#}");
+    assert!(
+        health["gpus"][1]["last_hour"].as_array().unwrap().iter().any(|mean| mean.as_u64() >= Some(30)),
+        "{health:#}"
+    );
+    let status = docker(["exec", "--user", "alice", &container.name, "slurminit", "status"]).ok();
+    assert!(status.contains("LAST HOUR") && status.contains("30 %"), "{status}");
     let text = container.sh("slurminit report");
     assert!(text.contains("alice") && text.contains("30 %") && text.contains("cancelled"), "{text}");
 }

@@ -55,6 +55,10 @@ pub struct JobUse {
     pub end: Option<u64>,
     /// The mean utilization of its whole GPUs and MIG instances, in percent.
     pub percent: Option<u64>,
+    /// The highest memory in use of one of them, in MiB.
+    pub peak_memory_mib: Option<u64>,
+    /// Their energy, in J.
+    pub energy_j: Option<u64>,
 }
 
 impl From<&JobRecord> for JobUse {
@@ -69,6 +73,8 @@ impl From<&JobRecord> for JobUse {
             start: run.job.start,
             end: run.job.end,
             percent: busy.checked_div(known),
+            peak_memory_mib: own().filter(|gpu| gpu.memory_ms > 0).map(|gpu| gpu.peak_memory_mib).max(),
+            energy_j: own().filter_map(|gpu| gpu.energy_mj).reduce(u64::saturating_add).map(|mj| mj / 1000),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Runs the operator's commands and calls their webhooks for faults, one at a time for each of them.
+//! Runs the operator's commands and calls their webhooks for faults and jobs, one at a time for each of them.
 //!
 //! The agent does not wait for a command: one that hangs is killed at its deadline, and one that runs too often is skipped and counted.
 
@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use config::{Notify, Receiver, WebhookUrl};
 use faults::report::ReportedFault;
+use faults::usage::{IdleAction, JobUse};
 use model::message;
 use model::message::REPORTS;
 use sys::report;
@@ -23,7 +24,7 @@ use sys::tool;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Polling interval of a running command.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum number of waiting faults per receiver; further ones are skipped.
+/// Maximum number of waiting events per receiver; further ones are skipped.
 const MAX_WAITING: usize = 100;
 
 /// The standard input of a command, and the body of a webhook: one line of JSON.
@@ -32,12 +33,60 @@ struct Message<'a> {
     /// The node's name in Slurm.
     node: &'a str,
     #[serde(flatten)]
-    fault: &'a ReportedFault,
+    event: &'a Event,
     /// The log line again, under the key that chat services (Slack, Mattermost, Rocket.Chat) show.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
-    /// How many faults were skipped before this one.
+    /// How many events were skipped before this one.
     skipped: u64,
+}
+
+/// What a receiver gets.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Event {
+    Fault(ReportedFault),
+    Job(JobEvent),
+}
+
+/// The end of a job, or an action because it does not use its GPUs.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct JobEvent {
+    /// The time, in seconds since 1970.
+    pub(super) at: u64,
+    /// `job-end`, `idle-job` or `idle-job-cancelled`.
+    pub(super) kind: &'static str,
+    #[serde(flatten)]
+    pub(super) job: JobUse,
+    /// One line for people.
+    pub(super) line: String,
+}
+
+impl JobEvent {
+    /// The kind of an action.
+    pub(super) const fn kind(action: IdleAction) -> &'static str {
+        match action {
+            IdleAction::Cancel => "idle-job-cancelled",
+            _ => "idle-job",
+        }
+    }
+}
+
+impl Event {
+    fn line(&self) -> &str {
+        match self {
+            Self::Fault(fault) => &fault.line,
+            Self::Job(event) => &event.line,
+        }
+    }
+
+    fn is_for(&self, notify: &Notify) -> bool {
+        match self {
+            Self::Fault(fault) => notify.on == config::Event::GpuFault && fault.policy >= notify.at_least,
+            Self::Job(JobEvent { kind: "job-end", .. }) => notify.on == config::Event::JobEnd,
+            Self::Job(_) => notify.on == config::Event::IdleJob,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -45,14 +94,14 @@ pub(super) struct Notifier<'a> {
     receivers: Vec<ReceiverQueue<'a>>,
 }
 
-/// A receiver with its waiting faults and its rate limit.
+/// A receiver with its waiting events and its rate limit.
 #[derive(Debug)]
 struct ReceiverQueue<'a> {
     notify: &'a Notify,
     receiver: &'a Receiver,
     runs: VecDeque<Instant>,
     skipped: u64,
-    waiting: VecDeque<ReportedFault>,
+    waiting: VecDeque<Event>,
     running: Option<Running>,
 }
 
@@ -82,11 +131,8 @@ impl<'a> Notifier<'a> {
         running.map(|running| running.until.min(now + POLL_INTERVAL)).min()
     }
 
-    pub(super) fn notify(&mut self, now: Instant, fault: &ReportedFault) {
-        self.receivers
-            .iter_mut()
-            .filter(|queue| fault.policy >= queue.notify.at_least)
-            .for_each(|queue| queue.notify(now, fault));
+    pub(super) fn notify(&mut self, now: Instant, event: &Event) {
+        self.receivers.iter_mut().filter(|queue| event.is_for(queue.notify)).for_each(|queue| queue.notify(now, event));
     }
 
     pub(super) fn step(&mut self, now: Instant, node: &str) {
@@ -95,14 +141,14 @@ impl<'a> Notifier<'a> {
 }
 
 impl ReceiverQueue<'_> {
-    fn notify(&mut self, now: Instant, fault: &ReportedFault) {
+    fn notify(&mut self, now: Instant, event: &Event) {
         self.runs.retain(|run| now.saturating_duration_since(*run) < HOUR);
         let limit = usize::try_from(self.notify.per_hour).unwrap_or(usize::MAX);
         if self.runs.len() >= limit || self.waiting.len() >= MAX_WAITING {
             self.skipped += 1;
         } else {
             self.runs.push_back(now);
-            self.waiting.push_back(fault.clone());
+            self.waiting.push_back(event.clone());
         }
     }
 
@@ -121,10 +167,10 @@ impl ReceiverQueue<'_> {
             // Kills a command that is late.
             self.running.take().into_iter().for_each(|running| tool::end(running.child));
         }
-        let Some(fault) = self.waiting.pop_front() else { return };
+        let Some(event) = self.waiting.pop_front() else { return };
         let is_command = matches!(self.receiver, Receiver::Command(_));
-        let text = (!is_command).then_some(fault.line.as_str());
-        let message = Message { node, fault: &fault, text, skipped: std::mem::take(&mut self.skipped) };
+        let text = (!is_command).then(|| event.line());
+        let message = Message { node, event: &event, text, skipped: std::mem::take(&mut self.skipped) };
         match launch(self, &message) {
             Ok(child) => self.running = Some(Running { child, until: now + self.notify.timeout }),
             Err(error) => report::warn(message!(
@@ -167,7 +213,7 @@ fn launch(queue: &ReceiverQueue<'_>, message: &Message<'_>) -> anyhow::Result<Ch
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     serde_json::to_writer(&mut input, message)?;
     input.push(b'\n');
-    // A fault's line is far shorter than a pipe's buffer, so this does not wait for a reader; a command that does not read is not an error.
+    // An event is far shorter than a pipe's buffer, so this does not wait for a reader; a command that does not read is not an error.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(&input));
     Ok(child)
 }

@@ -17,12 +17,14 @@ use std::time::{Duration, Instant, SystemTime};
 use config::Config;
 use faults::report::Report;
 use faults::sample::{GpuSample, Identity, Key};
-use faults::usage::{IdleAction, IdleJob, IdlePolicy, Job, JobUse, Usage};
+use faults::usage::{IdleAction, IdleJob, IdlePolicy, Job, JobRecord, JobUse, Usage};
 use model::inventory::Vendor;
 use model::message;
 use model::prepared::{OfferedGpu, Prepared};
+use model::printable;
 use sys::report;
 
+use super::notify::JobEvent;
 use super::unix_ms;
 use comments::Comments;
 use output::Outputs;
@@ -58,6 +60,8 @@ pub(super) struct Keeper {
     comments: Comments,
     /// The ended jobs to show, the last one first.
     shown: VecDeque<JobUse>,
+    /// The ends of jobs whose users want mail of it.
+    ends: Vec<JobEvent>,
     /// Whether Slurm's PrivateData hides jobs; true before the first answer.
     hides_jobs: bool,
     policy: IdlePolicy,
@@ -91,6 +95,7 @@ impl Keeper {
             has_saved_jobs,
             comments: Comments::default(),
             shown: shown(&paths.state),
+            ends: Vec::new(),
             hides_jobs: true,
             policy: config.gpu.idle.clone(),
             outputs: config.report.output.then(Outputs::default),
@@ -156,10 +161,21 @@ impl Keeper {
             self.save();
             ended.iter().for_each(|run| self.shown.push_front(JobUse::from(run)));
             self.shown.truncate(MAX_SHOWN);
+            self.ends.extend(ended.iter().filter(|run| run.job.is_first_node && run.job.wants_mail()).map(end_event));
             self.outputs.iter_mut().for_each(|outputs| outputs.queue(&ended));
             self.comments.queue(ended);
         }
         self.usage.idle(&self.policy, asked / 1000)
+    }
+
+    /// The ends of jobs since the last call whose users want mail of it.
+    pub(super) fn take_ends(&mut self) -> Vec<JobEvent> {
+        std::mem::take(&mut self.ends)
+    }
+
+    /// The use of a running job.
+    pub(super) fn job_use(&self, job: u64) -> Option<JobUse> {
+        self.usage.running(unix_ms()).iter().find(|run| run.job.job == job).map(JobUse::from)
     }
 
     /// The marks of this node to set or to remove in the AdminComment of jobs on several nodes.
@@ -198,6 +214,14 @@ impl Keeper {
             ));
         }
     }
+}
+
+fn end_event(run: &JobRecord) -> JobEvent {
+    let (job, user) = (JobUse::from(run), printable::short(&run.job.user, 100));
+    let state = printable::short(&job.state, 100).to_lowercase();
+    let [report, _] = output::lines(run);
+    let line = format!("job {} of {user} {state}: {report}", job.job);
+    JobEvent { at: job.end.unwrap_or_default(), kind: "job-end", job, line }
 }
 
 /// The jobs that former agents recorded in the last day.

@@ -41,13 +41,15 @@ fn write(records: &Receiver<JobRecord>) {
             continue;
         };
         let mut command = Command::new(program);
-        command.args(["as-user", &record.job.user, "--", "sh", "-c", APPEND, path]).args(lines(&record));
+        command
+            .args(["as-user", &record.job.user, "--", "sh", "-c", APPEND, path])
+            .args(lines(&record).map(|line| format!("slurminit: {line}")));
         let _ = tool::output(&mut command, TIMEOUT);
     }
 }
 
 /// Two lines.
-fn lines(record: &JobRecord) -> [String; 2] {
+pub(super) fn lines(record: &JobRecord) -> [String; 2] {
     let job = &record.job;
     let seconds = job.end.unwrap_or(job.start).saturating_sub(job.start);
     // What the other jobs of a shared GPU did is not this job's.
@@ -67,10 +69,7 @@ fn lines(record: &JobRecord) -> [String; 2] {
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     let gpus = printable::count(record.gpus.len(), "GPU");
     [
-        format!(
-            "slurminit: {gpus} of {} for {hours}:{minutes:02}:{seconds:02}: mean use {used}{memory}{energy}",
-            record.node
-        ),
-        format!("slurminit: `slurminit report {}` shows each GPU, and hints", job.job),
+        format!("{gpus} of {} for {hours}:{minutes:02}:{seconds:02}: mean use {used}{memory}{energy}", record.node),
+        format!("`slurminit report {}` shows each GPU, and hints", job.job),
     ]
 }
