@@ -359,7 +359,7 @@ impl<'a> Agent<'a> {
             at: unix(),
             kind: JobEvent::kind(idle.action),
             job: self.usage.job_use(job).unwrap_or_default(),
-            line: format!("slurminit: job {job} of {user}: {why}"),
+            line: format!("job {job} of {user} used its GPUs less than {below} % for {time}"),
         };
         self.notifier.notify(Instant::now(), &Event::Job(event));
         match (idle.action, self.config.gpu.idle.action) {

@@ -38,7 +38,7 @@ fn job_on_two_nodes_is_cancelled_once_its_gpus_on_both_are_idle() {
     assert!(!output.contains("used its GPUs less"), "{output}");
     // Both are idle: warned, then cancelled.
     set(&nodes[1], 0);
-    nodes[0].until("grep -q 'it will be cancelled' /tmp/out");
+    nodes[0].until("grep -q \"it will be cancelled\" /tmp/out");
     nodes[0].until(&format!("! squeue --noheader --jobs {id} --states RUNNING | grep -q ."));
     let output = nodes[0].sh("cat /tmp/out");
     assert!(output.contains("cancelled: this job used its GPUs less than 2 %"), "{output}");
