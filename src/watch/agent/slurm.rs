@@ -130,8 +130,11 @@ pub(super) fn gpu_jobs(node: &str) -> anyhow::Result<Vec<Job>> {
 
 /// Whether Slurm's PrivateData hides jobs from other users.
 pub(super) fn hides_jobs() -> Option<bool> {
-    let private = SLURM.config().ok()?.get("PrivateData").unwrap_or_default();
-    Some(private.split(',').any(|what| ["jobs", "all"].contains(&what.trim())))
+    Some(has_private_jobs(&SLURM.config().ok()?.get("PrivateData").unwrap_or_default()))
+}
+
+fn has_private_jobs(private: &str) -> bool {
+    private.split(',').any(|what| ["jobs", "all"].contains(&what.trim()))
 }
 
 fn report(node: &str) -> Option<NodeReport> {
@@ -145,6 +148,12 @@ fn update(node: &str, what: &[&str]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jobs_are_private_only_if_slurm_hides_them() {
+        assert!(["jobs", "cloud,jobs", "usage, jobs", "all"].iter().all(|private| has_private_jobs(private)));
+        assert!(!["", "none", "cloud", "accounts,usage"].iter().any(|private| has_private_jobs(private)));
+    }
 
     #[test]
     fn parses_memory_per_node_from_tres() {
