@@ -115,12 +115,16 @@ impl Node {
     /// now known.
     pub(super) fn take_report(
         &mut self,
-        report: Option<NodeReport>,
+        mut report: Option<NodeReport>,
         prepared: Option<&Prepared>,
         late: bool,
         step: &mut Step,
     ) -> bool {
         let State::Querying { pause, .. } = self.state else { return false };
+        // A slurmctld that runs as root sets its reasons as root.
+        if let Some(report) = report.as_mut().filter(|_| prepared.is_some_and(Prepared::has_slurmctld_of_root)) {
+            report.is_roots = false;
+        }
         let own_epilog = prepared.is_some_and(|prepared| prepared.own_epilog) && !self.is_resumed;
         let verdict = match &report {
             Some(report) if own_epilog && report.is_drained_by_epilog() => NodeVerdict::Repaired,

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use model::printable;
 
-/// The output format for `sinfo`: the state, then the reason, which can contain anything but a newline.
-pub const SINFO_FORMAT: &str = "%T|%E";
+/// The output format for `sinfo`: the state, the user who set the reason, then the reason, which can contain anything but a newline.
+pub const SINFO_FORMAT: &str = "%T %u|%E";
 
 /// One report of the controller about the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +18,9 @@ pub struct NodeReport {
     pub responding: bool,
     /// Slurm's reason for the state; may be empty.
     pub reason: String,
+    /// Whether root set the reason: an administrator, slurmd or slurminit. slurmctld sets its own as SlurmUser.
+    #[serde(skip)]
+    pub is_roots: bool,
 }
 
 /// What to do about the node.
@@ -36,10 +39,7 @@ pub enum NodeVerdict {
 /// slurmd's reason when it has no space for a batch job.
 pub const SPOOL_FULL_REASON: &str = "SlurmdSpoolDir is full";
 
-/// Other reasons of Slurm that a start makes outdated. If the spool directory is still full, the next batch job drains the node again.
-const OUTDATED_REASONS: [&str; 2] = [SPOOL_FULL_REASON, DUPLICATE_JOB_REASON];
-
-/// The reasons that Slurm sets when a node registers with less than slurm.conf promises, joined by commas. A start writes files that
+/// The reasons that slurmctld sets when a node registers with less than slurm.conf promises, joined by commas. A start writes files that
 /// match the hardware, so such a reason is outdated. Slurm 24.11 to 26.05, `node_mgr.c`. They are compared whole: an
 /// administrator may write "Low disk space".
 const HARDWARE_REASONS: [&str; 3] = ["Low socket*core*thread count", "Low CPUs", "Low TmpDisk"];
@@ -87,9 +87,10 @@ const UP: &str = "up";
 const MAX_REASON_CHARS: usize = 400;
 
 impl NodeReport {
-    /// Reads one line of `sinfo --format='%T|%E'`.
+    /// Reads one line of `sinfo` with [`SINFO_FORMAT`].
     pub fn parse(line: &str) -> Option<Self> {
         let (state, reason) = line.trim().split_once('|')?;
+        let (state, user) = state.split_once(' ').unwrap_or((state, ""));
         let word = state.trim_end_matches(|c: char| !c.is_ascii_alphabetic());
         if word.is_empty() {
             return None;
@@ -99,13 +100,14 @@ impl NodeReport {
             state: word.to_ascii_lowercase(),
             responding: !state.contains('*'),
             reason: printable::short(reason.trim(), MAX_REASON_CHARS),
+            is_roots: user == "root",
         })
     }
 
     /// Parses the line of `scontrol ping` for a responding controller, which a container without a node waits for.
     pub fn of_controller(line: &str) -> Option<Self> {
         let up = line.starts_with("Slurmctld(") && line.trim_end().ends_with(" is UP");
-        up.then(|| Self { state: UP.to_owned(), responding: true, reason: String::new() })
+        up.then(|| Self { state: UP.to_owned(), responding: true, reason: String::new(), is_roots: false })
     }
 
     /// The report of two nodes that decides whether the cluster is ready: in order of precedence a node that has not registered, one
@@ -144,7 +146,7 @@ impl NodeReport {
 
     /// Whether the node is drained because Slurm misinterpreted the end of an Epilog as a failure.
     pub fn is_drained_by_epilog(&self) -> bool {
-        self.verdict() == NodeVerdict::Drained && self.reason == EPILOG_FAILED
+        self.verdict() == NodeVerdict::Drained && self.reason == EPILOG_FAILED && !self.is_roots
     }
 
     /// Whether the agent drained the node. A start resumes it after its own GPU detection; later the agent resumes it.
@@ -181,7 +183,8 @@ impl NodeReport {
         let is_other = |reason: &str| {
             HARDWARE_REASONS.contains(&reason) || reason.starts_with(MEMORY_REASON_START) && reason.ends_with(')')
         };
-        is_gres(&self.reason) || self.reason.split(", ").all(|reason| is_other(reason) || is_gres(reason))
+        !self.is_roots
+            && (is_gres(&self.reason) || self.reason.split(", ").all(|reason| is_other(reason) || is_gres(reason)))
     }
 
     /// Whether the node accepts no more jobs, for any reason.
@@ -191,7 +194,9 @@ impl NodeReport {
 
     fn is_repaired(&self) -> bool {
         self.reason.starts_with(OUR_REASON)
-            || OUTDATED_REASONS.contains(&self.reason.as_str())
+            || self.reason == DUPLICATE_JOB_REASON && !self.is_roots
+            // If the directory is still full, the next batch job drains the node again.
+            || self.reason == SPOOL_FULL_REASON
             || self.has_hardware_reason()
     }
 }
@@ -273,6 +278,22 @@ mod tests {
         assert_eq!(verdict("draining|fan broken, ask Eve"), NodeVerdict::Drained);
         assert_eq!(verdict("drained|none"), NodeVerdict::Drained);
         assert_eq!(verdict("fail|disk"), NodeVerdict::Drained);
+    }
+
+    #[test]
+    fn keeps_administrators_drain_with_a_sentence_of_slurmctld() {
+        for reason in ["Low CPUs", "gres/gpu count reported lower than configured (0 < 1)", DUPLICATE_JOB_REASON] {
+            assert_eq!(verdict(&format!("drained root|{reason}")), NodeVerdict::Drained, "{reason}");
+            assert_eq!(verdict(&format!("drained slurm|{reason}")), NodeVerdict::Repaired, "{reason}");
+        }
+        let epilog = |user| NodeReport::parse(&format!("drained {user}|Epilog error")).unwrap().is_drained_by_epilog();
+        assert_eq!((epilog("root"), epilog("slurm")), (false, true));
+        // slurmd and slurminit are root.
+        for reason in [SPOOL_FULL_REASON, "slurminit: GPU 1 is lost"] {
+            assert_eq!(verdict(&format!("drained root|{reason}")), NodeVerdict::Repaired, "{reason}");
+        }
+        assert_eq!(verdict("drained* root|Low CPUs"), NodeVerdict::NotYet);
+        assert_eq!(verdict("idle- root|none"), NodeVerdict::Usable);
     }
 
     #[test]

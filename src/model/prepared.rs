@@ -151,4 +151,9 @@ impl Prepared {
     pub fn name_of_node(&self) -> Option<&str> {
         Some(self.node_name.as_str()).filter(|name| !name.is_empty())
     }
+
+    /// Whether slurmctld runs as root, by the operator's files.
+    pub fn has_slurmctld_of_root(&self) -> bool {
+        self.slurm_user.as_deref() == Some("root")
+    }
 }

@@ -98,6 +98,25 @@ fn removes_drain_of_own_epilog_that_ended_with_slurmd() {
     }
 }
 
+/// slurmctld sets its reasons as SlurmUser.
+#[test]
+fn removes_drain_that_slurmctld_and_not_root_has_set() {
+    for (slurm_user, setter, is_removed) in
+        [(None, "slurm", true), (None, "root", false), (Some("root"), "root", true), (Some("lab"), "root", false)]
+    {
+        let mut sim = Sim::new(cluster(false));
+        sim.send(Event::Prepare(PrepareEvent::MungeKeyReady));
+        let slurm_user = slurm_user.map(str::to_owned);
+        sim.send(Event::Prepare(PrepareEvent::Done(Prepared { slurm_user, ..Prepared::default() })));
+        sim.exits(Child::Prepare, Exit::Code(0));
+        for unit in DAEMONS {
+            sim.send(Event::ReadinessChecked(unit, true));
+        }
+        sim.node(&format!("drained {setter}|Low CPUs"));
+        assert_eq!(sim.spawned.contains(&Child::NodeResume), is_removed, "{setter}");
+    }
+}
+
 #[test]
 fn keeps_administrators_drain_and_becomes_ready() {
     let mut sim = Sim::new(cluster(false));

@@ -154,6 +154,7 @@ impl ClusterNode {
             state: state(&words),
             responding: !words.iter().any(|word| word == "NOT_RESPONDING"),
             reason: text(value, "reason"),
+            is_roots: text(value, "reason_set_by_user") == "root",
         };
         let in_use = value["gres_used"].as_str().unwrap_or_default();
         let (used, shared) = (gres::indices(in_use), gres::shared(in_use));
@@ -375,7 +376,7 @@ impl ClusterNode {
     pub(crate) fn empty(state: &str, responding: bool, reason: &str) -> Self {
         Self {
             name: "c1".to_owned(),
-            report: NodeReport { state: state.to_owned(), responding, reason: reason.to_owned() },
+            report: NodeReport { state: state.to_owned(), responding, reason: reason.to_owned(), is_roots: false },
             drained: state.starts_with("drain"),
             state_flags: Vec::new(),
             partitions: Vec::new(),

@@ -23,7 +23,7 @@ const MAX_REASON_LENGTH: usize = 400;
 /// The reason text for Slurm. A start removes drains with slurminit's own reasons, so a person's reason must differ from these.
 pub fn reason(text: &str) -> String {
     let text = printable::short(text.trim(), MAX_REASON_LENGTH);
-    let as_drain = NodeReport { state: "drained".to_owned(), responding: true, reason: text.clone() };
+    let as_drain = NodeReport { state: "drained".to_owned(), responding: true, reason: text.clone(), is_roots: false };
     if as_drain.is_permanently_closed() { text } else { format!("by hand: {text}") }
 }
 

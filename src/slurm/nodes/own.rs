@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{GpuState, query_node};
 use crate::client::{Client, limit};
 use crate::error::QueryError;
-use machine::node_report::{NodeReport, NodeVerdict};
+use machine::node_report::{NodeReport, NodeVerdict, SINFO_FORMAT};
 use machine::{PhaseName, Snapshot};
 use model::prepared::OfferedGpu;
 use model::queued_job::OwnedJob;
@@ -21,10 +21,6 @@ use sys::under;
 
 /// Timeout for reading the PCI bus.
 const PCI_READ_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// One line per partition of the node: whether the partition is up, then the node's state and reason. The reason comes
-/// last, because it can contain anything but a newline.
-const SINFO_FORMAT: &str = "--format=%a|%T|%E";
 
 /// The current state.
 #[derive(Clone, Debug)]
@@ -175,9 +171,10 @@ pub fn node(name: &str, limit: Duration) -> Result<OwnNode, String> {
             client.rejection().map_or_else(|| describe_error(error), |rejection| rejected(&rejection))
         });
     }
-    let text = client
-        .output("sinfo", &["--noheader", "--all", "--Node", "--nodes", name, SINFO_FORMAT])
-        .map_err(describe_error)?;
+    // One line per partition of the node: whether the partition is up, then the node's state and reason.
+    let format = format!("--format=%a|{SINFO_FORMAT}");
+    let text =
+        client.output("sinfo", &["--noheader", "--all", "--Node", "--nodes", name, &format]).map_err(describe_error)?;
     OwnNode::parse(&text).ok_or_else(|| format!("slurmctld has no node {name} in any partition"))
 }
 

@@ -252,12 +252,18 @@ mod tests {
         assert_eq!(gres("c1::1", &["a"]).unwrap_err(), "c1 has no GPU 1; it has GPU 0");
         assert_eq!(gres("c1::all", &[]).unwrap_err(), "c1 has no GPU");
         let mut closed = node(&["a"]);
-        closed.report = NodeReport { state: "drained".to_owned(), responding: true, reason: "fan".to_owned() };
+        closed.report =
+            NodeReport { state: "drained".to_owned(), responding: true, reason: "fan".to_owned(), is_roots: false };
         closed.drained = true;
         let target: Target = "c1".parse().unwrap();
         let why = target.request(&closed).unwrap_err().to_string();
         assert_eq!(why, "c1 accepts no jobs: it is drained (fan); run `slurminit resume c1`");
-        closed.report = NodeReport { state: "down".to_owned(), responding: false, reason: "Not responding".to_owned() };
+        closed.report = NodeReport {
+            state: "down".to_owned(),
+            responding: false,
+            reason: "Not responding".to_owned(),
+            is_roots: false,
+        };
         closed.drained = false;
         let why = target.request(&closed).unwrap_err().to_string();
         assert_eq!(why, "c1 accepts no jobs: it is down (Not responding), and does not respond to the controller");

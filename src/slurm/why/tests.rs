@@ -117,7 +117,7 @@ fn node(line: &str) -> ClusterNode {
     let reason = value(line, "reason").unwrap_or_default().replace('_', " ");
     let mut node = ClusterNode {
         name: line.split(' ').next().unwrap().to_owned(),
-        report: NodeReport { state: state.to_owned(), responding: true, reason },
+        report: NodeReport { state: state.to_owned(), responding: true, reason, is_roots: false },
         partitions: value(line, "partition").unwrap_or("main").split(',').map(str::to_owned).collect(),
         cpus: number(line, "cpus").unwrap_or(8),
         memory_mib: number(line, "memory").unwrap_or(16) * 1024,
