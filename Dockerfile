@@ -87,6 +87,8 @@ RUN groupadd --gid 640 --system munge \
 # Level Zero's loader, another one, no layers for debugging: 2 MB that it loads only if a variable asks for them.
 # skopeo pulls images for jobs; gpg spares it the rest of GnuPG. The container network of a package that it depends on is 55 MB of no use to it
 # (docs/decisions/pull-images-with-skopeo.md).
+# nss-myhostname gives the host's own name an address where a read-only /etc/hosts and no name server have it; the last source, since other hosts
+# may need the address of a name server.
 # dpkg's previous status and the symbols files, which only the build of a Debian package reads (it can do without), are 400 kB. The
 # packages of Slurm share one licence text of 50 kB: hard links, so that each package keeps its copyright when another one is removed.
 #
@@ -102,7 +104,7 @@ RUN mkdir -p /usr/share/slurminit \
       && useradd --uid 64030 --user-group --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin slurm \
       && mkdir -p /etc/slurm /var/lib/slurm; \
     fi \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends munge proot skopeo ca-certificates gpg ${packages} ${sysusers} \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends munge proot skopeo ca-certificates gpg libnss-myhostname ${packages} ${sysusers} \
  && rm -rf /etc/munge/munge.key /var/lib/munge/munge.seed /var/lib/apt/lists/* /var/cache/apt/*.bin \
       /var/cache/debconf/* /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /usr/share/X11/locale \
       /usr/lib/*/libze_validation_layer.so* /usr/lib/*/libze_tracing_layer.so* /usr/lib/cni \
@@ -113,6 +115,7 @@ RUN mkdir -p /usr/share/slurminit \
     done \
  && find / -xdev -type f -perm /6000 -printf '%m %p\n' -exec chmod ug-s {} + >> /usr/share/slurminit/setuid-removed \
  && cat /usr/share/slurminit/setuid-removed \
+ && sed -i -E '/^hosts:/ { s/ myhostname//; s/$/ myhostname/ }' /etc/nsswitch.conf \
  && echo '# optional and required SPANK plugins: man spank' > /etc/slurm/plugstack.conf \
  && echo '[ ! -r /usr/share/bash-completion/completions/slurminit ] || . /usr/share/bash-completion/completions/slurminit' >> /etc/bash.bashrc \
  && slurmd -V > /usr/share/slurminit/slurm-version \

@@ -9,7 +9,12 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether a name has an address. A name server that does not respond has none.
 pub fn resolves(name: &str) -> bool {
-    has_addresses(name, TIMEOUT)
+    has_addresses(&[name], TIMEOUT)
+}
+
+/// Whether a name server has an address of the name. nss-myhostname has one of this host for itself, which others may not reach.
+pub fn is_in_dns(name: &str) -> bool {
+    has_addresses(&["--service=dns", name], TIMEOUT)
 }
 
 /// The names without an address, as far as lookups within `limit` show; the rest is not looked up.
@@ -17,11 +22,12 @@ pub fn unresolvable<'a>(names: impl IntoIterator<Item = &'a str>, limit: Duratio
     let deadline = Instant::now() + limit;
     let left = || deadline.saturating_duration_since(Instant::now()).min(TIMEOUT);
     let names = names.into_iter().take_while(|_| !left().is_zero());
-    names.filter(|name| !has_addresses(name, left())).collect()
+    names.filter(|name| !has_addresses(&[name], left())).collect()
 }
 
-fn has_addresses(name: &str, limit: Duration) -> bool {
-    matches!(tool::ask("getent", &["ahosts", name], limit), Answer::Ended { succeeded: true, .. })
+fn has_addresses(arguments: &[&str], limit: Duration) -> bool {
+    let arguments: Vec<&str> = std::iter::once("ahosts").chain(arguments.iter().copied()).collect();
+    matches!(tool::ask("getent", &arguments, limit), Answer::Ended { succeeded: true, .. })
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub(super) fn install(config: &Config, root: &Path) -> Option<Finding> {
     }
     let address = match config.shares_a_cluster() {
         // Other hosts read the address in this one's credentials.
-        true if name_service::resolves(&host) => return None,
+        true if name_service::is_in_dns(&host) => return None,
         true => routed_address(),
         false if network::has_only_ipv6(root) => Some(Ipv6Addr::LOCALHOST.into()),
         false => Some(Ipv4Addr::LOCALHOST.into()),
@@ -41,7 +41,7 @@ fn unresolvable(host: &str, why: &str, address: &str) -> Finding {
     Finding::warning(
         Kind::Files,
         format!(
-            "this host's name {host} has no address ({why}); the start takes 10 s longer, and Slurm's commands may stall"
+            "this host's name {host} has no address ({why}); the start takes 10 s longer, and srun and salloc 10 to 60 s if they wait for resources"
         ),
         "munged and Slurm look it up; /etc/hosts lacks it, and no name server has it",
         format!("add --add-host {host}:{address} (podman: without --no-hosts), or mount a hosts file with this name"),
