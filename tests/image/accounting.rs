@@ -404,4 +404,11 @@ fn restored_state_numbers_no_job_like_one_of_the_database() {
     assert_eq!(submit(&container), "5", "{}", container.log());
     wait_for_job_record(&container, "5", "JobID");
     assert_eq!(container.sh("sacct -nXDP -S now-1hour -o JobID | sort"), "1\n2\n3\n4\n5");
+    // The state was lost, and the database not.
+    assert_eq!(container.stop(), 0, "{}", container.log());
+    drop(container);
+    copy("rm -r slurmctld");
+    container = image.serve();
+    assert_eq!(container.records("state-older-than-database").len(), 1, "{}", container.log());
+    assert_eq!(submit(&container), "6", "{}", container.log());
 }

@@ -161,8 +161,19 @@ impl Supervisor {
     /// If a previous slurmctld left saved state, `slurminit jobs number` prevents that job IDs are reused.
     fn number_command(&self, unit: &Unit) -> Option<CommandLine> {
         let number = self.with_state(CommandLine::own("jobs").arg("number"));
-        let state_age = match unit.inherited_state(self.machine.prepared())? {
-            InheritedState::Saved(since) => Some(self.start.elapsed().saturating_sub(since).as_secs().to_string()),
+        let inherited = unit.inherited_state(self.machine.prepared());
+        // An accounting database can have jobs of a state that was lost.
+        let has_accounting = || {
+            let mut daemons = self.machine.units().iter().filter_map(|unit| unit.spec.daemon);
+            daemons.any(DaemonName::is_for_accounting)
+        };
+        if inherited.is_none() && !(unit.has_empty_state(self.machine.prepared()) && has_accounting()) {
+            return None;
+        }
+        let state_age = match inherited {
+            Some(InheritedState::Saved(since)) => {
+                Some(self.start.elapsed().saturating_sub(since).as_secs().to_string())
+            }
             _ => None,
         };
         Some(number.options(state_age.map(|age| ("--saved-within", age))))

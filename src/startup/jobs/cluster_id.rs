@@ -33,16 +33,28 @@ const LOOKED_FOR: u32 = 20;
 /// The ID after the last job in the accounting database, if the database has jobs that the saved state is about to number again.
 pub(super) fn next_id_of_newer_database(conf: &str, notes: &Notes, next: u32) -> anyhow::Result<Option<u32>> {
     let storage = last_value(conf, "AccountingStorageType").unwrap_or_default();
-    let Some(name) = saved_name(notes)?.filter(|_| storage.ends_with("slurmdbd")) else { return Ok(None) };
+    if !storage.ends_with("slurmdbd") {
+        return Ok(None);
+    }
     let client = Client::with_timeout(limit::COMMAND);
+    let saved = saved_name(notes)?;
+    let name = saved.clone().or_else(|| last_value(conf, "ClusterName")).unwrap_or_default().to_lowercase();
+    // sacct fails for a cluster that the database does not have.
+    let has_cluster = || -> anyhow::Result<bool> {
+        let arguments = ["-nP", "show", "cluster", &format!("name={name}"), "format=cluster"];
+        Ok(!client.output("sacctmgr", &arguments)?.trim().is_empty())
+    };
+    if saved.is_none() && !has_cluster()? {
+        return Ok(None);
+    }
     let query = |jobs: &[&str]| {
         let cluster = format!("--clusters={name}");
         let arguments = ["-anPX", &cluster, "--starttime=1970-01-01", "--format=jobidraw"];
         client.output("sacct", &arguments.iter().chain(jobs).copied().collect::<Vec<_>>())
     };
     let ids: Vec<String> = (next..next.saturating_add(LOOKED_FOR)).map(|id| id.to_string()).collect();
-    // A query for all jobs would take long in a large database.
-    if query(&[&format!("--jobs={}", ids.join(","))])?.trim().is_empty() {
+    // A query for all jobs would take long in a large database. Beside an empty state the first jobs can be purged already.
+    if saved.is_some() && query(&[&format!("--jobs={}", ids.join(","))])?.trim().is_empty() {
         return Ok(None);
     }
     let last = query(&[])?.lines().filter_map(|line| line.trim().parse::<u32>().ok()).max();

@@ -63,18 +63,18 @@ fn adopt_cluster_id(slurm_conf: &Path, state: &Path) -> anyhow::Result<()> {
     cluster_id::adopt_from_new_database(&conf, &Notes::open_as_slurm(&state)?)
 }
 
-/// A state that is older than the database, such as a restored copy, does not have its latest jobs.
+/// A state that is older than the database, such as a restored copy or a new volume, does not have its latest jobs.
 fn raise_beyond_database(slurm_conf: &Path, state: &Path) -> anyhow::Result<()> {
     let (conf, state) = notes::conf_and_state(slurm_conf, state);
     let notes = Notes::open_as_slurm(&state)?;
-    let Some(saved) = saved::read(&state)? else { return Ok(()) };
+    let saved = saved::read(&state)?.unwrap_or_else(saved::empty);
     let from = saved.next.max(first_id(&conf));
     let Some(next) = cluster_id::next_id_of_newer_database(&conf, &notes, from)? else { return Ok(()) };
     saved.write(&state, next)?;
     begun::note(&notes, &state, next);
     report::warn(message!(
         "state-older-than-database",
-        "the saved state is older than the accounting database, which has jobs from id {from} on: the next id is {next}, and those jobs are in sacct \
+        "the saved state is empty or older than the accounting database, which has jobs from id {from} on: the next id is {next}, and those jobs are in sacct \
          only; repair: if this is not intended, stop, and use state and database of the same time",
         from = from,
         next = next

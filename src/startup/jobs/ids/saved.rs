@@ -20,6 +20,11 @@ const END: usize = NEXT_ID + 4 + 8;
 /// version is left alone.
 const VERSIONS: RangeInclusive<u8> = 39..=45;
 
+/// The version of 24.11, which every supported release reads.
+const VERSION_OF_EMPTY: u8 = 42;
+/// The next id 1 and no backfill cycle.
+const WITHOUT_JOBS: [u8; END - NEXT_ID] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+
 const NAME: &str = "job_state";
 /// slurmctld reads this file if the newer one is missing, which happens for a moment at each save.
 const OLDER: &str = "job_state.old";
@@ -51,6 +56,13 @@ pub(super) fn read(state: &Path) -> anyhow::Result<Option<SavedState>> {
     Ok(Some(SavedState { next, bytes, file }))
 }
 
+/// A state without jobs, for a directory to which slurmctld has saved nothing.
+pub(super) fn empty() -> SavedState {
+    let mut bytes = [MAGIC, &[VERSION_OF_EMPTY, 0], &now().as_secs().to_be_bytes()].concat();
+    bytes.extend(WITHOUT_JOBS);
+    SavedState { next: 1, bytes, file: None }
+}
+
 fn next_id(bytes: &[u8]) -> anyhow::Result<u32> {
     check_header(bytes, NAME)?;
     let id = bytes.get(NEXT_ID..NEXT_ID + 4).filter(|_| bytes.len() >= END).and_then(|id| id.try_into().ok());
@@ -72,8 +84,7 @@ fn check_header(bytes: &[u8], name: &str) -> anyhow::Result<()> {
 fn state_without_jobs(nodes: &[u8]) -> anyhow::Result<Vec<u8>> {
     check_header(nodes, "node_state")?;
     let mut bytes = nodes.get(..NEXT_ID).context("node_state is cut off")?.to_vec();
-    bytes.extend(1_u32.to_be_bytes());
-    bytes.extend(0_u64.to_be_bytes());
+    bytes.extend(WITHOUT_JOBS);
     Ok(bytes)
 }
 
@@ -152,6 +163,9 @@ mod tests {
     fn starts_from_node_state_without_saved_jobs() {
         let state = tempfile::tempdir().unwrap();
         assert!(read(state.path()).unwrap().is_none(), "slurmctld has saved no state");
+        empty().write(state.path(), 7).unwrap();
+        assert_eq!((saved(state.path()).next, fs::read(state.path().join(NAME)).unwrap().len()), (7, HEAD.len()));
+        fs::remove_file(state.path().join(NAME)).unwrap();
         fs::write(state.path().join("node_state"), [&HEAD[..31], b"nodes"].concat()).unwrap();
         saved(state.path()).write(state.path(), 9).unwrap();
         assert_eq!(saved(state.path()).next, 9);
