@@ -25,6 +25,7 @@ pub mod load_config;
 mod munge_key;
 mod owner;
 mod password_lock;
+mod pattern;
 pub mod planned;
 mod skeleton;
 mod sshd;

@@ -1,7 +1,6 @@
 //! The result of planning: the plan and the files to install, with the user's own files instead of generated ones.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -50,11 +49,9 @@ pub fn plan_files(
 ) -> Result<Planned, PlanError> {
     let mut plan = plan::plan(config, inventory).map_err(PlanError::Refused)?;
     let found = crate::find_user_files(&config.paths, root).map_err(PlanError::Unreadable)?;
-    // Slurm fails at a pattern without any match (24.11, `prep_script_slurmd`).
-    let is_pattern = |path: &Path| path.to_string_lossy().contains(['*', '?', '[']);
-    let has_entries = |path: &Path| path.parent().and_then(|parent| fs::read_dir(parent).ok()?.next()).is_some();
     let state = |path: &Path| match crate::under(root, path).metadata() {
-        Err(_) if is_pattern(path) && has_entries(&crate::under(root, path)) => FileState::Program,
+        // Slurm fails at a pattern without any match (24.11, `prep_script_slurmd`).
+        Err(_) if crate::pattern::has_match(&crate::under(root, path)) => FileState::Program,
         Err(_) => FileState::Missing,
         Ok(metadata) if metadata.is_file() && metadata.mode() & 0o111 != 0 => FileState::Program,
         Ok(_) => FileState::Present,

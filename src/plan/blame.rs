@@ -70,6 +70,10 @@ struct Candidate {
 
 /// Finds the culprit. `files` are the files that Slurm read, `messages` its log lines without prefix.
 pub fn blame(config: &Config, files: &[Text], own: &Customized, messages: &[&str]) -> Option<Blame> {
+    let required = messages.iter().find_map(|line| required_plugin(plain(line)));
+    if required.is_some() {
+        return required;
+    }
     let is_complaint = |line: &&&str| {
         let line = line.to_lowercase();
         COMPLAINTS.iter().any(|complaint| line.contains(complaint))
@@ -95,6 +99,14 @@ pub fn blame(config: &Config, files: &[Text], own: &Customized, messages: &[&str
         }
     }
     Some(Blame { culprit: culprit.culprit.clone(), message: shown.join("; ") })
+}
+
+/// A plugin that plugstack.conf requires: `spank: /etc/slurm/plugstack.conf:1: Failed to load plugin x.so. Aborting.`
+fn required_plugin(line: &str) -> Option<Blame> {
+    let (place, _) = line.strip_prefix("spank: ")?.split_once(": Failed to load plugin ")?;
+    let (path, number) = place.rsplit_once(':')?;
+    let culprit = Culprit::File(path.into(), number.parse().ok()?);
+    Some(Blame { culprit, message: line.to_owned() })
 }
 
 /// Removes the name of Slurm's function.
@@ -211,10 +223,12 @@ impl Candidate {
         mentions(complaint, &self.value)
     }
 
-    /// Numbers and YES appear in many lines, so they do not count.
+    /// Numbers, YES and ALL appear in many lines, so they do not count.
     fn mentions_value(&self, complaint: &str) -> bool {
         let is_distinctive = |item: &&str| {
-            item.len() > 2 && item.chars().any(char::is_alphabetic) && !["yes", "no"].contains(&&*item.to_lowercase())
+            item.len() > 2
+                && item.chars().any(char::is_alphabetic)
+                && !["yes", "no", "all"].contains(&&*item.to_lowercase())
         };
         let items = hostlist::expand(&self.value);
         let items = items.iter().map(|item| item.trim()).chain([self.value.as_str()]);
@@ -305,6 +319,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn traces_missing_spank_plugin_to_its_line() {
+        let messages = [
+            "spank: nosuch.so: Dlopen of plugin file failed",
+            "spank: /etc/slurm/plugstack.conf:7: Failed to load plugin nosuch.so. Aborting.",
+        ];
+        let found = blame(&config(), &[], &Customized::default(), &messages).map(|blame| blame.culprit);
+        assert_eq!(found, Some(Culprit::File("/etc/slurm/plugstack.conf".into(), 7)));
+        assert_eq!(line_of(&messages[..1]), None);
+    }
+
     /// The messages of slurmctld 24.11 about a partition whose nodes are gone.
     #[test]
     fn word_of_a_message_blames_no_line() {
@@ -315,6 +340,7 @@ mod tests {
             |messages: &[&str]| blame(&config, &[], &Customized::default(), messages).map(|blame| blame.culprit);
         let missing = "build_part_bitmap: invalid node name burst-1 in partition";
         assert_eq!(culprit(&[missing, "Invalid node names in partition burst"]), None);
+        assert_eq!(culprit(&["Couldn't find the specified plugin name for x looking at all files"]), None);
         assert_eq!(culprit(&["Invalid nodes, state unknown"]), None);
         let name = |index: usize| {
             Some(Culprit::Configuration(vec!["partition".into(), index.into(), "name".to_owned().into()]))

@@ -99,13 +99,19 @@ fn gives_empty_state_directory_to_slurmctld_user() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn configured_name_selects_node_in_slurm_conf() {
     let conf = BASE.replace("NodeName=box", "NodeName=n[1-2] NodeAddr=127.0.0.1");
-    let (_files, image) = image(&[("slurm.conf", &conf)]);
+    let (files, image) = image(&[("slurm.conf", &conf)]);
     let container = image.with(["--env", "SLURMINIT_NODE_NAME=n2"]).serve();
     assert_eq!(container.sh("srun --nodelist=n2 printenv SLURMD_NODENAME"), "n2");
     // Slurm creates no credentials for a UID without an account, so the job is held.
     container.exec(&["setpriv", "--reuid=4321", "--clear-groups", "sh", "-c", "cd /tmp; sbatch --wrap true"]).ok();
     container.until("squeue --noheader --format=%r | grep -q JobHeld");
-    assert_eq!(report(&container, "").of("waiting-jobs").verdict, "fail");
+    let answer = report(&container, "").of("waiting-jobs");
+    assert_eq!(answer.verdict, "fail");
+    // The suggested repair works: a [[user]] with that uid, then these commands.
+    std::fs::write(files.path().join("slurminit.toml"), "[[user]]\nname = \"ana\"\nuid = 4321\n").expect("write");
+    let (_, commands) = answer.repair.as_deref().and_then(|repair| repair.split_once("; ")).expect("commands");
+    container.sh(commands);
+    container.until("! squeue --noheader --states=all --jobs=2 --format=%r | grep -q JobHeld");
 }
 
 /// Slurm logs these and exits, some of them only after a wait: each gets the operator's file and line.
@@ -185,6 +191,8 @@ fn programs_and_plugins_of_jobs_are_checked_before_the_start() {
         (with("PrologSlurmctld=prolog.d/first"), "/config/slurm.conf:13: PrologSlurmctld=/etc/slurm/prolog.d/first"),
         (with("Epilog=/etc/slurm/epilog.d/*"), "/config/slurm.conf:13: Epilog=/etc/slurm/epilog.d/* does not exist"),
         (with("Prolog=/srv/*"), "/config/slurm.conf:13: Prolog=/srv/* does not exist"),
+        (with("Prolog=/usr/bin/no*match"), "/config/slurm.conf:13: Prolog=/usr/bin/no*match does not exist"),
+        (with("ProctrackType=linuxproc"), "/config/slurm.conf:13: "),
         (with("MpiDefault=pmix_v3"), "/config/slurm.conf:13: MpiDefault=pmix_v3"),
         (with("AcctGatherEnergyType=acct_gather_energy/none-such"), "/config/slurm.conf:13: AcctGatherEnergyType="),
         (with("SlurmdPort=6817"), "/config/slurm.conf:13: SlurmctldPort and SlurmdPort are both 6817"),
@@ -200,6 +208,10 @@ fn programs_and_plugins_of_jobs_are_checked_before_the_start() {
     for ((_, place), outcome) in cases.iter().zip(outcomes) {
         assert!(outcome.code == 78 && outcome.stderr.contains(place), "{place}: {outcome:?}");
     }
+    let plugins = directory(&[("plugstack.conf", "optional no_such.so\nrequired /no/such/spank.so\n")]);
+    let mount = format!("{}:/etc/slurm/plugstack.conf", plugins.path().join("plugstack.conf").display());
+    let outcome = Image::new(PLAIN).with(["--volume", &mount]).run(&["true"]);
+    assert!(outcome.code == 78 && outcome.stderr.contains("/etc/slurm/plugstack.conf:2: "), "{outcome:?}");
     // Those that exist, a pattern, and what no job needs.
     let usable = "Prolog=/bin/true\nEpilog=/bin/tru[e]\nTaskEpilog=/no/such\nMpiDefault=none";
     let (files, image) = image(&[("slurm.conf", &format!("{BASE}{usable}\n"))]);

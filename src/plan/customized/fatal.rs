@@ -166,7 +166,8 @@ impl Checks<'_> {
         }
         let (proctrack, task, gather) = ("ProctrackType", "TaskPlugin", "JobAcctGatherType");
         let is_cgroup = |key: &&str| match self.value(key) {
-            Some(value) => value.contains("/cgroup"),
+            // TaskPlugin has several names, with or without the prefix.
+            Some(value) => value.split(',').any(|name| name.trim().rsplit('/').next() == Some("cgroup")),
             // Slurm's default.
             None => *key == proctrack,
         };
