@@ -20,6 +20,8 @@ pub struct CliFilter {
     pub chooses_mpi: bool,
     /// Whether `--mail-type` has no effect.
     pub without_mail: bool,
+    /// Whether the jobs of a node have the same /tmp.
+    pub shares_tmp: bool,
 }
 
 impl CliFilter {
@@ -30,6 +32,7 @@ impl CliFilter {
         is_planned.then(|| Self {
             chooses_mpi: inventory.slurm.has_plugin("mpi_pmix") && own("MpiDefault").is_none(),
             without_mail: mail::is_off(config),
+            shares_tmp: own("JobContainerType").is_none(),
         })
     }
 

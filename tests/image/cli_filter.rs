@@ -47,6 +47,28 @@ fn one_task_step_starts_without_pmix() {
     assert!(has_rank(hosts), "{hosts}");
 }
 
+/// Ray finds the address file of an ended job in /tmp.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn sbatch_warns_of_ray_in_shared_tmp() {
+    let container = Image::new(PLAIN).serve();
+    for (script, is_warned) in [
+        ("ray start --head", true),
+        ("python -c \"import ray\"", true),
+        ("python -c \"ray.init()\"", true),
+        ("export RAY_TMPDIR=/tmp/x; ray start --head", false),
+        ("xray start; gray.initial; import rayon; hostname", false),
+    ] {
+        let line =
+            format!("cd /tmp && printf '#!/bin/sh\\n{script}\\n' >job && sbatch -o /dev/null job 2>&1 >/dev/null");
+        let said = container.sh(&line);
+        assert_eq!(said.starts_with("sbatch: warning: jobs share /tmp"), is_warned, "{script}: {said}");
+        assert_eq!(said.lines().count(), usize::from(is_warned), "{script}: {said}");
+    }
+    let wrapped = container.exec(&["sbatch", "-o", "/dev/null", "--wrap", "ray start --head"]);
+    assert!(wrapped.code == 0 && wrapped.stderr.contains("RAY_TMPDIR"), "{wrapped:?}");
+}
+
 /// Slurm accepts these options without a message; the job fails without output, and no mail is sent.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]

@@ -67,6 +67,9 @@ fn replica_nodes_have_container_names_that_jobs_can_resolve() {
     let mut names: Vec<&str> = replicas.iter().map(|container| container.name.as_str()).collect();
     names.sort_unstable();
     assert_eq!(cluster.controller.sh("sinfo --noheader -N -o %N | sort"), names.join("\n"));
+    let warning = |script: &str| cluster.controller.exec(&["sbatch", "-o", "/dev/null", "--wrap", script]).stderr;
+    assert!(warning("echo on $(hostname)").contains("SLURMD_NODENAME"), "the host name is a container ID");
+    assert_eq!(warning("true"), "");
     // Every node of a job resolves the name of the first node, as PyTorch requires for MASTER_ADDR.
     let first = "getent ahostsv4 $(scontrol show hostnames | head -n 1) | head -n 1 | cut -d ' ' -f 1";
     let found = cluster.controller.sh(&format!("srun -N2 sh -c \"{}\"", first.replace('$', "\\$")));

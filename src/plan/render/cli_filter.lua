@@ -124,12 +124,38 @@ local function warn_of_options(options)
   end
 end
 
+-- A host name of 12 hexadecimal digits is a container ID.
+local function has_host_named_by_id()
+  local hosts = io.popen("sinfo --noheader --format=%n 2>/dev/null")
+  local found = false
+  for host in hosts:lines() do
+    found = found or host:match("^%x%x%x%x%x%x%x%x%x%x%x%x$") ~= nil
+  end
+  hosts:close()
+  return found
+end
+
+-- What a batch script uses, and finds different from other clusters.
+local function warn_of_script(options)
+  local text = options["wrap"] or beginning(options["argv"][1] or "", 65536) or ""
+  local uses_ray = text:find("%f[%w]ray%s+start") or text:find("import%s+ray%f[%W]") or text:find("%f[%w]ray%.init%f[%W]")
+  if shares_tmp and uses_ray and not text:find("RAY_TMPDIR", 1, true) and not os.getenv("RAY_TMPDIR") then
+    warn(options, "jobs share /tmp, where Ray finds files of other jobs; add to the script: export RAY_TMPDIR=\"$(mktemp -d)\"")
+  end
+  if (text:find("%f[%w]hostname%f[%W]") or text:find("gethostname", 1, true)) and has_host_named_by_id() then
+    warn(options, "the name that hostname prints is a container ID on some nodes; the node's name is in $SLURMD_NODENAME")
+  end
+end
+
 -- An error in the script would refuse the job.
 function slurm_cli_pre_submit(options, component)
   if chooses_mpi and options["type"] == "srun" then
     pcall(choose_mpi, options)
   end
   pcall(warn_of_options, options)
+  if options["type"] == "sbatch" then
+    pcall(warn_of_script, options)
+  end
   return slurm.SUCCESS
 end
 

@@ -6,6 +6,8 @@ const SCRIPT: &str = include_str!("cli_filter.lua");
 
 /// Lua skips a first line that begins with #.
 pub(super) fn text(filter: CliFilter) -> String {
-    let CliFilter { chooses_mpi, without_mail } = filter;
-    format!("{HEADER}\nlocal chooses_mpi, without_mail = {chooses_mpi}, {without_mail}\n\n{SCRIPT}")
+    let CliFilter { chooses_mpi, without_mail, shares_tmp } = filter;
+    format!(
+        "{HEADER}\nlocal chooses_mpi, without_mail, shares_tmp = {chooses_mpi}, {without_mail}, {shares_tmp}\n\n{SCRIPT}"
+    )
 }
