@@ -13,6 +13,7 @@ mod container;
 mod containers;
 mod docs;
 mod hosts;
+mod repairs;
 mod symptoms;
 
 use std::collections::BTreeSet;
@@ -137,4 +138,9 @@ fn every_entry_is_covered_by_a_fault() {
 #[test]
 fn doctor_page_matches_entries() {
     docs::compare();
+}
+
+#[test]
+fn each_printed_repair_has_a_test_or_a_reason() {
+    repairs::check();
 }

@@ -78,6 +78,8 @@ mod preemption;
 mod printed;
 #[path = "image/reload.rs"]
 mod reload;
+#[path = "image/repairs.rs"]
+mod repairs;
 #[path = "image/report.rs"]
 mod report;
 #[path = "image/requested_signal.rs"]

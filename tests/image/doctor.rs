@@ -129,8 +129,16 @@ fn reports_stale_and_manual_drains() {
         container.sh(&format!("scontrol update nodename=localhost state=drain reason=\"{reason}\""));
         container.until(&state_is("drained"));
     };
-    drain("gres/gpu count reported lower than configured (0 < 1)");
+    let lower = "gres/gpu count reported lower than configured (0 < 1)";
+    let as_slurmctld = "setpriv --reuid=slurm --regid=slurm --clear-groups";
+    container.sh(&format!("{as_slurmctld} scontrol update nodename=localhost state=drain reason=\"{lower}\""));
+    container.until(&state_is("drained"));
     record("image-stale-drain", &report(&container, "").of("drain"));
+    // The same sentence of an administrator.
+    container.sh("scontrol update nodename=localhost state=resume");
+    drain(lower);
+    let answer = report(&container, "").of("drain");
+    assert!(answer.cause.as_deref().is_some_and(|cause| cause.contains("an administrator")), "{answer:?}");
     drain("fan replaced");
     let answer = report(&container, "").of("drain");
     record("image-drained-by-a-person", &answer);
@@ -237,6 +245,8 @@ fn reports_saved_state_of_other_cluster_name() {
     assert_eq!(second.exit_code(), 78, "{}", second.log());
     let inspector = image("clinic").with(["--entrypoint", "sleep"]).command(["infinity"]).start();
     record("image-another-clusters-state", &report(&inspector, "").of("saved-state"));
+    // The suggested repair works: set cluster_name = "lab".
+    assert_eq!(report(&image("lab").serve(), "").of("saved-state").verdict, "ok");
 }
 
 #[test]
@@ -262,9 +272,11 @@ fn reports_docker_default_shared_memory() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn reports_container_without_network() {
     // slurminit adds its name to a file that it can write.
-    let hosts = crate::docker::directory(&[("hosts", "127.0.0.1 localhost\n")]);
-    let mount = format!("{}:/etc/hosts:ro", hosts.path().join("hosts").display());
-    let container = hold_on_give_up(PLAIN).with(["--network", "none", "--volume", &mount]).start();
+    let files = [("hosts", "127.0.0.1 localhost\n"), ("nsswitch.conf", "hosts: files dns\n")];
+    let directory = crate::docker::directory(&files);
+    let mount = |name: &str| format!("--volume={}:/etc/{name}:ro", directory.path().join(name).display());
+    let [hosts, sources] = files.map(|(name, _)| mount(name));
+    let container = hold_on_give_up(PLAIN).with(["--network", "none", &hosts, &sources]).start();
     container.until("test -e /run/slurminit/status.json");
     record("image-no-address", &report(&container, "").of("address"));
 }

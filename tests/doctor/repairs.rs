@@ -1,0 +1,112 @@
+//! Where the repair of each entry is carried out in the situation that prints it, or why no test does that.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use doctor::PARTS;
+
+/// How the repair of an entry is tested.
+enum Repair {
+    /// By a test with the real daemons: its file below `tests/image`, and its name.
+    Tested(&'static str, &'static str),
+    /// The repair changes the host: its driver, kernel, engine, clock, firewall or another machine.
+    OfHost,
+    /// The repair needs a real GPU, its driver or NVIDIA's runtime.
+    NeedsGpu,
+    /// The repair changes the user's program, image or request.
+    OfUser,
+    /// The repair names commands that show more, and refers to their output or to another entry.
+    Shows,
+}
+use Repair::{NeedsGpu, OfHost, OfUser, Shows, Tested};
+
+const REPAIRS: &[(&str, Repair)] = &[
+    ("platform", OfHost),
+    ("engine", OfHost),
+    ("compose", OfHost),
+    ("driver", OfHost),
+    ("toolkit", OfHost),
+    ("passthrough", OfHost),
+    ("container-gpus", NeedsGpu),
+    ("image-gpu-type", NeedsGpu),
+    ("device-plugin", OfHost),
+    ("host-clock", OfHost),
+    ("no-gpu", NeedsGpu),
+    // `--build-arg GPU_TYPE=nvidia` makes the image of that test.
+    ("gpu-type", Tested("doctor.rs", "healthy_cluster_has_no_fault")),
+    ("nvml-library", NeedsGpu),
+    ("nvml-versions", OfHost),
+    ("device-rules", NeedsGpu),
+    ("driver-answers", OfHost),
+    ("gpu-faults", Tested("gpu_faults.rs", "loses_and_regains_one_gpu_without_intervention")),
+    ("amd-devices", NeedsGpu),
+    ("left-out", NeedsGpu),
+    ("mig", NeedsGpu),
+    ("cuda-libraries", NeedsGpu),
+    ("cuda-version", OfHost),
+    ("visible-devices", OfUser),
+    ("job-devices", OfUser),
+    ("isolation", Shows),
+    ("nvidia-require", NeedsGpu),
+    ("nvidia-variables", NeedsGpu),
+    ("virtual-gpu", NeedsGpu),
+    ("gpu-share", OfUser),
+    ("shared-memory", Tested("repairs.rs", "printed_options_of_docker_run_end_their_fault")),
+    // A nested engine may not raise this limit.
+    ("locked-memory", OfHost),
+    ("container-images", OfHost),
+    ("peer-memory", OfHost),
+    ("stack-limit", Tested("repairs.rs", "printed_options_of_docker_run_end_their_fault")),
+    ("gpu-memory", OfUser),
+    ("gpu-processes", NeedsGpu),
+    ("gpu-speed", NeedsGpu),
+    ("idle-gpus", OfUser),
+    ("persistence", OfHost),
+    ("numa", OfHost),
+    ("configuration", Shows),
+    ("munge", Shows),
+    ("munge-key", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("munge-peers", OfHost),
+    ("clock", OfHost),
+    ("ports", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("saved-state", Tested("doctor.rs", "reports_saved_state_of_other_cluster_name")),
+    ("disk", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("address", Tested("repairs.rs", "printed_options_of_docker_run_end_their_fault")),
+    // A new container counts from zero.
+    ("memory-kills", OfUser),
+    ("oom-group", OfHost),
+    ("limits", Shows),
+    ("proxy", OfUser),
+    ("others", Shows),
+    ("exposed-secrets", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("link-protection", OfHost),
+    ("ssh-connections", OfHost),
+    ("daemons", Shows),
+    ("controller", Shows),
+    ("node", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("drain", Tested("doctor.rs", "reports_stale_and_manual_drains")),
+    ("gres", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("slurm-security", OfUser),
+    ("real-memory", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("own-files", Shows),
+    ("stale-files", Tested("repairs.rs", "printed_commands_end_their_fault")),
+    ("waiting-jobs", Tested("user_files.rs", "configured_name_selects_node_in_slurm_conf")),
+    ("lost-jobs", OfUser),
+    ("called", OfHost),
+    ("name-taken", OfUser),
+];
+
+/// A new entry fails here until its repair has a test or a reason. A test that is named must exist and mention the entry.
+pub(crate) fn check() {
+    let entries: BTreeSet<&str> = PARTS.iter().flat_map(|part| part.entries).map(|entry| entry.id).collect();
+    let listed: BTreeSet<&str> = REPAIRS.iter().map(|(entry, _)| *entry).collect();
+    assert_eq!((&listed, REPAIRS.len()), (&entries, entries.len()), "entries without a row, and rows without an entry");
+    for (entry, repair) in REPAIRS {
+        let Tested(file, test) = repair else { continue };
+        let text = fs::read_to_string(harness::root().join("tests/image").join(file)).expect("a file of tests");
+        let body = text.split_once(&format!("fn {test}(")).map(|(_, rest)| rest.split("\nfn ").next().unwrap_or(rest));
+        let body = body.unwrap_or_else(|| panic!("{file} has no {test}"));
+        let is_named = body.contains(&format!("\"{entry}\"")) || ["gpu-type", "gpu-faults"].contains(entry);
+        assert!(is_named, "{test} does not mention {entry}");
+    }
+}
