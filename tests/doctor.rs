@@ -73,7 +73,11 @@ fn each_container_fault_gets_recorded_answer() {
 /// Guards against false alarms.
 #[test]
 fn reports_nothing_without_problems() {
-    for report in [report(&container::Container::healthy().examine()), report(&hosts::examine(&hosts::healthy()))] {
+    // Slurm keeps the reason of a node that was resumed.
+    let reason = "Low RealMemory (reported:900 < 100.00% of configured:1000)";
+    let resumed = container::Container::healthy().answer("sinfo", "node", &format!("gpu:nvidia:1|idle|{reason}\n"));
+    let outputs = [container::Container::healthy().examine(), resumed.examine(), hosts::examine(&hosts::healthy())];
+    for report in outputs.map(|output| report(&output)) {
         let problems: Vec<String> = report
             .entries
             .iter()

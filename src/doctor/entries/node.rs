@@ -231,9 +231,9 @@ fn is_drained(node: &NodeFacts) -> bool {
 }
 
 /// Whether Slurm refuses the node for this reason. Excludes drained nodes, which the entry `drain` reports, because a
-/// drain can outlive its cause.
+/// drain can outlive its cause. Slurm keeps the reason of a resumed node.
 fn is_refused_because_of(node: &NodeFacts, reason: NodeReason) -> bool {
-    !is_drained(node) && classify_reason(&node.report.reason) == reason
+    !is_drained(node) && node.report.verdict() != NodeVerdict::Usable && classify_reason(&node.report.reason) == reason
 }
 
 fn node_state(node: &NodeFacts) -> Observations {
