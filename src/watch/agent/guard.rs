@@ -26,8 +26,8 @@ pub(super) enum Resource {
         path: PathBuf,
         mib: u64,
         /// By user, what was measured last.
-        bytes: BTreeMap<u32, u64>,
-        /// By user, what was added since the measurement before.
+        bytes: Option<BTreeMap<u32, u64>>,
+        /// By user, the MiB that were added since the measurement before.
         growth: BTreeMap<u32, u64>,
         /// Whether the log has that the directory cannot be measured.
         is_failure_reported: bool,
@@ -36,8 +36,8 @@ pub(super) enum Resource {
 
 impl Resource {
     pub(super) fn directory(DirectoryLimit { path, mib }: &DirectoryLimit) -> Self {
-        let (path, bytes, growth) = (path.clone(), BTreeMap::new(), BTreeMap::new());
-        Self::Directory { path, mib: *mib, bytes, growth, is_failure_reported: false }
+        let (path, growth) = (path.clone(), BTreeMap::new());
+        Self::Directory { path, mib: *mib, bytes: None, growth, is_failure_reported: false }
     }
 
     /// The prefix of its drain reasons.
@@ -71,11 +71,12 @@ impl Resource {
             }
             return None;
         };
+        let used = now.values().sum::<u64>() >> 20;
+        // Files of a former agent's time belong to no job of now.
+        let before = bytes.replace(now.clone()).unwrap_or_else(|| now.clone());
         let added =
-            |(uid, new): (&u32, &u64)| (*uid, new.saturating_sub(bytes.get(uid).copied().unwrap_or_default()) >> 20);
-        *growth = now.iter().map(added).collect();
-        *bytes = now;
-        let used = bytes.values().sum::<u64>() >> 20;
+            |(uid, new): (u32, u64)| (uid, new.saturating_sub(before.get(&uid).copied().unwrap_or_default()) >> 20);
+        *growth = now.into_iter().map(added).collect();
         // Where nothing is written, a full directory harms no job.
         let pressure = if growth.values().any(|mib| *mib > 0) { 100.0 } else { 0.0 };
         Some(MemoryState { free_mib: mib.saturating_sub(used), usable_mib: *mib, pressure: Some(pressure) })
@@ -183,6 +184,7 @@ impl Watch {
                 match &self.resource {
                     Resource::Memory => cancel_for_memory(node, which, &why)?,
                     Resource::Directory { path, bytes, growth, .. } => {
+                        let bytes = bytes.iter().flatten();
                         cancel_for_directory(node, which, &why, path, bytes, growth)?;
                     }
                 }
@@ -233,12 +235,12 @@ fn cancel_for_memory(node: &str, which: Victim, why: &str) -> Result<(), String>
 }
 
 /// Cancels a job of the user whose files grew most, and names the users with the most space.
-fn cancel_for_directory(
+fn cancel_for_directory<'a>(
     node: &str,
     which: Victim,
     why: &str,
     directory: &Path,
-    bytes: &BTreeMap<u32, u64>,
+    bytes: impl Iterator<Item = (&'a u32, &'a u64)>,
     growth: &BTreeMap<u32, u64>,
 ) -> Result<(), String> {
     let mut jobs = slurm::running(node)?;
@@ -247,7 +249,7 @@ fn cancel_for_directory(
         (job.requested, job.used) = (Some(0), growth.get(&job.uid).copied().unwrap_or_default());
     }
     let growth = growth.iter().map(|(uid, mib)| (Some(*uid), *mib)).collect();
-    let users = bytes.iter().map(|(uid, bytes)| (Some(*uid), UserMemory::of_files(directory, *bytes))).collect();
+    let users = bytes.map(|(uid, bytes)| (Some(*uid), UserMemory::of_files(directory, *bytes))).collect();
     let users = memory_use::describe_users(&users, users::display_name);
     match memory_guard::victim(&jobs, &growth, which) {
         Some(JobMemory { job, .. }) => {
@@ -268,4 +270,24 @@ fn cancel_for_directory(
         )),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_growth_since_first_measurement_is_pressure() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, mib: usize| std::fs::write(directory.path().join(name), vec![1; mib << 20]).unwrap();
+        let mut resource = Resource::directory(&DirectoryLimit { path: directory.path().to_owned(), mib: 10 });
+        let mut sample = || resource.sample().map(|state| (state.free_mib, state.usable_mib, state.pressure)).unwrap();
+        write("before", 6);
+        assert_eq!(sample(), (4, 10, Some(0.0)));
+        write("after", 3);
+        assert_eq!(sample(), (1, 10, Some(100.0)));
+        assert_eq!(sample(), (1, 10, Some(0.0)));
+        write("beyond", 3);
+        assert_eq!(sample(), (0, 10, Some(100.0)));
+    }
 }
