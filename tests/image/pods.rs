@@ -295,8 +295,9 @@ fn probes_succeed_in_pod_with_400_busy_processes() {
     controller.until_ready(&controllers);
     node.until_ready(&nodes);
     docker(["update", "--cpu-quota=100000", &node.container.name]).ok();
-    // All begin at once: each waits until the pipe has a writer.
-    let processes = "mkfifo /tmp/go; for i in $(seq 400); do sh -c \"read x </tmp/go; while :; do :; done\" & done; : >/tmp/go; touch /data/busy; sleep 50";
+    // None begins before all are started: each waits for a line in the pipe.
+    let processes = "mkfifo /tmp/go; exec 3<>/tmp/go; \
+        for i in $(seq 400); do sh -c \"read x; while :; do :; done\" </tmp/go 3>&- & done; seq 400 >&3; touch /data/busy; sleep 50";
     let job =
         controller.container.sh(&format!("cd /data && sbatch --parsable --output=/dev/null --wrap '{processes}'"));
     controller.container.until("[ -e /data/busy ]");
