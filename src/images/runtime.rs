@@ -217,7 +217,7 @@ pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
             "slurminit: warning: PRoot leaves the image writable for its owner, although the bundle sets `readonly`"
         );
     }
-    let status = proot::run(&program, &inherited).map_err(|proot| RuntimeError::NoBackend { namespaces, proot })?;
+    let status = proot::run(program, &inherited).map_err(|proot| RuntimeError::NoBackend { namespaces, proot })?;
     Ok(propagate_status(status))
 }
 

@@ -275,6 +275,9 @@ impl Store {
     /// Creates a directory for a new image, and removes those of killed imports.
     pub(crate) fn begin(&self) -> Result<(OwnedFd, Unfinished), ImageError> {
         let directory = self.create()?;
+        // Otherwise another import could remove the new directory before it is locked. NFS refuses the lock.
+        let copy = directory.try_clone().map_err(|error| self.io(error))?;
+        let _turn = Flock::lock(copy, FlockArg::LockExclusive);
         self.remove_unfinished(&directory)?;
         let name = unfinished_name();
         nix::sys::stat::mkdirat(&directory, name.as_str(), Mode::from_bits_truncate(0o755))

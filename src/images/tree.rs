@@ -147,7 +147,11 @@ impl Tree {
             let at = open.last().unwrap_or(&self.root);
             match status(at, &name).map_err(fault)? {
                 None => {
-                    mkdirat(at, name.as_os_str(), Mode::from_bits_truncate(0o755)).map_err(fault)?;
+                    match mkdirat(at, name.as_os_str(), Mode::from_bits_truncate(0o755)) {
+                        // Another step makes the same mount points.
+                        Ok(()) | Err(Errno::EEXIST) => {}
+                        Err(error) => return Err(fault(error)),
+                    }
                     let created = open_directory(at, &name).map_err(fault)?;
                     fchmod(&created, Mode::from_bits_truncate(0o755)).map_err(fault)?;
                     open.push(created);
@@ -171,6 +175,38 @@ impl Tree {
             }
         }
         Ok(open)
+    }
+
+    /// Makes a directory or an empty file to mount on, where there is nothing.
+    pub(crate) fn mount_point(&mut self, label: &[u8], is_directory: bool) -> Result<(), ImageError> {
+        let mut path = components(label)?;
+        if is_directory {
+            return self.open_path(&path, label).map(drop);
+        }
+        let fault = |error: Errno| ImageError::io(lossy(label), error);
+        for _ in 0..MAX_LINKS {
+            let Some((name, parents)) = path.split_last() else { break };
+            let opened = self.open_path(parents, label)?;
+            let at = opened.last().unwrap_or(&self.root);
+            match status(at, name).map_err(fault)? {
+                None => {
+                    let flags = OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+                    let made = openat(at, name.as_os_str(), flags, Mode::from_bits_truncate(0o644));
+                    return made.map(drop).map_err(fault);
+                }
+                Some(found) if kind(&found) == SFlag::S_IFLNK => {
+                    let target = readlinkat(at, name.as_os_str()).map_err(fault)?;
+                    let is_absolute = target.as_bytes().starts_with(b"/");
+                    let mut next = if is_absolute { Vec::new() } else { parents.to_vec() };
+                    let parts = target.as_bytes().split(|byte| *byte == b'/');
+                    let parts = parts.filter(|part| !part.is_empty() && *part != b".");
+                    next.extend(parts.map(|part| OsStr::from_bytes(part).to_owned()));
+                    path = next;
+                }
+                Some(_) => break,
+            }
+        }
+        Ok(())
     }
 
     /// Removes an entry with everything in it. A missing one is no error.
@@ -358,4 +394,43 @@ pub(crate) fn remove_entry(at: &OwnedFd, name: &OsStr, max_depth: usize) -> io::
         remove_entry(&directory, &entry, max_depth)?;
     }
     Ok(unlinkat(at, name, UnlinkatFlags::RemoveDir)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn makes_missing_mount_points_inside_the_root() {
+        let directory = crate::tests::scratch();
+        let root = directory.path().join("rootfs");
+        fs::create_dir_all(root.join("etc")).unwrap();
+        fs::write(root.join("etc/kept"), "kept").unwrap();
+        symlink("../run/none/resolv.conf", root.join("etc/resolv.conf")).unwrap();
+        symlink("/../../outside", root.join("way")).unwrap();
+        symlink("loop", root.join("loop")).unwrap();
+        let mut tree = Tree::new(fs::File::open(&root).unwrap().into(), Budget { bytes: 0, entries: u64::MAX });
+        for _ in 0..2 {
+            for path in ["/people/alice", "/etc", "/way/in"] {
+                tree.mount_point(path.as_bytes(), true).unwrap();
+            }
+            for path in ["/etc/resolv.conf", "/etc/kept", "/.slurminit/bin/srun", "/loop", "/way/file"] {
+                tree.mount_point(path.as_bytes(), false).unwrap();
+            }
+            for path in ["/etc/kept/below", "/../outside"] {
+                assert!(tree.mount_point(path.as_bytes(), true).is_err(), "{path}");
+            }
+        }
+        for path in ["people/alice", "outside/in"] {
+            assert!(root.join(path).is_dir(), "{path}");
+        }
+        for path in ["run/none/resolv.conf", ".slurminit/bin/srun", "outside/file"] {
+            assert_eq!(fs::read(root.join(path)).unwrap(), b"", "{path}");
+        }
+        assert_eq!(fs::read(root.join("etc/kept")).unwrap(), b"kept");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing beside the root");
+    }
 }

@@ -16,8 +16,9 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use sys::inherited::Inherited;
 use sys::system_calls::adopt_descriptor;
 
-use super::binds::{Bind, LOADER, SLURMINIT_DIRECTORY};
+use super::binds::{LOADER, SLURMINIT_DIRECTORY};
 use super::{NOT_STARTED, Program, environment};
+use crate::tree::{Budget, Tree};
 
 const PATH: &str = Paths::PROOT;
 
@@ -27,19 +28,31 @@ pub(super) fn is_installed() -> bool {
 }
 
 /// Runs the program with PRoot and returns its exit status. The error is the reason why it cannot.
-pub(super) fn run(program: &Program, inherited: &Inherited) -> Result<ExitStatus, String> {
+pub(super) fn run(mut program: Program, inherited: &Inherited) -> Result<ExitStatus, String> {
     if !is_installed() {
         return Err(format!("{PATH} is missing"));
     }
     loader::check_directory()?;
     let executable = std::env::current_exe().map_err(|error| error.to_string())?;
+    program.binds.add(&executable, &Path::new(SLURMINIT_DIRECTORY).join("slurminit"));
+    make_mount_points(&program);
     process::run(|report| {
         // PRoot must receive SIGQUIT.
         inherited.restore();
-        eprintln!("slurminit: cannot execute {PATH}: {}", execute(program, &executable, report, inherited));
+        eprintln!("slurminit: cannot execute {PATH}: {}", execute(&program, report, inherited));
         i32::from(NOT_STARTED)
     })
     .map_err(|error| error.to_string())
+}
+
+/// PRoot makes missing mount points in an image that this user owns, and removes them at its end, while other steps use them. So they are made
+/// here, and stay. In an image of another user PRoot has them in a directory of its own.
+fn make_mount_points(program: &Program) {
+    let Ok(root) = File::open(&program.root) else { return };
+    let mut tree = Tree::new(root.into(), Budget { bytes: 0, entries: u64::MAX });
+    for bind in &program.binds.0 {
+        let _ = tree.mount_point(bind.to.as_os_str().as_bytes(), bind.from.is_dir());
+    }
 }
 
 /// Runs a program inside, as its parent. `report` and `environment` are descriptors of [`run`].
@@ -61,14 +74,14 @@ pub fn run_inside(report: i32, environment: i32, arguments: &[OsString], inherit
 
 /// Replaces this process by PRoot. Returns only an error. PRoot runs outside of the image: a variable of the step or of the image, such as
 /// `LD_PRELOAD`, would have it load their code. So it gets none of them, and the program inside gets them through a file without a name.
-fn execute(program: &Program, executable: &Path, report: i32, inherited: &Inherited) -> nix::Error {
+fn execute(program: &Program, report: i32, inherited: &Inherited) -> nix::Error {
     let text = environment::text(&program.environment);
     let environment = match memory_file("slurminit environment", &text, MFdFlags::empty()) {
         Ok(file) => file,
         Err(error) => return nix::Error::from_raw(error.raw_os_error().unwrap_or_default()),
     };
     let descriptors = Descriptors { report, environment: environment.as_raw_fd() };
-    become_proot(&arguments(program, executable, descriptors, inherited))
+    become_proot(&arguments(program, descriptors, inherited))
 }
 
 /// Replaces this process by PRoot. Returns only an error.
@@ -109,15 +122,13 @@ struct Descriptors {
     environment: i32,
 }
 
-fn arguments(program: &Program, executable: &Path, descriptors: Descriptors, inherited: &Inherited) -> Vec<OsString> {
+fn arguments(program: &Program, descriptors: Descriptors, inherited: &Inherited) -> Vec<OsString> {
     // Verbosity -1, because otherwise PRoot warns of every signal that it receives, and of a working directory that an
     // image does not have.
     let mut arguments: Vec<OsString> = ["proot", "-v", "-1", "-r"].map(OsString::from).to_vec();
     arguments.push(program.root.clone().into());
     arguments.extend(["-w".into(), program.directory.clone().into()]);
-    let executable =
-        Bind { from: executable.to_owned(), to: Path::new(SLURMINIT_DIRECTORY).join("slurminit"), is_read_only: false };
-    for bind in program.binds.0.iter().chain([&executable]).filter(|bind| is_plain(&bind.from) && is_plain(&bind.to)) {
+    for bind in program.binds.0.iter().filter(|bind| is_plain(&bind.from) && is_plain(&bind.to)) {
         let mut pair = bind.from.clone().into_os_string();
         if bind.from != bind.to {
             pair.push(":");

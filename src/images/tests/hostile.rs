@@ -336,13 +336,17 @@ fn assert_only_in(directory: &Path, store: &crate::Store, what: &str) {
 fn accepts_layers_without_end_but_no_exported_file_system() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);
-    let cut = |archive: Vec<u8>, blocks: usize| archive[..archive.len() - 1024 + 512 * blocks].to_vec();
-    for blocks in [0, 1] {
-        importer.import(&name(&format!("layer{blocks}")), stream(image(cut(good().end(), blocks)))).unwrap();
-        importer.import(&name(&format!("outer{blocks}")), stream(cut(image(good().end()), blocks))).unwrap();
-        let exported = importer.import(&name("x"), stream(cut(good().end(), blocks)));
+    let cut = |archive: Vec<u8>, bytes: usize| archive[..archive.len() - bytes].to_vec();
+    // Without a block of the end, both, and what fills the block of the last file.
+    for bytes in [512, 1024, 1024 + 510] {
+        importer.import(&name(&format!("layer{bytes}")), stream(image(cut(good().end(), bytes)))).unwrap();
+        let without_end = bytes.min(1024);
+        importer.import(&name(&format!("outer{bytes}")), stream(cut(image(good().end()), without_end))).unwrap();
+        let exported = importer.import(&name("x"), stream(cut(good().end(), bytes)));
         assert!(matches!(exported, Err(ImageError::Malformed(_))), "{exported:?}");
     }
+    let half = importer.import(&name("half"), stream(image(cut(good().end(), 1024 + 511))));
+    assert!(half.is_err(), "{half:?}");
 }
 
 /// The archives of every run. The other cases differ.
