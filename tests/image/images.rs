@@ -160,11 +160,17 @@ fn gpu_step_warns_about_image_requiring_newer_driver() {
     let warnings = |line: &str| {
         let outcome = alice(&container, &format!("{line} echo"));
         assert_eq!(outcome.code, 0, "{outcome:?}");
-        outcome.stderr.lines().filter(|line| line.contains("550.54.15") && line.contains("99.0")).count()
+        let is_warning =
+            |line: &&str| ["image /data/bundle needs", "550.54.15", "99.0"].iter().all(|text| line.contains(text));
+        outcome.stderr.lines().filter(is_warning).count()
     };
     assert_eq!(warnings("srun --gres=gpu:1 --ntasks=2 --overcommit --container=/data/bundle"), 1);
     assert_eq!(warnings("srun --container=/data/bundle"), 0);
     assert_eq!(warnings("srun --gres=gpu:1 --container=small"), 0);
+    container.sh("mkdir -p /data/musl/lib && touch /data/musl/lib/ld-musl-x86_64.so.1");
+    let musl = alice(&container, "srun --gres=gpu:1 --container=/data/musl true");
+    assert!(musl.stderr.contains("image /data/musl has no glibc"), "{musl:?}");
+    assert!(musl.stderr.contains("No such file") && musl.code == 126, "{musl:?}");
 }
 
 /// GKE's device plugin mounts the driver this way. The library content is not used.

@@ -3,6 +3,7 @@
 mod backends;
 mod mpi;
 mod registry;
+mod tools;
 
 use crate::docker::{Image, PLAIN, docker};
 use crate::images::{

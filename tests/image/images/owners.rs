@@ -49,6 +49,10 @@ fn image_of_another_user_is_neither_used_nor_adopted() {
 pub(crate) fn root_runs_and_imports_nothing_that_alice_can_change(container: &Container) {
     assert_eq!(container.sh("stat -c '%U %a' /data/images"), "root 755");
     assert_ne!(as_user(container, "alice", "mkdir /data/images/x").code, 0);
+    container.sh("chmod g+w /data/images");
+    let list = as_user(container, "alice", "slurminit image list");
+    assert!(list.stderr.contains("chmod go-w /data/images") && !list.stdout.contains("import one"), "{list:?}");
+    container.sh("chmod g-w /data/images");
     // The home of the environment decides which images are root's own.
     let plant = "mkdir -p ~/.local/share/slurminit/images/planted/rootfs; echo '{}' >~/.local/share/slurminit/images/planted/image.json; \
         cp -r /tmp/image /tmp/theirs";

@@ -3,7 +3,7 @@
 use tempfile::TempDir;
 
 use crate::built_image::BuiltImage;
-use crate::docker::{Container, Image, Outcome, PLAIN, directory, docker, tag};
+use crate::docker::{Container, Image, Outcome, PLAIN, Volume, directory, docker, tag};
 
 const CONFIGURATION: &str = r#"
 [simulate]
@@ -14,6 +14,9 @@ uid = 1501
 [[user]]
 name = "bob"
 uid = 1502
+[[user]]
+name = "carol"
+uid = 1503
 "#;
 const TOOLS: &str = "docker://localhost:5000/lab/tools:1";
 const BIG: &str = "docker://localhost:5000/lab/big:1";
@@ -21,18 +24,23 @@ const STORE: &str = "/home/alice/.local/share/slurminit/images";
 
 struct Registries {
     container: Container,
-    _config: TempDir,
+    config: TempDir,
     _image: BuiltImage,
 }
 
 impl Registries {
     fn serve() -> Self {
+        Self::serve_with(&[])
+    }
+
+    fn serve_with(options: &[&str]) -> Self {
         let base = format!("IMAGE={}", tag(PLAIN));
         let image = BuiltImage::new("registry", "tests/image/images/registry", &[&base]);
         let config = directory(&[("slurminit.toml", CONFIGURATION)]);
-        let container = Image::new(&image.0).mount(config.path(), "/config").with(["--hostname", "node1"]).serve();
+        let served = Image::new(&image.0).mount(config.path(), "/config").with(["--hostname", "node1"]);
+        let container = options.iter().fold(served, |image, option| image.with([option])).serve();
         container.sh("registries");
-        Self { container, _config: config, _image: image }
+        Self { container, config, _image: image }
     }
 
     fn run(&self, user: &str, line: &str) -> Outcome {
@@ -67,7 +75,8 @@ fn tasks_and_jobs_pull_image_once_for_each_user() {
     assert_eq!(registries.pulls("tools"), 1);
     // The other user's store is another one.
     ok("bob", &format!("printf '#!/bin/sh\n#SBATCH --container={TOOLS}\ncat /kind >kind-$SLURM_ARRAY_TASK_ID\n' >job"));
-    ok("bob", "sbatch --quiet --wait --array=1-20 --output=/dev/null job");
+    ok("bob", "sbatch --quiet --wait --array=1-20 --output=out-%a job || { cat out-*; exit 1; }");
+    // Some of them end while others start in the same image: no one may remove the mount points of another.
     assert_eq!(ok("bob", "cat kind-*"), "pulled\n".repeat(20));
     assert_eq!(registries.pulls("tools"), 2);
     // A tag that has moved is pulled on request alone.
@@ -100,7 +109,7 @@ fn tasks_and_jobs_pull_image_once_for_each_user() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn failed_pull_names_image_registry_and_repair() {
-    let registries = Registries::serve();
+    let registries = Registries::serve_with(&["--tmpfs", "/home/carol:size=300m,mode=1777"]);
     let run = |line: &str| registries.run("alice", line);
     let refused = |image: &str, texts: &[&str]| {
         let step = run(&format!("srun --quiet --container={image} cat /kind"));
@@ -116,6 +125,11 @@ fn failed_pull_names_image_registry_and_repair() {
     refused("docker://localhost:5001/lab/tools:1", &["connection refused", "network to localhost:5001"]);
     refused("docker://registry.invalid/x", &["network to registry.invalid"]);
     refused("docker://Python", &["invalid image", "such as docker://python:3.13"]);
+    refused("docker://localhost:5000/lab/foreign:1", &["lab/foreign:1", "is for linux/s390x"]);
+    // 256 MiB stay free.
+    let full = registries.run("carol", &format!("srun --quiet --container={BIG} cat /kind"));
+    assert!(full.code == 126 && full.stderr.contains("lab/big:1") && full.stderr.contains("larger disk"), "{full:?}");
+    assert_eq!(registries.container.sh("find /home/carol -type f"), "");
     // Without TLS, and with an unknown certificate.
     let plain = "docker://node1:5002/lab/tools:1";
     refused(plain, &["insecure = true", "node1:5002 has no TLS"]);
@@ -157,6 +171,37 @@ fn failed_pull_names_image_registry_and_repair() {
         assert!(outcome.stderr.contains(cause) && outcome.stdout.is_empty(), "{arguments}: {outcome:?}");
     }
     assert_eq!(registries.container.sh("ls -A /data/images"), "tools");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn containers_that_share_homes_pull_image_once() {
+    let homes = Volume::new("homes");
+    let registries = Registries::serve_with(&["--volume", &format!("{}:/home", homes.name)]);
+    let first = &registries.container;
+    let address =
+        docker(["inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", &first.name]).ok();
+    let node1 = format!("node1:{}", address.trim());
+    let other = Image::new(PLAIN).mount(registries.config.path(), "/config").with([
+        "--hostname",
+        "other",
+        "--add-host",
+        &node1,
+    ]);
+    let other = other.volume(&homes, "/home").serve();
+    let insecure = "mkdir -p ~/.config/containers && printf '[[registry]]\nlocation = \"node1:5002\"\ninsecure = true\n' >~/.config/containers/registries.conf";
+    registries.run("alice", insecure).ok();
+    let step = "srun --quiet --container=docker://node1:5002/lab/big:1 cat /kind";
+    let begin = format!("{step} >/tmp/step 2>&1; echo \"code $?\" >>/tmp/step");
+    docker(["exec", "--detach", "--user", "alice", "--workdir", "/tmp", &first.name, "sh", "-c", &begin]).ok();
+    first.until("grep -qs pulling /tmp/step");
+    let waiting = docker(["exec", "--user", "alice", "--workdir", "/tmp", &other.name, "sh", "-c", step]);
+    assert_eq!((waiting.code, waiting.stdout.as_str()), (0, "big\n"), "{waiting:?}");
+    assert!(waiting.stderr.contains("waiting for another task"), "{waiting:?}");
+    first.until("grep -qs code /tmp/step");
+    assert!(first.sh("cat /tmp/step").ends_with("big\ncode 0"), "{}", first.sh("cat /tmp/step"));
+    assert_eq!(first.sh("grep -c 'GET /v2/lab/big/manifests' /tmp/http.log"), "1");
+    assert_eq!(first.sh(&format!("ls -A {STORE} | wc -l")), "1");
 }
 
 #[test]
