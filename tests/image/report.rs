@@ -182,8 +182,9 @@ fn two_nodes_of_a_job_appear_as_one_report() {
         assert_within(2.0, gpu["use_percent"].as_f64().unwrap(), set);
     }
     assert_within(2.0, job["use_percent"].as_f64().unwrap(), 45.0);
-    let comment = head.sh(&format!("sacct --noheader --parsable2 --allocations --jobs {id} --format=AdminComment"));
-    assert!(comment.starts_with("JS1:") && comment.ends_with("= a note of the administrator"), "{comment}");
+    let comment =
+        head.sh(&format!("sacct --noheader --parsable2 --allocations --jobs {id} --format=AdminComment,SystemComment"));
+    assert!(comment.starts_with("JS1:") && comment.ends_with("|a note of the administrator"), "{comment}");
     // A node has its own part without the database.
     assert_eq!(nodes[1].sh("wc -l </var/lib/slurm/jobs.jsonl"), "1");
     // In the table of users, too.

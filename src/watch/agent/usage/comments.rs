@@ -88,9 +88,15 @@ fn round(pending: &mut Vec<Pending>) {
             continue;
         }
         one.confirmed = 0;
-        let Ok(merged) = jobstats::merge(comment, &one.record, job.host_use()) else { continue };
-        let (place, set) = (format!("jobid={id}"), format!("admincomment={merged}"));
-        let _ = SLURM.run("sacctmgr", &["--immediate", "modify", "job", "where", &place, "set", &set]);
+        let Ok((merged, note)) = jobstats::merge(comment, &one.record, job.host_use()) else { continue };
+        let place = format!("jobid={id}");
+        let mut arguments = vec!["--immediate", "modify", "job", "where", &place, "set"];
+        let (merged, kept) = (format!("admincomment={merged}"), format!("systemcomment={note}"));
+        arguments.push(&merged);
+        if !note.is_empty() {
+            arguments.push(&kept);
+        }
+        let _ = SLURM.run("sacctmgr", &arguments);
     }
     let failed: Vec<&str> =
         pending.iter().zip(&ids).filter(|(one, _)| one.tries >= MAX_TRIES).map(|(_, id)| id.as_str()).collect();

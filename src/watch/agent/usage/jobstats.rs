@@ -1,7 +1,7 @@
 //! The format of jobstats in a job's AdminComment: `JS1:` and base64 of gzip of JSON (`jobstats.py`, `reportseff`).
 //!
-//! Each node has its own key, so the nodes of a job add theirs to one text. jobstats ignores the key `slurminit`, which has the record. Python's
-//! base64 ends at the padding, so a note can follow; a text without padding gets a longer JSON.
+//! Each node has its own key, so the nodes of a job add theirs to one text. jobstats ignores the key `slurminit`, which has the record. Nothing
+//! may follow the base64: Python 3.13 decodes it, too, and both programs fail. A note becomes the job's SystemComment.
 
 use std::io::{Read as _, Write as _};
 
@@ -33,11 +33,11 @@ pub fn records(comment: &str) -> Vec<JobRecord> {
     nodes.into_iter().filter_map(|(_, mut node)| serde_json::from_value(node["slurminit"].take()).ok()).collect()
 }
 
-/// The comment with this record, and with the other nodes' and the note of the former comment.
+/// The comment with this record and the other nodes' of the former comment, and the note of the former comment, which may be empty.
 ///
 /// # Errors
 /// Never: memory has no errors.
-pub(super) fn merge(comment: &str, record: &JobRecord, host: Option<HostUse>) -> anyhow::Result<String> {
+pub(super) fn merge(comment: &str, record: &JobRecord, host: Option<HostUse>) -> anyhow::Result<(String, String)> {
     let comment = without_marks(comment);
     let (stats, note) = split(&comment);
     let seconds = record.job.end.unwrap_or(record.job.start).saturating_sub(record.job.start);
@@ -50,7 +50,7 @@ pub(super) fn merge(comment: &str, record: &JobRecord, host: Option<HostUse>) ->
     nodes.insert(record.node.clone(), node(record, host));
     let gpus = nodes.values().filter_map(|node| node["gpu_total_memory"].as_object()).map(Map::len).sum::<usize>();
     let stats = json!({ "nodes": nodes, "total_time": seconds, "gpus": gpus });
-    Ok(format!("{PREFIX}{} {note}", encode(stats.to_string())?).trim_end().to_owned())
+    Ok((format!("{PREFIX}{}", encode(&stats.to_string())?), note.to_owned()))
 }
 
 /// Whether the comment has this record.
@@ -95,16 +95,10 @@ fn node(record: &JobRecord, host: Option<HostUse>) -> Value {
     value
 }
 
-fn encode(mut json: String) -> anyhow::Result<String> {
-    loop {
-        let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
-        gzip.write_all(json.as_bytes())?;
-        let text = STANDARD.encode(gzip.finish()?);
-        if text.ends_with('=') {
-            return Ok(text);
-        }
-        json.push(' ');
-    }
+fn encode(json: &str) -> anyhow::Result<String> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
+    gzip.write_all(json.as_bytes())?;
+    Ok(STANDARD.encode(gzip.finish()?))
 }
 
 fn decode(text: &str) -> anyhow::Result<Value> {
@@ -137,14 +131,15 @@ mod tests {
     const HOST: HostUse = HostUse { cpu_seconds: 120, memory_mib: 1 };
 
     #[test]
-    fn nodes_merge_into_one_comment_beside_the_note() {
-        let first = merge("slurminit: the container stopped while this job ran", &record("c1"), None).unwrap();
-        let both = merge(&first, &record("c2"), Some(HOST)).unwrap();
-        assert_eq!(records(&both), [record("c1"), record("c2")]);
-        assert!(
-            has(&both, &record("c1")) && both.ends_with("= slurminit: the container stopped while this job ran"),
-            "{both}"
-        );
+    fn nodes_merge_into_one_comment_and_the_note_leaves_it() {
+        let stopped = "slurminit: the container stopped while this job ran";
+        let (first, note) = merge(&format!("{stopped} slurminit-idle:c1=7"), &record("c1"), None).unwrap();
+        assert_eq!(note, stopped);
+        let (both, none) = merge(&first, &record("c2"), Some(HOST)).unwrap();
+        assert_eq!((records(&both), none.as_str()), (vec![record("c1"), record("c2")], ""));
+        assert!(has(&both, &record("c1")) && !both.contains(' '), "{both}");
+        // Texts of former releases have the note.
+        assert_eq!(merge(&format!("{first} {stopped}"), &record("c2"), Some(HOST)).unwrap(), (both.clone(), note));
         let stats = split(&both).0.unwrap();
         assert_eq!((stats["gpus"].as_u64(), stats["total_time"].as_u64()), (Some(4), Some(60)));
         assert_eq!(stats["nodes"]["c1"]["gpu_utilization"], json!({"0": 66.7, "3": 66.7}));
@@ -156,17 +151,17 @@ mod tests {
         // A later run replaces the nodes of the former.
         let mut later = record("c3");
         later.job.start = 200;
-        assert_eq!(records(&merge(&both, &later, None).unwrap()), [later]);
+        assert_eq!(records(&merge(&both, &later, None).unwrap().0), [later]);
     }
 
     #[test]
     fn reads_the_comments_of_jobstats_and_none_of_other_texts() {
         let theirs = "JS1:H4sIACj7KWIC/1XNQQrCMBCF4bvMOkonIzNpLyOhGUVIGmnSRSm5u1FEcPt/PN4BSw5aYDogaIz+tNoZF+R3qLn6eE2a8rrDxE5wvAgLsYGtaPiJFbRCxCMP5juqj6QdHJE79zg/t37hWvt34gEN3D9487FoewEKn+eojwAAAA==";
-        let merged = split(&merge(theirs, &record("c1"), None).unwrap()).0.unwrap();
+        let merged = split(&merge(theirs, &record("c1"), None).unwrap().0).0.unwrap();
         assert_eq!(merged["nodes"].as_object().map(Map::len), Some(2), "{merged}");
         for other in ["", "JS1:", "JS1:Short", "JS1:None", "JS1:!!", "a note"] {
             assert_eq!(records(other), [], "{other}");
-            assert_eq!(records(&merge(other, &record("c1"), None).unwrap()).len(), 1, "{other}");
+            assert_eq!(records(&merge(other, &record("c1"), None).unwrap().0).len(), 1, "{other}");
         }
     }
 
@@ -174,8 +169,8 @@ mod tests {
     #[test]
     fn writes_the_comment_that_reportseff_is_tested_with() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients/reportseff/admincomment");
-        let first = merge("slurminit: a note", &record("c1"), Some(HOST)).unwrap();
-        let comment = merge(&first, &record("c2"), Some(HOST)).unwrap() + "\n";
+        let (first, _) = merge("slurminit: a note", &record("c1"), Some(HOST)).unwrap();
+        let comment = merge(&first, &record("c2"), Some(HOST)).unwrap().0 + "\n";
         if std::env::var_os("UPDATE").is_some() {
             fs::write(&file, &comment).unwrap();
         }
