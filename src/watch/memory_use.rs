@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::OFlag;
 use nix::sys::stat::makedev;
 use nix::sys::statvfs::statvfs;
 
@@ -266,16 +268,17 @@ pub fn of_directory(directory: &Path) -> Option<BTreeMap<u32, u64>> {
 /// Calls `each` for every file and directory below `top`, until it returns `false`. Follows no link and stays in the file system. Returns
 /// whether it reached the end.
 fn walk(top: &Path, mut each: impl FnMut(&fs::Metadata) -> bool) -> bool {
-    let Ok(device) = top.symlink_metadata().map(|found| found.dev()) else { return false };
-    let mut waiting = vec![top.to_owned()];
-    while let Some(directory) = waiting.pop() {
-        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+    let Ok(found) = top.symlink_metadata() else { return false };
+    let device = found.dev();
+    let mut waiting = vec![(top.to_owned(), found.ino())];
+    while let Some((path, inode)) = waiting.pop() {
+        for entry in read_directory(&path, (device, inode)).into_iter().flatten().flatten() {
             let Ok(found) = entry.metadata() else { continue };
             if found.dev() != device {
                 continue;
             }
             if found.is_dir() {
-                waiting.push(entry.path());
+                waiting.push((path.join(entry.file_name()), found.ino()));
             }
             if !each(&found) {
                 return false;
@@ -283,6 +286,17 @@ fn walk(top: &Path, mut each: impl FnMut(&fs::Metadata) -> bool) -> bool {
         }
     }
     true
+}
+
+/// Reads a directory, unless its user has replaced it, or a parent, by another one or by a link: other users' files would count as if they
+/// were there.
+fn read_directory(path: &Path, (device, inode): (u64, u64)) -> std::io::Result<fs::ReadDir> {
+    let directory = fs::File::options().read(true).custom_flags(OFlag::O_DIRECTORY.bits()).open(path)?;
+    let found = directory.metadata()?;
+    if (found.dev(), found.ino()) != (device, inode) {
+        return Err(std::io::ErrorKind::NotFound.into());
+    }
+    fs::read_dir(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
 /// The users with the most memory: `alice (uid 1000): 400 MiB of files in /dev/shm, 10 MiB of processes`.
@@ -349,6 +363,30 @@ mod tests {
         let users = of_directory(directory.path()).unwrap();
         assert_eq!(users, [(nix::unistd::geteuid().as_raw(), bytes)].into());
         assert!((1 << 20..(1 << 20) + 100_000).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn directory_that_its_user_replaced_by_a_link_is_not_read() {
+        let root = tempfile::TempDir::new().unwrap();
+        let [own, link, other] = ["own", "link", "other"].map(|name| root.path().join(name));
+        for directory in [&own, &other] {
+            fs::create_dir(directory).unwrap();
+            fs::write(directory.join("file"), "x").unwrap();
+        }
+        let found = own.metadata().unwrap();
+        let identity = (found.dev(), found.ino());
+        assert_eq!(read_directory(&own, identity).unwrap().count(), 1);
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        fs::rename(&own, root.path().join("moved")).unwrap();
+        fs::rename(&link, &own).unwrap();
+        assert!(read_directory(&own, identity).is_err());
+        // The link itself counts, but not what it refers to.
+        let mut files = 0;
+        assert!(walk(root.path(), |found| {
+            files += u32::from(found.is_file());
+            true
+        }));
+        assert_eq!(files, 2);
     }
 
     #[test]
