@@ -67,6 +67,11 @@ fn shell_has_gpu_and_frees_it_at_its_end() {
     site.container.sh("scancel --user=bob");
     site.wait_until_free(Duration::from_secs(10));
 
+    // A terminal is warned of the time limit, here at once.
+    let line = "script --quiet --command 'slurminit session --time 10m -- sleep 8' typed >/dev/null </dev/null; grep -a 'reaches its time limit' typed";
+    assert!(site.login("alice", line).ok().contains("in 10 minutes; save your work"));
+    site.wait_until_free(Duration::from_secs(10));
+
     // A closed terminal leaves no job.
     site.login("alice", "(setsid slurminit session -- sleep 600 >/dev/null 2>&1 </dev/null & echo $! >pid)").ok();
     site.container.until("squeue --steps --noheader --format=%i | grep -qx '[0-9]*.0'");
@@ -118,7 +123,15 @@ fn ssh_connections_share_one_job_and_forward_ports_and_files() {
          for port in 7002 7003; do until exec 3<>/dev/tcp/127.0.0.1/$port; do sleep 0.1; done 2>/dev/null; cat <&3 >>answers; done
          kill $forward $reverse",
     );
-    assert_eq!(as_alice("sort -u answers | wc -l; wc -l <answers"), "1\n2\n");
+    as_alice(
+        "ssh -N -D 7004 gpu & dynamic=$!
+         until exec 3<>/dev/tcp/127.0.0.1/7004; do sleep 0.1; done 2>/dev/null
+         printf '\\5\\1\\0\\5\\1\\0\\1\\177\\0\\0\\1\\33\\131' >&3; grep -ao 'job .*' <&3 >>answers; kill $dynamic",
+    );
+    assert_eq!(as_alice("sort -u answers | wc -l; wc -l <answers"), "1\n3\n");
+    // The agent's key is there.
+    let agent = as_alice("eval $(ssh-agent) >&2; ssh-add -q; ssh -A gpu ssh-add -L; kill $SSH_AGENT_PID");
+    assert_eq!(agent.split(' ').nth(1), as_alice("cat .ssh/id_ed25519.pub").split(' ').nth(1));
     // Nothing of the server is on a port or on a command line.
     let key = as_alice("sed -n 2p .local/state/slurminit/ssh_host_ed25519_key");
     let open = site.login("alice", "(ssh gpu sleep 30 >/dev/null 2>&1 &) ; until pgrep -x sleep >/dev/null; do sleep 0.1; done; cat /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'").ok();
@@ -134,6 +147,32 @@ fn ssh_connections_share_one_job_and_forward_ports_and_files() {
     site.wait_until_free(Duration::from_secs(75));
     assert!(begin.elapsed() > Duration::from_secs(30), "the session did not stay for its minute");
     assert_eq!(site.container.sh("ls -d /tmp/slurminit-session-* 2>/dev/null; pgrep -u alice; true"), "");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn killed_clients_leave_no_job() {
+    let site = Site::start();
+    site.configure("bob", "--keep 0");
+    // A shell at a terminal, which ignores SIGTERM, and a connection with SSH.
+    site.login(
+        "alice",
+        "(sleep 600 2>/dev/null | setsid script --quiet --command 'slurminit session' /dev/null >/dev/null 2>&1 &)",
+    )
+    .ok();
+    site.login("bob", "(ssh -o StrictHostKeyChecking=no gpu sleep 601 >/dev/null 2>&1 </dev/null &)").ok();
+    site.container.until("pgrep -x -f \"sleep 601\"");
+    // The batch scripts hold connections to both clients, with a timer of keepalive.
+    let held =
+        "grep -hE \" 01 [0-9A-F:]+ 02:[0-9A-F]+ +[0-9]+ +150[12] \" /proc/net/tcp /proc/net/tcp6 | grep -vc \":0016 \"";
+    site.container.until(&format!("[ $({held}) -ge 2 ]"));
+    let begin = Instant::now();
+    site.container.sh(
+        "pkill -KILL -f '^slurminit session$'; pkill -KILL -x srun; pkill -KILL -x ssh; pkill -x -f 'sleep 600'; true",
+    );
+    site.wait_until_free(Duration::from_secs(20));
+    eprintln!("free after {:.1} s", begin.elapsed().as_secs_f64());
+    assert_eq!(site.container.sh("ls -d /tmp/slurminit-session-* 2>/dev/null; pgrep -u alice,bob; true"), "");
 }
 
 #[test]

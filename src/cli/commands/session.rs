@@ -4,6 +4,7 @@
 //! (`srun --overlap`). The job ends when it has had no step for a while, so that a client, a terminal or a login container that is killed leaves no
 //! allocation behind.
 
+mod client;
 mod job;
 mod keep;
 mod ssh;

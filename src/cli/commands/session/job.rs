@@ -12,9 +12,11 @@ use anyhow::Context as _;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::client;
 use crate::output::error_line;
+use model::printable;
 use model::queued_job::{COMPLETING, PENDING};
-use model::{printable, slurm_time};
+use model::slurm_time::TimeLimit;
 use slurm::client::{Client, limit};
 use slurm::why::Snapshot;
 
@@ -50,17 +52,6 @@ impl Request {
         }
     }
 
-    /// In Slurm's format.
-    fn limit(&self) -> anyhow::Result<String> {
-        let number = |unit| self.time.strip_suffix(unit).and_then(|number| number.parse::<u64>().ok());
-        let minutes = number('h').and_then(|hours| hours.checked_mul(60)).or_else(|| number('m'));
-        let text = minutes.map_or_else(|| self.time.clone(), |minutes| minutes.to_string());
-        let limit = slurm_time::TimeLimit::parse(&text);
-        limit
-            .map(|limit| limit.to_string())
-            .with_context(|| format!("--time={:?} is no time such as 8h, 30m or 1-12:00:00", self.time))
-    }
-
     /// As options of this program.
     pub(super) fn options(&self) -> Vec<String> {
         let mut options =
@@ -70,6 +61,14 @@ impl Request {
         options.extend(self.sbatch.iter().map(|option| format!("--sbatch={option}")));
         options
     }
+}
+
+/// A time of an option: 8h, 30m, or in Slurm's format.
+pub(crate) fn time_limit(time: &str) -> anyhow::Result<TimeLimit> {
+    let number = |unit| time.strip_suffix(unit).and_then(|number| number.parse::<u64>().ok());
+    let minutes = number('h').and_then(|hours| hours.checked_mul(60)).or_else(|| number('m'));
+    let limit = TimeLimit::parse(&minutes.map_or_else(|| time.to_owned(), |minutes| minutes.to_string()));
+    limit.with_context(|| format!("{time:?} is no time such as 8h, 30m or 1-12:00:00"))
 }
 
 /// A session's job, as squeue lists it.
@@ -166,7 +165,7 @@ impl Session {
             "--error=/dev/null",
         ]);
         sbatch.arg(format!("--job-name={PREFIX}{name}")).arg(format!("--cpus-per-task={}", request.cpus));
-        sbatch.arg(format!("--time={}", request.limit()?));
+        sbatch.arg(format!("--time={}", time_limit(&request.time)?));
         sbatch.args(request.gres().map(|gres| format!("--gres={gres}")));
         sbatch.args(request.mem.iter().map(|mem| format!("--mem={mem}"))).args(&request.sbatch);
         sbatch.arg(format!("--wrap=exec {} session keep {}", program.display(), keep.as_secs()));
@@ -241,6 +240,7 @@ impl Session {
     /// Runs a step to its end. With `ends_job`, the job ends with it.
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
     pub(crate) fn run(&self, mut step: Command, ends_job: bool) -> anyhow::Result<ExitStatus> {
+        let _client = client::attach(&mut step, false)?;
         let status = step.status().context("srun");
         if ends_job {
             self.cancel()?;
@@ -276,18 +276,18 @@ pub(super) fn directory() -> anyhow::Result<PathBuf> {
 mod tests {
     use super::*;
 
-    fn request(gpus: &str, time: &str) -> Request {
-        let (gpus, time) = (gpus.to_owned(), time.to_owned());
-        Request { gpus, cpus: 1, mem: None, time, container: None, sbatch: Vec::new() }
+    fn gres(gpus: &str) -> Option<String> {
+        let (gpus, time) = (gpus.to_owned(), "8h".to_owned());
+        Request { gpus, cpus: 1, mem: None, time, container: None, sbatch: Vec::new() }.gres()
     }
 
     #[test]
     fn translates_gpus_and_times_for_slurm() {
-        let gres = ["0", "2", "gpu:nvidia:1"].map(|gpus| request(gpus, "8h").gres());
+        let gres = ["0", "2", "gpu:nvidia:1"].map(gres);
         assert_eq!(gres, [None, Some("gpu:2".to_owned()), Some("gpu:nvidia:1".to_owned())]);
-        let limits = ["8h", "30m", "1-12:00:00"].map(|time| request("1", time).limit().unwrap());
+        let limits = ["8h", "30m", "1-12:00:00"].map(|time| time_limit(time).unwrap().to_string());
         assert_eq!(limits, ["0-08:00:00", "0-00:30:00", "1-12:00:00"]);
-        assert!(["0h", "", "8 h", "x"].iter().all(|time| request("1", time).limit().is_err()));
+        assert!(["0h", "", "8 h", "x"].iter().all(|time| time_limit(time).is_err()));
     }
 
     #[test]

@@ -9,17 +9,20 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use nix::fcntl::OFlag;
 
+use super::client::Clients;
 use slurm::client::{Client, limit};
 use watch::agent::unix;
 
 /// The interval of queries of slurmctld.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// The interval of checks of the steps' clients.
+const CLIENT_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for the first step.
 const FIRST: Duration = Duration::from_secs(10);
 /// How long before the time limit terminals get a warning.
 const WARNING: Duration = Duration::from_secs(600);
 /// The names of what [`super::ssh`] leaves in /tmp when its shell is killed.
-pub(super) const FILES: &str = "slurminit-session-";
+pub(crate) const FILES: &str = "slurminit-session-";
 
 #[expect(clippy::disallowed_methods, reason = "squeue is asked again: Slurm reports no event to a user")]
 pub(super) fn run(keep: Duration) -> anyhow::Result<()> {
@@ -28,9 +31,20 @@ pub(super) fn run(keep: Duration) -> anyhow::Result<()> {
     let client = Client::with_timeout(limit::COMMAND);
     let (mut deadline, mut warns_at) =
         (Instant::now() + FIRST.max(keep), end.map(|end| end.saturating_sub(WARNING.as_secs())));
-    let mut had_step = false;
+    let (mut had_step, mut clients) = (false, Clients::default());
+    let (mut query_at, mut killed_at) = (Instant::now() + INTERVAL, None::<Instant>);
     while Instant::now() < deadline {
-        std::thread::sleep(INTERVAL.min(deadline.saturating_duration_since(Instant::now())));
+        std::thread::sleep(CLIENT_INTERVAL.min(deadline.saturating_duration_since(Instant::now())));
+        for step in clients.gone(&job) {
+            // A shell ignores SIGTERM.
+            client.run("scancel", &["--signal=KILL".to_owned(), format!("{job}.{step}")]).unwrap_or_default();
+            (had_step, killed_at) = (true, Some(Instant::now()));
+        }
+        let is_ending = killed_at.is_some_and(|at| at.elapsed() < INTERVAL);
+        if Instant::now() < query_at.min(deadline) && !is_ending {
+            continue;
+        }
+        query_at = Instant::now() + INTERVAL;
         // Without an answer nothing is ended.
         let has_step = client
             .output("squeue", &["--steps", "--noheader", "--format=%i", "--jobs", &job])

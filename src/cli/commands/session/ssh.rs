@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::client;
 use super::job::{Request, Session, StepOptions, directory};
 use crate::commands::Configuration;
 use sys::tool;
@@ -91,6 +92,7 @@ impl Proxy {
         let mut step = session.step(&StepOptions { image: request.container.as_deref(), is_unbuffered: true });
         // Slurm stores the environment of a batch job, but not that of a step.
         step.env("SLURMINIT_SSH_HOST_KEY", host_key).env("SLURMINIT_SSH_KEYS", keys);
+        let _client = client::attach(&mut step, true)?;
         Err(step.args(["sh", "-c", SERVER]).exec()).context("srun")
     }
 }

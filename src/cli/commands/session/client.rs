@@ -1,0 +1,121 @@
+//! The end of a step whose client is gone.
+//!
+//! slurmstepd does not end with the srun that it serves: the tasks of a killed srun run until the time limit. So each step has in its environment the
+//! port of a socket that its client holds, and the session's batch script holds a connection to it. The kernel closes it when the client dies, also
+//! with its container. No byte is ever sent or read. The batch script reaches the socket where slurmstepd reaches srun; without a connection, such as
+//! behind a firewall, no step is ended.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{ErrorKind, Read as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::socket::{setsockopt, sockopt};
+
+/// The variable with the port.
+const VARIABLE: &str = "SLURMINIT_CLIENT_PORT";
+/// The timeout of a connection.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The kernel tests a silent connection after `IDLE` seconds, and closes it `PROBES` times `INTERVAL` seconds later.
+const IDLE: u32 = 15;
+const INTERVAL: u32 = 5;
+const PROBES: u32 = 4;
+
+/// A step runs as long as this lives. `is_inherited`: in the program that this process executes.
+pub(super) fn attach(srun: &mut Command, is_inherited: bool) -> anyhow::Result<TcpListener> {
+    let socket = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"))?;
+    if is_inherited {
+        fcntl(socket.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
+    }
+    srun.env(VARIABLE, socket.local_addr()?.port().to_string());
+    Ok(socket)
+}
+
+/// The connections to the clients of the job's steps; `None` if a client cannot be reached.
+#[derive(Default)]
+pub(super) struct Clients(BTreeMap<Client, Option<TcpStream>>);
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Client {
+    step: u32,
+    address: SocketAddr,
+}
+
+impl Clients {
+    /// Connects to new clients. Returns the steps whose client is gone.
+    pub(super) fn gone(&mut self, job: &str) -> Vec<u32> {
+        let steps: Vec<Client> = environments(job).iter().filter_map(|variables| client(variables)).collect();
+        self.0.retain(|client, _| steps.contains(client));
+        for client in steps {
+            let address = client.address;
+            self.0.entry(client).or_insert_with(|| connect(address));
+        }
+        self.0
+            .iter()
+            .filter(|(_, stream)| stream.as_ref().is_some_and(is_closed))
+            .map(|(client, _)| client.step)
+            .collect()
+    }
+}
+
+fn connect(address: SocketAddr) -> Option<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, TIMEOUT).ok()?;
+    stream.set_nonblocking(true).ok()?;
+    setsockopt(&stream, sockopt::KeepAlive, &true).ok()?;
+    setsockopt(&stream, sockopt::TcpKeepIdle, &IDLE).ok()?;
+    setsockopt(&stream, sockopt::TcpKeepInterval, &INTERVAL).ok()?;
+    setsockopt(&stream, sockopt::TcpKeepCount, &PROBES).ok()?;
+    Some(stream)
+}
+
+fn is_closed(mut stream: &TcpStream) -> bool {
+    !matches!(stream.read(&mut [0]), Err(error) if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&error.kind()))
+}
+
+/// The client of the step that has these variables.
+fn client(variables: &[String]) -> Option<Client> {
+    let value = |name: &str| variables.iter().find_map(|one| one.strip_prefix(name)?.strip_prefix('='));
+    let host: IpAddr = value("SLURM_SRUN_COMM_HOST")?.parse().ok()?;
+    let address = SocketAddr::new(host, value(VARIABLE)?.parse().ok()?);
+    Some(Client { step: value("SLURM_STEP_ID")?.parse().ok()?, address })
+}
+
+/// The variables of each process of this user in the job.
+fn environments(job: &str) -> Vec<Vec<String>> {
+    let own = format!("SLURM_JOB_ID={job}");
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let variables = |path: std::path::PathBuf| {
+        let text = fs::read(path).unwrap_or_default();
+        text.split(|byte| *byte == 0).map(|one| String::from_utf8_lossy(one).into_owned()).collect::<Vec<_>>()
+    };
+    processes.map(|process| variables(process.path().join("environ"))).filter(|all| all.contains(&own)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn step_of_nested_batch_job_or_without_client_has_none() {
+        let variables = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let step = "SLURM_STEP_ID=3 SLURM_SRUN_COMM_HOST=172.17.0.2 SLURMINIT_CLIENT_PORT=40001";
+        let address = "172.17.0.2:40001".parse().unwrap();
+        assert_eq!(client(&variables(step)), Some(Client { step: 3, address }));
+        assert!(step.split(' ').all(|one| client(&variables(&step.replace(one, "A=1"))).is_none()));
+    }
+
+    #[test]
+    fn only_connection_that_was_made_and_closed_is_gone() {
+        let mut srun = Command::new("srun");
+        let socket = attach(&mut srun, false).unwrap();
+        let address: SocketAddr = ([127, 0, 0, 1], socket.local_addr().unwrap().port()).into();
+        let stream = connect(address).unwrap();
+        assert!(!is_closed(&stream));
+        drop(socket);
+        assert!(is_closed(&stream) && connect(address).is_none());
+    }
+}
