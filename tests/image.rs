@@ -71,6 +71,8 @@ mod members;
 mod metrics;
 #[path = "image/nodes.rs"]
 mod nodes;
+#[path = "image/notebook.rs"]
+mod notebook;
 #[path = "image/pipes.rs"]
 mod pipes;
 #[path = "image/preemption.rs"]

@@ -26,6 +26,7 @@ mod mail;
 mod mariadb;
 mod metrics;
 mod nodes;
+mod notebook;
 mod oci;
 mod oom_score;
 mod power;
@@ -203,6 +204,8 @@ verbs! {
     Image(image),
     /// Start an interactive shell in a job, or connect to it with ssh and VS Code
     Session(session),
+    /// Run JupyterLab in a job, at a port of this container
+    Notebook(notebook),
     /// Submit a command to particular nodes and GPUs, one job for each
     Submit(submit),
     /// Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1

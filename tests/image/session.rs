@@ -9,20 +9,20 @@ const CONFIG: &str = "[simulate]\nnodes = 1\ncpus = 8\nmemory_mib = 16384\ngpus 
                       [[user]]\nname = 'alice'\nuid = 1501\n[[user]]\nname = 'bob'\nuid = 1502\n";
 
 /// A cluster with logins; the users' clients run in the same container.
-struct Site {
-    container: Container,
+pub(crate) struct Site {
+    pub(crate) container: Container,
     _config: TempDir,
 }
 
 impl Site {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let config = directory(&[("slurminit.toml", CONFIG)]);
         let image = Image::new(FULL).with(["--env", "SLURMINIT_LOGIN_PORT=22", "--env", "SLURMINIT_ACCOUNTING=none"]);
         Self { container: image.json_log().mount(config.path(), "/config").serve(), _config: config }
     }
 
     /// Runs a line in a login of this user.
-    fn login(&self, user: &str, line: &str) -> Outcome {
+    pub(crate) fn login(&self, user: &str, line: &str) -> Outcome {
         self.container.exec(&["su", "-", user, "-s", "/bin/bash", "-c", line])
     }
 
@@ -37,7 +37,7 @@ impl Site {
     }
 
     /// Waits until no job is in the queue; fails after this time.
-    fn wait_until_free(&self, within: Duration) {
+    pub(crate) fn wait_until_free(&self, within: Duration) {
         let outcome =
             self.container.wait_until(u32::try_from(within.as_secs()).unwrap_or(1), "! squeue --noheader | grep -q .");
         assert_eq!(outcome.code, 0, "{}", self.container.sh("squeue; squeue --steps"));
@@ -147,6 +147,39 @@ fn ssh_connections_share_one_job_and_forward_ports_and_files() {
     site.wait_until_free(Duration::from_secs(75));
     assert!(begin.elapsed() > Duration::from_secs(30), "the session did not stay for its minute");
     assert_eq!(site.container.sh("ls -d /tmp/slurminit-session-* 2>/dev/null; pgrep -u alice; true"), "");
+}
+
+/// The commands of the page for `ssh gpu`.
+fn printed_commands() -> Vec<&'static str> {
+    let page = include_str!("../../docs/interactive.md");
+    let block = page.split("## ssh and VS Code").nth(1).and_then(|rest| rest.split("```").nth(1));
+    block.expect("a block below the heading").lines().skip(1).collect()
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn three_printed_commands_reach_a_gpu_with_ssh() {
+    let site = directory(&[]);
+    for name in ["config", ".ssh"] {
+        std::fs::create_dir(site.path().join(name)).expect("a directory");
+    }
+    let without_users = CONFIG.split("[[user]]").next().unwrap_or_default();
+    std::fs::write(site.path().join("config/slurminit.toml"), without_users).expect("a file");
+    let image = Image::new(FULL).with(["--env", "SLURMINIT_LOGIN_PORT=2222", "--env", "SLURMINIT_ACCOUNTING=none"]);
+    let container = image.json_log().mount(&site.path().join("config"), "/config").serve();
+    // The reader's key; only the first command runs where the configuration is.
+    let key = container.sh("ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519 && cat ~/.ssh/id_ed25519.pub");
+    std::fs::write(site.path().join(".ssh/id_ed25519.pub"), key).expect("a file");
+    container.sh("printf '#!/bin/sh\\necho GPU $CUDA_VISIBLE_DEVICES\\n' >/usr/local/bin/nvidia-smi; chmod 755 /usr/local/bin/nvidia-smi");
+    let commands = printed_commands();
+    assert_eq!(commands.len(), 3);
+    let mut first = std::process::Command::new("bash");
+    let status = first.args(["-c", commands[0]]).current_dir(&site).env("HOME", site.path()).status();
+    assert!(status.expect("bash runs").success());
+    // slurminit sees the change by itself.
+    container.until("grep -q alice /etc/passwd && ls /run/slurminit/ssh/keys/alice");
+    container.sh(commands[1]);
+    assert_eq!(container.sh(commands[2]), "GPU 0");
 }
 
 #[test]

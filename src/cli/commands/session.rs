@@ -8,16 +8,19 @@ mod client;
 mod job;
 mod keep;
 mod ssh;
+mod stream;
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::columns::{Column, format_table};
 use crate::output::error_line;
 use model::{exit_code, printable};
 
-pub(super) use job::{Request, Session, StepOptions};
+pub(super) use job::{Request, Session, StepOptions, time_limit};
+pub(super) use keep::FILES;
 
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -55,6 +58,13 @@ enum Verb {
         #[arg(value_name = "SECONDS")]
         seconds: u64,
     },
+    /// Connect standard input and output with a socket of the job's node; `slurminit notebook` runs it in a step
+    #[command(hide = true)]
+    Stream {
+        /// The socket
+        #[arg(value_name = "SOCKET")]
+        socket: PathBuf,
+    },
 }
 
 /// How long a session with a name continues without a step.
@@ -67,6 +77,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         Some(Verb::SshConfig(config)) => super::print(&config.text()?),
         Some(Verb::Proxy(proxy)) => proxy.run(),
         Some(Verb::Keep { seconds }) => keep::run(Duration::from_secs(seconds)),
+        Some(Verb::Stream { socket }) => stream::run(&socket),
         None => return shell(&args.request, args.name.as_deref(), &args.command),
     }
     .map(|()| exit_code::SUCCESS)

@@ -1,0 +1,178 @@
+//! `slurminit notebook`: JupyterLab in a job, at a port of this container.
+//!
+//! JupyterLab listens on a Unix socket in a directory that only its user can enter. Each connection to the port is a step of the job
+//! (`slurminit session stream`), so that no port is open on the node and each connection has its own flow control. Other users can connect to the
+//! port: JupyterLab requires the token, which is checked before its URL is printed.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::session::{FILES, Request, Session, StepOptions, time_limit};
+use crate::output::error_line;
+use model::{exit_code, printable};
+
+const SERVER: &str = include_str!("notebook/server.sh");
+/// The interval of JupyterLab's search for idle kernels, in seconds.
+const CULL_INTERVAL: u64 = 60;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    request: Request,
+    /// The port for the browser; with an address other than 127.0.0.1 it is open to the network
+    #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "8888")]
+    port: String,
+    /// End the job after this time without a kernel, and a kernel after this time without a computation and a browser
+    #[arg(long, value_name = "TIME", default_value = "1h")]
+    idle: String,
+}
+
+struct Notebook {
+    session: Session,
+    /// On the node; other users cannot enter it.
+    directory: String,
+    token: String,
+    address: SocketAddr,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let idle = time_limit(&args.idle).context("--idle")?.minutes() * 60;
+    let listener = listen(&args.port)?;
+    let mut session = Session::submit(&format!("notebook-{}", std::process::id()), &args.request, Duration::ZERO)?;
+    session.wait_until_running()?;
+    let (token, directory) = (random()?, format!("/tmp/{FILES}{}-{}", session.job, random()?));
+    let notebook = Arc::new(Notebook { session, directory, token, address: listener.local_addr()? });
+    let step = notebook.server(args.request.container.as_deref(), idle)?;
+
+    let is_ended = Arc::new(AtomicBool::new(false));
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let (ended, session) = (Arc::clone(&is_ended), notebook.session.clone());
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            ended.store(true, Ordering::Relaxed);
+            let _ = session.cancel();
+        }
+    });
+    let serving = Arc::clone(&notebook);
+    std::thread::spawn(move || {
+        if let Err(error) = serving.serve(&listener) {
+            error_line(printable::line(&format!("slurminit: {error:#}")));
+            let _ = serving.session.cancel();
+        }
+    });
+    let status = notebook.session.run(step, true)?;
+    error_line("slurminit: the notebook and its job have ended");
+    Ok(if is_ended.load(Ordering::Relaxed) { exit_code::SUCCESS } else { exit_code::of(status) })
+}
+
+impl Notebook {
+    fn server(&self, image: Option<&str>, idle: u64) -> anyhow::Result<Command> {
+        let mut step = self.session.step(&StepOptions { image, ..StepOptions::default() });
+        step.args(["sh", "-c", SERVER, "sh", &self.directory]);
+        step.arg(format!("--ServerApp.shutdown_no_activity_timeout={idle}"));
+        step.arg(format!("--MappingKernelManager.cull_idle_timeout={idle}"));
+        step.arg(format!("--MappingKernelManager.cull_interval={}", CULL_INTERVAL.min(idle.max(1))));
+        // JupyterLab refuses names of other machines, against DNS rebinding.
+        step.args((!self.address.ip().is_loopback()).then_some("--ServerApp.allow_remote_access=True"));
+        step.current_dir(work_directory()?);
+        let (reader, writer) = nix::unistd::pipe()?;
+        writeln!(File::from(writer), "{}", self.token)?;
+        // Ctrl-C is for this process, not for srun.
+        step.stdin(Stdio::from(reader)).process_group(0);
+        Ok(step)
+    }
+
+    /// Runs until this process ends.
+    fn serve(&self, listener: &TcpListener) -> anyhow::Result<()> {
+        self.check()?;
+        let port = self.address.port();
+        let host = if self.address.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { self.address.ip() };
+        let url = SocketAddr::new(host, port);
+        let job = self.session.description()?;
+        error_line(printable::line(&format!("slurminit: JupyterLab, until Ctrl-C or the end of the job: {job}")));
+        super::print(&format!("http://{url}/lab?token={}\n", self.token))?;
+        if std::env::var_os("SSH_CONNECTION").is_some() {
+            error_line(format!(
+                "On your computer first, with USER@HOST and the options of this login: ssh -N -L {port}:{url} USER@HOST"
+            ));
+        }
+        for stream in listener.incoming() {
+            let stream = OwnedFd::from(stream?);
+            let mut step = self.stream();
+            step.stdin(stream.try_clone()?).stdout(stream).stderr(Stdio::null());
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "this process is not PID 1 and waits only for its own children"
+            )]
+            std::thread::spawn(move || step.status());
+        }
+        Ok(())
+    }
+
+    /// `srun` for one connection.
+    fn stream(&self) -> Command {
+        let mut step = self.session.step(&StepOptions { is_unbuffered: true, ..StepOptions::default() });
+        let program = std::env::current_exe().unwrap_or_else(|_| "slurminit".into());
+        step.args(["--mpi=none", "--gres=none"]).arg(program);
+        step.args(["session", "stream"]).arg(format!("{}/socket", self.directory)).process_group(0);
+        step
+    }
+
+    /// Waits until JupyterLab answers. A jupyter_server_config of the user could set another token, or none.
+    #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own children")]
+    fn check(&self) -> anyhow::Result<()> {
+        let mut step = self.stream();
+        let mut step = step.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("srun")?;
+        let request = |rest: &str| format!("GET /api/status HTTP/1.1\r\nHost: localhost\r\n{rest}\r\n\r\n");
+        let requests =
+            request("Accept: */*") + &request(&format!("Authorization: token {}\r\nConnection: close", self.token));
+        let mut answer = String::new();
+        step.stdin.as_mut().context("no pipe")?.write_all(requests.as_bytes())?;
+        step.stdout.take().context("no pipe")?.read_to_string(&mut answer)?;
+        step.wait()?;
+        // A body does not end with a newline.
+        let codes: Vec<&str> = answer.split("HTTP/1.1 ").skip(1).filter_map(|rest| rest.get(..3)).collect();
+        anyhow::ensure!(!codes.is_empty(), "JupyterLab does not answer");
+        anyhow::ensure!(
+            codes == ["403", "200"],
+            "JupyterLab does not require the token of this command: remove token and password from ~/.jupyter (it answered {codes:?})"
+        );
+        Ok(())
+    }
+}
+
+/// `PORT` of 127.0.0.1, or `ADDRESS:PORT`.
+fn listen(port: &str) -> anyhow::Result<TcpListener> {
+    let address = match port.parse::<u16>() {
+        Ok(port) => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        Err(_) => port
+            .parse()
+            .with_context(|| format!("--port={port:?} is no port, and no address with a port such as 0.0.0.0:8888")),
+    }?;
+    TcpListener::bind(address).with_context(|| format!("{address}: choose another --port"))
+}
+
+/// The working directory below /data or the home, else the home.
+fn work_directory() -> anyhow::Result<PathBuf> {
+    let home = PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?);
+    let current = std::env::current_dir().unwrap_or_default();
+    Ok(if current.starts_with("/data") || current.starts_with(&home) { current } else { home })
+}
+
+/// 128 random bits in hexadecimal digits.
+fn random() -> anyhow::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("/dev/urandom")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

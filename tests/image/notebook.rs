@@ -1,0 +1,100 @@
+//! `slurminit notebook` with a stand-in for JupyterLab. tests/clients/jupyterlab has the real one.
+
+use std::time::Duration;
+
+use crate::docker::Outcome;
+use crate::session::Site;
+
+/// A server on the socket of its command line, which requires the token and shows its job.
+const JUPYTER_LAB: &str = r#"#!/usr/bin/perl
+use IO::Socket::UNIX;
+my ($path) = map { /^--ServerApp\.sock=(.*)/ } @ARGV;
+open my $file, '<', $ENV{JUPYTER_TOKEN_FILE} or die;
+my $token = <$file>;
+my $server = IO::Socket::UNIX->new(Local => $path, Listen => 9) or die;
+$SIG{CHLD} = 'IGNORE';
+while (my $client = $server->accept) {
+    next if fork;
+    for (my $head = ''; my $line = <$client>; ) {
+        $head .= $line;
+        next unless $line eq "\r\n";
+        my ($code, $body) = $head =~ /token $token\r/ ? (200, "job $ENV{SLURM_JOB_ID} GPU $ENV{CUDA_VISIBLE_DEVICES}") : (403, 'Forbidden');
+        print $client "HTTP/1.1 $code X\r\nContent-Length: " . length($body) . "\r\n\r\n$body";
+        $client->flush;
+        $head =~ /Connection: close/ ? last : ($head = '');
+    }
+    exit;
+}
+"#;
+
+impl Site {
+    pub(crate) fn install_jupyter_lab(&self) {
+        self.container.sh(&format!(
+            "cat >/usr/local/bin/jupyter-lab <<'END'\n{JUPYTER_LAB}END\nchmod 755 /usr/local/bin/jupyter-lab"
+        ));
+    }
+
+    /// Starts a notebook in the background, and returns its token. The files `pid`, `url` and `log` of the home are its.
+    pub(crate) fn notebook(&self, user: &str, options: &str) -> String {
+        let line = format!("(setsid slurminit notebook {options} >url 2>log </dev/null & echo $! >pid)");
+        self.login(user, &line).ok();
+        self.container.until(&format!("grep -q token= ~{user}/url || ! kill -0 $(cat ~{user}/pid)"));
+        let (url, log) =
+            (self.container.sh(&format!("cat ~{user}/url")), self.container.sh(&format!("cat ~{user}/log")));
+        assert!(url.contains("token="), "{url}{log}");
+        url.split("token=").nth(1).unwrap_or_default().to_owned()
+    }
+
+    fn get(&self, user: &str, port: u16, token: &str) -> Outcome {
+        let line = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port} && printf 'GET / HTTP/1.1\\r\\nAuthorization: token {token}\\r\\nConnection: close\\r\\n\\r\\n' >&3 && cat <&3"
+        );
+        self.login(user, &line)
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn notebook_is_reached_with_its_token_only_and_ends_with_its_client() {
+    let site = Site::start();
+    let container = &site.container;
+    // Not installed: both ways are named.
+    let outcome = site.login("alice", "slurminit notebook");
+    assert!(
+        outcome.code == 127
+            && outcome.stderr.contains("--container docker://")
+            && outcome.stderr.contains("pip install jupyterlab"),
+        "{outcome:?}"
+    );
+    site.wait_until_free(Duration::from_secs(10));
+
+    site.install_jupyter_lab();
+    let token = site.notebook("alice", "--cpus 2");
+    let other = site.notebook("bob", "--port 127.0.0.1:8889");
+    let page = site.get("alice", 8888, &token).ok();
+    assert!(page.contains(" 200 ") && page.contains("GPU 0"), "{page}");
+    let page = site.get("bob", 8889, &other).ok();
+    assert!(page.contains(" 200 ") && page.contains("GPU 1"), "{page}");
+    // Another user reaches the port, but neither what is behind it nor the token.
+    for wrong in ["", &other] {
+        assert!(site.get("bob", 8888, wrong).ok().contains(" 403 "));
+    }
+    // The search itself has the token on no command line. Only a user can read the environment of their processes.
+    container.sh("cut -d= -f2 ~alice/url >/tmp/token && chown alice /tmp/token && chmod 600 /tmp/token");
+    let found = container.sh("grep -rlFf /tmp/token /var/lib/slurm /var/log /etc /run /tmp/slurminit* 2>/dev/null; \
+         su alice -c 'cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | grep -caFf /tmp/token'; \
+         (scontrol show job; scontrol show step) | grep -cFf /tmp/token; true");
+    let lines: Vec<&str> = found.lines().collect();
+    assert!(lines.len() == 3 && lines[0].ends_with("/token") && lines[1..] == ["0", "0"], "{found}");
+    assert_ne!(site.login("bob", &format!("cat {}", lines[0])).code, 0);
+    // A port that is in use is refused before a job is submitted.
+    let outcome = site.login("alice", "slurminit notebook");
+    assert!(outcome.code == 1 && outcome.stderr.contains("choose another --port"), "{outcome:?}");
+    // An interrupt, and a killed client: the GPUs are free, the ports are closed, no file is left.
+    container.sh("kill -INT $(cat ~alice/pid); kill -KILL $(cat ~bob/pid)");
+    site.wait_until_free(Duration::from_secs(20));
+    for port in [8888, 8889] {
+        assert_ne!(site.get("alice", port, "").code, 0);
+    }
+    assert_eq!(container.sh("ls -d /tmp/slurminit-session-* 2>/dev/null; pgrep -f jupyter-la[b]; true"), "");
+}
