@@ -1,6 +1,7 @@
 //! The real binary as PID 1 of a PID namespace: tests the behaviour that docs/operations.md describes.
 //!
-//! These tests need root: in a user namespace `/` is not root's, and slurminit trusts no path below it.
+//! These tests need root. `as-root`, which docker/test uses for an ordinary user, makes a `/` that is root's in a user namespace: slurminit
+//! trusts no path below another one.
 
 #![expect(clippy::disallowed_methods, reason = "the tests are the parent that waits; the rule is PID 1's")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
