@@ -169,6 +169,7 @@ mod tests {
             ("docker://localhost:5000/x", "localhost:5000/x:latest", "localhost:5000"),
             ("docker://localhost/x:_1", "localhost/x:_1", "localhost"),
             ("docker://[::1]:5000/a/b__c:1", "[::1]:5000/a/b__c:1", "[::1]:5000"),
+            ("docker://[::1]/a:1", "[::1]/a:1", "[::1]"),
             ("docker://registry:5000/x", "registry:5000/x:latest", "registry:5000"),
         ] {
             let reference: Reference = text.parse().unwrap();

@@ -129,7 +129,30 @@ fn user_in_acl(list: &[u8]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::chown;
+
     use super::*;
+
+    /// A regular file in place of a device file. Requires root, who gives it to another user.
+    #[test]
+    fn revokes_ownership_and_access_list_of_another_user() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nvidia0");
+        fs::write(&path, "").unwrap();
+        let handle = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&path).unwrap();
+        chown(&path, Some(1234), None).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(user_with_access(&handle).unwrap(), Some(1234));
+        revoke_access(&handle).unwrap();
+        assert_eq!((user_with_access(&handle).unwrap(), handle.metadata().unwrap().mode() & 0o777), (None, 0o660));
+        match set_xattr(&acl::path_of(&handle).unwrap(), acl::ACCESS, &acl_of_user(4321)) {
+            Err(Errno::EOPNOTSUPP) => return,
+            set => set.unwrap(),
+        }
+        assert_eq!(user_with_access(&handle).unwrap(), Some(4321));
+        revoke_access(&handle).unwrap();
+        assert_eq!(user_with_access(&handle).unwrap(), None);
+    }
 
     #[test]
     fn access_list_contains_its_user_id() {

@@ -284,3 +284,16 @@ fn opens_untrusted_content_without_links_or_second_names() {
     }
     assert!(!root.path().join("srv/none").exists());
 }
+
+#[test]
+fn own_file_is_changeable_by_others_only_by_its_mode() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let file = File::create(&path).unwrap();
+    for (bits, is_changeable) in [(0o600, false), (0o644, false), (0o620, true), (0o602, true)] {
+        set_mode(&path, bits);
+        for owner in [None, Some(OTHER)] {
+            assert_eq!(changeable_by_others(&file, owner).unwrap().is_some(), is_changeable, "{bits:o} {owner:?}");
+        }
+    }
+}

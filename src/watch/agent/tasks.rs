@@ -204,3 +204,26 @@ impl Work {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn executes_queued_task_and_wakes_agent() {
+        let config = Config::parse("[paths]\nrun = '/nonexistent/run'\n", Path::new("slurminit.toml")).unwrap();
+        let mut worker = Worker::start(&config, "node1").unwrap();
+        worker.queue(Task::Reload(Vec::new()));
+        worker.wake_receiver.set_nonblocking(false).unwrap();
+        worker.wake_receiver.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        worker.wake_receiver.read_exact(&mut [0]).unwrap();
+        worker.wake_receiver.set_nonblocking(true).unwrap();
+        let results = worker.results();
+        assert!(
+            matches!(&results[..], [TaskResult::Reloaded(Err(why))] if why.starts_with("/nonexistent/run: ")),
+            "{results:?}"
+        );
+    }
+}

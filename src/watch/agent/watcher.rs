@@ -356,3 +356,42 @@ impl Drop for Watcher {
         self.end(Instant::now());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may have children")]
+    fn dropped_watcher_kills_its_process() {
+        let (mut peer, input) = UnixStream::pair().unwrap();
+        let mut child = Command::new("sleep")
+            .arg("600")
+            .stdin(Stdio::from(OwnedFd::from(input)))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let now = Instant::now();
+        let output = child.stdout.take().unwrap();
+        let config = Config::parse("", Path::new("slurminit.toml")).unwrap();
+        let mut watcher = Watcher::new(Vendor::Nvidia, &config, Duration::from_secs(1));
+        watcher.running = Some(Running {
+            child,
+            output,
+            unparsed: Vec::new(),
+            queried_gpu: None,
+            started_at: None,
+            all_closed: false,
+            is_idle: true,
+            deadline: now,
+        });
+        drop(watcher);
+        // The socket's other end closes with the process.
+        peer.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+    }
+}

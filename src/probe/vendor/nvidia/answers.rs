@@ -102,3 +102,17 @@ fn partial_probe(root: &Path, mut gpus: Vec<Gpu>, all: u32, time: Duration) -> D
         unknown_to_nvml: Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_gpu_by_its_number_and_by_its_address_where_proc_lists_all() {
+        let information =
+            |address: &str| (format!("proc/driver/nvidia/gpus/{address}/information"), "Device Minor: 0\n");
+        let root = crate::tests::tree(&[information("0000:0a:00.0"), information("0000:17:00.0")]);
+        assert_eq!(display_name(root.path(), 1, 2), "GPU 1 (0000:17:00.0)");
+        assert_eq!(display_name(root.path(), 1, 3), "GPU 1");
+    }
+}

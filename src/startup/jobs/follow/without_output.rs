@@ -68,6 +68,8 @@ mod tests {
             "slurmd: _job_complete: JobId=7 WTERMSIG 53",
             "slurmctld: comment _job_complete: JobId=7 WTERMSIG 53",
             "slurmctld: _job_complete: JobId=$(x) WTERMSIG 53",
+            "slurmctld: _job_complete: JobId=7$x WTERMSIG 53",
+            "slurmctld: _job_complete: JobId=_7 WTERMSIG 53",
         ] {
             assert_eq!(line(other), None, "{other}");
         }
