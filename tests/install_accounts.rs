@@ -158,9 +158,11 @@ fn keeps_existing_home() {
     let home = root.path().join("home/alice");
     fs::create_dir_all(&home).unwrap();
     fs::set_permissions(&home, fs::Permissions::from_mode(0o755)).unwrap();
-    let findings = install(root.path(), ALICE).unwrap();
     let owner = geteuid().as_raw();
-    assert!(findings[0].what.contains(&format!("belongs to uid {owner}, but alice has uid 1001")), "{findings:?}");
+    // Not this user, who may have any number.
+    let uid = owner + 1001;
+    let findings = install(root.path(), &format!("[[user]]\nname = \"alice\"\nuid = {uid}\n")).unwrap();
+    assert!(findings[0].what.contains(&format!("belongs to uid {owner}, but alice has uid {uid}")), "{findings:?}");
     assert_eq!(fs::metadata(&home).unwrap().permissions().mode() & 0o7777, 0o755);
     assert_eq!(fs::metadata(&home).unwrap().uid(), owner);
 
