@@ -19,6 +19,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const CLIENT_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for the first step.
 const FIRST: Duration = Duration::from_secs(10);
+/// The maximum time that slurmstepd tries to reach a client whose machine is gone, before its step ends.
+const ENDING: Duration = Duration::from_secs(30);
 /// How long before the time limit terminals get a warning.
 const WARNING: Duration = Duration::from_secs(600);
 /// The names of what [`super::ssh`] leaves in /tmp when its shell is killed.
@@ -40,7 +42,7 @@ pub(super) fn run(keep: Duration) -> anyhow::Result<()> {
             client.run("scancel", &["--signal=KILL".to_owned(), format!("{job}.{step}")]).unwrap_or_default();
             (had_step, killed_at) = (true, Some(Instant::now()));
         }
-        let is_ending = killed_at.is_some_and(|at| at.elapsed() < INTERVAL);
+        let is_ending = killed_at.is_some_and(|at| at.elapsed() < ENDING);
         if Instant::now() < query_at.min(deadline) && !is_ending {
             continue;
         }
