@@ -121,7 +121,11 @@ fn every_verb_has_all_its_sections() {
     };
     assert_eq!(used(|verb| &verb.files), sections.files.keys().collect());
     assert_eq!(used(|verb| &verb.environment), sections.environment.keys().collect());
-    for example in sections.verb.values().flat_map(|verb| &verb.examples) {
-        assert!(!example.does.is_empty() && example.skip.as_ref().is_none_or(|why| !why.is_empty()), "{example:?}");
+    let examples = cli::examples::all();
+    let without = verbs.iter().filter(|verb| examples.get(*verb).is_none_or(|examples| examples.len() < 2));
+    assert_eq!(without.collect::<Vec<_>>(), [""; 0], "verbs with less than two examples");
+    for (verb, example) in examples.iter().flat_map(|(verb, examples)| examples.iter().map(move |one| (verb, one))) {
+        assert!(verbs.contains(verb) && !example.does.is_empty(), "{verb}: {example:?}");
+        assert!(example.skip.as_ref().is_none_or(|why| !why.is_empty()), "{verb}: {example:?}");
     }
 }

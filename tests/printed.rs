@@ -8,7 +8,8 @@
 //! | none | runs on the host, in the directory of compose.yaml |
 //! | `<!-- test: in=container -->` | runs in the cluster's container |
 //! | `<!-- test: in=bare -->` | runs in a container of the image without a cluster |
-//! | `<!-- test: file=PATH -->` | is written to the file PATH, whatever its language |
+//! | `<!-- test: file=PATH -->` | is written to the file PATH, whatever its language; bash must accept a script |
+//! | `<!-- test: by=SCRIPT -->` | is typed by this script, which reads it from the page |
 //! | `<!-- test: image=full -->` | is the first of a page whose cluster has the image of the target `full` |
 //! | `<!-- test: tty -->` | runs at a terminal where `exit` is typed: a shell that it opens ends |
 //! | `<!-- test: fails -->` | exits with an error and shows it; can be combined with `in=` |
@@ -55,6 +56,21 @@ fn blocks(path: &Path, text: &str) -> Vec<Block> {
 }
 
 #[test]
+fn scripts_that_type_blocks_read_the_page() {
+    let mut wrong = String::new();
+    for (path, text) in pages() {
+        for block in blocks(&path, &text) {
+            let Target::Script(script) = &block.target else { continue };
+            let content = fs::read_to_string(root().join(script)).unwrap_or_default();
+            if !content.contains(&format!("typed {}", path.display())) {
+                wrong += &format!("{}:{}: {script} does not type it\n", path.display(), block.line);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
 #[ignore = "needs Docker, compose and the images: run docker/test"]
 fn printed_commands_work() {
     let filter = env::var("PRINTED").unwrap_or_default();
@@ -79,8 +95,8 @@ fn printed_commands_work() {
 #[ignore = "needs Docker, compose and the images: run docker/test"]
 fn examples_of_manual_work() {
     let mut reader = Reader::new(root());
-    let verbs = manual::sections::sections().verb;
-    let examples = verbs.values().flat_map(|verb| &verb.examples).filter(|example| example.skip.is_none());
+    let verbs = cli::examples::all();
+    let examples = verbs.values().flatten().filter(|example| example.skip.is_none());
     let commands: Vec<&str> = examples.map(|example| example.command.as_str()).collect();
     assert!(commands.len() > 10, "{commands:?}");
     let failures = commands.iter().filter_map(|command| {

@@ -5,11 +5,12 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod commands;
+pub mod examples;
 mod output;
 pub mod slurm_client;
 mod version;
 
-use clap::Parser;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use crate::commands::Verb;
 use config::ConfigError;
@@ -26,6 +27,15 @@ pub struct Cli {
 }
 
 impl Cli {
+    /// Parses the arguments of the process. The help text of a verb ends with its examples, which are read only for a help text.
+    pub fn of_process() -> Self {
+        let mut command = Self::command();
+        if std::env::args_os().any(|argument| argument == "--help" || argument == "-h" || argument == "help") {
+            command = examples::add(command);
+        }
+        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
     /// Runs the verb. An error ends in one message on standard error and a code that is not 0.
     pub fn run(self) -> u8 {
         if !matches!(self.verb, Verb::Run(_)) {

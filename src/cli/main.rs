@@ -4,8 +4,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    ExitCode::from(cli::slurm_client::execute_by_name().unwrap_or_else(|| cli::Cli::parse().run()))
+    ExitCode::from(cli::slurm_client::execute_by_name().unwrap_or_else(|| cli::Cli::of_process().run()))
 }

@@ -174,7 +174,7 @@ fn recovery(action: u32) -> (String, Repair) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
-    /// Nothing.
+    /// No action.
     Ignore,
     /// The fault is counted in the metrics.
     Count,

@@ -46,7 +46,7 @@ pub(super) const fn row(number: u32) -> (Policy, &'static str, Repair) {
         109 => (Warn, "context switch timeout", PROGRAM),
         13 => (Warn, "graphics engine exception", PROGRAM),
         31 => (Warn, "MMU fault (illegal address)", PROGRAM),
-        // A kernel's `trap` raises only this one (seen on an H100 with R580).
+        // The instruction `trap` of a CUDA kernel raises only this XID (H100, R580).
         43 => (Warn, "GPU stopped processing for one program", PROGRAM),
         68 => (Warn, "video decoder exception", PROGRAM),
         69 => (Warn, "graphics class error", PROGRAM),

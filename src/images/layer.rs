@@ -73,7 +73,10 @@ fn apply_whiteout(
     if name.as_bytes() == OPAQUE {
         tree.clear(parents, &member.path, keeps)?;
     } else if matches!(removed_name, b"" | b"." | b"..") {
-        return Err(ImageError::Rejected { path: lossy(&member.path), what: "whiteout of a directory itself" });
+        return Err(ImageError::Rejected {
+            path: lossy(&member.path),
+            what: "a whiteout entry that would remove its own directory",
+        });
     } else if !removed_name.starts_with(WHITEOUT) {
         // Other names with two prefixes are markers of the builder's file system.
         let removed_name = std::ffi::OsStr::from_bytes(removed_name).to_owned();

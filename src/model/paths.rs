@@ -103,7 +103,7 @@ impl Paths {
         self.state.join(Self::DATABASE).join("data")
     }
 
-    /// JobCompLoc.
+    /// The key JobCompLoc of slurm.conf.
     pub fn ended_jobs(&self) -> PathBuf {
         self.state.join(Self::JOBCOMP).join(Self::ENDED_JOBS)
     }

@@ -12,9 +12,9 @@ use super::{NodePlan, Reasons};
 pub struct CgroupPlan {
     /// The lines of cgroup.conf.
     pub lines: Vec<(&'static str, &'static str)>,
-    /// ProctrackType.
+    /// The key ProctrackType of slurm.conf.
     pub proctrack: &'static str,
-    /// TaskPlugin.
+    /// The key TaskPlugin of slurm.conf.
     pub task: &'static str,
     /// The reason.
     pub why: String,

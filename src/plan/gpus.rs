@@ -89,9 +89,9 @@ impl AutoDetect {
 /// A line of gres.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GresLine {
-    /// Type.
+    /// The key Type.
     pub gres_type: GresType,
-    /// File; for a MIG instance MultipleFiles.
+    /// The key File; MultipleFiles for a MIG instance.
     pub files: Vec<DevicePath>,
     /// Cores, as Slurm's abstract core indices. Either all lines have them or none.
     pub cores: Option<CpuSet>,

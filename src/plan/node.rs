@@ -11,7 +11,7 @@ use super::{GresPlan, Reasons, Setting, cluster};
 /// The NodeName line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePlan {
-    /// NodeName.
+    /// The key NodeName.
     pub name: NodeName,
     /// NodeHostname, if the name is neither `localhost` nor the host name: slurmd finds its line by these.
     pub host: Option<HostName>,

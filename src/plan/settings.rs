@@ -24,7 +24,7 @@ pub struct Setting {
 /// A PartitionName line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionPlan {
-    /// PartitionName.
+    /// The key PartitionName.
     pub name: String,
     /// The rest of the line.
     pub settings: Vec<(String, String)>,

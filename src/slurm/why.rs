@@ -53,7 +53,7 @@ pub struct Reservation {
     pub name: String,
     /// Its first second, in local time.
     pub start: String,
-    /// Its end.
+    /// When the job ends.
     pub end: String,
     /// The list of its nodes.
     pub nodes: String,

@@ -133,7 +133,7 @@ fn reports(
             ),
             false => message!(
                 "gpu-user-killed",
-                "{devices} is given to job {job}: killed process {pid} ({name}) of {user}, a former user with hidden open files",
+                "{devices} is given to job {job}: killed process {pid} ({name}) of {user}, a previous user, whose open files cannot be read",
                 devices,
                 job,
                 pid,

@@ -64,7 +64,11 @@ pub fn keep(spared: &[String], run: &Path, spools: Vec<PathBuf>) -> u8 {
         has_killed |= kills.update(count, &processes);
         if std::mem::take(&mut has_killed) && limit_mib.is_some_and(do_files_fill) {
             let users = memory_use::describe_users(&memory_use::read().users, users::display_name);
-            report::warn(message!("memory-full-users", "memory is full of files: {users}", users));
+            report::warn(message!(
+                "memory-full-users",
+                "files in memory (tmpfs, /dev/shm) fill the memory limit; users with most memory: {users}",
+                users
+            ));
             // Their processes were killed for files of another user.
             let slurm = Client::with_timeout(limit::COMMAND);
             kills.recent_jobs().for_each(|job| drop(slurm.run("scontrol", &["requeue", &job.to_string()])));

@@ -339,7 +339,7 @@ impl<'a> Agent<'a> {
         report::warn(match idle.action {
             IdleAction::Cancel => message!(
                 "idle-job-cancelled",
-                "cancelling job {job} of {user}: it used its GPUs less than {below} % for {time}, again",
+                "cancelling job {job} of {user}: GPU use below {below} % for {time}, for the second time",
                 job = job,
                 user = user,
                 below = below,
@@ -347,7 +347,7 @@ impl<'a> Agent<'a> {
             ),
             _ => message!(
                 "idle-job",
-                "job {job} of {user} used its GPUs less than {below} % for {time}",
+                "job {job} of {user}: GPU use below {below} % for {time}",
                 job = job,
                 user = user,
                 below = below,

@@ -72,7 +72,7 @@ fn symptoms() -> String {
             let Answer { entry, verdict, seen, cause, repair } = answer;
             let cause = cause.map(|cause| format!("<br>Cause: {}", cell(&cause))).unwrap_or_default();
             let repair =
-                repair.map(|repair| format!("<br>Repair: `{}`", cell(&repair).replace('`', ""))).unwrap_or_default();
+                repair.map(|repair| format!("<br>Fix: `{}`", cell(&repair).replace('`', ""))).unwrap_or_default();
             let (symptom, fault, seen) = (cell(symptom), cell(fault), cell(&seen));
             let _ = writeln!(
                 text,

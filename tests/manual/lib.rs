@@ -38,14 +38,15 @@ pub fn files() -> BTreeMap<String, String> {
     let mut pages_command = command().disable_help_subcommand(true);
     // Sets the verbs' display names, which are the page names.
     pages_command.build();
-    let sections = sections::sections();
+    let (sections, examples) = (sections::sections(), cli::examples::all());
     let codes = sections::list("EXIT STATUS", &sections::exit_codes());
     let configuration = configuration::page(&reference::reference());
     let mut generated = BTreeMap::from([("man/slurminit.toml.5".to_owned(), configuration)]);
     generated.insert("man/slurminit.1".to_owned(), page(pages_command.clone(), &codes, "slurminit.toml(5)"));
     for verb in pages_command.get_subcommands() {
         let name = verb.get_name();
-        let more = sections.verb.get(name).map(|verb| sections::text(&sections, verb)).unwrap_or_default();
+        let more =
+            sections.verb.get(name).map(|verb| sections::text(&sections, verb, &examples[name])).unwrap_or_default();
         let text = page(verb.clone(), &more, "slurminit(1), slurminit.toml(5)");
         generated.insert(format!("man/slurminit-{name}.1"), text);
         for part in verb.get_subcommands().filter(|part| part.get_name() != "help") {

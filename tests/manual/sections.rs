@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap_mangen::roff::{Roff, bold};
+use cli::examples::Example;
 use serde::Deserialize;
 
 use crate::marked::roff_inlines;
@@ -37,24 +38,10 @@ pub struct Verb {
     /// Keys of [`Sections::environment`].
     #[serde(default)]
     pub environment: Vec<String>,
-    /// The examples.
-    pub examples: Vec<Example>,
 }
 
 fn everyone() -> String {
     "everyone".to_owned()
-}
-
-/// An example.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Example {
-    /// The command line.
-    pub command: String,
-    /// Its effect.
-    pub does: String,
-    /// Why tests/printed does not run it.
-    pub skip: Option<String>,
 }
 
 /// Parses tests/manual/sections.toml.
@@ -76,7 +63,7 @@ pub(crate) fn exit_codes() -> Vec<(String, String)> {
 }
 
 /// The sections of a verb in roff.
-pub(crate) fn text(sections: &Sections, verb: &Verb) -> String {
+pub(crate) fn text(sections: &Sections, verb: &Verb, examples: &[Example]) -> String {
     let mut codes: Vec<(String, String)> = verb.exit.clone().into_iter().collect();
     if verb.is_container {
         codes.extend(exit_codes().into_iter().filter(|(code, _)| code.len() > 1));
@@ -89,7 +76,7 @@ pub(crate) fn text(sections: &Sections, verb: &Verb) -> String {
     let mut text = list("EXIT STATUS", &codes);
     text += &list("ENVIRONMENT", &described(&verb.environment, &sections.environment));
     text += &list("FILES", &described(&verb.files, &sections.files));
-    let examples = verb.examples.iter().map(|example| (example.command.clone(), example.does.clone()));
+    let examples = examples.iter().map(|example| (example.command.clone(), example.does.clone()));
     text += &list("EXAMPLES", &examples.collect::<Vec<_>>());
     text
 }

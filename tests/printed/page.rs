@@ -31,6 +31,8 @@ pub(crate) enum Target {
     BareContainer,
     /// Written to this path.
     File(String),
+    /// Typed by this script, which reads it from the page.
+    Script(String),
     Skip,
 }
 
@@ -88,11 +90,12 @@ fn parse(marker: &str) -> Result<(Target, How), String> {
             Some(("in", "container")) => target = Target::Container,
             Some(("in", "bare")) => target = Target::BareContainer,
             Some(("file", path)) => target = Target::File(path.to_owned()),
+            Some(("by", script)) => target = Target::Script(script.to_owned()),
             Some(("image", "full")) => how.full = true,
             None if word == "fails" => how.fails = true,
             None if word == "tty" => how.tty = true,
             _ => {
-                let known = "in=container in=bare image=full file=PATH fails tty or skip WHY";
+                let known = "in=container in=bare image=full file=PATH by=SCRIPT fails tty or skip WHY";
                 return Err(format!("unknown {word:?}; expected {known}"));
             }
         }

@@ -41,7 +41,7 @@ impl Reader {
         }
         self.is_full |= block.how.full;
         match &block.target {
-            Target::Skip => return Ok(()),
+            Target::Skip | Target::Script(_) => return Ok(()),
             Target::File(path) => return self.write(path, &block.text, block.how.fails),
             Target::Host => match block.text.split_once("docker compose ") {
                 // The page starts the cluster itself.
@@ -71,6 +71,9 @@ impl Reader {
         let full_path = self.path(path);
         fs::create_dir_all(full_path.parent().expect("a path in the project")).expect("a directory");
         fs::write(full_path, self.with_test_names(text)).expect("a file");
+        if text.starts_with("#!/bin/bash") {
+            check_exit(&self.run("bash", &["-n", path]), false)?;
+        }
         if self.is_up && path == "config/slurminit.toml" {
             let output = self.bash("docker compose exec -T slurm slurminit reload");
             return check_exit(&output, is_refused).map(drop);
@@ -89,7 +92,10 @@ impl Reader {
     }
 
     fn run_commands(&self, commands: &str, target: &Target, how: How) -> Output {
-        let mut commands = self.with_test_names(commands);
+        let mut commands = self
+            .with_test_names(commands)
+            .replace("docker run ", &format!("docker run --label {} ", label()))
+            .replace("docker network create ", &format!("docker network create --label {} ", label()));
         if how.tty {
             commands = format!("echo exit | script --quiet --return --command '{}' /dev/null", commands.trim_end());
         }
@@ -147,6 +153,13 @@ impl Reader {
             .replace("slurminit:my-", &format!("{}-my-", tag(PLAIN)))
             .replace("-p slurminit-demo", &format!("-p {}", self.project))
             .replace("slurminit_", &format!("{}_", self.project))
+            .replace("network create lab", &format!("network create {}_lab", self.project))
+            .replace("--network lab", &format!("--network {}_lab", self.project))
+            .replace("-v lab-", &format!("-v {}_lab-", self.project))
+            // The engine has one name space for containers; their networks keep the name of the page.
+            .replace("--name controller ", &format!("--name {}_controller --network-alias controller ", self.project))
+            .replace("--name compute-1 ", &format!("--name {}_compute-1 --network-alias compute-1 ", self.project))
+            .replace("docker exec controller", &format!("docker exec {}_controller", self.project))
     }
 
     /// Value of COMPOSE_FILE. Setting it disables Compose's search, so compose.override.yaml is listed explicitly.
@@ -168,7 +181,12 @@ impl Drop for Reader {
         if self.is_up {
             self.bash("docker compose down --volumes --timeout 5");
         }
-        // Images that the page builds, and volumes of `docker run`.
+        // Containers and networks of `docker run`, images that the page builds, and volumes.
+        self.bash(&format!("docker ps --all --quiet --filter name=^{}_ | xargs -r docker rm --force", self.project));
+        self.bash(&format!(
+            "docker network ls --quiet --filter name=^{}_lab | xargs -r docker network rm",
+            self.project
+        ));
         self.bash(&format!("docker images --quiet '{}-my-*' | xargs -r docker rmi --force", tag(PLAIN)));
         self.bash(&format!("docker volume ls --quiet --filter name=^{}_ | xargs -r docker volume rm", self.project));
     }

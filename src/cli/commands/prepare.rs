@@ -65,7 +65,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     }
     let is_restore = !args.restore.is_empty();
     if let Some(daemon) = &args.died {
-        // Before a restore replaces the files that the daemon used.
+        // Must run before a restore replaces the files that the daemon used.
         if let Some(Refusal { exit_code, finding }) = prepare::explain(&sources, daemon, &input.last_lines, is_restore)
         {
             send(&PrepareEvent::Failed { exit_code, finding })?;

@@ -54,7 +54,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "after a new munge key, a node is down or a container is not ready",
         ],
         examines: "the last lines of slurmctld and slurmd: hosts whose credentials were rejected in the last 5 minutes",
-        cause: "the container of that host still has the former key, or its munged has not read the new one",
+        cause: "the container of that host still has the previous key, or its munged has not read the new one",
         repair: "the same key in both containers, then `slurminit restart munged` in each",
         check: Check::Container(|facts, container| {
             let rejected = facts.root.read().rejected_peers.as_ref();

@@ -109,7 +109,7 @@ impl HealthController {
             let returns = returns.map(|returns| format!("; {returns}")).unwrap_or_default();
             let message = message!(
                 "gpu-fault",
-                "{gpu}: {fault}{jobs}{consequence}. Repair: {repair}",
+                "{gpu}: {fault}{jobs}{consequence}. Fix: {repair}",
                 gpu = self.name(&pending.key),
                 fault = what,
                 jobs = job_suffix(&jobs),

@@ -290,7 +290,7 @@ impl HealthController {
                     true => message!("gpus-excluded", "node resumed with {gpus} GPUs: {names} excluded", gpus, names),
                     false => message!(
                         "gpus-excluded",
-                        "node has {gpus} GPUs and stays drained by an administrator: {names} excluded",
+                        "{names} excluded; the node has {gpus} GPUs, and an administrator's drain stays",
                         gpus,
                         names
                     ),

@@ -55,7 +55,7 @@ impl Default for IdlePolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdleAction {
-    /// Nothing.
+    /// No action.
     #[default]
     Off,
     /// It is logged.

@@ -15,7 +15,7 @@ pub enum Access {
     Unusable {
         /// The reason in a sentence: `/dev/nvidia1 is not in this container`.
         reason: String,
-        /// The kind of reason.
+        /// The reason as a kind, for decisions.
         #[serde(default)]
         obstacle: Obstacle,
     },

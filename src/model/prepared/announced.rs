@@ -45,10 +45,10 @@ struct Run {
     model: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mib: Option<u64>,
-    /// Of the first GPU.
+    /// The index of the first GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gpu: Option<u32>,
-    /// Of the first GPU.
+    /// The device file of the first GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     file: Option<String>,
 }

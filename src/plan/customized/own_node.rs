@@ -30,9 +30,9 @@ impl Names {
 /// This node in the user's slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnNode {
-    /// NodeName.
+    /// The key NodeName.
     pub name: String,
-    /// Gres.
+    /// The key Gres.
     pub gres: String,
     /// Whether slurmd needs `-N`, because it cannot derive the name from the host name.
     pub is_configured: bool,

@@ -39,7 +39,7 @@ impl Shortage {
 /// Why no job without a reservation of its own starts on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Closed<'a> {
-    /// Its state.
+    /// The state of the node.
     State,
     /// A reservation holds it.
     Reserved(&'a Reservation),

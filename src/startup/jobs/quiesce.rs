@@ -311,7 +311,7 @@ fn requeue_ended(
     for (job, dependency) in
         dependencies.iter().filter(|(_, dependency)| requeued.iter().any(|name| includes_job(dependency, name)))
     {
-        // Jobs that the end released, or made impossible, depend on the job again.
+        // Restore the dependencies that the job's end had met or made impossible.
         let _ = SLURM.update_job(job, &[format!("dependency={dependency}")]);
     }
     Ok(requeued)

@@ -135,7 +135,11 @@ impl Watch {
         }
         for action in self.guard.step(now_ms, sample, &self.levels) {
             if let Err(why) = self.apply(action) {
-                report::warn(message!("guard-action-failed", "the action failed: {why}; will retry", why));
+                report::warn(message!(
+                    "guard-action-failed",
+                    "could not drain or resume the node, or cancel a job: {why}; will retry",
+                    why
+                ));
                 self.is_node_known = false;
             }
         }

@@ -162,7 +162,7 @@ impl Watcher {
         }
         self.closed = closed;
         self.end_former();
-        // It ends once the next process has opened the others, so that the driver keeps them initialised, and no event is missed.
+        // The running process ends only after the next one has opened the other GPUs, so that the driver keeps them initialised and no event is missed.
         self.former = self.running.take();
         if self.former.is_some() && self.launch(now).is_err() {
             self.end_former();

@@ -16,9 +16,7 @@ fn reports_program_error_with_job_without_drain() {
     let lines: Vec<_> = cluster.log.iter().filter(|line| line.contains("XID")).collect();
     assert_eq!(lines.len(), 3, "one line per XID and minute: {lines:?}");
     assert!(
-        lines[0].contains("job 17 of alice was using it")
-            && lines[0].contains("GPU-1")
-            && lines[0].contains("Repair: ")
+        lines[0].contains("job 17 of alice was using it") && lines[0].contains("GPU-1") && lines[0].contains("Fix: ")
     );
     assert_eq!(cluster.health.report(ProcessId::default()).gpus[1].counts[&FaultKind::Xid(43)].count, 100);
 }
@@ -245,11 +243,11 @@ fn reports_flapping_fault_once_a_minute() {
         cluster.log.iter().filter(|line| line.contains("throttled") && line.contains(word)).count()
     };
     // Twelve faults in 190 s.
-    assert!((3..=4).contains(&logged(&cluster, "Repair")), "{:?}", cluster.log);
-    assert!(logged(&cluster, "cleared") <= logged(&cluster, "Repair"), "{:?}", cluster.log);
-    let before = logged(&cluster, "Repair");
+    assert!((3..=4).contains(&logged(&cluster, "Fix:")), "{:?}", cluster.log);
+    assert!(logged(&cluster, "cleared") <= logged(&cluster, "Fix:"), "{:?}", cluster.log);
+    let before = logged(&cluster, "Fix:");
     (0..13).for_each(|_| cluster.sample(&[(1, hot())]));
-    assert_eq!(logged(&cluster, "Repair"), before + 1, "{:?}", cluster.log);
+    assert_eq!(logged(&cluster, "Fix:"), before + 1, "{:?}", cluster.log);
 }
 
 /// A reset does not repair a GPU whose host must be rebooted.

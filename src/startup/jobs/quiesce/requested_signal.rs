@@ -80,7 +80,7 @@ fn requests<'a>(jobs: &[&'a QueuedJob], until: Instant) -> Vec<(&'a str, Request
     };
     let read_chunk = |chunk: &[&'a QueuedJob]| {
         std::thread::scope(|scope| {
-            // Without a free process for the thread, the job gets only TERM.
+            // If no thread can be created, the job gets only TERM.
             let start = |job: &&'a QueuedJob| {
                 let job = *job;
                 std::thread::Builder::new().spawn_scoped(scope, move || request(job)).ok()
