@@ -292,6 +292,7 @@ fn plan_nodes(
     let container = node::plan(config, inventory, reasons);
     let (node, others) = simulate::nodes(container, config, reasons);
     let detected = gpus::plan(config, inventory, &node, reasons);
+    let host = &simulate::host(config, host);
     let mut with_gpus = |node: NodePlan| {
         let gres = simulate::gres(&node, reasons).unwrap_or_else(|| detected.clone());
         NodesPlan { node: node.with_gpus(config, inventory, &gres, host, reasons), gres }

@@ -7,7 +7,7 @@ use model::inventory::{Finding, Inventory, Kind, Vendor};
 use model::printable;
 
 use super::gpus::{AutoDetect, GresLine, GresPlan};
-use super::names::{DevicePath, GresType};
+use super::names::{DevicePath, GresType, HostName};
 use super::{NodePlan, NodesPlan, Reasons, cluster};
 
 /// The model name of simulated GPUs.
@@ -91,6 +91,13 @@ pub(super) fn nodes(container: NodePlan, config: &Config, reasons: &mut Reasons)
     (first, plans.collect())
 }
 
+/// The host of the container's node or of simulated ones. slurmctld exits if a node has the name of another one's host.
+pub(super) fn host(config: &Config, host: &HostName) -> HostName {
+    let is_name_of_node = config.simulated().is_some_and(|nodes| nodes.iter().any(|(name, _)| name == host.as_str()));
+    let other = is_name_of_node.then(|| HostName::try_from("localhost".to_owned()).ok());
+    other.flatten().unwrap_or_else(|| host.clone())
+}
+
 /// `SIMULATED: 4 nodes, each with ...`.
 pub(super) fn summary(kinds: &[&NodesPlan], each: impl Fn(&NodesPlan) -> String) -> String {
     let count = |kind: &NodesPlan| kind.node.simulated.as_ref().map_or(1, |group| group.nodes.len());
@@ -100,4 +107,18 @@ pub(super) fn summary(kinds: &[&NodesPlan], each: impl Fn(&NodesPlan) -> String)
         _ => kinds.iter().map(|kind| format!("; {} with {}", kind.node.names(), each(kind))).collect(),
     };
     format!("{} in this container{has}", printable::count(all, "SIMULATED node"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn no_simulated_node_has_the_name_of_the_container() {
+        let config = Config::parse("[simulate]\nnodes = 2\n", Path::new("x")).unwrap();
+        let host_of = |name: &str| host(&config, &HostName::try_from(name.to_owned()).unwrap()).as_str().to_owned();
+        assert_eq!(["node1", "node2", "node3", "slurm"].map(host_of), ["localhost", "localhost", "node3", "slurm"]);
+    }
 }

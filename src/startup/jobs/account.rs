@@ -269,18 +269,28 @@ fn cancel(job: &str) -> anyhow::Result<()> {
 
 /// Kills only the daemon: slurmstepd processes live on, and PID 1 starts a new slurmd.
 fn end_slurmd() {
-    let supervisor = proc::supervisor();
-    let is_slurmd = |process: &&Process| {
-        process.role == Role::Daemon && process.parent == supervisor && look::is_slurmd_or_descendant(process.pid)
-    };
-    let all = Processes::read();
-    let slurmds = all.iter().filter(is_slurmd).filter_map(Process::handle);
-    slurmds.for_each(|handle| handle.send(Signal::SIGKILL));
+    let (all, supervisor) = (Processes::read(), proc::supervisor());
+    let slurmds =
+        all.iter().filter(|process| is_daemon_of(process, supervisor) && look::is_slurmd_or_descendant(process.pid));
+    slurmds.filter_map(Process::handle).for_each(|handle| handle.send(Signal::SIGKILL));
+}
+
+/// Whether slurminit started this daemon. slurminit is not PID 1 with `docker run --init`.
+fn is_daemon_of(process: &Process, supervisor: i32) -> bool {
+    process.role == Role::Daemon && process.parent == supervisor
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{KnownJobs, NonRequeueableJob, StartedJobs, split_text};
+    use super::{KnownJobs, NonRequeueableJob, Process, Role, StartedJobs, is_daemon_of, split_text};
+
+    #[test]
+    fn ends_slurmd_of_slurminit_that_is_not_pid_1() {
+        let slurmd = |parent| Process { role: Role::Daemon, parent, ..Process::default() };
+        assert!(is_daemon_of(&slurmd(7), 7) && is_daemon_of(&slurmd(1), 1));
+        // A slurmd that slurmd forked for a job, and a process of a user.
+        assert!(!is_daemon_of(&slurmd(40), 7) && !is_daemon_of(&Process { parent: 7, ..Process::default() }, 7));
+    }
 
     fn tasks(slurmctld: &str) -> Vec<String> {
         let ids = ["15", "16", "5"].map(str::to_owned).into();
