@@ -107,8 +107,7 @@ fn root_does_not_follow_symlink_at_env_cache() {
     container.sh("install -m 600 /dev/null /root/secret");
     container.sh(&format!("rm -r {cache}; ln -s /root {cache}"));
     container.sh("useradd somebody");
-    let wait_for_log = "timeout 120 sh -c 'until slurminit logs environments slurminit 2>&1 | grep -q environments; do sleep 0.1; done'";
-    let _ = container.exec(&["sh", "-c", wait_for_log]);
+    container.until("slurminit logs slurminit | grep -q not.write.login.environments");
     docker(["restart", &container.name]).ok();
     container.wait_until_healthy();
     assert_eq!(
