@@ -25,6 +25,8 @@ use model::{exit_code, printable};
 const SERVER: &str = include_str!("notebook/server.sh");
 /// The interval of JupyterLab's search for idle kernels, in seconds.
 const CULL_INTERVAL: u64 = 60;
+/// The maximum number of connections at a time. Other users can connect, too, and each connection is a step.
+const MAX_CONNECTIONS: usize = 64;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -107,15 +109,28 @@ impl Notebook {
                 "On your computer first, with USER@HOST and the options of this login: ssh -N -L {port}:{url} USER@HOST"
             ));
         }
+        let open = Arc::new(());
         for stream in listener.incoming() {
-            let stream = OwnedFd::from(stream?);
+            // An error is one of a client, or no descriptor is left.
+            let streams = stream.map(OwnedFd::from).and_then(|stream| Ok((stream.try_clone()?, stream)));
+            let Ok((stdin, stdout)) = streams else {
+                pause();
+                continue;
+            };
+            if Arc::strong_count(&open) > MAX_CONNECTIONS {
+                continue;
+            }
             let mut step = self.stream();
-            step.stdin(stream.try_clone()?).stdout(stream).stderr(Stdio::null());
+            step.stdin(stdin).stdout(stdout).stderr(Stdio::null());
+            let counted = Arc::clone(&open);
             #[expect(
                 clippy::disallowed_methods,
                 reason = "this process is not PID 1 and waits only for its own children"
             )]
-            std::thread::spawn(move || step.status());
+            std::thread::spawn(move || {
+                let _ = step.status();
+                drop(counted);
+            });
         }
         Ok(())
     }
@@ -150,6 +165,11 @@ impl Notebook {
         );
         Ok(())
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "accept fails at once again while no descriptor is left")]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(100));
 }
 
 /// `PORT` of 127.0.0.1, or `ADDRESS:PORT`.

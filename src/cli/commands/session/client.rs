@@ -10,6 +10,7 @@ use std::fs;
 use std::io::{ErrorKind, Read as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 use std::time::Duration;
 
@@ -48,7 +49,10 @@ struct Client {
 impl Clients {
     /// Connects to new clients. Returns the steps whose client is gone.
     pub(super) fn gone(&mut self, job: &str) -> Vec<u32> {
-        let steps: Vec<Client> = environments(job).iter().filter_map(|variables| client(variables)).collect();
+        let steps: Vec<Client> = environments(job, nix::unistd::getuid().as_raw())
+            .iter()
+            .filter_map(|variables| client(variables))
+            .collect();
         self.0.retain(|client, _| steps.contains(client));
         for client in steps {
             let address = client.address;
@@ -84,10 +88,11 @@ fn client(variables: &[String]) -> Option<Client> {
     Some(Client { step: value("SLURM_STEP_ID")?.parse().ok()?, address })
 }
 
-/// The variables of each process of this user in the job.
-fn environments(job: &str) -> Vec<Vec<String>> {
+/// The variables of each process of a user in the job. Any user can give a process the ID of another user's job, and root can read all variables.
+fn environments(job: &str, user: u32) -> Vec<Vec<String>> {
     let own = format!("SLURM_JOB_ID={job}");
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = processes.filter(|process| process.metadata().is_ok_and(|process| process.uid() == user));
     let variables = |path: std::path::PathBuf| {
         let text = fs::read(path).unwrap_or_default();
         text.split(|byte| *byte == 0).map(|one| String::from_utf8_lossy(one).into_owned()).collect::<Vec<_>>()
@@ -109,6 +114,24 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test is not PID 1 and waits only for its own child")]
+    fn process_of_another_user_names_no_client() {
+        let job = format!("4711{}", std::process::id());
+        let mut process = Command::new("sleep")
+            .arg("60")
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("SLURM_JOB_ID", &job)
+            .spawn()
+            .unwrap();
+        let own = nix::unistd::getuid().as_raw();
+        let found = [own, own + 1].map(|user| environments(&job, user).len());
+        process.kill().unwrap();
+        process.wait().unwrap();
+        assert_eq!(found, [1, 0]);
+    }
+
+    #[test]
     fn only_connection_that_was_made_and_closed_is_gone() {
         let mut srun = Command::new("srun");
         let socket = attach(&mut srun, false).unwrap();
@@ -116,6 +139,9 @@ mod tests {
         let stream = connect(address).unwrap();
         assert!(!is_closed(&stream));
         drop(socket);
+        // The child of another test has the socket until it executes its program.
+        stream.set_nonblocking(false).unwrap();
+        let _ = (&stream).read(&mut [0]);
         assert!(is_closed(&stream) && connect(address).is_none());
     }
 }
