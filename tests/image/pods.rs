@@ -222,6 +222,28 @@ fn pods_of_chart_have_users_login_metrics_and_accounting() {
     assert_eq!(ssh(&namespace, &login, "yes", "hostname"), "slurm-login-0\n");
 }
 
+/// slurmstepd reports a job's end itself and writes errors to the job's output, among them those of the resolver.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn job_that_ends_without_controller_has_its_own_output_alone() {
+    let mut cluster = Cluster::new();
+    let line = "until [ -e /tmp/go ]; do sleep 0.1; done; echo to stdout; echo to stderr >&2";
+    let job =
+        cluster.sh(&format!("cd /tmp; sbatch --parsable --output=/tmp/output -w slurm-compute-0 --wrap '{line}'"));
+    cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
+    // slurmctld saves a dynamic node after up to five seconds.
+    cluster.controller().container.until_saved();
+    let controller = cluster.controller.take().expect("the controller runs");
+    controller.delete(&cluster.controllers);
+    let compute = &cluster.computes[0].container;
+    compute.sh("touch /tmp/go");
+    compute.until("grep -q to.stderr /tmp/output && ! pgrep -f slurm_scrip[t] && pgrep slurmstepd");
+    cluster.controller = Some(cluster.namespace.start(&cluster.controllers, 0));
+    cluster.controller().until_ready(&cluster.controllers);
+    cluster.until(&format!("scontrol show job {job} | grep -q JobState=COMPLETED"));
+    assert_eq!(cluster.computes[0].container.sh("cat /tmp/output"), "to stdout\nto stderr");
+}
+
 /// The directory of a new claim is writable for root alone: `sbatch` of a user failed without a word.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]

@@ -7,14 +7,33 @@ use std::time::Duration;
 
 /// Serves the pods' names and addresses until it is dropped.
 pub(crate) struct Names {
-    records: Option<Arc<Mutex<Vec<Record>>>>,
+    records: Option<Arc<Records>>,
     server: Option<JoinHandle<()>>,
 }
+
+type Records = Mutex<Vec<Record>>;
 
 struct Record {
     pod: String,
     name: String,
     address: Ipv4Addr,
+    /// The name of a Service with an address, which resolves while there is no pod.
+    is_kept: bool,
+}
+
+/// The names of a pod, until it is dropped.
+pub(crate) struct Registration {
+    records: Weak<Records>,
+    pod: String,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(records) = self.records.upgrade() {
+            let mut records = records.lock().expect("the lock is not poisoned");
+            records.retain(|record| record.is_kept || record.pod != self.pod);
+        }
+    }
 }
 
 impl Names {
@@ -29,13 +48,14 @@ impl Names {
         Self { records: Some(records), server: Some(server) }
     }
 
-    /// Registers a pod and replaces the previous pod of the same name.
-    pub(crate) fn set(&self, pod: &str, address: &str, names: impl Iterator<Item = String>) {
-        let Some(records) = &self.records else { return };
-        let mut records = records.lock().expect("the lock is not poisoned");
+    /// Registers a pod, in place of the previous one of this name. Each name comes with whether it stays after the pod.
+    pub(crate) fn set(&self, pod: &str, address: &str, names: impl Iterator<Item = (String, bool)>) -> Registration {
+        let shared = self.records.as_ref().expect("it serves");
+        let mut records = shared.lock().expect("the lock is not poisoned");
         records.retain(|record| record.pod != pod);
         let address: Ipv4Addr = address.parse().expect("an address");
-        records.extend(names.map(|name| Record { pod: pod.to_owned(), name, address }));
+        records.extend(names.map(|(name, is_kept)| Record { pod: pod.to_owned(), name, address, is_kept }));
+        Registration { records: Arc::downgrade(shared), pod: pod.to_owned() }
     }
 }
 
@@ -47,7 +67,7 @@ impl Drop for Names {
     }
 }
 
-fn answer_all(socket: &UdpSocket, records: &Weak<Mutex<Vec<Record>>>) {
+fn answer_all(socket: &UdpSocket, records: &Weak<Records>) {
     let mut query = [0; 512];
     loop {
         let received = socket.recv_from(&mut query);

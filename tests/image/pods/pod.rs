@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::names::Names;
+use super::names::{Names, Registration};
 use super::template::{Init, Mount, Probe, Source, Template};
 use crate::docker::{Container, DEMO, FULL, Image, Outcome, PLAIN, Volume, directory, docker, unique};
 
@@ -60,6 +60,7 @@ impl Drop for Network {
 pub(crate) struct Pod {
     pub(crate) container: Container,
     holder: Container,
+    _names: Registration,
     _volumes: Vec<Volume>,
     _files: TempDir,
     pub(crate) address: String,
@@ -107,10 +108,14 @@ impl Namespace {
         let gpu = "[[gpu]]\nname = \"Simulated NVIDIA H200\"\n".repeat(usize::try_from(template.gpus).expect("fits"));
         let resolv = format!("search {}\nnameserver {}.1\noptions ndots:5\n", SEARCH.join(" "), self.network.prefix);
         let files = directory(&[("hosts", &hosts), ("resolv.conf", &resolv), ("gpus", &gpu)]);
-        let services = template.services.iter().map(|service| format!("{service}.{}", SEARCH[0]));
-        self.names.set(&name, &address, services.chain([fqdn]));
+        let names = template.services.iter().flat_map(|service| {
+            let of_service = (format!("{}.{}", service.name, SEARCH[0]), service.has_address);
+            // A headless Service gives each pod a name of its own.
+            std::iter::once(of_service).chain((!service.has_address).then(|| (fqdn.clone(), false)))
+        });
+        let names = self.names.set(&name, &address, names);
         let container = container(template, &holder, &held, &files).start();
-        Pod { container, holder, _volumes: volumes, _files: files, address }
+        Pod { container, holder, _names: names, _volumes: volumes, _files: files, address }
     }
 
     /// A volume that outlives its pod, world-writable like those of some provisioners.

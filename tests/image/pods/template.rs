@@ -15,7 +15,7 @@ pub(crate) struct Template {
     pub(crate) replicas: u64,
     /// The Service that gives each pod its own name.
     pub(crate) domain: String,
-    pub(crate) services: Vec<String>,
+    pub(crate) services: Vec<Service>,
     /// Options of `docker run`.
     pub(crate) options: Vec<String>,
     pub(crate) mounts: Vec<Mount>,
@@ -29,6 +29,14 @@ pub(crate) struct Template {
     pub(crate) live: Probe,
     pub(crate) pre_stop: Option<Vec<String>>,
     pub(crate) grace: Duration,
+}
+
+/// A Service that gives pods a name.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) name: String,
+    /// The name resolves while there is no pod.
+    pub(crate) has_address: bool,
 }
 
 /// An init container, which prepares a volume.
@@ -120,7 +128,7 @@ fn template(set: Value, objects: &[Value]) -> Template {
     assert_eq!(spec.must("selector").must("matchLabels").rest(), labels, "the set selects its own pods");
     let services = services(objects, &labels);
     let domain = spec.text("serviceName").expect("a serviceName");
-    assert!(services.contains(&domain), "{domain} is not in {services:?}");
+    assert!(services.iter().any(|service| service.name == domain), "{domain} is not in {services:?}");
 
     let mut pod = pod.must("spec");
     // Docker provides neither a token nor variables of Services, and has no nodes to choose from.
@@ -184,8 +192,8 @@ fn init(mut container: Fields, volumes: &[(String, Source)]) -> Init {
     Init { options, mounts, command: container.texts("command") }
 }
 
-/// The headless Services that have an address for each pod with these labels.
-fn services(objects: &[Value], labels: &[(String, String)]) -> Vec<String> {
+/// The Services of the pods with these labels.
+fn services(objects: &[Value], labels: &[(String, String)]) -> Vec<Service> {
     let service = |object: &Value| {
         let mut object = Fields::of("Service", object.clone());
         object.ignore(["apiVersion", "kind"]);
@@ -193,18 +201,22 @@ fn services(objects: &[Value], labels: &[(String, String)]) -> Vec<String> {
         metadata.ignore(["labels"]);
         let name = metadata.text("name");
         let mut spec = object.must("spec");
-        if spec.text("type").is_some() {
-            // For clients outside the cluster: forwards a port and gives no pod a name.
-            spec.ignore(["ports", "selector"]);
+        // names.rs does not restrict the ports.
+        spec.ignore(["ports"]);
+        let has_address = spec.text("type").is_some();
+        if has_address && !spec.flag("publishNotReadyAddresses") {
+            // For clients of one pod: gives no pod a name.
+            spec.ignore(["selector"]);
             return None;
         }
-        // A headless Service does not restrict the ports of its pods.
-        spec.ignore(["ports"]);
-        spec.is("clusterIP", "None");
-        // names.rs registers each pod when it starts.
-        spec.is("publishNotReadyAddresses", true);
+        if !has_address {
+            spec.is("clusterIP", "None");
+            // names.rs registers each pod when it starts.
+            spec.is("publishNotReadyAddresses", true);
+        }
         let selector = spec.must("selector").rest();
-        name.filter(|_| selector.iter().all(|label| labels.contains(label)))
+        let name = name.filter(|_| selector.iter().all(|label| labels.contains(label)))?;
+        Some(Service { name, has_address })
     };
     kind(objects, "Service").filter_map(service).collect()
 }

@@ -506,7 +506,7 @@ resources:
 {{- toYaml $ports -}}
 {{- end }}
 
-{{- /* A headless Service: each pod has its name in DNS before it is ready. Takes `name`, too. */ -}}
+{{- /* The Service of a StatefulSet: each pod has its name in DNS before it is ready. Takes `name`, too. */ -}}
 {{- define "slurminit.service" -}}
 apiVersion: v1
 kind: Service
@@ -515,7 +515,12 @@ metadata:
   labels:
     {{- include "slurminit.objectLabels" . | nindent 4 }}
 spec:
+  {{- if eq .role "controller" }}
+  # With an address of its own the name resolves while there is no pod. Otherwise a job that ends meanwhile has the resolver's errors in its output.
+  type: ClusterIP
+  {{- else }}
   clusterIP: None
+  {{- end }}
   publishNotReadyAddresses: true
   selector:
     {{- include "slurminit.labels" . | nindent 4 }}
