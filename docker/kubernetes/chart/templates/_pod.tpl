@@ -4,24 +4,23 @@ Each template takes a dict: `top` (the root context), `role` (controller, comput
 release's), `of` (the values of this kind of pods).
 */ -}}
 
+{{- /* The labels that select pods: of one component, or without `component` of all. */ -}}
 {{- define "slurminit.labels" -}}
 app.kubernetes.io/name: slurminit
 app.kubernetes.io/instance: {{ .top.Release.Name }}
-app.kubernetes.io/component: {{ .component }}
+{{- with .component }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
 {{- end }}
 
 {{- /* The labels of an object. Selectors must not have these: they cannot change. */ -}}
 {{- define "slurminit.objectLabels" -}}
 {{ include "slurminit.labels" . }}
-{{ include "slurminit.standardLabels" .top }}
-{{- end }}
-
-{{- define "slurminit.standardLabels" -}}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ .top.Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: slurminit
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- with .Values.labels }}
+app.kubernetes.io/managed-by: {{ .top.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .top.Chart.Name .top.Chart.Version | replace "+" "_" }}
+{{- with .top.Values.labels }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
