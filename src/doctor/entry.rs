@@ -12,9 +12,9 @@ pub struct Entry {
     pub symptoms: &'static [&'static str],
     /// What the check examines.
     pub examines: &'static str,
-    /// The usual cause.
+    /// The usual cause, also of an observation without one of its own.
     pub cause: &'static str,
-    /// The usual repair, with the command.
+    /// The usual repair, with the command, also of an observation without one of its own.
     pub repair: &'static str,
     /// The check, and where it can run.
     pub check: Check,

@@ -81,8 +81,6 @@ pub struct Environment {
     pub driver_capabilities: Option<String>,
     /// `NVIDIA_REQUIRE_CUDA`.
     pub require_cuda: Option<String>,
-    /// Whether `NVIDIA_DISABLE_REQUIRE` is true.
-    pub is_require_disabled: bool,
     /// Which of `NVIDIA_MIG_CONFIG_DEVICES` and `NVIDIA_MIG_MONITOR_DEVICES` are set.
     pub mig_variables: Vec<&'static str>,
     /// The first set variable of a GPU-sharing scheme.

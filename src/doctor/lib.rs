@@ -68,6 +68,7 @@ pub fn examine(facts: &Facts) -> Vec<ExaminedEntry> {
             }
             _ => return None,
         };
+        let observations = observations.explained(entry.cause, entry.repair);
         let needs_root = facts.root.take_read();
         let observations = match place {
             Some(place) => observations.map_repairs(|repair| place.repair(repair)),
@@ -92,7 +93,7 @@ pub fn worst_verdict(examined: &[ExaminedEntry]) -> Verdict {
 /// Warnings and errors of the cheap checks, for the start of a container. Only `slurminit doctor` reports notes.
 pub fn startup_findings(start: &StartFacts<'_>) -> Vec<Finding> {
     let answer = |entry: &Entry| match entry.check {
-        Check::Start(kind, check) => Some((kind, check(start))),
+        Check::Start(kind, check) => Some((kind, check(start).explained(entry.cause, entry.repair))),
         _ => None,
     };
     let answers = PARTS.iter().flat_map(|part| part.entries).filter_map(answer);

@@ -16,10 +16,10 @@ fn assert_ok(container: &Container, entry: &str) {
     assert_eq!(answer.verdict, "ok", "{answer:?}");
 }
 
-/// The option of `docker run` in a repair: `docker run --shm-size=1g ..., or ...`.
+/// The option of `docker run` in a repair: "docker run --shm-size=1g ..., or ...", or with backquotes and a semicolon.
 fn options(repair: &str) -> Vec<String> {
     let (_, rest) = repair.split_once("docker run ").expect("an option of docker run");
-    let end = rest.find([',', '(']).unwrap_or(rest.len());
+    let end = rest.find([',', '(', '`']).unwrap_or(rest.len());
     rest[..end].split_whitespace().filter(|word| *word != "...").map(str::to_owned).collect()
 }
 
@@ -85,16 +85,16 @@ fn printed_commands_end_their_fault() {
     let repair = faulty(&container, "munge-key").repair.unwrap_or_default();
     container.sh(repair.split(';').next().unwrap_or_default());
     assert_ok(&container, "munge-key");
-    // "set controller_port in [slurm] of slurminit.toml to a free port"
+    // "set `controller_port` or `daemon_port` in `[slurm]` of slurminit.toml to a free port"
     let toml = directory(&[("slurminit.toml", "[slurm]\ncontroller_port = 7817\ndaemon_port = 7818\n")]);
     let beside = || Image::new(PLAIN).with(["--network", &format!("container:{}", container.name)]);
     let taken = beside().with(["--env", "SLURMINIT_ON_GIVE_UP=hold"]).start();
     taken.until("slurminit status 2>/dev/null | grep -q \"given up\"");
     let repair = faulty(&taken, "ports").repair.unwrap_or_default();
-    assert!(repair.contains("set controller_port in [slurm]"), "{repair}");
+    assert!(repair.contains("`controller_port`"), "{repair}");
     drop(taken);
     assert_ok(&beside().mount(toml.path(), "/config").serve(), "ports");
-    // "remove SLURMINIT_MUNGE_KEY, and mount /run/secrets/munge.key"
+    // "mount ... /run/secrets/munge.key ... in place of the variable"
     let key = "a-key-0123456789-0123456789-0123456789-0123456789";
     let exposed = Image::new(PLAIN).with(["--env", &format!("SLURMINIT_MUNGE_KEY={key}")]).serve();
     let repair = faulty(&exposed, "exposed-secrets").repair.unwrap_or_default();

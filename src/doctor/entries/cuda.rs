@@ -18,15 +18,9 @@ pub(super) fn cuda_libraries(start: &StartFacts<'_>) -> Observations {
     let cuda = &start.cheap.cuda;
     let capabilities = start.environment.driver_capabilities.as_deref();
     let current = capabilities.map_or_else(|| "is not set".to_owned(), |current| format!("is {current}"));
-    let repair = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...";
     let library = cuda.driver_library.is_none().then(|| {
-        Observations::warn(
-            "libcuda.so.1 not found in this container: CUDA programs find no GPU",
-            format!(
-                "the NVIDIA runtime mounts the library with the driver capability \"compute\" (NVIDIA_DRIVER_CAPABILITIES {current})"
-            ),
-            repair,
-        )
+        let found = format!("libcuda.so.1 not found in this container (NVIDIA_DRIVER_CAPABILITIES {current})");
+        Observations::usual_warning(format!("{found}: CUDA programs find no GPU"))
     });
     let smi = (!cuda.has_smi).then(|| {
         Observations::hint(
@@ -34,7 +28,7 @@ pub(super) fn cuda_libraries(start: &StartFacts<'_>) -> Observations {
             format!(
                 "the NVIDIA runtime mounts nvidia-smi with the driver capability \"utility\" (NVIDIA_DRIVER_CAPABILITIES {current})"
             ),
-            repair,
+            "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
         )
     });
     Observations::all(library.into_iter().chain(smi), || {
@@ -108,17 +102,15 @@ pub(super) fn visible_devices(start: &StartFacts<'_>) -> Observations {
     let gpus = start.inventory.read().cuda_gpus().filter(|gpu| gpu.is_usable()).count();
     let missing: Vec<&str> =
         list.split(',').map(str::trim).filter(|id| id.parse::<usize>().is_ok_and(|id| id >= gpus)).collect();
-    let repair = "remove CUDA_VISIBLE_DEVICES from the container's environment; request GPUs with --gres=gpu:1 and use cuda:0 in jobs";
     if missing.is_empty() {
         return Observations::note(format!(
             "CUDA_VISIBLE_DEVICES={list} in the container's environment applies outside of jobs"
         ));
     }
-    Observations::warn(
-        format!("CUDA_VISIBLE_DEVICES={list} in the container's environment, but there {}", gpu_range(gpus)),
-        "GPUs are numbered from 0 in every container, regardless of their host numbers",
-        repair,
-    )
+    Observations::usual_warning(format!(
+        "CUDA_VISIBLE_DEVICES={list} in the container's environment, but there {}",
+        gpu_range(gpus)
+    ))
 }
 
 fn gpu_range(gpus: usize) -> String {

@@ -32,7 +32,8 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`cannot set MIG_CONFIG_DEVICES in non privileged container`",
         ],
         examines: "NVIDIA_DRIVER_CAPABILITIES, NVIDIA_MIG_CONFIG_DEVICES, NVIDIA_MIG_MONITOR_DEVICES",
-        cause: "variables for another purpose are set; slurminit does not need the NVIDIA_MIG_ variables",
+        cause: "NVIDIA's runtime refuses an unknown capability (`gpu` belongs only in compose's `capabilities:`); with NVIDIA_MIG_ variables, \
+                which slurminit does not need, root here can change the host's MIG instances",
         repair: "NVIDIA_DRIVER_CAPABILITIES=compute,utility; remove NVIDIA_MIG_CONFIG_DEVICES and NVIDIA_MIG_MONITOR_DEVICES",
         check: Check::Container(|facts, _| variables(facts)),
     },
@@ -88,8 +89,10 @@ pub(super) const ENTRIES: &[Entry] = &[
             "a job in a container image is slow with many files",
         ],
         examines: "whether an ordinary user can create user and mount namespaces, or run a program with PRoot",
-        cause: "the engine's seccomp profile or AppArmor refuses namespaces; PRoot replaces them, and slows system calls on files",
-        repair: "--security-opt seccomp=docker/seccomp-userns.json (AppArmor: also apparmor=unconfined), or install proot",
+        cause: "the engine's seccomp profile or AppArmor refuses namespaces; PRoot replaces them if it is installed and /tmp is writable, and \
+                slows system calls on files",
+        repair: "`docker run --security-opt seccomp=docker/seccomp-userns.json ...` (AppArmor: also apparmor=unconfined), or install proot in the \
+                 image and use `--tmpfs /tmp:mode=1777`",
         check: Check::Container(|_, container| container_images(container)),
     },
     Entry {
@@ -104,15 +107,14 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "stack-limit",
         symptoms: &["`Segmentation fault` of Fortran, OpenMP or deeply recursive programs"],
         examines: "the limit on the stack (RLIMIT_STACK)",
-        cause: "the container's stack limit is small; a job inherits the limit of the shell that submits it",
+        cause: "the container's stack limit is below the default of 8 MiB; a job inherits the limit of the shell that submits it",
         repair: "`docker run --ulimit stack=67108864 ...`; compose: `ulimits: {stack: 67108864}`; for OpenMP also OMP_STACKSIZE",
         check: Check::Container(|_, container| stack(container)),
     },
 ];
 
 fn driver_requirement(facts: &Facts) -> Observations {
-    let environment = &facts.environment;
-    let Some(requirement) = environment.require_cuda.as_deref() else {
+    let Some(requirement) = facts.environment.require_cuda.as_deref() else {
         return Observations::note("NVIDIA_REQUIRE_CUDA is not set; no driver requirement");
     };
     let Some(driver) = facts.inventory().cuda_driver() else { return Observations::note("no NVIDIA driver found") };
@@ -121,38 +123,21 @@ fn driver_requirement(facts: &Facts) -> Observations {
     if unmet_condition(requirement, cuda.as_deref(), version).is_none() {
         return Observations::ok(format!("the driver meets NVIDIA_REQUIRE_CUDA={requirement}"));
     }
-    Observations::warn(
-        format!(
-            "NVIDIA_REQUIRE_CUDA={requirement}, but driver {} supports CUDA up to {}",
-            version.unwrap_or("of unknown version"),
-            cuda.as_deref().unwrap_or("an unknown version")
-        ),
-        match environment.is_require_disabled {
-            true => "NVIDIA_DISABLE_REQUIRE skips the check at container creation",
-            false => "CDI does not check NVIDIA_REQUIRE_CUDA",
-        },
-        "install a newer driver on the host, or use an image with an older CUDA",
-    )
+    Observations::usual_warning(format!(
+        "NVIDIA_REQUIRE_CUDA={requirement}, but driver {} supports CUDA up to {}",
+        version.unwrap_or("of unknown version"),
+        cuda.as_deref().unwrap_or("an unknown version")
+    ))
 }
 
 fn variables(facts: &Facts) -> Observations {
     let environment = &facts.environment;
-    let mig = environment.mig_variables.iter().map(|name| {
-        Observations::warn(
-            format!("{name} is set"),
-            "root in this container can change the host's MIG instances; without CAP_SYS_ADMIN NVIDIA's runtime rejects the variable",
-            format!("remove {name} from the container's environment; slurminit finds MIG instances without it"),
-        )
-    });
+    let mig = environment.mig_variables.iter().map(|name| Observations::usual_warning(format!("{name} is set")));
     let capabilities = environment.driver_capabilities.as_deref().unwrap_or_default();
     let unknown =
         capabilities.split(',').map(str::trim).filter(|word| !word.is_empty() && !CAPABILITIES.contains(word));
     let unknown = unknown.map(|word| {
-        Observations::warn(
-            format!("unknown value `{word}` in NVIDIA_DRIVER_CAPABILITIES={capabilities}"),
-            "NVIDIA's runtime refuses a container with an unknown capability; `gpu` belongs only in compose's `capabilities:`",
-            "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        )
+        Observations::usual_warning(format!("unknown value `{word}` in NVIDIA_DRIVER_CAPABILITIES={capabilities}"))
     });
     Observations::all(mig.chain(unknown).collect::<Vec<_>>(), || {
         Observations::ok("no unusual NVIDIA runtime variables")
@@ -177,11 +162,7 @@ fn virtual_gpus(facts: &Facts) -> Observations {
 
 fn virtual_gpu(model: &str, series: char) -> Observations {
     if matches!(series, 'A' | 'B') {
-        return Observations::warn(
-            format!("{model} is a {series}-series vGPU, which does not support CUDA"),
-            "the vGPU profile is for desktops or applications",
-            "request a C-series (or Q-series) profile from the hypervisor's administrator",
-        );
+        return Observations::usual_warning(format!("{model} is a {series}-series vGPU, which does not support CUDA"));
     }
     Observations::hint(
         format!("{model} is a vGPU (a part of a card)"),
@@ -194,25 +175,17 @@ fn gpu_share(facts: &Facts, container: &ContainerFacts) -> Observations {
     let environment = facts.environment.gpu_share.map(|name| format!("{name} is set"));
     let library = container.cheap.settings.sharing_library.as_ref().map(|library| format!("{library} is preloaded"));
     let Some(evidence) = environment.or(library) else { return Observations::ok("no GPU sharing detected") };
-    Observations::warn(
-        format!("the container has a share of a GPU: {evidence}"),
-        "Slurm counts a whole GPU, but all jobs together are limited to the share",
-        "run one job at a time (--gres=gpu:1), within the share; for more, request a whole GPU in the pod",
-    )
+    Observations::usual_warning(format!("the container has a share of a GPU: {evidence}"))
 }
 
 fn container_images(container: &ContainerFacts) -> Observations {
     match &container.namespaces {
         Ok(()) => Observations::ok("jobs run in container images by user namespaces"),
         Err(_) if container.proot.is_ok() => Observations::ok("jobs run in container images by PRoot"),
-        Err(why) => Observations::warn(
-            format!(
-                "jobs cannot run in container images: no user namespaces ({why}), and no PRoot ({})",
-                container.proot.as_ref().err().map_or("", String::as_str)
-            ),
-            "the engine's seccomp profile or AppArmor refuses namespaces, and PRoot is missing or cannot write to /tmp",
-            "docker run --security-opt seccomp=docker/seccomp-userns.json ..., or install proot in the image and use --tmpfs /tmp:mode=1777",
-        ),
+        Err(why) => Observations::usual_warning(format!(
+            "jobs cannot run in container images: no user namespaces ({why}), and no PRoot ({})",
+            container.proot.as_ref().err().map_or("", String::as_str)
+        )),
     }
 }
 
@@ -255,11 +228,9 @@ fn locked_memory(container: &ContainerFacts) -> Observations {
     let Some(limit) = settings.locked_memory else { return Observations::note("limits unknown") };
     let description = format!("locked-memory limit: {}", format_limit(limit));
     match limit {
-        Limit::Bytes(bytes) if bytes < MIN_LOCKED_BYTES && settings.has_infiniband => Observations::warn(
-            format!("{description}, but /dev/infiniband exists"),
-            "InfiniBand and RoCE lock their buffers in memory",
-            "docker run --ulimit memlock=-1 ..., or ulimits: {memlock: -1} in compose",
-        ),
+        Limit::Bytes(bytes) if bytes < MIN_LOCKED_BYTES && settings.has_infiniband => {
+            Observations::usual_warning(format!("{description}, but /dev/infiniband exists"))
+        }
         _ => Observations::ok(description),
     }
 }
@@ -268,11 +239,7 @@ fn stack(container: &ContainerFacts) -> Observations {
     let Some(limit) = container.cheap.settings.stack else { return Observations::note("limits unknown") };
     let description = format!("a stack has {}", format_limit(limit));
     match limit {
-        Limit::Bytes(bytes) if bytes < DEFAULT_STACK_BYTES => Observations::warn(
-            description,
-            "the container's stack limit is below the default of 8 MiB",
-            "docker run --ulimit stack=67108864 ..., or ulimits: {stack: 67108864} in compose",
-        ),
+        Limit::Bytes(bytes) if bytes < DEFAULT_STACK_BYTES => Observations::usual_warning(description),
         _ => Observations::ok(description),
     }
 }

@@ -19,7 +19,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "the GPUs in NVML, /proc/driver/nvidia and KFD, and their device files",
         cause: "the container was created without GPUs; in Kubernetes: the pod does not request any",
-        repair: "`slurminit configure && docker compose up -d --force-recreate`; Kubernetes: `limits: {nvidia.com/gpu: 1}` in the pod",
+        repair: "`slurminit configure && docker compose up -d --force-recreate`; Kubernetes: `limits: {nvidia.com/gpu: 1}` (or \
+                 amd.com/gpu) in the pod, and a toleration of the nodes' taint",
         check: Check::FindingsAnd(&[Kind::GpuNotGiven], no_gpu),
     },
     Entry {
@@ -88,7 +89,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "amd-devices",
         symptoms: &["AMD: /dev/kfd exists, but no GPU"],
         examines: "/dev/kfd, /dev/dri/renderD*, /sys/class/kfd",
-        cause: "the render nodes are not in the container, or its device rules deny them",
+        cause: "the render nodes are not in the container, its device rules deny them, or the host's driver lists none in /sys/class/kfd",
         repair: "`slurminit configure && docker compose up -d --force-recreate`, or `docker run --device /dev/kfd --device /dev/dri ...`",
         check: Check::FindingsAnd(&[Kind::AmdDevices], amd_devices),
     },
@@ -210,13 +211,8 @@ fn gpu_faults(container: &ContainerFacts) -> Observations {
 
 fn no_gpu(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Observations {
     let usable: Vec<String> = facts.inventory().usable_gpus().map(device_name).collect();
-    let pod = (usable.is_empty() && facts.environment.is_in_kubernetes).then(|| {
-        Observations::warn(
-            "this pod has no GPU",
-            "the pod does not request GPUs, or runs on a node without GPUs",
-            "set limits: {nvidia.com/gpu: 1} (or amd.com/gpu) and a toleration of the nodes' taint; kubectl describe nodes shows GPUs",
-        )
-    });
+    let pod = (usable.is_empty() && facts.environment.is_in_kubernetes)
+        .then(|| Observations::usual_warning("this pod has no GPU"));
     Observations::all(found.into_iter().chain(pod), || match usable.len() {
         0 => Observations::note("no GPU in this container; if the host has GPUs, run slurminit configure there"),
         gpus => Observations::ok(format!("{} usable: {}", count(gpus, "GPU"), usable.join(", "))),
@@ -231,11 +227,7 @@ fn has_kfd(gpu: &Gpu) -> bool {
 fn amd_devices(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> Observations {
     let has_gpu = facts.inventory().gpus.iter().any(has_kfd);
     Observations::all(found, || match (container.cheap.has_kfd, has_gpu) {
-        (true, false) => Observations::warn(
-            "/dev/kfd is in this container, but no AMD GPU",
-            "the render nodes of /dev/dri were not passed to the container, or the host's driver lists none in /sys/class/kfd",
-            "slurminit configure on the host, then docker compose up -d --force-recreate",
-        ),
+        (true, false) => Observations::usual_warning("/dev/kfd is in this container, but no AMD GPU"),
         (_, true) => Observations::ok("/dev/kfd and the render nodes exist"),
         (false, false) => Observations::note("no trace of AMD"),
     })

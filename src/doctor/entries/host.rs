@@ -72,7 +72,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "container-gpus",
         symptoms: &["GPU visible on host but not in container"],
         examines: "docker inspect of the containers of slurminit's image",
-        cause: "the container was created without GPUs: the compose files have no GPU section",
+        cause: "neither a compose file nor an option of docker run passes the GPUs",
         repair: "`slurminit configure && docker compose up -d --force-recreate`",
         check: Check::Host(|_, host| container_gpus(host)),
     },
@@ -80,7 +80,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "image-gpu-type",
         symptoms: &["Container built without GPU, now I have one"],
         examines: "the label io.slurminit.gpu-type of the image, and the host's GPUs",
-        cause: "the image was built with another GPU_TYPE",
+        cause: "the image was built before the GPU was installed, on another host, or without GPU_TYPE",
         repair: "`slurminit configure && docker compose build && docker compose up -d`",
         check: Check::Host(|_, host| image_gpu_type(host)),
     },
@@ -99,16 +99,12 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "host-clock",
         symptoms: &["munge reports `Rewound credential` or `Expired credential`: the clocks of two machines differ"],
         examines: "timedatectl show --property=NTPSynchronized",
-        cause: "the clock is not synchronized; munge accepts a credential for 5 minutes",
+        cause: "no time service is installed, or it cannot reach a server; munge accepts a credential for 5 minutes",
         repair: "`sudo timedatectl set-ntp true`",
         check: Check::Host(|_, host| match &host.clock {
             Err(why) => Observations::could_not_look(why.as_str()),
             Ok(true) => Observations::ok("the clock is synchronized (NTP)"),
-            Ok(false) => Observations::warn(
-                "the clock is not synchronized",
-                "no time service is installed, or it cannot reach a server; containers use the host's clock",
-                "sudo timedatectl set-ntp true",
-            ),
+            Ok(false) => Observations::usual_warning("the clock is not synchronized"),
         }),
     },
 ];
@@ -146,11 +142,9 @@ fn container_gpus(host: &HostFacts) -> Observations {
     }
     let of_container = |RunningContainer { name, has_gpu }: &RunningContainer| match has_gpu {
         true => Observations::ok(format!("container {name} was created with GPUs")),
-        false => Observations::fail(
-            format!("container {name} was created without GPUs, but this host has GPUs"),
-            "neither a compose file nor an option of docker run passes the GPUs",
-            "slurminit configure && docker compose up -d --force-recreate",
-        ),
+        false => {
+            Observations::usual_fault(format!("container {name} was created without GPUs, but this host has GPUs"))
+        }
     };
     Observations::all(containers.iter().map(of_container), || {
         Observations::note("no container of slurminit's image is running")
@@ -175,14 +169,10 @@ fn image_gpu_type(host: &HostFacts) -> Observations {
         Some(label) if expected == GpuType::None => Observations::note(format!(
             "image {name} was built with GPU_TYPE={label}, but this host has no GPU with a driver"
         )),
-        Some(label) => Observations::fail(
-            format!(
-                "image {name} was built with GPU_TYPE={label}, but this host has GPUs of {expected}",
-                expected = expected.as_str()
-            ),
-            "the image was built before the GPU was installed, on another host, or without GPU_TYPE",
-            "slurminit configure && docker compose build && docker compose up -d",
-        ),
+        Some(label) => Observations::usual_fault(format!(
+            "image {name} was built with GPU_TYPE={label}, but this host has GPUs of {}",
+            expected.as_str()
+        )),
     }
 }
 

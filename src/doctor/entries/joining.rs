@@ -16,15 +16,16 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "the node's state in sinfo, and whether slurmd is ready here",
         cause: "a firewall or NAT blocks connections from slurmctld to the node's registration address",
-        repair: "open port 6818 (`daemon_port`) from the controller to this machine; one network for both, or `--network host` on both",
+        repair: "open port 6818 (`daemon_port`) for the controller at NodeAddr (`scontrol show node`); one network for both, or `--network \
+                 host` on both",
         check: Check::Container(|_, container| check_joined_node(container, controller_reachability)),
     },
     Entry {
         id: "name-taken",
         symptoms: &["a compute reports \"the name ... is taken\", and the controller \"uses the name of this node\""],
         examines: "the node's state in sinfo, and whether slurmd has started here",
-        cause: "another container has already registered a node with that name",
-        repair: "another `--hostname` for one container; with `--network host`, `-e SLURMINIT_NODE_NAME=NAME`",
+        cause: "another container has already registered a node with that name, or slurmd has just exited here",
+        repair: "if its address (`scontrol show node`) is not this machine's: another `--hostname` for one container; with `--network host`, `-e SLURMINIT_NODE_NAME=NAME`",
         check: Check::Container(|_, container| check_joined_node(container, name_conflict)),
     },
 ];
@@ -46,23 +47,12 @@ fn controller_reachability(slurmd: UnitState, node: &NodeFacts) -> Observations 
     if node.report.responding || slurmd != UnitState::Ready {
         return Observations::ok("the controller reaches the node");
     }
-    Observations::fail(
-        format!("slurmd is ready here, but the controller does not reach {}", node.name),
-        "the controller cannot connect to the address that the node registered from",
-        format!(
-            "open slurmd's port for the controller at NodeAddr (scontrol show node {}), or use one network for both",
-            node.name
-        ),
-    )
+    Observations::usual_fault(format!("slurmd is ready here, but the controller does not reach {}", node.name))
 }
 
 fn name_conflict(slurmd: UnitState, node: &NodeFacts) -> Observations {
     if slurmd == UnitState::Ready || node.report.verdict() != NodeVerdict::Usable {
         return Observations::ok("no other container uses this node's name");
     }
-    Observations::warn(
-        format!("node {} responds to the controller, but slurmd is not ready here", node.name),
-        "slurmd has just exited here, or another container uses this name",
-        "compare its address (scontrol show node) with this machine's; if they differ, change one --hostname",
-    )
+    Observations::usual_warning(format!("node {} responds to the controller, but slurmd is not ready here", node.name))
 }

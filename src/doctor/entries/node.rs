@@ -18,7 +18,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`no slurminit runs here as PID 1 of a cluster`",
         ],
         examines: "slurminit's status file",
-        cause: "a daemon or service crashes or cannot start, or no cluster was started in this container",
+        cause: "a daemon or service crashes, cannot start or waits for another; or the container has another entry point and no cluster",
         repair: "see `slurminit logs NAME`; SLURMINIT_ON_GIVE_UP=hold keeps the container; with another entry point: `slurminit up`",
         check: Check::Container(daemons),
     },
@@ -36,8 +36,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "node",
         symptoms: &["the node is `down`, `inval`, `unknown` or `not responding`"],
         examines: "sinfo: the node's state",
-        cause: "slurmd is not running, or has not registered; `inval`: slurm.conf configures more than the machine has",
-        repair: "`slurminit status`, `slurminit logs slurmd`; `slurminit resume NODE`",
+        cause: "slurmd is not running, has not registered, or was marked down; `inval`: slurm.conf configures more than the machine has",
+        repair: "`slurminit status`, `slurminit logs slurmd`; then `slurminit resume NODE`",
         check: Check::Container(|_, container| Observations::either(local_node(container).map(node_state))),
     },
     Entry {
@@ -57,7 +57,8 @@ pub(super) const ENTRIES: &[Entry] = &[
             "Invalid GPU ID",
         ],
         examines: "the node's GRES (sinfo -o '%n %G') and the usable GPUs",
-        cause: "your own slurm.conf or gres.conf does not match the GPUs, or the job requests GPUs that the node does not have",
+        cause: "your own slurm.conf or gres.conf does not match the GPUs, Slurm's files are older than the GPUs, or the job requests GPUs that the \
+                node does not have",
         repair: "correct your files as `slurminit render --diff` shows, or remove them from config/; then `docker compose restart slurm`",
         check: Check::FindingsAnd(&[Kind::Gres], gres),
     },
@@ -139,37 +140,28 @@ fn local_node(container: &ContainerFacts) -> Result<&NodeFacts, Observations> {
 
 fn daemons(_: &Facts, container: &ContainerFacts) -> Observations {
     let status = match &container.status {
-        Err(why) => {
-            return Observations::fail(
-                why.as_str(),
-                "the container was started with another entry point, or slurminit has exited or not started",
-                "start the container without --entrypoint, or start a cluster in this container: slurminit up",
-            );
-        }
+        Err(why) => return Observations::usual_fault(why.as_str()),
         Ok(status) => status,
     };
     let unit_problem = |unit: &UnitSnapshot| {
         let UnitSnapshot { name, state, restarts, last_exit, last_exit_why, .. } = unit;
         let stop_reason = last_exit_why.as_ref();
         let exit = last_exit.as_ref().map_or_else(|| "exit status unknown".to_owned(), ToString::to_string);
-        let command = format!("slurminit logs {name}");
         match state {
-            UnitState::GivenUp => Some(Observations::fail(format!("{name} gave up: {exit}"), "crash loop", command)),
+            UnitState::GivenUp => Some(Observations::usual_fault(format!("{name} gave up (crash loop): {exit}"))),
             UnitState::BackingOff => {
-                let description = format!("{name} waits for its restart (backoff): {exit}");
-                Some(Observations::fail(description, "it exited", command))
+                Some(Observations::usual_fault(format!("{name} waits for its restart (backoff): {exit}")))
             }
-            UnitState::Starting | UnitState::Waiting | UnitState::Stopping => Some(Observations::warn(
-                format!("{name} is {state}"),
-                "the daemon is starting, or a dependency is not ready",
-                command,
-            )),
+            UnitState::Starting | UnitState::Waiting | UnitState::Stopping => {
+                Some(Observations::usual_warning(format!("{name} is {state}")))
+            }
             // A restart on request is not a fault.
-            _ if *restarts > 0 && stop_reason != Some(&StopReason::RestartRequested) => Some(Observations::warn(
-                format!("{name} is running after {restarts} restarts: {exit}"),
-                stop_reason.map_or_else(|| "it crashed".to_owned(), ToString::to_string),
-                command,
-            )),
+            _ if *restarts > 0 && stop_reason != Some(&StopReason::RestartRequested) => {
+                let why = stop_reason.map_or_else(|| "it crashed".to_owned(), ToString::to_string);
+                Some(Observations::usual_warning(format!(
+                    "{name} is running after {restarts} restarts: {why} ({exit})"
+                )))
+            }
             _ => None,
         }
     };
@@ -187,11 +179,7 @@ fn controller(controller: &Controller) -> Observations {
             "its munge key is not the controller's, or the clocks differ",
             "use one munge key in both containers (see the entry munge-peers), then slurminit restart munged in each",
         ),
-        Controller::Silent => Observations::fail(
-            "slurmctld does not respond",
-            "it is not running, or hangs",
-            "slurminit status and slurminit logs slurmctld, in the controller's container",
-        ),
+        Controller::Silent => Observations::usual_fault("slurmctld does not respond"),
     }
 }
 
@@ -253,11 +241,7 @@ fn node_state(node: &NodeFacts) -> Observations {
     {
         return Observations::note(format!("{}: see the entries below", describe_node(node)));
     }
-    Observations::fail(
-        describe_node(node),
-        "slurmd is not running, has not registered yet, or was marked down by the controller",
-        format!("slurminit status; slurminit logs slurmd; then {}", resume(node)),
-    )
+    Observations::usual_fault(describe_node(node))
 }
 
 fn drain(node: &NodeFacts) -> Observations {
@@ -291,10 +275,7 @@ fn gres(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> 
         Err(answer) => return Observations::all(found, || answer),
         Ok(node) => node,
     };
-    let repair =
-        "see slurminit render --diff; correct or remove your files in config/, then docker compose restart slurm";
-    let refused = is_refused_because_of(node, NodeReason::Gres)
-        .then(|| Observations::fail(describe_node(node), "slurm.conf configures more GPUs than gres.conf", repair));
+    let refused = is_refused_because_of(node, NodeReason::Gres).then(|| Observations::usual_fault(describe_node(node)));
     Observations::all(found.into_iter().chain(refused), || {
         let offered = gpus(&node.gres);
         if offered == 0 && facts.inventory().usable_gpus().next().is_none() {
@@ -305,11 +286,7 @@ fn gres(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> 
             );
         }
         if offered == 0 {
-            return Observations::fail(
-                "the node offers no GPU, but this container has GPUs",
-                "Slurm's files were written before the GPUs were available",
-                repair,
-            );
+            return Observations::usual_fault("the node offers no GPU, but this container has GPUs");
         }
         Observations::ok(format!("the node offers {}", node.gres))
     })
@@ -317,13 +294,8 @@ fn gres(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> 
 
 fn real_memory(_: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> Observations {
     let node = observed_value(container, &container.slurm.node);
-    let refused = node.ok().filter(|node| is_refused_because_of(node, NodeReason::Memory)).map(|node| {
-        Observations::fail(
-            describe_node(node),
-            "slurm.conf configures more memory than this machine has",
-            "see RealMemory in slurminit render --diff; correct or remove config/slurm.conf, then docker compose restart slurm",
-        )
-    });
+    let refused = node.ok().filter(|node| is_refused_because_of(node, NodeReason::Memory));
+    let refused = refused.map(|node| Observations::usual_fault(describe_node(node)));
     Observations::all(found.into_iter().chain(refused), || Observations::ok("the memory in slurm.conf is available"))
 }
 
@@ -331,20 +303,14 @@ fn stale_files(files: &[String]) -> Observations {
     if files.is_empty() {
         return Observations::ok("the installed files are up to date");
     }
-    Observations::warn(
-        format!("outdated files: {}", files.join(", ")),
-        "something changed since the container started: GPUs, limits, slurminit.toml",
-        "see slurminit render --diff; then docker compose restart slurm",
-    )
+    Observations::usual_warning(format!("outdated files: {}", files.join(", ")))
 }
 
 fn lost_jobs(jobs: &[(String, String)]) -> Observations {
     let observe = |(job, state): &(String, String)| {
-        Observations::warn(
-            format!("the slurmstepd of job {job} died; the job was requeued or cancelled, and is {state}"),
-            "a slurmstepd that is killed (out of memory) or cannot create a thread (process limit) ends its job",
-            "see `slurminit logs` for the time of it; raise `docker run --memory` or `--pids-limit`",
-        )
+        Observations::usual_warning(format!(
+            "the slurmstepd of job {job} died; the job was requeued or cancelled, and is {state}"
+        ))
     };
     Observations::all(jobs.iter().map(observe), || Observations::ok("no job has lost its slurmstepd"))
 }

@@ -20,30 +20,26 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "configuration",
         symptoms: &["exit code 78"],
         examines: "slurminit.toml and the variables that override it",
-        cause: "an invalid key or value",
+        cause: "an invalid key or value; the container exits with 78",
         repair: "correct the file and line, or the variable, in the answer; `config/reference.toml` explains every key",
         check: Check::Container(|facts, _| match &facts.root.read().configuration {
             Ok(()) => Observations::ok("the configuration is valid"),
-            Err(why) => Observations::fail(
-                why.as_str(),
-                "invalid configuration; the container exits with 78",
-                "correct the configuration and restart",
-            ),
+            Err(why) => Observations::usual_fault(why.as_str()),
         }),
     },
     Entry {
         id: "munge",
         symptoms: &["`Munge decode failed`", "`Unable to contact slurm controller`", "exit code 100"],
         examines: "munge -n | unmunge",
-        cause: "munged is not running, or rejects its key or its directories",
-        repair: "see `slurminit logs munged`; `chmod 0400` your secret, or remove the volume for a new key",
+        cause: "munged is not running, uses another socket, or rejects its key or its directories",
+        repair: "see `slurminit status` and `slurminit logs munged`; `chmod 0400` your secret, or remove the volume for a new key",
         check: Check::Container(munge),
     },
     Entry {
         id: "munge-key",
         symptoms: &["every container of the image has the same munge key"],
         examines: "the munge key: mode, age, location",
-        cause: "the key is part of the image: Debian's package creates one at installation",
+        cause: "Debian's package creates a key at installation; anyone with the image can impersonate any user of this cluster",
         repair: "`rm -f /etc/munge/munge.key` in the image's Dockerfile, in the layer that installs munge; then use a volume or a secret",
         check: Check::Start(Kind::MungeKey, munge_key),
     },
@@ -56,12 +52,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         examines: "the last lines of slurmctld and slurmd: hosts whose credentials were rejected in the last 5 minutes",
         cause: "the container of that host still has the previous key, or its munged has not read the new one",
         repair: "the same key in both containers, then `slurminit restart munged` in each",
-        check: Check::Container(|facts, container| {
+        check: Check::Container(|facts, _| {
             let rejected = facts.root.read().rejected_peers.as_ref();
-            Observations::either(match rejected {
-                Ok(rejected) => Ok(munge_peers(rejected, container)),
-                Err(why) => Err(Observations::note(why.as_str())),
-            })
+            rejected.map_or_else(|why| Observations::note(why.as_str()), munge_peers)
         }),
     },
     Entry {
@@ -71,16 +64,16 @@ pub(super) const ENTRIES: &[Entry] = &[
             "munge reports `Invalid credential`: the keys of two machines differ",
         ],
         examines: "a fresh credential from another machine: `ssh OTHER munge -n | slurminit doctor --credential -`",
-        cause: "munge accepts a credential for 5 minutes, by the clocks of both machines, and requires the same key on both",
-        repair: "`sudo timedatectl set-ntp true` on both hosts; the same key on both (`/run/secrets/munge.key`)",
+        cause: "munge accepts a fresh credential for 5 minutes, by the clocks of both machines, and requires the same key on both",
+        repair: "`sudo timedatectl set-ntp true` on both hosts; the same key on both (`/run/secrets/munge.key`), and a restart of both",
         check: Check::Container(clock),
     },
     Entry {
         id: "ports",
         symptoms: &["`Address already in use`", "exit code 101 or 102"],
         examines: "the owners of the ports of slurmctld and slurmd",
-        cause: "another Slurm uses the ports, with `--network host` or in a container with the same network",
-        repair: "`controller_port` and `daemon_port` in `[slurm]` of slurminit.toml",
+        cause: "another Slurm or service uses the port, with `--network host` or in a container with the same network",
+        repair: "set `controller_port` or `daemon_port` in `[slurm]` of slurminit.toml to a free port, or stop the other process",
         check: Check::Start(Kind::Ports, ports),
     },
     Entry {
@@ -98,32 +91,28 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "disk",
         symptoms: &["`No space left on device`", "exit code 104, \"cannot write\""],
         examines: "free space and mount options of the state directory",
-        cause: "the disk is full, or the volume is mounted read-only",
-        repair: "`docker system df` shows what takes the space; mount the volume without `:ro`",
+        cause: "the disk is full, or the volume is mounted read-only; slurmctld loses jobs that it cannot save",
+        repair: "free disk space (`docker system df` shows what takes it); mount the volume without `:ro`",
         check: Check::Start(Kind::Disk, disk),
     },
     Entry {
         id: "address",
         symptoms: &["exit code 101 or 102 with `--network none`", "the start is delayed by several seconds"],
         examines: "getent hosts, for this host's own name",
-        cause: "Slurm looks up its host's address, which neither a file nor a name server has",
+        cause: "Slurm looks up its host's address, which neither a file nor a name server has; with `--network none` it is not in /etc/hosts",
         repair: "use a network (an internal one is enough); `docker run --add-host NAME:ADDRESS`",
         check: Check::Container(|_, container| match &container.has_address {
             Err(why) => Observations::could_not_look(why.as_str()),
             Ok(true) => Observations::ok("this host's name resolves"),
-            Ok(false) => Observations::fail(
-                "this host's name does not resolve",
-                "Slurm needs this address; with --network none it is missing from /etc/hosts",
-                "use a network (an internal one is enough), or docker run --add-host NAME:ADDRESS",
-            ),
+            Ok(false) => Observations::usual_fault("this host's name does not resolve"),
         }),
     },
     Entry {
         id: "memory-kills",
         symptoms: &["Jobs failing with OOM errors", "`slurmstepd: error: Detected 1 oom_kill event`"],
         examines: "oom_kill in the container's memory.events, and its limit",
-        cause: "jobs use more memory than they requested, up to the container's limit",
-        repair: "`srun --mem=8G`; a higher limit: `docker run --memory` (compose: `deploy.resources.limits.memory`)",
+        cause: "jobs used more memory than they requested, or together more than the container's limit",
+        repair: "request enough memory (`srun --mem=8G`); a higher limit: `docker run --memory` (compose: `deploy.resources.limits.memory`)",
         check: Check::Start(Kind::MemoryKills, memory_kills),
     },
     Entry {
@@ -167,11 +156,7 @@ fn munge(_: &Facts, container: &ContainerFacts) -> Observations {
         return Observations::note(why.as_str());
     }
     match &container.munge {
-        Err(why) => Observations::fail(
-            format!("munge does not respond: {why}"),
-            "munged is not running, or uses another socket",
-            "slurminit status and slurminit logs munged",
-        ),
+        Err(why) => Observations::usual_fault(format!("munge does not respond: {why}")),
         Ok(credential) if credential.status == "Success" => Observations::ok("munged encodes and decodes credentials"),
         Ok(credential) => Observations::fail(
             format!("munged rejects its own credential: {}", credential.status),
@@ -181,17 +166,9 @@ fn munge(_: &Facts, container: &ContainerFacts) -> Observations {
     }
 }
 
-fn munge_peers(rejected: &BTreeSet<String>, container: &ContainerFacts) -> Observations {
-    let key = match &container.cheap.key {
-        Ok(Some(key)) => &key.path,
-        _ => "the one of this container",
-    };
+fn munge_peers(rejected: &BTreeSet<String>) -> Observations {
     let observe = |host: &String| {
-        Observations::fail(
-            format!("credentials of {host} were rejected here: Invalid credential"),
-            format!("the munge key of {host} is not {key}"),
-            format!("the same key here and in {host}, then slurminit restart munged in both"),
-        )
+        Observations::usual_fault(format!("credentials of {host} were rejected here: Invalid credential"))
     };
     Observations::all(rejected.iter().map(observe), || Observations::ok("no credential of another host was rejected"))
 }
@@ -204,13 +181,9 @@ fn munge_key(start: &StartFacts<'_>) -> Observations {
     };
     let path = &key.path;
     if key.is_from_image {
-        return Observations::warn(
-            format!("the munge key {path} is part of the image: every container of the image has the same key"),
-            "the image contains the key of munge's package; anyone with the image can impersonate any user of this cluster",
-            format!(
-                "rm -f {path} in the Dockerfile, in the layer that installs munge; or mount your own volume or secret"
-            ),
-        );
+        return Observations::usual_warning(format!(
+            "the munge key {path} is part of the image: every container of the image has the same key"
+        ));
     }
     if key.mode & 0o077 != 0 {
         return Observations::fail(
@@ -235,32 +208,22 @@ fn clock(_: &Facts, container: &ContainerFacts) -> Observations {
 fn foreign_credential(credential: &Credential, lifetime: i64) -> Observations {
     let Credential { status, encoded, decoded } = credential;
     let seconds = encoded.zip(*decoded).map(|(encoded, decoded)| decoded - encoded);
-    let sync = "sudo timedatectl set-ntp true on both hosts";
     match (status.as_str(), seconds) {
         ("Success" | "Replayed credential", Some(seconds)) if seconds.abs() < lifetime => {
             Observations::ok(format!("same key; {}", clock_difference(seconds)))
         }
         ("Success" | "Replayed credential", None) => Observations::ok("same key"),
-        ("Success" | "Replayed credential", Some(seconds)) => Observations::warn(
-            format!("same key; {}", clock_difference(seconds)),
-            format!(
-                "a clock is wrong, or the credential is not fresh; slurmd rejects steps (\"Job credential expired\") if its clock is {lifetime} s ahead"
-            ),
-            sync,
-        ),
-        ("Expired credential" | "Rewound credential", seconds) => Observations::fail(
-            format!(
-                "munge rejects the credential ({status}): {}",
-                seconds.map_or_else(|| "the clocks differ".to_owned(), clock_difference)
-            ),
-            "the clocks of the two machines differ by more than the credential's lifetime, or the credential is not fresh",
-            sync,
-        ),
-        (status, _) => Observations::fail(
-            format!("munge rejects the credential: {status}"),
-            "the other machine has another munge key",
-            "use the same key on both, as the secret /run/secrets/munge.key, and restart both",
-        ),
+        ("Success" | "Replayed credential", Some(seconds)) => Observations::usual_warning(format!(
+            "same key; {}; slurmd rejects steps (\"Job credential expired\") if its clock is {lifetime} s ahead",
+            clock_difference(seconds)
+        )),
+        ("Expired credential" | "Rewound credential", seconds) => Observations::usual_fault(format!(
+            "munge rejects the credential ({status}): {}",
+            seconds.map_or_else(|| "the clocks differ".to_owned(), clock_difference)
+        )),
+        (status, _) => Observations::usual_fault(format!(
+            "munge rejects the credential: {status}; the other machine has another munge key"
+        )),
     }
 }
 
@@ -283,13 +246,7 @@ fn ports(start: &StartFacts<'_>) -> Observations {
 }
 
 fn port_conflict(port: &Port, owner: &str) -> Observations {
-    let Port { daemon, number, .. } = port;
-    let key = if *daemon == "slurmctld" { "controller_port" } else { "daemon_port" };
-    Observations::fail(
-        format!("port {number} of {daemon} is in use by {owner}"),
-        "another Slurm or service uses the port (--network host, or a network shared with another container)",
-        format!("set {key} in [slurm] of slurminit.toml to a free port, or stop the other process"),
-    )
+    Observations::usual_fault(format!("port {} of {} is in use by {owner}", port.number, port.daemon))
 }
 
 fn saved_state(start: &StartFacts<'_>) -> Observations {
@@ -300,11 +257,9 @@ fn saved_state(start: &StartFacts<'_>) -> Observations {
         Ok(Some(saved)) if saved.eq_ignore_ascii_case(cluster) => {
             Observations::ok(format!("the saved jobs in {state} belong to cluster {cluster}"))
         }
-        Ok(Some(saved)) => Observations::fail(
-            format!("the saved jobs in {state} belong to cluster {saved}, but this cluster is {cluster}"),
-            "slurmctld exits with CLUSTER NAME MISMATCH to protect the saved jobs",
-            format!("set cluster_name = \"{saved}\"; or remove the state volume to discard the old jobs"),
-        ),
+        Ok(Some(saved)) => Observations::usual_fault(format!(
+            "the saved jobs in {state} belong to cluster {saved}, but this cluster is {cluster}"
+        )),
     }
 }
 
@@ -312,16 +267,10 @@ fn disk(start: &StartFacts<'_>) -> Observations {
     let state = &start.cheap.state;
     match &start.cheap.state_disk {
         Err(why) => Observations::could_not_look(why.as_str()),
-        Ok(disk) if disk.is_read_only => Observations::fail(
-            format!("{state} is read-only"),
-            "slurmctld saves its jobs in this directory",
-            "mount the volume without :ro",
-        ),
-        Ok(disk) if disk.free_mib < LOW_DISK_MIB => Observations::warn(
-            format!("{state} has {} of {} MiB free", disk.free_mib, disk.total_mib),
-            "the disk is nearly full; slurmctld loses jobs that it cannot save",
-            "free disk space (docker system df shows the usage)",
-        ),
+        Ok(disk) if disk.is_read_only => Observations::usual_fault(format!("{state} is read-only")),
+        Ok(disk) if disk.free_mib < LOW_DISK_MIB => {
+            Observations::usual_warning(format!("{state} has {} of {} MiB free", disk.free_mib, disk.total_mib))
+        }
         Ok(_) => Observations::ok(format!("{state} has at least {LOW_DISK_MIB} MiB free")),
     }
 }
@@ -330,15 +279,11 @@ fn memory_kills(start: &StartFacts<'_>) -> Observations {
     match &start.cheap.memory_kills {
         Err(why) => Observations::note(why.as_str()),
         Ok(kills) if kills.count == 0 => Observations::ok("no OOM kills in this container"),
-        Ok(kills) => Observations::warn(
-            format!(
-                "{} in this container{}",
-                printable::count(kills.count, "OOM kill"),
-                format_kills(&kills.job_kills)
-            ),
-            "jobs used more memory than they requested, or together more than the container's limit",
-            "request enough memory (srun --mem=8G); raise the limit with docker run --memory",
-        ),
+        Ok(kills) => Observations::usual_warning(format!(
+            "{} in this container{}",
+            printable::count(kills.count, "OOM kill"),
+            format_kills(&kills.job_kills)
+        )),
     }
 }
 
@@ -346,11 +291,7 @@ fn oom_group(start: &StartFacts<'_>) -> Observations {
     if !start.cheap.has_oom_group {
         return Observations::ok("an OOM kill ends one process");
     }
-    Observations::warn(
-        "an OOM kill ends the container and all its jobs",
-        "memory.oom.group of its cgroup is 1: the kubelet sets it since 1.28",
-        "set singleProcessOOMKill: true in the kubelet's configuration (Kubernetes 1.32), or let the container write its cgroup",
-    )
+    Observations::usual_warning("an OOM kill ends the container and all its jobs (memory.oom.group is 1)")
 }
 
 /// `: job 7 (python3, 900 MiB), ...`.

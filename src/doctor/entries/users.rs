@@ -4,24 +4,20 @@ use crate::entry::{Check, Entry};
 use crate::facts::ContainerFacts;
 use model::inventory::{Kind, Observations};
 use plan::sshd::MAX_PENDING_PER_SOURCE;
+use sys::secret_variables::SecretVariable;
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "exposed-secrets",
         symptoms: &["`docker exec -u USER ... env` shows the munge key, a join token or a password", "exit code 78"],
         examines: "SLURMINIT_TOML, SLURMINIT_MUNGE_KEY and SLURMINIT_JOIN in the container's environment",
-        cause: "the engine passes the container's variables to every process of `docker exec`, whatever its user",
-        repair: "mount /config/slurminit.toml, /run/secrets/munge.key or /run/secrets/slurminit.join in place of the variable",
+        cause: "the engine passes the container's variables to every process of `docker exec`; with ordinary users the container would not start",
+        repair: "mount /config/slurminit.toml, /run/secrets/munge.key or /run/secrets/slurminit.join in place of the variable, readable only for root",
         check: Check::Start(Kind::ExposedSecrets, |start| {
-            let exposed = start.cheap.exposed_secrets.iter().map(|secret| {
-                Observations::warn(
-                    format!(
-                        "{} shows {} to every process of `docker exec`, whatever its user",
-                        secret.name, secret.content
-                    ),
-                    "it is in the container's environment; with ordinary users the container would not start (78)",
-                    format!("remove {}, and mount {}, readable only for root", secret.name, secret.file),
-                )
+            let exposed = start.cheap.exposed_secrets.iter().map(|SecretVariable { name, content, .. }| {
+                Observations::usual_warning(format!(
+                    "{name} shows {content} to every process of `docker exec`, whatever its user"
+                ))
             });
             Observations::all(exposed, || Observations::ok("no secret is in the container's environment"))
         }),
@@ -34,7 +30,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "fs.protected_symlinks, fs.protected_hardlinks, fs.protected_fifos and fs.protected_regular of the host",
         cause: "the host's kernel lets a program open links, pipes and files that another user made in a directory such as /tmp or /data",
-        repair: "`sysctl -w fs.protected_symlinks=1 fs.protected_hardlinks=1 fs.protected_fifos=1 fs.protected_regular=2` on the host",
+        repair: "`sysctl -w fs.protected_symlinks=1 fs.protected_hardlinks=1 fs.protected_fifos=1 fs.protected_regular=2` on the host; until then, \
+                 submit as a user, or in a directory of root's",
         check: Check::Container(|_, container| link_protection(container)),
     },
     Entry {
@@ -45,7 +42,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         examines: "the connections to sshd of each address",
         cause: "an address opens connections and does not log in; sshd refuses more of that address, for 30 s after the last",
-        repair: "block the address in the host's firewall; see sshd's lines in `slurminit logs sshd`",
+        repair: "block the address in the host's firewall, unless they are sessions of users behind it; see sshd's lines in `slurminit logs sshd`",
         check: Check::Container(|_, container| ssh_connections(container)),
     },
 ];
@@ -62,28 +59,18 @@ fn link_protection(container: &ContainerFacts) -> Observations {
             names.join(", ")
         ));
     };
-    let settings: Vec<String> = names.iter().map(|name| format!("{name}=1")).collect();
-    Observations::warn(
-        format!("off on the host: {}", names.join(", ")),
-        format!("root's job that writes into /data or /tmp uses a link, file or pipe of another user: {user}"),
-        format!(
-            "on the host: sysctl -w {}; until then, submit as a user, or in a directory of root's",
-            settings.join(" ")
-        ),
-    )
+    Observations::usual_warning(format!(
+        "off on the host: {}; this container has ordinary users: {user}",
+        names.join(", ")
+    ))
 }
 
 fn ssh_connections(container: &ContainerFacts) -> Observations {
     let Some(clients) = &container.ssh_clients else { return Observations::note("no sshd in this container") };
     let many =
         clients.iter().filter(|(_, count)| u32::try_from(**count).is_ok_and(|count| count >= MAX_PENDING_PER_SOURCE));
-    let warnings = many.map(|(address, count)| {
-        Observations::warn(
-            format!("{address} has {count} connections to sshd"),
-            format!("sshd refuses more than {MAX_PENDING_PER_SOURCE} of an address that have not logged in"),
-            "block the address in the host's firewall, unless they are sessions of users behind it",
-        )
-    });
+    let warnings =
+        many.map(|(address, count)| Observations::usual_warning(format!("{address} has {count} connections to sshd")));
     Observations::all(warnings, || {
         Observations::ok(format!("{} connections of {} addresses", clients.values().sum::<usize>(), clients.len()))
     })

@@ -27,8 +27,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "gpu-processes",
         symptoms: &["GPU already in use by another process", "`CUDA-capable device(s) is/are busy or unavailable`"],
         examines: "the processes and the compute mode of each GPU (NVML), and the GPUs allocated to jobs",
-        cause: "the GPU is used outside of Slurm, or its compute mode allows one process or none",
-        repair: "`nvidia-smi pmon -c 1` on the host shows the processes; `sudo nvidia-smi -c DEFAULT` allows all",
+        cause: "the GPU is used outside of Slurm or by a job without `--gres`, or its compute mode allows one process or none",
+        repair: "`nvidia-smi pmon -c 1` on the host shows the processes: run them as jobs, or give this container other GPUs; `sudo nvidia-smi -c DEFAULT` allows all",
         check: Check::Anywhere(|facts| Observations::either(conditions(facts).map(|all| processes(all, facts)))),
     },
     Entry {
@@ -129,15 +129,11 @@ fn memory(condition: &Condition) -> Observations {
         return Observations::ok(description);
     }
     let processes = condition.processes.as_deref().unwrap_or_default();
-    let cause = match processes {
-        [] => "processes that are not visible here use the memory".to_owned(),
-        processes => format!("processes use the memory (host PIDs): {}", format_processes(processes)),
+    let users = match processes {
+        [] => "processes that are not visible here".to_owned(),
+        processes => format!("host PIDs {}", format_processes(processes)),
     };
-    Observations::warn(
-        description,
-        cause,
-        "use a smaller batch or mixed precision; end unwanted processes (nvidia-smi on the host)",
-    )
+    Observations::usual_warning(format!("{description}: {users}"))
 }
 
 fn processes(all: &[Condition], facts: &Facts) -> Observations {
@@ -152,22 +148,15 @@ fn processes(all: &[Condition], facts: &Facts) -> Observations {
 /// `jobs` is the number of jobs with GPUs; `None` if unknown.
 fn gpu_conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
     let index = condition.index;
-    let reset = "sudo nvidia-smi -c DEFAULT, on the host";
     match condition.compute_mode {
         Some(ComputeMode::Prohibited) => {
-            return Observations::fail(
-                format!("GPU {index} allows no compute process"),
-                "compute mode PROHIBITED",
-                reset,
-            );
+            return Observations::usual_fault(format!("GPU {index} allows no compute process (PROHIBITED)"));
         }
         Some(ComputeMode::Exclusive) if condition.processes.as_ref().is_some_and(|all| !all.is_empty()) => {
             let processes = format_processes(condition.processes.as_deref().unwrap_or_default());
-            return Observations::warn(
-                format!("GPU {index} allows one process, and one is running: {processes}"),
-                "compute mode EXCLUSIVE_PROCESS",
-                reset,
-            );
+            return Observations::usual_warning(format!(
+                "GPU {index} allows one process (EXCLUSIVE_PROCESS), and one is running: {processes}"
+            ));
         }
         _ => {}
     }
@@ -183,11 +172,9 @@ fn gpu_conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
     };
     match (is_used, jobs) {
         (false, _) => Observations::ok(format!("GPU {index} is free")),
-        (true, Some(0)) => Observations::warn(
-            format!("GPU {index} is in use, but no Slurm job has a GPU: {usage}"),
-            "the GPU is used outside of Slurm: on the host, in another container, or by a job without --gres",
-            "nvidia-smi pmon -c 1 on the host shows the processes; run them as jobs, or give this container other GPUs",
-        ),
+        (true, Some(0)) => {
+            Observations::usual_warning(format!("GPU {index} is in use, but no Slurm job has a GPU: {usage}"))
+        }
         (true, Some(_)) => Observations::ok(format!("GPU {index} is in use, and jobs have GPUs: {usage}")),
         (true, None) => Observations::note(format!("GPU {index} is in use: {usage}")),
     }
@@ -274,17 +261,10 @@ fn idle(all: &[Condition], jobs: &[QueuedJob]) -> Observations {
             all.len()
         ));
     }
-    Observations::warn(
-        format!(
-            "jobs {} have had GPUs for over a minute, but no GPU has a process; utilization: {percents}",
-            long.join(", ")
-        ),
-        "the programs run on the CPU",
-        format!(
-            "srun --overlap --jobid={} python3 -c 'import torch; print(torch.cuda.is_available())'; then .to(\"cuda\") in the program",
-            long.first().map_or("N", String::as_str)
-        ),
-    )
+    Observations::usual_warning(format!(
+        "jobs {} have had GPUs for over a minute, but no GPU has a process; utilization: {percents}",
+        long.join(", ")
+    ))
 }
 
 fn persistence(all: &[Condition]) -> Observations {
@@ -325,18 +305,15 @@ fn numa(facts: &Facts) -> Observations {
         return Observations::ok("the NUMA node of each GPU is known");
     }
     let description = format!("unknown NUMA node (-1): {}", unknown.join(", "));
-    let cause = "the firmware does not report the NUMA node; most often a virtual machine without virtual NUMA";
     let sockets = facts.inventory().cpu.sockets.len();
     if sockets > 1 {
-        return Observations::warn(
-            format!("{description}, on a machine with {sockets} sockets"),
-            format!("{cause}; gres.conf has no Cores, so Slurm cannot place jobs near their GPU"),
-            "turn on virtual NUMA (VMware: chipset.motherboardLayout = \"acpi\"); on hardware report it to the vendor of the machine",
-        );
+        return Observations::usual_warning(format!(
+            "{description}, on a machine with {sockets} sockets: Slurm cannot place jobs near their GPU"
+        ));
     }
     Observations::hint(
         description,
-        cause,
+        "the firmware does not report the NUMA node; most often a virtual machine without virtual NUMA",
         "no action: with one socket every CPU is near, and TensorFlow's message is harmless",
     )
 }

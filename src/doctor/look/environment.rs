@@ -27,9 +27,6 @@ pub fn environment() -> Environment {
         cuda_version: variable("CUDA_VERSION"),
         driver_capabilities: variable("NVIDIA_DRIVER_CAPABILITIES"),
         require_cuda: variable("NVIDIA_REQUIRE_CUDA"),
-        // The values that Go's strconv.ParseBool accepts, which the toolkit uses.
-        is_require_disabled: variable("NVIDIA_DISABLE_REQUIRE")
-            .is_some_and(|value| matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True")),
         mig_variables: MIG_VARIABLES.into_iter().filter(|name| variable(name).is_some()).collect(),
         gpu_share: GPU_SHARE_VARIABLES.into_iter().find(|name| variable(name).is_some()),
         proxy: PROXY_VARIABLES.into_iter().find(|name| variable(name).is_some()),

@@ -84,6 +84,16 @@ impl Observations {
         Self::plain(Verdict::CouldNotLook, why)
     }
 
+    /// Works, but degraded, with the usual cause and repair of the check.
+    pub fn usual_warning(seen: impl Into<String>) -> Self {
+        Self::plain(Verdict::Warn, seen)
+    }
+
+    /// A requested feature does not work, with the usual cause and repair of the check.
+    pub fn usual_fault(seen: impl Into<String>) -> Self {
+        Self::plain(Verdict::Fail, seen)
+    }
+
     /// An observation with a cause and a repair.
     pub fn with_repair(
         verdict: Verdict,
@@ -119,6 +129,16 @@ impl Observations {
     /// The observations, or the reason why there are none.
     pub fn either(seen: Result<Self, Self>) -> Self {
         seen.unwrap_or_else(|instead| instead)
+    }
+
+    /// The same observations, with the usual cause and repair of the check where a problem has none of its own.
+    #[must_use]
+    pub fn explained(mut self, cause: &str, repair: &str) -> Self {
+        for problem in self.0.iter_mut().filter(|observation| observation.verdict >= Verdict::Warn) {
+            problem.cause.get_or_insert_with(|| cause.to_owned());
+            problem.repair.get_or_insert_with(|| repair.to_owned());
+        }
+        self
     }
 
     /// The same observations with the repairs that `map` returns.
