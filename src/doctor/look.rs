@@ -5,10 +5,9 @@ mod cheap;
 mod container;
 mod environment;
 mod host;
-mod ports;
 mod slurm;
 
-pub use cheap::{ExaminedPaths, cheap_facts, cuda, examine_paths, saved_cluster};
+pub use cheap::{cheap_facts, cuda, saved_cluster};
 pub use environment::environment;
 pub use host::{clock, containers, image, kubernetes};
 pub use slurm::{decode_credential, has_address, local_credential, slurm};

@@ -3,11 +3,10 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use super::ports;
 use crate::facts::{
     CheapFacts, ContainerSettings, CudaFacts, Disk, KeyFacts, Limit, MemoryKills, Observed, Port, PortOwner,
 };
@@ -16,80 +15,57 @@ use config::{Config, Role};
 use install::exposure;
 use model::inventory::Inventory;
 use model::oom_kill;
-use sys::link_protection;
+use sys::open_files::{self, SearchTarget};
 use sys::proc::parse::Mount;
-use sys::sockets;
-use sys::trusted_path;
-use sys::trusted_path::Dir;
-
-/// The paths, names and ports to examine.
-#[derive(Clone, Copy, Debug)]
-pub struct ExaminedPaths<'a> {
-    /// The root directory of all paths.
-    pub root: &'a Path,
-    /// The munge key.
-    pub key: &'a Path,
-    /// The directory of saved state.
-    pub state: &'a Path,
-    /// The run directory.
-    pub run: &'a Path,
-    /// The cluster's name in slurm.conf.
-    pub cluster: &'a str,
-    /// Whether there is an NVIDIA driver. Without one, the search for CUDA (some fifty paths) is skipped.
-    pub has_nvidia: bool,
-    /// The daemons and their ports.
-    pub ports: [(&'static str, u16); 2],
-}
+use sys::proc::{Process, plain_name};
+use sys::trusted_path::{self, Dir};
+use sys::{link_protection, sockets, under};
 
 /// The cheap observations with this configuration.
 pub fn cheap_facts(root: &Path, config: &Config, inventory: &Inventory, cluster: &str) -> CheapFacts {
-    let paths = ExaminedPaths {
-        root,
-        key: &config.paths.munge_key,
-        state: &config.paths.state,
-        run: &config.paths.run,
-        cluster,
-        has_nvidia: inventory.cuda_driver().is_some(),
-        ports: [("slurmctld", config.slurm.controller_port), ("slurmd", config.slurm.daemon_port)],
-    };
+    let state = &config.paths.state;
     // With the host network, a remote daemon's port may be in use by its own container.
-    let is_remote = |port| match config.role {
-        Role::Compute => port == config.slurm.controller_port,
-        Role::Controller => port == config.slurm.daemon_port,
-        role => role == Role::Login,
+    let (runs_controller, runs_node) = match config.role {
+        Role::Compute => (false, true),
+        Role::Controller => (true, false),
+        role => (role != Role::Login, role != Role::Login),
     };
-    // Ports of this machine are unrelated to another root directory.
-    let is_examined = |port| root == Path::new("/") && !is_remote(port);
-    let is_listening =
-        |port| if is_examined(port) { sockets::listeners(port).map(|found| !found.is_empty()) } else { None };
-    CheapFacts { exposed_secrets: exposure::exposed(config, root), ..examine_paths(&paths, &is_listening) }
-}
-
-/// Examines these paths and ports. `is_listening` returns whether a process listens on a port.
-pub fn examine_paths(paths: &ExaminedPaths<'_>, is_listening: &dyn Fn(u16) -> Option<bool>) -> CheapFacts {
-    let root = paths.root;
-    let port = |(daemon, number): (&'static str, u16)| {
-        let owner = match is_listening(number) {
-            Some(true) => ports::port_owner(root, number, daemon),
-            Some(false) | None => PortOwner::Free,
-        };
-        Port { daemon, number, owner }
+    let port = |daemon, number, is_local| {
+        // Ports of this machine are unrelated to another root directory.
+        let is_examined = is_local && root == Path::new("/");
+        Port { daemon, number, owner: if is_examined { port_owner(number, daemon) } else { PortOwner::Free } }
     };
-    let controller = paths.state.join("slurmctld");
     CheapFacts {
-        key: key(root, paths.key),
-        cluster: paths.cluster.to_owned(),
-        saved_cluster: saved_cluster(&under(root, &controller)).map_err(|error| unreadable(&error)),
-        state: paths.state.display().to_string(),
-        state_disk: disk(&under(root, paths.state)),
-        ports: paths.ports.into_iter().map(port).collect(),
-        cuda: if paths.has_nvidia { cuda(root) } else { CudaFacts::default() },
-        memory_kills: memory_kills(root, paths.run),
+        key: key(root, &config.paths.munge_key),
+        cluster: cluster.to_owned(),
+        saved_cluster: saved_cluster(&under(root, &state.join("slurmctld"))).map_err(|error| unreadable(&error)),
+        state: state.display().to_string(),
+        state_disk: disk(&under(root, state)),
+        ports: vec![
+            port("slurmctld", config.slurm.controller_port, runs_controller),
+            port("slurmd", config.slurm.daemon_port, runs_node),
+        ],
+        // Without a driver, the search for CUDA (some fifty paths) is skipped.
+        cuda: if inventory.cuda_driver().is_some() { cuda(root) } else { CudaFacts::default() },
+        memory_kills: memory_kills(root, &config.paths.run),
         has_oom_group: !probe::memory::oom_groups(root).is_empty(),
         has_kfd: root.join("dev/kfd").exists(),
         settings: container_settings(root),
-        exposed_secrets: Vec::new(),
+        exposed_secrets: exposure::exposed(config, root),
     }
+}
+
+/// The process that listens on `port`. Some processes hide their descriptors; then a running `daemon` is assumed to own the port.
+fn port_owner(port: u16, daemon: &str) -> PortOwner {
+    let listeners = sockets::listeners(port).unwrap_or_default();
+    if listeners.is_empty() {
+        return PortOwner::Free;
+    }
+    let inodes = listeners.iter().map(|socket| socket.inode).collect();
+    let owners = open_files::find(open_files::container_processes(), &SearchTarget::Sockets(inodes));
+    let name = |process: &Process| plain_name(&process.name).to_owned();
+    let assumed = || owners.hidden.iter().map(name).find(|name| name == daemon);
+    owners.proven.first().map(name).or_else(assumed).map_or(PortOwner::External, PortOwner::Process)
 }
 
 fn container_settings(root: &Path) -> ContainerSettings {
@@ -122,10 +98,6 @@ fn sharing_library(root: &Path) -> Option<String> {
     let mut libraries = list.split(|c: char| c.is_whitespace() || c == ':');
     let library = libraries.find(|path| SHARING_LIBRARIES.iter().any(|name| path.ends_with(name)))?;
     Some(library.to_owned())
-}
-
-fn under(root: &Path, path: &Path) -> PathBuf {
-    root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 fn read(path: &Path) -> Option<String> {
@@ -236,6 +208,16 @@ fn memory_kills(root: &Path, run: &Path) -> Observed<MemoryKills> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_process_that_listens_on_port() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let own = fs::read_to_string("/proc/self/comm").unwrap();
+        assert_eq!(port_owner(port, "slurmctld"), PortOwner::Process(own.trim().to_owned()));
+        drop(listener);
+        assert_eq!(port_owner(port, "slurmctld"), PortOwner::Free);
+    }
 
     #[test]
     fn key_is_from_image_if_older_than_container_and_not_mounted() {
