@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::choice::GpuId;
 use super::passthrough::{PassMethod, Trial};
-use super::situation::Situation;
+use super::situation::{PlatformKind, Situation};
 use model::inventory::{Observations, Vendor};
 
 /// One vendor's GPUs on this host.
@@ -50,7 +50,20 @@ pub trait HostGpus: fmt::Debug {
     fn trial_result(&self, situation: &Situation, trial: &Trial) -> Observations;
 
     /// The lines of the report, and whether the GPUs can be passed to containers.
-    fn assess(&self, situation: &Situation, trial: &Trial) -> (Vec<Observations>, bool);
+    fn assess(&self, situation: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
+        let mut checks = self.hardware(situation);
+        if !self.is_ready(situation) {
+            return (checks, false);
+        }
+        if matches!(situation.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
+            checks.push(Observations::note("not available in Docker Desktop's virtual machine"));
+            return (checks, false);
+        }
+        checks.extend(self.passthrough_setup(situation, trial));
+        checks.push(self.trial_result(situation, trial));
+        let is_usable = !checks.iter().any(Observations::has_failed);
+        (checks, is_usable)
+    }
 
     /// Reports requirements that are missing on WSL2.
     fn missing_in_wsl(&self) -> Option<Observations> {

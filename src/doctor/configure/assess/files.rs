@@ -4,7 +4,7 @@ use super::{Repairs, failed_trial};
 use crate::configure::choice::{GpuId, index_range, unknown_gpu};
 use crate::configure::host_gpus::HostGpus;
 use crate::configure::passthrough::{PassMethod, Trial};
-use crate::configure::situation::{FileGpus, PlatformKind, Situation};
+use crate::configure::situation::{FileGpus, Situation};
 use model::inventory::{Observations, Vendor};
 
 impl HostGpus for FileGpus {
@@ -48,29 +48,13 @@ impl HostGpus for FileGpus {
         vec![hardware(self)]
     }
 
-    fn passthrough_setup(&self, _: &Situation, _: &Trial) -> Vec<Observations> {
-        groups(self).into_iter().collect()
+    fn passthrough_setup(&self, situation: &Situation, trial: &Trial) -> Vec<Observations> {
+        let rootless = if let Trial::Skipped(_) = trial { rootless(situation, self) } else { None };
+        groups(self).into_iter().chain(rootless).collect()
     }
 
     fn trial_result(&self, _: &Situation, trial: &Trial) -> Observations {
         trial_result(self, trial)
-    }
-
-    fn assess(&self, situation: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
-        if matches!(situation.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
-            return (vec![Observations::note("not available in Docker Desktop's virtual machine".to_owned())], false);
-        }
-        let mut checks = vec![hardware(self)];
-        if !self.is_complete() {
-            return (checks, false);
-        }
-        checks.extend(groups(self));
-        if let Trial::Skipped(_) = trial {
-            checks.extend(rootless(situation, self));
-        }
-        checks.push(trial_result(self, trial));
-        let is_usable = !checks.iter().any(Observations::has_failed);
-        (checks, is_usable)
     }
 }
 

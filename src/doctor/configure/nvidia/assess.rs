@@ -115,25 +115,6 @@ impl HostGpus for Nvidia {
         }
     }
 
-    fn assess(&self, situation: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
-        let mut checks = self.hardware(situation);
-        if checks.iter().any(Observations::has_failed) {
-            return (checks, false);
-        }
-        if matches!(situation.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
-            checks.push(Observations::note("not available in Docker Desktop's virtual machine".to_owned()));
-            return (checks, false);
-        }
-        if let Trial::Passed(_) = trial {
-            checks.push(self.trial_result(situation, trial));
-            return (checks, true);
-        }
-        checks.extend(self.passthrough_setup(situation, trial));
-        checks.push(self.trial_result(situation, trial));
-        let is_usable = !checks.iter().any(Observations::has_failed);
-        (checks, is_usable)
-    }
-
     fn missing_in_wsl(&self) -> Option<Observations> {
         (self.has_dxg && !self.has_wsl_library).then(|| {
             Observations::warn(
