@@ -1,4 +1,4 @@
-//! The verbs, one file each: `Args` is its command line, `run` executes it and returns the exit code.
+//! The verbs, one file each: `Args` is its command line, `run` executes it. One that can end with several exit codes returns its code.
 
 mod agent;
 mod as_user;
@@ -54,6 +54,7 @@ use std::path::{Path, PathBuf};
 use crate::output::print;
 use ::config::{Config, ConfigError};
 use install::load_config;
+use model::exit_code;
 
 /// The options that most verbs have in common.
 #[derive(Debug, clap::Args)]
@@ -88,6 +89,28 @@ fn json(value: &impl serde::Serialize) -> serde_json::Result<String> {
     Ok(model::printable::json(&text).into_owned() + "\n")
 }
 
+/// Prints a value as JSON or as text.
+fn print_value(as_json: bool, value: &impl serde::Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+    print(&if as_json { json(value)? } else { text() })
+}
+
+/// The outcome of a verb that did not fail.
+trait Outcome {
+    fn code(self) -> u8;
+}
+
+impl Outcome for () {
+    fn code(self) -> u8 {
+        exit_code::SUCCESS
+    }
+}
+
+impl Outcome for u8 {
+    fn code(self) -> u8 {
+        self
+    }
+}
+
 macro_rules! verbs {
     ($($(#[$line:meta])* $verb:ident($module:ident),)*) => {
         #[derive(Debug, clap::Subcommand)]
@@ -98,7 +121,7 @@ macro_rules! verbs {
         impl Verb {
             pub(crate) fn run(self) -> anyhow::Result<u8> {
                 match self {
-                    $(Self::$verb(args) => $module::run(args),)*
+                    $(Self::$verb(args) => $module::run(args).map(Outcome::code),)*
                 }
             }
         }

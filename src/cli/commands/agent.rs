@@ -1,7 +1,6 @@
 //! `slurminit agent`: monitors the GPUs while the container runs.
 
 use super::Configuration;
-use model::exit_code;
 use watch::agent;
 
 #[derive(Debug, clap::Args)]
@@ -10,7 +9,6 @@ pub(crate) struct Args {
     configuration: Configuration,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    agent::run(&args.configuration.load()?, std::path::Path::new("/"))?;
-    Ok(exit_code::SUCCESS)
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    agent::run(&args.configuration.load()?, std::path::Path::new("/"))
 }

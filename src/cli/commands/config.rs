@@ -8,7 +8,7 @@ use super::Configuration;
 use config::Config;
 use config::effective::{Origin, Setting};
 use install::load_config;
-use model::{exit_code, printable};
+use model::printable;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -33,29 +33,27 @@ enum ConfigVerb {
     },
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.verb {
         ConfigVerb::Check { file } => check(&file),
         ConfigVerb::Show { json, configuration } => show(json, configuration.file()),
     }
 }
 
-fn check(file: &Path) -> anyhow::Result<u8> {
+fn check(file: &Path) -> anyhow::Result<()> {
     let source = load_config::source(Some(file))?;
     Config::parse(&source.text, &source.origin)?;
-    super::print(&printable::lines(&format!("{}: valid\n", file.display())))?;
-    Ok(exit_code::SUCCESS)
+    super::print(&printable::lines(&format!("{}: valid\n", file.display())))
 }
 
-fn show(as_json: bool, file: Option<&Path>) -> anyhow::Result<u8> {
+fn show(as_json: bool, file: Option<&Path>) -> anyhow::Result<()> {
     let settings = load_config::layers(file)?.settings();
     let settings: Vec<Setting> = settings.into_iter().map(Setting::without_secrets).collect();
     let lines = || settings.iter().map(|setting| format!("{setting}\n")).collect::<String>();
     super::print(&match as_json {
         true => super::json(&json!({ "file": load_config::source(file)?.origin, "settings": all(&settings) }))?,
         false => printable::lines(&lines()).into_owned(),
-    })?;
-    Ok(exit_code::SUCCESS)
+    })
 }
 
 fn all(settings: &[Setting]) -> Vec<serde_json::Value> {

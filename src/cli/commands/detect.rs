@@ -11,7 +11,7 @@ use doctor::requirements::{Requirement, RequirementFacts, requirements};
 use images::runtime::{self, Backend};
 use install::load_config;
 use model::inventory::Inventory;
-use model::{exit_code, printable};
+use model::printable;
 use probe::Options;
 use probe::vendor::nvidia::request::Request;
 
@@ -85,7 +85,7 @@ pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Missing GPUs do not fail this verb.
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let root = args.root.display();
     anyhow::ensure!(args.root.is_dir(), "--root {root}: no such directory; use one that contains proc, sys and dev");
     // An empty variable counts as unset, as in `docker run -e NAME=`.
@@ -116,5 +116,5 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         let selected = config.as_ref().ok().map(|config| plan::select(config, &inventory, &mut Vec::new()));
         table::render(selected.as_ref().unwrap_or(&inventory), &requirements, images.as_ref())
     };
-    super::print(&text).map(|()| exit_code::SUCCESS)
+    super::print(&text)
 }

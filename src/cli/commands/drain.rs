@@ -7,7 +7,7 @@ use anyhow::Context as _;
 
 use super::Configuration;
 use crate::commands::nodes::query_cluster;
-use model::{exit_code, printable};
+use model::printable;
 use slurm::client::{Client, limit};
 use slurm::nodes;
 use slurm::nodes::close;
@@ -36,7 +36,7 @@ pub(crate) struct Args {
 /// Polling interval of the jobs, because Slurm has no event for the end of a job.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let reason = args.reason.as_deref().map(close::reason);
     let names = apply_to_nodes(&args.nodes, args.configuration.file(), |node| close::drain(node, reason.as_deref()))?;
     if let Some(seconds) = args.wait {
@@ -46,7 +46,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         jobs::join::delete_for_operator(name)?;
         super::print(&format!("{name} is deleted\n"))?;
     }
-    Ok(exit_code::SUCCESS)
+    Ok(())
 }
 
 /// Applies `step` to each node, and prints the result; returns the names of the nodes. All nodes must exist before one

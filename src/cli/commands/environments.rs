@@ -1,7 +1,6 @@
 //! `slurminit environments`: writes each user's login environment for Slurm.
 
 use super::PathArgs;
-use model::exit_code;
 use startup::prepare::environments;
 
 #[derive(Debug, clap::Args)]
@@ -10,7 +9,6 @@ pub(crate) struct Args {
     paths: PathArgs,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    environments::write(args.paths.config.as_deref(), &args.paths.root)?;
-    Ok(exit_code::SUCCESS)
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    environments::write(args.paths.config.as_deref(), &args.paths.root)
 }

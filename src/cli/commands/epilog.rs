@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use control::client;
 use machine::protocol::{self, MAX_REQUEST_BYTES, Request};
 use model::message::Report;
-use model::{exit_code, message, printable};
+use model::{message, printable};
 use startup::gpu_handover;
 use sys::leftovers;
 use sys::leftovers::Job;
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     takes_gpus: bool,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match job_from_environment() {
         Ok((job, user)) => {
             // Before the processes are killed, so that none opens a GPU again.
@@ -67,7 +67,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             error = format!("{error:#}")
         ))),
     }
-    Ok(exit_code::SUCCESS)
+    Ok(())
 }
 
 /// The job and its user's name, from slurmd's variables (Slurm 24.11, `prep_script_slurmd.c`).

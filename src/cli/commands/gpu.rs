@@ -13,7 +13,6 @@ use control::StatusWatcher;
 use faults::fault::{FaultKind, Repair};
 use faults::report::{GpuReport, Release, Report};
 use faults::sample::Identity;
-use model::exit_code;
 use model::inventory::PciAddress;
 use sys::open_files::{self, SearchTarget};
 use sys::proc::Handle;
@@ -46,7 +45,7 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of the agent's check, which the driver's own timeout limits.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.configuration.load()?;
     let run = &config.paths.run;
     match args.verb {
@@ -55,7 +54,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     }
 }
 
-fn release(run: &Path, name: &str) -> anyhow::Result<u8> {
+fn release(run: &Path, name: &str) -> anyhow::Result<()> {
     let report = read_report(run)?;
     let identity = find(&report, name)?.identity.clone();
     let mut released = files::released(run);
@@ -91,7 +90,7 @@ fn release(run: &Path, name: &str) -> anyhow::Result<u8> {
             print_line(format_args!("warning: process {} ({}) still has {file} open", holder.pid, holder.name))?;
         }
     }
-    Ok(exit_code::SUCCESS)
+    Ok(())
 }
 
 /// `GPU 3 (/dev/nvidia3), 0000:13:00.0, GPU-fa4e...`.
@@ -112,7 +111,7 @@ fn next_step(gpu: &GpuReport) -> String {
     }
 }
 
-fn give_back(run: &Path, name: &str) -> anyhow::Result<u8> {
+fn give_back(run: &Path, name: &str) -> anyhow::Result<()> {
     let report = read_report(run)?;
     let identity = find(&report, name)?.identity.clone();
     let mut released = files::released(run);
@@ -126,10 +125,9 @@ fn give_back(run: &Path, name: &str) -> anyhow::Result<u8> {
         anyhow::bail!("{identity} still has a fault, and jobs do not get it: {}", faults.join("; "));
     }
     match report.node.filter(|_| gpu.is_out) {
-        Some(node) => print_line(format_args!("{identity} responds. {node}"))?,
-        None => print_line(format_args!("{identity} responds; jobs can get it"))?,
+        Some(node) => print_line(format_args!("{identity} responds. {node}")),
+        None => print_line(format_args!("{identity} responds; jobs can get it")),
     }
-    Ok(exit_code::SUCCESS)
 }
 
 fn read_report(run: &Path) -> anyhow::Result<Report> {

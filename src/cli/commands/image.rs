@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use super::Configuration;
+use super::{Configuration, print_value};
 use super::columns::{Column, dash, format_table};
 use crate::output::error_line;
 use config::Config;
 use images::{ImageName, ImageRecord, Importer, Listing, Puller, Reference, SCHEME, Source, Store};
-use model::{exit_code, printable};
+use model::printable;
 use watch::agent;
 
 #[derive(Debug, clap::Args)]
@@ -78,7 +78,7 @@ enum ImageVerb {
     },
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let configuration = match args.configuration.load() {
         Ok(config) => config.images,
         // Root would import into another directory than the configured one.
@@ -113,12 +113,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
                 untrusted.iter().for_each(|error| error_line(format_args!("slurminit: warning: {error}")));
                 entries.extend(images.into_iter().map(entry));
             }
-            print(json, &serde_json::json!({ "images": entries }), &table(&entries, is_complete))
+            print_value(json, &serde_json::json!({ "images": entries }), || table(&entries, is_complete))
         }
         ImageVerb::Show { name, json } => {
             let (store, record) = find(&stores, &name)?;
             let entry = ImageEntry { store: store.path().to_owned(), record };
-            print(json, &entry, &description(&entry))
+            print_value(json, &entry, || description(&entry))
         }
         ImageVerb::Remove { name, json } => {
             // An image that cannot be used can be removed.
@@ -126,7 +126,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             let unknown = || ImageRecord { name: name.to_string(), ..ImageRecord::default() };
             let record = store.find(&name).ok().flatten().unwrap_or_else(unknown);
             store.remove(&name)?;
-            print(json, &record, &format!("removed {name} from {}\n", store.path().display()))
+            print_value(json, &record, || format!("removed {name} from {}\n", store.path().display()))
         }
     }
 }
@@ -137,14 +137,6 @@ struct ImageEntry {
     store: PathBuf,
     #[serde(flatten)]
     record: ImageRecord,
-}
-
-fn print(json: bool, value: &impl serde::Serialize, text: &str) -> anyhow::Result<u8> {
-    let text = match json {
-        true => super::json(value)?,
-        false => text.to_owned(),
-    };
-    super::print(&text).map(|()| exit_code::SUCCESS)
 }
 
 /// The stores in the order in which a name is looked up: the user's own first.
@@ -169,18 +161,16 @@ fn no_image(stores: &[Store], name: &ImageName) -> anyhow::Error {
     anyhow::anyhow!("no image {name} in {}; `slurminit image list` shows the images", directories.join(" or "))
 }
 
-fn print_imported(json: bool, name: &str, record: &ImageRecord) -> anyhow::Result<u8> {
+fn print_imported(json: bool, name: &str, record: &ImageRecord) -> anyhow::Result<()> {
     let (files, size) = (record.files, size(record));
     let skipped = match record.skipped {
         0 => String::new(),
         1 => " (a device node or FIFO left out)".to_owned(),
         count => format!(" ({count} device nodes and FIFOs left out)"),
     };
-    print(
-        json,
-        record,
-        &format!("imported {name}: {files} files, {size}{skipped}; use it with `srun --container={name}`\n"),
-    )
+    print_value(json, record, || {
+        format!("imported {name}: {files} files, {size}{skipped}; use it with `srun --container={name}`\n")
+    })
 }
 
 fn source(from: PathBuf) -> anyhow::Result<Source> {

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use model::message::Report;
-use model::{exit_code, message, printable};
+use model::{message, printable};
 use probe::job_map;
 
 #[derive(Debug, clap::Args)]
@@ -17,7 +17,7 @@ pub(crate) struct Args {
     dir: PathBuf,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let outcome = super::epilog::job_from_environment().and_then(|(job, _)| {
         match args.when.as_str() {
             "begin" => job_map::begin(&args.dir, &job, &|name| std::env::var(name).ok()),
@@ -36,5 +36,5 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             error = printable::short(&format!("{error:#}"), 300)
         )));
     }
-    Ok(exit_code::SUCCESS)
+    Ok(())
 }

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 
 use machine::liveness_result::{CHECKS_VARIABLE, Liveness, LivenessCheck};
-use model::exit_code;
 use model::message;
 use startup::{full_spool, jobs, liveness};
 
@@ -20,7 +19,7 @@ pub(crate) struct Args {
     run: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let checks =
         std::env::var(CHECKS_VARIABLE).with_context(|| format!("{CHECKS_VARIABLE} is not set; PID 1 sets it"))?;
     let checks: Vec<LivenessCheck> = serde_json::from_str(&checks).context("the checks are not JSON")?;
@@ -50,5 +49,5 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             ));
         }
     }
-    Ok(exit_code::SUCCESS)
+    Ok(())
 }

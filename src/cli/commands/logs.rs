@@ -9,7 +9,6 @@ use super::{Configuration, status};
 use control::client;
 use control::client::ControlError;
 use machine::protocol::{self, Request};
-use model::exit_code;
 use startup::up;
 
 #[derive(Debug, clap::Args)]
@@ -28,11 +27,11 @@ pub(crate) struct Args {
     configuration: Configuration,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.configuration.load()?;
     let socket = protocol::socket(&config.paths.run);
     let Args { name, lines, follow, .. } = args;
-    let Some(name) = name else { return super::print(&names(&config.paths.run)?).map(|()| exit_code::SUCCESS) };
+    let Some(name) = name else { return super::print(&names(&config.paths.run)?) };
     let mut is_closed = false;
     let mut write = |lines: &[u8]| {
         let mut out = std::io::stdout().lock();
@@ -47,7 +46,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let written = answer.as_ref().map_or(Ok(()), |lines| write(lines));
     // A reader that ends (`| head`) is not an error.
     if is_closed {
-        return Ok(exit_code::SUCCESS);
+        return Ok(());
     }
     written?;
     let has_former_log = matches!(answer, Err(ControlError::NotRunning { .. })) && Path::new(up::LOG).exists();
@@ -55,7 +54,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         true => answer.with_context(|| format!("see the log of the last `slurminit up`: {}", up::LOG))?,
         false => answer?,
     };
-    Ok(exit_code::SUCCESS)
+    Ok(())
 }
 
 /// The names that have a log, one on each line.

@@ -7,7 +7,6 @@ use anyhow::Context as _;
 use nix::unistd::getppid;
 
 use faults::sample::{Identity, Line};
-use model::exit_code;
 use model::inventory::Vendor;
 use probe::{live, vendor};
 use watch::agent::rights;
@@ -43,7 +42,7 @@ fn parse_identity(text: &str) -> Result<Identity, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let parent = getppid();
     let mut output = rights::redirect_stdout()?;
     let detection = probe::Options::from_environment("/".into(), Duration::ZERO);
@@ -63,6 +62,5 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         text.push(b'\n');
         output.write_all(&text)
     };
-    vendor::probe_of(args.vendor).watch(&options, &mut print).context("standard output is closed")?;
-    Ok(exit_code::SUCCESS)
+    vendor::probe_of(args.vendor).watch(&options, &mut print).context("standard output is closed")
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use model::{exit_code, printable};
+use model::printable;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The variables of the message, beside those that users could set (`SLURM_JOB_NAME` is part of the subject).
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     addresses: String,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
     let from = args.from.unwrap_or_else(|| format!("slurm@{host}"));
     let variable = |name: &&str| Some(format!("{name}={}\n", printable::short(&std::env::var(name).ok()?, 200)));
@@ -48,8 +48,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let body: String = SHOWN.iter().filter_map(variable).collect();
     let body = format!("{body}\nslurminit report {} shows what it did with its GPUs.\n", printable::short(&job, 20));
     let mail = Mail { host: &host, from: &from, to: &args.addresses, subject: &args.subject, body: &body };
-    send(&args.relay, &mail).with_context(|| format!("cannot send mail by {}", args.relay))?;
-    Ok(exit_code::SUCCESS)
+    send(&args.relay, &mail).with_context(|| format!("cannot send mail by {}", args.relay))
 }
 
 struct Mail<'a> {

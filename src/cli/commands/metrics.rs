@@ -5,7 +5,6 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use model::exit_code;
 use sys::secret_variables;
 use watch::metrics;
 
@@ -28,7 +27,7 @@ pub(crate) struct Args {
     accounting: bool,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if std::env::vars_os().any(|(name, _)| !secret_variables::is_inheritable(&name)) {
         // A process cannot remove variables from its /proc/PID/environ, so it executes itself without them.
         let mut command = Command::new(std::env::current_exe()?);
@@ -37,6 +36,5 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     }
     let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let Args { listen, hosts, run, dcgm, accounting } = args;
-    metrics::run(metrics::Settings { listen, hosts, run, dcgm, host, accounting })?;
-    Ok(exit_code::SUCCESS)
+    metrics::run(metrics::Settings { listen, hosts, run, dcgm, host, accounting })
 }

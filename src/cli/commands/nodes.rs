@@ -6,10 +6,9 @@ pub(super) use table::users;
 
 use std::path::Path;
 
-use super::Configuration;
+use super::{Configuration, print_value};
 use control::status;
 use install::load_config;
-use model::exit_code;
 use slurm::nodes;
 use slurm::nodes::ClusterNodes;
 
@@ -22,13 +21,9 @@ pub(crate) struct Args {
     configuration: Configuration,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let cluster = query_cluster(args.configuration.file())?;
-    let text = match args.json {
-        true => super::json(&cluster)?,
-        false => table::table(&cluster),
-    };
-    super::print(&text).map(|()| exit_code::SUCCESS)
+    print_value(args.json, &cluster, || table::table(&cluster))
 }
 
 /// The nodes of this container's cluster, as Slurm reports them.

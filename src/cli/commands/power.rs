@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use machine::node_report::OUR_REASON;
-use model::exit_code;
 use slurm::client::{Client, limit};
 use slurm::nodes;
 use sys::tool;
@@ -35,7 +34,7 @@ enum Action {
 
 const SLURM: Client = Client::with_timeout(limit::COMMAND);
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let names = nodes::expand_node_list(&args.nodes)?;
     let (program, arguments) = args.command.split_first().context("no command")?;
     let result = tool::output(Command::new(program).args(arguments).args(&names), Duration::from_secs(args.limit));
@@ -46,7 +45,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
                 .filter(|name| missed_resume_timeout(name))
                 .try_for_each(|name| SLURM.update_node(name, &["state=resume"]))?;
         }
-        return Ok(exit_code::SUCCESS);
+        return Ok(());
     };
     let (state, advice) = match args.action {
         // slurmctld requeues the node's jobs and stops the node; a job that requests it starts it again.

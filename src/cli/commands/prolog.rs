@@ -13,7 +13,7 @@ use anyhow::Context as _;
 
 use super::epilog::report;
 use model::message::Report;
-use model::{exit_code, message, printable};
+use model::{message, printable};
 use probe::own_name::is_container_id;
 use slurm::client::{Client, limit};
 use startup::{gpu_handover, stopped};
@@ -39,10 +39,10 @@ pub(crate) struct Args {
     resume: bool,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if args.resume {
         stopped::resume_after(std::io::stdin().lock());
-        return Ok(exit_code::SUCCESS);
+        return Ok(());
     }
     let id = std::env::var("SLURM_JOB_ID").unwrap_or_default();
     let short = |error: &anyhow::Error| printable::short(&format!("{error:#}"), 300);
@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             error = short(&error)
         )));
     }
-    Ok(exit_code::SUCCESS)
+    Ok(())
 }
 
 /// Kills the processes of other users that have the job's GPUs open. Returns whether the job may use the GPUs.

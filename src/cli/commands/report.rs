@@ -11,7 +11,6 @@ use super::{Configuration, json, print};
 use crate::output::error_line;
 use faults::usage::JobRecord;
 use install::load_config;
-use model::exit_code;
 use model::printable;
 use slurm::client::{Client, limit};
 use summary::{JobReport, UserReport};
@@ -76,7 +75,7 @@ struct Reports {
     users: Vec<UserReport>,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let now = agent::unix();
     let mut records = records(&args)?;
     let from = now.saturating_sub(args.since);
@@ -96,7 +95,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let is_missing = |job: &JobName| !records.iter().any(|record| job.matches(record));
     let missing = args.jobs.iter().filter(|job| is_missing(job)).count();
     anyhow::ensure!(missing == 0, "{} without a report", printable::count(missing, "job"));
-    Ok(exit_code::SUCCESS)
+    Ok(())
 }
 
 /// The records of this node, and those of the accounting database, which has the other nodes'. Root reads the files, which need no running agent.

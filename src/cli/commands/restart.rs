@@ -14,7 +14,6 @@ use control::client;
 use control::status;
 use machine::protocol::{self, Reply, Request};
 use machine::{LastExit, Snapshot, UnitSnapshot, UnitState};
-use model::exit_code;
 use slurm::client::{Client, limit};
 use slurm::nodes;
 use slurm::nodes::ClusterNode;
@@ -34,7 +33,7 @@ pub(crate) struct Args {
 /// The maximum interval of status reads.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.configuration.load()?;
     let configured = || config.supervise.stop_timeout() + config.supervise.ready_timeout;
     let limit = args.timeout.unwrap_or_else(configured);
@@ -62,11 +61,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
                 let pid = unit.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
                 wait_for_node(directory, &status.snapshot, name, was_ready, start + limit);
                 print_line(format_args!("{name} is ready again after {} ms{pid}", start.elapsed().as_millis()))?;
-                return Ok(exit_code::SUCCESS);
+                return Ok(());
             }
             RestartOutcome::Ended => {
                 print_line(format_args!("{name} ran and {}", unit.how_it_ended()))?;
-                return Ok(exit_code::SUCCESS);
+                return Ok(());
             }
             RestartOutcome::Failed => anyhow::bail!(
                 "{name} was restarted and is {}: it {}; see `slurminit logs {name}`",

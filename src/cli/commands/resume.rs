@@ -7,7 +7,6 @@ use super::Configuration;
 use crate::commands::drain::{apply_to_nodes, update};
 use crate::commands::nodes::query_cluster;
 use machine::node_report::NO_REASON;
-use model::exit_code;
 use slurm::nodes::close;
 use slurm::nodes::close::NodeAction;
 
@@ -25,7 +24,7 @@ const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Polling interval of the nodes, because Slurm has no event for a registration.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // Only nodes that responded before are waited for: the others would cause a timeout.
     let (mut changed, mut resumed) = (Vec::new(), Vec::new());
     apply_to_nodes(&args.nodes, args.configuration.file(), |node| {
@@ -37,7 +36,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         step
     })?;
     changed.iter().try_for_each(|name| update(name, &[NO_REASON.to_owned()]))?;
-    wait(&resumed, args.configuration.file()).map(|()| exit_code::SUCCESS)
+    wait(&resumed, args.configuration.file())
 }
 
 /// Waits until the nodes accept jobs.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use crate::commands::detect::parse_seconds;
-use model::exit_code;
 use slurm::client::Client;
 use slurm::error::QueryError;
 use slurm::sbatch_args::{Capacity, Resources, is_plain_name, sbatch_line};
@@ -39,11 +38,11 @@ fn parse_name(text: &str) -> Result<String, String> {
     is_plain_name(text).then(|| text.to_owned()).ok_or_else(|| "not the name of a partition".to_owned())
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let outcome = arguments(&args);
     let line = outcome.as_deref().unwrap_or(REFUSED);
     let written = writeln!(std::io::stdout(), "{line}").context("cannot write to standard output");
-    outcome.and(written).map(|()| exit_code::SUCCESS)
+    outcome.and(written)
 }
 
 fn arguments(args: &Args) -> anyhow::Result<String> {

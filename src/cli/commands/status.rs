@@ -16,7 +16,6 @@ use control::StatusWatcher;
 use control::status;
 use install::load_config;
 use machine::{STATUS_FILE, Status};
-use model::exit_code;
 use slurm::nodes::own;
 use slurm::nodes::own::NodeStatus;
 use table::table;
@@ -37,7 +36,7 @@ pub(crate) struct Args {
 /// The refresh interval: ages and memory change even if the status does not.
 const REDRAW: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let directory = &load_config::run_directory(args.configuration.file())?;
     let status = current(directory)?;
     let lost = lost(&status);
@@ -47,16 +46,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         let mut value = json(&status, &own::node_status(&status.snapshot, &lost))?;
         value["gpu_health"] = serde_json::to_value(agent::files::report(directory))?;
         value["images"] = serde_json::to_value(&images)?;
-        super::print(&super::json(&value)?)?;
+        super::print(&super::json(&value)?)
     } else if args.watch {
-        return watch(directory, &lost, images.as_ref());
+        watch(directory, &lost, images.as_ref())
     } else {
-        super::print(&text(directory, &status, &lost, images.as_ref()))?;
+        super::print(&text(directory, &status, &lost, images.as_ref()))
     }
-    Ok(exit_code::SUCCESS)
 }
 
-fn watch(directory: &Path, lost: &[Option<String>], images: Option<&Images>) -> anyhow::Result<u8> {
+fn watch(directory: &Path, lost: &[Option<String>], images: Option<&Images>) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     let is_terminal = out.is_terminal();
     let watcher = StatusWatcher::of(directory);

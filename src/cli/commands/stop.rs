@@ -4,13 +4,12 @@ use crate::output::print_line;
 use control::client;
 use control::status;
 use machine::protocol::{self, Request};
-use model::exit_code;
 use startup::up;
 
 pub(crate) use super::Configuration as Args;
 
 /// Waits for the end of the cluster, unless slurminit is PID 1, whose end kills this process too.
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.load()?;
     let running = status::of_running_slurminit(&config.paths.run);
     client::ask(&protocol::socket(&config.paths.run), &Request::Stop)?;
@@ -26,5 +25,5 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             print_line("the cluster has stopped")?;
         }
     }
-    Ok(exit_code::SUCCESS)
+    Ok(())
 }

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 
 use super::Configuration;
 use crate::commands::nodes::query_cluster;
-use model::{exit_code, printable};
+use model::printable;
 use slurm::nodes::finish;
 use slurm::nodes::targets::{GpuRequest, Target};
 use sys::tool;
@@ -58,7 +58,7 @@ const GPU_VARIABLES: [&str; 7] = [
     "SBATCH_EXCLUSIVE",
 ];
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let cluster = query_cluster(args.configuration.file())?;
     // All requests must be possible before one is submitted.
     let requests = args.targets.iter().map(|target| Ok((target, target.request(cluster.node(&target.node)?)?)));
@@ -74,11 +74,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         jobs.push(job);
     }
     if !args.wait {
-        return Ok(exit_code::SUCCESS);
+        return Ok(());
     }
     let failed = finish::wait(&jobs)?;
     anyhow::ensure!(failed.is_empty(), "{}", failed.join("\n"));
-    Ok(exit_code::SUCCESS)
+    Ok(())
 }
 
 /// Prints to standard error: standard output contains only the job IDs, for programs.

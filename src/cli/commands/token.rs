@@ -1,6 +1,5 @@
 //! `slurminit token`: a JSON Web Token for Slurm's REST API.
 
-use model::exit_code;
 use slurm::client::{Client, limit};
 
 #[derive(Debug, clap::Args)]
@@ -13,7 +12,7 @@ pub(crate) struct Args {
     lifespan: u32,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if let Some(longest) = longest_lifetime().filter(|longest| args.lifespan > *longest) {
         anyhow::bail!(
             "--lifespan {} exceeds {longest} s, the longest lifetime of a token: set max_token_lifetime under [rest]",
@@ -25,8 +24,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let hint = "only root can make tokens for other users, and [rest] needs `listen`; see docs/accounting.md";
     let output = output.map_err(|why| anyhow::anyhow!("{why}; {hint}"))?;
     let token = output.trim().strip_prefix("SLURM_JWT=").filter(|token| !token.is_empty());
-    super::print(&format!("{}\n", token.ok_or_else(|| anyhow::anyhow!("scontrol printed no token; {hint}"))?))?;
-    Ok(exit_code::SUCCESS)
+    super::print(&format!("{}\n", token.ok_or_else(|| anyhow::anyhow!("scontrol printed no token; {hint}"))?))
 }
 
 /// The limit in slurm.conf, in seconds. It is checked here, because slurmctld does not apply it to root.

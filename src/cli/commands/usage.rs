@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::columns::{Column, format_table};
 use super::report::{hours, percent, summary};
 use faults::usage::JobRecord;
-use model::exit_code;
 use slurm::client::{Client, limit};
 use watch::agent::usage::jobstats;
 
@@ -41,7 +40,7 @@ struct Usage {
     wasted_gpu_seconds: u64,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // sacct truncates the times of jobs to this period. A requeued job has a record for each run, and sacct shows only the last by default.
     let options = ["--allusers", "--allocations", "--duplicates", "--parsable2", "--noheader", "--truncate"];
     let (since, until) = (format!("--starttime={}", args.since), format!("--endtime={}", args.until));
@@ -51,9 +50,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let output = output
         .map_err(|why| anyhow::anyhow!("{why}; usage requires an accounting database, see docs/accounting.md"))?;
     let usages = sums(&output);
-    let text = if args.json { super::json(&serde_json::json!({ "used": usages }))? } else { table(&usages) };
-    super::print(&text)?;
-    Ok(exit_code::SUCCESS)
+    super::print_value(args.json, &serde_json::json!({ "used": usages }), || table(&usages))
 }
 
 /// Sorted by GPU time, largest first. A pending job has no TRES yet.

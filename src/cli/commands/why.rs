@@ -3,7 +3,7 @@
 use super::Configuration;
 use control::status;
 use install::load_config;
-use model::{exit_code, printable};
+use model::printable;
 use slurm::client::{Client, limit};
 use slurm::why::Snapshot;
 
@@ -16,7 +16,7 @@ pub(crate) struct Args {
     configuration: Configuration,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let directory = load_config::run_directory(args.configuration.file())?;
     let prepared = status::read(&directory).ok().and_then(|status| status.snapshot.prepared);
     let snapshot = Snapshot::query(&Client::with_total_timeout(limit::COMMAND), prepared.as_ref())?;
@@ -27,6 +27,5 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             printable::short(&args.job, 40)
         );
     };
-    super::print(&format!("{}\n", printable::line(&situation.sentence(job))))?;
-    Ok(exit_code::SUCCESS)
+    super::print(&format!("{}\n", printable::line(&situation.sentence(job))))
 }
