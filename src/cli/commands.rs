@@ -56,11 +56,11 @@ use ::config::{Config, ConfigError};
 use install::load_config;
 use model::exit_code;
 
-/// The options that most verbs have in common.
+// The option that most verbs have in common. A doc comment here would become clap's description of each verb.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Configuration {
-    /// The configuration; /config/slurminit.toml if there is one
-    #[arg(long, value_name = "FILE")]
+    /// The configuration [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it exists]
+    #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
 }
 
@@ -112,16 +112,16 @@ impl Outcome for u8 {
 }
 
 macro_rules! verbs {
-    ($($(#[$line:meta])* $verb:ident($module:ident),)*) => {
+    ($option:ident; $($(#[$line:meta])* $verb:ident($module:ident $(, $configuration:ident)?),)*) => {
         #[derive(Debug, clap::Subcommand)]
         pub(crate) enum Verb {
             $($(#[$line])* $verb($module::Args),)*
         }
 
         impl Verb {
-            pub(crate) fn run(self) -> anyhow::Result<u8> {
+            pub(crate) fn run(self, $option: &Configuration) -> anyhow::Result<u8> {
                 match self {
-                    $(Self::$verb(args) => $module::run(args).map(Outcome::code),)*
+                    $(Self::$verb(args) => $module::run(args $(, $configuration)?).map(Outcome::code),)*
                 }
             }
         }
@@ -129,29 +129,30 @@ macro_rules! verbs {
 }
 
 verbs! {
+    configuration;
     /// Start the cluster and supervise its daemons (the image's entry point)
-    Run(run),
+    Run(run, configuration),
     /// Start the cluster in a container whose PID 1 is another program, and wait until it is ready
-    Up(up),
+    Up(up, configuration),
     /// Show the GPUs, CPUs and memory that this container can use
-    Detect(detect),
+    Detect(detect, configuration),
     /// Show the Slurm files that a start would write; changes nothing
-    Render(render),
+    Render(render, configuration),
     /// Check a slurminit.toml, or show each effective value and its origin
-    Config(config),
+    Config(config, configuration),
     /// Check Docker and the GPUs of this host, and write compose.gpus.yaml and .env
     Configure(configure),
     /// Check for all known faults, on the host or in the container, and show the repairs
-    Doctor(doctor),
+    Doctor(doctor, configuration),
     /// Detect, plan, render and install; PID 1 runs it as a child
     #[command(hide = true)]
-    Prepare(prepare),
+    Prepare(prepare, configuration),
     /// Write each user's login environment for Slurm; PID 1 runs it as a child
     #[command(hide = true)]
-    Environments(environments),
+    Environments(environments, configuration),
     /// Create the accounts, users and QOS of the configuration; PID 1 runs it as a child
     #[command(hide = true)]
-    Associations(associations),
+    Associations(associations, configuration),
     /// Notify running jobs at a stop, requeue lost ones at a start; PID 1 runs it as a child
     #[command(hide = true)]
     Jobs(jobs),
@@ -163,7 +164,7 @@ verbs! {
     AsUser(as_user),
     /// Monitor the GPUs while the container runs; PID 1 runs it as a child
     #[command(hide = true)]
-    Agent(agent),
+    Agent(agent, configuration),
     /// Sample one vendor's GPUs repeatedly; the agent runs it as a child
     #[command(hide = true)]
     Look(look),
@@ -204,54 +205,43 @@ verbs! {
     #[command(hide = true)]
     Metrics(metrics),
     /// Detect again and apply changes of hardware and configuration, with as few restarts as possible
-    Reload(reload),
+    Reload(reload, configuration),
     /// Show the daemons, the node and the GPUs
-    Status(status),
+    Status(status, configuration),
     /// Show all nodes of the cluster and the users of their GPUs
-    Nodes(nodes),
+    Nodes(nodes, configuration),
     /// Drain nodes: no new jobs start there, running jobs continue
-    Drain(drain),
+    Drain(drain, configuration),
     /// Resume drained nodes
-    Resume(resume),
+    Resume(resume, configuration),
     /// Release a GPU for a reset on the host, and give it back to jobs
-    Gpu(gpu),
+    Gpu(gpu, configuration),
     /// Make a token for the REST API, which authenticates its holder as that user
     Token(token),
     /// Show what jobs did with their GPUs: use, memory, energy, waste, with hints
-    Report(report),
+    Report(report, configuration),
     /// Explain why a job waits, who holds what it requests, and what would let it start now
-    Why(why),
+    Why(why, configuration),
     /// Show how many GPU and CPU hours each user has used
     Usage(usage),
     /// Import, list and remove container images for jobs (`srun --container=NAME`)
-    Image(image),
+    Image(image, configuration),
     /// Start an interactive shell in a job, or connect to it with ssh and VS Code
-    Session(session),
+    Session(session, configuration),
     /// Run JupyterLab in a job, at a port of this container
     Notebook(notebook),
     /// Submit a command to particular nodes and GPUs, one job for each
-    Submit(submit),
+    Submit(submit, configuration),
     /// Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1
-    Health(health),
+    Health(health, configuration),
     /// Restart a daemon or service, and wait until it is ready
-    Restart(restart),
+    Restart(restart, configuration),
     /// Stop the container in order, as `docker stop` does
-    Stop(stop),
+    Stop(stop, configuration),
     /// Show the last lines of a daemon, of a service, or of slurminit itself
-    Logs(logs),
+    Logs(logs, configuration),
     /// Print the command that joins another machine to this controller's cluster (it contains the cluster's key)
-    JoinCommand(join_command),
+    JoinCommand(join_command, configuration),
     /// Print the arguments of sbatch for the resources of a method.json
     SbatchArgs(sbatch_args),
-}
-
-// Paths that a verb reads and writes. A doc comment here would become clap's description of the verb.
-#[derive(Debug, clap::Args)]
-struct PathArgs {
-    /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it exists]
-    #[arg(long, value_name = "FILE")]
-    config: Option<std::path::PathBuf>,
-    /// Read below this directory
-    #[arg(long, value_name = "DIR", default_value = "/")]
-    root: std::path::PathBuf,
 }

@@ -12,7 +12,7 @@ mod version;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
-use crate::commands::Verb;
+use crate::commands::{Configuration, Verb};
 use config::ConfigError;
 use model::{exit_code, message};
 use startup::take_variables::drop_keys;
@@ -22,6 +22,8 @@ use sys::{inherited, report};
 #[derive(Debug, Parser)]
 #[command(version = version::LINE.as_str(), about)]
 pub struct Cli {
+    #[command(flatten)]
+    configuration: Configuration,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -44,7 +46,7 @@ impl Cli {
         if !matches!(self.verb, Verb::Run(_) | Verb::Up(_)) {
             drop_keys();
         }
-        self.verb.run().unwrap_or_else(|error| {
+        self.verb.run(&self.configuration).unwrap_or_else(|error| {
             report::fail(message!("verb-failed", "{error}", error = format!("{error:#}")));
             if error.is::<ConfigError>() { exit_code::CONFIG } else { exit_code::FAILURE }
         })

@@ -17,9 +17,9 @@ pub struct Cluster {
     /// Which daemons to run: all, controller, compute, login, or none for a plain init of CMD
     #[arg(long, value_parser = parse_role)]
     pub role: Option<Role>,
-    /// The configuration; /config/slurminit.toml if there is one
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    /// The configuration's file, if one was given.
+    #[arg(skip)]
+    pub config: Option<PathBuf>,
     /// Simulate a cluster with this number of nodes in this container
     #[arg(long, value_name = "N")]
     pub nodes: Option<u32>,

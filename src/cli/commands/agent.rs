@@ -4,11 +4,8 @@ use super::Configuration;
 use watch::agent;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    configuration: Configuration,
-}
+pub(crate) struct Args;
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    agent::run(&args.configuration.load()?, std::path::Path::new("/"))
+pub(crate) fn run(_: Args, configuration: &Configuration) -> anyhow::Result<()> {
+    agent::run(&configuration.load()?, std::path::Path::new("/"))
 }

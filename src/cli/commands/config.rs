@@ -28,15 +28,13 @@ enum ConfigVerb {
         /// Print everything as JSON
         #[arg(long)]
         json: bool,
-        #[command(flatten)]
-        configuration: Configuration,
     },
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
     match args.verb {
         ConfigVerb::Check { file } => check(&file),
-        ConfigVerb::Show { json, configuration } => show(json, configuration.file()),
+        ConfigVerb::Show { json } => show(json, configuration.file()),
     }
 }
 

@@ -5,11 +5,11 @@ pub(super) mod table;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::Configuration;
 use doctor::facts::CudaFacts;
 use doctor::look;
 use doctor::requirements::{Requirement, RequirementFacts, requirements};
 use images::runtime::{self, Backend};
-use install::load_config;
 use model::inventory::Inventory;
 use model::printable;
 use probe::Options;
@@ -29,9 +29,6 @@ pub(crate) struct Args {
     /// The NVIDIA management library, if it is not in the usual places
     #[arg(long, env = "SLURMINIT_NVML_LIBRARY", hide = true, value_name = "FILE")]
     nvml_library: Option<PathBuf>,
-    /// The configuration with the requirements of GPUs; /config/slurminit.toml if it exists
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
 }
 
 /// The output of `--json`.
@@ -85,7 +82,7 @@ pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Missing GPUs do not fail this verb.
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
     let root = args.root.display();
     anyhow::ensure!(args.root.is_dir(), "--root {root}: no such directory; use one that contains proc, sys and dev");
     // An empty variable counts as unset, as in `docker run -e NAME=`.
@@ -101,7 +98,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         ..Options::default()
     });
     // A broken configuration must not hide the hardware.
-    let config = load_config::load(args.config.as_deref());
+    let config = configuration.load();
     let floors = config.as_ref().map(|config| config.gpu.floors()).map_err(ToString::to_string);
     let has_cuda = inventory.cuda_driver().is_some();
     let (environment, cuda) = (look::environment(), if has_cuda { look::cuda(&root) } else { CudaFacts::default() });

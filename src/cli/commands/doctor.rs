@@ -5,6 +5,7 @@ mod text;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::Configuration;
 use super::detect::parse_seconds;
 use crate::version;
 use doctor::look;
@@ -26,9 +27,6 @@ pub(crate) struct Args {
     /// Timeout of each check
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     timeout: Duration,
-    /// In the container: the configuration; /config/slurminit.toml if it exists
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
     /// In the container: a munge credential that another machine has just made; `-` reads it from standard input
     #[arg(long, value_name = "FILE")]
     credential: Option<PathBuf>,
@@ -44,11 +42,12 @@ pub(crate) struct Args {
 }
 
 /// The exit code is that of the worst verdict.
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u8> {
     let root = args.root.display();
     anyhow::ensure!(args.root.is_dir(), "--root {root}: no such directory");
     let is_container = args.container || (args.root == Path::new("/") && Path::new(version::SLURM).exists());
-    let Args { root, timeout: deadline, config, credential, image, no_trial, .. } = args;
+    let Args { root, timeout: deadline, credential, image, no_trial, .. } = args;
+    let config = configuration.config.clone();
     let facts = look::facts(&Scope { root, deadline, config, credential, image, no_trial }, is_container);
     let examined = examine(&facts);
     let place = if is_container { "in the container" } else { "on the host" };

@@ -29,18 +29,16 @@ pub(crate) struct Args {
     /// Then delete the nodes from the cluster, unless a job requests or excludes one by name
     #[arg(long)]
     delete: bool,
-    #[command(flatten)]
-    configuration: Configuration,
 }
 
 /// Polling interval of the jobs, because Slurm has no event for the end of a job.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
     let reason = args.reason.as_deref().map(close::reason);
-    let names = apply_to_nodes(&args.nodes, args.configuration.file(), |node| close::drain(node, reason.as_deref()))?;
+    let names = apply_to_nodes(&args.nodes, configuration.file(), |node| close::drain(node, reason.as_deref()))?;
     if let Some(seconds) = args.wait {
-        wait(&names, args.configuration.file(), Duration::from_secs(seconds))?;
+        wait(&names, configuration.file(), Duration::from_secs(seconds))?;
     }
     for name in names.iter().filter(|_| args.delete) {
         jobs::join::delete_for_operator(name)?;

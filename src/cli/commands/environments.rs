@@ -1,14 +1,17 @@
 //! `slurminit environments`: writes each user's login environment for Slurm.
 
-use super::PathArgs;
+use std::path::PathBuf;
+
+use super::Configuration;
 use startup::prepare::environments;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    paths: PathArgs,
+    /// Read below this directory
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    environments::write(args.paths.config.as_deref(), &args.paths.root)
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
+    environments::write(configuration.file(), &args.root)
 }

@@ -22,8 +22,6 @@ use watch::agent::files;
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: GpuVerb,
-    #[command(flatten)]
-    configuration: Configuration,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -45,8 +43,8 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of the agent's check, which the driver's own timeout limits.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let config = args.configuration.load()?;
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
+    let config = configuration.load()?;
     let run = &config.paths.run;
     match args.verb {
         GpuVerb::Release(GpuArgs { gpu }) => release(run, &gpu),

@@ -28,8 +28,6 @@ pub(crate) struct Args {
     /// Count a node that is drained as ready while it has jobs. For the readiness probe of a pod: one that is not ready may be evicted
     #[arg(long, conflicts_with = "live")]
     allow_draining: bool,
-    #[command(flatten)]
-    configuration: Configuration,
 }
 
 pub(super) fn parse_wait(text: &str) -> Result<Duration, String> {
@@ -47,13 +45,13 @@ fn check_state_disk(configuration: &Configuration) -> Result<(), String> {
 }
 
 /// Prints one line; exits with 0 if the cluster is healthy.
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let directory = &load_config::run_directory(args.configuration.file())?;
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u8> {
+    let directory = &load_config::run_directory(configuration.file())?;
     let readiness = Readiness { wait: args.wait, hold: args.hold, allows_draining: args.allow_draining };
     let (is_healthy, why) = match args.live {
         true => health::check_liveness(directory),
         false => match health::check_readiness(directory, readiness) {
-            (true, why) => check_state_disk(&args.configuration).map_or_else(|why| (false, why), |()| (true, why)),
+            (true, why) => check_state_disk(configuration).map_or_else(|why| (false, why), |()| (true, why)),
             not_ready => not_ready,
         },
     };

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use super::{Configuration, print_value};
 use super::columns::{Column, dash, format_table};
+use super::{Configuration, print_value};
 use crate::output::error_line;
 use config::Config;
 use images::{ImageName, ImageRecord, Importer, Listing, Puller, Reference, SCHEME, Source, Store};
@@ -17,8 +17,6 @@ use watch::agent;
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: ImageVerb,
-    #[command(flatten)]
-    configuration: Configuration,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -78,15 +76,15 @@ enum ImageVerb {
     },
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let configuration = match args.configuration.load() {
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
+    let images = match configuration.load() {
         Ok(config) => config.images,
         // Root would import into another directory than the configured one.
         Err(error) if nix::unistd::geteuid().is_root() => return Err(error.into()),
         // Users may not be able to read the operator's file, and a broken one must not keep them from their images.
         Err(_) => Config::default().images,
     };
-    let stores = stores(configuration.directory);
+    let stores = stores(images.directory);
     match args.verb {
         ImageVerb::Import { name, from, replace, json } => {
             let importer = Importer { replaces: replace, ..importer(stores) };

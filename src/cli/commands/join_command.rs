@@ -5,9 +5,10 @@ mod mounts;
 mod network;
 
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::Configuration;
 use crate::output::error_line;
 use anyhow::{Context as _, bail, ensure};
 use config::token::{Token, TokenContents};
@@ -43,13 +44,10 @@ pub(crate) struct Args {
     /// A volume, or a directory of the host, for the new container; can be repeated [default: this container's, on the same host]
     #[arg(long, value_name = "SOURCE:TARGET[:ro]", value_parser = SharedMount::parse)]
     volume: Vec<SharedMount>,
-    /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it exists]
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let layers = match load_config::layers(args.config.as_deref()) {
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u8> {
+    let layers = match load_config::layers(configuration.file()) {
         Ok(layers) => layers,
         Err(error) => {
             error_line(format_args!("slurminit: {error}"));

@@ -23,12 +23,10 @@ pub(crate) struct Args {
     /// Continue with each new line, across restarts of the daemon, until Ctrl-C
     #[arg(long, short)]
     follow: bool,
-    #[command(flatten)]
-    configuration: Configuration,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let config = args.configuration.load()?;
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
+    let config = configuration.load()?;
     let socket = protocol::socket(&config.paths.run);
     let Args { name, lines, follow, .. } = args;
     let Some(name) = name else { return super::print(&names(&config.paths.run)?) };

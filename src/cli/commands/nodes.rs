@@ -17,12 +17,10 @@ pub(crate) struct Args {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    configuration: Configuration,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let cluster = query_cluster(args.configuration.file())?;
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
+    let cluster = query_cluster(configuration.file())?;
     print_value(args.json, &cluster, || table::table(&cluster))
 }
 

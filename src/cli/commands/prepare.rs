@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use super::PathArgs;
+use super::Configuration;
 use config::StartOnlyTables;
 use model::prepared::{PrepareEvent, PrepareInput};
 use model::{exit_code, message};
@@ -14,8 +14,9 @@ use sys::report;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    paths: PathArgs,
+    /// Read below this directory
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
     /// Use this inventory (the output of `slurminit detect --json`) instead of detection
     #[arg(long, value_name = "FILE", hide = true)]
     inventory: Option<PathBuf>,
@@ -44,13 +45,13 @@ fn parse_file_name(text: &str) -> Result<FileName, String> {
 }
 
 /// If the preparation fails, the last event is the error, and the exit code is the error's.
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let Args { paths: PathArgs { config, root }, inventory, node, .. } = &args;
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u8> {
+    let Args { root, inventory, node, .. } = &args;
     let input: PrepareInput =
         if args.given { serde_json::from_reader(std::io::stdin().lock())? } else { PrepareInput::default() };
     let start_only: Option<StartOnlyTables> =
         input.held.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
-    let (config, inventory) = (config.as_deref(), inventory.as_deref());
+    let (config, inventory) = (configuration.file(), inventory.as_deref());
     let sources = Sources {
         config,
         root,

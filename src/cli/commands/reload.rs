@@ -17,14 +17,12 @@ pub(crate) struct Args {
     /// Show what would change and how it would be applied; changes nothing
     #[arg(long)]
     dry_run: bool,
-    #[command(flatten)]
-    configuration: Configuration,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let config = args.configuration.load();
-    if args.dry_run || load_config::is_missing(args.configuration.file()) {
-        return dry_run(&config?, args.configuration.file());
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u8> {
+    let config = configuration.load();
+    if args.dry_run || load_config::is_missing(configuration.file()) {
+        return dry_run(&config?, configuration.file());
     }
     // PID 1 reports a broken file. It is reachable if its run directory is the default one.
     let (config, config_error) = match config {

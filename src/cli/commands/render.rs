@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::output::error_line;
 use anyhow::Context as _;
 
-use super::PathArgs;
+use super::Configuration;
 use config::Config;
 use install::load_config;
 use install::planned::{PlanError, Planned, plan_files};
@@ -19,8 +19,9 @@ use startup::prepare::inventory;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    paths: PathArgs,
+    /// Read below this directory
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
     /// Use this inventory (the output of `slurminit detect --json`) instead of detection
     #[arg(long, value_name = "FILE")]
     inventory: Option<PathBuf>,
@@ -35,8 +36,8 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let config_file = args.paths.config.as_deref();
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u8> {
+    let config_file = configuration.file();
     let config = match load_config::load(config_file) {
         Ok(config) => config,
         Err(error) => {
@@ -44,8 +45,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             return Ok(exit_code::CONFIG);
         }
     };
-    let inventory = inventory(&config, &args.paths.root, args.inventory.as_deref())?;
-    let Planned { plan, files, .. } = match plan_files(&config, config_file, &inventory, &args.paths.root) {
+    let inventory = inventory(&config, &args.root, args.inventory.as_deref())?;
+    let Planned { plan, files, .. } = match plan_files(&config, config_file, &inventory, &args.root) {
         Ok(planned) => planned,
         Err(PlanError::Unreadable(error)) => return Err(error.into()),
         Err(PlanError::Refused(refusal)) => {
@@ -63,7 +64,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         super::print(&explain(&plan.decisions, &findings))?;
     }
     if args.diff {
-        super::print(&difference(&config, &args.paths.root, &files)?)?;
+        super::print(&difference(&config, &args.root, &files)?)?;
     }
     if !args.explain && !args.diff {
         let mut text = String::new();

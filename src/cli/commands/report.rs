@@ -35,8 +35,6 @@ pub(crate) struct Args {
     /// Print a line for each job, separated by commas
     #[arg(long)]
     csv: bool,
-    #[command(flatten)]
-    configuration: Configuration,
 }
 
 /// A job or an array, or a task of an array.
@@ -75,9 +73,9 @@ struct Reports {
     users: Vec<UserReport>,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
     let now = agent::unix();
-    let mut records = records(&args)?;
+    let mut records = records(&args, configuration)?;
     let from = now.saturating_sub(args.since);
     records.retain(|record| {
         let is_wanted = args.jobs.iter().any(|job| job.matches(record));
@@ -99,11 +97,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// The records of this node, and those of the accounting database, which has the other nodes'. Root reads the files, which need no running agent.
-fn records(args: &Args) -> anyhow::Result<Vec<JobRecord>> {
+fn records(args: &Args, configuration: &Configuration) -> anyhow::Result<Vec<JobRecord>> {
     let is_root = nix::unistd::Uid::effective().is_root();
     let own = match is_root {
-        true => agent::usage::read(&args.configuration.load()?.paths.state),
-        false => agent::usage::ask(&load_config::run_directory(args.configuration.file())?),
+        true => agent::usage::read(&configuration.load()?.paths.state),
+        false => agent::usage::ask(&load_config::run_directory(configuration.file())?),
     };
     let accounted = match SLURM.config() {
         Ok(config) if config.has_accounting() => Some(accounted(args, is_root)),

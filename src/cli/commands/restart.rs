@@ -26,15 +26,13 @@ pub(crate) struct Args {
     /// Timeout, in seconds [default: supervise.stop_timeout and ready_timeout together]
     #[arg(long, value_name = "SECONDS", value_parser = parse_wait)]
     timeout: Option<Duration>,
-    #[command(flatten)]
-    configuration: Configuration,
 }
 
 /// The maximum interval of status reads.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let config = args.configuration.load()?;
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
+    let config = configuration.load()?;
     let configured = || config.supervise.stop_timeout() + config.supervise.ready_timeout;
     let limit = args.timeout.unwrap_or_else(configured);
     let (name, directory) = (&args.name, &config.paths.run);

@@ -15,8 +15,6 @@ pub(crate) struct Args {
     /// The nodes: compute-1, or compute-[1-3]
     #[arg(required = true, value_name = "NODE")]
     nodes: Vec<String>,
-    #[command(flatten)]
-    configuration: Configuration,
 }
 
 /// Timeout for a resumed node to register. slurmctld pings it at once, and starts no job there before the response.
@@ -24,10 +22,10 @@ const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Polling interval of the nodes, because Slurm has no event for a registration.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
     // Only nodes that responded before are waited for: the others would cause a timeout.
     let (mut changed, mut resumed) = (Vec::new(), Vec::new());
-    apply_to_nodes(&args.nodes, args.configuration.file(), |node| {
+    apply_to_nodes(&args.nodes, configuration.file(), |node| {
         let step = close::resume(node);
         if matches!(step, NodeAction::Update(..)) {
             changed.push(node.name.clone());
@@ -36,7 +34,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         step
     })?;
     changed.iter().try_for_each(|name| update(name, &[NO_REASON.to_owned()]))?;
-    wait(&resumed, args.configuration.file())
+    wait(&resumed, configuration.file())
 }
 
 /// Waits until the nodes accept jobs.

@@ -6,6 +6,7 @@ mod docker_args;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use super::Configuration;
 use crate::output::{error_line, print};
 use config::{Config, DEFAULT_FILE};
 use control::launch::become_init;
@@ -52,8 +53,9 @@ fn parse_inherited(text: &str) -> Result<Inherited, serde_json::Error> {
     serde_json::from_str(text)
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u8> {
     let Args { mut start, join, detached, inherited } = args;
+    start.cluster.config.clone_from(&configuration.config);
     let inherited = inherited.unwrap_or_else(Inherited::capture);
     if detached {
         up::detach();

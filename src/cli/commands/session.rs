@@ -15,6 +15,7 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::Configuration;
 use super::columns::{Column, format_table};
 use crate::output::error_line;
 use model::{exit_code, printable};
@@ -70,12 +71,12 @@ enum Verb {
 /// How long a session with a name continues without a step.
 const KEEP: Duration = Duration::from_secs(600);
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u8> {
     match args.verb {
         Some(Verb::List) => list(),
         Some(Verb::End { name }) => Session::named(&name)?.cancel(),
         Some(Verb::SshConfig(config)) => super::print(&config.text()?),
-        Some(Verb::Proxy(proxy)) => proxy.run(),
+        Some(Verb::Proxy(proxy)) => proxy.run(configuration),
         Some(Verb::Keep { seconds }) => keep::run(Duration::from_secs(seconds)),
         Some(Verb::Stream { socket }) => stream::run(&socket),
         None => return shell(&args.request, args.name.as_deref(), &args.command),

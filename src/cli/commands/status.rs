@@ -29,15 +29,13 @@ pub(crate) struct Args {
     /// Refresh every second and at every change, until Ctrl-C
     #[arg(long, conflicts_with = "json")]
     watch: bool,
-    #[command(flatten)]
-    configuration: Configuration,
 }
 
 /// The refresh interval: ages and memory change even if the status does not.
 const REDRAW: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let directory = &load_config::run_directory(args.configuration.file())?;
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
+    let directory = &load_config::run_directory(configuration.file())?;
     let status = current(directory)?;
     let lost = lost(&status);
     let has_node = status.snapshot.prepared.as_ref().is_some_and(|prepared| !prepared.node_name.is_empty());

@@ -6,11 +6,14 @@ use control::status;
 use machine::protocol::{self, Request};
 use startup::up;
 
-pub(crate) use super::Configuration as Args;
+use super::Configuration;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args;
 
 /// Waits for the end of the cluster, unless slurminit is PID 1, whose end kills this process too.
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let config = args.load()?;
+pub(crate) fn run(_: Args, configuration: &Configuration) -> anyhow::Result<()> {
+    let config = configuration.load()?;
     let running = status::of_running_slurminit(&config.paths.run);
     client::ask(&protocol::socket(&config.paths.run), &Request::Stop)?;
     match running.filter(|status| status.process.pid != 1) {

@@ -37,8 +37,6 @@ pub(crate) struct Args {
     /// Wait until all jobs have ended; exit with 1 if one has failed
     #[arg(long)]
     wait: bool,
-    #[command(flatten)]
-    configuration: Configuration,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -58,8 +56,8 @@ const GPU_VARIABLES: [&str; 7] = [
     "SBATCH_EXCLUSIVE",
 ];
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let cluster = query_cluster(args.configuration.file())?;
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
+    let cluster = query_cluster(configuration.file())?;
     // All requests must be possible before one is submitted.
     let requests = args.targets.iter().map(|target| Ok((target, target.request(cluster.node(&target.node)?)?)));
     let requests: Vec<(&Target, GpuRequest)> = requests.collect::<anyhow::Result<_>>()?;

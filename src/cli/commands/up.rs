@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::Configuration;
 use super::health::parse_wait;
 use super::run::wait_for_running_cluster;
 use crate::output::{error_line, print_line};
@@ -33,7 +34,8 @@ impl Args {
     }
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(mut args: Args, configuration: &Configuration) -> anyhow::Result<u8> {
+    args.cluster.config.clone_from(&configuration.config);
     let directory = load_config::run_directory(args.cluster.file())?;
     if let Some(status) = status::of_running_slurminit(&directory) {
         if status.snapshot.phase != PhaseName::Stopping {

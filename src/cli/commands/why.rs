@@ -12,12 +12,10 @@ pub(crate) struct Args {
     /// The job's ID: 17, or 17_3 for a task of an array
     #[arg(value_name = "JOB")]
     job: String,
-    #[command(flatten)]
-    configuration: Configuration,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let directory = load_config::run_directory(args.configuration.file())?;
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
+    let directory = load_config::run_directory(configuration.file())?;
     let prepared = status::read(&directory).ok().and_then(|status| status.snapshot.prepared);
     let snapshot = Snapshot::query(&Client::with_total_timeout(limit::COMMAND), prepared.as_ref())?;
     let situation = snapshot.situation();

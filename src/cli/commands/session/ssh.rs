@@ -33,19 +33,11 @@ pub(super) struct Config {
     #[arg(long, value_name = "HOST", default_value = "gpu")]
     host: String,
     #[command(flatten)]
-    proxy: Options,
+    proxy: Proxy,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Proxy {
-    #[command(flatten)]
-    options: Options,
-    #[command(flatten)]
-    configuration: Configuration,
-}
-
-#[derive(Debug, clap::Args)]
-struct Options {
     #[command(flatten)]
     request: Request,
     /// The session's name: connections of one name share one job
@@ -83,9 +75,9 @@ impl Config {
 
 impl Proxy {
     /// Becomes srun, whose standard streams are the server's.
-    pub(super) fn run(self) -> anyhow::Result<()> {
-        let Options { request, name, keep } = &self.options;
-        let keys = authorized_keys(&self.configuration)?;
+    pub(super) fn run(&self, configuration: &Configuration) -> anyhow::Result<()> {
+        let Self { request, name, keep } = self;
+        let keys = authorized_keys(configuration)?;
         let host_key = host_key()?;
         let mut session = Session::find_or_submit(name, request, Duration::from_secs(keep.saturating_mul(60)))?;
         session.wait_until_running()?;
