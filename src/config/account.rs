@@ -113,27 +113,25 @@ fn optional_home<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pa
 
 /// Checks that names and IDs are unique.
 pub(super) fn check_accounts(users: &[User], groups: &[Group]) -> Result<(), Fault> {
-    let duplicate = |table: &'static str, key: &'static str, index: usize, value: &dyn fmt::Display| {
-        let what = format!("duplicate {key} {value} in [[{table}]]");
-        Fault::new(vec![table.into(), index.into(), key.into()], what)
-    };
-    let (mut names, mut ids) = (BTreeSet::new(), BTreeSet::new());
-    for (index, user) in users.iter().enumerate() {
-        if !names.insert(&user.name) {
-            return Err(duplicate("user", "name", index, &user.name));
+    check_unique("user", "name", users.iter().map(|user| &user.name))?;
+    check_unique("user", "uid", users.iter().map(|user| user.uid))?;
+    check_unique("group", "name", groups.iter().map(|group| &group.name))?;
+    check_unique("group", "gid", groups.iter().map(|group| group.gid))
+}
+
+/// Checks that each `[[table]]` has another value of this key.
+pub(super) fn check_unique<T: Ord + fmt::Display>(
+    table: &'static str,
+    key: &'static str,
+    values: impl Iterator<Item = T>,
+) -> Result<(), Fault> {
+    let mut seen = BTreeSet::new();
+    for (index, value) in values.enumerate() {
+        if seen.contains(&value) {
+            let what = format!("duplicate {key} {value} in [[{table}]]");
+            return Err(Fault::new(vec![table.into(), index.into(), key.into()], what));
         }
-        if !ids.insert(user.uid) {
-            return Err(duplicate("user", "uid", index, &user.uid));
-        }
-    }
-    let (mut names, mut ids) = (BTreeSet::new(), BTreeSet::new());
-    for (index, group) in groups.iter().enumerate() {
-        if !names.insert(&group.name) {
-            return Err(duplicate("group", "name", index, &group.name));
-        }
-        if !ids.insert(group.gid) {
-            return Err(duplicate("group", "gid", index, &group.gid));
-        }
+        seen.insert(value);
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
+use super::account::check_unique;
 use super::error::Fault;
 use super::{AccountName, Config, Role, SlurmKey, SlurmSettings};
 
@@ -46,13 +47,8 @@ impl<'de> Deserialize<'de> for Limits {
 /// Checks that names are unique, and that every user has an account if there are accounts.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     for (table, all) in [("account", &config.accounts), ("qos", &config.qos)] {
-        for (index, entry) in all.iter().enumerate() {
-            // slurmdbd writes names in lower case.
-            if all[..index].iter().any(|earlier| earlier.name.as_str().eq_ignore_ascii_case(entry.name.as_str())) {
-                let path = vec![table.into(), index.into(), "name".into()];
-                return Err(Fault::new(path, format!("duplicate name {} in [[{table}]]", entry.name)));
-            }
-        }
+        // slurmdbd writes names in lower case.
+        check_unique(table, "name", all.iter().map(|entry| entry.name.as_str().to_ascii_lowercase()))?;
     }
     // A container that joined a cluster has the controller's accounts, which slurmctld checks.
     let has_accounts = !config.accounts.is_empty() && !matches!(config.role, Role::Compute | Role::Login);

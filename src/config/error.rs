@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::Range;
 use std::path::Path;
 
 use super::secret::{is_secret, printable_part};
@@ -21,14 +20,15 @@ pub struct ConfigError {
 impl ConfigError {
     /// Adds the location to an error of serde or the TOML parser.
     pub(super) fn from_toml(error: &toml::de::Error, text: &str, origin: &Path) -> Self {
-        let span = error.span().unwrap_or(0..0);
-        let key = DeTable::parse(text).map_or_else(|_| String::new(), |table| key_at(table.get_ref(), &span));
+        let start = error.span().unwrap_or_default().start;
+        let path = DeTable::parse(text).ok().and_then(|table| path_in_table(table.get_ref(), start));
+        let key = key(&path.unwrap_or_default());
         // The message of a webhook's URL does not quote it.
         let what = match is_secret(&key) && !key.ends_with("url") {
             true => "invalid value (hidden, because it may be a secret)".to_owned(),
             false => error.message().replace('\n', "; "),
         };
-        Self { place: place(text, origin, span.start, &key), what }
+        Self { place: place(text, origin, start, &key), what }
     }
 
     /// The value of a variable is not allowed.
@@ -85,7 +85,7 @@ impl Fault {
     /// Looks up the path in the text.
     pub fn at(self, text: &str, origin: &Path) -> ConfigError {
         let start = find(&self.path, text);
-        ConfigError { place: place(text, origin, start.unwrap_or(0), &self.key()), what: self.what }
+        ConfigError { place: place(text, origin, start.unwrap_or(0), &key(&self.path)), what: self.what }
     }
 
     /// The problem and the expected value.
@@ -97,13 +97,15 @@ impl Fault {
     pub(super) fn is_set(path: &[Step], text: &str) -> bool {
         find(path, text).is_some()
     }
+}
 
-    fn key(&self) -> String {
-        self.path.iter().fold(String::new(), |key, step| match step {
-            Step::Key(name) => join(&key, name),
-            Step::Index(index) => format!("{key}[{index}]"),
-        })
-    }
+/// The path as a key: `user[0].uid`.
+fn key(path: &[Step]) -> String {
+    path.iter().fold(String::new(), |key, step| match step {
+        Step::Key(name) if key.is_empty() => name.to_string(),
+        Step::Key(name) => format!("{key}.{name}"),
+        Step::Index(index) => format!("{key}[{index}]"),
+    })
 }
 
 /// The offset of the value at `path`.
@@ -148,10 +150,6 @@ fn find_nested_list(table: &DeTable<'_>) -> Option<Vec<Step>> {
     })
 }
 
-fn join(parent: &str, key: &str) -> String {
-    if parent.is_empty() { key.to_owned() } else { format!("{parent}.{key}") }
-}
-
 /// The place of `offset`, with line and column counted from 1; `key` is empty if the file is not TOML.
 fn place(text: &str, origin: &Path, offset: usize, key: &str) -> String {
     let offset = (0..=offset.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
@@ -165,34 +163,23 @@ fn place(text: &str, origin: &Path, offset: usize, key: &str) -> String {
     format!("{}:{line}:{column}: {key}{separator}in `{shown}`", origin.display())
 }
 
-/// The dotted key at the start of `span`: the deepest key whose name or value contains it.
-fn key_at(table: &DeTable<'_>, span: &Range<usize>) -> String {
-    key_in_table(table, span.start).unwrap_or_default()
+/// The path to the deepest key or item whose name or value contains this place.
+fn path_in_table(table: &DeTable<'_>, offset: usize) -> Option<Vec<Step>> {
+    table.iter().find_map(|(key, value)| {
+        let rest = path_in_value(value.get_ref(), offset);
+        let is_here = || key.span().contains(&offset) || value.span().contains(&offset);
+        let rest = rest.or_else(|| is_here().then(Vec::new))?;
+        Some([vec![Step::from(key.get_ref().to_string())], rest].concat())
+    })
 }
 
-fn key_in_table(table: &DeTable<'_>, offset: usize) -> Option<String> {
-    for (key, value) in table {
-        let name: &str = key.get_ref();
-        if let Some(inner) = key_in_value(value.get_ref(), offset) {
-            return Some(if inner.starts_with('[') { format!("{name}{inner}") } else { join(name, &inner) });
-        }
-        if key.span().contains(&offset) || value.span().contains(&offset) {
-            return Some(name.to_owned());
-        }
-    }
-    None
-}
-
-fn key_in_value(value: &DeValue<'_>, offset: usize) -> Option<String> {
+fn path_in_value(value: &DeValue<'_>, offset: usize) -> Option<Vec<Step>> {
     match value {
-        DeValue::Table(table) => key_in_table(table, offset),
+        DeValue::Table(table) => path_in_table(table, offset),
         DeValue::Array(items) => items.iter().enumerate().find_map(|(index, item)| {
-            let here = format!("[{index}]");
-            match key_in_value(item.get_ref(), offset) {
-                Some(inner) if inner.starts_with('[') => Some(format!("{here}{inner}")),
-                Some(inner) => Some(format!("{here}.{inner}")),
-                None => item.span().contains(&offset).then_some(here),
-            }
+            let rest = path_in_value(item.get_ref(), offset);
+            let rest = rest.or_else(|| item.span().contains(&offset).then(Vec::new))?;
+            Some([vec![index.into()], rest].concat())
         }),
         _ => None,
     }

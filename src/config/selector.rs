@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use serde::de::{Deserializer, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use toml::Value;
 
 use model::inventory::{Gpu, MigInstance, PciAddress, Vendor};
 
@@ -16,7 +16,8 @@ const MIN_UUID_LENGTH: usize = 8;
 const MAX_INDEX: u32 = 255;
 
 /// Selects GPUs by number, UUID, PCI address, model or vendor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
 pub struct GpuSelector {
     kind: Target,
     /// The operator's text.
@@ -66,10 +67,15 @@ fn words(model: &str) -> Vec<String> {
     model.split(|c| !is_part(c)).filter(|word| !word.is_empty()).map(str::to_ascii_lowercase).collect()
 }
 
-impl TryFrom<String> for GpuSelector {
+impl TryFrom<Value> for GpuSelector {
     type Error = String;
 
-    fn try_from(text: String) -> Result<Self, Self::Error> {
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        let text = match value {
+            Value::String(text) => text,
+            Value::Integer(number) => number.to_string(),
+            _ => return Err("expected a GPU's number, UUID, PCI address or model".to_owned()),
+        };
         let lower = text.trim().to_ascii_lowercase();
         let kind = parse(&lower).filter(|_| text.len() <= MAX_LENGTH && !text.contains(char::is_control));
         let expected = "expected a number (\"0\", \"amd 0\"), UUID, PCI address, model (\"NVIDIA H200\") or vendor from `slurminit detect`";
@@ -112,42 +118,12 @@ impl fmt::Display for GpuSelector {
     }
 }
 
-impl Serialize for GpuSelector {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text)
-    }
-}
-
-impl<'de> Deserialize<'de> for GpuSelector {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TextOrNumber)
-    }
-}
-
-struct TextOrNumber;
-
-impl Visitor<'_> for TextOrNumber {
-    type Value = GpuSelector;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a GPU's number, UUID, PCI address or model")
-    }
-
-    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<GpuSelector, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<GpuSelector, E> {
-        GpuSelector::try_from(text.to_owned()).map_err(E::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn kind(text: &str) -> Option<Target> {
-        GpuSelector::try_from(text.to_owned()).ok().map(|selector| selector.kind)
+        GpuSelector::try_from(Value::from(text)).ok().map(|selector| selector.kind)
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The part of the configuration that becomes slurm.conf.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
+use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
-use serde::{Deserialize, Serialize};
+use toml::Value;
 
+use super::account::check_unique;
 use super::error::Fault;
 use model::value::{FeatureName, NodeName};
 
@@ -184,7 +185,8 @@ impl TryFrom<String> for TopLevelKey {
 
 /// A value in slurm.conf without control characters, quotes, `#`, or a final backslash, so it cannot affect other
 /// settings. An empty value means "leave the key out, so that Slurm's default applies".
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
 pub struct SlurmValue(String);
 
 model::text_type!(SlurmValue);
@@ -208,43 +210,23 @@ impl TryFrom<String> for SlurmValue {
     }
 }
 
-impl<'de> Deserialize<'de> for SlurmValue {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Scalar;
-        impl<'de> Visitor<'de> for Scalar {
-            type Value = SlurmValue;
+impl TryFrom<Value> for SlurmValue {
+    type Error = String;
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string, a number, true, false, or a list of strings")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<SlurmValue, E> {
-                SlurmValue::try_from(text.to_owned()).map_err(E::custom)
-            }
-
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<SlurmValue, E> {
-                Ok(SlurmValue(number.to_string()))
-            }
-
-            fn visit_f64<E: de::Error>(self, number: f64) -> Result<SlurmValue, E> {
-                Ok(SlurmValue(number.to_string()))
-            }
-
-            fn visit_bool<E: de::Error>(self, yes: bool) -> Result<SlurmValue, E> {
-                Ok(SlurmValue(if yes { "YES" } else { "NO" }.to_owned()))
-            }
-
-            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<SlurmValue, A::Error> {
-                let mut items = Vec::new();
-                while let Some(item) = list.next_element::<String>()? {
-                    items.push(item);
-                }
-                SlurmValue::try_from(items.join(",")).map_err(de::Error::custom)
-            }
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        let items = |values: Vec<Value>| values.into_iter().map(Value::try_into).collect::<Result<Vec<String>, _>>();
+        match value {
+            Value::String(text) => Self::try_from(text),
+            Value::Integer(number) => Ok(Self(number.to_string())),
+            Value::Float(number) => Ok(Self(number.to_string())),
+            Value::Boolean(yes) => Ok(Self(if yes { "YES" } else { "NO" }.to_owned())),
+            Value::Array(values) => Self::try_from(items(values).map_err(|_| NOT_A_VALUE)?.join(",")),
+            Value::Datetime(_) | Value::Table(_) => Err(NOT_A_VALUE.to_owned()),
         }
-        deserializer.deserialize_any(Scalar)
     }
 }
+
+const NOT_A_VALUE: &str = "expected a string, a number, true, false, or a list of strings";
 
 /// A partition: its name, and the keys of its line in slurm.conf as Slurm spells them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -305,12 +287,5 @@ impl<'de> Deserialize<'de> for Partition {
 
 /// slurmctld exits if two lines have the same PartitionName.
 pub(super) fn check_partitions(partitions: &[Partition]) -> Result<(), Fault> {
-    let mut seen = BTreeSet::new();
-    for (index, partition) in partitions.iter().enumerate() {
-        if !seen.insert(partition.name.as_str()) {
-            let what = format!("duplicate partition name `{}`", partition.name);
-            return Err(Fault::new(vec!["partition".into(), index.into(), "name".into()], what));
-        }
-    }
-    Ok(())
+    check_unique("partition", "name", partitions.iter().map(|partition| partition.name.as_str()))
 }
