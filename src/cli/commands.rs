@@ -29,6 +29,7 @@ mod nodes;
 mod notebook;
 mod oci;
 mod oom_score;
+mod period;
 mod power;
 mod prepare;
 mod prolog;

@@ -164,7 +164,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn parser_never_panics(text in "(?s).{0,120}") {
-            let _ = GpuSelector::try_from(text);
+            let _ = GpuSelector::try_from(Value::from(text));
         }
     }
 }

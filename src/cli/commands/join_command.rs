@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Configuration;
+use super::period::parse_period;
 use crate::output::error_line;
 use anyhow::{Context as _, bail, ensure};
 use config::token::{Token, TokenContents};
@@ -33,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS")]
     address: Option<Ipv4Addr>,
     /// Validity of the token: 30m, 12h, 7d
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = line::parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_period)]
     expires: Duration,
     /// The name of the new container, and of the node unless --network is host [default: compute, or compute-N]
     #[arg(long, value_name = "NAME", value_parser = line::parse_word)]

@@ -3,10 +3,12 @@
 pub(super) mod summary;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde::Serialize;
 
 use super::columns::{Column, dash, format_table, wrap};
+use super::period::parse_period;
 use super::{Configuration, json, print};
 use crate::output::error_line;
 use faults::usage::JobRecord;
@@ -28,7 +30,7 @@ pub(crate) struct Args {
     user: Option<String>,
     /// Only jobs that ran in this time: 90m, 12h, 7d
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_period)]
-    since: u64,
+    since: Duration,
     /// Print everything as JSON
     #[arg(long, conflicts_with = "csv")]
     json: bool,
@@ -59,14 +61,6 @@ fn parse_job(text: &str) -> Result<JobName, String> {
     Ok(JobName { id: number(id)?, task: task.map(number).transpose()? })
 }
 
-/// Seconds.
-fn parse_period(text: &str) -> Result<u64, String> {
-    let unit = [("m", 60), ("h", 3600), ("d", 86_400), ("w", 604_800)].into_iter();
-    let mut units =
-        unit.filter_map(|(unit, seconds)| text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(seconds));
-    units.next().ok_or_else(|| "not a time such as 90m, 12h or 7d".to_owned())
-}
-
 #[derive(Debug, Serialize)]
 struct Reports {
     jobs: Vec<JobReport>,
@@ -76,7 +70,7 @@ struct Reports {
 pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
     let now = agent::unix();
     let mut records = records(&args, configuration)?;
-    let from = now.saturating_sub(args.since);
+    let from = now.saturating_sub(args.since.as_secs());
     records.retain(|record| {
         let is_wanted = args.jobs.iter().any(|job| job.matches(record));
         let is_recent = args.jobs.is_empty() && record.job.end.is_none_or(|end| end >= from);
@@ -129,7 +123,7 @@ fn records(args: &Args, configuration: &Configuration) -> anyhow::Result<Vec<Job
 /// The records in the AdminComment of jobs. Slurm decides whose jobs this user may see.
 fn accounted(args: &Args, is_root: bool) -> anyhow::Result<Vec<JobRecord>> {
     let which = match args.jobs.as_slice() {
-        [] => format!("--starttime=now-{}seconds", args.since),
+        [] => format!("--starttime=now-{}seconds", args.since.as_secs()),
         jobs => format!("--jobs={}", jobs.iter().map(|job| job.id.to_string()).collect::<Vec<_>>().join(",")),
     };
     let options = ["--allocations", "--parsable2", "--noheader", "--format=AdminComment", &which];

@@ -105,7 +105,12 @@ fn submit(args: &Args, target: &Target, request: &GpuRequest) -> anyhow::Result<
     sbatch.args(request.gres.as_ref().map(|gres| format!("--gres={gres}")));
     let mut wrapped = OsString::from("--wrap=");
     wrapped.push(script(&args.command));
-    let output = tool::output(sbatch.arg(wrapped), SUBMIT_TIMEOUT).context("sbatch")?;
+    run_sbatch(sbatch.arg(wrapped))
+}
+
+/// Submits with `--parsable`, and returns the job's ID.
+pub(super) fn run_sbatch(sbatch: &mut Command) -> anyhow::Result<String> {
+    let output = tool::output(sbatch, SUBMIT_TIMEOUT).context("sbatch")?;
     let stdout = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     anyhow::ensure!(output.status.success(), "sbatch: {}", first_line([errors.as_ref(), stdout.as_ref()]));

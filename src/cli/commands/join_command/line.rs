@@ -1,7 +1,6 @@
 //! The printed command, and the advice beside it.
 
 use std::fmt;
-use std::time::Duration;
 
 use config::token::TokenContents;
 use model::inventory::GpuType;
@@ -106,21 +105,6 @@ fn is_word(text: &str, punctuation: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || punctuation.contains(c))
 }
 
-/// Parses `90s`, `30m`, `12h`, `7d`; at most a year.
-pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
-    let invalid = || "not a time; use a number and s, m, h or d, at most a year: 30m, 12h, 7d".to_owned();
-    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(invalid)?;
-    let unit = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err(invalid()),
-    };
-    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    seconds.filter(|seconds| (1..=366 * 86_400).contains(seconds)).map(Duration::from_secs).ok_or_else(invalid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,18 +136,6 @@ mod tests {
             assert!(parse_word(bad).is_err() && parse_image(bad).is_err(), "{bad}");
         }
         assert!(parse_word("lab_default").is_ok() && parse_image("registry:5000/lab/slurminit@sha256:0f").is_ok());
-    }
-
-    #[test]
-    fn parses_times_with_unit() {
-        let seconds = |text| parse_time(text).map(|time| time.as_secs());
-        assert_eq!(
-            [seconds("90s"), seconds("30m"), seconds("12h"), seconds("7d")].map(Result::unwrap),
-            [90, 1800, 43200, 604_800]
-        );
-        for bad in ["", "h", "0h", "1", "-1h", "1.5h", "400d", "99999999999999999999d", "1ä"] {
-            assert!(parse_time(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::io::{ErrorKind, Read as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -49,9 +50,9 @@ struct Client {
 impl Clients {
     /// Connects to new clients. Returns the steps whose client is gone.
     pub(super) fn gone(&mut self, job: &str) -> Vec<u32> {
-        let steps: Vec<Client> = environments(job, nix::unistd::getuid().as_raw())
+        let steps: Vec<Client> = processes(job, nix::unistd::getuid().as_raw())
             .iter()
-            .filter_map(|variables| client(variables))
+            .filter_map(|(_, variables)| client(variables))
             .collect();
         self.0.retain(|client, _| steps.contains(client));
         for client in steps {
@@ -88,16 +89,16 @@ fn client(variables: &[String]) -> Option<Client> {
     Some(Client { step: value("SLURM_STEP_ID")?.parse().ok()?, address })
 }
 
-/// The variables of each process of a user in the job. Any user can give a process the ID of another user's job, and root can read all variables.
-fn environments(job: &str, user: u32) -> Vec<Vec<String>> {
+/// The directory in /proc and the variables of each process of a user in the job. Any user can give a process the ID of another user's job, and root can read all variables.
+pub(super) fn processes(job: &str, user: u32) -> Vec<(PathBuf, Vec<String>)> {
     let own = format!("SLURM_JOB_ID={job}");
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = processes.filter(|process| process.metadata().is_ok_and(|process| process.uid() == user));
-    let variables = |path: std::path::PathBuf| {
-        let text = fs::read(path).unwrap_or_default();
-        text.split(|byte| *byte == 0).map(|one| String::from_utf8_lossy(one).into_owned()).collect::<Vec<_>>()
+    let with_variables = |path: PathBuf| {
+        let text = fs::read(path.join("environ")).unwrap_or_default();
+        (path, text.split(|byte| *byte == 0).map(|one| String::from_utf8_lossy(one).into_owned()).collect::<Vec<_>>())
     };
-    processes.map(|process| variables(process.path().join("environ"))).filter(|all| all.contains(&own)).collect()
+    processes.map(|process| with_variables(process.path())).filter(|(_, all)| all.contains(&own)).collect()
 }
 
 #[cfg(test)]
@@ -125,7 +126,7 @@ mod tests {
             .spawn()
             .unwrap();
         let own = nix::unistd::getuid().as_raw();
-        let found = [own, own + 1].map(|user| environments(&job, user).len());
+        let found = [own, own + 1].map(|user| processes(&job, user).len());
         process.kill().unwrap();
         process.wait().unwrap();
         assert_eq!(found, [1, 0]);

@@ -13,6 +13,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::client;
+use crate::commands::submit::run_sbatch;
 use crate::output::error_line;
 use model::printable;
 use model::queued_job::{COMPLETING, PENDING};
@@ -94,8 +95,6 @@ pub(crate) struct StepOptions<'a> {
 
 /// The prefix of the job's name.
 const PREFIX: &str = "session/";
-/// The timeout of a submission.
-const TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval of queries while the job is pending.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// The interval of the text about what it waits for.
@@ -169,14 +168,7 @@ impl Session {
         sbatch.args(request.gres().map(|gres| format!("--gres={gres}")));
         sbatch.args(request.mem.iter().map(|mem| format!("--mem={mem}"))).args(&request.sbatch);
         sbatch.arg(format!("--wrap=exec {} session keep {}", program.display(), keep.as_secs()));
-        let output = sys::tool::output(&mut sbatch, TIMEOUT).context("sbatch")?;
-        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        anyhow::ensure!(
-            output.status.success(),
-            "{}",
-            sys::tool::answer::first_line([stderr.as_ref(), stdout.as_ref()])
-        );
-        let job = stdout.trim().split(';').next().unwrap_or_default().to_owned();
+        let job = run_sbatch(&mut sbatch)?;
         Ok(Self { name: name.to_owned(), job, state: PENDING.to_owned(), ..Self::default() })
     }
 

@@ -3,13 +3,13 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use nix::fcntl::OFlag;
 
-use super::client::Clients;
+use super::client::{Clients, processes};
 use slurm::client::{Client, limit};
 use watch::agent::unix;
 
@@ -84,20 +84,13 @@ fn warn(job: &str, minutes: u64) {
 
 /// The terminals of this user's processes that have the job's id in their environment.
 fn terminals(job: &str) -> Vec<PathBuf> {
-    let variable = format!("SLURM_JOB_ID={job}");
     let own = nix::unistd::getuid().as_raw();
-    let has_variable = |process: &Path| {
-        let environment = fs::read(process.join("environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|one| one == variable.as_bytes())
-    };
     let is_terminal = |path: &PathBuf| {
         let metadata = fs::symlink_metadata(path).ok();
         path.starts_with("/dev/pts") && metadata.is_some_and(|it| it.file_type().is_char_device() && it.uid() == own)
     };
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
-    let of_job = processes.filter(|process| has_variable(process));
-    let mut all: Vec<PathBuf> =
-        of_job.filter_map(|process| fs::read_link(process.join("fd/0")).ok()).filter(is_terminal).collect();
+    let inputs = processes(job, own).into_iter().filter_map(|(process, _)| fs::read_link(process.join("fd/0")).ok());
+    let mut all: Vec<PathBuf> = inputs.filter(is_terminal).collect();
     all.sort();
     all.dedup();
     all
