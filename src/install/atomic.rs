@@ -91,13 +91,8 @@ pub(super) fn stage<'a>(dir: &'a Dir, name: &'a str, content: &[u8]) -> io::Resu
 }
 
 fn stage_as<'a>(dir: &'a Dir, name: &'a str, content: &[u8], mode: u32, owner: (u32, u32)) -> io::Result<Staged<'a>> {
-    let staged = Staged { dir, name, new: write_beside(dir, name, content, mode, None)? };
-    let file = &staged.new.file;
-    let metadata = file.metadata()?;
-    if (metadata.uid(), metadata.gid()) != owner {
-        fchown(file, Some(owner.0), Some(owner.1))?;
-    }
-    file.sync_all()?;
+    let staged = Staged { dir, name, new: write_beside(dir, name, content, mode, Some(owner))? };
+    staged.new.file.sync_all()?;
     Ok(staged)
 }
 
@@ -124,7 +119,7 @@ pub(super) fn replace_secret(
     mode: u32,
     owner: Option<&Owner>,
 ) -> io::Result<()> {
-    let new = write_beside(dir, name, content, mode, owner)?;
+    let new = write_beside(dir, name, content, mode, owner.and_then(Owner::ids))?;
     dir.rename(&new.name, name).inspect_err(|_| drop(dir.remove(&new.name)))
 }
 
@@ -142,15 +137,16 @@ struct NewFile {
 }
 
 /// Writes a new file in the same directory; removes it on error.
-fn write_beside(dir: &Dir, name: &str, content: &[u8], mode: u32, owner: Option<&Owner>) -> io::Result<NewFile> {
+fn write_beside(dir: &Dir, name: &str, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> io::Result<NewFile> {
     let new = format!("{name}.new");
     // The name may be taken: by a killed start, or by another user.
     dir.remove(&new)?;
     let write = || {
         let mut file = dir.create(&new, mode)?;
         // The mode comes first: changing it after the owner would need CAP_FOWNER.
-        if let Some(owner) = owner {
-            owner.give(&file)?;
+        let found = file.metadata()?;
+        if let Some((user, group)) = owner.filter(|ids| *ids != (found.uid(), found.gid())) {
+            fchown(&file, Some(user), Some(group))?;
         }
         file.write_all(content)?;
         Ok(file)

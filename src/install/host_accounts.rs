@@ -54,13 +54,9 @@ fn read(root: &Path, path: &Path) -> Result<String, (String, String)> {
         "--volume /etc/passwd:/host/etc/passwd:ro --volume /etc/group:/host/etc/group:ro, and from = \"/host/etc\"";
     let chown =
         format!("mount it read-only, or make root the owner: chown root {shown} and its directory, and chmod go-w");
-    let file = trusted_path::open_file(root, path).map_err(|error| match error {
-        UntrustedPath::Io { path, error } => (format!("{}: {error}", path.display()), mount.to_owned()),
-        UntrustedPath::Foreign { path, uid } => (format!("{} belongs to uid {uid}", path.display()), chown.clone()),
-        UntrustedPath::Open { path, mode } => {
-            (format!("others may write {} (mode {mode:04o})", path.display()), chown.clone())
-        }
-        UntrustedPath::Link { path } => (format!("{} is a link that root did not make", path.display()), chown.clone()),
+    let file = trusted_path::open_file(root, path).map_err(|untrusted| {
+        let is_unreadable = matches!(untrusted, UntrustedPath::Io { .. });
+        (untrusted.reason(), if is_unreadable { mount.to_owned() } else { chown.clone() })
     })?;
     let unreadable = |error: io::Error| (format!("{shown}: {error}"), mount.to_owned());
     if let Some(why) = trusted_path::changeable_by_others(&file, None).map_err(unreadable)? {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::fcntl::{Flock, FlockArg};
 
@@ -16,8 +16,34 @@ use sys::trusted_path;
 /// # Errors
 /// The file cannot be read.
 pub fn has_host_name(root: &Path, name: &str) -> io::Result<bool> {
+    Ok(has_name(&read_hosts(root)?, name))
+}
+
+/// The text of /etc/hosts; empty if there is none.
+fn read_hosts(root: &Path) -> io::Result<String> {
     let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
-    Ok(has_name(&String::from_utf8_lossy(&etc.read("hosts")?), name))
+    match etc.read("hosts") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        text => Ok(String::from_utf8_lossy(&text?).into_owned()),
+    }
+}
+
+/// Changes /etc/hosts, and returns whether the text differs. The engine mounts this file, so it cannot be replaced by a rename. With a
+/// read-only root it cannot be written at all.
+fn change_hosts(root: &Path, change: impl Fn(&str) -> String) -> io::Result<bool> {
+    let is_current = |text: &str| change(text) == text;
+    if is_current(&read_hosts(root)?) {
+        return Ok(false);
+    }
+    let _lock = lock_hosts(root)?;
+    let new = change(&read_hosts(root)?);
+    let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
+    // The text before the first change stays the same, so that a concurrent reader still finds it.
+    let mut file = etc.open_or_create("hosts", 0o644)?;
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(new.as_bytes())?;
+    file.set_len(u64::try_from(new.len()).unwrap_or(u64::MAX))?;
+    Ok(true)
 }
 
 /// Adds `name` with this address to /etc/hosts, unless it is there. Returns whether it did.
@@ -29,34 +55,14 @@ pub fn has_host_name(root: &Path, name: &str) -> io::Result<bool> {
 /// # Errors
 /// The file cannot be read or written.
 pub fn install_host_name(root: &Path, name: &str, address: IpAddr) -> Result<bool, InstallError> {
-    let path = Path::new("/etc/hosts");
-    add(root, path, name, address).map_err(|error| InstallError::Hosts {
-        path: PathBuf::from(path),
-        name: name.to_owned(),
-        error,
-    })
-}
-
-fn add(root: &Path, path: &Path, name: &str, address: IpAddr) -> io::Result<bool> {
-    let etc = trusted_path::open(root, path.parent().unwrap_or(path)).map_err(io::Error::other)?;
-    let text = match etc.read("hosts") {
-        Ok(text) => String::from_utf8_lossy(&text).into_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(error),
-    };
-    if has_name(&text, name) {
-        return Ok(false);
-    }
-    // The engine mounts this file, so it cannot be replaced by a rename. With a read-only root it cannot be written at
-    // all.
-    let mut file = match etc.open_to_write("hosts") {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => etc.create("hosts", 0o644)?,
-        outcome => outcome?,
-    };
-    file.seek(SeekFrom::End(0))?;
-    let break_line = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-    file.write_all(format!("{break_line}{address}\t{name}\n").as_bytes())?;
-    Ok(true)
+    let added = change_hosts(root, |text| {
+        let break_line = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        match has_name(text, name) {
+            true => text.to_owned(),
+            false => format!("{text}{break_line}{address}\t{name}\n"),
+        }
+    });
+    added.map_err(|error| InstallError::Hosts { path: "/etc/hosts".into(), name: name.to_owned(), error })
 }
 
 /// The lock file in /run, writable only for root.
@@ -81,8 +87,7 @@ pub enum HostsWriter {
 /// # Errors
 /// The file cannot be read.
 pub fn node_names_writer(root: &Path, names: &[&str]) -> io::Result<HostsWriter> {
-    let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
-    let text = String::from_utf8_lossy(&etc.read("hosts")?).into_owned();
+    let text = read_hosts(root)?;
     let (ours, theirs): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.ends_with(MARK));
     Ok(match (ours.join("\n"), theirs.join("\n")) {
         (ours, _) if names.iter().any(|name| has_name(&ours, name)) => HostsWriter::Slurminit,
@@ -96,9 +101,7 @@ pub fn node_names_writer(root: &Path, names: &[&str]) -> io::Result<HostsWriter>
 /// # Errors
 /// The file cannot be read.
 pub fn is_loopback_name(root: &Path, name: &str) -> io::Result<bool> {
-    let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
-    let text = String::from_utf8_lossy(&etc.read("hosts")?).into_owned();
-    Ok(has_loopback(&text, name))
+    Ok(has_loopback(&read_hosts(root)?, name))
 }
 
 /// Adds the nodes' names and addresses to /etc/hosts, and corrects what it added before: a node may come back with another address.
@@ -107,24 +110,9 @@ pub fn is_loopback_name(root: &Path, name: &str) -> io::Result<bool> {
 /// # Errors
 /// The file cannot be read or written.
 pub fn install_node_names(root: &Path, nodes: &[(String, String)]) -> Result<(), InstallError> {
-    let path = PathBuf::from("/etc/hosts");
-    let name = nodes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-    update_hosts(root, nodes).map_err(|error| InstallError::Hosts { path, name, error })
-}
-
-fn update_hosts(root: &Path, nodes: &[(String, String)]) -> io::Result<()> {
-    let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
-    let mut file = etc.open_to_write("hosts")?;
-    let _lock = lock_hosts(root)?;
-    let old = String::from_utf8_lossy(&etc.read("hosts")?).into_owned();
-    let new = render_hosts(&old, nodes);
-    if new == old {
-        return Ok(());
-    }
-    // The text before the first change stays the same, so that a concurrent reader still finds it.
-    file.seek(SeekFrom::Start(0))?;
-    file.write_all(new.as_bytes())?;
-    file.set_len(u64::try_from(new.len()).unwrap_or(u64::MAX))
+    let name = || nodes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    let changed = change_hosts(root, |old| render_hosts(old, nodes));
+    changed.map(drop).map_err(|error| InstallError::Hosts { path: "/etc/hosts".into(), name: name(), error })
 }
 
 /// Takes a lock, because jobs start concurrently. It is not on /etc/hosts itself: any reader could lock that file and block job starts.
@@ -179,17 +167,10 @@ fn render_hosts(old: &str, nodes: &[(String, String)]) -> String {
 /// # Errors
 /// The file cannot be read or written.
 pub fn install_address(root: &Path, name: &str, address: &str) -> io::Result<bool> {
-    let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
-    let mut file = etc.open_or_create("hosts", 0o644)?;
-    let text = String::from_utf8_lossy(&trusted_path::read_whole(&file)?).into_owned();
-    let current = text.lines().find(|line| has_name(line, name)).and_then(|line| line.split_whitespace().next());
-    if current == Some(address) {
-        return Ok(false);
-    }
-    // The new text is longer, so it overwrites the old one completely.
-    file.seek(SeekFrom::Start(0))?;
-    file.write_all(format!("{address}\t{name}\n{text}").as_bytes())?;
-    Ok(true)
+    change_hosts(root, |text| {
+        let current = text.lines().find(|line| has_name(line, name)).and_then(|line| line.split_whitespace().next());
+        if current == Some(address) { text.to_owned() } else { format!("{address}\t{name}\n{text}") }
+    })
 }
 
 /// Whether a name has addresses, and none of them is a loopback address.
@@ -217,10 +198,7 @@ fn names(line: &str) -> impl Iterator<Item = &str> {
 
 /// Whether a line of /etc/hosts (hosts(5)) contains the name, in any case.
 fn has_name(text: &str, name: &str) -> bool {
-    text.lines().any(|line| {
-        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
-        words.next().is_some() && words.any(|word| word.eq_ignore_ascii_case(name))
-    })
+    text.lines().any(|line| names(line).any(|word| word.eq_ignore_ascii_case(name)))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use config::{AccountName, Config, Paths};
 use model::inventory::{Finding, Kind};
 use plan::sshd::{SshdInput, sshd_config};
 use sys::tool::{self, answer::Answer};
-use sys::trusted_path::{self, Dir, UntrustedPath, is_ours};
+use sys::trusted_path::{self, Dir, is_ours};
 use sys::under;
 
 /// The directory to which sshd's unprivileged process changes its root (privilege separation).
@@ -162,7 +162,7 @@ fn collect_keys(config: &Config, root: &Path) -> Result<(BTreeMap<String, String
 /// The files in the directory of keys. Kubernetes has directories there whose names begin with a dot.
 fn key_file_names(root: &Path, from: &Path) -> Result<Vec<String>, String> {
     let names = trusted_path::open(root, from)
-        .map_err(|error| reason(&error, from))
+        .map_err(|error| error.reason())
         .and_then(|directory| directory.names().map_err(|error| format!("{}: {error}", from.display())))?;
     let mut names: Vec<String> = names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
     names.retain(|name| !name.starts_with('.'));
@@ -184,7 +184,7 @@ fn read_user_keys(root: &Path, from: &Path, name: &str, config: &Config, passwd:
     if configured.is_none() && uid.is_some_and(|uid| SYSTEM_IDS.iter().any(|ids| ids.contains(&uid))) {
         return rejected("a system user cannot log in".to_owned());
     }
-    let file = trusted_path::open_file(root, &path).map_err(|error| reason(&error, &path))?;
+    let file = trusted_path::open_file(root, &path).map_err(|error| error.reason())?;
     let unreadable = |error: io::Error| format!("{}: {error}", path.display());
     if let Some(why) = trusted_path::changeable_by_others(&file, uid).map_err(unreadable)? {
         return rejected(why);
@@ -194,16 +194,6 @@ fn read_user_keys(root: &Path, from: &Path, name: &str, config: &Config, passwd:
     }
     let bytes = trusted_path::read_whole(&file).map_err(unreadable)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned() + "\n")
-}
-
-/// The reason without the repair, which differs here.
-fn reason(untrusted: &UntrustedPath, path: &Path) -> String {
-    match untrusted {
-        UntrustedPath::Foreign { path, uid } => format!("{} belongs to uid {uid}", path.display()),
-        UntrustedPath::Open { path, mode } => format!("others may write {} (mode {mode:04o})", path.display()),
-        UntrustedPath::Link { path } => format!("{} is a link that root did not make", path.display()),
-        UntrustedPath::Io { error, .. } => format!("{}: {error}", path.display()),
-    }
 }
 
 /// Writes the files that differ, and removes those of users without keys. Returns whether anything changed.

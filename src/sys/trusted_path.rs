@@ -63,6 +63,16 @@ impl UntrustedPath {
         Self::Io { path: path.to_owned(), error: error.into() }
     }
 
+    /// The reason without a repair, for paths outside of `[paths]`.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Foreign { path, uid } => format!("{} belongs to uid {uid}", path.display()),
+            Self::Open { path, mode } => format!("others may write {} (mode {mode:04o})", path.display()),
+            Self::Link { path } => format!("{} is a link that root did not make", path.display()),
+            Self::Io { path, error } => format!("{}: {error}", path.display()),
+        }
+    }
+
     /// Whether nothing exists at the path.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
