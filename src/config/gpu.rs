@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{ComputeCapability, Floors, GpuSelector, Shards, Sharing};
+use super::{ComputeCapability, GpuSelector, Shards, Sharing};
 use faults::usage::IdlePolicy;
 use model::value;
 
@@ -44,11 +44,6 @@ impl GpuSettings {
     /// How jobs can share GPUs, if they can.
     pub fn sharing(&self) -> Option<Sharing> {
         self.shards.map(Sharing::Shards).or_else(|| self.mps.then_some(Sharing::Mps))
-    }
-
-    /// The minimum requirements for each GPU.
-    pub fn floors(&self) -> Floors {
-        Floors { compute: self.min_compute, memory_mib: self.min_memory_mib }
     }
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::entries::{cuda, work};
 use super::facts::{CudaFacts, Environment, Observed};
 use super::{Observation, Observations};
-use config::{ComputeCapability, Floors};
+use config::{ComputeCapability, GpuSettings};
 use model::inventory::{Access, Condition, Gpu, Inventory, MigInstance};
 
 /// The facts that the requirements are compared with.
@@ -21,7 +21,7 @@ pub struct RequirementFacts<'a> {
     /// CUDA in this container.
     pub cuda: &'a CudaFacts,
     /// The operator's minimum requirements.
-    pub floors: &'a Observed<Floors>,
+    pub minimum: &'a Observed<GpuSettings>,
 }
 
 /// A requirement and the observation about it.
@@ -38,14 +38,13 @@ pub struct Requirement {
 pub fn requirements(facts: &RequirementFacts<'_>) -> Vec<Requirement> {
     let gpus: Vec<&Gpu> = facts.inventory.usable_gpus().collect();
     let conditions: Vec<&Condition> = gpus.iter().filter_map(|gpu| gpu.condition.as_ref()).collect();
-    let (floors, config_error) = match facts.floors {
-        Ok(floors) => (*floors, None),
-        Err(why) => (Floors::default(), Some(Observations::could_not_look(why.as_str()))),
-    };
+    let minimum = facts.minimum.as_ref().ok();
+    let config_error = facts.minimum.as_ref().err().map(|why| Observations::could_not_look(why.as_str()));
     let for_each_condition =
         |check: fn(&Condition) -> Option<Observations>| conditions.iter().filter_map(move |it| check(it));
-    let compute = |gpu: &&Gpu| compute(gpu, floors.compute?);
-    let memory = |gpu: &&Gpu| floors.memory_mib.map(|minimum| memory(gpu, minimum)).unwrap_or_default();
+    let compute = |gpu: &&Gpu| compute(gpu, minimum?.min_compute?);
+    let memory =
+        |gpu: &&Gpu| minimum.and_then(|minimum| Some(memory(gpu, minimum.min_memory_mib?))).unwrap_or_default();
     let answers: [(&'static str, Vec<Observations>); 7] = [
         ("cuda-version", driver(facts).into_iter().collect()),
         ("configuration", config_error.into_iter().collect()),

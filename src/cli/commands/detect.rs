@@ -99,10 +99,10 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<(
     });
     // A broken configuration must not hide the hardware.
     let config = configuration.load();
-    let floors = config.as_ref().map(|config| config.gpu.floors()).map_err(ToString::to_string);
+    let minimum = config.as_ref().map(|config| config.gpu.clone()).map_err(ToString::to_string);
     let has_cuda = inventory.cuda_driver().is_some();
     let (environment, cuda) = (look::environment(), if has_cuda { look::cuda(&root) } else { CudaFacts::default() });
-    let facts = RequirementFacts { inventory: &inventory, environment: &environment, cuda: &cuda, floors: &floors };
+    let facts = RequirementFacts { inventory: &inventory, environment: &environment, cuda: &cuda, minimum: &minimum };
     let requirements = requirements(&facts);
     // Only for this container: with --root, the support of container images is unknown.
     let images = (root == Path::new("/")).then(Images::detect);

@@ -41,10 +41,10 @@ fn faulty(index: u32) -> Condition {
 }
 
 /// Formats each requirement as one line, followed by its cause and repair.
-fn verdicts(inventory: &Inventory, image_cuda: Option<&str>, floors: &Observed<Floors>) -> String {
+fn verdicts(inventory: &Inventory, image_cuda: Option<&str>, minimum: &Observed<GpuSettings>) -> String {
     let environment = Environment { cuda_version: image_cuda.map(str::to_owned), ..Environment::default() };
     let cuda = CudaFacts::default();
-    let facts = RequirementFacts { inventory, environment: &environment, cuda: &cuda, floors };
+    let facts = RequirementFacts { inventory, environment: &environment, cuda: &cuda, minimum };
     let line = |Requirement { name, observation: Observation { verdict, seen, cause, repair } }: Requirement| {
         let why = cause.zip(repair).map(|(cause, repair)| format!("\n    {cause}\n    {repair}")).unwrap_or_default();
         format!("{name}: {verdict:?}: {seen}{why}\n")
@@ -52,8 +52,8 @@ fn verdicts(inventory: &Inventory, image_cuda: Option<&str>, floors: &Observed<F
     requirements(&facts).into_iter().map(line).collect()
 }
 
-fn floors(compute: &str, memory_mib: u64) -> Observed<Floors> {
-    Ok(Floors { compute: compute.parse().ok(), memory_mib: Some(memory_mib) })
+fn minimum(compute: &str, memory_mib: u64) -> Observed<GpuSettings> {
+    Ok(GpuSettings { min_compute: compute.parse().ok(), min_memory_mib: Some(memory_mib), ..GpuSettings::default() })
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn reports_verdict_for_each_requirement() {
         ],
         ..Inventory::default()
     };
-    insta::assert_snapshot!(verdicts(&inventory, Some("13.0"), &floors("8.0", 16_385)));
+    insta::assert_snapshot!(verdicts(&inventory, Some("13.0"), &minimum("8.0", 16_385)));
 }
 
 #[test]
@@ -96,8 +96,8 @@ fn gives_no_verdict_without_driver_report() {
         gpus: vec![gpu("nvidia", 0, None, None, Some(silent)), gpu("nvidia", 1, None, None, None)],
         ..Inventory::default()
     };
-    assert_eq!(verdicts(&inventory, None, &floors("9.0", 1)), "");
-    assert_eq!(verdicts(&Inventory::default(), Some("12.4"), &Ok(Floors::default())), "");
+    assert_eq!(verdicts(&inventory, None, &minimum("9.0", 1)), "");
+    assert_eq!(verdicts(&Inventory::default(), Some("12.4"), &Ok(GpuSettings::default())), "");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn driver_verdict_follows_minimum_of_cuda_version() {
         (Some("x"), None, Some("12.4")),
     ] {
         let inventory = Inventory { drivers: vec![nvidia(version, cuda)], ..Inventory::default() };
-        seen += &verdicts(&inventory, image_cuda, &Ok(Floors::default()));
+        seen += &verdicts(&inventory, image_cuda, &Ok(GpuSettings::default()));
     }
     insta::assert_snapshot!(seen);
 }

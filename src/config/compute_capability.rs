@@ -1,18 +1,9 @@
-//! Minimum requirements for GPUs.
+//! CUDA's compute capability.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-
-/// The `min_...` keys of `[gpu]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Floors {
-    /// The minimum CUDA compute capability.
-    pub compute: Option<ComputeCapability>,
-    /// The minimum memory in MiB.
-    pub memory_mib: Option<u64>,
-}
 
 /// CUDA's compute capability, such as `8.0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
