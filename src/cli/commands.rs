@@ -113,16 +113,22 @@ impl Outcome for u8 {
 }
 
 macro_rules! verbs {
-    ($option:ident; $($(#[$line:meta])* $verb:ident($module:ident $(, $configuration:ident)?),)*) => {
+    (
+        $option:ident;
+        public { $($(#[$line:meta])* $verb:ident($module:ident $(, $configuration:ident)?),)* }
+        internal { $($(#[$hidden_line:meta])* $hidden:ident($hidden_module:ident $(, $hidden_configuration:ident)?),)* }
+    ) => {
         #[derive(Debug, clap::Subcommand)]
         pub(crate) enum Verb {
             $($(#[$line])* $verb($module::Args),)*
+            $($(#[$hidden_line])* #[command(hide = true)] $hidden($hidden_module::Args),)*
         }
 
         impl Verb {
             pub(crate) fn run(self, $option: &Configuration) -> anyhow::Result<u8> {
                 match self {
                     $(Self::$verb(args) => $module::run(args $(, $configuration)?).map(Outcome::code),)*
+                    $(Self::$hidden(args) => $hidden_module::run(args $(, $hidden_configuration)?).map(Outcome::code),)*
                 }
             }
         }
@@ -131,118 +137,102 @@ macro_rules! verbs {
 
 verbs! {
     configuration;
-    /// Start the cluster and supervise its daemons (the image's entry point)
-    Run(run, configuration),
-    /// Start the cluster in a container whose PID 1 is another program, and wait until it is ready
-    Up(up, configuration),
-    /// Show the GPUs, CPUs and memory that this container can use
-    Detect(detect, configuration),
-    /// Show the Slurm files that a start would write; changes nothing
-    Render(render, configuration),
-    /// Check a slurminit.toml, or show each effective value and its origin
-    Config(config, configuration),
-    /// Check Docker and the GPUs of this host, and write compose.gpus.yaml and .env
-    Configure(configure),
-    /// Check for all known faults, on the host or in the container, and show the repairs
-    Doctor(doctor, configuration),
-    /// Detect, plan, render and install; PID 1 runs it as a child
-    #[command(hide = true)]
-    Prepare(prepare, configuration),
-    /// Write each user's login environment for Slurm; PID 1 runs it as a child
-    #[command(hide = true)]
-    Environments(environments, configuration),
-    /// Create the accounts, users and QOS of the configuration; PID 1 runs it as a child
-    #[command(hide = true)]
-    Associations(associations, configuration),
-    /// Notify running jobs at a stop, requeue lost ones at a start; PID 1 runs it as a child
-    #[command(hide = true)]
-    Jobs(jobs),
-    /// Check the liveness of the daemons; PID 1 runs it as a child
-    #[command(hide = true)]
-    Liveness(liveness),
-    /// Execute a command as another user; PID 1 runs it for users of a directory service
-    #[command(hide = true)]
-    AsUser(as_user),
-    /// Monitor the GPUs while the container runs; PID 1 runs it as a child
-    #[command(hide = true)]
-    Agent(agent, configuration),
-    /// Sample one vendor's GPUs repeatedly; the agent runs it as a child
-    #[command(hide = true)]
-    Look(look),
-    /// Post a message to a webhook; the agent runs it as a child
-    #[command(hide = true)]
-    Webhook(webhook),
-    /// Write which job has which GPU, for exporters on the host; slurmd runs it
-    #[command(hide = true)]
-    JobMap(job_map),
-    /// Keep oom_score_adj of jobs' and users' processes above the daemons'; PID 1 runs it as a child
-    #[command(hide = true)]
-    OomScore(oom_score),
-    /// Free a unit's port that another process took; PID 1 runs it as a child
-    #[command(hide = true)]
-    FreePort(free_port),
-    /// Let a job find its nodes by their names; slurmd runs it before the job's first process on a node
-    #[command(hide = true)]
-    Prolog(prolog),
-    /// Kill processes that a job left behind; slurmd runs it at the end of each job
-    #[command(hide = true)]
-    Epilog(epilog),
-    /// Run a step of a job in a container image; slurmstepd runs it
-    #[command(hide = true)]
-    Oci(oci),
-    /// Run an operator's command before or after a job; slurmd runs it
-    #[command(hide = true)]
-    Hook(hook),
-    /// Create the accounting database at its first start, and execute mariadbd; PID 1 runs it
-    #[command(hide = true)]
-    Mariadb(mariadb),
-    /// Start or stop nodes with the operator's command; slurmctld runs it
-    #[command(hide = true)]
-    Power(power),
-    /// Hand mail of a job to a relay; slurmctld runs it
-    #[command(hide = true)]
-    Mail(mail),
-    /// Serve metrics and the page; PID 1 runs it
-    #[command(hide = true)]
-    Metrics(metrics),
-    /// Detect again and apply changes of hardware and configuration, with as few restarts as possible
-    Reload(reload, configuration),
-    /// Show the daemons, the node and the GPUs
-    Status(status, configuration),
-    /// Show all nodes of the cluster and the users of their GPUs
-    Nodes(nodes, configuration),
-    /// Drain nodes: no new jobs start there, running jobs continue
-    Drain(drain, configuration),
-    /// Resume drained nodes
-    Resume(resume, configuration),
-    /// Release a GPU for a reset on the host, and give it back to jobs
-    Gpu(gpu, configuration),
-    /// Make a token for the REST API, which authenticates its holder as that user
-    Token(token),
-    /// Show what jobs did with their GPUs: use, memory, energy, waste, with hints
-    Report(report, configuration),
-    /// Explain why a job waits, who holds what it requests, and what would let it start now
-    Why(why, configuration),
-    /// Show how many GPU and CPU hours each user has used
-    Usage(usage),
-    /// Import, list and remove container images for jobs (`srun --container=NAME`)
-    Image(image, configuration),
-    /// Start an interactive shell in a job, or connect to it with ssh and VS Code
-    Session(session, configuration),
-    /// Run JupyterLab in a job, at a port of this container
-    Notebook(notebook),
-    /// Submit a command to particular nodes and GPUs, one job for each
-    Submit(submit, configuration),
-    /// Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1
-    Health(health, configuration),
-    /// Restart a daemon or service, and wait until it is ready
-    Restart(restart, configuration),
-    /// Stop the container in order, as `docker stop` does
-    Stop(stop, configuration),
-    /// Show the last lines of a daemon, of a service, or of slurminit itself
-    Logs(logs, configuration),
-    /// Print the command that joins another machine to this controller's cluster (it contains the cluster's key)
-    JoinCommand(join_command, configuration),
-    /// Print the arguments of sbatch for the resources of a method.json
-    SbatchArgs(sbatch_args),
+    public {
+        /// Start the cluster and supervise its daemons (the image's entry point)
+        Run(run, configuration),
+        /// Start the cluster in a container whose PID 1 is another program, and wait until it is ready
+        Up(up, configuration),
+        /// Show the GPUs, CPUs and memory that this container can use
+        Detect(detect, configuration),
+        /// Show the Slurm files that a start would write; changes nothing
+        Render(render, configuration),
+        /// Check a slurminit.toml, or show each effective value and its origin
+        Config(config, configuration),
+        /// Check Docker and the GPUs of this host, and write compose.gpus.yaml and .env
+        Configure(configure),
+        /// Check for all known faults, on the host or in the container, and show the repairs
+        Doctor(doctor, configuration),
+        /// Detect again and apply changes of hardware and configuration, with as few restarts as possible
+        Reload(reload, configuration),
+        /// Show the daemons, the node and the GPUs
+        Status(status, configuration),
+        /// Show all nodes of the cluster and the users of their GPUs
+        Nodes(nodes, configuration),
+        /// Drain nodes: no new jobs start there, running jobs continue
+        Drain(drain, configuration),
+        /// Resume drained nodes
+        Resume(resume, configuration),
+        /// Release a GPU for a reset on the host, and give it back to jobs
+        Gpu(gpu, configuration),
+        /// Make a token for the REST API, which authenticates its holder as that user
+        Token(token),
+        /// Show what jobs did with their GPUs: use, memory, energy, waste, with hints
+        Report(report, configuration),
+        /// Explain why a job waits, who holds what it requests, and what would let it start now
+        Why(why, configuration),
+        /// Show how many GPU and CPU hours each user has used
+        Usage(usage),
+        /// Import, list and remove container images for jobs (`srun --container=NAME`)
+        Image(image, configuration),
+        /// Start an interactive shell in a job, or connect to it with ssh and VS Code
+        Session(session, configuration),
+        /// Run JupyterLab in a job, at a port of this container
+        Notebook(notebook),
+        /// Submit a command to particular nodes and GPUs, one job for each
+        Submit(submit, configuration),
+        /// Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1
+        Health(health, configuration),
+        /// Restart a daemon or service, and wait until it is ready
+        Restart(restart, configuration),
+        /// Stop the container in order, as `docker stop` does
+        Stop(stop, configuration),
+        /// Show the last lines of a daemon, of a service, or of slurminit itself
+        Logs(logs, configuration),
+        /// Print the command that joins another machine to this controller's cluster (it contains the cluster's key)
+        JoinCommand(join_command, configuration),
+        /// Print the arguments of sbatch for the resources of a method.json
+        SbatchArgs(sbatch_args),
+    }
+    internal {
+        /// Detect, plan, render and install; PID 1 runs it as a child
+        Prepare(prepare, configuration),
+        /// Write each user's login environment for Slurm; PID 1 runs it as a child
+        Environments(environments, configuration),
+        /// Create the accounts, users and QOS of the configuration; PID 1 runs it as a child
+        Associations(associations, configuration),
+        /// Notify running jobs at a stop, requeue lost ones at a start; PID 1 runs it as a child
+        Jobs(jobs),
+        /// Check the liveness of the daemons; PID 1 runs it as a child
+        Liveness(liveness),
+        /// Execute a command as another user; PID 1 runs it for users of a directory service
+        AsUser(as_user),
+        /// Monitor the GPUs while the container runs; PID 1 runs it as a child
+        Agent(agent, configuration),
+        /// Sample one vendor's GPUs repeatedly; the agent runs it as a child
+        Look(look),
+        /// Post a message to a webhook; the agent runs it as a child
+        Webhook(webhook),
+        /// Write which job has which GPU, for exporters on the host; slurmd runs it
+        JobMap(job_map),
+        /// Keep oom_score_adj of jobs' and users' processes above the daemons'; PID 1 runs it as a child
+        OomScore(oom_score),
+        /// Free a unit's port that another process took; PID 1 runs it as a child
+        FreePort(free_port),
+        /// Let a job find its nodes by their names; slurmd runs it before the job's first process on a node
+        Prolog(prolog),
+        /// Kill processes that a job left behind; slurmd runs it at the end of each job
+        Epilog(epilog),
+        /// Run a step of a job in a container image; slurmstepd runs it
+        Oci(oci),
+        /// Run an operator's command before or after a job; slurmd runs it
+        Hook(hook),
+        /// Create the accounting database at its first start, and execute mariadbd; PID 1 runs it
+        Mariadb(mariadb),
+        /// Start or stop nodes with the operator's command; slurmctld runs it
+        Power(power),
+        /// Hand mail of a job to a relay; slurmctld runs it
+        Mail(mail),
+        /// Serve metrics and the page; PID 1 runs it
+        Metrics(metrics),
+    }
 }
