@@ -25,9 +25,6 @@ pub trait HostGpus: fmt::Debug {
         self.is_present()
     }
 
-    /// Whether the requirements of a trial are met.
-    fn is_ready_for_trial(&self) -> bool;
-
     /// Whether the GPUs' driver works.
     fn is_ready(&self, situation: &Situation) -> bool;
 

@@ -20,10 +20,6 @@ impl HostGpus for FileGpus {
         self.has_files()
     }
 
-    fn is_ready_for_trial(&self) -> bool {
-        self.is_complete()
-    }
-
     fn is_ready(&self, _: &Situation) -> bool {
         self.is_complete()
     }

@@ -26,7 +26,7 @@ pub fn trials(image: &str, no_trial: bool, deadline: Duration, situation: &Situa
     };
     let trial = |gpus: &dyn HostGpus| match precondition {
         Err(why) => Trial::Skipped(why),
-        Ok(()) if !gpus.is_ready_for_trial() => Trial::Skipped("a check above failed"),
+        Ok(()) if !gpus.is_ready(situation) => Trial::Skipped("a check above failed"),
         Ok(()) => run_trial(gpus, image, situation),
     };
     Trials(situation.gpus.iter().map(|gpus| (gpus.vendor(), trial(gpus.as_ref()))).collect())

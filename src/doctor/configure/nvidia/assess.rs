@@ -30,10 +30,6 @@ impl HostGpus for Nvidia {
         self.is_present() || self.has_dxg
     }
 
-    fn is_ready_for_trial(&self) -> bool {
-        !self.gpus.is_empty()
-    }
-
     fn is_ready(&self, situation: &Situation) -> bool {
         self.is_present() && !self.hardware(situation).iter().any(Observations::has_failed)
     }
