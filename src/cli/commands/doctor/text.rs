@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde_json::json;
 
 use doctor::{ExaminedEntry, Observation, Verdict, worst_verdict};
 use model::printable;
@@ -50,33 +50,18 @@ fn summary(examined: &[ExaminedEntry]) -> String {
     )
 }
 
-#[derive(Serialize)]
-struct Output<'a> {
-    place: &'a str,
-    verdict: Verdict,
-    entries: Vec<ReportedEntry<'a>>,
-}
-
-#[derive(Serialize)]
-struct ReportedEntry<'a> {
-    id: &'a str,
-    part: &'a str,
-    symptoms: &'a [&'a str],
-    looked_at: &'a str,
-    verdict: Verdict,
-    observations: &'a [Observation],
-}
-
 /// The report as JSON.
 pub(super) fn json(place: &str, examined: &[ExaminedEntry]) -> serde_json::Result<String> {
-    let entries = examined.iter().map(|ExaminedEntry { part, entry, observations }| ReportedEntry {
-        id: entry.id,
-        part,
-        symptoms: entry.symptoms,
-        looked_at: entry.examines,
-        verdict: observations.verdict(),
-        observations: observations.observations(),
-    });
-    let report = Output { place, verdict: worst_verdict(examined), entries: entries.collect() };
-    crate::commands::json(&report)
+    let entry = |ExaminedEntry { part, entry, observations }: &ExaminedEntry| {
+        json!({
+            "id": entry.id,
+            "part": part,
+            "symptoms": entry.symptoms,
+            "looked_at": entry.examines,
+            "verdict": observations.verdict(),
+            "observations": observations.observations(),
+        })
+    };
+    let entries: Vec<_> = examined.iter().map(entry).collect();
+    crate::commands::json(&json!({ "place": place, "verdict": worst_verdict(examined), "entries": entries }))
 }
