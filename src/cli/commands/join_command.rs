@@ -16,7 +16,6 @@ use config::token::{Token, TokenContents};
 use config::{Config, Layers, Role};
 use install::load_config;
 use line::{JoinCommand, Network};
-use model::exit_code;
 use mounts::SharedMount;
 use slurm::client::Client;
 use sys::trusted_path;
@@ -47,14 +46,8 @@ pub(crate) struct Args {
     volume: Vec<SharedMount>,
 }
 
-pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u8> {
-    let layers = match load_config::layers(configuration.file()) {
-        Ok(layers) => layers,
-        Err(error) => {
-            error_line(format_args!("slurminit: {error}"));
-            return Ok(exit_code::CONFIG);
-        }
-    };
+pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
+    let layers = load_config::layers(configuration.file())?;
     let config = &layers.config;
     require_controller(config)?;
     let network = network(&args)?;
@@ -82,7 +75,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
             config.paths.config.display()
         ));
     }
-    Ok(exit_code::SUCCESS)
+    Ok(())
 }
 
 fn require_controller(config: &Config) -> anyhow::Result<()> {

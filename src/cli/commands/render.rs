@@ -3,12 +3,10 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::output::error_line;
 use anyhow::Context as _;
 
 use super::Configuration;
 use config::Config;
-use install::load_config;
 use install::planned::{PlanError, Planned, plan_files};
 use model::exit_code;
 use model::inventory::Finding;
@@ -38,13 +36,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u8> {
     let config_file = configuration.file();
-    let config = match load_config::load(config_file) {
-        Ok(config) => config,
-        Err(error) => {
-            error_line(format_args!("slurminit: {error}"));
-            return Ok(exit_code::CONFIG);
-        }
-    };
+    let config = configuration.load()?;
     let inventory = inventory(&config, &args.root, args.inventory.as_deref())?;
     let Planned { plan, files, .. } = match plan_files(&config, config_file, &inventory, &args.root) {
         Ok(planned) => planned,
