@@ -86,7 +86,7 @@ fn write_our_files(container: &Container) -> Result<(), String> {
         if outcome.ok { Ok(outcome.stdout) } else { Err(format!("{command}: {}", outcome.stderr)) }
     };
     let inventory = output(
-        container.run("slurminit detect --root /machine --nvml-library libnvidia-ml.so.1 --json"),
+        container.run("SLURMINIT_NVML_LIBRARY=libnvidia-ml.so.1 slurminit detect --root /machine --json"),
         "slurminit detect",
     )?;
     container.write(Path::new("/tmp/inventory.json"), &inventory);

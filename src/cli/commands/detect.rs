@@ -13,7 +13,6 @@ use images::runtime::{self, Backend};
 use model::inventory::Inventory;
 use model::printable;
 use probe::Options;
-use probe::vendor::nvidia::request::Request;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -26,9 +25,6 @@ pub(crate) struct Args {
     /// Timeout of the whole detection
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     timeout: Duration,
-    /// The NVIDIA management library, if it is not in the usual places
-    #[arg(long, env = "SLURMINIT_NVML_LIBRARY", hide = true, value_name = "FILE")]
-    nvml_library: Option<PathBuf>,
 }
 
 /// The output of `--json`.
@@ -85,18 +81,9 @@ pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<()> {
     let root = args.root.display();
     anyhow::ensure!(args.root.is_dir(), "--root {root}: no such directory; use one that contains proc, sys and dev");
-    // An empty variable counts as unset, as in `docker run -e NAME=`.
-    let nvml_library = args.nvml_library.filter(|path| !path.as_os_str().is_empty());
-    let request = Request::from_environment();
-    let (root, deadline) = (args.root, args.timeout);
-    let inventory = probe::detect(&Options {
-        root: root.clone(),
-        deadline,
-        nvml_library,
-        request,
-        conditions: true,
-        ..Options::default()
-    });
+    let root = args.root;
+    let inventory =
+        probe::detect(&Options { conditions: true, ..Options::from_environment(root.clone(), args.timeout) });
     // A broken configuration must not hide the hardware.
     let config = configuration.load();
     let minimum = config.as_ref().map(|config| config.gpu.clone()).map_err(ToString::to_string);
