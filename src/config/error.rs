@@ -37,8 +37,8 @@ impl ConfigError {
     }
 
     /// An invalid value that does not come from the file.
-    pub(super) fn invalid(place: String, value: &str, expected: impl fmt::Display) -> Self {
-        Self { place, what: format!("`{}` is not valid: {expected}", value.escape_default()) }
+    pub(super) fn invalid(place: impl Into<String>, value: &str, expected: impl fmt::Display) -> Self {
+        Self { place: place.into(), what: format!("`{}` is not valid: {expected}", value.escape_default()) }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-use super::error::{Fault, Step};
+use super::error::Fault;
 use super::{Config, ConfigError, FeatureName, NodeName, NodeRange, Role};
 
 /// The maximum number of nodes; each is a slurmd in this container.
@@ -95,10 +95,9 @@ impl Config {
     /// The number is not possible.
     pub fn with_simulated_nodes(mut self, nodes: u32) -> Result<Self, ConfigError> {
         self.simulate.nodes = Some(nodes);
-        match find_invalid_key(&self) {
-            Some((_, why)) => Err(ConfigError::invalid("the option --nodes".to_owned(), &nodes.to_string(), why)),
-            None => Ok(self),
-        }
+        let invalid = |fault: Fault| ConfigError::invalid("the option --nodes", &nodes.to_string(), fault.what());
+        check(&self).map_err(invalid)?;
+        Ok(self)
     }
 
     /// The simulated nodes, if this container has any.
@@ -144,10 +143,10 @@ fn node_groups(config: &Config) -> impl Iterator<Item = OtherNodes> {
     }))
 }
 
-/// The invalid key and the reason.
-fn find_invalid_key(config: &Config) -> Option<(Vec<Step>, String)> {
+/// Checks the simulated nodes.
+pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let simulate = &config.simulate;
-    let at = |key: &'static str, why: String| Some((vec!["simulate".into(), key.into()], why));
+    let at = |key: &'static str, why: String| Err(Fault::new(vec!["simulate".into(), key.into()], why));
     let node_keys = [
         ("cpus", simulate.cpus.is_some()),
         ("memory_mib", simulate.memory_mib.is_some()),
@@ -156,8 +155,10 @@ fn find_invalid_key(config: &Config) -> Option<(Vec<Step>, String)> {
     ];
     match simulate.nodes {
         None if simulate.node.is_empty() => {
-            let (key, _) = node_keys.into_iter().find(|(_, is_set)| *is_set)?;
-            return at(key, "requires nodes in [simulate]".to_owned());
+            return match node_keys.into_iter().find(|(_, is_set)| *is_set) {
+                Some((key, _)) => at(key, "requires nodes in [simulate]".to_owned()),
+                None => Ok(()),
+            };
         }
         Some(nodes) if !(1..=MAX_NODES).contains(&(nodes as usize)) => {
             return at("nodes", format!("expected 1 to {MAX_NODES} nodes"));
@@ -167,11 +168,12 @@ fn find_invalid_key(config: &Config) -> Option<(Vec<Step>, String)> {
     if let Some((key, why)) = find_invalid_resource(simulate.cpus, simulate.memory_mib, simulate.gpus) {
         return at(key, why);
     }
-    find_invalid_group(config).or_else(|| find_port_conflict(config))
+    check_groups(config)?;
+    check_ports(config)
 }
 
-/// The reason why the ports of the nodes are invalid: too many, or in conflict with `[metrics] listen`.
-fn find_port_conflict(config: &Config) -> Option<(Vec<Step>, String)> {
+/// The ports of the nodes may not be too many, or in conflict with `[metrics] listen`.
+fn check_ports(config: &Config) -> Result<(), Fault> {
     let count: usize = node_groups(config).map(|group| group.name.names().len()).sum();
     let (first, metrics) = (usize::from(config.slurm.daemon_port), config.metrics.listen.map(|address| address.port()));
     let last = first + count - 1 + OTHER_PORTS;
@@ -179,19 +181,19 @@ fn find_port_conflict(config: &Config) -> Option<(Vec<Step>, String)> {
     let why = match metrics.filter(|port| (first..=last).contains(&usize::from(*port))) {
         _ if last > usize::from(u16::MAX) => format!("{what}; the last port would be {last}"),
         Some(port) => format!("{what}; the port {port} of `[metrics] listen` is in this range"),
-        None => return None,
+        None => return Ok(()),
     };
-    Some((vec!["simulate".into()], why))
+    Err(Fault::new(vec!["simulate".into()], why))
 }
 
-/// The invalid key of a `[[simulate.node]]` and the reason.
-fn find_invalid_group(config: &Config) -> Option<(Vec<Step>, String)> {
+/// Checks each `[[simulate.node]]`.
+fn check_groups(config: &Config) -> Result<(), Fault> {
     let first = usize::from(config.simulate.nodes.is_some());
     let mut seen: BTreeSet<String> =
         node_groups(config).take(first).flat_map(|identical| identical.name.names()).collect();
     for (index, other) in config.simulate.node.iter().enumerate() {
         let at = |key: &'static str, why: String| {
-            Some((vec!["simulate".into(), "node".into(), index.into(), key.into()], why))
+            Err(Fault::new(vec!["simulate".into(), "node".into(), index.into(), key.into()], why))
         };
         let names = other.name.names();
         if names.len() + seen.len() > MAX_NODES {
@@ -207,7 +209,7 @@ fn find_invalid_group(config: &Config) -> Option<(Vec<Step>, String)> {
             return at(key, why);
         }
     }
-    None
+    Ok(())
 }
 
 /// An invalid resource of a node and the reason.
@@ -221,14 +223,6 @@ fn find_invalid_resource(
         (_, Some(0), _) => Some(("memory_mib", "a node needs at least 1 MiB".to_owned())),
         (_, _, Some(gpus)) if gpus > MAX_GPUS => Some(("gpus", format!("a node has at most {MAX_GPUS} GPUs"))),
         _ => None,
-    }
-}
-
-/// Checks the simulated nodes.
-pub(super) fn check(config: &Config) -> Result<(), Fault> {
-    match find_invalid_key(config) {
-        Some((path, why)) => Err(Fault::new(path, why)),
-        None => Ok(()),
     }
 }
 
