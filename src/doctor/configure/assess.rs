@@ -200,15 +200,17 @@ pub fn compose(compose: Compose) -> Observations {
 }
 
 /// The repair of a failed trial, where it depends on vendor and engine.
-pub(super) struct Repairs<'a> {
-    pub(super) tool: &'a str,
-    pub(super) toolkit: &'a str,
-    pub(super) device: &'a str,
-    pub(super) permission: &'a str,
+#[derive(Debug)]
+#[expect(missing_docs, reason = "each is the repair of a component at fault, or the program that shows the driver")]
+pub struct Repairs {
+    pub tool: &'static str,
+    pub toolkit: String,
+    pub device: &'static str,
+    pub permission: &'static str,
 }
 
 /// The report's line about a failed trial.
-pub(super) fn failed_trial(failure: &Failure, is_explained: bool, repairs: &Repairs<'_>) -> Observations {
+pub(super) fn failed_trial(failure: &Failure, is_explained: bool, repairs: &Repairs) -> Observations {
     let what = format!("trial failed ({}): {}", failure.component.as_str(), failure.message);
     if is_explained {
         return Observations::fail(what, "see above", "fix the problem above, then run this again");
@@ -219,7 +221,7 @@ pub(super) fn failed_trial(failure: &Failure, is_explained: bool, repairs: &Repa
             "Docker could not run the container",
             "docker run --rm --entrypoint true slurminit:latest tests Docker without GPUs",
         ),
-        Component::Toolkit => ("Docker has no method to pass the GPUs", repairs.toolkit),
+        Component::Toolkit => ("Docker has no method to pass the GPUs", repairs.toolkit.as_str()),
         Component::Driver => ("the host's driver does not work, or was updated without a reboot", of_driver.as_str()),
         Component::Device => {
             ("a device file is missing on the engine's host, or was not passed to the container", repairs.device)

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use super::assess::{Repairs, failed_trial};
 use super::choice::GpuId;
-use super::passthrough::{PassMethod, Trial};
+use super::passthrough::{Component, PassMethod, Trial};
 use super::situation::{PlatformKind, Situation};
 use model::inventory::{Observations, Vendor};
 
@@ -43,8 +44,23 @@ pub trait HostGpus: fmt::Debug {
     /// Checks the host's setup that passes the GPUs to containers: software, settings, groups.
     fn passthrough_setup(&self, situation: &Situation, trial: &Trial) -> Vec<Observations>;
 
+    /// The repairs of a failed trial.
+    fn repairs(&self, situation: &Situation) -> Repairs;
+
     /// The result of the trial.
-    fn trial_result(&self, situation: &Situation, trial: &Trial) -> Observations;
+    fn trial_result(&self, situation: &Situation, trial: &Trial) -> Observations {
+        match trial {
+            Trial::Passed(count) => {
+                Observations::ok(format!("a container can use {count} of them (tested with the image)"))
+            }
+            Trial::Failed(failure) => {
+                let is_explained = matches!(failure.component, Component::Toolkit | Component::Permission)
+                    && self.passthrough_setup(situation, trial).iter().any(Observations::has_failed);
+                failed_trial(failure, is_explained, &self.repairs(situation))
+            }
+            Trial::Skipped(why) => Observations::note(format!("not tested with a container: {why}")),
+        }
+    }
 
     /// The lines of the report, and whether the GPUs can be passed to containers.
     fn assess(&self, situation: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {

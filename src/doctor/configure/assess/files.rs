@@ -1,6 +1,6 @@
 //! GPUs that are passed by their device files: hardware, files, groups, trial.
 
-use super::{Repairs, failed_trial};
+use super::Repairs;
 use crate::configure::choice::{GpuId, index_range, unknown_gpu};
 use crate::configure::host_gpus::HostGpus;
 use crate::configure::passthrough::{PassMethod, Trial};
@@ -49,8 +49,13 @@ impl HostGpus for FileGpus {
         groups(self).into_iter().chain(rootless).collect()
     }
 
-    fn trial_result(&self, _: &Situation, trial: &Trial) -> Observations {
-        trial_result(self, trial)
+    fn repairs(&self, _: &Situation) -> Repairs {
+        Repairs {
+            tool: self.vendor.traits().mismatch.tool,
+            toolkit: format!("rebuild the image with --build-arg GPU_TYPE={}", self.vendor),
+            device: self.files.missing,
+            permission: self.files.rootless,
+        }
     }
 }
 
@@ -62,23 +67,6 @@ fn hardware(gpus: &FileGpus) -> Observations {
     let nodes: Vec<&str> = gpus.render_nodes.iter().map(|node| node.path.as_str()).collect();
     let shared = gpus.files.shared.map(|path| format!("{path} and ")).unwrap_or_default();
     Observations::ok(format!("{shared}{}", nodes.join(", ")))
-}
-
-/// The result of the trial.
-fn trial_result(gpus: &FileGpus, trial: &Trial) -> Observations {
-    let files = gpus.files;
-    let toolkit = format!("rebuild the image with --build-arg GPU_TYPE={}", gpus.vendor);
-    match trial {
-        Trial::Passed(count) => {
-            Observations::ok(format!("a container can use {count} of them (tested with the image)"))
-        }
-        Trial::Failed(failure) => {
-            let tool = gpus.vendor.traits().mismatch.tool;
-            let repairs = Repairs { tool, toolkit: &toolkit, device: files.missing, permission: files.rootless };
-            failed_trial(failure, false, &repairs)
-        }
-        Trial::Skipped(why) => Observations::note(format!("not tested with a container: {why}")),
-    }
 }
 
 /// This is not an error: nearly every processor has an integrated GPU that no runtime supports.

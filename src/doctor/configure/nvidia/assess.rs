@@ -1,10 +1,10 @@
 //! NVIDIA: hardware, driver, toolkit, trial.
 
 use super::{Nvidia, Smi, Toolkit};
-use crate::configure::assess::{Repairs, failed_trial};
+use crate::configure::assess::Repairs;
 use crate::configure::choice::{GpuId, unknown_gpu};
 use crate::configure::host_gpus::HostGpus;
-use crate::configure::passthrough::{Component, PassMethod, Trial};
+use crate::configure::passthrough::{PassMethod, Trial};
 use crate::configure::situation::{Engine, EngineInfo, PlatformKind, Situation};
 use model::cuda::{newest_major, oldest_driver};
 use model::inventory::gres::counted;
@@ -96,18 +96,12 @@ impl HostGpus for Nvidia {
         std::iter::once(toolkit(self, situation)).chain(cgroups(self, situation)).collect()
     }
 
-    fn trial_result(&self, situation: &Situation, trial: &Trial) -> Observations {
-        match trial {
-            // A successful trial overrides the checks of the files.
-            Trial::Passed(count) => {
-                Observations::ok(format!("a container can use {count} of them (tested with the image)"))
-            }
-            Trial::Failed(failure) => {
-                let is_explained = matches!(failure.component, Component::Toolkit | Component::Permission)
-                    && self.passthrough_setup(situation, trial).iter().any(Observations::has_failed);
-                failed_trial(failure, is_explained, &repairs(situation))
-            }
-            Trial::Skipped(why) => Observations::note(format!("not tested with a container: {why}")),
+    fn repairs(&self, situation: &Situation) -> Repairs {
+        Repairs {
+            tool: Vendor::Nvidia.traits().mismatch.tool,
+            toolkit: REGISTER.to_owned(),
+            device: "create /dev/nvidia* with nvidia-modprobe -u -c 0; check that Docker's engine runs on this host (docker context ls)",
+            permission: if situation.is_rootless() { NO_CGROUPS } else { ALLOW_CGROUPS },
         }
     }
 
@@ -245,15 +239,6 @@ fn unregistered_toolkit(engine: &Engine) -> Observations {
         "the runtime `nvidia` is not in Docker's configuration",
         repair,
     )
-}
-
-fn repairs(situation: &Situation) -> Repairs<'static> {
-    Repairs {
-        tool: Vendor::Nvidia.traits().mismatch.tool,
-        toolkit: REGISTER,
-        device: "create /dev/nvidia* with nvidia-modprobe -u -c 0; check that Docker's engine runs on this host (docker context ls)",
-        permission: if situation.is_rootless() { NO_CGROUPS } else { ALLOW_CGROUPS },
-    }
 }
 
 /// The toolkit's setting `no-cgroups`: a rootless engine needs it; with any other engine it makes the GPUs
