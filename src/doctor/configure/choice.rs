@@ -55,15 +55,12 @@ fn parse_id(text: &str) -> Result<GpuId, String> {
     // Older names of MIG instances contain slashes: MIG-GPU-UUID/0/0.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'/';
     let is_name = name.is_some_and(|name| !name.is_empty() && name.len() <= 64 && name.bytes().all(is_plain));
-    if is_index || is_name {
-        return Ok(GpuId(text.trim_start_matches('0').to_owned()).or_zero());
-    }
-    Err(format!("`{text}` is not a GPU list: expected all, or comma-separated numbers, GPU-... or MIG-... IDs"))
-}
-
-impl GpuId {
-    fn or_zero(self) -> Self {
-        if self.0.is_empty() { Self("0".to_owned()) } else { self }
+    match text.parse::<u16>() {
+        Ok(index) if is_index => Ok(GpuId(index.to_string())),
+        _ if is_name => Ok(GpuId(text.to_owned())),
+        _ => {
+            Err(format!("`{text}` is not a GPU list: expected all, or comma-separated numbers, GPU-... or MIG-... IDs"))
+        }
     }
 }
 
