@@ -183,25 +183,14 @@ fn controller(controller: &Controller) -> Observations {
     }
 }
 
-/// The subject of the node's reason in Slurm. Exactly one entry reports each subject.
-#[derive(PartialEq, Eq)]
-enum NodeReason {
-    None,
-    Gres,
-    Memory,
-    Other,
+/// Whether the node's reason in Slurm is about GPUs, which the entry `gres` reports.
+fn is_about_gres(reason: &str) -> bool {
+    reason.starts_with("gres/") || reason.contains("GRES")
 }
 
-fn classify_reason(reason: &str) -> NodeReason {
-    if reason.is_empty() {
-        NodeReason::None
-    } else if reason.starts_with("gres/") || reason.contains("GRES") {
-        NodeReason::Gres
-    } else if reason.contains("RealMemory") {
-        NodeReason::Memory
-    } else {
-        NodeReason::Other
-    }
+/// Whether the node's reason in Slurm is about memory, which the entry `real-memory` reports.
+fn is_about_memory(reason: &str) -> bool {
+    reason.contains("RealMemory") && !is_about_gres(reason)
 }
 
 fn resume(node: &NodeFacts) -> String {
@@ -220,8 +209,8 @@ fn is_drained(node: &NodeFacts) -> bool {
 
 /// Whether Slurm refuses the node for this reason. Excludes drained nodes, which the entry `drain` reports, because a
 /// drain can outlive its cause. Slurm keeps the reason of a resumed node.
-fn is_refused_because_of(node: &NodeFacts, reason: NodeReason) -> bool {
-    !is_drained(node) && node.report.verdict() != NodeVerdict::Usable && classify_reason(&node.report.reason) == reason
+fn is_refused_because_of(node: &NodeFacts, reason: fn(&str) -> bool) -> bool {
+    !is_drained(node) && node.report.verdict() != NodeVerdict::Usable && reason(&node.report.reason)
 }
 
 fn node_state(node: &NodeFacts) -> Observations {
@@ -236,9 +225,8 @@ fn node_state(node: &NodeFacts) -> Observations {
             "slurminit render --diff names what differs; write the values of `slurmd -C` and `slurmd -G` into the line; then slurminit reload",
         );
     }
-    if node.report.responding
-        && (is_drained(node) || !matches!(classify_reason(&node.report.reason), NodeReason::None | NodeReason::Other))
-    {
+    let reason = &node.report.reason;
+    if node.report.responding && (is_drained(node) || is_about_gres(reason) || is_about_memory(reason)) {
         return Observations::note(format!("{}: see the entries below", describe_node(node)));
     }
     Observations::usual_fault(describe_node(node))
@@ -275,7 +263,7 @@ fn gres(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> 
         Err(answer) => return Observations::all(found, || answer),
         Ok(node) => node,
     };
-    let refused = is_refused_because_of(node, NodeReason::Gres).then(|| Observations::usual_fault(describe_node(node)));
+    let refused = is_refused_because_of(node, is_about_gres).then(|| Observations::usual_fault(describe_node(node)));
     Observations::all(found.into_iter().chain(refused), || {
         let offered = gpus(&node.gres);
         if offered == 0 && facts.inventory().usable_gpus().next().is_none() {
@@ -294,7 +282,7 @@ fn gres(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> 
 
 fn real_memory(_: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> Observations {
     let node = observed_value(container, &container.slurm.node);
-    let refused = node.ok().filter(|node| is_refused_because_of(node, NodeReason::Memory));
+    let refused = node.ok().filter(|node| is_refused_because_of(node, is_about_memory));
     let refused = refused.map(|node| Observations::usual_fault(describe_node(node)));
     Observations::all(found.into_iter().chain(refused), || Observations::ok("the memory in slurm.conf is available"))
 }
