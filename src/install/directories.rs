@@ -62,8 +62,20 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
         return Err(InstallError::directory(&paths.state, nix::Error::EROFS.into()));
     }
     prepare_job_record(&make_owned(state.child(Paths::JOBCOMP)?, &slurm, 0o750, &mut repaired)?, &slurm);
-    let mut findings: Vec<Finding> = noexec_spool(&spool, &paths.state).into_iter().collect();
-    findings.extend(noexec_configuration(&slurm_files));
+    let (state_path, slurm_path) = (paths.state.display(), paths.slurm.display());
+    let mut findings = Vec::new();
+    // slurmd writes batch scripts to its spool directory and executes them there.
+    findings.extend(noexec(
+        &spool,
+        format!("{state_path} is mounted noexec, so no batch job (sbatch) can run"),
+        format!("mount a volume, or a tmpfs with exec: --tmpfs {state_path}:exec"),
+    ));
+    // slurmd runs the epilog from there, and drains the node if it fails.
+    findings.extend(noexec(
+        &slurm_files,
+        format!("{slurm_path} is mounted noexec, so the node is drained after the first job (Epilog error)"),
+        format!("mount the directory with exec: --tmpfs {slurm_path}:exec,size=4m"),
+    ));
     // Earlier versions gave the whole state directory to slurm, and in images it belongs to slurm even if SlurmUser is another user.
     let default_owner = Owner::of(DaemonName::Slurmctld, &Config::default(), &paths.state).ok();
     let slurm_users = [Some(slurm), default_owner].into_iter().flatten();
@@ -214,29 +226,10 @@ fn writable_configuration(root: &Path, config: &Path) -> Option<Finding> {
     }
 }
 
-/// A warning if Slurm's directory is noexec: slurmd runs the epilog from there, and drains the node if it fails.
-fn noexec_configuration(slurm_files: &Dir) -> Option<Finding> {
-    let path = slurm_files.path().display();
-    slurm_files.is_noexec().then(|| {
-        Finding::warning(
-            Kind::Files,
-            format!("{path} is mounted noexec, so the node is drained after the first job (Epilog error)"),
-            "Docker's --tmpfs mounts with noexec by default",
-            format!("mount the directory with exec: --tmpfs {path}:exec,size=4m"),
-        )
-    })
-}
-
-/// slurmd writes batch scripts to its spool directory and executes them there. Docker mounts tmpfs with `noexec`.
-fn noexec_spool(spool: &Dir, state: &Path) -> Option<Finding> {
-    spool.is_noexec().then(|| {
-        Finding::warning(
-            Kind::Files,
-            format!("{} is mounted noexec, so no batch job (sbatch) can run", state.display()),
-            "Docker's --tmpfs mounts with noexec by default",
-            format!("mount a volume, or a tmpfs with exec: --tmpfs {}:exec", state.display()),
-        )
-    })
+/// A warning if a directory is noexec from which Slurm runs programs. Docker mounts a tmpfs with `noexec`.
+fn noexec(directory: &Dir, what: String, repair: String) -> Option<Finding> {
+    let cause = "Docker's --tmpfs mounts with noexec by default";
+    directory.is_noexec().then(|| Finding::warning(Kind::Files, what, cause, repair))
 }
 
 #[cfg(test)]
