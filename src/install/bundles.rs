@@ -7,9 +7,10 @@
 use std::path::Path;
 
 use nix::unistd::geteuid;
-use sys::trusted_path::{self, Dir};
+use sys::trusted_path;
 
 use super::InstallError;
+use super::directories::{ROOT, settle};
 use config::Paths;
 
 /// Creates the directory of each account in `passwd`. Returns whether the directories of other accounts, which slurmstepd creates, are
@@ -20,7 +21,7 @@ use config::Paths;
 pub fn make_bundle_directories(run: &Path, root: &Path, passwd: &str) -> Result<bool, InstallError> {
     let (mut bundles, _) = trusted_path::make(root, &run.join(Paths::BUNDLES), &mut Vec::new())?;
     let is_root = geteuid().is_root();
-    let was_open = settle(&mut bundles, is_root.then_some((0, 0)), 0o711)?;
+    let was_open = settle(&mut bundles, ROOT, 0o711)?;
     let failure = |error| InstallError::directory(bundles.path(), error);
     if was_open {
         // In an earlier version users could create these directories, also for others.
@@ -31,15 +32,9 @@ pub fn make_bundle_directories(run: &Path, root: &Path, passwd: &str) -> Result<
         let name = uid.to_string();
         // slurmstepd may have created it meanwhile.
         let (mut directory, _) = bundles.child(&name).or_else(|_| bundles.child(&name))?;
-        settle(&mut directory, Some((uid, gid)), 0o700)?;
+        settle(&mut directory, (uid, gid), 0o700)?;
     }
     Ok(is_closed)
-}
-
-/// Returns whether other users could write there.
-fn settle(directory: &mut Dir, owner: Option<(u32, u32)>, mode: u32) -> Result<bool, InstallError> {
-    let settled = directory.set_owner_and_mode(owner, mode, &mut Vec::new());
-    settled.map_err(|error| InstallError::directory(directory.path(), error))
 }
 
 /// `name:password:uid:gid:...` (passwd(5)).

@@ -146,10 +146,18 @@ fn make_node_directories(
     for (name, _) in nodes.iter() {
         restrict_to_root(&mut spool.child(name)?.0, repaired)?;
         let (mut shared, _) = temporary.child(name)?;
-        let settled = shared.set_owner_and_mode(geteuid().is_root().then_some((0, 0)), 0o1777, &mut Vec::new());
-        settled.map_err(|error| InstallError::directory(shared.path(), error))?;
+        settle(&mut shared, ROOT, 0o1777)?;
     }
     Ok(())
+}
+
+/// Root's user and group.
+pub(super) const ROOT: (u32, u32) = (0, 0);
+
+/// Sets owner and mode; without root's rights only the mode. Returns whether other users could write there.
+pub(super) fn settle(directory: &mut Dir, owner: (u32, u32), mode: u32) -> Result<bool, InstallError> {
+    let settled = directory.set_owner_and_mode(geteuid().is_root().then_some(owner), mode, &mut Vec::new());
+    settled.map_err(|error| InstallError::directory(directory.path(), error))
 }
 
 /// Creates links that stand in for the device files of simulated GPUs.

@@ -9,8 +9,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use nix::unistd::geteuid;
-
 use super::{InstallError, accounts, atomic, directories, read_login_files};
 use config::{AccountName, Config, Paths};
 use model::inventory::{Finding, Kind};
@@ -70,8 +68,7 @@ pub fn install_sshd(config: &Config, root: &Path) -> Result<(Vec<Finding>, bool)
 /// A directory that root alone can write.
 fn make_directory(root: &Path, path: &Path, mode: u32) -> Result<Dir, InstallError> {
     let (mut directory, _) = trusted_path::make(root, path, &mut Vec::new())?;
-    let settled = directory.set_owner_and_mode(geteuid().is_root().then_some((0, 0)), mode, &mut Vec::new());
-    settled.map_err(|error| InstallError::directory(path, error))?;
+    directories::settle(&mut directory, directories::ROOT, mode)?;
     Ok(directory)
 }
 
