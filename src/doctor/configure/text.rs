@@ -25,7 +25,7 @@ pub fn render(assessment: &Assessment) -> String {
 
 fn line(observations: &Observations) -> String {
     let mut text = String::new();
-    for Observation { verdict, seen, cause, repair } in observations.observations() {
+    for Observation { verdict, seen, cause, repair, .. } in observations.observations() {
         let _ = writeln!(text, "  {} {}", verdict.mark(), printable::line(seen));
         for (label, detail) in [("cause: ", cause), ("repair:", repair)] {
             if let Some(detail) = detail {

@@ -23,13 +23,9 @@ pub(super) fn cuda_libraries(start: &StartFacts<'_>) -> Observations {
         Observations::usual_warning(format!("{found}: CUDA programs find no GPU"))
     });
     let smi = (!cuda.has_smi).then(|| {
-        Observations::hint(
-            "nvidia-smi not found in this container",
-            format!(
-                "the NVIDIA runtime mounts nvidia-smi with the driver capability \"utility\" (NVIDIA_DRIVER_CAPABILITIES {current})"
-            ),
-            "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
-        )
+        Observations::usual_hint(format!(
+            "nvidia-smi not found in this container (NVIDIA_DRIVER_CAPABILITIES {current})"
+        ))
     });
     Observations::all(library.into_iter().chain(smi), || {
         Observations::ok(format!("{} and nvidia-smi found", cuda.driver_library.as_deref().unwrap_or_default()))

@@ -44,9 +44,9 @@ pub(super) const ENTRIES: &[Entry] = &[
             "an A-series or B-series vGPU: `no CUDA-capable device is detected`",
         ],
         examines: "the model of each NVIDIA GPU, whose name ends with the vGPU's profile (`A100-40C`)",
-        cause: "the machine is a VM with a vGPU; only C-series and Q-series profiles support CUDA, and only with \
-                a licence",
-        repair: "`nvidia-smi -q | grep -A 2 'vGPU Software'` on the host; request a C-series profile from the hypervisor's administrator",
+        cause: "the machine is a VM with a vGPU; only C-series and Q-series profiles support CUDA, and without a licence the driver throttles the \
+                vGPU and later refuses CUDA",
+        repair: "`nvidia-smi -q | grep -A 2 'vGPU Software'` in the VM shows the licence; request a C-series profile from the hypervisor's administrator",
         check: Check::Anywhere(virtual_gpus),
     },
     Entry {
@@ -67,7 +67,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "NCCL: `Error while creating shared memory segment`",
         ],
         examines: "the size of /dev/shm",
-        cause: "Docker gives a container 64 MiB of shared memory; PyTorch's workers and NCCL need 1 GiB or more",
+        cause: "Docker gives a container 64 MiB of shared memory; PyTorch's DataLoader workers and NCCL need 1 GiB or more",
         repair: "`docker run --shm-size=1g ...`; compose: `shm_size: 1gb`; Kubernetes: an emptyDir with `medium: Memory` at /dev/shm",
         check: Check::Container(shared_memory),
     },
@@ -100,7 +100,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["MPICH: `process_vm_readv failed (errno 1)`, or it hangs with larger messages"],
         examines: "whether a process can read the memory of another process of its user",
         cause: "the seccomp profile of Docker before 23 or Yama (ptrace_scope) refuses it; Open MPI detects that, MPICH does not",
-        repair: "none: srun sets MPIR_CVAR_CH4_CMA_ENABLE=0; messages within a node are copied twice",
+        repair: "none: srun sets MPIR_CVAR_CH4_CMA_ENABLE=0, and messages within a node are copied twice; faster: Docker 23 or newer, and \
+                 kernel.yama.ptrace_scope=0",
         check: Check::Container(|facts, _| peer_memory(facts)),
     },
     Entry {
@@ -164,11 +165,7 @@ fn virtual_gpu(model: &str, series: char) -> Observations {
     if matches!(series, 'A' | 'B') {
         return Observations::usual_warning(format!("{model} is a {series}-series vGPU, which does not support CUDA"));
     }
-    Observations::hint(
-        format!("{model} is a vGPU (a part of a card)"),
-        "without a licence NVIDIA's driver throttles the vGPU and later refuses CUDA",
-        "nvidia-smi -q | grep -A 2 'vGPU Software' in the VM shows the licence",
-    )
+    Observations::usual_hint(format!("{model} is a vGPU (a part of a card)"))
 }
 
 fn gpu_share(facts: &Facts, container: &ContainerFacts) -> Observations {
@@ -193,11 +190,7 @@ fn peer_memory(facts: &Facts) -> Observations {
     if !facts.inventory().refuses_peer_memory {
         return Observations::ok("processes can read the memory of others of their user (process_vm_readv)");
     }
-    Observations::hint(
-        "process_vm_readv is refused; jobs get MPIR_CVAR_CH4_CMA_ENABLE=0",
-        "the engine's seccomp profile or Yama (kernel.yama.ptrace_scope) refuses it, and MPICH would abort or hang",
-        "for faster messages within a node: Docker 23 or newer, and kernel.yama.ptrace_scope=0",
-    )
+    Observations::usual_hint("process_vm_readv is refused; jobs get MPIR_CVAR_CH4_CMA_ENABLE=0")
 }
 
 fn shared_memory(facts: &Facts, container: &ContainerFacts) -> Observations {
@@ -208,11 +201,7 @@ fn shared_memory(facts: &Facts, container: &ContainerFacts) -> Observations {
     if mib >= MIN_SHARED_MIB || !has_gpu {
         return Observations::ok(format!("/dev/shm has {mib} MiB"));
     }
-    Observations::hint(
-        format!("/dev/shm has {mib} MiB"),
-        "Docker gives 64 MiB; PyTorch's DataLoader workers and NCCL need 1 GiB or more",
-        "docker run --shm-size=1g ..., or shm_size: 1gb in compose",
-    )
+    Observations::usual_hint(format!("/dev/shm has {mib} MiB"))
 }
 
 fn format_limit(limit: Limit) -> String {

@@ -101,7 +101,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "waiting-jobs",
         symptoms: &["a job stays pending"],
         examines: "squeue: pending jobs, and Slurm's reason",
-        cause: "the GPUs are in use, or the job requests more than is free or exists",
+        cause: "the resources are in use, or the job requests more than exists",
         repair: "`slurminit why N`; request less, or wait",
         check: Check::Container(|_, container| {
             let jobs = observed_value(container, &container.slurm.waiting_jobs);
@@ -267,10 +267,8 @@ fn gres(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> 
     Observations::all(found.into_iter().chain(refused), || {
         let offered = gpus(&node.gres);
         if offered == 0 && facts.inventory().usable_gpus().next().is_none() {
-            return Observations::hint(
-                "the node offers no GPU; Slurm refuses jobs that request one",
-                "no usable GPU in this container",
-                "see the entry no-gpu",
+            return Observations::note(
+                "no usable GPU here (see the entry no-gpu): Slurm refuses jobs that request one",
             );
         }
         if offered == 0 {
@@ -318,17 +316,9 @@ fn waiting_jobs(jobs: &[QueuedJob]) -> Observations {
             ),
         );
     }
-    let explain = |job: &QueuedJob| {
-        Observations::hint(
-            format!("job {} of {} {}", job.id, job.user, job.waits_for),
-            "the resources are in use, or the job requests more than exists",
-            format!("slurminit why {}; request less, or wait", job.id),
-        )
-    };
+    let explain =
+        |job: &QueuedJob| Observations::usual_hint(format!("job {} of {} {}", job.id, job.user, job.waits_for));
     let unlisted = jobs.len().saturating_sub(MAX_EXPLAINED);
-    let more = (unlisted > 0).then(|| {
-        let text = printable::count(unlisted, "more pending job");
-        Observations::hint(text, "more jobs than can run now", "squeue; slurminit why JOB")
-    });
+    let more = (unlisted > 0).then(|| Observations::usual_hint(printable::count(unlisted, "more pending job")));
     Observations::all(jobs.iter().take(MAX_EXPLAINED).map(explain).chain(more), || Observations::ok("no pending job"))
 }

@@ -127,7 +127,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "limits",
         symptoms: &["fewer CPUs or less memory than the machine has"],
         examines: "the container's cpuset, CPU quota and memory limit",
-        cause: "the container has a limit",
+        cause: "the container was created with limits",
         repair: "`docker run --cpus`, `--cpuset-cpus`, `--memory` set the limits",
         check: Check::Container(limits),
     },
@@ -137,7 +137,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "a service in the container is unreachable or drops results through a proxy (a notebook does not find its kernel)",
         ],
         examines: "http_proxy and no_proxy in the container's environment",
-        cause: "programs in this container send local requests to a proxy, which drops them",
+        cause: "programs in this container may send local requests to the proxy, which drops them",
         repair: "set `no_proxy=localhost,127.0.0.1,NAME` beside http_proxy; open the service's page without the proxy",
         check: Check::Start(Kind::Proxy, proxy),
     },
@@ -321,11 +321,7 @@ fn limits(facts: &Facts, _: &ContainerFacts) -> Observations {
     if limits.is_empty() {
         return Observations::ok("the container may use the whole machine");
     }
-    Observations::hint(
-        format!("the container may use {}", limits.join(", ")),
-        "the container was created with limits",
-        "docker run --cpus, --cpuset-cpus and --memory set the limits",
-    )
+    Observations::usual_hint(format!("the container may use {}", limits.join(", ")))
 }
 
 fn proxy(start: &StartFacts<'_>) -> Observations {
@@ -335,9 +331,5 @@ fn proxy(start: &StartFacts<'_>) -> Observations {
     if exceptions.split(',').any(|host| matches!(host.trim(), "localhost" | "*")) {
         return Observations::ok(format!("{name} is set; no_proxy contains localhost"));
     }
-    Observations::hint(
-        format!("{name} is set, but no_proxy does not contain localhost"),
-        "programs in this container may send local requests to the proxy, which drops them",
-        "set no_proxy=localhost,127.0.0.1; open pages of services without the proxy",
-    )
+    Observations::usual_hint(format!("{name} is set, but no_proxy does not contain localhost"))
 }

@@ -68,7 +68,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         examines: "numa_node of each GPU in /sys/bus/pci/devices",
         cause: "the firmware does not report the GPU's NUMA node (-1 means unknown). Most often a virtual machine \
                 without virtual NUMA",
-        repair: "none on one socket; else turn on virtual NUMA (VMware: `chipset.motherboardLayout = \"acpi\"`), or update the firmware",
+        repair: "none on one socket, where every CPU is near and TensorFlow's message is harmless; else turn on virtual NUMA (VMware: `chipset.motherboardLayout = \"acpi\"`), or update the firmware",
         check: Check::Anywhere(numa),
     },
 ];
@@ -311,9 +311,5 @@ fn numa(facts: &Facts) -> Observations {
             "{description}, on a machine with {sockets} sockets: Slurm cannot place jobs near their GPU"
         ));
     }
-    Observations::hint(
-        description,
-        "the firmware does not report the NUMA node; most often a virtual machine without virtual NUMA",
-        "no action: with one socket every CPU is near, and TensorFlow's message is harmless",
-    )
+    Observations::usual_hint(description)
 }

@@ -45,7 +45,7 @@ fn verdicts(inventory: &Inventory, image_cuda: Option<&str>, minimum: &Observed<
     let environment = Environment { cuda_version: image_cuda.map(str::to_owned), ..Environment::default() };
     let cuda = CudaFacts::default();
     let facts = RequirementFacts { inventory, environment: &environment, cuda: &cuda, minimum };
-    let line = |Requirement { name, observation: Observation { verdict, seen, cause, repair } }: Requirement| {
+    let line = |Requirement { name, observation: Observation { verdict, seen, cause, repair, .. } }: Requirement| {
         let why = cause.zip(repair).map(|(cause, repair)| format!("\n    {cause}\n    {repair}")).unwrap_or_default();
         format!("{name}: {verdict:?}: {seen}{why}\n")
     };

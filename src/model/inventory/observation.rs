@@ -46,6 +46,9 @@ pub struct Observation {
     /// The repair.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repair: Option<String>,
+    /// Whether cause and repair are those of the check.
+    #[serde(skip)]
+    pub is_usual: bool,
 }
 
 impl Observation {
@@ -66,7 +69,11 @@ pub struct Observations(Vec<Observation>);
 
 impl Observations {
     fn plain(verdict: Verdict, seen: impl Into<String>) -> Self {
-        Self(vec![Observation { verdict, seen: seen.into(), cause: None, repair: None }])
+        Self(vec![Observation { verdict, seen: seen.into(), cause: None, repair: None, is_usual: false }])
+    }
+
+    fn usual(verdict: Verdict, seen: impl Into<String>) -> Self {
+        Self(vec![Observation { verdict, seen: seen.into(), cause: None, repair: None, is_usual: true }])
     }
 
     /// The check found no problem.
@@ -84,14 +91,19 @@ impl Observations {
         Self::plain(Verdict::CouldNotLook, why)
     }
 
+    /// No problem, but an improvement is possible, with the usual cause and repair of the check.
+    pub fn usual_hint(seen: impl Into<String>) -> Self {
+        Self::usual(Verdict::Note, seen)
+    }
+
     /// Works, but degraded, with the usual cause and repair of the check.
     pub fn usual_warning(seen: impl Into<String>) -> Self {
-        Self::plain(Verdict::Warn, seen)
+        Self::usual(Verdict::Warn, seen)
     }
 
     /// A requested feature does not work, with the usual cause and repair of the check.
     pub fn usual_fault(seen: impl Into<String>) -> Self {
-        Self::plain(Verdict::Fail, seen)
+        Self::usual(Verdict::Fail, seen)
     }
 
     /// An observation with a cause and a repair.
@@ -102,7 +114,7 @@ impl Observations {
         repair: impl Into<String>,
     ) -> Self {
         let (cause, repair) = (Some(cause.into()), Some(repair.into()));
-        Self(vec![Observation { verdict, seen: seen.into(), cause, repair }])
+        Self(vec![Observation { verdict, seen: seen.into(), cause, repair, is_usual: false }])
     }
 
     /// No problem, but an improvement is possible.
@@ -131,12 +143,11 @@ impl Observations {
         seen.unwrap_or_else(|instead| instead)
     }
 
-    /// The same observations, with the usual cause and repair of the check where a problem has none of its own.
+    /// The same observations with the usual cause and repair of the check.
     #[must_use]
     pub fn explained(mut self, cause: &str, repair: &str) -> Self {
-        for problem in self.0.iter_mut().filter(|observation| observation.verdict >= Verdict::Warn) {
-            problem.cause.get_or_insert_with(|| cause.to_owned());
-            problem.repair.get_or_insert_with(|| repair.to_owned());
+        for usual in self.0.iter_mut().filter(|observation| observation.is_usual) {
+            (usual.cause, usual.repair) = (Some(cause.to_owned()), Some(repair.to_owned()));
         }
         self
     }

@@ -55,7 +55,7 @@ fn requirement_lines(requirements: &[Requirement]) -> Vec<String> {
     lines
 }
 
-fn unmet_requirement(name: &str, Observation { verdict, seen, cause, repair }: &Observation) -> Vec<String> {
+fn unmet_requirement(name: &str, Observation { verdict, seen, cause, repair, .. }: &Observation) -> Vec<String> {
     let verdict = match verdict {
         Verdict::Ok => "ok",
         Verdict::Note => "note",
@@ -240,6 +240,7 @@ mod tests {
                 seen: seen.to_owned(),
                 cause: why.map(str::to_owned),
                 repair: why.map(str::to_owned),
+                is_usual: false,
             },
         };
         let requirements = [

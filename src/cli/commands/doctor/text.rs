@@ -28,7 +28,7 @@ pub(super) fn text(place: &str, examined: &[ExaminedEntry], is_brief: bool) -> S
 }
 
 fn format_observation(observation: &Observation) -> String {
-    let Observation { verdict, seen, cause, repair } = observation;
+    let Observation { verdict, seen, cause, repair, .. } = observation;
     let label = if *verdict == Verdict::CouldNotLook { "unknown:" } else { "seen:" };
     let mut text = format!("      {label:<10} {}\n", printable::line(seen));
     let details = [("cause:", cause), ("repair:", repair)];
