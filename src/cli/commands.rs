@@ -44,6 +44,7 @@ mod session;
 mod status;
 mod stop;
 mod submit;
+mod test_job;
 mod token;
 mod up;
 mod usage;
@@ -200,6 +201,8 @@ verbs! {
         Environments(environments, configuration),
         /// Create the accounts, users and QOS of the configuration; PID 1 runs it as a child
         Associations(associations, configuration),
+        /// Check that a job runs on this node; PID 1 runs it as a child
+        TestJob(test_job, configuration),
         /// Notify running jobs at a stop, requeue lost ones at a start; PID 1 runs it as a child
         Jobs(jobs),
         /// Check the liveness of the daemons; PID 1 runs it as a child

@@ -348,6 +348,7 @@ impl Supervisor {
             Child::OomScore => "oom-score".to_owned(),
             Child::Environments => "environments".to_owned(),
             Child::Associations => "associations".to_owned(),
+            Child::TestJob => "test-job".to_owned(),
             Child::Reload | Child::Restore | Child::Reopen => "reload".to_owned(),
             Child::NodeCheck => "sinfo".to_owned(),
             Child::NodeResume | Child::Reconfigure => "scontrol".to_owned(),

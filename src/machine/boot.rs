@@ -9,6 +9,7 @@ use model::prepared::{PrepareEvent, Prepared};
 use model::supervise::OnGiveUp;
 
 use super::cluster::Cluster;
+use super::finishing::Helper;
 use super::unit::Unit;
 use super::{Child, Cmd, Effect, Exit, Machine, Moment, Notice, Phase};
 use crate::UnitId;
@@ -25,7 +26,8 @@ impl Phase {
             Self::New | Self::Serve | Self::End => None,
             Self::Hook { until, .. } => Some(*until),
             Self::Prepare { since, until, is_reported } => Some(if *is_reported { *until } else { *since + SLOW }),
-            Self::Boot { until, is_reported, accounts } => accounts.or((!is_reported).then_some(*until)),
+            Self::Boot { helper: Some(helper), .. } => Some(helper.until),
+            Self::Boot { until, is_reported, .. } => (!is_reported).then_some(*until),
             Self::Stop(stop) => stop.next_wake(),
         }
     }
@@ -54,24 +56,28 @@ impl Machine {
                 *is_reported = true;
                 self.cluster.step.report(Notice::PrepareSlow);
             }
-            Phase::Boot { accounts: Some(until), .. } if now >= *until => {
-                self.cluster.stop_creating_accounts();
-                self.serve();
+            Phase::Boot { helper: Some(Helper { child, until }), .. } if now >= *until => {
+                let child = *child;
+                self.cluster.kill_helper(child);
+                self.run_next_helper(Some(child));
             }
-            Phase::Boot { until, is_reported, accounts: None } if !*is_reported && now >= *until => {
-                *is_reported = true;
-                self.report_not_ready();
+            Phase::Boot { until, is_reported: false, helper: None } if now >= *until => {
+                self.report_not_ready(Notice::NotReady {
+                    after: self.cluster.policy.ready_timeout,
+                    node: self.cluster.node.report.clone(),
+                    waiting_for: self.waiting_for(),
+                });
             }
             _ => {}
         }
     }
 
-    fn report_not_ready(&mut self) {
-        let why = Notice::NotReady {
-            after: self.cluster.policy.ready_timeout,
-            node: self.cluster.node.report.clone(),
-            waiting_for: self.waiting_for(),
-        };
+    /// Reports once why the cluster is not ready.
+    fn report_not_ready(&mut self, why: Notice) {
+        match &mut self.phase {
+            Phase::Boot { is_reported, .. } if !*is_reported => *is_reported = true,
+            _ => return,
+        }
         // A command was promised a cluster and must fail without one. A server without a command keeps trying.
         match self.cmd {
             Cmd::Waiting => self.fail(exit_code::NOT_READY, why),
@@ -140,7 +146,7 @@ impl Machine {
         self.cluster.units.set_slurm_user(prepared.slurm_user.as_deref());
         self.cluster.prepared = Some(prepared);
         let until = self.cluster.step.now + self.cluster.policy.ready_timeout;
-        self.phase = Phase::Boot { until, is_reported: false, accounts: None };
+        self.phase = Phase::Boot { until, is_reported: false, helper: None };
     }
 
     pub(super) fn prepare_exited(&mut self, exit: &Exit) {
@@ -179,28 +185,45 @@ impl Machine {
         let Cluster { node, prepared, step, units, .. } = &mut self.cluster;
         let late = self.phase.is_overdue_or_serves() && !self.reload.awaits_node();
         if !node.take_report(report, prepared.as_ref(), late, step) {
+            if let Some(report) = node.report.clone().filter(|_| node.is_drained_by_test()) {
+                self.report_not_ready(Notice::NoJobRuns { node: report });
+            }
             return;
         }
         // An answer shows that munged, slurmctld and slurmd all work.
         units.iter_mut().filter(|unit| unit.spec.daemon.is_some()).for_each(Unit::record_usable_node);
-        match &mut self.phase {
-            Phase::Boot { accounts: Some(_), .. } => {}
-            // slurmctld registers its TRES with the database only now.
-            Phase::Boot { accounts, .. } => match self.cluster.start_creating_accounts() {
-                Some(until) => *accounts = Some(until),
-                None => self.serve(),
-            },
-            _ => {}
+        // slurmctld registers its TRES with the database only now.
+        if matches!(self.phase, Phase::Boot { helper: None, .. }) {
+            self.run_next_helper(None);
         }
     }
 
-    /// An error in an account does not keep the cluster from being ready: accounts that exist already are valid.
-    pub(super) fn associations_exited(&mut self, exit: Exit) {
-        if !matches!(self.phase, Phase::Boot { accounts: Some(_), .. }) {
-            return self.reload.exited(Child::Associations, &exit, &mut self.cluster);
+    fn run_next_helper(&mut self, previous: Option<Child>) {
+        let next = self.cluster.start_helper(previous, true);
+        match &mut self.phase {
+            Phase::Boot { helper, .. } if next.is_some() => *helper = next,
+            _ => self.serve(),
         }
-        self.cluster.report_accounts(exit);
-        self.serve();
+    }
+
+    /// The start, a reload or both wait for the helper.
+    pub(super) fn helper_exited(&mut self, child: Child, exit: Exit) {
+        let awaited = match &mut self.phase {
+            Phase::Boot { helper, .. } => helper.take_if(|helper| helper.child == child),
+            _ => None,
+        };
+        let is_awaited_by_reload = self.reload.awaits(child);
+        if awaited.is_none() && !is_awaited_by_reload {
+            return;
+        }
+        // If no job runs, the next report of the node has the cause.
+        let jobs_run = self.cluster.helper_ended(child, exit);
+        if awaited.is_some() && jobs_run {
+            self.run_next_helper(Some(child));
+        }
+        if is_awaited_by_reload {
+            self.reload.helper_ended(child, jobs_run, &mut self.cluster);
+        }
     }
 
     fn serve(&mut self) {

@@ -15,6 +15,8 @@ pub enum Child {
     Environments,
     /// `slurminit associations`.
     Associations,
+    /// `slurminit test-job`.
+    TestJob,
     /// `slurminit prepare --died`: checks whether the configuration caused this unit's death.
     Explain(UnitId),
     /// A daemon or a service.

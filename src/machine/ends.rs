@@ -26,7 +26,7 @@ impl Machine {
             Child::Prepare => self.prepare_exited(&exit),
             Child::FreePort(id) => self.free_port_exited(id, &exit),
             Child::Environments => self.environments.exited(exit, &mut self.cluster.step),
-            Child::Associations => self.associations_exited(exit),
+            Child::Associations | Child::TestJob => self.helper_exited(child, exit),
             Child::Probe(id) => {
                 let ready = self.cluster.units[id].probe_ended(&exit, self.cluster.step.now);
                 self.handle_readiness(id, ready);

@@ -6,13 +6,13 @@
 
 #![forbid(unsafe_code)]
 
-mod accounts;
 mod boot;
 mod child;
 mod cluster;
 mod command;
 mod ends;
 mod environments;
+mod finishing;
 mod gates;
 mod jobs;
 mod launch_hold;
@@ -31,9 +31,9 @@ mod timeline;
 mod unit;
 mod units;
 
-pub use accounts::ASSOCIATIONS_TIMEOUT;
 pub use child::{Child, Exit, ExternalCause, SpawnFailure};
 pub use command::Command;
+pub use finishing::ASSOCIATIONS_TIMEOUT;
 pub use jobs::InheritedState;
 pub use model::task::Setup;
 pub use notice::Notice;
@@ -51,6 +51,7 @@ use crate::liveness_result::Liveness;
 use crate::node_report::NodeReport;
 use cluster::Cluster;
 use environments::Environments;
+use finishing::Helper;
 use liveness::Rounds;
 use reload::Reload;
 use stop::Stop;
@@ -121,9 +122,8 @@ enum Phase {
     Hook { index: usize, until: Moment },
     /// The preparation is running.
     Prepare { since: Moment, until: Moment, is_reported: bool },
-    /// The daemons are starting; the node is not usable yet. `accounts` is the deadline of [`Child::Associations`], once that
-    /// has started.
-    Boot { until: Moment, is_reported: bool, accounts: Option<Moment> },
+    /// The daemons are starting; the node is not usable yet, or its last helper runs.
+    Boot { until: Moment, is_reported: bool, helper: Option<Helper> },
     /// The cluster can be used.
     Serve,
     /// Everything is being stopped.

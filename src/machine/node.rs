@@ -6,7 +6,7 @@ use model::prepared::Prepared;
 
 use super::step::Step;
 use super::{Child, Moment, Notice};
-use crate::node_report::{NodeReport, NodeVerdict};
+use crate::node_report::{NodeReport, NodeVerdict, TEST_JOB_REASON};
 
 /// The first pause between two queries of the node's state.
 const FIRST_QUERY_PAUSE: Duration = Duration::from_millis(4);
@@ -27,6 +27,8 @@ pub(super) struct Node {
     is_resumed: bool,
     /// Whether the node has been usable since the container's start.
     has_been_usable: bool,
+    /// Whether the test job failed with the present files, so that `slurminit test-job` drained the node.
+    has_failed_test: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -63,8 +65,32 @@ impl Node {
         !matches!(self.state, State::Unwatched | State::Known)
     }
 
+    /// Whether the last report says that jobs can run.
+    pub(super) fn is_usable(&self) -> bool {
+        self.report.as_ref().is_some_and(|report| report.verdict() == NodeVerdict::Usable)
+    }
+
+    /// Whether the node is drained because the test job failed with the present files.
+    pub(super) fn is_drained_by_test(&self) -> bool {
+        self.has_failed_test && self.report.as_ref().is_some_and(|report| report.has_drain_reason(TEST_JOB_REASON))
+    }
+
+    /// The test job failed. The node stays drained until an administrator resumes it, or the files change.
+    pub(super) fn fail_test(&mut self, step: &Step) {
+        (self.has_failed_test, self.is_resumed) = (true, false);
+        self.request_query(step);
+    }
+
+    /// The files have changed.
+    pub(super) fn forget_failed_test(&mut self, step: &Step) {
+        if std::mem::take(&mut self.has_failed_test) {
+            self.request_query(step);
+        }
+    }
+
     pub(super) fn stop(&mut self) {
         self.state = State::Unwatched;
+        self.has_failed_test = false;
     }
 
     /// Resets the state, because the daemons restart.
@@ -134,6 +160,7 @@ impl Node {
         };
         let changed = self.report != report;
         self.report = report;
+        let verdict = if self.is_drained_by_test() { NodeVerdict::NotYet } else { verdict };
         let reason = || self.report.as_ref().map(|report| report.reason.clone()).unwrap_or_default();
         match verdict {
             NodeVerdict::Repaired if !self.is_resumed => {
@@ -143,7 +170,7 @@ impl Node {
                 step.start_task(Child::NodeResume);
             }
             NodeVerdict::Usable => {
-                self.has_been_usable = true;
+                (self.has_been_usable, self.has_failed_test) = (true, false);
                 self.state = State::Known;
             }
             NodeVerdict::Drained => {

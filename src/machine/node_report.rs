@@ -80,6 +80,9 @@ pub const MEMORY_REASON: &str = "slurminit: memory ";
 /// Prefix of the drain reasons that the agent sets because of a directory, which follows.
 pub const DIRECTORY_REASON: &str = "slurminit: directory ";
 
+/// Prefix of the drain reason of a node on which the test job failed. A start resumes the node and tests again.
+pub const TEST_JOB_REASON: &str = "slurminit: test job: ";
+
 /// The state reported for a controller that responds.
 const UP: &str = "up";
 

@@ -247,6 +247,16 @@ notices! {
             "the accounts were not created within {limit}: the accounting database is slow or hangs; `slurminit reload` continues",
             limit = format!("{limit:?}")
         );
+    NoJobRuns { node: NodeReport } => Level::Error,
+        message!("not-ready", "not ready: no job runs, and the node is {node}; see the error of test-job", node);
+    TestJobNotRun { exit: Exit } => Level::Warn,
+        message!("test-job-not-run", "could not check whether a job runs (`slurminit test-job` {exit})", exit);
+    TestJobTooSlow { limit: Duration } => Level::Warn,
+        message!(
+            "test-job-not-run",
+            "could not check whether a job runs: `slurminit test-job` did not end within {limit}",
+            limit = format!("{limit:?}")
+        );
     ReloadBegins { cause: Cause } => Level::Info,
         message!(
             "reload-started",

@@ -10,7 +10,7 @@
 //!
 //! Only the controller's container reconfigures the cluster. A compute sends its slurmd SIGHUP, and a login needs neither.
 //!
-//! `CreatingAccounts` comes before `Watching` and before `Idle` if the accounting database gets accounts.
+//! `Finishing` comes before `Watching` and before `Idle`: the accounting database gets accounts, and a test job runs ([`super::finishing`]).
 //!
 //! Nothing is restarted before the preparation has validated and installed all files. If a daemon dies twice with the new
 //! files, or the node does not become usable, the previous files are restored.
@@ -89,9 +89,9 @@ impl Reload {
             }
             Stage::Stopping { work } => apply::advance_stopping(work, cluster),
             Stage::Starting { work, .. } if apply::is_slurm_ready(cluster) => self.applied(work, cluster),
-            Stage::CreatingAccounts { until, work } if now >= until => {
-                cluster.stop_creating_accounts();
-                self.finish(work, cluster)
+            Stage::Finishing { helper, work } if now >= helper.until => {
+                cluster.kill_helper(helper.child);
+                self.run_next_helper(Some(helper.child), work, cluster)
             }
             Stage::Starting { until, work } if now >= until => self.handle_node_timeout(work, cluster),
             Stage::Watching { until, .. } if now >= until => Stage::Idle,
@@ -105,9 +105,9 @@ impl Reload {
     /// Begins the next reload, if one was requested and nothing more important is under way.
     fn begin(&mut self, cluster: &mut Cluster) {
         let is_idle = matches!(self.stage, Stage::Idle | Stage::Watching { .. });
-        let mut tasks =
-            [Child::Reload, Child::Reconfigure, Child::Restore, Child::Reopen, Child::Associations].into_iter();
-        let has_running_task = tasks.any(|task| cluster.step.is_running(task));
+        let (own, last) =
+            ([Child::Reload, Child::Reconfigure, Child::Restore, Child::Reopen], [Child::Associations, Child::TestJob]);
+        let has_running_task = own.into_iter().chain(last).any(|task| cluster.step.is_running(task));
         if !is_idle || has_running_task {
             return;
         }
@@ -166,15 +166,16 @@ impl Reload {
         let slurm = cluster.units.slurm();
         let has_controller = cluster.units.daemon(DaemonName::Slurmctld).is_some();
         match work.apply {
-            Apply::Nothing => self.create_accounts(work, cluster),
-            _ if slurm.is_empty() => self.create_accounts(Work { apply: Apply::Nothing, ..work }, cluster),
+            Apply::Nothing => self.run_next_helper(None, work, cluster),
+            _ if slurm.is_empty() => self.run_next_helper(None, Work { apply: Apply::Nothing, ..work }, cluster),
             // `scontrol reconfigure` has all daemons of the cluster read their files, so only the controller's container runs it. The
             // files of a compute may arrive later, and concern its slurmd alone.
             Apply::Reconfigure if !has_controller && slurm.iter().all(|id| cluster.units[*id].is_ready()) => {
                 for id in slurm {
                     cluster.step.signal(Child::Unit(id), libc::SIGHUP);
                 }
-                self.create_accounts(work, cluster)
+                cluster.node.forget_failed_test(&cluster.step);
+                self.run_next_helper(None, work, cluster)
             }
             Apply::Reconfigure if has_controller && work.was_usable => {
                 cluster.step.start_task(Child::Reconfigure);
@@ -203,21 +204,28 @@ impl Reload {
                 cluster.step.report(Notice::NotReconfigured { exit: exit.clone() });
                 apply::stop_slurm(work, cluster)
             }
-            (Stage::CreatingAccounts { work, .. }, Child::Associations) => {
-                cluster.report_accounts(exit.clone());
-                self.finish(work, cluster)
-            }
             (Stage::Restoring { work, .. }, Child::Restore) => apply::restored(*exit == Exit::Code(0), work, cluster),
             (stage, _) => stage,
         };
     }
 
-    /// The daemons run with the new files: the accounts follow, if there are any.
-    fn create_accounts(&mut self, work: Work, cluster: &mut Cluster) -> Stage {
-        match cluster.start_creating_accounts() {
-            Some(until) => Stage::CreatingAccounts { until, work },
+    /// The daemons run with the new files.
+    fn run_next_helper(&mut self, previous: Option<Child>, work: Work, cluster: &mut Cluster) -> Stage {
+        match cluster.start_helper(previous, work.apply != Apply::Nothing) {
+            Some(helper) => Stage::Finishing { helper, work },
             None => self.finish(work, cluster),
         }
+    }
+
+    /// A helper that this reload awaits has ended.
+    pub(super) fn helper_ended(&mut self, child: Child, jobs_run: bool, cluster: &mut Cluster) {
+        self.stage = match std::mem::take(&mut self.stage) {
+            Stage::Finishing { work, .. } if jobs_run => self.run_next_helper(Some(child), work, cluster),
+            Stage::Finishing { work, .. } => {
+                self.undo("no job runs with the new files; see the error of test-job".to_owned(), work, cluster)
+            }
+            stage => stage,
+        };
     }
 
     /// Records the outcome, and returns the next stage.

@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use model::prepared::Prepared;
 
+use super::finishing::Helper;
 use super::unit::{End, RestartIntent, State};
-use super::{Exit, Machine, Moment, Phase, ReloadSnapshot, Span, Unit};
+use super::{Child, Exit, Machine, Moment, Phase, ReloadSnapshot, Span, Unit};
 use crate::node_report::NodeReport;
 use model::process_id::ProcessId;
 use model::unit::JobCare;
@@ -176,9 +177,13 @@ impl Machine {
         };
         let why = why.or_else(|| missing.map(|unit| self.why_missing(unit)));
         let why = why.or_else(|| self.node_problem());
-        let is_creating_accounts = matches!(self.phase, Phase::Boot { accounts: Some(_), .. });
-        let why =
-            why.or_else(|| is_creating_accounts.then(|| "the accounts of slurminit.toml are being created".to_owned()));
+        let why = why.or_else(|| match self.phase {
+            Phase::Boot { helper: Some(Helper { child: Child::TestJob, .. }), .. } => {
+                Some("a test job runs".to_owned())
+            }
+            Phase::Boot { helper: Some(_), .. } => Some("the accounts of slurminit.toml are being created".to_owned()),
+            _ => None,
+        });
         Snapshot {
             phase,
             ready: why.is_none(),

@@ -11,7 +11,7 @@ mod readiness;
 mod sim;
 mod stop;
 
-pub(super) use sim::{API, DAEMONS, MS, MUNGED, SLURMCTLD, SLURMD, Sim, UNITS, cluster, hook, probed};
+pub(super) use sim::{API, DAEMONS, MS, MUNGED, SLURMCTLD, SLURMD, Sim, UNITS, cluster, hook, own_files, probed};
 
 use super::*;
 use model::daemons::RestartPolicy;

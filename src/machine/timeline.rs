@@ -36,6 +36,8 @@ pub enum Part {
     Jobs,
     /// Querying the controller until the node is usable.
     Node,
+    /// The test job.
+    TestJob,
     /// The moment at which the command starts.
     Command,
 }
@@ -95,6 +97,7 @@ impl Machine {
         }
         timeline.note(now, Part::Jobs, cluster.step.is_running(Child::JobsRecover));
         timeline.note(now, Part::Node, cluster.node.is_queried());
+        timeline.note(now, Part::TestJob, cluster.step.is_running(Child::TestJob));
         if self.cmd == Cmd::Running {
             timeline.note_done(now, Part::Command);
         }

@@ -122,6 +122,9 @@ pub struct Prepared {
     /// Whether slurmd runs slurminit's own Epilog, which never fails. If it ends together with slurmd, Slurm mistakes
     /// that for a failure.
     pub own_epilog: bool,
+    /// Whether slurm.conf, gres.conf or cgroup.conf is the user's own.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_own_files: bool,
     /// One readable line: `2 NVIDIA H200, 8 CPUs, 14374 MiB`.
     pub summary: String,
     /// The GPUs that jobs can get, in Slurm's order.

@@ -52,6 +52,8 @@ pub struct Supervise {
     pub ready_timeout: Duration,
     /// Whether changes in the operator's directory trigger a reload.
     pub reload_on_change: bool,
+    /// Whether a job must run before the container is ready, if a file of Slurm is the user's own.
+    pub test_job: bool,
 }
 
 /// `docker stop` waits for 10 s.
@@ -132,6 +134,7 @@ impl Default for Supervise {
             prepare_timeout: None,
             ready_timeout: Duration::from_secs(60),
             reload_on_change: true,
+            test_job: true,
         }
     }
 }

@@ -213,6 +213,6 @@ fn jobs_on_the_node(node_filter: Option<&str>) -> anyhow::Result<Vec<QueuedJob>>
 
 /// Pause between two polls. Slurm has no event for the end of a job, a failed start or a drain.
 #[expect(clippy::disallowed_methods, reason = "these are children of PID 1, and Slurm has no such events")]
-fn pause(time: Duration) {
+pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }

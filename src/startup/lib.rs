@@ -16,4 +16,5 @@ mod step_sockets;
 pub mod stopped;
 pub mod take_token;
 pub mod take_variables;
+pub mod test_job;
 pub mod up;

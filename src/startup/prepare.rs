@@ -252,6 +252,7 @@ fn prepared_result(
     let (saved_jobs, new_state) = (has_saved_jobs(&state), is_empty(&state));
     let without_cgroups = !planned.plan.cgroup.is_used();
     let own_epilog = runs_own_epilog(&planned);
+    let has_own_files = !planned.customized.files.is_empty();
     let has_own_command = config.daemons.get(&DaemonName::Slurmd).is_some_and(|slurmd| slurmd.command.is_some());
     let configured_node_name =
         planned.customized.own_node.as_ref().filter(|node| node.is_configured && !has_own_command);
@@ -289,6 +290,7 @@ fn prepared_result(
         new_state,
         without_cgroups,
         own_epilog,
+        has_own_files,
         summary,
         gpus,
         awaited,

@@ -111,7 +111,7 @@ fn configured_name_selects_node_in_slurm_conf() {
     std::fs::write(files.path().join("slurminit.toml"), "[[user]]\nname = \"ana\"\nuid = 4321\n").expect("write");
     let (_, commands) = answer.repair.as_deref().and_then(|repair| repair.split_once("; ")).expect("commands");
     container.sh(commands);
-    container.until("! squeue --noheader --states=all --jobs=2 --format=%r | grep -q JobHeld");
+    container.until("! squeue --noheader --states=all --jobs=3 --format=%r | grep -q JobHeld");
 }
 
 /// Slurm logs these and exits, some of them only after a wait: each gets the operator's file and line.
@@ -271,4 +271,68 @@ fn files_of_another_machine_are_compared_with_the_hardware() {
             assert!(answer.verdict == "fail" && format!("{answer:?}").contains(line), "{named}: {answer:?}");
         }
     });
+}
+
+fn script(directory: &tempfile::TempDir, name: &str, text: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = directory.path().join(name);
+    std::fs::write(&path, text).expect("write a script");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+}
+
+const MISSING_INTERPRETER: &str = "#!/nowhere/python\n";
+
+/// A job shows at the start and at a reload that jobs run; it waits for no other job.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn is_ready_once_a_job_has_run() {
+    let conf = format!("{BASE}Prolog=/config/prolog\n");
+    let (files, image) = image(&[("slurm.conf", &conf), ("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
+    script(&files, "prolog", "#!/bin/sh\n");
+    script(&files, "task", MISSING_INTERPRETER);
+    let container = image.json_log().serve();
+    assert_eq!(container.records("test-job-ran").len(), 1, "{}", container.log());
+    let reload = |line: &str| {
+        std::fs::write(files.path().join("slurm.conf"), format!("{conf}{line}\n")).expect("write slurm.conf");
+        container.exec(&["slurminit", "reload"])
+    };
+    let refused = reload("TaskProlog=/config/task");
+    assert!(refused.code != 0 && container.log().contains("/config/slurm.conf:14: "), "{refused:?}");
+    container.sh("srun true");
+    let job = container.sh("sbatch --parsable --ntasks=2 --output /dev/null --wrap 'exec sleep 1000'");
+    container.until(&format!("squeue --noheader --jobs {job} --states R | grep -q ."));
+    reload("MaxJobCount=500").ok();
+    assert_eq!(container.records("test-job-not-tried").len(), 1, "{}", container.log());
+    container.sh(&format!("squeue --noheader --jobs {job} --states R | grep -q . && scancel {job}"));
+    container.until("sinfo --noheader --format=%T | grep -qx idle");
+    reload("MaxJobCount=600").ok();
+    assert_eq!(container.records("test-job-ran").len(), 2, "{}", container.log());
+}
+
+/// The node is drained, so that jobs wait instead of failing. A job that runs ends that.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn is_not_ready_while_test_job_fails() {
+    let conf = format!("{BASE}Prolog=/config/prolog\nTaskProlog=/config/task\n");
+    let (files, image) = image(&[("slurm.conf", &conf)]);
+    script(&files, "prolog", "#!/bin/sh\nexit 1\n");
+    script(&files, "task", MISSING_INTERPRETER);
+    let outcome = image.run(&["true"]);
+    assert!(outcome.code == 107 && outcome.stderr.contains("/config/slurm.conf:13: "), "{outcome:?}");
+    let container = image.json_log().start();
+    container.until_logged("not-ready", None);
+    assert_ne!(container.exec(&["slurminit", "health"]).code, 0);
+    let answer = report(&container, "").of("drain");
+    assert!(answer.verdict == "fail" && format!("{answer:?}").contains("Prolog error"), "{answer:?}");
+    // The repair of one fault shows the next one.
+    script(&files, "prolog", "#!/bin/sh\n");
+    container.sh("slurminit resume box");
+    container.until_log("the TaskProlog", |log| log.contains("/config/slurm.conf:14: "));
+    container.until("sinfo --noheader --format=%E | grep -q \"test job: TaskProlog\"");
+    assert_eq!(container.sh("squeue --noheader"), "");
+    let waiting = container.sh("sbatch --parsable --output /dev/null --wrap true");
+    script(&files, "task", "#!/bin/sh\n");
+    container.sh("slurminit resume box");
+    container.wait_until_healthy();
+    container.until(&format!("squeue --noheader --states=CD --jobs {waiting} | grep -q ."));
 }

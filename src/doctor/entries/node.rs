@@ -3,7 +3,7 @@
 use crate::entry::{Check, Entry};
 use crate::facts::{ContainerFacts, Controller, Facts, MAX_EXPLAINED, NodeFacts, Observed};
 use config::DaemonName;
-use machine::node_report::{NodeVerdict, SPOOL_FULL_REASON};
+use machine::node_report::{NodeVerdict, SPOOL_FULL_REASON, TEST_JOB_REASON};
 use machine::{StopReason, UnitSnapshot, UnitState};
 use model::inventory::gres::gpus;
 use model::inventory::{Kind, Observations};
@@ -249,6 +249,10 @@ fn drain(node: &NodeFacts) -> Observations {
         NodeVerdict::Repaired if node.report.is_drained_by_agent() => {
             fail("the agent drained the node, and resumes it once the cause is gone", "slurminit status".to_owned())
         }
+        NodeVerdict::Repaired if node.report.has_drain_reason(TEST_JOB_REASON) => fail(
+            "the test job of this start or reload failed: a program, plugin or setting of your own Slurm files",
+            format!("slurminit logs slurmd; correct the file that `docker logs` names; then {}", resume(node)),
+        ),
         NodeVerdict::Repaired => fail("the drain is a leftover; the next start removes it", resume(node)),
         _ => Observations::warn(
             describe_node(node),

@@ -92,6 +92,10 @@ impl Supervisor {
             Child::Reopen => (self.config_verb("prepare").arg("--reopen"), Log),
             Child::Environments => (self.config_verb("environments"), Log),
             Child::Associations => (self.config_verb("associations"), Log),
+            Child::TestJob => {
+                let limit = self.task.setup.supervise.ready_timeout.as_secs_f64().to_string();
+                (self.config_verb("test-job").option("--node", node).option("--limit", limit), Log)
+            }
             Child::JobsRecover => (jobs("recover"), Log),
             Child::JobsAccount => (jobs("account").flag("--held", self.machine.holds_launches()), Log),
             Child::JobsReclaim => (jobs("reclaim"), Log),

@@ -37,10 +37,10 @@ impl Reload {
         let work = match &mut self.stage {
             Stage::Idle | Stage::Preparing { .. } => return false,
             Stage::Stopping { .. } | Stage::Restoring { .. } => return true,
-            Stage::CreatingAccounts { work, .. } if work.apply == Apply::Nothing => return false,
+            Stage::Finishing { work, .. } if work.apply == Apply::Nothing => return false,
             Stage::Reconfiguring { work, .. }
             | Stage::Starting { work, .. }
-            | Stage::CreatingAccounts { work, .. }
+            | Stage::Finishing { work, .. }
             | Stage::Watching { work, .. } => work,
         };
         let is_requested = intent == Some(RestartIntent::Requested);
@@ -62,7 +62,7 @@ impl Reload {
                 let text = format!("{}; the cluster runs with the previous files", rollback.why);
                 self.end(Outcome::RolledBack, text, &mut cluster.step)
             }
-            None => self.create_accounts(work, cluster),
+            None => self.run_next_helper(None, work, cluster),
         }
     }
 
@@ -101,8 +101,15 @@ impl Reload {
                 );
                 self.end(Outcome::Failed, text, &mut cluster.step)
             }
-            None if work.was_usable => roll_back(None, why, work, cluster),
-            None => self.end(Outcome::Failed, why, &mut cluster.step),
+            None => self.undo(why, work, cluster),
+        }
+    }
+
+    /// The new files do not work. Without a former state that worked they stay, because the next change may complete them.
+    pub(super) fn undo(&mut self, why: String, work: Work, cluster: &mut Cluster) -> Stage {
+        match work.was_usable {
+            true => roll_back(None, why, work, cluster),
+            false => self.end(Outcome::Failed, why, &mut cluster.step),
         }
     }
 }

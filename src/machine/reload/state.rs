@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use model::prepared::{Apply, Prepared};
 
-use super::super::Moment;
+use super::super::finishing::Helper;
+use super::super::{Child, Moment};
 use crate::UnitId;
 
 /// How a reload ended.
@@ -93,9 +94,9 @@ pub(super) enum Stage {
         until: Moment,
         work: Work,
     },
-    /// The files are applied, and the accounting database gets the accounts.
-    CreatingAccounts {
-        until: Moment,
+    /// The files are applied, and a last helper runs.
+    Finishing {
+        helper: Helper,
         work: Work,
     },
     /// The files are applied. The daemons are watched for a crash that the new files cause.
@@ -141,9 +142,9 @@ impl Reload {
             Stage::Preparing { until }
             | Stage::Reconfiguring { until, .. }
             | Stage::Starting { until, .. }
-            | Stage::CreatingAccounts { until, .. }
             | Stage::Watching { until, .. }
             | Stage::Restoring { until, .. } => Some(*until),
+            Stage::Finishing { helper, .. } => Some(helper.until),
         };
         stage.into_iter().chain(self.settle).min()
     }
@@ -151,6 +152,11 @@ impl Reload {
     /// Whether the reload waits for the node.
     pub(in super::super) fn awaits_node(&self) -> bool {
         matches!(self.stage, Stage::Starting { .. })
+    }
+
+    /// Whether the reload waits for this helper.
+    pub(in super::super) fn awaits(&self, child: Child) -> bool {
+        matches!(self.stage, Stage::Finishing { helper, .. } if helper.child == child)
     }
 
     /// Whether slurmctld and slurmd are being given new files. They are slow then, and each of these stages has its own
@@ -177,7 +183,7 @@ impl Stage {
             Self::Reconfiguring { work, .. }
             | Self::Stopping { work, .. }
             | Self::Starting { work, .. }
-            | Self::CreatingAccounts { work, .. }
+            | Self::Finishing { work, .. }
             | Self::Watching { work, .. }
             | Self::Restoring { work, .. } => Some(work),
         }

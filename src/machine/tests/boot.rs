@@ -2,6 +2,7 @@
 
 use super::*;
 use model::daemons::ReadinessTest;
+use model::prepared::Apply;
 use model::unit::Gate;
 
 #[test]
@@ -101,4 +102,118 @@ fn service_waits_for_dependency_defined_after_it() {
     assert!(sim.alive.contains(&Child::Unit(cache)) && !sim.alive.contains(&Child::Unit(API)));
     sim.send(Event::ReadinessChecked(cache, true));
     assert!(sim.alive.contains(&Child::Unit(API)));
+}
+
+/// A command was promised a cluster; a server waits until an administrator resumes the node, and tests again.
+#[test]
+fn is_ready_once_test_job_has_run() {
+    let failed = Exit::Code(exit_code::TEST_JOB_FAILED);
+    for (exit, runs) in [(Exit::Code(0), true), (Exit::Code(1), true), (failed.clone(), false)] {
+        let mut sim = Sim::new(cluster(true));
+        sim.ready_with(own_files(true));
+        assert!(sim.alive.contains(&Child::TestJob) && !sim.alive.contains(&Child::Cmd));
+        sim.exits(Child::TestJob, exit);
+        if !runs {
+            // The stop kills the query.
+            sim.send(Event::Node(NodeReport::parse("drained|slurminit: test job: Prolog error").unwrap()));
+        }
+        assert_eq!(sim.alive.contains(&Child::Cmd), runs);
+        assert_eq!(sim.machine.is_stopping(), !runs);
+    }
+    let mut sim = Sim::new(cluster(false));
+    sim.ready_with(own_files(true));
+    sim.exits(Child::TestJob, failed);
+    for _ in 0..3 {
+        sim.node("drained|slurminit: test job: Prolog error");
+        assert!(!sim.machine.snapshot().ready && !sim.spawned.contains(&Child::NodeResume));
+        sim.wait(Duration::from_secs(5));
+    }
+    let notices = sim.notices.iter().filter(|notice| matches!(notice, Notice::NoJobRuns { .. })).count();
+    assert_eq!(notices, 1);
+    assert!(sim.machine.snapshot().why.contains("Prolog error"), "{}", sim.machine.snapshot().why);
+    sim.node("idle|none");
+    sim.exits(Child::TestJob, Exit::Code(0));
+    assert!(sim.machine.snapshot().ready);
+}
+
+#[test]
+fn start_resumes_node_that_former_test_job_drained() {
+    let mut sim = Sim::new(cluster(false));
+    sim.prepared_with(own_files(true));
+    for unit in DAEMONS {
+        sim.send(Event::ReadinessChecked(unit, true));
+    }
+    sim.node("drained|slurminit: test job: Prolog error");
+    sim.exits(Child::NodeResume, Exit::Code(0));
+    sim.node("idle|none");
+    assert!(sim.alive.contains(&Child::TestJob));
+}
+
+#[test]
+fn test_job_needs_own_file_and_usable_node() {
+    for (prepared, node) in [(own_files(false), "idle|none"), (own_files(true), "drained|fan")] {
+        let mut sim = Sim::new(cluster(true));
+        sim.prepared_with(prepared);
+        for unit in DAEMONS {
+            sim.send(Event::ReadinessChecked(unit, true));
+        }
+        sim.node(node);
+        assert!(sim.alive.contains(&Child::Cmd) && !sim.spawned.contains(&Child::TestJob), "{node}");
+    }
+    let mut setup = cluster(true);
+    setup.supervise.test_job = false;
+    let mut sim = Sim::new(setup);
+    sim.ready_with(own_files(true));
+    assert!(sim.alive.contains(&Child::Cmd) && !sim.spawned.contains(&Child::TestJob));
+}
+
+#[test]
+fn hung_test_job_does_not_block_start() {
+    let mut sim = Sim::new(cluster(true));
+    sim.ready_with(own_files(true));
+    sim.wait(Duration::from_secs(89));
+    assert!(!sim.alive.contains(&Child::Cmd));
+    sim.wait(Duration::from_secs(1));
+    assert!(sim.alive.contains(&Child::Cmd));
+}
+
+/// The former files come back if jobs ran with them. Otherwise the new ones stay, because the next change may complete them.
+#[test]
+fn reload_after_which_no_job_runs_is_rolled_back() {
+    let reload = |sim: &mut Sim, apply| {
+        sim.send(Event::Command(Command::Reload));
+        sim.send(Event::Prepare(PrepareEvent::Done(Prepared { apply, ..own_files(true) })));
+        sim.exits(Child::Reload, Exit::Code(0));
+    };
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    reload(&mut sim, Apply::Nothing);
+    assert!(!sim.spawned.contains(&Child::TestJob), "no file has changed");
+    reload(&mut sim, Apply::Reconfigure);
+    sim.exits(Child::Reconfigure, Exit::Code(0));
+    sim.node("idle|none");
+    sim.exits(Child::TestJob, Exit::Code(exit_code::TEST_JOB_FAILED));
+    assert!(sim.alive.contains(&Child::Restore));
+
+    let mut sim = Sim::new(cluster(false));
+    sim.ready_with(own_files(true));
+    sim.exits(Child::TestJob, Exit::Code(exit_code::TEST_JOB_FAILED));
+    sim.node("drained|slurminit: test job: Prolog error");
+    reload(&mut sim, Apply::Restart);
+    for unit in [SLURMD, SLURMCTLD] {
+        sim.exits(Child::Unit(unit), Exit::Code(0));
+    }
+    for unit in [SLURMCTLD, SLURMD] {
+        if sim.alive.remove(&Child::JobsAccount) {
+            sim.send(Event::Exited(Child::JobsAccount, Exit::Code(0)));
+        }
+        sim.send(Event::ReadinessChecked(unit, true));
+    }
+    sim.node("drained|slurminit: test job: Prolog error");
+    sim.exits(Child::NodeResume, Exit::Code(0));
+    sim.node("idle|none");
+    sim.exits(Child::TestJob, Exit::Code(0));
+    let snapshot = sim.machine.snapshot();
+    assert!(snapshot.ready, "{}", snapshot.why);
+    assert_eq!(snapshot.reload.last.map(|last| last.outcome), Some(Outcome::Applied));
 }

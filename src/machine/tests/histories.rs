@@ -24,8 +24,16 @@ enum Input {
 }
 
 fn input() -> impl Strategy<Value = Input> {
-    let lines = prop::sample::select(vec!["idle|none", "idle*|none", "drained|slurminit: x", "drained|me", "inval|x"]);
+    let lines = prop::sample::select(vec![
+        "idle|none",
+        "idle*|none",
+        "drained|slurminit: x",
+        "drained|slurminit: test job: x",
+        "drained|me",
+        "inval|x",
+    ]);
     let signals = prop::sample::select(vec![libc::SIGHUP, libc::SIGUSR1, libc::SIGINT, libc::SIGTERM]);
+    let codes = prop::sample::select(vec![0, 0, 1, 2, exit_code::TEST_JOB_FAILED]);
     let why = String::new;
     let outcomes = prop::sample::select(vec![
         Liveness::Answers,
@@ -42,7 +50,7 @@ fn input() -> impl Strategy<Value = Input> {
         ExternalCause::Port(6817),
     ]);
     prop_oneof![
-        6 => (any::<usize>(), 0..3_u8).prop_map(|(which, code)| Input::Exits(which, code)),
+        6 => (any::<usize>(), codes).prop_map(|(which, code)| Input::Exits(which, code)),
         6 => (0..4_usize).prop_map(UnitId).prop_map(Input::ReadinessChecked),
         2 => Just(Input::Key),
         3 => prop::sample::select(vec![Apply::Nothing, Apply::Reconfigure, Apply::Restart]).prop_map(Input::Prepared),
@@ -74,6 +82,7 @@ proptest! {
         has_cmd in any::<bool>(),
         is_orderly in any::<bool>(),
         has_associations in any::<bool>(),
+        has_own_files in any::<bool>(),
         stubborn in proptest::collection::btree_set(stubborn_child(), 0..3),
         hooks in 0..2_usize,
         inputs in proptest::collection::vec(input(), 0..60),
@@ -93,7 +102,7 @@ proptest! {
                 Input::ReadinessChecked(unit) => sim.send(Event::ReadinessChecked(unit, true)),
                 Input::Key => sim.send(Event::Prepare(PrepareEvent::MungeKeyReady)),
                 Input::Prepared(apply) => {
-                    sim.send(Event::Prepare(PrepareEvent::Done(Prepared { apply, has_associations, ..Prepared::default() })));
+                    sim.send(Event::Prepare(PrepareEvent::Done(Prepared { apply, has_associations, ..own_files(has_own_files) })));
                 }
                 Input::Reload => sim.send(Event::Command(Command::Reload)),
                 Input::Node(line) => sim.send(Event::Node(NodeReport::parse(line).unwrap())),

@@ -60,6 +60,11 @@ pub(in super::super) fn cluster(has_cmd: bool) -> Setup {
     }
 }
 
+/// The result of a preparation with or without a Slurm file of the user.
+pub(in super::super) fn own_files(has_own_files: bool) -> Prepared {
+    Prepared { has_own_files, node_name: "n1".to_owned(), ..Prepared::default() }
+}
+
 /// Adds liveness checks to the daemons.
 pub(in super::super) fn probed(mut setup: Setup) -> Setup {
     for unit in setup.units.iter_mut().filter(|unit| unit.daemon.is_some()) {
@@ -252,7 +257,7 @@ impl Sim {
         self.prepared_with(Prepared::default());
     }
 
-    fn prepared_with(&mut self, prepared: Prepared) {
+    pub(in super::super) fn prepared_with(&mut self, prepared: Prepared) {
         self.send(Event::Prepare(PrepareEvent::MungeKeyReady));
         self.send(Event::Prepare(PrepareEvent::Done(prepared)));
         self.exits(Child::Prepare, Exit::Code(0));

@@ -106,6 +106,7 @@ fn part(part: &Part) -> String {
         Part::Unit(name) => name.clone(),
         Part::Jobs => "jobs".to_owned(),
         Part::Node => "node".to_owned(),
+        Part::TestJob => "test-job".to_owned(),
         Part::Command => "command".to_owned(),
     }
 }

@@ -1,0 +1,278 @@
+//! The test job: `true` as a job of root on this node, where a file of Slurm is the user's own.
+//!
+//! Slurm reads programs and plugins that only jobs use at the first job. A Prolog that fails then drains the node, and a TaskProlog or an
+//! MPI plugin that is missing fails each job. So one job shows that jobs run, before the container is ready.
+//!
+//! The job must not delay or preempt another one: it runs only on an idle node, at once or not at all. A node on which it fails is
+//! drained, so that waiting jobs keep waiting; the next start resumes the node and tests again.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use install::load_config;
+use install::planned::locate_fault;
+use machine::node_report::{NodeReport, SINFO_FORMAT, TEST_JOB_REASON};
+use model::exit_code;
+use model::inventory::{Finding, Kind};
+use model::message;
+use model::printable;
+use slurm::client::{Client, Jobs};
+use sys::report;
+use sys::tool;
+use sys::tool::answer::Answer;
+
+/// What a TaskProlog in Python needs, in MiB; a node with less offers all that it has.
+const MEMORY_MIB: u64 = 256;
+/// For each of the commands that follow the job.
+const CLEANUP: Client = Client::with_timeout(Duration::from_secs(5));
+/// The pause between two queries of the node while its Epilog runs; Slurm has no event for its end.
+const EPILOG_POLL: Duration = Duration::from_millis(20);
+/// The length of the symptom in the node's reason, in characters.
+const MAX_SYMPTOM_LENGTH: usize = 200;
+
+/// The result.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Ran,
+    /// Slurm did not start it: the rules of an account or a partition, or nothing is free.
+    NotTried(String),
+    /// It started and failed, or Slurm drained the node because of it.
+    Failed(String),
+}
+
+/// Runs the job with this time limit, logs the result, and drains the node if the job failed.
+///
+/// # Errors
+/// The node cannot be drained.
+pub fn run(config_file: Option<&Path>, root: &Path, node: &str, limit: Duration) -> anyhow::Result<u8> {
+    let begin = Instant::now();
+    let outcome = test(node, begin + limit, limit);
+    match &outcome {
+        Outcome::Ran => {
+            report::info(message!("test-job-ran", "a test job ran in {ms} ms", ms = begin.elapsed().as_millis()));
+        }
+        Outcome::NotTried(reason) => {
+            report::info(message!("test-job-not-tried", "no test job was run: {reason}", reason))
+        }
+        Outcome::Failed(symptom) => {
+            CLEANUP.update_node(node, &["state=drain".to_owned(), format!("reason={TEST_JOB_REASON}{symptom}")])?;
+            report::error(explain(config_file, root, node, symptom).message("test-job-failed"));
+            return Ok(exit_code::TEST_JOB_FAILED);
+        }
+    }
+    Ok(exit_code::SUCCESS)
+}
+
+fn test(node: &str, deadline: Instant, limit: Duration) -> Outcome {
+    let sinfo = |client: Client| {
+        let format = format!("--format=%P|%a|%m|{SINFO_FORMAT}");
+        client.output("sinfo", &["--noheader", "--all", "--nodes", node, &format])
+    };
+    let place = sinfo(CLEANUP).map_err(|error| error.to_string()).and_then(|output| Place::choose(&output));
+    let place = match place {
+        Ok(place) => place,
+        Err(reason) => return Outcome::NotTried(reason),
+    };
+    let name = format!("slurminit-test-{node}");
+    let answer = tool::ask("srun", &place.arguments(node, &name, limit), left(deadline));
+    if answer == Answer::Silent {
+        let own = format!("--name={name}");
+        let has_started =
+            CLEANUP.jobs(&Jobs { options: &["--me", &own], ..Jobs::default() }).is_ok_and(|jobs| !jobs.is_empty());
+        let _ = CLEANUP.run("scancel", &["--me", &own]);
+        let text = format!("the job did not end within {} s", limit.as_secs());
+        return if has_started { Outcome::Failed(text) } else { Outcome::NotTried("srun timed out".to_owned()) };
+    }
+    let mut reports = Vec::new();
+    // The job has ended for srun; its Epilog may run.
+    loop {
+        reports = sinfo(CLEANUP)
+            .map_or(reports, |output| output.lines().filter_map(Place::parse).map(|place| place.report).collect());
+        let is_completing = reports.iter().any(|report| matches!(report.state.as_str(), "completing" | "draining"));
+        if !is_completing || left(deadline).is_zero() {
+            return classify(&answer, &reports);
+        }
+        crate::jobs::pause(EPILOG_POLL);
+    }
+}
+
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
+/// A partition of the node, and the node's state.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    partition: String,
+    is_default: bool,
+    is_up: bool,
+    memory_mib: u64,
+    report: NodeReport,
+}
+
+impl Place {
+    /// A line of sinfo: `debug*|up|8000|idle Unknown|none`.
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.splitn(4, '|');
+        let (name, state, memory, report) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        let partition = name.trim_end_matches('*');
+        Some(Self {
+            is_default: partition != name,
+            partition: partition.to_owned(),
+            is_up: state == "up",
+            memory_mib: memory.trim_end_matches('+').parse().ok()?,
+            report: NodeReport::parse(report)?,
+        })
+    }
+
+    /// The default partition, or else the first one that is up; why no job may start now.
+    fn choose(output: &str) -> Result<Self, String> {
+        let places: Vec<Self> = output.lines().filter_map(Self::parse).collect();
+        if let Some(busy) = places.iter().find(|place| place.report.state != "idle" || !place.report.responding) {
+            return Err(format!("the node is {}", busy.report));
+        }
+        let usable = places.into_iter().filter(|place| place.is_up);
+        usable.min_by_key(|place| !place.is_default).ok_or_else(|| "no partition of the node is up".to_owned())
+    }
+
+    fn arguments(&self, node: &str, name: &str, limit: Duration) -> Vec<String> {
+        let fixed = ["--immediate", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--input=none", "--chdir=/"];
+        let chosen = [
+            format!("--job-name={name}"),
+            format!("--nodelist={node}"),
+            format!("--partition={}", self.partition),
+            format!("--mem={}", self.memory_mib.min(MEMORY_MIB)),
+            // A whole minute more than this process has.
+            format!("--time={}", limit.as_secs() / 60 + 2),
+            "true".to_owned(),
+        ];
+        fixed.into_iter().map(str::to_owned).chain(chosen).collect()
+    }
+}
+
+/// Before these texts srun has no allocation (24.11 to 26.05, `allocate.c`).
+const NOT_ALLOCATED: [&str; 2] = ["Unable to allocate resources: ", "Job submit/allocate failed: "];
+
+fn classify(answer: &Answer, reports: &[NodeReport]) -> Outcome {
+    let (succeeded, stderr) = match answer {
+        Answer::Ended { succeeded, stderr, .. } => (*succeeded, stderr.as_str()),
+        Answer::Missing => return Outcome::NotTried("srun is not installed here".to_owned()),
+        Answer::Silent => return Outcome::NotTried("srun timed out".to_owned()),
+    };
+    // `srun: error: text`, `slurmstepd-box: error: text`.
+    let errors: Vec<&str> = stderr.lines().filter_map(|line| Some(line.split_once(": error: ")?.1.trim())).collect();
+    if errors.iter().any(|line| NOT_ALLOCATED.iter().any(|text| line.contains(text))) {
+        return Outcome::NotTried(printable::short(&errors.join("; "), MAX_SYMPTOM_LENGTH));
+    }
+    // root sets the reason of an administrator.
+    let drained = reports.iter().find(|report| report.state.starts_with("drain") && !report.is_roots);
+    match (drained, succeeded) {
+        (Some(report), _) => Outcome::Failed(report.reason.clone()),
+        (None, true) => Outcome::Ran,
+        (None, false) => {
+            let first = errors.first().copied().or_else(|| stderr.lines().find(|line| !line.trim().is_empty()));
+            Outcome::Failed(printable::short(first.unwrap_or("srun failed"), MAX_SYMPTOM_LENGTH))
+        }
+    }
+}
+
+const SCRIPT: &str = "it cannot be executed (does its interpreter exist?), or it exits with a code other than 0";
+
+/// Part of a symptom, the key of slurm.conf that it concerns, and the cause.
+const CAUSES: [(&str, &str, &str); 5] = [
+    ("Epilog error", "Epilog", SCRIPT),
+    ("TaskProlog", "TaskProlog", SCRIPT),
+    ("rolog", "Prolog", SCRIPT),
+    // slurmctld has cancelled the job.
+    ("still not ready", "PrologSlurmctld", SCRIPT),
+    ("mpi", "MpiDefault", "Slurm cannot load this plugin"),
+];
+
+/// The finding, with the line of the user's file if the symptom names a key.
+fn explain(config_file: Option<&Path>, root: &Path, node: &str, symptom: &str) -> Finding {
+    let known = CAUSES.iter().find(|(part, ..)| symptom.contains(part));
+    let config = load_config::load(config_file).unwrap_or_default();
+    let files = install::find_user_files(&config.paths, root).unwrap_or_default();
+    let own = plan::select_user_files(&config, &files);
+    let blamed = plan::blame(&config, &[], &own, &[symptom]).map(|blame| blame.culprit);
+    let culprit = known.and_then(|(_, key, _)| own.culprit(&config, key)).or(blamed);
+    let value = known.and_then(|(_, key, _)| Some(format!(" ({key}={})", own.last_value(key)?))).unwrap_or_default();
+    let (what, _) = locate_fault(config_file, culprit.as_ref(), &format!("no job runs: {symptom}{value}"));
+    let cause =
+        known.map_or("a setting of your own Slurm files, or a program or plugin that it names", |(.., cause)| cause);
+    let repair = format!("correct it (`slurminit logs slurmd` has more), then: slurminit resume {node}");
+    Finding::error(Kind::OwnFiles, what, cause, repair)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(stderr: &str, node: &str) -> Outcome {
+        let succeeded = stderr.is_empty();
+        let answer = Answer::Ended { succeeded, stdout: String::new(), stderr: stderr.to_owned() };
+        classify(&answer, &[NodeReport::parse(node).unwrap()])
+    }
+
+    fn failed(symptom: &str) -> Outcome {
+        Outcome::Failed(symptom.to_owned())
+    }
+
+    #[test]
+    fn distinguishes_failed_job_from_refused_one() {
+        assert_eq!(outcome("", "idle Unknown|none"), Outcome::Ran);
+        let refused = [
+            "srun: error: Unable to allocate resources: Requested nodes are busy",
+            "srun: error: invalid partition specified: nix\nsrun: error: Unable to allocate resources: Invalid partition name specified",
+            "srun: error: root may not run jobs\nsrun: error: Unable to allocate resources: Unspecified error",
+        ];
+        for stderr in refused {
+            assert!(matches!(outcome(stderr, "idle Unknown|none"), Outcome::NotTried(_)), "{stderr}");
+        }
+        // An administrator drained the node meanwhile.
+        assert!(matches!(outcome(refused[0], "drained root|fan"), Outcome::NotTried(_)));
+        let prolog = "srun: error: Task launch for StepId=2.0 failed on node box: Job prolog failed\n\
+                      srun: error: Application launch failed: Job prolog failed\nsrun: Job step aborted\n";
+        assert_eq!(outcome(prolog, "drained slurm|Prolog error"), failed("Prolog error"));
+        assert_eq!(outcome("", "drained slurm|Epilog error"), failed("Epilog error"));
+        assert_eq!(outcome("", "drained root|fan broken"), Outcome::Ran);
+        let task = "slurmstepd-box: error: TaskProlog failed status=127\nsrun: error: box: task 0: Exited with exit code 127\n";
+        assert_eq!(outcome(task, "idle Unknown|none"), failed("TaskProlog failed status=127"));
+        let mpi = "srun: error: Couldn't find the specified plugin name for mpi/x looking at all files\nsrun: error: cannot find mpi plugin\n";
+        let Outcome::Failed(symptom) = outcome(mpi, "idle Unknown|none") else { panic!("it did not fail") };
+        assert!(symptom.starts_with("Couldn't find"), "{symptom}");
+    }
+
+    #[test]
+    fn chooses_default_partition_of_idle_node() {
+        let chosen = |text: &str| Place::choose(text).map(|place| place.partition);
+        assert_eq!(chosen("gpu|up|8000|idle u|none\ndebug*|up|8000|idle u|none"), Ok("debug".to_owned()));
+        assert_eq!(chosen("gpu|up|8000|idle u|none\ndebug*|inact|8000|idle u|none"), Ok("gpu".to_owned()));
+        assert!(chosen("gpu|down|8000|idle u|none").is_err() && chosen("").is_err());
+        for busy in ["mixed u|none", "allocated u|none", "idle* u|none", "completing u|none", "drained root|fan"] {
+            assert!(chosen(&format!("debug*|up|8000|{busy}")).is_err(), "{busy}");
+        }
+        let small = Place::choose("debug*|up|1|idle u|none").unwrap();
+        assert!(small.arguments("box", "x", Duration::from_secs(60)).contains(&"--mem=1".to_owned()));
+    }
+
+    #[test]
+    fn explains_with_line_of_own_file() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("config")).unwrap();
+        let conf =
+            "# USER_CUSTOMIZED=true\nProlog=/p.sh\nTaskProlog=/t.sh\nMpiDefault=pmix_v9\nPrologSlurmctld=/s.sh\n";
+        std::fs::write(root.path().join("config/slurm.conf"), conf).unwrap();
+        let cases = [
+            ("Prolog error", ":2: "),
+            ("TaskProlog failed status=127", ":3: "),
+            ("Nodes box are still not ready", ":5: "),
+            ("Couldn't find the specified plugin name for mpi/pmix_v9 looking at all files", ":4: "),
+        ];
+        for (symptom, place) in cases {
+            let finding = explain(None, root.path(), "box", symptom);
+            assert!(finding.what.contains(place) && finding.repair.contains("resume box"), "{finding}");
+        }
+        assert!(explain(None, root.path(), "box", "cgroup: no such file").what.contains("no job runs: cgroup"));
+    }
+}
