@@ -2,20 +2,22 @@
 //!
 //! slurmstepd does not end with the srun that it serves: the tasks of a killed srun run until the time limit. So each step has in its environment the
 //! port of a socket that its client holds, and the session's batch script holds a connection to it. The kernel closes it when the client dies, also
-//! with its container. No byte is ever sent or read. The batch script reaches the socket where slurmstepd reaches srun; without a connection, such as
-//! behind a firewall, no step is ended.
+//! with its container. No byte is ever sent or read. The batch script reaches the socket where slurmstepd reaches srun, and the socket listens on
+//! that address only; without a connection, such as behind a firewall, no step is ended.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Read as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
 /// The variable with the port.
@@ -27,14 +29,24 @@ const IDLE: u32 = 15;
 const INTERVAL: u32 = 5;
 const PROBES: u32 = 4;
 
-/// A step runs as long as this lives. `is_inherited`: in the program that this process executes.
-pub(super) fn attach(srun: &mut Command, is_inherited: bool) -> anyhow::Result<TcpListener> {
-    let socket = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"))?;
+/// A step on the node with this address runs as long as the socket lives. `is_inherited`: in the program that this process executes.
+pub(super) fn attach(srun: &mut Command, node: SocketAddr, is_inherited: bool) -> anyhow::Result<TcpListener> {
+    let socket = TcpListener::bind(source(node).with_context(|| format!("no route to {node}"))?)?;
     if is_inherited {
         fcntl(socket.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
     }
     srun.env(VARIABLE, socket.local_addr()?.port().to_string());
     Ok(socket)
+}
+
+/// The address, without a port, from which this machine's connections to `node` come. Sends nothing.
+fn source(node: SocketAddr) -> std::io::Result<SocketAddr> {
+    let any: IpAddr = if node.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(node)?;
+    let mut address = socket.local_addr()?;
+    address.set_port(0);
+    Ok(address)
 }
 
 /// The connections to the clients of the job's steps; `None` if a client cannot be reached.
@@ -64,6 +76,13 @@ impl Clients {
             .filter(|(_, stream)| stream.as_ref().is_some_and(is_closed))
             .map(|(client, _)| client.step)
             .collect()
+    }
+
+    /// Waits for the end of a client, at most this long.
+    pub(super) fn wait(&self, limit: Duration) {
+        let open = self.0.values().flatten().filter(|stream| !is_closed(stream));
+        let mut polled: Vec<PollFd> = open.map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN)).collect();
+        let _ = poll(&mut polled, PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX));
     }
 }
 
@@ -135,8 +154,10 @@ mod tests {
     #[test]
     fn only_connection_that_was_made_and_closed_is_gone() {
         let mut srun = Command::new("srun");
-        let socket = attach(&mut srun, false).unwrap();
-        let address: SocketAddr = ([127, 0, 0, 1], socket.local_addr().unwrap().port()).into();
+        let node = ([127, 0, 0, 1], 6818).into();
+        let socket = attach(&mut srun, node, false).unwrap();
+        let address = socket.local_addr().unwrap();
+        assert_eq!(address.ip(), node.ip());
         let stream = connect(address).unwrap();
         assert!(!is_closed(&stream));
         drop(socket);

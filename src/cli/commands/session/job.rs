@@ -1,6 +1,7 @@
 //! The job of a session.
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
@@ -232,12 +233,18 @@ impl Session {
     /// Runs a step to its end. With `ends_job`, the job ends with it.
     #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
     pub(crate) fn run(&self, mut step: Command, ends_job: bool) -> anyhow::Result<ExitStatus> {
-        let _client = client::attach(&mut step, false)?;
+        let _client = client::attach(&mut step, self.node_address()?, false)?;
         let status = step.status().context("srun");
         if ends_job {
             self.cancel()?;
         }
         status
+    }
+
+    /// Where slurmd listens.
+    pub(super) fn node_address(&self) -> anyhow::Result<SocketAddr> {
+        let address = client().addresses(&self.node)?.pop().map(|(_, address)| address);
+        address.with_context(|| format!("`scontrol getaddrs {}` prints no address", self.node))
     }
 
     /// Ends the job.

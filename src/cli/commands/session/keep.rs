@@ -1,5 +1,6 @@
 //! The batch script of a session: ends, and with it the job, when the job has had no step for a while.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -26,35 +27,43 @@ const WARNING: Duration = Duration::from_secs(600);
 /// The names of what [`super::ssh`] leaves in /tmp when its shell is killed.
 pub(crate) const FILES: &str = "slurminit-session-";
 
-#[expect(clippy::disallowed_methods, reason = "squeue is asked again: Slurm reports no event to a user")]
 pub(super) fn run(keep: Duration) -> anyhow::Result<()> {
     let job = std::env::var("SLURM_JOB_ID").context("this is the batch script of a session")?;
     let end = std::env::var("SLURM_JOB_END_TIME").ok().and_then(|end| end.parse::<u64>().ok());
     let client = Client::with_timeout(limit::COMMAND);
     let (mut deadline, mut warns_at) =
         (Instant::now() + FIRST.max(keep), end.map(|end| end.saturating_sub(WARNING.as_secs())));
-    let (mut had_step, mut clients) = (false, Clients::default());
+    let (mut is_used, mut clients, mut killed) = (false, Clients::default(), BTreeSet::new());
     let (mut query_at, mut killed_at) = (Instant::now() + INTERVAL, None::<Instant>);
-    while Instant::now() < deadline {
-        std::thread::sleep(CLIENT_INTERVAL.min(deadline.saturating_duration_since(Instant::now())));
+    loop {
+        let now = Instant::now();
+        // A job that ends keeps its node from other jobs until its last step has ended.
+        let is_ending = killed_at.is_some_and(|at| at.elapsed() < ENDING);
+        if now >= deadline && !is_ending {
+            break;
+        }
+        clients.wait(if is_ending { CLIENT_INTERVAL } else { CLIENT_INTERVAL.min(deadline - now) });
         for step in clients.gone(&job) {
             // A shell ignores SIGTERM.
             client.run("scancel", &["--signal=KILL".to_owned(), format!("{job}.{step}")]).unwrap_or_default();
-            (had_step, killed_at) = (true, Some(Instant::now()));
+            if killed.insert(step) {
+                (is_used, killed_at) = (true, Some(Instant::now()));
+            }
         }
-        let is_ending = killed_at.is_some_and(|at| at.elapsed() < ENDING);
-        if Instant::now() < query_at.min(deadline) && !is_ending {
+        if Instant::now() < query_at.min(deadline) && killed_at.is_none() {
             continue;
         }
         query_at = Instant::now() + INTERVAL;
         // Without an answer nothing is ended.
-        let has_step = client
-            .output("squeue", &["--steps", "--noheader", "--format=%i", "--jobs", &job])
-            .map_or(true, |steps| steps.lines().any(is_interactive));
-        if has_step {
-            (deadline, had_step) = (Instant::now() + keep.max(INTERVAL), true);
-        } else if had_step {
-            deadline = deadline.min(Instant::now() + keep);
+        let steps = client.output("squeue", &["--steps", "--noheader", "--format=%i", "--jobs", &job]);
+        let steps = steps.map(|steps| steps.lines().filter_map(number).collect::<BTreeSet<u32>>());
+        if steps.as_ref().map_or(true, |steps| !steps.is_subset(&killed)) {
+            (deadline, is_used) = (Instant::now() + keep.max(INTERVAL), true);
+        } else if is_used {
+            (deadline, is_used) = (Instant::now() + keep, false);
+        }
+        if steps.is_ok_and(|steps| steps.is_disjoint(&killed)) {
+            killed_at = None;
         }
         if warns_at.is_some_and(|at| unix() >= at) {
             warns_at = None;
@@ -65,9 +74,9 @@ pub(super) fn run(keep: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `7.0`, but not `7.batch`.
-fn is_interactive(step: &str) -> bool {
-    step.trim().rsplit_once('.').is_some_and(|(_, step)| step.bytes().all(|byte| byte.is_ascii_digit()))
+/// The number of a step such as `7.0`; `None` for Slurm's own, such as `7.batch`.
+fn number(step: &str) -> Option<u32> {
+    step.trim().rsplit_once('.')?.1.parse().ok()
 }
 
 /// Writes to the terminals of the job's processes.
@@ -114,7 +123,7 @@ mod tests {
 
     #[test]
     fn counts_only_steps_that_are_not_slurms_own() {
-        assert!(["7.0", " 7.12\n", "7_3.0"].iter().all(|step| is_interactive(step)));
-        assert!(["7.batch", "7.extern", "7.interactive", "7", ""].iter().all(|step| !is_interactive(step)));
+        assert_eq!(["7.0", " 7.12\n", "7_3.0"].map(number), [Some(0), Some(12), Some(0)]);
+        assert_eq!(["7.batch", "7.extern", "7.interactive", "7", ""].map(number), [None; 5]);
     }
 }

@@ -84,7 +84,7 @@ impl Proxy {
         let mut step = session.step(&StepOptions { image: request.container.as_deref(), is_unbuffered: true });
         // Slurm stores the environment of a batch job, but not that of a step.
         step.env("SLURMINIT_SSH_HOST_KEY", host_key).env("SLURMINIT_SSH_KEYS", keys);
-        let _client = client::attach(&mut step, true)?;
+        let _client = client::attach(&mut step, session.node_address()?, true)?;
         Err(step.args(["sh", "-c", SERVER]).exec()).context("srun")
     }
 }
