@@ -36,5 +36,9 @@ mod reconfigure;
 mod reload_jobs;
 mod requests;
 mod sbatch_args;
+#[path = "session/killed.rs"]
+mod session;
 mod simulate;
 mod stubborn_jobs;
+#[path = "session/transfers.rs"]
+mod transfers;

@@ -1,6 +1,8 @@
 //! `slurminit notebook` with a stand-in for JupyterLab. tests/clients/jupyterlab has the real one.
 
-use std::time::Duration;
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use crate::docker::Outcome;
 use crate::session::Site;
@@ -97,4 +99,77 @@ fn notebook_is_reached_with_its_token_only_and_ends_with_its_client() {
         assert_ne!(site.get("alice", port, "").code, 0);
     }
     assert_eq!(container.sh("ls -d /tmp/slurminit-session-* 2>/dev/null; pgrep -f jupyter-la[b]; true"), "");
+}
+
+/// Archives everything but the configuration as an image.
+const EXPORT: &str = "tar -C / -cf /tmp/image.tar bin lib lib64 sbin usr etc/passwd etc/group etc/nsswitch.conf 2>/dev/null && chmod 644 /tmp/image.tar";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn notebook_runs_in_image() {
+    let site = Site::start();
+    let container = &site.container;
+    site.install_jupyter_lab();
+    container.sh(EXPORT);
+    container.sh("rm /usr/local/bin/jupyter-lab && slurminit image import lab /tmp/image.tar && rm /tmp/image.tar");
+    let token = site.notebook("alice", "--container lab");
+    assert!(site.get("alice", 8888, &token).ok().contains("GPU 0"));
+    assert!(site.get("alice", 8888, "").ok().contains(" 403 "));
+    assert_eq!(
+        container.sh("stat -c '%U %a' /tmp/slurminit-session-*/ /tmp/slurminit-session-*/token"),
+        "alice 700\nalice 600"
+    );
+    container.sh("kill -INT $(cat ~alice/pid)");
+    site.wait_until_free(Duration::from_secs(20));
+    assert_eq!(container.sh("ls -d /tmp/slurminit-session-* 2>/dev/null; pgrep -u alice; true"), "");
+    // An image without JupyterLab: both ways are named.
+    container.sh(&EXPORT.replace("/tmp/image.tar bin", "/tmp/image.tar --exclude=usr/local bin"));
+    container.sh("slurminit image import plain /tmp/image.tar");
+    let outcome = site.login("alice", "slurminit notebook --container plain");
+    assert!(outcome.code == 127 && outcome.stderr.contains("pip install jupyterlab"), "{outcome:?}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn connections_of_others_start_no_step_and_do_not_lock_owner_out() {
+    let site = Site::start();
+    let container = &site.container;
+    site.install_jupyter_lab();
+    let token = site.notebook("alice", "--port 0.0.0.0:8888");
+    let assert_answers = || {
+        let begin = Instant::now();
+        let page = site.get("alice", 8888, &token).ok();
+        assert!(page.contains(" 200 ") && begin.elapsed() < Duration::from_secs(5), "{:?} {page}", begin.elapsed());
+    };
+    let steps = |count: usize| format!("[ $(squeue --steps --noheader --format=%i | grep -c \"[.][0-9]\") = {count} ]");
+    container.until(&steps(1));
+    // 100 connections that say nothing, 100 with half a request, 2000 that are closed at once.
+    let attacks = [
+        "for i in $(seq 100); do exec {fd}<>/dev/tcp/127.0.0.1/8888; done; sleep 600",
+        "for i in $(seq 100); do exec {fd}<>/dev/tcp/127.0.0.2/8888; printf \"GET / HTTP/1.1\\r\\n\" >&$fd; done; sleep 600",
+        "for i in $(seq 2000); do (printf \"GET / HTTP/1.1\\r\\n\" >/dev/tcp/$(hostname -i)/8888) done; sleep 600",
+    ];
+    for attack in attacks {
+        site.login("bob", &format!("(setsid bash -c '{attack}' >/dev/null 2>&1 </dev/null &)")).ok();
+    }
+    container.until("[ $(pgrep -u bob -x sleep | wc -l) -ge 2 ]");
+    for _ in 0..5 {
+        assert_answers();
+    }
+    container.until("[ $(pgrep -u bob -x sleep | wc -l) = 3 ]");
+    assert_answers();
+    container.until(&steps(1));
+
+    // From another machine, where the port is open to the network.
+    let address = container.sh("hostname -i");
+    let mut silent: Vec<TcpStream> =
+        (0..100).map(|_| TcpStream::connect((address.as_str(), 8888)).expect("a connection")).collect();
+    assert_answers();
+    container.until(&steps(1));
+    for stream in &mut silent {
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        assert_eq!(stream.read(&mut [0]).expect("the notebook closes it"), 0);
+    }
+    container.sh("pkill -KILL -u bob; kill -INT $(cat ~alice/pid)");
+    site.wait_until_free(Duration::from_secs(20));
 }

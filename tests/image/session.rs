@@ -16,8 +16,12 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn start() -> Self {
+        Self::start_on(Image::new(FULL))
+    }
+
+    pub(crate) fn start_on(image: Image) -> Self {
         let config = directory(&[("slurminit.toml", CONFIG)]);
-        let image = Image::new(FULL).with(["--env", "SLURMINIT_LOGIN_PORT=22", "--env", "SLURMINIT_ACCOUNTING=none"]);
+        let image = image.with(["--env", "SLURMINIT_LOGIN_PORT=22", "--env", "SLURMINIT_ACCOUNTING=none"]);
         Self { container: image.json_log().mount(config.path(), "/config").serve(), _config: config }
     }
 
@@ -27,7 +31,7 @@ impl Site {
     }
 
     /// Gives a user a key, and the lines of `slurminit session ssh-config`.
-    fn configure(&self, user: &str, options: &str) {
+    pub(crate) fn configure(&self, user: &str, options: &str) {
         let login = format!("{user}@localhost");
         let line = format!(
             "mkdir -p .ssh && ssh-keygen -q -t ed25519 -N '' -f .ssh/id_ed25519 && cp .ssh/id_ed25519.pub .ssh/authorized_keys \

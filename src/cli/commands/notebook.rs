@@ -1,12 +1,12 @@
 //! `slurminit notebook`: JupyterLab in a job, at a port of this container.
 //!
 //! JupyterLab listens on a Unix socket in a directory that only its user can enter. Each connection to the port is a step of the job
-//! (`slurminit session stream`), so that no port is open on the node and each connection has its own flow control. Other users can connect to the
-//! port: JupyterLab requires the token, which is checked before its URL is printed.
+//! (`slurminit session stream`), so that no port is open on the node and each connection has its own flow control. JupyterLab requires the token,
+//! which is checked before its URL is printed. Other users of this container cannot cause a step: their connections are closed.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -21,12 +21,17 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::session::{FILES, Request, Session, StepOptions, time_limit};
 use crate::output::error_line;
 use model::{exit_code, printable};
+use sys::sockets::{OtherEnd, other_end};
 
 const SERVER: &str = include_str!("notebook/server.sh");
 /// The interval of JupyterLab's search for idle kernels, in seconds.
 const CULL_INTERVAL: u64 = 60;
-/// The maximum number of connections at a time. Other users can connect, too, and each connection is a step.
+/// The maximum number of connections at a time. Each is a step, and whoever reaches a port that is open to the network can connect.
 const MAX_CONNECTIONS: usize = 64;
+/// How long a connection may be silent before its step. Browsers connect in advance.
+const FIRST_BYTE: Duration = Duration::from_secs(10);
+/// Root of the host, in a container with a user namespace: the kernel's overflow user.
+const OVERFLOW_USER: u32 = 65534;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -46,6 +51,8 @@ struct Notebook {
     directory: String,
     token: String,
     address: SocketAddr,
+    /// Cloned for each connection that is a step.
+    connections: Arc<()>,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
@@ -54,7 +61,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let mut session = Session::submit(&format!("notebook-{}", std::process::id()), &args.request, Duration::ZERO)?;
     session.wait_until_running()?;
     let (token, directory) = (random()?, format!("/tmp/{FILES}{}-{}", session.job, random()?));
-    let notebook = Arc::new(Notebook { session, directory, token, address: listener.local_addr()? });
+    let (address, connections) = (listener.local_addr()?, Arc::new(()));
+    let notebook = Arc::new(Notebook { session, directory, token, address, connections });
     let step = notebook.server(args.request.container.as_deref(), idle)?;
 
     let is_ended = Arc::new(AtomicBool::new(false));
@@ -96,7 +104,7 @@ impl Notebook {
     }
 
     /// Runs until this process ends.
-    fn serve(&self, listener: &TcpListener) -> anyhow::Result<()> {
+    fn serve(self: &Arc<Self>, listener: &TcpListener) -> anyhow::Result<()> {
         self.check()?;
         let port = self.address.port();
         let host = if self.address.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { self.address.ip() };
@@ -109,28 +117,34 @@ impl Notebook {
                 "On your computer first, with USER@HOST and the options of this login: ssh -N -L {port}:{url} USER@HOST"
             ));
         }
-        let open = Arc::new(());
         for stream in listener.incoming() {
             // An error is one of a client, or no descriptor is left.
-            let streams = stream.map(OwnedFd::from).and_then(|stream| Ok((stream.try_clone()?, stream)));
-            let Ok((stdin, stdout)) = streams else {
+            let Ok(stream) = stream else {
                 pause();
                 continue;
             };
-            if Arc::strong_count(&open) > MAX_CONNECTIONS {
+            if !is_admitted(&stream) {
                 continue;
             }
-            let mut step = self.stream();
-            step.stdin(stdin).stdout(stdout).stderr(Stdio::null());
-            let counted = Arc::clone(&open);
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "this process is not PID 1 and waits only for its own children"
-            )]
-            std::thread::spawn(move || {
-                let _ = step.status();
-                drop(counted);
-            });
+            let notebook = Arc::clone(self);
+            // Where no thread can start, the connection is closed.
+            let _ = std::thread::Builder::new().spawn(move || notebook.connect(stream));
+        }
+        Ok(())
+    }
+
+    /// Connects a client with JupyterLab, until one of them closes the connection.
+    #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own children")]
+    fn connect(&self, stream: TcpStream) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(FIRST_BYTE))?;
+        if stream.peek(&mut [0])? == 0 {
+            return Ok(());
+        }
+        stream.set_read_timeout(None)?;
+        let counted = Arc::clone(&self.connections);
+        if Arc::strong_count(&counted) <= MAX_CONNECTIONS + 1 {
+            let (stdin, stdout) = (OwnedFd::from(stream.try_clone()?), OwnedFd::from(stream));
+            self.stream().stdin(stdin).stdout(stdout).stderr(Stdio::null()).status()?;
         }
         Ok(())
     }
@@ -164,6 +178,15 @@ impl Notebook {
             "JupyterLab does not require the token of this command: remove token and password from ~/.jupyter (it answered {codes:?})"
         );
         Ok(())
+    }
+}
+
+/// Whether the connection is not another user's of this container. `ssh -L` connects as its user, and `kubectl port-forward` as root.
+fn is_admitted(stream: &TcpStream) -> bool {
+    match other_end(stream) {
+        OtherEnd::User(user) => [nix::unistd::getuid().as_raw(), 0, OVERFLOW_USER].contains(&user),
+        OtherEnd::Closed => false,
+        OtherEnd::Unknown => true,
     }
 }
 

@@ -76,7 +76,7 @@ fn ssh_clients(config: &Config) -> BTreeMap<IpAddr, usize> {
     let port = config.login.port.map_or(0, std::num::NonZeroU16::get);
     let mut clients = BTreeMap::new();
     for connection in sockets::bound(port).unwrap_or_default().iter().filter(|socket| !socket.is_listening) {
-        *clients.entry(connection.peer).or_default() += 1;
+        *clients.entry(connection.peer.ip()).or_default() += 1;
     }
     clients
 }

@@ -1,0 +1,32 @@
+//! rsync and sftp of a large file through a real ssh into a job. The tests of each day copy 64 MiB.
+
+use std::time::{Duration, Instant};
+
+use crate::built_image::BuiltImage;
+use crate::docker::{FULL, Image, tag};
+use crate::session::Site;
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn copies_one_gigabyte_with_rsync_and_sftp() {
+    let image = BuiltImage::new("session", "tests/image/session", &[&format!("IMAGE={}", tag(FULL))]);
+    let site = Site::start_on(Image::new(&image.0));
+    site.configure("alice", "--keep 0");
+    site.login("alice", "head -c 1G /dev/urandom >big; ssh -o StrictHostKeyChecking=no gpu true").ok();
+    for (tool, line) in [
+        ("rsync", "rsync --archive big gpu:copy"),
+        ("sftp, put", "echo put big copy | sftp -q -b - gpu"),
+        ("sftp, get", "echo get big copy | sftp -q -b - gpu"),
+    ] {
+        let begin = Instant::now();
+        site.login("alice", line).ok();
+        eprintln!("{tool}: {:.1} s", begin.elapsed().as_secs_f64());
+        site.login("alice", "cmp big copy && rm copy").ok();
+    }
+    // A tree, of which a second run copies nothing.
+    let tree = "rsync --archive --delete --stats /usr/share/perl gpu:tree | sed -n 's/^Number of regular files transferred: //p'";
+    let counts = [tree, tree].map(|line| site.login("alice", line).ok());
+    assert!(counts[0] != "0\n" && counts[1] == "0\n", "{counts:?}");
+    site.login("alice", "diff -r /usr/share/perl tree/perl").ok();
+    site.wait_until_free(Duration::from_secs(20));
+}
