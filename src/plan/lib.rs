@@ -52,7 +52,6 @@ pub use epilog::Epilog;
 pub use gpus::{AutoDetect, GresLine, GresPlan, select};
 pub use images::Images;
 pub use mail::MailScript;
-pub use mismatch::Mismatch;
 pub use names::{DevicePath, GresType, HostName};
 pub use node::{NodePlan, Topology};
 pub use prolog::Prolog;
@@ -213,7 +212,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     };
     let is_shared = config.shares_a_cluster();
     if !matches!(config.role, Role::Controller | Role::Login) && config.simulated().is_none() {
-        reasons.findings.extend(mismatch::check(config, inventory)?.map(|mismatch| mismatch.finding));
+        reasons.findings.extend(mismatch::check(config, inventory)?);
     }
     let host = HostName::try_from(inventory.hostname.clone()).map_err(no_host_name)?;
     cluster::check(config, inventory)?;

@@ -16,29 +16,22 @@ fn visible(inventory: &Inventory) -> Vec<Vendor> {
     Vendor::ALL.into_iter().filter(has).collect()
 }
 
-/// The GPUs are not those that the image was built for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mismatch {
-    /// What was expected and found, the likely cause, the repair.
-    pub finding: Finding,
-}
-
 /// Compares the two, and rejects the start with `on_mismatch = "fail"`.
-pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<Option<Mismatch>, Refusal> {
+pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<Option<Finding>, Refusal> {
     let Some(expected) = config.gpu_type else { return Ok(None) };
     let found = visible(inventory);
     let Some(mut mismatch) = compare(expected, &found) else { return Ok(None) };
     if found.is_empty() {
-        mismatch.finding = with_platform_cause(mismatch.finding, expected, inventory.platform);
+        mismatch = with_platform_cause(mismatch, expected, inventory.platform);
     }
     // The agent of the memory guard checks GPUs too.
     if expected == GpuType::None && !config.runs_agent() {
-        mismatch.finding.cause.push_str(", and no agent checks their health");
+        mismatch.cause.push_str(", and no agent checks their health");
     }
     match config.on_mismatch {
         OnMismatch::Warn => Ok(Some(mismatch)),
         OnMismatch::Fail => {
-            let finding = Finding { severity: Severity::Error, ..mismatch.finding };
+            let finding = Finding { severity: Severity::Error, ..mismatch };
             Err(Refusal { exit_code: exit_code::MISMATCH, finding })
         }
     }
@@ -63,7 +56,7 @@ fn with_platform_cause(finding: Finding, expected: GpuType, platform: Platform) 
 }
 
 /// Compares every kind of image with every kind of machine; `None` if they match.
-fn compare(expected: GpuType, found: &[Vendor]) -> Option<Mismatch> {
+fn compare(expected: GpuType, found: &[Vendor]) -> Option<Finding> {
     let own = expected.vendor();
     let others: Vec<&Traits> =
         found.iter().filter(|vendor| Some(**vendor) != own).map(|vendor| vendor.traits()).collect();
@@ -115,7 +108,7 @@ fn compare(expected: GpuType, found: &[Vendor]) -> Option<Mismatch> {
             format!("rebuild with `docker build --build-arg GPU_TYPE={name}`"),
         ),
     };
-    Some(Mismatch { finding: Finding::warning(Kind::GpuType, what, cause, repair) })
+    Some(Finding::warning(Kind::GpuType, what, cause, repair))
 }
 
 #[cfg(test)]
@@ -134,7 +127,7 @@ mod tests {
             for found in machines {
                 let cell = match compare(expected, found) {
                     None => "they agree".to_owned(),
-                    Some(Mismatch { finding: Finding { what, cause, repair, .. } }) => {
+                    Some(Finding { what, cause, repair, .. }) => {
                         assert!(messages.insert(what.clone()), "duplicate message: {what}");
                         format!("{what}\n    cause: {cause}\n    repair: {repair}")
                     }
@@ -160,7 +153,7 @@ mod tests {
         ] {
             let config = Config::parse(toml, std::path::Path::new("x")).unwrap();
             let mismatch = check(&config, &inventory).unwrap().unwrap();
-            assert_eq!(mismatch.finding.cause.contains("no agent"), says, "{toml}: {}", mismatch.finding);
+            assert_eq!(mismatch.cause.contains("no agent"), says, "{toml}: {mismatch}");
         }
     }
 
@@ -175,7 +168,7 @@ mod tests {
         ] {
             let config = Config { gpu_type: Some(expected), ..Config::default() };
             let mismatch = check(&config, &Inventory { platform, ..Inventory::default() }).unwrap().unwrap();
-            assert!(mismatch.finding.cause.contains(text), "{platform:?}: {}", mismatch.finding.cause);
+            assert!(mismatch.cause.contains(text), "{platform:?}: {}", mismatch.cause);
         }
     }
 
