@@ -23,39 +23,20 @@ pub struct Fatal {
     pub repair: String,
 }
 
-/// A file that a plugin requires.
-struct RequiredFile {
-    key: &'static str,
-    plugin: &'static str,
-    /// The plugin's files, one of which must be in Slurm's directory.
-    files: &'static [&'static str],
-    /// Whether only slurmctld needs the file.
-    is_for_controller: bool,
-}
-
-const fn required_by_all(key: &'static str, plugin: &'static str, files: &'static [&'static str]) -> RequiredFile {
-    RequiredFile { key, plugin, files, is_for_controller: false }
-}
-
-const fn required_by_controller(
-    key: &'static str,
-    plugin: &'static str,
-    files: &'static [&'static str],
-) -> RequiredFile {
-    RequiredFile { key, plugin, files, is_for_controller: true }
-}
+/// A key, a plugin, the plugin's files, one of which must be in Slurm's directory, and whether only slurmctld needs them.
+type RequiredFile = (&'static str, &'static str, &'static [&'static str], bool);
 
 /// Tried with 24.11.5: the daemons wait a minute for a configuration file, and exit without a script or key.
 const REQUIRED_FILES: [RequiredFile; 9] = [
-    required_by_all("TopologyPlugin", "topology/tree", &["topology.conf", "topology.yaml"]),
-    required_by_all("TopologyPlugin", "topology/block", &["topology.conf", "topology.yaml"]),
-    required_by_all("JobContainerType", "job_container/tmpfs", &["job_container.conf"]),
-    required_by_all("NodeFeaturesPlugins", "node_features/helpers", &["helpers.conf"]),
-    required_by_controller("JobSubmitPlugins", "job_submit/lua", &["job_submit.lua"]),
-    required_by_controller("BurstBufferType", "burst_buffer/lua", &["burst_buffer.lua"]),
-    required_by_all("CliFilterPlugins", CLI_FILTER, &["cli_filter.lua"]),
-    required_by_all("AuthType", "auth/slurm", &["slurm.key", "slurm.jwks"]),
-    required_by_all("CredType", "cred/slurm", &["slurm.key", "slurm.jwks"]),
+    ("TopologyPlugin", "topology/tree", &["topology.conf", "topology.yaml"], false),
+    ("TopologyPlugin", "topology/block", &["topology.conf", "topology.yaml"], false),
+    ("JobContainerType", "job_container/tmpfs", &["job_container.conf"], false),
+    ("NodeFeaturesPlugins", "node_features/helpers", &["helpers.conf"], false),
+    ("JobSubmitPlugins", "job_submit/lua", &["job_submit.lua"], true),
+    ("BurstBufferType", "burst_buffer/lua", &["burst_buffer.lua"], true),
+    ("CliFilterPlugins", CLI_FILTER, &["cli_filter.lua"], false),
+    ("AuthType", "auth/slurm", &["slurm.key", "slurm.jwks"], false),
+    ("CredType", "cred/slurm", &["slurm.key", "slurm.jwks"], false),
 ];
 
 /// A plugin whose file slurminit generates, if this Slurm can run it. A slurm.conf that the user copied from a
@@ -226,18 +207,17 @@ impl Checks<'_> {
     /// Checks for plugins whose required file is missing.
     fn missing_files(&self) -> Option<Fatal> {
         let directory = &self.context.config.paths.slurm;
-        let is_written = |one: &RequiredFile| one.plugin == CLI_FILTER && self.plan.cli_filter.is_some();
-        let is_missing = |one: &&RequiredFile| {
-            !is_written(one) && !one.files.iter().any(|file| self.context.exists(&directory.join(file)))
+        let is_written = |plugin: &str| plugin == CLI_FILTER && self.plan.cli_filter.is_some();
+        let is_missing = |(_, plugin, files, _): &&RequiredFile| {
+            !is_written(plugin) && !files.iter().any(|file| self.context.exists(&directory.join(file)))
         };
-        let is_used = |one: &&RequiredFile| {
-            let short = one.plugin.rsplit('/').next().unwrap_or(one.plugin);
-            let mut names = self.value(one.key).unwrap_or_default().split(',').map(str::trim);
-            names.any(|name| name == one.plugin || name == short)
+        let is_used = |(key, plugin, ..): &&RequiredFile| {
+            let short = plugin.rsplit('/').next().unwrap_or(plugin);
+            let mut names = self.value(key).unwrap_or_default().split(',').map(str::trim);
+            names.any(|name| name == *plugin || name == short)
         };
-        let is_here = |one: &&RequiredFile| !one.is_for_controller || self.context.has_controller();
-        let RequiredFile { key, plugin, files, .. } =
-            REQUIRED_FILES.iter().filter(is_here).filter(is_used).find(is_missing)?;
+        let is_here = |(.., is_for_controller): &&RequiredFile| !is_for_controller || self.context.has_controller();
+        let (key, plugin, files, _) = REQUIRED_FILES.iter().filter(is_here).filter(is_used).find(is_missing)?;
         let file: PathBuf = directory.join(files.first()?);
         let what = format!("{key}={plugin} requires the file {}, which is missing", file.display());
         let cause = "Slurm's daemons or commands wait for the file, or exit without it".to_owned();
