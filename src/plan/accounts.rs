@@ -71,12 +71,9 @@ impl AccountFiles {
         let base = self.without_managed(users);
         let (rows, mut group) = (Rows::of(&base.passwd), base.groups());
         for (index, wanted) in groups.iter().enumerate() {
-            group.add(&wanted.name, wanted.gid, wanted.is_hosts).map_err(|(key, what)| {
-                Fault::new(
-                    vec!["group".into(), index.into(), if key == Key::Name { "name" } else { "gid" }.into()],
-                    what,
-                )
-            })?;
+            group
+                .add(&wanted.name, wanted.gid, wanted.is_hosts)
+                .map_err(|(key, what)| Fault::new(vec!["group".into(), index.into(), key.into()], what))?;
         }
         let (mut passwd, mut shadow) = (base.passwd.clone(), base.shadow.clone());
         for (index, user) in users.iter().enumerate() {
@@ -105,7 +102,7 @@ impl AccountFiles {
                 group.join(wanted, &user.name).map_err(|what| fault(vec!["groups".into(), place.into()], what))?;
             }
         }
-        Ok(Self { passwd, group: lines(group.lines.iter().map(|line| line.0.join(":"))), shadow })
+        Ok(Self { passwd, group: lines(group.lines.iter().map(|line| line.join(":"))), shadow })
     }
 
     /// The users that an earlier start added and whose uid is none of `users`: uid and name.
@@ -124,7 +121,7 @@ impl AccountFiles {
 
     fn groups(&self) -> GroupLines {
         let mut groups = GroupLines::default();
-        self.group.lines().for_each(|line| groups.push(GroupLine(line.split(':').map(str::to_owned).collect())));
+        self.group.lines().for_each(|line| groups.push(line.split(':').map(str::to_owned).collect()));
         groups
     }
 }
@@ -172,65 +169,42 @@ impl<'a> Rows<'a> {
 /// /etc/group, line by line, with the first line of each name and ID.
 #[derive(Default)]
 struct GroupLines {
-    lines: Vec<GroupLine>,
+    /// The fields of each line: name, password, ID, members.
+    lines: Vec<Vec<String>>,
     names: BTreeMap<String, usize>,
     gids: BTreeMap<String, usize>,
     /// The members of each line: a group of the host may have thousands.
     members: BTreeSet<(usize, String)>,
 }
 
-/// The fields: name, password, ID, members.
-struct GroupLine(Vec<String>);
-
-/// The value that belongs to another account.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Key {
-    Name,
-    Gid,
-}
-
-impl GroupLine {
-    fn name(&self) -> &str {
-        self.0.first().map_or("", String::as_str)
-    }
-
-    fn has_gid(&self, gid: u32) -> bool {
-        self.0.get(2).is_some_and(|own| *own == gid.to_string())
-    }
-}
-
 impl GroupLines {
-    fn push(&mut self, line: GroupLine) {
+    fn push(&mut self, line: Vec<String>) {
         let place = self.lines.len();
-        self.names.entry(line.name().to_owned()).or_insert(place);
-        if let Some(gid) = line.0.get(2) {
+        self.names.entry(line[0].clone()).or_insert(place);
+        if let Some(gid) = line.get(2) {
             self.gids.entry(gid.clone()).or_insert(place);
         }
-        let members = line.0.get(3).map(String::as_str).unwrap_or_default().split(',');
+        let members = line.get(3).map(String::as_str).unwrap_or_default().split(',');
         self.members.extend(members.map(|member| (place, member.to_owned())));
         self.lines.push(line);
     }
 
     fn name_of(&self, gid: u32) -> Option<&str> {
-        self.gids.get(&gid.to_string()).map(|place| self.lines[*place].name())
+        self.gids.get(&gid.to_string()).map(|place| self.lines[*place][0].as_str())
     }
 
     /// Adds a group, unless it exists with the same ID.
-    fn add(&mut self, name: &AccountName, gid: u32, is_hosts: bool) -> Result<(), (Key, String)> {
+    fn add(&mut self, name: &AccountName, gid: u32, is_hosts: bool) -> Result<(), (&'static str, String)> {
         if let Some(place) = self.names.get(name.as_str()) {
-            let line = &self.lines[*place];
-            return if line.has_gid(gid) {
-                Ok(())
-            } else {
-                let own = line.0.get(2).map_or("none", String::as_str).escape_default();
-                Err((Key::Gid, format!("the image already has a group `{name}` with GID {own}")))
-            };
+            let own = self.lines[*place].get(2).map_or("none", String::as_str);
+            let what = || format!("the image already has a group `{name}` with GID {}", own.escape_default());
+            return if own == gid.to_string() { Ok(()) } else { Err(("gid", what())) };
         }
         if let Some(other) = self.name_of(gid) {
-            return Err((Key::Name, format!("GID {gid} is the group `{}`: use that name", other.escape_default())));
+            return Err(("name", format!("GID {gid} is the group `{}`: use that name", other.escape_default())));
         }
         let mark = if is_hosts { HOSTS_GROUP_MARK } else { GROUP_MARK };
-        self.push(GroupLine([name.as_str(), mark, &gid.to_string(), ""].map(str::to_owned).to_vec()));
+        self.push([name.as_str(), mark, &gid.to_string(), ""].map(str::to_owned).to_vec());
         Ok(())
     }
 
@@ -239,7 +213,7 @@ impl GroupLines {
         let place = self.names.get(group.as_str()).copied();
         let line = place.and_then(|place| Some((place, self.lines.get_mut(place)?)));
         let Some((place, members)) =
-            line.filter(|(_, line)| line.0.len() == 4).and_then(|(place, line)| Some((place, line.0.last_mut()?)))
+            line.filter(|(_, line)| line.len() == 4).and_then(|(place, line)| Some((place, line.last_mut()?)))
         else {
             return Err(format!("unknown group `{group}`: neither in the image nor a [[group]]"));
         };
