@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::prepared::Apply;
 
 use super::FileName;
-use super::customized::parse;
+use super::customized::{included, parse};
 
 /// A generated file of Slurm, or the user's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,9 +203,7 @@ fn gres(nodes: &[parse::Line]) -> Vec<(Option<&str>, &str)> {
 }
 
 fn includes(text: &str) -> bool {
-    let is_include =
-        |line: &str| line.split_whitespace().next().is_some_and(|word| word.eq_ignore_ascii_case("include"));
-    text.lines().any(|line| is_include(line.trim_start()))
+    text.lines().any(|line| included(line).is_some())
 }
 
 /// The number, counted from 1, of the line that sets `key`. Slurm names an unknown key, but usually not the line.

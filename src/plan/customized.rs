@@ -4,7 +4,7 @@ mod check;
 mod fatal;
 mod hosts;
 mod include;
-mod own_node;
+pub(super) mod own_node;
 pub(super) mod parse;
 mod programs;
 
@@ -19,6 +19,7 @@ pub use hosts::RemoteHost;
 pub use own_node::{Names, OwnNode};
 pub use parse::{DEFAULT_STATE_DIRECTORY, gpu_files, last_value, state_directory};
 
+pub(super) use include::included;
 use include::{Expanded, Inlined, MissingInclude, Read};
 
 use super::{Culprit, Decision, Plan};

@@ -41,7 +41,7 @@ pub struct OwnNode {
 }
 
 /// The NodeName lines, each with the values of the `NodeName=DEFAULT` lines before it.
-pub(super) fn nodes(lines: &[parse::Line]) -> Vec<parse::Line> {
+pub(crate) fn nodes(lines: &[parse::Line]) -> Vec<parse::Line> {
     let (mut found, mut defaults) = (Vec::new(), parse::Line::default());
     for line in lines {
         match line.get("NodeName") {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::saved::names as names_of;
 use super::{InUse, ids, refusal};
 use crate::Refusal;
-use crate::customized::{last_value, parse};
+use crate::customized::{last_value, own_node, parse};
 use model::queued_job::QueuedJob;
 
 /// An unused port: slurmctld pings nodes that are down.
@@ -129,18 +129,10 @@ struct Nodes {
 impl Nodes {
     fn parse(text: &str) -> Self {
         let (mut known, mut by_host) = (BTreeMap::new(), BTreeMap::new());
-        let mut defaults = Vec::new();
-        let lines = parse::lines(text);
-        for line in lines.iter().filter(|line| line.get("NodeName").is_some()) {
-            let names = line.get("NodeName").unwrap_or_default();
-            if names.eq_ignore_ascii_case("DEFAULT") {
-                defaults = line.pairs().to_vec();
-                continue;
-            }
-            let is_own = |key: &str| line.get(key).is_some();
-            let others = defaults.iter().filter(|(key, _)| !is_own(key));
-            let pairs: Vec<(String, String)> = line.pairs().iter().chain(others).cloned().collect();
-            known.extend(names_of(names).map(|name| (name, pairs.clone())));
+        for line in own_node::nodes(&parse::lines(text)) {
+            let pairs = line.pairs().to_vec();
+            let names = line.get("NodeName").into_iter().flat_map(names_of);
+            known.extend(names.map(|name| (name, pairs.clone())));
             let hosts = line.get("NodeHostname").into_iter().flat_map(names_of);
             by_host.extend(hosts.map(|name| (name, pairs.clone())));
         }
