@@ -54,8 +54,7 @@ impl Epilog {
 
     /// Warns if the operator's own Epilog replaces slurminit's.
     pub(super) fn check(&self, settings: &[Setting]) -> Option<Finding> {
-        let own = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case("Epilog"));
-        let used = own.is_some_and(|setting| self.path.to_str() == Some(setting.value.as_str()));
+        let used = Setting::is_path(settings, "Epilog", &self.path);
         let path = self.path.display();
         let is_needed = self.takes_gpus || self.job_map.is_some() || !self.hooks.is_empty();
         let what = if self.ends_leftovers {

@@ -13,8 +13,7 @@ use super::{Reasons, Setting};
 const PLUGIN: &str = "switch/nvidia_imex";
 
 pub(super) fn plan(config: &Config, inventory: &Inventory, settings: &[Setting], reasons: &mut Reasons) {
-    let is_plugin = |setting: &Setting| setting.key.eq_ignore_ascii_case("SwitchType") && setting.value == PLUGIN;
-    let has_plugin = settings.iter().any(is_plugin);
+    let has_plugin = Setting::find(settings, "SwitchType").is_some_and(|setting| setting.value == PLUGIN);
     if has_plugin && !inventory.makes_namespaces {
         reasons.warn(
             Kind::Settings,

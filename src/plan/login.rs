@@ -32,7 +32,7 @@ pub(super) fn check(settings: &[Setting], inventory: &Inventory) -> Option<Findi
         );
         return Some(Finding::warning(Kind::Settings, WHAT, CAUSE, repair));
     }
-    let own = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case(KEY));
+    let own = Setting::find(settings, KEY);
     let value = own.map(|setting| setting.value.as_str());
     let what = format!("[slurm.conf] of slurminit.toml sets {KEY}, and {WHAT}");
     let repair = format!("remove {KEY} from [slurm.conf], or start the container with {PRIVILEGE}");

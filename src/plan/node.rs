@@ -251,7 +251,7 @@ fn default_reserve(usable: u64, is_limit: bool) -> u64 {
 
 /// Warns of a node that is idle and refuses each job: one CPU has more memory by default than the node has.
 pub(super) fn check_default_memory(node: &NodePlan, settings: &[Setting]) -> Option<Finding> {
-    let default = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case("DefMemPerCPU"))?;
+    let default = Setting::find(settings, "DefMemPerCPU")?;
     let memory =
         node.memory_mib.filter(|memory| default.value.parse::<u64>().is_ok_and(|default| *memory < default))?;
     let default = &default.value;

@@ -59,8 +59,7 @@ impl Prolog {
 
     /// Informs if the operator's own Prolog replaces slurminit's.
     pub(super) fn check(&self, settings: &[Setting]) -> Option<Finding> {
-        let own = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case("Prolog"));
-        let used = own.is_some_and(|setting| self.path.to_str() == Some(setting.value.as_str()));
+        let used = Setting::is_path(settings, "Prolog", &self.path);
         (!used).then(|| self.not_used())
     }
 

@@ -1,5 +1,7 @@
 //! The keys of slurm.conf that concern the whole cluster, and the partitions.
 
+use std::path::Path;
+
 use config::{Config, DaemonName, FeatureName, SlurmSettings};
 use model::inventory::{Inventory, Kind};
 
@@ -19,6 +21,18 @@ pub struct Setting {
     pub value: String,
     /// The reason, if it is not obvious.
     pub why: Option<String>,
+}
+
+impl Setting {
+    /// The line with this key.
+    pub(super) fn find<'a>(settings: &'a [Self], key: &str) -> Option<&'a Self> {
+        settings.iter().find(|setting| setting.key.eq_ignore_ascii_case(key))
+    }
+
+    /// Whether the key has this path.
+    pub(super) fn is_path(settings: &[Self], key: &str, path: &Path) -> bool {
+        Self::find(settings, key).is_some_and(|setting| path.to_str() == Some(setting.value.as_str()))
+    }
 }
 
 /// A PartitionName line.

@@ -106,8 +106,7 @@ impl TaskProlog {
 
     /// Warns if the operator has a TaskProlog of their own.
     pub(super) fn check(&self, settings: &[Setting]) -> Option<Finding> {
-        let own = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case("TaskProlog"));
-        let used = own.is_some_and(|setting| self.path.to_str() == Some(setting.value.as_str()));
+        let used = Setting::is_path(settings, "TaskProlog", &self.path);
         (!used).then(|| self.not_used("[slurm.conf] of slurminit.toml sets TaskProlog")).flatten()
     }
 
