@@ -221,12 +221,18 @@ impl<'a> Client<'a> {
         Ok(output.lines().map(str::to_owned).collect())
     }
 
-    /// The jobs of the queue.
+    /// The jobs of the queue and the GRES that they request.
     ///
     /// # Errors
     /// As [`Self::output`].
     pub fn jobs(&self, filter: &Jobs) -> Result<Vec<QueuedJob>, QueryError> {
-        self.jobs_with_column(filter, "", |_, _| ())
+        let mut arguments = filter.arguments();
+        arguments.push(format!("--format={COLUMNS}|%b"));
+        let job = |line: &str| {
+            let (job, gres) = QueuedJob::parse(line)?;
+            Some(QueuedJob { gres: gres.to_owned(), ..job })
+        };
+        Ok(self.output("squeue", &arguments)?.lines().filter_map(job).collect())
     }
 
     /// The jobs of the queue with account, name and requested GPUs, for people.
@@ -244,36 +250,12 @@ impl<'a> Client<'a> {
         Ok(self.output("squeue", &arguments)?.lines().filter_map(job).collect())
     }
 
-    /// The jobs of the queue and the GRES that they request.
-    ///
-    /// # Errors
-    /// As [`Self::output`].
-    pub fn jobs_with_gres(&self, filter: &Jobs) -> Result<Vec<QueuedJob>, QueryError> {
-        self.jobs_with_column(filter, "|%b", |job, gres| job.gres = gres.to_owned())
-    }
-
     /// The jobs as JSON, with `--json` among the options.
     ///
     /// # Errors
     /// As [`Self::output`].
     pub fn jobs_json(&self, filter: &Jobs) -> Result<String, QueryError> {
         self.output("squeue", &filter.arguments())
-    }
-
-    fn jobs_with_column(
-        &self,
-        filter: &Jobs,
-        column: &str,
-        set: fn(&mut QueuedJob, &str),
-    ) -> Result<Vec<QueuedJob>, QueryError> {
-        let mut arguments = filter.arguments();
-        arguments.push(format!("--format={COLUMNS}{column}"));
-        let job = |line: &str| {
-            let (mut job, rest) = QueuedJob::parse(line)?;
-            set(&mut job, rest);
-            Some(job)
-        };
-        Ok(self.output("squeue", &arguments)?.lines().filter_map(job).collect())
     }
 
     /// The jobs of the queue with columns that only `squeue --Format` has. Each width must exceed the longest value.

@@ -29,7 +29,7 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
     }
     let jobs = |state: &str| {
         let query = Jobs { states: &[state], ..Jobs::default() };
-        client.jobs_with_gres(&query).map_err(String::from)
+        client.jobs(&query).map_err(String::from)
     };
     // A job with a share of a GPU counts as a job with a GPU.
     let has_gpu = |job: &QueuedJob| ["gpu", "shard", "mps"].iter().any(|name| job.gres.contains(name));
