@@ -30,8 +30,7 @@ impl Digest {
     }
 
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        let sum = ring::digest::digest(&SHA256, bytes);
-        Self(sum.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+        Self::from(ring::digest::digest(&SHA256, bytes))
     }
 
     /// # Errors
@@ -41,6 +40,12 @@ impl Digest {
             return Ok(());
         }
         Err(ImageError::Digest { what, expected: expected.to_string(), found: self.to_string() })
+    }
+}
+
+impl From<ring::digest::Digest> for Digest {
+    fn from(sum: ring::digest::Digest) -> Self {
+        Self(sum.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 }
 
@@ -79,8 +84,7 @@ impl Checksum {
 
     /// The digest of the bytes so far.
     pub(crate) fn digest(&self) -> Digest {
-        let sum = self.0.borrow().0.clone().finish();
-        Digest(sum.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+        Digest::from(self.0.borrow().0.clone().finish())
     }
 
     /// # Errors

@@ -8,10 +8,10 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 
 use super::ImageError;
-use super::tree::{Tree, components, names};
+use super::tree::{Tree, components, kind, names};
 
 /// Opens an entry of any type for reading, without following a link or waiting for a FIFO's writer.
 pub(crate) fn open(at: &OwnedFd, name: &OsStr) -> nix::Result<OwnedFd> {
@@ -28,10 +28,6 @@ struct Copy<'a> {
     tree: &'a mut Tree,
     /// The paths of files with several names, by device and inode.
     links: HashMap<(u64, u64), Vec<u8>>,
-}
-
-fn kind(status: &FileStat) -> SFlag {
-    SFlag::from_bits_truncate(status.st_mode & SFlag::S_IFMT.bits())
 }
 
 impl Copy<'_> {

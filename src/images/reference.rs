@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::ImageName;
+use super::codec::Digest;
 
 /// The scheme of a registry, the only one that is accepted.
 pub const SCHEME: &str = "docker://";
@@ -54,15 +55,14 @@ impl Reference {
 
     /// The name of the pulled image in a store: readable, and different for each reference.
     pub fn name(&self) -> ImageName {
-        let whole = ring::digest::digest(&ring::digest::SHA256, self.to_string().as_bytes());
-        let hex: String = whole.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let whole = Digest::of(self.to_string().as_bytes());
         let image = self.repository.rsplit('/').next().unwrap_or_default();
         let version = match &self.version {
             Version::Tag(tag) => tag,
             Version::Digest(digest) => digest.trim_start_matches("sha256:").get(..12).unwrap_or_default(),
         };
         let label: String = format!("{image}-{version}").chars().take(LONGEST_LABEL).collect();
-        ImageName::valid(format!("{label}-{}", &hex[..NAME_DIGITS]))
+        ImageName::valid(format!("{label}-{}", &whole.hex()[..NAME_DIGITS]))
     }
 }
 
@@ -119,7 +119,7 @@ impl fmt::Display for Reference {
 }
 
 fn is_digest(text: &str) -> bool {
-    text.parse::<super::codec::Digest>().is_ok()
+    text.parse::<Digest>().is_ok()
 }
 
 /// `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`.

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufReader, BufWriter, Read, Seek as _, SeekFrom, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
@@ -188,18 +188,12 @@ pub(crate) fn is_layout(files: &ImageFiles) -> bool {
 /// Writes a stream to a file, because the description of an image comes after its layers. Decompresses a compressed
 /// archive.
 pub(crate) fn spool(stream: impl Read + 'static, to: &mut File, limit: u64) -> Result<(), ImageError> {
-    let mut layer = super::codec::open(stream)?;
-    let mut buffer = vec![0; 256 << 10];
-    let mut written = 0;
-    loop {
-        let read = layer.reader.read(&mut buffer)?;
-        if read == 0 {
-            return Ok(());
-        }
-        written += read as u64;
-        if written > limit {
-            return Err(ImageError::TooLarge("the image is larger than the free space on the disk"));
-        }
-        to.write_all(&buffer[..read])?;
+    let layer = super::codec::open(stream)?;
+    let mut to = BufWriter::with_capacity(256 << 10, to);
+    let written = io::copy(&mut layer.reader.take(limit.saturating_add(1)), &mut to)?;
+    to.flush()?;
+    if written > limit {
+        return Err(ImageError::TooLarge("the image is larger than the free space on the disk"));
     }
+    Ok(())
 }

@@ -17,7 +17,7 @@ use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use sys::trusted_path;
 
-use super::tree::{names, remove_entry};
+use super::tree::{names, open_directory, remove_entry};
 use super::{ImageError, ImageName, ImageRecord};
 
 /// The files of an image.
@@ -207,9 +207,9 @@ impl Store {
     fn record(&self, directory: &OwnedFd, name: &ImageName) -> Result<Option<ImageRecord>, ImageError> {
         let path = self.path.join(name.as_str());
         let check = |file: &OwnedFd, path: &Path| require_own_content(file, path, name);
-        let Ok(image) = open_child(directory, name.as_str()) else { return Ok(None) };
+        let Ok(image) = open_directory(directory, OsStr::new(name.as_str())) else { return Ok(None) };
         check(&image, &path)?;
-        let Ok(rootfs) = open_child(&image, ROOTFS) else { return Ok(None) };
+        let Ok(rootfs) = open_directory(&image, OsStr::new(ROOTFS)) else { return Ok(None) };
         check(&rootfs, &path.join(ROOTFS))?;
         let Ok(file) = super::copy::open(&image, OsStr::new(RECORD)) else { return Ok(None) };
         check(&file, &path.join(RECORD))?;
@@ -282,7 +282,7 @@ impl Store {
         let name = unfinished_name();
         nix::sys::stat::mkdirat(&directory, name.as_str(), Mode::from_bits_truncate(0o755))
             .map_err(|error| self.io(error))?;
-        let opened = open_child(&directory, &name).map_err(|error| self.io(error))?;
+        let opened = open_directory(&directory, OsStr::new(&name)).map_err(|error| self.io(error))?;
         let locked = Flock::lock(opened, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| self.io(error))?;
         Ok((directory, Unfinished { name, directory: locked }))
     }
@@ -291,7 +291,7 @@ impl Store {
         let own = own_unfinished();
         for name in names(directory).map_err(|error| self.io(error))? {
             let Some(text) = name.to_str().filter(|name| name.starts_with(UNFINISHED)) else { continue };
-            let Ok(opened) = open_child(directory, text) else { continue };
+            let Ok(opened) = open_directory(directory, &name) else { continue };
             // On NFS the other machine's lock of a directory is not seen here.
             if !text.starts_with(&own) && !is_abandoned(&opened) {
                 continue;
@@ -368,11 +368,6 @@ fn is_abandoned(directory: &OwnedFd) -> bool {
     let modified = fstat(directory).map(|status| status.st_mtime).unwrap_or_default();
     let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
     u64::try_from(modified).is_ok_and(|modified| now.saturating_sub(modified) > ABANDONED.as_secs())
-}
-
-fn open_child(directory: &OwnedFd, name: &str) -> nix::Result<OwnedFd> {
-    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-    openat(directory, name, flags, Mode::empty())
 }
 
 /// Fails if a user other than root and this one can change an open part of the image.

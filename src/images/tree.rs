@@ -57,7 +57,7 @@ fn rejected(path: &[u8], what: &'static str) -> ImageError {
     ImageError::Rejected { path: lossy(path), what }
 }
 
-fn open_directory(at: impl AsFd, name: &OsStr) -> nix::Result<OwnedFd> {
+pub(crate) fn open_directory(at: impl AsFd, name: &OsStr) -> nix::Result<OwnedFd> {
     openat(at, name, OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_RDONLY, Mode::empty())
 }
 
@@ -69,7 +69,7 @@ fn status(at: impl AsFd, name: &OsStr) -> nix::Result<Option<FileStat>> {
     }
 }
 
-fn kind(status: &FileStat) -> SFlag {
+pub(crate) fn kind(status: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(status.st_mode & SFlag::S_IFMT.bits())
 }
 

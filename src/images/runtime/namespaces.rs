@@ -25,7 +25,7 @@ use sys::system_calls::fork;
 
 use super::binds::Bind;
 use super::{Program, is_below};
-use crate::tree::names;
+use crate::tree::{kind, names};
 
 /// The user of the probe: nobody, because jobs do not have root's rights.
 const NOBODY: u32 = 65_534;
@@ -128,12 +128,8 @@ fn path_of(file: &OwnedFd) -> PathBuf {
     Path::new(FORMER).join("proc/self/fd").join(file.as_raw_fd().to_string())
 }
 
-fn kind(mode: u32) -> SFlag {
-    SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits())
-}
-
 fn is_directory(file: &OwnedFd) -> nix::Result<bool> {
-    Ok(kind(fstat(file)?.st_mode) == SFlag::S_IFDIR)
+    Ok(kind(&fstat(file)?) == SFlag::S_IFDIR)
 }
 
 /// The new root directory.
@@ -171,7 +167,7 @@ impl Root {
                 continue;
             }
             let status = fstatat(from, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
-            if kind(status.st_mode) == SFlag::S_IFLNK {
+            if kind(&status) == SFlag::S_IFLNK {
                 symlinkat(readlinkat(from, name.as_os_str())?.as_os_str(), &directory, name.as_os_str())?;
                 continue;
             }
@@ -275,12 +271,11 @@ fn remount_read_only(path: &Path, locked: MsFlags) -> nix::Result<()> {
 /// Creates a directory or an empty file in a tmpfs of this root, in place of an entry of the image, and opens it.
 fn replace_entry(directory: &OwnedFd, name: &OsStr, is_directory: bool) -> io::Result<OwnedFd> {
     if let Ok(found) = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-        if kind(found.st_mode) != SFlag::S_IFLNK {
+        if kind(&found) != SFlag::S_IFLNK {
             // The mount of the image's entry.
             let _ = umount2(&path_of(directory).join(name), MntFlags::MNT_DETACH);
         }
-        let flags =
-            if kind(found.st_mode) == SFlag::S_IFDIR { UnlinkatFlags::RemoveDir } else { UnlinkatFlags::NoRemoveDir };
+        let flags = if kind(&found) == SFlag::S_IFDIR { UnlinkatFlags::RemoveDir } else { UnlinkatFlags::NoRemoveDir };
         unlinkat(directory, name, flags)?;
     }
     make_entry(directory, name, is_directory)?;
