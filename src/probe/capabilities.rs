@@ -16,8 +16,13 @@ pub(super) const SYS_NICE: u32 = 23;
 const NEEDED: [(u32, &str); 5] = [(0, "CHOWN"), (1, "DAC_OVERRIDE"), (5, "KILL"), (6, "SETGID"), (7, "SETUID")];
 
 /// This process's effective capabilities; `None` if the kernel does not report them.
-pub(super) fn effective(root: &Path) -> Option<u64> {
+fn effective(root: &Path) -> Option<u64> {
     parse::capabilities(&regular::text(&root.join("proc/self/status")).ok()?)
+}
+
+/// Whether this process has the capability; `None` if the kernel does not report it.
+pub(super) fn has(root: &Path, capability: u32) -> Option<bool> {
+    effective(root).map(|set| set & (1 << capability) != 0)
 }
 
 /// Reports missing capabilities of root. Other users have none anyway.

@@ -9,7 +9,7 @@ use nix::unistd::{AccessFlags, access};
 pub(super) use hierarchy::Hierarchies;
 use hierarchy::Mount;
 
-use super::regular;
+use super::{capabilities, regular};
 use model::inventory::{Cgroup, CgroupVersion};
 
 /// Which cgroup version is mounted, whether groups can be created in it, and with which controllers. Changes nothing.
@@ -53,18 +53,17 @@ fn v2(hierarchies: &Hierarchies) -> Cgroup {
 
 /// Capabilities of `linux/capability.h`.
 const CAP_NET_ADMIN: u32 = 12;
-const CAP_SYS_ADMIN: u32 = 21;
 const CAP_BPF: u32 = 39;
 
 /// Loading a device program takes CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN, which covers both (`bpf_prog_load` of
 /// Linux 6.12). They must be held in the machine's initial user namespace.
 fn device_rules_denied(root: &Path) -> bool {
     let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
-    let effective = super::capabilities::effective(root);
-    let has_capability = |capability: u32| effective.is_none_or(|set| set & (1 << capability) != 0);
+    let has_capability = |capability: u32| capabilities::has(root, capability).unwrap_or(true);
     let map = text("proc/self/uid_map");
     let own_user_namespace = !map.is_empty() && !map.split_whitespace().eq(["0", "0", "4294967295"]);
-    own_user_namespace || !(has_capability(CAP_SYS_ADMIN) || (has_capability(CAP_BPF) && has_capability(CAP_NET_ADMIN)))
+    own_user_namespace
+        || !(has_capability(capabilities::SYS_ADMIN) || (has_capability(CAP_BPF) && has_capability(CAP_NET_ADMIN)))
 }
 
 /// The kernel answers EROFS on a read-only mount, and EACCES if the group belongs to another user namespace.

@@ -50,7 +50,7 @@ fn intersection(one: &CpuSet, other: &CpuSet) -> CpuSet {
 /// slurmstepd binds a task after it has switched to the task's user. Without CAP_SYS_NICE that fails, and the job with
 /// it.
 fn binding_denied(root: &Path) -> bool {
-    capabilities::effective(root).is_some_and(|set| set & (1 << capabilities::SYS_NICE) == 0)
+    capabilities::has(root, capabilities::SYS_NICE) == Some(false)
 }
 
 /// A file in the kernel's list format; `None` if it is missing or malformed.

@@ -36,7 +36,7 @@ pub(super) fn detect(root: &Path, inventory: &Inventory) -> DeviceFiles {
         gpu_file.chain(instances).map(|file| isolation(gpu.vendor.traits().runtime.ignores_closed_files, file))
     });
     let closed: Option<Vec<bool>> = files.collect();
-    let can_chown = capabilities::effective(root).is_some_and(|set| set & (1 << CHOWN) != 0);
+    let can_chown = capabilities::has(root, CHOWN).unwrap_or(false);
     match closed.filter(|closed| can_chown && !closed.is_empty()) {
         Some(closed) if closed.iter().all(|closed| *closed) => DeviceFiles::Closed,
         Some(_) => DeviceFiles::Open,

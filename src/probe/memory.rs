@@ -80,15 +80,17 @@ fn pressure(text: &str) -> Option<f64> {
     some.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
 }
 
+/// The memory of a NUMA node, in KiB.
+pub(crate) fn node_kib(root: &Path, node: u32) -> Option<u64> {
+    let text = regular::text(&root.join(format!("sys/devices/system/node/node{node}/meminfo"))).ok()?;
+    parse_total_kib(text.lines().find_map(|line| line.strip_prefix(&format!("Node {node} ")))?)
+}
+
 /// Subtracts GPU memory that appears as a NUMA node (POWER9 with V100, GH200, GB200). The kernel counts it as memory,
 /// and a job that was granted it would fill the GPU.
 pub fn subtract_gpu_memory(root: &Path, gpus: &[Gpu], memory: &mut Memory) {
     let nodes: BTreeSet<u32> = gpus.iter().filter_map(|gpu| gpu.memory_node).collect();
-    let kib = |node: &u32| {
-        let text = regular::text(&root.join(format!("sys/devices/system/node/node{node}/meminfo"))).ok()?;
-        parse_total_kib(text.lines().find_map(|line| line.strip_prefix(&format!("Node {node} ")))?)
-    };
-    memory.gpu_mib = nodes.iter().filter_map(kib).fold(0, u64::saturating_add) / 1024;
+    memory.gpu_mib = nodes.iter().filter_map(|node| node_kib(root, *node)).fold(0, u64::saturating_add) / 1024;
     memory.total_mib = memory.total_mib.saturating_sub(memory.gpu_mib);
 }
 

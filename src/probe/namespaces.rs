@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-use super::capabilities::{SYS_ADMIN, effective};
+use super::capabilities::{SYS_ADMIN, has};
 use sys::sandbox::Sandbox;
 
 /// Tries it in a child if the capability exists, because a security profile can still refuse.
 pub(super) fn detect(root: &Path, deadline: Duration) -> bool {
-    let is_possible = effective(root).is_some_and(|set| set & (1 << SYS_ADMIN) != 0);
+    let is_possible = has(root, SYS_ADMIN).unwrap_or(false);
     // With another root the capability would be another machine's.
     is_possible
         && root == Path::new("/")

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use super::topology::{GpuNode, GpuProperties};
+use crate::memory::node_kib;
 
 /// Instruction sets that only APUs have (LLVM, "User Guide for AMDGPU Backend", Processors). MI300A (gfx942) and old
 /// APUs share theirs with discrete GPUs.
@@ -39,7 +40,7 @@ pub(super) fn read(root: &Path, node: &GpuNode, numa_node: Option<u32>) -> GpuMe
         (listed, own) => listed.or(own),
     };
     let is_borrowing = listed.zip(own).is_some_and(|(listed, own)| listed > own);
-    let numa_node_mib = numa_memory_mib(root, numa_node);
+    let numa_node_mib = numa_node.and_then(|node| node_kib(root, node)).map(|kib| kib >> 10);
     // Memory that the firmware reserves for a GPU is not part of the NUMA node's memory, and much smaller.
     let is_shared = is_apu(&node.properties) && own.zip(numa_node_mib).is_some_and(|(own, numa)| own >= numa);
     GpuMemory { mib, is_shared, is_borrowing }
@@ -59,12 +60,4 @@ fn is_apu(properties: &GpuProperties) -> bool {
 
 fn has_apu_isa(properties: &GpuProperties) -> bool {
     properties.gfx.as_deref().is_some_and(|gfx| APU_ISAS.contains(&gfx))
-}
-
-/// `Node 0 MemTotal:       131891412 kB`
-fn numa_memory_mib(root: &Path, node: Option<u32>) -> Option<u64> {
-    let node = node?;
-    let text = fs::read_to_string(root.join(format!("sys/devices/system/node/node{node}/meminfo"))).ok()?;
-    let total = text.lines().find_map(|line| line.split_once("MemTotal:").map(|(_, value)| value))?;
-    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib >> 10)
 }

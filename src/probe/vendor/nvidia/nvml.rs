@@ -27,6 +27,7 @@ pub(super) use fabric::fabric_state;
 pub(super) use library::load;
 pub(super) use memory::memory;
 pub(super) use meters::Meters;
+pub(super) use pcie::number;
 
 use super::places::BusOrder;
 use super::proc;

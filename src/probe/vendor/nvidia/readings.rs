@@ -72,14 +72,8 @@ fn fields(device: &Device<'_>, answers: &Answers) -> (Option<RemappedRows>, Opti
 }
 
 fn number(value: SampleValue) -> Option<u32> {
-    match value {
-        SampleValue::U32(number) => Some(number),
-        SampleValue::U64(number) => number.try_into().ok(),
-        SampleValue::I64(number) => number.try_into().ok(),
-        SampleValue::F64(_) => None,
-    }
     // All bits set means unknown.
-    .filter(|number| *number != u32::MAX)
+    u32::try_from(nvml::number(value)?).ok().filter(|number| *number != u32::MAX)
 }
 
 /// `None` for a GPU without NVLink.

@@ -61,7 +61,7 @@ impl CounterSample {
     }
 }
 
-fn number(value: SampleValue) -> Option<u64> {
+pub(crate) fn number(value: SampleValue) -> Option<u64> {
     match value {
         SampleValue::U64(number) => Some(number).filter(|number| *number != u64::MAX),
         SampleValue::U32(number) => Some(number.into()).filter(|number| *number != u64::from(u32::MAX)),
