@@ -122,8 +122,7 @@ impl Watcher {
             match self.launch(now) {
                 Ok(()) => events.push(WatcherEvent::Started),
                 Err(error) => {
-                    self.start_at = now + self.restart_backoff;
-                    self.restart_backoff = (self.restart_backoff * 2).min(MAX_RESTART_BACKOFF);
+                    self.delay_restart(now);
                     events.push(WatcherEvent::Restarted(format!("it cannot be started: {error}")));
                 }
             }
@@ -289,8 +288,7 @@ impl Watcher {
         let queried_gpu = self.running.as_ref().and_then(|running| running.queried_gpu.clone());
         let exit = self.end(now).unwrap_or_else(|| "it closed its output".to_owned());
         self.crashes += 1;
-        self.start_at = now + self.restart_backoff;
-        self.restart_backoff = (self.restart_backoff * 2).min(MAX_RESTART_BACKOFF);
+        self.delay_restart(now);
         // A user can kill it, too. Only repeated crashes point to the driver.
         if self.crashes >= 3 {
             self.crashes = 0;
@@ -311,8 +309,7 @@ impl Watcher {
         }
         self.back_off(now, queried_gpu.as_ref());
         if queried_gpu.is_none() {
-            self.start_at = now + self.restart_backoff;
-            self.restart_backoff = (self.restart_backoff * 2).min(MAX_RESTART_BACKOFF);
+            self.delay_restart(now);
         }
         events.push(WatcherEvent::TimedOut(self.identity_of(queried_gpu), self.timeout));
     }
@@ -343,6 +340,11 @@ impl Watcher {
                 None
             }
         }
+    }
+
+    fn delay_restart(&mut self, now: Instant) {
+        self.start_at = now + self.restart_backoff;
+        self.restart_backoff = (self.restart_backoff * 2).min(MAX_RESTART_BACKOFF);
     }
 
     /// Keeps a process that is stuck in the driver, which ignores even KILL.
