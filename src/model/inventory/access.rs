@@ -107,20 +107,7 @@ impl Obstacle {
     /// Whether the container has the GPU and its driver, although jobs cannot use it now or may not. Otherwise it is as if
     /// the machine did not have the GPU.
     pub const fn is_present(self) -> bool {
-        match self {
-            Self::NotGiven | Self::Denied | Self::Mode | Self::NoDevice | Self::NoDriver | Self::Refused => false,
-            Self::Lost
-            | Self::Hang
-            | Self::Starting
-            | Self::SharedFile
-            | Self::UnknownFile
-            | Self::SharedName
-            | Self::Nameless
-            | Self::Faulty
-            | Self::NotChosen
-            | Self::Integrated
-            | Self::Other => true,
-        }
+        !matches!(self, Self::NotGiven | Self::Denied | Self::Mode | Self::NoDevice | Self::NoDriver | Self::Refused)
     }
 
     /// Whether the vendor's runtime still sees and counts the GPU.
