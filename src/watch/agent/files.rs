@@ -95,18 +95,18 @@ pub fn forget(run: &Path) -> io::Result<()> {
     run.remove(FILE)
 }
 
-fn directory(run: &Path) -> io::Result<Dir> {
+pub(super) fn directory(run: &Path) -> io::Result<Dir> {
     let run = trusted_path::open(Path::new("/"), run)?;
     run.require_ours()?;
     Ok(run)
 }
 
-fn read<T: DeserializeOwned>(run: &Path, name: &str) -> Option<T> {
+pub(super) fn read<T: DeserializeOwned>(run: &Path, name: &str) -> Option<T> {
     let text = directory(run).ok()?.read(name).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
-fn replace(run: &Path, name: &str, value: &impl Serialize, mode: u32) -> io::Result<()> {
+pub(super) fn replace(run: &Path, name: &str, value: &impl Serialize, mode: u32) -> io::Result<()> {
     let (run, new) = (directory(run)?, format!("{name}.new"));
     run.remove(&new)?;
     run.create(&new, mode)?.write_all(&serde_json::to_vec(value)?)?;

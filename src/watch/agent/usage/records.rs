@@ -1,15 +1,14 @@
 //! The files in the state directory: a line for each ended job, and the state of the running ones. Only root can read them.
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use anyhow::Context as _;
 
 use super::unix_ms;
+use crate::agent::files;
 use faults::usage::{JobRecord, Usage};
-use sys::trusted_path;
-use sys::trusted_path::Dir;
 
 /// The record of ended jobs.
 const RECORD: &str = "jobs.jsonl";
@@ -23,7 +22,7 @@ const STATE: &str = "jobs-running.json";
 /// # Errors
 /// The state directory cannot be read: only root may.
 pub fn read(state: &Path) -> anyhow::Result<Vec<JobRecord>> {
-    let dir = directory(state)?;
+    let dir = files::directory(state)?;
     let mut records: BTreeMap<(u64, u64, String), JobRecord> = BTreeMap::new();
     for name in [format!("{RECORD}.previous"), RECORD.to_owned()] {
         let text = match dir.read(&name) {
@@ -47,7 +46,7 @@ fn key(record: &JobRecord) -> (u64, u64, String) {
 }
 
 pub(super) fn append(state: &Path, ended: &[JobRecord]) -> anyhow::Result<()> {
-    let dir = directory(state)?;
+    let dir = files::directory(state)?;
     if dir.metadata_of(RECORD).is_ok_and(|record| record.len() >= MAX_RECORD_BYTES) {
         dir.rename(RECORD, &format!("{RECORD}.previous"))?;
     }
@@ -68,20 +67,11 @@ pub(super) fn append(state: &Path, ended: &[JobRecord]) -> anyhow::Result<()> {
 }
 
 pub(super) fn read_state(state: &Path) -> Option<Usage> {
-    serde_json::from_slice(&directory(state).ok()?.read(STATE).ok()?).ok()
+    files::read(state, STATE)
 }
 
 pub(super) fn write_state(state: &Path, usage: &Usage) -> anyhow::Result<()> {
-    let (dir, new) = (directory(state)?, format!("{STATE}.new"));
-    dir.remove(&new)?;
-    dir.create(&new, 0o600)?.write_all(&serde_json::to_vec(usage)?)?;
-    Ok(dir.rename(&new, STATE)?)
-}
-
-fn directory(state: &Path) -> io::Result<Dir> {
-    let dir = trusted_path::open(Path::new("/"), state)?;
-    dir.require_ours()?;
-    Ok(dir)
+    Ok(files::replace(state, STATE, usage, 0o600)?)
 }
 
 #[cfg(test)]
