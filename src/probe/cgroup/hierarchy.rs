@@ -4,7 +4,6 @@
 //! with cgroup v1, Docker mounts `/docker/<id>` itself at `/sys/fs/cgroup/memory`. The `root` field of
 //! `/proc/self/mountinfo` is that part (proc(5), cgroup_namespaces(7)).
 
-use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use crate::regular;
@@ -60,13 +59,10 @@ struct Membership {
 }
 
 impl Hierarchies {
-    /// Reads the mounts. Without `/proc`, inspects `/sys/fs/cgroup`.
+    /// Reads the mounts.
     pub(crate) fn read(root: &Path) -> Self {
         let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
-        let mut mounts = parse_mountinfo(&text("proc/self/mountinfo"), root);
-        if mounts.is_empty() {
-            mounts = scan_directory(&root.join("sys/fs/cgroup"));
-        }
+        let mounts = parse_mountinfo(&text("proc/self/mountinfo"), root);
         Self { mounts, memberships: parse_membership(&text("proc/self/cgroup")) }
     }
 
@@ -152,23 +148,6 @@ fn parse_membership(text: &str) -> Vec<Membership> {
         (list.is_empty() || !controllers.is_empty()).then(|| Membership { controllers, group: group.into() })
     };
     text.lines().filter_map(parse).collect()
-}
-
-/// Inspects the directory itself, for a root without `/proc`.
-fn scan_directory(base: &Path) -> Vec<Mount> {
-    let mount =
-        |version, controllers, point| Mount { version, controllers, point, group: "/".into(), read_only: false };
-    if base.join("cgroup.controllers").is_file() {
-        return vec![mount(CgroupVersion::V2, Vec::new(), base.to_owned())];
-    }
-    let entries = fs::read_dir(base).into_iter().flatten().flatten();
-    let mut mounts: Vec<Mount> = entries
-        .map(|entry| (controllers_among(&entry.file_name().to_string_lossy()), entry.path()))
-        .filter(|(controllers, point)| !controllers.is_empty() && point.join("cgroup.procs").is_file())
-        .map(|(controllers, point)| mount(CgroupVersion::V1, controllers, point))
-        .collect();
-    mounts.sort_by(|one, other| one.point.cmp(&other.point));
-    mounts
 }
 
 #[cfg(test)]
