@@ -127,3 +127,12 @@ fn localhost_as_only_node_matches_every_name() {
             && check_nodes(localhost, named, &pinned).is_err()
     );
 }
+
+/// slurm.conf(5): a DEFAULT line adds to the earlier ones.
+#[test]
+fn removed_node_has_values_of_all_default_lines() {
+    let former = "NodeName=DEFAULT CPUs=4\nNodeName=DEFAULT Sockets=2\nNodeName=b\n";
+    let gone = removed_nodes(former, "NodeName=a\nNodeName=c\n");
+    let has = |key: &str, value: &str| gone[0].settings.contains(&(key.to_owned(), value.to_owned()));
+    assert!(has("CPUs", "4") && has("Sockets", "2"), "{gone:?}");
+}
