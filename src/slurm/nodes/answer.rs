@@ -143,6 +143,14 @@ impl ClusterNode {
         self.report.verdict() == NodeVerdict::Usable || self.is_on_demand()
     }
 
+    /// Why jobs cannot start on the node: `down and does not respond: the reason`.
+    pub fn closed_state(&self) -> String {
+        let NodeReport { state, reason, .. } = &self.report;
+        let silence = if self.report.responding { "" } else { " and does not respond" };
+        let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        format!("{state}{silence}{reason}")
+    }
+
     /// Whether slurmctld powers the node up for a job, or is doing so.
     fn is_on_demand(&self) -> bool {
         matches!(self.report.state.as_str(), "powered_down" | "powering_up")

@@ -112,12 +112,7 @@ pub(super) fn closed(position: &Position<'_>) -> Option<String> {
 pub(super) fn closed_node(node: &ClusterNode, why: &Closed<'_>, now: &str) -> String {
     let time = |text: &str| date(text, now).unwrap_or_else(|| text.to_owned());
     match why {
-        Closed::State => {
-            let report = &node.report;
-            let silence = if report.responding { "" } else { " and does not respond" };
-            let reason = if report.reason.is_empty() { String::new() } else { format!(": {}", report.reason) };
-            format!("{}, which is {}{silence}{reason}", node.name, report.state)
-        }
+        Closed::State => format!("{}, which is {}", node.name, node.closed_state()),
         Closed::Reserved(one) => format!("{}, which is reserved until {} ({})", node.name, time(&one.end), one.name),
         Closed::Soon(one) => format!(
             "{}, which is reserved from {} to {} ({}): its time limit is later",

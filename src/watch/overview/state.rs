@@ -198,12 +198,7 @@ fn readiness(snapshot: Option<&Snapshot>, slurm: Result<&Slurm, &str>) -> (bool,
     match (slurm, own) {
         _ if !snapshot.ready => (false, line(&snapshot.why)),
         (Err(why), _) => (false, line(why)),
-        (Ok(_), Some(node)) if !node.accepts_jobs() => {
-            let report = &node.report;
-            let silence = if report.responding { "" } else { " and does not respond" };
-            let reason = if report.reason.is_empty() { String::new() } else { format!(": {}", report.reason) };
-            (false, line(&format!("the node is {}{silence}{reason}", report.state)))
-        }
+        (Ok(_), Some(node)) if !node.accepts_jobs() => (false, line(&format!("the node is {}", node.closed_state()))),
         _ => (true, line(&snapshot.why)),
     }
 }
