@@ -22,7 +22,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use nix::unistd::geteuid;
@@ -304,11 +304,6 @@ fn c_strings(values: &[OsString]) -> Option<Vec<CString>> {
 fn c_variables(environment: &[Variable]) -> Option<Vec<CString>> {
     let text = |(name, value): &Variable| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok();
     environment.iter().map(text).collect()
-}
-
-/// Whether a path is a directory or in it.
-fn is_below(path: &Path, directory: &Path) -> bool {
-    path.starts_with(directory)
 }
 
 /// Whether an ordinary user of this container can run programs with this backend; otherwise the reason. Changes this process: call it in a

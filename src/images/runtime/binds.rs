@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::{Setup, is_below};
+use super::Setup;
 
 /// The directory in an image for files of slurminit.
 pub(super) const SLURMINIT_DIRECTORY: &str = "/.slurminit";
@@ -83,7 +83,7 @@ impl Binds {
     }
 
     fn add_unless_covered(&mut self, path: &Path) {
-        let is_covered = self.0.iter().any(|bind| bind.from == bind.to && is_below(path, &bind.to));
+        let is_covered = self.0.iter().any(|bind| bind.from == bind.to && path.starts_with(&bind.to));
         if !is_covered && path != Path::new("/") {
             self.add_at_same_path(path);
         }

@@ -23,8 +23,8 @@ use nix::unistd::{
 };
 use sys::system_calls::fork;
 
+use super::Program;
 use super::binds::Bind;
-use super::{Program, is_below};
 use crate::tree::{kind, names};
 
 /// The user of the probe: nobody, because jobs do not have root's rights.
@@ -231,7 +231,7 @@ impl Root {
         if self.made.iter().any(|(device, _)| *device == status.st_dev) {
             return Ok(path);
         }
-        if self.bound.iter().any(|bound| is_below(&path, bound)) {
+        if self.bound.iter().any(|bound| path.starts_with(bound)) {
             return Err(io::Error::other(format!("{} of the container has no such entry; create it", path.display())));
         }
         mount_tmpfs(&path_of(directory), status.st_mode & 0o777)?;
