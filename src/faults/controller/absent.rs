@@ -25,8 +25,7 @@ impl HealthController {
 
     /// The name of a GPU for messages, even before its first sample.
     pub fn name_of(&self, identity: &Identity) -> String {
-        let known = self.gpus.iter().find(|(_, gpu)| identity.is_same_gpu(&gpu.identity));
-        known.map_or_else(|| self.name(&identity.key()), |(key, _)| self.name(key))
+        self.name(&self.key_of(identity))
     }
 
     /// The key of a GPU. Before its first sample, it is known only by its PCI address or index.
