@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 
 const DOCKER_V1: &str = "\
