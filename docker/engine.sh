@@ -59,7 +59,7 @@ apt_install() { # PACKAGE...
     as_root env DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$@" </dev/null >/dev/null 8>&- 9>&-
 }
 
-# A pipe into `grep -q` would end the writer with SIGPIPE, and with pipefail that is a failure: so read it all.
+# Reads all input: with `grep -q` the writer would end with SIGPIPE, which pipefail treats as a failure.
 is_in_apt() { # PACKAGE [VERSION-PATTERN]
     grep "Candidate: ${2:-[0-9]}" <<<"$(apt-cache policy "$1" 2>/dev/null)" >/dev/null
 }
@@ -85,7 +85,7 @@ how_to_install_buildx() {
     if is_debian_like; then echo "run this again with --yes, or see https://docs.docker.com/go/buildx/"; else echo "https://docs.docker.com/go/buildx/"; fi
 }
 
-# Ends a command after so many seconds, with status 124. macOS has perl and no timeout.
+# Ends a command after this many seconds, with status 124. macOS has perl, but no timeout.
 limited() { # SECONDS PROGRAM ARGUMENT...
     local status=0
     if command -v timeout >/dev/null; then timeout "$@"; return; fi
@@ -125,9 +125,9 @@ start_engine() {
 }
 
 install_engine() {
-    is_debian_like || die "there is no Docker engine on this machine. To repair: $(how_to_install_docker)"
+    is_debian_like || die "there is no Docker engine on this machine. Fix: $(how_to_install_docker)"
     agreed "There is no Docker engine on this machine. Install this distribution's docker.io?" ||
-        die "there is no Docker engine on this machine. To repair: sudo apt-get install docker.io, or run this again with --yes"
+        die "there is no Docker engine on this machine. Fix: sudo apt-get install docker.io, or run this again with --yes"
     local packages=(docker.io)
     apt_update || true
     # Debian 13 has the command in a package of its own.
@@ -141,7 +141,7 @@ use_sudo() {
     command -v sudo >/dev/null || die "the user $user may not use Docker, and there is no sudo: $engine_error." \
         "As root: usermod -aG docker $user (which amounts to root rights on this host), then log in again"
     agreed "The user $user may not use Docker. Use 'sudo docker'?" || die "the user $user may not use Docker: $engine_error." \
-        "To repair: sudo usermod -aG docker $user (which amounts to root rights on this host) and log in again, or run this again with --yes to use sudo"
+        "Fix: sudo usermod -aG docker $user (which amounts to root rights on this host) and log in again, or run this again with --yes to use sudo"
     docker_cmd=(sudo "--preserve-env=COMPOSE_FILE,COMPOSE_PROJECT_NAME,GPU_TYPE,GPU_COMPOSE_FILE,VIDEO_GID,RENDER_GID,DEMO_GPUS,PAGE_PORT,DOCKER_BUILDKIT" docker)
 }
 
@@ -160,20 +160,20 @@ ensure_engine() {
     esac
     if ! command -v dockerd >/dev/null; then
         case "$(uname -s):$engine_error" in
-            # One that hangs, or is not of this machine's packages.
+            # An engine that hangs, or was not installed from this machine's packages.
             Darwin:* | *:'no answer'*) die "the Docker engine does not answer: $engine_error. Start or restart it (such as Docker Desktop), then run this again" ;;
         esac
         install_engine
         engine_answers && return
     fi
     agreed "The Docker engine does not run. Start it?" || die "the Docker engine does not run: $engine_error." \
-        "To repair: sudo systemctl start docker, or run this again with --yes"
+        "Fix: sudo systemctl start docker, or run this again with --yes"
     start_engine
     engine_answers || use_sudo
     engine_answers || die "the Docker engine does not answer: $engine_error"
 }
 
-# For packages of Debian 13 that install on Debian 12 as they are.
+# For packages of Debian 13 that can be installed on Debian 12.
 install_of_debian_13() { # PACKAGE
     local package=$1 dir mirror
     mirror=$(debian_mirror)
@@ -200,7 +200,7 @@ install_first_of() { # PACKAGE...
     local package
     apt_update || true
     for package in "$@"; do
-        # docker-compose 1, of Debian 12, is another program.
+        # Debian 12's docker-compose is version 1, which is another program.
         if is_in_apt "$package" "$([ "$package" = docker-compose ] && echo '[2-9]')"; then
             agreed "$package is not installed. Install it?" && apt_install "$package"
             return
@@ -219,7 +219,7 @@ ensure_compose() {
         say "no compose 2; using docker-compose $(docker-compose version --short)"
         compose_cmd=(docker-compose)
     else
-        die "there is no 'docker compose' (version 2) on this machine. To repair: $(how_to_install_compose)"
+        die "there is no 'docker compose' (version 2) on this machine. Fix: $(how_to_install_compose)"
     fi
 }
 
@@ -231,12 +231,12 @@ ensure_buildx() {
     docker buildx version >/dev/null 2>&1
 }
 
-# BuildKit is a part of the command docker before Docker 23, and buildx since.
+# BuildKit is part of the docker command before Docker 23, and of buildx since then.
 ensure_buildkit() {
     if [[ $(docker --version) =~ 'version '(1[89]|20)\. ]]; then
         export DOCKER_BUILDKIT=1
     else
-        ensure_buildx || die "there is no 'docker buildx' on this machine, which builds the image. To repair: $(how_to_install_buildx)"
+        ensure_buildx || die "there is no 'docker buildx' on this machine, which builds the image. Fix: $(how_to_install_buildx)"
     fi
 }
 
@@ -283,7 +283,7 @@ build_image() { # TAG, then docker build's arguments
     ensure_base_image || return
     arguments=(--build-arg "BASE_IMAGE=$base_image" --build-arg "BUILDER_IMAGE=$base_image")
     log=$(mktemp "${scratch:-/tmp}/XXXXXX")
-    # In a file: an argument holds 128 KiB.
+    # Uses a file, because an argument is limited to 128 KiB.
     certs=$(mktemp "${scratch:-/tmp}/XXXXXX")
     extra_ca_certs >"$certs"
     [ ! -s "$certs" ] || arguments+=(--secret "id=extra-ca-certs,src=$certs")
@@ -293,7 +293,7 @@ build_image() { # TAG, then docker build's arguments
     arguments+=(--build-arg "VERSION=$(package_version)" --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)")
     base=$base_image
     for argument; do [[ $argument != BASE_IMAGE=* ]] || base=${argument#BASE_IMAGE=}; done
-    # A base that was made or will be pulled has none.
+    # A base image that was created here, or is yet to be pulled, has none.
     digest=$("${docker_cmd[@]}" image inspect --format '{{join .RepoDigests " "}}' "$base" 2>/dev/null) || digest=''
     digest=${digest#*@}
     arguments+=(--build-arg "BASE_DIGEST=${digest%% *}")

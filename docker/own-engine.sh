@@ -9,7 +9,7 @@ own_engine_dir=/var/lib/slurminit-test-engine
 own_engine_run=/run/slurminit-test-engine
 own_engine_bridge=slurminit0
 
-# The first /16 that no route leads into, but for a default one (a VPN's are two halves), and that has no name server of this machine.
+# The first /16 without a route into it, other than a default route (a VPN has two halves), and without a name server of this machine.
 free_range() {
     local prefix
     for prefix in 172.{28..31} 172.{27..18}; do
@@ -21,15 +21,15 @@ free_range() {
     return 1
 }
 
-# The engine writes no rules (--iptables=false): at its start it would empty the chains of the engine that is here, whose containers
-# would lose their published ports. These rules are all that its containers need.
+# The engine writes no rules (--iptables=false), because at its start it would empty the chains of the host's engine, whose containers would lose
+# their published ports. Its containers need only the rules below.
 own_engine_rules() { # -I | -D, RANGE
     local ours=(-m comment --comment slurminit-test-engine)
     iptables --wait -t nat "$1" POSTROUTING -s "$2" ! -d "$2" "${ours[@]}" -j MASQUERADE &&
         iptables --wait "$1" FORWARD -s "$2" "${ours[@]}" -j ACCEPT && iptables --wait "$1" FORWARD -d "$2" "${ours[@]}" -j ACCEPT
 }
 
-# Also what a run that was killed left. The bridge has a name of its own, so docker0 is not touched; `--bridge none` would remove it.
+# Also removes the remains of a killed run. The bridge has its own name, so that docker0 stays; `--bridge none` would remove it.
 remove_own_network() {
     local range
     ip link delete "$own_engine_bridge" 2>/dev/null || true
@@ -40,7 +40,7 @@ remove_own_network() {
 
 uses_own_engine() { [ -n "${own_engine:-}" ]; }
 
-# Sets DOCKER_HOST, and SLURMINIT_TEST_RUNC for tests/image/docker.rs; or leaves the tests to this machine's engine and says why.
+# Sets DOCKER_HOST, and SLURMINIT_TEST_RUNC for tests/image/docker.rs; or leaves the tests to this machine's engine and prints the reason.
 ensure_fast_engine() {
     local driver
     [ -z "${DOCKER_HOST:-}" ] || return 0
@@ -53,7 +53,7 @@ ensure_fast_engine() {
     agreed "The engine here has the storage driver $driver, with which the tests take twice as long. Start one with overlay2 for them?" ||
         return 0
     mkdir -p "$own_engine_run"
-    # What outlives a killed run does not hold it.
+    # Processes that outlive a killed run must not hold the lock.
     exec {own_engine_lock}>"$own_engine_run/lock"
     flock --nonblock "$own_engine_lock" || {
         say "another docker/test uses the tests' engine, so these tests use the existing one"
@@ -69,24 +69,24 @@ ensure_fast_engine() {
     }
 }
 
-# Its bridge and its networks are not the other engine's. Each starting container looks up a dozen names that do not exist. A name server
-# drops some of so many queries, and the daemons then wait ten seconds: dnsmasq answers these itself.
+# Its bridge and networks are separate from the host engine's. Each starting container looks up a dozen names that do not exist. A name server drops
+# some of these many queries, and then the daemons wait ten seconds; so dnsmasq answers them itself.
 start_own_engine() {
     local deadline=$((SECONDS + 60)) mtu
     echo '{}' >"$own_engine_run/daemon.json"
-    # Left over from a killed run.
+    # A bridge that a killed run has left.
     end_former dockerd "$own_engine_run/pid"
     end_former dnsmasq "$own_engine_run/dnsmasq.pid"
     remove_own_network
-    # An engine with address pools that finds its former default network removes docker0, whatever its own bridge is called (20.10 to 28,
+    # An engine with address pools that finds its previous default network removes docker0, whatever its own bridge is called (20.10 to 28,
     # initNetworkController).
     rm -rf "$own_engine_dir/network"
     own_engine_range=$(free_range 2>"$own_engine_run/log") || return
     echo "$own_engine_range.0.0/16" >"$own_engine_run/range"
     mtu=$(cat /sys/class/net/docker0/mtu 2>/dev/null || echo 1500)
     {
-        # Without a MAC address of its own, a bridge takes that of a container. Whenever containers start or stop it changes, and
-        # the others lose packets for some seconds.
+        # A bridge without its own MAC address takes that of a container. The address then changes whenever containers start or stop, and other
+        # containers lose packets for seconds.
         ip link add "$own_engine_bridge" address 02:42:ac:1d:ff:01 type bridge &&
             ip address add "$own_engine_range.255.1/24" dev "$own_engine_bridge" && ip link set "$own_engine_bridge" up &&
             own_engine_rules -I "$own_engine_range.0.0/16"
@@ -114,7 +114,7 @@ end_former() { # PROGRAM PID-FILE
 }
 
 stop_own_engine() {
-    # Where it was not started here, the network is another docker/test's.
+    # If this run did not start the engine, the network belongs to another docker/test.
     [ -n "${own_engine_range:-}" ] || return 0
     [ -z "${own_engine:-}" ] || ! kill "$own_engine" 2>/dev/null || wait "$own_engine" || true
     end_former dnsmasq "$own_engine_run/dnsmasq.pid"

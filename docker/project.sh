@@ -20,7 +20,7 @@ replace_env() { # reads the new text
 }
 
 append_to_env() { # reads lines
-    # Somebody's last line may lack its end.
+    # The last line of the user's file may lack a newline.
     { [ ! -s .env ] || awk 1 .env; cat; } | replace_env
 }
 
@@ -30,7 +30,7 @@ remove_own_lines() {
     [ -s .env ] || rm .env
 }
 
-# compose reads no file that COMPOSE_FILE leaves out: what the user has added to it and a compose.override.yaml follow the files of docker/up.
+# compose reads only the files in COMPOSE_FILE: those of docker/up, then files that the user has added, and compose.override.yaml.
 with_own_files() { # FILE:FILE...
     local files=$1 file former=''
     [ ! -f .env ] || former=$(sed -n 's/^COMPOSE_FILE=//p' .env | tail -n 1)
@@ -55,14 +55,14 @@ configured_gpu_type() {
     [ ! -f .env ] || sed -n 's/^GPU_TYPE=\([a-z]*\)\r\{0,1\}$/\1/p' .env | tail -n 1
 }
 
-# As compose takes it: from the environment, else from .env.
+# The variable as compose reads it: from the environment, else from .env.
 of_env() { # VARIABLE
     local value=${!1:-}
     [ -n "$value" ] || [ ! -f .env ] || value=$(sed -n "s/^$1=//p" .env | tail -n 1)
     printf '%s' "$value"
 }
 
-# As compose makes it of the directory.
+# The name that compose derives from the directory.
 project_name() {
     local name=${COMPOSE_PROJECT_NAME:-}
     [ -n "$name" ] || [ ! -f .env ] || name=$(sed -n "\\|^$own_mark\$|q; s/^COMPOSE_PROJECT_NAME=//p" .env | tail -n 1)
@@ -76,13 +76,14 @@ has_other_cluster() { # PROJECT
     [ -n "$("${docker_cmd[@]}" ps --all --quiet --filter "label=com.docker.compose.project=${1%-demo}")" ]
 }
 
-# compose finds a cluster by its name alone, and would replace the containers of another directory's cluster without a word.
+# compose identifies a cluster only by its name, and would silently replace the containers of a cluster of another
+# directory.
 refuse_project_of_another_directory() { # PROJECT
     local directory
     while IFS= read -r directory; do
         [ -z "$directory" ] || [ "$directory" -ef . ] ||
             die "the cluster $1 belongs to another directory: $directory. Started from here, it would lose its containers and their jobs." \
-                "To repair: put the line COMPOSE_PROJECT_NAME=$(project_name)-$(id -un | tr -cd 'a-z0-9_-') at the top of .env in $PWD;" \
+                "Fix: put the line COMPOSE_PROJECT_NAME=$(project_name)-$(id -un | tr -cd 'a-z0-9_-') at the top of .env in $PWD;" \
                 "or, if that directory has become this one: $typed -p $1 down (its volumes stay)"
     done < <("${docker_cmd[@]}" ps --all --filter "label=com.docker.compose.project=$1" \
         --format '{{.Label "com.docker.compose.project.working_dir"}}' | sort -u)

@@ -53,7 +53,7 @@ in_group() { # LOG COMMAND...
     group=$!
 }
 
-# What outlives a killed run must not keep the next one off the tests' engine.
+# Processes that outlive a killed run must not block the tests' engine for the next run.
 without_engine_lock() { # COMMAND...
     [ -z "${own_engine_lock:-}" ] || exec {own_engine_lock}>&-
     "$@"
@@ -101,7 +101,7 @@ print_result() {
     [ "$failed" = 0 ]
 }
 
-# Beside the tests of the code.
+# Runs beside the tests of the code.
 start_building() {
     local group
     build_begin=$SECONDS

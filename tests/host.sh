@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What docker/test needs of the host in addition to Docker. Sourced after docker/engine.sh.
+# Host requirements of docker/test in addition to Docker. Sourced after docker/engine.sh.
 # shellcheck disable=SC2154 # docker_cmd is engine.sh's
 
 need() { # PROGRAM PACKAGE
@@ -19,7 +19,7 @@ ensure_chromium() {
     has_chromium
 }
 
-# What a run created in Docker and did not remove.
+# The Docker objects that a run created and did not remove.
 remove_test_objects() { # RUN
     local kind names all force
     for kind in container volume network; do
@@ -33,10 +33,10 @@ remove_test_objects() { # RUN
     done
 }
 
-# A process of another user answers no signal.
+# A process of another user cannot be signalled.
 is_running() { kill -0 "$1" 2>/dev/null || [ -d "/proc/$1" ]; } # PID
 
-# A run that was killed removed nothing.
+# A killed run has removed nothing.
 remove_objects_of_killed_runs() {
     local run
     {

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The parts of docker/test's long tier, one function each, and what each run has of them. Sourced.
+# The parts of docker/test's long tier, one function each, and their samples for each run. Sourced.
 # shellcheck disable=SC2154 # docker_cmd is engine.sh's, the rest docker/test's
 
 # The image tests of the images that `build` makes.
@@ -7,7 +7,7 @@ of_these_images='not test(/^(printed|vendors|upgrade)::/)'
 
 long() { image_tests "long image tests" "$of_these_images and test(/^long::/)"; }
 
-# Of each kind of check beside the image tests.
+# A sample of each kind of check other than the image tests.
 sample() {
     fuzz_seconds=1 fuzz
     manifests

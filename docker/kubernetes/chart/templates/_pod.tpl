@@ -214,7 +214,7 @@ spec:
           mountPath: /new
     {{- end }}
     {{- if $values.sharedStorage.enabled }}
-    # The directory of a new claim is writable for root alone, and jobs write their output into it. One with files keeps its mode, so the first
+    # The directory of a new claim is writable by root only, and jobs write their output into it. One with files keeps its mode, so the first
     # pod changes it, before slurminit makes /data/images.
     - name: data
       {{- include "slurminit.initContainer" (dict "image" $image "top" .top "capabilities" list) | nindent 6 }}
