@@ -163,7 +163,7 @@ fn gpu_denied_by_nvml_affects_no_other_gpu() {
     assert_eq!(inventory.findings, [], "a device file without a GPU causes no finding");
 }
 
-/// NVML call, kind of fault, part of the finding, part of its repair.
+/// NVML call, kind of fault, part of the finding, part of its fix.
 const FAULTS: [(&str, &str, &str, &str); 13] = [
     ("init", "hang", "timed out after 1.", "dmesg"),
     ("count", "spin", "timed out after 1.", "dmesg"),
@@ -294,7 +294,7 @@ fn reports_missing_configured_library() {
     let machine = Machine::new(None);
     let output = machine.command().env("SLURMINIT_NVML_LIBRARY", machine.path("none.so")).output().unwrap();
     let text = succeeded(output);
-    assert!(text.contains("none.so") && text.contains("repair:"), "{text}");
+    assert!(text.contains("none.so") && text.contains("fix:"), "{text}");
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn text_shows_check_observation_and_repair_without_control_characters() {
     let output = container.command_as_text().output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{text:?}");
-    for part in ["! drain:", "checked: sinfo", "fan \\x1b[31mbroken", "repair:    slurminit resume localhost"] {
+    for part in ["! drain:", "checked: sinfo", "fan \\x1b[31mbroken", "fix:       slurminit resume localhost"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let brief = String::from_utf8(container.command_as_text().arg("--brief").output().unwrap().stdout).unwrap();

@@ -1,5 +1,5 @@
 //! Generates docs/reference/configuration.md and config/slurminit.schema.json from the keys that the crate `manual` collects. Fails if a
-//! key or variable is missing in one of its sources. `UPDATE=1 cargo test --test host reference` writes the files.
+//! key or variable is missing from one of its sources. `UPDATE=1 cargo test --test host reference` writes the files.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -76,10 +76,10 @@ impl Configuration {
     }
 }
 
-/// The version of the shapes of `--json`, which docs/reference/commands.md lists. A new key keeps it; a changed or removed one does not.
+/// The version of the objects that `--json` prints (docs/reference/commands.md). It changes when a key is changed or removed, not when one is added.
 const SHAPE: u32 = 1;
 
-/// What `--json` prints: the fields of `value`, and the version of their shape.
+/// What `--json` prints: the fields of `value`, and [`SHAPE`].
 fn json(value: &impl serde::Serialize) -> serde_json::Result<String> {
     #[derive(serde::Serialize)]
     struct Shaped<'a, T> {
@@ -151,7 +151,7 @@ verbs! {
         Config(config, configuration),
         /// Check Docker and the GPUs of this host, and write compose.gpus.yaml and .env
         Configure(configure),
-        /// Check for all known faults, on the host or in the container, and show the repairs
+        /// Check for all known faults, on the host or in the container, and show the fixes
         Doctor(doctor, configuration),
         /// Detect again and apply changes of hardware and configuration, with as few restarts as possible
         Reload(reload, configuration),

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// Where the image records its Slurm: `slurm-wlm 24.11.5`. A host does not have it.
+/// The file in the image with the version of Slurm: `slurm-wlm 24.11.5`. A host does not have it.
 pub(crate) const SLURM: &str = "/usr/share/slurminit/slurm-version";
-/// Where the image records the commit that it was built from. Only the image knows it, so a new commit rebuilds no program.
+/// The file in the image with the commit that it was built from. The programs do not contain it, so a new commit does
+/// not rebuild them.
 const COMMIT: &str = "/usr/share/slurminit/commit";
 
 /// The version of slurminit, and, in an image, its commit and the version of Slurm.

@@ -90,7 +90,7 @@ fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     match u32::try_from(id) {
         Ok(id) if ![0, u32::from(u16::MAX), u32::MAX].contains(&id) => Ok(id),
         _ => Err(de::Error::custom(format_args!(
-            "expected a number from 1 to {}, got {id}; 0 is root, and 65535 and 4294967295 mean no ID",
+            "expected a number from 1 to {}, got {id}; 0 is root, and the kernel reads 65535 and 4294967295 as no ID",
             u32::MAX - 1
         ))),
     }
@@ -105,7 +105,7 @@ fn optional_home<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pa
     match value::absolute_path(&text) {
         Some(path) => Ok(Some(path)),
         None => Err(de::Error::custom(format_args!(
-            "`{}` is not a home directory: expected a path from /, without `..`, `:` and control characters",
+            "`{}` is not a home directory: expected an absolute path without `..`, `:` or control characters",
             text.escape_default()
         ))),
     }

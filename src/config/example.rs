@@ -16,7 +16,7 @@ pub struct Example {
 pub enum Entry {
     /// The line of a table.
     Table {
-        /// As in the file: `[gpu]`, `[[user]]`.
+        /// The line's text in the file: `[gpu]`, `[[user]]`.
         heading: String,
         /// Whether the table is a default, not an example.
         is_default: bool,

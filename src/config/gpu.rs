@@ -36,7 +36,7 @@ pub struct GpuSettings {
     /// Whether only the job's user can open a GPU's device file, if no cgroup restricts jobs to their GPUs; `None` means
     /// only with several users.
     pub isolate: Option<bool>,
-    /// What happens to jobs that do not use their GPUs.
+    /// The policy for jobs that do not use their GPUs.
     pub idle: IdlePolicy,
 }
 

@@ -181,7 +181,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks what concerns several keys.
+    /// Checks rules that concern several keys.
     fn check(&self) -> Result<(), Fault> {
         services::check_services(&self.services)
             .and_then(|()| slurm::check_partitions(&self.partitions))

@@ -13,7 +13,7 @@ use model::value;
 pub struct Metrics {
     /// The listen address and port; `None` disables metrics.
     pub listen: Option<SocketAddr>,
-    /// The names by which they may be requested, beside IP addresses, the hostname and names without a dot.
+    /// Host names that requests may use, besides IP addresses, the container's host name and names without a dot.
     pub hosts: Vec<String>,
     /// Whether GPUs also have the names of NVIDIA's dcgm-exporter.
     pub dcgm: bool,

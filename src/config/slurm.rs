@@ -198,7 +198,7 @@ impl TryFrom<String> for SlurmValue {
         let fault = if text.chars().any(char::is_control) {
             "a line break or another control character"
         } else if text.contains('"') {
-            "a quote (slurminit quotes what needs it)"
+            "a quote (slurminit adds quotes where they are needed)"
         } else if text.contains('#') {
             "a `#`, which starts a comment in slurm.conf"
         } else if text.ends_with('\\') {

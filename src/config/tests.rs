@@ -22,7 +22,7 @@ fn unmodified_example_equals_defaults() {
 fn defaults_in_example_match_code() {
     let text = Example::parse(EXAMPLE).defaults;
     assert_eq!(parse(&text).unwrap(), Config::default());
-    // Without uncommenting, the comparison above would pass too.
+    // Checks that the lines were uncommented: otherwise the comparison above would pass, too.
     for key in ["role = ", "detect_timeout = ", "controller_port = ", "ready_timeout = ", "munge_secret = "] {
         assert!(text.lines().any(|line| line.starts_with(key)), "{key}");
     }

@@ -33,7 +33,7 @@ pub fn reload(run: &Path, deadlines: &Supervise) -> anyhow::Result<LastReload> {
         }
         let is_stopping = status
             .is_some_and(|status| status.snapshot.phase == PhaseName::Stopping || !status::is_process_alive(&status));
-        anyhow::ensure!(!is_stopping, "the container stops");
+        anyhow::ensure!(!is_stopping, "the container is stopping");
         let left = timeout.checked_sub(start.elapsed()).filter(|left| !left.is_zero());
         let left =
             left.with_context(|| format!("the reload did not end within {} s; see the log", timeout.as_secs()))?;

@@ -122,7 +122,7 @@ pub struct ImageFacts {
     pub gpu_type: Option<String>,
 }
 
-/// How slurmctld answers.
+/// Whether and how slurmctld answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
     /// It responds.

@@ -1,4 +1,4 @@
-//! An answer for each symptom: what was examined, the observation, its verdict, cause and repair.
+//! An answer for each symptom: what was examined, the observation, its verdict, cause and fix.
 //!
 //! [`facts`], [`entry`] and the entries are pure: they turn observations into answers. [`look`] collects the
 //! observations. All entries form one table: `slurminit doctor` runs the whole table, each start runs the cheap part,
@@ -24,7 +24,7 @@ use facts::{Facts, Side, StartFacts};
 use model::inventory::{Finding, Kind};
 use place::Place;
 
-/// Entries under one heading.
+/// A group of entries under one heading.
 #[derive(Debug)]
 pub struct Part {
     /// The heading.
@@ -44,8 +44,8 @@ pub struct ExaminedEntry {
     pub observations: Observations,
 }
 
-/// The repair of a fault for a user who is not root.
-const ASK_ADMINISTRATOR: &str = "ask an administrator: `slurminit doctor` as root shows the repair";
+/// The fix of a fault for a user who is not root.
+const ASK_ADMINISTRATOR: &str = "ask an administrator: `slurminit doctor` as root shows the fix";
 
 /// Runs every check that is possible on this side. A user who is not root gets no answer based on facts that only root
 /// can observe, and no repair that only root can do.

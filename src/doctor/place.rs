@@ -1,4 +1,4 @@
-//! The commands of a repair, where its reader can run them: entries name those of a container that Docker runs.
+//! The commands of a fix, where its reader can run them: entries name those of a container that Docker runs.
 
 use crate::facts::{Facts, Side};
 
@@ -11,7 +11,7 @@ pub(super) enum Place {
     Pod,
 }
 
-/// Docker's commands and options, and what does the same to a pod. A longer one comes before its beginning.
+/// Docker's commands and options, and the equivalents for a pod. A command comes before its own prefixes.
 const IN_POD: [(&str, &str); 18] = [
     ("docker compose up -d --force-recreate", "kubectl delete pod POD"),
     (
@@ -46,7 +46,7 @@ impl Place {
         }
     }
 
-    /// The repair with commands that exist there.
+    /// The fix with commands that exist there.
     pub(super) fn repair(self, repair: &str) -> String {
         match self {
             Self::Pod => IN_POD.iter().fold(repair.to_owned(), |text, (docker, pod)| text.replace(docker, pod)),

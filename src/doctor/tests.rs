@@ -56,7 +56,7 @@ fn container(cheap: CheapFacts) -> facts::ContainerFacts {
     }
 }
 
-/// What a user sees where the GPUs are closed: a denied driver, and files that seem to be outdated.
+/// What a user observes if the GPUs are closed: a denied driver, and files that seem outdated.
 fn denied() -> facts::RootFacts {
     let finding = |kind| Finding::error(kind, "denied", "closed", "docker compose restart slurm");
     facts::RootFacts {

@@ -3,7 +3,7 @@
 //! The inputs are times and samples, the outputs are [`Action`]s.
 //!
 //! Slurm can only drain a whole node, and aborts every job with a GPU when the node's GPU count changes. So a node with a
-//! broken GPU is drained until its GPU jobs, or all jobs, have ended ([`Recount`]); then it is resumed without that GPU.
+//! GPU with a fault is drained until its GPU jobs, or all jobs, have ended ([`Recount`]); then it is resumed without that GPU.
 
 mod absent;
 mod gpu;
@@ -198,7 +198,7 @@ impl HealthController {
     /// Applies the sample of a GPU.
     pub fn add_sample(&mut self, now: Clock, key: &Key, sample: GpuSample) {
         self.apply_sample(now, key, sample, None);
-        // If it still has a fault, that keeps it from jobs.
+        // A remaining fault keeps the GPU from jobs.
         self.returning.remove(key);
     }
 

@@ -10,7 +10,7 @@ use super::sample::Identity;
 use super::xid::{self, LINK, REBOOT};
 
 /// Declares [`FaultKind`] and [`Faults`] from a table. A row has the kind, its key in `[faults]`, its name in the
-/// configuration, in logs and in metrics, its default policy, its description and its repair.
+/// configuration, in logs and in metrics, its default policy, its description and its fix.
 macro_rules! fault_kinds {
     ($($(#[$doc:meta])* $kind:ident, $key:ident, $name:literal, $policy:ident, $what:literal, $repair:expr;)*) => {
         /// A kind of fault.
@@ -120,7 +120,7 @@ fn xids<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, Policy>, D::
     texts.into_iter().map(number).collect()
 }
 
-/// The repair of a fault.
+/// The fix of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repair {
     /// The same for every GPU.
@@ -134,7 +134,7 @@ pub enum Repair {
 }
 
 impl Repair {
-    /// The repair of this GPU, with the tools of its vendor.
+    /// The fix of this GPU, with the tools of its vendor.
     pub fn text(self, gpu: &Identity) -> String {
         let (index, tools) = (gpu.index, &gpu.vendor.traits().repair);
         match self {
@@ -155,17 +155,17 @@ impl Repair {
 /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
 fn recovery(action: u32) -> (String, Repair) {
     let (what, repair) = match action {
-        1 => ("is to be reset", Repair::Reset),
+        1 => ("must be reset", Repair::Reset),
         2 => ("needs a reboot of the host", REBOOT),
         3 => ("must be drained of peer-to-peer traffic", LINK),
         4 => ("must be drained and reset", Repair::Reset),
         5 => (
-            "needs a repair of its IMEX domain",
-            Repair::Text("repair the IMEX domain (nvidia-imex-ctl on the host), or reboot the host"),
+            "needs its IMEX domain restored",
+            Repair::Text("restore the IMEX domain (nvidia-imex-ctl on the host), or reboot the host"),
         ),
         6 => ("needs a bus reset", REBOOT),
         7 => ("needs a reboot of the system", REBOOT),
-        _ => ("is to be repaired", Repair::Reset),
+        _ => ("requires an action that slurminit does not know", Repair::Reset),
     };
     (format!("the driver reports that the GPU {what} (recovery action {action})"), repair)
 }

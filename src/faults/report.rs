@@ -44,7 +44,7 @@ pub struct Report {
     pub job_uses: Vec<JobUse>,
 }
 
-/// What the agent does with the node.
+/// The stage of the agent's work on the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeStage {
@@ -96,7 +96,7 @@ pub struct GpuReport {
 pub enum Release {
     /// Jobs still have the GPU, or slurminit still has its device file open.
     Pending,
-    /// Neither does, or only slurminit has it open and the vendor's tools do not refuse that.
+    /// Neither is the case, or only slurminit has it open and the vendor's tools accept that.
     Done,
     /// The GPU was returned by `slurminit gpu return`, and will be checked.
     Returning,
@@ -113,7 +113,7 @@ pub struct OpenFault {
     pub since: u64,
     /// The description.
     pub what: String,
-    /// The repair.
+    /// The fix.
     pub repair: String,
 }
 

@@ -15,7 +15,7 @@ pub use model::inventory::{Identity, Key};
 pub enum Line {
     /// A sampling round begins; these GPUs respond.
     Listed {
-        /// In the driver's order.
+        /// Positions in the driver's order.
         gpus: Vec<Identity>,
     },
     /// The driver initializes this GPU, which can take seconds. Its UUID is unknown.

@@ -41,7 +41,7 @@ pub struct Sample {
     pub energy_mj: Option<u64>,
     /// Whether heat, or the machine's power supply, limits the clocks.
     pub is_throttled: bool,
-    /// The number of the driver's errors since the former sample.
+    /// The number of the driver's errors since the previous sample.
     #[serde(default)]
     pub errors: u32,
 }
@@ -55,7 +55,7 @@ pub struct Part {
     pub index: u32,
     /// The model, or the GPU's model and the profile of a MIG instance; untrusted text.
     pub model: String,
-    /// Its memory, in MiB.
+    /// The memory, in MiB.
     pub memory_mib: Option<u64>,
 }
 
@@ -63,12 +63,12 @@ pub struct Part {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Job {
-    /// The job id.
+    /// The job ID.
     pub job: u64,
-    /// The id of the array and the number of the task.
+    /// The ID of the array and the number of the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub array: Option<(u64, u64)>,
-    /// The user's id.
+    /// The user's ID.
     pub uid: u32,
     /// The user's name; untrusted text.
     pub user: String,
@@ -114,7 +114,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// A requeued job starts again under its id.
+    /// A requeued job starts again under its ID.
     const fn run(&self) -> (u64, u64) {
         (self.job, self.start)
     }
@@ -163,7 +163,7 @@ impl UserUse {
     }
 }
 
-/// The state: what a restart of the agent must not lose.
+/// The state that must survive a restart of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
@@ -190,8 +190,8 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// The state of an agent that starts; `former` is what the one before it has saved. slurmctld no longer reports a run of a container
-    /// with another name on this node, so that its next answer ends it.
+    /// The state of an agent that starts; `former` is the state that the previous agent saved. slurmctld no longer reports a run of a container with
+    /// another name on this node, so that its next answer ends it.
     pub fn new(former: Option<Self>, node: &str, interval_ms: u64) -> Self {
         Self { node: node.to_owned(), interval_ms, ..former.unwrap_or_default() }
     }
@@ -246,7 +246,7 @@ impl Usage {
     }
 
     fn push(&mut self, id: &str, sample: Sample) {
-        // Jobs get only what is offered.
+        // GPUs that are not offered have no jobs.
         if !self.offered.iter().any(|part| part.id == id) {
             return;
         }
@@ -287,7 +287,7 @@ impl Usage {
                     (run.job.is_first_node, run.job.comment) = (job.is_first_node, job.comment.clone());
                     run.job.mail.clone_from(&job.mail);
                 }
-                // It was requeued, or its container ended: slurmctld has no end of that run.
+                // The job was requeued, or its container ended: slurmctld reports no end for that run.
                 None => {
                     let is_requeued = jobs.iter().any(|job| job.job == run.job.job);
                     run.job.state = if is_requeued { "REQUEUED" } else { "LOST" }.to_owned();
@@ -310,7 +310,7 @@ impl Usage {
         while self.ended.len() > MAX_ENDED {
             self.ended.pop_front();
         }
-        // A job that had started by then is part of the answer.
+        // A job that had started by the time of the query is part of the answer.
         self.samples.values_mut().for_each(|samples| samples.retain(|sample| sample.at > asked));
         self.samples.retain(|_, samples| !samples.is_empty());
         ended

@@ -142,7 +142,7 @@ pub(crate) struct Layer {
     pub(crate) content: Checksum,
 }
 
-/// Opens a layer. The first bytes identify the compression, because media types are missing in a docker save.
+/// Opens a layer. The first bytes identify the compression, because media types are missing from a docker save.
 ///
 /// # Errors
 /// It cannot be read, or has an unknown compression.

@@ -173,7 +173,7 @@ impl Importer {
         image.map_or_else(file_system, |files| Ok(Contents::Image(files)))
     }
 
-    /// The root directory of an image is readable for all. A tree that is closed to them would be opened by an import for all.
+    /// The root directory of an image is readable by all. A tree that is closed to them would be opened by an import for all.
     fn require_public(&self, path: &Path, mode: u32) -> Result<(), ImageError> {
         if self.store.is_shared() && mode & 0o005 != 0o005 {
             return Err(ImageError::Private { path: path.to_owned(), mode: mode & 0o7777 });

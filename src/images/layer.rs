@@ -21,7 +21,7 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whiteouts {
     Apply,
-    /// As ordinary names, in an exported file system.
+    /// Whiteout names are ordinary names, as in an exported file system.
     Literal,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Images are untrusted, also where root imports one. So an archive is read as data (`tar`, `codec`), and everything that is made of it
 //! is made through the directory descriptors of one tree (`tree`), never by a path in it. Nothing in a tree is set-user-id, a device, or
-//! writable for other users. An image appears under its name only once it is complete and its digests are verified (`import`).
+//! writable by other users. An image appears under its name only once it is complete and its digests are verified (`import`).
 
 #![forbid(unsafe_code)]
 
@@ -61,7 +61,7 @@ pub enum ImageError {
     Missing { name: ImageName, path: PathBuf },
     #[error("untrusted image: {path} belongs to uid {uid}, who could change what jobs run; {repair}")]
     Foreign { path: PathBuf, uid: u32, repair: String },
-    #[error("untrusted image: {path} is writable for other users (mode {mode:04o}), who could change what jobs run; {}", closing(path, *mode))]
+    #[error("untrusted image: {path} is writable by other users (mode {mode:04o}), who could change what jobs run; {}", closing(path, *mode))]
     Open { path: PathBuf, mode: u32 },
     #[error("untrusted image: {path} is a symbolic link that another user may have made; remove it")]
     Link { path: PathBuf },

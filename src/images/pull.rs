@@ -226,7 +226,7 @@ fn size(directory: &Path) -> u64 {
     entries.map(size_of).sum()
 }
 
-/// Texts in the messages of skopeo and of registries, and the repair. The first that occurs counts. It is advice for a person, beside the
+/// Texts in the messages of skopeo and of registries, and the fix. The first that occurs counts. It is advice for a person, beside the
 /// message itself.
 const REPAIRS: [(&[&str], &str); 9] = [
     (
@@ -245,7 +245,7 @@ const REPAIRS: [(&[&str], &str); 9] = [
     (&["manifest unknown", "name unknown", "404 Not Found", "StatusCode: 404"], "check the name and the tag"),
     (
         &["server gave HTTP response to HTTPS client"],
-        "REGISTRY has no TLS; allow it in ~/.config/containers/registries.conf: [[registry]] location = \"REGISTRY\", insecure = true",
+        "REGISTRY does not use TLS; allow it in ~/.config/containers/registries.conf: [[registry]] location = \"REGISTRY\", insecure = true",
     ),
     (
         &["x509:", "tls:"],

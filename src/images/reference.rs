@@ -38,7 +38,7 @@ impl Reference {
         &self.registry
     }
 
-    /// Whether the reference names one content for ever.
+    /// Whether the reference always names the same content.
     pub fn is_pinned(&self) -> bool {
         matches!(self.version, Version::Digest(_))
     }

@@ -39,14 +39,16 @@ pub const STEP_VARIABLE: &str = "SLURMINIT_STEP";
 
 /// The variable with the paths in srun's arguments ([`typed_paths`]), which srun's link in /usr/local/bin and `docker/image-client` set.
 pub const TYPED_PATHS: &str = "SLURMINIT_TYPED_PATHS";
-/// The longest value of it, in bytes.
+/// The longest value of the variable, in bytes.
 const MAX_TYPED_PATHS: usize = 4096;
 
 /// A step cannot run in its image.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum RuntimeError {
-    #[error("{STEP_VARIABLE} has not the form that slurmstepd writes; this command is for slurmstepd alone (oci.conf)")]
+    #[error(
+        "{STEP_VARIABLE} does not have the form that slurmstepd writes; this command is for slurmstepd alone (oci.conf)"
+    )]
     NotAStep,
     #[error(
         "no image {name}: looked in {directories}; `slurminit image list` shows the images; for a directory, write ./{name}"
@@ -68,14 +70,14 @@ pub enum RuntimeError {
     Untrusted(UntrustedPath),
     #[error(
         "this container can neither create user namespaces ({namespaces}) nor run PRoot ({proot})\n\
-         repair: install proot in the image, or docker run --security-opt seccomp=docker/seccomp-userns.json"
+         fix: install proot in the image, or docker run --security-opt seccomp=docker/seccomp-userns.json"
     )]
     NoBackend { namespaces: String, proot: String },
     #[error("{0}")]
     Enter(String),
     #[error(
         "the bundle mounts {path} read-only, which PRoot cannot do, and user namespaces are refused ({namespaces})\n\
-         repair: docker run --security-opt seccomp=docker/seccomp-userns.json, or a mount without `ro`"
+         fix: docker run --security-opt seccomp=docker/seccomp-userns.json, or a mount without `ro`"
     )]
     Writable { path: PathBuf, namespaces: String },
     #[error("cannot execute {program} in the image: {error}{}", missing_file(error))]
@@ -84,10 +86,10 @@ pub enum RuntimeError {
     Image(#[from] ImageError),
 }
 
-/// What a missing file is: the kernel returns the same error for a missing interpreter.
+/// Names the missing file: the kernel returns the same error for a missing interpreter.
 fn missing_file(error: &std::io::Error) -> &'static str {
     match error.kind() {
-        std::io::ErrorKind::NotFound => "; the image has no such program, or not the interpreter of it",
+        std::io::ErrorKind::NotFound => "; the image lacks this program or its interpreter",
         _ => "",
     }
 }
@@ -214,7 +216,7 @@ pub fn run(setup: &Setup) -> Result<u8, RuntimeError> {
     }
     if program.is_read_only && is_first_task {
         eprintln!(
-            "slurminit: warning: PRoot leaves the image writable for its owner, although the bundle sets `readonly`"
+            "slurminit: warning: PRoot leaves the image writable by its owner, although the bundle sets `readonly`"
         );
     }
     let status = proot::run(program, &inherited).map_err(|proot| RuntimeError::NoBackend { namespaces, proot })?;
@@ -247,7 +249,7 @@ fn execute(arguments: &[OsString], environment: &[Variable]) -> RuntimeError {
     for path in candidates(name, environment) {
         let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { continue };
         let Err(found) = nix::unistd::execve(&path, &texts, &variables);
-        // As in a shell, the search continues after a directory without the file, or with one that may not be executed.
+        // As in a shell, the search continues past a directory without the file, or with one that may not be executed.
         if found != nix::Error::ENOENT && found != nix::Error::ENOTDIR {
             error = found;
         }
@@ -306,7 +308,7 @@ fn c_variables(environment: &[Variable]) -> Option<Vec<CString>> {
     environment.iter().map(text).collect()
 }
 
-/// Whether an ordinary user of this container can run programs with this backend; otherwise the reason. Changes this process: call it in a
+/// Whether an ordinary user of this container can run programs with this backend; otherwise the reason. It changes this process, so call it in a
 /// separate one. With PRoot, success is its exit code.
 ///
 /// # Errors
@@ -339,7 +341,7 @@ pub fn backend() -> Result<(Backend, String), String> {
 mod tests {
     use super::*;
 
-    /// The program that runs for this command line of srun, whose last `count` words slurmstepd got, the first as `resolved`.
+    /// The program that is executed for a command line of srun: slurmstepd gets its last `count` words, the first one replaced by `resolved`.
     fn program(line: &str, count: usize, resolved: &str) -> OsString {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let mut environment = vec![("PATH".into(), "/nowhere:/bin:/usr/bin".into())];

@@ -46,9 +46,9 @@ pub struct Store {
 /// The images of a directory.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Those that can be used.
+    /// Images that can be used.
     pub images: Vec<ImageRecord>,
-    /// Why the others cannot.
+    /// Why the other images cannot be used.
     pub untrusted: Vec<ImageError>,
 }
 
@@ -59,7 +59,7 @@ const MAX_MESSAGE: u64 = 4096;
 
 /// The outcome of [`Store::turn`].
 pub(crate) enum Turn {
-    /// The caller pulls.
+    /// The caller must pull.
     Ours(PullLock),
     /// Another process has pulled, or has failed with this error.
     Passed(Option<String>),
@@ -73,7 +73,7 @@ pub(crate) struct PullLock {
 }
 
 impl PullLock {
-    /// Gives those who wait the error, if there is one, and ends the waiting: a later pull uses another file.
+    /// Passes the error, if any, to the waiting processes, and ends their wait: a later pull uses another file.
     pub(crate) fn release(mut self, error: Option<String>) {
         let _ = error.map(|error| self.file.write_all(error.as_bytes()));
         let _ = unlinkat(&self.directory, self.name.as_str(), UnlinkatFlags::NoRemoveDir);
@@ -87,7 +87,7 @@ pub(crate) struct Unfinished {
 }
 
 impl Store {
-    /// The images of all users, which root imports.
+    /// The images for all users, which root imports.
     pub fn shared(path: PathBuf) -> Self {
         Self { path, is_shared: true }
     }
@@ -120,7 +120,7 @@ impl Store {
             .and_then(|directory| directory.require_own_content().map(|()| directory));
         match opened {
             Ok(directory) => Ok(Some(directory.reopened().map_err(|error| self.io(error))?.into())),
-            // The owners of the parents do not matter then.
+            // In that case the owners of the parents do not matter.
             Err(_) if is_missing(&self.path) => Ok(None),
             Err(error) => Err(ImageError::untrusted_directory(error)),
         }
@@ -220,7 +220,7 @@ impl Store {
         Ok(ImageRecord::parse(&text, name))
     }
 
-    /// Where the files of an image are.
+    /// The directory of an image's files.
     pub fn rootfs(&self, name: &ImageName) -> PathBuf {
         self.path.join(name.as_str()).join(ROOTFS)
     }
@@ -292,7 +292,7 @@ impl Store {
         for name in names(directory).map_err(|error| self.io(error))? {
             let Some(text) = name.to_str().filter(|name| name.starts_with(UNFINISHED)) else { continue };
             let Ok(opened) = open_directory(directory, &name) else { continue };
-            // On NFS the other machine's lock of a directory is not seen here.
+            // On NFS, a lock that another machine holds on a directory is not visible here.
             if !text.starts_with(&own) && !is_abandoned(&opened) {
                 continue;
             }
@@ -333,7 +333,7 @@ impl Store {
             }
             let published = renameat(directory, new, directory, name_text);
             if published.is_err() {
-                // Without effect if another import has taken the name.
+                // This has no effect if another import has taken the name.
                 let _ = renameat(directory, former.as_str(), directory, name_text);
             }
             remove_entry(directory, OsStr::new(&former), MAX_DEPTH).map_err(|error| self.io(error))?;

@@ -40,7 +40,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// As many frames with content, and after each one a frame that decoders skip, as zstd:chunked has it.
+/// This many frames with content, each followed by a frame that decoders skip, as in zstd:chunked.
 fn zstd(bytes: &[u8], frames: usize) -> Vec<u8> {
     let frame = |part: &[u8]| ruzstd::encoding::compress_to_vec(part, ruzstd::encoding::CompressionLevel::Fastest);
     let skipped = [b"\x5a\x2a\x4d\x18".as_slice(), &7_u32.to_le_bytes(), b"chunked"].concat();
@@ -123,7 +123,7 @@ fn all_archive_formats_import_same_files() {
         assert_eq!(record.reference, "docker.io/library/test:1", "{image}");
         assert_eq!(importer.store.find(&name(image)).unwrap(), Some(record), "{image}");
     }
-    // From a file, and from an unpacked layout.
+    // Imports from a file, and from an unpacked layout.
     let file = directory.path().join("oci.tar");
     fs::write(&file, &oci).unwrap();
     importer.import(&name("file"), Source::Path(file.clone())).unwrap();
@@ -132,7 +132,7 @@ fn all_archive_formats_import_same_files() {
     archive::unpack(&oci, &unpacked);
     importer.import(&name("layout"), Source::Path(unpacked)).unwrap();
     assert_files(&importer.store, "layout");
-    // From the file tree of an imported image.
+    // Imports the file tree of an imported image.
     importer.import(&name("tree"), Source::Path(importer.store.rootfs(&name("oci")))).unwrap();
     assert_files(&importer.store, "tree");
     let exported = Tar::new().file("bin/sh", 0o755, b"sh").file(".wh.literal", 0o644, b"x").device("dev/null").end();

@@ -331,7 +331,7 @@ impl Tree {
         let is_file = |found: &FileStat| [SFlag::S_IFREG, SFlag::S_IFLNK].contains(&kind(found));
         let Some(found) = status(source, last).map_err(fault)?.filter(|found| self.entries == before && is_file(found))
         else {
-            return Err(rejected(label, "hard link to something that is no file"));
+            return Err(rejected(label, "hard link to something that is not a file"));
         };
         let source = source.try_clone().map_err(|error| ImageError::io(lossy(label), error))?;
         let present = self.in_parent(path, label, |at, name| status(at, name).map_err(fault))?;

@@ -1,4 +1,4 @@
-//! Suggests a repair for a daemon that keeps dying, where its last log lines reveal the cause.
+//! Suggests a fix for a daemon that keeps dying, where its last log lines reveal the cause.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ const STATE_FILES: [(&str, &str); 11] = [
     ("fed_mgr state", "fed_mgr_state"),
 ];
 
-/// The repair commands, to be run on the host. slurmctld's own advice, `-i`, discards the unreadable record and all
+/// The fix commands, to be run on the host. slurmctld's own advice, `-i`, discards the unreadable record and all
 /// jobs after it.
 pub(super) fn repair(last_lines: &[String], state: &Path) -> Option<String> {
     let truncated_file = |line: &String| {

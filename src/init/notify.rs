@@ -51,7 +51,7 @@ struct Channel {
 }
 
 impl Notify {
-    /// Creates the socket at `path`, writable for `owner`: its user and group ID.
+    /// Creates the socket at `path`, writable by `owner`: its user and group ID.
     pub(super) fn open(path: &Path, owner: Option<(u32, u32)>, name: &str) -> std::io::Result<Self> {
         let socket =
             socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;

@@ -39,7 +39,7 @@ const EXEC_FAILED: i32 = 127;
 pub(super) enum Output {
     /// Both streams into one pipe, for the log.
     Log,
-    /// As `Log`, but each write stays one message. Text of a user in a daemon's message cannot imitate a separate
+    /// Like `Log`, but each write stays one message. Text of a user in a daemon's message cannot imitate a separate
     /// message.
     Messages,
     /// Standard output into a pipe that slurminit reads; standard error into the log.

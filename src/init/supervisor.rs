@@ -331,7 +331,7 @@ impl Supervisor {
                 report(Level::Error, Some(name), &last);
             }
             if let Some(repair) = advice::repair(&lines, &self.task.paths.state) {
-                let repair = message!("repair", "repair: {repair}", repair);
+                let repair = message!("repair", "fix: {repair}", repair);
                 report(Level::Error, Some(name), &repair);
             }
         }

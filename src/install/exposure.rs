@@ -52,14 +52,9 @@ pub fn exposed(config: &Config, root: &Path) -> Vec<SecretVariable> {
 pub fn check(config: &Config, root: &Path) -> Result<(), Refusal> {
     let Some(SecretVariable { name, content, file }) = exposed(config, root).into_iter().next() else { return Ok(()) };
     let Some(user) = ordinary_user(config, root) else { return Ok(()) };
-    let what = format!("{name} shows {content} to ordinary users: {user}");
+    let what = format!("{name} exposes {content} to ordinary users ({user})");
     let cause = "the engine passes the container's variables to every process of `docker exec`, whatever its user";
-    Err(Refusal::new(
-        exit_code::CONFIG,
-        what,
-        cause,
-        format!("remove {name}, and mount {file}, readable only for root"),
-    ))
+    Err(Refusal::new(exit_code::CONFIG, what, cause, format!("remove {name}, and mount {file}, readable only by root")))
 }
 
 /// The first reason why users other than root can run processes here.
@@ -74,7 +69,7 @@ pub fn ordinary_user(config: &Config, root: &Path) -> Option<String> {
         return Some("logins with SSH".to_owned());
     }
     if !users::is_nss_local() {
-        return Some("those of a directory service in /etc/nsswitch.conf".to_owned());
+        return Some("a directory service in /etc/nsswitch.conf".to_owned());
     }
     let passwd = trusted_path::read(&under(root, Path::new("/etc/passwd"))).unwrap_or_default();
     users::first_ordinary(&String::from_utf8_lossy(&passwd)).map(|name| format!("`{name}` of the image"))

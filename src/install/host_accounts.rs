@@ -47,7 +47,7 @@ pub fn add_host_accounts(config: &mut Config, root: &Path) -> Result<Vec<Finding
     Ok(finding.into_iter().chain(rejected_finding).collect())
 }
 
-/// The text of a file, or the reason and the repair. Comments of users may have any encoding.
+/// The text of a file, or the reason and the fix. Comments of users may have any encoding.
 fn read(root: &Path, path: &Path) -> Result<String, (String, String)> {
     let shown = path.display();
     let mount =

@@ -65,7 +65,7 @@ pub fn install_host_name(root: &Path, name: &str, address: IpAddr) -> Result<boo
     added.map_err(|error| InstallError::Hosts { path: "/etc/hosts".into(), name: name.to_owned(), error })
 }
 
-/// The lock file in /run, writable only for root.
+/// The lock file in /run, writable only by root.
 const LOCK: &str = "slurminit.hosts.lock";
 
 /// The suffix that marks lines of this program for other nodes.

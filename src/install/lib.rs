@@ -73,7 +73,7 @@ pub enum InstallError {
     NotText { path: PathBuf },
     #[error("cannot write {path}: {error}; {repair}. The previous file is unchanged")]
     Write { path: PathBuf, error: io::Error, repair: &'static str },
-    #[error("cannot make the directory {path}: {error}; {repair}")]
+    #[error("cannot create the directory {path}: {error}; {repair}")]
     Directory { path: PathBuf, error: io::Error, repair: &'static str },
     #[error("user not found: `{user}`, the owner of {path}; {repair}")]
     NoUser { user: String, path: PathBuf, repair: String },

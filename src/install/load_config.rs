@@ -15,7 +15,7 @@ pub fn file(path: Option<&Path>) -> PathBuf {
 }
 
 /// The run directory. If the file is broken, this is the default one, so that `status` still works for a cluster that
-/// runs with the former file.
+/// runs with the previous file.
 ///
 /// # Errors
 /// The named file does not exist.

@@ -217,8 +217,8 @@ impl KeyPlace {
         }
         Ok(Some(Finding::info(
             Kind::Files,
-            format!("the munge key {} had mode {mode:04o}; made readable only for munged", path.display()),
-            "munged refuses a key of another owner or one that others can read",
+            format!("the munge key {} had mode {mode:04o}; made readable only by munged", path.display()),
+            "munged rejects a key that another user owns or can read",
             "nothing to do; generate a new key if another user may have read the old one",
         )))
     }

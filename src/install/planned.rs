@@ -33,7 +33,7 @@ impl Planned {
         users.unwrap_or_else(|| (self.plan.node_names(), self.plan.node_gres()))
     }
 
-    /// Keeps partitions and nodes of the former slurm.conf. A slurm.conf of the user stays unchanged.
+    /// Keeps partitions and nodes of the previous slurm.conf. A slurm.conf of the user stays unchanged.
     pub fn keep(&mut self, removed: &[RemovedPartition], nodes: &[RemovedNode]) {
         self.plan.keep(removed, nodes);
         self.files = texts(&self.plan, &self.customized);

@@ -19,7 +19,7 @@ impl Machine {
     /// Why the command is refused now; `None` if it is not.
     pub fn refusal(&self, command: Command) -> Option<&'static str> {
         match command {
-            Command::Restart(_) | Command::Reload if self.is_stopping() => Some("the container stops"),
+            Command::Restart(_) | Command::Reload if self.is_stopping() => Some("the container is stopping"),
             Command::Restart(_) | Command::Reload | Command::Stop => None,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! | started daemon | possibly wrong in slurmctld | child that corrects this | what waits for it |
 //! |---|---|---|---|
-//! | the container's first slurmctld, with saved jobs | jobs whose processes ended with the former container | `JobsRecover` | slurmd, at `Gate::Jobs` |
+//! | the container's first slurmctld, with saved jobs | jobs whose processes ended with the previous container | `JobsRecover` | slurmd, at `Gate::Jobs` |
 //! | a later slurmctld | jobs that began or ended shortly before the former one died | `JobsAccount`, then `JobsReclaim` | slurmd, by the [`LaunchHold`] |
 //! | a later slurmd | jobs that were lost before their slurmstepd was forked | the same | nothing |
 //!

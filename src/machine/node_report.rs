@@ -43,7 +43,7 @@ pub const SPOOL_FULL_REASON: &str = "SlurmdSpoolDir is full";
 /// match the hardware, so such a reason is outdated. Slurm 24.11 to 26.05, `node_mgr.c`. They are compared whole: an
 /// administrator may write "Low disk space".
 const HARDWARE_REASONS: [&str; 3] = ["Low socket*core*thread count", "Low CPUs", "Low TmpDisk"];
-/// As above; `(reported:900 < 90.00% of configured:1000)` follows.
+/// Followed by `(reported:900 < 90.00% of configured:1000)`.
 const MEMORY_REASON_START: &str = "Low RealMemory (reported:";
 /// What follows the GRES, such as `gres/gpu`, in the reasons of `gres.c` and `gres_ctld.c`.
 const GRES_REASONS: [&str; 7] = [

@@ -154,13 +154,13 @@ notices! {
     Resuming { reason: String } => Level::Info,
         message!(
             "node-resumed",
-            "resuming the node: the cause of its drain is repaired (\"{reason}\")",
+            "resuming the node: the cause of its drain is fixed (\"{reason}\")",
             reason
         );
     DrainedByAdministrator { node: String, reason: String } => Level::Warn,
         message!(
             "node-drained-by-administrator",
-            "the node stays drained, not by slurminit (\"{reason}\"); to resume it: slurminit resume {node}",
+            "the node stays drained (\"{reason}\"), because slurminit did not drain it; to resume it: slurminit resume {node}",
             node,
             reason
         );
@@ -281,7 +281,7 @@ notices! {
             "`scontrol reconfigure` timed out after {seconds} s; restarting slurmctld and slurmd instead",
             seconds = limit.as_secs()
         );
-    // `name` is the daemon that failed, if one did; the text has it already.
+    // `name` is the daemon that failed, if any; the text already names it.
     RollingBack { name: Option<String>, why: String } => Level::Error, {
         let _ = name;
         message!("reload-rollback", "{why}; restoring the previous files", why)

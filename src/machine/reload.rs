@@ -124,7 +124,7 @@ impl Reload {
             // The preparation reports the cause of the death before it writes anything.
             (Stage::Restoring { work, .. }, PrepareEvent::Failed { finding, .. }) => {
                 if let Some(rollback) = &mut work.rollback {
-                    rollback.why = format!("{}: {}; repair: {}", rollback.why, finding.what, finding.repair);
+                    rollback.why = format!("{}: {}; fix: {}", rollback.why, finding.what, finding.repair);
                 }
             }
             (Stage::Preparing { .. }, PrepareEvent::MungeKeyReady | PrepareEvent::Detected) => {}
@@ -233,7 +233,7 @@ impl Reload {
         self.end_with(false, outcome, text, step)
     }
 
-    /// As [`Self::end`]. `deferred`: part of the change waits for the next start.
+    /// Like [`Self::end`]. `deferred`: part of the change takes effect at the next start.
     fn end_with(&mut self, deferred: bool, outcome: Outcome, text: String, step: &mut Step) -> Stage {
         step.report(Notice::Reloaded { outcome, text: text.clone(), deferred });
         let at_ms = u64::try_from(step.now.as_millis()).unwrap_or(u64::MAX);

@@ -19,7 +19,7 @@ pub const STATUS_FILE: &str = "status.json";
 pub struct Status {
     /// The version of slurminit that wrote the file.
     pub version: String,
-    /// slurminit, to detect a file that a former one left.
+    /// Identifies the slurminit that wrote the file, to detect one from an earlier run.
     #[serde(flatten)]
     pub process: ProcessId,
     /// When slurminit started, in milliseconds of the monotonic clock.
@@ -121,7 +121,7 @@ pub enum LastExit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopReason {
     /// An operator requested a restart.
-    #[serde(rename = "a restart was asked for")]
+    #[serde(rename = "a restart was requested")]
     RestartRequested,
     /// The process ran but did not become ready.
     #[serde(rename = "not ready in time")]
@@ -169,9 +169,9 @@ impl Machine {
         let is_missing = |unit: &&Unit| cluster.essential_exit_code(unit).is_some() && !unit.is_ready_or_succeeded();
         let missing = cluster.iter().find(is_missing);
         let (phase, why) = match &self.phase {
-            Phase::New | Phase::Hook { .. } => (PhaseName::Hooks, Some("a pre-start hook runs".to_owned())),
+            Phase::New | Phase::Hook { .. } => (PhaseName::Hooks, Some("a pre-start hook is running".to_owned())),
             Phase::Prepare { .. } => (PhaseName::Preparing, Some("the GPUs are being detected".to_owned())),
-            Phase::Stop(_) | Phase::End => (PhaseName::Stopping, Some("the container stops".to_owned())),
+            Phase::Stop(_) | Phase::End => (PhaseName::Stopping, Some("the container is stopping".to_owned())),
             Phase::Boot { .. } => (PhaseName::Starting, None),
             Phase::Serve => (PhaseName::Ready, None),
         };
@@ -272,7 +272,7 @@ mod tests {
         assert_both(UnitState::GivenUp, "given up");
         assert_both(last_exit(&Exit::Code(0)), "exited with code 0");
         assert_both(last_exit(&Exit::Code(1)), "exited with code 1");
-        assert_both(StopReason::RestartRequested, "a restart was asked for");
+        assert_both(StopReason::RestartRequested, "a restart was requested");
         assert_both(StopReason::Silent("it did not answer".to_owned()), "it did not answer");
     }
 }

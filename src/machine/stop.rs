@@ -245,7 +245,7 @@ impl Machine {
         self.enter_stage(Stage::Units { all_at });
     }
 
-    /// Notifies jobs of the stop, if the cluster is up. A controller only notes the next job id.
+    /// Notifies jobs of the stop, if the cluster is up. A controller only notes the next job ID.
     fn notify_jobs(&mut self) {
         let Cluster { units, node, step, job_care, .. } = &mut self.cluster;
         let required_daemon = match job_care {

@@ -1,4 +1,4 @@
-//! What happens to running jobs when the container stops, and to those whose slurmstepd dies.
+//! The handling of running jobs when the container stops, and of those whose slurmstepd dies.
 
 use std::time::Duration;
 

@@ -8,10 +8,10 @@ pub const FILE: &str = "oom-kills.json";
 /// A process of a job that the kernel killed because memory ran out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OomKill {
-    /// The job's id.
+    /// The job's ID.
     pub job: u32,
     /// The process's name, as one printable line.
     pub process: String,
-    /// Its resident memory, in MiB, when it was last seen.
+    /// The resident memory, in MiB, when it was last seen.
     pub resident_mib: u64,
 }

@@ -28,7 +28,7 @@ pub enum PrepareEvent {
     Failed {
         /// The container's exit code, one of [`crate::exit_code`].
         exit_code: u8,
-        /// What is wrong, why, and the repair.
+        /// What is wrong, why, and the fix.
         finding: Finding,
     },
 }

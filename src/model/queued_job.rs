@@ -20,7 +20,7 @@ pub const HOLDING: [&str; 5] = ["RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED"
 /// A job and its user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnedJob {
-    /// The job id.
+    /// The job ID.
     pub job: u64,
     /// The user's name; untrusted text.
     pub user: String,
@@ -29,7 +29,7 @@ pub struct OwnedJob {
 /// A job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueuedJob {
-    /// The job id; each task of an array has one.
+    /// The job ID; each task of an array has one.
     #[serde(skip)]
     pub number: u64,
     /// The ID for Slurm's commands: `17`, `17_3` for an array task, `17_[4-9]` for pending tasks.
@@ -44,7 +44,7 @@ pub struct QueuedJob {
     pub partition: String,
     /// The user.
     pub user: String,
-    /// The user's id.
+    /// The user's ID.
     #[serde(skip)]
     pub uid: u32,
     /// The allocated nodes.
@@ -114,7 +114,7 @@ impl QueuedJob {
         HOLDING.contains(&self.state.as_str())
     }
 
-    /// The id of the job array whose task this is.
+    /// The ID of the job array whose task this is.
     pub fn array(&self) -> Option<&str> {
         self.id.split_once('_').map(|(array, _)| array)
     }

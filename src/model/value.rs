@@ -203,7 +203,7 @@ pub fn path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Er
 }
 
 fn valid_path<E: de::Error>(text: &str) -> Result<PathBuf, E> {
-    let expected = "expected a path from /, without `..`, `:` and control characters";
+    let expected = "expected an absolute path without `..`, `:` or control characters";
     absolute_path(text).ok_or_else(|| E::custom(format_args!("{text:?} is not valid: {expected}")))
 }
 

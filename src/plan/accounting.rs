@@ -60,7 +60,7 @@ const WEIGHTS: [(&str, u32, &str); 3] = [
         100_000,
         "then jobs of users and accounts that used less of their Fairshare start first",
     ),
-    ("PriorityWeightAge", 10_000, "then jobs that have waited longer, up to a week (PriorityMaxAge)"),
+    ("PriorityWeightAge", 10_000, "then jobs that have waited longer, counted up to a week (PriorityMaxAge)"),
 ];
 
 /// Adds the keys for accounting. slurmdbd runs beside slurmctld.

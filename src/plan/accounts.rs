@@ -17,12 +17,12 @@ pub use host::{HostAccounts, HostFiles, RejectedEntry, list_rejected};
 
 /// The mark in the comment field of a user that we added.
 const USER_MARK: &str = "made by slurminit";
-/// The mark of a user of the host.
+/// The mark of a user that was copied from the host.
 const HOSTS_USER_MARK: &str = "made by slurminit from the host's passwd";
 /// The mark in the password field of a group that we added, because groups have no comment field. No real password
 /// begins with `!`.
 const GROUP_MARK: &str = "!slurminit";
-/// The mark of a group of the host.
+/// The mark of a group that was copied from the host.
 const HOSTS_GROUP_MARK: &str = "!slurminit-host";
 /// The shell of new accounts, which every Debian has.
 const SHELL: &str = "/bin/bash";

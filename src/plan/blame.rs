@@ -134,7 +134,7 @@ fn from_configuration<'a>(config: &'a Config, own: &Customized) -> impl Iterator
         };
         let keys = partition.settings.iter().map(move |(key, value)| of_partition(key.as_str(), value.as_str()));
         let path = vec!["partition".into(), index.into(), "name".to_owned().into()];
-        // As Slurm names it: "Invalid node names in partition gpu". The name alone may be any word.
+        // The phrase in Slurm's message: "Invalid node names in partition gpu". The name alone could be any word.
         keys.chain([candidate(path, None, "PartitionName", &format!("partition {}", partition.name))])
     });
     let is_generated = own.get(FileName::SlurmConf).is_none();

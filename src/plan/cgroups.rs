@@ -55,7 +55,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reas
             "tasks are not bound to CPUs: without CAP_SYS_NICE, jobs of users other than root would fail"
         }
         (true, _) => "the container has the whole machine, so tasks can be bound to CPUs",
-        (false, _) => "tasks are not bound to CPUs: the container has only a part of the machine",
+        (false, _) => "tasks are not bound to CPUs: the container has only part of the machine",
     };
     reasons.decide(format!("TaskPlugin={}", plan.task), why);
     plan
@@ -149,7 +149,7 @@ fn with_cgroups(config: &Config, inventory: &Inventory, whole: bool, affinity: b
         lines.push(("ConstrainRAMSpace", "yes"));
     }
     let limits = match (whole, counts_memory) {
-        (true, false) => "their CPUs, memory",
+        (true, false) => "their CPUs and memory",
         (true, true) => "their CPUs (memory: OverMemoryKill of [slurm.conf])",
         (false, false) => "their memory",
         (false, true) => "their processes (memory: OverMemoryKill of [slurm.conf])",
@@ -160,7 +160,7 @@ fn with_cgroups(config: &Config, inventory: &Inventory, whole: bool, affinity: b
         ),
         None => {
             lines.push(("ConstrainDevices", "yes"));
-            format!("writable cgroup: jobs are restricted to {limits} and their GPUs")
+            format!("writable cgroup: jobs are restricted to {limits}, and to their GPUs")
         }
     };
     CgroupPlan {

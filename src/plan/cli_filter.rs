@@ -39,7 +39,7 @@ impl CliFilter {
     /// The reason for the script.
     pub(super) const fn why(self) -> &'static str {
         if self.chooses_mpi {
-            "one task starts without PMIx, about 20 ms sooner, MPICH with PMI-2; warns of options without effect"
+            "starts a single task without PMIx (about 20 ms sooner) and MPICH with PMI-2; warns of options without effect"
         } else {
             "warns of options without effect"
         }

@@ -145,7 +145,8 @@ mod tests {
         assert_eq!(finding("login", &inventory), None);
     }
 
-    /// `srun --bcast` may take longer than the short lifetime for one container, and clocks differ.
+    /// A cluster keeps Slurm's credential lifetime: `srun --bcast` may take longer than the short lifetime of a single
+    /// container, and clocks differ.
     #[test]
     fn cluster_keeps_slurms_credential_lifetime() {
         let lifetime = |text: &str| crate::step_credential_lifetime(text);

@@ -303,7 +303,7 @@ impl Plan {
         for kind in std::iter::once(&mut self.nodes).chain(&mut self.other_nodes) {
             kind.node.gres = own.node_gres();
         }
-        // slurmctld exits if Gres contains a name that is missing in GresTypes.
+        // slurmctld exits if Gres contains a name that is missing from GresTypes.
         if let Some(types) = self.settings.iter_mut().find(|setting| setting.key == "GresTypes") {
             for (name, _) in &own.shared {
                 if !types.value.split(',').any(|known| known == *name) {

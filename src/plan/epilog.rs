@@ -1,7 +1,7 @@
 //! The script that Slurm runs on the node when a job ends.
 //!
 //! Where Slurm has a cgroup for each job, no process can leave it. Otherwise `slurminit epilog` finds the processes
-//! that a job leaves behind. The script is there in any case: its end makes slurmctld look for the next job, without which an array
+//! that a job leaves behind. The script is there in any case: its end makes slurmctld start the next job sooner, without which an array
 //! of 100 short jobs takes six times as long.
 
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ impl Epilog {
         } else if !self.hooks.is_empty() {
             "runs [[hooks.post_job]]"
         } else {
-            "its end makes slurmctld look for the next job"
+            "its end makes slurmctld start the next job sooner"
         }
     }
 

@@ -107,7 +107,7 @@ pub struct GresLine {
     pub uuid: Option<String>,
     /// A readable name: `NVIDIA H200`, `NVIDIA H200 MIG 1g.18gb`.
     pub name: String,
-    /// Its memory, in MiB, if known.
+    /// The memory, in MiB, if known.
     pub memory_mib: Option<u64>,
     /// The PCI address.
     pub pci_address: Option<PciAddress>,

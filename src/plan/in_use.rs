@@ -1,5 +1,5 @@
-//! The partitions and nodes that jobs use. slurmctld ends a job with NODE_FAIL if its partition or nodes are missing in slurm.conf, at a
-//! reconfiguration as at a start (24.11, `_sync_jobs_to_conf`).
+//! The partitions and nodes that jobs use. slurmctld ends a job with NODE_FAIL if its partition or nodes are missing from slurm.conf, both at a
+//! reconfiguration and at a start (24.11, `_sync_jobs_to_conf`).
 
 mod nodes;
 mod saved;
@@ -14,7 +14,7 @@ use super::{PartitionPlan, Plan, Refusal};
 pub use nodes::{RemovedNode, check_nodes, has_same_nodes, removed_nodes};
 pub use saved::Saved;
 
-/// The jobs whose partitions or nodes may be missing in a new slurm.conf.
+/// The jobs whose partitions or nodes may be missing from a new slurm.conf.
 #[derive(Clone, Debug)]
 pub struct InUse {
     /// The jobs reported by slurmctld; `None` if it is not running.
@@ -23,7 +23,7 @@ pub struct InUse {
     pub saved: Saved,
 }
 
-/// A partition of the previous slurm.conf that is missing in the new one.
+/// A partition of the previous slurm.conf that is missing from the new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedPartition {
     /// The partition's name.

@@ -184,7 +184,7 @@ impl Reasons {
 pub struct Refusal {
     /// The container's exit code, one of [`exit_code`].
     pub exit_code: u8,
-    /// The finding with cause and repair.
+    /// The finding with cause and fix.
     pub finding: Finding,
 }
 

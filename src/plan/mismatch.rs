@@ -43,7 +43,7 @@ fn with_platform_cause(finding: Finding, expected: GpuType, platform: Platform) 
     let (cause, repair) = match platform {
         Platform::Linux => return finding,
         Platform::DockerDesktop => (
-            "Docker Desktop's virtual machine (macOS, or Windows without WSL2) passes no GPU; a Mac's GPU has no CUDA or ROCm",
+            "Docker Desktop's virtual machine (macOS, or Windows without WSL2) cannot pass a GPU; a Mac's GPU has no CUDA or ROCm",
             "use a machine with Linux, or Windows with WSL2 and an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
         ),
         Platform::Wsl2 => vendor.traits().mismatch.no_gpu_in_wsl.unwrap_or((
@@ -129,7 +129,7 @@ mod tests {
                     None => "they agree".to_owned(),
                     Some(Finding { what, cause, repair, .. }) => {
                         assert!(messages.insert(what.clone()), "duplicate message: {what}");
-                        format!("{what}\n    cause: {cause}\n    repair: {repair}")
+                        format!("{what}\n    cause: {cause}\n    fix: {repair}")
                     }
                 };
                 table.push_str(&format!("GPU_TYPE={} and {found:?} visible: {cell}\n", expected.as_str()));
@@ -160,8 +160,8 @@ mod tests {
     #[test]
     fn names_platform_without_gpus_as_cause() {
         for (platform, expected, text) in [
-            (Platform::DockerDesktop, GpuType::Nvidia, "passes no GPU"),
-            (Platform::DockerDesktop, GpuType::Amd, "passes no GPU"),
+            (Platform::DockerDesktop, GpuType::Nvidia, "cannot pass a GPU"),
+            (Platform::DockerDesktop, GpuType::Amd, "cannot pass a GPU"),
             (Platform::Wsl2, GpuType::Amd, "WSL2 supports only"),
             (Platform::Wsl2, GpuType::Nvidia, "Windows has no NVIDIA driver"),
             (Platform::Linux, GpuType::Amd, "/dev/kfd"),

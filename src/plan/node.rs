@@ -72,7 +72,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, reasons: &mut Reasons
             Some(topology)
         }
         Err(why) => {
-            reasons.decide("no sockets, cores and threads", why);
+            reasons.decide("sockets, cores and threads left out", why);
             None
         }
     };
@@ -156,7 +156,7 @@ fn topology(cpu: &Cpu, cpus: u32) -> Result<Topology, String> {
     };
     let all: usize = cores.iter().map(|core| core.len()).sum();
     if cores.iter().any(|core| core.iter().any(|cpu_number| !cpu.allowed.contains(cpu_number))) {
-        return Err("the container's cpuset has only a part of the machine".to_owned());
+        return Err("the container's cpuset has only part of the machine".to_owned());
     }
     if all != cpus as usize {
         return Err(format!("{cpus} of the machine's {all} CPUs are for jobs, but not a fixed set of them"));
@@ -258,7 +258,7 @@ pub(super) fn check_default_memory(node: &NodePlan, settings: &[Setting]) -> Opt
     Some(Finding::warning(
         Kind::RealMemory,
         format!("the node has {memory} MiB for jobs; it refuses every job that requests no memory"),
-        format!("a job gets {default} MiB for each CPU (DefMemPerCPU)"),
+        format!("a job gets {default} MiB per CPU (DefMemPerCPU)"),
         format!(
             "raise the container's memory (docker run --memory, in Kubernetes limits.memory) above {default} MiB, or lower DefMemPerCPU in [slurm.conf]"
         ),

@@ -68,7 +68,7 @@ impl Prolog {
         let (what, repair) = if self.gives_gpus {
             (
                 format!("every user can open every GPU: Slurm does not run {path} before a job"),
-                "leave Prolog out".to_owned(),
+                "remove Prolog".to_owned(),
             )
         } else if !self.names_nodes {
             (

@@ -9,8 +9,8 @@ use model::unit::{JobCare, Spec};
 /// The daemons and settings of a role.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Whether there is a cluster: hooks, the preparation, services, a status file and a control socket. Without one,
-    /// slurminit is a plain init for its command: it may run as any user, and writes nothing.
+    /// Whether there is a cluster, with hooks, the preparation, services, a status file and a control socket. Without a
+    /// cluster, slurminit is a plain init for its command: it may run as any user, and writes no files.
     pub has_cluster: bool,
     /// The jobs that slurminit handles.
     pub jobs: JobCare,

@@ -90,7 +90,7 @@ fn accelerators(root: &Path) -> Option<Finding> {
         format!("unsupported accelerators: {}", files.join(", ")),
         "automatic detection supports only GPUs of NVIDIA, AMD and Intel",
         format!(
-            "none if jobs do not need them; else your own gres.conf (Name=accel File={first}), [slurm.conf] GresTypes = \"gpu,accel\""
+            "none needed if jobs do not use them; else your own gres.conf (Name=accel File={first}), [slurm.conf] GresTypes = \"gpu,accel\""
         ),
     ))
 }

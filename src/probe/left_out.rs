@@ -1,4 +1,4 @@
-//! GPUs that a driver reports but that jobs cannot use because of a fault: cause and repair.
+//! GPUs that a driver reports but that jobs cannot use because of a fault: cause and fix.
 
 use std::collections::BTreeMap;
 

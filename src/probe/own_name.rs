@@ -69,8 +69,8 @@ fn addresses(hosts: &str, hostname: &str) -> Vec<IpAddr> {
     hosts.lines().filter_map(address_of_line).filter(|address: &IpAddr| !address.is_loopback()).collect()
 }
 
-/// The container's name without its compose project. `lab-compute-3.lab_default` is compute-3, and
-/// `gpu7.lab` is gpu7. A network of the project is called after it, too.
+/// The container's name without its compose project. `lab-compute-3.lab_default` is compute-3, and `gpu7.lab` is gpu7.
+/// A network of the project is also named after it.
 fn service_name(answer: &str) -> Option<String> {
     let (container, network) = answer.trim_end_matches('.').split_once('.')?;
     let prefix_ends = network.match_indices('_').map(|(at, _)| at).rev();
@@ -80,7 +80,7 @@ fn service_name(answer: &str) -> Option<String> {
     Some(service.unwrap_or(container).to_owned()).filter(|name| !name.is_empty())
 }
 
-/// The DNS name of an address; `None` if it has none. `-s dns` skips /etc/hosts, which has only the id.
+/// The DNS name of an address; `None` if it has none. `-s dns` skips /etc/hosts, which has only the ID.
 fn reverse_lookup(address: IpAddr) -> Result<Option<String>, &'static str> {
     match tool::ask("getent", &["-s", "dns", "hosts", &address.to_string()], TIMEOUT) {
         Answer::Ended { stdout, .. } => Ok(stdout.split_whitespace().nth(1).map(str::to_owned)),

@@ -97,7 +97,7 @@ impl Sacctmgr<'_> {
 
     /// Whether the database has these values, written in the same way. A key that sacctmgr cannot show counts as different.
     fn has_settings(self, settings: &SlurmSettings, kind: &str, selector: &[&str]) -> bool {
-        // sacctmgr shows an account's parent under another key than it sets it.
+        // The key with which sacctmgr sets an account's parent differs from the one that it shows.
         let shown_key =
             |key: &SlurmKey| if key.is("Parent") { "ParentName".to_owned() } else { key.as_str().to_owned() };
         let keys: Vec<String> = settings.iter().map(|(key, _)| shown_key(key)).collect();

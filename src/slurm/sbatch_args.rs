@@ -23,7 +23,7 @@ struct Placement<'a> {
 /// cluster's default partition.
 ///
 /// # Errors
-/// No node has the requested resources: one line with the key and the repair.
+/// No node has the requested resources: one line with the key and the fix.
 pub fn sbatch_line(
     requested: &Resources,
     cluster: Option<&Capacity>,

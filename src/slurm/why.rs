@@ -37,7 +37,7 @@ pub struct Situation<'a> {
 pub struct Details {
     /// The time, in the local time and format of squeue: `2026-11-28T18:30:00`.
     pub now: String,
-    /// What jobs request or hold, by job id.
+    /// What jobs request or hold, by job ID.
     pub requests: BTreeMap<u64, Request>,
     /// The reservations.
     pub reservations: Vec<Reservation>,
@@ -51,7 +51,7 @@ const HIDDEN: &str = "jobs that you may not see";
 pub struct Reservation {
     /// The name.
     pub name: String,
-    /// Its first second, in local time.
+    /// The first second, in local time.
     pub start: String,
     /// When the job ends.
     pub end: String,
@@ -82,7 +82,7 @@ struct Position<'a> {
 }
 
 impl<'s> Situation<'s> {
-    /// The job with this id, such as `17`, `17_3`, or the first waiting task of the array `17`.
+    /// The job with this ID, such as `17`, `17_3`, or the first waiting task of the array `17`.
     pub fn job(&self, id: &str) -> Option<&'s QueuedJob> {
         let is_same = |job: &&QueuedJob| job.id == id || job.number.to_string() == id;
         let mut tasks: Vec<&QueuedJob> = self.jobs.iter().filter(|job| job.array() == Some(id)).collect();
@@ -90,7 +90,7 @@ impl<'s> Situation<'s> {
         self.jobs.iter().find(is_same).or(tasks.first().copied())
     }
 
-    /// Sets what a job waits for, and its GPUs.
+    /// Fills in what the job waits for, and how many GPUs it requests.
     pub fn describe(&self, job: &mut QueuedJob) {
         if let Some(request) = self.details.requests.get(&job.number) {
             job.gpus = request.gpu_count();
@@ -100,7 +100,7 @@ impl<'s> Situation<'s> {
         }
     }
 
-    /// The whole paragraph, without the job's id.
+    /// The whole paragraph, without the job's ID.
     pub fn explain(&self, job: &QueuedJob) -> String {
         let Some(request) = self.details.requests.get(&job.number) else { return job.plain_reason() };
         if !job.is_pending() {
@@ -148,7 +148,7 @@ impl<'s> Situation<'s> {
         Position { before: self.before(job, request), open, closed, is_single, best, shortages }
     }
 
-    /// The jobs that Slurm considers first: a higher priority, or the same and an earlier id.
+    /// The jobs that Slurm considers first: a higher priority, or the same and an earlier ID.
     fn before(&self, job: &QueuedJob, request: &Request) -> Vec<&QueuedJob> {
         let shares_partition =
             |other: &QueuedJob| other.partition.split(',').any(|one| job.partition.split(',').any(|own| own == one));
@@ -171,7 +171,7 @@ impl<'s> Situation<'s> {
         match job.reason.as_str() {
             "JobHeldUser" | "JobHeldAdmin" => format!("{plain}; scontrol release {} lets it start", job.id),
             "DependencyNeverSatisfied" => {
-                format!("never starts: {} has ended otherwise than it requires; scancel {}", job.awaited_jobs(), job.id)
+                format!("never starts: {} did not end as it requires; scancel {}", job.awaited_jobs(), job.id)
             }
             "BeginTime" => match text::date(&request.start, &self.details.now) {
                 Some(start) => format!("waits for its start time {start}"),

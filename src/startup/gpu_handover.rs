@@ -1,7 +1,7 @@
 //! Ends what other users still have open of a GPU when it is given to a job.
 //!
 //! Only where the job's user alone may open the GPU's device file meanwhile (`install::give_device_file`). The file was closed at the end of
-//! the former job, so no process can open it any more; one that has it open, or mapped, keeps it. Processes that show it are killed,
+//! the previous job, so no process can open it any more; one that has it open, or mapped, keeps it. Processes that show it are killed,
 //! whatever user they belong to. Processes that hide what they have open (PR_SET_DUMPABLE, and `open_files::Evidence::Hidden`) are killed if their
 //! user has had this GPU since the container's start; those of other users are left alone, because one user could have them killed.
 //!
@@ -32,7 +32,7 @@ const DEADLINE: Duration = Duration::from_secs(3);
 /// Processes named in the log; the others are counted.
 const MAX_NAMED: usize = 10;
 
-/// The former users of the GPUs, one for each line: `UID DEVICE`.
+/// The previous users of the GPUs, one per line: `UID DEVICE`.
 const RECORD: &str = "gpu-users";
 
 /// The result of ending the GPU's other users.

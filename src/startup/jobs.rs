@@ -153,7 +153,7 @@ fn requeue_orphans(node: &str, node_filter: Option<&str>) -> anyhow::Result<()> 
     }
     report::info(message!(
         "jobs-of-last-start",
-        "jobs lost at the last end of the container: {jobs}; requeueing them, those with --no-requeue fail",
+        "jobs lost at the last end of the container: {jobs}; requeueing them; those with --no-requeue fail",
         jobs = job_names(&orphans).join(",")
     ));
     // A person's drain keeps its reason.

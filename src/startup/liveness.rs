@@ -99,7 +99,7 @@ impl PendingCheck {
             return Liveness::Stopped(why);
         }
         let Some((before, schedule_count)) = &self.work else {
-            return Liveness::Unknown("the probe had no time".to_owned());
+            return Liveness::Unknown("the check had not begun".to_owned());
         };
         let time = self.check.timeout();
         let reason = self.why.clone().unwrap_or_else(|| "no answer".to_owned());

@@ -48,7 +48,7 @@ pub fn keep(spared: &[String], run: &Path, spools: Vec<PathBuf>) -> u8 {
     let spared = people::uids(spared);
     let mut kills = Kills::watch(run);
     let limit_mib = memory::detect(Path::new("/")).limit_mib;
-    // A kill may have ended the former process of this program.
+    // A kill may have ended the previous process of this program.
     let mut has_killed = kills.read_count() > 0;
     let mut interval = SHORT_PAUSE;
     loop {
@@ -57,7 +57,7 @@ pub fn keep(spared: &[String], run: &Path, spools: Vec<PathBuf>) -> u8 {
             let _ = starts.add_watch(LOADERS_CACHE, AddWatchFlags::IN_OPEN);
             let _ = starts.read_events();
         }
-        // Before the list: a process that is killed afterwards is missing in the next one.
+        // Before the list: a process that is killed afterwards is missing from the next one.
         let count = kills.read_count();
         let processes = Processes::read();
         people::raise_scores(&spared, &processes);

@@ -385,7 +385,7 @@ fn is_empty(state: &Path) -> bool {
 
 fn report_or_fail(report_progress: ReportProgress<'_>, event: &PrepareEvent) -> Result<(), Refusal> {
     report_progress(event).map_err(|error| {
-        Refusal::new(exit_code::INTERNAL, error, "PID 1 does not read the events", "report this as a bug")
+        Refusal::new(exit_code::INTERNAL, error, "PID 1 did not read the events", "report this as a bug")
     })
 }
 

@@ -28,7 +28,7 @@ pub enum VariableRejection {
     #[error("{TOML} and --config are two complete configurations; use one of them")]
     TwoConfigurations,
     #[error(
-        "{MUNGE_KEY} has {0} bytes, but munge requires {min} to {max}; make one with `openssl rand -base64 48`",
+        "{MUNGE_KEY} has {0} bytes, but munge requires {min} to {max}; create one with `openssl rand -base64 48`",
         min = KEY_LENGTH.start(), max = KEY_LENGTH.end()
     )]
     Key(usize),

@@ -17,7 +17,7 @@ const DEFAULT: &CStr = c"system.posix_acl_default";
 const VERSION: u32 = 2;
 /// The owner.
 pub const OWNER: u16 = 1;
-/// The user with the id of the entry.
+/// The user with the ID of the entry.
 pub const USER: u16 = 2;
 /// The group.
 pub const GROUP: u16 = 4;
@@ -25,10 +25,10 @@ pub const GROUP: u16 = 4;
 pub const MASK: u16 = 0x10;
 /// All others.
 pub const OTHER: u16 = 0x20;
-/// The id of an entry without one.
+/// The ID of an entry without one.
 pub const NO_ID: u32 = u32::MAX;
 
-/// A list of entries: tag, permission (as in a mode, 0 to 7) and id, in the kernel's order.
+/// A list of entries: tag, permission (as in a mode, 0 to 7) and ID, in the kernel's order.
 pub fn encode(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let entry = |(tag, permission, id): &(u16, u16, u32)| {
         [&tag.to_le_bytes()[..], &permission.to_le_bytes(), &id.to_le_bytes()].concat()
@@ -93,7 +93,7 @@ mod tests {
             "{} has no lists",
             parent.path().display()
         );
-        // As slurmstepd makes the directories of a step.
+        // A directory as slurmstepd creates it for a step.
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o770)).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o770);

@@ -85,12 +85,12 @@ pub fn warning(names: &[OsString]) -> Option<String> {
     let what = match (shown.as_slice(), names.len()) {
         ([], _) => return None,
         ([JOB_ID, ..], count) => {
-            format!("{JOB_ID} and {} more variables of a job of another Slurm are ignored", count - 1)
+            format!("{JOB_ID} and {} more variables of another Slurm's job are ignored", count - 1)
         }
         _ => format!("{CONF} is ignored: the daemons read the configuration in /etc/slurm"),
     };
     Some(format!(
-        "{what}; repair: start the container without them (`env --unset`, `apptainer --cleanenv`), mount files of your own at /config"
+        "{what}; fix: start the container without them (`env --unset`, `apptainer --cleanenv`), mount files of your own at /config"
     ))
 }
 

@@ -1,7 +1,6 @@
 //! The system calls that neither std nor nix has in a safe form.
 //!
-//! All unsafe code outside the interfaces of GPU drivers is in this file. What a caller must ensure and the compiler cannot check is in
-//! the documentation of each function.
+//! All unsafe code outside the interfaces of GPU drivers is in this file. The documentation of each function states what a caller must ensure.
 
 #![expect(unsafe_code, reason = "these calls have no safe form; each block has its reason")]
 
@@ -80,8 +79,8 @@ pub fn handle_signal(signal: i32, handler: impl Fn(SignalOrigin) + Send + Sync +
     unsafe { signal_hook_registry::register_unchecked(signal, action) }.map(drop)
 }
 
-/// Sets the signals that this thread blocks and returns the former ones, with the real-time signals, which nix does not support.
-/// Bit n-1 stands for signal n. glibc never blocks its own two signals.
+/// Sets the signals that this thread blocks and returns the previous ones, with the real-time signals, which nix does not support. Bit n-1 stands for
+/// signal n. glibc never blocks its own two signals.
 pub(crate) fn replace_signal_mask(mask: u64) -> u64 {
     // SAFETY: an all-zero sigset_t is valid, all pointers are to these two, and the call cannot fail with these arguments.
     unsafe {

@@ -40,7 +40,7 @@ pub enum UntrustedPath {
     )]
     Foreign { path: PathBuf, uid: u32 },
     #[error(
-        "untrusted path: {path} is writable for others (mode {mode:04o}); run `chmod go-w {path}`, or choose another in [paths]"
+        "untrusted path: {path} is writable by others (mode {mode:04o}); run `chmod go-w {path}`, or choose another in [paths]"
     )]
     Open { path: PathBuf, mode: u32 },
     #[error("untrusted symbolic link: {path} may have been created by a user other than root; remove it")]
@@ -68,7 +68,7 @@ impl UntrustedPath {
         match self {
             Self::Foreign { path, uid } => format!("{} belongs to uid {uid}", path.display()),
             Self::Open { path, mode } => format!("others may write {} (mode {mode:04o})", path.display()),
-            Self::Link { path } => format!("{} is a link that root did not make", path.display()),
+            Self::Link { path } => format!("{} is a link that does not belong to root", path.display()),
             Self::Io { path, error } => format!("{}: {error}", path.display()),
         }
     }

@@ -11,7 +11,7 @@ use crate::trusted_path;
 pub struct User {
     /// The name.
     pub name: String,
-    /// The user id.
+    /// The user ID.
     pub uid: u32,
     /// The primary group.
     pub gid: u32,

@@ -114,7 +114,7 @@ impl<'a> Agent<'a> {
             last_report: None,
             has_warned: false,
         };
-        // The first process must not open what the former agent had closed.
+        // The first process must not open what the previous agent had closed.
         agent.close_and_check(began);
         Ok(agent)
     }
@@ -240,13 +240,13 @@ impl<'a> Agent<'a> {
             }
             WatcherEvent::Crashed(gpu, how) => {
                 let gpu = gpu.map(|gpu| self.health.key_of(&gpu));
-                let what = format!("the process that queries it crashes ({how})");
+                let what = format!("the process that queries the driver crashes ({how})");
                 self.health.add_failure(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
             }
             WatcherEvent::Restarted(why) => {
                 report::warn(message!(
                     "gpus-not-read",
-                    "reading the {maker} GPUs failed: {why}",
+                    "could not query the {maker} GPUs: {why}",
                     maker = vendor.traits().maker,
                     why
                 ));
@@ -275,7 +275,7 @@ impl<'a> Agent<'a> {
                     if !std::mem::replace(&mut self.has_warned, true) {
                         report::warn(message!(
                             "jobs-of-gpus-unknown",
-                            "cannot determine which jobs have GPUs: {why}",
+                            "cannot determine which jobs hold GPUs: {why}",
                             why
                         ));
                     }
@@ -301,7 +301,7 @@ impl<'a> Agent<'a> {
                     }
                     Ok(_) => {}
                     Err(why) => {
-                        let what = format!("the check of it failed: {}", printable::line(&why));
+                        let what = format!("could not check it: {}", printable::line(&why));
                         self.health.add_failure(now, gpu.vendor, Some(&key), FaultKind::Silent, &what);
                     }
                 }
@@ -364,7 +364,7 @@ impl<'a> Agent<'a> {
         self.notifier.notify(Instant::now(), &Event::Job(event));
         match (idle.action, self.config.gpu.idle.action) {
             (IdleAction::Warn, IdleAction::Cancel) => {
-                self.worker.queue(Task::Warn(job, format!("{why}; it will be cancelled after as long again")));
+                self.worker.queue(Task::Warn(job, format!("{why}; it will be cancelled if this lasts as long again")));
             }
             (IdleAction::Warn, _) => self.worker.queue(Task::Warn(job, why)),
             (IdleAction::Cancel, _) => self.worker.queue(Task::Cancel(job, format!("cancelled: {why}, again"))),

@@ -116,7 +116,7 @@ fn own_bytes(pid: i32) -> u64 {
 fn share(pid: i32, devices: &BTreeSet<u64>) -> Option<(u64, Mapped)> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let shared = kib(&text, "Pss_Shmem");
-    // Before Linux 5.9 there is only the sum with such caches.
+    // Linux before 5.9 reports only a sum that includes such caches.
     let parts = kib(&text, "Pss_Anon").zip(shared).map(|(anonymous, shared)| anonymous + shared);
     let bytes = parts.or_else(|| kib(&text, "Pss"))? << 10;
     let maps = if shared == Some(0) { None } else { fs::read_to_string(format!("/proc/{pid}/smaps")).ok() };

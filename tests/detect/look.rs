@@ -17,7 +17,7 @@ fn samples(machines: &[&str], arguments: &[&str]) -> Vec<Vec<Readings>> {
     samples_without(&[], machines, arguments)
 }
 
-/// Like `samples`, with a driver without these calls: a copy of the library in which they are renamed.
+/// Like `samples`, but with a driver that lacks these calls: a copy of the library in which they are renamed.
 fn samples_without(calls: &[&str], machines: &[&str], arguments: &[&str]) -> Vec<Vec<Readings>> {
     let directory = TempDir::new().unwrap();
     // The process drops root privileges.

@@ -18,7 +18,7 @@ fn gpu_in_mig_mode_without_instance_is_unusable_and_reported() {
     assert!(finding.repair.contains("nvidia-smi mig -i 0 -cgi"), "{finding:?}");
 }
 
-/// GPU 0 has minor 3; one slot is empty; a device file of one instance is missing in the container.
+/// GPU 0 has minor 3; one slot is empty; a device file of one instance is missing from the container.
 #[test]
 fn finds_mig_instances_with_device_files() {
     let toml = r#"

@@ -37,7 +37,7 @@ fn cell(text: &str) -> String {
 fn tables() -> String {
     let mut text = String::new();
     for part in PARTS {
-        let _ = write!(text, "\n## {}\n\n| Symptom | Cause | Repair | Entry |\n|---|---|---|---|\n", part.title);
+        let _ = write!(text, "\n## {}\n\n| Symptom | Cause | Fix | Entry |\n|---|---|---|---|\n", part.title);
         for Entry { id, symptoms, cause, repair, .. } in part.entries {
             let symptoms: Vec<String> = symptoms.iter().map(|symptom| cell(symptom)).collect();
             let _ = writeln!(

@@ -1,21 +1,21 @@
-//! Where the repair of each entry is carried out in the situation that prints it, or why no test does that.
+//! The test that applies each entry's fix in the situation that prints it, or the reason why no test does.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use doctor::PARTS;
 
-/// How the repair of an entry is tested.
+/// How the fix of an entry is tested.
 enum Repair {
     /// By a test with the real daemons: its file below `tests/image`, and its name.
     Tested(&'static str, &'static str),
-    /// The repair changes the host: its driver, kernel, engine, clock, firewall or another machine.
+    /// The fix changes the host: its driver, kernel, engine, clock, firewall or another machine.
     OfHost,
-    /// The repair needs a real GPU, its driver or NVIDIA's runtime.
+    /// The fix needs a real GPU, its driver or NVIDIA's runtime.
     NeedsGpu,
-    /// The repair changes the user's program, image or request.
+    /// The fix changes the user's program, image or request.
     OfUser,
-    /// The repair names commands that show more, and refers to their output or to another entry.
+    /// The fix names commands that show more, and refers to their output or to another entry.
     Shows,
 }
 use Repair::{NeedsGpu, OfHost, OfUser, Shows, Tested};
@@ -96,7 +96,7 @@ const REPAIRS: &[(&str, Repair)] = &[
     ("name-taken", OfUser),
 ];
 
-/// A new entry fails here until its repair has a test or a reason. A test that is named must exist and mention the entry.
+/// A new entry fails here until its fix has a test or a reason. A test that is named must exist and mention the entry.
 pub(crate) fn check() {
     let entries: BTreeSet<&str> = PARTS.iter().flat_map(|part| part.entries).map(|entry| entry.id).collect();
     let listed: BTreeSet<&str> = REPAIRS.iter().map(|(entry, _)| *entry).collect();

@@ -3,7 +3,7 @@
 
 /// A symptom of a guide.
 pub(crate) struct Symptom {
-    /// As the guide words it.
+    /// The symptom in the guide's words.
     pub(crate) symptom: &'static str,
     /// How the test causes the symptom.
     pub(crate) fault: &'static str,

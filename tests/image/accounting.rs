@@ -247,7 +247,7 @@ fn accounting_turned_on_for_used_state_keeps_jobs_and_ids() {
     let output = refused.stderr + &refused.stdout;
     assert_eq!(refused.code, 78, "{output}");
     assert!(output.contains("has ID 17") && output.contains("remove /var/lib/slurm/slurmctld/clustername"), "{output}");
-    // The repair in the message.
+    // The fix in the message.
     let repair = "rm /var/lib/slurm/slurmctld/clustername";
     image("none").with(["--entrypoint", "sh"]).run(&["-c", repair]).ok();
     let with = image("embedded").serve();
@@ -344,7 +344,7 @@ fn priority_fairshare_and_limits_of_docs_example_take_effect() {
         container.until(&format!("[ $(squeue -h -j {first},{second} -t R -o %A) = {first} ]"));
     };
 
-    // A QOS with a higher priority overtakes.
+    // A job whose QOS has a higher priority starts first.
     let running = submit("bob", "-n8");
     container.until(&format!("squeue -h -j {running} -t R | grep -q ."));
     let (normal, short) = (submit("alice", "-n8"), submit("alice", "-n8 --qos=short"));

@@ -32,7 +32,7 @@ struct Case {
 
 struct CaseResult {
     outcome: String,
-    /// What happened to the running jobs.
+    /// The outcome of the running jobs.
     jobs: &'static str,
 }
 

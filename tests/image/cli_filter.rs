@@ -1,4 +1,4 @@
-//! What srun and sbatch do before they submit: steps that start with PMIx, and warnings.
+//! Actions of srun and sbatch before they submit: steps that start with PMIx, and warnings.
 
 use crate::docker::{Image, PLAIN, directory, docker};
 

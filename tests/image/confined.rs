@@ -13,7 +13,7 @@ fn read_only(image: &str) -> Image {
     Image::new(image).with(["--read-only"]).with(["--tmpfs", "/run"]).with(["--tmpfs", "/etc/slurm:exec"])
 }
 
-/// As root and as nobody: runs a job, submits a batch job, runs a step in it and cancels it.
+/// Runs a job, submits a batch job, runs a step in it and cancels it, as root and as nobody.
 const JOBS: &str = "set -e; cd /; \
     for as in 'sh -c' 'runuser -u nobody -- sh -c'; do \
         $as 'srun true'; \

@@ -134,7 +134,7 @@ fn reports_stale_and_manual_drains() {
     container.sh(&format!("{as_slurmctld} scontrol update nodename=localhost state=drain reason=\"{lower}\""));
     container.until(&state_is("drained"));
     record("image-stale-drain", &report(&container, "").of("drain"));
-    // The same sentence of an administrator.
+    // The same text as a reason that an administrator set.
     container.sh("scontrol update nodename=localhost state=resume");
     drain(lower);
     let answer = report(&container, "").of("drain");
@@ -145,7 +145,7 @@ fn reports_stale_and_manual_drains() {
     drain("$(printf 'fan\\033[31m broken\\007')");
     let text = container.sh("slurminit doctor || true");
     assert!(text.contains("broken") && !text.contains(['\u{1b}', '\u{7}']), "{text:?}");
-    // The suggested repair works.
+    // The suggested fix works.
     container.sh(answer.repair.as_deref().unwrap_or("false"));
     container.until(&state_is("idle"));
     assert_eq!(report(&container, "").of("drain").verdict, "ok");
@@ -245,7 +245,7 @@ fn reports_saved_state_of_other_cluster_name() {
     assert_eq!(second.exit_code(), 78, "{}", second.log());
     let inspector = image("clinic").with(["--entrypoint", "sleep"]).command(["infinity"]).start();
     record("image-another-clusters-state", &report(&inspector, "").of("saved-state"));
-    // The suggested repair works: set cluster_name = "lab".
+    // The suggested fix works: set cluster_name = "lab".
     assert_eq!(report(&image("lab").serve(), "").of("saved-state").verdict, "ok");
 }
 

@@ -67,7 +67,7 @@ const IN_USE: &str = "reset 19, MIG 19";
 const KEEP_UUIDS: &str =
     "FNR == NR { if (/^uuid/) uuid[n++] = $0; next } { print } $0 == \"[[gpu]]\" { print uuid[m++] }";
 
-/// Runs in the container, next to the cluster.
+/// A test run as a tool of the host, inside the container.
 #[test]
 #[ignore = "the next test runs it in a container"]
 fn hosts_tool() {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::docker::{Image, Outcome, PLAIN, directory};
 
-/// What Slurm logs for each second in which it tries a name without an address.
+/// The line that Slurm logs for each second in which it looks up a name without an address.
 const RETRY: &str = "getaddrinfo() failed";
 
 /// Runs a container with this /etc/hosts.
@@ -56,7 +56,7 @@ fn own_name_resolves_with_read_only_hosts_file() {
     for message in [RETRY, "has no address", "Failed to lookup"] {
         assert!(!outcome.stderr.contains(message), "{message}: {outcome:?}");
     }
-    // Without that source the start names the cause and the repair.
+    // Without that source the start names the cause and the fix.
     let files = directory(&[("nsswitch.conf", WITHOUT_MYHOSTNAME)]);
     let mount = format!("{}:/etc/nsswitch.conf:ro", files.path().join("nsswitch.conf").display());
     let (outcome, _) = run(hosts, "gpubox", "ro", &["--volume", &mount], &["srun", "hostname"]);

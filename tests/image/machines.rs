@@ -89,7 +89,7 @@ fn table_of(machines: &[&Machine]) -> String {
     table
 }
 
-/// The printed repair works for groups that the image has (44 is Debian's video, 27 sudo) and for others.
+/// The printed fix works for groups that the image has (44 is Debian's video, 27 sudo) and for others.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn printed_repair_opens_devices_of_groups_to_users() {

@@ -45,7 +45,7 @@ impl Cluster {
         self.image(image).with(["--device", "/dev/null:/dev/nvidia0"])
     }
 
-    /// As after `docker compose build --build-arg GPU_TYPE=nvidia`, which only adds the type to the image.
+    /// An image as after `docker compose build --build-arg GPU_TYPE=nvidia`, which adds only the type.
     fn rebuilt_with_gpu(&self) -> Image {
         self.with_gpu(PLAIN).with(["--env", "GPU_TYPE=nvidia"])
     }

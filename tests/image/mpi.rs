@@ -110,7 +110,7 @@ fn mpi_ranks_connect_across_two_computes_despite_loopback_host_name() {
     let first = cluster.member(&image.0, "compute", "c1").with(["--add-host", "c1:127.0.1.1"]).serve();
     let second = cluster.member(&image.0, "compute", "c2").with(["--add-host", "c2:127.0.1.1"]).serve();
     run_all_libraries(&first, "-N2");
-    // Also for a job on one node, because another job may connect to its program.
+    // This also applies to a job on one node, because another job may connect to its program.
     for container in [&first, &second] {
         let node = container.sh("hostname");
         let addresses = container.sh(&format!("srun --nodelist={node} hostname --ip-address"));

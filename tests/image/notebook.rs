@@ -60,7 +60,7 @@ impl Site {
 fn notebook_is_reached_with_its_token_only_and_ends_with_its_client() {
     let site = Site::start();
     let container = &site.container;
-    // Not installed: both ways are named.
+    // If JupyterLab is not installed, the message names both ways to get it.
     let outcome = site.login("alice", "slurminit notebook");
     assert!(
         outcome.code == 127

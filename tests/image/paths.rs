@@ -164,7 +164,7 @@ fn mounted_secret_keeps_owner_and_is_used() {
     let outcome = image.run(&["sh", "-c", "srun true && cat /etc/munge/munge.key"]);
     assert_eq!(outcome.stdout, "0123456789abcdef0123456789abcdef", "{}", outcome.stderr);
 
-    // As Kubernetes mounts a secret: a world-writable directory with links owned by root.
+    // A world-writable directory with links owned by root, as Kubernetes mounts a secret.
     let volume = Volume::new("secret");
     let line = "mkdir /v/..2026; printf %s fedcba9876543210fedcba9876543210 >/v/..2026/munge.key; ln -s ..2026 /v/..data; \
                 ln -s ..data/munge.key /v/munge.key; chmod 1777 /v";

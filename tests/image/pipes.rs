@@ -1,4 +1,4 @@
-//! What users type around the commands: pipes whose reader ends first, and values that no clock has.
+//! Unusual uses of the commands: pipes whose reader ends first, and times that no clock shows.
 
 use crate::docker::{Image, PLAIN, directory};
 
@@ -59,7 +59,7 @@ fn image_import_fails_with_a_broken_configuration() {
     let import = container.exec(&["slurminit", "image", "import", "bad", "/tmp/image.tar"]);
     assert!(import.code != 0 && import.stderr.contains("slurminit.toml:1"), "{import:?}");
     assert_eq!(container.sh("find / -xdev -type d -name bad; ls /srv/images"), "good");
-    // A refused reload names the repair of a running cluster.
+    // A refused reload names the fix of a running cluster.
     let reload = container.exec(&["slurminit", "reload"]);
     assert!(reload.code != 0 && reload.stderr.contains("slurminit.toml:1"), "{reload:?}");
     assert!(!reload.stderr.contains("start again") && !reload.stderr.contains("docker compose restart"), "{reload:?}");

@@ -244,7 +244,7 @@ fn job_that_ends_without_controller_has_its_own_output_alone() {
     assert_eq!(cluster.computes[0].container.sh("cat /tmp/output"), "to stdout\nto stderr");
 }
 
-/// The directory of a new claim is writable for root alone: `sbatch` of a user failed without a word.
+/// The directory of a new claim is writable by root only: `sbatch` of a user failed silently.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn users_write_job_output_to_shared_storage() {

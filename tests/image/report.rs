@@ -183,7 +183,7 @@ fn two_nodes_of_a_job_appear_as_one_report() {
     assert!(comment.starts_with("JS1:") && comment.ends_with("|a note of the administrator"), "{comment}");
     // A node has its own part without the database.
     assert_eq!(nodes[1].sh("wc -l </var/lib/slurm/jobs.jsonl"), "1");
-    // In the table of users, too.
+    // The table of users contains it, too.
     head.until("slurminit usage | grep -q \"45 %\"");
 }
 

@@ -1,4 +1,4 @@
-//! What more than one user can write or connect to in a running container is in the table of docs/security.md, with its mode.
+//! The table in docs/security.md lists everything in a running container that more than one user can write or connect to, with its mode.
 
 use std::collections::BTreeSet;
 use std::fs;

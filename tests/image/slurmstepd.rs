@@ -51,7 +51,7 @@ impl Cluster {
         docker(["exec", "--user", user, &self.container.name, "sh", "-ec", &line]).ok().trim_end().to_owned()
     }
 
-    /// Submits a batch job of alice's, and returns its id once it runs.
+    /// Submits a batch job of alice's, and returns its ID once it runs.
     #[track_caller]
     fn submit(&self, options: &str, script: &str) -> String {
         let job = self.as_user("alice", &format!("sbatch --parsable --output=/dev/null {options} --wrap '{script}'"));
@@ -64,7 +64,7 @@ impl Cluster {
         self.container.sh(&format!("pkill -KILL -f '^slurmstepd: .{job}.batch'"));
     }
 
-    /// The ids of the jobs that were found without a process.
+    /// The IDs of the jobs that were found without a process.
     fn found(&self) -> Vec<String> {
         let records = self.container.records("job-without-process");
         records.iter().filter_map(|record| record["fields"]["job"].as_str().map(str::to_owned)).collect()

@@ -17,7 +17,7 @@ tenths=0
 while [ $tenths -lt 300 ]; do sleep 0.1; tenths=$((tenths + 1)); done
 "#;
 
-/// What the container's command does at a stop.
+/// The behaviour of the container's command at a stop.
 const COMMANDS: [&str; 3] = [
     "trap 'exit 0' TERM; while :; do sleep 0.1; done",
     "trap '' TERM; while :; do sleep 0.1; done",
@@ -134,7 +134,7 @@ pub(crate) fn run(default_rounds: u64) {
     let mut container = serve(files.path(), &slurm, &mut random);
     container.sh("touch /var/lib/slurm/next; chmod 666 /var/lib/slurm/next");
     let (mut ledger, mut recorded, mut former_log, mut drain) = (JobLedger::default(), 0, String::new(), None);
-    // Those that the container may have: a reload that was killed or refused leaves the former one.
+    // The values that the container may have: a killed or refused reload leaves the previous one.
     let mut configurations = vec![toml.clone()];
     for round in 0..rounds {
         for _ in 0..=random.below(2) {

@@ -4,7 +4,7 @@ use crate::docker::{Image, PLAIN, text};
 use crate::doctor::report;
 use crate::images::{alice, serve};
 
-/// What slurmd sets for a batch job, on another cluster.
+/// The variables that slurmd of another cluster sets for a batch job.
 const OUTER: [&str; 9] = [
     "SLURM_JOB_ID=4711",
     "SLURM_JOBID=4711",

@@ -107,7 +107,7 @@ fn configured_name_selects_node_in_slurm_conf() {
     container.until("squeue --noheader --format=%r | grep -q JobHeld");
     let answer = report(&container, "").of("waiting-jobs");
     assert_eq!(answer.verdict, "fail");
-    // The suggested repair works: a [[user]] with that uid, then these commands.
+    // The suggested fix works: a [[user]] with that uid, then these commands.
     std::fs::write(files.path().join("slurminit.toml"), "[[user]]\nname = \"ana\"\nuid = 4321\n").expect("write");
     let (_, commands) = answer.repair.as_deref().and_then(|repair| repair.split_once("; ")).expect("commands");
     container.sh(commands);
@@ -212,7 +212,7 @@ fn programs_and_plugins_of_jobs_are_checked_before_the_start() {
     let mount = format!("{}:/etc/slurm/plugstack.conf", plugins.path().join("plugstack.conf").display());
     let outcome = Image::new(PLAIN).with(["--volume", &mount]).run(&["true"]);
     assert!(outcome.code == 78 && outcome.stderr.contains("/etc/slurm/plugstack.conf:2: "), "{outcome:?}");
-    // Those that exist, a pattern, and what no job needs.
+    // Programs that exist, a pattern, and programs that no job needs.
     let usable = "Prolog=/bin/true\nEpilog=/bin/tru[e]\nTaskEpilog=/no/such\nMpiDefault=none";
     let (files, image) = image(&[("slurm.conf", &format!("{BASE}{usable}\n"))]);
     let container = image.serve();

@@ -62,7 +62,7 @@ fn killed_container_leaves_usable_state() {
     assert_eq!(second.sh("srun --gres=gpu:2 hostname"), "node1");
 }
 
-/// The repair commands in the final log lines work as printed.
+/// The fix commands in the final log lines work as printed.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn printed_repair_fixes_truncated_state() {
@@ -77,7 +77,7 @@ fn printed_repair_fixes_truncated_state() {
     assert_eq!(container.exit_code(), 101, "{}", container.log());
 
     let log = container.log();
-    let repair = log.lines().find_map(|line| line.split_once("repair: ")?.1.split_once("docker stop"));
+    let repair = log.lines().find_map(|line| line.split_once("fix: ")?.1.split_once("docker stop"));
     let (_, repair) = repair.unwrap_or_else(|| panic!("no repair in: {log}"));
     let repair = format!("docker stop{repair}").replace("CONTAINER", &container.name).replace("IMAGE", &tag(DEMO));
     for line in repair.split("; ") {

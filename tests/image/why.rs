@@ -15,7 +15,8 @@ fn why(container: &Container, job: &str) -> String {
     container.sh(&format!("slurminit why {job}"))
 }
 
-/// What alice holds, what bob requests, what the text has, and a request that starts at once as the text says.
+/// The resources that alice holds, bob's request, the expected text, and the request that the text suggests, which
+/// starts at once.
 const CASES: [(&str, &str, &[&str], &str); 7] = [
     (
         "-w node1 --gpus=2 -c2 --mem=4G --time=60",

@@ -15,7 +15,7 @@ pub(crate) struct Block {
 /// How a block runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct How {
-    /// Its commands exit with an error.
+    /// The commands exit with an error.
     pub(crate) fails: bool,
     /// At a terminal where `exit` is typed.
     pub(crate) tty: bool,
@@ -23,7 +23,7 @@ pub(crate) struct How {
     pub(crate) full: bool,
 }
 
-/// Where a block runs or is written.
+/// The place where a block runs or is written.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Host,

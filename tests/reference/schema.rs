@@ -69,7 +69,7 @@ impl Source {
             Kind::Seconds => json!({ "type": "number", "minimum": 0 }),
             Kind::Text => json!({ "type": "string" }),
             Kind::Words(words) => json!({ "enum": words }),
-            // Their defaults are empty lists, which do not show the item types.
+            // These keys have empty lists as defaults, which do not show the item types.
             Kind::List(_) if ["gpu.only", "gpu.except"].contains(&path) => {
                 json!({ "type": "array", "items": { "type": ["integer", "string"] } })
             }

@@ -193,7 +193,7 @@ proptest! {
         let is_valid_name = |file: &&str| {
             file.starts_with("/dev/") && !file.contains(|c: char| !c.is_ascii_alphanumeric() && !"/-_.".contains(c))
         };
-        // Also one in MIG mode without an instance.
+        // This includes a GPU in MIG mode without an instance.
         let has_discrete = inventory.gpus.iter().any(|gpu| !gpu.integrated && gpu.access == Access::Usable);
         let expected: BTreeSet<_> = inventory
             .usable_gpus()

@@ -66,7 +66,7 @@ fn restart_replaces_one_daemon_and_waits_until_it_is_ready() {
     let after = pids();
     assert_eq!((&before[0], &before[2]), (&after[0], &after[2]), "another daemon was restarted");
     assert_ne!(before[1], after[1]);
-    assert_eq!(cluster.unit("slurmctld")["last_exit_why"], "a restart was asked for");
+    assert_eq!(cluster.unit("slurmctld")["last_exit_why"], "a restart was requested");
     init.signal(15);
     assert_eq!(init.end().code, 0);
 }
@@ -286,7 +286,7 @@ fn status_shows_memory_and_watch_refreshes() {
     let mut skip_to = |text: &str| lines.any(|line| line.unwrap().contains(text));
     assert!(skip_to("slurmctld    ready") && skip_to("slurmctld    ready"), "the status is not refreshed");
     verb(&cluster, &["restart", "slurmctld"]);
-    assert!(skip_to("a restart was asked for"));
+    assert!(skip_to("a restart was requested"));
     watch.kill().unwrap();
     exit(&mut watch);
     init.signal(15);

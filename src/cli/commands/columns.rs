@@ -14,7 +14,7 @@ pub(super) struct Column {
 }
 
 impl Column {
-    /// The width that the others leave. At most one of a table.
+    /// Takes the width that the other columns leave. A table has at most one such column.
     pub(super) const fn rest(header: &'static str) -> Self {
         Self::left(header, 0, 0)
     }

@@ -21,10 +21,10 @@ pub(crate) struct Args {
     /// Look for the host's /proc, /sys, /dev, /etc and /usr below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// Where compose.yaml is, and the files are written
+    /// The directory of compose.yaml, where the files are written
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
-    /// The GPUs that the container gets: all, or comma-separated numbers, GPU-... and MIG-... ids
+    /// The GPUs that the container gets: all, or comma-separated numbers, GPU-... and MIG-... IDs
     #[arg(long, value_name = "LIST", default_value = "all")]
     gpus: Selection,
     /// The GPU vendor of the image, overriding the checks

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Wait until the jobs there have ended; exit with 1 if some have not
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
-    /// Then delete the nodes from the cluster, unless a job requests or excludes one by name
+    /// Afterwards delete the nodes from the cluster, unless a job requests or excludes one by name
     #[arg(long)]
     delete: bool,
 }

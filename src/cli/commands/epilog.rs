@@ -31,7 +31,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match job_from_environment() {
         Ok((job, user)) => {
-            // Before the processes are killed, so that none opens a GPU again.
+            // This comes before the processes are killed, so that none opens a GPU again.
             let run = args.takes_gpus.then(|| install::load_config::load(None).unwrap_or_default().paths.run);
             for device in &job.devices {
                 let file = Path::new(device);

@@ -97,7 +97,7 @@ fn describe(identity: &Identity) -> String {
     details.into_iter().flatten().fold(identity.to_string(), |text, detail| format!("{text}, {detail}"))
 }
 
-/// The repair of a released GPU. The driver may require another one than a reset.
+/// The fix of a released GPU. The driver may require another one than a reset.
 fn next_step(gpu: &GpuReport) -> String {
     let action = gpu.faults.iter().find(|fault| matches!(fault.kind, FaultKind::RecoveryAction(_)));
     match action.map(|fault| fault.kind.describe().1) {
@@ -129,7 +129,7 @@ fn give_back(run: &Path, name: &str) -> anyhow::Result<()> {
 }
 
 fn read_report(run: &Path) -> anyhow::Result<Report> {
-    files::report(run).context("slurminit agent does not run; see `slurminit status`")
+    files::report(run).context("slurminit agent is not running; see `slurminit status`")
 }
 
 /// The GPU with this number, device file, PCI address or UUID.
@@ -149,7 +149,7 @@ fn find<'a>(report: &'a Report, name: &str) -> anyhow::Result<&'a GpuReport> {
     match report.gpus.iter().filter(is_named).collect::<Vec<_>>()[..] {
         [gpu] => Ok(gpu),
         [] => anyhow::bail!("no GPU {name} here; GPUs: {}", list(&report.gpus.iter().collect::<Vec<_>>())),
-        ref several => anyhow::bail!("several GPUs are {name}; name the device file: {}", list(several)),
+        ref several => anyhow::bail!("{name} matches several GPUs; use a device file: {}", list(several)),
     }
 }
 

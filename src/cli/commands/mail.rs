@@ -12,7 +12,8 @@ use anyhow::Context as _;
 use model::printable;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The variables of the message, beside those that users could set (`SLURM_JOB_NAME` is part of the subject).
+/// The variables that describe the message, except those that users could set (`SLURM_JOB_NAME` is part of the
+/// subject).
 const SHOWN: [&str; 9] = [
     "SLURM_CLUSTER_NAME",
     "SLURM_JOB_ID",
@@ -48,7 +49,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let body: String = SHOWN.iter().filter_map(variable).collect();
     let body = format!("{body}\nslurminit report {} shows what it did with its GPUs.\n", printable::short(&job, 20));
     let mail = Mail { host: &host, from: &from, to: &args.addresses, subject: &args.subject, body: &body };
-    send(&args.relay, &mail).with_context(|| format!("cannot send mail by {}", args.relay))
+    send(&args.relay, &mail).with_context(|| format!("cannot send mail through {}", args.relay))
 }
 
 struct Mail<'a> {
@@ -63,7 +64,7 @@ fn send(relay: &str, mail: &Mail<'_>) -> anyhow::Result<()> {
     let to: Vec<&str> = mail.to.split(',').map(str::trim).filter(|address| !address.is_empty()).collect();
     let is_safe = |address: &&str| address.bytes().all(|byte| byte.is_ascii_graphic() && !b"<>".contains(&byte));
     let refused = to.iter().copied().chain([mail.from]).find(|address| !is_safe(address));
-    anyhow::ensure!(refused.is_none() && !to.is_empty(), "{:?} is no mail address", mail.to);
+    anyhow::ensure!(refused.is_none() && !to.is_empty(), "{:?} is not a mail address", mail.to);
     let address = relay.to_socket_addrs()?.next().context("the name has no address")?;
     let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
@@ -100,7 +101,7 @@ impl Session {
             let mut line = String::new();
             anyhow::ensure!(self.0.read_line(&mut line)? > 0, "the relay closed the connection");
             if line.as_bytes().get(3) != Some(&b'-') {
-                anyhow::ensure!(line.as_bytes().first() == Some(&expected), "the relay answers: {}", line.trim());
+                anyhow::ensure!(line.as_bytes().first() == Some(&expected), "the relay answered: {}", line.trim());
                 return Ok(());
             }
         }
@@ -114,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// The commands and lines of the message that a relay gets which refuses the address `no@body`.
+    /// The commands and the lines of the message that a relay receives; it refuses the address `no@body`.
     fn dialogue(to: &str, subject: &str, body: &str) -> (anyhow::Result<()>, Vec<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let relay = listener.local_addr().unwrap().to_string();

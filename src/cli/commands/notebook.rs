@@ -47,7 +47,7 @@ pub(crate) struct Args {
 
 struct Notebook {
     session: Session,
-    /// On the node; other users cannot enter it.
+    /// A directory on the node that other users cannot enter.
     directory: String,
     token: String,
     address: SocketAddr,
@@ -114,11 +114,11 @@ impl Notebook {
         super::print(&format!("http://{url}/lab?token={}\n", self.token))?;
         if std::env::var_os("SSH_CONNECTION").is_some() {
             error_line(format!(
-                "On your computer first, with USER@HOST and the options of this login: ssh -N -L {port}:{url} USER@HOST"
+                "On your computer, run this first, with USER@HOST and the options of this login: ssh -N -L {port}:{url} USER@HOST"
             ));
         }
         for stream in listener.incoming() {
-            // An error is one of a client, or no descriptor is left.
+            // The error concerns one client, or there are no descriptors left.
             let Ok(stream) = stream else {
                 pause();
                 continue;
@@ -199,9 +199,9 @@ fn pause() {
 fn listen(port: &str) -> anyhow::Result<TcpListener> {
     let address = match port.parse::<u16>() {
         Ok(port) => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
-        Err(_) => port
-            .parse()
-            .with_context(|| format!("--port={port:?} is no port, and no address with a port such as 0.0.0.0:8888")),
+        Err(_) => port.parse().with_context(|| {
+            format!("--port={port:?} is neither a port nor an address with a port, such as 0.0.0.0:8888")
+        }),
     }?;
     TcpListener::bind(address).with_context(|| format!("{address}: choose another --port"))
 }

@@ -14,7 +14,7 @@ pub(crate) struct Args {
     spool: Vec<PathBuf>,
 }
 
-/// Runs until it is killed, or files fill the memory.
+/// It runs until it is killed, or until files fill the memory.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let paths = install::load_config::load(None).unwrap_or_default().paths;
     Ok(oom_score::keep(&args.spare, &paths.run, args.spool))

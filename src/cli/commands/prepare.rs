@@ -41,7 +41,10 @@ pub(crate) struct Args {
 }
 
 fn parse_file_name(text: &str) -> Result<FileName, String> {
-    FileName::WRITTEN.into_iter().find(|name| name.as_str() == text).ok_or_else(|| "not a file of Slurm".to_owned())
+    FileName::WRITTEN
+        .into_iter()
+        .find(|name| name.as_str() == text)
+        .ok_or_else(|| "not one of Slurm's files".to_owned())
 }
 
 /// If the preparation fails, the last event is the error, and the exit code is the error's.
@@ -66,7 +69,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
     }
     let is_restore = !args.restore.is_empty();
     if let Some(daemon) = &args.died {
-        // Must run before a restore replaces the files that the daemon used.
+        // This must precede a restore, which replaces the files that the daemon used.
         if let Some(Refusal { exit_code, finding }) = prepare::explain(&sources, daemon, &input.last_lines, is_restore)
         {
             send(&PrepareEvent::Failed { exit_code, finding })?;
@@ -101,7 +104,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
     if let Some(key) = key {
         // The daemons start meanwhile: munged does not wait for the disk.
         key.sync()?;
-        // Last, because it drops root's rights. No job has started yet.
+        // This comes last, because it drops root's rights. No job has started yet.
         prepare::environments::write(config, root).unwrap_or_else(|error| {
             report::warn(message!("environments-not-written", "{error}", error = format!("{error:#}")));
         });

@@ -57,7 +57,7 @@ impl JobName {
 
 fn parse_job(text: &str) -> Result<JobName, String> {
     let (id, task) = text.split_once('_').map_or((text, None), |(id, task)| (id, Some(task)));
-    let number = |text: &str| text.parse().map_err(|_| "not a job such as 17 or 17_3".to_owned());
+    let number = |text: &str| text.parse().map_err(|_| "not a job ID such as 17 or 17_3".to_owned());
     Ok(JobName { id: number(id)?, task: task.map(number).transpose()? })
 }
 

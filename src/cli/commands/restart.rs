@@ -85,7 +85,7 @@ const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Polling interval, because Slurm has no event for a registration.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits until the nodes have registered with a restarted slurmctld, which starts no job before.
+/// Waits until the nodes have registered with a restarted slurmctld, which starts no job before that.
 #[expect(clippy::disallowed_methods, reason = "Slurm has no event for a registration")]
 fn wait_for_node(directory: &Path, snapshot: &Snapshot, daemon: &str, was_ready: bool, deadline: Instant) {
     let is_slurm_daemon =

@@ -67,7 +67,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
         Ok(configuration) => configuration,
         Err(error) => return Ok(refuse(&format!("{error:#}"), exit_code::CONFIG)),
     };
-    // Before anything of a running cluster is changed.
+    // This comes before anything of a running cluster is changed.
     let lock = match target.has_cluster.then(|| Lock::take(&config.paths.run)).transpose() {
         Ok(lock) => lock.unwrap_or_default(),
         // A concurrent start has taken the lock.
@@ -88,7 +88,7 @@ pub(crate) fn run(args: Args, configuration: &Configuration) -> anyhow::Result<u
     let task = Task {
         config_file: file.map(|file| file.as_os_str().to_owned()),
         watched_file: load_config::file(file).into(),
-        // Those of the file may change until a reload, which refuses it.
+        // The values in the file may change until a reload, which refuses such a change.
         requested_role: start.cluster.role,
         simulated_nodes: start.cluster.nodes,
         warnings: warnings(&config, file, &lock, &state).into_iter().chain(outer_job::warning(&outer)).collect(),
@@ -189,12 +189,12 @@ fn warnings(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock
     }
     if file == Some(&saved_toml()) && Path::new(DEFAULT_FILE).exists() {
         warnings.push(format!(
-            "{DEFAULT_FILE} is ignored, because SLURMINIT_TOML is the whole configuration; repair: remove one of them"
+            "{DEFAULT_FILE} is ignored, because SLURMINIT_TOML is the whole configuration; fix: remove one of them"
         ));
     }
     if Container::of_this_process().shares_pid_namespace() {
         warnings.push(
-            "the PID namespace is shared with others, who can signal jobs; repair: remove --pid or shareProcessNamespace"
+            "the PID namespace is shared with others, who can signal jobs; fix: remove --pid or shareProcessNamespace"
                 .to_owned(),
         );
     }
@@ -203,7 +203,7 @@ fn warnings(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock
         lock.repaired.iter().chain(&state.repaired).map(|repaired| format!("{repaired}; {}", repaired.repair())),
     );
     let unknown = load_config::unknown_variables().into_iter();
-    warnings.extend(unknown.map(|Finding { what, repair, .. }| format!("{what}; repair: {repair}")));
+    warnings.extend(unknown.map(|Finding { what, repair, .. }| format!("{what}; fix: {repair}")));
     warnings
 }
 

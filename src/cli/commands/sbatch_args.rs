@@ -35,7 +35,7 @@ pub(crate) struct Args {
 }
 
 fn parse_name(text: &str) -> Result<String, String> {
-    is_plain_name(text).then(|| text.to_owned()).ok_or_else(|| "not the name of a partition".to_owned())
+    is_plain_name(text).then(|| text.to_owned()).ok_or_else(|| "not a partition name".to_owned())
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
@@ -61,7 +61,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
     } else {
         std::fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)
     };
-    let length = read.context("cannot be read as text")?;
+    let length = read.context("is not text")?;
     anyhow::ensure!(u64::try_from(length)? <= MAX_FILE_BYTES, "is longer than 1 MiB; is it a method.json?");
     Ok(text)
 }

@@ -21,7 +21,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let (user, lifespan) = (format!("username={}", args.user), format!("lifespan={}", args.lifespan));
     let output = Client::with_timeout(limit::COMMAND).output("scontrol", &["token", &user, &lifespan]);
-    let hint = "only root can make tokens for other users, and [rest] needs `listen`; see docs/accounting.md";
+    let hint = "only root can create tokens for other users, and [rest] needs `listen`; see docs/accounting.md";
     let output = output.map_err(|why| anyhow::anyhow!("{why}; {hint}"))?;
     let token = output.trim().strip_prefix("SLURM_JWT=").filter(|token| !token.is_empty());
     super::print(&format!("{}\n", token.ok_or_else(|| anyhow::anyhow!("scontrol printed no token; {hint}"))?))

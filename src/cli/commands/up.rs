@@ -74,7 +74,7 @@ pub(crate) fn run(mut args: Args, configuration: &Configuration) -> anyhow::Resu
         Outcome::Ended(code) => (code, format!("exit code {code}; see the lines above")),
         Outcome::Late(why) => {
             let seconds = args.limit().as_secs_f64();
-            (exit_code::NOT_READY, format!("not ready after {seconds} s and stopped: {}", printable::line(&why)))
+            (exit_code::NOT_READY, format!("not ready within {seconds} s; stopped: {}", printable::line(&why)))
         }
     };
     for line in up::last_lines() {

@@ -1,4 +1,4 @@
-//! Turns observations into verdicts, each with cause and repair.
+//! Turns observations into verdicts, each with cause and fix.
 
 mod files;
 

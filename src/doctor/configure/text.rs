@@ -27,7 +27,7 @@ fn line(observations: &Observations) -> String {
     let mut text = String::new();
     for Observation { verdict, seen, cause, repair, .. } in observations.observations() {
         let _ = writeln!(text, "  {} {}", verdict.mark(), printable::line(seen));
-        for (label, detail) in [("cause: ", cause), ("repair:", repair)] {
+        for (label, detail) in [("cause:", cause), ("fix:  ", repair)] {
             if let Some(detail) = detail {
                 let _ = writeln!(text, "      {label} {}", printable::line(detail));
             }

@@ -35,7 +35,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "nvml-library",
         symptoms: &[
             "No GPU info in node list",
-            "GPUs are there, \"found through /proc\", without model, memory and links",
+            "GPUs are listed, \"found through /proc\", without model, memory and links",
         ],
         examines: "libnvidia-ml.so.1",
         cause: "NVIDIA_DRIVER_CAPABILITIES lacks `utility`, so the library is not in the container",
@@ -136,7 +136,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["Invalid GPU ID", "Wrong device index"],
         examines: "CUDA_VISIBLE_DEVICES in the container's environment",
         cause: "GPUs are counted from 0 in every container and in every job, whatever their number on the host is",
-        repair: "leave CUDA_VISIBLE_DEVICES to Slurm (remove it from `environment:`), ask with `--gres=gpu:1`, use `cuda:0` in the job",
+        repair: "leave CUDA_VISIBLE_DEVICES to Slurm (remove it from `environment:`), request GPUs with `--gres=gpu:1`, use `cuda:0` in the job",
         check: Check::Start(Kind::VisibleDevices, visible_devices),
     },
     Entry {
@@ -175,7 +175,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
 ];
 
-/// The findings; without any, `otherwise`, or a note that there is no NVIDIA driver.
+/// The findings; if there are none, `otherwise` or a note that there is no NVIDIA driver.
 fn driver_observations(facts: &Facts, found: Vec<Observations>, otherwise: &str) -> Observations {
     let has_driver = facts.inventory().cuda_driver().is_some();
     Observations::all(found, || match has_driver {
@@ -229,7 +229,7 @@ fn amd_devices(facts: &Facts, container: &ContainerFacts, found: Vec<Observation
     Observations::all(found, || match (container.cheap.has_kfd, has_gpu) {
         (true, false) => Observations::usual_warning("/dev/kfd is in this container, but no AMD GPU"),
         (_, true) => Observations::ok("/dev/kfd and the render nodes exist"),
-        (false, false) => Observations::note("no trace of AMD"),
+        (false, false) => Observations::note("no AMD device"),
     })
 }
 

@@ -91,7 +91,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "Kubernetes: GPU resources not available",
         ],
         examines: "kubectl get nodes, kubectl get daemonsets --all-namespaces",
-        cause: "no node has GPUs, their label is missing, or the device plugin does not run on them",
+        cause: "no node has GPUs, their label is missing, or the device plugin is not running on them",
         repair: "`kubectl label node NODE nvidia.com/gpu=true`; `kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds`",
         check: Check::Host(|_, host| device_plugin(host)),
     },

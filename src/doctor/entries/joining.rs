@@ -1,4 +1,4 @@
-//! A node of another container's cluster, beside its controller.
+//! Checks of a node whose controller is in another container.
 
 use crate::entry::{Check, Entry};
 use crate::facts::{ContainerFacts, NodeFacts};

@@ -64,7 +64,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         id: "slurm-security",
-        symptoms: &["a scanner of images reports CVEs of Slurm"],
+        symptoms: &["an image scanner reports CVEs of Slurm"],
         examines: "the version of Slurm and of its package (/var/lib/dpkg/status)",
         cause: "the image was built before the fixes of known security holes were published",
         repair: "`docker build --pull --no-cache`; a Slurm from source also with the version that the answer names",
@@ -84,7 +84,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         examines: "your own slurm.conf, gres.conf and cgroup.conf, compared with this machine",
         cause: "the files name missing devices, ports, hosts or plugins, or have no line `# USER_CUSTOMIZED=true`",
         repair: "`slurminit render --diff`; correct or remove the file, then `docker compose restart slurm`",
-        check: Check::Findings(&[Kind::OwnFiles], "no own Slurm files, or no problem with them"),
+        check: Check::Findings(&[Kind::OwnFiles], "no Slurm files of your own, or no problem with them"),
     },
     Entry {
         id: "stale-files",
@@ -110,7 +110,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         id: "lost-jobs",
-        symptoms: &["a job starts again, or is cancelled, and its user did nothing"],
+        symptoms: &["a job starts again, or is cancelled, without its user's doing"],
         examines: "squeue: jobs with slurminit's note that their slurmstepd died",
         cause: "the container ran out of memory or of processes, which ended the slurmstepd",
         repair: "see `slurminit logs` and the entry memory-kills; raise `docker run --memory` or `--pids-limit`, or submit with `--no-requeue`",

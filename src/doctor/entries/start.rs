@@ -192,7 +192,7 @@ fn munge_key(start: &StartFacts<'_>) -> Observations {
             format!("chmod 0400 {path}; create a new key if another user may have read it"),
         );
     }
-    Observations::ok(format!("{path} is not part of the image, mode {:04o}", key.mode))
+    Observations::ok(format!("{path} (mode {:04o}) is not part of the image", key.mode))
 }
 
 fn clock(_: &Facts, container: &ContainerFacts) -> Observations {

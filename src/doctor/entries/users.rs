@@ -1,4 +1,4 @@
-//! Users: what one of them could do to another, or to root.
+//! Users: what one user could do to another, or to root.
 
 use crate::entry::{Check, Entry};
 use crate::facts::ContainerFacts;
@@ -12,11 +12,11 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`docker exec -u USER ... env` shows the munge key, a join token or a password", "exit code 78"],
         examines: "SLURMINIT_TOML, SLURMINIT_MUNGE_KEY and SLURMINIT_JOIN in the container's environment",
         cause: "the engine passes the container's variables to every process of `docker exec`; with ordinary users the container would not start",
-        repair: "mount /config/slurminit.toml, /run/secrets/munge.key or /run/secrets/slurminit.join in place of the variable, readable only for root",
+        repair: "mount /config/slurminit.toml, /run/secrets/munge.key or /run/secrets/slurminit.join in place of the variable, readable only by root",
         check: Check::Start(Kind::ExposedSecrets, |start| {
             let exposed = start.cheap.exposed_secrets.iter().map(|SecretVariable { name, content, .. }| {
                 Observations::usual_warning(format!(
-                    "{name} shows {content} to every process of `docker exec`, whatever its user"
+                    "{name} exposes {content} to every process of `docker exec`, whatever its user"
                 ))
             });
             Observations::all(exposed, || Observations::ok("no secret is in the container's environment"))
@@ -40,8 +40,8 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`kex_exchange_identification: Connection closed by remote host` or `Connection reset by peer`",
             "sshd logs `beginning MaxStartups throttling`",
         ],
-        examines: "the connections to sshd of each address",
-        cause: "an address opens connections and does not log in; sshd refuses more of that address, for 30 s after the last",
+        examines: "the connections to sshd from each address",
+        cause: "an address opens connections without logging in; sshd refuses more from that address until 30 s after the last",
         repair: "block the address in the host's firewall, unless they are sessions of users behind it; see sshd's lines in `slurminit logs sshd`",
         check: Check::Container(|_, container| ssh_connections(container)),
     },
@@ -55,7 +55,7 @@ fn link_protection(container: &ContainerFacts) -> Observations {
     let names: Vec<String> = off.iter().map(|name| format!("fs.{name}")).collect();
     let Some(user) = &container.ordinary_user else {
         return Observations::note(format!(
-            "off on the host: {}; this container has no ordinary users",
+            "kernel protections off on the host: {}; this container has no ordinary users",
             names.join(", ")
         ));
     };

@@ -7,7 +7,7 @@ use model::queued_job::QueuedJob;
 
 /// Above this percentage of used memory, a GPU counts as full.
 const FULL_PERCENT: u64 = 95;
-/// From this utilization on, in percent, a GPU has no reason to lower the speed of its link.
+/// At or above this utilization, in percent, a GPU has no reason to lower the speed of its link.
 const BUSY_PERCENT: u32 = 50;
 /// The driver itself may use this much memory of a GPU, in MiB.
 const DRIVER_MEMORY_MIB: u64 = 1024;
@@ -150,7 +150,7 @@ fn gpu_conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
     let index = condition.index;
     match condition.compute_mode {
         Some(ComputeMode::Prohibited) => {
-            return Observations::usual_fault(format!("GPU {index} allows no compute process (PROHIBITED)"));
+            return Observations::usual_fault(format!("GPU {index} allows no compute processes (PROHIBITED)"));
         }
         Some(ComputeMode::Exclusive) if condition.processes.as_ref().is_some_and(|all| !all.is_empty()) => {
             let processes = format_processes(condition.processes.as_deref().unwrap_or_default());

@@ -65,7 +65,7 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> (ContainerFacts, St
     (facts, preview)
 }
 
-/// As the running cluster's slurm.conf sets it.
+/// The lifetime in the running cluster's slurm.conf.
 fn step_credential_lifetime(config: &Config, root: &Path) -> i64 {
     let files = install::read_applied(&config.paths, root).unwrap_or_default();
     plan::step_credential_lifetime(slurm_conf(&files))

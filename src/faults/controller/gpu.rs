@@ -11,7 +11,7 @@ use model::queued_job::OwnedJob;
 
 /// The number of consecutive samples without a fault after which it is cleared.
 const GOOD_SAMPLES: u32 = 2;
-/// The memory of drivers and a display in MiB, which may be in use without a job.
+/// Memory in MiB that the driver and a display may use without a job.
 const IDLE_MEMORY_MIB: u64 = 1024;
 /// The number of consecutive queries without a job on a GPU in use after which its memory counts as a leftover: a job
 /// may be starting or ending.
@@ -101,7 +101,7 @@ impl Gpu {
         policy: impl Fn(FaultKind) -> Policy,
     ) -> (Vec<FaultKind>, Vec<FaultKind>) {
         let kinds = match sample.trouble {
-            // Without values, the other faults stay unchanged.
+            // If values are missing, the other faults stay unchanged.
             Some(trouble) => BTreeSet::from([trouble]),
             None => self.sampled_faults(&sample),
         };
@@ -111,7 +111,7 @@ impl Gpu {
             self.has_answered |= now.ms >= self.counts_from;
         }
         if let Some(action) = kinds.iter().find(|kind| matches!(kind, FaultKind::RecoveryAction(_))) {
-            // Another recovery action replaces the former one.
+            // A new recovery action replaces the previous one.
             self.open.retain(|kind, _| !matches!(kind, FaultKind::RecoveryAction(_)) || kind == action);
         }
         let new: Vec<FaultKind> =
@@ -137,7 +137,7 @@ impl Gpu {
         (new, cleared)
     }
 
-    /// Clears all faults after a repair by the administrator: only the next samples count.
+    /// Clears all faults after a fix by the administrator: only the next samples count.
     pub(super) fn forget_faults(&mut self) {
         self.open.clear();
         (self.has_answered, self.baseline, self.is_repaired) = (false, None, true);
@@ -226,7 +226,7 @@ impl Gpu {
         open.good_samples >= GOOD_SAMPLES && can_end
     }
 
-    /// How long an XID's fault lasts without a new one, in ms; `None` while the driver requires a repair.
+    /// How long an XID's fault lasts without a new one, in ms; `None` while the driver requires a fix.
     fn xid_clear_delay(&self, kind: FaultKind) -> Option<u64> {
         match self.readings.recovery_action {
             Some(0) => Some(XID_CLEAR_DELAY),
@@ -245,7 +245,7 @@ impl Gpu {
             matches!(kind, FaultKind::Xid(_)) && self.baseline.is_some() && self.readings.recovery_action.is_none();
         let delay = self.xid_clear_delay(kind).filter(|_| is_unreported)?;
         Some(format!(
-            "this driver does not report whether a GPU needs a repair: available again after {} min without an error",
+            "this driver does not report whether a GPU has recovered: it is available again after {} min without an error",
             delay / 60_000
         ))
     }
@@ -283,7 +283,7 @@ impl Gpu {
         kinds
     }
 
-    /// The repair of a fault. Where a reset would do, the driver's recovery action decides: it may require a reboot.
+    /// The fix of a fault. Where a reset would do, the driver's recovery action decides: it may require a reboot.
     pub(super) fn repair(&self, kind: FaultKind) -> String {
         let own = kind.describe().1;
         let action = self.readings.recovery_action.filter(|action| *action != 0 && own == Repair::Reset);

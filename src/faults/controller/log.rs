@@ -1,4 +1,4 @@
-//! Reports of faults: the GPU, the jobs that used it, the cause, the repair.
+//! Reports of faults: the GPU, the jobs that used it, the cause, the fix.
 
 use super::{Action, Clock, FaultKind, HealthController, Key, MAX_RECENT, Policy, Recount, ReportedFault};
 use model::message;

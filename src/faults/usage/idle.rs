@@ -23,7 +23,7 @@ const PARTS: u64 = 60;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IdlePolicy {
-    /// What happens to an idle job.
+    /// The policy for idle jobs.
     pub action: IdleAction,
     /// The length of the window.
     #[serde(deserialize_with = "model::value::seconds")]
@@ -51,7 +51,7 @@ impl Default for IdlePolicy {
     }
 }
 
-/// What happens to an idle job.
+/// The policy for idle jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdleAction {
@@ -62,20 +62,20 @@ pub enum IdleAction {
     Report,
     /// It is logged, and its user is warned.
     Warn,
-    /// Its user is warned, and it is cancelled after a second window.
+    /// The user is warned, and it is cancelled after a second window.
     Cancel,
 }
 
 /// A job that has not used its GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdleJob {
-    /// The job id.
+    /// The job ID.
     pub job: u64,
     /// The user's name; untrusted text.
     pub user: String,
     /// The measured time, in seconds.
     pub seconds: u64,
-    /// What is due now.
+    /// The step of the policy that is due now.
     pub action: IdleAction,
 }
 

@@ -62,7 +62,7 @@ fn attributes_samples_before_the_answer_and_none_after_the_end() {
     assert_eq!(usage.update(60_000, vec![job(7, 12, None)]), []);
     let running = usage.running(60_000);
     assert_eq!(running[0].gpus[0].measured_ms, 48_000);
-    // It has ended at 42, which is known later.
+    // The job ended at 42, which slurmctld reports later.
     let mut usage = restarted(None);
     for at in (5..=20).step_by(5) {
         sample(&mut usage, at, 80);
@@ -94,7 +94,7 @@ fn restart_loses_no_sample_that_was_saved() {
         ("REQUEUED", Some(20), 20_000)
     );
     assert_eq!(usage.running(60_000)[0].job.start, 58);
-    // Without a trace in slurmctld it is lost.
+    // A job that slurmctld no longer knows is lost.
     sample(&mut usage, 65, 50);
     let ended = usage.update(70_000, Vec::new());
     assert_eq!((ended[0].job.state.as_str(), ended[0].job.end), ("LOST", Some(65)));
@@ -150,7 +150,7 @@ fn suspended_time_and_gaps_do_not_count() {
     sample(&mut usage, 10, 0);
     usage.update(11_000, vec![Job { state: "SUSPENDED".to_owned(), ..job(7, 0, None) }]);
     sample(&mut usage, 15, 40);
-    // The agent was down.
+    // The agent was not running in between.
     sample(&mut usage, 3600, 40);
     usage.update(3_601_000, vec![job(7, 0, None)]);
     let gpu = &usage.running(3_601_000)[0].gpus[0];
@@ -184,7 +184,7 @@ fn idle_job_is_warned_then_cancelled_after_a_second_window() {
     let mut busy = [0; 25];
     (busy[8], busy[18]) = (90, 90);
     assert_eq!(idle_steps(&cancel, &busy, keep), []);
-    // The warning is over once the GPU was used.
+    // Use of the GPU ends the warning.
     let mut used = [0; 45];
     used[12..24].fill(90);
     assert_eq!(
@@ -227,7 +227,7 @@ fn idle_steps_of_two_nodes(percents: [&[u32]; 2], silent: usize) -> Vec<(usize, 
 #[test]
 fn job_on_two_nodes_is_idle_if_its_gpus_on_both_are() {
     let idle = [0; 40];
-    // c2 marks it after c1's answer.
+    // c2 sets its mark after c1's answer.
     let (warn, cancel) = ((16, IdleAction::Warn), (32, IdleAction::Cancel));
     assert_eq!(idle_steps_of_two_nodes([&idle, &idle], 40), [warn, cancel]);
     // Either node uses its GPU, or c2 does not respond.

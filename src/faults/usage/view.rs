@@ -1,4 +1,4 @@
-//! What the page and `slurminit status` show of GPUs and jobs.
+//! The data about GPUs and jobs that the page and `slurminit status` show.
 
 use std::collections::VecDeque;
 
@@ -41,7 +41,7 @@ impl History {
 /// The use of its GPUs by a run of a job on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobUse {
-    /// The job id.
+    /// The job ID.
     pub job: u64,
     /// The user's name; untrusted text.
     pub user: String,

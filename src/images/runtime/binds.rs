@@ -1,4 +1,4 @@
-//! What a job in an image has of the container: the one list of it. The GPU driver's files (`driver`) and a bundle's mounts follow it.
+//! The only list of what a job in an image gets from the container. The GPU driver's files (`driver`) and a bundle's mounts follow it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

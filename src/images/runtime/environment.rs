@@ -19,7 +19,7 @@ pub(super) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:
 const CLIENTS: &str = "/.slurminit/bin";
 /// The directory of the GPU driver's libraries in an image.
 const DRIVER: &str = "/.slurminit/driver";
-/// The start of the names of variables of Slurm and PMI, which describe the job. An image cannot replace them.
+/// Prefixes of the variables of Slurm and PMI, which describe the job. An image cannot replace them.
 const JOB_PREFIXES: [&str; 7] = ["SLURM", "SBATCH_", "SRUN_", "SALLOC_", "PMI_", "PMI2_", "PMIX_"];
 /// Variables of its user and its GPUs.
 const JOB_VARIABLES: [&str; 9] = [
@@ -62,7 +62,7 @@ pub(super) fn take(file: &Path, bundles: &Path) -> Result<Vec<Variable>, Runtime
     }
     let read = |error| RuntimeError::Read { path: file.to_owned(), error };
     let variables = parse(&trusted_path::read_whole(&directory.open_file(names).map_err(read)?).map_err(read)?);
-    // What remains is in this user's own directory.
+    // Files that remain are in this user's own directory.
     let _ = directory.remove(names);
     for parent in names.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty()) {
         let _ = directory.remove_directory(parent);

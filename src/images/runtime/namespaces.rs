@@ -27,13 +27,13 @@ use super::Program;
 use super::binds::Bind;
 use crate::tree::{kind, names};
 
-/// The user of the probe: nobody, because jobs do not have root's rights.
+/// The probe runs as the user `nobody`, because jobs do not have root's rights.
 const NOBODY: u32 = 65_534;
 /// Where the tmpfs is mounted until it is the root directory.
 const STAGE: &str = "/tmp";
 /// The container's root directory in the new one, until all is mounted.
 const FORMER: &str = "/.slurminit-former";
-/// What the kernel does not allow to clear in a user namespace.
+/// Mount flags that cannot be cleared in a user namespace.
 const LOCKED_FLAGS: [(FsFlags, MsFlags); 3] = [
     (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
     (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
@@ -43,13 +43,14 @@ const LOCKED_FLAGS: [(FsFlags, MsFlags); 3] = [
 /// Changes the root directory of this process. After an error the process is neither inside nor outside.
 pub(super) fn enter(program: &Program) -> Result<(), String> {
     unshare_user()?;
-    // Before the root changes: a link in these paths leads through the container.
+    // This precedes the change of the root, because links in these paths lead through the container.
     let opened = |path: &Path| open_path(path).map_err(|error| format!("cannot open {}: {error}", path.display()));
     let image = opened(&program.root)?;
     let sources: Vec<(OwnedFd, &Bind)> =
         program.binds.0.iter().map(|bind| Ok((opened(&bind.from)?, bind))).collect::<Result<_, String>>()?;
     replace_root()?;
-    let mut root = Root::new(program.is_read_only).map_err(|error| format!("cannot make a root directory: {error}"))?;
+    let mut root =
+        Root::new(program.is_read_only).map_err(|error| format!("cannot create a root directory: {error}"))?;
     let failure = |path: &Path| {
         let path = path.display().to_string();
         move |error: io::Error| format!("cannot mount {path} in the image: {error}")
@@ -115,7 +116,7 @@ fn replace_root() -> Result<(), String> {
 
 fn mount_tmpfs(at: &Path, mode: u32) -> nix::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    // It has mount points and links alone.
+    // The tmpfs contains only mount points and links.
     mount(Some("slurminit"), at, Some("tmpfs"), flags, Some(format!("size=16m,mode={mode:04o}").as_str()))
 }
 
@@ -224,7 +225,7 @@ impl Root {
         Err(nix::Error::ENOENT.into())
     }
 
-    /// Makes a directory of the image one that takes new entries. Returns its path.
+    /// Makes a directory of the image accept new entries. Returns its path.
     fn expand(&mut self, directory: &OwnedFd) -> io::Result<PathBuf> {
         let path = fs::read_link(path_of(directory))?;
         let status = fstat(directory)?;
@@ -296,7 +297,7 @@ pub(super) fn become_nobody() -> Result<(), String> {
     if geteuid().is_root() {
         setgid(Gid::from_raw(NOBODY)).map_err(|error| format!("setgid: {error}"))?;
         setuid(Uid::from_raw(NOBODY)).map_err(|error| format!("setuid: {error}"))?;
-        // Otherwise the files of this process in /proc stay root's.
+        // Without this, the files of this process in /proc would still belong to root.
         set_dumpable(true).map_err(|error| format!("prctl: {error}"))?;
     }
     Ok(())

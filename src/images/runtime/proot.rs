@@ -109,7 +109,7 @@ pub(super) fn probe() -> String {
     }
 }
 
-/// A file without a name.
+/// Creates a file without a name.
 fn memory_file(name: &str, content: &[u8], flags: MFdFlags) -> io::Result<File> {
     let mut file = File::from(memfd_create(name, flags)?);
     file.write_all(content)?;

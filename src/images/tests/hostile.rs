@@ -247,7 +247,7 @@ fn rejects_hostile_archives_and_leaves_no_files() {
             assert!(imported.is_err(), "{what} was imported");
             let error = imported.unwrap_err().to_string();
             assert!(error.chars().all(|c| !c.is_control()), "{what}: {error:?}");
-            // Also beside the store, where a member that leaves the root would be.
+            // Also checks beside the store, where a member that escapes the root would be.
             let found = tree(directory.path());
             assert!(found.iter().all(|path| expected.contains(path)), "{what} left files behind: {error}: {found:?}");
             reasons.insert(what, error);
@@ -266,7 +266,7 @@ fn rejects_hostile_archives_and_leaves_no_files() {
     importer.import(&name("y"), stream(image(good().end()))).unwrap();
 }
 
-/// What would leave the root stays in it, or is left out. The number is how many entries are.
+/// Entries that would escape the root stay in it, or are left out. The number is the count of those left out.
 fn confined_archives() -> Vec<(&'static str, Tar, u64)> {
     let device = |tar: Tar, path: &str, kind: u8| tar.member(path, kind, 0o666, (0, b""), "");
     let through = |target: &str| good().symlink("way", target).file("way/x", 0o644, b"x");
@@ -337,7 +337,7 @@ fn accepts_layers_without_end_but_no_exported_file_system() {
     let directory = scratch();
     let importer = importer(&directory, 1 << 20);
     let cut = |archive: Vec<u8>, bytes: usize| archive[..archive.len() - bytes].to_vec();
-    // Without a block of the end, both, and what fills the block of the last file.
+    // Without one end block, without both, and without the padding of the last file.
     for bytes in [512, 1024, 1024 + 510] {
         importer.import(&name(&format!("layer{bytes}")), stream(image(cut(good().end(), bytes)))).unwrap();
         let without_end = bytes.min(1024);
@@ -370,7 +370,7 @@ proptest! {
     }
 }
 
-/// How an archive reaches the importer.
+/// How a test passes an archive to the importer.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     FileSystem,
@@ -410,7 +410,7 @@ fn confines(members: &[AnyMember], form: Form) {
     assert_only_in(directory.path(), &importer.store, "an archive");
 }
 
-/// Where the name of a member is; or the size that its header gives.
+/// The offset of a member's name, or the size in its header.
 #[derive(Clone, Debug)]
 enum Named {
     Header,

@@ -46,7 +46,7 @@ fn uses_no_image_that_another_user_could_change() {
         set_mode(&path, path.metadata().unwrap().mode() & !0o020);
         give(&path);
         assert_untrusted(&importer.store);
-        // It can be replaced and removed.
+        // The image can be replaced and removed.
         importer.store.remove(&name("x")).unwrap();
         import(&importer, "x").unwrap();
         assert!(importer.store.find(&name("x")).unwrap().is_some());

@@ -41,7 +41,7 @@ impl Supervisor {
                 let is_marked = spec.daemon == Some(DaemonName::Slurmd) && child == Child::Unit(id);
                 as_unit_user(spec, Program { is_marked, ..program })
             }
-            // Options of the command line apply to children, too.
+            // Command-line options also apply to children.
             _ => {
                 let reads_role = matches!(child, Child::Prepare | Child::Reload);
                 let role = if reads_role { self.task.requested_role } else { Some(self.task.role) };

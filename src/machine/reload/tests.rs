@@ -203,7 +203,7 @@ fn restores_previous_files_after_second_crash() {
     start_daemons(&mut sim);
     let (outcome, text) = last_reload(&sim);
     assert_eq!(outcome, Outcome::RolledBack);
-    assert!(text.contains("slurminit.toml:3: sched/bakfill; repair: correct it"), "the cause is missing: {text}");
+    assert!(text.contains("slurminit.toml:3: sched/bakfill; fix: correct it"), "the cause is missing: {text}");
     assert!(text.contains("slurmctld fails with the new files"), "{text}");
     assert!(sim.machine.snapshot().ready);
 }

@@ -24,7 +24,7 @@ fn requested_restarts_affect_one_unit_without_backoff() {
     }
     let units = sim.machine.snapshot().units;
     assert_eq!((units[1].restarts, units[1].starts), (19, 20));
-    assert_eq!(units[1].last_exit_why.as_ref().unwrap().to_string(), "a restart was asked for");
+    assert_eq!(units[1].last_exit_why.as_ref().unwrap().to_string(), "a restart was requested");
     let others = |child: &&Child| matches!(child, Child::Unit(unit) if *unit != SLURMCTLD);
     assert_eq!(sim.spawned[spawned..].iter().filter(others).count(), 0, "other units keep running");
 }
@@ -85,7 +85,7 @@ fn stop_refuses_restart_and_second_stop_kills_processes() {
     sim.stubborn = sim.alive.clone();
     assert_eq!(sim.machine.refusal(Command::Restart(SLURMCTLD)), None);
     sim.send(Event::Command(Command::Stop));
-    assert_eq!(sim.machine.refusal(Command::Restart(SLURMCTLD)), Some("the container stops"));
+    assert_eq!(sim.machine.refusal(Command::Restart(SLURMCTLD)), Some("the container is stopping"));
     sim.send(Event::Command(Command::Restart(SLURMCTLD)));
     let start = sim.now;
     sim.send(Event::Command(Command::Stop));

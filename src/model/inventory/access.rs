@@ -167,7 +167,7 @@ impl Obstacle {
             ),
             Self::Faulty => (
                 "excluded because of a fault ([faults] of slurminit.toml)",
-                "the GPU returns after its recovery, or after a repair with `slurminit gpu release` and `return`",
+                "the GPU returns when it has recovered, or after a fix with `slurminit gpu release` and `slurminit gpu return`",
             ),
             Self::NotChosen => (
                 "excluded by `[gpu] only` or `except` of slurminit.toml",

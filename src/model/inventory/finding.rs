@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::Message;
 
-/// A message for the operator, always with a cause and a repair.
+/// A message for the operator, always with a cause and a fix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The subject.
@@ -55,7 +55,7 @@ impl Finding {
     /// For a log. `kind`: of the event, such as `start-refused`.
     pub fn message(&self, kind: impl Into<Cow<'static, str>>) -> Message {
         let Self { what, cause, repair, .. } = self;
-        message!(kind, "{what}; cause: {cause}; repair: {repair}", what, cause, repair)
+        message!(kind, "{what}; cause: {cause}; fix: {repair}", what, cause, repair)
     }
 }
 

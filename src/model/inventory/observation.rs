@@ -43,7 +43,7 @@ pub struct Observation {
     /// The cause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// The repair.
+    /// The fix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repair: Option<String>,
     /// Whether cause and repair are those of the check.
@@ -159,7 +159,7 @@ impl Observations {
         self
     }
 
-    /// The same observations with another repair of each fault. The repair of a note stays.
+    /// The same observations with another repair of each fault. The fix of a note stays.
     pub fn with_repair_of_faults(mut self, repair: &str) -> Self {
         for observation in &mut self.0 {
             if observation.verdict >= Verdict::Warn {

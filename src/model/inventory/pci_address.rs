@@ -27,7 +27,7 @@ impl PciAddress {
 }
 
 impl fmt::Display for PciAddress {
-    /// As in sysfs: `0000:17:00.0`.
+    /// The address in sysfs's format: `0000:17:00.0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { domain, bus, device, function } = self;
         write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")

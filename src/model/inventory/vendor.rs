@@ -100,7 +100,7 @@ impl GpuType {
         }
     }
 
-    /// As in `GPU_TYPE`.
+    /// The word in `GPU_TYPE`.
     pub const fn as_str(self) -> &'static str {
         match self.vendor() {
             Some(vendor) => vendor.as_str(),
@@ -158,7 +158,7 @@ pub struct Traits {
     pub mismatch: MismatchWords,
     /// Messages if a GPU cannot be used.
     pub obstacles: ObstacleWords,
-    /// The repair of a GPU on the host.
+    /// The fix of a GPU on the host.
     pub repair: RepairTools,
 }
 
@@ -172,7 +172,7 @@ pub struct Slurm {
     /// Whether the plugin and detection use the same model names. Slurm keeps a `Type` only if it is part of the
     /// plugin's name.
     pub plugin_names_models: bool,
-    /// The source that the plugin needs; cause and repair where it does not answer.
+    /// The source that the plugin needs; cause and fix where it does not answer.
     pub plugin_source: Option<(Source, &'static str, &'static str)>,
     /// Why the plugin fails if two GPUs share a PCI address, and if the runtime numbers them in another order than that of the bus.
     pub plugin_order: Option<(&'static str, &'static str)>,
@@ -210,11 +210,11 @@ pub struct Files {
     pub security: Option<(&'static str, &'static str)>,
     /// Cause and repair if a GPU lacks device files.
     pub incomplete: (&'static str, &'static str),
-    /// The repair if the files belong to no group.
+    /// The fix if the files belong to no group.
     pub groups: &'static str,
-    /// The repair if the files are missing in a container.
+    /// The fix if the files are missing from a container.
     pub missing: &'static str,
-    /// The repair if a rootless engine may not open the files.
+    /// The fix if a rootless engine may not open the files.
     pub rootless: &'static str,
 }
 
@@ -227,7 +227,7 @@ pub struct MismatchWords {
     pub tool: &'static str,
     /// The likely cause if an image for these GPUs finds none.
     pub no_gpu_cause: &'static str,
-    /// What is missing in an image for other GPUs.
+    /// What an image lacks for other GPUs.
     pub missing_software: &'static str,
     /// How not to pass the GPUs to a container.
     pub withhold: &'static str,

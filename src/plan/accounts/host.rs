@@ -259,7 +259,7 @@ fn user(
     let home = value::absolute_path(fields[5]).filter(|home| is_home(home));
     let home = home.ok_or_else(|| {
         format!(
-            "`{}`, the home of `{name}`, is not a path from / outside of system directories",
+            "`{}`, the home of `{name}`, is not an absolute path outside of system directories",
             fields[5].escape_default()
         )
     })?;

@@ -183,7 +183,7 @@ impl Check<'_> {
         let types = value("GresTypes").unwrap_or_default();
         let has_gpus = nodes.iter().filter_map(|node| node.get("Gres")).any(|gres| gpus(gres) > 0);
         if has_gpus && !types.split(',').any(|name| name.trim().eq_ignore_ascii_case("gpu")) {
-            let cause = "Slurm then rejects gpu in Gres=";
+            let cause = "without it Slurm rejects gpu in Gres=";
             let repair = "add the line GresTypes=gpu before NodeName";
             let lacks = finding(Severity::Error, slurm, "GresTypes lacks gpu", cause, repair);
             self.findings.push(Finding { kind: Kind::Gres, ..lacks });

@@ -1,4 +1,4 @@
-//! Settings at which a daemon certainly exits or blocks for a minute, or at which every job fails. They are rejected before the start, with the line.
+//! Settings with which a daemon certainly exits or blocks for a minute, or every job fails. They are rejected before the start, with the line.
 //!
 //! Other errors are attributed after the first crash of a daemon (`plan::blame`).
 
@@ -19,7 +19,7 @@ pub struct Fatal {
     pub what: String,
     /// The daemon's reaction.
     pub cause: String,
-    /// The repair.
+    /// The fix.
     pub repair: String,
 }
 

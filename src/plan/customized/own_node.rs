@@ -10,7 +10,7 @@ pub struct Names {
     pub configured: Option<String>,
     /// The host name.
     pub hostname: String,
-    /// Its other names in /etc/hosts.
+    /// The other names in /etc/hosts.
     pub aliases: Vec<String>,
 }
 

@@ -24,7 +24,7 @@ impl PartialEq for Line {
 }
 
 impl Line {
-    /// Its number in the file, counted from 1; of a continued line the first.
+    /// The number in the file, counted from 1; of a continued line the first.
     pub(super) fn number_in_file(&self) -> usize {
         self.number
     }
@@ -40,7 +40,7 @@ impl Line {
         self.pairs.iter().find(|(own, _)| own.eq_ignore_ascii_case(key)).map(|(_, value)| value.as_str())
     }
 
-    /// Its keys and values, in order.
+    /// The keys and values, in order.
     pub(crate) fn pairs(&self) -> &[(String, String)] {
         &self.pairs
     }

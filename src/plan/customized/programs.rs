@@ -26,8 +26,8 @@ const PROGRAMS: [Row; 13] = [
     ("EpilogSlurmctld", Place::Controller, "slurmctld logs an error after each job", false),
     ("SrunProlog", Place::Client, "srun logs an error", false),
     ("SrunEpilog", Place::Client, "srun logs an error", false),
-    ("HealthCheckProgram", Place::Node, "slurmd checks nothing", false),
-    ("UnkillableStepProgram", Place::Node, "nothing runs for a process that cannot be killed", false),
+    ("HealthCheckProgram", Place::Node, "slurmd does not check the node's health", false),
+    ("UnkillableStepProgram", Place::Node, "no program runs when a process cannot be killed", false),
     ("RebootProgram", Place::Node, "scontrol reboot has no effect", false),
     ("ResumeProgram", Place::Controller, "slurmctld starts no nodes", false),
     ("SuspendProgram", Place::Controller, "slurmctld stops no nodes", false),
@@ -50,7 +50,7 @@ impl MissingProgram {
         self.row.3
     }
 
-    /// The problem, its cause and repair.
+    /// The problem, its cause and fix.
     pub(super) fn texts(&self) -> (String, String, String) {
         let Self { row: (key, _, consequence, _), path, state } = self;
         let path = path.display();
@@ -67,7 +67,7 @@ impl MissingProgram {
     }
 }
 
-/// The programs in the keys of slurm.conf that cannot be run here.
+/// The programs named by keys of slurm.conf that cannot be executed here.
 pub(super) fn missing<'a>(
     lines: &'a [(String, String)],
     context: &'a Context<'_>,

@@ -23,7 +23,7 @@ impl Offer<'_> {
         name.filter(|name| is_cuda_name(name))
     }
 
-    /// Its position among what jobs could get if no GPU had a fault: `gpu:gpu1` stays the same card while another one is out.
+    /// The position among what jobs could get if no GPU had a fault: `gpu:gpu1` stays the same card while another one is out.
     /// Whole GPUs come before MIG instances, as in [`super::in_slurms_order`].
     pub(super) fn number(&self, inventory: &Inventory) -> usize {
         let counts = |access: &Access| access.obstacle().is_none_or(Obstacle::is_fault);
@@ -167,7 +167,7 @@ fn files(
         }
         Some(own) if taken.insert(own.clone()) => Ok(files),
         Some(own) => Err(format!("another GPU already has the device file {own}; slurmd exits at a duplicate")),
-        None => Err("no own device file, which Slurm requires".to_owned()),
+        None => Err("no device file of its own, which Slurm requires".to_owned()),
     }
 }
 

@@ -14,7 +14,7 @@ const NO_PORT: &str = "1";
 /// The keys that are set for a kept node.
 const KEPT_NODE_KEYS: [&str; 6] = ["NodeName", "NodeHostname", "NodeAddr", "Port", "State", "Reason"];
 
-/// A node of the previous slurm.conf that is missing in the new one.
+/// A node of the previous slurm.conf that is missing from the new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedNode {
     /// The node's name.
@@ -73,7 +73,7 @@ impl RemovedNode {
     }
 }
 
-/// Whether a node was removed. A name that was also missing in the previous file belongs to a dynamic node or a NodeSet.
+/// Whether a node was removed. A name that was also missing from the previous file belongs to a dynamic node or a NodeSet.
 fn is_gone(name: &str, old: &Nodes, new: &Nodes) -> bool {
     old.is_requestable(name) && !new.resolves(name)
 }

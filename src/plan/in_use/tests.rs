@@ -48,7 +48,7 @@ fn kept_partition_loses_missing_nodes() {
     assert_eq!(lists("NodeName=host1 CPUs=2\n"), ["", "host1,big", "ALL"]);
     // A node that is kept for another job stays in the list.
     assert_eq!(lists("NodeName=host1\nNodeName=burst-1 Port=1 State=DOWN\n"), ["burst-1", "host1,burst-1,big", "ALL"]);
-    // The new node's host has the name of the former node, which cannot be kept.
+    // The new node's host has the name of the previous node, which therefore cannot be kept.
     assert_eq!(lists("NodeName=gpu1 NodeHostname=host1\n"), ["", "big", "ALL"]);
     assert_eq!(lists("NodeName=host1\nNodeName=burst-[1-9]\n"), ["burst-[1-2]", "host1,burst-1,big", "ALL"]);
 }

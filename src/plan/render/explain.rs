@@ -15,7 +15,7 @@ pub fn explain(decisions: &[Decision], findings: &[Finding]) -> String {
     for Finding { severity, what, cause, repair, .. } in findings {
         let severity = format!("{severity:?}").to_lowercase();
         let [what, cause, repair] = [what, cause, repair].map(|words| line(words));
-        let _ = writeln!(text, "{severity}: {what}\n    cause: {cause}\n    repair: {repair}");
+        let _ = writeln!(text, "{severity}: {what}\n    cause: {cause}\n    fix: {repair}");
     }
     text
 }

@@ -69,7 +69,7 @@ pub struct ClusterNode {
 /// What a job holds of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeShare {
-    /// The job id.
+    /// The job ID.
     pub job: u64,
     /// The CPUs.
     pub cpus: u64,

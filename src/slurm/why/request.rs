@@ -50,7 +50,7 @@ pub struct Request {
     pub features: String,
     /// Whether it requests whole nodes.
     pub is_exclusive: bool,
-    /// Its reservation; empty for none.
+    /// The reservation; empty for none.
     pub reservation: String,
     /// Slurm's priority; 0 for a job that is held.
     pub priority: u64,
@@ -63,7 +63,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Parses the columns; returns the job id too.
+    /// Parses the columns; returns the job ID too.
     pub fn parse(columns: &[String; 15]) -> Option<(u64, Self)> {
         let [
             job,
@@ -136,7 +136,7 @@ impl Request {
         seconds(&self.limit).is_some_and(|seconds| seconds < 365 * 86_400)
     }
 
-    /// Whether a job on this many nodes needs one node alone: one task cannot be spread.
+    /// Whether the job must run on a single node, because one task cannot be spread over several.
     pub(super) const fn is_single(&self, usable_nodes: usize) -> bool {
         self.nodes == 1 && (self.tasks == 1 || usable_nodes == 1)
     }

@@ -62,7 +62,7 @@ fn other_type(request: &Request, position: &Position<'_>) -> Option<String> {
         for other in types {
             let changed = request.gpus.iter().map(|gpus| Gpus { gres_type: Some(other.to_owned()), count: gpus.count });
             if fit::shortages(node, &Request { gpus: changed.collect(), ..request.clone() }).is_empty() {
-                return Some(format!("with GPUs of type {other} in place of {kind}"));
+                return Some(format!("with GPUs of type {other} instead of {kind}"));
             }
         }
     }

@@ -57,8 +57,8 @@ pub(super) fn request(job: &QueuedJob, request: &Request) -> String {
     let last = parts.pop().unwrap_or_default();
     let list = if parts.is_empty() { last } else { format!("{} and {last}", parts.join(", ")) };
     let nodes = match (request.is_exclusive, request.nodes) {
-        (true, 1) => " on a node for itself".to_owned(),
-        (true, nodes) => format!(" on {nodes} nodes for itself"),
+        (true, 1) => ", exclusively on one node".to_owned(),
+        (true, nodes) => format!(", exclusively on {nodes} nodes"),
         (false, 1) => String::new(),
         (false, nodes) => format!(" on {nodes} nodes"),
     };

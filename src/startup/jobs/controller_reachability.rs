@@ -139,11 +139,11 @@ fn register_again(socket: &Path, why: &str) {
     report::warn(message!("node-registers-again", "{why}; restarting slurmd to register again", why));
     let restart = Request::Restart { name: DaemonName::Slurmd.to_string() };
     if let Err(error) = client::ask(socket, &restart) {
-        report::error(message!("node-not-registered", "{error}; repair: run `slurminit restart slurmd`", error));
+        report::error(message!("node-not-registered", "{error}; fix: run `slurminit restart slurmd`", error));
     }
 }
 
-/// Why the name is in use: another container answers under it.
+/// The reason if another running container has registered the same node name.
 pub(super) fn name_conflict(node: &str, record: &NodeRecord, port: u16) -> Option<String> {
     let (address, port) = record.address(port);
     let at: IpAddr = address.parse().ok()?;

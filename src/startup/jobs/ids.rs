@@ -74,8 +74,8 @@ fn raise_beyond_database(slurm_conf: &Path, state: &Path) -> anyhow::Result<()> 
     begun::note(&notes, &state, next);
     report::warn(message!(
         "state-older-than-database",
-        "the saved state is empty or older than the accounting database, which has jobs from id {from} on: the next id is {next}, and those jobs are in sacct \
-         only; repair: if this is not intended, stop, and use state and database of the same time",
+        "the saved state is empty or older than the accounting database, which has jobs from ID {from} on: the next ID is {next}, and those jobs are in sacct \
+         only; fix: if this is not intended, stop, and use a state and a database of the same age",
         from = from,
         next = next
     ));
@@ -117,7 +117,7 @@ fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> any
     begun::note(&notes, &state, next);
     report::warn(message!(
         "jobs-may-be-lost",
-        "slurmctld ended without saving its last seconds: jobs from id {from} on may be lost; the next id is {next}",
+        "slurmctld ended without saving the last seconds: jobs from ID {from} on may be lost; the next ID is {next}",
         from,
         next
     ));

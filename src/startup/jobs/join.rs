@@ -167,10 +167,10 @@ fn cause(error: &QueryError) -> String {
         "see the log of the controller's container (docker logs), and `slurminit doctor` there",
         |(_, repair)| repair,
     );
-    format!("{output}; repair: {repair}")
+    format!("{output}; fix: {repair}")
 }
 
-/// Slurm's messages for two programs that cannot communicate (24.11, `slurm_errno.c`, `auth_munge.c`), and their repairs.
+/// Slurm's messages for two programs that cannot communicate (24.11, `slurm_errno.c`, `auth_munge.c`), and their fixes.
 const REPAIRS: [(&str, &str); 6] = [
     (
         "Invalid credential",

@@ -204,7 +204,7 @@ fn requeue(job: &HeldJob, note: JobNote) -> anyhow::Result<()> {
         note.write(&[job]);
         report::warn(message!(
             "job-held",
-            "job {job} had no process after {restarts} restarts; held: it may end slurmd; repair: `scontrol release {job}`",
+            "job {job} had no process after {restarts} restarts; held, because it may crash slurmd; fix: `scontrol release {job}`",
             job,
             restarts
         ));

@@ -141,7 +141,7 @@ fn general_refusal(stderr: &str, directory: &Path, files: &[Text], customized: &
     Refusal::new(exit_code::CONFIG, format!("Slurm rejects the new files: {what}"), "reported by `slurmd -G`", &repair)
 }
 
-/// The key in one of Slurm's messages that names no line.
+/// The key that a message of Slurm names, if the message names no line.
 fn key_in(fault: &str) -> Option<&str> {
     let named = fault.split_once("unrecognized key: ").map(|(_, key)| key);
     let key = named.or_else(|| Some(fault.split_once(" value (")?.0))?;

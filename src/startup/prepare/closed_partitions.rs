@@ -34,7 +34,7 @@ impl<'a> ClosedPartitions<'a> {
             if let Err(QueryError::TimedOut(_)) = set_state(&budget.slurm(), name, "DRAIN") {
                 return Err(Refusal::new(
                     exit_code::FAILURE,
-                    format!("slurmctld does not close the partition {name}"),
+                    format!("slurmctld did not close the partition {name}"),
                     "a reload must not remove the partition of a new job",
                     "see `slurminit logs slurmctld`, then run `slurminit reload`",
                 ));

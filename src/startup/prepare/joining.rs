@@ -65,8 +65,8 @@ impl Joining {
 
 fn saved_token(root: &Path) -> Result<Option<Token>, Refusal> {
     let path = Path::new(DIRECTORY).join(TOKEN_FILE);
-    let repair = "make a new one: run `slurminit join-command` in the controller's container";
-    let unreadable = |why: String| Refusal::new(exit_code::CONFIG, "the token cannot be read", why, repair);
+    let repair = "create a new one: run `slurminit join-command` in the controller's container";
+    let unreadable = |why: String| Refusal::new(exit_code::CONFIG, "cannot read the token", why, repair);
     let file = match trusted_path::open_file(root, &path) {
         Ok(file) => file,
         Err(untrusted) if untrusted.is_missing() => return Ok(None),
@@ -100,7 +100,7 @@ fn other_key(path: &Path) -> Refusal {
     let path = path.display();
     Refusal::new(
         exit_code::CONFIG,
-        format!("the munge key {path} differs from the key of the token"),
+        format!("the munge key {path} differs from the token's key"),
         "the key belongs to another cluster, or the controller has a new key; slurminit does not overwrite existing keys",
         "remove that file, or its volume or secret; or use a token of the cluster that the key belongs to",
     )
@@ -125,7 +125,7 @@ fn check_time(contents: &TokenContents, now: u64) -> Result<(), Refusal> {
             format!("the token expired {age} ago, by this machine's clock (it was made for {life})"),
             "a new node needs a token that has not expired",
             format!(
-                "make a new one: run `slurminit join-command` in the controller's container; if this one is new, {clocks}"
+                "create a new one: run `slurminit join-command` in the controller's container; if this one is new, {clocks}"
             ),
         ));
     }
@@ -151,7 +151,7 @@ fn name_controller(controller: &str, contents: &TokenContents, root: &Path, port
     match install::install_address(root, controller, &address.to_string()) {
         Ok(true) => report::info(message!(
             "controller-name-added",
-            "added the controller {controller} at {address} to /etc/hosts, from the token",
+            "added the controller {controller} at {address} to /etc/hosts, as in the token",
             controller,
             address
         )),

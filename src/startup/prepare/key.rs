@@ -24,7 +24,7 @@ pub(super) fn install(config: &Config, root: &Path, budget: &Budget) -> Result<M
                     is_reported = true;
                     report::warn(message!(
                         "waiting-for-key",
-                        "waiting for the controller's container to make {file}",
+                        "waiting for the controller's container to create {file}",
                         file = config.paths.munge_key.display()
                     ));
                 }

@@ -1,6 +1,6 @@
 //! Reads /proc.
 //!
-//! `limits` is readable for everybody. The environment and open files of another user's process are hidden ([`proc::read_as_owner`]).
+//! `limits` is readable by everybody. The environment and open files of another user's process are hidden ([`proc::read_as_owner`]).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! Allows only one container per state directory. Two would overwrite each other's saved jobs, and use job ids twice.
+//! Allows only one container per state directory. Two would overwrite each other's saved jobs, and use job IDs twice.
 //!
 //! The lock is flock(2) on a file that belongs to root, so no user in the container can take it. The kernel releases it when the
 //! last process that has it open has ended, however it ends: no lock is ever stale. On NFS the server holds it. A server

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the message describes the variant")]
 pub enum RepairedPath {
-    #[error("{path} was writable for other users (mode {mode:04o}); closed")]
+    #[error("{path} was writable by other users (mode {mode:04o}); closed")]
     Closed { path: PathBuf, mode: u32 },
     #[error("sticky bit was missing on {path} (mode {mode:04o}); set")]
     Sticky { path: PathBuf, mode: u32 },
@@ -36,7 +36,7 @@ impl RepairedPath {
             Self::Opened { .. } => "nothing to do; or mount it with this mode: --tmpfs /tmp:mode=1777",
             Self::OwnerChanged { .. } => "nothing to do; if you do not trust the previous owner, use a new volume",
             Self::Removed { .. } => "nothing to do; find out who created it",
-            Self::OwnerKept { .. } => "remove it, or replace it by a copy: cp -p FILE FILE.copy && mv FILE.copy FILE",
+            Self::OwnerKept { .. } => "remove it, or replace it with a copy: cp -p FILE FILE.copy && mv FILE.copy FILE",
         }
     }
 }

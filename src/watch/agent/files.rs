@@ -30,7 +30,7 @@ pub(super) fn former_report(run: &Path) -> Option<Report> {
     read(run, FILE)
 }
 
-/// The report of a running agent, readable for all users.
+/// The report of a running agent, readable by all users.
 pub fn report(run: &Path) -> Option<Report> {
     let text = std::fs::read(run.join(FILE)).ok()?;
     serde_json::from_slice::<Report>(&text).ok().filter(|report| proc::is_running(report.process))

@@ -72,7 +72,7 @@ impl Resource {
             return None;
         };
         let used = now.values().sum::<u64>() >> 20;
-        // Files of a former agent's time belong to no job of now.
+        // Files of an earlier agent's time belong to no job of now.
         let before = bytes.replace(now.clone()).unwrap_or_else(|| now.clone());
         let added =
             |(uid, new): (u32, u64)| (uid, new.saturating_sub(before.get(&uid).copied().unwrap_or_default()) >> 20);
@@ -164,7 +164,7 @@ impl Watch {
                 } else if !self.is_other_drain_reported {
                     report::warn(message!(
                         kind,
-                        "{subject} {state}; the node is drained for another reason",
+                        "{subject} {state}; the node is already drained for another reason",
                         subject,
                         state
                     ));
@@ -178,7 +178,7 @@ impl Watch {
                     true => report::info(message!(kind, "{subject} recovered; node resumed", subject)),
                     false => report::info(message!(
                         kind,
-                        "{subject} recovered; the node was not resumed, because it is not drained for that any more",
+                        "{subject} recovered; the node was not resumed, because it is no longer drained for that reason",
                         subject
                     )),
                 }
@@ -268,7 +268,7 @@ fn cancel_for_directory<'a>(
         }
         None => report::warn(message!(
             "no-job-cancelled-for-directory",
-            "{why}; no job cancelled: the user whose files grew has none here; {users}",
+            "{why}; no job cancelled: the user whose files grew has no job here; {users}",
             why,
             users
         )),

@@ -208,7 +208,7 @@ impl Keeper {
         if !std::mem::replace(&mut self.has_warned, true) {
             report::warn(message!(
                 "job-reports-not-written",
-                "cannot record the GPU use of jobs in {directory}: {error}; `slurminit report` lacks them",
+                "cannot record the GPU use of jobs in {directory}: {error}; `slurminit report` will not list them",
                 directory = self.state.display(),
                 error = format!("{error:#}")
             ));
@@ -224,7 +224,7 @@ fn end_event(run: &JobRecord) -> JobEvent {
     JobEvent { at: job.end.unwrap_or_default(), kind: "job-end", job, line }
 }
 
-/// The jobs that former agents recorded in the last day.
+/// The jobs of the last day that earlier agents recorded.
 fn shown(state: &Path) -> VecDeque<JobUse> {
     let records = records::read(state).unwrap_or_default();
     let ended = records.iter().rev().filter(|record| record.job.end.is_some());

@@ -17,7 +17,7 @@ const NODE_STATES: [(&str, &str, &str); 10] = [
     ("down", "Nodes that are down.", "down"),
     ("drain", "Nodes that are drained or draining.", "drain"),
     ("err", "Nodes with an error.", "err"),
-    ("fail", "Nodes that fail.", "fail"),
+    ("fail", "Failing nodes.", "fail"),
     ("idle", "Nodes without jobs.", "idle"),
     ("maint", "Nodes in maintenance.", "maint"),
     ("mix", "Nodes with some CPUs allocated.", "mix"),
@@ -26,7 +26,7 @@ const NODE_STATES: [(&str, &str, &str); 10] = [
 
 const JOB_STATES: [(&str, &str, &str); 11] = [
     ("pending", "PENDING", "Pending jobs."),
-    ("running", "RUNNING", "Jobs that run."),
+    ("running", "RUNNING", "Running jobs."),
     ("suspended", "SUSPENDED", "Jobs that are suspended."),
     ("cancelled", "CANCELLED", "Jobs that were cancelled, as long as slurmctld keeps them."),
     ("completing", "COMPLETING", "Completing jobs."),
@@ -81,7 +81,7 @@ fn queue(slurm: &Slurm) -> Vec<Family> {
     };
     let waiting = gauge(
         "slurm_queue_pending_dependency".to_owned(),
-        "Jobs that wait for other jobs.",
+        "Jobs that wait for a dependency.",
         slurm.queue.waiting_for_others(),
     );
     JOB_STATES.iter().map(state).chain([waiting]).collect()
@@ -187,7 +187,7 @@ fn shares(slurm: &Slurm) -> Vec<Family> {
             families.push(family);
         };
         add("jobs_pending", "Pending jobs.", |share| share.pending);
-        add("jobs_running", "Jobs that run.", |share| share.running);
+        add("jobs_running", "Running jobs.", |share| share.running);
         add("cpus_running", "CPUs of running jobs.", |share| share.cpus);
         add("jobs_suspended", "Jobs that are suspended.", |share| share.suspended);
     }

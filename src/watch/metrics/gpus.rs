@@ -139,13 +139,13 @@ const LINK: [Row; 6] = [
     ("pcie_link_gen_current", Gauge, "The current generation of the PCI Express link.", |gpu| {
         gpu.condition.pcie.map(|link| link.generation).into()
     }),
-    ("pcie_link_gen_max", Gauge, "The highest generation supported by GPU and machine.", |gpu| {
+    ("pcie_link_gen_max", Gauge, "The highest PCI Express generation that GPU and machine support.", |gpu| {
         gpu.condition.pcie.map(|link| link.highest_generation).into()
     }),
     ("pcie_link_width_current", Gauge, "The current number of lanes of the PCI Express link.", |gpu| {
         gpu.condition.pcie.map(|link| link.lanes).into()
     }),
-    ("pcie_link_width_max", Gauge, "The highest number of lanes supported by GPU and machine.", |gpu| {
+    ("pcie_link_width_max", Gauge, "The highest number of PCI Express lanes that GPU and machine support.", |gpu| {
         gpu.condition.pcie.map(|link| link.most_lanes).into()
     }),
     ("pcie_throughput_tx_bytes_per_second", Gauge, "Data sent by the GPU over PCI Express.", |gpu| {
@@ -285,7 +285,7 @@ pub(super) fn bus_id(address: &PciAddress) -> String {
     format!("{:0>16}", address.to_string().to_uppercase())
 }
 
-/// Free memory; a driver without a number of its own keeps nothing for itself.
+/// Free memory in MiB. If the driver does not report it, this is the total minus the memory in use.
 pub(super) fn free_mib(gpu: &GpuReport) -> Option<u64> {
     let rest = || gpu.condition.memory_mib.map(|(used, total)| total.saturating_sub(used));
     gpu.condition.memory_free_mib.or_else(rest)

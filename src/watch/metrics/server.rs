@@ -99,7 +99,7 @@ impl Server {
             "/page.js" => Response::new(status::OK, content::JAVASCRIPT, SCRIPT),
             "/metrics" => Response::new(status::OK, content::METRICS, self.source.metrics().await),
             "/api/state" => Response::new(status::OK, content::JSON, self.source.state().await),
-            _ => Response::new(status::NOT_FOUND, content::TEXT, "there are /, /metrics and /api/state\n"),
+            _ => Response::new(status::NOT_FOUND, content::TEXT, "not found; available: /, /metrics and /api/state\n"),
         };
         if request.is_head { response.without_body() } else { response }
     }

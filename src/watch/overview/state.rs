@@ -24,7 +24,7 @@ const MAX_TASKS: u64 = 20;
 const MAX_NODES: usize = 256;
 /// Maximum length of a text chosen by users, in characters.
 const MAX_TEXT: usize = 400;
-/// Maximum length of a fault's line, which ends with the repair.
+/// Maximum length of a fault's line, which ends with the fix.
 const MAX_FAULT: usize = 1200;
 
 /// The whole state.
@@ -145,7 +145,7 @@ pub struct SlurmView {
 /// The tasks of a job array that have not ended, including those that are not listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ArrayView {
-    /// The array's id: `20` of `20_3`.
+    /// The array's ID: `20` of `20_3`.
     pub id: String,
     /// Number of tasks.
     pub tasks: u64,

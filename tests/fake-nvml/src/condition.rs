@@ -146,7 +146,7 @@ macro_rules! condition_values {
 condition_values! {
     /// Reasons for lowered clocks, as bits.
     nvmlDeviceGetCurrentClocksThrottleReasons, Clocks, c_ulonglong, condition => condition.slowdowns();
-    /// The same bits under their newer name.
+    /// A newer name of the same bits.
     nvmlDeviceGetCurrentClocksEventReasons, Clocks, c_ulonglong, condition => condition.slowdowns();
     /// Compute mode.
     nvmlDeviceGetComputeMode, Processes, sys::nvmlComputeMode_t, condition => condition.compute_mode();

@@ -125,7 +125,7 @@ enum Kind {
     UnheardOf,
 }
 
-/// What a successful call writes to its out-parameters.
+/// The values that a successful call writes to its out-parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Honest,

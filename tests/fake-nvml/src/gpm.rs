@@ -11,7 +11,7 @@ use crate::fault::{Answer, At};
 use crate::machine::Gpu;
 use crate::state::machine;
 
-/// What a sample handle points to; `None` until the sample is taken.
+/// The data behind a sample handle; `None` until the sample is taken.
 type Sample = Option<TakenSample>;
 
 #[derive(Clone, Copy)]

@@ -93,7 +93,7 @@ macro_rules! machine_values {
 machine_values! {
     /// The highest CUDA version that the driver supports.
     nvmlSystemGetCudaDriverVersion, CudaVersion, c_int, machine => machine.cuda();
-    /// The same value here; in the real library it is that of the loaded driver.
+    /// The same value; the real library returns that of the loaded driver.
     nvmlSystemGetCudaDriverVersion_v2, CudaVersion, c_int, machine => machine.cuda();
     /// The number of GPUs, including those without access permission.
     nvmlDeviceGetCount_v2, Count, c_uint, machine => machine.count();

@@ -38,7 +38,7 @@ fuzz_target!(|bytes: &[u8]| {
         let fields: Vec<&str> = line.split(':').collect();
         assert!(fields.len() == 7 && fields[1] != "" && names.contains(fields[0]), "{line}");
     }
-    // They are kept if the next start cannot read the host's files.
+    // The accounts are kept if the next start cannot read the host's files.
     let kept = merged.previous_host_accounts(&config);
     assert_eq!(kept.users.len(), accounts.users.len(), "{}", merged.passwd);
 });

@@ -1,4 +1,4 @@
-//! What users put beside an image or in a step's directory: image.json, the config.json of an OCI bundle, and the environment of a step.
+//! Files that users can place beside an image or in a step's directory: image.json, the config.json of an OCI bundle, and the environment of a step.
 #![no_main]
 
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Attacks by alice on bob and root: images, steps, secrets, logins, links, GPUs, memory.
 //!
-//! root writes what went wrong to /root/harm and counts its rounds in /root/rounds; alice counts her tries in /tmp/tries.
+//! root records harm in /root/harm and counts rounds in /root/rounds; alice counts her attempts in /tmp/tries.
 
 use super::attack::Attack;
 use crate::docker::{DEMO, FULL, Image, PLAIN};

@@ -189,7 +189,8 @@ pub(crate) fn build() {
     docker(["build", "--tag", &format!("{image}-clock"), "--build-arg", &format!("IMAGE={image}"), directory]).ok();
 }
 
-/// Faults of the log. `dd` measures how fast `yes` can write and how fast PID 1 reads. The flood is filtered out.
+/// Faults of the log reader. `dd` measures how fast `yes` can write and how fast PID 1 reads. The flood is filtered
+/// out.
 fn log() -> Vec<Case> {
     let line = "a line of some length that a daemon in trouble writes again and again without a pause";
     let flood = format!(

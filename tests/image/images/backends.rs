@@ -1,4 +1,4 @@
-//! What a job sees in an image: in both backends the same.
+//! Both backends must show a job in an image the same files and variables.
 
 use std::fmt::Write as _;
 
@@ -101,7 +101,7 @@ fn serve(options: &[&str]) -> (tempfile::TempDir, tempfile::TempDir, Container) 
     container.sh("chmod 777 /work && mkdir -p /srv/reference /opt/site/deep /data/bundle");
     container.sh("echo genome >/srv/reference/file && echo deep >/opt/site/deep/file && umask 022");
     container.sh(EXPORT);
-    // As some images: a dangling link where a file of the container is mounted, and no /tmp.
+    // An image, as some are, with a dangling link where a file of the container is mounted, and without /tmp.
     container.sh(
         "cd /tmp/image && mkdir -p opt/none && printf '#!/bin/sh\necho own\n' >opt/none/tty && chmod 755 opt/none/tty",
     );
@@ -201,7 +201,7 @@ fn read_only_mounts_of_bundle_cannot_be_written() {
     }
 }
 
-/// As on NFS, CephFS, Lustre and 9p: renameat2(2) with flags is an error. As with Ubuntu's AppArmor, unshare(2) is allowed and no mount: jobs run
+/// renameat2(2) with flags fails, as on NFS, CephFS, Lustre and 9p. unshare(2) is allowed but mounts are not, as with Ubuntu's AppArmor: jobs run
 /// with PRoot.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]

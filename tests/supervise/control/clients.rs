@@ -94,7 +94,7 @@ fn rejects_other_users_by_socket_mode_and_in_server() {
     cluster.wait_until_ready();
     assert_eq!(fs::metadata(socket(&cluster)).unwrap().permissions().mode() & 0o7777, 0o600);
     fs::set_permissions(cluster.directory(), fs::Permissions::from_mode(0o755)).unwrap();
-    // The build directory may be unreadable for other users.
+    // The build directory may be unreadable by other users.
     let binary = cluster.directory().join("slurminit");
     fs::copy(slurminit(), &binary).unwrap();
     let as_nobody = |arguments: &[&str]| {

@@ -6,7 +6,7 @@ use doctor::{Observation, Verdict};
 use model::inventory::{Access, CgroupVersion, CpuSet, Driver, Gpu, Inventory, MigInstance, Severity};
 use model::printable;
 
-/// The whole text, with a newline at the end.
+/// The report, with a newline at the end.
 pub(super) fn render(inventory: &Inventory, requirements: &[Requirement], images: Option<&Images>) -> String {
     let mut lines = vec![];
     if inventory.gpus.is_empty() {
@@ -30,12 +30,12 @@ pub(super) fn render(inventory: &Inventory, requirements: &[Requirement], images
         lines.push(String::new());
         lines.push(format!("{severity}: {}", printable::line(&finding.what)));
         lines.push(format!("  cause:  {}", printable::line(&finding.cause)));
-        lines.push(format!("  repair: {}", printable::line(&finding.repair)));
+        lines.push(format!("  fix:    {}", printable::line(&finding.repair)));
     }
     lines.join("\n") + "\n"
 }
 
-/// Met requirements take one line; others also show cause and repair.
+/// Met requirements take one line; others also show cause and fix.
 fn requirement_lines(requirements: &[Requirement]) -> Vec<String> {
     if requirements.is_empty() {
         return Vec::new();
@@ -65,7 +65,7 @@ fn unmet_requirement(name: &str, Observation { verdict, seen, cause, repair, .. 
     };
     let first = format!("{verdict:<7}  {name:<12}  {}", printable::line(seen));
     let cause = cause.as_ref().map(|cause| format!("  cause:  {}", printable::line(cause)));
-    let repair = repair.as_ref().map(|repair| format!("  repair: {}", printable::line(repair)));
+    let repair = repair.as_ref().map(|repair| format!("  fix:    {}", printable::line(repair)));
     std::iter::once(first).chain(cause).chain(repair).collect()
 }
 
@@ -267,14 +267,14 @@ mod tests {
         ok       gpu-speed     GPU 0 is fast (and 1 more)
         warn     gpu-speed     GPU 1 is \x1b[2Jslow
           cause:  hot\x0a
-          repair: hot\x0a
+          fix:    hot\x0a
         FAIL     ecc           bad
           cause:  x
-          repair: x
+          fix:    x
 
         warning: w\x0d
           cause:  c
-          repair: r
+          fix:    r
         "#);
     }
 }

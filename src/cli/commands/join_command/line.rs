@@ -96,7 +96,7 @@ pub(super) fn parse_word(text: &str) -> Result<String, String> {
 
 /// Parses the name of an image, such as `registry.example.org:5000/lab/slurminit:1`, also with `@sha256:...`.
 pub(super) fn parse_image(text: &str) -> Result<String, String> {
-    is_word(text, "_.-/:@").then(|| text.to_owned()).ok_or_else(|| "not the name of an image".to_owned())
+    is_word(text, "_.-/:@").then(|| text.to_owned()).ok_or_else(|| "not an image name".to_owned())
 }
 
 fn is_word(text: &str, punctuation: &str) -> bool {

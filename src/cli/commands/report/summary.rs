@@ -30,7 +30,7 @@ pub(in crate::commands) struct JobReport {
     pub(in crate::commands) nodes: BTreeSet<String>,
     /// The allocated GPU time; a part of a GPU counts as such.
     pub(in crate::commands) gpu_seconds: u64,
-    /// Whether it had parts of GPUs (shards, MPS): their use, memory and energy are not known by job, and not part of the values below.
+    /// Whether it had parts of GPUs (shards, MPS): their use, memory and energy per job are unknown, and left out of the values below.
     pub(in crate::commands) is_shared: bool,
     /// The time of whole GPUs with samples.
     pub(in crate::commands) measured_gpu_seconds: u64,
@@ -51,7 +51,7 @@ pub(in crate::commands) struct JobReport {
     /// The integral of the utilization, in percent times ms, and its time in ms.
     #[serde(skip)]
     busy: (u64, u64),
-    /// What its user could change.
+    /// Hints for its user.
     pub(in crate::commands) hints: Vec<String>,
     /// Each GPU of each node and run.
     pub(in crate::commands) gpus: Vec<GpuReport>,
@@ -64,7 +64,7 @@ pub(in crate::commands) struct GpuReport {
     index: u32,
     id: String,
     model: String,
-    /// Whether the values are of all jobs that had a part of it.
+    /// Whether the values include all jobs that had a part of the GPU.
     is_shared: bool,
     seconds: u64,
     measured_seconds: f64,
@@ -114,7 +114,7 @@ fn report(name: String, records: &[&JobRecord], now: u64) -> JobReport {
     let seconds = |record: &JobRecord| record.job.end.unwrap_or(now).saturating_sub(record.job.start);
     let pairs: Vec<(&JobRecord, &GpuUse)> =
         records.iter().flat_map(|record| record.gpus.iter().map(|gpu| (*record, gpu))).collect();
-    // What the other jobs of a shared GPU did is not this job's.
+    // The use of a shared GPU by other jobs does not belong to this job.
     let own: Vec<&GpuUse> = pairs.iter().map(|(_, gpu)| *gpu).filter(|gpu| !gpu.is_shared).collect();
     let sum = |of: &dyn Fn(&GpuUse) -> u64| own.iter().map(|gpu| of(gpu)).fold(0, u64::saturating_add);
     let (measured, known, busy) = (sum(&|gpu| gpu.measured_ms), sum(&|gpu| gpu.percent_ms), sum(&|gpu| gpu.busy));

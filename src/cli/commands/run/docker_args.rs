@@ -41,7 +41,7 @@ In a running container:
 
   docker exec slurm sinfo                      Slurm's own commands: srun, sbatch, squeue, scancel, scontrol, ...
   docker exec slurm slurminit status           the daemons, the node, the GPUs
-  docker exec slurm slurminit doctor --brief   faults, their causes and repairs
+  docker exec slurm slurminit doctor --brief   faults, their causes and fixes
   docker exec slurm slurminit logs slurmctld   the last lines of a daemon; -f follows it
   docker exec slurm slurminit --help           all verbs
 
@@ -119,7 +119,7 @@ pub(super) fn help() -> String {
     format!("{}\n{HELP}", version())
 }
 
-/// As `slurminit --version`.
+/// The output of `slurminit --version`.
 pub(super) fn version() -> String {
     format!("slurminit {}", *version::LINE)
 }

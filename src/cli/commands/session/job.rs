@@ -22,7 +22,7 @@ use model::slurm_time::TimeLimit;
 use slurm::client::{Client, limit};
 use slurm::why::Snapshot;
 
-/// What a session requests.
+/// The resources that a session requests.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Request {
     /// GPUs: a number, or gpu:TYPE:NUMBER
@@ -54,7 +54,7 @@ impl Request {
         }
     }
 
-    /// As options of this program.
+    /// The request as command-line options of this program.
     pub(super) fn options(&self) -> Vec<String> {
         let mut options =
             vec![format!("--gpus={}", self.gpus), format!("--cpus={}", self.cpus), format!("--time={}", self.time)];
@@ -70,7 +70,7 @@ pub(crate) fn time_limit(time: &str) -> anyhow::Result<TimeLimit> {
     let number = |unit| time.strip_suffix(unit).and_then(|number| number.parse::<u64>().ok());
     let minutes = number('h').and_then(|hours| hours.checked_mul(60)).or_else(|| number('m'));
     let limit = TimeLimit::parse(&minutes.map_or_else(|| time.to_owned(), |minutes| minutes.to_string()));
-    limit.with_context(|| format!("{time:?} is no time such as 8h, 30m or 1-12:00:00"))
+    limit.with_context(|| format!("{time:?} is not a time such as 8h, 30m or 1-12:00:00"))
 }
 
 /// A session's job, as squeue lists it.
@@ -90,7 +90,7 @@ pub(crate) struct Session {
 pub(crate) struct StepOptions<'a> {
     /// The container image.
     pub(crate) image: Option<&'a str>,
-    /// Whether each byte is passed on at once.
+    /// Whether output is unbuffered.
     pub(crate) is_unbuffered: bool,
 }
 
@@ -104,7 +104,7 @@ const EXPLAIN_INTERVAL: Duration = Duration::from_secs(5);
 impl Session {
     /// The sessions of this user.
     pub(crate) fn all() -> anyhow::Result<Vec<Self>> {
-        // A job of this name has no `|` in it.
+        // The names of these jobs contain no `|`.
         let output = client().output("squeue", &["--me", "--noheader", "--format=%A|%T|%B|%C|%e|%j"])?;
         let parse = |line: &str| {
             let mut fields = line.splitn(6, '|').map(str::to_owned);
@@ -153,7 +153,7 @@ impl Session {
 
     /// Submits the job.
     pub(crate) fn submit(name: &str, request: &Request, keep: Duration) -> anyhow::Result<Self> {
-        anyhow::ensure!(is_name(name), "{name:?} is no name of a session");
+        anyhow::ensure!(is_name(name), "{name:?} is not a session name");
         let program = std::env::current_exe()?;
         let mut sbatch = Command::new("sbatch");
         sbatch.args([
@@ -214,7 +214,7 @@ impl Session {
         Ok(situation.sentence(job))
     }
 
-    /// What the job has and until when, without the full stop.
+    /// The job's resources and its end, without a full stop.
     pub(crate) fn description(&self) -> anyhow::Result<String> {
         Ok(self.explanation()?.trim_end_matches('.').to_owned())
     }

@@ -91,7 +91,7 @@ fn warn(job: &str, minutes: u64) {
     }
 }
 
-/// The terminals of this user's processes that have the job's id in their environment.
+/// The terminals of this user's processes that have the job's ID in their environment.
 fn terminals(job: &str) -> Vec<PathBuf> {
     let own = nix::unistd::getuid().as_raw();
     let is_terminal = |path: &PathBuf| {

@@ -14,12 +14,12 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 const TIMEOUT: Duration = Duration::from_secs(300);
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Ends when the server closes the connection.
+/// It ends when the server closes the connection.
 pub(super) fn run(path: &Path) -> anyhow::Result<()> {
     let socket = connect(path)?;
     // Another user may have made the directory first.
     let server = getsockopt(&socket, PeerCredentials)?.uid();
-    anyhow::ensure!(server == nix::unistd::getuid().as_raw(), "{} is another user's", path.display());
+    anyhow::ensure!(server == nix::unistd::getuid().as_raw(), "{} belongs to another user", path.display());
     let (mut stdin, mut stdout) = (file(io::stdin())?, file(io::stdout())?);
     let mut upstream = socket.try_clone()?;
     std::thread::spawn(move || {
@@ -41,7 +41,7 @@ fn connect(path: &Path) -> anyhow::Result<UnixStream> {
     }
 }
 
-/// Without the buffer of the standard library, which holds what does not end with a newline.
+/// This avoids the standard library's buffer, which holds text that does not end with a newline.
 fn file(stream: impl std::os::fd::AsFd) -> io::Result<File> {
     Ok(stream.as_fd().try_clone_to_owned()?.into())
 }

@@ -10,7 +10,7 @@ pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> 
         let availability = if gpu.is_out { "; jobs do not get it" } else { "" };
         let fault = |fault: &faults::report::OpenFault| {
             let since = age(now.saturating_sub(fault.since) * 1000);
-            wrap(&format!("{name}: {}, since {since}{availability}; repair: {}", fault.what, fault.repair), "  ")
+            wrap(&format!("{name}: {}, since {since}{availability}; fix: {}", fault.what, fault.repair), "  ")
         };
         let faults: String = gpu.faults.iter().map(fault).collect();
         let state = match gpu.release {
@@ -63,7 +63,7 @@ mod tests {
             Report { gpus: vec![gpu, healthy, released], node: Some("GPU 3 left out".to_owned()), ..Report::default() };
         assert_eq!(
             faults(&report, 9, age).split_whitespace().collect::<Vec<_>>().join(" "),
-            "GPU 3 (/dev/nvidia3): the driver has lost it, since 4s; jobs do not get it; repair: reboot the host \
+            "GPU 3 (/dev/nvidia3): the driver has lost it, since 4s; jobs do not get it; fix: reboot the host \
              GPU 4: recovered; jobs do not get it yet \
              GPU 5: released for work on the host (slurminit gpu return ends that) the node: GPU 3 left out"
         );

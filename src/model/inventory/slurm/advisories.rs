@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    /// As `dpkg --compare-versions` does.
+    /// Compares versions like `dpkg --compare-versions`.
     #[test]
     fn packages_compare_like_dpkg() {
         for pair in [

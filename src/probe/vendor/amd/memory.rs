@@ -20,7 +20,7 @@ const APU_ISAS: [&str; 14] = [
 /// A GPU's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GpuMemory {
-    /// Its own memory in MiB; `None` if the driver lists none.
+    /// The own memory in MiB; `None` if the driver lists none.
     pub(super) mib: Option<u64>,
     /// Whether this is the memory of its NUMA node, which the kernel also gives to processes.
     pub(super) is_shared: bool,

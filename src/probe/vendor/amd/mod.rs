@@ -156,7 +156,7 @@ fn access(
     let minor = node.properties.render_minor;
     // slurmd exits if two gres.conf lines name the same file.
     if let Some(same) = previous_gpus.iter().find(|gpu| gpu.minor == Some(minor)) {
-        let reason = format!("/dev/dri/renderD{minor} is already that of AMD GPU {}", same.index);
+        let reason = format!("/dev/dri/renderD{minor} already belongs to AMD GPU {}", same.index);
         return Access::unusable(Obstacle::SharedFile, reason);
     }
     match kfd {

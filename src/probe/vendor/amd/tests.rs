@@ -125,7 +125,7 @@ fn assigns_render_node_to_one_gpu_only() {
     assert_eq!(gpus[0].access, Access::Usable);
     assert_eq!(
         gpus[1].access,
-        Access::unusable(Obstacle::SharedFile, "/dev/dri/renderD128 is already that of AMD GPU 0")
+        Access::unusable(Obstacle::SharedFile, "/dev/dri/renderD128 already belongs to AMD GPU 0")
     );
 }
 

@@ -45,7 +45,7 @@ pub(super) struct GpuProperties {
     pub(super) render_minor: u32,
     /// The PCI device; partitions of one GPU share it.
     pub(super) pci_address: PciAddress,
-    /// The PCI device id.
+    /// The PCI device ID.
     pub(super) device_id: u64,
     /// The serial number of the chip; partitions of one GPU share it.
     pub(super) unique_id: Option<u64>,

@@ -37,7 +37,7 @@ impl Request {
             "void" | "none" if gpus.is_empty() => Some(Finding::info(
                 Kind::GpuNotGiven,
                 format!("NVIDIA_VISIBLE_DEVICES={shown} requests no GPU, and none is available"),
-                "the container was started without NVIDIA GPUs, on purpose or by its image",
+                "the container was started without NVIDIA GPUs, deliberately, or because its image requests none",
                 "no action if intended; otherwise `docker run --gpus all`, or in Kubernetes a limit nvidia.com/gpu: 1",
             )),
             "void" | "none" => None,

@@ -1,4 +1,4 @@
-//! A finding for each way in which NVML can fail: cause and repair.
+//! A finding for each way in which NVML can fail: cause and fix.
 
 use super::NvmlProbeError;
 use super::nvml::NvmlFailure;

@@ -1,5 +1,5 @@
 //! The head of `job_state`, as Slurm 24.11 to 26.05 write it (`job_mgr.c`, dump_all_job_state; numbers are big-endian):
-//! the length of a string and `PROTOCOL_VERSION\0`, the version (16 bits), the time (64), the next id (32), and the time of the
+//! the length of a string and `PROTOCOL_VERSION\0`, the version (16 bits), the time (64), the next ID (32), and the time of the
 //! last backfill cycle (64), which the jobs follow. `node_state` begins with the same string, version and time.
 
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ const VERSIONS: RangeInclusive<u8> = 39..=45;
 
 /// The version of 24.11, which every supported release reads.
 const VERSION_OF_EMPTY: u8 = 42;
-/// The next id 1 and no backfill cycle.
+/// The next ID 1 and no backfill cycle.
 const WITHOUT_JOBS: [u8; END - NEXT_ID] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 const NAME: &str = "job_state";
@@ -66,24 +66,24 @@ pub(super) fn empty() -> SavedState {
 fn next_id(bytes: &[u8]) -> anyhow::Result<u32> {
     check_header(bytes, NAME)?;
     let id = bytes.get(NEXT_ID..NEXT_ID + 4).filter(|_| bytes.len() >= END).and_then(|id| id.try_into().ok());
-    id.map(u32::from_be_bytes).context("job_state is cut off")
+    id.map(u32::from_be_bytes).context("job_state is truncated")
 }
 
 /// Fails unless the file has the known format.
 fn check_header(bytes: &[u8], name: &str) -> anyhow::Result<()> {
-    anyhow::ensure!(bytes.starts_with(MAGIC), "{name} is not a state file of Slurm, and is left unchanged");
+    anyhow::ensure!(bytes.starts_with(MAGIC), "{name} is not a Slurm state file; left unchanged");
     match bytes.get(VERSION..TIME) {
         Some([version, 0]) if VERSIONS.contains(version) => Ok(()),
         Some([major, minor]) => {
-            anyhow::bail!("{name} has the unknown protocol version {major}.{minor}, and is left unchanged")
+            anyhow::bail!("{name} has the unknown protocol version {major}.{minor}; left unchanged")
         }
-        _ => anyhow::bail!("{name} is cut off"),
+        _ => anyhow::bail!("{name} is truncated"),
     }
 }
 
 fn state_without_jobs(nodes: &[u8]) -> anyhow::Result<Vec<u8>> {
     check_header(nodes, "node_state")?;
-    let mut bytes = nodes.get(..NEXT_ID).context("node_state is cut off")?.to_vec();
+    let mut bytes = nodes.get(..NEXT_ID).context("node_state is truncated")?.to_vec();
     bytes.extend(WITHOUT_JOBS);
     Ok(bytes)
 }

@@ -20,7 +20,7 @@ use machine::node_report::OUR_REASON;
 use slurm::config::RunningConfig;
 use sys::sockets::{self, Unix};
 
-/// From this age on slurmd removes a socket without a listener when it tries to connect (24.11, `stepd_api.c`).
+/// slurmd removes a socket of at least this age, without a listener, when it tries to connect (24.11, `stepd_api.c`).
 const STRAY_SOCKET_AGE: Duration = Duration::from_secs(600);
 
 /// The socket of a step in the spool directory.

@@ -103,7 +103,7 @@ fn round(pending: &mut Vec<Pending>) {
     if !failed.is_empty() {
         report::warn(message!(
             "job-comments-not-written",
-            "the accounting database does not take the GPU use of jobs {jobs} into AdminComment; `slurminit report` has it",
+            "could not store the GPU use of jobs {jobs} as AdminComment in the accounting database; `slurminit report` has it",
             jobs = model::printable::short(&failed.join(", "), 200)
         ));
     }

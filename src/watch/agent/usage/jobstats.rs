@@ -33,7 +33,7 @@ pub fn records(comment: &str) -> Vec<JobRecord> {
     nodes.into_iter().filter_map(|(_, mut node)| serde_json::from_value(node["slurminit"].take()).ok()).collect()
 }
 
-/// The comment with this record and the other nodes' of the former comment, and the note of the former comment, which may be empty.
+/// The comment with this record and those of other nodes in the previous comment, and the note of the previous comment, which may be empty.
 ///
 /// # Errors
 /// Never: memory has no errors.
@@ -45,7 +45,7 @@ pub(super) fn merge(comment: &str, record: &JobRecord, host: Option<HostUse>) ->
         Some(Value::Object(nodes)) => nodes,
         _ => Map::new(),
     };
-    // Those of a former run have other times.
+    // Those of an earlier run have other times.
     nodes.retain(|_, node| node["slurminit"]["start"].as_u64().is_none_or(|start| start == record.job.start));
     nodes.insert(record.node.clone(), node(record, host));
     let gpus = nodes.values().filter_map(|node| node["gpu_total_memory"].as_object()).map(Map::len).sum::<usize>();
@@ -72,7 +72,7 @@ fn node(record: &JobRecord, host: Option<HostUse>) -> Value {
             1 => gpu.part.index.to_string(),
             _ => format!("{}:{}", gpu.part.index, gpu.part.id),
         };
-        // What the other jobs of a shared GPU did is not this job's.
+        // The use of a shared GPU by other jobs does not belong to this job.
         let own = record.gpus.iter().filter(|gpu| !gpu.is_shared);
         let values = own.filter_map(|gpu| Some((key(gpu), value(gpu)?)));
         Value::Object(values.collect())
@@ -138,7 +138,7 @@ mod tests {
         let (both, none) = merge(&first, &record("c2"), Some(HOST)).unwrap();
         assert_eq!((records(&both), none.as_str()), (vec![record("c1"), record("c2")], ""));
         assert!(has(&both, &record("c1")) && !both.contains(' '), "{both}");
-        // Texts of former releases have the note.
+        // Texts of earlier releases contain the note.
         assert_eq!(merge(&format!("{first} {stopped}"), &record("c2"), Some(HOST)).unwrap(), (both.clone(), note));
         let stats = split(&both).0.unwrap();
         assert_eq!((stats["gpus"].as_u64(), stats["total_time"].as_u64()), (Some(4), Some(60)));
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!((&c2["total_time"], &c2["cpus"]), (&json!(120), &json!(4)));
         assert_eq!((&c2["used_memory"], &c2["total_memory"]), (&json!(1 << 20), &json!(2 << 20)));
         assert!(stats["nodes"]["c1"]["cpus"].is_null(), "without a time");
-        // A later run replaces the nodes of the former.
+        // A later run replaces the nodes of the earlier one.
         let mut later = record("c3");
         later.job.start = 200;
         assert_eq!(records(&merge(&both, &later, None).unwrap().0), [later]);

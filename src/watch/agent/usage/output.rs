@@ -52,7 +52,7 @@ fn write(records: &Receiver<JobRecord>) {
 pub(super) fn lines(record: &JobRecord) -> [String; 2] {
     let job = &record.job;
     let seconds = job.end.unwrap_or(job.start).saturating_sub(job.start);
-    // What the other jobs of a shared GPU did is not this job's.
+    // The use of a shared GPU by other jobs does not belong to this job.
     let own = || record.gpus.iter().filter(|gpu| !gpu.is_shared);
     let sum = |of: fn(&GpuUse) -> u64| own().map(of).fold(0, u64::saturating_add);
     let unknown = if own().next().is_none() { "shared" } else { "unknown" };
