@@ -241,7 +241,7 @@ mod tests {
             assert!(found[0].inode != 0 && found[0].is_listening, "{found:?}");
             let client = std::net::TcpStream::connect(socket.local_addr().unwrap()).unwrap();
             let ends = bound(port).unwrap();
-            assert!(ends.iter().any(|end| !end.is_listening && end.peer == socket.local_addr().unwrap()), "{ends:?}");
+            assert!(ends.iter().any(|end| !end.is_listening && end.peer == client.local_addr().unwrap()), "{ends:?}");
             let stream = socket.accept().unwrap().0;
             assert_eq!(other_end(&stream), OtherEnd::User(own));
             drop((client, socket));

@@ -212,6 +212,7 @@ fn start() -> Vec<Case> {
             "killed-together",
             "oom-group",
             healthy()
+                .file("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n")
                 .file("sys/fs/cgroup/cgroup.controllers", "memory\n")
                 .file("sys/fs/cgroup/memory.oom.group", "1\n"),
         ),
