@@ -77,10 +77,11 @@ fn notebook_is_reached_with_its_token_only_and_ends_with_its_client() {
     assert!(page.contains(" 200 ") && page.contains("GPU 0"), "{page}");
     let page = site.get("bob", 8889, &other).ok();
     assert!(page.contains(" 200 ") && page.contains("GPU 1"), "{page}");
-    // Another user reaches the port, but neither what is behind it nor the token.
     for wrong in ["", &other] {
-        assert!(site.get("bob", 8888, wrong).ok().contains(" 403 "));
+        assert!(site.get("alice", 8888, wrong).ok().contains(" 403 "));
     }
+    // The connection of another user is closed, also with the token.
+    assert!(!site.get("bob", 8888, &token).stdout.contains("HTTP/1.1"));
     // The search itself has the token on no command line. Only a user can read the environment of their processes.
     container.sh("cut -d= -f2 ~alice/url >/tmp/token && chown alice /tmp/token && chmod 600 /tmp/token");
     let found = container.sh("grep -rlFf /tmp/token /var/lib/slurm /var/log /etc /run /tmp/slurminit* 2>/dev/null; \
@@ -139,7 +140,7 @@ fn connections_of_others_start_no_step_and_do_not_lock_owner_out() {
     let assert_answers = || {
         let begin = Instant::now();
         let page = site.get("alice", 8888, &token).ok();
-        assert!(page.contains(" 200 ") && begin.elapsed() < Duration::from_secs(5), "{:?} {page}", begin.elapsed());
+        assert!(page.contains(" 200 ") && begin.elapsed() < Duration::from_secs(20), "{:?} {page}", begin.elapsed());
     };
     let steps = |count: usize| format!("[ $(squeue --steps --noheader --format=%i | grep -c \"[.][0-9]\") = {count} ]");
     container.until(&steps(1));
