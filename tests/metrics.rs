@@ -21,7 +21,7 @@ fn text() -> String {
 }
 
 #[test]
-fn everything_is_told_as_the_golden_file_has_it() {
+fn metrics_match_the_golden_file() {
     insta::assert_snapshot!(text());
 }
 

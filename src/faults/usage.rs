@@ -99,7 +99,7 @@ pub struct Job {
     /// Whether this is the first node of its allocation.
     #[serde(skip)]
     pub is_first_node: bool,
-    /// The events of which its user wants mail, in capitals: `END`, `FAIL`.
+    /// The events for which its user requested mail, in capitals: `END`, `FAIL`.
     #[serde(skip)]
     pub mail: Vec<String>,
     /// Its AdminComment.
@@ -119,10 +119,10 @@ impl Job {
         (self.job, self.start)
     }
 
-    /// Whether its user wants mail of its end, as slurmctld decides it.
-    pub fn wants_mail(&self) -> bool {
-        let wants = |event: &str| self.mail.iter().any(|wanted| wanted == event);
-        self.end.is_some() && (wants("END") || (self.state != "COMPLETED" && wants("FAIL")))
+    /// Whether its user requested mail about its end, as slurmctld decides it.
+    pub fn is_mail_requested(&self) -> bool {
+        let has = |event: &str| self.mail.iter().any(|wanted| wanted == event);
+        self.end.is_some() && (has("END") || (self.state != "COMPLETED" && has("FAIL")))
     }
 
     fn is_suspended(&self) -> bool {

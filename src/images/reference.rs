@@ -14,7 +14,7 @@ const DOCKER_HUB: &str = "docker.io";
 const LONGEST: usize = 255;
 /// Hexadecimal digits of the reference's digest in the name of a pulled image.
 const NAME_DIGITS: usize = 16;
-/// The longest readable part of that name.
+/// The maximum length of the readable part of that name.
 const LONGEST_LABEL: usize = 40;
 
 /// A complete reference, such as `docker.io/library/python:3.13`. It contains no character that is special to a shell or a terminal.

@@ -1,7 +1,7 @@
 //! A directory for each user, in which slurmstepd puts the environment of a step in a container image.
 //!
 //! slurmstepd creates directories there as the job's user, by predictable names. So only root creates the users' directories: here for the
-//! accounts that it knows, and slurmstepd for those of a directory service, before the step becomes its user. slurmstepd opens a directory to the user's primary
+//! local accounts, and slurmstepd for those of a directory service, before the step becomes its user. slurmstepd opens a directory to the user's primary
 //! group, which an access control list prevents.
 
 use std::path::Path;

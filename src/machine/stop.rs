@@ -230,7 +230,7 @@ impl Machine {
                 self.enter_units();
             }
         } else if is_last_moment {
-            // The notice of a second stop signal tells why.
+            // The notice of a second stop signal has the reason.
             if !is_hurried {
                 step.report(Notice::JobsNotAccountedAtStop);
             }

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn image_without_gpu_support_says_whether_agent_checks_gpus() {
+    fn message_for_image_without_gpu_support_states_whether_agent_checks_gpus() {
         let gpu = Gpu { access: Access::Usable, ..Gpu::default() };
         let inventory = Inventory { gpus: vec![gpu], ..Inventory::default() };
         for (toml, says) in [

@@ -3,7 +3,7 @@
 //! It translates Slurm's device numbers into the names that the vendors' runtimes use, and sets variables that MPI libraries and OpenMP need here.
 //!
 //! With explicit gres.conf lines, Slurm sets `CUDA_VISIBLE_DEVICES` to the position of a device in its list (24.11;
-//! only its nvml plugin knows UUIDs, and only those of MIG instances), and on a machine with both vendors also
+//! only its nvml plugin uses UUIDs, and only those of MIG instances), and on a machine with both vendors also
 //! `ROCR_VISIBLE_DEVICES`. Where the position is not the runtime's number, the script sets the right
 //! value.
 //!

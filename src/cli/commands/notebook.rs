@@ -26,7 +26,7 @@ use sys::sockets::{OtherEnd, other_end};
 const SERVER: &str = include_str!("notebook/server.sh");
 /// The interval of JupyterLab's search for idle kernels, in seconds.
 const CULL_INTERVAL: u64 = 60;
-/// The maximum number of connections at a time. Each is a step, and whoever reaches a port that is open to the network can connect.
+/// The maximum number of connections at a time. Each is a step, and on a port that is open to the network anyone can connect.
 const MAX_CONNECTIONS: usize = 64;
 /// How long a connection may be silent before its step. Browsers connect in advance.
 const FIRST_BYTE: Duration = Duration::from_secs(10);

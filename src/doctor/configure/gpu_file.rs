@@ -97,7 +97,7 @@ fn files_section(file_gpus: &[&FileGpus], selection: &Selection) -> String {
     let mut text = list("devices", devices.iter().map(|path| format!("{path}:{path}")));
     if !groups.is_empty() {
         text +=
-            "    # The groups that own these files on this host, by number: the container knows no group \"render\".\n";
+            "    # The groups that own these files on this host, by number: the container has no group \"render\".\n";
         text += &list("group_add", groups.iter().map(|group| format!("\"{group}\"")));
     }
     let security = || file_gpus.iter().filter_map(|gpus| gpus.files.security);

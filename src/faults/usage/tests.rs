@@ -94,14 +94,14 @@ fn restart_loses_no_sample_that_was_saved() {
         ("REQUEUED", Some(20), 20_000)
     );
     assert_eq!(usage.running(60_000)[0].job.start, 58);
-    // A job that slurmctld no longer knows is lost.
+    // A job that slurmctld no longer has is lost.
     sample(&mut usage, 65, 50);
     let ended = usage.update(70_000, Vec::new());
     assert_eq!((ended[0].job.state.as_str(), ended[0].job.end), ("LOST", Some(65)));
 }
 
 #[test]
-fn instances_and_shared_gpus_are_told_apart() {
+fn distinguishes_instances_and_shared_gpus() {
     let mut usage = usage();
     let instance = |uuid: &str, percent: u32| InstanceReadings {
         uuid: Some(uuid.to_owned()),

@@ -121,7 +121,7 @@ pub enum Kind {
     Proxy,
     SavedState,
     VisibleDevices,
-    /// Anything else, including kinds that only a newer slurminit knows. Must be the last: a test counts up to it.
+    /// Anything else, including kinds that only a newer slurminit has. Must be the last: a test counts up to it.
     #[default]
     #[serde(other)]
     Other,

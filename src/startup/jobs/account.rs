@@ -1,6 +1,6 @@
-//! Finds batch jobs that have started without slurmctld's knowledge.
+//! Finds batch jobs that have started without a record of slurmctld.
 //!
-//! slurmctld saves changes within five seconds. If it is killed in that time, its successor believes that such jobs are
+//! slurmctld saves changes within five seconds. If it is killed in that time, its successor has such jobs as
 //! pending, and starts them again within 0.2 s of coming up. PID 1 suspends slurmd meanwhile: a launch request that
 //! slurmd has not read yet is lost when slurmd is killed.
 
@@ -44,7 +44,7 @@ pub(super) struct StartedJobs {
     tasks: BTreeSet<(String, String)>,
 }
 
-/// The jobs that slurmctld knows: job IDs with the array tasks that have them, if any.
+/// The jobs in slurmctld: job IDs with the array tasks that have them, if any.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct KnownJobs(BTreeSet<(String, Option<String>)>);
 
@@ -98,7 +98,7 @@ impl StartedJobs {
         Self { ids, tasks }
     }
 
-    /// Removes what slurmctld contradicts: the log claims that a task has the ID of a job that slurmctld knows as another one.
+    /// Removes what slurmctld contradicts: the log claims that a task has the ID of a job that slurmctld has as another one.
     /// Only IDs that slurmctld has forgotten are taken from the log.
     fn without_contradictions(mut self, listed: &KnownJobs) -> Self {
         self.tasks.retain(|(task, id)| listed.allows(task, id));

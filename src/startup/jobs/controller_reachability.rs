@@ -1,4 +1,4 @@
-//! Whether the controller knows a node and reaches it at its registered address, and whether a node name is already in use.
+//! Whether the controller has a node and reaches it at its registered address, and whether a node name is already in use.
 //!
 //! slurmctld takes the address that a node registers from, and connects to the node there a while later. A node that it cannot connect to
 //! stays idle until then and does not notice: its own connections to the controller work. A slurmctld that lost a node, because it was

@@ -1,6 +1,6 @@
 //! Joins a node to a cluster whose controller runs in another container, and removes it.
 //!
-//! A dynamic node (`slurmd -Z --conf`) reports its hardware to slurmctld, which keeps that record for as long as it knows the node. A node
+//! A dynamic node (`slurmd -Z --conf`) reports its hardware to slurmctld, which keeps that record for as long as it has the node. A node
 //! that returns with fewer GPUs becomes INVAL (Slurm 24.11, "gres/gpu count reported lower than configured"). So the record is compared
 //! first, and deleted if it is outdated: at a start whatever jobs slurmctld lists on the node, after a
 //! reload only if there are none.

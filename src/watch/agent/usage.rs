@@ -161,7 +161,8 @@ impl Keeper {
             self.save();
             ended.iter().for_each(|run| self.shown.push_front(JobUse::from(run)));
             self.shown.truncate(MAX_SHOWN);
-            self.ends.extend(ended.iter().filter(|run| run.job.is_first_node && run.job.wants_mail()).map(end_event));
+            self.ends
+                .extend(ended.iter().filter(|run| run.job.is_first_node && run.job.is_mail_requested()).map(end_event));
             self.outputs.iter_mut().for_each(|outputs| outputs.queue(&ended));
             self.comments.queue(ended);
         }

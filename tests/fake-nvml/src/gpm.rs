@@ -117,7 +117,7 @@ pub unsafe extern "C" fn nvmlGpmMigSampleGet(device: nvmlDevice_t, number: c_uin
 /// # Safety
 /// `sample` is null or from `nvmlGpmSampleAlloc`.
 unsafe fn take(sample: nvmlGpmSample_t, gpu: u32, instance: Option<u32>, values: Values) -> Result<(), Code> {
-    // SAFETY: of this type if not null, by this function's contract.
+    // SAFETY: by this function's contract the pointer is null or points to a `Sample`.
     let sample = unsafe { sample.cast::<Sample>().as_mut() }.ok_or(INVALID)?;
     *sample = Some(TakenSample { gpu, instance, at: Instant::now(), values });
     Ok(())

@@ -416,7 +416,7 @@ spec:
     {{- include "slurminit.emptyDir" (dict "name" "etc" "memory" true "size" "16Mi") | nindent 4 }}
     {{- end }}
     {{- if or (eq .role "compute") .isTest }}
-    # A pod that comes back needs nothing of it.
+    # A replaced pod does not need its former content.
     {{- include "slurminit.emptyDir" (dict "name" "state" "size" (kindIs "string" .of.state | ternary .of.state "64Mi")) | nindent 4 }}
     {{- end }}
     {{- include "slurminit.emptyDir" (dict "name" "etc-slurm" "memory" true "size" "4Mi") | nindent 4 }}
@@ -444,7 +444,7 @@ spec:
     - name: config
       configMap:
         name: {{ include "slurminit.fullname" .top }}-config
-    # The pod's own, and gone with it.
+    # Belongs to this pod and is removed with it.
     {{- range include "slurminit.scratchDirectories" . | fromJsonArray }}
     {{- include "slurminit.scratch" (dict "name" . "of" $.of) | nindent 4 }}
     {{- end }}
