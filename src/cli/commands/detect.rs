@@ -52,6 +52,15 @@ impl Images {
         }
     }
 
+    /// The name of the backend, without the reason.
+    pub(super) fn name(&self) -> &'static str {
+        match self.backend {
+            Some(Backend::Namespaces) => "user namespaces",
+            Some(Backend::Proot) => "PRoot",
+            None => "none",
+        }
+    }
+
     /// The backend with the reason, as text.
     pub(super) fn text(&self) -> String {
         let reason = printable::line(&self.reason);

@@ -102,7 +102,7 @@ fn text(directory: &Path, status: &Status, lost: &[Option<String>], images: Opti
     let table = table(status, &node, samples, sys::monotonic_ms(), memory_kib);
     let uses = files.report.as_ref().map(|report| uses::uses(report, files.now, table::age)).unwrap_or_default();
     let faults = agent::files::report(directory).map(|report| faults::faults(&report, agent::unix(), table::age));
-    let images = images.map(|images| format!("\ncontainer images for jobs: {}\n", images.text()));
+    let images = images.map(|images| format!("\ncontainer images for jobs: {}\n", images.name()));
     table + &uses + &images.unwrap_or_default() + &faults.unwrap_or_default()
 }
 
