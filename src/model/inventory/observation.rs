@@ -46,7 +46,7 @@ pub struct Observation {
     /// The fix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repair: Option<String>,
-    /// Whether cause and repair are those of the check.
+    /// Whether cause and fix are those of the check.
     #[serde(skip)]
     pub is_usual: bool,
 }
@@ -91,22 +91,22 @@ impl Observations {
         Self::plain(Verdict::CouldNotLook, why)
     }
 
-    /// No problem, but an improvement is possible, with the usual cause and repair of the check.
+    /// No problem, but an improvement is possible, with the usual cause and fix of the check.
     pub fn usual_hint(seen: impl Into<String>) -> Self {
         Self::usual(Verdict::Note, seen)
     }
 
-    /// Works, but degraded, with the usual cause and repair of the check.
+    /// Works, but degraded, with the usual cause and fix of the check.
     pub fn usual_warning(seen: impl Into<String>) -> Self {
         Self::usual(Verdict::Warn, seen)
     }
 
-    /// A requested feature does not work, with the usual cause and repair of the check.
+    /// A requested feature does not work, with the usual cause and fix of the check.
     pub fn usual_fault(seen: impl Into<String>) -> Self {
         Self::usual(Verdict::Fail, seen)
     }
 
-    /// An observation with a cause and a repair.
+    /// An observation with a cause and a fix.
     pub fn with_repair(
         verdict: Verdict,
         seen: impl Into<String>,
@@ -143,7 +143,7 @@ impl Observations {
         seen.unwrap_or_else(|instead| instead)
     }
 
-    /// The same observations with the usual cause and repair of the check.
+    /// The same observations with the usual cause and fix of the check.
     #[must_use]
     pub fn explained(mut self, cause: &str, repair: &str) -> Self {
         for usual in self.0.iter_mut().filter(|observation| observation.is_usual) {
@@ -152,14 +152,14 @@ impl Observations {
         self
     }
 
-    /// The same observations with the repairs that `map` returns.
+    /// The same observations with the fixes that `map` returns.
     pub fn map_repairs(mut self, map: impl Fn(&str) -> String) -> Self {
         let repairs = self.0.iter_mut().filter_map(|observation| observation.repair.as_mut());
         repairs.for_each(|repair| *repair = map(repair));
         self
     }
 
-    /// The same observations with another repair of each fault. The fix of a note stays.
+    /// The same observations with another fix of each fault. The fix of a note stays.
     pub fn with_repair_of_faults(mut self, repair: &str) -> Self {
         for observation in &mut self.0 {
             if observation.verdict >= Verdict::Warn {
