@@ -19,12 +19,12 @@ pub fn has_host_name(root: &Path, name: &str) -> io::Result<bool> {
     Ok(has_name(&read_hosts(root)?, name))
 }
 
-/// The text of /etc/hosts; empty if there is none.
+/// The text of /etc/hosts, one character per byte, so that comments in any encoding are written back unchanged; empty if there is none.
 fn read_hosts(root: &Path) -> io::Result<String> {
     let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
     match etc.read("hosts") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-        text => Ok(String::from_utf8_lossy(&text?).into_owned()),
+        bytes => Ok(bytes?.into_iter().map(char::from).collect()),
     }
 }
 
@@ -36,12 +36,12 @@ fn change_hosts(root: &Path, change: impl Fn(&str) -> String) -> io::Result<bool
         return Ok(false);
     }
     let _lock = lock_hosts(root)?;
-    let new = change(&read_hosts(root)?);
+    let new: Vec<u8> = change(&read_hosts(root)?).chars().filter_map(|byte| u8::try_from(byte).ok()).collect();
     let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
     // The text before the first change stays the same, so that a concurrent reader still finds it.
     let mut file = etc.open_or_create("hosts", 0o644)?;
     file.seek(SeekFrom::Start(0))?;
-    file.write_all(new.as_bytes())?;
+    file.write_all(&new)?;
     file.set_len(u64::try_from(new.len()).unwrap_or(u64::MAX))?;
     Ok(true)
 }
@@ -235,6 +235,17 @@ mod tests {
         assert!(install_host_name(root.path(), "gpu1", address).unwrap());
         assert!(!install_host_name(root.path(), "gpu1", address).unwrap());
         assert_eq!(fs::read_to_string(&hosts).unwrap(), format!("{engines}\n127.0.0.1\tgpu1\n"));
+    }
+
+    #[test]
+    fn keeps_bytes_that_are_not_utf8() {
+        let root = tempfile::tempdir().unwrap();
+        let hosts = root.path().join("etc/hosts");
+        fs::create_dir(root.path().join("etc")).unwrap();
+        let latin1 = b"127.0.0.1\tlocalhost # caf\xe9 \xc3\xa9\n";
+        fs::write(&hosts, latin1).unwrap();
+        assert!(install_host_name(root.path(), "box", IpAddr::from([10, 0, 0, 1])).unwrap());
+        assert_eq!(fs::read(&hosts).unwrap(), [&latin1[..], b"10.0.0.1\tbox\n"].concat());
     }
 
     #[test]
