@@ -179,9 +179,11 @@ fn classify(answer: &Answer, reports: &[NodeReport]) -> Outcome {
 const SCRIPT: &str = "it cannot be executed (does its interpreter exist?), or it exits with a code other than 0";
 
 /// Part of a symptom, the key of slurm.conf that it concerns, and the cause.
-const CAUSES: [(&str, &str, &str); 5] = [
+const CAUSES: [(&str, &str, &str); 6] = [
     ("Epilog error", "Epilog", SCRIPT),
     ("TaskProlog", "TaskProlog", SCRIPT),
+    // slurmstepd's line about the TaskProlog may be lost: srun reports the exit on another connection.
+    ("task 0: Exited with exit code", "TaskProlog", SCRIPT),
     ("rolog", "Prolog", SCRIPT),
     // slurmctld has cancelled the job.
     ("still not ready", "PrologSlurmctld", SCRIPT),
@@ -190,16 +192,21 @@ const CAUSES: [(&str, &str, &str); 5] = [
 
 /// The finding, with the line of the user's file if the symptom names a key.
 fn explain(config_file: Option<&Path>, root: &Path, node: &str, symptom: &str) -> Finding {
-    let known = CAUSES.iter().find(|(part, ..)| symptom.contains(part));
     let config = load_config::load(config_file).unwrap_or_default();
     let files = install::find_user_files(&config.paths, root).unwrap_or_default();
     let own = plan::select_user_files(&config, &files);
-    let blamed = plan::blame(&config, &[], &own, &[symptom]).map(|blame| blame.culprit);
-    let culprit = known.and_then(|(_, key, _)| own.culprit(&config, key)).or(blamed);
-    let value = known.and_then(|(_, key, _)| Some(format!(" ({key}={})", own.last_value(key)?))).unwrap_or_default();
-    let (what, _) = locate_fault(config_file, culprit.as_ref(), &format!("no job runs: {symptom}{value}"));
-    let cause =
-        known.map_or("a setting of your own Slurm files, or a program or plugin that it names", |(.., cause)| cause);
+    let known = CAUSES
+        .iter()
+        .filter(|(part, ..)| symptom.contains(part))
+        .find_map(|(_, key, cause)| Some((own.culprit(&config, key)?, key, cause)));
+    let value = known.as_ref().and_then(|(_, key, _)| Some(format!(" ({key}={})", own.last_value(key)?)));
+    let cause = known
+        .as_ref()
+        .map_or("a setting of your own Slurm files, or a program or plugin that it names", |(.., cause)| cause);
+    let blamed = || plan::blame(&config, &[], &own, &[symptom]).map(|blame| blame.culprit);
+    let culprit = known.as_ref().map(|(culprit, ..)| culprit.clone()).or_else(blamed);
+    let symptom = format!("no job runs: {symptom}{}", value.unwrap_or_default());
+    let (what, _) = locate_fault(config_file, culprit.as_ref(), &symptom);
     let repair = format!("correct it (`slurminit logs slurmd` has more), then: slurminit resume {node}");
     Finding::error(Kind::OwnFiles, what, cause, repair)
 }
@@ -266,6 +273,7 @@ mod tests {
         let cases = [
             ("Prolog error", ":2: "),
             ("TaskProlog failed status=127", ":3: "),
+            ("box: task 0: Exited with exit code 127", ":3: "),
             ("Nodes box are still not ready", ":5: "),
             ("Couldn't find the specified plugin name for mpi/pmix_v9 looking at all files", ":4: "),
         ];
@@ -274,5 +282,8 @@ mod tests {
             assert!(finding.what.contains(place) && finding.repair.contains("resume box"), "{finding}");
         }
         assert!(explain(None, root.path(), "box", "cgroup: no such file").what.contains("no job runs: cgroup"));
+        std::fs::write(root.path().join("config/slurm.conf"), "# USER_CUSTOMIZED=true\n").unwrap();
+        let finding = explain(None, root.path(), "box", "box: task 0: Exited with exit code 1");
+        assert!(finding.cause.starts_with("a setting of your own Slurm files"), "{finding}");
     }
 }
